@@ -1,0 +1,215 @@
+//! Content digests as the OCI image spec writes them (descriptor.md, "Digests"), and the hashing behind them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use sha2::Digest as _;
+
+/// The digest algorithms that image-spec registers and that registries use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Algorithm {
+    Sha256,
+    Sha512,
+}
+
+impl Algorithm {
+    /// The name in front of the colon.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Sha256 => "sha256",
+            Algorithm::Sha512 => "sha512",
+        }
+    }
+
+    fn bytes(self) -> usize {
+        match self {
+            Algorithm::Sha256 => 32,
+            Algorithm::Sha512 => 64,
+        }
+    }
+}
+
+/// A content digest, `sha256:` or `sha512:` and lower-case hex. Whoever holds one may use it in a path or URL:
+/// nothing else can be parsed into it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest {
+    algorithm: Algorithm,
+    /// The first `algorithm.bytes()` are the digest, the rest is zero.
+    bytes: [u8; 64],
+}
+
+/// Why a string is no digest.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DigestError {
+    #[error("{0:?} is not a digest: want ALGORITHM:HEX, such as sha256:44136fa3…")]
+    Malformed(String),
+    #[error("digest algorithm {0:?} is not supported: sha256 and sha512 are")]
+    Algorithm(String),
+    #[error("{0:?} is not a digest: want {1} lower-case hex digits")]
+    Hex(String, usize),
+}
+
+impl Digest {
+    /// The SHA-256 of `data`.
+    pub fn sha256(data: &[u8]) -> Digest {
+        Digest::of(Algorithm::Sha256, data)
+    }
+
+    /// The digest of `data` by `algorithm`.
+    pub fn of(algorithm: Algorithm, data: &[u8]) -> Digest {
+        let mut hasher = Hasher::new(algorithm);
+        hasher.update(data);
+        hasher.finish()
+    }
+
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// The digest's bytes: 32 or 64.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.algorithm.bytes()]
+    }
+
+    /// The part after the colon.
+    pub fn hex(&self) -> String {
+        use fmt::Write;
+        self.as_bytes().iter().fold(String::new(), |mut s, b| {
+            let _ = write!(s, "{b:02x}");
+            s
+        })
+    }
+
+    /// The first twelve hex digits, as docker shows them. For people only.
+    pub fn short(&self) -> String {
+        self.hex()[..12].to_owned()
+    }
+}
+
+impl FromStr for Digest {
+    type Err = DigestError;
+
+    fn from_str(s: &str) -> Result<Digest, DigestError> {
+        // What strangers send stands in error messages: not more of it than a digest may be long.
+        let shown = || s.chars().take(150).collect::<String>();
+        let (name, hex) = s.split_once(':').ok_or_else(|| DigestError::Malformed(shown()))?;
+        let algorithm = match name {
+            "sha256" => Algorithm::Sha256,
+            "sha512" => Algorithm::Sha512,
+            _ => return Err(DigestError::Algorithm(name.chars().take(40).collect())),
+        };
+        let wrong = || DigestError::Hex(shown(), algorithm.bytes() * 2);
+        if hex.len() != algorithm.bytes() * 2 {
+            return Err(wrong());
+        }
+        let nibble = |c: u8| match c {
+            b'0'..=b'9' => Ok(c - b'0'),
+            b'a'..=b'f' => Ok(c - b'a' + 10),
+            _ => Err(wrong()),
+        };
+        let mut bytes = [0; 64];
+        for (byte, pair) in bytes.iter_mut().zip(hex.as_bytes().chunks_exact(2)) {
+            *byte = nibble(pair[0])? << 4 | nibble(pair[1])?;
+        }
+        Ok(Digest { algorithm, bytes })
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.algorithm.name(), self.hex())
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl serde::Serialize for Digest {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Digest {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Digest, D::Error> {
+        let s = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        s.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// A digest in the making.
+#[derive(Clone)]
+pub enum Hasher {
+    Sha256(sha2::Sha256),
+    Sha512(sha2::Sha512),
+}
+
+impl Hasher {
+    pub fn new(algorithm: Algorithm) -> Hasher {
+        match algorithm {
+            Algorithm::Sha256 => Hasher::Sha256(sha2::Sha256::new()),
+            Algorithm::Sha512 => Hasher::Sha512(sha2::Sha512::new()),
+        }
+    }
+
+    pub fn update(&mut self, data: &[u8]) {
+        match self {
+            Hasher::Sha256(h) => h.update(data),
+            Hasher::Sha512(h) => h.update(data),
+        }
+    }
+
+    pub fn finish(self) -> Digest {
+        let mut bytes = [0; 64];
+        let algorithm = match self {
+            Hasher::Sha256(h) => {
+                bytes[..32].copy_from_slice(&h.finalize());
+                Algorithm::Sha256
+            }
+            Hasher::Sha512(h) => {
+                bytes.copy_from_slice(&h.finalize());
+                Algorithm::Sha512
+            }
+        };
+        Digest { algorithm, bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_parses_prints_the_same() {
+        for algorithm in [Algorithm::Sha256, Algorithm::Sha512] {
+            let digest = Digest::of(algorithm, b"{}");
+            assert_eq!(digest.to_string().parse(), Ok(digest));
+        }
+        assert_eq!(
+            Digest::sha256(b"{}").to_string(),
+            "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
+        );
+    }
+
+    #[test]
+    fn nothing_else_parses() {
+        let hex = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a";
+        for bad in [
+            "",
+            "sha256:",
+            hex,
+            &format!("md5:{hex}"),
+            &format!("SHA256:{hex}"),
+            &format!("sha256:{}", hex.to_uppercase()),
+            &format!("sha256:{hex}0"),
+            &format!("sha512:{hex}"),
+            &format!("sha256:../../{}", &hex[6..]),
+            &format!("sha256:{}é", &hex[2..]),
+        ] {
+            assert!(bad.parse::<Digest>().is_err(), "{bad}");
+        }
+    }
+}

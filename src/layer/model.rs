@@ -1,0 +1,61 @@
+//! What indexing one layer needs and what it yields.
+
+use crate::digest::Digest;
+
+/// How a layer is indexed. The same options and the same blob give the same ztoc, byte for byte.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayerOptions {
+    /// Bytes of tar between two checkpoints, at least; greater than 0.
+    pub span_size: u64,
+    /// Stands in the ztoc and in the SOCI index.
+    pub build_tool_identifier: String,
+}
+
+/// What is left when a blob was read to its end and nothing about it was broken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexedLayer {
+    /// Digest of the blob, by the algorithm of the digest that was expected (SHA-256 if none was).
+    pub digest: Digest,
+    /// Size of the blob in bytes.
+    pub size: u64,
+    pub outcome: Outcome,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Ztoc(BuiltZtoc),
+    /// The layer is sound, but no consumer could serve files from its ztoc.
+    Unservable(Unservable),
+}
+
+/// An encoded ztoc, and what people want to know of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BuiltZtoc {
+    pub bytes: Vec<u8>,
+    /// SHA-256 of `bytes`.
+    pub digest: Digest,
+    pub spans: u32,
+    /// Entries of the tar, of every type.
+    pub entries: u64,
+    /// Size of the tar in bytes, up to where its reader stops.
+    pub uncompressed_size: u64,
+    /// Members of the gzip stream; 0 for a plain tar. Consumers before soci-snapshotter 0.14 misread more than one.
+    pub gzip_members: u64,
+}
+
+/// Why a sound layer gets no ztoc.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Unservable {
+    /// A stable word for programs, such as `sparse-file`.
+    pub code: &'static str,
+    /// The reason for people: one line, naming the entry or offset.
+    pub reason: String,
+}
+
+/// Why a layer cannot be read to its end as its bytes claim.
+#[derive(Debug, thiserror::Error)]
+pub enum LayerError {
+    #[error("being written")]
+    BeingWritten,
+}

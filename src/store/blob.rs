@@ -1,0 +1,32 @@
+//! What stores hand out, whatever they are.
+
+use bytes::Bytes;
+
+use crate::digest::Digest;
+use crate::image::Descriptor;
+
+/// A manifest or image index as a store holds it: its bytes match its digest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Document {
+    pub media_type: String,
+    pub digest: Digest,
+    pub bytes: Bytes,
+}
+
+/// How an index came to be a referrer of its image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Attached {
+    /// The registry links it itself (it answered with `OCI-Subject`).
+    ReferrersApi,
+    /// The client wrote it into the index under this tag (`sha256-…`), as registries without the API need it.
+    TagSchema(String),
+    /// An entry in an OCI layout's index.json.
+    Layout,
+}
+
+/// Referrers of one manifest, and how they were found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Referrers {
+    pub descriptors: Vec<Descriptor>,
+    pub api: bool,
+}

@@ -1,0 +1,3 @@
+//! Where images live, and where indexes go: registries, OCI layouts, archives.
+
+pub mod blob;
