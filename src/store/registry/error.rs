@@ -86,7 +86,7 @@ pub enum RegistryError {
     #[error("{asked}: the answer has more than {limit} bytes")]
     TooLarge { asked: Asked, limit: u64 },
     #[error("{asked}: digest of the content is {found}, not {expected}")]
-    Digest { asked: Asked, expected: Digest, found: Digest },
+    Digest { asked: Asked, expected: Box<Digest>, found: Box<Digest> },
     #[error("{asked}: content has {found} bytes, not {expected}")]
     Size { asked: Asked, expected: u64, found: u64 },
     /// The content at hand is not what its descriptor says; nothing was sent.
