@@ -1,7 +1,15 @@
 //! One layer: from the bytes of its blob to its ztoc.
+//!
+//! [`LayerIndexer`] takes the blob in chunks. Inside, the [codec](crate::codec) decodes, the [tar walk](crate::tar) finds the
+//! entries, `spans` decides where checkpoints go and hashes the spans, and `consumer` judges whether what reads the index
+//! could serve files from it.
 
+mod consumer;
+mod contents;
 mod indexer;
 mod model;
+mod spans;
+mod tree;
 
 pub use indexer::LayerIndexer;
 pub use model::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, Unservable};

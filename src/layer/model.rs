@@ -1,6 +1,8 @@
 //! What indexing one layer needs and what it yields.
 
+use crate::codec::gzip::GzipError;
 use crate::digest::Digest;
+use crate::tar::TarError;
 
 /// How a layer is indexed. The same options and the same blob give the same ztoc, byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,15 +49,63 @@ pub struct BuiltZtoc {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Unservable {
-    /// A stable word for programs, such as `sparse-file`.
+    /// A stable word for programs: one of [`Unservable::CODES`].
     pub code: &'static str,
     /// The reason for people: one line, naming the entry or offset.
     pub reason: String,
 }
 
+impl Unservable {
+    /// Every code that indexing a layer can yield.
+    pub const CODES: [&'static str; 19] = [
+        "below-non-directory",
+        "compression",
+        "empty",
+        "empty-xattr",
+        "ends-on-span-border",
+        "entry-type",
+        "hard-link-target",
+        "long-name",
+        "mode-type-bits",
+        "mtime-out-of-range",
+        "names-root",
+        "owner-out-of-range",
+        "padding-past-span",
+        "pax-global-header",
+        "size-without-data",
+        "span-too-large",
+        "sparse-file",
+        "trailing-bytes",
+        "ztoc-too-large",
+    ];
+
+    pub(super) fn new(code: &'static str, reason: impl Into<String>) -> Unservable {
+        debug_assert!(Unservable::CODES.contains(&code), "{code} is not listed");
+        Unservable { code, reason: reason.into() }
+    }
+
+    /// A verdict that was written down earlier. None if the code is none of ours.
+    pub fn restore(code: &str, reason: String) -> Option<Unservable> {
+        Unservable::CODES.iter().find(|known| **known == code).map(|code| Unservable { code, reason })
+    }
+}
+
 /// Why a layer cannot be read to its end as its bytes claim.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LayerError {
-    #[error("being written")]
-    BeingWritten,
+    #[error(transparent)]
+    Gzip(#[from] GzipError),
+    #[error(transparent)]
+    Tar(#[from] TarError),
+    /// Neither a tar nor a compressed one.
+    #[error("this is no layer: it looks like {looks_like}")]
+    NotALayer {
+        looks_like: &'static str,
+        #[source]
+        cause: TarError,
+    },
+    #[error("the blob has {actual} bytes where its descriptor says {expected}")]
+    Size { expected: u64, actual: u64 },
+    #[error("the blob's digest is {actual}, not {expected}")]
+    Digest { expected: Digest, actual: Digest },
 }

@@ -1,1 +1,14 @@
-//! (being written)
+//! The ztoc: the table of contents of one layer, and where decoding it can start (FORMAT: soci-snapshotter, ztoc/fbs).
+
+mod builder;
+mod checkpoints;
+mod decode;
+mod encode;
+mod model;
+mod view;
+
+pub use checkpoints::CheckpointsError;
+pub use decode::{ZtocError, decode};
+pub use encode::{MAX_ENCODED, encode, encoded_size_bound};
+pub use view::Malformed;
+pub use model::{Checkpoint, Checkpoints, FileKind, FileMetadata, VERSION, Ztoc};

@@ -1,0 +1,214 @@
+//! gzip (RFC 1952) as a push parser: one member after another, checksums and lengths checked, block starts reported.
+
+use super::WINDOW;
+use super::gzip_header::{HeaderError, HeaderParser};
+use super::inflate::{Inflate, Stop};
+use crate::offset::{Compressed, Uncompressed};
+
+/// Takes what comes out of a [`GzipReader`].
+pub trait Sink {
+    /// The next plain bytes, in order and without gaps.
+    fn output(&mut self, bytes: &[u8]);
+
+    /// A deflate block starts here: after a member's header, and after each block that is not its member's last.
+    fn block_start(&mut self, at: BlockStart<'_>);
+}
+
+/// A place where decoding can resume.
+#[derive(Debug, Clone, Copy)]
+pub struct BlockStart<'a> {
+    /// The first compressed byte of which no bit has been used.
+    pub input: Compressed,
+    pub output: Uncompressed,
+    /// How many high bits (0..=7) of the byte before `input` belong to the block.
+    pub bits: u8,
+    /// The output before `output`, oldest first, zeros where there is less. Not cut at member borders.
+    pub window: &'a [u8; WINDOW],
+}
+
+/// Decodes a gzip blob pushed in chunks; chunk borders carry no meaning.
+pub struct GzipReader {
+    state: State,
+    inflate: Inflate,
+    /// Bytes taken so far.
+    input: Compressed,
+    /// Plain bytes made so far.
+    output: Uncompressed,
+    /// Checksum and length of the current member's output.
+    crc: crc32fast::Hasher,
+    length: u64,
+    members: u64,
+}
+
+enum State {
+    Header(HeaderParser),
+    Deflate,
+    Trailer { bytes: [u8; 8], filled: usize },
+    /// Something that is no gzip follows the last member.
+    Trailing { from: Compressed },
+}
+
+/// How a gzip blob ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GzipEnd {
+    pub members: u64,
+    pub output: Uncompressed,
+    /// Where bytes begin that belong to no member. Readers disagree about those: gzip(1) warns, Go and zlib refuse.
+    pub trailing: Option<Compressed>,
+}
+
+/// Why a blob is not gzip to its end. Offsets are bytes into the blob.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GzipError {
+    #[error("bad gzip header of member {member} at byte {offset}")]
+    Header {
+        offset: Compressed,
+        member: u64,
+        #[source]
+        cause: HeaderError,
+    },
+    #[error("damaged deflate data near byte {offset}: {message}")]
+    Deflate { offset: Compressed, message: &'static str },
+    #[error(
+        "gzip member {member}, which ends at byte {offset}, should have CRC-32 {stored:#010x}; its data have {actual:#010x}"
+    )]
+    Crc { offset: Compressed, member: u64, stored: u32, actual: u32 },
+    #[error("gzip member {member}, which ends at byte {offset}, claims a length of {stored} bytes modulo 2^32; it has {actual}")]
+    Length { offset: Compressed, member: u64, stored: u32, actual: u64 },
+    #[error("the gzip data are cut off at byte {offset}, inside {place} of member {member}")]
+    Truncated { offset: Compressed, member: u64, place: &'static str },
+}
+
+impl Default for GzipReader {
+    fn default() -> Self {
+        GzipReader::new()
+    }
+}
+
+impl GzipReader {
+    pub fn new() -> GzipReader {
+        GzipReader {
+            state: State::Header(HeaderParser::default()),
+            inflate: Inflate::new(),
+            input: Compressed(0),
+            output: Uncompressed(0),
+            crc: crc32fast::Hasher::new(),
+            length: 0,
+            members: 0,
+        }
+    }
+
+    /// Decodes the next bytes of the blob into `sink`.
+    ///
+    /// # Errors
+    /// When the blob breaks RFC 1951 or 1952; the reader is of no use after that.
+    pub fn push(&mut self, mut chunk: &[u8], sink: &mut impl Sink) -> Result<(), GzipError> {
+        while !chunk.is_empty() {
+            let taken = match &mut self.state {
+                State::Header(header) => match header.parse(chunk) {
+                    Ok((taken, complete)) => {
+                        if complete {
+                            self.begin_member(taken, sink);
+                        }
+                        taken
+                    }
+                    // A first member that is none is a broken blob; after a sound one it is something else behind the gzip.
+                    Err(HeaderError::Magic | HeaderError::Method(_)) if self.members > 0 => {
+                        self.state = State::Trailing { from: self.input };
+                        chunk.len()
+                    }
+                    Err(cause) => {
+                        let member = self.members + 1;
+                        return Err(GzipError::Header { offset: self.input, member, cause });
+                    }
+                },
+                State::Deflate => self.inflate(chunk, sink)?,
+                State::Trailer { bytes, filled } => {
+                    let taken = chunk.len().min(8 - *filled);
+                    bytes[*filled..*filled + taken].copy_from_slice(&chunk[..taken]);
+                    *filled += taken;
+                    if *filled == 8 {
+                        let bytes = *bytes;
+                        self.end_member(bytes, self.input + taken as u64)?;
+                    }
+                    taken
+                }
+                State::Trailing { .. } => chunk.len(),
+            };
+            self.input = self.input + taken as u64;
+            chunk = &chunk[taken..];
+        }
+        Ok(())
+    }
+
+    /// The blob is at its end.
+    ///
+    /// # Errors
+    /// When it ends inside a member.
+    pub fn finish(self) -> Result<GzipEnd, GzipError> {
+        let cut = |place| GzipError::Truncated { offset: self.input, member: self.members + 1, place };
+        let trailing = match &self.state {
+            State::Header(header) if header.is_empty() && self.members > 0 => None,
+            State::Header(_) => return Err(cut("the header")),
+            State::Deflate => return Err(cut("the compressed data")),
+            State::Trailer { .. } => return Err(cut("the trailer")),
+            State::Trailing { from } => Some(*from),
+        };
+        Ok(GzipEnd { members: self.members, output: self.output, trailing })
+    }
+
+    fn begin_member(&mut self, taken: usize, sink: &mut impl Sink) {
+        self.state = State::Deflate;
+        self.crc = crc32fast::Hasher::new();
+        self.length = 0;
+        self.inflate.restart();
+        self.report(taken, 0, sink);
+    }
+
+    /// Runs one step of the decoder; says how many bytes it took.
+    fn inflate(&mut self, chunk: &[u8], sink: &mut impl Sink) -> Result<usize, GzipError> {
+        let mut taken = 0;
+        loop {
+            let step = self
+                .inflate
+                .step(&chunk[taken..])
+                .map_err(|e| GzipError::Deflate { offset: self.input + taken as u64, message: e.0 })?;
+            taken += step.consumed;
+            let bytes = self.inflate.output();
+            self.crc.update(bytes);
+            self.length += bytes.len() as u64;
+            self.output = self.output + bytes.len() as u64;
+            sink.output(bytes);
+            match step.stop {
+                Stop::Output => {}
+                Stop::Input => return Ok(taken),
+                Stop::Border { bits } => self.report(taken, bits, sink),
+                Stop::End => {
+                    self.state = State::Trailer { bytes: [0; 8], filled: 0 };
+                    return Ok(taken);
+                }
+            }
+        }
+    }
+
+    fn report(&self, taken: usize, bits: u8, sink: &mut impl Sink) {
+        let input = self.input + taken as u64;
+        sink.block_start(BlockStart { input, output: self.output, bits, window: self.inflate.window() });
+    }
+
+    fn end_member(&mut self, trailer: [u8; 8], end: Compressed) -> Result<(), GzipError> {
+        let member = self.members + 1;
+        let [a, b, c, d, e, f, g, h] = trailer;
+        let (stored, actual) = (u32::from_le_bytes([a, b, c, d]), self.crc.clone().finalize());
+        if stored != actual {
+            return Err(GzipError::Crc { offset: end, member, stored, actual });
+        }
+        let stored = u32::from_le_bytes([e, f, g, h]);
+        if stored != self.length as u32 {
+            return Err(GzipError::Length { offset: end, member, stored, actual: self.length });
+        }
+        self.members = member;
+        self.state = State::Header(HeaderParser::default());
+        Ok(())
+    }
+}

@@ -1,0 +1,54 @@
+//! What a blob is, by its first bytes.
+
+/// What a blob's first bytes say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    Gzip,
+    /// Not known as anything else: the tar reader has the last word.
+    Plain,
+    /// A compression that layers do come in and that no consumer of ztocs reads.
+    Foreign(&'static str),
+}
+
+/// Says what a blob that starts with `head` is. Six bytes are enough.
+pub fn content(head: &[u8]) -> Content {
+    const FOREIGN: [(&[u8], &str); 7] = [
+        (b"\x28\xb5\x2f\xfd", "zstd"),
+        (b"BZh", "bzip2"),
+        (b"\xfd7zXZ\0", "xz"),
+        (b"\x04\x22\x4d\x18", "lz4"),
+        (b"\x5d\0\0", "lzma"),
+        (b"\x1f\x9d", "compress (.Z)"),
+        (b"LZIP", "lzip"),
+    ];
+    if head.starts_with(b"\x1f\x8b") {
+        return Content::Gzip;
+    }
+    // zstd's skippable frames: 0x184D2A5? little-endian.
+    if head.len() >= 4 && head[0] & 0xf0 == 0x50 && head[1..4] == [0x2a, 0x4d, 0x18] {
+        return Content::Foreign("zstd");
+    }
+    FOREIGN
+        .iter()
+        .find(|(magic, _)| head.starts_with(magic))
+        .map_or(Content::Plain, |(_, name)| Content::Foreign(name))
+}
+
+/// A guess for people at what a blob is that turned out to be no layer.
+pub fn looks_like(head: &[u8]) -> Option<&'static str> {
+    let text = head.trim_ascii_start();
+    let zlib = head.len() >= 2 && head[0] & 0x0f == 8 && u16::from_be_bytes([head[0], head[1]]).is_multiple_of(31);
+    if text.starts_with(b"<") {
+        Some("an HTML or XML page")
+    } else if text.starts_with(b"{") || text.starts_with(b"[") {
+        Some("JSON")
+    } else if head.starts_with(b"PK\x03\x04") {
+        Some("a zip archive")
+    } else if head.starts_with(b"\x7fELF") {
+        Some("an executable")
+    } else if zlib {
+        Some("a zlib stream, not gzip")
+    } else {
+        None
+    }
+}

@@ -1,0 +1,114 @@
+//! The tar side of a layer: its entries, or why they cannot be served.
+
+use super::Unservable;
+use super::consumer;
+use crate::codec::sniff;
+use crate::offset::Uncompressed;
+use crate::tar::{TarError, TarFault, Walker};
+use crate::ztoc::{FileMetadata, MAX_ENCODED};
+
+/// Takes the plain bytes of a layer and collects its entries.
+pub(super) struct Contents {
+    walker: Walker,
+    files: Vec<FileMetadata>,
+    /// At least what the entries add to an encoded ztoc, in bytes.
+    encoded_size: usize,
+    verdict: Option<Unservable>,
+    error: Option<TarError>,
+    /// The first bytes, to say what something looks like that is no tar.
+    head: Vec<u8>,
+}
+
+/// How many bytes are kept for that.
+const HEAD: usize = 64;
+
+impl Contents {
+    pub fn new() -> Contents {
+        Contents {
+            walker: Walker::new(),
+            files: Vec::new(),
+            encoded_size: 0,
+            verdict: None,
+            error: None,
+            head: Vec::new(),
+        }
+    }
+
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.head.len() < HEAD {
+            self.head.extend(bytes.iter().take(HEAD - self.head.len()));
+        }
+        if self.is_settled() {
+            return;
+        }
+        let Contents { walker, files, encoded_size, verdict, .. } = self;
+        let walked = walker.push(bytes, &mut |entry| {
+            if verdict.is_some() {
+                return;
+            }
+            match consumer::file(entry) {
+                Ok(file) => {
+                    *encoded_size += file.encoded_size_bound();
+                    files.push(file);
+                    if *encoded_size > MAX_ENCODED {
+                        *verdict = Some(Unservable::new("ztoc-too-large", "its table of contents would pass 512 MiB"));
+                    }
+                }
+                Err(unservable) => *verdict = Some(unservable),
+            }
+        });
+        // A verdict stands whatever comes after it in the tar; the bytes themselves are still checked by their digests.
+        if self.verdict.is_none() {
+            self.error = walked.err();
+        } else {
+            self.files = Vec::new();
+        }
+    }
+
+    /// Gives the layer up for a reason that lies outside the tar.
+    pub fn refuse(&mut self, unservable: Unservable) {
+        self.files = Vec::new();
+        self.verdict.get_or_insert(unservable);
+    }
+
+    pub fn is_refused(&self) -> bool {
+        self.verdict.is_some()
+    }
+
+    /// Why the bytes are no tar, as soon as that is clear.
+    pub fn error(&self) -> Option<&TarError> {
+        self.error.as_ref()
+    }
+
+    /// What the bytes look like if they are no tar from their very start.
+    pub fn looks_like(&self) -> Option<&'static str> {
+        let broken_at_once = |e: &TarError| e.offset == Uncompressed(0) && e.fault == TarFault::Checksum;
+        if !self.error.as_ref().is_some_and(broken_at_once) {
+            return None;
+        }
+        match sniff::content(&self.head) {
+            sniff::Content::Gzip => Some("gzip data"),
+            sniff::Content::Foreign(name) => Some(name),
+            sniff::Content::Plain => sniff::looks_like(&self.head),
+        }
+    }
+
+    fn is_settled(&self) -> bool {
+        self.verdict.is_some() || self.error.is_some() || self.walker.is_over()
+    }
+
+    /// The entries and where the tar's reader stops; or why there are none to serve.
+    ///
+    /// # Errors
+    /// When the tar is cut off or broken.
+    pub fn finish(self) -> Result<Result<(Vec<FileMetadata>, Uncompressed), Unservable>, TarError> {
+        if let Some(verdict) = self.verdict {
+            return Ok(Err(verdict));
+        }
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        let end = self.walker.finish()?;
+        Ok(Ok((self.files, end)))
+    }
+}

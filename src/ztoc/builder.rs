@@ -1,0 +1,170 @@
+//! A flatbuffers writer that lays bytes out as Google's Go builder does (flatbuffers/go builder.go): equal ztocs must have
+//! equal digests, and the Rust crate shares vtables by another rule.
+
+/// The number of bytes between a written object and the end of the buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Offset(u32);
+
+/// Writes back to front, last things first.
+pub(super) struct Builder {
+    /// `bytes[head..]` is written.
+    bytes: Vec<u8>,
+    head: usize,
+    /// The largest alignment asked for.
+    alignment: usize,
+    vtables: Vec<Offset>,
+}
+
+/// A table in the making.
+pub(super) struct Table {
+    /// For each field, where it was written, 0 if not; counted as [`Offset`] is.
+    fields: Vec<u32>,
+    /// Where the table's end is.
+    end: u32,
+}
+
+impl Builder {
+    /// A builder for a buffer of about `capacity` bytes.
+    pub fn with_capacity(capacity: usize) -> Builder {
+        let bytes = vec![0; capacity.max(64)];
+        Builder { head: bytes.len(), bytes, alignment: 1, vtables: Vec::new() }
+    }
+
+    pub fn string(&mut self, text: &[u8]) -> Offset {
+        self.prepare(4, text.len() + 1);
+        self.place(&[0]);
+        self.place(text);
+        self.place(&(text.len() as u32).to_le_bytes());
+        self.offset()
+    }
+
+    pub fn byte_vector(&mut self, parts_last_first: &[&[u8]]) -> Offset {
+        let length = parts_last_first.iter().map(|part| part.len()).sum::<usize>();
+        self.prepare(4, length);
+        for part in parts_last_first {
+            self.place(part);
+        }
+        self.place(&(length as u32).to_le_bytes());
+        self.offset()
+    }
+
+    pub fn offset_vector(&mut self, offsets: &[Offset]) -> Offset {
+        self.prepare(4, 4 * offsets.len());
+        for &offset in offsets.iter().rev() {
+            self.prepend_offset(offset);
+        }
+        self.place(&(offsets.len() as u32).to_le_bytes());
+        self.offset()
+    }
+
+    pub fn start_table(&mut self, fields: usize) -> Table {
+        Table { fields: vec![0; fields], end: self.offset().0 }
+    }
+
+    pub fn add_offset(&mut self, table: &mut Table, field: usize, value: Offset) {
+        self.prepend_offset(value);
+        table.fields[field] = self.offset().0;
+    }
+
+    pub fn add_i64(&mut self, table: &mut Table, field: usize, value: i64) {
+        self.add_scalar(table, field, value != 0, &value.to_le_bytes());
+    }
+
+    pub fn add_u32(&mut self, table: &mut Table, field: usize, value: u32) {
+        self.add_scalar(table, field, value != 0, &value.to_le_bytes());
+    }
+
+    /// A byte whose default is `default`.
+    pub fn add_u8(&mut self, table: &mut Table, field: usize, value: u8, default: u8) {
+        self.add_scalar(table, field, value != default, &[value]);
+    }
+
+    /// Default values are left out.
+    fn add_scalar(&mut self, table: &mut Table, field: usize, differs: bool, bytes: &[u8]) {
+        if differs {
+            self.prepare(bytes.len(), 0);
+            self.place(bytes);
+            table.fields[field] = self.offset().0;
+        }
+    }
+
+    /// Ends the table with its vtable, or with a pointer to an equal one.
+    pub fn end_table(&mut self, table: Table) -> Offset {
+        self.prepare(4, 0);
+        self.place(&[0; 4]);
+        let object = self.offset();
+        let used = table.fields.iter().rposition(|&field| field != 0).map_or(0, |last| last + 1);
+        let fields: Vec<u16> = table.fields[..used]
+            .iter()
+            .map(|&field| if field == 0 { 0 } else { (object.0 - field) as u16 })
+            .collect();
+        let vtable = match self.vtables.iter().rev().copied().find(|&vtable| self.vtable_has(vtable, &fields)) {
+            Some(vtable) => vtable,
+            None => {
+                for field in fields.iter().rev() {
+                    self.place(&field.to_le_bytes());
+                }
+                self.place(&((object.0 - table.end) as u16).to_le_bytes());
+                self.place(&((fields.len() + 2) as u16 * 2).to_le_bytes());
+                let vtable = self.offset();
+                self.vtables.push(vtable);
+                vtable
+            }
+        };
+        let at = self.bytes.len() - object.0 as usize;
+        let distance = vtable.0 as i32 - object.0 as i32;
+        self.bytes[at..at + 4].copy_from_slice(&distance.to_le_bytes());
+        object
+    }
+
+    /// Ends the buffer with a pointer to its root table.
+    pub fn finish(mut self, root: Offset) -> Vec<u8> {
+        self.prepare(self.alignment, 4);
+        self.prepend_offset(root);
+        self.bytes.drain(..self.head);
+        self.bytes
+    }
+
+    /// Compares fields only, as Go does: two tables of different sizes may share a vtable.
+    fn vtable_has(&self, vtable: Offset, fields: &[u16]) -> bool {
+        let at = self.bytes.len() - vtable.0 as usize;
+        let written = &self.bytes[at..];
+        let size = usize::from(u16::from_le_bytes([written[0], written[1]]));
+        size == (fields.len() + 2) * 2
+            && written[4..size].chunks_exact(2).zip(fields).all(|(a, b)| a == b.to_le_bytes())
+    }
+
+    fn offset(&self) -> Offset {
+        Offset((self.bytes.len() - self.head) as u32)
+    }
+
+    fn prepend_offset(&mut self, to: Offset) {
+        self.prepare(4, 0);
+        let distance = self.offset().0 - to.0 + 4;
+        self.place(&distance.to_le_bytes());
+    }
+
+    /// Pads so that, after `additional` more bytes, something of `size` bytes is aligned.
+    fn prepare(&mut self, size: usize, additional: usize) {
+        self.alignment = self.alignment.max(size);
+        let unaligned = self.offset().0 as usize + additional;
+        let pad = unaligned.wrapping_neg() & (size - 1);
+        self.place(&[0; 8][..pad]);
+    }
+
+    fn place(&mut self, bytes: &[u8]) {
+        if self.head < bytes.len() {
+            self.grow(bytes.len());
+        }
+        self.head -= bytes.len();
+        self.bytes[self.head..self.head + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn grow(&mut self, needed: usize) {
+        let extra = self.bytes.len().max(needed);
+        let old = self.bytes.len();
+        self.bytes.resize(old + extra, 0);
+        self.bytes.copy_within(0..old, extra);
+        self.head += extra;
+    }
+}

@@ -1,0 +1,155 @@
+//! The `checkpoints` bytes of a ztoc: packed little-endian records for gzip, a flatbuffer of their own for a plain tar
+//! (soci-snapshotter, ztoc/compression gzip_zinfo.c and tar_zinfo.go).
+
+use super::builder::{Builder, Offset};
+use super::model::{Checkpoint, Checkpoints};
+use super::view::{Malformed, View};
+use crate::codec::WINDOW;
+use crate::offset::{Compressed, Uncompressed};
+
+/// i32 count and i64 span size.
+const HEADER: usize = 12;
+/// i64 input, i64 output, u8 bits, window.
+const RECORD: usize = 17 + WINDOW;
+/// The version that the reference writes for plain tars.
+const TAR_VERSION: i32 = 2;
+
+/// Why a ztoc's checkpoints cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CheckpointsError {
+    #[error("{0} bytes of checkpoints do not hold the {1} that they claim")]
+    Length(usize, i64),
+    #[error("span size {0} is not positive")]
+    SpanSize(i64),
+    #[error("checkpoint {0} lies before the start of the layer")]
+    Negative(usize),
+    #[error("checkpoint {0} does not lie behind the one before it")]
+    Order(usize),
+    #[error("checkpoint {0} lies behind the end of the layer")]
+    Beyond(usize),
+    #[error("checkpoint {0} uses {1} bits of a byte: at most 7 can be left")]
+    Bits(usize, u8),
+    #[error("no checkpoint")]
+    None,
+    #[error("the span table of an uncompressed layer is malformed")]
+    Tar(#[source] Malformed),
+    #[error("the span table says that the layer has {0} bytes")]
+    TarSize(i64),
+}
+
+/// How many bytes the encoded checkpoints take.
+pub(super) fn encoded_size(checkpoints: &Checkpoints) -> usize {
+    match checkpoints {
+        Checkpoints::Gzip { list, .. } => HEADER + list.len() * RECORD,
+        Checkpoints::Uncompressed { .. } => 64,
+    }
+}
+
+/// Writes the byte vector.
+pub(super) fn encode(checkpoints: &Checkpoints, builder: &mut Builder) -> Offset {
+    match checkpoints {
+        Checkpoints::Gzip { span_size, list } => {
+            let mut header = [0; HEADER];
+            header[..4].copy_from_slice(&(list.len() as i32).to_le_bytes());
+            header[4..].copy_from_slice(&(*span_size as i64).to_le_bytes());
+            let heads: Vec<[u8; 17]> = list.iter().map(record_head).collect();
+            let mut parts: Vec<&[u8]> = Vec::with_capacity(2 * list.len() + 1);
+            for (checkpoint, head) in list.iter().zip(&heads).rev() {
+                parts.push(&checkpoint.window[..]);
+                parts.push(head);
+            }
+            parts.push(&header);
+            builder.byte_vector(&parts)
+        }
+        Checkpoints::Uncompressed { span_size, size } => {
+            let mut inner = Builder::with_capacity(64);
+            let mut table = inner.start_table(3);
+            inner.add_u32(&mut table, 0, TAR_VERSION as u32);
+            inner.add_i64(&mut table, 1, *span_size as i64);
+            inner.add_i64(&mut table, 2, *size as i64);
+            let root = inner.end_table(table);
+            builder.byte_vector(&[&inner.finish(root)])
+        }
+    }
+}
+
+fn record_head(checkpoint: &Checkpoint) -> [u8; 17] {
+    let mut head = [0; 17];
+    head[..8].copy_from_slice(&(checkpoint.input.0 as i64).to_le_bytes());
+    head[8..16].copy_from_slice(&(checkpoint.output.0 as i64).to_le_bytes());
+    head[16] = checkpoint.bits;
+    head
+}
+
+/// Reads the checkpoints of a gzip layer of `size` compressed bytes.
+///
+/// # Errors
+/// When they are not what a reader could start from: out of order, out of range, or of another number than claimed.
+pub(super) fn decode_gzip(bytes: &[u8], size: Compressed) -> Result<Checkpoints, CheckpointsError> {
+    let (Some(count), Some(span_size)) = (bytes.get(..4), bytes.get(4..HEADER)) else {
+        return Err(CheckpointsError::Length(bytes.len(), 0));
+    };
+    let count = i64::from(i32::from_le_bytes(count.try_into().unwrap_or_default()));
+    let span_size = i64::from_le_bytes(span_size.try_into().unwrap_or_default());
+    let records = &bytes[HEADER..];
+    let stored = (records.len() / RECORD) as i64;
+    // Version 1 left checkpoint 0 out; readers tell it by the length alone.
+    let first_is_missing = stored + 1 == count;
+    if records.len() % RECORD != 0 || (stored != count && !first_is_missing) {
+        return Err(CheckpointsError::Length(bytes.len(), count));
+    }
+    let span_size =
+        u64::try_from(span_size).ok().filter(|&size| size > 0).ok_or(CheckpointsError::SpanSize(span_size))?;
+    let mut list = Vec::with_capacity(count as usize);
+    if first_is_missing {
+        list.push(Checkpoint {
+            input: Compressed(10),
+            output: Uncompressed(0),
+            bits: 0,
+            window: Box::new([0; WINDOW]),
+        });
+    }
+    for record in records.chunks_exact(RECORD) {
+        let number = list.len();
+        let offset = |at: usize| {
+            let value = i64::from_le_bytes(record[at..at + 8].try_into().unwrap_or_default());
+            u64::try_from(value).map_err(|_| CheckpointsError::Negative(number))
+        };
+        let (input, output, bits) = (Compressed(offset(0)?), Uncompressed(offset(8)?), record[16]);
+        if bits > 7 {
+            return Err(CheckpointsError::Bits(number, bits));
+        }
+        if input > size {
+            return Err(CheckpointsError::Beyond(number));
+        }
+        if bits != 0 && input.0 == 0 {
+            return Err(CheckpointsError::Negative(number));
+        }
+        if list.last().is_some_and(|last: &Checkpoint| input <= last.input || output <= last.output) {
+            return Err(CheckpointsError::Order(number));
+        }
+        let window = Box::new(record[17..].try_into().unwrap_or([0; WINDOW]));
+        list.push(Checkpoint { input, output, bits, window });
+    }
+    if list.is_empty() {
+        return Err(CheckpointsError::None);
+    }
+    Ok(Checkpoints::Gzip { span_size, list })
+}
+
+/// Reads the span table of a plain tar of `size` bytes.
+///
+/// # Errors
+/// When its sizes are not positive, or not the layer's.
+pub(super) fn decode_tar(bytes: &[u8], size: Compressed) -> Result<Checkpoints, CheckpointsError> {
+    let read = || -> Result<(i64, i64), Malformed> {
+        let root = View::new(bytes).root()?;
+        Ok((root.i64(1)?, root.i64(2)?))
+    };
+    let (span_size, stored) = read().map_err(CheckpointsError::Tar)?;
+    let span_size =
+        u64::try_from(span_size).ok().filter(|&size| size > 0).ok_or(CheckpointsError::SpanSize(span_size))?;
+    let total = u64::try_from(stored).ok().filter(|&total| total == size.0);
+    let size = total.ok_or(CheckpointsError::TarSize(stored))?;
+    Ok(Checkpoints::Uncompressed { span_size, size })
+}
