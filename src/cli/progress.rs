@@ -166,6 +166,13 @@ impl Bars {
     }
 }
 
+impl Drop for Bars {
+    /// An interrupted run leaves no bars behind.
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
 /// A bar with `figures` behind it; as wide as the terminal allows.
 fn bar_style(figures: &str) -> BarStyle {
     BarStyle::with_template(&format!("{{msg:12}} [{{wide_bar}}] {figures}"))

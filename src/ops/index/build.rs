@@ -25,7 +25,7 @@ pub(super) struct Layers {
 }
 
 pub(super) struct BuiltLayer {
-    pub outcome: Outcome,
+    pub outcome: Arc<Outcome>,
     pub origin: Origin,
 }
 
@@ -63,7 +63,7 @@ pub(super) async fn look_up(
     for layer in wanted.layers {
         match cached(cache, &layer, options).await {
             Some(outcome) => {
-                layers.by_blob.insert((layer.digest, layer.size), BuiltLayer { outcome, origin: Origin::Cache });
+                layers.by_blob.insert((layer.digest, layer.size), BuiltLayer { outcome: Arc::new(outcome), origin: Origin::Cache });
             }
             None => unread.push(layer),
         }
@@ -85,16 +85,16 @@ pub(super) async fn read_all(
     let jobs = options.jobs.max(1);
     let mut reading = stream::iter(unread)
         .map(|layer| async move {
-            let done = read(source, &layer, options.layer.clone(), jobs, progress).await?;
+            let ReadLayer { indexed, seconds } = read(source, &layer, options.layer.clone(), jobs, progress).await?;
+            let outcome = Arc::new(indexed.outcome);
             if !options.dry_run {
-                keep(cache, &layer, options, &done.indexed.outcome).await;
+                keep(cache, &layer, options, &outcome).await;
             }
-            Ok::<_, IndexError>((layer, done))
+            Ok::<_, IndexError>((layer, BuiltLayer { outcome, origin: Origin::Read { seconds } }))
         })
         .buffer_unordered(jobs);
-    while let Some((layer, ReadLayer { indexed, seconds })) = reading.try_next().await? {
-        layers.bytes_read += indexed.size;
-        let built = BuiltLayer { outcome: indexed.outcome, origin: Origin::Read { seconds } };
+    while let Some((layer, built)) = reading.try_next().await? {
+        layers.bytes_read += layer.size;
         layers.by_blob.insert((layer.digest, layer.size), built);
     }
     Ok(())
@@ -109,9 +109,9 @@ pub(super) async fn cached(cache: Option<&ZtocCache>, layer: &Descriptor, option
 }
 
 /// Writes an outcome down. The cache itself warns when it cannot.
-async fn keep(cache: Option<&ZtocCache>, layer: &Descriptor, options: &IndexOptions, outcome: &Outcome) {
+async fn keep(cache: Option<&ZtocCache>, layer: &Descriptor, options: &IndexOptions, outcome: &Arc<Outcome>) {
     let Some(cache) = cache.cloned() else { return };
-    let (layer, options, outcome) = (layer.clone(), options.layer.clone(), outcome.clone());
+    let (layer, options, outcome) = (layer.clone(), options.layer.clone(), Arc::clone(outcome));
     let kept = tokio::task::spawn_blocking(move || cache.put(key(&layer.digest, &options), layer.size, &outcome));
     let _ = kept.await;
 }

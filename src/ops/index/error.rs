@@ -1,7 +1,8 @@
 //! Why an image could not be indexed.
 
 use crate::digest::Digest;
-use crate::image::manifest::ManifestError;
+use crate::image::ManifestError;
+use crate::image::config::ConfigError;
 use crate::layer::LayerError;
 use crate::store::StoreError;
 
@@ -14,8 +15,12 @@ pub enum IndexError {
     Document { what: &'static str, digest: Digest, source: StoreError },
     #[error("{digest} cannot be indexed")]
     NotIndexable { digest: Digest, source: ManifestError },
-    #[error("image index {0} contains itself")]
-    Cycle(Digest),
+    #[error("{what} {digest} has {found} bytes where its descriptor says {expected}")]
+    Size { what: &'static str, digest: Digest, expected: u64, found: u64 },
+    #[error("the platform of the image cannot be told from its config {digest}")]
+    Config { digest: Digest, source: ConfigError },
+    #[error("{0} is listed as an image manifest, but is an image index")]
+    NotAManifest(Digest),
     #[error("image index {digest} is nested more than {limit} deep")]
     TooDeep { digest: Digest, limit: usize },
     #[error("image index {digest} holds more than {limit} manifests, with those of the indexes in it")]
