@@ -1,94 +1,42 @@
 //! Registries: a thin client of the OCI distribution spec 1.1.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `client` | what callers hold: [`Client`], [`Repository`] |
+//! | `manifests`, `blobs`, `uploads`, `referrers`, `fallback`, `attach` | the calls, one group each |
+//! | `session` | one registry: authorization, redirects and new tries for each request |
+//! | `auth`, `challenge`, `credentials`, `helper` | what a request must carry, and where that comes from |
+//! | `retry` | when to try again |
+//! | `http`, `tls`, `address` | one request and its answer; whom to trust; where we may go |
+//! | `config`, `error` | what goes in, and what may come out |
+//!
+//! Rules that hold everywhere: `Authorization` goes to the registry itself and to nobody else; a place that an answer names
+//! (redirect, upload location, token service, next page) is looked at before anything is sent there; every wait has an end,
+//! and every body a limit; errors hold no secret.
 
-use bytes::Bytes;
-
-use super::blob::{Attached, Document, Referrers, Target};
-use crate::digest::Digest;
-use crate::image::Descriptor;
-
+mod address;
+mod attach;
+mod auth;
+mod blobs;
+mod challenge;
+mod client;
 mod config;
+mod credentials;
 mod error;
+mod fallback;
+mod helper;
+mod http;
+mod manifests;
+mod referrers;
+mod retry;
+mod session;
+mod tls;
+mod uploads;
 
+pub use attach::AttachReport;
+pub use blobs::BlobStream;
+pub use client::{Client, Repository};
 pub use config::{ClientConfig, CredentialSource, Limits};
-pub use error::RegistryError;
-
-/// Speaks to registries; cheap to clone.
-#[derive(Clone)]
-pub struct Client {}
-
-impl Client {
-    pub fn new(_config: ClientConfig) -> Result<Client, RegistryError> {
-        unimplemented!("being written")
-    }
-
-    /// The repository `name` (of the distribution grammar) of `registry` (`HOST` or `HOST:PORT`; `docker.io` works).
-    pub fn repository(&self, _registry: &str, _name: &str) -> Result<Repository, RegistryError> {
-        unimplemented!("being written")
-    }
-}
-
-/// One repository of a registry; cheap to clone.
-#[derive(Clone)]
-pub struct Repository {}
-
-/// What became of [`Repository::attach`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AttachReport {
-    pub attached: Attached,
-    /// Replaced indexes that the registry would not delete.
-    pub not_deleted: Vec<Digest>,
-}
-
-/// A blob on its way.
-pub struct BlobStream {}
-
-impl BlobStream {
-    /// The next bytes; `None` when all of the blob was there.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, RegistryError> {
-        unimplemented!("being written")
-    }
-}
-
-impl Repository {
-    pub async fn manifest(&self, _target: &Target) -> Result<Document, RegistryError> {
-        unimplemented!("being written")
-    }
-
-    pub async fn blob(&self, _blob: &Descriptor) -> Result<BlobStream, RegistryError> {
-        unimplemented!("being written")
-    }
-
-    pub async fn blob_bytes(&self, _blob: &Descriptor, _limit: u64) -> Result<Bytes, RegistryError> {
-        unimplemented!("being written")
-    }
-
-    pub async fn blob_exists(&self, _digest: &Digest) -> Result<bool, RegistryError> {
-        unimplemented!("being written")
-    }
-
-    /// Uploads a blob unless it is there. True: it was uploaded.
-    pub async fn push_blob(&self, _blob: &Descriptor, _content: Bytes) -> Result<bool, RegistryError> {
-        unimplemented!("being written")
-    }
-
-    /// Uploads a blob without asking whether it is there.
-    pub async fn push_blob_unchecked(&self, _blob: &Descriptor, _content: Bytes) -> Result<(), RegistryError> {
-        unimplemented!("being written")
-    }
-
-    pub async fn referrers(&self, _subject: &Digest, _artifact_type: Option<&str>) -> Result<Referrers, RegistryError> {
-        unimplemented!("being written")
-    }
-
-    /// Pushes an index manifest of which all blobs are there, and makes it a referrer of `subject` in the place of `replaces`.
-    /// `index` carries the artifact type and annotations for the entry in the fallback tag's index.
-    pub async fn attach(
-        &self,
-        _index: &Descriptor,
-        _manifest: Bytes,
-        _subject: &Descriptor,
-        _replaces: &[Digest],
-    ) -> Result<AttachReport, RegistryError> {
-        unimplemented!("being written")
-    }
-}
+pub use credentials::CredentialError;
+pub use error::{Answer, Asked, RegistryError, TransportError};
+pub use helper::HelperError;
