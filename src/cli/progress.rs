@@ -109,7 +109,8 @@ impl Bars {
 
     fn end(&self) {
         let mut state = self.lock();
-        for bar in state.layers.drain().map(|(_, bar)| bar).chain(state.whole.take()) {
+        let BarsState { whole, layers } = std::mem::take(&mut *state);
+        for bar in layers.into_values().chain(whole) {
             bar.finish_and_clear();
             self.all.remove(&bar);
         }

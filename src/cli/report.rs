@@ -10,8 +10,6 @@ use super::terminal::{Style, complain, safe};
 use crate::layer::{LayerError, Unservable};
 use crate::ops::index::IndexError;
 use crate::store::StoreError;
-use crate::store::archive::ArchiveError;
-use crate::store::layout::LayoutError;
 use crate::store::registry::RegistryError;
 use crate::ztoc::ZtocError;
 
@@ -135,9 +133,7 @@ fn index_hint(error: &IndexError) -> Option<String> {
 fn store_hint(error: &StoreError) -> Option<String> {
     match error {
         StoreError::Registry(error) => registry_hint(error),
-        StoreError::Layout(error) => layout_hint(error),
-        StoreError::Archive(error) => archive_hint(error),
-        StoreError::Read { .. } | StoreError::Thread => None,
+        StoreError::Local(_) | StoreError::Read { .. } | StoreError::Thread => None,
     }
 }
 
@@ -153,9 +149,6 @@ fn registry_hint(error: &RegistryError) -> Option<String> {
     }
     if error.is_certificate() {
         return Some(format!("to trust the private certificate authority of {host}, give --ca-file FILE"));
-    }
-    if error.is_not_tls() {
-        return Some(format!("if {host} speaks HTTP without TLS, give --plain-http"));
     }
     None
 }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
 use crate::digest::Digest;
-use crate::image::{Descriptor, Select};
+use crate::image::Descriptor;
 use archive::Archive;
 use blob::{Attached, Document, Referrers, Target};
 use layout::{BlobReader, Layout, LayoutError};

@@ -9,8 +9,6 @@
 
 use std::sync::Arc;
 
-use crate::digest::Digest;
-use crate::layer::Outcome;
 use crate::progress::{Event, Progress};
 use crate::store::blob::Target;
 use crate::store::cache::ZtocCache;

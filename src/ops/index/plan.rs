@@ -108,8 +108,9 @@ async fn find(destination: &Destination, manifest: &Descriptor) -> Result<Vec<Fo
         }
         let content = match destination.manifest(&descriptor.digest).await {
             Ok(document) => content(&document.bytes),
-            Err(error) if error.is_not_found() => None,
-            Err(source) => return Err(unlisted(source)),
+            Err(StoreError::Registry(error)) if !error.is_not_found() => return Err(unlisted(error.into())),
+            // Listed, but gone or damaged: then nobody can read it.
+            Err(_) => None,
         };
         found.push(Found { descriptor, content });
     }
