@@ -134,9 +134,7 @@ fn client_config(args: &RegistryArgs, progress: &Arc<dyn Progress>) -> Result<Cl
 fn credentials(args: &RegistryArgs) -> Result<CredentialSource, CliError> {
     let Some(creds) = &args.creds else { return Ok(CredentialSource::Ambient) };
     Ok(match creds.split_once(':') {
-        Some((user, password)) => {
-            CredentialSource::Explicit { user: user.to_owned(), password: password.to_owned() }
-        }
+        Some((user, password)) => CredentialSource::Explicit { user: user.to_owned(), password: password.to_owned() },
         None => CredentialSource::Explicit { user: creds.clone(), password: password_from_stdin()? },
     })
 }

@@ -54,11 +54,13 @@ fn execute(command: Command) -> Result<(), CliError> {
     let result = runtime.block_on(until(interrupted, async {
         match command {
             Command::Index(args) => index::run(*args).await,
-            Command::Ztoc(ztoc) => blocking(move || match ztoc {
-                ZtocCommand::Create(args) => ztoc::create(&args, &mut Stdout::new()),
-                ZtocCommand::Show(args) => ztoc::show(&args, &mut Stdout::new()),
-            })
-            .await,
+            Command::Ztoc(ztoc) => {
+                blocking(move || match ztoc {
+                    ZtocCommand::Create(args) => ztoc::create(&args, &mut Stdout::new()),
+                    ZtocCommand::Show(args) => ztoc::show(&args, &mut Stdout::new()),
+                })
+                .await
+            }
         }
     }));
     runtime.shutdown_timeout(LAST_WORK);

@@ -22,7 +22,9 @@ pub enum Display {
     Bars(Bars),
     Plain(Plain),
     /// Warnings only, if those.
-    Quiet { warnings: bool },
+    Quiet {
+        warnings: bool,
+    },
 }
 
 impl Display {
@@ -132,7 +134,8 @@ impl Bars {
                 }
             }
             Event::LayerStarted { layer, bytes } => {
-                let bar = ProgressBar::new(bytes).with_style(bar_style("{bytes:>10}/{total_bytes:10} {bytes_per_sec:>12}"));
+                let bar =
+                    ProgressBar::new(bytes).with_style(bar_style("{bytes:>10}/{total_bytes:10} {bytes_per_sec:>12}"));
                 bar.set_message(layer.short());
                 let bar = match &state.whole {
                     Some(whole) => self.all.insert_before(whole, bar),

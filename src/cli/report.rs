@@ -110,16 +110,19 @@ fn hint(error: &CliError) -> Option<String> {
         }
         CliError::Index(error) => index_hint(error),
         CliError::Store(error) => store_hint(error),
-        CliError::Unservable { .. } => Some("ociseek index leaves such a layer out, and indexes the rest of the image".into()),
+        CliError::Unservable { .. } => {
+            Some("ociseek index leaves such a layer out, and indexes the rest of the image".into())
+        }
         _ => None,
     }
 }
 
 fn index_hint(error: &IndexError) -> Option<String> {
     match error {
-        IndexError::BrokenLayer { .. } => {
-            Some("nothing was pushed for this image; if others can pull it, the layer was damaged on its way: try again".into())
-        }
+        IndexError::BrokenLayer { .. } => Some(
+            "nothing was pushed for this image; if others can pull it, the layer was damaged on its way: try again"
+                .into(),
+        ),
         IndexError::Find(source)
         | IndexError::Document { source, .. }
         | IndexError::Referrers { source, .. }
@@ -142,9 +145,13 @@ fn registry_hint(error: &RegistryError) -> Option<String> {
     let login = if host == "docker.io" { "docker login".to_owned() } else { format!("docker login {host}") };
     match error.status() {
         Some(401) => return Some(format!("401 from {host}: run {login}, or give --creds USER:PASSWORD")),
-        Some(403) => return Some(format!("403 from {host}: this login may not do that; run {login} as one that may push there")),
+        Some(403) => {
+            return Some(format!("403 from {host}: this login may not do that; run {login} as one that may push there"));
+        }
         Some(404) => return Some(format!("404 from {host}: is the name right? A private image may need {login} too")),
-        Some(429) => return Some(format!("429 from {host}: it limits how often it is asked; try again later, or {login}")),
+        Some(429) => {
+            return Some(format!("429 from {host}: it limits how often it is asked; try again later, or {login}"));
+        }
         _ => {}
     }
     if error.is_certificate() {

@@ -44,8 +44,6 @@ pub struct Style {
 }
 
 impl Style {
-    pub const PLAIN: Style = Style { colour: false };
-
     /// For a stream that is a terminal or not. `NO_COLOR` (no-color.org: set and not empty) and `TERM=dumb` are heeded.
     pub fn of(is_terminal: bool) -> Style {
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -86,7 +84,11 @@ impl Style {
 /// escaped. For whatever images and registries say.
 pub fn safe(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut safe, c| {
-        if is_hostile(c) { safe.extend(c.escape_default()) } else { safe.push(c) }
+        if is_hostile(c) {
+            safe.extend(c.escape_default())
+        } else {
+            safe.push(c)
+        }
         safe
     })
 }
@@ -119,9 +121,9 @@ mod tests {
 
     #[test]
     fn plain_is_plain() {
-        assert_eq!(Style::PLAIN.bold("x"), "x");
+        assert_eq!(Style::of(false).bold("x"), "x");
         assert_eq!(Style { colour: true }.bold("x"), "\x1b[1mx\x1b[0m");
         assert_eq!(Style { colour: true }.bold(""), "");
-        assert_eq!(Style::of(false), Style::PLAIN);
+        assert_eq!(Style::of(false), Style { colour: false });
     }
 }

@@ -5,7 +5,9 @@ use std::fmt::Write;
 use super::json::reason;
 use super::size::{duration, human, rate};
 use super::terminal::{Style, safe};
-use crate::ops::index::{IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, ManifestResult, Origin, OtherIndex};
+use crate::ops::index::{
+    IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, ManifestResult, Origin, OtherIndex,
+};
 use crate::store::blob::Attached;
 
 const READERS: &str =

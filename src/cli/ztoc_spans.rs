@@ -25,7 +25,9 @@ pub fn spans(ztoc: &Ztoc) -> impl Iterator<Item = Span> {
         let last = (ztoc.compressed_size, ztoc.uncompressed_size);
         let (end, to) = match &ztoc.checkpoints {
             // Neighbours share a byte where the border lies within it.
-            Checkpoints::Gzip { list, .. } => list.get(number as usize + 1).map_or(last, |next| (next.input, next.output)),
+            Checkpoints::Gzip { list, .. } => {
+                list.get(number as usize + 1).map_or(last, |next| (next.input, next.output))
+            }
             Checkpoints::Uncompressed { .. } => ztoc.checkpoints.start(SpanId(number + 1)).unwrap_or(last),
         };
         let checkpoint = match &ztoc.checkpoints {

@@ -24,7 +24,11 @@ pub fn write(bytes: &[u8], ztoc: &Ztoc, stdout: &mut Stdout) -> io::Result<()> {
     }
 
     writeln!(out, "\n{}", style.bold(&format!("{} spans", ztoc.checkpoints.spans())))?;
-    writeln!(out, "{:>6} {:>26} {:>26} {:>4}  digest, and digest of the window", "", "bytes of the blob", "bytes of the tar", "bits")?;
+    writeln!(
+        out,
+        "{:>6} {:>26} {:>26} {:>4}  digest, and digest of the window",
+        "", "bytes of the blob", "bytes of the tar", "bits"
+    )?;
     for span in spans(ztoc) {
         let blob = format!("{}..{}", span.start, span.end);
         let tar = format!("{}..{}", span.uncompressed.start, span.uncompressed.end);

@@ -90,7 +90,9 @@ impl Source {
         let digest = blob.digest;
         let wanted = blob.clone();
         let reader = match self {
-            Source::Registry(repository) => return Ok(Blob(Inner::Registry(Box::new(repository.blob(&wanted).await?)))),
+            Source::Registry(repository) => {
+                return Ok(Blob(Inner::Registry(Box::new(repository.blob(&wanted).await?))));
+            }
             Source::Layout(layout) => local(layout, move |layout| layout.blob(&wanted)).await?,
             Source::Archive(archive) => local(archive, move |archive| archive.blob(&wanted)).await?,
         };

@@ -63,7 +63,10 @@ pub(super) async fn look_up(
     for layer in wanted.layers {
         match cached(cache, &layer, options).await {
             Some(outcome) => {
-                layers.by_blob.insert((layer.digest, layer.size), BuiltLayer { outcome: Arc::new(outcome), origin: Origin::Cache });
+                layers.by_blob.insert(
+                    (layer.digest, layer.size),
+                    BuiltLayer { outcome: Arc::new(outcome), origin: Origin::Cache },
+                );
             }
             None => unread.push(layer),
         }
@@ -103,7 +106,9 @@ pub(super) async fn read_all(
 /// What the cache knows of a layer under these options.
 pub(super) async fn cached(cache: Option<&ZtocCache>, layer: &Descriptor, options: &IndexOptions) -> Option<Outcome> {
     let (cache, layer, options) = (cache?.clone(), layer.clone(), options.layer.clone());
-    let found = tokio::task::spawn_blocking(move || cache.get(key(&layer.digest, &options)).filter(|(size, _)| *size == layer.size));
+    let found = tokio::task::spawn_blocking(move || {
+        cache.get(key(&layer.digest, &options)).filter(|(size, _)| *size == layer.size)
+    });
     // A thread that panicked has found nothing.
     found.await.ok().flatten().map(|(_, outcome)| outcome)
 }

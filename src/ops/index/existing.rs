@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use super::model::{Existing, OtherIndex};
 use crate::digest::Digest;
 use crate::image::Descriptor;
+use crate::image::soci::ZtocRef;
 
 /// A SOCI index (v1) that the destination lists as a referrer.
 #[derive(Debug, Clone)]
@@ -21,16 +22,9 @@ pub(super) struct Found {
 #[derive(Debug, Clone)]
 pub(super) struct Content {
     pub tool: Option<String>,
-    pub ztocs: Vec<FoundZtoc>,
-}
-
-#[derive(Debug, Clone)]
-pub(super) struct FoundZtoc {
-    /// None if it names none.
-    pub layer: Option<Digest>,
-    pub span_size: Option<u64>,
-    /// The ztoc's own blob.
-    pub blob: Descriptor,
+    pub ztocs: Vec<ZtocRef>,
+    /// It is such as we write: consumers ignore an index whose JSON is not Go's, and we add nothing to the ztocs.
+    pub usual: bool,
 }
 
 /// A layer that an index of the options at hand would cover, unless its content forbids it.
@@ -74,9 +68,7 @@ pub(super) fn decide(found: &[Found], want: &Want) -> Decision {
                 // An out-of-date one beside it may be listed first: building puts that right.
                 (Some(done), _) if found.iter().filter(ours).count() == 1 => Decision::Done(done),
                 (None, Some(newer)) => Decision::Keep(newer),
-                _ => Decision::Build {
-                    replaces: found.iter().filter(ours).map(|f| f.descriptor.digest).collect(),
-                },
+                _ => Decision::Build { replaces: found.iter().filter(ours).map(|f| f.descriptor.digest).collect() },
             }
         }
     }
@@ -104,14 +96,12 @@ impl Found {
     /// The same tool with the same options would build this very index.
     fn matches(&self, want: &Want) -> bool {
         let Some(content) = &self.content else { return false };
-        if content.tool.as_deref() != Some(want.tool) {
+        if content.tool.as_deref() != Some(want.tool) || !content.usual {
             return false;
         }
-        let indexed: BTreeSet<Digest> = content.ztocs.iter().filter_map(|z| z.layer).collect();
+        let indexed: BTreeSet<Digest> = content.ztocs.iter().map(|z| z.layer).collect();
         let wanted: BTreeSet<Digest> = want.layers.iter().map(|w| w.layer).collect();
-        if content.ztocs.iter().any(|z| z.span_size != Some(want.span_size) || z.layer.is_none())
-            || !indexed.is_subset(&wanted)
-        {
+        if content.ztocs.iter().any(|z| z.span_size != want.span_size) || !indexed.is_subset(&wanted) {
             return false;
         }
         // The least layer size is not written down. But where a layer is missing although a smaller one was indexed, it
@@ -156,16 +146,23 @@ mod tests {
 
     fn index(n: u8, tool: Option<&str>, span_size: u64, layers: &[u8]) -> Found {
         let ztocs = (layers.iter())
-            .map(|&l| FoundZtoc {
-                layer: Some(layer(l)),
-                span_size: Some(span_size),
-                blob: Descriptor::of("application/octet-stream", &[l, 9]),
+            .map(|&l| ZtocRef {
+                ztoc: Digest::sha256(&[l, 9]),
+                size: 2,
+                layer: layer(l),
+                layer_media_type: String::new(),
+                span_size,
             })
             .collect();
         Found {
             descriptor: Descriptor::of("application/vnd.oci.image.manifest.v1+json", &[n, 0, 0]),
-            content: Some(Content { tool: tool.map(str::to_owned), ztocs }),
+            content: Some(Content { tool: tool.map(str::to_owned), ztocs, usual: true }),
         }
+    }
+
+    fn unusual(mut found: Found) -> Found {
+        found.content.iter_mut().for_each(|content| content.usual = false);
+        found
     }
 
     fn wanted(layers: &[(u8, u64, bool)]) -> Vec<Wanted> {
@@ -200,6 +197,7 @@ mod tests {
             index(1, Some("ociseek v0.0.9"), 4096, &[1]),
             index(1, Some(TOOL), 4096, &[1, 7]),
             index(1, Some(TOOL), 4096, &[]),
+            unusual(index(1, Some(TOOL), 4096, &[1])),
         ] {
             assert_eq!(decided(Existing::Skip, std::slice::from_ref(&old), &[(1, 10, false)]), replaces(&[&old]));
         }

@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 
 use super::build::cached;
 use super::error::IndexError;
-use super::existing::{Content, Decision, Found, FoundZtoc, Want, Wanted, decide};
+use super::existing::{Content, Decision, Found, Want, Wanted, decide};
+
 use super::model::{Existing, IndexOptions, LeftOut};
 use super::resolve::PlatformManifest;
-use crate::image::soci::{self, INDEX_V1};
+use crate::digest::Digest;
+use crate::image::soci::{self, CONFIG, INDEX_V1, Version};
 use crate::image::{Descriptor, LayerKind};
 use crate::layer::Outcome;
 use crate::store::cache::ZtocCache;
@@ -46,7 +48,12 @@ impl Plan {
     }
 
     fn servable(&self) -> impl Iterator<Item = &Descriptor> {
-        self.manifest.layers.iter().zip(&self.left_out).filter(|(_, left_out)| left_out.is_none()).map(|(layer, _)| layer)
+        self.manifest
+            .layers
+            .iter()
+            .zip(&self.left_out)
+            .filter(|(_, left_out)| left_out.is_none())
+            .map(|(layer, _)| layer)
     }
 
     async fn decide(
@@ -107,7 +114,7 @@ async fn find(destination: &Destination, manifest: &Descriptor) -> Result<Vec<Fo
             continue;
         }
         let content = match destination.manifest(&descriptor.digest).await {
-            Ok(document) => content(&document.bytes),
+            Ok(document) => content(&document.bytes, &subject),
             Err(StoreError::Registry(error)) if !error.is_not_found() => return Err(unlisted(error.into())),
             // Listed, but gone or damaged: then nobody can read it.
             Err(_) => None,
@@ -117,14 +124,12 @@ async fn find(destination: &Destination, manifest: &Descriptor) -> Result<Vec<Fo
     Ok(found)
 }
 
-/// What an index says of itself; None if it is none.
-fn content(manifest: &[u8]) -> Option<Content> {
+/// What an index says of itself; None if it is none, or another image's.
+fn content(manifest: &[u8], subject: &Digest) -> Option<Content> {
     let index = soci::parse(manifest).ok()?;
-    let ztocs = index.ztocs.into_iter();
-    Some(Content {
-        tool: index.build_tool_identifier,
-        ztocs: ztocs.map(|z| FoundZtoc { layer: z.layer, span_size: z.span_size, blob: z.ztoc }).collect(),
-    })
+    let ours = index.subject.as_ref().is_some_and(|s| s.digest == *subject);
+    let usual = index.canonical && index.others.is_empty() && index.version == Version::V1;
+    ours.then_some(Content { tool: index.build_tool_identifier, ztocs: index.ztocs, usual })
 }
 
 /// Whether all that an index names is there.
@@ -132,7 +137,7 @@ pub(super) async fn is_whole(destination: &Destination, found: &Found) -> Result
     let Some(content) = &found.content else { return Ok(false) };
     let lost = |digest| move |source: StoreError| IndexError::Document { what: "blob", digest, source };
     let mut asked = BTreeSet::new();
-    for digest in content.ztocs.iter().map(|z| z.blob.digest).chain([soci::empty_config().digest]) {
+    for digest in content.ztocs.iter().map(|z| z.ztoc).chain([Digest::sha256(CONFIG)]) {
         if asked.insert(digest) && !destination.blob_exists(&digest).await.map_err(lost(digest))? {
             return Ok(false);
         }

@@ -12,14 +12,11 @@ use super::model::{
 };
 use super::plan::{Plan, is_whole};
 use crate::digest::Digest;
-use crate::image::soci::{SociIndex, ZtocRef, empty_config};
+use crate::image::soci::{CONFIG, EncodedIndex, INDEX_V1, SociIndex, ZTOC, ZtocRef};
 use crate::image::{Descriptor, LayerKind};
 use crate::layer::{BuiltZtoc, Outcome};
 use crate::progress::{Event, Progress};
 use crate::store::{AttachReport, Destination, StoreError};
-
-/// What a ztoc's descriptor states as its media type (soci-snapshotter, soci/soci_index.go: SociLayerMediaType).
-const ZTOC_MEDIA_TYPE: &str = "application/octet-stream";
 
 /// Attaches the plan's index, if there is anything to attach. Also gives the bytes that were written.
 ///
@@ -57,7 +54,10 @@ pub(super) async fn publish(
 
     let (indexed, ztocs) = assemble(manifest.layers.iter().zip(left_out), layers, seen);
     if ztocs.is_empty() {
-        return Ok((report(indexed, ManifestResult::NothingToIndex, others(found, &manifest.descriptor.digest, &[])), 0));
+        return Ok((
+            report(indexed, ManifestResult::NothingToIndex, others(found, &manifest.descriptor.digest, &[])),
+            0,
+        ));
     }
     let subject = manifest.descriptor.clone();
     let refs = ztocs.iter().map(|ztoc| ZtocRef {
@@ -72,7 +72,7 @@ pub(super) async fn publish(
         subject: subject.clone(),
         build_tool_identifier: options.layer.build_tool_identifier.clone(),
     };
-    let (bytes, descriptor) = (Bytes::from(index.to_bytes()), index.descriptor());
+    let EncodedIndex { bytes, descriptor } = index.encode();
 
     let replaces: Vec<Digest> = replaces.iter().copied().filter(|digest| *digest != descriptor.digest).collect();
     let others = others(found, &descriptor.digest, &replaces);
@@ -87,7 +87,7 @@ pub(super) async fn publish(
         return Ok((report(indexed, ManifestResult::DryRun { index: descriptor, replaces }, others), 0));
     };
     progress.report(Event::Attaching { index: descriptor.digest, blobs: ztocs.len() + 1 });
-    let push = Push { destination, ztocs: &ztocs, index: &descriptor, manifest: bytes, subject: &subject };
+    let push = Push { destination, ztocs: &ztocs, index: &descriptor, manifest: bytes.into(), subject: &subject };
     let (attached, written) = push.run(&replaces).await?;
     let AttachReport { attached: how, not_deleted } = attached;
     let result = ManifestResult::Attached { index: descriptor, how, replaced: replaces, not_deleted };
@@ -202,12 +202,13 @@ impl Push<'_> {
         for ztoc in self.ztocs {
             if !pushed.contains(&ztoc.built.digest) {
                 let content = ztoc.content();
-                let blob = Descriptor::new(ZTOC_MEDIA_TYPE, ztoc.built.digest, content.len() as u64);
+                let blob = Descriptor::new(ZTOC, ztoc.built.digest, content.len() as u64);
                 written += self.blob("ztoc", &blob, content, unchecked).await?;
                 pushed.push(ztoc.built.digest);
             }
         }
-        Ok(written + self.blob("config", &empty_config(), Bytes::from_static(b"{}"), unchecked).await?)
+        Ok(written
+            + self.blob("config", &Descriptor::of(INDEX_V1, CONFIG), Bytes::from_static(CONFIG), unchecked).await?)
     }
 
     async fn blob(

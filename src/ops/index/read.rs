@@ -85,10 +85,7 @@ async fn pump(
 }
 
 /// The thread's body. None if it was abandoned.
-fn index(
-    mut indexer: LayerIndexer,
-    mut chunks: mpsc::Receiver<Message>,
-) -> Option<Result<IndexedLayer, LayerError>> {
+fn index(mut indexer: LayerIndexer, mut chunks: mpsc::Receiver<Message>) -> Option<Result<IndexedLayer, LayerError>> {
     loop {
         match chunks.blocking_recv()? {
             Message::Chunk(chunk) => {

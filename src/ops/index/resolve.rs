@@ -77,10 +77,11 @@ async fn alone(
 
 async fn platform(source: &Source, image: &ImageManifest) -> Result<Platform, IndexError> {
     let digest = image.config.digest;
-    let bytes = source
-        .blob_bytes(&image.config, MAX_CONFIG as u64)
-        .await
-        .map_err(|source| IndexError::Document { what: "config", digest, source })?;
+    let bytes = source.blob_bytes(&image.config, MAX_CONFIG as u64).await.map_err(|source| IndexError::Document {
+        what: "config",
+        digest,
+        source,
+    })?;
     config::platform(&bytes).map_err(|source| IndexError::Config { digest, source })
 }
 
