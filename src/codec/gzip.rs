@@ -43,9 +43,14 @@ pub struct GzipReader {
 enum State {
     Header(HeaderParser),
     Deflate,
-    Trailer { bytes: [u8; 8], filled: usize },
+    Trailer {
+        bytes: [u8; 8],
+        filled: usize,
+    },
     /// Something that is no gzip follows the last member.
-    Trailing { from: Compressed },
+    Trailing {
+        from: Compressed,
+    },
 }
 
 /// How a gzip blob ended.
@@ -73,7 +78,9 @@ pub enum GzipError {
         "gzip member {member}, which ends at byte {offset}, should have CRC-32 {stored:#010x}; its data have {actual:#010x}"
     )]
     Crc { offset: Compressed, member: u64, stored: u32, actual: u32 },
-    #[error("gzip member {member}, which ends at byte {offset}, claims a length of {stored} bytes modulo 2^32; it has {actual}")]
+    #[error(
+        "gzip member {member}, which ends at byte {offset}, claims a length of {stored} bytes modulo 2^32; it has {actual}"
+    )]
     Length { offset: Compressed, member: u64, stored: u32, actual: u64 },
     #[error("the gzip data are cut off at byte {offset}, inside {place} of member {member}")]
     Truncated { offset: Compressed, member: u64, place: &'static str },

@@ -28,10 +28,7 @@ pub fn content(head: &[u8]) -> Content {
     if head.len() >= 4 && head[0] & 0xf0 == 0x50 && head[1..4] == [0x2a, 0x4d, 0x18] {
         return Content::Foreign("zstd");
     }
-    FOREIGN
-        .iter()
-        .find(|(magic, _)| head.starts_with(magic))
-        .map_or(Content::Plain, |(_, name)| Content::Foreign(name))
+    FOREIGN.iter().find(|(magic, _)| head.starts_with(magic)).map_or(Content::Plain, |(_, name)| Content::Foreign(name))
 }
 
 /// A guess for people at what a blob is that turned out to be no layer.

@@ -89,7 +89,8 @@ pub(super) fn layer(
             let ends = list.iter().skip(1).map(|c| (c.input, c.output)).chain([(compressed, uncompressed)]);
             for (span, ((start, first), (end, last))) in starts.zip(ends).enumerate() {
                 if last < first {
-                    let reason = format!("zeros behind the tar's end (byte {last}) reach past the start of span {span}");
+                    let reason =
+                        format!("zeros behind the tar's end (byte {last}) reach past the start of span {span}");
                     return Err(Unservable::new("padding-past-span", reason));
                 }
                 if end - start > MAX_SPAN || last - first > MAX_SPAN {

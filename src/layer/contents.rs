@@ -1,7 +1,7 @@
 //! The tar side of a layer: its entries, or why they cannot be served.
 
-use super::Unservable;
 use super::consumer;
+use super::{LayerError, Unservable};
 use crate::codec::sniff;
 use crate::offset::Uncompressed;
 use crate::tar::{TarError, TarFault, Walker};
@@ -75,22 +75,12 @@ impl Contents {
         self.verdict.is_some()
     }
 
-    /// Why the bytes are no tar, as soon as that is clear.
-    pub fn error(&self) -> Option<&TarError> {
-        self.error.as_ref()
-    }
-
-    /// What the bytes look like if they are no tar from their very start.
-    pub fn looks_like(&self) -> Option<&'static str> {
-        let broken_at_once = |e: &TarError| e.offset == Uncompressed(0) && e.fault == TarFault::Checksum;
-        if !self.error.as_ref().is_some_and(broken_at_once) {
-            return None;
-        }
-        match sniff::content(&self.head) {
-            sniff::Content::Gzip => Some("gzip data"),
-            sniff::Content::Foreign(name) => Some(name),
-            sniff::Content::Plain => sniff::looks_like(&self.head),
-        }
+    /// Fails as soon as it is clear that the bytes are no tar.
+    ///
+    /// # Errors
+    /// With what is wrong with them.
+    pub fn check(&self) -> Result<(), LayerError> {
+        self.error.clone().map_or(Ok(()), |error| Err(explain(error, &self.head)))
     }
 
     fn is_settled(&self) -> bool {
@@ -101,14 +91,27 @@ impl Contents {
     ///
     /// # Errors
     /// When the tar is cut off or broken.
-    pub fn finish(self) -> Result<Result<(Vec<FileMetadata>, Uncompressed), Unservable>, TarError> {
+    pub fn finish(self) -> Result<Result<(Vec<FileMetadata>, Uncompressed), Unservable>, LayerError> {
         if let Some(verdict) = self.verdict {
             return Ok(Err(verdict));
         }
-        if let Some(error) = self.error {
-            return Err(error);
-        }
-        let end = self.walker.finish()?;
+        self.check()?;
+        let end = self.walker.finish().map_err(|error| explain(error, &self.head))?;
         Ok(Ok((self.files, end)))
+    }
+}
+
+/// Says what the bytes look like if they are no tar from their very start.
+fn explain(error: TarError, head: &[u8]) -> LayerError {
+    let at_once = error.offset == Uncompressed(0) && matches!(error.fault, TarFault::Checksum | TarFault::CutInHeader);
+    let looks_like = match sniff::content(head) {
+        _ if !at_once => None,
+        sniff::Content::Gzip => Some("gzip data inside gzip"),
+        sniff::Content::Foreign(name) => Some(name),
+        sniff::Content::Plain => sniff::looks_like(head),
+    };
+    match looks_like {
+        Some(looks_like) => LayerError::NotALayer { looks_like, cause: error },
+        None => LayerError::Tar(error),
     }
 }

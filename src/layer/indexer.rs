@@ -133,7 +133,8 @@ impl Body {
                 sink: GzipSink { contents: Contents::new(), spans: GzipSpans::new(span_size) },
             })),
             Content::Foreign(name) if !is_tar => {
-                let reason = format!("it is compressed with {name}, which consumers of SOCI indexes do not read lazily");
+                let reason =
+                    format!("it is compressed with {name}, which consumers of SOCI indexes do not read lazily");
                 Body::Unread(Unservable::new("compression", reason))
             }
             Content::Foreign(_) | Content::Plain => {
@@ -149,7 +150,7 @@ impl Body {
             Body::Plain(body) => {
                 body.spans.hash(chunk);
                 body.contents.push(chunk);
-                no_error(&body.contents)
+                body.contents.check()
             }
         }
     }
@@ -180,7 +181,7 @@ impl GzipBody {
         } else {
             self.sink.spans.hash(chunk);
         }
-        no_error(&self.sink.contents)
+        self.sink.contents.check()
     }
 
     fn finish(self, options: LayerOptions, size: u64) -> Result<Result<BuiltZtoc, Unservable>, LayerError> {
@@ -214,15 +215,6 @@ impl Sink for GzipSink {
         if self.spans.list.len() * CHECKPOINT > MAX_ENCODED {
             self.contents.refuse(Unservable::new("ztoc-too-large", "its checkpoints would pass 512 MiB"));
         }
-    }
-}
-
-/// Fails if the plain bytes turned out to be no tar.
-fn no_error(contents: &Contents) -> Result<(), LayerError> {
-    match (contents.error(), contents.looks_like()) {
-        (None, _) => Ok(()),
-        (Some(error), None) => Err(LayerError::Tar(error.clone())),
-        (Some(error), Some(looks_like)) => Err(LayerError::NotALayer { looks_like, cause: error.clone() }),
     }
 }
 

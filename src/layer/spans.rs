@@ -38,12 +38,7 @@ impl GzipSpans {
         if self.list.last().is_some_and(|last| at.output - last.output <= self.span_size) {
             return;
         }
-        self.list.push(Checkpoint {
-            input: at.input,
-            output: at.output,
-            bits: at.bits,
-            window: Box::new(*at.window),
-        });
+        self.list.push(Checkpoint { input: at.input, output: at.output, bits: at.bits, window: Box::new(*at.window) });
     }
 
     /// Hashes the next chunk of the blob, after its checkpoints were taken.

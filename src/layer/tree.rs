@@ -27,10 +27,8 @@ struct Node {
 /// # Errors
 /// With the entry that the consumer would refuse or misplace.
 pub(super) fn check(files: &[FileMetadata]) -> Result<(), Unservable> {
-    let mut tree = Tree {
-        children: HashMap::with_capacity(files.len()),
-        nodes: vec![Node { is_dir: true, is_linked: false }],
-    };
+    let mut tree =
+        Tree { children: HashMap::with_capacity(files.len()), nodes: vec![Node { is_dir: true, is_linked: false }] };
     files.iter().try_for_each(|file| tree.add(file))
 }
 
@@ -95,11 +93,8 @@ impl<'a> Tree<'a> {
             if node == fresh {
                 self.nodes.push(Node { is_dir: true, is_linked: false });
             } else if !self.nodes[node as usize].is_dir {
-                let reason = format!(
-                    "{} lies below {}, which is no directory in this layer",
-                    shown(&file.name),
-                    shown(part)
-                );
+                let reason =
+                    format!("{} lies below {}, which is no directory in this layer", shown(&file.name), shown(part));
                 return Err(Unservable::new("below-non-directory", reason));
             }
         }

@@ -23,14 +23,27 @@ pub struct Walker {
 
 enum State {
     /// A header block, of which so many bytes are in [`Walker::block`].
-    Header { filled: usize },
+    Header {
+        filled: usize,
+    },
     /// One zero block was met: another one ends the archive.
-    SecondZero { filled: usize },
+    SecondZero {
+        filled: usize,
+    },
     /// The data of a PAX header or GNU long name.
-    Special { kind: Special, data: Vec<u8>, left: u64 },
+    Special {
+        kind: Special,
+        data: Vec<u8>,
+        left: u64,
+    },
     /// File data, then padding.
-    Data { left: u64, pad: u64 },
-    Padding { left: u64 },
+    Data {
+        left: u64,
+        pad: u64,
+    },
+    Padding {
+        left: u64,
+    },
     /// The end was met, or a sparse file, behind which nothing is looked at.
     Over,
 }

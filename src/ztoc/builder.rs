@@ -94,10 +94,8 @@ impl Builder {
         self.place(&[0; 4]);
         let object = self.offset();
         let used = table.fields.iter().rposition(|&field| field != 0).map_or(0, |last| last + 1);
-        let fields: Vec<u16> = table.fields[..used]
-            .iter()
-            .map(|&field| if field == 0 { 0 } else { (object.0 - field) as u16 })
-            .collect();
+        let fields: Vec<u16> =
+            table.fields[..used].iter().map(|&field| if field == 0 { 0 } else { (object.0 - field) as u16 }).collect();
         let vtable = match self.vtables.iter().rev().copied().find(|&vtable| self.vtable_has(vtable, &fields)) {
             Some(vtable) => vtable,
             None => {

@@ -95,7 +95,7 @@ pub(super) fn decode_gzip(bytes: &[u8], size: Compressed) -> Result<Checkpoints,
     let stored = (records.len() / RECORD) as i64;
     // Version 1 left checkpoint 0 out; readers tell it by the length alone.
     let first_is_missing = stored + 1 == count;
-    if records.len() % RECORD != 0 || (stored != count && !first_is_missing) {
+    if !records.len().is_multiple_of(RECORD) || (stored != count && !first_is_missing) {
         return Err(CheckpointsError::Length(bytes.len(), count));
     }
     let span_size =

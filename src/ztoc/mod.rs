@@ -10,5 +10,5 @@ mod view;
 pub use checkpoints::CheckpointsError;
 pub use decode::{ZtocError, decode};
 pub use encode::{MAX_ENCODED, encode, encoded_size_bound};
-pub use view::Malformed;
 pub use model::{Checkpoint, Checkpoints, FileKind, FileMetadata, VERSION, Ztoc};
+pub use view::Malformed;

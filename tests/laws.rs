@@ -1,0 +1,167 @@
+//! Laws of indexing one layer: what holds for every layer and every way of reading it.
+
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use ociseek::layer::{BuiltZtoc, IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
+use ociseek::ztoc::{self, Checkpoints};
+use proptest::prelude::*;
+
+/// A tar of files with these sizes, their bytes between noise and a repeated line.
+fn tar_of(sizes: &[usize], noise: u32) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    let mut state = noise | 1;
+    for (number, &size) in sizes.iter().enumerate() {
+        let data: Vec<u8> = (0..size)
+            .map(|i| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                if noise.is_multiple_of(3) { b"all work and no play "[i % 21] } else { (state >> 24) as u8 & 0x3f }
+            })
+            .collect();
+        let mut header = tar::Header::new_ustar();
+        header.set_size(size as u64);
+        header.set_mode(0o644);
+        header.set_mtime(1_700_000_000);
+        builder.append_data(&mut header, format!("dir{}/file{number}", number % 3), &data[..]).unwrap();
+    }
+    builder.into_inner().unwrap()
+}
+
+/// The tar as gzip of so many members.
+fn gzip(tar: &[u8], level: u32, members: usize) -> Vec<u8> {
+    let mut blob = Vec::new();
+    for part in tar.chunks(tar.len().div_ceil(members).max(1)) {
+        let mut encoder = GzEncoder::new(&mut blob, Compression::new(level));
+        encoder.write_all(part).unwrap();
+        encoder.finish().unwrap();
+    }
+    blob
+}
+
+fn options(span_size: u64) -> LayerOptions {
+    LayerOptions { span_size, build_tool_identifier: "laws".to_owned() }
+}
+
+fn index(blob: &[u8], span_size: u64, chunks: impl IntoIterator<Item = usize>) -> Result<IndexedLayer, LayerError> {
+    let mut indexer = LayerIndexer::new(options(span_size), None);
+    let mut rest = blob;
+    for size in chunks {
+        let (chunk, after) = rest.split_at(size.min(rest.len()));
+        indexer.push(chunk)?;
+        rest = after;
+    }
+    indexer.push(rest)?;
+    indexer.finish()
+}
+
+fn ztoc_of(layer: IndexedLayer) -> BuiltZtoc {
+    match layer.outcome {
+        Outcome::Ztoc(built) => built,
+        Outcome::Unservable(why) => panic!("left out: {why}"),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Chunk borders carry no meaning, and a ztoc says what it was built from.
+    #[test]
+    fn any_chunking_gives_the_same_ztoc(
+        sizes in prop::collection::vec(0usize..60_000, 0..12),
+        noise: u32,
+        level in 0u32..10,
+        members in 1usize..5,
+        plain: bool,
+        span_size in 1u64..100_000,
+        chunks in prop::collection::vec(1usize..5_000, 0..64),
+    ) {
+        let tar = tar_of(&sizes, noise);
+        let blob = if plain { tar.clone() } else { gzip(&tar, level, members) };
+        let whole = ztoc_of(index(&blob, span_size, []).unwrap());
+        let bytewise = ztoc_of(index(&blob, span_size, std::iter::repeat_n(1, blob.len())).unwrap());
+        prop_assert_eq!(&whole.bytes, &bytewise.bytes);
+        let chunked = ztoc_of(index(&blob, span_size, chunks).unwrap());
+        prop_assert_eq!(&whole.bytes, &chunked.bytes);
+
+        let read = ztoc::decode(&whole.bytes).unwrap();
+        prop_assert_eq!(ztoc::encode(&read), whole.bytes);
+        prop_assert_eq!(read.files.len(), sizes.len());
+        for (file, &size) in read.files.iter().zip(&sizes) {
+            prop_assert_eq!(file.size, size as u64);
+        }
+        // Each checkpoint's window is the tar before it, and raw deflate resumes there to give the tar behind it.
+        if let Checkpoints::Gzip { list, .. } = &read.checkpoints {
+            for checkpoint in list {
+                let at = checkpoint.output.0 as usize;
+                let before = &tar[at.saturating_sub(32_768)..at];
+                prop_assert!(checkpoint.window.ends_with(before));
+                prop_assert!(checkpoint.window[..32_768 - before.len()].iter().all(|&b| b == 0));
+            }
+        }
+    }
+
+    /// A blob that is cut or has a bit flipped never gives a ztoc when its digest is known, and never panics.
+    #[test]
+    fn damage_is_always_found(
+        sizes in prop::collection::vec(0usize..20_000, 1..6),
+        noise: u32,
+        at: prop::sample::Index,
+        bit in 0u8..8,
+        cut: bool,
+    ) {
+        let blob = gzip(&tar_of(&sizes, noise), 6, 2);
+        let digest = ociseek::digest::Digest::sha256(&blob);
+        let mut damaged = blob.clone();
+        let at = at.index(blob.len());
+        if cut { damaged.truncate(at) } else { damaged[at] ^= 1 << bit }
+        let mut indexer = LayerIndexer::new(options(4096), Some((digest, blob.len() as u64)));
+        let result = indexer.push(&damaged).and_then(|()| indexer.finish());
+        prop_assert!(result.is_err());
+    }
+
+    /// A cut is an error even when nobody knows the digest.
+    #[test]
+    fn a_cut_gzip_is_always_found(sizes in prop::collection::vec(0usize..20_000, 1..6), noise: u32, at: prop::sample::Index) {
+        let blob = gzip(&tar_of(&sizes, noise), 6, 1);
+        let at = at.index(blob.len());
+        let result = index(&blob[..at], 4096, []);
+        prop_assert!(at == 0 || result.is_err());
+    }
+
+    #[test]
+    fn noise_never_panics(blob in prop::collection::vec(any::<u8>(), 0..3000), gzip_magic: bool) {
+        let mut blob = blob;
+        if gzip_magic {
+            blob.splice(0..0, *b"\x1f\x8b\x08\0\0\0\0\0\0\x03");
+        }
+        let _ = index(&blob, 1000, []);
+        let _ = ztoc::decode(&blob);
+    }
+
+    /// A damaged ztoc is refused or read, but never more than that.
+    #[test]
+    fn damaged_ztocs_never_panic(
+        sizes in prop::collection::vec(0usize..3_000, 0..6),
+        flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+    ) {
+        let mut bytes = ztoc_of(index(&gzip(&tar_of(&sizes, 1), 6, 1), 4096, []).unwrap()).bytes;
+        // Windows take most of the room and nothing in them can be wrong: aim at the 300 bytes before them, and behind them.
+        let behind = bytes.len() - 33_000;
+        for (at, value) in flips {
+            let at = at.index(300 + behind);
+            let at = if at < 300 { at } else { bytes.len() - (at - 300) - 1 };
+            bytes[at] = value;
+        }
+        let _ = ztoc::decode(&bytes);
+    }
+}
+
+#[test]
+fn an_error_stays() {
+    let mut indexer = LayerIndexer::new(options(4096), None);
+    let blob = [b"\x1f\x8b\x08\0\0\0\0\0\0\x03\x07".to_vec(), vec![0; 600]].concat();
+    let first = indexer.push(&blob).unwrap_err();
+    assert_eq!(indexer.push(b"more").unwrap_err(), first);
+    assert_eq!(indexer.finish().unwrap_err(), first);
+}
