@@ -21,7 +21,15 @@ use ociseek::ztoc::{Checkpoints, decode};
 use soci::{Oracle, TOOL, Verdict};
 
 /// Layers that soci builds and serves right and that are refused here all the same: the code, and why.
-const CAUTIOUS: &[(&str, &str)] = &[];
+const CAUTIOUS: &[(&str, &str)] = &[
+    ("below-non-directory", "soci puts a file below what is no directory; unpacking fails, or follows the symlink there"),
+    ("empty-xattr", "soci's reader loses such an xattr in some runs and not in others"),
+    ("hard-link-target", "soci serves hard links to directories and of a name to itself, which unpacking refuses"),
+    ("long-name", "soci's reader takes such a name only as long as it is the first child of its directory"),
+    ("mode-type-bits", "soci's reader refuses to open such a file as soon as it has content"),
+    ("names-root", "soci takes a file in the place of the root for the root"),
+    ("size-without-data", "soci's reader misplaces the regular file behind it; it goes well where there is none"),
+];
 
 /// A layer and a span size, and what came of it.
 #[derive(Debug)]
@@ -85,6 +93,10 @@ impl Judge {
                         Some(defect) => Finding::Better(defect),
                         None => Finding::Wrong("served right, but the bytes are not soci's".into()),
                     },
+                    // 100,000 checkpoints at output 0 are more than its C code can count.
+                    (Verdict::Ok(_), None) if built.detail().contains("could not serialize gzip zinfo") => {
+                        Finding::Better("no ztoc for more checkpoints than a C int can count")
+                    }
                     (Verdict::Ok(_), None) => Finding::Wrong(format!("soci refuses it: {}", built.detail())),
                     (other, _) => Finding::Wrong(format!("our ztoc is not served: {other:?}; soci's build: {built:?}")),
                 }
@@ -111,7 +123,7 @@ fn known_defect(theirs: &[u8]) -> Option<&'static str> {
             _ => None,
         },
         // Our reader refuses such checkpoints, as soci's does.
-        Err(ociseek::ztoc::ZtocError::Checkpoints(_)) => Some("checkpoints that no reader takes"),
+        Err(ociseek::ztoc::ZtocError::Checkpoints(_)) => Some("checkpoints out of order"),
         Err(_) => None,
     }
 }

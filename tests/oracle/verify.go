@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"strings"
@@ -114,8 +115,16 @@ func (c *comparison) entries(plain io.Reader, files []ztoc.FileMetadata, sm *spa
 		if m.Name != h.Name || m.Linkname != h.Linkname || int64(m.UncompressedSize) != h.Size {
 			c.complain("entry %d: tar %q size %d, ztoc %q size %d", i, h.Name, h.Size, m.Name, m.UncompressedSize)
 		}
-		if target, ok := tree[clean(h.Linkname)]; h.Typeflag == tar.TypeLink {
-			if ok {
+		target, linked := tree[clean(h.Linkname)]
+		if h.Typeflag != tar.TypeDir { // what was below a directory of that name goes with it
+			for name := range tree {
+				if strings.HasPrefix(name, clean(h.Name)+"/") {
+					delete(tree, name)
+				}
+			}
+		}
+		if h.Typeflag == tar.TypeLink {
+			if linked {
 				tree[clean(h.Name)] = target
 			}
 			continue
@@ -224,13 +233,18 @@ func (c *comparison) attributes(name string, attr metadata.Attr, h *tar.Header) 
 		same = same && bytes.Equal(attr.Xattrs[key], value)
 	}
 	regular := h.Typeflag == tar.TypeReg
+	// The type comes from the type flag; a mode field that says another type says nothing.
+	mode := h.FileInfo().Mode()
+	const bits = fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
+	sameType := attr.Mode.IsRegular() == regular && attr.Mode.IsDir() == (h.Typeflag == tar.TypeDir) &&
+		(attr.Mode&fs.ModeSymlink != 0) == (h.Typeflag == tar.TypeSymlink)
 	switch {
 	case regular && attr.Size != h.Size:
 		c.complain("mounted tree: %q: size %d, want %d", name, attr.Size, h.Size)
 	case attr.UID != h.Uid || attr.GID != h.Gid:
 		c.complain("mounted tree: %q: owner %d:%d, want %d:%d", name, attr.UID, attr.GID, h.Uid, h.Gid)
-	case attr.Mode != h.FileInfo().Mode():
-		c.complain("mounted tree: %q: mode %v, want %v", name, attr.Mode, h.FileInfo().Mode())
+	case attr.Mode&bits != mode&bits || !sameType:
+		c.complain("mounted tree: %q: mode %v, want %v", name, attr.Mode, mode)
 	case !attr.ModTime.Equal(h.ModTime):
 		c.complain("mounted tree: %q: time %v, want %v", name, attr.ModTime, h.ModTime)
 	case h.Typeflag == tar.TypeSymlink && attr.LinkName != h.Linkname:
