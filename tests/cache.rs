@@ -189,6 +189,10 @@ fn kill_9_leaves_it_whole() {
     let dir = tempfile::tempdir().unwrap();
     for round in 0..12u64 {
         let mut child = child(dir.path(), true);
+        while entries(dir.path()).is_empty() {
+            assert!(child.try_wait().unwrap().is_none(), "the writer ended by itself");
+            std::thread::sleep(Duration::from_millis(2));
+        }
         std::thread::sleep(Duration::from_millis(20 + 13 * round));
         child.kill().unwrap();
         child.wait().unwrap();
