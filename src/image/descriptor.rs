@@ -68,7 +68,7 @@ impl Descriptor {
 }
 
 /// Go writes an empty map as `null` where `omitempty` is missing.
-pub(super) fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+pub(crate) fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,
     T: Default + Deserialize<'de>,

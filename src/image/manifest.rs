@@ -34,6 +34,7 @@ const KEYS: [&str; 9] = [
 
 /// A manifest of an image, or an index of such manifests.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "there is one of them at a time")]
 pub enum Manifest {
     Image(ImageManifest),
     Index(ImageIndex),

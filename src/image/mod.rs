@@ -2,7 +2,7 @@
 
 pub mod config;
 pub mod descriptor;
-mod json;
+pub(crate) mod json;
 mod layer_kind;
 pub mod manifest;
 mod name;
