@@ -66,7 +66,14 @@ pub(super) struct Authorizer {
     /// The last challenge: the first guess for scopes that have not been asked for yet.
     last: Mutex<Option<Challenge>>,
     slots: Mutex<HashMap<Scope, Arc<tokio::sync::Mutex<Slot>>>>,
-    credentials: tokio::sync::Mutex<HashMap<Arc<str>, (Instant, Option<Credential>)>>,
+    /// By repository.
+    credentials: tokio::sync::Mutex<HashMap<Arc<str>, LookedUp>>,
+}
+
+/// What was found, and when.
+struct LookedUp {
+    at: Instant,
+    credential: Option<Credential>,
 }
 
 /// One scope's state. Its lock is held while a token is fetched, so that the others wait for that one.
@@ -192,19 +199,19 @@ impl Authorizer {
 
     async fn credential(&self, http: &Arc<Http>, repository: &Arc<str>) -> Result<Option<Credential>, RegistryError> {
         let mut known = self.credentials.lock().await;
-        if let Some((_, credential)) = known.get(repository) {
-            return Ok(credential.clone());
+        if let Some(looked_up) = known.get(repository) {
+            return Ok(looked_up.credential.clone());
         }
         let found = credentials::find(&self.source, &self.registry, repository, http.limits.helper).await;
         let wrap = |source| RegistryError::Credentials { registry: Arc::clone(&self.registry), source };
         let found = found.map_err(wrap)?;
-        known.insert(Arc::clone(repository), (Instant::now(), found.clone()));
+        known.insert(Arc::clone(repository), LookedUp { at: Instant::now(), credential: found.clone() });
         Ok(found)
     }
 
     async fn forget_stale(&self, repository: &Arc<str>) {
         let mut known = self.credentials.lock().await;
-        if known.get(repository).is_some_and(|(since, _)| since.elapsed() > STALE) {
+        if known.get(repository).is_some_and(|looked_up| looked_up.at.elapsed() > STALE) {
             known.remove(repository);
         }
     }

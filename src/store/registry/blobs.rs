@@ -48,7 +48,11 @@ impl Repository {
         }
         let found = hasher.finish();
         if found != blob.digest {
-            return Err(RegistryError::Digest { asked: stream.asked().await?, expected: blob.digest, found });
+            return Err(RegistryError::Digest {
+                asked: stream.asked().await?,
+                expected: blob.digest.into(),
+                found: found.into(),
+            });
         }
         Ok(content.freeze())
     }

@@ -86,7 +86,7 @@ pub enum RegistryError {
     #[error("{asked}: the answer has more than {limit} bytes")]
     TooLarge { asked: Asked, limit: u64 },
     #[error("{asked}: digest of the content is {found}, not {expected}")]
-    Digest { asked: Asked, expected: Digest, found: Digest },
+    Digest { asked: Asked, expected: Box<Digest>, found: Box<Digest> },
     #[error("{asked}: content has {found} bytes, not {expected}")]
     Size { asked: Asked, expected: u64, found: u64 },
     /// The content at hand is not what its descriptor says; nothing was sent.
@@ -250,10 +250,7 @@ impl TransportError {
         let mut causes: Vec<String> = Vec::new();
         let mut next: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(&error);
         while let Some(cause) = next {
-            // An io::Error hides what it wraps from source().
-            let wrapped = cause.downcast_ref::<std::io::Error>().and_then(|io| io.get_ref());
-            let tls = wrapped.and_then(|e| e.downcast_ref()).or_else(|| cause.downcast_ref::<rustls::Error>());
-            match tls {
+            match rustls_error(cause) {
                 Some(rustls::Error::InvalidMessage(_)) => kind = TransportKind::NotTls,
                 Some(rustls::Error::InvalidCertificate(_)) => kind = TransportKind::Certificate,
                 Some(_) => kind = TransportKind::Tls,
@@ -271,6 +268,14 @@ impl TransportError {
 
     pub(super) fn broken(text: &str) -> TransportError {
         TransportError { kind: TransportKind::Broken, text: text.to_owned() }
+    }
+}
+
+/// The TLS error in an error: an io::Error hides what it wraps from `source()`, and may wrap another one.
+fn rustls_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
+    match error.downcast_ref::<std::io::Error>() {
+        Some(io) => io.get_ref().and_then(|inner| rustls_error(inner)),
+        None => error.downcast_ref(),
     }
 }
 

@@ -97,8 +97,11 @@ pub(super) mod tests {
     /// Writes a helper: a shell script.
     pub fn script(dir: &Path, name: &str, body: &str) {
         use std::os::unix::fs::PermissionsExt;
-        let file = dir.join(format!("docker-credential-{name}"));
-        std::fs::write(&file, format!("#!/bin/sh\n{body}\n")).unwrap();
+        let (text, file) = (dir.join(format!("{name}.sh")), dir.join(format!("docker-credential-{name}")));
+        std::fs::write(&text, format!("#!/bin/sh\n{body}\n")).unwrap();
+        // Copied by another process: had this one the file open, a child of another test could inherit that, and running
+        // the file would fail as "busy".
+        assert!(std::process::Command::new("cp").args([&text, &file]).status().unwrap().success());
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
 

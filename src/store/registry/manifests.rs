@@ -81,7 +81,7 @@ impl Repository {
             Some(expected) => {
                 let found = Digest::of(expected.algorithm(), &bytes);
                 if found != expected {
-                    return Err(RegistryError::Digest { asked, expected, found });
+                    return Err(RegistryError::Digest { asked, expected: expected.into(), found: found.into() });
                 }
                 found
             }
@@ -111,7 +111,11 @@ impl Repository {
         if let Some(told) = content_digest(&response)? {
             let expected = Digest::of(told.algorithm(), &bytes);
             if told != expected {
-                return Err(RegistryError::Digest { asked: response.asked, expected, found: told });
+                return Err(RegistryError::Digest {
+                    asked: response.asked,
+                    expected: expected.into(),
+                    found: told.into(),
+                });
             }
         }
         Ok(response)

@@ -69,7 +69,8 @@ impl Registry {
         match self.http.exchange(&request, None, self.asked(&request.method, base)).await {
             Ok(_) => true,
             Err(RegistryError::Transport { source, .. }) => {
-                matches!(source.kind, TransportKind::Certificate | TransportKind::Tls)
+                // What breaks after the handshake, such as over a client's certificate, is no sign of plain HTTP.
+                !matches!(source.kind, TransportKind::Connect | TransportKind::NotTls)
             }
             Err(_) => true,
         }

@@ -125,7 +125,7 @@ impl Repository {
     async fn put(&self, mut at: Url, digest: &Digest, rest: Bytes, scope: &Scope) -> Result<Progress, RegistryError> {
         at.query_pairs_mut().append_pair("digest", &digest.to_string());
         let request = Request::new(Method::PUT, at).body(HeaderValue::from_static("application/octet-stream"), rest);
-        let response = self.registry.once(&request, scope).await?;
+        let response = self.unless_busy(&request, scope).await?;
         match response.status().as_u16() {
             200 | 201 | 204 => Ok(Progress::Done),
             _ => interrupted(response).await,
@@ -151,7 +151,7 @@ impl Repository {
                 Request::new(Method::PATCH, at.clone()).body(octets, content.slice(sent as usize..end as usize));
             let range = self.header_value(&patch, &format!("{sent}-{}", end - 1))?;
             let status = Request::new(Method::GET, at.clone());
-            let response = match self.registry.once(&patch.header(CONTENT_RANGE, range), scope).await {
+            let response = match self.unless_busy(&patch.header(CONTENT_RANGE, range), scope).await {
                 Ok(response) if response.status() != 416 => response,
                 // It is somewhere else than we believe: where?
                 Ok(_) => self.registry.send(&status, scope).await?,
@@ -184,6 +184,17 @@ impl Repository {
             }
         }
         self.put(at, digest, Bytes::new(), scope).await
+    }
+
+    /// Sends a part of an upload once; again only where the registry was too busy to look at it.
+    async fn unless_busy(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
+        let mut retry = Retry::new(&self.registry.http);
+        loop {
+            match self.registry.once(request, scope).await {
+                Err(error) if error.status() == Some(429) => retry.again(error).await?,
+                other => return other,
+            }
+        }
     }
 
     async fn location(&self, response: &Response) -> Result<Option<Url>, RegistryError> {
