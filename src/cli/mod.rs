@@ -1,8 +1,91 @@
 //! The command line: options in, text and exit codes out.
 
 use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use tokio::sync::oneshot;
+
+use args::{Cli, Command, ZtocCommand};
+use report::CliError;
+use signals::Interrupt;
+use terminal::Stdout;
+
+mod args;
+mod index;
+pub mod json;
+mod parse;
+mod progress;
+mod report;
+mod signals;
+mod size;
+mod terminal;
+mod text;
+mod ztoc;
+mod ztoc_json;
+mod ztoc_spans;
+mod ztoc_text;
+
+/// How long work that is already writing a file may take to end in good order after a signal.
+const LAST_WORK: Duration = Duration::from_millis(500);
 
 /// Runs the program; the one entry point of `main`.
 pub fn run() -> ExitCode {
-    ExitCode::SUCCESS
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(message) => {
+            // A closed pipe is no failure of --help.
+            let _ = message.print();
+            return ExitCode::from(message.exit_code() as u8);
+        }
+    };
+    match execute(cli.command) {
+        Ok(()) => ExitCode::from(report::DONE),
+        Err(error) => {
+            report::tell(None, &error);
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn execute(command: Command) -> Result<(), CliError> {
+    let interrupted = signals::listen().map_err(CliError::Start)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CliError::Start)?;
+    let result = runtime.block_on(until(interrupted, async {
+        match command {
+            Command::Index(args) => index::run(*args).await,
+            Command::Ztoc(ztoc) => {
+                blocking(move || match ztoc {
+                    ZtocCommand::Create(args) => ztoc::create(&args, &mut Stdout::new()),
+                    ZtocCommand::Show(args) => ztoc::show(&args, &mut Stdout::new()),
+                })
+                .await
+            }
+        }
+    }));
+    runtime.shutdown_timeout(LAST_WORK);
+    result
+}
+
+/// Runs `work` until it is done, or drops it at the first signal.
+async fn until(
+    interrupted: oneshot::Receiver<Interrupt>,
+    work: impl Future<Output = Result<(), CliError>>,
+) -> Result<(), CliError> {
+    tokio::select! {
+        biased;
+        Ok(signal) = interrupted => Err(CliError::Interrupted(signal)),
+        result = work => result,
+    }
+}
+
+async fn blocking(work: impl FnOnce() -> Result<(), CliError> + Send + 'static) -> Result<(), CliError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            // Our own bug: it goes on as if there had been no thread.
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(error) => Err(CliError::Start(error.into())),
+        },
+    }
 }

@@ -13,7 +13,7 @@ pub struct Descriptor {
     pub media_type: String,
     pub digest: Digest,
     pub size: u64,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_default")]
     pub urls: Vec<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "null_is_default")]
     pub annotations: BTreeMap<String, String>,
@@ -27,13 +27,20 @@ pub struct Descriptor {
 }
 
 /// A platform as descriptors and configs state it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Platform {
+    #[serde(default)]
     pub architecture: String,
+    #[serde(default)]
     pub os: String,
     #[serde(rename = "os.version", default, skip_serializing_if = "Option::is_none")]
     pub os_version: Option<String>,
-    #[serde(rename = "os.features", default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        rename = "os.features",
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "null_is_default"
+    )]
     pub os_features: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variant: Option<String>,
@@ -61,7 +68,7 @@ impl Descriptor {
 }
 
 /// Go writes an empty map as `null` where `omitempty` is missing.
-fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+pub(crate) fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,
     T: Default + Deserialize<'de>,

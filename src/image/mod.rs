@@ -1,5 +1,20 @@
 //! The documents of an image: references, platforms, manifests, and the SOCI index. Bytes in, values out.
 
+pub mod config;
 pub mod descriptor;
+pub(crate) mod json;
+mod layer_kind;
+pub mod manifest;
+mod name;
+pub mod platform;
+mod reference;
+pub mod select;
+pub mod soci;
 
 pub use descriptor::Descriptor;
+pub use json::JsonError;
+pub use layer_kind::LayerKind;
+pub use manifest::{ImageIndex, ImageManifest, Manifest, ManifestError};
+pub use name::{ImageName, ImageNameError, Select};
+pub use platform::{Platform, PlatformError};
+pub use reference::{DOCKER_HUB, Reference, ReferenceError, is_repository, is_tag};

@@ -1,1 +1,11 @@
-//! (being written)
+//! The verbs. Each is a function from options to a typed result; it reports progress as events and prints nothing.
+//!
+//! An operation stops when its future is dropped: requests are given up, and the threads that own the layers' indexers end
+//! with their channels.
+
+pub mod index;
+
+pub use index::index;
+
+/// The name of this program and version, as it stands in ztocs and SOCI indexes unless another is asked for.
+pub const TOOL_IDENTIFIER: &str = concat!("ociseek v", env!("CARGO_PKG_VERSION"));

@@ -30,3 +30,19 @@ pub struct Referrers {
     pub descriptors: Vec<Descriptor>,
     pub api: bool,
 }
+
+/// What names a manifest in a repository.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Target {
+    Tag(String),
+    Digest(Digest),
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Target::Tag(tag) => f.write_str(tag),
+            Target::Digest(digest) => digest.fmt(f),
+        }
+    }
+}

@@ -1,3 +1,258 @@
-//! Where images live, and where indexes go: registries, OCI layouts, archives.
+//! Where images live, and where indexes go: registries, OCI layouts, archives; and the local cache of ztocs.
+//!
+//! The set is closed: [`Source`] is what can be read, [`Destination`] what can be written. Local stores block: their calls
+//! run on tokio's blocking threads here, and their blobs come through a short channel.
 
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+
+use crate::digest::Digest;
+use crate::image::Descriptor;
+use archive::Archive;
+use blob::{Attached, Document, Referrers, Target};
+use layout::{BlobReader, Layout, LayoutError};
+use registry::{BlobStream, RegistryError, Repository};
+
+pub mod archive;
 pub mod blob;
+pub mod cache;
+pub mod layout;
+pub mod registry;
+
+/// Bytes of a chunk from a local store, and how many of them may wait.
+const CHUNK: usize = 256 << 10;
+const CHUNKS: usize = 2;
+
+/// Why a store did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    #[error(transparent)]
+    Local(#[from] LayoutError),
+    #[error("cannot read blob {digest}")]
+    Read { digest: Digest, source: io::Error },
+    #[error("the thread that works on the disk ended early")]
+    Thread,
+}
+
+impl StoreError {
+    /// A manifest was refused since a blob that it names is not there.
+    pub fn is_blob_unknown(&self) -> bool {
+        matches!(self, StoreError::Registry(error) if error.is_blob_unknown())
+    }
+}
+
+/// Where an image is read from. Cheap to clone.
+#[derive(Clone)]
+pub enum Source {
+    Registry(Repository),
+    Layout(Arc<Layout>),
+    Archive(Arc<Archive>),
+}
+
+impl Source {
+    /// A manifest or image index; its bytes match its digest.
+    ///
+    /// # Errors
+    /// When it is not there, cannot be had, or is not what its digest says.
+    pub async fn manifest(&self, target: &Target) -> Result<Document, StoreError> {
+        let target = target.clone();
+        match self {
+            Source::Registry(repository) => Ok(repository.manifest(&target).await?),
+            Source::Layout(layout) => local(layout, move |layout| layout.manifest(&target)).await,
+            Source::Archive(archive) => local(archive, move |archive| archive.manifest(&target)).await,
+        }
+    }
+
+    /// A blob of at most `limit` bytes, its digest checked.
+    ///
+    /// # Errors
+    /// When it is not there, cannot be had, is larger, or is not what its digest says.
+    pub async fn blob_bytes(&self, blob: &Descriptor, limit: u64) -> Result<Bytes, StoreError> {
+        let blob = blob.clone();
+        match self {
+            Source::Registry(repository) => Ok(repository.blob_bytes(&blob, limit).await?),
+            Source::Layout(layout) => local(layout, move |layout| layout.blob_bytes(&blob, limit)).await,
+            Source::Archive(archive) => local(archive, move |archive| archive.blob_bytes(&blob, limit)).await,
+        }
+    }
+
+    /// A blob as a stream. Its size is what its descriptor says; its digest is for the reader to check.
+    ///
+    /// # Errors
+    /// When it is not there or cannot be had.
+    pub async fn blob(&self, blob: &Descriptor) -> Result<Blob, StoreError> {
+        let digest = blob.digest;
+        let wanted = blob.clone();
+        let reader = match self {
+            Source::Registry(repository) => {
+                return Ok(Blob(Inner::Registry(Box::new(repository.blob(&wanted).await?))));
+            }
+            Source::Layout(layout) => local(layout, move |layout| layout.blob(&wanted)).await?,
+            Source::Archive(archive) => local(archive, move |archive| archive.blob(&wanted)).await?,
+        };
+        let (chunks, received) = mpsc::channel(CHUNKS);
+        spawn_blocking(move || read_chunks(reader, &chunks));
+        Ok(Blob(Inner::Local { digest, chunks: received }))
+    }
+}
+
+/// Where an index is written. Cheap to clone.
+#[derive(Clone)]
+pub enum Destination {
+    Registry(Repository),
+    Layout(Arc<Layout>),
+}
+
+/// What became of attaching an index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttachReport {
+    pub attached: Attached,
+    /// Replaced indexes that the registry would not delete.
+    pub not_deleted: Vec<Digest>,
+}
+
+impl Destination {
+    /// The referrers of `subject` that are of `artifact_type`, in the order in which the destination lists them.
+    ///
+    /// # Errors
+    /// When they cannot be had; that there are none is no error.
+    pub async fn referrers(&self, subject: &Digest, artifact_type: &'static str) -> Result<Referrers, StoreError> {
+        let subject = *subject;
+        match self {
+            Destination::Registry(repository) => Ok(repository.referrers(&subject, Some(artifact_type)).await?),
+            Destination::Layout(layout) => {
+                local(layout, move |layout| layout.referrers(&subject, Some(artifact_type))).await
+            }
+        }
+    }
+
+    /// A manifest; its bytes match its digest.
+    ///
+    /// # Errors
+    /// When it is not there, cannot be had, or is not what its digest says.
+    pub async fn manifest(&self, digest: &Digest) -> Result<Document, StoreError> {
+        match self {
+            Destination::Registry(repository) => Source::Registry(repository.clone()),
+            Destination::Layout(layout) => Source::Layout(Arc::clone(layout)),
+        }
+        .manifest(&Target::Digest(*digest))
+        .await
+    }
+
+    /// # Errors
+    /// When the destination does not say.
+    pub async fn blob_exists(&self, digest: &Digest) -> Result<bool, StoreError> {
+        let digest = *digest;
+        match self {
+            Destination::Registry(repository) => Ok(repository.blob_exists(&digest).await?),
+            Destination::Layout(layout) => local(layout, move |layout| layout.blob_exists(&digest)).await,
+        }
+    }
+
+    /// Writes a blob unless it is there; with `unchecked` even if the destination says so. True: it was written.
+    ///
+    /// # Errors
+    /// When the destination does not take it.
+    pub async fn push_blob(&self, blob: &Descriptor, content: Bytes, unchecked: bool) -> Result<bool, StoreError> {
+        let blob = blob.clone();
+        match self {
+            Destination::Registry(repository) if unchecked => {
+                repository.push_blob_unchecked(&blob, content).await?;
+                Ok(true)
+            }
+            Destination::Registry(repository) => Ok(repository.push_blob(&blob, content).await?),
+            Destination::Layout(layout) => local(layout, move |layout| layout.write_blob(&blob, &content)).await,
+        }
+    }
+
+    /// Writes an index manifest, of which all blobs are there, as a referrer of `subject` in the place of `replaces`.
+    ///
+    /// # Errors
+    /// When the destination does not take it. [`StoreError::is_blob_unknown`] tells whether a blob was not there after all.
+    pub async fn attach(
+        &self,
+        index: &Descriptor,
+        manifest: Bytes,
+        subject: &Descriptor,
+        replaces: &[Digest],
+    ) -> Result<AttachReport, StoreError> {
+        match self {
+            Destination::Registry(repository) => {
+                let report = repository.attach(index, manifest, subject, replaces).await?;
+                Ok(AttachReport { attached: report.attached, not_deleted: report.not_deleted })
+            }
+            Destination::Layout(layout) => {
+                let (index, subject, replaces) = (index.clone(), subject.clone(), replaces.to_vec());
+                let attached = local(layout, move |l| l.attach(&index, &manifest, &subject, &replaces)).await?;
+                Ok(AttachReport { attached, not_deleted: Vec::new() })
+            }
+        }
+    }
+}
+
+/// Opens a local store, or finds an image in one, on a thread that may block.
+///
+/// # Errors
+/// Those of `work`.
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, LayoutError> + Send + 'static,
+) -> Result<T, StoreError> {
+    Ok(spawn_blocking(work).await.map_err(|_| StoreError::Thread)??)
+}
+
+async fn local<S: Send + Sync + 'static, T: Send + 'static>(
+    store: &Arc<S>,
+    work: impl FnOnce(&S) -> Result<T, LayoutError> + Send + 'static,
+) -> Result<T, StoreError> {
+    let store = Arc::clone(store);
+    blocking(move || work(&store)).await
+}
+
+/// A blob on its way, in chunks.
+pub struct Blob(Inner);
+
+enum Inner {
+    Registry(Box<BlobStream>),
+    Local { digest: Digest, chunks: mpsc::Receiver<io::Result<Bytes>> },
+}
+
+impl Blob {
+    /// The next bytes; `None` at the end.
+    ///
+    /// # Errors
+    /// When they cannot be had.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
+        match &mut self.0 {
+            Inner::Registry(stream) => Ok(stream.next().await?),
+            Inner::Local { digest, chunks } => match chunks.recv().await {
+                Some(Ok(chunk)) if chunk.is_empty() => Ok(None),
+                Some(Ok(chunk)) => Ok(Some(chunk)),
+                Some(Err(source)) => Err(StoreError::Read { digest: *digest, source }),
+                None => Err(StoreError::Thread),
+            },
+        }
+    }
+}
+
+/// Reads a local blob to its end, which an empty chunk tells, or until nobody takes its chunks.
+fn read_chunks(mut reader: BlobReader, chunks: &mpsc::Sender<io::Result<Bytes>>) {
+    let mut buffer = BytesMut::new();
+    loop {
+        buffer.resize(CHUNK, 0);
+        let chunk = match reader.read(&mut buffer) {
+            Ok(read) => Ok(buffer.split_to(read).freeze()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => Err(error),
+        };
+        let last = chunk.as_ref().map_or(true, Bytes::is_empty);
+        if chunks.blocking_send(chunk).is_err() || last {
+            return;
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! What `ociseek index --format json` prints: one document, of which fields are added but never changed or removed.
+//!
+//! The document:
+//!
+//! | field | |
+//! |---|---|
+//! | `tool` | this program and its version, such as `ociseek v0.1.0` |
+//! | `images` | one object for each IMAGE, in the order of the command line |
+//! | `bytes_read` | bytes of layer blobs that were read |
+//! | `bytes_written` | bytes that were uploaded, or written into a layout |
+//! | `seconds` | time taken |
+//!
+//! An image:
+//!
+//! | field | |
+//! |---|---|
+//! | `image` | the IMAGE, in full |
+//! | `status` | `ok` or `failed` |
+//! | `digest` | digest of the manifest or image index that the image's name stands for; null if failed |
+//! | `manifests` | one object for each platform's manifest; empty if failed |
+//! | `error` | null, or `message` (the causes in one line), `causes` (them one by one), and `hint` (or null) |
+//! | `bytes_read`, `bytes_written`, `seconds` | as above |
+//!
+//! A manifest:
+//!
+//! | field | |
+//! |---|---|
+//! | `platform` | such as `linux/arm64`; null if the image does not say |
+//! | `manifest` | `media_type`, `digest` and `size` in bytes of the image manifest |
+//! | `status` | `attached`; `dry-run`; `already-there`; `kept` (another index was left alone); `nothing-to-index` |
+//! | `index` | null, or `digest`, `size` (null if kept) of the SOCI index |
+//! | `attached` | null, or how: `referrers-api`, `tag-schema` or `layout` |
+//! | `tag` | the tag of the tag schema, else null |
+//! | `replaced` | digests of the indexes whose place it took (or, with `dry-run`, would take) |
+//! | `not_deleted` | those of them that could not be deleted |
+//! | `others` | SOCI indexes of other makers: `digest`, `tool` (or null), `listed_first` (consumers take it then) |
+//! | `layers` | one object for each layer, in the image's order; empty if they were not looked at |
+//!
+//! A layer:
+//!
+//! | field | |
+//! |---|---|
+//! | `media_type`, `digest`, `size` | of the layer's blob, in bytes |
+//! | `status` | `indexed` or `left-out` |
+//! | `reason` | null, or `code` (a stable word) and `text` |
+//! | `ztoc` | null, or `digest`, `size` in bytes, `spans`, `entries`, `uncompressed_size`, `gzip_members` (0: a plain tar) |
+//! | `origin` | how the ztoc was come by: `read`, `cache`, `repeated` (the same layer earlier in the image); null if left out |
+//! | `seconds` | time to read and index it; null unless `origin` is `read` |
+
+use serde::Serialize;
+
+use crate::digest::Digest;
+use crate::image::Descriptor;
+use crate::ops::index::{IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin};
+use crate::store::blob::Attached;
+
+#[derive(Serialize)]
+pub struct Document {
+    pub tool: &'static str,
+    pub images: Vec<Image>,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+    pub seconds: f64,
+}
+
+#[derive(Serialize)]
+pub struct Image {
+    pub image: String,
+    pub status: &'static str,
+    pub digest: Option<Digest>,
+    pub manifests: Vec<Manifest>,
+    pub error: Option<Failure>,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+    pub seconds: f64,
+}
+
+#[derive(Serialize)]
+pub struct Failure {
+    pub message: String,
+    pub causes: Vec<String>,
+    pub hint: Option<String>,
+}
+
+#[derive(Serialize)]
+pub struct Manifest {
+    platform: Option<String>,
+    manifest: Blob,
+    status: &'static str,
+    index: Option<IndexRef>,
+    attached: Option<&'static str>,
+    tag: Option<String>,
+    replaced: Vec<Digest>,
+    not_deleted: Vec<Digest>,
+    others: Vec<Other>,
+    layers: Vec<Layer>,
+}
+
+#[derive(Serialize)]
+struct Blob {
+    media_type: String,
+    digest: Digest,
+    size: u64,
+}
+
+#[derive(Serialize)]
+struct IndexRef {
+    digest: Digest,
+    size: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Other {
+    digest: Digest,
+    tool: Option<String>,
+    listed_first: bool,
+}
+
+#[derive(Serialize)]
+struct Layer {
+    #[serde(flatten)]
+    blob: Blob,
+    status: &'static str,
+    reason: Option<Reason>,
+    ztoc: Option<Ztoc>,
+    origin: Option<&'static str>,
+    seconds: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Reason {
+    code: &'static str,
+    text: String,
+}
+
+#[derive(Serialize)]
+struct Ztoc {
+    digest: Digest,
+    size: u64,
+    spans: u32,
+    entries: u64,
+    uncompressed_size: u64,
+    gzip_members: u64,
+}
+
+impl Image {
+    pub fn done(image: String, report: &IndexedImage, seconds: f64) -> Image {
+        Image {
+            image,
+            status: "ok",
+            digest: Some(report.digest),
+            manifests: report.manifests.iter().map(Manifest::of).collect(),
+            error: None,
+            bytes_read: report.bytes_read,
+            bytes_written: report.bytes_written,
+            seconds: milliseconds(seconds),
+        }
+    }
+
+    pub fn failed(image: String, error: Failure, seconds: f64) -> Image {
+        Image {
+            image,
+            status: "failed",
+            digest: None,
+            manifests: Vec::new(),
+            error: Some(error),
+            bytes_read: 0,
+            bytes_written: 0,
+            seconds: milliseconds(seconds),
+        }
+    }
+}
+
+impl Manifest {
+    fn of(report: &IndexedManifest) -> Manifest {
+        let mut manifest = Manifest {
+            platform: report.platform.clone(),
+            manifest: Blob::of(&report.manifest),
+            status: "",
+            index: None,
+            attached: None,
+            tag: None,
+            replaced: Vec::new(),
+            not_deleted: Vec::new(),
+            others: (report.others.iter())
+                .map(|o| Other { digest: o.digest, tool: o.tool.clone(), listed_first: o.listed_first })
+                .collect(),
+            layers: report.layers.iter().map(Layer::of).collect(),
+        };
+        match &report.result {
+            ManifestResult::Attached { index, how, replaced, not_deleted } => {
+                manifest.status = "attached";
+                manifest.index = Some(IndexRef::of(index));
+                (manifest.attached, manifest.tag) = match how {
+                    Attached::ReferrersApi => (Some("referrers-api"), None),
+                    Attached::TagSchema(tag) => (Some("tag-schema"), Some(tag.clone())),
+                    Attached::Layout => (Some("layout"), None),
+                };
+                manifest.replaced.clone_from(replaced);
+                manifest.not_deleted.clone_from(not_deleted);
+            }
+            ManifestResult::DryRun { index, replaces } => {
+                manifest.status = "dry-run";
+                manifest.index = Some(IndexRef::of(index));
+                manifest.replaced.clone_from(replaces);
+            }
+            ManifestResult::AlreadyThere { index, .. } => {
+                manifest.status = "already-there";
+                manifest.index = Some(IndexRef::of(index));
+            }
+            ManifestResult::Kept { index, .. } => {
+                manifest.status = "kept";
+                manifest.index = Some(IndexRef { digest: *index, size: None });
+            }
+            ManifestResult::NothingToIndex => manifest.status = "nothing-to-index",
+        }
+        manifest
+    }
+}
+
+impl Layer {
+    fn of(report: &IndexedLayer) -> Layer {
+        let blob = Blob::of(&report.descriptor);
+        match &report.outcome {
+            LayerOutcome::Indexed(facts) => Layer {
+                blob,
+                status: "indexed",
+                reason: None,
+                ztoc: Some(Ztoc {
+                    digest: facts.digest,
+                    size: facts.size,
+                    spans: facts.spans,
+                    entries: facts.entries,
+                    uncompressed_size: facts.uncompressed_size,
+                    gzip_members: facts.gzip_members,
+                }),
+                origin: Some(match facts.origin {
+                    Origin::Read { .. } => "read",
+                    Origin::Cache => "cache",
+                    Origin::Repeated => "repeated",
+                }),
+                seconds: match facts.origin {
+                    Origin::Read { seconds } => Some(milliseconds(seconds)),
+                    Origin::Cache | Origin::Repeated => None,
+                },
+            },
+            LayerOutcome::LeftOut(left_out) => Layer {
+                blob,
+                status: "left-out",
+                reason: Some(Reason { code: left_out.code(), text: reason(left_out) }),
+                ztoc: None,
+                origin: None,
+                seconds: None,
+            },
+        }
+    }
+}
+
+/// The reason for people, in one line.
+pub fn reason(left_out: &LeftOut) -> String {
+    match left_out {
+        LeftOut::Small { least } => format!("smaller than {}", super::size::ByteSize(*least)),
+        LeftOut::Kind { reason, .. } => reason.clone(),
+        LeftOut::Unservable(verdict) => verdict.reason.clone(),
+    }
+}
+
+impl Blob {
+    fn of(descriptor: &Descriptor) -> Blob {
+        Blob { media_type: descriptor.media_type.clone(), digest: descriptor.digest, size: descriptor.size }
+    }
+}
+
+impl IndexRef {
+    fn of(index: &Descriptor) -> IndexRef {
+        IndexRef { digest: index.digest, size: Some(index.size) }
+    }
+}
+
+/// Seconds with three digits behind the point: more would be noise.
+pub fn milliseconds(seconds: f64) -> f64 {
+    (seconds * 1000.0).round() / 1000.0
+}

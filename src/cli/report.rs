@@ -1,0 +1,161 @@
+//! The one place where errors become text, hints and exit codes. The library knows no flag; hints name them.
+
+use std::error::Error;
+use std::io;
+use std::path::PathBuf;
+
+use super::json::Failure;
+use super::signals::Interrupt;
+use super::terminal::{Style, complain, safe};
+use crate::layer::{LayerError, Unservable};
+use crate::ops::index::IndexError;
+use crate::store::StoreError;
+use crate::store::registry::RegistryError;
+use crate::ztoc::ZtocError;
+
+pub const DONE: u8 = 0;
+pub const FAILED: u8 = 1;
+pub const USAGE: u8 = 2;
+
+/// Why a command ended without doing what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    #[error("{0}")]
+    Usage(&'static str),
+    /// Some images failed; each was reported when it did.
+    #[error("{failed} of {all} images failed")]
+    Images { failed: usize, all: usize },
+    #[error("interrupted")]
+    Interrupted(Interrupt),
+
+    #[error(transparent)]
+    Index(#[from] IndexError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+
+    #[error("{}: this is no ztoc that can be used", path.display())]
+    Ztoc { path: PathBuf, source: ZtocError },
+    #[error("{}: this is no ztoc: it is larger than {limit} bytes", path.display())]
+    ZtocTooLarge { path: PathBuf, limit: u64 },
+    #[error("{}: the layer is broken", path.display())]
+    Layer { path: PathBuf, source: LayerError },
+    #[error("{}: no ztoc: no consumer could serve files from it", path.display())]
+    Unservable { path: PathBuf, source: Unservable },
+
+    #[error("{}: cannot be read", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{}: cannot be written", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("standard output cannot be written")]
+    Stdout(#[source] io::Error),
+    #[error("standard input cannot be read")]
+    Stdin(#[source] io::Error),
+    #[error("cannot start")]
+    Start(#[source] io::Error),
+}
+
+impl CliError {
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            CliError::Usage(_) => USAGE,
+            CliError::Interrupted(signal) => signal.exit_code(),
+            _ => FAILED,
+        }
+    }
+}
+
+/// Tells the user on standard error. `about` is the image that it is about.
+pub fn tell(about: Option<&str>, error: &CliError) {
+    let style = Style::stderr();
+    let what = match about {
+        Some(about) => format!("{}: {}", safe(about), message(error)),
+        None => message(error),
+    };
+    complain(&format!("{} {what}", style.red("error:")));
+    if let Some(hint) = hint(error) {
+        complain(&format!("{} {hint}", style.green("hint:")));
+    }
+}
+
+/// The same for programs.
+pub fn failure(error: &CliError) -> Failure {
+    Failure { message: message(error), causes: causes(error), hint: hint(error) }
+}
+
+/// All causes in one line.
+fn message(error: &CliError) -> String {
+    causes(error).join(": ")
+}
+
+/// What failed, then why, then why that ...; each once.
+fn causes(error: &CliError) -> Vec<String> {
+    let mut causes = vec![safe(&error.to_string())];
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let text = safe(&cause.to_string());
+        if causes.last() != Some(&text) {
+            causes.push(text);
+        }
+        next = cause.source();
+    }
+    causes
+}
+
+/// What the user can do about it, where we know.
+fn hint(error: &CliError) -> Option<String> {
+    match error {
+        CliError::Usage(_) => Some("try ociseek --help".into()),
+        CliError::Index(IndexError::NoPlatform { .. }) => {
+            Some("leave out --platform to index all platforms of the image".into())
+        }
+        CliError::Index(error) => index_hint(error),
+        CliError::Store(error) => store_hint(error),
+        CliError::Unservable { .. } => {
+            Some("ociseek index leaves such a layer out, and indexes the rest of the image".into())
+        }
+        _ => None,
+    }
+}
+
+fn index_hint(error: &IndexError) -> Option<String> {
+    match error {
+        IndexError::BrokenLayer { .. } => Some(
+            "nothing was pushed for this image; if others can pull it, the layer was damaged on its way: try again"
+                .into(),
+        ),
+        IndexError::Find(source)
+        | IndexError::Document { source, .. }
+        | IndexError::Referrers { source, .. }
+        | IndexError::ReadLayer { source, .. }
+        | IndexError::Push { source, .. }
+        | IndexError::Attach { source, .. } => store_hint(source),
+        _ => None,
+    }
+}
+
+fn store_hint(error: &StoreError) -> Option<String> {
+    match error {
+        StoreError::Registry(error) => registry_hint(error),
+        StoreError::Local(_) | StoreError::Read { .. } | StoreError::Thread => None,
+    }
+}
+
+fn registry_hint(error: &RegistryError) -> Option<String> {
+    let host = error.host()?;
+    let login = if host == "docker.io" { "docker login".to_owned() } else { format!("docker login {host}") };
+    match error.status() {
+        Some(401) => return Some(format!("401 from {host}: run {login}, or give --creds USER:PASSWORD")),
+        Some(403) => {
+            return Some(format!("403 from {host}: this login may not do that; run {login} as one that may push there"));
+        }
+        Some(404) => return Some(format!("404 from {host}: is the name right? A private image may need {login} too")),
+        Some(429) => {
+            return Some(format!("429 from {host}: it limits how often it is asked; try again later, or {login}"));
+        }
+        _ => {}
+    }
+    if error.is_certificate() {
+        return Some(format!("to trust the private certificate authority of {host}, give --ca-file FILE"));
+    }
+    None
+}

@@ -1,0 +1,128 @@
+//! Sizes as people write them and read them: powers of two, never guessed.
+
+use std::fmt;
+use std::str::FromStr;
+
+const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+
+/// A number of bytes, typed as `4MiB`, `64KiB`, `1GiB`, or plain bytes. Prints its exact shortest form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ByteSize(pub u64);
+
+/// Why a text is no size.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SizeError {
+    #[error("want a number of bytes, such as 4MiB, 64KiB or 4194304")]
+    NotASize,
+    /// Whether `MB` means 10^6 or 2^20 depends on whom one asks.
+    #[error("unknown unit {0:?}: want KiB, MiB or GiB (powers of 1024), or plain bytes")]
+    Unit(String),
+    #[error("too large")]
+    TooLarge,
+}
+
+impl FromStr for ByteSize {
+    type Err = SizeError;
+
+    fn from_str(text: &str) -> Result<ByteSize, SizeError> {
+        let text = text.trim();
+        let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let (number, unit) = text.split_at(digits);
+        if number.is_empty() {
+            return Err(SizeError::NotASize);
+        }
+        let unit = unit.trim_start();
+        let factor = match UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)) {
+            Some((_, factor)) => *factor,
+            None if unit.is_empty() || unit.eq_ignore_ascii_case("b") => 1,
+            None => return Err(SizeError::Unit(unit.chars().take(20).collect())),
+        };
+        let number: u64 = number.parse().map_err(|_| SizeError::TooLarge)?;
+        number.checked_mul(factor).map(ByteSize).ok_or(SizeError::TooLarge)
+    }
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, factor) in UNITS {
+            if self.0 > 0 && self.0.is_multiple_of(factor) {
+                return write!(f, "{}{name}", self.0 / factor);
+            }
+        }
+        self.0.fmt(f)
+    }
+}
+
+/// `bytes` in three digits or so: `17.3 MiB`.
+pub fn human(bytes: u64) -> String {
+    for (name, factor) in UNITS {
+        if bytes >= factor {
+            return format!("{:.1} {name}", bytes as f64 / factor as f64);
+        }
+    }
+    format!("{bytes} B")
+}
+
+/// A rate in megabytes (10^6) a second, as networks and disks are rated; empty when too little time passed to tell.
+pub fn rate(bytes: u64, seconds: f64) -> String {
+    if seconds < 0.001 {
+        return String::new();
+    }
+    let rate = bytes as f64 / seconds / 1e6;
+    if rate < 10.0 { format!("{rate:.1} MB/s") } else { format!("{rate:.0} MB/s") }
+}
+
+/// A time span as people say it.
+pub fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 1.0 => format!("{:.0} ms", s * 1000.0),
+        s if s < 120.0 => format!("{s:.1} s"),
+        s => format!("{} min {:02} s", s as u64 / 60, s as u64 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_powers_of_two() {
+        assert_eq!("4MiB".parse(), Ok(ByteSize(4 << 20)));
+        assert_eq!("64 kib".parse(), Ok(ByteSize(64 << 10)));
+        assert_eq!("2GiB".parse(), Ok(ByteSize(2 << 30)));
+        assert_eq!("4194304".parse(), Ok(ByteSize(4 << 20)));
+        assert_eq!("0".parse(), Ok(ByteSize(0)));
+        assert_eq!("512B".parse(), Ok(ByteSize(512)));
+    }
+
+    #[test]
+    fn nothing_is_guessed() {
+        assert_eq!("4MB".parse::<ByteSize>(), Err(SizeError::Unit("MB".into())));
+        assert_eq!("4M".parse::<ByteSize>(), Err(SizeError::Unit("M".into())));
+        assert_eq!("1.5MiB".parse::<ByteSize>(), Err(SizeError::Unit(".5MiB".into())));
+        assert_eq!("".parse::<ByteSize>(), Err(SizeError::NotASize));
+        assert_eq!("-1".parse::<ByteSize>(), Err(SizeError::NotASize));
+        assert_eq!("99999999999999999999".parse::<ByteSize>(), Err(SizeError::TooLarge));
+        assert_eq!("99999999999GiB".parse::<ByteSize>(), Err(SizeError::TooLarge));
+    }
+
+    #[test]
+    fn what_prints_parses() {
+        for bytes in [0, 1, 1023, 1024, 10 << 20, (4 << 20) + 1, 3 << 30] {
+            assert_eq!(ByteSize(bytes).to_string().parse(), Ok(ByteSize(bytes)));
+        }
+        assert_eq!(ByteSize(10 << 20).to_string(), "10MiB");
+    }
+
+    #[test]
+    fn people_read_three_digits() {
+        assert_eq!(human(0), "0 B");
+        assert_eq!(human(1536), "1.5 KiB");
+        assert_eq!(human(18_140_000), "17.3 MiB");
+        assert_eq!(rate(50_000_000, 0.5), "100 MB/s");
+        assert_eq!(rate(1, 0.0), "");
+        assert_eq!(duration(0.0421), "42 ms");
+        assert_eq!(duration(3.14159), "3.1 s");
+        assert_eq!(duration(125.0), "2 min 05 s");
+    }
+}

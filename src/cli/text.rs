@@ -1,0 +1,187 @@
+//! What `ociseek index` prints for people.
+
+use std::fmt::Write;
+
+use super::json::reason;
+use super::size::{duration, human, rate};
+use super::terminal::{Style, safe};
+use crate::ops::index::{
+    IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, ManifestResult, Origin, OtherIndex,
+};
+use crate::store::blob::Attached;
+
+const READERS: &str =
+    "read by soci-snapshotter with [pull_modes.soci_v1] enable = true, or when it is given this index digest";
+
+/// The report on one image that was indexed in `seconds`. `target` says where the index was written, if not to the image.
+pub fn report(image: &str, target: Option<&str>, done: &IndexedImage, seconds: f64, style: Style) -> String {
+    let mut text = String::new();
+    for manifest in &done.manifests {
+        let platform = manifest.platform.as_deref().unwrap_or("unknown platform");
+        let _ = writeln!(text, "{} {}", style.bold(&safe(image)), style.bold(&safe(platform)));
+        let _ = writeln!(text, "  manifest {}", manifest.manifest.digest);
+        layers(&mut text, &manifest.layers, style);
+        result(&mut text, target, manifest, style);
+        members(&mut text, manifest, style);
+        others(&mut text, &manifest.others, style);
+    }
+    let _ = writeln!(text, "{}", style.dim(&totals(done, seconds)));
+    text
+}
+
+/// Only the index digests, one a line.
+pub fn digests(done: &IndexedImage) -> String {
+    let mut text = String::new();
+    for manifest in &done.manifests {
+        let digest = match &manifest.result {
+            ManifestResult::Attached { index, .. }
+            | ManifestResult::DryRun { index, .. }
+            | ManifestResult::AlreadyThere { index, .. } => index.digest,
+            ManifestResult::Kept { index, .. } => *index,
+            ManifestResult::NothingToIndex => continue,
+        };
+        let _ = writeln!(text, "{digest}");
+    }
+    text
+}
+
+/// A line for each layer, in columns.
+fn layers(text: &mut String, layers: &[IndexedLayer], style: Style) {
+    let rows: Vec<Option<[String; 5]>> = layers.iter().map(columns).collect();
+    let width = |column: usize| rows.iter().flatten().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: [usize; 4] = std::array::from_fn(width);
+    for (layer, row) in layers.iter().zip(&rows) {
+        let digest = layer.descriptor.digest.short();
+        let size = human(layer.descriptor.size);
+        match (&layer.outcome, row) {
+            (LayerOutcome::LeftOut(left_out), _) => {
+                let line = format!("  {digest}  {size:>10}  left out: {}", safe(&reason(left_out)));
+                let _ = writeln!(text, "{}", style.dim(&line));
+            }
+            (_, None) => {}
+            (_, Some(row)) => {
+                let mut line = format!("  {digest}  {size:>10}");
+                for (cell, width) in row.iter().zip(widths) {
+                    let _ = write!(line, "  {cell:>width$}");
+                }
+                let _ = writeln!(text, "{}  {}", line, row[4]);
+            }
+        }
+    }
+}
+
+/// Spans, files, ztoc size, speed, and a remark.
+fn columns(layer: &IndexedLayer) -> Option<[String; 5]> {
+    let LayerOutcome::Indexed(facts) = &layer.outcome else { return None };
+    let (speed, remark) = match facts.origin {
+        Origin::Read { seconds } => (rate(layer.descriptor.size, seconds), ""),
+        Origin::Cache => (String::new(), "from the cache"),
+        Origin::Repeated => (String::new(), "the same layer again"),
+    };
+    Some([
+        counted(u64::from(facts.spans), "span", "spans"),
+        counted(facts.entries, "file", "files"),
+        format!("ztoc {}", human(facts.size)),
+        speed,
+        remark.to_owned(),
+    ])
+}
+
+/// The index, and how it was attached.
+fn result(text: &mut String, target: Option<&str>, manifest: &IndexedManifest, style: Style) {
+    let line = |text: &mut String, colour: &str, rest: &str| {
+        let _ = writeln!(text, "  {colour} {rest}");
+    };
+    match &manifest.result {
+        ManifestResult::Attached { index, how, replaced, not_deleted } => {
+            line(text, &style.green("index"), &style.green(&index.digest.to_string()));
+            let how = match (how, target) {
+                (Attached::ReferrersApi, _) => "attached by the registry's referrers API".to_owned(),
+                (Attached::TagSchema(tag), _) => {
+                    format!("attached by the tag schema, as tag {tag} (this registry has no referrers API)")
+                }
+                (Attached::Layout, Some(target)) => format!("written as a referrer into {}", safe(target)),
+                (Attached::Layout, None) => "written as a referrer into the image's layout".to_owned(),
+            };
+            let _ = writeln!(text, "  {how}");
+            for digest in replaced {
+                let kept = if not_deleted.contains(digest) { " (it could not be deleted)" } else { "" };
+                let _ = writeln!(text, "  replaces {digest}{kept}");
+            }
+            let _ = writeln!(text, "  {}", style.dim(READERS));
+        }
+        ManifestResult::DryRun { index, replaces } => {
+            line(text, &style.green("index"), &style.green(&index.digest.to_string()));
+            let _ = writeln!(text, "  dry run: nothing was written");
+            for digest in replaces {
+                let _ = writeln!(text, "  would replace {digest}");
+            }
+        }
+        ManifestResult::AlreadyThere { index, built } => {
+            line(text, &style.green("index"), &style.green(&index.digest.to_string()));
+            let how = if *built {
+                "already there: the same index came out, nothing was written"
+            } else {
+                "already there, of the same options and version: no layer was read"
+            };
+            let _ = writeln!(text, "  {how}");
+        }
+        ManifestResult::Kept { index, tool } => {
+            line(text, "index", &index.to_string());
+            let _ = writeln!(text, "  left as it is; made by {}", maker(tool.as_deref()));
+        }
+        ManifestResult::NothingToIndex => {
+            let why = match manifest.layers.is_empty() {
+                true => "the image has no layers",
+                false => "no layer can be served lazily, so there is nothing to attach",
+            };
+            let _ = writeln!(text, "  {} {why}", style.yellow("no index:"));
+        }
+    }
+}
+
+/// soci-snapshotter before 0.14 took a gzip blob for one member.
+fn members(text: &mut String, manifest: &IndexedManifest, style: Style) {
+    let several = (manifest.layers.iter())
+        .filter(|layer| matches!(&layer.outcome, LayerOutcome::Indexed(facts) if facts.gzip_members > 1))
+        .count();
+    if several > 0 {
+        let note = style.yellow("note:");
+        let layers = counted(several as u64, "layer is", "layers are");
+        let _ = writeln!(
+            text,
+            "  {note} {layers} gzip of several members (bgzip, eStargz, ...): soci-snapshotter before 0.14 misreads such layers"
+        );
+    }
+}
+
+fn others(text: &mut String, others: &[OtherIndex], style: Style) {
+    for other in others {
+        let maker = maker(other.tool.as_deref());
+        let first = if other.listed_first { " and is listed first" } else { "" };
+        let _ = writeln!(
+            text,
+            "  {} SOCI index {} by {maker} is there too{first}: consumers take the first that is listed; \
+             --existing replace leaves only ours",
+            style.yellow("note:"),
+            other.digest,
+        );
+    }
+}
+
+fn maker(tool: Option<&str>) -> String {
+    tool.map_or_else(|| "an unknown tool".to_owned(), |tool| format!("\"{}\"", safe(tool)))
+}
+
+/// What it cost.
+fn totals(done: &IndexedImage, seconds: f64) -> String {
+    let written = match done.bytes_written {
+        0 => String::new(),
+        bytes => format!(", wrote {}", human(bytes)),
+    };
+    format!("read {}{written}, in {}", human(done.bytes_read), duration(seconds))
+}
+
+fn counted(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}

@@ -1,0 +1,128 @@
+//! `ociseek ztoc create` and `ociseek ztoc show`.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use super::args::{BuildArgs, Format, ZtocCreateArgs, ZtocShowArgs};
+use super::report::CliError;
+use super::size::{duration, human, rate};
+use super::terminal::{Stdout, complain};
+use super::{ztoc_json, ztoc_text};
+use crate::layer::{BuiltZtoc, IndexedLayer, LayerIndexer, LayerOptions, Outcome};
+use crate::ztoc::{MAX_ENCODED, decode};
+
+const CHUNK: usize = 256 << 10;
+
+/// Builds the ztoc of one layer blob, and writes it only when it is whole.
+pub fn create(args: &ZtocCreateArgs, stdout: &mut Stdout) -> Result<(), CliError> {
+    let started = std::time::Instant::now();
+    let layer = index(&args.layer, layer_options(&args.build))?;
+    let seconds = started.elapsed().as_secs_f64();
+    let ztoc = match layer.outcome {
+        Outcome::Ztoc(ztoc) => ztoc,
+        Outcome::Unservable(source) => return Err(CliError::Unservable { path: args.layer.clone(), source }),
+    };
+    let summary = summary(&ztoc, layer.size, seconds);
+    if is_std(&args.output) {
+        stdout.write_whole(&ztoc.bytes).map_err(CliError::Stdout)?;
+        complain(&summary);
+        return Ok(());
+    }
+    write_whole(&args.output, &ztoc.bytes).map_err(|source| CliError::Write { path: args.output.clone(), source })?;
+    stdout.write_whole(format!("{summary}\n").as_bytes()).map_err(CliError::Stdout)
+}
+
+pub fn layer_options(build: &BuildArgs) -> LayerOptions {
+    LayerOptions { span_size: build.span_size.0, build_tool_identifier: build.build_tool_identifier.clone() }
+}
+
+fn index(path: &Path, options: LayerOptions) -> Result<IndexedLayer, CliError> {
+    let broken = |source| CliError::Layer { path: path.to_owned(), source };
+    let mut input = open(path)?;
+    let mut indexer = LayerIndexer::new(options, None);
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        match input.read(&mut buffer) {
+            Ok(0) => return indexer.finish().map_err(broken),
+            Ok(read) => indexer.push(&buffer[..read]).map_err(broken)?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(source) => return Err(unreadable(path, source)),
+        }
+    }
+}
+
+fn summary(ztoc: &BuiltZtoc, layer_size: u64, seconds: f64) -> String {
+    format!(
+        "{}\n{} compressed, {} plain, {} spans, {} files, ztoc {}, in {} {}",
+        ztoc.digest,
+        human(layer_size),
+        human(ztoc.uncompressed_size),
+        ztoc.spans,
+        ztoc.entries,
+        human(ztoc.bytes.len() as u64),
+        duration(seconds),
+        rate(layer_size, seconds),
+    )
+    .trim_end()
+    .to_owned()
+}
+
+/// Prints everything in a ztoc.
+pub fn show(args: &ZtocShowArgs, stdout: &mut Stdout) -> Result<(), CliError> {
+    let path = &args.file;
+    let limit = MAX_ENCODED as u64;
+    let mut bytes = Vec::new();
+    open(path)?.take(limit + 1).read_to_end(&mut bytes).map_err(|source| unreadable(path, source))?;
+    if bytes.len() as u64 > limit {
+        return Err(CliError::ZtocTooLarge { path: path.clone(), limit });
+    }
+    let ztoc = decode(&bytes).map_err(|source| CliError::Ztoc { path: path.clone(), source })?;
+    match args.format {
+        Format::Text => ztoc_text::write(&bytes, &ztoc, stdout),
+        Format::Json => ztoc_json::write(&bytes, &ztoc, stdout),
+    }
+    .map_err(CliError::Stdout)
+}
+
+fn is_std(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+fn open(path: &Path) -> Result<Box<dyn Read>, CliError> {
+    if is_std(path) {
+        return Ok(Box::new(io::stdin().lock()));
+    }
+    let file = File::open(path).map_err(|source| unreadable(path, source))?;
+    Ok(Box::new(file))
+}
+
+fn unreadable(path: &Path, source: io::Error) -> CliError {
+    if is_std(path) { CliError::Stdin(source) } else { CliError::Read { path: path.to_owned(), source } }
+}
+
+/// Writes `bytes` under `path`, or nothing: a temporary file beside it is renamed when it is complete. What is no regular
+/// file (a pipe, /dev/null) is written straight.
+fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+        return File::options().write(true).open(path)?.write_all(bytes);
+    }
+    // Through a symbolic link the file it points to is written, not the link.
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let dir = match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        // As for any new file, the umask takes its part of it.
+        builder.permissions(std::fs::Permissions::from_mode(0o666));
+    }
+    let mut file = builder.prefix(".ociseek-").tempfile_in(dir)?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
+}

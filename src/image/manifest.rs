@@ -1,0 +1,413 @@
+//! Image manifests and image indexes: OCI (image-spec manifest.md, image-index.md) and Docker's version 2, schema 2.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::descriptor::{Descriptor, null_is_default};
+use super::json::{self, JsonError};
+use super::layer_kind::LayerKind;
+
+pub const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+pub const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
+pub const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
+pub const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
+pub const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+pub const DOCKER_CONFIG: &str = "application/vnd.docker.container.image.v1+json";
+
+/// The largest manifest or index that is read, in bytes (distribution-spec, "Pushing manifests": registries must take 4 MiB).
+pub const MAX_DOCUMENT: usize = 4 << 20;
+/// The most layers of an image, or manifests of an index.
+pub const MAX_DESCRIPTORS: usize = 10_000;
+
+const KEYS: [&str; 9] = [
+    "schemaVersion",
+    "mediaType",
+    "artifactType",
+    "config",
+    "layers",
+    "manifests",
+    "fsLayers",
+    "subject",
+    "annotations",
+];
+
+/// A manifest of an image, or an index of such manifests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Manifest {
+    Image(ImageManifest),
+    Index(ImageIndex),
+}
+
+/// The image of one platform. It is an image: artifacts in a manifest's clothes are refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageManifest {
+    /// [`OCI_MANIFEST`] or [`DOCKER_MANIFEST`].
+    pub media_type: &'static str,
+    pub config: Descriptor,
+    /// From the bottom up; [`LayerKind::of`] tells what they are.
+    pub layers: Vec<Descriptor>,
+    pub subject: Option<Descriptor>,
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// Images by platform, and what else stands beside them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageIndex {
+    /// [`OCI_INDEX`] or [`DOCKER_LIST`].
+    pub media_type: &'static str,
+    pub manifests: Vec<Descriptor>,
+    pub artifact_type: Option<String>,
+    pub subject: Option<Descriptor>,
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// Why a document is no image.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    #[error("the manifest cannot be relied on")]
+    Json(#[from] JsonError),
+    #[error(
+        "this is a Docker schema 1 manifest, which carries no layer sizes and is no longer supported: \
+         convert it with `skopeo copy --format v2s2`, or pull and push it again with a current engine"
+    )]
+    Schema1,
+    #[error("schema version {0} is not known: 2 is")]
+    SchemaVersion(i64),
+    /// GHSA-5j5w-g665-5m35: two readers would see two images.
+    #[error("the manifest has both layers and manifests, so readers could take it for two different things")]
+    Ambiguous,
+    #[error("the manifest says it is {stated:?}, but came as {served:?}")]
+    MediaTypeDisagrees { stated: String, served: String },
+    #[error("the manifest says it is {media_type:?}, but has {found}")]
+    Contents { media_type: String, found: &'static str },
+    #[error("the manifest has neither layers nor manifests")]
+    Neither,
+    #[error("{0:?} is not a manifest or index of an image")]
+    MediaType(String),
+    /// Sound, but not an image: nothing in it can be indexed.
+    #[error("this is not an image but {what}")]
+    NotAnImage { what: String },
+    #[error("the manifest lists {0} descriptors where at most 10000 are taken")]
+    TooMany(usize),
+    #[error("the descriptor of {digest} claims {size} bytes")]
+    Size { digest: String, size: u64 },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Raw {
+    schema_version: Option<i64>,
+    media_type: Option<String>,
+    artifact_type: Option<String>,
+    config: Option<serde_json::Value>,
+    layers: Option<Vec<serde_json::Value>>,
+    manifests: Option<Vec<serde_json::Value>>,
+    subject: Option<serde_json::Value>,
+    fs_layers: Option<serde_json::Value>,
+    #[serde(default, deserialize_with = "null_is_default")]
+    annotations: BTreeMap<String, String>,
+}
+
+/// Reads a manifest or index. `served_as` is the media type that it came with, if it came with any: the descriptor's or the
+/// registry's Content-Type, parameters included.
+///
+/// # Errors
+/// When the document could be understood in two ways, breaks a limit, or is no image ([`ManifestError::NotAnImage`]).
+pub fn parse(served_as: Option<&str>, bytes: &[u8]) -> Result<Manifest, ManifestError> {
+    let served = served_as.map(essence).filter(|s| !is_vague(s));
+    if let Some(served) = &served
+        && is_schema1(served)
+    {
+        return Err(ManifestError::Schema1);
+    }
+    let raw: Raw = json::parse(bytes, MAX_DOCUMENT, &KEYS)?;
+    let stated = raw.media_type.as_deref().filter(|m| !m.is_empty());
+    if stated.is_some_and(is_schema1) || raw.schema_version == Some(1) || raw.fs_layers.is_some() {
+        return Err(ManifestError::Schema1);
+    }
+    if raw.manifests.is_some() && (raw.layers.is_some() || raw.config.is_some()) {
+        return Err(ManifestError::Ambiguous);
+    }
+    if let (Some(stated), Some(served)) = (stated, &served)
+        && !stated.eq_ignore_ascii_case(served)
+    {
+        return Err(ManifestError::MediaTypeDisagrees { stated: shown(stated), served: shown(served) });
+    }
+    let media_type = match stated.or(served.as_deref()) {
+        Some(media_type) => known(media_type)?,
+        None if raw.manifests.is_some() => OCI_INDEX,
+        // Before image-spec 1.0.2 the field was not asked for; Docker always wrote it.
+        None if raw.layers.is_some() || raw.config.is_some() => OCI_MANIFEST,
+        None => return Err(ManifestError::Neither),
+    };
+    match raw.schema_version {
+        Some(2) => {}
+        other => return Err(ManifestError::SchemaVersion(other.unwrap_or(0))),
+    }
+    let contents = |found| ManifestError::Contents { media_type: media_type.to_owned(), found };
+    match media_type {
+        OCI_INDEX | DOCKER_LIST if raw.layers.is_some() || raw.config.is_some() => Err(contents("layers")),
+        OCI_INDEX | DOCKER_LIST => index(media_type, raw).map(Manifest::Index),
+        _ if raw.manifests.is_some() => Err(contents("manifests")),
+        _ => image(media_type, raw).map(Manifest::Image),
+    }
+}
+
+fn index(media_type: &'static str, raw: Raw) -> Result<ImageIndex, ManifestError> {
+    Ok(ImageIndex {
+        media_type,
+        manifests: descriptors(raw.manifests.unwrap_or_default())?,
+        artifact_type: raw.artifact_type.filter(|a| !a.is_empty()),
+        subject: raw.subject.map(descriptor).transpose()?,
+        annotations: raw.annotations,
+    })
+}
+
+fn image(media_type: &'static str, raw: Raw) -> Result<ImageManifest, ManifestError> {
+    let missing = |found| ManifestError::Contents { media_type: media_type.to_owned(), found };
+    let config = descriptor(raw.config.ok_or_else(|| missing("no config"))?)?;
+    let layers = descriptors(raw.layers.unwrap_or_default())?;
+    let manifest = ImageManifest {
+        media_type,
+        config,
+        layers,
+        subject: raw.subject.map(descriptor).transpose()?,
+        annotations: raw.annotations,
+    };
+    match artifact(raw.artifact_type.as_deref(), &manifest) {
+        Some(what) => Err(ManifestError::NotAnImage { what }),
+        None => Ok(manifest),
+    }
+}
+
+/// What a manifest holds that is no image; `None` for an image. An image has an image's config and, if it has layers, one that is
+/// a layer.
+fn artifact(artifact_type: Option<&str>, manifest: &ImageManifest) -> Option<String> {
+    let config = manifest.config.media_type.as_str();
+    let artifact_type = artifact_type.filter(|a| !a.is_empty());
+    // Docker before 1.10 pushed configs as octet-stream.
+    let image_config = matches!(config, OCI_CONFIG | DOCKER_CONFIG | "application/octet-stream");
+    let layers = || manifest.layers.iter().map(|l| LayerKind::of(&l.media_type));
+    let odd_layers = !manifest.layers.is_empty() && layers().all(|kind| kind == LayerKind::NotALayer);
+    if image_config && !odd_layers && (artifact_type.is_none() || !manifest.layers.is_empty()) {
+        return None;
+    }
+    let first = manifest.layers.first().map(|layer| layer.media_type.as_str());
+    let types = [artifact_type, Some(config).filter(|_| !image_config), first.filter(|_| odd_layers)];
+    let types: Vec<&str> = types.into_iter().flatten().filter(|t| *t != "application/vnd.oci.empty.v1+json").collect();
+    let kind = types.iter().find_map(|t| named(t));
+    Some(match (kind, types.first()) {
+        (Some(kind), _) => kind.to_owned(),
+        (None, Some(first)) => format!("an artifact of type {:?}", shown(first)),
+        (None, None) => "an artifact of no stated type".to_owned(),
+    })
+}
+
+/// Artifacts that people meet.
+fn named(media_type: &str) -> Option<&'static str> {
+    const NAMES: [(&str, &str); 13] = [
+        ("application/vnd.cncf.helm.", "a Helm chart"),
+        ("application/vnd.dev.cosign.", "a cosign signature or attestation"),
+        ("application/vnd.dev.sigstore.", "a sigstore bundle"),
+        ("application/vnd.cncf.notary.", "a notation signature"),
+        ("application/vnd.in-toto", "an attestation"),
+        ("application/spdx", "an SBOM"),
+        ("text/spdx", "an SBOM"),
+        ("application/vnd.cyclonedx", "an SBOM"),
+        ("application/vnd.amazon.soci.", "a SOCI index"),
+        ("application/vnd.wasm.", "a WebAssembly module"),
+        ("application/wasm", "a WebAssembly module"),
+        ("application/vnd.docker.plugin.", "a Docker plugin"),
+        ("application/vnd.ollama.", "an Ollama model"),
+    ];
+    NAMES.iter().find(|(prefix, _)| media_type.starts_with(prefix)).map(|(_, name)| *name)
+}
+
+fn descriptors(values: Vec<serde_json::Value>) -> Result<Vec<Descriptor>, ManifestError> {
+    if values.len() > MAX_DESCRIPTORS {
+        return Err(ManifestError::TooMany(values.len()));
+    }
+    values.into_iter().map(descriptor).collect()
+}
+
+fn descriptor(value: serde_json::Value) -> Result<Descriptor, ManifestError> {
+    let descriptor: Descriptor = serde_json::from_value(value).map_err(JsonError::Json)?;
+    // Sizes are int64 in the specification.
+    if i64::try_from(descriptor.size).is_err() {
+        return Err(ManifestError::Size { digest: descriptor.digest.to_string(), size: descriptor.size });
+    }
+    Ok(descriptor)
+}
+
+fn known(media_type: &str) -> Result<&'static str, ManifestError> {
+    let images = [OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_LIST];
+    match images.into_iter().find(|known| known.eq_ignore_ascii_case(media_type)) {
+        Some(known) => Ok(known),
+        None if media_type == "application/vnd.oci.artifact.manifest.v1+json" => {
+            Err(ManifestError::NotAnImage { what: "an artifact manifest".to_owned() })
+        }
+        None => Err(ManifestError::MediaType(shown(media_type))),
+    }
+}
+
+/// A media type without its parameters.
+fn essence(media_type: &str) -> String {
+    media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+/// Types that servers send when they do not know better; the document's own word counts then.
+fn is_vague(media_type: &str) -> bool {
+    matches!(media_type, "" | "application/json" | "application/octet-stream" | "text/plain")
+}
+
+fn is_schema1(media_type: &str) -> bool {
+    media_type.starts_with("application/vnd.docker.distribution.manifest.v1+")
+}
+
+fn shown(media_type: &str) -> String {
+    media_type.chars().take(150).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const D: &str = "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a";
+
+    fn desc(media_type: &str) -> String {
+        format!(r#"{{"mediaType":"{media_type}","digest":"{D}","size":2}}"#)
+    }
+
+    fn image_of(own_type: &str, config: &str, layers: &[&str], more: &str) -> String {
+        let layers: Vec<String> = layers.iter().map(|l| desc(l)).collect();
+        let own = if own_type.is_empty() { String::new() } else { format!(r#""mediaType":"{own_type}","#) };
+        format!(r#"{{"schemaVersion":2,{own}"config":{},"layers":[{}]{more}}}"#, desc(config), layers.join(","))
+    }
+
+    const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+
+    #[test]
+    fn images_of_both_kinds_with_and_without_types() {
+        for (own, served, want) in [
+            (OCI_MANIFEST, None, OCI_MANIFEST),
+            (OCI_MANIFEST, Some(OCI_MANIFEST), OCI_MANIFEST),
+            (DOCKER_MANIFEST, Some(DOCKER_MANIFEST), DOCKER_MANIFEST),
+            (DOCKER_MANIFEST, Some("application/json; charset=utf-8"), DOCKER_MANIFEST),
+            ("", Some("application/vnd.docker.distribution.manifest.v2+json; charset=utf-8"), DOCKER_MANIFEST),
+            ("", None, OCI_MANIFEST),
+        ] {
+            match parse(served, image_of(own, OCI_CONFIG, &[GZIP], "").as_bytes()) {
+                Ok(Manifest::Image(image)) => {
+                    assert_eq!((image.media_type, image.layers.len()), (want, 1));
+                }
+                other => panic!("{own} as {served:?}: {other:?}"),
+            }
+        }
+        for own in [OCI_INDEX, DOCKER_LIST] {
+            let index = format!(r#"{{"schemaVersion":2,"mediaType":"{own}","manifests":[{}]}}"#, desc(OCI_MANIFEST));
+            assert!(matches!(parse(Some(own), index.as_bytes()), Ok(Manifest::Index(_))));
+        }
+        assert!(matches!(parse(None, br#"{"schemaVersion":2,"manifests":[]}"#), Ok(Manifest::Index(_))));
+        let empty = image_of(OCI_MANIFEST, OCI_CONFIG, &[], r#","annotations":null"#)
+            .replace(r#""layers":[]"#, r#""layers":null"#);
+        assert!(matches!(parse(None, empty.as_bytes()), Ok(Manifest::Image(_))), "0 layers are an image");
+    }
+
+    #[test]
+    fn what_can_be_understood_in_two_ways() {
+        let manifests = format!(r#","manifests":[{}]"#, desc(OCI_MANIFEST));
+        for own in [OCI_MANIFEST, OCI_INDEX, ""] {
+            let both = image_of(own, OCI_CONFIG, &[GZIP], &manifests);
+            assert!(matches!(parse(None, both.as_bytes()), Err(ManifestError::Ambiguous)));
+        }
+        let image = image_of(OCI_MANIFEST, OCI_CONFIG, &[GZIP], "");
+        for other in [DOCKER_MANIFEST, OCI_INDEX, "text/html"] {
+            let result = parse(Some(other), image.as_bytes());
+            assert!(matches!(result, Err(ManifestError::MediaTypeDisagrees { .. })), "{result:?}");
+        }
+        let image = image_of("", OCI_CONFIG, &[GZIP], "");
+        assert!(matches!(parse(Some(OCI_INDEX), image.as_bytes()), Err(ManifestError::Contents { .. })));
+        let index = br#"{"schemaVersion":2,"manifests":[]}"#;
+        assert!(matches!(parse(Some(OCI_MANIFEST), index), Err(ManifestError::Contents { .. })));
+        let spelled = image_of(OCI_MANIFEST, OCI_CONFIG, &[GZIP], r#","Manifests":[]"#);
+        assert!(matches!(parse(None, spelled.as_bytes()), Err(ManifestError::Json(JsonError::Spelling { .. }))));
+    }
+
+    #[test]
+    fn schema_1() {
+        for (served, text) in [
+            (None, r#"{"schemaVersion":1,"name":"x","fsLayers":[]}"#),
+            (None, r#"{"schemaVersion":2,"fsLayers":[]}"#),
+            (Some("application/vnd.docker.distribution.manifest.v1+prettyjws"), "{}"),
+            (Some("application/vnd.docker.distribution.manifest.v1+json"), "not even JSON"),
+        ] {
+            match parse(served, text.as_bytes()) {
+                Err(e @ ManifestError::Schema1) => assert!(e.to_string().contains("skopeo copy --format v2s2")),
+                other => panic!("{other:?}"),
+            }
+        }
+        let none = parse(None, br#"{"layers":[],"config":{}}"#);
+        assert!(matches!(none, Err(ManifestError::SchemaVersion(0))), "{none:?}");
+        assert!(matches!(parse(None, br#"{"schemaVersion":2}"#), Err(ManifestError::Neither)));
+    }
+
+    #[test]
+    fn artifacts_are_named() {
+        let empty = "application/vnd.oci.empty.v1+json";
+        for (config, layers, more, what) in [
+            (
+                "application/vnd.cncf.helm.config.v1+json",
+                &["application/vnd.cncf.helm.chart.content.v1.tar+gzip"][..],
+                "",
+                "Helm",
+            ),
+            (OCI_CONFIG, &["application/vnd.dev.cosign.simplesigning.v1+json"], "", "cosign"),
+            (OCI_CONFIG, &["application/vnd.in-toto+json", "application/vnd.in-toto+json"], "", "an attestation"),
+            (empty, &[empty], r#","artifactType":"application/spdx+json""#, "SBOM"),
+            ("application/vnd.wasm.config.v0+json", &["application/wasm"], "", "WebAssembly"),
+            ("application/vnd.amazon.soci.index.v1+json", &["application/octet-stream"], "", "SOCI index"),
+            (empty, &[GZIP], r#","artifactType":"application/vnd.acme.rocket""#, "vnd.acme.rocket"),
+            (empty, &[], "", "no stated type"),
+            (OCI_CONFIG, &[], r#","artifactType":"application/vnd.acme.rocket""#, "vnd.acme.rocket"),
+        ] {
+            match parse(None, image_of(OCI_MANIFEST, config, layers, more).as_bytes()) {
+                Err(ManifestError::NotAnImage { what: said }) => assert!(said.contains(what), "{said}"),
+                other => panic!("{what}: {other:?}"),
+            }
+        }
+        // An image may say what artifact it is as well.
+        let both = image_of(OCI_MANIFEST, OCI_CONFIG, &[GZIP], r#","artifactType":"application/vnd.acme.rocket""#);
+        assert!(matches!(parse(None, both.as_bytes()), Ok(Manifest::Image(_))));
+        let mixed = image_of(OCI_MANIFEST, OCI_CONFIG, &["application/vnd.x", GZIP], "");
+        assert!(matches!(parse(None, mixed.as_bytes()), Ok(Manifest::Image(_))));
+        let other = r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.artifact.manifest.v1+json"}"#;
+        assert!(matches!(parse(None, other.as_bytes()), Err(ManifestError::NotAnImage { .. })));
+    }
+
+    #[test]
+    fn bad_descriptors_and_limits() {
+        let good = image_of(OCI_MANIFEST, OCI_CONFIG, &[GZIP], "");
+        for size in ["-1", "1.5", "\"2\"", "18446744073709551616", "null", "1e3"] {
+            let bad = good.replace(r#""size":2"#, &format!(r#""size":{size}"#));
+            assert!(matches!(parse(None, bad.as_bytes()), Err(ManifestError::Json(_))), "{size}");
+        }
+        let bad = good.replace(r#""size":2"#, r#""size":9223372036854775808"#);
+        assert!(matches!(parse(None, bad.as_bytes()), Err(ManifestError::Size { .. })));
+        for digest in ["sha256:00", "sha256:../../etc/passwd", "md5:00", ""] {
+            let bad = good.replace(D, digest);
+            assert!(matches!(parse(None, bad.as_bytes()), Err(ManifestError::Json(_))), "{digest}");
+        }
+        let upper = good.replace(D, &D.to_uppercase().replace("SHA", "sha"));
+        assert!(parse(None, upper.as_bytes()).is_err());
+        let many = format!(
+            r#"{{"schemaVersion":2,"manifests":[{}]}}"#,
+            vec![desc(OCI_MANIFEST); MAX_DESCRIPTORS + 1].join(",")
+        );
+        assert!(matches!(parse(None, many.as_bytes()), Err(ManifestError::TooMany(10_001))));
+        let large = format!("{good}{}", " ".repeat(MAX_DOCUMENT));
+        assert!(matches!(parse(None, large.as_bytes()), Err(ManifestError::Json(JsonError::TooLarge { .. }))));
+        let sha512 = good.replace(D, &crate::digest::Digest::of(crate::digest::Algorithm::Sha512, b"{}").to_string());
+        assert!(parse(None, sha512.as_bytes()).is_ok());
+    }
+}

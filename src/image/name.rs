@@ -1,0 +1,177 @@
+//! What a person types to name an image, wherever it lives.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::reference::{Reference, ReferenceError, is_tag};
+use crate::digest::Digest;
+
+/// An image, as typed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ImageName {
+    /// `[REGISTRY/]REPOSITORY[:TAG][@DIGEST]`
+    Registry(Reference),
+    /// `oci:DIR[:TAG|@DIGEST]`
+    Layout { dir: PathBuf, select: Select },
+    /// `oci-archive:FILE[:TAG|@DIGEST]`
+    Archive { file: PathBuf, select: Select },
+}
+
+/// Which image of a layout or archive.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Select {
+    /// The only one.
+    Any,
+    Tag(String),
+    Digest(Digest),
+}
+
+/// Why a string names no image.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ImageNameError {
+    #[error("{0:?} names no path: write {1}PATH")]
+    NoPath(String, &'static str),
+    #[error("{typed:?} cannot be read: {scheme:?} is not known here; write {meant}")]
+    Scheme { typed: String, scheme: String, meant: String },
+    #[error("{typed:?} is a path: write oci:{typed} for an image layout, or oci-archive:{typed} for its tar")]
+    Path { typed: String },
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+}
+
+const LAYOUT: &str = "oci:";
+const ARCHIVE: &str = "oci-archive:";
+
+/// Prefixes that other tools know, and what is typed here in their place; `{}` is what follows them.
+const FOREIGN: [(&str, &str); 12] = [
+    ("docker://", "the name without the prefix: {}"),
+    ("https://", "the name without the prefix: {}"),
+    ("http://", "{} with --plain-http"),
+    ("oci://", "the name without the prefix: {}"),
+    ("docker-archive:", "oci-archive:{} if Docker 25 or later saved it"),
+    ("docker-daemon:", "oci-archive:FILE after docker save -o FILE {}"),
+    ("containers-storage:", "oci:DIR after skopeo copy containers-storage:{} oci:DIR"),
+    ("dir:", "oci:DIR after skopeo copy dir:{} oci:DIR"),
+    ("oci-layout://", "oci:{}"),
+    ("oci-layout:", "oci:{}"),
+    ("ocidir://", "oci:{}"),
+    ("file://", "oci:{} for an image layout, or oci-archive:{} for its tar"),
+];
+
+impl FromStr for ImageName {
+    type Err = ImageNameError;
+
+    fn from_str(typed: &str) -> Result<ImageName, ImageNameError> {
+        for (scheme, meant) in FOREIGN {
+            // `dir:1` may be a repository `dir` with a tag: only a path makes it skopeo's.
+            if let Some(rest) = typed.strip_prefix(scheme)
+                && (scheme != "dir:" || rest.contains('/'))
+            {
+                let meant = meant.replace("{}", rest);
+                return Err(ImageNameError::Scheme { typed: typed.to_owned(), scheme: scheme.to_owned(), meant });
+            }
+        }
+        if let Some(rest) = typed.strip_prefix(LAYOUT) {
+            let (dir, select) = split_path(rest);
+            if dir.is_empty() {
+                return Err(ImageNameError::NoPath(typed.to_owned(), LAYOUT));
+            }
+            return Ok(ImageName::Layout { dir: dir.into(), select });
+        }
+        if let Some(rest) = typed.strip_prefix(ARCHIVE) {
+            let (file, select) = split_path(rest);
+            if file.is_empty() {
+                return Err(ImageNameError::NoPath(typed.to_owned(), ARCHIVE));
+            }
+            return Ok(ImageName::Archive { file: file.into(), select });
+        }
+        if typed.starts_with(['/', '.', '~']) || typed.ends_with(".tar") && typed.parse::<Reference>().is_err() {
+            return Err(ImageNameError::Path { typed: typed.to_owned() });
+        }
+        Ok(ImageName::Registry(typed.parse()?))
+    }
+}
+
+impl fmt::Display for ImageName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scheme, path, select) = match self {
+            ImageName::Registry(reference) => return reference.fmt(f),
+            ImageName::Layout { dir, select } => (LAYOUT, dir, select),
+            ImageName::Archive { file, select } => (ARCHIVE, file, select),
+        };
+        write!(f, "{scheme}{}", path.display())?;
+        match select {
+            // Without the colon the path's own last part would be taken for a tag.
+            Select::Any if split_path(&path.to_string_lossy()).1 != Select::Any => f.write_str(":"),
+            Select::Any => Ok(()),
+            Select::Tag(tag) => write!(f, ":{tag}"),
+            Select::Digest(digest) => write!(f, "@{digest}"),
+        }
+    }
+}
+
+/// Splits `PATH[:TAG|@DIGEST]`. A path may hold colons and ats itself: only what follows the last one is looked at, and only a
+/// whole digest or tag counts. A path that ends like a tag is written with one colon more: `oci:/images/a:b:`.
+fn split_path(s: &str) -> (&str, Select) {
+    if let Some((path, digest)) = s.rsplit_once('@')
+        && let Ok(digest) = digest.parse()
+    {
+        return (path, Select::Digest(digest));
+    }
+    match s.rsplit_once(':') {
+        Some((path, "")) => (path, Select::Any),
+        Some((path, tag)) if is_tag(tag) => (path, Select::Tag(tag.to_owned())),
+        _ => (s, Select::Any),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(dir: &str, select: Select) -> ImageName {
+        ImageName::Layout { dir: dir.into(), select }
+    }
+
+    #[test]
+    fn what_people_type() {
+        let digest = Digest::sha256(b"{}");
+        let tag = |t: &str| Select::Tag(t.to_owned());
+        for (typed, want) in [
+            ("oci:dir".to_owned(), layout("dir", Select::Any)),
+            ("oci:/a/b:v1".to_owned(), layout("/a/b", tag("v1"))),
+            ("oci:/a:b/c".to_owned(), layout("/a:b/c", Select::Any)),
+            ("oci:/a:b/c:1.0".to_owned(), layout("/a:b/c", tag("1.0"))),
+            ("oci:/a:b:".to_owned(), layout("/a:b", Select::Any)),
+            ("oci:/u@host/x".to_owned(), layout("/u@host/x", Select::Any)),
+            (format!("oci:/u@host/x@{digest}"), layout("/u@host/x", Select::Digest(digest))),
+            ("oci-archive:x.tar:1".to_owned(), ImageName::Archive { file: "x.tar".into(), select: tag("1") }),
+            ("oci-archive:x.tar".to_owned(), ImageName::Archive { file: "x.tar".into(), select: Select::Any }),
+        ] {
+            assert_eq!(typed.parse(), Ok(want.clone()), "{typed}");
+            assert_eq!(want.to_string().parse(), Ok(want), "{typed} printed and parsed again");
+        }
+        assert!(matches!("dir:1".parse(), Ok(ImageName::Registry(_))));
+        assert!(matches!("oci/x".parse(), Ok(ImageName::Registry(_))));
+    }
+
+    #[test]
+    fn errors_say_what_to_type() {
+        for (typed, hint) in [
+            ("docker://alpine:3", "write the name without the prefix: alpine:3"),
+            ("https://ghcr.io/x/y", "ghcr.io/x/y"),
+            ("http://localhost:5000/y", "localhost:5000/y with --plain-http"),
+            ("docker-archive:x.tar", "oci-archive:x.tar"),
+            ("oci:", "oci:PATH"),
+            ("oci-archive::x", "oci-archive:PATH"),
+            ("./x", "oci:./x"),
+            ("/tmp/x.tar", "oci-archive:/tmp/x.tar"),
+            ("~/x", "oci:~/x"),
+            ("Alpine", "\"alpine\""),
+        ] {
+            let error = typed.parse::<ImageName>().expect_err(typed).to_string();
+            assert!(error.contains(hint), "{typed}: {error}");
+        }
+    }
+}

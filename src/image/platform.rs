@@ -1,0 +1,151 @@
+//! Platforms: `os/arch[/variant]` as containerd reads it (containerd/platforms, database.go), and which matches which.
+
+use std::fmt;
+use std::str::FromStr;
+
+pub use super::descriptor::Platform;
+
+/// Why a string is no platform.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlatformError {
+    #[error("{0:?} is not a platform: want OS/ARCH or OS/ARCH/VARIANT, such as linux/amd64 or linux/arm/v7")]
+    Malformed(String),
+}
+
+impl FromStr for Platform {
+    type Err = PlatformError;
+
+    /// Reads `os/arch[/variant]` and normalises it.
+    fn from_str(s: &str) -> Result<Platform, PlatformError> {
+        let malformed = || PlatformError::Malformed(s.chars().take(80).collect());
+        let parts: Vec<&str> = s.split('/').collect();
+        let sound = |p: &&str| !p.is_empty() && p.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b));
+        if !parts.iter().all(sound) {
+            return Err(malformed());
+        }
+        let (os, architecture, variant) = match parts[..] {
+            [os, architecture] => (os, architecture, None),
+            [os, architecture, variant] => (os, architecture, Some(variant.to_owned())),
+            _ => return Err(malformed()),
+        };
+        let (os, architecture) = (os.to_owned(), architecture.to_owned());
+        Ok(Platform { architecture, os, os_version: None, os_features: Vec::new(), variant }.normalized())
+    }
+}
+
+impl Platform {
+    /// The one spelling of this platform: `aarch64` is `arm64`, `arm64/v8` is `arm64`, `arm` is `arm/v7`, `macos` is `darwin`.
+    pub fn normalized(&self) -> Platform {
+        let os = match self.os.to_ascii_lowercase().as_str() {
+            "macos" => "darwin".to_owned(),
+            os => os.to_owned(),
+        };
+        let variant = self.variant.as_deref().unwrap_or_default().to_ascii_lowercase();
+        let (architecture, variant) = match (self.architecture.to_ascii_lowercase().as_str(), variant.as_str()) {
+            ("i386", _) => ("386".to_owned(), String::new()),
+            ("x86_64" | "x86-64" | "amd64", "v1") => ("amd64".to_owned(), String::new()),
+            ("x86_64" | "x86-64" | "amd64", v) => ("amd64".to_owned(), v.to_owned()),
+            ("aarch64" | "arm64", "8" | "v8" | "v8.0") => ("arm64".to_owned(), String::new()),
+            ("aarch64" | "arm64", v) => ("arm64".to_owned(), v.to_owned()),
+            ("armhf", _) => ("arm".to_owned(), "v7".to_owned()),
+            ("armel", _) => ("arm".to_owned(), "v6".to_owned()),
+            ("arm", "" | "7") => ("arm".to_owned(), "v7".to_owned()),
+            ("arm", v @ ("5" | "6" | "8")) => ("arm".to_owned(), format!("v{v}")),
+            (architecture, v) => (architecture.to_owned(), v.to_owned()),
+        };
+        Platform {
+            architecture,
+            os,
+            os_version: self.os_version.clone(),
+            os_features: self.os_features.clone(),
+            variant: Some(variant).filter(|v| !v.is_empty()),
+        }
+    }
+
+    /// Whether an image of this platform is what someone who asks for `wanted` means: the same system, architecture and variant.
+    /// The system's version and features count only where `wanted` states them.
+    pub fn matches(&self, wanted: &Platform) -> bool {
+        let (have, want) = (self.normalized(), wanted.normalized());
+        have.os == want.os
+            && have.architecture == want.architecture
+            && have.variant == want.variant
+            && (want.os_version.is_none() || have.os_version == want.os_version)
+            && want.os_features.iter().all(|feature| have.os_features.contains(feature))
+    }
+
+    /// Whether this stands for no platform at all, as BuildKit marks attestations.
+    pub fn is_unknown(&self) -> bool {
+        self.os == "unknown" && self.architecture == "unknown"
+    }
+}
+
+impl fmt::Display for Platform {
+    /// `os/arch[/variant]`, as stated.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.os, self.architecture)?;
+        match self.variant.as_deref() {
+            None | Some("") => Ok(()),
+            Some(variant) => write!(f, "/{variant}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spellings() {
+        for (typed, normal) in [
+            ("linux/amd64", "linux/amd64"),
+            ("linux/x86_64", "linux/amd64"),
+            ("Linux/AMD64", "linux/amd64"),
+            ("linux/amd64/v1", "linux/amd64"),
+            ("linux/amd64/v3", "linux/amd64/v3"),
+            ("linux/aarch64", "linux/arm64"),
+            ("linux/arm64/v8", "linux/arm64"),
+            ("linux/arm64/v9", "linux/arm64/v9"),
+            ("linux/arm", "linux/arm/v7"),
+            ("linux/arm/6", "linux/arm/v6"),
+            ("linux/armhf", "linux/arm/v7"),
+            ("linux/armel", "linux/arm/v6"),
+            ("linux/i386", "linux/386"),
+            ("macos/arm64", "darwin/arm64"),
+        ] {
+            let platform: Platform = typed.parse().unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(platform.to_string(), normal);
+            assert_eq!(platform.normalized(), platform, "normalising twice changes nothing");
+        }
+        for bad in ["", "linux", "linux/", "/amd64", "linux/amd64/v1/x", "linux/a b", "linux//v7", "a/é"] {
+            assert!(bad.parse::<Platform>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn matching() {
+        let stated = |os: &str, architecture: &str, variant: Option<&str>| Platform {
+            architecture: architecture.to_owned(),
+            os: os.to_owned(),
+            os_version: Some("10.0.1".to_owned()),
+            os_features: Vec::new(),
+            variant: variant.map(str::to_owned),
+        };
+        let v8 = stated("linux", "arm64", Some("v8"));
+        assert_eq!(v8.to_string(), "linux/arm64/v8");
+        for (have, want, yes) in [
+            (&v8, "linux/arm64", true),
+            (&v8, "linux/arm64/v8", true),
+            (&v8, "linux/arm64/v9", false),
+            (&v8, "linux/arm", false),
+            (&v8, "windows/arm64", false),
+            (&stated("linux", "arm", None), "linux/arm/v7", true),
+            (&stated("linux", "arm", Some("v6")), "linux/arm", false),
+            (&stated("linux", "amd64", None), "linux/amd64/v3", false),
+        ] {
+            assert_eq!(have.matches(&want.parse().unwrap_or_else(|e| panic!("{e}"))), yes, "{have} for {want}");
+        }
+        let mut other = v8.clone();
+        other.os_version = Some("10.0.2".to_owned());
+        assert!(!v8.matches(&other));
+    }
+}

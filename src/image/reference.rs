@@ -1,0 +1,300 @@
+//! References of images in registries: the grammar of distribution (reference/reference.go), matched as a whole, and docker's
+//! rules for familiar names (`alpine` is `docker.io/library/alpine:latest`).
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::digest::{Digest, DigestError};
+
+/// Where docker looks for names without a registry.
+pub const DOCKER_HUB: &str = "docker.io";
+/// The longest repository name, registry included, in bytes (distribution, `RepositoryNameTotalLengthMax`).
+const MAX_NAME: usize = 255;
+/// The longest tag in bytes (distribution-spec, "Pulling manifests").
+const MAX_TAG: usize = 128;
+
+/// An image in a registry. Every part has passed the grammar, so it may stand in a URL, a path, or a log line.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Reference {
+    /// `HOST` or `HOST:PORT`; an IPv6 host stands in brackets.
+    pub registry: String,
+    pub repository: String,
+    /// `latest` when what was parsed has neither tag nor digest.
+    pub tag: Option<String>,
+    /// Stronger than the tag where both are given.
+    pub digest: Option<Digest>,
+}
+
+/// Why a string is no reference.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReferenceError {
+    #[error("an image name is missing")]
+    Empty,
+    #[error("{0:?} is not an image name: repository names are lower case; write {1:?}")]
+    UpperCase(String, String),
+    #[error("{0:?} is not an image name: {1:?} is not a registry host")]
+    Registry(String, String),
+    #[error(
+        "{0:?} is not an image name: {1:?} is not a repository; want parts of lower-case letters, digits and single . _ - between slashes"
+    )]
+    Repository(String, String),
+    #[error("{0:?} is not an image name: {1:?} is not a tag; want at most 128 letters, digits, . _ -")]
+    Tag(String, String),
+    #[error("{0:?} is not an image name: the digest is wrong")]
+    Digest(String, #[source] DigestError),
+    #[error("the image name {0:?}… is longer than 255 bytes")]
+    TooLong(String),
+    #[error("{0:?} is an image ID, which only a local engine knows; write a repository name")]
+    ImageId(String),
+}
+
+impl FromStr for Reference {
+    type Err = ReferenceError;
+
+    fn from_str(typed: &str) -> Result<Reference, ReferenceError> {
+        if typed.is_empty() {
+            return Err(ReferenceError::Empty);
+        }
+        let shown: String = typed.chars().take(300).collect();
+        let (named, digest) = match typed.split_once('@') {
+            None => (typed, None),
+            Some((named, digest)) => {
+                (named, Some(digest.parse().map_err(|e| ReferenceError::Digest(shown.clone(), e))?))
+            }
+        };
+        let (name, tag) = match named.rsplit_once(':') {
+            // What follows the colon of a registry's port goes on with a slash; `[::1]` alone has colons of its own.
+            Some((name, tag)) if !tag.contains('/') && !tag.ends_with(']') => (name, Some(tag)),
+            _ => (named, None),
+        };
+        if let Some(tag) = tag
+            && !is_tag(tag)
+        {
+            return Err(ReferenceError::Tag(shown, tag.chars().take(150).collect()));
+        }
+        let (registry, repository) = split_familiar(name);
+        if name.len() > MAX_NAME || registry.len() + 1 + repository.len() > MAX_NAME {
+            return Err(ReferenceError::TooLong(name.chars().take(60).collect()));
+        }
+        if !is_registry(registry) {
+            return Err(ReferenceError::Registry(shown, registry.to_owned()));
+        }
+        if repository.bytes().any(|b| b.is_ascii_uppercase()) {
+            return Err(ReferenceError::UpperCase(shown, with_lower_case(typed, &repository)));
+        }
+        if !is_repository(&repository) {
+            return Err(ReferenceError::Repository(shown, repository));
+        }
+        if name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(ReferenceError::ImageId(shown));
+        }
+        let tag = match (tag, digest) {
+            (Some(tag), _) => Some(tag.to_owned()),
+            (None, Some(_)) => None,
+            (None, None) => Some("latest".to_owned()),
+        };
+        Ok(Reference { registry: registry.to_owned(), repository, tag, digest })
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.registry, self.repository)?;
+        if let Some(tag) = &self.tag {
+            write!(f, ":{tag}")?;
+        }
+        if let Some(digest) = &self.digest {
+            write!(f, "@{digest}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Registry and repository, as docker tells them apart (distribution, `splitDockerDomain`).
+fn split_familiar(name: &str) -> (&str, String) {
+    let (registry, repository) = match name.split_once('/') {
+        Some((first, rest)) if looks_like_registry(first) => (first, rest),
+        _ => (DOCKER_HUB, name),
+    };
+    match registry {
+        DOCKER_HUB | "index.docker.io" if !repository.contains('/') => (DOCKER_HUB, format!("library/{repository}")),
+        "index.docker.io" => (DOCKER_HUB, repository.to_owned()),
+        _ => (registry, repository.to_owned()),
+    }
+}
+
+fn looks_like_registry(first: &str) -> bool {
+    first == "localhost" || first.contains(['.', ':']) || first.bytes().any(|b| b.is_ascii_uppercase())
+}
+
+/// `typed` with its repository in lower case: what was probably meant.
+fn with_lower_case(typed: &str, repository: &str) -> String {
+    let repository = repository.strip_prefix("library/").filter(|r| !typed.contains(&format!("library/{r}")));
+    match repository {
+        Some(repository) => typed.replacen(repository, &repository.to_lowercase(), 1),
+        None => {
+            let (registry, rest) = match typed.split_once('/') {
+                Some((first, rest)) if looks_like_registry(first) => (Some(first), rest),
+                _ => (None, typed),
+            };
+            let end = rest.find([':', '@']).unwrap_or(rest.len());
+            let lower = format!("{}{}", rest[..end].to_lowercase(), &rest[end..]);
+            registry.map_or(lower.clone(), |registry| format!("{registry}/{lower}"))
+        }
+    }
+}
+
+fn is_registry(s: &str) -> bool {
+    let (host, port) = match s.strip_prefix('[') {
+        Some(rest) => match rest.split_once(']') {
+            Some((host, "")) => (host, None),
+            Some((host, port)) => match port.strip_prefix(':') {
+                Some(port) => (host, Some(port)),
+                None => return false,
+            },
+            None => return false,
+        },
+        None => s.split_once(':').map_or((s, None), |(host, port)| (host, Some(port))),
+    };
+    let host_is_good = if s.starts_with('[') {
+        host.parse::<std::net::Ipv6Addr>().is_ok()
+    } else {
+        host.split('.').all(|part| {
+            !part.is_empty()
+                && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+                && !part.starts_with('-')
+                && !part.ends_with('-')
+        })
+    };
+    // `parse` alone would take a `+`.
+    host_is_good && port.is_none_or(|p| p.bytes().all(|b| b.is_ascii_digit()) && p.parse::<u16>().is_ok())
+}
+
+/// Whether `s` is a repository name of the distribution grammar: parts of `[a-z0-9]+`, joined by `.`, `_`, `__` or any number of
+/// `-`, with slashes between.
+pub fn is_repository(s: &str) -> bool {
+    s.len() <= MAX_NAME && s.split('/').all(is_repository_part)
+}
+
+fn is_repository_part(part: &str) -> bool {
+    let word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let mut rest = part.as_bytes();
+    loop {
+        let letters = rest.iter().take_while(|&&b| word(b)).count();
+        if letters == 0 {
+            return false;
+        }
+        rest = &rest[letters..];
+        if rest.is_empty() {
+            return true;
+        }
+        let joint = rest.iter().take_while(|&&b| !word(b)).count();
+        let (between, after) = rest.split_at(joint);
+        if !matches!(between, b"." | b"_" | b"__") && !between.iter().all(|&b| b == b'-') {
+            return false;
+        }
+        rest = after;
+    }
+}
+
+/// Whether `s` is a tag: a letter, digit or `_`, and at most 127 of these, `.` and `-`.
+pub fn is_tag(s: &str) -> bool {
+    let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    (1..=MAX_TAG).contains(&s.len())
+        && s.bytes().enumerate().all(|(i, b)| word(b) || (i > 0 && matches!(b, b'.' | b'-')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEX: &str = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a";
+
+    #[test]
+    fn familiar_names_become_canonical() {
+        let digest = format!("sha256:{HEX}");
+        for (typed, canonical) in [
+            ("alpine", "docker.io/library/alpine:latest".to_owned()),
+            ("alpine:3", "docker.io/library/alpine:3".to_owned()),
+            ("docker.io/alpine", "docker.io/library/alpine:latest".to_owned()),
+            ("index.docker.io/alpine", "docker.io/library/alpine:latest".to_owned()),
+            ("index.docker.io/me/x", "docker.io/me/x:latest".to_owned()),
+            ("me/x", "docker.io/me/x:latest".to_owned()),
+            ("localhost/x", "localhost/x:latest".to_owned()),
+            ("localhost:5000/x", "localhost:5000/x:latest".to_owned()),
+            ("localhost:5000/x:y", "localhost:5000/x:y".to_owned()),
+            ("LOCALHOST/x", "LOCALHOST/x:latest".to_owned()),
+            ("[::1]:5000/x", "[::1]:5000/x:latest".to_owned()),
+            ("[::1]/x/y:z", "[::1]/x/y:z".to_owned()),
+            ("a.b/c/d__e--f.g_h:T.a-g", "a.b/c/d__e--f.g_h:T.a-g".to_owned()),
+            (&format!("x@{digest}"), format!("docker.io/library/x@{digest}")),
+            (&format!("ghcr.io/x/y:1@{digest}"), format!("ghcr.io/x/y:1@{digest}")),
+        ] {
+            let parsed: Reference = typed.parse().unwrap_or_else(|e| panic!("{typed}: {e}"));
+            assert_eq!(parsed.to_string(), canonical);
+            assert_eq!(canonical.parse(), Ok(parsed), "canonical names mean themselves");
+        }
+    }
+
+    #[test]
+    fn what_is_no_reference() {
+        let long = format!("a/{}", "b".repeat(255));
+        let long_tag = format!("a:{}", "t".repeat(129));
+        for bad in [
+            "",
+            ":",
+            "@",
+            "/",
+            "a/",
+            "/a",
+            "a//b",
+            "a:",
+            "a:b:c",
+            "a@b",
+            "a@sha256:00",
+            "-a",
+            "a-",
+            "a._b",
+            "a___b",
+            "a..b",
+            "../x",
+            "x/../y",
+            "é/x",
+            "a b",
+            "a:$(x)",
+            "a:.x",
+            "x.y/",
+            "http://x/y",
+            "x.y:99999/z",
+            "x.y:+5/z",
+            "x.y:/z:t",
+            "-x.y/z",
+            "[::g]/x",
+            "[::1/x",
+            "[::1]",
+            "[::1]5/x",
+            "a?b",
+            "a%2e",
+            "a\0",
+            "a\n",
+            HEX,
+            &long,
+            &long_tag,
+            &format!("a@sha256:{HEX}@sha256:{HEX}"),
+        ] {
+            assert!(bad.parse::<Reference>().is_err(), "{bad:?} parsed as {:?}", bad.parse::<Reference>());
+        }
+    }
+
+    #[test]
+    fn upper_case_is_told_what_to_type() {
+        for (typed, meant) in
+            [("MyApp:V1", "myapp:V1"), ("me/MyApp", "me/myapp"), ("Ghcr.io/Me/App:T", "Ghcr.io/me/app:T")]
+        {
+            match typed.parse::<Reference>() {
+                Err(ReferenceError::UpperCase(_, hint)) => assert_eq!(hint, meant),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Which manifests of an image index are meant. The caller fetches; this decides.
+
+use super::descriptor::Descriptor;
+use super::manifest::{DOCKER_LIST, DOCKER_MANIFEST, ImageIndex, OCI_INDEX, OCI_MANIFEST};
+use super::platform::Platform;
+
+/// How deep indexes may nest: an index in an index is depth 2.
+pub const MAX_NESTING: usize = 4;
+
+/// BuildKit's mark on attestation manifests.
+const REFERENCE_TYPE: &str = "vnd.docker.reference.type";
+
+/// What a child of an index is, as its descriptor says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Child {
+    Image,
+    /// An index in its turn.
+    Index,
+    /// An attestation of another child, as BuildKit adds them.
+    Attestation,
+    /// An artifact, such as the SOCI index of a SOCI-enabled image.
+    Artifact,
+    /// Nothing that a manifest could be.
+    Unknown,
+}
+
+impl Child {
+    pub fn of(descriptor: &Descriptor) -> Child {
+        let attestation = descriptor.annotations.contains_key(REFERENCE_TYPE)
+            || descriptor.platform.as_ref().is_some_and(Platform::is_unknown);
+        match descriptor.media_type.as_str() {
+            _ if attestation => Child::Attestation,
+            _ if descriptor.artifact_type.as_ref().is_some_and(|a| !a.is_empty()) => Child::Artifact,
+            OCI_MANIFEST | DOCKER_MANIFEST => Child::Image,
+            OCI_INDEX | DOCKER_LIST => Child::Index,
+            _ => Child::Unknown,
+        }
+    }
+}
+
+/// An image of one platform.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chosen {
+    pub manifest: Descriptor,
+    pub platform: Platform,
+}
+
+/// Collects the images of an index, and of the indexes in it, that are wanted.
+#[derive(Debug)]
+pub struct Selector {
+    wanted: Vec<Platform>,
+    chosen: Vec<Chosen>,
+    shadowed: Vec<Chosen>,
+    others: Vec<Platform>,
+    passed_over: Vec<(Descriptor, Child)>,
+}
+
+/// What to fetch next, in the order in which the index lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// An index in the index: fetch it and call [`Selector::index`] again, [`MAX_NESTING`] deep at most.
+    Index(Descriptor),
+    /// An image whose platform stands in its config only: fetch that and call [`Selector::offer`]. Children listed after it are
+    /// offered already, so a twin of its platform among them comes first.
+    Config(Descriptor),
+}
+
+/// The outcome.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selection {
+    /// In the order in which they were offered.
+    pub chosen: Vec<Chosen>,
+    /// Images of a platform for which another came first; consumers take the first.
+    pub shadowed: Vec<Chosen>,
+    /// Platforms that were wanted and are not there.
+    pub missing: Vec<Platform>,
+    /// Platforms that are there and were not wanted.
+    pub others: Vec<Platform>,
+    /// Attestations, artifacts and unknown things.
+    pub passed_over: Vec<(Descriptor, Child)>,
+}
+
+impl Selector {
+    /// Takes the images of the platforms in `wanted`, or all images if it is empty.
+    pub fn new(wanted: &[Platform]) -> Selector {
+        Selector {
+            wanted: wanted.to_vec(),
+            chosen: Vec::new(),
+            shadowed: Vec::new(),
+            others: Vec::new(),
+            passed_over: Vec::new(),
+        }
+    }
+
+    /// Looks at an index, and says what must be fetched to know more.
+    pub fn index(&mut self, index: &ImageIndex) -> Vec<Next> {
+        let mut next = Vec::new();
+        for child in &index.manifests {
+            match (Child::of(child), &child.platform) {
+                (Child::Index, _) => next.push(Next::Index(child.clone())),
+                (Child::Image, Some(platform)) if !platform.os.is_empty() && !platform.architecture.is_empty() => {
+                    self.offer(child.clone(), platform.clone());
+                }
+                (Child::Image, _) => next.push(Next::Config(child.clone())),
+                (kind, _) => self.passed_over.push((child.clone(), kind)),
+            }
+        }
+        next
+    }
+
+    /// An image and its platform.
+    pub fn offer(&mut self, manifest: Descriptor, platform: Platform) {
+        let image = Chosen { manifest, platform };
+        if !self.wanted.is_empty() && !self.wanted.iter().any(|wanted| image.platform.matches(wanted)) {
+            self.others.push(image.platform);
+        } else if self.chosen.iter().any(|c| c.manifest.digest == image.manifest.digest) {
+            // One manifest listed twice is one image.
+        } else if self.chosen.iter().any(|c| c.platform.normalized() == image.platform.normalized()) {
+            self.shadowed.push(image);
+        } else {
+            self.chosen.push(image);
+        }
+    }
+
+    pub fn finish(self) -> Selection {
+        let there = |wanted: &Platform| self.chosen.iter().any(|c| c.platform.matches(wanted));
+        let missing = self.wanted.iter().filter(|wanted| !there(wanted)).cloned().collect();
+        Selection {
+            missing,
+            chosen: self.chosen,
+            shadowed: self.shadowed,
+            others: self.others,
+            passed_over: self.passed_over,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn child(content: &str, platform: Option<&str>) -> Descriptor {
+        let mut descriptor = Descriptor::of(OCI_MANIFEST, content.as_bytes());
+        descriptor.platform = platform.map(|p| p.parse().unwrap_or_else(|e| panic!("{e}")));
+        descriptor
+    }
+
+    fn index(manifests: Vec<Descriptor>) -> ImageIndex {
+        ImageIndex {
+            media_type: OCI_INDEX,
+            manifests,
+            artifact_type: None,
+            subject: None,
+            annotations: BTreeMap::new(),
+        }
+    }
+
+    fn names(chosen: &[Chosen]) -> Vec<String> {
+        chosen.iter().map(|c| c.platform.to_string()).collect()
+    }
+
+    #[test]
+    fn the_first_of_each_platform() {
+        let mut attestation = child("att", None);
+        attestation.annotations.insert(REFERENCE_TYPE.to_owned(), "attestation-manifest".to_owned());
+        let mut soci = child("soci", Some("linux/amd64"));
+        soci.artifact_type = Some("application/vnd.amazon.soci.index.v2+json".to_owned());
+        let mut odd = child("odd", None);
+        odd.media_type = "application/vnd.x".to_owned();
+        let all = index(vec![
+            soci,
+            child("a", Some("linux/amd64")),
+            child("b", Some("linux/arm64/v8")),
+            child("c", Some("linux/amd64")),
+            child("a", Some("linux/amd64")),
+            attestation,
+            child("u", Some("unknown/unknown")),
+            odd,
+        ]);
+        let mut selector = Selector::new(&[]);
+        assert_eq!(selector.index(&all), []);
+        let selection = selector.finish();
+        assert_eq!(names(&selection.chosen), ["linux/amd64", "linux/arm64"]);
+        assert_eq!(selection.chosen[0].manifest, child("a", Some("linux/amd64")));
+        assert_eq!(selection.shadowed.len(), 1);
+        let kinds: Vec<Child> = selection.passed_over.iter().map(|p| p.1).collect();
+        assert_eq!(kinds, [Child::Artifact, Child::Attestation, Child::Attestation, Child::Unknown]);
+        assert_eq!(selection.missing, []);
+    }
+
+    #[test]
+    fn only_what_is_wanted() {
+        let parse = |p: &str| p.parse::<Platform>().unwrap_or_else(|e| panic!("{e}"));
+        let mut inner = child("i", None);
+        inner.media_type = OCI_INDEX.to_owned();
+        let bare = child("bare", None);
+        let mut selector = Selector::new(&[parse("linux/arm64/v8"), parse("linux/s390x"), parse("linux/386")]);
+        let next = selector.index(&index(vec![child("a", Some("linux/amd64")), bare.clone(), inner.clone()]));
+        assert_eq!(next, [Next::Config(bare.clone()), Next::Index(inner)]);
+        selector.offer(bare, parse("linux/i386"));
+        assert_eq!(selector.index(&index(vec![child("b", Some("linux/arm64"))])), []);
+        let selection = selector.finish();
+        assert_eq!(names(&selection.chosen), ["linux/386", "linux/arm64"]);
+        assert_eq!(selection.missing, [parse("linux/s390x")]);
+        assert_eq!(selection.others, [parse("linux/amd64")]);
+    }
+
+    #[test]
+    fn windows_versions_are_platforms_of_their_own() {
+        let version = |content: &str, v: &str| {
+            let mut d = child(content, Some("windows/amd64"));
+            d.platform = d.platform.map(|p| Platform { os_version: Some(v.to_owned()), ..p });
+            d
+        };
+        let mut selector = Selector::new(&["windows/amd64".parse().unwrap_or_else(|e| panic!("{e}"))]);
+        selector.index(&index(vec![version("a", "10.0.1"), version("b", "10.0.2")]));
+        assert_eq!(selector.finish().chosen.len(), 2);
+    }
+}

@@ -1,0 +1,126 @@
+//! All layers of an image, each read once, as many side by side as was asked for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use super::error::IndexError;
+use super::model::{IndexOptions, Origin};
+use super::read::{ReadLayer, read};
+use crate::digest::Digest;
+use crate::image::Descriptor;
+use crate::layer::{LayerOptions, Outcome};
+use crate::progress::Progress;
+use crate::store::Source;
+use crate::store::cache::{CacheKey, ZtocCache};
+
+/// A layer's blob. What names the same digest with another size is another blob, and one of the two will not be found.
+type Blob = (Digest, u64);
+
+/// What is known of each layer after building.
+pub(super) struct Layers {
+    by_blob: BTreeMap<Blob, BuiltLayer>,
+    pub bytes_read: u64,
+}
+
+pub(super) struct BuiltLayer {
+    pub outcome: Arc<Outcome>,
+    pub origin: Origin,
+}
+
+impl Layers {
+    pub fn get(&self, layer: &Descriptor) -> Option<&BuiltLayer> {
+        self.by_blob.get(&(layer.digest, layer.size))
+    }
+}
+
+/// Layers that are to be indexed, each once, in the order in which they came: what the cache has, and what must be read.
+#[derive(Default)]
+pub(super) struct Wanted {
+    layers: Vec<Descriptor>,
+}
+
+impl Wanted {
+    /// Adds a layer. False: it is there already.
+    pub fn add(&mut self, layer: &Descriptor) -> bool {
+        let known = self.layers.iter().any(|l| l.digest == layer.digest && l.size == layer.size);
+        if !known {
+            self.layers.push(layer.clone());
+        }
+        !known
+    }
+}
+
+/// Splits `wanted` into what the cache knows and what must be read, biggest first.
+pub(super) async fn look_up(
+    wanted: Wanted,
+    cache: Option<&ZtocCache>,
+    options: &IndexOptions,
+) -> (Layers, Vec<Descriptor>) {
+    let mut layers = Layers { by_blob: BTreeMap::new(), bytes_read: 0 };
+    let mut unread = Vec::new();
+    for layer in wanted.layers {
+        match cached(cache, &layer, options).await {
+            Some(outcome) => {
+                layers.by_blob.insert(
+                    (layer.digest, layer.size),
+                    BuiltLayer { outcome: Arc::new(outcome), origin: Origin::Cache },
+                );
+            }
+            None => unread.push(layer),
+        }
+    }
+    // The longest work first, so that none of it is left over at the end for one thread alone.
+    unread.sort_by_key(|layer| std::cmp::Reverse(layer.size));
+    (layers, unread)
+}
+
+/// Reads what the cache did not know. The first layer that cannot be read or is broken ends it.
+pub(super) async fn read_all(
+    layers: &mut Layers,
+    unread: Vec<Descriptor>,
+    source: &Source,
+    cache: Option<&ZtocCache>,
+    options: &IndexOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<(), IndexError> {
+    let jobs = options.jobs.max(1);
+    let mut reading = stream::iter(unread)
+        .map(|layer| async move {
+            let ReadLayer { indexed, seconds } = read(source, &layer, options.layer.clone(), jobs, progress).await?;
+            let outcome = Arc::new(indexed.outcome);
+            if !options.dry_run {
+                keep(cache, &layer, options, &outcome).await;
+            }
+            Ok::<_, IndexError>((layer, BuiltLayer { outcome, origin: Origin::Read { seconds } }))
+        })
+        .buffer_unordered(jobs);
+    while let Some((layer, built)) = reading.try_next().await? {
+        layers.bytes_read += layer.size;
+        layers.by_blob.insert((layer.digest, layer.size), built);
+    }
+    Ok(())
+}
+
+/// What the cache knows of a layer under these options.
+pub(super) async fn cached(cache: Option<&ZtocCache>, layer: &Descriptor, options: &IndexOptions) -> Option<Outcome> {
+    let (cache, layer, options) = (cache?.clone(), layer.clone(), options.layer.clone());
+    let found = tokio::task::spawn_blocking(move || {
+        cache.get(key(&layer.digest, &options)).filter(|(size, _)| *size == layer.size)
+    });
+    // A thread that panicked has found nothing.
+    found.await.ok().flatten().map(|(_, outcome)| outcome)
+}
+
+/// Writes an outcome down. The cache itself warns when it cannot.
+async fn keep(cache: Option<&ZtocCache>, layer: &Descriptor, options: &IndexOptions, outcome: &Arc<Outcome>) {
+    let Some(cache) = cache.cloned() else { return };
+    let (layer, options, outcome) = (layer.clone(), options.layer.clone(), Arc::clone(outcome));
+    let kept = tokio::task::spawn_blocking(move || cache.put(key(&layer.digest, &options), layer.size, &outcome));
+    let _ = kept.await;
+}
+
+fn key<'a>(layer: &'a Digest, options: &'a LayerOptions) -> CacheKey<'a> {
+    CacheKey { layer, span_size: options.span_size, build_tool_identifier: &options.build_tool_identifier }
+}

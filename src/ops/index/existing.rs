@@ -1,0 +1,261 @@
+//! What is to be done about SOCI indexes that are there already. Decided here, without any I/O.
+//!
+//! A consumer takes the first v1 index that the registry lists (soci-snapshotter, fs/artifact_fetcher.go), so a second one
+//! beside ours is worth a word, and one of ours that is out of date must give way.
+
+use std::collections::BTreeSet;
+
+use super::model::{Existing, OtherIndex};
+use crate::digest::Digest;
+use crate::image::Descriptor;
+use crate::image::soci::ZtocRef;
+
+/// A SOCI index (v1) that the destination lists as a referrer.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    pub descriptor: Descriptor,
+    /// None if its manifest cannot be read or is no SOCI index.
+    pub content: Option<Content>,
+}
+
+/// What an index says of itself.
+#[derive(Debug, Clone)]
+pub(super) struct Content {
+    pub tool: Option<String>,
+    pub ztocs: Vec<ZtocRef>,
+    /// It is such as we write: consumers ignore an index whose JSON is not Go's, and we add nothing to the ztocs.
+    pub usual: bool,
+}
+
+/// A layer that an index of the options at hand would cover, unless its content forbids it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub layer: Digest,
+    /// Bytes of its blob.
+    pub size: u64,
+    /// It is known that no consumer could be served from its ztoc.
+    pub unservable: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// This one, by its place in the list, is what would be built, if its blobs are all there.
+    Done(usize),
+    /// This one stays, and nothing is built.
+    Keep(usize),
+    /// Build; what comes out takes the place of these, as far as it is another.
+    Build { replaces: Vec<Digest> },
+}
+
+/// The options that decide what an index holds.
+pub(super) struct Want<'a> {
+    pub rule: Existing,
+    pub tool: &'a str,
+    pub span_size: u64,
+    pub layers: &'a [Wanted],
+}
+
+pub(super) fn decide(found: &[Found], want: &Want) -> Decision {
+    match want.rule {
+        Existing::Keep if !found.is_empty() => Decision::Keep(0),
+        Existing::Keep => Decision::Build { replaces: Vec::new() },
+        Existing::Replace => Decision::Build { replaces: found.iter().map(|f| f.descriptor.digest).collect() },
+        Existing::Skip => {
+            let ours = |f: &&Found| f.tool().is_some_and(|tool| is_ours(tool, want.tool));
+            let done = found.iter().position(|f| f.matches(want));
+            let newer = found.iter().position(|f| f.tool().is_some_and(is_newer));
+            match (done, newer) {
+                // An out-of-date one beside it may be listed first: building puts that right.
+                (Some(done), _) if found.iter().filter(ours).count() == 1 => Decision::Done(done),
+                (None, Some(newer)) => Decision::Keep(newer),
+                _ => Decision::Build { replaces: found.iter().filter(ours).map(|f| f.descriptor.digest).collect() },
+            }
+        }
+    }
+}
+
+/// Those that stay beside `index` when `replaced` are gone.
+pub(super) fn others(found: &[Found], index: &Digest, replaced: &[Digest]) -> Vec<OtherIndex> {
+    // A new index is listed where the destination likes; the first place is only ours for sure if it is there already.
+    let ours = found.iter().position(|f| f.descriptor.digest == *index).unwrap_or(usize::MAX);
+    (found.iter().enumerate())
+        .filter(|(_, f)| f.descriptor.digest != *index && !replaced.contains(&f.descriptor.digest))
+        .map(|(place, f)| OtherIndex {
+            digest: f.descriptor.digest,
+            tool: f.tool().map(str::to_owned),
+            listed_first: place < ours,
+        })
+        .collect()
+}
+
+impl Found {
+    pub fn tool(&self) -> Option<&str> {
+        self.content.as_ref()?.tool.as_deref()
+    }
+
+    /// The same tool with the same options would build this very index.
+    fn matches(&self, want: &Want) -> bool {
+        let Some(content) = &self.content else { return false };
+        if content.tool.as_deref() != Some(want.tool) || !content.usual {
+            return false;
+        }
+        let indexed: BTreeSet<Digest> = content.ztocs.iter().map(|z| z.layer).collect();
+        let wanted: BTreeSet<Digest> = want.layers.iter().map(|w| w.layer).collect();
+        if content.ztocs.iter().any(|z| z.span_size != want.span_size) || !indexed.is_subset(&wanted) {
+            return false;
+        }
+        // The least layer size is not written down. But where a layer is missing although a smaller one was indexed, it
+        // was not its size: then it was found unservable, as it would be again.
+        let Some(smallest) = want.layers.iter().filter(|w| indexed.contains(&w.layer)).map(|w| w.size).min() else {
+            return false;
+        };
+        want.layers.iter().all(|w| indexed.contains(&w.layer) || w.unservable || w.size >= smallest)
+    }
+}
+
+const OURS: &str = "ociseek v";
+
+/// Made by some version of this program, or under the name that is asked for.
+fn is_ours(tool: &str, asked: &str) -> bool {
+    tool == asked || tool.starts_with(OURS)
+}
+
+/// Made by a later version of this program than this one is.
+fn is_newer(tool: &str) -> bool {
+    let own = version(env!("CARGO_PKG_VERSION"));
+    tool.strip_prefix(OURS).and_then(version) > own
+}
+
+/// Major, minor, patch. What follows them is not looked at.
+fn version(text: &str) -> Option<[u64; 3]> {
+    let core = text.split(['-', '+', ' ']).next()?;
+    let mut parts = core.split('.').map(|part| part.parse().ok());
+    let version = [parts.next()??, parts.next()??, parts.next()??];
+    parts.next().is_none().then_some(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOOL: &str = crate::ops::TOOL_IDENTIFIER;
+
+    fn layer(n: u8) -> Digest {
+        Digest::sha256(&[n])
+    }
+
+    fn index(n: u8, tool: Option<&str>, span_size: u64, layers: &[u8]) -> Found {
+        let ztocs = (layers.iter())
+            .map(|&l| ZtocRef {
+                ztoc: Digest::sha256(&[l, 9]),
+                size: 2,
+                layer: layer(l),
+                layer_media_type: String::new(),
+                span_size,
+            })
+            .collect();
+        Found {
+            descriptor: Descriptor::of("application/vnd.oci.image.manifest.v1+json", &[n, 0, 0]),
+            content: Some(Content { tool: tool.map(str::to_owned), ztocs, usual: true }),
+        }
+    }
+
+    fn unusual(mut found: Found) -> Found {
+        found.content.iter_mut().for_each(|content| content.usual = false);
+        found
+    }
+
+    fn wanted(layers: &[(u8, u64, bool)]) -> Vec<Wanted> {
+        layers.iter().map(|&(l, size, unservable)| Wanted { layer: layer(l), size, unservable }).collect()
+    }
+
+    fn decided(rule: Existing, found: &[Found], layers: &[(u8, u64, bool)]) -> Decision {
+        decide(found, &Want { rule, tool: TOOL, span_size: 4096, layers: &wanted(layers) })
+    }
+
+    fn replaces(found: &[&Found]) -> Decision {
+        Decision::Build { replaces: found.iter().map(|f| f.descriptor.digest).collect() }
+    }
+
+    #[test]
+    fn without_any_there_is_only_building() {
+        for rule in [Existing::Skip, Existing::Replace, Existing::Keep] {
+            assert_eq!(decided(rule, &[], &[(1, 10, false)]), replaces(&[]));
+        }
+    }
+
+    #[test]
+    fn the_same_is_done() {
+        let same = index(1, Some(TOOL), 4096, &[1, 2]);
+        assert_eq!(decided(Existing::Skip, &[same], &[(1, 10, false), (2, 20, false)]), Decision::Done(0));
+    }
+
+    #[test]
+    fn other_options_or_an_older_version_of_ours_are_replaced() {
+        for old in [
+            index(1, Some(TOOL), 8192, &[1]),
+            index(1, Some("ociseek v0.0.9"), 4096, &[1]),
+            index(1, Some(TOOL), 4096, &[1, 7]),
+            index(1, Some(TOOL), 4096, &[]),
+            unusual(index(1, Some(TOOL), 4096, &[1])),
+        ] {
+            assert_eq!(decided(Existing::Skip, std::slice::from_ref(&old), &[(1, 10, false)]), replaces(&[&old]));
+        }
+    }
+
+    #[test]
+    fn a_newer_version_of_ours_stays_unless_all_are_to_go() {
+        let newer = index(1, Some("ociseek v999.0.0"), 4096, &[1]);
+        let found = std::slice::from_ref(&newer);
+        assert_eq!(decided(Existing::Skip, found, &[(1, 10, false)]), Decision::Keep(0));
+        assert_eq!(decided(Existing::Replace, found, &[(1, 10, false)]), replaces(&[&newer]));
+    }
+
+    #[test]
+    fn another_tools_index_is_not_touched_unless_all_are_to_go() {
+        let soci = index(1, Some("AWS SOCI CLI v0.2"), 4096, &[1]);
+        let broken = Found { content: None, ..index(2, None, 0, &[]) };
+        let found = [soci.clone(), broken.clone()];
+        assert_eq!(decided(Existing::Skip, &found, &[(1, 10, false)]), replaces(&[]));
+        assert_eq!(decided(Existing::Replace, &found, &[(1, 10, false)]), replaces(&[&soci, &broken]));
+        assert_eq!(decided(Existing::Keep, &found, &[(1, 10, false)]), Decision::Keep(0));
+
+        let ours = index(3, Some(TOOL), 4096, &[1]);
+        let found = [soci, ours.clone()];
+        assert_eq!(decided(Existing::Skip, &found, &[(1, 10, false)]), Decision::Done(1));
+        let others = others(&found, &ours.descriptor.digest, &[]);
+        assert_eq!(others.len(), 1);
+        assert!(others[0].listed_first);
+        assert_eq!(others[0].tool.as_deref(), Some("AWS SOCI CLI v0.2"));
+    }
+
+    #[test]
+    fn an_old_one_of_ours_beside_the_right_one_is_cleared_away() {
+        let old = index(1, Some("ociseek v0.0.1"), 4096, &[1]);
+        let same = index(2, Some(TOOL), 4096, &[1]);
+        assert_eq!(decided(Existing::Skip, &[old.clone(), same.clone()], &[(1, 10, false)]), replaces(&[&old, &same]));
+    }
+
+    #[test]
+    fn a_missing_layer_needs_a_reason() {
+        let partly = [index(1, Some(TOOL), 4096, &[1])];
+        // A smaller one was indexed, so this one was found unservable.
+        assert_eq!(decided(Existing::Skip, &partly, &[(1, 10, false), (2, 20, false)]), Decision::Done(0));
+        // It may have been left out for its size.
+        assert_eq!(decided(Existing::Skip, &partly, &[(1, 10, false), (2, 5, false)]), replaces(&[&partly[0]]));
+        // It is known why.
+        assert_eq!(decided(Existing::Skip, &partly, &[(1, 10, false), (2, 5, true)]), Decision::Done(0));
+    }
+
+    #[test]
+    fn versions_are_numbers() {
+        assert_eq!(version("0.10.0"), Some([0, 10, 0]));
+        assert!(version("0.10.0") > version("0.9.9"));
+        assert_eq!(version("1.0.0-rc.1"), Some([1, 0, 0]));
+        assert_eq!(version("1.0"), None);
+        assert_eq!(version("1.0.0.0"), None);
+        assert_eq!(version("x"), None);
+        assert!(!is_newer(TOOL));
+        assert!(!is_newer("ociseek vNext"));
+    }
+}

@@ -1,0 +1,84 @@
+//! `index`: reads an image's layers once, builds the SOCI index of each platform, and attaches it.
+//!
+//! In steps, each of them for all platforms of the image before the next one begins:
+//!
+//! 1. [`resolve`]: from the name to the manifests of the platforms.
+//! 2. [`existing`]: which indexes are there, and what is to be done about them.
+//! 3. [`build`]: the ztocs of the layers, from the cache or by reading ([`read`]). A broken layer ends it here.
+//! 4. [`publish`]: blobs first, then the index manifest. Before this step nothing was written anywhere but in the cache.
+
+use std::sync::Arc;
+
+use crate::progress::{Event, Progress};
+use crate::store::blob::Target;
+use crate::store::cache::ZtocCache;
+use crate::store::{Destination, Source};
+
+mod build;
+mod error;
+mod existing;
+mod model;
+mod plan;
+mod publish;
+mod read;
+mod resolve;
+
+pub use error::IndexError;
+pub use model::{
+    Existing, IndexOptions, IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin,
+    OtherIndex, ZtocFacts,
+};
+
+use plan::Plan;
+
+/// Indexes the image `root` of `source` and attaches the indexes at `destination`.
+///
+/// Without a destination (a dry run of an archive, say) nothing is looked up or written there. The cache, if any, is read,
+/// and written unless this is a dry run.
+///
+/// # Errors
+/// When the image or one of its layers cannot be read, a layer is broken, or the destination does not take the index. With
+/// several platforms, [`IndexError::Push`] and [`IndexError::Attach`] can come after some of them got their index; any other
+/// error means that nothing was attached.
+pub async fn index(
+    source: &Source,
+    root: &Target,
+    destination: Option<&Destination>,
+    cache: Option<&ZtocCache>,
+    options: &IndexOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<IndexedImage, IndexError> {
+    let image = resolve::resolve(source, root, &options.platforms, progress).await?;
+    let mut plans = Vec::with_capacity(image.manifests.len());
+    for manifest in image.manifests {
+        plans.push(Plan::make(manifest, destination, cache, options).await?);
+    }
+
+    let mut wanted = build::Wanted::default();
+    let mut news = Vec::new();
+    for plan in &plans {
+        news.push(plan.to_build().filter(|layer| wanted.add(layer)).map(|l| (l.digest, l.size)).collect::<Vec<_>>());
+    }
+    let (mut layers, unread) = build::look_up(wanted, cache, options).await;
+    for (plan, new) in plans.iter().zip(&news) {
+        let reads = unread.iter().filter(|l| new.contains(&(l.digest, l.size)));
+        let (count, bytes) = reads.fold((0, 0), |(count, bytes), layer| (count + 1, bytes + layer.size));
+        let platform = plan.manifest.platform.clone().unwrap_or_default();
+        progress.report(Event::Image { manifest: plan.manifest.descriptor.digest, platform, layers: count, bytes });
+    }
+    build::read_all(&mut layers, unread, source, cache, options, progress).await?;
+
+    let mut done = IndexedImage {
+        digest: image.digest,
+        manifests: Vec::with_capacity(plans.len()),
+        bytes_read: layers.bytes_read,
+        bytes_written: 0,
+    };
+    let mut seen = Vec::new();
+    for plan in plans {
+        let (manifest, written) = publish::publish(plan, &layers, &mut seen, destination, options, progress).await?;
+        done.bytes_written += written;
+        done.manifests.push(manifest);
+    }
+    Ok(done)
+}

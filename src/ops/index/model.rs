@@ -1,0 +1,151 @@
+//! What indexing an image takes and what it yields.
+
+use crate::digest::Digest;
+use crate::image::{Descriptor, Platform};
+use crate::layer::{LayerOptions, Unservable};
+use crate::store::blob::Attached;
+
+/// How an image is indexed.
+#[derive(Debug, Clone)]
+pub struct IndexOptions {
+    /// Which platforms of an image index; empty means all.
+    pub platforms: Vec<Platform>,
+    pub layer: LayerOptions,
+    /// Layers whose blobs have fewer bytes are left out.
+    pub min_layer_size: u64,
+    pub existing: Existing,
+    /// How many layers are read side by side; at least 1.
+    pub jobs: usize,
+    /// Build and report only: neither the destination nor the cache is written.
+    pub dry_run: bool,
+}
+
+/// What to do about SOCI indexes (v1) that the image has already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    /// One of the same tool version and options is left as it is and nothing is read; an older one of ours is replaced;
+    /// another tool's is left where it is.
+    Skip,
+    /// All of them are replaced, whoever made them.
+    Replace,
+    /// If there is any, nothing is done.
+    Keep,
+}
+
+/// What became of one image.
+#[derive(Debug, Clone)]
+pub struct IndexedImage {
+    /// The manifest or image index that the image's name stands for.
+    pub digest: Digest,
+    /// One for each platform's manifest, in the order of the image index.
+    pub manifests: Vec<IndexedManifest>,
+    /// Bytes of layer blobs that were read.
+    pub bytes_read: u64,
+    /// What was uploaded or written for it; 0 if everything was there already.
+    pub bytes_written: u64,
+}
+
+/// What became of one platform's manifest.
+#[derive(Debug, Clone)]
+pub struct IndexedManifest {
+    /// As people write it, such as `linux/arm64`; None if the image does not say.
+    pub platform: Option<String>,
+    pub manifest: Descriptor,
+    /// One for each of the manifest's layers, in its order. Empty if the layers were not looked at.
+    pub layers: Vec<IndexedLayer>,
+    pub result: ManifestResult,
+    /// SOCI indexes (v1) of other makers that stay on the manifest beside the result, in the order in which they are listed.
+    pub others: Vec<OtherIndex>,
+}
+
+#[derive(Debug, Clone)]
+pub enum ManifestResult {
+    /// A new index was attached.
+    Attached {
+        index: Descriptor,
+        how: Attached,
+        /// Indexes that it took the place of.
+        replaced: Vec<Digest>,
+        /// Those of them that the destination would not delete.
+        not_deleted: Vec<Digest>,
+    },
+    /// It was built, and stands for what would have been attached.
+    DryRun { index: Descriptor, replaces: Vec<Digest> },
+    /// The very index is there already. `built` tells whether it was built to find that out.
+    AlreadyThere { index: Descriptor, built: bool },
+    /// An index that was there was left alone, as was asked for or since it is a newer version's.
+    Kept { index: Digest, tool: Option<String> },
+    /// No layer can be served lazily, so that an index would be empty.
+    NothingToIndex,
+}
+
+/// A SOCI index of someone else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtherIndex {
+    pub digest: Digest,
+    /// What its maker calls itself; None if it does not say or cannot be read.
+    pub tool: Option<String>,
+    /// The destination lists it before ours, so that consumers take it.
+    pub listed_first: bool,
+}
+
+/// What became of one layer.
+#[derive(Debug, Clone)]
+pub struct IndexedLayer {
+    pub descriptor: Descriptor,
+    pub outcome: LayerOutcome,
+}
+
+#[derive(Debug, Clone)]
+pub enum LayerOutcome {
+    Indexed(ZtocFacts),
+    LeftOut(LeftOut),
+}
+
+/// What a layer's ztoc holds, and how it came to be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ZtocFacts {
+    pub digest: Digest,
+    /// Bytes of the ztoc.
+    pub size: u64,
+    pub spans: u32,
+    /// Entries of the tar, of every type.
+    pub entries: u64,
+    pub uncompressed_size: u64,
+    /// Members of the gzip stream; 0 for a plain tar.
+    pub gzip_members: u64,
+    pub origin: Origin,
+}
+
+/// How the facts on a layer were come by.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Origin {
+    /// The blob was read, in this many seconds.
+    Read { seconds: f64 },
+    /// From the cache.
+    Cache,
+    /// The same blob stands earlier in this image.
+    Repeated,
+}
+
+/// Why a layer is not in the index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LeftOut {
+    /// Smaller than the least size, in bytes.
+    Small { least: u64 },
+    /// By its media type; it was not read.
+    Kind { code: &'static str, reason: String },
+    /// By its content.
+    Unservable(Unservable),
+}
+
+impl LeftOut {
+    /// A stable word for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            LeftOut::Small { .. } => "too-small",
+            LeftOut::Kind { code, .. } => code,
+            LeftOut::Unservable(verdict) => verdict.code,
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What is to be done for one platform's manifest, before any layer is read.
+
+use std::collections::BTreeSet;
+
+use super::build::cached;
+use super::error::IndexError;
+use super::existing::{Content, Decision, Found, Want, Wanted, decide};
+
+use super::model::{Existing, IndexOptions, LeftOut};
+use super::resolve::PlatformManifest;
+use crate::digest::Digest;
+use crate::image::soci::{self, CONFIG, INDEX_V1, Version};
+use crate::image::{Descriptor, LayerKind};
+use crate::layer::Outcome;
+use crate::store::cache::ZtocCache;
+use crate::store::{Destination, StoreError};
+
+pub(super) struct Plan {
+    pub manifest: PlatformManifest,
+    /// For each layer of the manifest: why it will not be in the index, as far as that is known without reading it.
+    pub left_out: Vec<Option<LeftOut>>,
+    /// The SOCI indexes (v1) that are there, in the destination's order.
+    pub found: Vec<Found>,
+    pub decision: Decision,
+}
+
+impl Plan {
+    pub async fn make(
+        manifest: PlatformManifest,
+        destination: Option<&Destination>,
+        cache: Option<&ZtocCache>,
+        options: &IndexOptions,
+    ) -> Result<Plan, IndexError> {
+        let left_out: Vec<_> = manifest.layers.iter().map(|layer| left_out(layer, options)).collect();
+        let found = match destination {
+            Some(destination) => find(destination, &manifest.descriptor).await?,
+            None => Vec::new(),
+        };
+        let mut plan = Plan { manifest, left_out, found, decision: Decision::Build { replaces: Vec::new() } };
+        plan.decision = plan.decide(destination, cache, options).await?;
+        Ok(plan)
+    }
+
+    /// The layers that must be indexed for it: none, unless there is something to build.
+    pub fn to_build(&self) -> impl Iterator<Item = &Descriptor> {
+        let build = matches!(self.decision, Decision::Build { .. });
+        self.servable().filter(move |_| build)
+    }
+
+    fn servable(&self) -> impl Iterator<Item = &Descriptor> {
+        self.manifest
+            .layers
+            .iter()
+            .zip(&self.left_out)
+            .filter(|(_, left_out)| left_out.is_none())
+            .map(|(layer, _)| layer)
+    }
+
+    async fn decide(
+        &self,
+        destination: Option<&Destination>,
+        cache: Option<&ZtocCache>,
+        options: &IndexOptions,
+    ) -> Result<Decision, IndexError> {
+        let mut wanted: Vec<Wanted> =
+            self.servable().map(|l| Wanted { layer: l.digest, size: l.size, unservable: false }).collect();
+        let decided = |layers: &[Wanted]| {
+            let tool = &options.layer.build_tool_identifier;
+            decide(&self.found, &Want { rule: options.existing, tool, span_size: options.layer.span_size, layers })
+        };
+        let mut decision = decided(&wanted);
+        if options.existing == Existing::Skip && !self.found.is_empty() && matches!(decision, Decision::Build { .. }) {
+            // Perhaps the index that is there lacks a layer of which the cache knows why.
+            for (wanted, layer) in wanted.iter_mut().zip(self.servable()) {
+                let outcome = cached(cache, layer, options).await;
+                wanted.unservable = matches!(outcome, Some(Outcome::Unservable(_)));
+            }
+            decision = decided(&wanted);
+        }
+        if let (Decision::Done(place), Some(destination)) = (&decision, destination)
+            && !is_whole(destination, &self.found[*place]).await?
+        {
+            // A registry's garbage collection may have taken blobs of an index: then it is built and pushed again.
+            let replaces = vec![self.found[*place].descriptor.digest];
+            return Ok(Decision::Build { replaces });
+        }
+        Ok(decision)
+    }
+}
+
+/// Why a layer is not to be read at all.
+fn left_out(layer: &Descriptor, options: &IndexOptions) -> Option<LeftOut> {
+    let kind = |code, reason: &str| Some(LeftOut::Kind { code, reason: reason.to_owned() });
+    match LayerKind::of(&layer.media_type) {
+        LayerKind::Zstd => kind("zstd", "zstd: SOCI consumers know gzip and uncompressed layers only"),
+        LayerKind::Foreign => kind("foreign", "a foreign layer, which is not to be had from this store"),
+        LayerKind::Encrypted => kind("encrypted", "encrypted: its content cannot be read"),
+        LayerKind::NotALayer => kind("not-a-layer", &format!("not a layer but {:?}", layer.media_type)),
+        LayerKind::Gzip | LayerKind::Uncompressed | LayerKind::Unknown => {
+            (layer.size < options.min_layer_size).then_some(LeftOut::Small { least: options.min_layer_size })
+        }
+    }
+}
+
+/// The SOCI indexes (v1) of `manifest`, and what they say.
+async fn find(destination: &Destination, manifest: &Descriptor) -> Result<Vec<Found>, IndexError> {
+    let subject = manifest.digest;
+    let unlisted = |source| IndexError::Referrers { subject, source };
+    let listed = destination.referrers(&subject, INDEX_V1).await.map_err(unlisted)?;
+    let mut found: Vec<Found> = Vec::with_capacity(listed.descriptors.len());
+    let mut seen = BTreeSet::new();
+    for descriptor in listed.descriptors {
+        if !seen.insert(descriptor.digest) {
+            continue;
+        }
+        let content = match destination.manifest(&descriptor.digest).await {
+            Ok(document) => content(&document.bytes, &subject),
+            Err(StoreError::Registry(error)) if !error.is_not_found() => return Err(unlisted(error.into())),
+            // Listed, but gone or damaged: then nobody can read it.
+            Err(_) => None,
+        };
+        found.push(Found { descriptor, content });
+    }
+    Ok(found)
+}
+
+/// What an index says of itself; None if it is none, or another image's.
+fn content(manifest: &[u8], subject: &Digest) -> Option<Content> {
+    let index = soci::parse(manifest).ok()?;
+    let ours = index.subject.as_ref().is_some_and(|s| s.digest == *subject);
+    let usual = index.canonical && index.others.is_empty() && index.version == Version::V1;
+    ours.then_some(Content { tool: index.build_tool_identifier, ztocs: index.ztocs, usual })
+}
+
+/// Whether all that an index names is there.
+pub(super) async fn is_whole(destination: &Destination, found: &Found) -> Result<bool, IndexError> {
+    let Some(content) = &found.content else { return Ok(false) };
+    let lost = |digest| move |source: StoreError| IndexError::Document { what: "blob", digest, source };
+    let mut asked = BTreeSet::new();
+    for digest in content.ztocs.iter().map(|z| z.ztoc).chain([Digest::sha256(CONFIG)]) {
+        if asked.insert(digest) && !destination.blob_exists(&digest).await.map_err(lost(digest))? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,229 @@
+//! The index of one platform: put together from its layers' ztocs, and attached, blobs first.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::build::Layers;
+use super::error::IndexError;
+use super::existing::{Decision, others};
+use super::model::{
+    IndexOptions, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin, ZtocFacts,
+};
+use super::plan::{Plan, is_whole};
+use crate::digest::Digest;
+use crate::image::soci::{CONFIG, EncodedIndex, INDEX_V1, SociIndex, ZTOC, ZtocRef};
+use crate::image::{Descriptor, LayerKind};
+use crate::layer::{BuiltZtoc, Outcome};
+use crate::progress::{Event, Progress};
+use crate::store::{AttachReport, Destination, StoreError};
+
+/// Attaches the plan's index, if there is anything to attach. Also gives the bytes that were written.
+///
+/// `seen` are the layers that were reported already.
+pub(super) async fn publish(
+    plan: Plan,
+    layers: &Layers,
+    seen: &mut Vec<Digest>,
+    destination: Option<&Destination>,
+    options: &IndexOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<(IndexedManifest, u64), IndexError> {
+    let Plan { manifest, left_out, found, decision } = &plan;
+    let report = |layers, result, others| IndexedManifest {
+        platform: manifest.platform.clone(),
+        manifest: manifest.descriptor.clone(),
+        layers,
+        result,
+        others,
+    };
+    let replaces = match decision {
+        Decision::Done(place) => {
+            let index = found[*place].descriptor.clone();
+            let others = others(found, &index.digest, &[]);
+            return Ok((report(Vec::new(), ManifestResult::AlreadyThere { index, built: false }, others), 0));
+        }
+        Decision::Keep(place) => {
+            let kept = &found[*place];
+            let index = kept.descriptor.digest;
+            let result = ManifestResult::Kept { index, tool: kept.tool().map(str::to_owned) };
+            return Ok((report(Vec::new(), result, others(found, &index, &[])), 0));
+        }
+        Decision::Build { replaces } => replaces,
+    };
+
+    let (indexed, ztocs) = assemble(manifest.layers.iter().zip(left_out), layers, seen);
+    if ztocs.is_empty() {
+        return Ok((
+            report(indexed, ManifestResult::NothingToIndex, others(found, &manifest.descriptor.digest, &[])),
+            0,
+        ));
+    }
+    let subject = manifest.descriptor.clone();
+    let refs = ztocs.iter().map(|ztoc| ZtocRef {
+        ztoc: ztoc.built.digest,
+        size: ztoc.built.bytes.len() as u64,
+        layer: ztoc.layer.digest,
+        layer_media_type: ztoc.layer.media_type.clone(),
+        span_size: options.layer.span_size,
+    });
+    let index = SociIndex {
+        layers: refs.collect(),
+        subject: subject.clone(),
+        build_tool_identifier: options.layer.build_tool_identifier.clone(),
+    };
+    let EncodedIndex { bytes, descriptor } = index.encode();
+
+    let replaces: Vec<Digest> = replaces.iter().copied().filter(|digest| *digest != descriptor.digest).collect();
+    let others = others(found, &descriptor.digest, &replaces);
+    let there = match (found.iter().find(|f| f.descriptor.digest == descriptor.digest), destination) {
+        (Some(found), Some(destination)) => is_whole(destination, found).await?,
+        _ => false,
+    };
+    if there && replaces.is_empty() {
+        return Ok((report(indexed, ManifestResult::AlreadyThere { index: descriptor, built: true }, others), 0));
+    }
+    let (Some(destination), false) = (destination, options.dry_run) else {
+        return Ok((report(indexed, ManifestResult::DryRun { index: descriptor, replaces }, others), 0));
+    };
+    progress.report(Event::Attaching { index: descriptor.digest, blobs: ztocs.len() + 1 });
+    let push = Push { destination, ztocs: &ztocs, index: &descriptor, manifest: bytes.into(), subject: &subject };
+    let (attached, written) = push.run(&replaces).await?;
+    let AttachReport { attached: how, not_deleted } = attached;
+    let result = ManifestResult::Attached { index: descriptor, how, replaced: replaces, not_deleted };
+    Ok((report(indexed, result, others), written))
+}
+
+/// A ztoc that stands in the index.
+struct Ztoc<'a> {
+    layer: &'a Descriptor,
+    built: &'a BuiltZtoc,
+    /// What holds `built`.
+    outcome: &'a Arc<Outcome>,
+}
+
+impl Ztoc<'_> {
+    /// Its bytes, not copied: ztocs are what takes memory.
+    fn content(&self) -> Bytes {
+        struct Shared(Arc<Outcome>);
+        impl AsRef<[u8]> for Shared {
+            fn as_ref(&self) -> &[u8] {
+                match &*self.0 {
+                    Outcome::Ztoc(ztoc) => &ztoc.bytes,
+                    Outcome::Unservable(_) => &[],
+                }
+            }
+        }
+        Bytes::from_owner(Shared(Arc::clone(self.outcome)))
+    }
+}
+
+/// The report on each layer, and the ztocs for the index, in the manifest's order.
+fn assemble<'a>(
+    planned: impl Iterator<Item = (&'a Descriptor, &'a Option<LeftOut>)>,
+    layers: &'a Layers,
+    seen: &mut Vec<Digest>,
+) -> (Vec<IndexedLayer>, Vec<Ztoc<'a>>) {
+    let mut indexed = Vec::new();
+    let mut ztocs = Vec::new();
+    for (layer, left_out) in planned {
+        let outcome = match (left_out, layers.get(layer)) {
+            (Some(left_out), _) => LayerOutcome::LeftOut(left_out.clone()),
+            // Each layer that was not left out has been built.
+            (None, None) => continue,
+            (None, Some(built)) => match &*built.outcome {
+                Outcome::Unservable(verdict) => LayerOutcome::LeftOut(LeftOut::Unservable(verdict.clone())),
+                Outcome::Ztoc(ztoc) => match mislabelled(layer, ztoc) {
+                    Some(left_out) => LayerOutcome::LeftOut(left_out),
+                    None => {
+                        ztocs.push(Ztoc { layer, built: ztoc, outcome: &built.outcome });
+                        let origin = if seen.contains(&layer.digest) { Origin::Repeated } else { built.origin };
+                        seen.push(layer.digest);
+                        LayerOutcome::Indexed(facts(ztoc, origin))
+                    }
+                },
+            },
+        };
+        indexed.push(IndexedLayer { descriptor: layer.clone(), outcome });
+    }
+    (indexed, ztocs)
+}
+
+fn facts(ztoc: &BuiltZtoc, origin: Origin) -> ZtocFacts {
+    ZtocFacts {
+        digest: ztoc.digest,
+        size: ztoc.bytes.len() as u64,
+        spans: ztoc.spans,
+        entries: ztoc.entries,
+        uncompressed_size: ztoc.uncompressed_size,
+        gzip_members: ztoc.gzip_members,
+        origin,
+    }
+}
+
+/// soci reads an OCI layer as its media type says, and has no ztoc for one that is something else.
+fn mislabelled(layer: &Descriptor, ztoc: &BuiltZtoc) -> Option<LeftOut> {
+    let reason = match (LayerKind::of(&layer.media_type), ztoc.gzip_members) {
+        (LayerKind::Gzip, 0) => "its media type says gzip, but it is a plain tar",
+        (LayerKind::Uncompressed, 1..) => "its media type says plain tar, but it is gzip",
+        _ => return None,
+    };
+    Some(LeftOut::Kind { code: "mislabelled", reason: reason.to_owned() })
+}
+
+/// All that goes to the destination for one index.
+struct Push<'a> {
+    destination: &'a Destination,
+    ztocs: &'a [Ztoc<'a>],
+    index: &'a Descriptor,
+    manifest: Bytes,
+    subject: &'a Descriptor,
+}
+
+impl Push<'_> {
+    /// Ztocs, config, and the manifest last. Also gives the bytes that were written.
+    async fn run(&self, replaces: &[Digest]) -> Result<(AttachReport, u64), IndexError> {
+        let mut written = self.blobs(false).await?;
+        let attached = match self.attach(replaces).await {
+            // The registry said of a blob that it was there, and it is not: now it gets it.
+            Err(error) if error.is_blob_unknown() => {
+                written += self.blobs(true).await?;
+                self.attach(replaces).await
+            }
+            result => result,
+        };
+        let report = attached.map_err(|source| IndexError::Attach { index: self.index.digest, source })?;
+        Ok((report, written + self.manifest.len() as u64))
+    }
+
+    async fn blobs(&self, unchecked: bool) -> Result<u64, IndexError> {
+        let mut written = 0;
+        let mut pushed: Vec<Digest> = Vec::new();
+        for ztoc in self.ztocs {
+            if !pushed.contains(&ztoc.built.digest) {
+                let content = ztoc.content();
+                let blob = Descriptor::new(ZTOC, ztoc.built.digest, content.len() as u64);
+                written += self.blob("ztoc", &blob, content, unchecked).await?;
+                pushed.push(ztoc.built.digest);
+            }
+        }
+        Ok(written
+            + self.blob("config", &Descriptor::of(INDEX_V1, CONFIG), Bytes::from_static(CONFIG), unchecked).await?)
+    }
+
+    async fn blob(
+        &self,
+        what: &'static str,
+        blob: &Descriptor,
+        content: Bytes,
+        unchecked: bool,
+    ) -> Result<u64, IndexError> {
+        let pushed = self.destination.push_blob(blob, content, unchecked).await;
+        let failed = |source| IndexError::Push { what, digest: blob.digest, source };
+        Ok(if pushed.map_err(failed)? { blob.size } else { 0 })
+    }
+
+    async fn attach(&self, replaces: &[Digest]) -> Result<AttachReport, StoreError> {
+        self.destination.attach(self.index, self.manifest.clone(), self.subject, replaces).await
+    }
+}

@@ -1,0 +1,99 @@
+//! One layer's bytes, from the store to the thread that indexes them.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use super::error::IndexError;
+use crate::image::Descriptor;
+use crate::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions};
+use crate::progress::{Event, Progress};
+use crate::store::Source;
+
+/// How many chunks (of 256 KiB at most, as stores hand them out) may wait for their threads, over all layers in flight: 16 MiB.
+const CHUNKS_IN_ALL: usize = 64;
+
+/// What a layer's thread is told. That the channel closes without [`Message::End`] means that nobody wants the result.
+enum Message {
+    Chunk(Bytes),
+    End,
+}
+
+/// How long reading a layer took, and what came of it.
+pub(super) struct ReadLayer {
+    pub indexed: IndexedLayer,
+    pub seconds: f64,
+}
+
+/// Reads a layer's blob to its end and indexes it, as one of `jobs` that do so at a time.
+///
+/// Async ends here: chunks go through a short channel to a thread that owns the indexer. When this future is dropped, the
+/// thread ends with the chunk it is at.
+pub(super) async fn read(
+    source: &Source,
+    layer: &Descriptor,
+    options: LayerOptions,
+    jobs: usize,
+    progress: &Arc<dyn Progress>,
+) -> Result<ReadLayer, IndexError> {
+    let started = Instant::now();
+    progress.report(Event::LayerStarted { layer: layer.digest, bytes: layer.size });
+    let result = pump(source, layer, options, jobs, progress).await;
+    progress.report(match result {
+        Ok(_) => Event::LayerDone { layer: layer.digest },
+        Err(_) => Event::LayerFailed { layer: layer.digest },
+    });
+    Ok(ReadLayer { indexed: result?, seconds: started.elapsed().as_secs_f64() })
+}
+
+async fn pump(
+    source: &Source,
+    layer: &Descriptor,
+    options: LayerOptions,
+    jobs: usize,
+    progress: &Arc<dyn Progress>,
+) -> Result<IndexedLayer, IndexError> {
+    let mut read = 0;
+    let unreadable = |read, source| IndexError::ReadLayer { layer: layer.digest, read, source };
+    let mut blob = source.blob(layer).await.map_err(|e| unreadable(0, e))?;
+
+    let (chunks, received) = mpsc::channel((CHUNKS_IN_ALL / jobs).clamp(1, 8));
+    let expected = (layer.digest, layer.size);
+    let thread = tokio::task::spawn_blocking(move || index(LayerIndexer::new(options, Some(expected)), received));
+    loop {
+        let chunk = blob.next().await.map_err(|e| unreadable(read, e))?;
+        let message = match chunk {
+            Some(chunk) => {
+                read += chunk.len() as u64;
+                progress.report(Event::LayerRead { layer: layer.digest, bytes: chunk.len() as u64 });
+                Message::Chunk(chunk)
+            }
+            None => Message::End,
+        };
+        let last = matches!(message, Message::End);
+        // A thread that takes no more has found the layer broken, and says so below.
+        if chunks.send(message).await.is_err() || last {
+            break;
+        }
+    }
+    match thread.await {
+        Ok(Some(result)) => result.map_err(|source| IndexError::BrokenLayer { layer: layer.digest, source }),
+        Ok(None) | Err(_) => Err(IndexError::LayerThread { layer: layer.digest }),
+    }
+}
+
+/// The thread's body. None if it was abandoned.
+fn index(mut indexer: LayerIndexer, mut chunks: mpsc::Receiver<Message>) -> Option<Result<IndexedLayer, LayerError>> {
+    loop {
+        match chunks.blocking_recv()? {
+            Message::Chunk(chunk) => {
+                if let Err(error) = indexer.push(&chunk) {
+                    return Some(Err(error));
+                }
+            }
+            Message::End => return Some(indexer.finish()),
+        }
+    }
+}

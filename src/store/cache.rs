@@ -1,0 +1,254 @@
+//! The local cache of ztocs: a layer that was indexed once is not read again.
+//!
+//! An entry is one file, named by the digest of its key: the digest of all that follows, a line of JSON, and the ztoc. It is built in
+//! a temporary file without any lock; the lock is held for the rename alone. Whoever dies leaves a temporary file at most, and an
+//! entry that is not exactly what was written does not match its digest and is dropped.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+use crate::layer::{BuiltZtoc, Outcome, Unservable};
+use crate::progress::{Event, Progress};
+
+/// Changes whenever another outcome for the same layer and options became right: entries of other versions are not found.
+const FORMAT_VERSION: &str = "ociseek 1, ztoc 0.9";
+/// What all entries may take together, in bytes. When it is passed, the entries that were not used for longest go, down to 9/10.
+pub const MAX_CACHE: u64 = 1 << 30;
+/// The largest entry that is read or kept, in bytes.
+const MAX_ENTRY: u64 = 256 << 20;
+/// Temporary files of this age belong to nobody alive.
+const STALE: Duration = Duration::from_secs(60 * 60);
+const TEMPORARY: &str = ".tmp-";
+
+/// What a cached outcome is the outcome of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheKey<'a> {
+    pub layer: &'a Digest,
+    /// Bytes.
+    pub span_size: u64,
+    pub build_tool_identifier: &'a str,
+}
+
+impl CacheKey<'_> {
+    /// Everything that decides about the outcome. The identifier comes last, so no other key reads the same.
+    fn text(&self) -> String {
+        format!("{FORMAT_VERSION}\n{}\n{}\n{}", self.layer, self.span_size, self.build_tool_identifier)
+    }
+}
+
+/// The line of JSON in an entry.
+#[derive(Serialize, Deserialize)]
+struct Meta {
+    key: String,
+    layer_size: u64,
+    outcome: Kept,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Kept {
+    Ztoc { spans: u32, entries: u64, uncompressed_size: u64, gzip_members: u64 },
+    Unservable { code: String, reason: String },
+}
+
+/// Outcomes of layers, kept in a directory that any number of processes may share. It never fails: what cannot be read is
+/// not there, what cannot be written is not kept, and the first such trouble is reported as a warning.
+#[derive(Clone)]
+pub struct ZtocCache {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    dir: Option<PathBuf>,
+    max: u64,
+    warned: AtomicBool,
+    progress: Arc<dyn Progress>,
+}
+
+impl ZtocCache {
+    /// A cache in `dir`, made when it is missing; `None` is a cache that keeps nothing.
+    pub fn open(dir: Option<&Path>, progress: Arc<dyn Progress>) -> ZtocCache {
+        ZtocCache::with_limit(dir, MAX_CACHE, progress)
+    }
+
+    /// A cache of which all entries together take at most `max` bytes.
+    pub fn with_limit(dir: Option<&Path>, max: u64, progress: Arc<dyn Progress>) -> ZtocCache {
+        let mut inner = Inner { dir: dir.map(Path::to_owned), max, warned: AtomicBool::new(false), progress };
+        if let Some(dir) = dir
+            && let Err(e) = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+        {
+            inner.warn(dir, &e);
+            inner.dir = None;
+        }
+        ZtocCache { inner: Arc::new(inner) }
+    }
+
+    /// The outcome kept under `key`, and the layer's size in bytes.
+    pub fn get(&self, key: CacheKey<'_>) -> Option<(u64, Outcome)> {
+        let path = self.entry_path(&key)?;
+        match open_entry(&path) {
+            Ok((file, size)) => {
+                let found = read_entry(&file, size).and_then(|bytes| decode(&bytes, &key));
+                if found.is_some() {
+                    // The age by which entries go. A cache that cannot be written serves all the same.
+                    let _ = file.set_modified(SystemTime::now());
+                } else {
+                    drop_entry(&path);
+                }
+                found
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                self.inner.warn(&path, &e);
+                None
+            }
+            Err(_) => {
+                drop_entry(&path);
+                None
+            }
+        }
+    }
+
+    /// Keeps an outcome of a layer of `size` bytes.
+    pub fn put(&self, key: CacheKey<'_>, size: u64, outcome: &Outcome) {
+        let (Some(dir), Some(path)) = (&self.inner.dir, self.entry_path(&key)) else { return };
+        let Some(entry) = encode(&key, size, outcome) else { return };
+        if entry.len() as u64 > MAX_ENTRY.min(self.inner.max) {
+            return;
+        }
+        if let Err(e) = write_entry(dir, &path, &entry).and_then(|()| evict(dir, self.inner.max)) {
+            self.inner.warn(dir, &e);
+        }
+    }
+
+    fn entry_path(&self, key: &CacheKey<'_>) -> Option<PathBuf> {
+        Some(self.inner.dir.as_ref()?.join(Digest::sha256(key.text().as_bytes()).hex()))
+    }
+}
+
+impl Inner {
+    fn warn(&self, path: &Path, error: &io::Error) {
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            let what = format!("the cache at {} is not used as it should be: {error}", path.display());
+            self.progress.report(Event::Warning(what));
+        }
+    }
+}
+
+/// The entry as a file's content. `None` only if its meta data could not be written as JSON.
+fn encode(key: &CacheKey<'_>, layer_size: u64, outcome: &Outcome) -> Option<Vec<u8>> {
+    let (outcome, ztoc) = match outcome {
+        Outcome::Ztoc(z) => {
+            let BuiltZtoc { bytes, spans, entries, uncompressed_size, gzip_members, .. } = z;
+            let (spans, entries) = (*spans, *entries);
+            let (uncompressed_size, gzip_members) = (*uncompressed_size, *gzip_members);
+            (Kept::Ztoc { spans, entries, uncompressed_size, gzip_members }, &bytes[..])
+        }
+        Outcome::Unservable(verdict) => {
+            let (code, reason) = (verdict.code.to_owned(), verdict.reason.clone());
+            (Kept::Unservable { code, reason }, &[][..])
+        }
+    };
+    let mut body = serde_json::to_vec(&Meta { key: key.text(), layer_size, outcome }).ok()?;
+    body.push(b'\n');
+    body.extend_from_slice(ztoc);
+    let mut entry = Digest::sha256(&body).as_bytes().to_vec();
+    entry.append(&mut body);
+    Some(entry)
+}
+
+/// `None` for whatever [`encode`] did not write for this key.
+fn decode(entry: &[u8], key: &CacheKey<'_>) -> Option<(u64, Outcome)> {
+    let (digest, body) = entry.split_at_checked(32)?;
+    if Digest::sha256(body).as_bytes() != digest {
+        return None;
+    }
+    let end = body.iter().position(|&b| b == b'\n')?;
+    let meta: Meta = serde_json::from_slice(&body[..end]).ok()?;
+    if meta.key != key.text() {
+        return None;
+    }
+    let bytes = body[end + 1..].to_vec();
+    let outcome = match meta.outcome {
+        Kept::Ztoc { spans, entries, uncompressed_size, gzip_members } => {
+            let digest = Digest::sha256(&bytes);
+            Outcome::Ztoc(BuiltZtoc { bytes, digest, spans, entries, uncompressed_size, gzip_members })
+        }
+        Kept::Unservable { code, reason } => Outcome::Unservable(Unservable::restore(&code, reason)?),
+    };
+    Some((meta.layer_size, outcome))
+}
+
+/// Opens a regular file of our own and nothing else: no link is followed, no FIFO waited for.
+fn open_entry(path: &Path) -> io::Result<(File, u64)> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    let metadata = file.metadata()?;
+    // The digest tells damage, not forgery: that takes another user who may write here.
+    let foreign = fs::metadata("/proc/self").is_ok_and(|me| me.uid() != metadata.uid());
+    if !metadata.is_file() || foreign || metadata.len() > MAX_ENTRY {
+        return Err(io::Error::other("it is no entry of this cache"));
+    }
+    Ok((file, metadata.len()))
+}
+
+fn read_entry(file: &File, size: u64) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(size + 1).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// Removes what is under an entry's name, whatever it is; if that fails it will be met again.
+fn drop_entry(path: &Path) {
+    let is_dir = fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());
+    let _ = if is_dir { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+}
+
+fn write_entry(dir: &Path, path: &Path, entry: &[u8]) -> io::Result<()> {
+    let mut file = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(dir)?;
+    file.write_all(entry)?;
+    file.as_file().sync_all()?;
+    let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(dir.join("lock"))?;
+    // File systems without locks have the rename, which is whole by itself.
+    let _ = lock.lock();
+    file.persist(path).map_err(|e| e.error)?;
+    Ok(())
+}
+
+/// Removes the entries that were not used for longest, and temporary files that nobody will rename.
+fn evict(dir: &Path, max: u64) -> io::Result<()> {
+    let now = SystemTime::now();
+    let mut entries = Vec::new();
+    let mut total = 0;
+    for file in fs::read_dir(dir)? {
+        let file = file?;
+        // Another process may have removed it meanwhile.
+        let Ok(metadata) = file.metadata() else { continue };
+        let (name, used) = (file.file_name(), metadata.modified().unwrap_or(now));
+        let name = name.to_string_lossy();
+        if name.starts_with(TEMPORARY) && now.duration_since(used).is_ok_and(|age| age > STALE) {
+            let _ = fs::remove_file(file.path());
+        } else if metadata.is_file() && name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit()) {
+            total += metadata.len();
+            entries.push((used, metadata.len(), file.path()));
+        }
+    }
+    if total > max {
+        entries.sort();
+        for (_, size, path) in entries {
+            if total <= max / 10 * 9 {
+                break;
+            }
+            total -= size;
+            let _ = fs::remove_file(path);
+        }
+    }
+    Ok(())
+}

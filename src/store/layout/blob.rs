@@ -1,0 +1,56 @@
+//! Opening files that may be anything, and reading a stretch of one.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Opens a regular file. A FIFO or device is refused and never waited for. Symbolic links are followed: shared stores of blobs are
+/// made of them, and every content is checked by its digest.
+pub(in crate::store) fn open_regular(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
+}
+
+/// A stretch of a file.
+#[derive(Debug, Clone)]
+pub(in crate::store) struct Extent {
+    pub file: Arc<File>,
+    pub offset: u64,
+    pub size: u64,
+}
+
+/// The bytes of one blob, exactly as many as its descriptor says. Their digest is not checked.
+#[derive(Debug)]
+pub struct BlobReader {
+    file: Arc<File>,
+    at: u64,
+    left: u64,
+}
+
+impl BlobReader {
+    pub(in crate::store) fn new(extent: Extent) -> BlobReader {
+        BlobReader { file: extent.file, at: extent.offset, left: extent.size }
+    }
+}
+
+impl Read for BlobReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let want = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        if want == 0 {
+            return Ok(0);
+        }
+        let got = self.file.read_at(&mut buffer[..want], self.at)?;
+        if got == 0 {
+            // It was longer when it was opened.
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                format!("the file ends {} bytes early", self.left),
+            ));
+        }
+        self.at += got as u64;
+        self.left -= got as u64;
+        Ok(got)
+    }
+}

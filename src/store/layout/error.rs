@@ -1,0 +1,55 @@
+//! Why an image layout or its archive cannot be used.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::digest::Digest;
+use crate::image::JsonError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum LayoutError {
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        action: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{} is not an image layout: {reason}", path.display())]
+    NotALayout { path: PathBuf, reason: String },
+    #[error("{} in {} cannot be relied on", name, path.display())]
+    Document {
+        path: PathBuf,
+        name: String,
+        #[source]
+        source: JsonError,
+    },
+    #[error("{} has no image {wanted}; it has {}", path.display(), listed(there))]
+    NoSuchImage { path: PathBuf, wanted: String, there: Vec<String> },
+    #[error("{} holds several images: choose one of {}", path.display(), listed(there))]
+    SeveralImages { path: PathBuf, there: Vec<String> },
+    #[error("{} does not hold {digest}", path.display())]
+    Missing { path: PathBuf, digest: Digest },
+    #[error("{digest} in {} has {actual} bytes where its descriptor says {expected}", path.display())]
+    Size { path: PathBuf, digest: Digest, expected: u64, actual: u64 },
+    #[error("{digest} in {} has {size} bytes where at most {limit} are read", path.display())]
+    TooLarge { path: PathBuf, digest: Digest, size: u64, limit: u64 },
+    #[error("{expected} in {} is damaged: its content is {actual}", path.display())]
+    Damaged { path: PathBuf, expected: Digest, actual: Digest },
+    #[error("the content for {expected} is {actual}")]
+    Content { expected: Digest, actual: Digest },
+    /// An archive whose tar is unsound; `offset` is where in the file.
+    #[error("{} is not a sound tar archive: {reason} at offset {offset}", path.display())]
+    Tar { path: PathBuf, reason: String, offset: u64 },
+    #[error("{} is compressed with {with}, so it cannot be read in place: decompress it first ({command})", path.display())]
+    Compressed { path: PathBuf, with: &'static str, command: &'static str },
+}
+
+/// At most ten names, and how many more.
+fn listed(names: &[String]) -> String {
+    match names.len() {
+        0 => "none".to_owned(),
+        n if n > 10 => format!("{} and {} more", names[..10].join(", "), n - 10),
+        _ => names.join(", "),
+    }
+}

@@ -1,0 +1,166 @@
+//! OCI image layouts (image-spec image-layout.md): a directory of blobs and its index.json.
+
+mod blob;
+mod error;
+pub(super) mod read;
+mod write;
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::Deserialize;
+
+pub use blob::BlobReader;
+pub(super) use blob::{Extent, open_regular};
+pub use error::LayoutError;
+use read::Files;
+
+use super::blob::{Attached, Document, Referrers, Target};
+use crate::digest::Digest;
+use crate::image::{Descriptor, Select, json};
+
+/// An image layout in a directory. All calls block.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    dir: PathBuf,
+}
+
+impl Layout {
+    /// Opens a layout that is there.
+    pub fn open(dir: &Path) -> Result<Layout, LayoutError> {
+        let not = |reason: &str| LayoutError::NotALayout { path: dir.to_owned(), reason: reason.to_owned() };
+        let metadata = std::fs::metadata(dir).map_err(|source| LayoutError::Io {
+            action: "open",
+            path: dir.to_owned(),
+            source,
+        })?;
+        if !metadata.is_dir() {
+            return Err(not("it is not a directory; an archive is written oci-archive:FILE"));
+        }
+        let marker = dir.join("oci-layout");
+        let bytes = match read_bounded(&marker, 4096) {
+            Ok(bytes) => bytes,
+            Err(e) if e.kind() == io::ErrorKind::NotFound && dir.join("manifest.json").exists() => {
+                return Err(not(
+                    "it has a manifest.json and no oci-layout, so skopeo's dir: or an old docker save wrote it",
+                ));
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(not("it has no file oci-layout")),
+            Err(source) => return Err(LayoutError::Io { action: "read", path: marker, source }),
+        };
+        let layout = Layout { dir: dir.to_owned() };
+        check_marker(&layout, &bytes)?;
+        Ok(layout)
+    }
+
+    /// Opens a layout, or makes an empty one where nothing or an empty directory is.
+    pub fn open_or_create(dir: &Path) -> Result<Layout, LayoutError> {
+        match Layout::open(dir) {
+            Err(LayoutError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            Err(LayoutError::NotALayout { .. }) if dir.is_dir() => {}
+            opened => return opened,
+        }
+        write::create(dir)?;
+        Layout::open(dir)
+    }
+
+    /// The entry of index.json that `select` names; entries that are no images (referrers) are passed over. Where an image's
+    /// platforms stand in index.json themselves, it is index.json that is the image, and [`Layout::manifest`] hands it out.
+    pub fn find(&self, select: &Select) -> Result<Descriptor, LayoutError> {
+        read::find(self, select)
+    }
+
+    /// A manifest or index of at most 4 MiB, its digest checked.
+    pub fn manifest(&self, target: &Target) -> Result<Document, LayoutError> {
+        read::manifest(self, target)
+    }
+
+    /// A blob's bytes; the file has exactly the size that `blob` says.
+    pub fn blob(&self, blob: &Descriptor) -> Result<BlobReader, LayoutError> {
+        read::blob(self, blob)
+    }
+
+    /// A small blob whole, its digest checked; more than `limit` bytes are refused.
+    pub fn blob_bytes(&self, blob: &Descriptor, limit: u64) -> Result<Bytes, LayoutError> {
+        read::blob_bytes(self, blob, limit)
+    }
+
+    pub fn blob_exists(&self, digest: &Digest) -> Result<bool, LayoutError> {
+        Ok(Files::blob(self, digest)?.is_some())
+    }
+
+    /// Referrers of `subject`, in the order of index.json.
+    pub fn referrers(&self, subject: &Digest, artifact_type: Option<&str>) -> Result<Referrers, LayoutError> {
+        read::referrers(self, subject, artifact_type)
+    }
+
+    /// Writes a blob. False: it was there, whole.
+    pub fn write_blob(&self, blob: &Descriptor, content: &[u8]) -> Result<bool, LayoutError> {
+        write::blob(self, &blob.digest, content)
+    }
+
+    /// Writes a manifest whose blobs are there, and lists it in index.json as a referrer, in the place of the first of `replaces`;
+    /// the others of these leave the list. Their blobs stay. The subject need not be in this layout.
+    pub fn attach(
+        &self,
+        index: &Descriptor,
+        manifest: &[u8],
+        _subject: &Descriptor,
+        replaces: &[Digest],
+    ) -> Result<Attached, LayoutError> {
+        write::blob(self, &index.digest, manifest)?;
+        write::entry(self, index, replaces)?;
+        Ok(Attached::Layout)
+    }
+
+    fn blob_path(&self, digest: &Digest) -> PathBuf {
+        self.dir.join("blobs").join(digest.algorithm().name()).join(digest.hex())
+    }
+}
+
+impl Files for Layout {
+    fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    fn index_json(&self) -> Result<Vec<u8>, LayoutError> {
+        let path = self.dir.join("index.json");
+        read_bounded(&path, read::MAX_INDEX_JSON).map_err(|source| LayoutError::Io { action: "read", path, source })
+    }
+
+    fn blob(&self, digest: &Digest) -> Result<Option<Extent>, LayoutError> {
+        let path = self.blob_path(digest);
+        let opened = open_regular(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
+        match opened {
+            Ok((size, file)) => Ok(Some(Extent { file: Arc::new(file), offset: 0, size })),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(LayoutError::Io { action: "open", path, source }),
+        }
+    }
+}
+
+/// Checks the content of the file `oci-layout`.
+pub(super) fn check_marker(files: &impl Files, bytes: &[u8]) -> Result<(), LayoutError> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Marker {
+        image_layout_version: String,
+    }
+    let marker: Marker =
+        json::parse(bytes, 4096, &[]).map_err(|source| read::document_error(files, "oci-layout", source))?;
+    if marker.image_layout_version == "1" || marker.image_layout_version.starts_with("1.") {
+        return Ok(());
+    }
+    let version: String = marker.image_layout_version.chars().take(40).collect();
+    let reason = format!("its layout version is {version:?}, and 1.0.0 is known");
+    Err(LayoutError::NotALayout { path: files.path().to_owned(), reason })
+}
+
+/// A whole file, to one byte past `limit`: its parser refuses what is longer.
+fn read_bounded(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.take(limit as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,278 @@
+//! Reading an image layout's documents, whatever its files lie in.
+
+use std::io::Read;
+use std::path::Path;
+
+use bytes::Bytes;
+use serde::Deserialize;
+
+use super::blob::{BlobReader, Extent};
+use super::error::LayoutError;
+use crate::digest::Digest;
+use crate::image::manifest::{self, MAX_DOCUMENT, Manifest, OCI_INDEX, OCI_MANIFEST};
+use crate::image::select::Child;
+use crate::image::{Descriptor, JsonError, Select, json};
+use crate::store::blob::{Document, Referrers, Target};
+
+/// The largest index.json that is read, in bytes: 4 MiB, as for any image index, would hold some 10,000 entries.
+pub(super) const MAX_INDEX_JSON: usize = 16 << 20;
+/// The name that image-spec gives an entry (annotations.md): a tag, or a full name.
+const REF_NAME: &str = "org.opencontainers.image.ref.name";
+/// The full name that containerd, BuildKit and Docker write.
+const IMAGE_NAME: &str = "io.containerd.image.name";
+
+/// The files of a layout, in a directory or a tar.
+pub(in crate::store) trait Files {
+    /// For messages.
+    fn path(&self) -> &Path;
+    fn index_json(&self) -> Result<Vec<u8>, LayoutError>;
+    fn blob(&self, digest: &Digest) -> Result<Option<Extent>, LayoutError>;
+}
+
+/// The entries of index.json.
+pub(super) fn entries(files: &impl Files, index_json: &[u8]) -> Result<Vec<Descriptor>, LayoutError> {
+    #[derive(Deserialize)]
+    struct IndexJson {
+        manifests: Option<Vec<Descriptor>>,
+    }
+    let index: IndexJson = json::parse(index_json, MAX_INDEX_JSON, &["manifests"])
+        .map_err(|source| document_error(files, "index.json", source))?;
+    Ok(index.manifests.unwrap_or_default())
+}
+
+pub(super) fn document_error(files: &impl Files, name: impl Into<String>, source: JsonError) -> LayoutError {
+    LayoutError::Document { path: files.path().to_owned(), name: name.into(), source }
+}
+
+/// The one entry that `select` names.
+pub(in crate::store) fn find(files: &impl Files, select: &Select) -> Result<Descriptor, LayoutError> {
+    let index_json = files.index_json()?;
+    let entries = entries(files, &index_json)?;
+    let candidates: Vec<&Descriptor> = match select {
+        Select::Digest(digest) => return by_digest(files, &entries, digest),
+        Select::Tag(tag) => entries.iter().filter(|entry| is_named(entry, tag)).collect(),
+        Select::Any => entries.iter().filter(|entry| matches!(Child::of(entry), Child::Image | Child::Index)).collect(),
+    };
+    let mut distinct: Vec<&Descriptor> = Vec::new();
+    for entry in candidates {
+        if distinct.iter().all(|d| d.digest != entry.digest) {
+            distinct.push(entry);
+        }
+    }
+    if distinct.len() > 1 && *select == Select::Any {
+        // Referrers of older tools do not say in index.json that they are none.
+        distinct.retain(|entry| !is_artifact(files, entry));
+    }
+    let path = || files.path().to_owned();
+    match (&distinct[..], select) {
+        ([one], _) => Ok((*one).clone()),
+        ([], Select::Tag(tag)) => {
+            Err(LayoutError::NoSuchImage { path: path(), wanted: format!("{tag:?}"), there: labels(&entries) })
+        }
+        ([], _) => {
+            let there = labels(&entries);
+            Err(LayoutError::NoSuchImage { path: path(), wanted: "at all".to_owned(), there })
+        }
+        // One image whose platforms were listed in index.json itself, which is an image index after all.
+        (several, Select::Any) if several.iter().all(|entry| entry.platform.is_some() && name_of(entry).is_none()) => {
+            Ok(Descriptor::of(OCI_INDEX, &index_json))
+        }
+        (several, _) => {
+            let there = several.iter().map(|entry| label(entry)).collect();
+            Err(LayoutError::SeveralImages { path: path(), there })
+        }
+    }
+}
+
+/// An entry of index.json, or any manifest that the layout holds.
+fn by_digest(files: &impl Files, entries: &[Descriptor], digest: &Digest) -> Result<Descriptor, LayoutError> {
+    if let Some(entry) = entries.iter().find(|entry| entry.digest == *digest) {
+        return Ok(entry.clone());
+    }
+    let document = document(files, digest, None)?;
+    Ok(Descriptor::new(document.media_type, document.digest, document.bytes.len() as u64))
+}
+
+/// The manifest or index that `target` names, its digest checked.
+pub(in crate::store) fn manifest(files: &impl Files, target: &Target) -> Result<Document, LayoutError> {
+    match target {
+        Target::Tag(tag) => {
+            let entry = find(files, &Select::Tag(tag.clone()))?;
+            document(files, &entry.digest, Some(&entry))
+        }
+        Target::Digest(digest) => {
+            let index_json = files.index_json()?;
+            if Digest::of(digest.algorithm(), &index_json) == *digest {
+                // What `find` answers when index.json is the image's index.
+                return Ok(Document { media_type: OCI_INDEX.to_owned(), digest: *digest, bytes: index_json.into() });
+            }
+            let entries = entries(files, &index_json)?;
+            document(files, digest, entries.iter().find(|entry| entry.digest == *digest))
+        }
+    }
+}
+
+fn document(files: &impl Files, digest: &Digest, entry: Option<&Descriptor>) -> Result<Document, LayoutError> {
+    let extent = extent(files, digest)?;
+    if let Some(entry) = entry {
+        check_size(files, entry, extent.size)?;
+    }
+    let bytes = whole(files, digest, extent, MAX_DOCUMENT as u64)?;
+    let media_type = entry.map_or_else(|| media_type_of(&bytes), |entry| entry.media_type.clone());
+    Ok(Document { media_type, digest: *digest, bytes })
+}
+
+/// What a manifest says it is, or what it looks like. Whether it is sound is for its parser to say.
+fn media_type_of(bytes: &[u8]) -> String {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Peek {
+        media_type: Option<String>,
+        manifests: Option<serde::de::IgnoredAny>,
+    }
+    match serde_json::from_slice::<Peek>(bytes) {
+        Ok(Peek { media_type: Some(media_type), .. }) => media_type,
+        Ok(Peek { manifests: Some(_), .. }) => OCI_INDEX.to_owned(),
+        _ => OCI_MANIFEST.to_owned(),
+    }
+}
+
+/// A reader of a blob of which index or manifest said the size.
+pub(in crate::store) fn blob(files: &impl Files, blob: &Descriptor) -> Result<BlobReader, LayoutError> {
+    let extent = extent(files, &blob.digest)?;
+    check_size(files, blob, extent.size)?;
+    Ok(BlobReader::new(extent))
+}
+
+pub(in crate::store) fn blob_bytes(files: &impl Files, blob: &Descriptor, limit: u64) -> Result<Bytes, LayoutError> {
+    let extent = extent(files, &blob.digest)?;
+    check_size(files, blob, extent.size)?;
+    whole(files, &blob.digest, extent, limit)
+}
+
+/// The manifests of which `subject` is the subject: entries of index.json, as oras lists them, and those in the index tagged
+/// `sha256-…`, as regctl keeps them.
+pub(in crate::store) fn referrers(
+    files: &impl Files,
+    subject: &Digest,
+    artifact_type: Option<&str>,
+) -> Result<Referrers, LayoutError> {
+    let entries = entries(files, &files.index_json()?)?;
+    let fallback = format!("{}-{}", subject.algorithm().name(), subject.hex());
+    let mut candidates = entries.clone();
+    for entry in entries.iter().filter(|entry| is_named(entry, &fallback)) {
+        if let Ok(document) = document(files, &entry.digest, Some(entry))
+            && let Ok(Manifest::Index(index)) = manifest::parse(Some(&document.media_type), &document.bytes)
+        {
+            candidates.extend(index.manifests);
+        }
+    }
+    let mut descriptors: Vec<Descriptor> = Vec::new();
+    for candidate in candidates {
+        let stated = candidate.artifact_type.as_deref().filter(|stated| !stated.is_empty());
+        let other = stated.is_some_and(|stated| artifact_type.is_some_and(|wanted| wanted != stated));
+        if other || descriptors.iter().any(|d| d.digest == candidate.digest) {
+            continue;
+        }
+        if let Some(referrer) = as_referrer(files, &candidate, subject)
+            && artifact_type.is_none_or(|wanted| referrer.artifact_type.as_deref() == Some(wanted))
+        {
+            descriptors.push(referrer);
+        }
+    }
+    Ok(Referrers { descriptors, api: true })
+}
+
+/// The fields of a manifest that make it a referrer (distribution-spec, "Listing Referrers").
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Referring {
+    subject: Option<Descriptor>,
+    artifact_type: Option<String>,
+    config: Option<Descriptor>,
+    #[serde(default, deserialize_with = "crate::image::descriptor::null_is_default")]
+    annotations: std::collections::BTreeMap<String, String>,
+}
+
+/// `candidate` with artifact type and annotations, if its manifest is there, sound, and refers to `subject`.
+fn as_referrer(files: &impl Files, candidate: &Descriptor, subject: &Digest) -> Option<Descriptor> {
+    let manifest = referring(files, candidate)?;
+    if manifest.subject?.digest != *subject {
+        return None;
+    }
+    let stated = manifest.artifact_type.filter(|stated| !stated.is_empty());
+    let mut referrer = Descriptor::new(candidate.media_type.clone(), candidate.digest, candidate.size);
+    referrer.artifact_type = stated.or_else(|| manifest.config.map(|config| config.media_type));
+    referrer.annotations = manifest.annotations;
+    Some(referrer)
+}
+
+fn referring(files: &impl Files, candidate: &Descriptor) -> Option<Referring> {
+    let document = document(files, &candidate.digest, Some(candidate)).ok()?;
+    json::parse(&document.bytes, MAX_DOCUMENT, &[]).ok()
+}
+
+/// Whether a manifest is certainly no image: it is an artifact, or refers to another manifest.
+fn is_artifact(files: &impl Files, entry: &Descriptor) -> bool {
+    let Ok(document) = document(files, &entry.digest, Some(entry)) else { return false };
+    match manifest::parse(Some(&document.media_type), &document.bytes) {
+        Ok(Manifest::Image(image)) => image.subject.is_some(),
+        Ok(Manifest::Index(index)) => index.subject.is_some(),
+        Err(e) => matches!(e, manifest::ManifestError::NotAnImage { .. }),
+    }
+}
+
+fn extent(files: &impl Files, digest: &Digest) -> Result<Extent, LayoutError> {
+    files.blob(digest)?.ok_or_else(|| LayoutError::Missing { path: files.path().to_owned(), digest: *digest })
+}
+
+fn check_size(files: &impl Files, blob: &Descriptor, actual: u64) -> Result<(), LayoutError> {
+    if blob.size == actual {
+        return Ok(());
+    }
+    Err(LayoutError::Size { path: files.path().to_owned(), digest: blob.digest, expected: blob.size, actual })
+}
+
+fn whole(files: &impl Files, digest: &Digest, extent: Extent, limit: u64) -> Result<Bytes, LayoutError> {
+    let path = || files.path().to_owned();
+    let size = extent.size;
+    if size > limit {
+        return Err(LayoutError::TooLarge { path: path(), digest: *digest, size, limit });
+    }
+    let mut bytes = Vec::new();
+    BlobReader::new(extent).read_to_end(&mut bytes).map_err(|source| LayoutError::Io {
+        action: "read a blob of",
+        path: path(),
+        source,
+    })?;
+    let actual = Digest::of(digest.algorithm(), &bytes);
+    if actual != *digest {
+        return Err(LayoutError::Damaged { path: path(), expected: *digest, actual });
+    }
+    Ok(bytes.into())
+}
+
+/// Whether `typed` names the entry: by its whole name, or by the tag that a full name ends with.
+fn is_named(entry: &Descriptor, typed: &str) -> bool {
+    let tag_of = |name: &str| name.rsplit_once(':').is_some_and(|(_, tag)| tag == typed);
+    [REF_NAME, IMAGE_NAME]
+        .iter()
+        .filter_map(|key| entry.annotations.get(*key))
+        .any(|name| name == typed || tag_of(name))
+}
+
+fn name_of(entry: &Descriptor) -> Option<&str> {
+    [REF_NAME, IMAGE_NAME].iter().find_map(|key| entry.annotations.get(*key)).map(String::as_str)
+}
+
+/// How a person would choose the entry.
+fn label(entry: &Descriptor) -> String {
+    match name_of(entry) {
+        Some(name) => format!("{:?}", name.chars().take(100).collect::<String>()),
+        None => format!("@{}", entry.digest),
+    }
+}
+
+fn labels(entries: &[Descriptor]) -> Vec<String> {
+    entries.iter().filter(|e| matches!(Child::of(e), Child::Image | Child::Index)).map(label).collect()
+}

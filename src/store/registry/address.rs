@@ -1,0 +1,199 @@
+//! Where we may go: which hosts are this machine, which nobody may send us to, and how a registry's name becomes a URL.
+
+use std::net::{IpAddr, SocketAddr};
+
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use url::{Host, Url};
+
+use super::error::RegistryError;
+
+/// Hosts that docker treats as "this machine": `localhost` and loopback addresses.
+pub(super) fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
+        Some(Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(Host::Ipv6(ip)) => ip.is_loopback() || ip.to_ipv4_mapped().is_some_and(|v4| v4.is_loopback()),
+        None => false,
+    }
+}
+
+/// Link-local addresses are where clouds keep the credentials of a machine (169.254.169.254, fd00:ec2::254).
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.segments() == [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254],
+    }
+}
+
+pub(super) fn same_origin(a: &Url, b: &Url) -> bool {
+    a.scheme() == b.scheme() && a.host() == b.host() && a.port_or_known_default() == b.port_or_known_default()
+}
+
+/// May something that was asked at `from` for `registry` send us on to `to`? Why not, if not.
+pub(super) fn refuse_detour(registry: &Url, from: &Url, to: &Url) -> Option<&'static str> {
+    let literal = match to.host() {
+        Some(Host::Ipv4(ip)) => Some(IpAddr::V4(ip)),
+        Some(Host::Ipv6(ip)) => Some(IpAddr::V6(ip)),
+        _ => None,
+    };
+    match to.scheme() {
+        "https" => {}
+        "http" if from.scheme() == "http" => {}
+        "http" => return Some("from HTTPS down to HTTP is refused"),
+        _ => return Some("neither HTTP nor HTTPS"),
+    }
+    if !to.username().is_empty() || to.password().is_some() {
+        return Some("a URL with a user in it is refused");
+    }
+    if same_origin(registry, to) {
+        return None;
+    }
+    if literal.is_some_and(is_link_local) {
+        return Some("a link-local address is refused");
+    }
+    if is_loopback(to) && !is_loopback(registry) {
+        return Some("from another machine back to this one is refused");
+    }
+    None
+}
+
+/// May credentials for `registry` go to its token service at `realm`? Why not, if not.
+pub(super) fn refuse_realm(registry: &Url, realm: &Url) -> Option<&'static str> {
+    if realm.scheme() == "http" {
+        let near = realm.host() == registry.host() || is_loopback(realm) && is_loopback(registry);
+        if registry.scheme() != "http" || !near {
+            return Some("a token service without TLS is refused");
+        }
+    }
+    refuse_detour(registry, registry, realm)
+}
+
+/// The registry's base URL for a scheme; its host must come out of the URL parser as it went in.
+pub(super) fn base_url(scheme: &str, registry: &str) -> Result<Url, RegistryError> {
+    let wrong = || RegistryError::Host(registry.chars().take(300).collect());
+    let host = match registry {
+        "docker.io" | "index.docker.io" => "registry-1.docker.io",
+        other => other,
+    };
+    let url = Url::parse(&format!("{scheme}://{host}/")).map_err(|_| wrong())?;
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
+        _ => (host, None),
+    };
+    let same_host = match url.host() {
+        Some(Host::Ipv6(ip)) => {
+            let inner = name.strip_prefix('[').and_then(|n| n.strip_suffix(']'));
+            inner.and_then(|n| n.parse().ok()) == Some(ip)
+        }
+        Some(_) => url.host_str() == Some(name.to_ascii_lowercase().as_str()),
+        None => false,
+    };
+    let same_port = match port {
+        Some(port) => port.parse().ok() == url.port_or_known_default(),
+        None => url.port().is_none(),
+    };
+    let bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
+    if same_host && same_port && bare && url.password().is_none() { Ok(url) } else { Err(wrong()) }
+}
+
+/// The system's resolver, but names that lead to link-local addresses lead nowhere.
+pub(super) struct Resolver;
+
+impl Resolve for Resolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            let (bad, good): (Vec<_>, Vec<_>) = found.into_iter().partition(|address| is_link_local(address.ip()));
+            if good.is_empty() && !bad.is_empty() {
+                return Err(format!("{} leads to a link-local address", name.as_str()).into());
+            }
+            Ok(Box::new(good.into_iter()) as Addrs)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(s: &str) -> Url {
+        Url::parse(s).unwrap()
+    }
+
+    #[test]
+    fn registries_become_urls() {
+        for (registry, want) in [
+            ("ghcr.io", "https://ghcr.io/"),
+            ("docker.io", "https://registry-1.docker.io/"),
+            ("Registry.Example:8443", "https://registry.example:8443/"),
+            ("[::1]:5000", "https://[::1]:5000/"),
+            ("[2001:DB8:0::1]", "https://[2001:db8::1]/"),
+            ("10.0.0.1:443", "https://10.0.0.1/"),
+        ] {
+            assert_eq!(base_url("https", registry).unwrap().as_str(), want, "{registry}");
+        }
+    }
+
+    #[test]
+    fn what_the_url_parser_would_bend_is_no_registry() {
+        for bad in [
+            "",
+            "u@h",
+            "u:p@h",
+            "h/x",
+            "h?x",
+            "h#x",
+            "h:99999",
+            "h:",
+            "2130706433",
+            "0177.0.0.1",
+            "127.1",
+            "ⓔxample.com",
+            "h\\x",
+            "a b",
+            "[::1",
+            "%6c.example",
+        ] {
+            assert!(base_url("https", bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn detours() {
+        let registry = url("https://r.example/");
+        for (to, allowed) in [
+            ("https://cdn.example/x?sig", true),
+            ("https://r.example/y", true),
+            ("http://r.example/y", false),
+            ("https://169.254.169.254/latest", false),
+            ("https://[fe80::1]/", false),
+            ("https://[::ffff:169.254.169.254]/", false),
+            ("https://[fd00:ec2::254]/", false),
+            ("https://127.0.0.1/", false),
+            ("https://localhost/", false),
+            ("https://u:p@cdn.example/", false),
+            ("ftp://cdn.example/", false),
+            ("https://10.1.2.3/", true),
+        ] {
+            assert_eq!(refuse_detour(&registry, &registry, &url(to)).is_none(), allowed, "{to}");
+        }
+        let local = url("http://localhost:5000/");
+        assert!(refuse_detour(&local, &local, &url("http://127.0.0.1:9000/x")).is_none());
+    }
+
+    #[test]
+    fn realms() {
+        for (registry, realm, allowed) in [
+            ("https://registry-1.docker.io/", "https://auth.docker.io/token", true),
+            ("https://r.example/", "http://r.example/token", false),
+            ("https://r.example/", "http://evil.example/token", false),
+            ("https://r.example/", "https://169.254.169.254/token", false),
+            ("http://localhost:5000/", "http://127.0.0.1:5001/token", true),
+            ("http://localhost:5000/", "http://evil.example/token", false),
+            ("http://r.example:5000/", "http://r.example:5001/token", true),
+            ("http://r.example:5000/", "http://evil.example/token", false),
+        ] {
+            assert_eq!(refuse_realm(&url(registry), &url(realm)).is_none(), allowed, "{registry} {realm}");
+        }
+    }
+}

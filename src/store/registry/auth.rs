@@ -1,0 +1,358 @@
+//! Authorization: what a request to a registry must carry. One token for each repository and kind of access, shared by
+//! all that wait for it, renewed before it runs out, and once more when the registry says 401.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use reqwest::Method;
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue};
+use tokio::time::Instant;
+use url::{Url, form_urlencoded};
+
+use super::address::{base_url, refuse_realm};
+use super::challenge::{Challenge, challenge};
+use super::config::CredentialSource;
+use super::credentials::{self, Credential};
+use super::error::{Asked, RegistryError, shown};
+use super::http::{Http, Request, Response};
+use super::retry::Retry;
+
+/// A token service's answer; tokens that list many rights are long.
+const ANSWER: u64 = 1 << 20;
+/// What a token without `expires_in` lasts, and the least that any does (docker's token specification).
+const SHORTEST: Duration = Duration::from_secs(60);
+/// We do not believe in more. One registry writes nanoseconds where seconds should be.
+const LONGEST: Duration = Duration::from_secs(3600);
+/// Credentials of this age are looked up again before a 401 is final: helpers give out ones that expire.
+const STALE: Duration = Duration::from_secs(60);
+
+/// What is to be done with a repository.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Access {
+    Pull,
+    Push,
+    Delete,
+}
+
+impl Access {
+    fn actions(self) -> &'static str {
+        match self {
+            Access::Pull => "pull",
+            Access::Push => "pull,push",
+            Access::Delete => "pull,push,delete",
+        }
+    }
+}
+
+/// A repository and what is to be done with it: a token is good for one of these.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Scope {
+    pub repository: Arc<str>,
+    pub access: Access,
+}
+
+/// What a request was sent with: when it is answered with 401, this tells whether something newer is at hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Generation(u64);
+
+/// All that is known of how one registry wants to be asked.
+pub(super) struct Authorizer {
+    registry: Arc<str>,
+    source: CredentialSource,
+    /// The last challenge: the first guess for scopes that have not been asked for yet.
+    last: Mutex<Option<Challenge>>,
+    slots: Mutex<HashMap<Scope, Arc<tokio::sync::Mutex<Slot>>>>,
+    /// By repository.
+    credentials: tokio::sync::Mutex<HashMap<Arc<str>, LookedUp>>,
+}
+
+/// What was found, and when.
+struct LookedUp {
+    at: Instant,
+    credential: Option<Credential>,
+}
+
+/// One scope's state. Its lock is held while a token is fetched, so that the others wait for that one.
+#[derive(Default)]
+struct Slot {
+    challenge: Option<Challenge>,
+    header: Option<Header>,
+    generation: u64,
+}
+
+struct Header {
+    value: HeaderValue,
+    renew_at: Option<Instant>,
+}
+
+impl Authorizer {
+    pub fn new(registry: Arc<str>, source: CredentialSource) -> Authorizer {
+        Authorizer {
+            registry,
+            source,
+            last: Mutex::default(),
+            slots: Mutex::default(),
+            credentials: tokio::sync::Mutex::default(),
+        }
+    }
+
+    fn slot(&self, scope: &Scope) -> Arc<tokio::sync::Mutex<Slot>> {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(slots.entry(scope.clone()).or_default())
+    }
+
+    fn last(&self) -> std::sync::MutexGuard<'_, Option<Challenge>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The `Authorization` for a request, as far as the registry has asked for any.
+    pub async fn header(
+        &self,
+        http: &Arc<Http>,
+        base: &Url,
+        scope: &Scope,
+    ) -> Result<(Option<HeaderValue>, Generation), RegistryError> {
+        let slot = self.slot(scope);
+        let mut slot = slot.lock().await;
+        let due = |header: &Header| header.renew_at.is_some_and(|at| at <= Instant::now());
+        if slot.header.as_ref().is_none_or(due) {
+            let challenge = slot.challenge.clone().or_else(|| self.last().clone());
+            if let Some(challenge) = challenge {
+                self.fill(&mut slot, http, base, scope, challenge).await?;
+            }
+        }
+        Ok((slot.header.as_ref().map(|header| header.value.clone()), Generation(slot.generation)))
+    }
+
+    /// After a 401: gets what it asks for. False: there is nothing new to show.
+    pub async fn renew(
+        &self,
+        http: &Arc<Http>,
+        base: &Url,
+        scope: &Scope,
+        used: Generation,
+        answer: &HeaderMap,
+    ) -> Result<bool, RegistryError> {
+        let Some(challenge) = challenge(answer) else { return Ok(false) };
+        let slot = self.slot(scope);
+        let mut slot = slot.lock().await;
+        if Generation(slot.generation) != used {
+            return Ok(slot.header.is_some());
+        }
+        *self.last() = Some(challenge.clone());
+        let before = slot.header.take();
+        self.forget_stale(&scope.repository).await;
+        self.fill(&mut slot, http, base, scope, challenge).await?;
+        // A password that was refused will be refused again; a token may have run out.
+        Ok(match (&before, &slot.header) {
+            (_, None) => false,
+            (Some(before), Some(now)) => before.value != now.value,
+            (None, Some(_)) => true,
+        })
+    }
+
+    async fn fill(
+        &self,
+        slot: &mut Slot,
+        http: &Arc<Http>,
+        base: &Url,
+        scope: &Scope,
+        challenge: Challenge,
+    ) -> Result<(), RegistryError> {
+        let credential = self.credential(http, &scope.repository).await?;
+        let plain = |value: String| {
+            let wrong = |_| self.misfit("the credentials hold characters that no header may have");
+            let mut value = HeaderValue::try_from(value).map_err(wrong)?;
+            value.set_sensitive(true);
+            Ok::<_, RegistryError>(Some(Header { value, renew_at: None }))
+        };
+        slot.header = match (&challenge, credential) {
+            (_, Some(Credential::Registry(token))) => plain(format!("Bearer {token}"))?,
+            (Challenge::Basic, Some(Credential::Password { user, password })) => plain(basic(&user, &password))?,
+            (Challenge::Basic, _) => None,
+            (Challenge::Bearer { realm, service, scope: asked }, credential) => {
+                let scope = union(&scope.repository, scope.access, asked.as_deref());
+                let fetched = self.token(http, base, realm, service.as_deref(), &scope, credential).await;
+                let wrap =
+                    |source| RegistryError::Token { registry: Arc::clone(&self.registry), source: Box::new(source) };
+                Some(fetched.map_err(wrap)?)
+            }
+        };
+        slot.challenge = Some(challenge);
+        slot.generation += 1;
+        Ok(())
+    }
+
+    fn misfit(&self, what: &str) -> RegistryError {
+        let url = base_url("https", &self.registry);
+        match url {
+            Ok(url) => {
+                RegistryError::Protocol { asked: Asked::new(&self.registry, &Method::GET, &url), what: what.to_owned() }
+            }
+            Err(error) => error,
+        }
+    }
+
+    async fn credential(&self, http: &Arc<Http>, repository: &Arc<str>) -> Result<Option<Credential>, RegistryError> {
+        let mut known = self.credentials.lock().await;
+        if let Some(looked_up) = known.get(repository) {
+            return Ok(looked_up.credential.clone());
+        }
+        let found = credentials::find(&self.source, &self.registry, repository, http.limits.helper).await;
+        let wrap = |source| RegistryError::Credentials { registry: Arc::clone(&self.registry), source };
+        let found = found.map_err(wrap)?;
+        known.insert(Arc::clone(repository), LookedUp { at: Instant::now(), credential: found.clone() });
+        Ok(found)
+    }
+
+    async fn forget_stale(&self, repository: &Arc<str>) {
+        let mut known = self.credentials.lock().await;
+        if known.get(repository).is_some_and(|looked_up| looked_up.at.elapsed() > STALE) {
+            known.remove(repository);
+        }
+    }
+
+    /// Asks the token service: by GET with a password or nothing (docker's token specification), by POST with a refresh
+    /// token (its OAuth2 form).
+    async fn token(
+        &self,
+        http: &Arc<Http>,
+        base: &Url,
+        realm: &str,
+        service: Option<&str>,
+        scope: &str,
+        credential: Option<Credential>,
+    ) -> Result<Header, RegistryError> {
+        let asked = |method: &Method, url: &Url| Asked::new(&self.registry, method, url);
+        let mut url = Url::parse(realm).map_err(|_| RegistryError::Detour {
+            asked: asked(&Method::GET, base),
+            to: super::error::one_line(realm, 100),
+            reason: "its token service is no URL",
+        })?;
+        if let Some(reason) = refuse_realm(base, &url) {
+            return Err(RegistryError::Detour { asked: asked(&Method::GET, base), to: shown(&url), reason });
+        }
+        url.set_fragment(None);
+
+        let mut request = match credential {
+            Some(Credential::Identity(token)) => {
+                let mut form = form_urlencoded::Serializer::new(String::new());
+                form.append_pair("grant_type", "refresh_token").append_pair("client_id", "ociseek");
+                form.append_pair("service", service.unwrap_or_default()).append_pair("scope", scope);
+                form.append_pair("refresh_token", &token);
+                let form_type = HeaderValue::from_static("application/x-www-form-urlencoded");
+                Request::new(Method::POST, url).body(form_type, Bytes::from(form.finish()))
+            }
+            credential => {
+                let mut query = url.query_pairs_mut();
+                if let Some(service) = service {
+                    query.append_pair("service", service);
+                }
+                query.append_pair("scope", scope);
+                if let Some(Credential::Password { user, .. }) = &credential {
+                    query.append_pair("account", user);
+                }
+                drop(query);
+                let mut request = Request::new(Method::GET, url);
+                if let Some(Credential::Password { user, password }) = &credential {
+                    let value = HeaderValue::try_from(basic(user, password));
+                    let mut value = value.map_err(|_| self.misfit("the credentials fit in no header"))?;
+                    value.set_sensitive(true);
+                    request = request.header(AUTHORIZATION, value);
+                }
+                request
+            }
+        };
+        request = request.header(ACCEPT, HeaderValue::from_static("application/json"));
+
+        let mut retry = Retry::new(http);
+        loop {
+            match self.ask(http, &request, asked(&request.method, &request.url)).await {
+                Ok(header) => {
+                    http.budget.succeeded();
+                    return Ok(header);
+                }
+                Err(error) => retry.again(error).await?,
+            }
+        }
+    }
+
+    async fn ask(&self, http: &Arc<Http>, request: &Request, asked: Asked) -> Result<Header, RegistryError> {
+        // Redirects are not followed: the credentials are for this address only.
+        let response: Response = http.exchange(request, None, asked.clone()).await?.expect(&[200]).await?;
+        let body = response.bytes(ANSWER).await?;
+        #[derive(serde::Deserialize)]
+        struct Answer {
+            token: Option<String>,
+            access_token: Option<String>,
+            expires_in: Option<serde_json::Value>,
+        }
+        // The source of a JSON error may repeat what it read: not for an answer that holds a token.
+        let wrong = |what: &str| RegistryError::Protocol { asked: asked.clone(), what: what.to_owned() };
+        let answer: Answer =
+            serde_json::from_slice(&body).map_err(|_| wrong("the token service's answer is no JSON with a token"))?;
+        let token = [answer.token, answer.access_token].into_iter().flatten().find(|token| !token.is_empty());
+        let token = token.ok_or_else(|| wrong("the token service's answer holds no token"))?;
+        let mut value = HeaderValue::try_from(format!("Bearer {token}"))
+            .map_err(|_| wrong("the token service's token fits in no header"))?;
+        value.set_sensitive(true);
+        let lasts = answer.expires_in.as_ref().and_then(serde_json::Value::as_f64).unwrap_or_default();
+        Ok(Header { value, renew_at: Some(Instant::now() + lifetime(lasts).mul_f64(0.8)) })
+    }
+}
+
+fn basic(user: &str, password: &str) -> String {
+    format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}")))
+}
+
+/// What to take a token's `expires_in` (seconds) for.
+fn lifetime(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds.clamp(SHORTEST.as_secs_f64(), LONGEST.as_secs_f64()))
+}
+
+/// What to ask a token for: what we need, and what the challenge asks for beyond that for the same repository. A challenge
+/// that names something else is taken at its word.
+fn union(repository: &str, access: Access, asked: Option<&str>) -> String {
+    let prefix = format!("repository:{repository}:");
+    let own = access.actions();
+    match asked {
+        None => format!("{prefix}{own}"),
+        Some(asked) => match asked.strip_prefix(&prefix).filter(|actions| !actions.contains(' ')) {
+            Some(actions) => {
+                let more = actions.split(',').filter(|a| !a.is_empty() && !own.split(',').any(|o| o == *a));
+                more.fold(format!("{prefix}{own}"), |scope, action| scope + "," + action)
+            }
+            None => asked.to_owned(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scopes_are_what_we_need_and_what_is_asked_for() {
+        for (access, asked, want) in [
+            (Access::Pull, None, "repository:a/b:pull"),
+            (Access::Push, Some("repository:a/b:pull"), "repository:a/b:pull,push"),
+            (Access::Pull, Some("repository:a/b:pull,push"), "repository:a/b:pull,push"),
+            (Access::Pull, Some("repository:a/b:*"), "repository:a/b:pull,*"),
+            (Access::Pull, Some("registry:catalog:*"), "registry:catalog:*"),
+            (Access::Pull, Some("repository:x:pull repository:a/b:pull"), "repository:x:pull repository:a/b:pull"),
+        ] {
+            assert_eq!(union("a/b", access, asked), want);
+        }
+    }
+
+    #[test]
+    fn lifetimes_that_cannot_be() {
+        for (seconds, want) in [(0.0, 60), (-5.0, 60), (60.0, 60), (300.0, 300), (300e9, 3600)] {
+            assert_eq!(lifetime(seconds), Duration::from_secs(want));
+        }
+    }
+}

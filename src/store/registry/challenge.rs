@@ -1,0 +1,147 @@
+//! `WWW-Authenticate` (RFC 9110 section 11.6.1): what a registry wants to see before it answers.
+
+use reqwest::header::{HeaderMap, WWW_AUTHENTICATE};
+
+/// The schemes that registries use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Challenge {
+    Basic,
+    /// A token of the service at `realm` (distribution spec's "token authentication").
+    Bearer {
+        realm: String,
+        service: Option<String>,
+        scope: Option<String>,
+    },
+}
+
+/// The best challenge of an answer: Bearer before Basic, whatever their order; `None` if there is none that we know.
+pub(super) fn challenge(headers: &HeaderMap) -> Option<Challenge> {
+    let all: Vec<Challenge> = headers
+        .get_all(WWW_AUTHENTICATE)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| parse(value).into_iter().filter_map(known))
+        .collect();
+    let bearer = all.iter().find(|challenge| matches!(challenge, Challenge::Bearer { .. }));
+    bearer.or(all.first()).cloned()
+}
+
+struct Raw {
+    scheme: String,
+    parameters: Vec<(String, String)>,
+}
+
+fn known(raw: Raw) -> Option<Challenge> {
+    let parameter = |name| raw.parameters.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone());
+    match raw.scheme.as_str() {
+        "basic" => Some(Challenge::Basic),
+        "bearer" => Some(Challenge::Bearer {
+            realm: parameter("realm")?,
+            service: parameter("service"),
+            scope: parameter("scope").filter(|scope| !scope.is_empty()),
+        }),
+        _ => None,
+    }
+}
+
+/// One header's challenges. Scheme and parameter names come out in lower case. What cannot be read ends the list.
+fn parse(value: &str) -> Vec<Raw> {
+    let mut found: Vec<Raw> = Vec::new();
+    let mut rest = value;
+    loop {
+        rest = rest.trim_start_matches([' ', '\t', ',']);
+        let (name, after) = token(rest);
+        if name.is_empty() {
+            return found;
+        }
+        let blank = after.trim_start_matches([' ', '\t']);
+        match (blank.strip_prefix('='), found.last_mut()) {
+            // `name=value`: a parameter of the scheme before it. A `=` more would make it a token68, which has no meaning here.
+            (Some(after), Some(challenge)) => {
+                let Some((text, after)) = text(after.trim_start_matches([' ', '\t'])) else { return found };
+                challenge.parameters.push((name.to_ascii_lowercase(), text));
+                rest = after;
+            }
+            (Some(_), None) => return found,
+            (None, _) => {
+                found.push(Raw { scheme: name.to_ascii_lowercase(), parameters: Vec::new() });
+                rest = after;
+            }
+        }
+    }
+}
+
+fn token(text: &str) -> (&str, &str) {
+    let end = text.find(|c: char| !c.is_ascii_alphanumeric() && !"!#$%&'*+-.^_`|~".contains(c)).unwrap_or(text.len());
+    text.split_at(end)
+}
+
+/// A quoted string or a token; the latter leniently up to the next comma or blank.
+fn text(from: &str) -> Option<(String, &str)> {
+    let Some(quoted) = from.strip_prefix('"') else {
+        let end = from.find([',', ' ', '\t']).unwrap_or(from.len());
+        return Some((from[..end].to_owned(), &from[end..]));
+    };
+    let mut text = String::new();
+    let mut characters = quoted.char_indices();
+    while let Some((at, c)) = characters.next() {
+        match c {
+            '"' => return Some((text, &quoted[at + 1..])),
+            '\\' => text.push(characters.next()?.1),
+            c => text.push(c),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(values: &[&str]) -> Option<Challenge> {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(WWW_AUTHENTICATE, value.parse().unwrap());
+        }
+        challenge(&headers)
+    }
+
+    fn bearer(realm: &str, service: Option<&str>, scope: Option<&str>) -> Option<Challenge> {
+        let owned = |s: Option<&str>| s.map(str::to_owned);
+        Some(Challenge::Bearer { realm: realm.to_owned(), service: owned(service), scope: owned(scope) })
+    }
+
+    #[test]
+    fn challenges_as_registries_write_them() {
+        let full = bearer("https://a.example/token", Some("s e"), Some("repository:a/b:pull,push"));
+        let written = r#"Bearer realm="https://a.example/token",service="s e",scope="repository:a/b:pull,push""#;
+        assert_eq!(of(&[written]), full);
+        assert_eq!(of(&["Basic realm=\"r\"", written]), full);
+        assert_eq!(of(&[&format!("Basic realm=\"r\", {written}")]), full);
+        assert_eq!(of(&[&format!("{written}, Basic realm=\"r\"")]), full);
+        assert_eq!(
+            of(&[r#"bEARER  Realm = https://x/t , error="insufficient_scope""#]),
+            bearer("https://x/t", None, None)
+        );
+        assert_eq!(of(&[r#"Bearer realm="a\"b\\c""#]), bearer("a\"b\\c", None, None));
+        assert_eq!(of(&["Basic"]), Some(Challenge::Basic));
+        assert_eq!(of(&["Negotiate abc==, Basic realm=x"]), Some(Challenge::Basic));
+    }
+
+    #[test]
+    fn what_is_no_challenge() {
+        for bad in [
+            "",
+            "Bearer",
+            "Bearer realm=\"open",
+            "realm=x",
+            "Digest realm=\"x\"",
+            "=",
+            ",,,",
+            "Bearer service=\"x\"",
+            "\"",
+        ] {
+            assert_eq!(of(&[bad]), None, "{bad}");
+        }
+    }
+}

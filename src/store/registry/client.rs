@@ -1,0 +1,152 @@
+//! The client and its repositories: what callers hold.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use reqwest::Method;
+use reqwest::header::HeaderValue;
+use url::Url;
+
+use super::auth::{Access, Scope};
+use super::config::ClientConfig;
+use super::error::{Asked, RegistryError};
+use super::http::{Http, Request};
+use super::session::Registry;
+
+/// Speaks to registries; cheap to clone. What it learns about one (its tokens, above all) serves all of its repositories.
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: ClientConfig,
+    http: Arc<Http>,
+    registries: Mutex<HashMap<String, Arc<Registry>>>,
+    tags: TagLocks,
+}
+
+/// In one process, one at a time may amend a fallback tag; the key is registry, repository and tag.
+pub(super) type TagLocks = Arc<Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>>;
+
+impl Client {
+    /// A client; nothing is sent yet, and no credentials are looked up.
+    ///
+    /// # Errors
+    /// When a certificate or key file cannot be read, or a certificate comes without its key.
+    pub fn new(config: ClientConfig) -> Result<Client, RegistryError> {
+        let http = Arc::new(Http::new(&config)?);
+        let shared = Shared { config, http, registries: Mutex::default(), tags: TagLocks::default() };
+        Ok(Client { shared: Arc::new(shared) })
+    }
+
+    /// The repository `name` of `registry`: `HOST` or `HOST:PORT`, IPv6 addresses in brackets; `docker.io` is known by that
+    /// name.
+    ///
+    /// # Errors
+    /// When `registry` is no host, or `name` is not of the distribution spec's grammar ("Pulling manifests").
+    pub fn repository(&self, registry: &str, name: &str) -> Result<Repository, RegistryError> {
+        if !is_repository(name) {
+            return Err(RegistryError::Name(name.chars().take(300).collect()));
+        }
+        let mut registries = self.shared.registries.lock().unwrap_or_else(PoisonError::into_inner);
+        let registry = match registries.get(registry) {
+            Some(known) => Arc::clone(known),
+            None => {
+                let new = Arc::new(Registry::new(Arc::clone(&self.shared.http), &self.shared.config, registry)?);
+                registries.insert(registry.to_owned(), Arc::clone(&new));
+                new
+            }
+        };
+        Ok(Repository { registry, name: name.into(), tags: Arc::clone(&self.shared.tags) })
+    }
+}
+
+/// One repository of a registry; cheap to clone.
+#[derive(Clone)]
+pub struct Repository {
+    pub(super) registry: Arc<Registry>,
+    pub(super) name: Arc<str>,
+    pub(super) tags: TagLocks,
+}
+
+impl Repository {
+    /// The registry, as it was named.
+    pub fn registry(&self) -> &str {
+        &self.registry.name
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn scope(&self, access: Access) -> Scope {
+        Scope { repository: Arc::clone(&self.name), access }
+    }
+
+    /// A request for `/v2/<name>/<path>`. The path must be made of digests, tags and our own words only.
+    pub(super) async fn request(&self, method: Method, path: &str) -> Result<Request, RegistryError> {
+        let mut url: Url = self.registry.base().await?.clone();
+        url.set_path(&format!("/v2/{}/{path}", self.name));
+        Ok(Request::new(method, url))
+    }
+
+    pub(super) fn asked(&self, request: &Request) -> Asked {
+        self.registry.asked(&request.method, &request.url)
+    }
+
+    /// A value of the caller's as a header's value.
+    pub(super) fn header_value(&self, request: &Request, value: &str) -> Result<HeaderValue, RegistryError> {
+        HeaderValue::try_from(value).map_err(|_| RegistryError::Protocol {
+            asked: self.asked(request),
+            what: format!("{value:?} fits in no header"),
+        })
+    }
+}
+
+/// `[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(\/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*`, at most 255 characters.
+fn is_repository(name: &str) -> bool {
+    let component = |component: &str| {
+        let alphanumeric = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+        let separators = component.split(|c: char| alphanumeric(c as u8) && c.is_ascii());
+        let inner_only =
+            component.bytes().next().is_some_and(alphanumeric) && component.bytes().last().is_some_and(alphanumeric);
+        inner_only
+            && separators
+                .filter(|s| !s.is_empty())
+                .all(|s| matches!(s, "." | "_" | "__") || s.bytes().all(|c| c == b'-'))
+    };
+    name.len() <= 255 && name.split('/').all(component)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repository_names() {
+        for good in ["a", "library/debian", "a/b/c", "a.b", "a_b", "a__b", "a---b", "0/1"] {
+            assert!(is_repository(good), "{good}");
+        }
+        let long = "a".repeat(256);
+        for bad in [
+            "", "/", "a/", "/a", "a//b", "A", "a..b", "a___b", "a._b", "-a", "a-", "../x", "a b", "a%2e", "a?b", "é",
+            &long,
+        ] {
+            assert!(!is_repository(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn clients_are_made_of_sound_settings() {
+        let client = Client::new(ClientConfig::default()).unwrap();
+        assert!(client.repository("ghcr.io", "a/b").is_ok());
+        assert!(matches!(client.repository("ghcr.io", "../b"), Err(RegistryError::Name(_))));
+        assert!(matches!(client.repository("gh cr", "a"), Err(RegistryError::Host(_))));
+        let alone = ClientConfig { client_cert: Some("c.pem".into()), ..ClientConfig::default() };
+        assert!(matches!(Client::new(alone), Err(RegistryError::ClientCertificate)));
+        let missing = ClientConfig { ca_files: vec!["/none/ca.pem".into()], ..ClientConfig::default() };
+        let error = Client::new(missing).err().unwrap();
+        assert!(error.to_string().starts_with("/none/ca.pem"), "{error}");
+    }
+}

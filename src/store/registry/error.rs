@@ -1,0 +1,315 @@
+//! Why a registry did not do what was asked. No message holds a secret: URLs are shown without their query, and what a
+//! registry writes is cut and escaped.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::{Method, StatusCode};
+use url::Url;
+
+use super::credentials::CredentialError;
+use crate::digest::Digest;
+
+/// What was asked of whom: method and URL, without the URL's query and user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// The registry as its user names it, whatever host answered in its stead.
+    registry: Arc<str>,
+    text: String,
+}
+
+impl Asked {
+    pub(super) fn new(registry: &Arc<str>, method: &Method, url: &Url) -> Asked {
+        Asked { registry: Arc::clone(registry), text: format!("{method} {}", shown(url)) }
+    }
+
+    pub(super) fn registry(&self) -> &str {
+        &self.registry
+    }
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// A URL for people: no user, no query (signed URLs carry their signature there), no fragment.
+pub(super) fn shown(url: &Url) -> String {
+    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+    let path: String = url.path().chars().take(300).collect();
+    format!("{}://{}{port}{path}", url.scheme(), url.host_str().unwrap_or_default())
+}
+
+/// Why a request to a registry failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    #[error("{0:?} is not a registry: want HOST or HOST:PORT")]
+    Host(String),
+    #[error("{0:?} is not a repository name")]
+    Name(String),
+    #[error("{path}: no PEM {what} can be read from it", path = .path.display())]
+    Pem { path: PathBuf, what: &'static str, source: Option<rustls::pki_types::pem::Error> },
+    #[error("a client certificate needs its key, and a key its certificate")]
+    ClientCertificate,
+    #[error("TLS cannot be set up")]
+    Tls(#[source] rustls::Error),
+    #[error("HTTP cannot be set up")]
+    Http(#[source] reqwest::Error),
+
+    #[error("looking up credentials for {registry}")]
+    Credentials { registry: Arc<str>, source: CredentialError },
+    #[error("no token for {registry} could be had")]
+    Token { registry: Arc<str>, source: Box<RegistryError> },
+    /// The registry's answer points to a place where we do not go.
+    #[error("{asked}: it points to {to}: {reason}")]
+    Detour { asked: Asked, to: String, reason: &'static str },
+
+    #[error("{asked}")]
+    Transport { asked: Asked, source: TransportError },
+    #[error("{asked}: {awaited} did not come within {} s", .within.as_secs_f32())]
+    Timeout { asked: Asked, awaited: &'static str, within: Duration },
+    #[error("{asked}: less than {slowest} bytes a second came")]
+    Slow { asked: Asked, slowest: u64 },
+    #[error("{0}")]
+    Answer(Box<Answer>),
+    #[error("gave up after {tries} tries")]
+    GaveUp { tries: u32, source: Box<RegistryError> },
+
+    /// The registry said something that the distribution spec does not have.
+    #[error("{asked}: {what}")]
+    Protocol { asked: Asked, what: String },
+    #[error("{asked}: the answer is no JSON of the kind that was asked for")]
+    Json { asked: Asked, source: serde_json::Error },
+    #[error("{asked}: the answer has more than {limit} bytes")]
+    TooLarge { asked: Asked, limit: u64 },
+    #[error("{asked}: digest of the content is {found}, not {expected}")]
+    Digest { asked: Asked, expected: Box<Digest>, found: Box<Digest> },
+    #[error("{asked}: content has {found} bytes, not {expected}")]
+    Size { asked: Asked, expected: u64, found: u64 },
+    /// The content at hand is not what its descriptor says; nothing was sent.
+    #[error("the content for {digest} ({expected} bytes) is something else ({found} bytes)")]
+    Content { digest: Digest, expected: u64, found: u64 },
+    #[error("blob {digest} of {size} bytes is larger than the {limit} that were asked for")]
+    BlobTooLarge { digest: Digest, size: u64, limit: u64 },
+    #[error("the upload of {digest} was begun {times} times, and lost by the registry each time")]
+    UploadLost { digest: Digest, times: u32, source: Box<RegistryError> },
+    #[error("referrers tag {tag} in {repository}: {reason}")]
+    FallbackTag { repository: String, tag: String, reason: String },
+}
+
+impl RegistryError {
+    /// The status of the registry's (or its token service's) answer, if it gave one.
+    pub fn status(&self) -> Option<u16> {
+        match self.root() {
+            RegistryError::Answer(answer) => Some(answer.status.as_u16()),
+            _ => None,
+        }
+    }
+
+    /// The registry, as its user named it.
+    pub fn host(&self) -> Option<&str> {
+        match self {
+            RegistryError::Credentials { registry, .. } | RegistryError::Token { registry, .. } => Some(registry),
+            RegistryError::Detour { asked, .. }
+            | RegistryError::Transport { asked, .. }
+            | RegistryError::Timeout { asked, .. }
+            | RegistryError::Slow { asked, .. }
+            | RegistryError::Protocol { asked, .. }
+            | RegistryError::Json { asked, .. }
+            | RegistryError::TooLarge { asked, .. }
+            | RegistryError::Digest { asked, .. }
+            | RegistryError::Size { asked, .. } => Some(&asked.registry),
+            RegistryError::Answer(answer) => Some(&answer.asked.registry),
+            RegistryError::GaveUp { source, .. } | RegistryError::UploadLost { source, .. } => source.host(),
+            _ => None,
+        }
+    }
+
+    /// The registry wants other credentials than it was given, or any at all (401).
+    pub fn is_unauthorized(&self) -> bool {
+        self.status() == Some(401)
+    }
+
+    /// What was asked for is not there (404).
+    pub fn is_not_found(&self) -> bool {
+        self.status() == Some(404)
+    }
+
+    /// A manifest was refused since a blob that it names is not there: push it with
+    /// [`push_blob_unchecked`](super::Repository::push_blob_unchecked) and try again.
+    pub fn is_blob_unknown(&self) -> bool {
+        self.has_code("MANIFEST_BLOB_UNKNOWN") || self.has_code("BLOB_UNKNOWN")
+    }
+
+    /// The certificate of the registry is not to be trusted.
+    pub fn is_certificate(&self) -> bool {
+        matches!(self.root(), RegistryError::Transport { source, .. } if source.kind == TransportKind::Certificate)
+    }
+
+    /// One of the error codes of the distribution spec is among the answer's.
+    pub(super) fn has_code(&self, code: &str) -> bool {
+        matches!(self.root(), RegistryError::Answer(answer) if answer.codes.iter().any(|c| c == code))
+    }
+
+    /// Trying again may help.
+    pub(super) fn is_temporary(&self) -> bool {
+        match self {
+            RegistryError::Timeout { .. } | RegistryError::Slow { .. } => true,
+            RegistryError::Transport { source, .. } => {
+                matches!(source.kind, TransportKind::Connect | TransportKind::Broken)
+            }
+            RegistryError::Answer(answer) => is_temporary(answer.status),
+            _ => false,
+        }
+    }
+
+    /// No connection came about, so that nothing can have been done.
+    pub(super) fn is_connect(&self) -> bool {
+        matches!(self, RegistryError::Transport { source, .. } if source.kind == TransportKind::Connect)
+    }
+
+    /// What the registry asks to wait.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            RegistryError::Answer(answer) => answer.retry_after,
+            _ => None,
+        }
+    }
+
+    fn root(&self) -> &RegistryError {
+        match self {
+            RegistryError::GaveUp { source, .. }
+            | RegistryError::Token { source, .. }
+            | RegistryError::UploadLost { source, .. } => source.root(),
+            _ => self,
+        }
+    }
+}
+
+/// Statuses that pass: RFC 9110 section 15, RFC 6585 section 4, RFC 8470 section 5.2.
+pub(super) fn is_temporary(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 408 | 425 | 429 | 500 | 502 | 503 | 504)
+}
+
+/// A refusal: what the registry answered.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub(super) asked: Asked,
+    pub(super) status: StatusCode,
+    /// The error codes of the distribution spec ("Error Codes"), as far as the answer has any.
+    pub(super) codes: Vec<String>,
+    /// What the registry says for people: one line, cut and escaped; may be empty.
+    pub(super) message: String,
+    pub(super) retry_after: Option<Duration>,
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.asked, self.status)?;
+        if let Some(code) = self.codes.first() {
+            write!(f, " {code}")?;
+        }
+        if !self.message.is_empty() {
+            write!(f, ": {}", self.message)?;
+        }
+        match self.retry_after {
+            Some(wait) => write!(f, " (asks to wait {} s)", wait.as_secs()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why no answer came, or not all of it.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{text}")]
+pub struct TransportError {
+    pub(super) kind: TransportKind,
+    text: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TransportKind {
+    Connect,
+    /// The other side could not prove to be who it should be.
+    Certificate,
+    /// The two sides did not agree, such as on a client certificate.
+    Tls,
+    /// It speaks something else than TLS.
+    NotTls,
+    Broken,
+}
+
+impl TransportError {
+    /// The causes in one line, without the outer ones that say nothing, and without any URL.
+    pub(super) fn new(error: reqwest::Error) -> TransportError {
+        let error = error.without_url();
+        let mut kind = if error.is_connect() { TransportKind::Connect } else { TransportKind::Broken };
+        let mut causes: Vec<String> = Vec::new();
+        let mut next: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(&error);
+        while let Some(cause) = next {
+            match rustls_error(cause) {
+                Some(rustls::Error::InvalidMessage(_)) => kind = TransportKind::NotTls,
+                Some(rustls::Error::InvalidCertificate(_)) => kind = TransportKind::Certificate,
+                Some(_) => kind = TransportKind::Tls,
+                None => {}
+            }
+            causes.push(cause.to_string());
+            next = cause.source();
+        }
+        let outer = causes.iter().take_while(|cause| cause.starts_with("client error (")).count();
+        causes.drain(..outer.min(causes.len().saturating_sub(1)));
+        causes.dedup();
+        let text = if causes.is_empty() { error.to_string() } else { causes.join(": ") };
+        TransportError { kind, text: one_line(&text, 300) }
+    }
+
+    pub(super) fn broken(text: &str) -> TransportError {
+        TransportError { kind: TransportKind::Broken, text: text.to_owned() }
+    }
+}
+
+/// The TLS error in an error: an io::Error hides what it wraps from `source()`, and may wrap another one.
+fn rustls_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
+    match error.downcast_ref::<std::io::Error>() {
+        Some(io) => io.get_ref().and_then(|inner| rustls_error(inner)),
+        None => error.downcast_ref(),
+    }
+}
+
+/// The first line of what a stranger wrote, escaped, and not more than `limit` characters of it.
+pub(super) fn one_line(text: &str, limit: usize) -> String {
+    let line = text.trim_start().lines().next().unwrap_or_default().trim_end();
+    let mut cut: String = line.chars().take(limit).flat_map(escaped).collect();
+    if line.chars().nth(limit).is_some() {
+        cut.push('…');
+    }
+    cut
+}
+
+/// Control characters, and those that turn the direction of a line, must not reach a terminal.
+fn escaped(c: char) -> Box<dyn Iterator<Item = char>> {
+    let hostile =
+        c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if hostile { Box::new(c.escape_unicode()) } else { Box::new(std::iter::once(c)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_shown_without_what_may_be_secret() {
+        let url = Url::parse("https://u:pw@h.example:8443/v2/a/blobs/x?X-Amz-Signature=s3cret#f").unwrap();
+        assert_eq!(shown(&url), "https://h.example:8443/v2/a/blobs/x");
+    }
+
+    #[test]
+    fn strangers_text_is_one_harmless_line() {
+        assert_eq!(one_line("\n  a\u{1b}[31mb\r\nsecond", 80), "a\\u{1b}[31mb");
+        assert_eq!(one_line(&"x".repeat(500), 10), format!("{}…", "x".repeat(10)));
+        assert_eq!(one_line("", 10), "");
+    }
+}

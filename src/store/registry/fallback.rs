@@ -1,0 +1,234 @@
+//! The referrers tag schema (distribution spec, "Referrers Tag Schema"): where a registry keeps no list of referrers, its
+//! clients keep one, in an image index under a tag made of the subject's digest. Nothing protects that index from two
+//! writers at once but the writers' own care.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::header::{HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::auth::Access;
+use super::client::Repository;
+use super::error::RegistryError;
+use super::manifests::{INDEX, MANIFEST};
+use super::referrers::descriptors;
+use super::retry::jitter;
+use crate::digest::Digest;
+use crate::image::Descriptor;
+use crate::store::blob::Target;
+
+/// Times that we write before we give up against others who overwrite us.
+const WRITES: u32 = 16;
+/// Times in a row that our entry must be there when the index is read back.
+const READINGS: u32 = 5;
+/// The waits between the readings, all together, are this many times as long as another writer may take between its
+/// reading and its writing, taking it to be as fast as us.
+const PATIENCE: u32 = 4;
+/// No reading back waits longer than this before it.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// What stands under the tag.
+struct Tagged {
+    digest: Digest,
+    etag: Option<HeaderValue>,
+    bytes: Bytes,
+}
+
+/// `<algorithm>-<hex>`, of which at most 32 and 64 characters, so that it is a tag.
+pub(super) fn tag(subject: &Digest) -> String {
+    let hex = subject.hex();
+    format!("{}-{}", subject.algorithm().name(), &hex[..hex.len().min(64)])
+}
+
+impl Repository {
+    /// The referrers that the fallback tag lists. What is no index of referrers lists none.
+    pub(super) async fn tagged_referrers(&self, subject: &Digest) -> Result<Vec<Descriptor>, RegistryError> {
+        match self.tagged(subject, Access::Pull).await? {
+            Ok(Some(tagged)) => {
+                let target = self.request(reqwest::Method::GET, &format!("manifests/{}", tag(subject))).await?;
+                descriptors(&tagged.bytes, &self.asked(&target))
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// The index under the tag, if there is one. The inner error: the media type of something else that is there.
+    /// Some registries (GitLab) take such a tag for the digest itself, and answer with the subject: that is no index.
+    async fn tagged(&self, subject: &Digest, access: Access) -> Result<Result<Option<Tagged>, String>, RegistryError> {
+        match self.document(&Target::Tag(tag(subject)), access).await {
+            Ok((document, _)) if document.digest == *subject => Ok(Ok(None)),
+            Ok((document, _)) if document.media_type != INDEX => Ok(Err(document.media_type)),
+            Ok((document, etag)) => Ok(Ok(Some(Tagged { digest: document.digest, etag, bytes: document.bytes }))),
+            Err(error) if error.is_not_found() => Ok(Ok(None)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lists `entry` under the fallback tag, in the place of `replaces`, and makes as sure as can be that it stays there.
+    ///
+    /// Registries offer no way to write only if nobody else did (where one honours If-Match, that is used). So the index
+    /// is read back several times, over a time that is longer than others need from their reading to their writing; when
+    /// our entry is gone, it is merged into what is there then.
+    pub(super) async fn list_under_tag(
+        &self,
+        entry: &Descriptor,
+        subject: &Descriptor,
+        replaces: &[Digest],
+    ) -> Result<String, RegistryError> {
+        let tag = tag(&subject.digest);
+        let failed = |reason: String| RegistryError::FallbackTag {
+            repository: format!("{}/{}", self.registry.name, self.name),
+            tag: tag.clone(),
+            reason,
+        };
+        let lock = {
+            let mut locks = self.tags.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(locks.entry(format!("{}/{}:{tag}", self.registry.name, self.name)).or_default())
+        };
+        let _one_at_a_time = lock.lock().await;
+
+        // A registry that refuses our condition without anything having changed does not mean it.
+        let mut refused: Option<Option<Digest>> = None;
+        let mut writes = 0;
+        loop {
+            let begun = Instant::now();
+            let there = match self.tagged(&subject.digest, Access::Push).await? {
+                Ok(there) => there,
+                Err(media_type) => {
+                    let reason = format!("it names something that is no index of referrers ({media_type:?})");
+                    return Err(failed(reason));
+                }
+            };
+            let wrong = |e: serde_json::Error| failed(format!("its index cannot be read: {e}"));
+            let before =
+                there.as_ref().map(|tagged| serde_json::from_slice(&tagged.bytes)).transpose().map_err(wrong)?;
+            let after =
+                amended(before.as_ref(), entry, replaces).ok_or_else(|| failed("its index has no list".into()))?;
+            if before.as_ref() == Some(&after) {
+                if writes == 0 || self.stays(entry, subject, begun.elapsed()).await? {
+                    return Ok(tag);
+                }
+                continue;
+            }
+            writes += 1;
+            if writes > WRITES {
+                return Err(failed(format!("others overwrote our entry {WRITES} times")));
+            }
+            let bytes = Bytes::from(after.to_string());
+            if bytes.len() as u64 > MANIFEST {
+                return Err(failed(format!("its index would be larger than {MANIFEST} bytes")));
+            }
+            let base = there.as_ref().map(|tagged| tagged.digest);
+            let condition = if refused == Some(base) { None } else { condition(there.as_ref()) };
+            match self.put_manifest(&Target::Tag(tag.clone()), INDEX, bytes, condition).await {
+                Ok(_) => {}
+                // Someone was faster.
+                Err(error) if matches!(error.status(), Some(409 | 412)) => {
+                    refused = Some(base);
+                    sleep(jitter(self.registry.http.limits.settle)).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+            if self.stays(entry, subject, begun.elapsed()).await? {
+                return Ok(tag);
+            }
+        }
+    }
+
+    /// Whether the entry is still there in reading after reading. `window` is what our own reading and writing took.
+    async fn stays(&self, entry: &Descriptor, subject: &Descriptor, window: Duration) -> Result<bool, RegistryError> {
+        let pause = self.registry.http.limits.settle.max(window * PATIENCE / READINGS).min(LONGEST_PAUSE);
+        for _ in 0..READINGS {
+            sleep(jitter(pause)).await;
+            if !self.tagged_referrers(&subject.digest).await?.iter().any(|found| found == entry) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Writes only over what was read, where the registry knows how.
+fn condition(there: Option<&Tagged>) -> Option<(HeaderName, HeaderValue)> {
+    match there {
+        None => Some((IF_NONE_MATCH, HeaderValue::from_static("*"))),
+        Some(tagged) => tagged.etag.clone().map(|etag| (IF_MATCH, etag)),
+    }
+}
+
+/// The index with `entry` where the first of `replaces` (or an older form of itself) was, otherwise at the end: consumers
+/// take the first of their kind. All that others wrote stays, to the last unknown field.
+fn amended(index: Option<&Value>, entry: &Descriptor, replaces: &[Digest]) -> Option<Value> {
+    let ours = serde_json::to_value(entry).ok()?;
+    let mut index = match index {
+        Some(index) => index.clone(),
+        None => json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": []}),
+    };
+    let fields = index.as_object_mut()?;
+    let list = fields.entry("manifests").or_insert_with(|| json!([]));
+    if list.is_null() {
+        *list = json!([]);
+    }
+    let list = list.as_array_mut()?;
+    let goes = |listed: &Value| {
+        let digest = listed.get("digest").and_then(Value::as_str).and_then(|digest| digest.parse::<Digest>().ok());
+        digest.is_some_and(|digest| digest == entry.digest || replaces.contains(&digest))
+    };
+    let place = list.iter().position(goes).unwrap_or(list.len());
+    list.retain(|listed| !goes(listed));
+    list.insert(place, ours);
+    Some(index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str) -> Descriptor {
+        let mut entry = Descriptor::of("application/vnd.oci.image.manifest.v1+json", name.as_bytes());
+        entry.artifact_type = Some("x/y".into());
+        entry
+    }
+
+    #[test]
+    fn tags_are_tags_for_every_algorithm() {
+        let sha256 = Digest::sha256(b"");
+        assert_eq!(tag(&sha256), format!("sha256-{}", sha256.hex()));
+        let sha512 = Digest::of(crate::digest::Algorithm::Sha512, b"");
+        assert_eq!(tag(&sha512), format!("sha512-{}", &sha512.hex()[..64]));
+    }
+
+    #[test]
+    fn ours_takes_the_place_of_the_replaced_and_the_rest_stays() {
+        let [a, b, c, d] = ["a", "b", "c", "d"].map(entry);
+        let mut foreign = serde_json::to_value(&a).unwrap();
+        foreign["x-unknown"] = json!({"k": [1]});
+        let index = json!({"schemaVersion": 2, "x": 1, "manifests": [foreign, b, c]});
+        let after = amended(Some(&index), &d, &[c.digest, b.digest]).unwrap();
+        assert_eq!(after, json!({"schemaVersion": 2, "x": 1, "manifests": [foreign, d]}));
+        let after = amended(Some(&index), &d, &[]).unwrap();
+        assert_eq!(after["manifests"][3], serde_json::to_value(&d).unwrap());
+        // Once listed, nothing changes any more.
+        assert_eq!(amended(Some(&after), &d, &[]).unwrap(), after);
+        // An entry of ours that lost its artifact type gets it back, in its place.
+        let mut bare = serde_json::to_value(&b).unwrap();
+        bare.as_object_mut().unwrap().remove("artifactType");
+        let index = json!({"schemaVersion": 2, "manifests": [bare, c]});
+        assert_eq!(amended(Some(&index), &b, &[]).unwrap()["manifests"], json!([b, c]));
+    }
+
+    #[test]
+    fn there_may_be_no_index_or_a_strange_one() {
+        let a = entry("a");
+        let fresh = amended(None, &a, &[]).unwrap();
+        assert_eq!(fresh, json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [a]}));
+        assert_eq!(amended(Some(&json!({"manifests": null})), &a, &[]).unwrap(), json!({"manifests": [a]}));
+        for strange in [json!([]), json!("x"), json!({"manifests": {}})] {
+            assert_eq!(amended(Some(&strange), &a, &[]), None);
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! One HTTP request and its answer, with a limit to every wait. Who may be asked, with which authorization, and whether to
+//! try again is decided elsewhere.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::stream;
+use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, StatusCode, redirect};
+use tokio::time::{Instant, sleep, timeout};
+use url::Url;
+
+use super::address::{Resolver, is_loopback};
+use super::config::{ClientConfig, Limits};
+use super::error::{Answer, Asked, RegistryError, TransportError, one_line};
+use super::retry::Budget;
+use super::tls::tls;
+use crate::progress::{Event, Progress};
+
+/// What may stand in an error answer's body.
+const ERROR_BODY: u64 = 64 << 10;
+/// Warnings of registries that are passed on in one run.
+const WARNINGS: usize = 16;
+/// A body is handed over in pieces of this many bytes, so that its progress can be seen.
+const PIECE: usize = 64 << 10;
+
+/// A request that can be sent as often as needed.
+#[derive(Clone)]
+pub(super) struct Request {
+    pub method: Method,
+    pub url: Url,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Request {
+    pub fn new(method: Method, url: Url) -> Request {
+        Request { method, url, headers: HeaderMap::new(), body: Bytes::new() }
+    }
+
+    pub fn header(mut self, name: HeaderName, value: HeaderValue) -> Request {
+        self.headers.append(name, value);
+        self
+    }
+
+    pub fn body(mut self, content_type: HeaderValue, body: Bytes) -> Request {
+        self.body = body;
+        self.header(header::CONTENT_TYPE, content_type)
+    }
+}
+
+/// The connections of a client, and what all of its requests share.
+pub(super) struct Http {
+    /// By the proxy that the environment names (`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`), if any.
+    proxied: reqwest::Client,
+    /// For hosts on this machine, which are never behind a proxy (as in Go's net/http).
+    direct: reqwest::Client,
+    pub limits: Limits,
+    pub budget: Budget,
+    progress: Arc<dyn Progress>,
+    warned: Mutex<HashSet<String>>,
+}
+
+impl Http {
+    pub fn new(config: &ClientConfig) -> Result<Http, RegistryError> {
+        let tls = tls(config)?;
+        let builder = || {
+            reqwest::Client::builder()
+                .tls_backend_preconfigured(tls.clone())
+                .user_agent(concat!("ociseek/", env!("CARGO_PKG_VERSION")))
+                .redirect(redirect::Policy::none())
+                .referer(false)
+                .retry(reqwest::retry::never())
+                .dns_resolver(Arc::new(Resolver))
+                .connect_timeout(config.limits.connect)
+        };
+        Ok(Http {
+            proxied: builder().build().map_err(RegistryError::Http)?,
+            direct: builder().no_proxy().build().map_err(RegistryError::Http)?,
+            budget: Budget::new(config.limits.failures),
+            limits: config.limits.clone(),
+            progress: Arc::clone(&config.progress),
+            warned: Mutex::default(),
+        })
+    }
+
+    /// Sends a request and takes the header of the answer, whatever its status.
+    pub async fn exchange(
+        &self,
+        request: &Request,
+        authorization: Option<HeaderValue>,
+        asked: Asked,
+    ) -> Result<Response, RegistryError> {
+        let client = if is_loopback(&request.url) { &self.direct } else { &self.proxied };
+        let mut builder = client
+            .request(request.method.clone(), request.url.clone())
+            .headers(request.headers.clone())
+            .header(header::ACCEPT_ENCODING, "identity");
+        if let Some(authorization) = authorization {
+            builder = builder.header(header::AUTHORIZATION, authorization);
+        }
+        let taken = Arc::new(AtomicU64::new(0));
+        let length = request.body.len() as u64;
+        if length > 0 {
+            builder = builder.header(header::CONTENT_LENGTH, length).body(pieces(&request.body, &taken));
+        } else if request.method != Method::GET && request.method != Method::HEAD {
+            builder = builder.body(Bytes::new());
+        }
+
+        let mut sending = std::pin::pin!(builder.send());
+        let inner = loop {
+            let before = taken.load(Ordering::Relaxed);
+            let wait = if before < length { self.limits.idle } else { self.limits.header };
+            tokio::select! {
+                answer = &mut sending => break answer,
+                () = sleep(wait) => if taken.load(Ordering::Relaxed) == before {
+                    let awaited = if before < length { "room for the next bytes of the body" } else { "an answer" };
+                    return Err(RegistryError::Timeout { asked, awaited, within: wait });
+                }
+            }
+        };
+        let inner = match inner {
+            Ok(inner) => inner,
+            Err(error) => return Err(RegistryError::Transport { asked, source: TransportError::new(error) }),
+        };
+        self.pass_on_warnings(&asked, inner.headers());
+        let pace = Pace::new(&self.limits);
+        Ok(Response { url: request.url.clone(), asked, pace, idle: self.limits.idle, inner })
+    }
+
+    /// Registries may warn (distribution spec, "Warnings"): each warning is said once, and not too many of them.
+    fn pass_on_warnings(&self, asked: &Asked, headers: &HeaderMap) {
+        for value in headers.get_all(header::WARNING) {
+            let Some(text) = value.to_str().ok().and_then(|v| v.strip_prefix("299 - ")) else { continue };
+            let text = one_line(text.trim().trim_matches('"'), 300);
+            let Ok(mut warned) = self.warned.lock() else { continue };
+            if warned.len() < WARNINGS && warned.insert(text.clone()) {
+                self.progress.report(Event::Warning(format!("{} says: {text}", asked.registry())));
+            }
+        }
+    }
+}
+
+/// `body` as a stream that counts in `taken` what the connection has accepted.
+fn pieces(body: &Bytes, taken: &Arc<AtomicU64>) -> reqwest::Body {
+    let (body, taken) = (body.clone(), Arc::clone(taken));
+    let offsets = (0..body.len()).step_by(PIECE);
+    reqwest::Body::wrap_stream(stream::iter(offsets.map(move |from| {
+        let piece = body.slice(from..body.len().min(from + PIECE));
+        taken.fetch_add(piece.len() as u64, Ordering::Relaxed);
+        Ok::<_, std::convert::Infallible>(piece)
+    })))
+}
+
+/// An answer of which the header is here.
+pub(super) struct Response {
+    /// Where it came from, after redirects.
+    pub url: Url,
+    pub asked: Asked,
+    inner: reqwest::Response,
+    pace: Pace,
+    idle: Duration,
+}
+
+impl Response {
+    pub fn status(&self) -> StatusCode {
+        self.inner.status()
+    }
+
+    pub fn headers(&self) -> &HeaderMap {
+        self.inner.headers()
+    }
+
+    /// A header's value, if it is there and text.
+    pub fn text(&self, name: impl header::AsHeaderName) -> Option<&str> {
+        self.headers().get(name).and_then(|value| value.to_str().ok())
+    }
+
+    pub fn content_length(&self) -> Option<u64> {
+        self.text(header::CONTENT_LENGTH).and_then(|length| length.trim().parse().ok())
+    }
+
+    /// The media type without its parameters, in lower case; empty when there is none.
+    pub fn media_type(&self) -> String {
+        let value = self.text(header::CONTENT_TYPE).unwrap_or_default();
+        value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+    }
+
+    /// The next bytes of the body.
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, RegistryError> {
+        let begun = Instant::now();
+        let chunk = match timeout(self.idle, self.inner.chunk()).await {
+            Ok(Ok(chunk)) => chunk,
+            Ok(Err(error)) => {
+                let source = TransportError::new(error);
+                return Err(RegistryError::Transport { asked: self.asked.clone(), source });
+            }
+            Err(_) => {
+                let awaited = "the next bytes of the body";
+                return Err(RegistryError::Timeout { asked: self.asked.clone(), awaited, within: self.idle });
+            }
+        };
+        let length = chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
+        if chunk.is_some() && self.pace.is_too_slow(begun.elapsed(), length) {
+            return Err(RegistryError::Slow { asked: self.asked.clone(), slowest: self.pace.slowest });
+        }
+        Ok(chunk)
+    }
+
+    /// The whole body, if it has no more than `limit` bytes; not more than that is read.
+    pub async fn bytes(mut self, limit: u64) -> Result<Bytes, RegistryError> {
+        let too_large = |asked: &Asked| RegistryError::TooLarge { asked: asked.clone(), limit };
+        if self.content_length().is_some_and(|length| length > limit) {
+            return Err(too_large(&self.asked));
+        }
+        let mut body = BytesMut::new();
+        while let Some(chunk) = self.chunk().await? {
+            if (body.len() + chunk.len()) as u64 > limit {
+                return Err(too_large(&self.asked));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body.freeze())
+    }
+
+    /// This answer, if it has one of the statuses; otherwise the error that it is.
+    pub async fn expect(self, statuses: &[u16]) -> Result<Response, RegistryError> {
+        if statuses.contains(&self.status().as_u16()) { Ok(self) } else { Err(self.refusal().await) }
+    }
+
+    /// This answer as an error: its codes and message are read, as far as they come.
+    pub async fn refusal(mut self) -> RegistryError {
+        let retry_after = self.text(header::RETRY_AFTER).and_then(super::retry::parse_retry_after);
+        let (asked, status) = (self.asked.clone(), self.status());
+        let mut body = Vec::new();
+        while let Ok(Some(chunk)) = self.chunk().await {
+            let room = (ERROR_BODY as usize).saturating_sub(body.len());
+            body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+            if room <= chunk.len() {
+                break;
+            }
+        }
+        let (codes, message) = explain(&body);
+        RegistryError::Answer(Box::new(Answer { asked, status, codes, message, retry_after }))
+    }
+}
+
+/// Codes and message of an error body: the distribution spec's JSON, a token service's, or anything else's first line.
+fn explain(body: &[u8]) -> (Vec<String>, String) {
+    #[derive(serde::Deserialize)]
+    struct Body {
+        #[serde(default)]
+        errors: Vec<One>,
+        // Token services: docker's `details`, RFC 6749's `error` and `error_description`.
+        details: Option<String>,
+        error: Option<String>,
+        error_description: Option<String>,
+    }
+    #[derive(serde::Deserialize)]
+    struct One {
+        code: Option<String>,
+        message: Option<String>,
+    }
+    let Ok(body) = serde_json::from_slice::<Body>(body) else {
+        return (Vec::new(), one_line(&String::from_utf8_lossy(body), 200));
+    };
+    let codes = body.errors.iter().filter_map(|e| e.code.as_deref()).chain(body.error.as_deref());
+    let codes = codes.take(16).map(|code| one_line(code, 60)).collect();
+    let message = body.errors.iter().find_map(|e| e.message.as_deref());
+    let message = message.or(body.error_description.as_deref()).or(body.details.as_deref()).unwrap_or_default();
+    (codes, one_line(message, 200))
+}
+
+/// Finds bodies that come too slowly, counting only the time in which we waited for them.
+struct Pace {
+    slowest: u64,
+    over: Duration,
+    waited: Duration,
+    bytes: u64,
+}
+
+impl Pace {
+    fn new(limits: &Limits) -> Pace {
+        Pace { slowest: limits.slowest, over: limits.idle, waited: Duration::ZERO, bytes: 0 }
+    }
+
+    fn is_too_slow(&mut self, waited: Duration, bytes: u64) -> bool {
+        self.waited += waited;
+        self.bytes += bytes;
+        if self.waited < self.over {
+            return false;
+        }
+        let too_slow = (self.bytes as f64) < self.slowest as f64 * self.waited.as_secs_f64();
+        self.waited = Duration::ZERO;
+        self.bytes = 0;
+        too_slow
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_bodies_of_every_kind() {
+        let (codes, message) =
+            explain(br#"{"errors":[{"code":"DENIED","message":"no\nquota","detail":{}},{"code":"X"}]}"#);
+        assert_eq!((codes, message.as_str()), (vec!["DENIED".into(), "X".into()], "no"));
+        let (codes, message) = explain(br#"{"error":"invalid_grant","error_description":"expired"}"#);
+        assert_eq!((codes, message.as_str()), (vec!["invalid_grant".into()], "expired"));
+        assert_eq!(explain(br#"{"details":"wrong password"}"#).1, "wrong password");
+        assert_eq!(explain(b"<html>\x1b[2J\n<body>").1, "<html>\\u{1b}[2J");
+        assert_eq!(explain(b"").1, "");
+        assert_eq!(explain(b"\xff\xfe").1, "\u{fffd}\u{fffd}");
+    }
+
+    #[test]
+    fn a_trickle_is_too_slow_and_a_pause_of_the_reader_is_not() {
+        let mut pace = Pace { slowest: 1024, over: Duration::from_secs(60), waited: Duration::ZERO, bytes: 0 };
+        assert!(!(0..59).any(|_| pace.is_too_slow(Duration::from_secs(1), 1)));
+        assert!(pace.is_too_slow(Duration::from_secs(1), 1));
+        assert!(!(0..600).any(|_| pace.is_too_slow(Duration::from_secs(1), 2000)));
+        assert!(!(0..600).any(|_| pace.is_too_slow(Duration::from_millis(1), 1)));
+    }
+}

@@ -1,0 +1,181 @@
+//! Manifests and indexes: read whole, within a limit, their digest checked; pushed by digest or tag; deleted by digest.
+
+use bytes::Bytes;
+use reqwest::Method;
+use reqwest::header::{ACCEPT, HeaderName, HeaderValue};
+
+use super::auth::Access;
+use super::client::Repository;
+use super::error::RegistryError;
+use super::http::{Request, Response};
+use super::retry::Retry;
+use crate::digest::Digest;
+use crate::store::blob::{Document, Target};
+
+/// The distribution spec lets registries refuse manifests beyond this, and so do we.
+pub(super) const MANIFEST: u64 = 4 << 20;
+
+/// An OCI image index, as the referrers API and the tag schema have it.
+pub(super) const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+
+/// What we can read. Schema 1 is among them, so that it can be refused by name rather than as "not found".
+const ACCEPTED: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
+    application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json, \
+    application/vnd.docker.distribution.manifest.v1+prettyjws;q=0.1, */*;q=0.05";
+
+const CONTENT_DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
+
+impl Repository {
+    /// The manifest or index that `target` names. Its bytes have its digest: the one that was asked for, or, for a tag,
+    /// the one that the registry says it has. At most 4 MiB are read.
+    ///
+    /// # Errors
+    /// [`RegistryError::is_not_found`] when there is none; [`RegistryError::Digest`] when it is something else.
+    pub async fn manifest(&self, target: &Target) -> Result<Document, RegistryError> {
+        self.document(target, Access::Pull).await.map(|(document, _)| document)
+    }
+
+    /// The same with its ETag.
+    pub(super) async fn document(
+        &self,
+        target: &Target,
+        access: Access,
+    ) -> Result<(Document, Option<HeaderValue>), RegistryError> {
+        if let Target::Tag(tag) = target
+            && !is_tag(tag)
+        {
+            return Err(RegistryError::Name(format!("{}:{}", self.name, tag.chars().take(300).collect::<String>())));
+        }
+        let request = self.request(Method::GET, &format!("manifests/{target}")).await?;
+        let request = request.header(ACCEPT, HeaderValue::from_static(ACCEPTED));
+        let mut retry = Retry::new(&self.registry.http);
+        loop {
+            match self.try_document(&request, target, access).await {
+                Ok(found) => return Ok(found),
+                Err(error) => retry.again(error).await?,
+            }
+        }
+    }
+
+    async fn try_document(
+        &self,
+        request: &Request,
+        target: &Target,
+        access: Access,
+    ) -> Result<(Document, Option<HeaderValue>), RegistryError> {
+        let response = self.registry.once(request, &self.scope(access)).await?.expect(&[200]).await?;
+        let asked = response.asked.clone();
+        let media_type = response.media_type();
+        if media_type == "text/html" {
+            let what = "a web page came instead of a manifest".to_owned();
+            return Err(RegistryError::Protocol { asked, what });
+        }
+        let etag = response.headers().get(reqwest::header::ETAG).cloned();
+        let told = content_digest(&response)?;
+        let bytes = response.bytes(MANIFEST).await?;
+        let expected = match target {
+            Target::Digest(digest) => Some(*digest),
+            Target::Tag(_) => told,
+        };
+        let digest = match expected {
+            Some(expected) => {
+                let found = Digest::of(expected.algorithm(), &bytes);
+                if found != expected {
+                    return Err(RegistryError::Digest { asked, expected: expected.into(), found: found.into() });
+                }
+                found
+            }
+            None => Digest::sha256(&bytes),
+        };
+        let media_type =
+            if is_generic(&media_type) { own_media_type(&bytes).unwrap_or(media_type) } else { media_type };
+        Ok((Document { media_type, digest, bytes }, etag))
+    }
+
+    /// Pushes a manifest. A registry that names another digest in its answer took something else.
+    pub(super) async fn put_manifest(
+        &self,
+        target: &Target,
+        media_type: &str,
+        bytes: Bytes,
+        condition: Option<(HeaderName, HeaderValue)>,
+    ) -> Result<Response, RegistryError> {
+        let request = self.request(Method::PUT, &format!("manifests/{target}")).await?;
+        let media_type = self.header_value(&request, media_type)?;
+        let mut request = request.body(media_type, bytes.clone());
+        if let Some((name, value)) = condition {
+            request = request.header(name, value);
+        }
+        let response = self.registry.send(&request, &self.scope(Access::Push)).await?;
+        let response = response.expect(&[200, 201, 202, 204]).await?;
+        if let Some(told) = content_digest(&response)? {
+            let expected = Digest::of(told.algorithm(), &bytes);
+            if told != expected {
+                return Err(RegistryError::Digest {
+                    asked: response.asked,
+                    expected: expected.into(),
+                    found: told.into(),
+                });
+            }
+        }
+        Ok(response)
+    }
+
+    /// Deletes a manifest; one that is not there is as good as deleted.
+    pub(super) async fn delete_manifest(&self, digest: &Digest) -> Result<(), RegistryError> {
+        let request = self.request(Method::DELETE, &format!("manifests/{digest}")).await?;
+        let response = self.registry.send(&request, &self.scope(Access::Delete)).await?;
+        response.expect(&[200, 202, 204, 404]).await.map(|_| ())
+    }
+}
+
+/// What the registry says that the content's digest is. One by an algorithm that we do not know says nothing to us.
+fn content_digest(response: &Response) -> Result<Option<Digest>, RegistryError> {
+    let Some(told) = response.text(CONTENT_DIGEST).map(str::trim).filter(|told| !told.is_empty()) else {
+        return Ok(None);
+    };
+    match told.parse() {
+        Ok(digest) => Ok(Some(digest)),
+        Err(crate::digest::DigestError::Algorithm(_)) => Ok(None),
+        Err(error) => Err(RegistryError::Protocol {
+            asked: response.asked.clone(),
+            what: format!("Docker-Content-Digest: {error}"),
+        }),
+    }
+}
+
+/// `[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}`
+fn is_tag(tag: &str) -> bool {
+    let word = |c: u8| c.is_ascii_alphanumeric() || c == b'_';
+    let bytes = tag.as_bytes();
+    bytes.first().is_some_and(|c| word(*c)) && bytes.len() <= 128 && bytes.iter().all(|c| word(*c) || b".-".contains(c))
+}
+
+/// Media types that say nothing about a manifest.
+fn is_generic(media_type: &str) -> bool {
+    matches!(media_type, "" | "application/json" | "application/octet-stream" | "text/plain" | "binary/octet-stream")
+}
+
+fn own_media_type(bytes: &[u8]) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Typed {
+        media_type: String,
+    }
+    serde_json::from_slice::<Typed>(bytes).ok().map(|typed| typed.media_type)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags() {
+        for good in ["latest", "v1.2-3_4", "_x", "sha256-abc"] {
+            assert!(is_tag(good), "{good}");
+        }
+        for bad in ["", ".x", "-x", "a/b", "a?b", "a#b", "é", "a b", &"x".repeat(129)] {
+            assert!(!is_tag(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Referrers of a manifest (distribution spec, "Listing Referrers"): by the API, or by the tag schema where there is none.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+use reqwest::Method;
+use reqwest::header::{ACCEPT, HeaderMap, HeaderValue, LINK};
+use serde::Deserialize;
+
+use super::auth::Access;
+use super::client::Repository;
+use super::error::{Asked, RegistryError};
+use super::http::Request;
+use super::manifests::{INDEX, MANIFEST};
+use super::retry::Retry;
+use crate::digest::Digest;
+use crate::image::Descriptor;
+use crate::store::blob::Referrers;
+
+/// Pages that are read of one list, and referrers in it: far beyond what any image has.
+const PAGES: usize = 200;
+const REFERRERS: usize = 20_000;
+
+/// One page of a list.
+struct Page {
+    bytes: Bytes,
+    next: Option<String>,
+}
+
+impl Repository {
+    /// The referrers of a manifest, in the registry's order, of one artifact type if one is given. None is no error.
+    ///
+    /// # Errors
+    /// What the registry answers beyond "no such API"; a list that is broken, or has no end.
+    pub async fn referrers(&self, subject: &Digest, artifact_type: Option<&str>) -> Result<Referrers, RegistryError> {
+        let (mut descriptors, api) = match self.api_referrers(subject, artifact_type).await? {
+            Some(descriptors) => (descriptors, true),
+            None => (self.tagged_referrers(subject).await?, false),
+        };
+        // The registry may have filtered them, or not.
+        if let Some(wanted) = artifact_type {
+            descriptors.retain(|descriptor| descriptor.artifact_type.as_deref() == Some(wanted));
+        }
+        Ok(Referrers { descriptors, api })
+    }
+
+    /// `None`: the registry has no such API.
+    pub(super) async fn api_referrers(
+        &self,
+        subject: &Digest,
+        artifact_type: Option<&str>,
+    ) -> Result<Option<Vec<Descriptor>>, RegistryError> {
+        let mut request = self.request(Method::GET, &format!("referrers/{subject}")).await?;
+        request = request.header(ACCEPT, HeaderValue::from_static(INDEX));
+        if let Some(wanted) = artifact_type {
+            request.url.query_pairs_mut().append_pair("artifactType", wanted);
+        }
+        let mut found = Vec::new();
+        let mut seen = HashSet::new();
+        loop {
+            let asked = self.asked(&request);
+            let endless = |what: &str| RegistryError::Protocol { asked: asked.clone(), what: what.to_owned() };
+            if !seen.insert(request.url.clone()) {
+                return Err(endless("the pages of the list lead back to one that was read"));
+            }
+            let Some(page) = self.page(&request).await? else {
+                // A list that breaks off is no list.
+                return if seen.len() == 1 {
+                    Ok(None)
+                } else {
+                    Err(endless("a further page of the list is not there"))
+                };
+            };
+            found.extend(descriptors(&page.bytes, &asked)?);
+            if found.len() > REFERRERS || seen.len() > PAGES {
+                return Err(endless("the list has no end"));
+            }
+            let Some(next) = page.next else { return Ok(Some(found)) };
+            request.url = self.next_page(&request, &asked, &next).await?;
+        }
+    }
+
+    async fn page(&self, request: &Request) -> Result<Option<Page>, RegistryError> {
+        let mut retry = Retry::new(&self.registry.http);
+        loop {
+            match self.try_page(request).await {
+                Ok(page) => return Ok(page),
+                Err(error) => retry.again(error).await?,
+            }
+        }
+    }
+
+    async fn try_page(&self, request: &Request) -> Result<Option<Page>, RegistryError> {
+        let response = self.registry.once(request, &self.scope(Access::Pull)).await?;
+        match response.status().as_u16() {
+            200 if response.media_type() == INDEX => {}
+            // A login page, or whatever a registry says to a path that it does not know.
+            200 | 400 | 404 | 405 | 501 => return Ok(None),
+            _ => return Err(response.refusal().await),
+        }
+        let next = next_link(response.headers());
+        Ok(Some(Page { bytes: response.bytes(MANIFEST).await?, next }))
+    }
+
+    /// Where the next page is: at the registry, as all of its pages.
+    async fn next_page(&self, request: &Request, asked: &Asked, link: &str) -> Result<url::Url, RegistryError> {
+        let base = self.registry.base().await?;
+        let url = request.url.join(link).ok().filter(|url| super::address::same_origin(base, url));
+        url.ok_or_else(|| RegistryError::Protocol {
+            asked: asked.clone(),
+            what: "the next page of the list would be somewhere else than at the registry".to_owned(),
+        })
+    }
+}
+
+/// The entries of an index of referrers.
+pub(super) fn descriptors(index: &[u8], asked: &Asked) -> Result<Vec<Descriptor>, RegistryError> {
+    #[derive(Deserialize)]
+    struct Index {
+        // Go writes an empty list as null, where nobody took care.
+        manifests: Option<Vec<Descriptor>>,
+    }
+    let index: Index =
+        serde_json::from_slice(index).map_err(|source| RegistryError::Json { asked: asked.clone(), source })?;
+    Ok(index.manifests.unwrap_or_default())
+}
+
+/// The target of `Link: <…>; rel="next"` (RFC 8288).
+fn next_link(headers: &HeaderMap) -> Option<String> {
+    let values = headers.get_all(LINK).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).find_map(|link| {
+        let (target, parameters) = link.trim().strip_prefix('<')?.split_once('>')?;
+        let is_next = parameters.split(';').any(|parameter| {
+            let Some((name, value)) = parameter.split_once('=') else { return false };
+            name.trim().eq_ignore_ascii_case("rel") && value.trim().trim_matches('"').eq_ignore_ascii_case("next")
+        });
+        is_next.then(|| target.to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links() {
+        let next = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.append(LINK, value.parse().unwrap());
+            next_link(&headers)
+        };
+        assert_eq!(next(r#"</v2/a?n=1>; rel="next""#).as_deref(), Some("/v2/a?n=1"));
+        assert_eq!(next("<x>; title=y; REL=next").as_deref(), Some("x"));
+        assert_eq!(next(r#"<p>; rel="prev", <n>; rel="next""#).as_deref(), Some("n"));
+        for none in ["", "<x>", "x; rel=next", "<x; rel=next", r#"<x>; rel="prev""#] {
+            assert_eq!(next(none), None, "{none}");
+        }
+    }
+}

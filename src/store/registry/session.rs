@@ -1,0 +1,182 @@
+//! One registry: requests to it with authorization, redirects and new tries. Everything above speaks through here.
+
+use std::sync::Arc;
+
+use reqwest::header::{HeaderValue, LOCATION, RANGE};
+use reqwest::{Method, StatusCode};
+use tokio::sync::OnceCell;
+use url::Url;
+
+use super::address::{base_url, is_loopback, refuse_detour, same_origin};
+use super::auth::{Authorizer, Scope};
+use super::config::ClientConfig;
+use super::error::{Asked, RegistryError, TransportKind, is_temporary, shown};
+use super::http::{Http, Request, Response};
+use super::retry::Retry;
+
+/// Redirects that are followed for one request.
+const HOPS: usize = 10;
+
+pub(super) struct Registry {
+    pub http: Arc<Http>,
+    /// As its user names it.
+    pub name: Arc<str>,
+    auth: Authorizer,
+    scheme: Scheme,
+    base: OnceCell<Url>,
+}
+
+enum Scheme {
+    Http,
+    Https,
+    /// A registry on this machine, and the user gave settings for TLS: that may mean this registry, or another one.
+    Ask,
+}
+
+impl Registry {
+    pub fn new(http: Arc<Http>, config: &ClientConfig, name: &str) -> Result<Registry, RegistryError> {
+        let https = base_url("https", name)?;
+        let tls = config.insecure_skip_tls_verify || config.client_cert.is_some() || !config.ca_files.is_empty();
+        let scheme = match config.plain_http {
+            Some(true) => Scheme::Http,
+            Some(false) => Scheme::Https,
+            None if !is_loopback(&https) || name.ends_with(":443") => Scheme::Https,
+            None if tls => Scheme::Ask,
+            None => Scheme::Http,
+        };
+        let name: Arc<str> = name.into();
+        let auth = Authorizer::new(Arc::clone(&name), config.credentials.clone());
+        Ok(Registry { http, name, auth, scheme, base: OnceCell::new() })
+    }
+
+    /// The registry's root URL.
+    pub async fn base(&self) -> Result<&Url, RegistryError> {
+        self.base
+            .get_or_try_init(|| async {
+                let https = base_url("https", &self.name)?;
+                let speaks_tls = match self.scheme {
+                    Scheme::Http => false,
+                    Scheme::Https => true,
+                    Scheme::Ask => self.speaks_tls(&https).await,
+                };
+                if speaks_tls { Ok(https) } else { base_url("http", &self.name) }
+            })
+            .await
+    }
+
+    async fn speaks_tls(&self, base: &Url) -> bool {
+        let request = Request::new(Method::HEAD, base.clone());
+        match self.http.exchange(&request, None, self.asked(&request.method, base)).await {
+            Ok(_) => true,
+            Err(RegistryError::Transport { source, .. }) => {
+                // What breaks after the handshake, such as over a client's certificate, is no sign of plain HTTP.
+                !matches!(source.kind, TransportKind::Connect | TransportKind::NotTls)
+            }
+            Err(_) => true,
+        }
+    }
+
+    pub fn asked(&self, method: &Method, url: &Url) -> Asked {
+        Asked::new(&self.name, method, url)
+    }
+
+    /// Sends a request until it gets an answer that is not temporary.
+    pub async fn send(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
+        let mut retry = Retry::new(&self.http);
+        loop {
+            match self.once(request, scope).await {
+                Ok(response) => return Ok(response),
+                Err(error) => retry.again(error).await?,
+            }
+        }
+    }
+
+    /// One try: adds authorization, renews it once at 401, follows redirects. A status that may pass is an error.
+    pub async fn once(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
+        let response = self.follow(request, scope).await?;
+        if is_temporary(response.status()) {
+            return Err(response.refusal().await);
+        }
+        self.http.budget.succeeded();
+        Ok(response)
+    }
+
+    async fn follow(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
+        let base = self.base().await?;
+        let mut hop = request.clone();
+        let mut hops = 0;
+        let (mut renewed, mut asked_again) = (false, false);
+        loop {
+            let at_home = same_origin(base, &hop.url);
+            let (authorization, used) = match at_home {
+                true => {
+                    let (value, used) = self.auth.header(&self.http, base, scope).await?;
+                    (value, Some(used))
+                }
+                false => (None, None),
+            };
+            let response = self.http.exchange(&hop, authorization, self.asked(&hop.method, &hop.url)).await?;
+            match (response.status(), used) {
+                (StatusCode::UNAUTHORIZED, Some(used)) if !renewed => {
+                    renewed = true;
+                    if !self.auth.renew(&self.http, base, scope, used, response.headers()).await? {
+                        return Ok(response);
+                    }
+                }
+                // A signed URL may have run out on the way.
+                (StatusCode::FORBIDDEN, None) if hops > 0 && !asked_again => {
+                    asked_again = true;
+                    hop = request.clone();
+                    hops = 0;
+                }
+                (status, _) if is_redirect(status, &request.method) => {
+                    hops += 1;
+                    hop.url = self.target(base, &response, hops)?;
+                }
+                _ => return Ok(response),
+            }
+        }
+    }
+
+    /// Where a redirect leads.
+    fn target(&self, base: &Url, response: &Response, hops: usize) -> Result<Url, RegistryError> {
+        let protocol = |what: String| RegistryError::Protocol { asked: response.asked.clone(), what };
+        if hops > HOPS {
+            return Err(protocol(format!("more than {HOPS} redirects")));
+        }
+        let location = response.text(LOCATION).ok_or_else(|| protocol("a redirect to nowhere".to_owned()))?;
+        self.resolve(base, response, location)
+    }
+
+    /// A URL that an answer names, as far as we may go there. It keeps its query to the letter.
+    pub fn resolve(&self, base: &Url, response: &Response, location: &str) -> Result<Url, RegistryError> {
+        let asked = || response.asked.clone();
+        let mut url = response.url.join(location).map_err(|_| RegistryError::Protocol {
+            asked: asked(),
+            what: "it points to something that is no URL".to_owned(),
+        })?;
+        url.set_fragment(None);
+        match refuse_detour(base, &response.url, &url) {
+            Some(reason) => Err(RegistryError::Detour { asked: asked(), to: shown(&url), reason }),
+            None => Ok(url),
+        }
+    }
+}
+
+/// Requests that only read follow every redirect, those that write only the ones that keep method and body (RFC 9110
+/// section 15.4).
+fn is_redirect(status: StatusCode, method: &Method) -> bool {
+    match status.as_u16() {
+        307 | 308 => true,
+        301..=303 => *method == Method::GET || *method == Method::HEAD,
+        _ => false,
+    }
+}
+
+/// The rest of a blob from byte `from` on.
+pub(super) fn from_byte(request: Request, from: u64) -> Request {
+    match HeaderValue::try_from(format!("bytes={from}-")) {
+        Ok(value) => request.header(RANGE, value),
+        Err(_) => request,
+    }
+}

@@ -1,0 +1,243 @@
+//! Uploading blobs (distribution spec, "Push"): in one request, or in chunks.
+
+use bytes::Bytes;
+use reqwest::Method;
+use reqwest::header::{CONTENT_RANGE, HeaderValue, LOCATION, RANGE};
+use url::Url;
+
+use super::auth::{Access, Scope};
+use super::client::Repository;
+use super::error::RegistryError;
+use super::http::{Request, Response};
+use super::retry::Retry;
+use crate::digest::Digest;
+use crate::image::Descriptor;
+
+/// Upload sessions that are begun for one blob, when registries lose them.
+const SESSIONS: u32 = 3;
+/// A chunk's size is the registry's to choose (`OCI-Chunk-Min-Length`), within reason.
+const LARGEST_CHUNK: u64 = 1 << 30;
+/// Chunks are cut to this where a larger body was too large for someone on the way (413).
+const SMALL_CHUNK: u64 = 4 << 20;
+
+/// Times in a row that a chunk may be sent without anything of it being taken.
+const STALLS: u32 = 3;
+
+/// How far an upload has come.
+enum Progress {
+    Done,
+    /// The registry knows nothing of the session any more, or of what it holds.
+    Lost(RegistryError),
+    /// A body was too large (413).
+    TooLarge(RegistryError),
+}
+
+impl Repository {
+    /// Uploads a blob unless the registry says that it is there. True: it was uploaded.
+    ///
+    /// # Errors
+    /// [`RegistryError::Content`] when `content` does not have the descriptor's size; what the registry answers; transport
+    /// errors after new tries.
+    pub async fn push_blob(&self, blob: &Descriptor, content: Bytes) -> Result<bool, RegistryError> {
+        if self.is_there(blob).await? {
+            return Ok(false);
+        }
+        self.push_blob_unchecked(blob, content).await.map(|()| true)
+    }
+
+    /// Uploads a blob without asking whether it is there: for registries that said so, and then did not find it.
+    ///
+    /// # Errors
+    /// As [`Repository::push_blob`].
+    pub async fn push_blob_unchecked(&self, blob: &Descriptor, content: Bytes) -> Result<(), RegistryError> {
+        let found = content.len() as u64;
+        if found != blob.size {
+            return Err(RegistryError::Content { digest: blob.digest, expected: blob.size, found });
+        }
+        let limits = &self.registry.http.limits;
+        let mut chunk = (found > limits.monolithic).then_some(limits.chunk);
+        let mut retry = Retry::new(&self.registry.http);
+        let mut lost = 0;
+        loop {
+            match self.session(&blob.digest, &content, chunk).await {
+                Ok(Progress::Done) => return Ok(()),
+                Ok(Progress::Lost(error)) => {
+                    lost += 1;
+                    if lost == SESSIONS {
+                        return Err(RegistryError::UploadLost {
+                            digest: blob.digest,
+                            times: lost,
+                            source: Box::new(error),
+                        });
+                    }
+                }
+                Ok(Progress::TooLarge(error)) => match chunk {
+                    Some(size) if size <= SMALL_CHUNK => return Err(error),
+                    _ => chunk = Some(SMALL_CHUNK),
+                },
+                Err(error) => {
+                    retry.again(error).await?;
+                    // The answer may have been lost, not the upload.
+                    if self.is_there(blob).await? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether the registry has the blob, whole. What it does not say for sure is a no.
+    async fn is_there(&self, blob: &Descriptor) -> Result<bool, RegistryError> {
+        let request = self.request(Method::HEAD, &format!("blobs/{}", blob.digest)).await?;
+        let response = self.registry.send(&request, &self.scope(Access::Push)).await?;
+        match response.status().as_u16() {
+            200 => Ok(response.content_length().is_none_or(|length| length == blob.size)),
+            401 => Err(response.refusal().await),
+            _ => Ok(false),
+        }
+    }
+
+    /// One session, from its beginning to the blob. A request that fails is not sent again within it: the registry may have
+    /// taken a part of its body.
+    async fn session(&self, digest: &Digest, content: &Bytes, chunk: Option<u64>) -> Result<Progress, RegistryError> {
+        let scope = self.scope(Access::Push);
+        let request = self.request(Method::POST, "blobs/uploads/").await?;
+        let response = self.registry.send(&request, &scope).await?.expect(&[202]).await?;
+        let at = self.location(&response).await?.ok_or_else(|| RegistryError::Protocol {
+            asked: response.asked.clone(),
+            what: "the upload has no Location".to_owned(),
+        })?;
+        let outcome = match chunk {
+            None => self.put(at.clone(), digest, content.clone(), &scope).await,
+            Some(size) => {
+                let least = response.text("oci-chunk-min-length").and_then(|least| least.parse().ok()).unwrap_or(0);
+                self.chunks(at.clone(), digest, content, size.max(least).min(LARGEST_CHUNK), &scope).await
+            }
+        };
+        if matches!(outcome, Ok(Progress::TooLarge(_)) | Err(RegistryError::Answer(_))) {
+            // Only tidiness: the registry throws the session away some day anyway.
+            let _ = self.registry.once(&Request::new(Method::DELETE, at), &scope).await;
+        }
+        outcome
+    }
+
+    /// Ends a session with `rest`, the bytes that were not sent yet.
+    async fn put(&self, mut at: Url, digest: &Digest, rest: Bytes, scope: &Scope) -> Result<Progress, RegistryError> {
+        at.query_pairs_mut().append_pair("digest", &digest.to_string());
+        let request = Request::new(Method::PUT, at).body(HeaderValue::from_static("application/octet-stream"), rest);
+        let response = self.unless_busy(&request, scope).await?;
+        match response.status().as_u16() {
+            200 | 201 | 204 => Ok(Progress::Done),
+            _ => interrupted(response).await,
+        }
+    }
+
+    /// Sends chunk after chunk, each from where the registry says to be.
+    async fn chunks(
+        &self,
+        mut at: Url,
+        digest: &Digest,
+        content: &Bytes,
+        size: u64,
+        scope: &Scope,
+    ) -> Result<Progress, RegistryError> {
+        let total = content.len() as u64;
+        let (mut sent, mut stalls) = (0, 0);
+        let mut retry = Retry::new(&self.registry.http);
+        while sent < total {
+            let end = total.min(sent.saturating_add(size));
+            let octets = HeaderValue::from_static("application/octet-stream");
+            let patch =
+                Request::new(Method::PATCH, at.clone()).body(octets, content.slice(sent as usize..end as usize));
+            let range = self.header_value(&patch, &format!("{sent}-{}", end - 1))?;
+            let status = Request::new(Method::GET, at.clone());
+            let response = match self.unless_busy(&patch.header(CONTENT_RANGE, range), scope).await {
+                Ok(response) if response.status() != 416 => response,
+                // It is somewhere else than we believe: where?
+                Ok(_) => self.registry.send(&status, scope).await?,
+                Err(error) => {
+                    retry.again(error).await?;
+                    self.registry.send(&status, scope).await?
+                }
+            };
+            let taken = match (response.status().as_u16(), response.text(RANGE)) {
+                (202 | 204, Some(range)) => taken(range, end),
+                // No word about it: then it took the chunk.
+                (202, None) => Some(end),
+                (204, None) => None,
+                _ => return interrupted(response).await,
+            };
+            match taken {
+                Some(taken) if taken > sent && taken <= end => {
+                    sent = taken;
+                    stalls = 0;
+                    retry.progressed();
+                }
+                Some(taken) if taken == sent && stalls < STALLS => stalls += 1,
+                _ => {
+                    let what = "what the registry has of the upload is not what was sent".to_owned();
+                    return Ok(Progress::Lost(RegistryError::Protocol { asked: response.asked, what }));
+                }
+            }
+            if let Some(next) = self.location(&response).await? {
+                at = next;
+            }
+        }
+        self.put(at, digest, Bytes::new(), scope).await
+    }
+
+    /// Sends a part of an upload once; again only where the registry was too busy to look at it.
+    async fn unless_busy(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
+        let mut retry = Retry::new(&self.registry.http);
+        loop {
+            match self.registry.once(request, scope).await {
+                Err(error) if error.status() == Some(429) => retry.again(error).await?,
+                other => return other,
+            }
+        }
+    }
+
+    async fn location(&self, response: &Response) -> Result<Option<Url>, RegistryError> {
+        let base = self.registry.base().await?;
+        match response.text(LOCATION).filter(|location| !location.is_empty()) {
+            Some(location) => self.registry.resolve(base, response, location).map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+/// An answer in the middle of an upload that is not the one that was hoped for.
+async fn interrupted(response: Response) -> Result<Progress, RegistryError> {
+    let status = response.status().as_u16();
+    let refusal = response.refusal().await;
+    match status {
+        404 => Ok(Progress::Lost(refusal)),
+        413 => Ok(Progress::TooLarge(refusal)),
+        _ => Err(refusal),
+    }
+}
+
+/// How many bytes the registry has by its `Range: 0-LAST`, after a chunk up to `end`. There is no way to write that it has
+/// none: distribution writes `0-0` then, as for one byte.
+fn taken(range: &str, end: u64) -> Option<u64> {
+    let range = range.trim();
+    let last = range.strip_prefix("bytes=").unwrap_or(range).strip_prefix("0-")?.parse::<u64>().ok()?;
+    if last == 0 && end != 1 { None } else { last.checked_add(1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_uploads() {
+        assert_eq!(taken("0-1023", 2048), Some(1024));
+        assert_eq!(taken(" bytes=0-9", 10), Some(10));
+        assert_eq!(taken("0-0", 1), Some(1));
+        assert_eq!(taken("0-0", 10), None);
+        assert_eq!(taken(&format!("0-{}", u64::MAX), 10), None);
+        for bad in ["", "0-", "1-5", "-5", "0-x", "5"] {
+            assert_eq!(taken(bad, 10), None, "{bad}");
+        }
+    }
+}

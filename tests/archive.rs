@@ -1,0 +1,214 @@
+//! OCI archives read in place, in the shapes that tools write, and hostile ones.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+
+use ociseek::digest::Digest;
+use ociseek::image::manifest::{OCI_CONFIG, OCI_MANIFEST};
+use ociseek::image::{Descriptor, Select};
+use ociseek::store::archive::Archive;
+use ociseek::store::blob::Target;
+use ociseek::store::layout::LayoutError;
+
+const BLOCK: usize = 512;
+const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
+
+struct Image {
+    files: Vec<(String, Vec<u8>)>,
+    manifest: Descriptor,
+    layer: Descriptor,
+}
+
+fn path_of(digest: &Digest) -> String {
+    format!("blobs/sha256/{}", digest.hex())
+}
+
+/// The files of a layout with one image, tagged `1`.
+fn image() -> Image {
+    let (config, layer) = (b"{}".to_vec(), b"the layer's bytes".to_vec());
+    let layer_descriptor = Descriptor::of(LAYER, &layer);
+    let manifest = serde_json::json!({
+        "schemaVersion": 2, "mediaType": OCI_MANIFEST,
+        "config": Descriptor::of(OCI_CONFIG, &config), "layers": [layer_descriptor],
+    });
+    let manifest = manifest.to_string().into_bytes();
+    let descriptor = Descriptor::of(OCI_MANIFEST, &manifest);
+    let mut entry = serde_json::to_value(&descriptor).unwrap();
+    entry["annotations"] = serde_json::json!({"io.containerd.image.name": "docker.io/library/x:1"});
+    let index = serde_json::json!({"schemaVersion": 2, "manifests": [entry]});
+    let blob = |content: Vec<u8>| (path_of(&Digest::sha256(&content)), content);
+    Image {
+        files: vec![
+            blob(config),
+            blob(layer),
+            blob(manifest),
+            ("index.json".to_owned(), index.to_string().into_bytes()),
+            ("manifest.json".to_owned(), b"[]".to_vec()),
+            ("oci-layout".to_owned(), br#"{"imageLayoutVersion":"1.0.0"}"#.to_vec()),
+        ],
+        manifest: descriptor,
+        layer: layer_descriptor,
+    }
+}
+
+fn tar_of<'a>(files: impl IntoIterator<Item = &'a (String, Vec<u8>)>) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    for (name, content) in files {
+        append(&mut builder, tar::EntryType::Regular, name, content);
+    }
+    builder.into_inner().unwrap()
+}
+
+/// An entry whose name nobody looks at.
+fn append(builder: &mut tar::Builder<Vec<u8>>, kind: tar::EntryType, name: &str, content: &[u8]) {
+    let mut header = tar::Header::new_ustar();
+    header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
+    header.set_entry_type(kind);
+    header.set_size(content.len() as u64);
+    header.set_mode(0o644);
+    header.set_cksum();
+    builder.append(&header, content).unwrap();
+}
+
+fn written(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.tar");
+    fs::write(&path, bytes).unwrap();
+    (dir, path)
+}
+
+fn refusal(bytes: &[u8]) -> String {
+    let (_dir, path) = written(bytes);
+    Archive::open(&path).expect_err("refused").to_string()
+}
+
+fn check(bytes: &[u8], image: &Image) {
+    let (_dir, path) = written(bytes);
+    let archive = Archive::open(&path).unwrap();
+    for select in [Select::Any, Select::Tag("1".to_owned()), Select::Digest(image.manifest.digest)] {
+        assert_eq!(archive.find(&select).unwrap().digest, image.manifest.digest);
+    }
+    let document = archive.manifest(&Target::Tag("1".to_owned())).unwrap();
+    assert_eq!(document.digest, image.manifest.digest);
+    let mut layer = String::new();
+    archive.blob(&image.layer).unwrap().read_to_string(&mut layer).unwrap();
+    assert_eq!(layer, "the layer's bytes");
+    assert_eq!(archive.blob_bytes(&image.layer, 100).unwrap(), "the layer's bytes");
+    assert!(archive.referrers(&image.manifest.digest, None).unwrap().descriptors.is_empty());
+    assert!(matches!(archive.blob(&Descriptor::of(LAYER, b"x")), Err(LayoutError::Missing { .. })));
+}
+
+#[test]
+fn archives_of_every_shape() {
+    let image = image();
+    let plain = tar_of(&image.files);
+    check(&plain, &image);
+    check(&plain[..plain.len() - 1024], &image);
+    let dotted: Vec<_> = image.files.iter().map(|(n, c)| (format!("./{n}"), c.clone())).collect();
+    check(&tar_of(&dotted), &image);
+    // Long names as GNU and PAX write them, directories, and Docker's symbolic links of old.
+    let mut builder = tar::Builder::new(Vec::new());
+    append(&mut builder, tar::EntryType::Directory, "blobs/sha256/", b"");
+    append(&mut builder, tar::EntryType::Symlink, "abc/layer.tar", b"");
+    append(&mut builder, tar::EntryType::XGlobalHeader, "pax_global_header", b"13 comment=x\n");
+    for (i, (name, content)) in image.files.iter().enumerate() {
+        if i % 2 == 0 {
+            append(&mut builder, tar::EntryType::GNULongName, "././@LongLink", format!("{name}\0").as_bytes());
+        } else {
+            let records = pax(&[("path", name), ("size", &content.len().to_string())]);
+            append(&mut builder, tar::EntryType::XHeader, "pax", &records);
+        }
+        append(&mut builder, tar::EntryType::Regular, "short", content);
+    }
+    check(&builder.into_inner().unwrap(), &image);
+}
+
+fn pax(records: &[(&str, &str)]) -> Vec<u8> {
+    let mut all = Vec::new();
+    for (key, value) in records {
+        let rest = format!(" {key}={value}\n");
+        let mut length = rest.len() + 1;
+        while format!("{length}{rest}").len() != length {
+            length += 1;
+        }
+        write!(all, "{length}{rest}").unwrap();
+    }
+    all
+}
+
+#[test]
+fn every_cut_is_refused_or_harmless() {
+    let image = image();
+    let whole = tar_of(&image.files);
+    let padding = BLOCK - image.files.last().unwrap().1.len();
+    let end = whole.len() - 2 * BLOCK - padding;
+    for cut in (0..end).step_by(37).chain([end - 1]) {
+        let (_dir, path) = written(&whole[..cut]);
+        assert!(Archive::open(&path).is_err(), "cut at {cut} of {end}");
+    }
+    // Behind the last entry's data nothing is missed.
+    check(&whole[..end], &image);
+}
+
+#[test]
+fn hostile_tars() {
+    let image = image();
+    let evil = |name: &str, kind, content: &[u8]| {
+        let mut builder = tar::Builder::new(Vec::new());
+        append(&mut builder, kind, name, content);
+        for (name, content) in &image.files {
+            append(&mut builder, tar::EntryType::Regular, name, content);
+        }
+        builder.into_inner().unwrap()
+    };
+    let regular = tar::EntryType::Regular;
+    for harmless in ["../../etc/passwd", "/index.json", "a/../index.json", "blobs/sha256/../../x", "blobs/sha256/XYZ"] {
+        check(&evil(harmless, regular, b"evil"), &image);
+    }
+    for (name, kind, content, reason) in [
+        ("index.json", regular, &b"{}"[..], "index.json is there twice"),
+        ("./oci-layout", regular, b"{}", "oci-layout is there twice"),
+        ("index.json", tar::EntryType::Symlink, b"", "index.json is not a regular file"),
+        (&path_of(&image.layer.digest), tar::EntryType::Link, b"", "is not a regular file"),
+        ("x", tar::EntryType::GNUSparse, b"", "sparse"),
+        ("x", tar::EntryType::XHeader, b"99 path=x\n", "PAX header is malformed"),
+        ("x", tar::EntryType::XHeader, b"0 a=b\n", "PAX header is malformed"),
+        ("x", tar::EntryType::XHeader, b"29 size=18446744073709551615\n", "the file ends within an entry"),
+        ("x", tar::EntryType::XHeader, b"12 size=-5\n\n", "PAX header is malformed"),
+        ("x", tar::EntryType::GNULongName, &[b'x'; (1 << 20) + 1], "over 1 MiB"),
+    ] {
+        let said = refusal(&evil(name, kind, content));
+        assert!(said.contains(reason), "{name}: {said}");
+    }
+    // A blob under a foreign digest is told when it is read.
+    let mut wrong = evil(&path_of(&image.layer.digest), regular, b"the layer's BYTES");
+    let (_dir, path) = written(&wrong);
+    let archive = Archive::open(&path).unwrap();
+    assert!(matches!(archive.blob_bytes(&image.layer, 100), Err(LayoutError::Damaged { .. })));
+    // A size of 2^62 in base-256.
+    wrong[124..136].copy_from_slice(&[0x80, 0, 0, 0, 0x40, 0, 0, 0, 0, 0, 0, 0]);
+    wrong[148..156].fill(b' ');
+    let sum: u32 = wrong[..512].iter().map(|&b| u32::from(b)).sum();
+    wrong[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    assert!(refusal(&wrong).contains("ends within an entry"));
+}
+
+#[test]
+fn other_files_are_told_what_to_do() {
+    let image = image();
+    let docker: Vec<_> = image.files.iter().filter(|(n, _)| n == "manifest.json").cloned().collect();
+    assert!(refusal(&tar_of(&docker)).contains("skopeo copy docker-archive:"));
+    assert!(refusal(&tar_of(&[])).contains("no file oci-layout"));
+    for (magic, command) in [(&b"\x1f\x8b\x08"[..], "gunzip"), (b"\x28\xb5\x2f\xfd", "unzstd"), (b"BZh9", "bunzip2")] {
+        assert!(refusal(magic).contains(command));
+    }
+    for garbage in [&b""[..], b"x", &[b'x'; 4096]] {
+        assert!(refusal(garbage).contains("not a sound tar"));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    assert!(Archive::open(dir.path()).unwrap_err().to_string().contains("oci:DIR"));
+    let fifo = dir.path().join("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    assert!(Archive::open(&fifo).unwrap_err().to_string().contains("not a regular file"));
+}

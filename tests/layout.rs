@@ -1,0 +1,246 @@
+//! OCI image layouts on disk: finding, reading, attaching, and what hostile ones do.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+
+use ociseek::digest::{Algorithm, Digest};
+use ociseek::image::manifest::{OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
+use ociseek::image::soci::{INDEX_V1, SociIndex};
+use ociseek::image::{Descriptor, Select};
+use ociseek::store::blob::{Attached, Target};
+use ociseek::store::layout::{Layout, LayoutError};
+
+const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+
+fn layout() -> (tempfile::TempDir, Layout) {
+    let dir = tempfile::tempdir().unwrap();
+    let layout = Layout::open_or_create(&dir.path().join("l")).unwrap();
+    (dir, layout)
+}
+
+/// Writes a blob and answers its descriptor.
+fn put(layout: &Layout, media_type: &str, content: &[u8]) -> Descriptor {
+    let descriptor = Descriptor::of(media_type, content);
+    layout.write_blob(&descriptor, content).unwrap();
+    descriptor
+}
+
+fn image(layout: &Layout, content: &str) -> Descriptor {
+    let config =
+        put(layout, OCI_CONFIG, format!(r#"{{"os":"linux","architecture":"amd64","x":"{content}"}}"#).as_bytes());
+    let layer = put(layout, GZIP, content.as_bytes());
+    let manifest =
+        serde_json::json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]});
+    put(layout, OCI_MANIFEST, manifest.to_string().as_bytes())
+}
+
+fn list(dir: &Path, entries: &[serde_json::Value]) {
+    let index = serde_json::json!({"schemaVersion": 2, "x": "y", "manifests": entries});
+    fs::write(dir.join("l/index.json"), index.to_string()).unwrap();
+}
+
+fn named(descriptor: &Descriptor, key: &str, name: &str) -> serde_json::Value {
+    let mut value = serde_json::to_value(descriptor).unwrap();
+    value["annotations"] = serde_json::json!({ key: name });
+    value
+}
+
+fn index_of(subject: &Descriptor, tool: &str) -> ociseek::image::soci::EncodedIndex {
+    let subject = subject.clone();
+    SociIndex { layers: Vec::new(), subject, build_tool_identifier: tool.to_owned() }.encode()
+}
+
+fn index_json(dir: &Path) -> serde_json::Value {
+    serde_json::from_slice(&fs::read(dir.join("l/index.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn images_are_found_by_what_people_know_of_them() {
+    let (dir, layout) = layout();
+    assert!(matches!(layout.find(&Select::Any), Err(LayoutError::NoSuchImage { .. })));
+    let (a, b) = (image(&layout, "a"), image(&layout, "b"));
+    list(
+        dir.path(),
+        &[
+            named(&a, "org.opencontainers.image.ref.name", "v1"),
+            named(&b, "io.containerd.image.name", "docker.io/library/b:2"),
+        ],
+    );
+    let tag = |t: &str| layout.find(&Select::Tag(t.to_owned())).map(|d| d.digest);
+    assert_eq!(tag("v1").unwrap(), a.digest);
+    assert_eq!(tag("2").unwrap(), b.digest);
+    assert_eq!(tag("docker.io/library/b:2").unwrap(), b.digest);
+    assert_eq!(layout.find(&Select::Digest(b.digest)).unwrap().digest, b.digest);
+    match layout.find(&Select::Any) {
+        Err(e @ LayoutError::SeveralImages { .. }) => {
+            assert!(e.to_string().contains(r#"choose one of "v1", "docker.io"#))
+        }
+        other => panic!("{other:?}"),
+    }
+    match tag("3") {
+        Err(e) => assert!(e.to_string().contains(r#"no image "3"; it has "v1", "#), "{e}"),
+        other => panic!("{other:?}"),
+    }
+    let document = layout.manifest(&Target::Tag("v1".to_owned())).unwrap();
+    assert_eq!((document.digest, document.media_type.as_str()), (a.digest, OCI_MANIFEST));
+
+    // A manifest that only an index lists is found by its digest.
+    list(dir.path(), &[serde_json::to_value(&a).unwrap()]);
+    assert_eq!(layout.find(&Select::Any).unwrap().digest, a.digest);
+    assert_eq!(layout.find(&Select::Digest(b.digest)).unwrap(), b);
+}
+
+#[test]
+fn an_index_json_that_lists_platforms_is_the_image() {
+    let (dir, layout) = layout();
+    let entry = |content: &str, architecture: &str| {
+        let mut value = serde_json::to_value(image(&layout, content)).unwrap();
+        value["platform"] = serde_json::json!({"os": "linux", "architecture": architecture});
+        value
+    };
+    list(dir.path(), &[entry("a", "amd64"), entry("b", "arm64")]);
+    let found = layout.find(&Select::Any).unwrap();
+    assert_eq!(found.media_type, OCI_INDEX);
+    let document = layout.manifest(&Target::Digest(found.digest)).unwrap();
+    assert_eq!(Digest::sha256(&document.bytes), found.digest);
+}
+
+#[test]
+fn attaching_lists_a_referrer_and_keeps_what_others_wrote() {
+    let (dir, layout) = layout();
+    let subject = image(&layout, "a");
+    list(dir.path(), &[named(&subject, "org.opencontainers.image.ref.name", "v1")]);
+    let (old, new) = (index_of(&subject, "old"), index_of(&subject, "new"));
+    let attach = |index: &ociseek::image::soci::EncodedIndex, replaces: &[Digest]| {
+        layout.attach(&index.descriptor, &index.bytes, &subject, replaces).unwrap()
+    };
+    assert_eq!(attach(&old, &[]), Attached::Layout);
+    assert_eq!(attach(&old, &[]), Attached::Layout);
+    let digests = || -> Vec<Digest> {
+        layout.referrers(&subject.digest, Some(INDEX_V1)).unwrap().descriptors.iter().map(|d| d.digest).collect()
+    };
+    assert_eq!(digests(), [old.descriptor.digest], "attaching twice lists once");
+    let other = index_of(&subject, "other");
+    attach(&other, &[]);
+    attach(&new, &[old.descriptor.digest]);
+    assert_eq!(digests(), [new.descriptor.digest, other.descriptor.digest], "in the place of what it replaces");
+    assert!(layout.blob_exists(&old.descriptor.digest).unwrap(), "blobs of replaced indexes stay");
+
+    let json = index_json(dir.path());
+    assert_eq!(json["x"], "y");
+    assert_eq!(json["manifests"][0]["annotations"]["org.opencontainers.image.ref.name"], "v1");
+    assert_eq!(json["manifests"][1]["artifactType"], INDEX_V1);
+    assert_eq!(layout.find(&Select::Any).unwrap().digest, subject.digest, "referrers are no images");
+    assert!(layout.referrers(&subject.digest, Some("application/x")).unwrap().descriptors.is_empty());
+    assert!(layout.referrers(&old.descriptor.digest, None).unwrap().descriptors.is_empty());
+    let leftovers = fs::read_dir(dir.path().join("l")).unwrap().count();
+    assert_eq!(leftovers, 3, "blobs, index.json, oci-layout and no temporary file");
+}
+
+#[test]
+fn referrers_in_an_index_under_the_fallback_tag_count() {
+    let (dir, layout) = layout();
+    let subject = image(&layout, "a");
+    let index = index_of(&subject, "x");
+    layout.write_blob(&index.descriptor, &index.bytes).unwrap();
+    let list_of = serde_json::json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [index.descriptor]});
+    let fallback = put(&layout, OCI_INDEX, list_of.to_string().as_bytes());
+    let tag = format!("sha256-{}", subject.digest.hex());
+    list(dir.path(), &[named(&fallback, "org.opencontainers.image.ref.name", &tag)]);
+    assert_eq!(layout.referrers(&subject.digest, Some(INDEX_V1)).unwrap().descriptors, [index.descriptor]);
+}
+
+#[test]
+fn concurrent_writers_lose_nothing() {
+    let (dir, layout) = layout();
+    let subject = image(&layout, "a");
+    let (threads, each) = (8, 5);
+    std::thread::scope(|scope| {
+        for t in 0..threads {
+            let (layout, subject) = (Layout::open(&dir.path().join("l")).unwrap(), &subject);
+            scope.spawn(move || {
+                for i in 0..each {
+                    let index = index_of(subject, &format!("{t}/{i}"));
+                    layout.attach(&index.descriptor, &index.bytes, subject, &[]).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(layout.referrers(&subject.digest, Some(INDEX_V1)).unwrap().descriptors.len(), threads * each);
+}
+
+#[test]
+fn blobs_are_checked() {
+    let (dir, layout) = layout();
+    let blob = put(&layout, GZIP, b"content");
+    assert!(!layout.write_blob(&blob, b"content").unwrap());
+    assert!(matches!(layout.write_blob(&blob, b"other"), Err(LayoutError::Content { .. })));
+    let mut read = Vec::new();
+    layout.blob(&blob).unwrap().read_to_end(&mut read).unwrap();
+    assert_eq!(read, b"content");
+    assert!(matches!(layout.blob_bytes(&blob, 6), Err(LayoutError::TooLarge { .. })));
+    let longer = Descriptor { size: 8, ..blob.clone() };
+    assert!(matches!(layout.blob(&longer), Err(LayoutError::Size { expected: 8, actual: 7, .. })));
+    assert!(matches!(layout.blob(&Descriptor::of(GZIP, b"x")), Err(LayoutError::Missing { .. })));
+
+    let path = dir.path().join("l/blobs/sha256").join(blob.digest.hex());
+    fs::write(&path, b"damaged").unwrap();
+    assert!(matches!(layout.blob_bytes(&blob, 100), Err(LayoutError::Damaged { .. })));
+    assert!(layout.write_blob(&blob, b"content").unwrap(), "damage is written over");
+    assert_eq!(layout.blob_bytes(&blob, 100).unwrap(), "content");
+
+    // Cut while it is read.
+    let mut reader = layout.blob(&blob).unwrap();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(3).unwrap();
+    let error = reader.read_to_end(&mut Vec::new()).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+
+    let sha512 = Descriptor::new(GZIP, Digest::of(Algorithm::Sha512, b"long"), 4);
+    assert!(layout.write_blob(&sha512, b"long").unwrap());
+    assert_eq!(layout.blob_bytes(&sha512, 4).unwrap(), "long");
+}
+
+#[test]
+fn odd_files_neither_hang_nor_pass() {
+    let (dir, layout) = layout();
+    let blob = put(&layout, GZIP, b"content");
+    let path = dir.path().join("l/blobs/sha256").join(blob.digest.hex());
+    fs::remove_file(&path).unwrap();
+    let status = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+    assert!(status.success());
+    assert!(matches!(layout.blob(&blob), Err(LayoutError::Io { .. })), "a FIFO");
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    assert!(matches!(layout.blob(&blob), Err(LayoutError::Io { .. })), "a directory");
+}
+
+#[test]
+fn what_is_no_layout() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path();
+    let reason = |path: &Path| Layout::open(path).unwrap_err().to_string();
+    assert!(reason(&path.join("none")).contains("cannot open"));
+    assert!(reason(path).contains("no file oci-layout"));
+    fs::write(path.join("file"), "x").unwrap();
+    assert!(reason(&path.join("file")).contains("oci-archive:FILE"));
+    assert!(
+        matches!(Layout::open_or_create(path), Err(LayoutError::NotALayout { .. })),
+        "other files are not mixed in"
+    );
+    fs::write(path.join("manifest.json"), "[]").unwrap();
+    assert!(reason(path).contains("docker save"));
+    fs::write(path.join("oci-layout"), r#"{"imageLayoutVersion":"2.0.0"}"#).unwrap();
+    assert!(reason(path).contains("2.0.0"));
+    fs::write(path.join("oci-layout"), "{").unwrap();
+    assert!(reason(path).contains("cannot be relied on"));
+    fs::write(path.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
+    let layout = Layout::open(path).unwrap();
+    for bad in ["", "[]", r#"{"manifests":[],"manifests":[]}"#, r#"{"manifests":[{"digest":"sha256:../x"}]}"#] {
+        fs::write(path.join("index.json"), bad).unwrap();
+        assert!(matches!(layout.find(&Select::Any), Err(LayoutError::Document { .. })), "{bad}");
+        let index = index_of(&Descriptor::of(OCI_MANIFEST, b"x"), "t");
+        assert!(layout.attach(&index.descriptor, &index.bytes, &index.descriptor, &[]).is_err());
+        assert_eq!(fs::read_to_string(path.join("index.json")).unwrap(), bad, "left as it was");
+    }
+}

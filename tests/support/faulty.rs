@@ -1,0 +1,466 @@
+//! A small registry of our own, in memory, that tells the truth unless a test makes it lie.
+//!
+//! A test gives it a lie: a function that sees each request first, and may answer in the registry's stead.
+
+#![allow(dead_code, reason = "each test binary that includes this uses a part of it")]
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use bytes::Bytes;
+use futures_util::stream;
+use ociseek::digest::Digest;
+use serde_json::{Value, json};
+
+pub const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+
+/// A request as the registry saw it.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    pub method: Method,
+    /// With its query.
+    pub path: String,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Seen {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    pub fn is(&self, method: &str, part: &str) -> bool {
+        self.method == method && self.path.contains(part)
+    }
+}
+
+type Lie = Box<dyn Fn(&Seen, &Faulty) -> Option<Response<Body>> + Send + Sync>;
+
+/// What the registry is, lies aside.
+#[derive(Default, Clone)]
+pub struct Nature {
+    /// It has the referrers API, and says `OCI-Subject`.
+    pub referrers: bool,
+    /// It wants tokens of its own `/token`, which gives them to everyone, or to this user alone.
+    pub bearer: Option<Option<(String, String)>>,
+    /// It wants this user and password.
+    pub basic: Option<(String, String)>,
+    /// It honours If-Match and If-None-Match on tags.
+    pub conditions: bool,
+    /// Before each answer to a manifest PUT and after each manifest GET.
+    pub slow_manifests: Duration,
+}
+
+#[derive(Default)]
+struct Content {
+    blobs: HashMap<String, Bytes>,
+    /// By digest and by tag; the media type and the bytes.
+    manifests: BTreeMap<String, (String, Bytes)>,
+    uploads: HashMap<String, Vec<u8>>,
+    tokens: HashSet<String>,
+    issued: usize,
+    next_upload: usize,
+    seen: Vec<Seen>,
+}
+
+/// A running registry. Clones are the same one. It ends with the test's runtime.
+#[derive(Clone)]
+pub struct Faulty {
+    pub address: SocketAddr,
+    nature: Arc<Nature>,
+    content: Arc<Mutex<Content>>,
+    lie: Arc<Lie>,
+}
+
+impl Faulty {
+    pub async fn honest(nature: Nature) -> Faulty {
+        Faulty::start(nature, |_, _| None).await
+    }
+
+    pub async fn start(
+        nature: Nature,
+        lie: impl Fn(&Seen, &Faulty) -> Option<Response<Body>> + Send + Sync + 'static,
+    ) -> Faulty {
+        Faulty::at("127.0.0.1:0", nature, lie).await
+    }
+
+    pub async fn at(
+        address: &str,
+        nature: Nature,
+        lie: impl Fn(&Seen, &Faulty) -> Option<Response<Body>> + Send + Sync + 'static,
+    ) -> Faulty {
+        let listener = tokio::net::TcpListener::bind(address).await.unwrap();
+        let faulty = Faulty {
+            address: listener.local_addr().unwrap(),
+            nature: Arc::new(nature),
+            content: Arc::default(),
+            lie: Arc::new(Box::new(lie)),
+        };
+        let app = axum::Router::new().fallback(handle).with_state(faulty.clone());
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        faulty
+    }
+
+    /// `HOST:PORT`
+    pub fn host(&self) -> String {
+        self.address.to_string()
+    }
+
+    pub fn add_blob(&self, content: impl Into<Bytes>) -> Digest {
+        let content = content.into();
+        let digest = Digest::sha256(&content);
+        self.content.lock().unwrap().blobs.insert(digest.to_string(), content);
+        digest
+    }
+
+    pub fn add_manifest(&self, reference: &str, media_type: &str, content: impl Into<Bytes>) -> Digest {
+        let content = content.into();
+        let digest = Digest::sha256(&content);
+        let mut all = self.content.lock().unwrap();
+        all.manifests.insert(digest.to_string(), (media_type.into(), content.clone()));
+        all.manifests.insert(reference.into(), (media_type.into(), content));
+        digest
+    }
+
+    pub fn blob(&self, digest: &Digest) -> Option<Bytes> {
+        self.content.lock().unwrap().blobs.get(&digest.to_string()).cloned()
+    }
+
+    pub fn manifest(&self, reference: &str) -> Option<Bytes> {
+        self.content.lock().unwrap().manifests.get(reference).map(|(_, bytes)| bytes.clone())
+    }
+
+    pub fn revoke_tokens(&self) {
+        self.content.lock().unwrap().tokens.clear();
+    }
+
+    /// All requests so far.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.content.lock().unwrap().seen.clone()
+    }
+
+    /// Those of a method with `part` in their path or query.
+    pub fn saw(&self, method: &str, part: &str) -> Vec<Seen> {
+        self.seen().into_iter().filter(|seen| seen.is(method, part)).collect()
+    }
+}
+
+async fn handle(State(faulty): State<Faulty>, request: Request<Body>) -> Response<Body> {
+    let (head, body) = request.into_parts();
+    let body = axum::body::to_bytes(body, 256 << 20).await.unwrap_or_default();
+    let path = head.uri.path_and_query().map(|p| p.as_str().to_owned()).unwrap_or_default();
+    let seen = Seen { method: head.method, path, headers: head.headers, body };
+    faulty.content.lock().unwrap().seen.push(seen.clone());
+    if let Some(lie) = (faulty.lie)(&seen, &faulty) {
+        return lie;
+    }
+    faulty.truth(&seen).await
+}
+
+impl Faulty {
+    /// What an honest registry answers, for lies that begin with it. (Not for one with slow manifests.)
+    pub fn truth_now(&self, seen: &Seen) -> Response<Body> {
+        futures_util::FutureExt::now_or_never(self.truth(seen)).unwrap()
+    }
+
+    /// What an honest registry answers.
+    pub async fn truth(&self, seen: &Seen) -> Response<Body> {
+        let (path, query) = seen.path.split_once('?').unwrap_or((&seen.path, ""));
+        if path == "/token" {
+            return self.token(seen);
+        }
+        if let Some(refusal) = self.unauthorized(seen) {
+            return refusal;
+        }
+        let slow = self.nature.slow_manifests;
+        let Some((name, what, reference)) = split(path) else { return status(404) };
+        match (seen.method.as_str(), what) {
+            ("GET" | "HEAD", "blobs") => self.get_blob(seen, reference),
+            ("POST", "uploads") => {
+                let mut all = self.content.lock().unwrap();
+                all.next_upload += 1;
+                let id = format!("u{}", all.next_upload);
+                all.uploads.insert(id.clone(), Vec::new());
+                accepted(name, &id, 0)
+            }
+            (_, "uploads") if !query.contains("_state=a%2Fb") => {
+                problem(400, "BLOB_UPLOAD_INVALID", "the state is gone")
+            }
+            (_, "uploads") => self.upload(seen, name, reference, query),
+            ("GET" | "HEAD", "manifests") => {
+                let answer = self.get_manifest(reference);
+                pause(slow).await;
+                answer
+            }
+            ("PUT", "manifests") => {
+                pause(slow).await;
+                self.put_manifest(seen, reference)
+            }
+            ("DELETE", "manifests") => {
+                let removed = self.content.lock().unwrap().manifests.remove(reference);
+                status(if removed.is_some() { 202 } else { 404 })
+            }
+            ("GET", "referrers") if self.nature.referrers => self.get_referrers(reference),
+            ("GET", "referrers") => status(404),
+            _ => status(405),
+        }
+    }
+
+    fn token(&self, seen: &Seen) -> Response<Body> {
+        if let Some(Some((user, password))) = &self.nature.bearer
+            && seen.header("authorization") != Some(&basic(user, password))
+            && !String::from_utf8_lossy(&seen.body).contains("refresh_token=identity-of-")
+        {
+            return Response::builder().status(401).body(Body::from(r#"{"details":"wrong password"}"#)).unwrap();
+        }
+        let mut all = self.content.lock().unwrap();
+        all.issued += 1;
+        let token = format!("token-{}", all.issued);
+        all.tokens.insert(token.clone());
+        json_answer(200, &json!({"token": token, "expires_in": 300}))
+    }
+
+    fn unauthorized(&self, seen: &Seen) -> Option<Response<Body>> {
+        let shown = seen.header("authorization").unwrap_or_default();
+        let challenge = if self.nature.bearer.is_some() {
+            let token = shown.strip_prefix("Bearer ").unwrap_or_default();
+            if self.content.lock().unwrap().tokens.contains(token) {
+                return None;
+            }
+            format!("Bearer realm=\"http://{}/token\",service=\"faulty\"", self.address)
+        } else {
+            let (user, password) = self.nature.basic.as_ref()?;
+            if shown == basic(user, password) {
+                return None;
+            }
+            "Basic realm=\"faulty\"".to_owned()
+        };
+        let mut refusal = problem(401, "UNAUTHORIZED", "authentication required");
+        refusal.headers_mut().insert(header::WWW_AUTHENTICATE, challenge.parse().unwrap());
+        Some(refusal)
+    }
+
+    pub fn get_blob(&self, seen: &Seen, digest: &str) -> Response<Body> {
+        let Some(blob) = self.content.lock().unwrap().blobs.get(digest).cloned() else {
+            return problem(404, "BLOB_UNKNOWN", "blob unknown");
+        };
+        let total = blob.len();
+        let answer = Response::builder().header(header::ETAG, format!("\"{digest}\""));
+        let from =
+            seen.header("range").and_then(|r| r.strip_prefix("bytes=")?.strip_suffix('-')?.parse::<usize>().ok());
+        match from {
+            Some(from) if from < total => answer
+                .status(206)
+                .header(header::CONTENT_RANGE, format!("bytes {from}-{}/{total}", total - 1))
+                .body(Body::from(blob.slice(from..)))
+                .unwrap(),
+            Some(_) => status(416),
+            None => answer.header(header::CONTENT_LENGTH, total).body(Body::from(blob)).unwrap(),
+        }
+    }
+
+    fn upload(&self, seen: &Seen, name: &str, id: &str, query: &str) -> Response<Body> {
+        let mut all = self.content.lock().unwrap();
+        let Some(upload) = all.uploads.get_mut(id) else {
+            return problem(404, "BLOB_UPLOAD_UNKNOWN", "no such upload");
+        };
+        match seen.method.as_str() {
+            "PATCH" => {
+                let first = seen.header("content-range").and_then(|r| r.split('-').next()?.parse::<usize>().ok());
+                if first != Some(upload.len()) {
+                    return status(416);
+                }
+                upload.extend_from_slice(&seen.body);
+                accepted(name, id, upload.len())
+            }
+            "GET" => {
+                let mut answer = accepted(name, id, upload.len());
+                *answer.status_mut() = StatusCode::NO_CONTENT;
+                answer
+            }
+            "PUT" => {
+                upload.extend_from_slice(&seen.body);
+                let content = Bytes::from(std::mem::take(upload));
+                let digest = query.split('&').find_map(|p| p.strip_prefix("digest=")).unwrap_or_default();
+                let digest = digest.replace("%3A", ":");
+                if Digest::sha256(&content).to_string() != digest {
+                    return problem(400, "DIGEST_INVALID", "digest invalid");
+                }
+                all.uploads.remove(id);
+                all.blobs.insert(digest, content);
+                status(201)
+            }
+            "DELETE" => {
+                all.uploads.remove(id);
+                status(204)
+            }
+            _ => status(405),
+        }
+    }
+
+    fn get_manifest(&self, reference: &str) -> Response<Body> {
+        let Some((media_type, bytes)) = self.content.lock().unwrap().manifests.get(reference).cloned() else {
+            return problem(404, "MANIFEST_UNKNOWN", "manifest unknown");
+        };
+        let digest = Digest::sha256(&bytes);
+        Response::builder()
+            .header(header::CONTENT_TYPE, media_type)
+            .header("docker-content-digest", digest.to_string())
+            .header(header::ETAG, format!("\"{digest}\""))
+            .body(Body::from(bytes))
+            .unwrap()
+    }
+
+    fn put_manifest(&self, seen: &Seen, reference: &str) -> Response<Body> {
+        let digest = Digest::sha256(&seen.body).to_string();
+        let mut all = self.content.lock().unwrap();
+        if self.nature.conditions {
+            let there = all.manifests.get(reference).map(|(_, bytes)| format!("\"{}\"", Digest::sha256(bytes)));
+            let differs = seen.header("if-match").is_some_and(|etag| there.as_deref() != Some(etag));
+            if differs || seen.header("if-none-match").is_some() && there.is_some() {
+                return status(412);
+            }
+        }
+        let Ok(parsed) = serde_json::from_slice::<Value>(&seen.body) else { return status(400) };
+        let blobs = parsed["layers"].as_array().into_iter().flatten().chain([&parsed["config"]]);
+        for blob in blobs.filter_map(|blob| blob["digest"].as_str()) {
+            if !all.blobs.contains_key(blob) {
+                return problem(400, "MANIFEST_BLOB_UNKNOWN", "blob unknown to registry");
+            }
+        }
+        let media_type = seen.header("content-type").unwrap_or_default().to_owned();
+        all.manifests.insert(digest.clone(), (media_type.clone(), seen.body.clone()));
+        all.manifests.insert(reference.into(), (media_type, seen.body.clone()));
+        let mut answer = Response::builder().status(201).header("docker-content-digest", digest);
+        if let (true, Some(subject)) = (self.nature.referrers, parsed["subject"]["digest"].as_str()) {
+            answer = answer.header("oci-subject", subject);
+        }
+        answer.body(Body::empty()).unwrap()
+    }
+
+    pub fn get_referrers(&self, subject: &str) -> Response<Body> {
+        let all = self.content.lock().unwrap();
+        let mut found = Vec::new();
+        for (reference, (media_type, bytes)) in &all.manifests {
+            let manifest: Value = serde_json::from_slice(bytes).unwrap_or_default();
+            if reference.contains(':') && manifest["subject"]["digest"] == subject {
+                let kind = manifest["config"]["mediaType"].clone();
+                found.push(
+                    json!({"mediaType": media_type, "digest": reference, "size": bytes.len(), "artifactType": kind}),
+                );
+            }
+        }
+        index_answer(&json!(found))
+    }
+}
+
+/// `/v2/NAME/blobs|manifests|referrers/REFERENCE` or `/v2/NAME/blobs/uploads/ID`.
+fn split(path: &str) -> Option<(&str, &str, &str)> {
+    let path = path.strip_prefix("/v2/")?;
+    let (rest, reference) = path.rsplit_once('/')?;
+    let (name, what) = rest.rsplit_once('/')?;
+    Some((name.strip_suffix("/blobs").unwrap_or(name), what, reference))
+}
+
+/// No pause is none at all: then a lie can have the truth without waiting for it.
+async fn pause(time: Duration) {
+    if !time.is_zero() {
+        tokio::time::sleep(time).await;
+    }
+}
+
+fn accepted(name: &str, id: &str, length: usize) -> Response<Body> {
+    Response::builder()
+        .status(202)
+        .header(header::LOCATION, format!("/v2/{name}/blobs/uploads/{id}?_state=a%2Fb"))
+        .header(header::RANGE, format!("0-{}", length.saturating_sub(1)))
+        .body(Body::empty())
+        .unwrap()
+}
+
+pub fn basic(user: &str, password: &str) -> String {
+    use base64::Engine as _;
+    format!("Basic {}", base64::prelude::BASE64_STANDARD.encode(format!("{user}:{password}")))
+}
+
+pub fn status(status: u16) -> Response<Body> {
+    Response::builder().status(status).body(Body::empty()).unwrap()
+}
+
+pub fn problem(status: u16, code: &str, message: &str) -> Response<Body> {
+    json_answer(status, &json!({"errors": [{"code": code, "message": message}]}))
+}
+
+pub fn json_answer(status: u16, value: &Value) -> Response<Body> {
+    let answer = Response::builder().status(status).header(header::CONTENT_TYPE, "application/json");
+    answer.body(Body::from(value.to_string())).unwrap()
+}
+
+pub fn index_answer(manifests: &Value) -> Response<Body> {
+    let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests});
+    Response::builder().header(header::CONTENT_TYPE, INDEX).body(Body::from(index.to_string())).unwrap()
+}
+
+pub fn web_page() -> Response<Body> {
+    let page = "<!doctype html><title>Sign in</title>";
+    Response::builder().header(header::CONTENT_TYPE, "text/html; charset=utf-8").body(Body::from(page)).unwrap()
+}
+
+pub fn redirect(status: u16, to: &str) -> Response<Body> {
+    Response::builder().status(status).header(header::LOCATION, to).body(Body::empty()).unwrap()
+}
+
+/// The whole answer is announced, but the connection breaks after `kept` bytes of it.
+pub fn cut(answer: Response<Body>, content: &Bytes, kept: usize) -> Response<Body> {
+    let (mut head, _) = answer.into_parts();
+    head.headers.insert(header::CONTENT_LENGTH, content.len().into());
+    // In two pieces, and late, so that the first is on its way before the connection breaks.
+    let pieces = vec![Ok(content.slice(..kept)), Err(std::io::Error::other("cut"))];
+    let body = stream::unfold(pieces.into_iter(), |mut pieces| async move {
+        let piece = pieces.next()?;
+        if piece.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Some((piece, pieces))
+    });
+    Response::from_parts(head, Body::from_stream(body))
+}
+
+/// A body without end: `piece` again and again, with a pause between.
+pub fn endless(media_type: &str, piece: Bytes, pause: Duration) -> Response<Body> {
+    let body = stream::unfold((), move |()| {
+        let piece = piece.clone();
+        async move {
+            tokio::time::sleep(pause).await;
+            Some((Ok::<_, std::io::Error>(piece), ()))
+        }
+    });
+    Response::builder().header(header::CONTENT_TYPE, media_type).body(Body::from_stream(body)).unwrap()
+}
+
+/// `content` with a beginning, and then silence.
+pub fn stalls(content: &Bytes, kept: usize) -> Response<Body> {
+    let head = content.slice(..kept);
+    let body = stream::unfold(Some(head), |head| async move {
+        match head {
+            Some(head) => Some((Ok::<_, std::io::Error>(head), None)),
+            None => std::future::pending().await,
+        }
+    });
+    Response::builder().header(header::CONTENT_LENGTH, content.len()).body(Body::from_stream(body)).unwrap()
+}
+
+/// The first `n` times true.
+pub fn first(n: usize) -> impl Fn() -> bool + Send + Sync {
+    let left = std::sync::atomic::AtomicUsize::new(n);
+    move || {
+        use std::sync::atomic::Ordering::SeqCst;
+        left.try_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok()
+    }
+}

@@ -1,0 +1,190 @@
+//! Real registries and real clients for tests: found, started on a free port of this machine, and stopped at the end.
+//!
+//! Tools are searched in `$OCISEEK_TEST_TOOLS` (default `~/.cache/ociseek-tools/bin`), then in `$PATH`. What is missing
+//! skips a test with a line that says so; where `CI` is set, it fails it.
+
+#![allow(dead_code, reason = "each test binary that includes this uses a part of it")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// How long a server may take to listen, on a machine that is busy with other tests.
+const START: Duration = Duration::from_secs(30);
+
+/// The tool's path; `None` after a line that says what is skipped.
+pub fn tool(name: &str) -> Option<PathBuf> {
+    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache/ociseek-tools/bin"));
+    let tools = std::env::var_os("OCISEEK_TEST_TOOLS").map(PathBuf::from).or_else(home);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found =
+        tools.into_iter().chain(std::env::split_paths(&path)).map(|dir| dir.join(name)).find(|file| file.is_file());
+    if found.is_none() {
+        skip(&format!("{name} is not installed"));
+    }
+    found
+}
+
+pub fn skip(why: &str) {
+    assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped: {why}");
+    println!("SKIP: {why}");
+}
+
+/// A running server; it is killed when this is dropped.
+pub struct Server {
+    /// `127.0.0.1:PORT`, or `[::1]:PORT`.
+    pub host: String,
+    /// Its files: configuration, passwords, certificates.
+    pub dir: TempDir,
+    child: Child,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Server {
+    pub fn port(&self) -> u16 {
+        self.host.rsplit(':').next().unwrap().parse().unwrap()
+    }
+
+    /// The distribution registry (no referrers API) in memory. `sections` gives more of its configuration, from a folder
+    /// where it may put files.
+    pub fn distribution(address: &str, sections: impl FnOnce(&Path) -> String) -> Option<Server> {
+        let program = tool("docker-registry")?;
+        let dir = tempfile::tempdir().unwrap();
+        let sections = sections(dir.path());
+        let config = format!(
+            "version: 0.1\n\
+             storage: {{inmemory: {{}}, delete: {{enabled: true}}, maintenance: {{uploadpurging: {{enabled: false}}}}}}\n\
+             http:\n  addr: '{address}'\n  secret: x\n{sections}"
+        );
+        let file = dir.path().join("config.yml");
+        std::fs::write(&file, config).unwrap();
+        let mut child =
+            Command::new(program).arg("serve").arg(&file).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut told = String::new();
+        let host = loop {
+            let mut line = String::new();
+            assert!(log.read_line(&mut line).unwrap() > 0, "docker-registry ended: {told}");
+            if let Some((_, rest)) = line.split_once("listening on ") {
+                break rest.split([',', '"', ' ']).next().unwrap().to_owned();
+            }
+            told += &line;
+        };
+        // Its log must be read on, or it stops when the pipe is full.
+        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+        Some(Server { host, dir, child })
+    }
+
+    /// olareg (with the referrers API) in memory.
+    pub fn olareg(arguments: impl FnOnce(&Path, u16) -> Vec<String>) -> Option<Server> {
+        let program = tool("olareg")?;
+        let dir = tempfile::tempdir().unwrap();
+        let port = free_port();
+        let mut command = Command::new(program);
+        command.args([
+            "serve",
+            "--addr",
+            "127.0.0.1",
+            "--store-type",
+            "mem",
+            "--api-delete",
+            "--port",
+            &port.to_string(),
+        ]);
+        command.args(arguments(dir.path(), port));
+        Some(Server::started(command, port, dir))
+    }
+
+    /// crane's registry, in memory (no referrers API).
+    pub fn crane() -> Option<Server> {
+        let mut command = Command::new(tool("crane")?);
+        let port = free_port();
+        command.args(["registry", "serve", "--address", &format!("127.0.0.1:{port}")]);
+        Some(Server::started(command, port, tempfile::tempdir().unwrap()))
+    }
+
+    fn started(mut command: Command, port: u16, dir: TempDir) -> Server {
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut server = Server { host: format!("127.0.0.1:{port}"), dir, child };
+        let begun = Instant::now();
+        while TcpStream::connect(&server.host).is_err() {
+            assert!(server.child.try_wait().unwrap().is_none(), "{command:?} ended");
+            assert!(begun.elapsed() < START, "{command:?} does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        server
+    }
+
+    /// A plain PUT of a manifest, by nobody's client.
+    pub fn put_manifest(&self, repository: &str, reference: &str, media_type: &str, body: &[u8]) {
+        let mut stream = TcpStream::connect(&self.host).unwrap();
+        let head = format!(
+            "PUT /v2/{repository}/manifests/{reference} HTTP/1.1\r\nHost: {}\r\nContent-Type: {media_type}\r\n\
+             Content-Length: {}\r\nConnection: close\r\n\r\n",
+            self.host,
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(body).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Runs a program to its end; its standard output. It finds no configuration of this machine's user.
+pub fn run(program: &Path, arguments: &[&str]) -> String {
+    let home = tempfile::tempdir().unwrap();
+    let output = Command::new(program)
+        .args(arguments)
+        .env("HOME", home.path())
+        .env("DOCKER_CONFIG", home.path())
+        .env("REGCTL_CONFIG", home.path().join("regctl.json"))
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{} {arguments:?}: {errors}", program.display());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A private authority in `dir`: `ca.pem`; `cert.pem` and `key.pem` for servers on this machine and for clients.
+pub fn private_ca(dir: &Path) -> Option<()> {
+    let openssl = tool("openssl")?;
+    let extensions = "subjectAltName=DNS:localhost,IP:127.0.0.1,IP:::1\nbasicConstraints=CA:FALSE\n\
+                      keyUsage=digitalSignature\nextendedKeyUsage=serverAuth,clientAuth\n";
+    std::fs::write(dir.join("extensions"), extensions).unwrap();
+    let at = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    let new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
+    let (ca_key, ca, key, request) = (at("ca-key.pem"), at("ca.pem"), at("key.pem"), at("request.pem"));
+    let mut authority = vec!["req", "-x509", "-days", "30", "-subj", "/CN=ociseek test authority"];
+    authority.extend(new_key);
+    authority.extend(["-addext", "keyUsage=critical,keyCertSign", "-keyout", &ca_key, "-out", &ca]);
+    run(&openssl, &authority);
+    let mut ask = vec!["req", "-subj", "/CN=localhost"];
+    ask.extend(new_key);
+    ask.extend(["-keyout", &key, "-out", &request]);
+    run(&openssl, &ask);
+    let (cert, extensions) = (at("cert.pem"), at("extensions"));
+    let sign = ["x509", "-req", "-in", &request, "-CA", &ca, "-CAkey", &ca_key, "-CAcreateserial", "-days", "30"];
+    run(&openssl, &[&sign[..], &["-extfile", &extensions, "-out", &cert]].concat());
+    Some(())
+}
+
+/// A line of a password file (bcrypt).
+pub fn htpasswd(user: &str, password: &str) -> Option<String> {
+    Some(run(&tool("htpasswd")?, &["-Bbn", user, password]))
+}
