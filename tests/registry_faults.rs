@@ -26,8 +26,8 @@ const SOCI: &str = "application/vnd.amazon.soci.index.v1+json";
 fn limits() -> Limits {
     Limits {
         connect: Duration::from_secs(5),
-        header: Duration::from_millis(1500),
-        idle: Duration::from_millis(1500),
+        header: Duration::from_secs(10),
+        idle: Duration::from_secs(10),
         first_wait: Duration::from_millis(2),
         longest_wait: Duration::from_secs(5),
         settle: Duration::from_millis(10),
@@ -238,11 +238,11 @@ async fn a_pause_of_the_reader_is_no_slowness_of_the_registry() {
     let blob = content(3_000_000);
     let faulty = Faulty::honest(Nature::default()).await;
     faulty.add_blob(blob.clone());
-    let limits = Limits { idle: Duration::from_millis(300), slowest: 1 << 30, ..limits() };
+    let limits = Limits { idle: Duration::from_millis(1500), slowest: 1 << 30, ..limits() };
     let repository = repository(&faulty, ClientConfig { limits, ..config() });
     let mut stream = repository.blob(&descriptor(&blob)).await.unwrap();
     let mut length = stream.next().await.unwrap().unwrap().len();
-    tokio::time::sleep(Duration::from_millis(700)).await;
+    tokio::time::sleep(Duration::from_millis(2000)).await;
     while let Some(chunk) = stream.next().await.unwrap() {
         length += chunk.len();
     }
@@ -430,6 +430,31 @@ async fn one_token_serves_all_who_wait_for_it() {
     assert_eq!(tokens.len(), 1);
     assert_eq!(tokens[0].path, "/token?service=faulty&scope=repository%3Aa%2Fb%3Apull");
     assert_eq!(tokens[0].header("authorization"), None);
+}
+
+#[tokio::test]
+async fn what_one_repository_taught_serves_the_next_with_its_own_token() {
+    let faulty = Faulty::honest(Nature { bearer: Some(None), ..Nature::default() }).await;
+    faulty.add_blob("x");
+    let client = Client::new(config()).unwrap();
+    let blob = Descriptor::of("x/y", b"x");
+    for name in ["one/a", "two"] {
+        client.repository(&faulty.host(), name).unwrap().blob_bytes(&blob, 1).await.unwrap();
+    }
+    let two = client.repository(&faulty.host(), "two").unwrap();
+    two.push_blob(&Descriptor::of("x/y", b"z"), Bytes::from_static(b"z")).await.unwrap();
+    let story: Vec<_> = faulty
+        .seen()
+        .iter()
+        .map(|s| format!("{} {}", s.method, s.path.split(['&', ',']).next_back().unwrap()))
+        .collect();
+    let at = |name: &str| format!("GET /v2/{name}/blobs/{}", Digest::sha256(b"x"));
+    assert_eq!(story[..3], [at("one/a"), "GET scope=repository%3Aone%2Fa%3Apull".to_owned(), at("one/a")]);
+    assert_eq!(story[3..5], ["GET scope=repository%3Atwo%3Apull".to_owned(), at("two")]);
+    let tokens = faulty.saw("GET", "/token");
+    assert_eq!(tokens.len(), 3);
+    assert!(tokens[2].path.ends_with("scope=repository%3Atwo%3Apull%2Cpush"), "{}", tokens[2].path);
+    assert_eq!(faulty.seen().len(), 3 + 2 + 1 + 3);
 }
 
 #[tokio::test]
@@ -879,6 +904,24 @@ async fn a_lost_answer_to_an_upload_is_found_out() {
     assert!(repository(&faulty, config()).push_blob(&descriptor(&blob), blob.clone()).await.unwrap());
     let made: Vec<_> = faulty.seen().iter().map(|s| s.method.to_string()).collect();
     assert_eq!(made, ["HEAD", "POST", "PUT", "DELETE", "HEAD"]);
+}
+
+#[tokio::test]
+async fn an_upload_that_comes_at_a_busy_time_is_sent_again_in_its_session() {
+    for method in ["PUT", "PATCH"] {
+        let once = first(1);
+        let faulty = Faulty::start(Nature::default(), move |seen, _| {
+            (seen.is(method, "uploads") && once()).then(|| status(429))
+        })
+        .await;
+        let limits = Limits { monolithic: if method == "PUT" { 1000 } else { 0 }, ..limits() };
+        let blob = content(1000);
+        repository(&faulty, ClientConfig { limits, ..config() })
+            .push_blob(&descriptor(&blob), blob.clone())
+            .await
+            .unwrap();
+        assert_eq!((faulty.saw("POST", "uploads").len(), faulty.saw(method, "uploads").len()), (1, 2));
+    }
 }
 
 #[tokio::test]
