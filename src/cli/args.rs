@@ -88,7 +88,7 @@ Examples:
 Who reads the index: soci-snapshotter, with `[pull_modes.soci_v1] enable = true` or when it is given the index digest.
 
 JSON: one document, {\"images\": [{\"image\", \"status\", \"manifests\": [{\"platform\", \"status\", \"index\", \"layers\": [...]}], \
-\"error\"}]}. Fields are only ever added. docs.rs/ociseek, module cli::json, says what each one means.
+\"error\"}]}. Fields are only ever added. The documentation of the crate, module cli::json, says what each one means.
 
 Exit status: 0 done (also when all layers are too small), 1 an image failed, 2 wrong usage, 130 or 143 interrupted.";
 
@@ -248,6 +248,7 @@ pub enum ProgressStyle {
     Auto,
     /// A line every few seconds
     Plain,
+    /// Nothing but warnings
     None,
 }
 
@@ -277,12 +278,12 @@ pub struct ZtocCreateArgs {
     /// The layer's blob; - is standard input
     pub layer: PathBuf,
 
-    #[command(flatten)]
-    pub build: BuildArgs,
-
     /// Where the ztoc is written; - is standard output
     #[arg(long, short, value_name = "FILE")]
     pub output: PathBuf,
+
+    #[command(flatten)]
+    pub build: BuildArgs,
 }
 
 const SHOW_AFTER_HELP: &str = "\

@@ -82,9 +82,15 @@ pub fn masked(text: &str) -> String {
     let text = text.replace(concat!("ociseek ", env!("CARGO_PKG_VERSION")), "ociseek X");
     let mut masked = String::new();
     for line in text.lines() {
-        let mut line = line.trim_end_matches(|c: char| c == ',').to_owned();
-        if let Some(at) = line.find("\"seconds\": ").filter(|_| !line.ends_with("null")) {
+        let mut line = line.to_owned();
+        if let Some(at) = line.find("\"seconds\": ").filter(|_| !line.contains("null")) {
             line.replace_range(at.., "\"seconds\": …");
+        }
+        // Their distance from the column before depends on the speeds above and below.
+        for remark in ["from the cache", "the same layer again"] {
+            if let Some(before) = line.strip_suffix(remark) {
+                line = format!("{}  {remark}", before.trim_end());
+            }
         }
         if let Some(at) =
             line.find(", in ").filter(|_| line.ends_with(" ms") || line.ends_with(" s") || line.ends_with("/s"))
