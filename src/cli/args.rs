@@ -48,11 +48,15 @@ lazily (too small, zstd, sparse files, ...) are left out with the reason, and co
 broken (wrong digest, wrong checksum, cut) is an error: then nothing is pushed for that image.
 
 IMAGE is one of
-  [REGISTRY/]REPOSITORY[:TAG][@DIGEST]  an image in a registry, named as for docker pull; the index is pushed there.
-                                        A registry on this machine (localhost:5000) is spoken to by plain HTTP.
-  oci:DIR[:TAG|@DIGEST]                 an OCI image layout; the index is written into it.
-  oci-archive:FILE[:TAG]                a tar of a layout, as docker save (25 or newer) and BuildKit (type=oci) write it;
-                                        read in place, so say where the index goes: --output or --dry-run.
+
+  [REGISTRY/]REPOSITORY[:TAG][@DIGEST]
+    an image in a registry, named as for docker pull; the index is pushed there
+    (a registry on this machine, such as localhost:5000, is spoken to by plain HTTP)
+  oci:DIR[:TAG|@DIGEST]
+    an OCI image layout; the index is written into it
+  oci-archive:FILE[:TAG]
+    a tar of a layout, as docker save (25 or newer) and BuildKit (type=oci) write it; it is read in
+    place, so say where the index goes: --output or --dry-run
 
 Several IMAGEs are done one after the other; if one fails the others are still done, and the exit status is 1.";
 

@@ -61,10 +61,10 @@ fn layers(text: &mut String, layers: &[IndexedLayer], style: Style) {
             (_, None) => {}
             (_, Some(row)) => {
                 let mut line = format!("  {digest}  {size:>10}");
-                for (cell, width) in row.iter().zip(widths) {
+                for (cell, width) in row.iter().zip(widths).filter(|(_, width)| *width > 0) {
                     let _ = write!(line, "  {cell:>width$}");
                 }
-                let _ = writeln!(text, "{}  {}", line, row[4]);
+                let _ = writeln!(text, "{}", format!("{line}  {}", row[4]).trim_end());
             }
         }
     }
