@@ -23,6 +23,23 @@ impl Inflate {
     /// Decodes symbols of the current block until an end is near; says whether the block ended.
     /// Starts and ends at a symbol's border, with fewer than 8 bits taken from the input and not used.
     pub(super) fn fast(&mut self, input: &mut Input<'_>) -> Result<bool, InflateError> {
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("bmi2") {
+            // SAFETY: the CPU has BMI2.
+            return unsafe { self.fast_bmi2(input) };
+        }
+        self.fast_loop(input)
+    }
+
+    /// The same loop with shifts that take their count from any register.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "bmi2")]
+    fn fast_bmi2(&mut self, input: &mut Input<'_>) -> Result<bool, InflateError> {
+        self.fast_loop(input)
+    }
+
+    #[inline(always)]
+    fn fast_loop(&mut self, input: &mut Input<'_>) -> Result<bool, InflateError> {
         let Inflate { litlen, distance: distances, buffer, .. } = self;
         let range = input.bytes.as_ptr_range();
         let (Some(last_in), Some(last_out)) =
@@ -65,23 +82,34 @@ impl Inflate {
             };
         }
 
+        /// The entry for the next bits in the main part of a table. Kept in registers: stores to the output could change
+        /// the tables for all the compiler knows.
+        macro_rules! next {
+            ($entries:ident, $mask:ident) => {
+                // SAFETY: `Table::parts` gives a mask below the number of entries.
+                unsafe { *$entries.get_unchecked(bits as usize & $mask) }
+            };
+        }
+        let (litlens, litlen_mask) = litlen.parts();
+        let (fars, far_mask) = distances.parts();
+
         fill!();
-        let mut entry = litlen.main(bits);
+        let mut entry = next!(litlens, litlen_mask);
         // Invariants: `next_in <= last_in` and `out <= last_out`; `entry` is the one for `bits`, which hold at least 11.
         while next_in <= last_in && out <= last_out {
             fill!();
             if entry & LITERAL != 0 {
                 consume!(entry);
                 literal!(entry);
-                entry = litlen.main(bits);
+                entry = next!(litlens, litlen_mask);
                 if entry & LITERAL != 0 {
                     consume!(entry);
                     literal!(entry);
-                    entry = litlen.main(bits);
+                    entry = next!(litlens, litlen_mask);
                     if entry & LITERAL != 0 {
                         consume!(entry);
                         literal!(entry);
-                        entry = litlen.main(bits);
+                        entry = next!(litlens, litlen_mask);
                         continue;
                     }
                 }
@@ -96,7 +124,7 @@ impl Inflate {
                     consume!(entry);
                     if entry & LITERAL != 0 {
                         literal!(entry);
-                        entry = litlen.main(bits);
+                        entry = next!(litlens, litlen_mask);
                         continue;
                     }
                 }
@@ -111,7 +139,7 @@ impl Inflate {
             let length = value(entry, stream) as usize;
             fill!();
             // At least 56 bits: a distance takes at most 28 and leaves enough for the next entry.
-            let mut far = distances.main(bits);
+            let mut far = next!(fars, far_mask);
             stream = bits;
             consume!(far);
             if far & EXCEPTIONAL != 0 {
@@ -126,7 +154,7 @@ impl Inflate {
                 }
             }
             let distance = value(far, stream) as usize;
-            entry = litlen.main(bits);
+            entry = next!(litlens, litlen_mask);
             if distance > out - self.floor {
                 return Err(TOO_FAR);
             }

@@ -65,10 +65,16 @@ impl<const N: usize> Table<N> {
         Table { entries: [0; N], mask: 0 }
     }
 
-    /// The entry for the next bits, leading maybe to a subtable.
+    /// The entries, and the mask that makes bits of the stream an index of the main part: always less than `N`.
     #[inline(always)]
-    pub fn main(&self, stream: u64) -> u32 {
-        self.entries[(stream as u32 & self.mask) as usize & (N - 1)]
+    pub fn parts(&self) -> (&[u32; N], usize) {
+        (&self.entries, self.mask as usize & (N - 1))
+    }
+
+    /// The entry for the next bits, leading maybe to a subtable.
+    fn main(&self, stream: u64) -> u32 {
+        let (entries, mask) = self.parts();
+        entries[stream as usize & mask]
     }
 
     /// The entry in the subtable that `entry` leads to; `stream` begins behind the bits of `entry`.
