@@ -4,7 +4,7 @@
 
 #![allow(dead_code, reason = "each test binary that includes this uses a part of it")]
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -63,7 +63,8 @@ struct Content {
     /// By digest and by tag; the media type and the bytes.
     manifests: BTreeMap<String, (String, Bytes)>,
     uploads: HashMap<String, Vec<u8>>,
-    tokens: HashSet<String>,
+    /// Tokens, each with the repository that it is for.
+    tokens: HashMap<String, String>,
     issued: usize,
     next_upload: usize,
     seen: Vec<Seen>,
@@ -222,7 +223,11 @@ impl Faulty {
         let mut all = self.content.lock().unwrap();
         all.issued += 1;
         let token = format!("token-{}", all.issued);
-        all.tokens.insert(token.clone());
+        let asked =
+            format!("{}&{}", seen.path, String::from_utf8_lossy(&seen.body)).replace("%3A", ":").replace("%2F", "/");
+        let name =
+            asked.split("scope=repository:").nth(1).and_then(|scope| scope.split(':').next()).unwrap_or_default();
+        all.tokens.insert(token.clone(), name.to_owned());
         json_answer(200, &json!({"token": token, "expires_in": 300}))
     }
 
@@ -230,10 +235,13 @@ impl Faulty {
         let shown = seen.header("authorization").unwrap_or_default();
         let challenge = if self.nature.bearer.is_some() {
             let token = shown.strip_prefix("Bearer ").unwrap_or_default();
-            if self.content.lock().unwrap().tokens.contains(token) {
+            let name = split(seen.path.split('?').next().unwrap_or_default()).map_or("", |(name, _, _)| name);
+            if self.content.lock().unwrap().tokens.get(token).is_some_and(|repository| repository == name) {
                 return None;
             }
-            format!("Bearer realm=\"http://{}/token\",service=\"faulty\"", self.address)
+            let actions = if matches!(seen.method.as_str(), "GET" | "HEAD") { "pull" } else { "pull,push" };
+            let (host, scope) = (self.address, format!("repository:{name}:{actions}"));
+            format!("Bearer realm=\"http://{host}/token\",service=\"faulty\",scope=\"{scope}\"")
         } else {
             let (user, password) = self.nature.basic.as_ref()?;
             if shown == basic(user, password) {

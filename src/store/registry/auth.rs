@@ -63,7 +63,7 @@ pub(super) struct Generation(u64);
 pub(super) struct Authorizer {
     registry: Arc<str>,
     source: CredentialSource,
-    /// The last challenge: the first guess for scopes that have not been asked for yet.
+    /// The last challenge, without its scope: the first guess for scopes that have not been asked for yet.
     last: Mutex<Option<Challenge>>,
     slots: Mutex<HashMap<Scope, Arc<tokio::sync::Mutex<Slot>>>>,
     /// By repository.
@@ -143,7 +143,7 @@ impl Authorizer {
         if Generation(slot.generation) != used {
             return Ok(slot.header.is_some());
         }
-        *self.last() = Some(challenge.clone());
+        *self.last() = Some(challenge.clone().without_scope());
         let before = slot.header.take();
         self.forget_stale(&scope.repository).await;
         self.fill(&mut slot, http, base, scope, challenge).await?;

@@ -14,6 +14,16 @@ pub(super) enum Challenge {
     },
 }
 
+impl Challenge {
+    /// The same for any scope.
+    pub(super) fn without_scope(self) -> Challenge {
+        match self {
+            Challenge::Basic => Challenge::Basic,
+            Challenge::Bearer { realm, service, .. } => Challenge::Bearer { realm, service, scope: None },
+        }
+    }
+}
+
 /// The best challenge of an answer: Bearer before Basic, whatever their order; `None` if there is none that we know.
 pub(super) fn challenge(headers: &HeaderMap) -> Option<Challenge> {
     let all: Vec<Challenge> = headers

@@ -59,7 +59,7 @@ impl Repository {
     /// Some registries (GitLab) take such a tag for the digest itself, and answer with the subject: that is no index.
     async fn tagged(&self, subject: &Digest, access: Access) -> Result<Result<Option<Tagged>, String>, RegistryError> {
         match self.document(&Target::Tag(tag(subject)), access).await {
-            Ok((document, _)) if document.digest == *subject => Ok(Ok(None)),
+            Ok((document, _)) if Digest::of(subject.algorithm(), &document.bytes) == *subject => Ok(Ok(None)),
             Ok((document, _)) if document.media_type != INDEX => Ok(Err(document.media_type)),
             Ok((document, etag)) => Ok(Ok(Some(Tagged { digest: document.digest, etag, bytes: document.bytes }))),
             Err(error) if error.is_not_found() => Ok(Ok(None)),

@@ -124,7 +124,7 @@ impl Registry {
                     }
                 }
                 // A signed URL may have run out on the way.
-                (StatusCode::FORBIDDEN, None) if hops > 0 && !asked_again => {
+                (StatusCode::FORBIDDEN, None) if hops > 0 && !asked_again && is_read(&request.method) => {
                     asked_again = true;
                     hop = request.clone();
                     hops = 0;
@@ -168,9 +168,13 @@ impl Registry {
 fn is_redirect(status: StatusCode, method: &Method) -> bool {
     match status.as_u16() {
         307 | 308 => true,
-        301..=303 => *method == Method::GET || *method == Method::HEAD,
+        301..=303 => is_read(method),
         _ => false,
     }
+}
+
+fn is_read(method: &Method) -> bool {
+    *method == Method::GET || *method == Method::HEAD
 }
 
 /// The rest of a blob from byte `from` on.

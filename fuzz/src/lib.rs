@@ -1,0 +1,171 @@
+//! The bodies of the fuzz targets. Each takes any bytes and panics when an invariant is broken; tests/fuzz_bodies.rs calls
+//! them too, with the fixtures and with every input that once broke one (fuzz/regressions).
+
+use std::io::Read;
+
+use ociseek::codec::gzip::{BlockStart, GzipEnd, GzipError, GzipReader, Sink};
+use ociseek::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
+use ociseek::offset::Uncompressed;
+use ociseek::tar::{Entry, Kind, TarError, Walker};
+use ociseek::ztoc::{self, Checkpoints};
+
+/// The most that a target decodes: inputs of a few KiB can hold megabytes of zeros.
+const MOST: u64 = 64 << 20;
+
+/// The pieces in which the second run takes its input: their sizes come from the input's last bytes.
+fn pieces(data: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let sizes: Vec<usize> = data.iter().rev().take(8).map(|&b| 1 + usize::from(b) * usize::from(b) / 16).collect();
+    let mut rest = data;
+    let mut turn = 0;
+    std::iter::from_fn(move || {
+        let size = sizes.get(turn % sizes.len().max(1))?;
+        turn += 1;
+        let (piece, after) = rest.split_at((*size).min(rest.len()));
+        rest = after;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+#[derive(Default, PartialEq, Debug)]
+struct Decoded {
+    crc: u32,
+    length: u64,
+    /// Where blocks start: input, output, bits and a checksum of the window.
+    starts: Vec<(u64, u64, u8, u32)>,
+}
+
+struct Recorder(Decoded, crc32fast::Hasher);
+
+impl Sink for Recorder {
+    fn output(&mut self, bytes: &[u8]) {
+        self.1.update(bytes);
+        self.0.length += bytes.len() as u64;
+    }
+
+    fn block_start(&mut self, at: BlockStart<'_>) {
+        assert_eq!(at.output.0, self.0.length, "a block starts where the output is");
+        assert!(at.bits < 8);
+        self.0.starts.push((at.input.0, at.output.0, at.bits, crc32fast::hash(at.window)));
+    }
+}
+
+fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Option<(Decoded, Result<GzipEnd, GzipError>)> {
+    let mut reader = GzipReader::new();
+    let mut recorder = Recorder(Decoded::default(), crc32fast::Hasher::new());
+    for piece in pieces {
+        for step in piece.chunks(1 << 16) {
+            if let Err(e) = reader.push(step, &mut recorder) {
+                recorder.0.crc = recorder.1.finalize();
+                return Some((recorder.0, Err(e)));
+            }
+            if recorder.0.length > MOST {
+                return None;
+            }
+        }
+    }
+    recorder.0.crc = recorder.1.finalize();
+    Some((recorder.0, reader.finish()))
+}
+
+/// Invariants: how the input is cut does not matter; block starts go forward; what is accepted is what flate2 decodes.
+pub fn gzip(data: &[u8]) {
+    let Some((whole, end)) = decode(std::iter::once(data)) else { return };
+    if let Some((cut, cut_end)) = decode(pieces(data)) {
+        assert_eq!(end.is_ok(), cut_end.is_ok(), "{end:?}, in pieces {cut_end:?}");
+        if end.is_ok() {
+            assert_eq!(whole, cut);
+        }
+    }
+    let Ok(end) = end else { return };
+    assert_eq!(end.output.0, whole.length);
+    assert!(whole.starts.windows(2).all(|w| (w[0].0, w[0].1) <= (w[1].0, w[1].1)), "block starts go backwards");
+    let gzip = end.trailing.map_or(data, |at| &data[..at.0 as usize]);
+    let mut hasher = crc32fast::Hasher::new();
+    let mut decoder = flate2::read::MultiGzDecoder::new(gzip);
+    let (mut length, mut buffer) = (0, vec![0; 1 << 16]);
+    loop {
+        match decoder.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => {
+                hasher.update(&buffer[..n]);
+                length += n as u64;
+            }
+            Err(e) => panic!("accepted here, refused by flate2: {e}"),
+        }
+    }
+    assert_eq!((whole.length, whole.crc), (length, hasher.finalize()));
+}
+
+fn walk<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Entry>, Result<Uncompressed, TarError>) {
+    let (mut walker, mut entries) = (Walker::new(), Vec::new());
+    for piece in pieces {
+        if let Err(e) = walker.push(piece, &mut |entry| entries.push(entry)) {
+            return (entries, Err(e));
+        }
+    }
+    (entries, walker.finish())
+}
+
+/// Invariants: how the input is cut does not matter; entries follow each other on block borders.
+pub fn tar(data: &[u8]) {
+    let whole = walk(std::iter::once(data));
+    let cut = walk(pieces(data));
+    assert_eq!(whole.1, cut.1);
+    let kept = |entries: &[Entry]| entries.iter().filter(|e| e.kind != Kind::GlobalHeader).cloned().collect::<Vec<_>>();
+    assert_eq!(kept(&whole.0), kept(&cut.0));
+    for entry in &kept(&whole.0) {
+        assert!(entry.header < entry.data);
+        assert_eq!((entry.header.0 % 512, entry.data.0 % 512), (0, 0));
+    }
+    assert!(whole.0.windows(2).all(|w| w[0].data <= w[1].header), "entries overlap");
+    if let Ok(end) = whole.1 {
+        assert!(end.0 <= data.len() as u64, "the end lies behind the input");
+    }
+}
+
+/// Invariants: what is decoded is not more than what was given; it survives encoding and decoding.
+pub fn ztoc(data: &[u8]) {
+    let Ok(decoded) = ztoc::decode(data) else { return };
+    let text: usize =
+        decoded.files.iter().map(|f| f.name.len() + f.linkname.len() + f.uname.len() + f.gname.len()).sum();
+    assert!(text <= 2 * data.len(), "{} bytes decoded to {text} bytes of text", data.len());
+    let encoded = ztoc::encode(&decoded);
+    assert_eq!(ztoc::decode(&encoded).as_ref(), Ok(&decoded));
+    assert_eq!(ztoc::encode(&decoded), encoded);
+}
+
+fn index<'a>(span_size: u64, pieces: impl Iterator<Item = &'a [u8]>) -> Result<IndexedLayer, LayerError> {
+    let mut indexer = LayerIndexer::new(LayerOptions { span_size, build_tool_identifier: "fuzz".into() }, None);
+    for piece in pieces {
+        indexer.push(piece)?;
+    }
+    indexer.finish()
+}
+
+/// What callers act on: the ztoc's digest, the code of a refusal, or that the layer is broken (near which byte may vary).
+fn verdict(indexed: &Result<IndexedLayer, LayerError>) -> String {
+    match indexed {
+        Ok(IndexedLayer { outcome: Outcome::Ztoc(built), .. }) => built.digest.to_string(),
+        Ok(IndexedLayer { outcome: Outcome::Unservable(why), .. }) => why.code.into(),
+        Err(_) => "broken".into(),
+    }
+}
+
+/// Invariants: how the layer is cut does not matter; a ztoc is one that our own reader takes, for this very blob.
+pub fn layer(data: &[u8]) {
+    // The last byte chooses the span size; it is a part of the layer all the same.
+    let span_size = 1 << (data.last().copied().unwrap_or(0) % 21);
+    let whole = index(span_size, std::iter::once(data));
+    let cut = index(span_size, pieces(data));
+    assert_eq!(verdict(&whole), verdict(&cut), "{whole:?}, in pieces {cut:?}");
+    let Ok(IndexedLayer { outcome: Outcome::Ztoc(built), size, .. }) = whole else { return };
+    assert_eq!(size, data.len() as u64);
+    let decoded = ztoc::decode(&built.bytes).expect("our own ztoc is sound");
+    assert_eq!(ztoc::encode(&decoded), built.bytes);
+    assert_eq!(decoded.compressed_size.0, size);
+    assert_eq!((decoded.files.len() as u64, decoded.span_digests.len()), (built.entries, built.spans as usize));
+    if let Checkpoints::Gzip { list, .. } = &decoded.checkpoints {
+        assert!(list.windows(2).all(|w| w[0].span_start() < w[1].span_start() && w[0].output < w[1].output));
+        assert!(list.windows(2).all(|w| w[1].output - w[0].output > span_size), "checkpoints too close");
+    }
+}
