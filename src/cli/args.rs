@@ -48,11 +48,15 @@ lazily (too small, zstd, sparse files, ...) are left out with the reason, and co
 broken (wrong digest, wrong checksum, cut) is an error: then nothing is pushed for that image.
 
 IMAGE is one of
-  [REGISTRY/]REPOSITORY[:TAG][@DIGEST]  an image in a registry, named as for docker pull; the index is pushed there.
-                                        A registry on this machine (localhost:5000) is spoken to by plain HTTP.
-  oci:DIR[:TAG|@DIGEST]                 an OCI image layout; the index is written into it.
-  oci-archive:FILE[:TAG]                a tar of a layout, as docker save (25 or newer) and BuildKit (type=oci) write it;
-                                        read in place, so say where the index goes: --output or --dry-run.
+
+  [REGISTRY/]REPOSITORY[:TAG][@DIGEST]
+    an image in a registry, named as for docker pull; the index is pushed there
+    (a registry on this machine, such as localhost:5000, is spoken to by plain HTTP)
+  oci:DIR[:TAG|@DIGEST]
+    an OCI image layout; the index is written into it
+  oci-archive:FILE[:TAG]
+    a tar of a layout, as docker save (25 or newer) and BuildKit (type=oci) write it; it is read in
+    place, so say where the index goes: --output or --dry-run
 
 Several IMAGEs are done one after the other; if one fails the others are still done, and the exit status is 1.";
 
@@ -84,7 +88,7 @@ Examples:
 Who reads the index: soci-snapshotter, with `[pull_modes.soci_v1] enable = true` or when it is given the index digest.
 
 JSON: one document, {\"images\": [{\"image\", \"status\", \"manifests\": [{\"platform\", \"status\", \"index\", \"layers\": [...]}], \
-\"error\"}]}. Fields are only ever added. docs.rs/ociseek, module cli::json, says what each one means.
+\"error\"}]}. Fields are only ever added. The documentation of the crate, module cli::json, says what each one means.
 
 Exit status: 0 done (also when all layers are too small), 1 an image failed, 2 wrong usage, 130 or 143 interrupted.";
 
@@ -244,6 +248,7 @@ pub enum ProgressStyle {
     Auto,
     /// A line every few seconds
     Plain,
+    /// Nothing but warnings
     None,
 }
 
@@ -273,12 +278,12 @@ pub struct ZtocCreateArgs {
     /// The layer's blob; - is standard input
     pub layer: PathBuf,
 
-    #[command(flatten)]
-    pub build: BuildArgs,
-
     /// Where the ztoc is written; - is standard output
     #[arg(long, short, value_name = "FILE")]
     pub output: PathBuf,
+
+    #[command(flatten)]
+    pub build: BuildArgs,
 }
 
 const SHOW_AFTER_HELP: &str = "\

@@ -30,7 +30,7 @@ pub async fn run(args: IndexArgs) -> Result<(), CliError> {
     let progress: Arc<dyn Progress> = display.clone();
     let work = Work {
         options: options(&args),
-        client: Client::new(client_config(&args.registry, &progress)?).map_err(StoreError::from)?,
+        client: Client::new(client_config(args.registry, &progress).await?).map_err(StoreError::from)?,
         cache: cache(&args.cache, &progress).await,
         output: args.output,
         progress,
@@ -117,26 +117,29 @@ fn options(args: &IndexArgs) -> IndexOptions {
     }
 }
 
-fn client_config(args: &RegistryArgs, progress: &Arc<dyn Progress>) -> Result<ClientConfig, CliError> {
+async fn client_config(args: RegistryArgs, progress: &Arc<dyn Progress>) -> Result<ClientConfig, CliError> {
     Ok(ClientConfig {
-        credentials: credentials(args)?,
+        credentials: credentials(args.creds).await?,
         // Without the flag, registries on this machine are spoken to by HTTP all the same.
         plain_http: args.plain_http.then_some(true),
-        ca_files: args.ca_file.clone(),
-        client_cert: args.client_cert.clone(),
-        client_key: args.client_key.clone(),
+        ca_files: args.ca_file,
+        client_cert: args.client_cert,
+        client_key: args.client_key,
         insecure_skip_tls_verify: args.insecure_skip_tls_verify,
         progress: Arc::clone(progress),
         ..ClientConfig::default()
     })
 }
 
-fn credentials(args: &RegistryArgs) -> Result<CredentialSource, CliError> {
-    let Some(creds) = &args.creds else { return Ok(CredentialSource::Ambient) };
-    Ok(match creds.split_once(':') {
-        Some((user, password)) => CredentialSource::Explicit { user: user.to_owned(), password: password.to_owned() },
-        None => CredentialSource::Explicit { user: creds.clone(), password: password_from_stdin()? },
-    })
+async fn credentials(creds: Option<String>) -> Result<CredentialSource, CliError> {
+    let Some(creds) = creds else { return Ok(CredentialSource::Ambient) };
+    if let Some((user, password)) = creds.split_once(':') {
+        return Ok(CredentialSource::Explicit { user: user.to_owned(), password: password.to_owned() });
+    }
+    // On another thread, so that a signal ends the wait for someone who does not type.
+    let read = tokio::task::spawn_blocking(password_from_stdin).await;
+    let password = read.map_err(|error| CliError::Stdin(error.into()))??;
+    Ok(CredentialSource::Explicit { user: creds, password })
 }
 
 /// One line of at most 64 KiB, without its end.

@@ -42,7 +42,9 @@ pub fn run() -> ExitCode {
     match execute(cli.command) {
         Ok(()) => ExitCode::from(report::DONE),
         Err(error) => {
-            report::tell(None, &error);
+            if !error.was_told() {
+                report::tell(None, &error);
+            }
             ExitCode::from(error.exit_code())
         }
     }

@@ -55,6 +55,11 @@ pub enum CliError {
 }
 
 impl CliError {
+    /// The one image that there was failed, which has been said.
+    pub fn was_told(&self) -> bool {
+        matches!(self, CliError::Images { all: 1, .. })
+    }
+
     pub fn exit_code(&self) -> u8 {
         match self {
             CliError::Usage(_) => USAGE,
@@ -104,7 +109,7 @@ fn causes(error: &CliError) -> Vec<String> {
 /// What the user can do about it, where we know.
 fn hint(error: &CliError) -> Option<String> {
     match error {
-        CliError::Usage(_) => Some("try ociseek --help".into()),
+        CliError::Usage(_) => Some("see ociseek index --help".into()),
         CliError::Index(IndexError::NoPlatform { .. }) => {
             Some("leave out --platform to index all platforms of the image".into())
         }
@@ -146,7 +151,9 @@ fn registry_hint(error: &RegistryError) -> Option<String> {
     match error.status() {
         Some(401) => return Some(format!("401 from {host}: run {login}, or give --creds USER:PASSWORD")),
         Some(403) => {
-            return Some(format!("403 from {host}: this login may not do that; run {login} as one that may push there"));
+            return Some(format!(
+                "403 from {host}: this login may not do that; run {login} as one that may push there"
+            ));
         }
         Some(404) => return Some(format!("404 from {host}: is the name right? A private image may need {login} too")),
         Some(429) => {

@@ -6,7 +6,7 @@ use super::json::reason;
 use super::size::{duration, human, rate};
 use super::terminal::{Style, safe};
 use crate::ops::index::{
-    IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, ManifestResult, Origin, OtherIndex,
+    IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin, OtherIndex,
 };
 use crate::store::blob::Attached;
 
@@ -61,10 +61,10 @@ fn layers(text: &mut String, layers: &[IndexedLayer], style: Style) {
             (_, None) => {}
             (_, Some(row)) => {
                 let mut line = format!("  {digest}  {size:>10}");
-                for (cell, width) in row.iter().zip(widths) {
+                for (cell, width) in row.iter().zip(widths).filter(|(_, width)| *width > 0) {
                     let _ = write!(line, "  {cell:>width$}");
                 }
-                let _ = writeln!(text, "{}  {}", line, row[4]);
+                let _ = writeln!(text, "{}", format!("{line}  {}", row[4]).trim_end());
             }
         }
     }
@@ -131,12 +131,19 @@ fn result(text: &mut String, target: Option<&str>, manifest: &IndexedManifest, s
             let _ = writeln!(text, "  left as it is; made by {}", maker(tool.as_deref()));
         }
         ManifestResult::NothingToIndex => {
-            let why = match manifest.layers.is_empty() {
-                true => "the image has no layers",
-                false => "no layer can be served lazily, so there is nothing to attach",
-            };
-            let _ = writeln!(text, "  {} {why}", style.yellow("no index:"));
+            let _ = writeln!(text, "  {} {}", style.yellow("no index:"), why_nothing(&manifest.layers));
         }
+    }
+}
+
+fn why_nothing(layers: &[IndexedLayer]) -> &'static str {
+    let small = |layer: &IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::Small { .. }));
+    match layers {
+        [] => "the image has no layers",
+        layers if layers.iter().all(small) => {
+            "all layers are small, and pulled whole fast (--min-layer-size 0 takes them too)"
+        }
+        _ => "no layer is to be served lazily, so there is nothing to attach",
     }
 }
 

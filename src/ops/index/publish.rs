@@ -8,7 +8,7 @@ use super::build::Layers;
 use super::error::IndexError;
 use super::existing::{Decision, others};
 use super::model::{
-    IndexOptions, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin, ZtocFacts,
+    IndexOptions, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin, OtherIndex, ZtocFacts,
 };
 use super::plan::{Plan, is_whole};
 use crate::digest::Digest;
@@ -90,8 +90,29 @@ pub(super) async fn publish(
     let push = Push { destination, ztocs: &ztocs, index: &descriptor, manifest: bytes.into(), subject: &subject };
     let (attached, written) = push.run(&replaces).await?;
     let AttachReport { attached: how, not_deleted } = attached;
+    let others = listed(destination, &subject.digest, &descriptor.digest, others).await;
     let result = ManifestResult::Attached { index: descriptor, how, replaced: replaces, not_deleted };
     Ok((report(indexed, result, others), written))
+}
+
+/// Looks where a new index came to stand among those of other makers: registries list referrers in an order of their own.
+async fn listed(
+    destination: &Destination,
+    subject: &Digest,
+    index: &Digest,
+    mut others: Vec<OtherIndex>,
+) -> Vec<OtherIndex> {
+    if others.is_empty() {
+        return others;
+    }
+    // It is attached by now: if the list cannot be had again, the guess stays.
+    if let Ok(referrers) = destination.referrers(subject, INDEX_V1).await {
+        let place = |digest: &Digest| referrers.descriptors.iter().position(|d| d.digest == *digest);
+        if let Some(ours) = place(index) {
+            others.iter_mut().for_each(|other| other.listed_first = place(&other.digest).is_some_and(|p| p < ours));
+        }
+    }
+    others
 }
 
 /// A ztoc that stands in the index.

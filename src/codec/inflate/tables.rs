@@ -1,0 +1,239 @@
+//! Decoding tables for deflate's Huffman codes (RFC 1951, section 3.2.2).
+//!
+//! A table is indexed by the next bits of the stream, low bit first. Codes longer than its main part lead on to a subtable.
+//! An entry says everything about its symbol at once: how many bits it takes with its extra bits, how many of them are the
+//! code, and its base value; so a symbol costs one look-up.
+
+/// A literal; the byte is in bits 16..24.
+pub(super) const LITERAL: u32 = 1 << 31;
+/// Not a length or distance: a subtable, the end of the block, or an error.
+pub(super) const EXCEPTIONAL: u32 = 1 << 15;
+/// A subtable begins at bits 16..31 and is indexed by as many bits as stand in bits 8..12.
+pub(super) const SUBTABLE: u32 = 1 << 14;
+pub(super) const END_OF_BLOCK: u32 = 1 << 13;
+/// No symbol has this code, or a symbol that must not occur.
+pub(super) const INVALID: u32 = 1 << 12;
+
+/// Symbols of the literal/length code, and of the distance code; the last two of each are never valid in a stream.
+pub(super) const LITLEN_SYMBOLS: usize = 288;
+pub(super) const DISTANCE_SYMBOLS: usize = 32;
+pub(super) const CODE_LENGTH_SYMBOLS: usize = 19;
+
+/// Index bits of the main tables. The sizes hold any code: 2,342 and 402 entries are the most (zlib's enough.c), rounded up
+/// to powers of two so that a mask proves every index in range.
+const LITLEN_BITS: u32 = 11;
+const DISTANCE_BITS: u32 = 8;
+const CODE_LENGTH_BITS: u32 = 7;
+pub(super) const LITLEN_TABLE: usize = 4096;
+pub(super) const DISTANCE_TABLE: usize = 512;
+pub(super) const CODE_LENGTH_TABLE: usize = 128;
+
+const LENGTH_BASE: [u16; 29] =
+    [3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 17, 19, 23, 27, 31, 35, 43, 51, 59, 67, 83, 99, 115, 131, 163, 195, 227, 258];
+const LENGTH_EXTRA: [u8; 29] = [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0];
+
+/// A table of `N` entries and the mask of its main part.
+pub(super) struct Table<const N: usize> {
+    entries: [u32; N],
+    mask: u32,
+}
+
+pub(super) type LitlenTable = Table<LITLEN_TABLE>;
+pub(super) type DistanceTable = Table<DISTANCE_TABLE>;
+pub(super) type CodeLengthTable = Table<CODE_LENGTH_TABLE>;
+
+/// What is wrong with a set of code lengths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BadCode {
+    OverSubscribed,
+    Incomplete,
+}
+
+/// How many bits an entry takes: code and extra bits.
+pub(super) fn bits(entry: u32) -> u32 {
+    entry & 0xff
+}
+
+/// A length or distance: the base value and what the extra bits add, which follow the code in `stream`.
+pub(super) fn value(entry: u32, stream: u64) -> u32 {
+    let all = stream & ((1u64 << bits(entry)) - 1);
+    (entry >> 16) + (all >> (entry >> 8 & 15)) as u32
+}
+
+impl<const N: usize> Table<N> {
+    pub fn new() -> Table<N> {
+        Table { entries: [0; N], mask: 0 }
+    }
+
+    /// The entries, and the mask that makes bits of the stream an index of the main part: always less than `N`.
+    #[inline(always)]
+    pub fn parts(&self) -> (&[u32; N], usize) {
+        (&self.entries, self.mask as usize & (N - 1))
+    }
+
+    /// The entry for the next bits, leading maybe to a subtable.
+    fn main(&self, stream: u64) -> u32 {
+        let (entries, mask) = self.parts();
+        entries[stream as usize & mask]
+    }
+
+    /// The entry in the subtable that `entry` leads to; `stream` begins behind the bits of `entry`.
+    #[inline(always)]
+    pub fn sub(&self, entry: u32, stream: u64) -> u32 {
+        let mask = (1u32 << (entry >> 8 & 15)) - 1;
+        self.entries[((entry >> 16) + (stream as u32 & mask)) as usize & (N - 1)]
+    }
+
+    /// The entry for the next bits and the bits of main table that were skipped for it.
+    pub fn resolve(&self, stream: u64) -> (u32, u32) {
+        let entry = self.main(stream);
+        if entry & SUBTABLE == 0 {
+            return (entry, 0);
+        }
+        (self.sub(entry, stream >> bits(entry)), bits(entry))
+    }
+
+    /// Builds the table of the canonical code with these code lengths (each at most 15).
+    ///
+    /// Over-subscribed codes are refused, incomplete ones too unless `lenient` and of a single symbol with one bit, or none:
+    /// as strict as zlib's inftrees.c.
+    fn build(
+        &mut self,
+        lengths: &[u8],
+        main_bits: u32,
+        lenient: bool,
+        entry: impl Fn(usize) -> u32,
+    ) -> Result<(), BadCode> {
+        let mut counts = [0u32; 16];
+        for &length in lengths {
+            counts[usize::from(length & 15)] += 1;
+        }
+        counts[0] = 0;
+        let longest = counts.iter().rposition(|&count| count > 0).unwrap_or(0) as u32;
+        let mut left = 1i32;
+        for &count in &counts[1..] {
+            left = (left << 1) - count as i32;
+            if left < 0 {
+                return Err(BadCode::OverSubscribed);
+            }
+        }
+        if left > 0 {
+            if !lenient || longest > 1 {
+                return Err(BadCode::Incomplete);
+            }
+            // At most one code of one bit: what the other bit would mean is an error only when it is met.
+            self.mask = 1;
+            self.entries[..2].fill(EXCEPTIONAL | INVALID | 1);
+            if let Some(symbol) = lengths.iter().position(|&length| length == 1) {
+                self.entries[0] = with_length(entry(symbol), 1);
+            }
+            return Ok(());
+        }
+        let main_bits = main_bits.min(longest);
+        self.mask = (1 << main_bits) - 1;
+        // Symbols in the order of their codes: by length, then by number.
+        let mut next = [0u32; 17];
+        for length in 1..16 {
+            next[length + 1] = next[length] + counts[length];
+        }
+        let mut sorted = [0u16; LITLEN_SYMBOLS];
+        for (symbol, &length) in lengths.iter().enumerate() {
+            if length > 0 {
+                let place = &mut next[usize::from(length & 15)];
+                sorted[*place as usize % LITLEN_SYMBOLS] = symbol as u16;
+                *place += 1;
+            }
+        }
+        let mut code = 0u32; // the code, most significant bit first
+        let mut end = 1usize << main_bits; // of the entries in use
+        let mut prefix = u32::MAX; // the main bits of the current subtable
+        let mut sub = (0, 0); // where it begins, and its index bits
+        let mut symbols = sorted.iter();
+        for length in 1..=longest {
+            code <<= 1;
+            let mut remaining = counts[length as usize];
+            for &symbol in symbols.by_ref().take(remaining as usize) {
+                let reversed = code.reverse_bits() >> (32 - length);
+                let entry = entry(usize::from(symbol));
+                if length <= main_bits {
+                    let entry = with_length(entry, length);
+                    self.fill(reversed as usize, 1 << length, 1 << main_bits, entry);
+                } else {
+                    if reversed & self.mask != prefix {
+                        prefix = reversed & self.mask;
+                        sub = (end, subtable_bits(&counts, length, main_bits, remaining));
+                        end += 1 << sub.1;
+                        self.entries[prefix as usize & (N - 1)] =
+                            EXCEPTIONAL | SUBTABLE | (sub.0 as u32) << 16 | sub.1 << 8 | main_bits;
+                    }
+                    let entry = with_length(entry, length - main_bits);
+                    let first = sub.0 + (reversed >> main_bits) as usize;
+                    self.fill(first, 1 << (length - main_bits), sub.0 + (1 << sub.1), entry);
+                }
+                code += 1;
+                remaining -= 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, first: usize, stride: usize, end: usize, entry: u32) {
+        let end = end.min(N);
+        let mut at = first;
+        while at < end {
+            self.entries[at] = entry;
+            at += stride;
+        }
+    }
+}
+
+/// An entry that still lacks its code's length gets it.
+fn with_length(entry: u32, length: u32) -> u32 {
+    entry + (length << 8) + length
+}
+
+/// How many bits index a subtable whose first code has `length` bits, so that all codes with its prefix fit.
+fn subtable_bits(counts: &[u32; 16], length: u32, main_bits: u32, remaining: u32) -> u32 {
+    let mut bits = length - main_bits;
+    let mut used = remaining;
+    while used < 1 << bits && main_bits + bits < 15 {
+        bits += 1;
+        used = (used << 1) + counts[(main_bits + bits) as usize];
+    }
+    bits
+}
+
+impl LitlenTable {
+    pub fn build_litlen(&mut self, lengths: &[u8]) -> Result<(), BadCode> {
+        self.build(lengths, LITLEN_BITS, true, |symbol| match symbol {
+            0..256 => LITERAL | (symbol as u32) << 16,
+            256 => EXCEPTIONAL | END_OF_BLOCK,
+            _ => match (LENGTH_BASE.get(symbol - 257), LENGTH_EXTRA.get(symbol - 257)) {
+                (Some(&base), Some(&extra)) => u32::from(base) << 16 | u32::from(extra),
+                _ => EXCEPTIONAL | INVALID,
+            },
+        })
+    }
+}
+
+impl DistanceTable {
+    pub fn build_distance(&mut self, lengths: &[u8]) -> Result<(), BadCode> {
+        self.build(lengths, DISTANCE_BITS, true, |symbol| {
+            let symbol = symbol as u32;
+            match symbol {
+                0..4 => (symbol + 1) << 16,
+                4..30 => {
+                    let extra = symbol / 2 - 1;
+                    (((2 + symbol % 2) << extra) + 1) << 16 | extra
+                }
+                _ => EXCEPTIONAL | INVALID,
+            }
+        })
+    }
+}
+
+impl CodeLengthTable {
+    pub fn build_code_lengths(&mut self, lengths: &[u8; CODE_LENGTH_SYMBOLS]) -> Result<(), BadCode> {
+        self.build(lengths, CODE_LENGTH_BITS, false, |symbol| (symbol as u32) << 16)
+    }
+}

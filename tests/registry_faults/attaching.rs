@@ -1,0 +1,232 @@
+//! Attaching an index: by the API, by the tag schema, and with others at the same time.
+
+use super::*;
+
+#[tokio::test]
+async fn the_registry_links_it_where_it_can() {
+    let faulty = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
+    let repository = repository(&faulty, config());
+    let old = index("old").1.digest;
+    assert_eq!(
+        attach(&repository, "old", &[]).await.unwrap(),
+        AttachReport { attached: Attached::ReferrersApi, not_deleted: vec![] }
+    );
+    attach(&repository, "new", &[old]).await.unwrap();
+    let found = repository.referrers(&subject().1.digest, Some(SOCI)).await.unwrap();
+    assert!(found.api);
+    assert_eq!(found.descriptors.iter().map(|d| d.digest).collect::<Vec<_>>(), [index("new").1.digest]);
+    assert_eq!(faulty.manifest(&tag()), None);
+    // The manifest goes up after the blob.
+    let order: Vec<_> =
+        faulty.seen().iter().filter(|s| s.method == "PUT").map(|s| s.path.contains("/manifests/")).collect();
+    assert_eq!(order, [false, true, true]);
+}
+
+#[tokio::test]
+async fn an_api_that_does_not_say_oci_subject_is_an_api_if_it_lists() {
+    let faulty = Faulty::start(Nature { referrers: true, ..Nature::default() }, |seen, truth| {
+        seen.is("PUT", "/manifests/").then(|| {
+            let mut answer = truth.truth_now(seen);
+            answer.headers_mut().remove("oci-subject");
+            answer
+        })
+    })
+    .await;
+    assert_eq!(attach(&repository(&faulty, config()), "x", &[]).await.unwrap().attached, Attached::ReferrersApi);
+    assert_eq!(faulty.manifest(&tag()), None);
+}
+
+#[tokio::test]
+async fn without_the_api_the_tag_lists_it() {
+    let faulty = Faulty::honest(Nature { conditions: true, ..Nature::default() }).await;
+    let repository = repository(&faulty, config());
+    let report = attach(&repository, "one", &[]).await.unwrap();
+    assert_eq!(report, AttachReport { attached: Attached::TagSchema(tag()), not_deleted: vec![] });
+    attach(&repository, "two", &[]).await.unwrap();
+    attach(&repository, "three", &[index("one").1.digest]).await.unwrap();
+    // Again, which changes nothing and writes nothing.
+    let writes = faulty.saw("PUT", &tag()).len();
+    attach(&repository, "three", &[index("one").1.digest]).await.unwrap();
+    assert_eq!(faulty.saw("PUT", &tag()).len(), writes);
+
+    let found = repository.referrers(&subject().1.digest, Some(SOCI)).await.unwrap();
+    assert!(!found.api);
+    assert_eq!(found.descriptors, [index("three").1, index("two").1]);
+    assert_eq!(faulty.manifest(&index("one").1.digest.to_string()), None);
+    assert!(
+        faulty.saw("PUT", &tag()).iter().all(|put| put.header("if-match").or(put.header("if-none-match")).is_some())
+    );
+}
+
+#[tokio::test]
+async fn an_older_index_that_cannot_be_deleted_is_reported() {
+    let faulty = Faulty::start(Nature::default(), |seen, _| (seen.method == "DELETE").then(|| status(405))).await;
+    let repository = repository(&faulty, config());
+    attach(&repository, "one", &[]).await.unwrap();
+    let old = index("one").1.digest;
+    // Neither the subject nor the index itself is ever deleted.
+    let report = attach(&repository, "two", &[old, subject().1.digest, index("two").1.digest]).await.unwrap();
+    assert_eq!(report.not_deleted, [old]);
+    assert_eq!(faulty.saw("DELETE", "").len(), 1);
+    let found = repository.referrers(&subject().1.digest, None).await.unwrap();
+    assert_eq!(entries(&found.descriptors), ["two"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_attach_at_once_lose_nothing() {
+    for (conditions, slow) in [(false, 0), (false, 20), (true, 5)] {
+        let nature = Nature { conditions, slow_manifests: Duration::from_millis(slow), ..Nature::default() };
+        let faulty = Faulty::honest(nature).await;
+        // A client each, so that nothing but the registry stands between them.
+        let names: Vec<String> = (0..5).map(|i| format!("w{i}")).collect();
+        let all: Vec<_> = names
+            .iter()
+            .map(|name| {
+                let (repository, name) = (repository(&faulty, config()), name.clone());
+                tokio::spawn(async move { attach(&repository, &name, &[]).await })
+            })
+            .collect();
+        for one in all {
+            assert_eq!(one.await.unwrap().unwrap().attached, Attached::TagSchema(tag()));
+        }
+        let found = repository(&faulty, config()).referrers(&subject().1.digest, Some(SOCI)).await.unwrap();
+        let mut found = entries(&found.descriptors);
+        found.sort_unstable();
+        assert_eq!(found, names, "conditions {conditions}, slow {slow}");
+    }
+}
+
+#[tokio::test]
+async fn tasks_of_one_client_take_turns() {
+    let faulty = Faulty::honest(Nature::default()).await;
+    let repository = repository(&faulty, config());
+    let all: Vec<_> = (0..4)
+        .map(|i| {
+            let repository = repository.clone();
+            tokio::spawn(async move { attach(&repository, &format!("t{i}"), &[]).await })
+        })
+        .collect();
+    for one in all {
+        one.await.unwrap().unwrap();
+    }
+    assert_eq!(faulty.saw("PUT", &tag()).len(), 4);
+    assert_eq!(repository.referrers(&subject().1.digest, None).await.unwrap().descriptors.len(), 4);
+}
+
+#[tokio::test]
+async fn an_entry_that_another_writer_drops_comes_back() {
+    let once = first(1);
+    let stranger = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [index("stranger").1]}).to_string();
+    let faulty = Faulty::start(Nature::default(), move |seen, truth| {
+        // After our write, someone who had read the list before writes it without us.
+        if seen.is("GET", &tag()) && truth.manifest(&tag()).is_some() && once() {
+            truth.add_manifest(&tag(), INDEX, stranger.clone());
+        }
+        None
+    })
+    .await;
+    let repository = repository(&faulty, config());
+    attach(&repository, "ours", &[]).await.unwrap();
+    let found = repository.referrers(&subject().1.digest, None).await.unwrap();
+    assert_eq!(entries(&found.descriptors), ["stranger", "ours"]);
+}
+
+#[tokio::test]
+async fn a_registry_that_refuses_every_condition_is_written_to_without() {
+    let faulty = Faulty::start(Nature::default(), |seen, _| {
+        (seen.header("if-match").is_some() || seen.header("if-none-match").is_some()).then(|| status(412))
+    })
+    .await;
+    let repository = repository(&faulty, config());
+    attach(&repository, "one", &[]).await.unwrap();
+    attach(&repository, "two", &[]).await.unwrap();
+    let found = repository.referrers(&subject().1.digest, None).await.unwrap();
+    assert_eq!(entries(&found.descriptors), ["one", "two"]);
+}
+
+#[tokio::test]
+async fn writers_that_never_stop_are_an_error() {
+    let faulty = Faulty::start(Nature::default(), move |seen, truth| {
+        if seen.is("GET", &tag()) {
+            truth.add_manifest(&tag(), INDEX, json!({"schemaVersion": 2, "manifests": []}).to_string());
+        }
+        None
+    })
+    .await;
+    let error = attach(&repository(&faulty, config()), "ours", &[]).await.unwrap_err();
+    assert!(matches!(error, RegistryError::FallbackTag { .. }), "{error:?}");
+    assert!(error.to_string().contains("others overwrote our entry"), "{error}");
+}
+
+#[tokio::test]
+async fn a_tag_that_is_the_subject_itself_is_no_list() {
+    // GitLab takes the tag sha256-HEX for the digest.
+    let faulty = Faulty::honest(Nature::default()).await;
+    faulty.add_manifest(&tag(), MANIFEST, subject().0);
+    let repository = repository(&faulty, config());
+    assert!(repository.referrers(&subject().1.digest, None).await.unwrap().descriptors.is_empty());
+    attach(&repository, "x", &[]).await.unwrap();
+    assert_eq!(faulty.manifest(&subject().1.digest.to_string()), Some(subject().0));
+
+    // And one that cannot be written to says so.
+    let faulty =
+        Faulty::start(Nature::default(), |seen, _| seen.is("PUT", "/manifests/sha256-").then(|| status(201))).await;
+    faulty.add_manifest(&tag(), MANIFEST, subject().0);
+    let error = attach(&self::repository(&faulty, config()), "x", &[]).await.unwrap_err();
+    assert!(matches!(error, RegistryError::FallbackTag { .. }), "{error:?}");
+    assert!(faulty.saw("DELETE", "").is_empty());
+}
+
+#[tokio::test]
+async fn a_tag_that_is_something_else_is_left_alone() {
+    let faulty = Faulty::honest(Nature::default()).await;
+    faulty.add_manifest(&tag(), MANIFEST, "{\"someones\":\"image\"}");
+    let repository = repository(&faulty, config());
+    assert!(repository.referrers(&subject().1.digest, None).await.unwrap().descriptors.is_empty());
+    let error = attach(&repository, "x", &[]).await.unwrap_err();
+    assert!(error.to_string().contains("no index of referrers"), "{error}");
+    assert_eq!(faulty.manifest(&tag()).unwrap(), "{\"someones\":\"image\"}");
+}
+
+#[tokio::test]
+async fn a_blob_that_only_seems_to_be_there_is_pushed_for_real() {
+    let faulty = Faulty::start(Nature::default(), |seen, _| {
+        let there = || Response::builder().header(header::CONTENT_LENGTH, 2).body(Body::empty()).unwrap();
+        seen.is("HEAD", "/blobs/").then(there)
+    })
+    .await;
+    let repository = repository(&faulty, config());
+    let error = attach(&repository, "x", &[]).await.unwrap_err();
+    assert!(error.is_blob_unknown(), "{error:?}");
+    repository.push_blob_unchecked(&Descriptor::of(SOCI, b"{}"), Bytes::from_static(b"{}")).await.unwrap();
+    attach(&repository, "x", &[]).await.unwrap();
+}
+
+#[tokio::test]
+async fn refused_manifests() {
+    for (kind, what) in
+        [("digest", "digest of the content is"), ("413", "413 Payload Too Large"), ("400", "MANIFEST_INVALID: subject")]
+    {
+        let faulty = Faulty::start(Nature::default(), move |seen, _| {
+            seen.is("PUT", "/manifests/").then(|| match kind {
+                "digest" => Response::builder()
+                    .status(201)
+                    .header("docker-content-digest", Digest::sha256(b"other").to_string())
+                    .body(Body::empty())
+                    .unwrap(),
+                "413" => status(413),
+                _ => problem(400, "MANIFEST_INVALID", "subject"),
+            })
+        })
+        .await;
+        let error = attach(&repository(&faulty, config()), "x", &[]).await.unwrap_err();
+        assert!(error.to_string().contains(what), "{kind}: {error}");
+        assert_eq!(faulty.manifest(&tag()), None);
+    }
+    let faulty = Faulty::honest(Nature::default()).await;
+    let (bytes, descriptor) = index("x");
+    let error =
+        repository(&faulty, config()).attach(&descriptor, bytes.slice(1..), &subject().1, &[]).await.unwrap_err();
+    assert!(matches!(error, RegistryError::Content { .. }), "{error:?}");
+    assert!(faulty.seen().is_empty());
+}

@@ -1,0 +1,215 @@
+//! Tokens and passwords: who gets them, and how often.
+
+use super::*;
+
+#[tokio::test]
+async fn one_token_serves_all_who_wait_for_it() {
+    let faulty = Faulty::honest(Nature { bearer: Some(None), ..Nature::default() }).await;
+    let blob = content(1000);
+    faulty.add_blob(blob.clone());
+    let repository = repository(&faulty, config());
+    let reads: Vec<_> = (0..16)
+        .map(|_| {
+            let (repository, blob) = (repository.clone(), descriptor(&blob));
+            tokio::spawn(async move { repository.blob_bytes(&blob, 1000).await })
+        })
+        .collect();
+    for read in reads {
+        assert_eq!(read.await.unwrap().unwrap(), blob);
+    }
+    let tokens = faulty.saw("GET", "/token");
+    assert_eq!(tokens.len(), 1);
+    assert_eq!(tokens[0].path, "/token?service=faulty&scope=repository%3Aa%2Fb%3Apull");
+    assert_eq!(tokens[0].header("authorization"), None);
+}
+
+#[tokio::test]
+async fn what_one_repository_taught_serves_the_next_with_its_own_token() {
+    let faulty = Faulty::honest(Nature { bearer: Some(None), ..Nature::default() }).await;
+    faulty.add_blob("x");
+    let client = Client::new(config()).unwrap();
+    let blob = Descriptor::of("x/y", b"x");
+    for name in ["one/a", "two"] {
+        client.repository(&faulty.host(), name).unwrap().blob_bytes(&blob, 1).await.unwrap();
+    }
+    let two = client.repository(&faulty.host(), "two").unwrap();
+    two.push_blob(&Descriptor::of("x/y", b"z"), Bytes::from_static(b"z")).await.unwrap();
+    let story: Vec<_> = faulty
+        .seen()
+        .iter()
+        .map(|s| format!("{} {}", s.method, s.path.split(['&', ',']).next_back().unwrap()))
+        .collect();
+    let at = |name: &str| format!("GET /v2/{name}/blobs/{}", Digest::sha256(b"x"));
+    assert_eq!(story[..3], [at("one/a"), "GET scope=repository%3Aone%2Fa%3Apull".to_owned(), at("one/a")]);
+    assert_eq!(story[3..5], ["GET scope=repository%3Atwo%3Apull".to_owned(), at("two")]);
+    let tokens = faulty.saw("GET", "/token");
+    assert_eq!(tokens.len(), 3);
+    assert!(tokens[2].path.ends_with("scope=repository%3Atwo%3Apull%2Cpush"), "{}", tokens[2].path);
+    assert_eq!(faulty.seen().len(), 3 + 2 + 1 + 3);
+}
+
+#[tokio::test]
+async fn a_token_that_runs_out_in_mid_transfer_is_renewed_and_the_transfer_goes_on() {
+    let blob = content(300_000);
+    let (whole, once) = (blob.clone(), first(1));
+    let faulty = Faulty::start(Nature { bearer: Some(None), ..Nature::default() }, move |seen, truth| {
+        let cut_off = seen.is("GET", "/blobs/") && seen.header("authorization").is_some() && once();
+        cut_off.then(|| {
+            truth.revoke_tokens();
+            cut(Response::new(Body::empty()), &whole, 100_000)
+        })
+    })
+    .await;
+    faulty.add_blob(blob.clone());
+    assert_eq!(read(&repository(&faulty, config()), &descriptor(&blob)).await.unwrap(), blob);
+    let gets = faulty.saw("GET", "/blobs/");
+    let story: Vec<_> = gets.iter().map(|get| (get.header("authorization"), get.header("range"))).collect();
+    assert_eq!(
+        story,
+        [
+            (None, None),
+            (Some("Bearer token-1"), None),
+            (Some("Bearer token-1"), Some("bytes=100000-")),
+            (Some("Bearer token-2"), Some("bytes=100000-")),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_token_that_never_helps_is_renewed_once() {
+    let faulty = Faulty::start(Nature { bearer: Some(None), ..Nature::default() }, |seen, truth| {
+        if seen.is("GET", "/blobs/") {
+            truth.revoke_tokens();
+        }
+        None
+    })
+    .await;
+    let repository = repository(&faulty, config());
+    let error = repository.blob(&descriptor(&content(1))).await.err().unwrap();
+    assert!(error.is_unauthorized(), "{error:?}");
+    assert_eq!((faulty.saw("GET", "/blobs/").len(), faulty.saw("GET", "/token").len()), (2, 1));
+}
+
+#[tokio::test]
+async fn token_answers_of_every_kind() {
+    for (answer, works) in [
+        (r#"{"token":"T"}"#, true),
+        (r#"{"access_token":"T"}"#, true),
+        (r#"{"token":"","access_token":"T","expires_in":0}"#, true),
+        (r#"{"token":"T","expires_in":300000000000}"#, true),
+        (r#"{"token":"T","expires_in":-1,"issued_at":"1999-01-01T00:00:00Z"}"#, true),
+        (r#"{"token":"T","expires_in":"soon"}"#, true),
+        (r#"{}"#, false),
+        (r#"{"token":""}"#, false),
+        (r#"{"token":"hunter2\n"}"#, false),
+        (r#"{"token":["hunter2"]}"#, false),
+        ("hunter2", false),
+    ] {
+        let faulty = Faulty::start(Nature { bearer: Some(None), ..Nature::default() }, move |seen, truth| {
+            if seen.is("GET", "/token") {
+                return Some(Response::new(Body::from(answer)));
+            }
+            (seen.header("authorization") == Some("Bearer T"))
+                .then(|| truth.get_blob(seen, &Digest::sha256(b"x").to_string()))
+        })
+        .await;
+        faulty.add_blob("x");
+        let found = repository(&faulty, config()).blob_bytes(&Descriptor::of("x/y", b"x"), 1).await;
+        assert_eq!(found.is_ok(), works, "{answer}: {found:?}");
+        if let Err(error) = found {
+            assert!(!everything(&error).contains("hunter2"), "{error:?}");
+            assert_eq!(error.host(), Some(faulty.host().as_str()));
+        }
+    }
+}
+
+#[tokio::test]
+async fn passwords_go_to_the_token_service_and_a_wrong_one_is_told() {
+    let nature = Nature { bearer: Some(Some(("u".into(), "p:q".into()))), ..Nature::default() };
+    let faulty = Faulty::honest(nature).await;
+    faulty.add_blob("x");
+    let blob = Descriptor::of("x/y", b"x");
+    repository(&faulty, with_password("u", "p:q")).blob_bytes(&blob, 1).await.unwrap();
+    let token = &faulty.saw("GET", "/token")[0];
+    assert_eq!(token.header("authorization"), Some(basic("u", "p:q").as_str()));
+    assert!(faulty.saw("GET", "/blobs/").iter().all(|get| get.header("authorization") != Some(&basic("u", "p:q"))));
+
+    let error = repository(&faulty, with_password("u", "hunter2")).blob_bytes(&blob, 1).await.unwrap_err();
+    assert!(error.is_unauthorized(), "{error:?}");
+    assert_eq!(error.to_string(), format!("no token for {} could be had", faulty.host()));
+    let all = everything(&error);
+    assert!(
+        all.contains("wrong password") && !all.contains("hunter2") && !all.contains(&basic("u", "hunter2")),
+        "{all}"
+    );
+}
+
+#[tokio::test]
+async fn basic_authorization_is_shown_when_it_is_asked_for() {
+    let faulty = Faulty::honest(Nature { basic: Some(("u".into(), "p".into())), ..Nature::default() }).await;
+    faulty.add_blob("x");
+    let blob = Descriptor::of("x/y", b"x");
+    let right = repository(&faulty, with_password("u", "p"));
+    right.blob_bytes(&blob, 1).await.unwrap();
+    right.blob_bytes(&blob, 1).await.unwrap();
+    let shown: Vec<_> = faulty.seen().iter().map(|seen| seen.header("authorization").is_some()).collect();
+    assert_eq!(shown, [false, true, true]);
+
+    for (config, requests) in [(with_password("u", "hunter2"), 2), (config(), 1)] {
+        let before = faulty.seen().len();
+        let error = repository(&faulty, config).blob_bytes(&blob, 1).await.unwrap_err();
+        assert!(error.is_unauthorized(), "{error:?}");
+        assert!(error.to_string().contains("UNAUTHORIZED: authentication required"), "{error}");
+        assert_eq!(faulty.seen().len() - before, requests);
+    }
+}
+
+#[tokio::test]
+async fn a_401_that_does_not_say_what_it_wants_is_final() {
+    let faulty = Faulty::start(Nature::default(), |_, _| Some(status(401))).await;
+    let error = repository(&faulty, with_password("u", "p")).manifest(&Target::Tag("t".into())).await.unwrap_err();
+    assert!(error.is_unauthorized(), "{error:?}");
+    assert_eq!(faulty.seen().len(), 1);
+    assert_eq!(faulty.seen()[0].header("authorization"), None);
+}
+
+#[tokio::test]
+async fn token_services_where_credentials_must_not_go() {
+    let other = Faulty::honest(Nature::default()).await;
+    for realm in [
+        "http://169.254.169.254/token".to_owned(),
+        "https://169.254.169.254/token".to_owned(),
+        "http://registry.example/token".to_owned(),
+        format!("http://u:p@{}/token", other.host()),
+        "ftp://127.0.0.1/token".to_owned(),
+        "/token".to_owned(),
+    ] {
+        let challenge = format!("Bearer realm=\"{realm}\",service=\"s\"");
+        let faulty = Faulty::start(Nature::default(), move |_, _| {
+            Some(
+                Response::builder()
+                    .status(401)
+                    .header(header::WWW_AUTHENTICATE, &challenge)
+                    .body(Body::empty())
+                    .unwrap(),
+            )
+        })
+        .await;
+        let error = repository(&faulty, with_password("u", "p")).manifest(&Target::Tag("t".into())).await.unwrap_err();
+        let RegistryError::Token { source, .. } = &error else { panic!("{realm}: {error:?}") };
+        assert!(matches!(**source, RegistryError::Detour { .. }), "{realm}: {error:?}");
+        assert_eq!(faulty.seen().len(), 1);
+    }
+    assert!(other.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_token_service_that_redirects_gets_no_second_look() {
+    let other = Faulty::honest(Nature { bearer: Some(None), ..Nature::default() }).await;
+    let to = format!("http://{}/token", other.host());
+    let nature = Nature { bearer: Some(Some(("u".into(), "p".into()))), ..Nature::default() };
+    let faulty = Faulty::start(nature, move |seen, _| seen.is("GET", "/token").then(|| redirect(307, &to))).await;
+    let error = repository(&faulty, with_password("u", "p")).manifest(&Target::Tag("t".into())).await.unwrap_err();
+    assert_eq!(error.status(), Some(307));
+    assert!(other.seen().is_empty());
+}

@@ -1,0 +1,105 @@
+//! Manifests that are not what was asked for.
+
+use super::*;
+
+#[tokio::test]
+async fn manifests_are_what_they_are_asked_for_as() {
+    let lies = ["digest", "header", "html", "large", "endless", "bad header"];
+    for lie in lies {
+        let faulty = Faulty::start(Nature::default(), move |_, _| {
+            let answer = Response::builder().header(header::CONTENT_TYPE, MANIFEST);
+            Some(match lie {
+                "digest" => answer.body(Body::from("{\"other\":1}")).unwrap(),
+                "header" => answer
+                    .header("docker-content-digest", Digest::sha256(b"x").to_string())
+                    .body(Body::from("{}"))
+                    .unwrap(),
+                "bad header" => {
+                    answer.header("docker-content-digest", "sha256:../../etc").body(Body::from("{}")).unwrap()
+                }
+                "html" => web_page(),
+                "large" => answer.body(Body::from(vec![b' '; (4 << 20) + 1])).unwrap(),
+                _ => endless(MANIFEST, Bytes::from(vec![b' '; 64 << 10]), Duration::ZERO),
+            })
+        })
+        .await;
+        let target = if lie == "digest" { Target::Digest(Digest::sha256(b"{}")) } else { Target::Tag("t".into()) };
+        let error = repository(&faulty, config()).manifest(&target).await.unwrap_err();
+        match lie {
+            "digest" | "header" => assert!(matches!(error, RegistryError::Digest { .. }), "{lie}: {error:?}"),
+            "large" | "endless" => {
+                assert!(matches!(error, RegistryError::TooLarge { limit: 0x400000, .. }), "{lie}: {error:?}")
+            }
+            _ => assert!(matches!(error, RegistryError::Protocol { .. }), "{lie}: {error:?}"),
+        }
+        assert_eq!(faulty.seen().len(), 1, "{lie}");
+    }
+}
+
+#[tokio::test]
+async fn manifests_by_tag_and_digest_and_their_media_types() {
+    let faulty = Faulty::honest(Nature::default()).await;
+    let bytes = format!("{{\"mediaType\":\"{INDEX}\"}}");
+    let repository = repository(&faulty, config());
+    for (media_type, want) in [
+        (
+            "application/vnd.docker.distribution.manifest.v2+json",
+            "application/vnd.docker.distribution.manifest.v2+json",
+        ),
+        ("Application/VND.oci.image.manifest.v1+JSON; charset=utf-8", MANIFEST),
+        ("application/json", INDEX),
+        ("text/plain; charset=utf-8", INDEX),
+    ] {
+        let digest = faulty.add_manifest("t", media_type, bytes.clone());
+        for target in [Target::Tag("t".into()), Target::Digest(digest)] {
+            let document = repository.manifest(&target).await.unwrap();
+            assert_eq!(
+                (document.media_type.as_str(), document.digest, &document.bytes[..]),
+                (want, digest, bytes.as_bytes())
+            );
+        }
+    }
+    let asked = &faulty.seen()[0];
+    for kind in [INDEX, MANIFEST, "application/vnd.docker.distribution.manifest.list.v2+json"] {
+        assert!(asked.header("accept").unwrap().contains(kind));
+    }
+    assert!(asked.header("user-agent").unwrap().starts_with("ociseek/"));
+    let error = repository.manifest(&Target::Tag("none".into())).await.unwrap_err();
+    assert!(error.is_not_found() && error.to_string().contains("MANIFEST_UNKNOWN"), "{error}");
+    let error = repository.manifest(&Target::Tag("../x".into())).await.unwrap_err();
+    assert!(matches!(error, RegistryError::Name(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_manifest_that_breaks_off_is_read_again() {
+    let once = first(1);
+    let bytes = Bytes::from(format!("{{\"x\":\"{}\"}}", "y".repeat(1000)));
+    let whole = bytes.clone();
+    let faulty =
+        Faulty::start(Nature::default(), move |_, _| once().then(|| cut(Response::new(Body::empty()), &whole, 500)))
+            .await;
+    let digest = faulty.add_manifest("t", MANIFEST, bytes.clone());
+    let document = repository(&faulty, config()).manifest(&Target::Digest(digest)).await.unwrap();
+    assert_eq!(document.bytes, bytes);
+    assert_eq!(faulty.seen().len(), 2);
+}
+
+#[tokio::test]
+async fn warnings_are_passed_on_once() {
+    let faulty = Faulty::start(Nature::default(), |_, _| {
+        Some(
+            Response::builder()
+                .header("warning", "299 - \"moving away\"")
+                .header("content-type", MANIFEST)
+                .body(Body::from("{}"))
+                .unwrap(),
+        )
+    })
+    .await;
+    let recorder = Arc::new(Recorder::default());
+    let repository = repository(&faulty, ClientConfig { progress: recorder.clone(), ..config() });
+    for _ in 0..3 {
+        repository.manifest(&Target::Tag("t".into())).await.unwrap();
+    }
+    assert_eq!(recorder.events(), [Event::Warning(format!("{} says: moving away", faulty.host()))]);
+}

@@ -1,0 +1,74 @@
+//! Where other hosts answer in the registry's stead.
+
+use super::*;
+
+#[tokio::test]
+async fn another_host_never_sees_the_authorization() {
+    let blob = content(1000);
+    for nature in [
+        Nature { basic: Some(("u".into(), "p".into())), ..Nature::default() },
+        Nature { bearer: Some(Some(("u".into(), "p".into()))), ..Nature::default() },
+    ] {
+        for status in [301, 302, 303, 307, 308] {
+            let store = Faulty::honest(Nature::default()).await;
+            store.add_blob(blob.clone());
+            let to = format!("http://{}/v2/store/blobs/{}?X-Sig=s%2F1#f", store.host(), Digest::sha256(&blob));
+            let faulty = Faulty::start(nature.clone(), move |seen, _| {
+                (seen.is("GET", "/blobs/") && seen.header("authorization").is_some()).then(|| redirect(status, &to))
+            })
+            .await;
+            let found =
+                repository(&faulty, with_password("u", "p")).blob_bytes(&descriptor(&blob), 1000).await.unwrap();
+            assert_eq!(found, blob);
+            let seen = store.seen();
+            assert_eq!(seen.len(), 1);
+            assert!(seen[0].path.ends_with("?X-Sig=s%2F1"), "{}", seen[0].path);
+            assert_eq!(seen[0].header("authorization"), None);
+            assert_eq!(seen[0].header("referer"), None);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_signed_url_that_ran_out_is_asked_for_once_more() {
+    for (refusals, works) in [(1, true), (9, false)] {
+        let some = first(refusals);
+        let store = Faulty::start(Nature::default(), move |_, _| {
+            some().then(|| Response::builder().status(403).body(Body::from("expired")).unwrap())
+        })
+        .await;
+        store.add_blob("x");
+        let to = format!("http://{}/v2/s/blobs/{}?Signature=hunter2", store.host(), Digest::sha256(b"x"));
+        let faulty = Faulty::start(Nature::default(), move |_, _| Some(redirect(307, &to))).await;
+        let found = repository(&faulty, config()).blob_bytes(&Descriptor::of("x/y", b"x"), 1).await;
+        assert_eq!(found.is_ok(), works);
+        assert_eq!((faulty.seen().len(), store.seen().len()), (2, 2));
+        if let Err(error) = found {
+            assert!(!everything(&error).contains("hunter2"), "{error:?}");
+            assert_eq!(error.host(), Some(faulty.host().as_str()));
+        }
+    }
+}
+
+#[tokio::test]
+async fn redirects_without_end_or_to_nowhere() {
+    for (location, requests) in [
+        ("?again", 11),
+        ("http://169.254.169.254/x", 1),
+        ("http://[fe80::1]/x", 1),
+        ("gopher://x/", 1),
+        ("http://u:p@127.0.0.1/", 1),
+        ("http://:99999/", 1),
+    ] {
+        let faulty = Faulty::start(Nature::default(), move |_, _| Some(redirect(302, location))).await;
+        let error = repository(&faulty, config()).manifest(&Target::Tag("t".into())).await.unwrap_err();
+        assert!(
+            matches!(error, RegistryError::Protocol { .. } | RegistryError::Detour { .. }),
+            "{location}: {error:?}"
+        );
+        assert_eq!(faulty.seen().len(), requests, "{location}");
+    }
+    let faulty = Faulty::start(Nature::default(), |_, _| Some(status(307))).await;
+    let error = repository(&faulty, config()).manifest(&Target::Tag("t".into())).await.unwrap_err();
+    assert!(error.to_string().contains("redirect to nowhere"), "{error}");
+}

@@ -1,0 +1,216 @@
+//! Uploads, at once and in chunks, that go wrong.
+
+use super::*;
+
+#[tokio::test]
+async fn uploads_at_once_and_in_chunks() {
+    for (monolithic, chunk, requests) in
+        [(1 << 20, 1000, "POST PUT"), (0, 400, "POST PATCH PATCH PATCH PUT"), (0, 1000, "POST PATCH PUT")]
+    {
+        let faulty = Faulty::honest(Nature::default()).await;
+        let limits = Limits { monolithic, chunk, ..limits() };
+        let repository = repository(&faulty, ClientConfig { limits, ..config() });
+        let blob = content(1000);
+        assert!(repository.push_blob(&descriptor(&blob), blob.clone()).await.unwrap());
+        assert_eq!(faulty.blob(&Digest::sha256(&blob)), Some(blob.clone()));
+        assert!(!repository.push_blob(&descriptor(&blob), blob.clone()).await.unwrap());
+        assert!(repository.blob_exists(&Digest::sha256(&blob)).await.unwrap());
+        assert!(!repository.blob_exists(&Digest::sha256(b"no")).await.unwrap());
+        let made: Vec<_> = faulty.seen().iter().map(|s| s.method.to_string()).filter(|m| m != "HEAD").collect();
+        assert_eq!(made.join(" "), requests);
+        let put = &faulty.saw("PUT", "uploads")[0];
+        assert!(put.path.contains("?_state=a%2Fb&digest=sha256%3A"), "{}", put.path);
+        for patch in faulty.saw("PATCH", "uploads") {
+            assert_eq!(patch.header("content-length"), Some(patch.body.len().to_string().as_str()));
+            assert_eq!(patch.header("transfer-encoding"), None);
+        }
+    }
+}
+
+#[tokio::test]
+async fn content_that_is_not_its_descriptors_is_not_sent() {
+    let faulty = Faulty::honest(Nature::default()).await;
+    let error =
+        repository(&faulty, config()).push_blob_unchecked(&descriptor(&content(5)), content(6)).await.unwrap_err();
+    assert!(matches!(error, RegistryError::Content { expected: 5, found: 6, .. }), "{error:?}");
+    assert!(faulty.seen().is_empty());
+}
+
+#[tokio::test]
+async fn the_registrys_least_chunk_is_kept() {
+    let faulty = Faulty::start(Nature::default(), |seen, truth| {
+        seen.is("POST", "uploads").then(|| {
+            let mut answer = truth.truth_now(seen);
+            answer.headers_mut().insert("oci-chunk-min-length", "600".parse().unwrap());
+            answer
+        })
+    })
+    .await;
+    let limits = Limits { monolithic: 0, chunk: 100, ..limits() };
+    let blob = content(1000);
+    repository(&faulty, ClientConfig { limits, ..config() }).push_blob(&descriptor(&blob), blob.clone()).await.unwrap();
+    let sizes: Vec<_> = faulty.saw("PATCH", "uploads").iter().map(|patch| patch.body.len()).collect();
+    assert_eq!(sizes, [600, 400]);
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_goes_in_chunks() {
+    let faulty = Faulty::start(Nature::default(), |seen, _| {
+        (seen.body.len() > (5 << 20))
+            .then(|| Response::builder().status(413).body(Body::from("<html>too large")).unwrap())
+    })
+    .await;
+    let blob = content(9 << 20);
+    repository(&faulty, config()).push_blob(&descriptor(&blob), blob.clone()).await.unwrap();
+    assert_eq!(faulty.blob(&Digest::sha256(&blob)), Some(blob));
+    assert_eq!(faulty.saw("PATCH", "uploads").len(), 3);
+    assert_eq!(faulty.saw("DELETE", "uploads").len(), 1);
+}
+
+#[tokio::test]
+async fn a_chunk_whose_answer_is_lost_is_not_sent_twice() {
+    let once = first(1);
+    let faulty = Faulty::start(Nature::default(), move |seen, truth| {
+        (seen.is("PATCH", "uploads") && seen.header("content-range") == Some("400-799") && once()).then(|| {
+            // It takes the chunk, and then does not say so.
+            truth.truth_now(seen);
+            status(503)
+        })
+    })
+    .await;
+    let limits = Limits { monolithic: 0, chunk: 400, ..limits() };
+    let blob = content(1000);
+    repository(&faulty, ClientConfig { limits, ..config() }).push_blob(&descriptor(&blob), blob.clone()).await.unwrap();
+    assert_eq!(faulty.blob(&Digest::sha256(&blob)), Some(blob));
+    let ranges: Vec<_> = faulty
+        .saw("PATCH", "uploads")
+        .iter()
+        .filter_map(|patch| patch.header("content-range").map(str::to_owned))
+        .collect();
+    assert_eq!(ranges, ["0-399", "400-799", "800-999"]);
+}
+
+#[tokio::test]
+async fn a_lost_answer_to_an_upload_is_found_out() {
+    let once = first(1);
+    let faulty = Faulty::start(Nature::default(), move |seen, truth| {
+        (seen.is("PUT", "uploads") && once()).then(|| {
+            truth.truth_now(seen);
+            status(502)
+        })
+    })
+    .await;
+    let blob = content(1000);
+    assert!(repository(&faulty, config()).push_blob(&descriptor(&blob), blob.clone()).await.unwrap());
+    let made: Vec<_> = faulty.seen().iter().map(|s| s.method.to_string()).collect();
+    assert_eq!(made, ["HEAD", "POST", "PUT", "DELETE", "HEAD"]);
+}
+
+#[tokio::test]
+async fn an_upload_that_comes_at_a_busy_time_is_sent_again_in_its_session() {
+    for method in ["PUT", "PATCH"] {
+        let once = first(1);
+        let faulty = Faulty::start(Nature::default(), move |seen, _| {
+            (seen.is(method, "uploads") && once()).then(|| status(429))
+        })
+        .await;
+        let limits = Limits { monolithic: if method == "PUT" { 1000 } else { 0 }, ..limits() };
+        let blob = content(1000);
+        repository(&faulty, ClientConfig { limits, ..config() })
+            .push_blob(&descriptor(&blob), blob.clone())
+            .await
+            .unwrap();
+        assert_eq!((faulty.saw("POST", "uploads").len(), faulty.saw(method, "uploads").len()), (1, 2));
+    }
+}
+
+#[tokio::test]
+async fn lost_sessions_are_begun_again_but_not_for_ever() {
+    for (lost, works) in [(2, true), (3, false)] {
+        let some = first(lost);
+        let faulty = Faulty::start(Nature::default(), move |seen, _| {
+            (seen.is("PUT", "uploads") && some()).then(|| problem(404, "BLOB_UPLOAD_UNKNOWN", "gone"))
+        })
+        .await;
+        let blob = content(1000);
+        let pushed = repository(&faulty, config()).push_blob(&descriptor(&blob), blob.clone()).await;
+        assert_eq!(pushed.is_ok(), works, "{pushed:?}");
+        assert_eq!(faulty.saw("POST", "uploads").len(), 3);
+        if let Err(error) = pushed {
+            assert!(matches!(error, RegistryError::UploadLost { times: 3, .. }), "{error:?}");
+            assert!(everything(&error).contains("BLOB_UPLOAD_UNKNOWN"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_registry_that_takes_nothing_of_a_chunk_is_left_alone() {
+    let faulty = Faulty::start(Nature::default(), |seen, _| {
+        seen.is("PATCH", "uploads")
+            .then(|| Response::builder().status(202).header(header::RANGE, "0-0").body(Body::empty()).unwrap())
+    })
+    .await;
+    let limits = Limits { monolithic: 0, ..limits() };
+    let error = repository(&faulty, ClientConfig { limits, ..config() })
+        .push_blob(&descriptor(&content(1000)), content(1000))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, RegistryError::UploadLost { .. }), "{error:?}");
+    assert_eq!(faulty.saw("PATCH", "uploads").len(), 3);
+}
+
+#[tokio::test]
+async fn upload_locations() {
+    let blob = content(1000);
+    // Absolute, at the registry itself: with authorization.
+    let nature = Nature { basic: Some(("u".into(), "p".into())), ..Nature::default() };
+    let faulty = Faulty::start(nature.clone(), |seen, truth| {
+        (seen.is("POST", "uploads") && seen.header("authorization").is_some()).then(|| {
+            let mut answer = truth.truth_now(seen);
+            let relative = answer.headers()[header::LOCATION].to_str().unwrap().to_owned();
+            answer
+                .headers_mut()
+                .insert(header::LOCATION, format!("http://{}{relative}", truth.host()).parse().unwrap());
+            answer
+        })
+    })
+    .await;
+    assert!(repository(&faulty, with_password("u", "p")).push_blob(&descriptor(&blob), blob.clone()).await.unwrap());
+
+    // Somewhere else: without.
+    let store = Faulty::start(Nature::default(), |_, _| Some(status(201))).await;
+    let to = format!("http://{}/up?sig=1", store.host());
+    let faulty = Faulty::start(nature, move |seen, _| {
+        (seen.is("POST", "uploads") && seen.header("authorization").is_some()).then(|| redirect(202, &to))
+    })
+    .await;
+    assert!(repository(&faulty, with_password("u", "p")).push_blob(&descriptor(&blob), blob.clone()).await.unwrap());
+    let seen = store.seen();
+    assert_eq!(seen.len(), 1);
+    assert!(seen[0].path.starts_with("/up?sig=1&digest=sha256%3A"), "{}", seen[0].path);
+    assert_eq!(seen[0].header("authorization"), None);
+
+    // Nowhere, and where nobody goes.
+    for (answer, what) in [(None, "no Location"), (Some("http://169.254.169.254/up"), "link-local")] {
+        let faulty = Faulty::start(Nature::default(), move |seen, _| {
+            seen.is("POST", "uploads").then(|| answer.map_or_else(|| status(202), |to| redirect(202, to)))
+        })
+        .await;
+        let error = repository(&faulty, config()).push_blob(&descriptor(&blob), blob.clone()).await.unwrap_err();
+        assert!(error.to_string().contains(what), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn refused_uploads_carry_the_registrys_words() {
+    for (status, code) in [(403, "DENIED"), (400, "DIGEST_INVALID"), (409, "TOOMANYREQUESTS")] {
+        let faulty = Faulty::start(Nature::default(), move |seen, _| {
+            seen.is("PUT", "uploads").then(|| problem(status, code, "quota"))
+        })
+        .await;
+        let error = repository(&faulty, config()).push_blob(&descriptor(&content(9)), content(9)).await.unwrap_err();
+        assert!(error.to_string().ends_with(&format!("{code}: quota")), "{error}");
+        assert_eq!(faulty.saw("PUT", "uploads").len(), 1);
+        assert!(!error.to_string().contains("_state"), "{error}");
+    }
+}
