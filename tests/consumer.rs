@@ -74,7 +74,17 @@ impl Consumer {
     fn accepts(&self, server: &Server, image: &Image, api: bool) {
         let reference = self.push(server, image);
         let output = Command::new(env!("CARGO_BIN_EXE_ociseek"))
-            .args(["index", "--min-layer-size", "0", "--span-size", "1MiB", "--no-cache", "--format", "json", &reference])
+            .args([
+                "index",
+                "--min-layer-size",
+                "0",
+                "--span-size",
+                "1MiB",
+                "--no-cache",
+                "--format",
+                "json",
+                &reference,
+            ])
             .output()
             .expect("the command runs");
         let talk = String::from_utf8_lossy(&output.stderr);
@@ -82,11 +92,13 @@ impl Consumer {
         let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
         let manifest = &report["images"][0]["manifests"][0];
         let index = manifest["index"]["digest"].as_str().expect("an index").to_owned();
-        let listed = run(&self.regctl, &["--host", &insecure(server), "artifact", "list", &reference, "--format", "body"]);
+        let listed =
+            run(&self.regctl, &["--host", &insecure(server), "artifact", "list", &reference, "--format", "body"]);
         assert!(listed.contains(&index) && listed.contains(SOCI), "{reference}: regctl does not see {index}: {listed}");
         assert_eq!(manifest["attached"].as_str().expect("it was attached").contains("api"), api, "{manifest}");
 
-        let output = Command::new(&self.script).args([&reference, "--index", &index]).output().expect("the consumer runs");
+        let output =
+            Command::new(&self.script).args([&reference, "--index", &index]).output().expect("the consumer runs");
         let (said, summary) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
         println!("{reference}: {}", summary.lines().last().unwrap_or_default());
         assert!(output.status.success(), "{reference}: the real consumer does not take our index:\n{said}{summary}");

@@ -22,7 +22,10 @@ use soci::{Oracle, TOOL, Verdict};
 
 /// Layers that soci builds and serves right and that are refused here all the same: the code, and why.
 const CAUTIOUS: &[(&str, &str)] = &[
-    ("below-non-directory", "soci puts a file below what is no directory; unpacking fails, or follows the symlink there"),
+    (
+        "below-non-directory",
+        "soci puts a file below what is no directory; unpacking fails, or follows the symlink there",
+    ),
     ("empty-xattr", "soci's reader loses such an xattr in some runs and not in others"),
     ("hard-link-target", "soci serves hard links to directories and of a name to itself, which unpacking refuses"),
     ("long-name", "soci's reader takes such a name only as long as it is the first child of its directory"),
@@ -164,7 +167,9 @@ fn compare(what: &str, jobs: Vec<(PathBuf, u64)>) {
             Finding::Equal => "equal to soci's".into(),
             Finding::Same => "equal to soci's, every file served right".into(),
             Finding::Better(defect) => format!("served right, where soci's has {defect}"),
-            Finding::BothRefuse(why) => format!("refused, and not served by soci: {}", why.split(':').next().unwrap_or("")),
+            Finding::BothRefuse(why) => {
+                format!("refused, and not served by soci: {}", why.split(':').next().unwrap_or(""))
+            }
             Finding::Cautious(why) => format!("refused, a listed exception: {}", why.split(':').next().unwrap_or("")),
             Finding::Wrong(why) => {
                 wrong.push(format!("{} at {span}: {why}", layer.display()));

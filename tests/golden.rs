@@ -34,7 +34,8 @@ fn outcome(layer: &str, span_size: u64) -> (String, Vec<u8>) {
 fn ztocs_are_those_of_soci() {
     let mut compared = 0;
     let mut wrong = Vec::new();
-    let refused: BTreeMap<_, _> = table("refused.tsv").into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
+    let refused: BTreeMap<_, _> =
+        table("refused.tsv").into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
     for row in table("golden/expected.tsv") {
         let (layer, span_size, digest) = (&row[0], row[1].parse().expect("a span size"), &row[2]);
         if digest == "none" || refused.contains_key(layer) {
@@ -56,7 +57,8 @@ fn ztocs_are_those_of_soci() {
 
 #[test]
 fn layers_that_cannot_be_served_are_refused_with_their_reason() {
-    let refused: BTreeMap<_, _> = table("refused.tsv").into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
+    let refused: BTreeMap<_, _> =
+        table("refused.tsv").into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
     let mut got = BTreeMap::new();
     for row in table("golden/expected.tsv") {
         let (layer, span_size) = (&row[0], row[1].parse().expect("a span size"));

@@ -146,7 +146,9 @@ fn registry_hint(error: &RegistryError) -> Option<String> {
     match error.status() {
         Some(401) => return Some(format!("401 from {host}: run {login}, or give --creds USER:PASSWORD")),
         Some(403) => {
-            return Some(format!("403 from {host}: this login may not do that; run {login} as one that may push there"));
+            return Some(format!(
+                "403 from {host}: this login may not do that; run {login} as one that may push there"
+            ));
         }
         Some(404) => return Some(format!("404 from {host}: is the name right? A private image may need {login} too")),
         Some(429) => {
