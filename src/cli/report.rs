@@ -55,6 +55,11 @@ pub enum CliError {
 }
 
 impl CliError {
+    /// The one image that there was failed, which has been said.
+    pub fn was_told(&self) -> bool {
+        matches!(self, CliError::Images { all: 1, .. })
+    }
+
     pub fn exit_code(&self) -> u8 {
         match self {
             CliError::Usage(_) => USAGE,
@@ -104,7 +109,7 @@ fn causes(error: &CliError) -> Vec<String> {
 /// What the user can do about it, where we know.
 fn hint(error: &CliError) -> Option<String> {
     match error {
-        CliError::Usage(_) => Some("try ociseek --help".into()),
+        CliError::Usage(_) => Some("see ociseek index --help".into()),
         CliError::Index(IndexError::NoPlatform { .. }) => {
             Some("leave out --platform to index all platforms of the image".into())
         }
