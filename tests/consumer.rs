@@ -26,16 +26,25 @@ enum Image {
 const IMAGES: &[Image] = &[
     Image::Demo,
     Image::Layers("debian", &["debian-rootfs/debian-rootfs.go.tar.gz"]),
-    Image::Layers("podman", &["debian-rootfs/debian-rootfs.pgzip.tar.gz", "small/tree-docker.tar.gz"]),
+    Image::Layers(
+        "podman",
+        &[
+            "debian-rootfs/debian-rootfs.pgzip.tar.gz",
+            "small/tree-docker.tar.gz",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/golden/layers/tree-go-pax.tar.gz"),
+        ],
+    ),
     Image::Layers("estargz", &["debian-rootfs/debian-rootfs.estargz.tar.gz"]),
     Image::Layers(
         "odd",
         &[
-            "small/tree-gnutar-pax-xattrs.tar.gz",
             "small/gz-two-members.tar.gz",
             "small/plain-6MB.bgzip.tar.gz",
             "small/gz-full-flush-every-64K.tar.gz",
-            "small/gnu-longname.tar.gz",
+            "small/gz-three-empty-first.tar.gz",
+            "small/pax-binary-xattr.tar.gz",
+            "small/xattr-two-with-values.tar.gz",
+            "small/many-empty-files.tar.gz",
         ],
     ),
 ];
