@@ -26,16 +26,25 @@ enum Image {
 const IMAGES: &[Image] = &[
     Image::Demo,
     Image::Layers("debian", &["debian-rootfs/debian-rootfs.go.tar.gz"]),
-    Image::Layers("podman", &["debian-rootfs/debian-rootfs.pgzip.tar.gz", "small/tree-docker.tar.gz"]),
+    Image::Layers(
+        "podman",
+        &[
+            "debian-rootfs/debian-rootfs.pgzip.tar.gz",
+            "small/tree-docker.tar.gz",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/golden/layers/tree-go-pax.tar.gz"),
+        ],
+    ),
     Image::Layers("estargz", &["debian-rootfs/debian-rootfs.estargz.tar.gz"]),
     Image::Layers(
         "odd",
         &[
-            "small/tree-gnutar-pax-xattrs.tar.gz",
             "small/gz-two-members.tar.gz",
             "small/plain-6MB.bgzip.tar.gz",
             "small/gz-full-flush-every-64K.tar.gz",
-            "small/gnu-longname.tar.gz",
+            "small/gz-three-empty-first.tar.gz",
+            "small/pax-binary-xattr.tar.gz",
+            "small/xattr-two-with-values.tar.gz",
+            "small/many-empty-files.tar.gz",
         ],
     ),
 ];
@@ -74,7 +83,17 @@ impl Consumer {
     fn accepts(&self, server: &Server, image: &Image, api: bool) {
         let reference = self.push(server, image);
         let output = Command::new(env!("CARGO_BIN_EXE_ociseek"))
-            .args(["index", "--min-layer-size", "0", "--span-size", "1MiB", "--no-cache", "--format", "json", &reference])
+            .args([
+                "index",
+                "--min-layer-size",
+                "0",
+                "--span-size",
+                "1MiB",
+                "--no-cache",
+                "--format",
+                "json",
+                &reference,
+            ])
             .output()
             .expect("the command runs");
         let talk = String::from_utf8_lossy(&output.stderr);
@@ -82,11 +101,13 @@ impl Consumer {
         let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
         let manifest = &report["images"][0]["manifests"][0];
         let index = manifest["index"]["digest"].as_str().expect("an index").to_owned();
-        let listed = run(&self.regctl, &["--host", &insecure(server), "artifact", "list", &reference, "--format", "body"]);
+        let listed =
+            run(&self.regctl, &["--host", &insecure(server), "artifact", "list", &reference, "--format", "body"]);
         assert!(listed.contains(&index) && listed.contains(SOCI), "{reference}: regctl does not see {index}: {listed}");
         assert_eq!(manifest["attached"].as_str().expect("it was attached").contains("api"), api, "{manifest}");
 
-        let output = Command::new(&self.script).args([&reference, "--index", &index]).output().expect("the consumer runs");
+        let output =
+            Command::new(&self.script).args([&reference, "--index", &index]).output().expect("the consumer runs");
         let (said, summary) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
         println!("{reference}: {}", summary.lines().last().unwrap_or_default());
         assert!(output.status.success(), "{reference}: the real consumer does not take our index:\n{said}{summary}");
