@@ -18,6 +18,8 @@
 //!
 //! Down to `progress` nothing knows a file, a socket or a clock: bytes in, values out.
 
+#![deny(unsafe_code)]
+
 pub mod cli;
 pub mod codec;
 pub mod digest;

@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(rate(50_000_000, 0.5), "100 MB/s");
         assert_eq!(rate(1, 0.0), "");
         assert_eq!(duration(0.0421), "42 ms");
-        assert_eq!(duration(3.27), "3.3 s");
+        assert_eq!(duration(3.06), "3.1 s");
         assert_eq!(duration(125.0), "2 min 05 s");
     }
 }

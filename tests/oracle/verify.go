@@ -98,7 +98,7 @@ func verify(job string) verdict {
 
 // entries compares the ztoc with the tar, entry by entry and byte by byte, and returns the tree.
 func (c *comparison) entries(plain io.Reader, files []ztoc.FileMetadata, sm *spanmanager.SpanManager) (map[string]node, error) {
-	tree := map[string]node{}
+	tree, dirs := map[string]node{}, map[string]bool{}
 	tr, i := tar.NewReader(plain), 0
 	for ; ; i++ {
 		h, err := tr.Next()
@@ -115,8 +115,11 @@ func (c *comparison) entries(plain io.Reader, files []ztoc.FileMetadata, sm *spa
 		if m.Name != h.Name || m.Linkname != h.Linkname || int64(m.UncompressedSize) != h.Size {
 			c.complain("entry %d: tar %q size %d, ztoc %q size %d", i, h.Name, h.Size, m.Name, m.UncompressedSize)
 		}
+		for dir := path.Dir(clean(h.Name)); dir != "/" && !dirs[dir]; dir = path.Dir(dir) {
+			dirs[dir] = true
+		}
 		target, linked := tree[clean(h.Linkname)]
-		if h.Typeflag != tar.TypeDir { // what was below a directory of that name goes with it
+		if h.Typeflag != tar.TypeDir && dirs[clean(h.Name)] { // what was below a directory of that name goes with it
 			for name := range tree {
 				if strings.HasPrefix(name, clean(h.Name)+"/") {
 					delete(tree, name)

@@ -50,8 +50,7 @@ pub fn index(layer: &Path, span_size: u64, tool: &str) -> Result<IndexedLayer, L
 pub fn algorithm(layer: &Path) -> &'static str {
     let mut head = [0; 2];
     let read = File::open(layer).and_then(|mut f| f.read(&mut head));
-    let gzip = read.is_ok() && head == [0x1f, 0x8b] || layer.to_string_lossy().ends_with(".gz");
-    if gzip { "gzip" } else { "uncompressed" }
+    if read.is_ok() && head == [0x1f, 0x8b] { "gzip" } else { "uncompressed" }
 }
 
 /// A verdict of the oracle.

@@ -8,6 +8,7 @@
 //!
 //! What is accepted is what zlib accepts (inflate.c, inftrees.c), incomplete codes among it.
 
+#[allow(unsafe_code, reason = "the only place where it pays: see the module")]
 mod fast;
 mod tables;
 
