@@ -78,7 +78,7 @@ pub fn masked(text: &str) -> String {
     let text = text.replace(concat!("ociseek v", env!("CARGO_PKG_VERSION")), "ociseek vX");
     let text = text.replace(concat!("ociseek ", env!("CARGO_PKG_VERSION")), "ociseek X");
     let mut masked = String::new();
-    for line in text.lines() {
+    for line in text.lines().map(str::trim_end) {
         let mut line = line.to_owned();
         if let Some(at) = line.find("\"seconds\": ").filter(|_| !line.contains("null")) {
             line.replace_range(at.., "\"seconds\": …");
