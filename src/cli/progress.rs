@@ -134,13 +134,13 @@ impl Bars {
                 }
             }
             Event::LayerStarted { layer, bytes } => {
-                let bar =
-                    ProgressBar::new(bytes).with_style(bar_style("{bytes:>10}/{total_bytes:10} {bytes_per_sec:>12}"));
-                bar.set_message(layer.short());
+                // A bar draws wherever it is: first it must stand among the others.
                 let bar = match &state.whole {
-                    Some(whole) => self.all.insert_before(whole, bar),
-                    None => self.all.add(bar),
+                    Some(whole) => self.all.insert_before(whole, ProgressBar::new(bytes)),
+                    None => self.all.add(ProgressBar::new(bytes)),
                 };
+                bar.set_style(bar_style("{bytes:>10}/{total_bytes:10} {bytes_per_sec:>12}"));
+                bar.set_message(layer.short());
                 state.layers.insert(layer, bar);
             }
             Event::LayerRead { layer, bytes } => {

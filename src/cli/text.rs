@@ -143,7 +143,7 @@ fn why_nothing(layers: &[IndexedLayer]) -> &'static str {
         layers if layers.iter().all(small) => {
             "all layers are small, and pulled whole fast (--min-layer-size 0 takes them too)"
         }
-        _ => "no layer is to be served lazily, so there is nothing to attach",
+        _ => "none of the layers can be indexed, so there is nothing to attach",
     }
 }
 

@@ -120,7 +120,8 @@ fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
         // As for any new file, the umask takes its part of it.
         builder.permissions(std::fs::Permissions::from_mode(0o666));
     }
-    let mut file = builder.prefix(".ociseek-").tempfile_in(dir)?;
+    // The name of the temporary file, which the error names, is nothing to the user.
+    let mut file = builder.prefix(".ociseek-").tempfile_in(dir).map_err(|error| io::Error::from(error.kind()))?;
     file.write_all(bytes)?;
     file.as_file().sync_all()?;
     file.persist(path)?;
