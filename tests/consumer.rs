@@ -3,7 +3,6 @@
 //!
 //! `.ci/tools` and `.ci/consumer` set up what this needs: root, FUSE, containerd 2, the snapshotter, registries, the corpus.
 
-#[allow(dead_code)]
 #[path = "support/servers.rs"]
 mod servers;
 

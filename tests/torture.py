@@ -387,7 +387,7 @@ save('a16-many-entries.tar.gz', member(b''.join(f(f'd{i % 7}/{i:05}') for i in r
 save('a16-one-name-5000-times.tar.gz', member(b''.join(f('same', b'%d' % i) for i in range(5000)) + END))
 save('a16-globals-1000.tar.gz', member(pax(('comment', 'x'), typ=b'g') * 1000 + A + END))
 save('a16-pax-in-a-row-10000.tar.gz', member(pax(('path', 'x')) * 10000 + A + END))
-save('a16-deep-path.tar.gz', member(pax(('path', 'd/' * 3000 + 'f')) + A + END))
+save('a16-deep-path.tar.gz', member(pax(('path', 'd/' * 600 + 'f')) + A + END))
 save('a16-hardlinks-2000.tar.gz', member(A + b''.join(hdr(f'h{i}', b'1', link='a.txt' if i % 2 else f'h{i - 1}' if i else 'a.txt') for i in range(2000)) + END))
 
 # a17, a18, a19, a20: sizes and several headers
