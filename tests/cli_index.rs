@@ -476,3 +476,61 @@ fn many_at_once_leave_one_index() {
     }
     assert_eq!(referrers(&sandbox, "img").len(), 1);
 }
+
+/// An index that lists `manifests`, as one more level around it.
+fn nested(layout: &Layout, levels: usize, image: Value) -> Value {
+    (0..levels).fold(image, |inner, _| layout.image_index(&[inner]))
+}
+
+#[test]
+fn nested_indexes_are_followed_so_far() {
+    let sandbox = Sandbox::new();
+    let mut layout = Layout::new(&sandbox.path("img"));
+    let layer = layout.blob(GZIP, &gzip(&tar(1, 2, 20_000)));
+    let image = support::for_platform(layout.image("amd64", &[layer]), "amd64");
+    for (levels, tag) in [(4, "deep"), (5, "deeper")] {
+        let index = nested(&layout, levels, image.clone());
+        layout.tag(index, tag);
+    }
+    let deep = sandbox.json(0, &index(&["--format=json", "--dry-run", "oci:img:deep"]));
+    assert_eq!(deep["images"][0]["manifests"][0]["manifest"]["digest"], image["digest"]);
+    let deeper = sandbox.run(&index(&["oci:img:deeper"]));
+    assert!(deeper.contains("is nested more than 4 deep") && deeper.ends_with("--- status 1 ---"), "{deeper}");
+}
+
+#[test]
+fn attestations_are_passed_over_and_a_platform_is_indexed_once() {
+    let sandbox = Sandbox::new();
+    let mut layout = Layout::new(&sandbox.path("img"));
+    let layer = layout.blob(GZIP, &gzip(&tar(1, 2, 20_000)));
+    let other = layout.blob(GZIP, &gzip(&tar(2, 2, 20_000)));
+    let first = support::for_platform(layout.image("amd64", std::slice::from_ref(&layer)), "amd64");
+    let second = support::for_platform(layout.image("amd64", &[other]), "amd64");
+    let mut attestation = layout.image("amd64", &[layer]);
+    attestation["platform"] = serde_json::json!({"os": "unknown", "architecture": "unknown"});
+    let list = layout.image_index(&[attestation, first.clone(), second.clone(), first.clone()]);
+    layout.tag(list, "v1");
+    let output = sandbox.command(&index(&["--format=json", "oci:img"])).output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let manifests = report["images"][0]["manifests"].as_array().unwrap();
+    assert_eq!(manifests.len(), 1);
+    assert_eq!(manifests[0]["manifest"]["digest"], first["digest"]);
+    let warning = String::from_utf8(output.stderr).unwrap();
+    assert!(warning.starts_with("warning: ") && warning.contains(second["digest"].as_str().unwrap()), "{warning}");
+}
+
+#[test]
+fn a_layer_that_no_consumer_could_serve_is_left_out() {
+    let sandbox = Sandbox::new();
+    let mut layout = Layout::new(&sandbox.path("img"));
+    let sound = layout.blob(GZIP, &gzip(&tar(1, 2, 20_000)));
+    let trailing = layout.blob(GZIP, &[&gzip(&tar(2, 2, 20_000))[..], b"x"].concat());
+    let mislabelled = layout.blob(GZIP, &tar(3, 2, 20_000));
+    let image = layout.image("amd64", &[trailing, sound, mislabelled]);
+    layout.tag(image, "v1");
+    let report = sandbox.json(0, &index(&["--format=json", "oci:img"]));
+    let layers = &report["images"][0]["manifests"][0]["layers"];
+    assert_eq!(layers[0]["reason"]["code"], "trailing-bytes");
+    assert_eq!(layers[1]["status"], "indexed");
+    assert_eq!(layers[2]["reason"]["code"], "mislabelled");
+}

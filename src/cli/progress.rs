@@ -179,7 +179,8 @@ impl Drop for Bars {
 
 /// A bar with `figures` behind it; as wide as the terminal allows.
 fn bar_style(figures: &str) -> BarStyle {
-    BarStyle::with_template(&format!("{{msg:12}} [{{wide_bar}}] {figures}"))
+    // The blanks at the end leave room for the ^C that a terminal echoes: a line that wraps could not be cleared.
+    BarStyle::with_template(&format!("{{msg:12}} [{{wide_bar}}] {figures}   "))
         .unwrap_or_else(|_| BarStyle::default_bar())
         .progress_chars("=> ")
 }

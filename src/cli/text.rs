@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::json::reason;
-use super::size::{duration, human, rate};
+use super::size::{counted, duration, human, rate};
 use super::terminal::{Style, safe};
 use crate::ops::index::{
     IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin, OtherIndex,
@@ -187,8 +187,4 @@ fn totals(done: &IndexedImage, seconds: f64) -> String {
         bytes => format!(", wrote {}", human(bytes)),
     };
     format!("read {}{written}, in {}", human(done.bytes_read), duration(seconds))
-}
-
-fn counted(number: u64, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
 }

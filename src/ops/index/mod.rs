@@ -2,10 +2,10 @@
 //!
 //! In steps, each of them for all platforms of the image before the next one begins:
 //!
-//! 1. [`resolve`]: from the name to the manifests of the platforms.
-//! 2. [`existing`]: which indexes are there, and what is to be done about them.
-//! 3. [`build`]: the ztocs of the layers, from the cache or by reading ([`read`]). A broken layer ends it here.
-//! 4. [`publish`]: blobs first, then the index manifest. Before this step nothing was written anywhere but in the cache.
+//! 1. `resolve`: from the name to the manifests of the platforms.
+//! 2. `existing`: which indexes are there, and what is to be done about them.
+//! 3. `build`: the ztocs of the layers, from the cache or by reading (`read`). A broken layer ends it here.
+//! 4. `publish`: blobs first, then the index manifest. Before this step nothing was written anywhere but in the cache.
 
 use std::sync::Arc;
 
