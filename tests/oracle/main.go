@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// A layer that takes soci longer than this has hung it.
-const patience = 120 * time.Second
+// A layer that takes soci longer than this has hung it. Whoever asks should end this process then: the job goes on in it.
+const patience = 300 * time.Second
 
 // A verdict is one line of the answer. `bad` is for a ztoc that does not do what it should.
 type verdict struct{ word, detail string }

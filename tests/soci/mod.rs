@@ -92,16 +92,23 @@ impl Oracle {
         let mut answer = String::new();
         let asked = writeln!(stdin, "{}", fields.join("\t")).and_then(|()| stdout.read_line(&mut answer));
         let Some((word, detail)) = answer.trim_end_matches('\n').split_once('\t').filter(|_| asked.is_ok()) else {
-            if let Some((mut child, ..)) = self.running.take() {
-                let _ = child.kill();
-                let _ = child.wait();
-            }
+            self.end();
             return Verdict::Refused("the oracle's process died of it".into());
         };
+        if detail.starts_with("no answer within") {
+            self.end(); // what hangs there would go on
+        }
         match word {
             "ok" => Verdict::Ok(detail.into()),
             "bad" => Verdict::Bad(detail.into()),
             _ => Verdict::Refused(detail.into()),
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some((mut child, ..)) = self.running.take() {
+            let _ = child.kill();
+            let _ = child.wait();
         }
     }
 
