@@ -197,3 +197,21 @@ fn spans_that_consumers_cannot_read() {
     assert_eq!(index(&aligned, 1000), Verdict::Entries(1));
     assert_eq!(index(&[aligned, end()].concat(), 1024), Verdict::Entries(1));
 }
+
+/// PAX records shrink a thousandfold: they must not be kept in proportion to what they unfold to.
+#[test]
+fn a_bomb_of_names_is_refused() {
+    let one = [pax(b'x', &[("comment", &vec![b'c'; 1_000_000])]), file("a", b"")].concat();
+    let bomb = gzip(&one.repeat(100));
+    assert!(bomb.len() < 300_000);
+    assert_eq!(index(&bomb, 1 << 20), Verdict::Refused("ztoc-too-large"));
+    let fewer = gzip(&[one.repeat(50), end()].concat());
+    assert_eq!(index(&fewer, 1 << 20), Verdict::Entries(50));
+}
+
+/// Entries are what a layer may have many of.
+#[test]
+fn many_entries_are_not_too_many() {
+    let files: Vec<u8> = (0..200_000).flat_map(|n| file(&format!("a/folder/with/files/number-{n}"), b"")).collect();
+    assert_eq!(index(&gzip(&files), 4 << 20), Verdict::Entries(200_000));
+}

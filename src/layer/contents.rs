@@ -3,7 +3,7 @@
 use super::consumer;
 use super::{LayerError, Unservable};
 use crate::codec::sniff;
-use crate::offset::Uncompressed;
+use crate::offset::{Compressed, Uncompressed};
 use crate::tar::{TarError, TarFault, Walker};
 use crate::ztoc::{FileMetadata, MAX_ENCODED};
 
@@ -13,6 +13,8 @@ pub(super) struct Contents {
     files: Vec<FileMetadata>,
     /// At least what the entries add to an encoded ztoc, in bytes.
     encoded_size: usize,
+    /// What that may come to.
+    limit: usize,
     verdict: Option<Unservable>,
     error: Option<TarError>,
     /// The first bytes, to say what something looks like that is no tar.
@@ -21,6 +23,8 @@ pub(super) struct Contents {
 
 /// How many bytes are kept for that.
 const HEAD: usize = 64;
+/// What the entries of the smallest gzip blob may come to, encoded.
+const LEAST_LIMIT: usize = 64 << 20;
 
 impl Contents {
     pub fn new() -> Contents {
@@ -28,6 +32,7 @@ impl Contents {
             walker: Walker::new(),
             files: Vec::new(),
             encoded_size: 0,
+            limit: MAX_ENCODED,
             verdict: None,
             error: None,
             head: Vec::new(),
@@ -41,7 +46,7 @@ impl Contents {
         if self.is_settled() {
             return;
         }
-        let Contents { walker, files, encoded_size, verdict, .. } = self;
+        let Contents { walker, files, encoded_size, limit, verdict, .. } = self;
         let walked = walker.push(bytes, &mut |entry| {
             if verdict.is_some() {
                 return;
@@ -50,8 +55,9 @@ impl Contents {
                 Ok(file) => {
                     *encoded_size += file.encoded_size_bound();
                     files.push(file);
-                    if *encoded_size > MAX_ENCODED {
-                        *verdict = Some(Unservable::new("ztoc-too-large", "its table of contents would pass 512 MiB"));
+                    if *encoded_size > *limit {
+                        let reason = format!("its table of contents would pass {} MiB", *limit >> 20);
+                        *verdict = Some(Unservable::new("ztoc-too-large", reason));
                     }
                 }
                 Err(unservable) => *verdict = Some(unservable),
@@ -63,6 +69,13 @@ impl Contents {
         } else {
             self.files = Vec::new();
         }
+    }
+
+    /// Keeps the list of entries in proportion to the blob, of which so many bytes were read: names and PAX records can be
+    /// a thousand times smaller compressed. A million empty files take about a tenth of this.
+    pub fn permit(&mut self, blob: Compressed) {
+        let limit = LEAST_LIMIT.saturating_add(usize::try_from(blob.0).unwrap_or(usize::MAX).saturating_mul(64));
+        self.limit = limit.min(MAX_ENCODED);
     }
 
     /// Gives the layer up for a reason that lies outside the tar.

@@ -211,6 +211,7 @@ impl Sink for GzipSink {
         if self.contents.is_refused() {
             return;
         }
+        self.contents.permit(at.input);
         self.spans.block_start(at);
         if self.spans.list.len() * CHECKPOINT > MAX_ENCODED {
             self.contents.refuse(Unservable::new("ztoc-too-large", "its checkpoints would pass 512 MiB"));
