@@ -9,27 +9,404 @@ use support::Sandbox;
 #[test]
 fn help() {
     let sandbox = Sandbox::new();
-    assert_snapshot!(sandbox.run(&["--help"]), @"");
-    assert_snapshot!(sandbox.run(&["index", "--help"]), @"");
-    assert_snapshot!(sandbox.run(&["ztoc", "create", "--help"]), @"");
-    assert_snapshot!(sandbox.run(&["ztoc", "show", "-h"]), @"");
+    assert_snapshot!(sandbox.run(&["--help"]), @r#"
+    Makes the layers of existing container images seekable, so that containers start before their image
+    is pulled.
+
+    ociseek reads each layer of an image once, writes down where decompression can start and where each
+    file lies (a ztoc), and attaches the result to the image as a SOCI index, an OCI referrer. The image
+    itself is never changed: its tags, manifests and layers keep their digests.
+
+    Usage: ociseek <COMMAND>
+
+    Commands:
+      index  Build the SOCI index of images and attach it
+      ztoc   Build or show the ztoc of one layer
+
+    Options:
+      -h, --help
+              Print help (see a summary with '-h')
+
+      -V, --version
+              Print version
+
+    Exit status: 0 done, 1 failed, 2 wrong usage, 3 differences found, 130 or 143 interrupted.
+
+    Start here: ociseek index --help
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["index", "--help"]), @r#"
+    Builds the SOCI index of each IMAGE and attaches it.
+
+    Each layer is read once, as a stream: nothing is unpacked and no temporary disk is used. Layers that
+    cannot be served lazily (too small, zstd, sparse files, ...) are left out with the reason, and
+    consumers pull those whole. A layer that is broken (wrong digest, wrong checksum, cut) is an error:
+    then nothing is pushed for that image.
+
+    IMAGE is one of
+
+      [REGISTRY/]REPOSITORY[:TAG][@DIGEST]
+        an image in a registry, named as for docker pull; the index is pushed there
+        (a registry on this machine, such as localhost:5000, is spoken to by plain HTTP)
+      oci:DIR[:TAG|@DIGEST]
+        an OCI image layout; the index is written into it
+      oci-archive:FILE[:TAG]
+        a tar of a layout, as docker save (25 or newer) and BuildKit (type=oci) write it; it is read in
+        place, so say where the index goes: --output or --dry-run
+
+    Several IMAGEs are done one after the other; if one fails the others are still done, and the exit
+    status is 1.
+
+    Usage: ociseek index [OPTIONS] <IMAGE>...
+
+    Arguments:
+      <IMAGE>...
+              The images to index
+
+    Options:
+      -h, --help
+              Print help (see a summary with '-h')
+
+      -V, --version
+              Print version
+
+    What is indexed:
+          --platform <OS/ARCH[/VARIANT]>
+              Only this platform, such as linux/arm64 or linux/arm/v7; may be repeated [default: all
+              platforms of the image]
+
+              [env: OCISEEK_PLATFORM=]
+
+          --span-size <SIZE>
+              Bytes of content between two places where decompression can start; suffixes KiB, MiB, GiB
+
+              Smaller spans mean less to fetch for a small file, and a bigger ztoc: 32 KiB more for each
+              span.
+
+              [env: OCISEEK_SPAN_SIZE=]
+              [default: 4MiB]
+
+          --build-tool-identifier <TEXT>
+              The name that stands in each ztoc and in the index as its maker
+
+              With 'AWS SOCI CLI v0.2' and equal sizes the digests are those of the soci tool.
+
+              [env: OCISEEK_BUILD_TOOL_IDENTIFIER=]
+              [default: "ociseek vX"]
+
+          --min-layer-size <SIZE>
+              Leave out layers whose blobs are smaller; 0 indexes all
+
+              A small layer is pulled whole faster than it is mounted.
+
+              [env: OCISEEK_MIN_LAYER_SIZE=]
+              [default: 10MiB]
+
+          --existing <RULE>
+              What to do when the image has a SOCI index already
+
+              Possible values:
+              - skip:    Done if it is the same: same options, same ociseek version. An older one of
+                ours is replaced, another tool's is left where it is
+              - replace: Build anew and take the place of every SOCI index (v1) there is, whoever made
+                it
+              - keep:    Any SOCI index (v1) that is there stays the only one
+
+              [env: OCISEEK_EXISTING=]
+              [default: skip]
+
+      -j, --jobs <N>
+              How many layers are read side by side [default: one for each CPU]
+
+              [env: OCISEEK_JOBS=]
+
+    Where it goes:
+      -o, --output <oci:DIR>
+              Write the index into an OCI layout, oci:DIR, rather than to where the image is
+
+              The layout is made if it is not there. It holds the index and its ztocs, not the image.
+
+              [env: OCISEEK_OUTPUT=]
+
+          --dry-run
+              Build and report, but write nothing anywhere
+
+              [env: OCISEEK_DRY_RUN=]
+
+    Cache:
+          --cache-dir <DIR>
+              Where ztocs are kept, so that no layer is read twice [default: $XDG_CACHE_HOME/ociseek or
+              ~/.cache/ociseek]
+
+              [env: OCISEEK_CACHE_DIR=]
+
+          --no-cache
+              Neither read nor write the cache
+
+              [env: OCISEEK_NO_CACHE=]
+
+    Registry:
+          --creds <USER:PASSWORD>
+              Log in with these instead of what docker login or podman login left
+
+              Other users of this machine can see a command line: prefer the environment variable, or
+              --password-stdin with --creds USER.
+
+              [env: OCISEEK_CREDS]
+
+          --password-stdin
+              Read the password of --creds USER from standard input
+
+              [env: OCISEEK_PASSWORD_STDIN=]
+
+          --plain-http
+              Speak HTTP without TLS to the registry [default: only to a registry on this machine]
+
+              [env: OCISEEK_PLAIN_HTTP=]
+
+          --ca-file <FILE>
+              Trust the certificate authorities in this PEM file too; may be repeated
+
+              [env: OCISEEK_CA_FILE=]
+
+          --client-cert <FILE>
+              Identify with this client certificate (PEM)
+
+              [env: OCISEEK_CLIENT_CERT=]
+
+          --client-key <FILE>
+              The private key of --client-cert (PEM)
+
+              [env: OCISEEK_CLIENT_KEY=]
+
+          --insecure-skip-tls-verify
+              Accept any TLS certificate: whoever is in between can then read and change everything
+
+              [env: OCISEEK_INSECURE_SKIP_TLS_VERIFY=]
+
+    What is printed:
+          --format <FORMAT>
+              What is printed on standard output: text for people, or one JSON document
+
+              [env: OCISEEK_FORMAT=]
+              [default: text]
+              [possible values: text, json]
+
+      -q, --quiet
+              Print nothing but index digests (and errors): no report, no progress, no warnings
+
+              [env: OCISEEK_QUIET=]
+
+          --progress <STYLE>
+              Progress on standard error
+
+              Possible values:
+              - auto:  Bars on a terminal, else plain
+              - plain: A line every few seconds
+              - none:  Nothing but warnings
+
+              [env: OCISEEK_PROGRESS=]
+              [default: auto]
+
+    Credentials come from docker's config.json ($DOCKER_CONFIG or ~/.docker), its credential helpers, or
+    podman's auth.json: after docker login, nothing is left to say.
+
+    Examples:
+      Index an image where it is, all platforms:
+        ociseek index ghcr.io/acme/app:1.4
+
+      See what would come of it, write nothing:
+        ociseek index --dry-run python:3.13
+
+      One platform, every layer however small, a local registry:
+        ociseek index --platform linux/arm64 --min-layer-size 0 localhost:5000/app
+
+      A layout on disk, no registry:
+        skopeo copy docker://python:3.13 oci:python:3.13
+        ociseek index oci:python:3.13
+
+      What docker save wrote; the index goes into a layout of its own:
+        docker save app:1.4 -o app.tar
+        ociseek index --output oci:app-index oci-archive:app.tar
+
+      In CI, for programs:
+        ociseek index --format json --progress none $IMAGE | jq -r '.images[].manifests[].index.digest'
+
+    Who reads the index: soci-snapshotter, with `[pull_modes.soci_v1] enable = true` or when it is given
+    the index digest.
+
+    JSON: one document, {"images": [{"image", "status", "manifests": [{"platform", "status", "index",
+    "layers": [...]}], "error"}]}. Fields are only ever added. The documentation of the crate, module
+    cli::json, says what each one means.
+
+    Exit status: 0 done (also when all layers are too small), 1 an image failed, 2 wrong usage, 130 or
+    143 interrupted.
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["ztoc", "create", "--help"]), @r#"
+    Builds the ztoc of one layer blob: a gzip or a plain tar, told apart by their content.
+
+    If the layer is broken, or if no consumer could serve files from its ztoc, the reason is printed,
+    the exit status is 1, and nothing is written.
+
+    Usage: ociseek ztoc create [OPTIONS] --output <FILE> <LAYER>
+
+    Arguments:
+      <LAYER>
+              The layer's blob; - is standard input
+
+    Options:
+      -o, --output <FILE>
+              Where the ztoc is written; - is standard output
+
+      -h, --help
+              Print help (see a summary with '-h')
+
+      -V, --version
+              Print version
+
+    What is indexed:
+          --span-size <SIZE>
+              Bytes of content between two places where decompression can start; suffixes KiB, MiB, GiB
+
+              Smaller spans mean less to fetch for a small file, and a bigger ztoc: 32 KiB more for each
+              span.
+
+              [env: OCISEEK_SPAN_SIZE=]
+              [default: 4MiB]
+
+          --build-tool-identifier <TEXT>
+              The name that stands in each ztoc and in the index as its maker
+
+              With 'AWS SOCI CLI v0.2' and equal sizes the digests are those of the soci tool.
+
+              [env: OCISEEK_BUILD_TOOL_IDENTIFIER=]
+              [default: "ociseek vX"]
+
+    Examples:
+      ociseek ztoc create layer.tar.gz --output layer.ztoc
+      curl -fsSL $BLOB_URL | ociseek ztoc create - --output layer.ztoc
+      ociseek ztoc create --span-size 64KiB layer.tar --output - | ociseek ztoc show -
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["ztoc", "show", "-h"]), @r#"
+    Print everything that is in a ztoc
+
+    Usage: ociseek ztoc show [OPTIONS] <FILE>
+
+    Arguments:
+      <FILE>  The ztoc; - is standard input
+
+    Options:
+          --format <FORMAT>  Text for people, or one JSON document [env: OCISEEK_FORMAT=] [default:
+                             text] [possible values: text, json]
+      -h, --help             Print help
+      -V, --version          Print version
+
+    Names and records that are not UTF-8 stay recoverable: JSON carries them in base64 under the field's
+    name with `_b64`, and text shows the odd bytes as \xNN.
+
+    Examples:
+      ociseek ztoc show layer.ztoc
+      ociseek ztoc show --format json layer.ztoc | jq '.entries[] | select(.size > 1000000) | .name'
+    --- stderr ---
+    --- status 0 ---
+    "#);
 }
 
 #[test]
 fn wrong_usage_is_status_2() {
     let sandbox = Sandbox::new();
-    assert_snapshot!(sandbox.run(&["index"]), @"");
-    assert_snapshot!(sandbox.run(&["index", "--span-size", "4MB", "x"]), @"");
-    assert_snapshot!(sandbox.run(&["index", "--span-size", "0", "x"]), @"");
-    assert_snapshot!(sandbox.run(&["index", "--platform", "amd64", "x"]), @"");
-    assert_snapshot!(sandbox.run(&["index", "docker://alpine"]), @"");
-    assert_snapshot!(sandbox.run(&["index", "Alpine"]), @"");
-    assert_snapshot!(sandbox.run(&["index", "--output", "dir", "x"]), @"");
-    assert_snapshot!(sandbox.run(&["index", "oci-archive:x.tar"]), @"");
-    assert_snapshot!(sandbox.run(&["index", "--creds", "me", "x"]), @"");
-    assert_snapshot!(sandbox.run(&["index", "--creds", "me:secret", "--password-stdin", "x"]), @"");
-    assert_snapshot!(sandbox.run(&["index", "--client-cert", "c.pem", "x"]), @"");
-    assert_snapshot!(sandbox.run(&["index", "--jobs", "0", "x"]), @"");
+    assert_snapshot!(sandbox.run(&["index"]), @r#"
+    --- stderr ---
+    error: the following required arguments were not provided:
+      <IMAGE>...
+
+    Usage: ociseek index <IMAGE>...
+
+    For more information, try '--help'.
+    --- status 2 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["index", "--span-size", "4MB", "x"]), @r#"
+    --- stderr ---
+    error: invalid value '4MB' for '--span-size <SIZE>': unknown unit "MB": want KiB, MiB or GiB (powers of 1024), or plain bytes
+
+    For more information, try '--help'.
+    --- status 2 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["index", "--span-size", "0", "x"]), @r#"
+    --- stderr ---
+    error: invalid value '0' for '--span-size <SIZE>': must be more than 0
+
+    For more information, try '--help'.
+    --- status 2 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["index", "--platform", "amd64", "x"]), @r#"
+    --- stderr ---
+    error: invalid value 'amd64' for '--platform <OS/ARCH[/VARIANT]>': "amd64" is not a platform: want OS/ARCH or OS/ARCH/VARIANT, such as linux/amd64 or linux/arm/v7
+
+    For more information, try '--help'.
+    --- status 2 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["index", "docker://alpine"]), @r#"
+    --- stderr ---
+    error: invalid value 'docker://alpine' for '<IMAGE>...': "docker://alpine" cannot be read: "docker://" is not known here; write the name without the prefix: alpine
+
+    For more information, try '--help'.
+    --- status 2 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["index", "Alpine"]), @r#"
+    --- stderr ---
+    error: invalid value 'Alpine' for '<IMAGE>...': "Alpine" is not an image name: repository names are lower case; write "alpine"
+
+    For more information, try '--help'.
+    --- status 2 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["index", "--output", "dir", "x"]), @r#"
+    --- stderr ---
+    error: invalid value 'dir' for '--output <oci:DIR>': want oci:DIR, the OCI layout to write into
+
+    For more information, try '--help'.
+    --- status 2 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["index", "oci-archive:x.tar"]), @r#"
+    --- stderr ---
+    error: an archive is only read: say where the index goes, --output oci:DIR, or nowhere, --dry-run
+    hint: see ociseek index --help
+    --- status 2 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["index", "--creds", "me", "x"]), @r#"
+    --- stderr ---
+    error: --creds wants USER:PASSWORD, or USER together with --password-stdin
+    hint: see ociseek index --help
+    --- status 2 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["index", "--creds", "me:secret", "--password-stdin", "x"]), @r#"
+    --- stderr ---
+    error: --creds has a password already; with --password-stdin give --creds USER
+    hint: see ociseek index --help
+    --- status 2 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["index", "--client-cert", "c.pem", "x"]), @r#"
+    --- stderr ---
+    error: the following required arguments were not provided:
+      --client-key <FILE>
+
+    Usage: ociseek index --client-cert <FILE> --client-key <FILE> <IMAGE>...
+
+    For more information, try '--help'.
+    --- status 2 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["index", "--jobs", "0", "x"]), @r#"
+    --- stderr ---
+    error: invalid value '0' for '--jobs <N>': 0 is not in 1..=256
+
+    For more information, try '--help'.
+    --- status 2 ---
+    "#);
     assert_eq!(sandbox.command(&[]).output().unwrap().status.code(), Some(2));
 }
 
@@ -43,7 +420,7 @@ fn every_option_of_index_has_an_environment_variable() {
         })
         .filter_map(|line| line.strip_prefix("--"))
         .filter_map(|line| line.split([' ', '.']).next())
-        .filter(|name| !matches!(*name, "help" | "version"))
+        .filter(|name| !matches!(*name, "help" | "version") && !name.starts_with('-'))
         .collect();
     assert!(options.len() >= 20, "{options:?}");
     for option in options {

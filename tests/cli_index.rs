@@ -20,9 +20,34 @@ fn referrers(sandbox: &Sandbox, layout: &str) -> Vec<Value> {
 fn the_report_for_people() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
-    assert_snapshot!(sandbox.run(&index(&["oci:img"])), @"");
-    assert_snapshot!(sandbox.run(&index(&["oci:img:v1"])), @"");
-    assert_snapshot!(sandbox.run(&index(&["--quiet", "oci:img"])), @"");
+    assert_snapshot!(sandbox.run(&index(&["oci:img"])), @r#"
+    oci:img linux/amd64
+      manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
+      b7ffb93ee50b   199.1 KiB  9 spans  4 files  ztoc 289.6 KiB
+      d92a9332da0b    61.0 KiB  4 spans  2 files      ztoc 840 B
+      ee25e607aff9        24 B  left out: zstd: SOCI consumers know gzip and uncompressed layers only
+      bbd59e0ff808     2.0 KiB   1 span   1 file   ztoc 32.4 KiB
+      index sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95
+      written as a referrer into the image's layout
+      read by soci-snapshotter with [pull_modes.soci_v1] enable = true, or when it is given this index digest
+    read 262.2 KiB, wrote 324.4 KiB, in …
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    assert_snapshot!(sandbox.run(&index(&["oci:img:v1"])), @r#"
+    oci:img:v1 linux/amd64
+      manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
+      index sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95
+      already there, of the same options and version: no layer was read
+    read 0 B, in …
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    assert_snapshot!(sandbox.run(&index(&["--quiet", "oci:img"])), @r#"
+    sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95
+    --- stderr ---
+    --- status 0 ---
+    "#);
     assert_eq!(referrers(&sandbox, "img").len(), 1);
 }
 
@@ -30,18 +55,166 @@ fn the_report_for_people() {
 fn the_report_for_programs() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
-    assert_snapshot!(sandbox.run(&index(&["--format=json", "oci:img", "oci:missing"])), @"");
+    assert_snapshot!(sandbox.run(&index(&["--format=json", "oci:img", "oci:missing"])), @r#"
+    {
+      "tool": "ociseek vX",
+      "images": [
+        {
+          "image": "oci:img",
+          "status": "ok",
+          "digest": "sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad",
+          "manifests": [
+            {
+              "platform": "linux/amd64",
+              "manifest": {
+                "media_type": "application/vnd.oci.image.manifest.v1+json",
+                "digest": "sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad",
+                "size": 862
+              },
+              "status": "attached",
+              "index": {
+                "digest": "sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95",
+                "size": 1624
+              },
+              "attached": "layout",
+              "tag": null,
+              "replaced": [],
+              "not_deleted": [],
+              "others": [],
+              "layers": [
+                {
+                  "media_type": "application/vnd.oci.image.layer.v1.tar+gzip",
+                  "digest": "sha256:b7ffb93ee50b7699056f7e0e804a24c1a5e41c5c179e9feda71ecfa4370f4afa",
+                  "size": 203924,
+                  "status": "indexed",
+                  "reason": null,
+                  "ztoc": {
+                    "digest": "sha256:122fa77d34d71ff257c128a067ea59999dbc85ada64227fc99f5fe90c2c18e6e",
+                    "size": 296560,
+                    "spans": 9,
+                    "entries": 4,
+                    "uncompressed_size": 203776,
+                    "gzip_members": 1
+                  },
+                  "origin": "read",
+                  "seconds": …
+                },
+                {
+                  "media_type": "application/vnd.oci.image.layer.v1.tar",
+                  "digest": "sha256:d92a9332da0be33d91e9359250803208a8a2f4a909e6a6ece70571d33ce6bde2",
+                  "size": 62464,
+                  "status": "indexed",
+                  "reason": null,
+                  "ztoc": {
+                    "digest": "sha256:cb4de5f71533033896ad9f3c3d283dd00a4a2eb0a4712d6345cb40dad6813f89",
+                    "size": 840,
+                    "spans": 4,
+                    "entries": 2,
+                    "uncompressed_size": 62464,
+                    "gzip_members": 0
+                  },
+                  "origin": "read",
+                  "seconds": …
+                },
+                {
+                  "media_type": "application/vnd.oci.image.layer.v1.tar+zstd",
+                  "digest": "sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119",
+                  "size": 24,
+                  "status": "left-out",
+                  "reason": {
+                    "code": "zstd",
+                    "text": "zstd: SOCI consumers know gzip and uncompressed layers only"
+                  },
+                  "ztoc": null,
+                  "origin": null,
+                  "seconds": null
+                },
+                {
+                  "media_type": "application/vnd.oci.image.layer.v1.tar+gzip",
+                  "digest": "sha256:bbd59e0ff80836ca400b04a8a0a5115e76177e94f236034664c8e817c053485e",
+                  "size": 2071,
+                  "status": "indexed",
+                  "reason": null,
+                  "ztoc": {
+                    "digest": "sha256:9c912a729319e21c40d1f2cd0d0bee708c3409bb2e1732bc06051c3d04583b47",
+                    "size": 33192,
+                    "spans": 1,
+                    "entries": 1,
+                    "uncompressed_size": 2048,
+                    "gzip_members": 1
+                  },
+                  "origin": "read",
+                  "seconds": …
+                }
+              ]
+            }
+          ],
+          "error": null,
+          "bytes_read": 268459,
+          "bytes_written": 332218,
+          "seconds": …
+        },
+        {
+          "image": "oci:missing",
+          "status": "failed",
+          "digest": null,
+          "manifests": [],
+          "error": {
+            "message": "cannot open missing: No such file or directory (os error 2)",
+            "causes": [
+              "cannot open missing",
+              "No such file or directory (os error 2)"
+            ],
+            "hint": null
+          },
+          "bytes_read": 0,
+          "bytes_written": 0,
+          "seconds": …
+        }
+      ],
+      "bytes_read": 268459,
+      "bytes_written": 332218,
+      "seconds": …
+    }
+    --- stderr ---
+    error: oci:missing: cannot open missing: No such file or directory (os error 2)
+    error: 1 of 2 images failed
+    --- status 1 ---
+    "#);
 }
 
 #[test]
 fn a_layer_that_two_platforms_share_is_read_once() {
     let sandbox = Sandbox::new();
     two_platforms(&sandbox.path("img"));
-    assert_snapshot!(sandbox.run(&index(&["oci:img"])), @"");
+    assert_snapshot!(sandbox.run(&index(&["oci:img"])), @r#"
+    oci:img linux/amd64
+      manifest sha256:e99eebebe89a7d9b692a6842fe584c72b60df838c13b7f4829097ac467520932
+      b7ffb93ee50b   199.1 KiB  9 spans  4 files  ztoc 289.6 KiB
+      b1a090c9a649    42.0 KiB  2 spans  2 files   ztoc 64.7 KiB
+      index sha256:cb0bc10a529cd8114f6ef4e257eca331f8749db1e13d69479aba003329a1852d
+      written as a referrer into the image's layout
+      read by soci-snapshotter with [pull_modes.soci_v1] enable = true, or when it is given this index digest
+    oci:img linux/arm64
+      manifest sha256:90399e5d0ee827a0b067de30b552c917528926e8383f1bcf09fade9c55d698a5
+      b7ffb93ee50b   199.1 KiB  9 spans  4 files  ztoc 289.6 KiB  the same layer again
+      e88179a68c0a    42.0 KiB  2 spans  2 files   ztoc 64.7 KiB
+      index sha256:d355c6ca99448a34a8995e0d10b33e041b590f5d451b70da9053d7136d58efce
+      written as a referrer into the image's layout
+      read by soci-snapshotter with [pull_modes.soci_v1] enable = true, or when it is given this index digest
+    read 283.2 KiB, wrote 421.4 KiB, in …
+    --- stderr ---
+    --- status 0 ---
+    "#);
     let one = sandbox.json(0, &index(&["--format=json", "--dry-run", "--platform=linux/arm64", "oci:img"]));
     assert_eq!(one["images"][0]["manifests"].as_array().unwrap().len(), 1);
     assert_eq!(one["images"][0]["manifests"][0]["platform"], "linux/arm64");
-    assert_snapshot!(sandbox.run(&index(&["--platform=linux/s390x", "oci:img"])), @"");
+    assert_snapshot!(sandbox.run(&index(&["--platform=linux/s390x", "oci:img"])), @r#"
+    --- stderr ---
+    error: oci:img: the image has no manifest for linux/s390x; it has linux/amd64, linux/arm64
+    hint: leave out --platform to index all platforms of the image
+    --- status 1 ---
+    "#);
 }
 
 #[test]
@@ -170,7 +343,12 @@ fn a_broken_layer_is_an_error_and_nothing_is_attached() {
     let image = layout.image("amd64", &[sound, cut]);
     layout.tag(image, "v1");
     let before = sandbox.files("img");
-    assert_snapshot!(sandbox.run(&index(&["oci:img"])), @"");
+    assert_snapshot!(sandbox.run(&index(&["oci:img"])), @r#"
+    --- stderr ---
+    error: oci:img: layer sha256:ba1e62f6fa161cab5ca6e440e40a27434464d54dceaba4c6c6e93a8143925cb3 is broken: the gzip data are cut off at byte 9000, inside the compressed data of member 1
+    hint: nothing was pushed for this image; if others can pull it, the layer was damaged on its way: try again
+    --- status 1 ---
+    "#);
     assert!(before == sandbox.files("img"), "something was written");
 }
 
@@ -195,7 +373,18 @@ fn a_layer_that_is_not_what_its_digest_says_is_an_error() {
 fn without_a_layer_to_serve_there_is_nothing_to_do() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
-    assert_snapshot!(sandbox.run(&["index", "--no-cache", "oci:img"]), @"");
+    assert_snapshot!(sandbox.run(&["index", "--no-cache", "oci:img"]), @r#"
+    oci:img linux/amd64
+      manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
+      b7ffb93ee50b   199.1 KiB  left out: smaller than 10MiB
+      d92a9332da0b    61.0 KiB  left out: smaller than 10MiB
+      ee25e607aff9        24 B  left out: zstd: SOCI consumers know gzip and uncompressed layers only
+      bbd59e0ff808     2.0 KiB  left out: smaller than 10MiB
+      no index: none of the layers can be indexed, so there is nothing to attach
+    read 0 B, in …
+    --- stderr ---
+    --- status 0 ---
+    "#);
     assert_eq!(referrers(&sandbox, "img").len(), 0);
 }
 
@@ -205,7 +394,15 @@ fn the_others_are_done_when_one_fails() {
     small_image(&sandbox.path("a"));
     two_platforms(&sandbox.path("c"));
     let text = sandbox.run(&index(&["-q", "oci:a", "oci:b", "oci:c"]));
-    assert_snapshot!(text, @"");
+    assert_snapshot!(text, @r#"
+    sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95
+    sha256:cb0bc10a529cd8114f6ef4e257eca331f8749db1e13d69479aba003329a1852d
+    sha256:d355c6ca99448a34a8995e0d10b33e041b590f5d451b70da9053d7136d58efce
+    --- stderr ---
+    error: oci:b: cannot open b: No such file or directory (os error 2)
+    error: 1 of 3 images failed
+    --- status 1 ---
+    "#);
 }
 
 #[test]
@@ -217,7 +414,11 @@ fn artifacts_are_refused_with_their_kind() {
     let manifest = serde_json::json!({"schemaVersion": 2, "mediaType": support::OCI_MANIFEST, "config": config, "layers": [chart]});
     let manifest = layout.blob(support::OCI_MANIFEST, manifest.to_string().as_bytes());
     layout.tag(manifest, "v1");
-    assert_snapshot!(sandbox.run(&index(&["oci:chart:v1"])), @"");
+    assert_snapshot!(sandbox.run(&index(&["oci:chart:v1"])), @r#"
+    --- stderr ---
+    error: oci:chart:v1: sha256:b5c3aa7d09f9cb9f225efb4f8f58a4d02310c76a9bce5a433fc13416ea51beed cannot be indexed: this is not an image but a Helm chart
+    --- status 1 ---
+    "#);
 }
 
 #[test]
@@ -274,4 +475,62 @@ fn many_at_once_leave_one_index() {
         assert_eq!(output.stdout, outputs[0].stdout);
     }
     assert_eq!(referrers(&sandbox, "img").len(), 1);
+}
+
+/// An index that lists `manifests`, as one more level around it.
+fn nested(layout: &Layout, levels: usize, image: Value) -> Value {
+    (0..levels).fold(image, |inner, _| layout.image_index(&[inner]))
+}
+
+#[test]
+fn nested_indexes_are_followed_so_far() {
+    let sandbox = Sandbox::new();
+    let mut layout = Layout::new(&sandbox.path("img"));
+    let layer = layout.blob(GZIP, &gzip(&tar(1, 2, 20_000)));
+    let image = support::for_platform(layout.image("amd64", &[layer]), "amd64");
+    for (levels, tag) in [(4, "deep"), (5, "deeper")] {
+        let index = nested(&layout, levels, image.clone());
+        layout.tag(index, tag);
+    }
+    let deep = sandbox.json(0, &index(&["--format=json", "--dry-run", "oci:img:deep"]));
+    assert_eq!(deep["images"][0]["manifests"][0]["manifest"]["digest"], image["digest"]);
+    let deeper = sandbox.run(&index(&["oci:img:deeper"]));
+    assert!(deeper.contains("is nested more than 4 deep") && deeper.ends_with("--- status 1 ---"), "{deeper}");
+}
+
+#[test]
+fn attestations_are_passed_over_and_a_platform_is_indexed_once() {
+    let sandbox = Sandbox::new();
+    let mut layout = Layout::new(&sandbox.path("img"));
+    let layer = layout.blob(GZIP, &gzip(&tar(1, 2, 20_000)));
+    let other = layout.blob(GZIP, &gzip(&tar(2, 2, 20_000)));
+    let first = support::for_platform(layout.image("amd64", std::slice::from_ref(&layer)), "amd64");
+    let second = support::for_platform(layout.image("amd64", &[other]), "amd64");
+    let mut attestation = layout.image("amd64", &[layer]);
+    attestation["platform"] = serde_json::json!({"os": "unknown", "architecture": "unknown"});
+    let list = layout.image_index(&[attestation, first.clone(), second.clone(), first.clone()]);
+    layout.tag(list, "v1");
+    let output = sandbox.command(&index(&["--format=json", "oci:img"])).output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let manifests = report["images"][0]["manifests"].as_array().unwrap();
+    assert_eq!(manifests.len(), 1);
+    assert_eq!(manifests[0]["manifest"]["digest"], first["digest"]);
+    let warning = String::from_utf8(output.stderr).unwrap();
+    assert!(warning.starts_with("warning: ") && warning.contains(second["digest"].as_str().unwrap()), "{warning}");
+}
+
+#[test]
+fn a_layer_that_no_consumer_could_serve_is_left_out() {
+    let sandbox = Sandbox::new();
+    let mut layout = Layout::new(&sandbox.path("img"));
+    let sound = layout.blob(GZIP, &gzip(&tar(1, 2, 20_000)));
+    let trailing = layout.blob(GZIP, &[&gzip(&tar(2, 2, 20_000))[..], b"x"].concat());
+    let mislabelled = layout.blob(GZIP, &tar(3, 2, 20_000));
+    let image = layout.image("amd64", &[trailing, sound, mislabelled]);
+    layout.tag(image, "v1");
+    let report = sandbox.json(0, &index(&["--format=json", "oci:img"]));
+    let layers = &report["images"][0]["manifests"][0]["layers"];
+    assert_eq!(layers[0]["reason"]["code"], "trailing-bytes");
+    assert_eq!(layers[1]["status"], "indexed");
+    assert_eq!(layers[2]["reason"]["code"], "mislabelled");
 }

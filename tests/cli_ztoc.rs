@@ -31,10 +31,121 @@ fn create<'a>(args: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn creates_and_shows() {
     let sandbox = layers();
-    assert_snapshot!(sandbox.run(&create(&["layer.tgz", "--output", "z"])), @"");
-    assert_snapshot!(sandbox.run(&["ztoc", "show", "z"]), @"");
-    assert_snapshot!(sandbox.run(&create(&["layer.tar", "--output", "p"])), @"");
-    assert_snapshot!(sandbox.run(&["ztoc", "show", "p", "--format", "json"]), @"");
+    assert_snapshot!(sandbox.run(&create(&["layer.tgz", "--output", "z"])), @r#"
+    sha256:ec02345f2f20177470e69d057b23b91907f7307a1917e5aae879dd0fae35d3c9
+    42.0 KiB compressed, 42.0 KiB plain, 2 spans, 2 files, ztoc 64.7 KiB, in …
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["ztoc", "show", "z"]), @r#"
+    ztoc sha256:ec02345f2f20177470e69d057b23b91907f7307a1917e5aae879dd0fae35d3c9
+    size               66208 bytes
+    version            0.9
+    made by            test
+    compression        gzip
+    compressed size    43056 bytes (42.0 KiB)
+    uncompressed size  43008 bytes (42.0 KiB)
+    span size          16384 bytes (16.0 KiB)
+
+    2 spans
+                    bytes of the blob           bytes of the tar bits  digest, and digest of the window
+         0                  10..24025                   0..24000    0  sha256:effb65a65761b8146ec381a5e3cb6798ad03e6268958cd5b571d9dcc19350f3b
+                                                                       sha256:c35020473aed1b4642cd726cad727b63fff2824ad68cedd7ffb73c7cbd890479
+         1               24025..43056               24000..43008    0  sha256:75d7d6e006b61bb412e03f66a6b018a36383fdf7451f6df0dd404d87e46b70d3
+                                                                       sha256:3ae8eb6030d50b34ae54d26be0436a907ef7bc0bebbe82e85474c050151a5484
+
+    2 entries
+    reg      000644 0 0        20000 @512          2023-11-14T22:13:20Z dir1/file0
+    reg      000644 0 0        20000 @21504        2023-11-14T22:13:20Z dir1/file1
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    assert_snapshot!(sandbox.run(&create(&["layer.tar", "--output", "p"])), @r#"
+    sha256:1d72d343f0d383d9ca91375ebefd29a6ce998c06d30aa4f518515245950fa956
+    42.0 KiB compressed, 42.0 KiB plain, 3 spans, 2 files, ztoc 760 B, in …
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["ztoc", "show", "p", "--format", "json"]), @r#"
+    {
+      "digest": "sha256:1d72d343f0d383d9ca91375ebefd29a6ce998c06d30aa4f518515245950fa956",
+      "size": 760,
+      "version": "0.9",
+      "build_tool_identifier": "test",
+      "compression": "uncompressed",
+      "compressed_size": 43008,
+      "uncompressed_size": 43008,
+      "span_size": 16384,
+      "spans": [
+        {
+          "span": 0,
+          "start": 0,
+          "end": 16384,
+          "uncompressed_start": 0,
+          "uncompressed_end": 16384,
+          "digest": "sha256:e1af165ef2aa9c178117e7bcb2adbbddf934bac4a30ba0d4bfcf645d859f935c",
+          "bits": null,
+          "window": null
+        },
+        {
+          "span": 1,
+          "start": 16384,
+          "end": 32768,
+          "uncompressed_start": 16384,
+          "uncompressed_end": 32768,
+          "digest": "sha256:be1620adaf508e2519f9e6ee87afc33fb9b71bca8b0c0bb74fdb9d909d31c3fa",
+          "bits": null,
+          "window": null
+        },
+        {
+          "span": 2,
+          "start": 32768,
+          "end": 43008,
+          "uncompressed_start": 32768,
+          "uncompressed_end": 43008,
+          "digest": "sha256:ed351fdffdbad2f81e2da83800c9a279291a3b47b1c783444aa55f08988aab69",
+          "bits": null,
+          "window": null
+        }
+      ],
+      "entries": [
+        {
+          "name": "dir1/file0",
+          "type": "reg",
+          "offset": 512,
+          "size": 20000,
+          "linkname": "",
+          "mode": 420,
+          "uid": 0,
+          "gid": 0,
+          "uname": "",
+          "gname": "",
+          "mtime": "2023-11-14T22:13:20Z",
+          "devmajor": 0,
+          "devminor": 0,
+          "pax_records": []
+        },
+        {
+          "name": "dir1/file1",
+          "type": "reg",
+          "offset": 21504,
+          "size": 20000,
+          "linkname": "",
+          "mode": 420,
+          "uid": 0,
+          "gid": 0,
+          "uname": "",
+          "gname": "",
+          "mtime": "2023-11-14T22:13:20Z",
+          "devmajor": 0,
+          "devminor": 0,
+          "pax_records": []
+        }
+      ]
+    }
+    --- stderr ---
+    --- status 0 ---
+    "#);
 }
 
 #[test]
@@ -53,12 +164,37 @@ fn standard_input_and_output_give_the_same_bytes() {
 #[test]
 fn what_is_refused_is_not_written() {
     let sandbox = layers();
-    assert_snapshot!(sandbox.run(&create(&["cut.tgz", "--output", "z"])), @"");
-    assert_snapshot!(sandbox.run(&create(&["trailing.tgz", "--output", "z"])), @"");
-    assert_snapshot!(sandbox.run(&create(&["layer.html", "--output", "z"])), @"");
-    assert_snapshot!(sandbox.run(&create(&["missing", "--output", "z"])), @"");
-    assert_snapshot!(sandbox.run(&create(&["layer.tgz", "--output", "no/such/dir"])), @"");
-    assert_snapshot!(sandbox.run(&["ztoc", "show", "layer.tar"]), @"");
+    assert_snapshot!(sandbox.run(&create(&["cut.tgz", "--output", "z"])), @r#"
+    --- stderr ---
+    error: cut.tgz: the layer is broken: the gzip data are cut off at byte 21528, inside the compressed data of member 1
+    --- status 1 ---
+    "#);
+    assert_snapshot!(sandbox.run(&create(&["trailing.tgz", "--output", "z"])), @r#"
+    --- stderr ---
+    error: trailing.tgz: no ztoc: no consumer could serve files from it: bytes that are not gzip follow its last member, from byte 43056 on
+    hint: ociseek index leaves such a layer out, and indexes the rest of the image
+    --- status 1 ---
+    "#);
+    assert_snapshot!(sandbox.run(&create(&["layer.html", "--output", "z"])), @r#"
+    --- stderr ---
+    error: layer.html: the layer is broken: this is no layer: it looks like an HTML or XML page: the tar is cut off inside a header block at byte 0 of the tar
+    --- status 1 ---
+    "#);
+    assert_snapshot!(sandbox.run(&create(&["missing", "--output", "z"])), @r#"
+    --- stderr ---
+    error: missing: cannot be read: No such file or directory (os error 2)
+    --- status 1 ---
+    "#);
+    assert_snapshot!(sandbox.run(&create(&["layer.tgz", "--output", "no/such/dir"])), @r#"
+    --- stderr ---
+    error: no/such/dir: cannot be written: entity not found
+    --- status 1 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["ztoc", "show", "layer.tar"]), @r#"
+    --- stderr ---
+    error: layer.tar: this is no ztoc that can be used: not a ztoc, or a damaged one: an offset at byte 0 points outside the buffer
+    --- status 1 ---
+    "#);
     // An old file stays as it was, and no temporary file is left.
     std::fs::write(sandbox.path("z"), "old").unwrap();
     sandbox.run(&create(&["cut.tgz", "--output", "z"]));

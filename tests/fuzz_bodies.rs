@@ -55,6 +55,15 @@ fn layers(ending: &str) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
+fn inflate() {
+    // The deflate data of gzip layers: what follows a plain header.
+    let mut seeds = layers(".gz");
+    seeds.retain(|(_, bytes)| bytes.len() > 10 && bytes[3] == 0);
+    seeds.iter_mut().for_each(|(_, bytes)| drop(bytes.drain(..10)));
+    replay("inflate", seeds, bodies::inflate);
+}
+
+#[test]
 fn gzip_reader() {
     replay("gzip", layers(".gz"), bodies::gzip);
 }

@@ -1,68 +1,12 @@
 //! Our deflate decoder against zlib-rs: the same streams accepted, the same bytes out, the same end, at any chunking.
 
-use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+use flate2::{Compress, Compression, FlushCompress};
 use ociseek::codec::inflate::{Inflate, Stop};
 use proptest::prelude::*;
 
-/// The output and how many bytes of input the stream took; None if it is refused or cut.
-type Decoded = Option<(Vec<u8>, usize)>;
-
-fn reference(stream: &[u8]) -> Decoded {
-    let mut decoder = Decompress::new(false);
-    let mut out = Vec::with_capacity(1 << 16);
-    loop {
-        let (taken, made) = (decoder.total_in() as usize, out.len());
-        match decoder.decompress_vec(&stream[taken..], &mut out, FlushDecompress::None) {
-            Ok(Status::StreamEnd) => return Some((out, decoder.total_in() as usize)),
-            Ok(_) if out.len() == out.capacity() => out.reserve(out.len()),
-            Ok(_) if decoder.total_in() as usize > taken || out.len() > made => {}
-            _ => return None,
-        }
-    }
-}
-
-/// Decodes in chunks of these sizes, then the rest at once; checks what the steps say on the way.
-fn ours(stream: &[u8], chunks: impl IntoIterator<Item = usize>) -> Decoded {
-    let mut decoder = Inflate::new();
-    let (mut out, mut at) = (Vec::new(), 0);
-    let mut chunks = chunks.into_iter();
-    loop {
-        let end = chunks.next().map_or(stream.len(), |size| stream.len().min(at + size));
-        let mut rest = &stream[at..end];
-        loop {
-            let step = decoder.step(rest).ok()?;
-            rest = &rest[step.consumed..];
-            out.extend_from_slice(decoder.output());
-            let history = &out[out.len().saturating_sub(32_768)..];
-            assert!(decoder.window().ends_with(history), "the window is the output before now");
-            match step.stop {
-                Stop::Input => break,
-                Stop::Output => assert!(!decoder.output().is_empty(), "a step that stops for output made some"),
-                Stop::Border { bits } => assert!(bits < 8),
-                Stop::End => return Some((out, end - rest.len())),
-            }
-        }
-        assert!(rest.is_empty(), "Stop::Input means that all input was taken");
-        at = end;
-        if at == stream.len() {
-            return None;
-        }
-    }
-}
-
-/// The streams must be judged alike, by the fast loop (whole) and by the careful one (single bytes).
-fn compare(stream: &[u8]) -> Decoded {
-    let expected = reference(stream);
-    let whole = ours(stream, []);
-    assert!(whole == expected, "whole: {} / {}", shape(&whole), shape(&expected));
-    let bytewise = ours(stream, std::iter::repeat_n(1, stream.len()));
-    assert!(bytewise == expected, "bytewise: {} / {}", shape(&bytewise), shape(&expected));
-    expected
-}
-
-fn shape(decoded: &Decoded) -> String {
-    decoded.as_ref().map_or("refused".to_owned(), |(out, taken)| format!("{} bytes from {taken}", out.len()))
-}
+#[path = "../fuzz/src/inflate.rs"]
+mod twins;
+use twins::{compare, ours};
 
 fn data(kind: u8, size: usize, seed: u32) -> Vec<u8> {
     let mut state = seed | 1;
@@ -158,7 +102,7 @@ impl Bits {
                 self.0.push(0);
             }
             if let Some(last) = self.0.last_mut() {
-                *last |= ((value >> i & 1) as u8) << (self.1 % 8);
+                *last |= (value.checked_shr(i as u32).unwrap_or(0) as u8 & 1) << (self.1 % 8);
             }
             self.1 += 1;
         }

@@ -1,6 +1,8 @@
 //! The bodies of the fuzz targets. Each takes any bytes and panics when an invariant is broken; tests/fuzz_bodies.rs calls
 //! them too, with the fixtures and with every input that once broke one (fuzz/regressions).
 
+mod inflate;
+
 use std::io::Read;
 
 use ociseek::codec::gzip::{BlockStart, GzipEnd, GzipError, GzipReader, Sink};
@@ -94,6 +96,11 @@ pub fn gzip(data: &[u8]) {
         }
     }
     assert_eq!((whole.length, whole.crc), (length, hasher.finalize()));
+}
+
+/// Invariants: what zlib takes is taken, what it refuses is refused, and the bytes are the same, by either of the two loops.
+pub fn inflate(data: &[u8]) {
+    inflate::compare(data);
 }
 
 fn walk<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Entry>, Result<Uncompressed, TarError>) {

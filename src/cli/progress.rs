@@ -134,13 +134,13 @@ impl Bars {
                 }
             }
             Event::LayerStarted { layer, bytes } => {
-                let bar =
-                    ProgressBar::new(bytes).with_style(bar_style("{bytes:>10}/{total_bytes:10} {bytes_per_sec:>12}"));
-                bar.set_message(layer.short());
+                // A bar draws wherever it is: first it must stand among the others.
                 let bar = match &state.whole {
-                    Some(whole) => self.all.insert_before(whole, bar),
-                    None => self.all.add(bar),
+                    Some(whole) => self.all.insert_before(whole, ProgressBar::new(bytes)),
+                    None => self.all.add(ProgressBar::new(bytes)),
                 };
+                bar.set_style(bar_style("{bytes:>10}/{total_bytes:10} {bytes_per_sec:>12}"));
+                bar.set_message(layer.short());
                 state.layers.insert(layer, bar);
             }
             Event::LayerRead { layer, bytes } => {
@@ -179,7 +179,8 @@ impl Drop for Bars {
 
 /// A bar with `figures` behind it; as wide as the terminal allows.
 fn bar_style(figures: &str) -> BarStyle {
-    BarStyle::with_template(&format!("{{msg:12}} [{{wide_bar}}] {figures}"))
+    // The blanks at the end leave room for the ^C that a terminal echoes: a line that wraps could not be cleared.
+    BarStyle::with_template(&format!("{{msg:12}} [{{wide_bar}}] {figures}   "))
         .unwrap_or_else(|_| BarStyle::default_bar())
         .progress_chars("=> ")
 }

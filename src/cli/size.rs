@@ -81,6 +81,11 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
+/// A number with its noun.
+pub fn counted(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::json::reason;
-use super::size::{duration, human, rate};
+use super::size::{counted, duration, human, rate};
 use super::terminal::{Style, safe};
 use crate::ops::index::{
     IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin, OtherIndex,
@@ -143,7 +143,7 @@ fn why_nothing(layers: &[IndexedLayer]) -> &'static str {
         layers if layers.iter().all(small) => {
             "all layers are small, and pulled whole fast (--min-layer-size 0 takes them too)"
         }
-        _ => "no layer is to be served lazily, so there is nothing to attach",
+        _ => "none of the layers can be indexed, so there is nothing to attach",
     }
 }
 
@@ -187,8 +187,4 @@ fn totals(done: &IndexedImage, seconds: f64) -> String {
         bytes => format!(", wrote {}", human(bytes)),
     };
     format!("read {}{written}, in {}", human(done.bytes_read), duration(seconds))
-}
-
-fn counted(number: u64, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::args::{BuildArgs, Format, ZtocCreateArgs, ZtocShowArgs};
 use super::report::CliError;
-use super::size::{duration, human, rate};
+use super::size::{counted, duration, human, rate};
 use super::terminal::{Stdout, complain};
 use super::{ztoc_json, ztoc_text};
 use crate::layer::{BuiltZtoc, IndexedLayer, LayerIndexer, LayerOptions, Outcome};
@@ -54,12 +54,12 @@ fn index(path: &Path, options: LayerOptions) -> Result<IndexedLayer, CliError> {
 
 fn summary(ztoc: &BuiltZtoc, layer_size: u64, seconds: f64) -> String {
     format!(
-        "{}\n{} compressed, {} plain, {} spans, {} files, ztoc {}, in {} {}",
+        "{}\n{} compressed, {} plain, {}, {}, ztoc {}, in {} {}",
         ztoc.digest,
         human(layer_size),
         human(ztoc.uncompressed_size),
-        ztoc.spans,
-        ztoc.entries,
+        counted(u64::from(ztoc.spans), "span", "spans"),
+        counted(ztoc.entries, "file", "files"),
         human(ztoc.bytes.len() as u64),
         duration(seconds),
         rate(layer_size, seconds),
@@ -120,7 +120,8 @@ fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
         // As for any new file, the umask takes its part of it.
         builder.permissions(std::fs::Permissions::from_mode(0o666));
     }
-    let mut file = builder.prefix(".ociseek-").tempfile_in(dir)?;
+    // The name of the temporary file, which the error names, is nothing to the user.
+    let mut file = builder.prefix(".ociseek-").tempfile_in(dir).map_err(|error| io::Error::from(error.kind()))?;
     file.write_all(bytes)?;
     file.as_file().sync_all()?;
     file.persist(path)?;

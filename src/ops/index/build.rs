@@ -1,6 +1,6 @@
 //! All layers of an image, each read once, as many side by side as was asked for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -39,16 +39,17 @@ impl Layers {
 #[derive(Default)]
 pub(super) struct Wanted {
     layers: Vec<Descriptor>,
+    known: BTreeSet<Blob>,
 }
 
 impl Wanted {
     /// Adds a layer. False: it is there already.
     pub fn add(&mut self, layer: &Descriptor) -> bool {
-        let known = self.layers.iter().any(|l| l.digest == layer.digest && l.size == layer.size);
-        if !known {
+        let new = self.known.insert((layer.digest, layer.size));
+        if new {
             self.layers.push(layer.clone());
         }
-        !known
+        new
     }
 }
 

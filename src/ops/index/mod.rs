@@ -2,11 +2,12 @@
 //!
 //! In steps, each of them for all platforms of the image before the next one begins:
 //!
-//! 1. [`resolve`]: from the name to the manifests of the platforms.
-//! 2. [`existing`]: which indexes are there, and what is to be done about them.
-//! 3. [`build`]: the ztocs of the layers, from the cache or by reading ([`read`]). A broken layer ends it here.
-//! 4. [`publish`]: blobs first, then the index manifest. Before this step nothing was written anywhere but in the cache.
+//! 1. `resolve`: from the name to the manifests of the platforms.
+//! 2. `existing`: which indexes are there, and what is to be done about them.
+//! 3. `build`: the ztocs of the layers, from the cache or by reading (`read`). A broken layer ends it here.
+//! 4. `publish`: blobs first, then the index manifest. Before this step nothing was written anywhere but in the cache.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::progress::{Event, Progress};
@@ -57,7 +58,9 @@ pub async fn index(
     let mut wanted = build::Wanted::default();
     let mut news = Vec::new();
     for plan in &plans {
-        news.push(plan.to_build().filter(|layer| wanted.add(layer)).map(|l| (l.digest, l.size)).collect::<Vec<_>>());
+        news.push(
+            plan.to_build().filter(|layer| wanted.add(layer)).map(|l| (l.digest, l.size)).collect::<BTreeSet<_>>(),
+        );
     }
     let (mut layers, unread) = build::look_up(wanted, cache, options).await;
     for (plan, new) in plans.iter().zip(&news) {
@@ -74,7 +77,7 @@ pub async fn index(
         bytes_read: layers.bytes_read,
         bytes_written: 0,
     };
-    let mut seen = Vec::new();
+    let mut seen = BTreeSet::new();
     for plan in plans {
         let (manifest, written) = publish::publish(plan, &layers, &mut seen, destination, options, progress).await?;
         done.bytes_written += written;

@@ -1,5 +1,6 @@
 //! The index of one platform: put together from its layers' ztocs, and attached, blobs first.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -24,7 +25,7 @@ use crate::store::{AttachReport, Destination, StoreError};
 pub(super) async fn publish(
     plan: Plan,
     layers: &Layers,
-    seen: &mut Vec<Digest>,
+    seen: &mut BTreeSet<Digest>,
     destination: Option<&Destination>,
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
@@ -143,7 +144,7 @@ impl Ztoc<'_> {
 fn assemble<'a>(
     planned: impl Iterator<Item = (&'a Descriptor, &'a Option<LeftOut>)>,
     layers: &'a Layers,
-    seen: &mut Vec<Digest>,
+    seen: &mut BTreeSet<Digest>,
 ) -> (Vec<IndexedLayer>, Vec<Ztoc<'a>>) {
     let mut indexed = Vec::new();
     let mut ztocs = Vec::new();
@@ -158,8 +159,7 @@ fn assemble<'a>(
                     Some(left_out) => LayerOutcome::LeftOut(left_out),
                     None => {
                         ztocs.push(Ztoc { layer, built: ztoc, outcome: &built.outcome });
-                        let origin = if seen.contains(&layer.digest) { Origin::Repeated } else { built.origin };
-                        seen.push(layer.digest);
+                        let origin = if seen.insert(layer.digest) { built.origin } else { Origin::Repeated };
                         LayerOutcome::Indexed(facts(ztoc, origin))
                     }
                 },
@@ -219,13 +219,12 @@ impl Push<'_> {
 
     async fn blobs(&self, unchecked: bool) -> Result<u64, IndexError> {
         let mut written = 0;
-        let mut pushed: Vec<Digest> = Vec::new();
+        let mut pushed = BTreeSet::new();
         for ztoc in self.ztocs {
-            if !pushed.contains(&ztoc.built.digest) {
+            if pushed.insert(ztoc.built.digest) {
                 let content = ztoc.content();
                 let blob = Descriptor::new(ZTOC, ztoc.built.digest, content.len() as u64);
                 written += self.blob("ztoc", &blob, content, unchecked).await?;
-                pushed.push(ztoc.built.digest);
             }
         }
         Ok(written
