@@ -30,7 +30,7 @@ fn help() {
       -V, --version
               Print version
 
-    Exit status: 0 done, 1 failed, 2 wrong usage, 3 differences found, 130 or 143 interrupted.
+    Exit status: 0 done, 1 failed, 2 wrong usage, 130 or 143 interrupted.
 
     Start here: ociseek index --help
     --- stderr ---

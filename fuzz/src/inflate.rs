@@ -67,6 +67,11 @@ pub fn compare(stream: &[u8]) -> Decoded {
     assert!(whole == expected, "whole: {} / {}", shape(&whole), shape(&expected));
     let bytewise = ours(stream, std::iter::repeat_n(1, stream.len()));
     assert!(bytewise == expected, "bytewise: {} / {}", shape(&bytewise), shape(&expected));
+    // Chunks that the fast loop just enters, or just does not.
+    for size in 15..28 {
+        let chunked = ours(stream, std::iter::repeat_n(size, stream.len() / size));
+        assert!(chunked == expected, "by {size}: {} / {}", shape(&chunked), shape(&expected));
+    }
     expected
 }
 

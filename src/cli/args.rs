@@ -20,7 +20,7 @@ and attaches the result to the image as a SOCI index, an OCI referrer. The image
 manifests and layers keep their digests.";
 
 const AFTER_HELP: &str = "\
-Exit status: 0 done, 1 failed, 2 wrong usage, 3 differences found, 130 or 143 interrupted.
+Exit status: 0 done, 1 failed, 2 wrong usage, 130 or 143 interrupted.
 
 Start here: ociseek index --help";
 

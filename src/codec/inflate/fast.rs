@@ -14,6 +14,8 @@ use super::{Inflate, InflateError, Input, MARGIN};
 
 /// Input that one turn of the loop may read: two fills of 8 bytes, the second at most 7 bytes further on.
 const INPUT_MARGIN: usize = 16;
+/// The fill before the loop moves by less than this.
+const FIRST_FILL: usize = 8;
 
 const INVALID_LITLEN: InflateError = InflateError("invalid literal/length code");
 const INVALID_DISTANCE: InflateError = InflateError("invalid distance code");
@@ -21,7 +23,10 @@ const TOO_FAR: InflateError = InflateError("invalid distance too far back");
 
 impl Inflate {
     /// Decodes symbols of the current block until an end is near; says whether the block ended.
-    /// Starts and ends at a symbol's border, with fewer than 8 bits taken from the input and not used.
+    ///
+    /// Starts and ends at a symbol's border, with fewer than 8 bits taken from the input and not used; or it starts with more
+    /// of them, which earlier input gave for a symbol that was too long for it. Once it has filled, it decodes that symbol at
+    /// least: then all bits that it gives back are of this input.
     pub(super) fn fast(&mut self, input: &mut Input<'_>) -> Result<bool, InflateError> {
         #[cfg(target_arch = "x86_64")]
         if std::arch::is_x86_feature_detected!("bmi2") {
@@ -47,7 +52,7 @@ impl Inflate {
         else {
             return Ok(false);
         };
-        if input.at > last_in || self.end > last_out {
+        if input.at + FIRST_FILL > last_in || self.end > last_out {
             return Ok(false);
         }
         let (mut bits, mut count) = (self.bits, self.count);
