@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn records() {
-        let parsed = parse(b"12 path=a/b\n8 k==v\n12 path=c d\n").unwrap();
+        let parsed = parse(b"12 path=a/b\n7 k==v\n12 path=c d\n").unwrap();
         let parsed: Vec<_> = parsed.iter().map(|(k, v)| (&k[..], &v[..])).collect();
         assert_eq!(parsed, [(&b"k"[..], &b"=v"[..]), (b"path", b"c d")]);
     }
