@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -142,8 +143,14 @@ impl Server {
     }
 }
 
+/// A port below those that the system hands out for port 0, so that nothing else can get it before our server binds it.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 20_000 + (std::process::id() % 100) as u16 * 100;
+    (0..100)
+        .map(|_| first + NEXT.fetch_add(1, Ordering::Relaxed) % 100)
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .expect("one of a hundred ports is free")
 }
 
 /// Runs a program to its end; its standard output. It finds no configuration of this machine's user.
