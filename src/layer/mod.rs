@@ -11,5 +11,6 @@ mod model;
 mod spans;
 mod tree;
 
+pub(crate) use consumer::shown;
 pub use indexer::LayerIndexer;
 pub use model::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, Unservable};
