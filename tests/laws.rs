@@ -1,10 +1,14 @@
 //! Laws of indexing one layer: what holds for every layer and every way of reading it.
 
 use std::io::Write;
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use ociseek::layer::span::{SpanError, SpanTable};
 use ociseek::layer::{BuiltZtoc, IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
+use ociseek::offset::{Compressed, SpanId};
 use ociseek::ztoc::{self, Checkpoints};
 use proptest::prelude::*;
 
@@ -164,4 +168,63 @@ fn an_error_stays() {
     let first = indexer.push(&blob).unwrap_err();
     assert_eq!(indexer.push(b"more").unwrap_err(), first);
     assert_eq!(indexer.finish().unwrap_err(), first);
+}
+
+/// All bytes that the spans of a layer hold, read span by span from its blob.
+fn through_spans(blob: &[u8], built: &BuiltZtoc) -> Vec<u8> {
+    let table = SpanTable::new(Arc::new(ztoc::decode(&built.bytes).unwrap())).unwrap();
+    let mut plain = Vec::new();
+    for span in (0..table.count()).map(SpanId) {
+        let (range, expected) = (table.blob_range(span), table.plain_range(span));
+        assert_eq!(expected.start.0, plain.len() as u64);
+        let bytes = &blob[range.start.0 as usize..range.end.0 as usize];
+        let mut take = |piece: &[u8]| {
+            plain.extend_from_slice(piece);
+            ControlFlow::Continue(())
+        };
+        table.decode(span, bytes, &mut take).unwrap();
+        assert_eq!(expected.end.0, plain.len() as u64);
+        if !expected.is_empty() {
+            assert_eq!(table.covering(expected), span.0..span.0 + 1);
+        }
+    }
+    plain
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn spans_read_what_a_straight_read_does(
+        sizes in proptest::collection::vec(0_usize..60_000, 1..8),
+        noise in any::<u32>(),
+        level in 0_u32..=9,
+        members in 1_usize..4,
+        span_size in prop_oneof![Just(1_u64), 1_u64..4096, Just(1 << 16), Just(1 << 22)],
+        plain in any::<bool>(),
+    ) {
+        let tar = tar_of(&sizes, noise);
+        let blob = if plain { tar.clone() } else { gzip(&tar, level, members) };
+        let built = ztoc_of(index(&blob, span_size.max(if plain { 512 } else { 1 }), []).unwrap());
+        let read = through_spans(&blob, &built);
+        prop_assert_eq!(&read[..], &tar[..read.len()]);
+        prop_assert!(read.len() as u64 >= built.uncompressed_size);
+    }
+
+    #[test]
+    fn a_damaged_span_is_never_decoded_to_other_bytes(at in any::<prop::sample::Index>(), bit in 0_u8..8) {
+        let tar = tar_of(&[50_000, 3, 20_000], 7);
+        let mut blob = gzip(&tar, 6, 1);
+        let built = ztoc_of(index(&blob, 4096, []).unwrap());
+        let table = SpanTable::new(Arc::new(ztoc::decode(&built.bytes).unwrap())).unwrap();
+        let at = at.index(blob.len());
+        blob[at] ^= 1 << bit;
+        for span in (0..table.count()).map(SpanId) {
+            let range = table.blob_range(span);
+            let is_hit = range.contains(&Compressed(at as u64));
+            let bytes = &blob[range.start.0 as usize..range.end.0 as usize];
+            let decoded = table.decode(span, bytes, &mut |_| ControlFlow::Continue(()));
+            prop_assert_eq!(matches!(decoded, Err(SpanError::Digest { .. })), is_hit, "{:?}", decoded);
+        }
+    }
 }

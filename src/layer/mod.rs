@@ -2,12 +2,13 @@
 //!
 //! [`LayerIndexer`] takes the blob in chunks. Inside, the [codec](crate::codec) decodes, the [tar walk](crate::tar) finds the
 //! entries, `spans` decides where checkpoints go and hashes the spans, and `consumer` judges whether what reads the index
-//! could serve files from it.
+//! could serve files from it. [`span`] is the way back: from a ztoc and ranges of the blob to the bytes of files.
 
 mod consumer;
 mod contents;
 mod indexer;
 mod model;
+pub mod span;
 mod spans;
 mod tree;
 

@@ -142,6 +142,18 @@ impl Inflate {
         self.floor = self.end;
     }
 
+    /// A decoder in the middle of a deflate stream: at the start of a block, of which the high `bits` (0..=7) bits of `before`,
+    /// the byte before the next one, are part. Matches may reach all of `window`.
+    pub fn resume(window: &[u8; WINDOW], bits: u8, before: u8) -> Inflate {
+        let mut inflate = Inflate::new();
+        inflate.buffer[..WINDOW].copy_from_slice(window);
+        inflate.floor = 0;
+        let bits = u32::from(bits.min(7));
+        inflate.bits = u64::from(before) >> (8 - bits);
+        inflate.count = bits;
+        inflate
+    }
+
     /// What the last step made.
     pub fn output(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
