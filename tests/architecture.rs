@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 /// The modules in the order of lib.rs; those before `store` are pure.
-const ORDER: [&str; 12] =
-    ["offset", "digest", "codec", "tar", "ztoc", "layer", "image", "progress", "store", "ops", "cli", "main"];
+const ORDER: [&str; 13] =
+    ["offset", "digest", "codec", "tar", "ztoc", "layer", "image", "progress", "store", "rootfs", "ops", "cli", "main"];
 
 fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).expect("src is there") {

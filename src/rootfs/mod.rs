@@ -1,0 +1,5 @@
+//! An indexed image as one file system.
+
+pub mod cache;
+pub mod content;
+pub mod layers;
