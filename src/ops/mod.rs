@@ -5,6 +5,7 @@
 
 pub mod discover;
 pub mod index;
+pub mod inspect;
 pub mod resolve;
 
 pub use index::index;
