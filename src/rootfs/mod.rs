@@ -1,0 +1,3 @@
+//! An indexed image as one file system.
+
+pub mod tree;
