@@ -3,7 +3,10 @@
 //! An operation stops when its future is dropped: requests are given up, and the threads that own the layers' indexers end
 //! with their channels.
 
+pub mod discover;
 pub mod index;
+pub mod inspect;
+pub mod resolve;
 
 pub use index::index;
 
