@@ -9,9 +9,10 @@ mod contents;
 mod indexer;
 mod model;
 pub mod span;
-mod spans;
+pub(crate) mod spans;
 mod tree;
 
 pub(crate) use consumer::shown;
+pub(crate) use contents::explain;
 pub use indexer::LayerIndexer;
 pub use model::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, Unservable};
