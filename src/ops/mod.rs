@@ -4,6 +4,7 @@
 //! with their channels.
 
 pub mod index;
+pub mod verify;
 
 pub use index::index;
 
