@@ -12,13 +12,17 @@ use signals::Interrupt;
 use terminal::Stdout;
 
 mod args;
+mod caches;
 mod index;
+mod inspect;
+pub mod inspect_json;
 pub mod json;
 mod parse;
 mod progress;
 mod report;
 mod signals;
 mod size;
+mod source;
 mod terminal;
 mod text;
 mod ztoc;
@@ -56,6 +60,7 @@ fn execute(command: Command) -> Result<(), CliError> {
     let result = runtime.block_on(until(interrupted, async {
         match command {
             Command::Index(args) => index::run(*args).await,
+            Command::Inspect(args) => inspect::run(*args).await,
             Command::Ztoc(ztoc) => {
                 blocking(move || match ztoc {
                     ZtocCommand::Create(args) => ztoc::create(&args, &mut Stdout::new()),

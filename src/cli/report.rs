@@ -8,7 +8,10 @@ use super::json::Failure;
 use super::signals::Interrupt;
 use super::terminal::{Style, complain, safe};
 use crate::layer::{LayerError, Unservable};
+use crate::ops::discover::{DiscoverError, Unusable};
 use crate::ops::index::IndexError;
+use crate::ops::inspect::ZtocFailure;
+use crate::ops::resolve::ResolveError;
 use crate::store::StoreError;
 use crate::store::registry::RegistryError;
 use crate::ztoc::ZtocError;
@@ -30,6 +33,12 @@ pub enum CliError {
 
     #[error(transparent)]
     Index(#[from] IndexError),
+    #[error(transparent)]
+    Discover(#[from] DiscoverError),
+    #[error(transparent)]
+    ReadZtoc(#[from] ZtocFailure),
+    #[error("{0:?} names no ztoc of the image, or more than one")]
+    NoZtoc(String),
     #[error(transparent)]
     Store(#[from] StoreError),
 
@@ -89,11 +98,16 @@ pub fn failure(error: &CliError) -> Failure {
 
 /// All causes in one line.
 fn message(error: &CliError) -> String {
+    in_one_line(error)
+}
+
+/// An error that is told among other things.
+pub fn in_one_line(error: &dyn Error) -> String {
     causes(error).join(": ")
 }
 
 /// What failed, then why, then why that ...; each once.
-fn causes(error: &CliError) -> Vec<String> {
+fn causes(error: &dyn Error) -> Vec<String> {
     let mut causes = vec![safe(&error.to_string())];
     let mut next = error.source();
     while let Some(cause) = next {
@@ -109,11 +123,13 @@ fn causes(error: &CliError) -> Vec<String> {
 /// What the user can do about it, where we know.
 fn hint(error: &CliError) -> Option<String> {
     match error {
-        CliError::Usage(_) => Some("see ociseek index --help".into()),
-        CliError::Index(IndexError::NoPlatform { .. }) => {
+        CliError::Usage(_) => Some("the command's --help tells more".into()),
+        CliError::Index(IndexError::Resolve(ResolveError::NoPlatform { .. })) => {
             Some("leave out --platform to index all platforms of the image".into())
         }
         CliError::Index(error) => index_hint(error),
+        CliError::Discover(error) | CliError::ReadZtoc(ZtocFailure::Fetch(error)) => discover_hint(error),
+        CliError::NoZtoc(_) => Some("ociseek inspect without --ztoc lists them".into()),
         CliError::Store(error) => store_hint(error),
         CliError::Unservable { .. } => {
             Some("ociseek index leaves such a layer out, and indexes the rest of the image".into())
@@ -128,8 +144,8 @@ fn index_hint(error: &IndexError) -> Option<String> {
             "nothing was pushed for this image; if others can pull it, the layer was damaged on its way: try again"
                 .into(),
         ),
-        IndexError::Find(source)
-        | IndexError::Document { source, .. }
+        IndexError::Resolve(error) => resolve_hint(error),
+        IndexError::Document { source, .. }
         | IndexError::Referrers { source, .. }
         | IndexError::ReadLayer { source, .. }
         | IndexError::Push { source, .. }
@@ -138,10 +154,29 @@ fn index_hint(error: &IndexError) -> Option<String> {
     }
 }
 
+fn discover_hint(error: &DiscoverError) -> Option<String> {
+    match error {
+        DiscoverError::Resolve(error) => resolve_hint(error),
+        DiscoverError::Index { source: Unusable::Fetch(source), .. } | DiscoverError::Ztoc { source, .. } => {
+            store_hint(source)
+        }
+        DiscoverError::Index { .. } => Some("ociseek inspect lists the indexes that the image has".into()),
+        DiscoverError::ZtocTooLarge { .. } => None,
+    }
+}
+
+fn resolve_hint(error: &ResolveError) -> Option<String> {
+    match error {
+        ResolveError::Find(source) | ResolveError::Document { source, .. } => store_hint(source),
+        ResolveError::NoPlatform { .. } => Some("choose one of the image's platforms with --platform".into()),
+        _ => None,
+    }
+}
+
 fn store_hint(error: &StoreError) -> Option<String> {
     match error {
         StoreError::Registry(error) => registry_hint(error),
-        StoreError::Local(_) | StoreError::Read { .. } | StoreError::Thread => None,
+        StoreError::Local(_) | StoreError::Read { .. } | StoreError::Range { .. } | StoreError::Thread => None,
     }
 }
 

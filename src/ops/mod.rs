@@ -3,7 +3,12 @@
 //! An operation stops when its future is dropped: requests are given up, and the threads that own the layers' indexers end
 //! with their channels.
 
+pub mod discover;
+pub mod extract;
 pub mod index;
+pub mod inspect;
+pub mod open;
+pub mod resolve;
 pub mod verify;
 
 pub use index::index;
