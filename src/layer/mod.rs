@@ -14,5 +14,7 @@ mod tree;
 
 pub(crate) use consumer::shown;
 pub(crate) use contents::explain;
+pub use consumer::servable;
+pub(crate) use consumer::{file as stated, shown};
 pub use indexer::LayerIndexer;
 pub use model::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, Unservable};

@@ -4,10 +4,12 @@
 //! with their channels.
 
 pub mod discover;
+pub mod extract;
 pub mod index;
 pub mod inspect;
 pub mod open;
 pub mod resolve;
+pub mod verify;
 
 pub use index::index;
 
