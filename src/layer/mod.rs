@@ -12,7 +12,6 @@ pub mod span;
 pub(crate) mod spans;
 mod tree;
 
-pub(crate) use consumer::shown;
 pub(crate) use contents::explain;
 pub use consumer::servable;
 pub(crate) use consumer::{file as stated, shown};

@@ -4,7 +4,6 @@
 //! with their channels.
 
 pub mod discover;
-pub mod extract;
 pub mod index;
 pub mod inspect;
 pub mod open;
