@@ -1,0 +1,4 @@
+//! An indexed image as one file system.
+
+pub mod fuse;
+pub mod record;
