@@ -13,6 +13,7 @@
 //! | [`image`] | references, platforms, manifests, the SOCI index |
 //! | [`progress`] | what happens, as events |
 //! | [`store`] | where images live: registries, OCI layouts, archives; the local ztoc cache |
+//! | [`rootfs`] | an indexed image as one file system; its tree is pure |
 //! | [`ops`] | the verbs: index |
 //! | [`cli`] | the command line |
 //!
@@ -28,6 +29,7 @@ pub mod layer;
 pub mod offset;
 pub mod ops;
 pub mod progress;
+pub mod rootfs;
 pub mod store;
 pub mod tar;
 pub mod ztoc;

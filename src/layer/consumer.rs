@@ -148,7 +148,7 @@ fn refuse(code: &'static str, entry: &Entry, what: &str) -> Unservable {
 }
 
 /// A name from a stranger's tar, quoted and cut so that it fits a line and cannot move the cursor.
-pub(super) fn shown(name: &[u8]) -> String {
+pub(crate) fn shown(name: &[u8]) -> String {
     const MOST: usize = 80;
     if name.len() <= MOST {
         format!("\"{}\"", name.escape_ascii())

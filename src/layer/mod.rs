@@ -12,5 +12,6 @@ pub mod span;
 mod spans;
 mod tree;
 
+pub(crate) use consumer::shown;
 pub use indexer::LayerIndexer;
 pub use model::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, Unservable};
