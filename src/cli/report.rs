@@ -141,7 +141,7 @@ fn index_hint(error: &IndexError) -> Option<String> {
 fn store_hint(error: &StoreError) -> Option<String> {
     match error {
         StoreError::Registry(error) => registry_hint(error),
-        StoreError::Local(_) | StoreError::Read { .. } | StoreError::Thread => None,
+        StoreError::Local(_) | StoreError::Read { .. } | StoreError::Range { .. } | StoreError::Thread => None,
     }
 }
 

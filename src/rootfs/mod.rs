@@ -1,5 +1,8 @@
 //! An indexed image as one file system.
 
+pub mod cache;
+pub mod content;
 pub mod fuse;
+pub mod layers;
 pub mod record;
 pub mod tree;
