@@ -3,6 +3,7 @@
 //! An operation stops when its future is dropped: requests are given up, and the threads that own the layers' indexers end
 //! with their channels.
 
+pub mod bundle;
 pub mod index;
 
 pub use index::index;

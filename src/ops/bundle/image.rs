@@ -64,7 +64,8 @@ mod tests {
 
     #[test]
     fn configs() {
-        let bytes = br#"{"os":"linux","architecture":"amd64","config":{"User":"web:www","Env":["A=b"],"Entrypoint":null,
+        let bytes =
+            br#"{"os":"linux","architecture":"amd64","config":{"User":"web:www","Env":["A=b"],"Entrypoint":null,
             "Cmd":["sh"],"WorkingDir":"/srv","Labels":{"x":"y"},"StopSignal":"SIGQUIT","ExposedPorts":{"80/tcp":{}}}}"#;
         let image = ImageConfig::parse(bytes).unwrap();
         assert_eq!(image.config.user, "web:www");

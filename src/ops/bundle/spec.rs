@@ -236,8 +236,11 @@ mod tests {
         assert_eq!(spec["process"]["env"], json!([PATH, "TERM=xterm"]));
         assert_eq!(spec["process"]["capabilities"]["effective"], json!([]));
         assert_eq!(spec["process"]["capabilities"]["bounding"].as_array().map(Vec::len), Some(14));
-        assert_eq!(spec["linux"]["namespaces"], json!([{"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"},
-            {"type": "cgroup"}]));
+        assert_eq!(
+            spec["linux"]["namespaces"],
+            json!([{"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"},
+            {"type": "cgroup"}])
+        );
         let binds: Vec<&Value> = spec["mounts"].as_array().unwrap().iter().filter(|m| m["type"] == "bind").collect();
         assert_eq!(binds.len(), 2);
     }

@@ -114,7 +114,8 @@ fn shown(text: &str) -> String {
 mod tests {
     use super::*;
 
-    const PASSWD: &[u8] = b"root:x:0:0:root:/root:/bin/sh\n# no one\nweb:x:33:34::/srv:/bin/false\n1000:x:7:8:::\nodd\n\
+    const PASSWD: &[u8] =
+        b"root:x:0:0:root:/root:/bin/sh\n# no one\nweb:x:33:34::/srv:/bin/false\n1000:x:7:8:::\nodd\n\
         far:x:4294967296:0:::\nuser:x:1001:1001:::/bin/sh";
     const GROUP: &[u8] = b"root:x:0:\nwww:x:34:\nadm:x:4:root,web\ncdrom:x:24:web\nvideo:x:44:user,web\n";
 

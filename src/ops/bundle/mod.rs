@@ -1,0 +1,3 @@
+mod image;
+mod spec;
+mod user;
