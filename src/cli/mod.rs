@@ -12,6 +12,7 @@ use signals::Interrupt;
 use terminal::Stdout;
 
 mod args;
+mod caches;
 mod index;
 pub mod json;
 mod parse;
@@ -19,6 +20,7 @@ mod progress;
 mod report;
 mod signals;
 mod size;
+mod source;
 mod terminal;
 mod text;
 mod ztoc;

@@ -9,6 +9,7 @@ use super::signals::Interrupt;
 use super::terminal::{Style, complain, safe};
 use crate::layer::{LayerError, Unservable};
 use crate::ops::index::IndexError;
+use crate::ops::resolve::ResolveError;
 use crate::store::StoreError;
 use crate::store::registry::RegistryError;
 use crate::ztoc::ZtocError;
@@ -109,8 +110,8 @@ fn causes(error: &CliError) -> Vec<String> {
 /// What the user can do about it, where we know.
 fn hint(error: &CliError) -> Option<String> {
     match error {
-        CliError::Usage(_) => Some("see ociseek index --help".into()),
-        CliError::Index(IndexError::NoPlatform { .. }) => {
+        CliError::Usage(_) => Some("the command's --help tells more".into()),
+        CliError::Index(IndexError::Resolve(ResolveError::NoPlatform { .. })) => {
             Some("leave out --platform to index all platforms of the image".into())
         }
         CliError::Index(error) => index_hint(error),
@@ -128,12 +129,20 @@ fn index_hint(error: &IndexError) -> Option<String> {
             "nothing was pushed for this image; if others can pull it, the layer was damaged on its way: try again"
                 .into(),
         ),
-        IndexError::Find(source)
-        | IndexError::Document { source, .. }
+        IndexError::Resolve(error) => resolve_hint(error),
+        IndexError::Document { source, .. }
         | IndexError::Referrers { source, .. }
         | IndexError::ReadLayer { source, .. }
         | IndexError::Push { source, .. }
         | IndexError::Attach { source, .. } => store_hint(source),
+        _ => None,
+    }
+}
+
+fn resolve_hint(error: &ResolveError) -> Option<String> {
+    match error {
+        ResolveError::Find(source) | ResolveError::Document { source, .. } => store_hint(source),
+        ResolveError::NoPlatform { .. } => Some("choose one of the image's platforms with --platform".into()),
         _ => None,
     }
 }

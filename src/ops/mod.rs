@@ -4,7 +4,9 @@
 //! with their channels.
 
 pub mod bundle;
+pub mod discover;
 pub mod index;
+pub mod resolve;
 
 pub use index::index;
 
