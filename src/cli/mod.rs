@@ -14,6 +14,8 @@ use terminal::Stdout;
 mod args;
 mod caches;
 mod index;
+mod inspect;
+pub mod inspect_json;
 pub mod json;
 mod parse;
 mod progress;
@@ -58,6 +60,7 @@ fn execute(command: Command) -> Result<(), CliError> {
     let result = runtime.block_on(until(interrupted, async {
         match command {
             Command::Index(args) => index::run(*args).await,
+            Command::Inspect(args) => inspect::run(*args).await,
             Command::Ztoc(ztoc) => {
                 blocking(move || match ztoc {
                     ZtocCommand::Create(args) => ztoc::create(&args, &mut Stdout::new()),

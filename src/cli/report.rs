@@ -8,7 +8,9 @@ use super::json::Failure;
 use super::signals::Interrupt;
 use super::terminal::{Style, complain, safe};
 use crate::layer::{LayerError, Unservable};
+use crate::ops::discover::{DiscoverError, Unusable};
 use crate::ops::index::IndexError;
+use crate::ops::inspect::ZtocFailure;
 use crate::ops::resolve::ResolveError;
 use crate::store::StoreError;
 use crate::store::registry::RegistryError;
@@ -31,6 +33,12 @@ pub enum CliError {
 
     #[error(transparent)]
     Index(#[from] IndexError),
+    #[error(transparent)]
+    Discover(#[from] DiscoverError),
+    #[error(transparent)]
+    ReadZtoc(#[from] ZtocFailure),
+    #[error("{0:?} names no ztoc of the image, or more than one")]
+    NoZtoc(String),
     #[error(transparent)]
     Store(#[from] StoreError),
 
@@ -90,11 +98,16 @@ pub fn failure(error: &CliError) -> Failure {
 
 /// All causes in one line.
 fn message(error: &CliError) -> String {
+    in_one_line(error)
+}
+
+/// An error that is told among other things.
+pub fn in_one_line(error: &dyn Error) -> String {
     causes(error).join(": ")
 }
 
 /// What failed, then why, then why that ...; each once.
-fn causes(error: &CliError) -> Vec<String> {
+fn causes(error: &dyn Error) -> Vec<String> {
     let mut causes = vec![safe(&error.to_string())];
     let mut next = error.source();
     while let Some(cause) = next {
@@ -115,6 +128,8 @@ fn hint(error: &CliError) -> Option<String> {
             Some("leave out --platform to index all platforms of the image".into())
         }
         CliError::Index(error) => index_hint(error),
+        CliError::Discover(error) | CliError::ReadZtoc(ZtocFailure::Fetch(error)) => discover_hint(error),
+        CliError::NoZtoc(_) => Some("ociseek inspect without --ztoc lists them".into()),
         CliError::Store(error) => store_hint(error),
         CliError::Unservable { .. } => {
             Some("ociseek index leaves such a layer out, and indexes the rest of the image".into())
@@ -136,6 +151,17 @@ fn index_hint(error: &IndexError) -> Option<String> {
         | IndexError::Push { source, .. }
         | IndexError::Attach { source, .. } => store_hint(source),
         _ => None,
+    }
+}
+
+fn discover_hint(error: &DiscoverError) -> Option<String> {
+    match error {
+        DiscoverError::Resolve(error) => resolve_hint(error),
+        DiscoverError::Index { source: Unusable::Fetch(source), .. } | DiscoverError::Ztoc { source, .. } => {
+            store_hint(source)
+        }
+        DiscoverError::Index { .. } => Some("ociseek inspect lists the indexes that the image has".into()),
+        DiscoverError::ZtocTooLarge { .. } => None,
     }
 }
 

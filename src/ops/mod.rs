@@ -6,6 +6,7 @@
 pub mod bundle;
 pub mod discover;
 pub mod index;
+pub mod inspect;
 pub mod resolve;
 
 pub use index::index;

@@ -20,7 +20,7 @@ use crate::store::{Source, StoreError};
 
 mod judge;
 
-pub use judge::{IndexContent, Note, Unusable};
+pub use judge::{IndexContent, Note, Unusable, number};
 
 /// The largest ztoc that is read, in bytes. Where a layer's is larger, the layer is read as if it had none.
 pub const MAX_ZTOC: u64 = 256 << 20;
