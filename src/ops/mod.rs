@@ -7,6 +7,7 @@ pub mod bundle;
 pub mod discover;
 pub mod index;
 pub mod inspect;
+pub mod open;
 pub mod resolve;
 
 pub use index::index;
