@@ -7,8 +7,10 @@ pub mod bundle;
 pub mod discover;
 pub mod index;
 pub mod inspect;
+pub mod mount;
 pub mod open;
 pub mod resolve;
+pub mod trace;
 
 pub use index::index;
 

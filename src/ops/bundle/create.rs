@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::mount::UnmountFlags;
+use serde::Serialize;
 use serde_json::Value;
 
 use super::image::ImageConfig;
@@ -22,15 +23,6 @@ use crate::rootfs::tree::{NodeKind, Tree};
 
 /// The largest `/etc/passwd` or `/etc/group` that is read, in bytes.
 const MAX_ACCOUNTS: u64 = 4 << 20;
-
-/// What is in a bundle besides files.
-#[derive(Debug, Clone)]
-pub struct BundleOptions {
-    /// The image's name, for people.
-    pub image: String,
-    /// config.json, from [`plan`].
-    pub config: Value,
-}
 
 /// The bundle's config.json: the image's config, `options`, and the image's own list of users, which is read from its content.
 ///
@@ -82,25 +74,24 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// Makes the directory and all that is in it but the mounts. It blocks.
+    /// Makes the directory for the image that people call `image`. It blocks.
     ///
     /// # Errors
     /// When `dir` has something in it, or cannot be made; only root can.
-    pub fn new(dir: &Path, options: &BundleOptions) -> Result<Bundle, BundleError> {
+    pub fn new(dir: &Path, image: &str) -> Result<Bundle, BundleError> {
         if !rustix::process::geteuid().is_root() {
             return Err(BundleError::NotRoot);
         }
         let made_directory = make_directory(dir)?;
         let dir = dir.canonicalize().map_err(made(dir))?;
-        let mark = Mark { tool: TOOL_IDENTIFIER.to_owned(), image: options.image.clone(), made_directory };
-        let file = write_json(&dir.join(MARK), &serde_json::to_value(mark).unwrap_or_default())?;
+        let mark = Mark { tool: TOOL_IDENTIFIER.to_owned(), image: image.to_owned(), made_directory };
+        let file = write_json(&dir.join(MARK), &mark)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| made(&dir.join(MARK))(error.into()))?;
         let bundle = Bundle { dir, made_directory, _mark: file, removed: false };
         for name in [IMAGE, UPPER, WORK, ROOTFS] {
             let path = bundle.dir.join(name);
             DirBuilder::new().mode(0o700).create(&path).map_err(made(&path))?;
         }
-        write_json(&bundle.dir.join(CONFIG), &options.config)?;
         Ok(bundle)
     }
 
@@ -113,11 +104,12 @@ impl Bundle {
         self.dir.join(IMAGE)
     }
 
-    /// Puts the overlay on top of the mounted image. It blocks.
+    /// Puts the overlay on top of the mounted image, and `config`, which [`plan`] made, beside it: then a runtime can start. It
+    /// blocks.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn mount_overlay(&self, tree: &Tree) -> Result<(), BundleError> {
+    pub fn complete(&self, tree: &Tree, config: &Value) -> Result<(), BundleError> {
         let [lower, upper, work, point] = [IMAGE, UPPER, WORK, ROOTFS].map(|name| self.dir.join(name));
         // The overlay's root is the upper directory as far as anyone can see.
         let root = tree.node(Tree::ROOT);
@@ -126,7 +118,8 @@ impl Bundle {
             fs::set_permissions(&upper, fs::Permissions::from_mode(root.mode))
         };
         like_root().map_err(made(&upper))?;
-        mount_overlay(&lower, &upper, &work, &point).map_err(|source| BundleError::Overlay { point, source })
+        mount_overlay(&lower, &upper, &work, &point).map_err(|source| BundleError::Overlay { point, source })?;
+        write_json(&self.dir.join(CONFIG), config).map(|_| ())
     }
 
     /// Takes everything down. If a process still runs in it (its number is given), it loses its files.
@@ -181,7 +174,7 @@ fn make_directory(dir: &Path) -> Result<bool, BundleError> {
     Ok(false)
 }
 
-fn write_json(path: &Path, document: &Value) -> Result<File, BundleError> {
+fn write_json(path: &Path, document: &impl Serialize) -> Result<File, BundleError> {
     let write = || -> io::Result<File> {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         let mut text = serde_json::to_vec_pretty(document)?;
