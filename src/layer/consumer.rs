@@ -6,7 +6,7 @@ use super::Unservable;
 use super::tree;
 use crate::offset::{Compressed, Uncompressed};
 use crate::tar::{Entry, Kind, PaxRecord};
-use crate::ztoc::{Checkpoints, FileKind, FileMetadata};
+use crate::ztoc::{Checkpoints, FileKind, FileMetadata, Ztoc};
 
 /// The consumer counts the bytes of a span in C ints.
 const MAX_SPAN: u64 = i32::MAX as u64;
@@ -17,7 +17,7 @@ pub(super) const MAX_KEY: usize = 32_768;
 ///
 /// # Errors
 /// When a ztoc cannot state it, or the consumer would find that ztoc and header disagree.
-pub(super) fn file(entry: Entry) -> Result<FileMetadata, Unservable> {
+pub(crate) fn file(entry: Entry) -> Result<FileMetadata, Unservable> {
     let kind = match entry.kind {
         Kind::Regular => FileKind::Regular,
         Kind::HardLink => FileKind::HardLink,
@@ -129,6 +129,14 @@ fn plain_layer(files: &[FileMetadata], span_size: u64, size: u64, end: Uncompres
         return Err(Unservable::new("ends-on-span-border", reason));
     }
     Ok(())
+}
+
+/// Judges the layer that a ztoc describes, by what the ztoc says of it.
+///
+/// # Errors
+/// With the reason why the consumer could not serve it.
+pub fn servable(ztoc: &Ztoc) -> Result<(), Unservable> {
+    layer(&ztoc.files, &ztoc.checkpoints, ztoc.compressed_size, ztoc.uncompressed_size)
 }
 
 /// Whether Go reads another type from the mode than from the type flag (archive/tar headerFileInfo.Mode).

@@ -11,6 +11,7 @@ pub mod mount;
 pub mod open;
 pub mod resolve;
 pub mod trace;
+pub mod verify;
 
 pub use index::index;
 
