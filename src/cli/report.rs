@@ -176,7 +176,7 @@ fn resolve_hint(error: &ResolveError) -> Option<String> {
 fn store_hint(error: &StoreError) -> Option<String> {
     match error {
         StoreError::Registry(error) => registry_hint(error),
-        StoreError::Local(_) | StoreError::Read { .. } | StoreError::Thread => None,
+        StoreError::Local(_) | StoreError::Read { .. } | StoreError::Range { .. } | StoreError::Thread => None,
     }
 }
 

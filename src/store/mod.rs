@@ -4,6 +4,7 @@
 //! run on tokio's blocking threads here, and their blobs come through a short channel.
 
 use std::io::{self, Read};
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -36,6 +37,8 @@ pub enum StoreError {
     Local(#[from] LayoutError),
     #[error("cannot read blob {digest}")]
     Read { digest: Digest, source: io::Error },
+    #[error("there are no bytes {} to {} in blob {digest} of {size} bytes", range.start, range.end)]
+    Range { digest: Digest, range: Range<u64>, size: u64 },
     #[error("the thread that works on the disk ended early")]
     Thread,
 }
@@ -113,6 +116,47 @@ impl Source {
             Source::Layout(layout) => local(layout, move |layout| layout.referrers(&subject, wanted)).await,
             Source::Archive(archive) => local(archive, move |archive| archive.referrers(&subject, wanted)).await,
         }
+    }
+
+    /// The bytes of `range` of a blob, exactly as many as there are in it. Their digest is for the reader to check, and so is
+    /// what they may come to together.
+    ///
+    /// # Errors
+    /// When the range is not within the blob, or cannot be had.
+    pub async fn blob_range(&self, blob: &Descriptor, range: Range<u64>) -> Result<Bytes, StoreError> {
+        let length = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or_default();
+        let mut part = self.blob_part(blob, range, false).await?;
+        let mut bytes = BytesMut::new();
+        while let Some(chunk) = part.next().await? {
+            if chunk.len() == length {
+                return Ok(chunk);
+            }
+            bytes.extend_from_slice(&chunk);
+        }
+        Ok(bytes.freeze())
+    }
+
+    /// The bytes of `range` of a blob as a stream, as [`Source::blob_range`]. With `anew` no cache on the way is to answer.
+    ///
+    /// # Errors
+    /// When the range is not within the blob, or cannot be had.
+    pub async fn blob_part(&self, blob: &Descriptor, range: Range<u64>, anew: bool) -> Result<Part, StoreError> {
+        if range.start > range.end || range.end > blob.size {
+            return Err(StoreError::Range { digest: blob.digest, range, size: blob.size });
+        }
+        if range.is_empty() {
+            return Ok(Part(InnerPart::Local(None)));
+        }
+        let wanted = blob.clone();
+        let bytes = match self {
+            Source::Registry(repository) => {
+                let stream = repository.blob_part(&wanted, range, anew).await?;
+                return Ok(Part(InnerPart::Registry(Box::new(stream))));
+            }
+            Source::Layout(layout) => local(layout, move |layout| layout.blob_range(&wanted, range)).await?,
+            Source::Archive(archive) => local(archive, move |archive| archive.blob_range(&wanted, range)).await?,
+        };
+        Ok(Part(InnerPart::Local(Some(bytes))))
     }
 }
 
@@ -222,6 +266,43 @@ async fn local<S: Send + Sync + 'static, T: Send + 'static>(
 ) -> Result<T, StoreError> {
     let store = Arc::clone(store);
     blocking(move || work(&store)).await
+}
+
+/// A part of a blob on its way, in chunks.
+pub struct Part(InnerPart);
+
+enum InnerPart {
+    Registry(Box<BlobStream>),
+    Local(Option<Bytes>),
+}
+
+impl Part {
+    /// The next bytes; `None` at the end.
+    ///
+    /// # Errors
+    /// When they cannot be had.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
+        match &mut self.0 {
+            InnerPart::Registry(stream) => Ok(stream.next().await?),
+            InnerPart::Local(bytes) => Ok(bytes.take()),
+        }
+    }
+
+    /// Requests that were sent so far; a local store gets none.
+    pub fn requests(&self) -> u32 {
+        match &self.0 {
+            InnerPart::Registry(stream) => stream.requests(),
+            InnerPart::Local(_) => 0,
+        }
+    }
+
+    /// Bytes that came over the network beside those that [`Part::next`] gave.
+    pub fn extra(&self, given: u64) -> u64 {
+        match &self.0 {
+            InnerPart::Registry(stream) => stream.received().saturating_sub(given),
+            InnerPart::Local(_) => 0,
+        }
+    }
 }
 
 /// A blob on its way, in chunks.

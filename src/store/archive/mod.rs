@@ -5,6 +5,7 @@ mod tar;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::Read;
+use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -118,6 +119,11 @@ impl Archive {
     /// A blob's bytes; the archive holds exactly as many as `blob` says.
     pub fn blob(&self, blob: &Descriptor) -> Result<BlobReader, LayoutError> {
         read::blob(self, blob)
+    }
+
+    /// The bytes of `range`, which lies within the blob.
+    pub fn blob_range(&self, blob: &Descriptor, range: Range<u64>) -> Result<Bytes, LayoutError> {
+        read::blob_range(self, blob, range)
     }
 
     /// A small blob whole, its digest checked; more than `limit` bytes are refused.

@@ -54,3 +54,11 @@ impl Read for BlobReader {
         Ok(got)
     }
 }
+
+/// The bytes of `range`, counted from the start of `extent` and within it.
+pub(in crate::store) fn read_range(extent: &Extent, range: std::ops::Range<u64>) -> io::Result<Vec<u8>> {
+    let length = usize::try_from(range.end - range.start).map_err(io::Error::other)?;
+    let mut bytes = vec![0; length];
+    extent.file.read_exact_at(&mut bytes, extent.offset + range.start)?;
+    Ok(bytes)
+}

@@ -6,6 +6,7 @@ pub(super) mod read;
 mod write;
 
 use std::io::{self, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -80,6 +81,11 @@ impl Layout {
     /// A blob's bytes; the file has exactly the size that `blob` says.
     pub fn blob(&self, blob: &Descriptor) -> Result<BlobReader, LayoutError> {
         read::blob(self, blob)
+    }
+
+    /// The bytes of `range`, which lies within the blob.
+    pub fn blob_range(&self, blob: &Descriptor, range: Range<u64>) -> Result<Bytes, LayoutError> {
+        read::blob_range(self, blob, range)
     }
 
     /// A small blob whole, its digest checked; more than `limit` bytes are refused.

@@ -1,12 +1,13 @@
 //! Reading an image layout's documents, whatever its files lie in.
 
 use std::io::Read;
+use std::ops::Range;
 use std::path::Path;
 
 use bytes::Bytes;
 use serde::Deserialize;
 
-use super::blob::{BlobReader, Extent};
+use super::blob::{BlobReader, Extent, read_range};
 use super::error::LayoutError;
 use crate::digest::Digest;
 use crate::image::manifest::{self, MAX_DOCUMENT, Manifest, OCI_INDEX, OCI_MANIFEST};
@@ -142,6 +143,20 @@ pub(in crate::store) fn blob(files: &impl Files, blob: &Descriptor) -> Result<Bl
     let extent = extent(files, &blob.digest)?;
     check_size(files, blob, extent.size)?;
     Ok(BlobReader::new(extent))
+}
+
+/// The bytes of a part of such a blob.
+pub(in crate::store) fn blob_range(
+    files: &impl Files,
+    blob: &Descriptor,
+    range: Range<u64>,
+) -> Result<Bytes, LayoutError> {
+    let extent = extent(files, &blob.digest)?;
+    check_size(files, blob, extent.size)?;
+    let read = read_range(&extent, range);
+    let read =
+        read.map_err(|source| LayoutError::Io { action: "read a blob of", path: files.path().to_owned(), source });
+    Ok(read?.into())
 }
 
 pub(in crate::store) fn blob_bytes(files: &impl Files, blob: &Descriptor, limit: u64) -> Result<Bytes, LayoutError> {

@@ -1,15 +1,16 @@
-//! Reading blobs: from the first byte to the last, going on where a connection broke off.
+//! Reading blobs: from the first byte to the last or a part of one, going on where a connection broke off.
+
+use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 use reqwest::Method;
-use reqwest::header::{CONTENT_ENCODING, CONTENT_RANGE, ETAG, HeaderValue, IF_RANGE};
+use reqwest::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_RANGE, ETAG, HeaderValue, IF_RANGE, PRAGMA, RANGE};
 
 use super::auth::Access;
 use super::client::Repository;
 use super::error::{Asked, RegistryError, TransportError};
 use super::http::{Request, Response};
 use super::retry::Retry;
-use super::session::from_byte;
 use crate::digest::{Digest, Hasher};
 use crate::image::Descriptor;
 
@@ -22,13 +23,23 @@ impl Repository {
     /// # Errors
     /// What the registry answers, as [`RegistryError::Answer`]; transport errors after new tries.
     pub async fn blob(&self, blob: &Descriptor) -> Result<BlobStream, RegistryError> {
-        let mut stream = BlobStream::new(self, blob);
-        loop {
-            match stream.open().await {
-                Ok(()) => return Ok(stream),
-                Err(error) => stream.failed(error).await?,
-            }
-        }
+        BlobStream::new(self, blob, 0..blob.size).opened().await
+    }
+
+    /// Begins to read the bytes of `range`, which lies within the blob, and no others. With `anew` caches on the way are told to
+    /// ask the registry. A host that cannot send a part sends what comes before it as well, if that is not too much.
+    ///
+    /// # Errors
+    /// As [`Repository::blob`], and when the answer is another part than the one that was asked for.
+    pub async fn blob_part(
+        &self,
+        blob: &Descriptor,
+        range: Range<u64>,
+        anew: bool,
+    ) -> Result<BlobStream, RegistryError> {
+        let mut stream = BlobStream::new(self, blob, range);
+        stream.anew = anew;
+        stream.opened().await
     }
 
     /// A small blob, whole, its digest checked. One that says to be larger than `limit` bytes is not asked for.
@@ -68,16 +79,22 @@ impl Repository {
     }
 }
 
-/// A blob on its way. It yields exactly as many bytes as the descriptor says; whether they are the right ones is for the
-/// caller to tell, by their digest.
+/// A blob or a part of one on its way. It yields exactly as many bytes as the descriptor or the range says; whether they are the
+/// right ones is for the caller to tell, by their digest.
 pub struct BlobStream {
     repository: Repository,
     digest: Digest,
     size: u64,
     position: u64,
-    /// The first answer's, if it is a strong one (RFC 9110 section 8.8.3).
+    /// Where the part ends: `size` for a whole blob.
+    end: u64,
+    /// Caches on the way are not to answer.
+    anew: bool,
+    /// The first answer's to a request for the whole, if it is a strong one (RFC 9110 section 8.8.3).
     etag: Option<HeaderValue>,
     body: Option<Response>,
+    /// Where the body said that it would end. It is behind `end` where a part was asked for and the rest comes too.
+    body_end: u64,
     /// What came along with bytes that were there already.
     pending: Option<Bytes>,
     /// Until the server shows that it cannot send a part alone.
@@ -85,25 +102,51 @@ pub struct BlobStream {
     retry: Retry,
     /// Where the last failure was.
     failed_at: u64,
+    requests: u32,
+    received: u64,
 }
 
 impl BlobStream {
-    fn new(repository: &Repository, blob: &Descriptor) -> BlobStream {
+    fn new(repository: &Repository, blob: &Descriptor, range: Range<u64>) -> BlobStream {
         BlobStream {
             repository: repository.clone(),
             digest: blob.digest,
             size: blob.size,
-            position: 0,
+            position: range.start,
+            end: range.end,
+            anew: false,
             etag: None,
             body: None,
+            body_end: range.end,
             pending: None,
             ranges: true,
             retry: Retry::new(&repository.registry.http),
-            failed_at: 0,
+            failed_at: range.start,
+            requests: 0,
+            received: 0,
         }
     }
 
-    /// The next bytes; `None` when all of the blob was there. A broken connection is taken up again where it broke, with
+    async fn opened(mut self) -> Result<BlobStream, RegistryError> {
+        loop {
+            match self.open().await {
+                Ok(()) => return Ok(self),
+                Err(error) => self.failed(error).await?,
+            }
+        }
+    }
+
+    /// Requests that were sent so far, redirects and renewed tokens not counted.
+    pub fn requests(&self) -> u32 {
+        self.requests
+    }
+
+    /// Bytes of bodies that came so far, those among them that were not asked for.
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// The next bytes; `None` when all that was asked for was there. A broken connection is taken up again where it broke, with
     /// a new token if need be.
     ///
     /// # Errors
@@ -127,38 +170,49 @@ impl BlobStream {
     }
 
     async fn step(&mut self) -> Result<Option<Bytes>, RegistryError> {
+        if self.position == self.end && (self.body.is_none() || self.body_end > self.end) {
+            // The rest of a body that goes on behind the part is not waited for.
+            self.body = None;
+            return Ok(None);
+        }
         if self.body.is_none() {
-            if self.position == self.size {
-                return Ok(None);
-            }
             self.open().await?;
         }
-        let left = self.size - self.position;
-        let next = match (self.pending.take(), &mut self.body) {
-            (Some(pending), _) => Some(pending),
-            (None, Some(body)) if left > 0 => body.chunk().await?,
+        let left = self.body_end - self.position;
+        let next = match self.pending.take() {
+            Some(pending) => Some(pending),
+            None if left > 0 => self.chunk().await?,
             // All is here; a connection that breaks now has nothing more to lose.
-            (None, Some(body)) => body.chunk().await.unwrap_or_default(),
-            (None, None) => None,
+            None => self.chunk().await.unwrap_or_default(),
         };
         match next {
             Some(chunk) if chunk.len() as u64 > left => {
                 let found = self.position + chunk.len() as u64;
-                Err(RegistryError::Size { asked: self.asked().await?, expected: self.size, found })
+                Err(RegistryError::Size { asked: self.asked().await?, expected: self.body_end, found })
             }
-            Some(chunk) => {
+            Some(mut chunk) => {
+                let wanted = usize::try_from(self.end - self.position).unwrap_or(usize::MAX);
+                chunk.truncate(wanted);
                 self.position += chunk.len() as u64;
                 Ok(Some(chunk))
             }
             None if left == 0 => {
                 self.body = None;
-                Ok(None)
+                // A server may send less than was asked for (RFC 9110 section 14.2), and say so.
+                if self.position < self.end { Box::pin(self.step()).await } else { Ok(None) }
             }
             None => {
                 let source = TransportError::broken("the body ended too early");
                 Err(RegistryError::Transport { asked: self.asked().await?, source })
             }
         }
+    }
+
+    async fn chunk(&mut self) -> Result<Option<Bytes>, RegistryError> {
+        let Some(body) = &mut self.body else { return Ok(None) };
+        let chunk = body.chunk().await?;
+        self.received += chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
+        Ok(chunk)
     }
 
     async fn asked(&self) -> Result<Asked, RegistryError> {
@@ -172,13 +226,23 @@ impl BlobStream {
     /// Asks for the blob from where we are.
     async fn open(&mut self) -> Result<(), RegistryError> {
         let mut request = self.request().await?;
-        if self.position > 0 && self.ranges {
-            request = from_byte(request, self.position);
+        let part = self.position > 0 || self.end < self.size;
+        let registry = std::sync::Arc::clone(&self.repository.registry);
+        let ranged = part && self.ranges && registry.ranges.may_ask();
+        if ranged {
+            request = with_range(request, self.position, (self.end < self.size).then_some(self.end));
             if let Some(etag) = &self.etag {
                 request = request.header(IF_RANGE, etag.clone());
             }
+        } else if part {
+            self.check_reread(&request)?;
         }
-        let response = self.repository.registry.once(&request, &self.repository.scope(Access::Pull)).await?;
+        if self.anew {
+            let no_cache = HeaderValue::from_static("no-cache");
+            request = request.header(CACHE_CONTROL, no_cache.clone()).header(PRAGMA, no_cache);
+        }
+        self.requests += 1;
+        let response = registry.once(&request, &self.repository.scope(Access::Pull)).await?;
         let protocol = |what: String| RegistryError::Protocol { asked: response.asked.clone(), what };
         if let Some(encoding) = response.text(CONTENT_ENCODING).filter(|e| !e.eq_ignore_ascii_case("identity")) {
             return Err(protocol(format!(
@@ -190,18 +254,25 @@ impl BlobStream {
                 if let Some(found) = response.content_length().filter(|length| *length != self.size) {
                     return Err(RegistryError::Size { asked: response.asked, expected: self.size, found });
                 }
-                if self.position > 0 {
+                self.body_end = self.size;
+                if part {
+                    if ranged && self.etag.is_none() {
+                        registry.ranges.refused();
+                    }
+                    self.ranges = false;
+                    self.check_reread(&request)?;
                     return self.read_up(response).await;
                 }
                 let etag = response.headers().get(ETAG).filter(|etag| etag.as_bytes().starts_with(b"\""));
                 self.etag = etag.cloned();
             }
-            206 if self.position > 0 && self.ranges => {
+            206 if ranged => {
                 let range = response.text(CONTENT_RANGE).unwrap_or_default();
-                if !continues(range, self.position, self.size) {
-                    let (from, size) = (self.position, self.size);
-                    return Err(protocol(format!("asked for the bytes from {from} on of {size}, it sends {range:?}")));
-                }
+                let Some(end) = continues(range, self.position, self.end, self.size) else {
+                    let (from, end, size) = (self.position, self.end, self.size);
+                    return Err(protocol(format!("asked for the bytes {from} to {end} of {size}, it sends {range:?}")));
+                };
+                self.body_end = end;
             }
             _ => return Err(response.refusal().await),
         }
@@ -209,19 +280,24 @@ impl BlobStream {
         Ok(())
     }
 
-    /// The server begins anew: reads on to where we are, if that is not too far.
-    async fn read_up(&mut self, mut response: Response) -> Result<(), RegistryError> {
-        self.ranges = false;
-        if self.position > self.repository.registry.http.limits.reread {
-            let what = format!("it broke off at byte {}, and the registry cannot send the rest alone", self.position);
-            return Err(RegistryError::Protocol { asked: response.asked, what });
+    /// Whether it is too much to read all that comes before where we are.
+    fn check_reread(&self, request: &Request) -> Result<(), RegistryError> {
+        if self.position <= self.repository.registry.http.limits.reread {
+            return Ok(());
         }
+        let what = format!("the registry cannot send a part alone, and there are {} bytes before it", self.position);
+        Err(RegistryError::Protocol { asked: self.repository.asked(request), what })
+    }
+
+    /// The server begins at the blob's first byte: reads on to where we are.
+    async fn read_up(&mut self, mut response: Response) -> Result<(), RegistryError> {
         let mut before = self.position;
         while before > 0 {
             let Some(mut chunk) = response.chunk().await? else {
                 let source = TransportError::broken("the body ended too early");
                 return Err(RegistryError::Transport { asked: response.asked, source });
             };
+            self.received += chunk.len() as u64;
             let known = before.min(chunk.len() as u64);
             before -= known;
             self.pending = Some(chunk.split_off(known as usize)).filter(|rest| !rest.is_empty());
@@ -231,16 +307,24 @@ impl BlobStream {
     }
 }
 
-/// Whether `Content-Range` (RFC 9110 section 14.4) goes on at `from` in content of `size` bytes.
-fn continues(range: &str, from: u64, size: u64) -> bool {
-    let parts = || {
-        let (range, total) = range.trim().strip_prefix("bytes ")?.split_once('/')?;
-        let (first, last) = range.trim().split_once('-')?;
-        Some((first.parse::<u64>().ok()?, last.parse::<u64>().ok()?, total.trim()))
-    };
-    parts().is_some_and(|(first, last, total)| {
-        first == from && last >= first && last < size && (total == "*" || total.parse() == Ok(size))
-    })
+/// The bytes of a blob from `from` on, up to before `end` or to the last.
+fn with_range(request: Request, from: u64, end: Option<u64>) -> Request {
+    let last = end.map(|end| (end - 1).to_string()).unwrap_or_default();
+    match HeaderValue::try_from(format!("bytes={from}-{last}")) {
+        Ok(value) => request.header(RANGE, value),
+        Err(_) => request,
+    }
+}
+
+/// Where the part that `Content-Range` (RFC 9110 section 14.4) tells of ends, if it begins at `from`, ends at `end` or before it,
+/// and is one of content of `size` bytes.
+fn continues(range: &str, from: u64, end: u64, size: u64) -> Option<u64> {
+    let (range, total) = range.trim().strip_prefix("bytes ")?.split_once('/')?;
+    let (first, last) = range.trim().split_once('-')?;
+    let (first, last) = (first.parse::<u64>().ok()?, last.parse::<u64>().ok()?);
+    let total = total.trim();
+    let right = first == from && last >= first && last < end && (total == "*" || total.parse() == Ok(size));
+    right.then_some(last + 1)
 }
 
 #[cfg(test)]
@@ -249,19 +333,20 @@ mod tests {
 
     #[test]
     fn content_ranges() {
-        for (range, right) in [
-            ("bytes 5-9/10", true),
-            ("bytes 5-7/10", true),
-            ("bytes 5-9/*", true),
-            ("bytes 4-9/10", false),
-            ("bytes 5-10/10", false),
-            ("bytes 5-9/11", false),
-            ("bytes 9-5/10", false),
-            ("bytes */10", false),
-            ("5-9/10", false),
-            ("", false),
+        for (range, end) in [
+            ("bytes 5-9/20", Some(10)),
+            ("bytes 5-7/20", Some(8)),
+            ("bytes 5-9/*", Some(10)),
+            ("bytes 4-9/20", None),
+            ("bytes 5-10/20", None),
+            ("bytes 5-9/21", None),
+            ("bytes 9-5/20", None),
+            ("bytes */20", None),
+            ("bytes 5-18446744073709551615/*", None),
+            ("5-9/20", None),
+            ("", None),
         ] {
-            assert_eq!(continues(range, 5, 10), right, "{range}");
+            assert_eq!(continues(range, 5, 10, 20), end, "{range}");
         }
     }
 }

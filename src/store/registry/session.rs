@@ -1,8 +1,9 @@
 //! One registry: requests to it with authorization, redirects and new tries. Everything above speaks through here.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use reqwest::header::{HeaderValue, LOCATION, RANGE};
+use reqwest::header::LOCATION;
 use reqwest::{Method, StatusCode};
 use tokio::sync::OnceCell;
 use url::Url;
@@ -16,11 +17,14 @@ use super::retry::Retry;
 
 /// Redirects that are followed for one request.
 const HOPS: usize = 10;
+/// How long a registry is believed that it cannot send parts of blobs: it may have been one of many servers behind its name.
+const NO_RANGES: Duration = Duration::from_secs(60);
 
 pub(super) struct Registry {
     pub http: Arc<Http>,
     /// As its user names it.
     pub name: Arc<str>,
+    pub ranges: Ranges,
     auth: Authorizer,
     scheme: Scheme,
     base: OnceCell<Url>,
@@ -31,6 +35,23 @@ enum Scheme {
     Https,
     /// A registry on this machine, and the user gave settings for TLS: that may mean this registry, or another one.
     Ask,
+}
+
+/// Whether a registry is to be asked for parts of blobs.
+#[derive(Default)]
+pub(super) struct Ranges(Mutex<Option<Instant>>);
+
+impl Ranges {
+    pub fn may_ask(&self) -> bool {
+        self.0.lock().ok().and_then(|refused| *refused).is_none_or(|refused| refused.elapsed() > NO_RANGES)
+    }
+
+    /// It sent the whole instead.
+    pub fn refused(&self) {
+        if let Ok(mut refused) = self.0.lock() {
+            *refused = Some(Instant::now());
+        }
+    }
 }
 
 impl Registry {
@@ -46,7 +67,7 @@ impl Registry {
         };
         let name: Arc<str> = name.into();
         let auth = Authorizer::new(Arc::clone(&name), config.credentials.clone());
-        Ok(Registry { http, name, auth, scheme, base: OnceCell::new() })
+        Ok(Registry { http, name, ranges: Ranges::default(), auth, scheme, base: OnceCell::new() })
     }
 
     /// The registry's root URL.
@@ -175,12 +196,4 @@ fn is_redirect(status: StatusCode, method: &Method) -> bool {
 
 fn is_read(method: &Method) -> bool {
     *method == Method::GET || *method == Method::HEAD
-}
-
-/// The rest of a blob from byte `from` on.
-pub(super) fn from_byte(request: Request, from: u64) -> Request {
-    match HeaderValue::try_from(format!("bytes={from}-")) {
-        Ok(value) => request.header(RANGE, value),
-        Err(_) => request,
-    }
 }
