@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use super::json::{self, JsonError};
 use super::platform::Platform;
+use crate::digest::Digest;
 
 /// The largest config that is read, in bytes. Configs carry a history and labels, so they may pass a manifest's limit.
 pub const MAX_CONFIG: usize = 8 << 20;
@@ -33,6 +34,20 @@ pub fn platform(bytes: &[u8]) -> Result<Platform, ConfigError> {
         return Err(ConfigError::Missing("architecture"));
     }
     Ok(platform)
+}
+
+/// The digests of the layers' plain tars, from the bottom up (`rootfs.diff_ids`).
+pub fn diff_ids(bytes: &[u8]) -> Result<Vec<Digest>, ConfigError> {
+    #[derive(Deserialize)]
+    struct Config {
+        rootfs: Option<RootFs>,
+    }
+    #[derive(Deserialize)]
+    struct RootFs {
+        diff_ids: Option<Vec<Digest>>,
+    }
+    let Config { rootfs } = json::parse(bytes, MAX_CONFIG, &["rootfs"])?;
+    rootfs.and_then(|rootfs| rootfs.diff_ids).ok_or(ConfigError::Missing("rootfs.diff_ids"))
 }
 
 #[cfg(test)]

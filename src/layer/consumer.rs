@@ -6,7 +6,7 @@ use super::Unservable;
 use super::tree;
 use crate::offset::{Compressed, Uncompressed};
 use crate::tar::{Entry, Kind, PaxRecord};
-use crate::ztoc::{Checkpoints, FileKind, FileMetadata};
+use crate::ztoc::{Checkpoints, FileKind, FileMetadata, Ztoc};
 
 /// The consumer counts the bytes of a span in C ints.
 const MAX_SPAN: u64 = i32::MAX as u64;
@@ -71,6 +71,29 @@ pub(super) fn file(entry: Entry) -> Result<FileMetadata, Unservable> {
         devminor: entry.devminor,
         pax: entry.pax,
     })
+}
+
+/// Judges a ztoc that is said to be a layer's, whoever made it, by what it says of itself.
+///
+/// # Errors
+/// With the reason why the consumer could not serve the layer from it.
+pub fn servable(ztoc: &Ztoc) -> Result<(), Unservable> {
+    for file in &ztoc.files {
+        let refused = |code, what: &str| Err(Unservable::new(code, format!("{} {what}", shown(&file.name))));
+        if file.kind != FileKind::Regular && file.size != 0 {
+            return refused("size-without-data", "claims data, which its type cannot have");
+        }
+        if file.mtime.is_none() {
+            return refused("mtime-out-of-range", "has no time of modification");
+        }
+        if file.kind == FileKind::Regular && states_other_type(file.mode) {
+            return refused("mode-type-bits", "is a regular file with the mode of another type");
+        }
+        if loses_xattr(&file.pax) {
+            return refused("empty-xattr", "has several extended attributes, one of them empty or overlong");
+        }
+    }
+    layer(&ztoc.files, &ztoc.checkpoints, ztoc.compressed_size, ztoc.uncompressed_size)
 }
 
 /// Judges a whole layer.

@@ -12,6 +12,7 @@ pub mod span;
 mod spans;
 mod tree;
 
+pub use consumer::servable;
 pub(crate) use consumer::shown;
 pub use indexer::LayerIndexer;
 pub use model::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, Unservable};

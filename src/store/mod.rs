@@ -104,20 +104,6 @@ impl Source {
         Ok(Blob(Inner::Local { digest, chunks: received }))
     }
 
-    /// The referrers of `subject` that are of `artifact_type`, in the order in which the store lists them.
-    ///
-    /// # Errors
-    /// When they cannot be had; that there are none is no error.
-    pub async fn referrers(&self, subject: &Digest, artifact_type: &'static str) -> Result<Referrers, StoreError> {
-        let subject = *subject;
-        let wanted = Some(artifact_type);
-        match self {
-            Source::Registry(repository) => Ok(repository.referrers(&subject, wanted).await?),
-            Source::Layout(layout) => local(layout, move |layout| layout.referrers(&subject, wanted)).await,
-            Source::Archive(archive) => local(archive, move |archive| archive.referrers(&subject, wanted)).await,
-        }
-    }
-
     /// The bytes of `range` of a blob, exactly as many as there are in it. Their digest is for the reader to check, and so is
     /// what they may come to together.
     ///
@@ -157,6 +143,20 @@ impl Source {
             Source::Archive(archive) => local(archive, move |archive| archive.blob_range(&wanted, range)).await?,
         };
         Ok(Part(InnerPart::Local(Some(bytes))))
+    }
+
+    /// The referrers of `subject` that are of `artifact_type`, in the order in which the store lists them.
+    ///
+    /// # Errors
+    /// When they cannot be had; that there are none is no error.
+    pub async fn referrers(&self, subject: &Digest, artifact_type: &'static str) -> Result<Referrers, StoreError> {
+        let subject = *subject;
+        let wanted = Some(artifact_type);
+        match self {
+            Source::Registry(repository) => Ok(repository.referrers(&subject, wanted).await?),
+            Source::Layout(layout) => local(layout, move |layout| layout.referrers(&subject, wanted)).await,
+            Source::Archive(archive) => local(archive, move |archive| archive.referrers(&subject, wanted)).await,
+        }
     }
 }
 
