@@ -7,6 +7,7 @@ pub mod discover;
 pub mod index;
 pub mod inspect;
 pub mod resolve;
+pub mod verify;
 
 pub use index::index;
 
