@@ -25,6 +25,8 @@ mod size;
 mod source;
 mod terminal;
 mod text;
+mod verify;
+pub mod verify_json;
 mod ztoc;
 mod ztoc_json;
 mod ztoc_spans;
@@ -61,6 +63,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         match command {
             Command::Index(args) => index::run(*args).await,
             Command::Inspect(args) => inspect::run(*args).await,
+            Command::Verify(args) => verify::run(*args).await,
             Command::Ztoc(ztoc) => {
                 blocking(move || match ztoc {
                     ZtocCommand::Create(args) => ztoc::create(&args, &mut Stdout::new()),

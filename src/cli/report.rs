@@ -6,12 +6,14 @@ use std::path::PathBuf;
 
 use super::json::Failure;
 use super::signals::Interrupt;
+use super::size::counted;
 use super::terminal::{Style, complain, safe};
 use crate::layer::{LayerError, Unservable};
 use crate::ops::discover::{DiscoverError, Unusable};
 use crate::ops::index::IndexError;
 use crate::ops::inspect::ZtocFailure;
 use crate::ops::resolve::ResolveError;
+use crate::ops::verify::VerifyError;
 use crate::store::StoreError;
 use crate::store::registry::RegistryError;
 use crate::ztoc::ZtocError;
@@ -19,6 +21,8 @@ use crate::ztoc::ZtocError;
 pub const DONE: u8 = 0;
 pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
+/// Verification found differences.
+pub const DIFFERENT: u8 = 3;
 
 /// Why a command ended without doing what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +37,11 @@ pub enum CliError {
 
     #[error(transparent)]
     Index(#[from] IndexError),
+    #[error(transparent)]
+    Verify(#[from] VerifyError),
+    /// They were printed.
+    #[error("verification found {}", counted(*.0 as u64, "difference", "differences"))]
+    Different(usize),
     #[error(transparent)]
     Discover(#[from] DiscoverError),
     #[error(transparent)]
@@ -73,6 +82,7 @@ impl CliError {
         match self {
             CliError::Usage(_) => USAGE,
             CliError::Interrupted(signal) => signal.exit_code(),
+            CliError::Different(_) => DIFFERENT,
             _ => FAILED,
         }
     }
@@ -129,6 +139,7 @@ fn hint(error: &CliError) -> Option<String> {
         }
         CliError::Index(error) => index_hint(error),
         CliError::Discover(error) | CliError::ReadZtoc(ZtocFailure::Fetch(error)) => discover_hint(error),
+        CliError::Verify(error) => verify_hint(error),
         CliError::NoZtoc(_) => Some("ociseek inspect without --ztoc lists them".into()),
         CliError::Store(error) => store_hint(error),
         CliError::Unservable { .. } => {
@@ -151,6 +162,18 @@ fn index_hint(error: &IndexError) -> Option<String> {
         | IndexError::Push { source, .. }
         | IndexError::Attach { source, .. } => store_hint(source),
         _ => None,
+    }
+}
+
+fn verify_hint(error: &VerifyError) -> Option<String> {
+    match error {
+        VerifyError::Discover(error) => discover_hint(error),
+        VerifyError::NoIndex(_) => Some("ociseek index makes one".into()),
+        VerifyError::Listing { source, .. }
+        | VerifyError::Config { source, .. }
+        | VerifyError::Index { source, .. }
+        | VerifyError::Layer { source, .. } => store_hint(source),
+        VerifyError::Thread { .. } => None,
     }
 }
 

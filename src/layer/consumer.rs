@@ -17,7 +17,7 @@ pub(super) const MAX_KEY: usize = 32_768;
 ///
 /// # Errors
 /// When a ztoc cannot state it, or the consumer would find that ztoc and header disagree.
-pub(super) fn file(entry: Entry) -> Result<FileMetadata, Unservable> {
+pub(crate) fn file(entry: Entry) -> Result<FileMetadata, Unservable> {
     let kind = match entry.kind {
         Kind::Regular => FileKind::Regular,
         Kind::HardLink => FileKind::HardLink,

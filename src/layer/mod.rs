@@ -13,6 +13,6 @@ mod spans;
 mod tree;
 
 pub use consumer::servable;
-pub(crate) use consumer::shown;
+pub(crate) use consumer::{file as stated, shown};
 pub use indexer::LayerIndexer;
 pub use model::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, Unservable};

@@ -2,7 +2,6 @@
 
 use super::super::discover::DiscoverError;
 use crate::digest::Digest;
-use crate::image::config::ConfigError;
 use crate::image::soci::Version;
 use crate::image::{Descriptor, Platform};
 use crate::store::StoreError;
@@ -129,9 +128,4 @@ pub enum VerifyError {
     Layer { layer: Digest, source: StoreError },
     #[error("the thread that proves layer {layer} ended early")]
     Thread { layer: Digest },
-}
-
-/// A config that cannot be used is a difference of the image.
-pub(super) fn config_difference(digest: &Digest, error: &ConfigError) -> Finding {
-    Finding::new("config", format!("config {digest}: {}", super::causes(error)))
 }
