@@ -6,6 +6,7 @@
 pub mod discover;
 pub mod index;
 pub mod inspect;
+pub mod open;
 pub mod resolve;
 pub mod verify;
 

@@ -315,7 +315,7 @@ fn warn(discovered: &Discovered, progress: &Arc<dyn Progress>) {
 }
 
 /// An error and what is behind it, in one line.
-fn causes(error: &dyn std::error::Error) -> String {
+pub(super) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {

@@ -8,12 +8,11 @@
 //! What is wrong is a [`Finding`] and ends nothing; what cannot be looked at is an error and ends it all.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::discover::{Discovered, IndexContent, discover_all};
+use super::discover::{Discovered, IndexContent, causes, discover_all};
 use super::resolve::Wanted;
 use crate::digest::Digest;
 use crate::image::Descriptor;
@@ -194,18 +193,4 @@ fn announce(
     let platform = plan.verified.platform.as_ref().map_or_else(String::new, ToString::to_string);
     let bytes = jobs.values().map(|job| job.layer.size).sum();
     progress.report(Event::Image { manifest: plan.verified.manifest.digest, platform, layers: jobs.len(), bytes });
-}
-
-/// An error and what is behind it, in one line.
-fn causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        next = cause.source();
-    }
-    text
 }
