@@ -2,6 +2,7 @@
 //!
 //! Nothing is resolved here; [`super::index`] and [`super::ztoc`] turn what was typed into what the library takes.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::FalseyValueParser;
@@ -38,6 +39,8 @@ pub struct Cli {
 pub enum Command {
     Index(Box<IndexArgs>),
     Inspect(Box<InspectArgs>),
+    Ls(Box<LsArgs>),
+    Cat(Box<CatArgs>),
     Verify(Box<VerifyArgs>),
     #[command(subcommand)]
     Ztoc(ZtocCommand),
@@ -193,7 +196,7 @@ pub struct CacheArgs {
     pub no_cache: bool,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Registry")]
 pub struct RegistryArgs {
     /// Log in with these instead of what docker login or podman login left
@@ -297,6 +300,115 @@ pub struct InspectArgs {
 
     #[command(flatten)]
     pub registry: RegistryArgs,
+}
+
+/// How an image is read.
+#[derive(Debug, Args)]
+pub struct ReadArgs {
+    /// The platform, such as linux/arm64 [default: this machine's, or the only one]
+    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM")]
+    pub platform: Option<Platform>,
+
+    /// Read through this SOCI index, listed or not [default: the first that can be used]
+    #[arg(long, value_name = "DIGEST")]
+    pub index: Option<Digest>,
+
+    /// Say on standard error how many bytes of the layers were fetched
+    #[arg(long)]
+    pub stats: bool,
+
+    #[command(flatten)]
+    pub cache: ReadCacheArgs,
+
+    #[command(flatten)]
+    pub registry: RegistryArgs,
+}
+
+/// What was read is kept for the next reader.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Cache")]
+pub struct ReadCacheArgs {
+    #[command(flatten)]
+    pub cache: CacheArgs,
+
+    /// How much of the content of layers is kept in the cache; suffixes KiB, MiB, GiB
+    #[arg(long, value_name = "SIZE", env = "OCISEEK_CACHE_SIZE", default_value = "4GiB")]
+    pub cache_size: ByteSize,
+}
+
+const LS_LONG_ABOUT: &str = "\
+Lists the files of an image, sorted by name, without pulling it: with a SOCI index only the ztocs are fetched. Layers that \
+no index covers are read once, and what was learned is kept in the cache.
+
+The layers are flattened as containerd unpacks them. IMAGE is named as for ociseek index.";
+
+const LS_AFTER_HELP: &str = "\
+On a terminal names are quoted so that a shell takes them; else they are written as they are.
+
+Examples:
+  ociseek ls -l python:3.13 /usr/local/bin
+  ociseek ls -R --json oci:app | jq -r '.entries[] | select(.size > 10000000) | .path'
+  ociseek ls --layer 0 -l oci:app
+
+JSON: the documentation of the crate, module cli::ls_json, says what each field means.";
+
+/// List the files of an image without pulling it
+#[derive(Debug, Args)]
+#[command(long_about = LS_LONG_ABOUT, after_help = LS_AFTER_HELP)]
+pub struct LsArgs {
+    /// The image
+    #[arg(value_name = "IMAGE")]
+    pub image: ImageName,
+
+    /// A file or directory in it; symbolic links are followed inside the image
+    #[arg(default_value = "/")]
+    pub path: OsString,
+
+    /// Show type and mode, links, owner, size, time of modification (UTC) and where symbolic links lead to
+    #[arg(long, short)]
+    pub long: bool,
+
+    /// List what is in directories, too, and in those below them
+    #[arg(long, short = 'R')]
+    pub recursive: bool,
+
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+
+    /// Only this layer, counted from 0 at the bottom, as its tar has it: whiteouts and all, not flattened
+    #[arg(long, value_name = "N")]
+    pub layer: Option<usize>,
+
+    #[command(flatten)]
+    pub read: ReadArgs,
+}
+
+const CAT_LONG_ABOUT: &str = "\
+Prints files of an image without pulling it: of layers that a SOCI index covers only the spans are fetched that hold the \
+file. Layers that no index covers are read once, and what was learned is kept in the cache.
+
+IMAGE is named as for ociseek index.";
+
+const CAT_AFTER_HELP: &str = "\
+Examples:
+  ociseek cat debian:13 /etc/os-release
+  ociseek cat --stats ghcr.io/acme/app:1.4 /app/config.json";
+
+/// Print files of an image without pulling it
+#[derive(Debug, Args)]
+#[command(long_about = CAT_LONG_ABOUT, after_help = CAT_AFTER_HELP)]
+pub struct CatArgs {
+    /// The image
+    #[arg(value_name = "IMAGE")]
+    pub image: ImageName,
+
+    /// Files in it; symbolic links are followed inside the image
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<OsString>,
+
+    #[command(flatten)]
+    pub read: ReadArgs,
 }
 
 const VERIFY_LONG_ABOUT: &str = "\

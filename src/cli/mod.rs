@@ -13,13 +13,19 @@ use terminal::Stdout;
 
 mod args;
 mod caches;
+mod cat;
 mod index;
 mod inspect;
 pub mod inspect_json;
 pub mod json;
+mod ls;
+pub mod ls_json;
+mod ls_text;
 mod parse;
 mod progress;
+mod quote;
 mod report;
+mod rootfs;
 mod signals;
 mod size;
 mod source;
@@ -63,6 +69,8 @@ fn execute(command: Command) -> Result<(), CliError> {
         match command {
             Command::Index(args) => index::run(*args).await,
             Command::Inspect(args) => inspect::run(*args).await,
+            Command::Ls(args) => ls::run(*args).await,
+            Command::Cat(args) => cat::run(*args).await,
             Command::Verify(args) => verify::run(*args).await,
             Command::Ztoc(ztoc) => {
                 blocking(move || match ztoc {

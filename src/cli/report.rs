@@ -12,8 +12,11 @@ use crate::layer::{LayerError, Unservable};
 use crate::ops::discover::{DiscoverError, Unusable};
 use crate::ops::index::IndexError;
 use crate::ops::inspect::ZtocFailure;
+use crate::ops::open::OpenError;
 use crate::ops::resolve::ResolveError;
 use crate::ops::verify::VerifyError;
+use crate::rootfs::content::ReadError;
+use crate::rootfs::{layers, tree};
 use crate::store::StoreError;
 use crate::store::registry::RegistryError;
 use crate::ztoc::ZtocError;
@@ -37,6 +40,19 @@ pub enum CliError {
 
     #[error(transparent)]
     Index(#[from] IndexError),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Path(#[from] tree::ResolveError),
+    #[error(transparent)]
+    Content(#[from] ReadError),
+    #[error("it is {0}, which has no content to print")]
+    NoContent(&'static str),
+    #[error("the layer has no entry at or below {0}")]
+    NoEntry(String),
+    /// Some paths failed; each was reported when it did.
+    #[error("{failed} of {all} paths failed")]
+    Paths { failed: usize, all: usize },
     #[error(transparent)]
     Verify(#[from] VerifyError),
     /// They were printed.
@@ -73,9 +89,9 @@ pub enum CliError {
 }
 
 impl CliError {
-    /// The one image that there was failed, which has been said.
+    /// The one image or path that there was failed, which has been said.
     pub fn was_told(&self) -> bool {
-        matches!(self, CliError::Images { all: 1, .. })
+        matches!(self, CliError::Images { all: 1, .. } | CliError::Paths { all: 1, .. })
     }
 
     pub fn exit_code(&self) -> u8 {
@@ -139,6 +155,7 @@ fn hint(error: &CliError) -> Option<String> {
         }
         CliError::Index(error) => index_hint(error),
         CliError::Discover(error) | CliError::ReadZtoc(ZtocFailure::Fetch(error)) => discover_hint(error),
+        CliError::Open(error) => open_hint(error),
         CliError::Verify(error) => verify_hint(error),
         CliError::NoZtoc(_) => Some("ociseek inspect without --ztoc lists them".into()),
         CliError::Store(error) => store_hint(error),
@@ -161,6 +178,17 @@ fn index_hint(error: &IndexError) -> Option<String> {
         | IndexError::ReadLayer { source, .. }
         | IndexError::Push { source, .. }
         | IndexError::Attach { source, .. } => store_hint(source),
+        _ => None,
+    }
+}
+
+fn open_hint(error: &OpenError) -> Option<String> {
+    match error {
+        OpenError::Discover(error) => discover_hint(error),
+        OpenError::Config { source, .. } | OpenError::Layer(layers::OpenError::Read { source, .. }) => {
+            store_hint(source)
+        }
+        OpenError::Tree(_) => Some("ociseek ls --layer N shows what one layer has".into()),
         _ => None,
     }
 }
