@@ -24,6 +24,8 @@ pub(super) struct Applier<'a> {
     pub paths: Paths<'a>,
     pub inodes: Vec<Inode<'a>>,
     pub warnings: Warnings,
+    /// A layer by itself: whiteouts are files like others, and links to other layers are left out.
+    is_raw: bool,
     implied: u32,
     work: u64,
 }
@@ -37,8 +39,9 @@ struct Current<'a> {
 }
 
 impl<'a> Applier<'a> {
-    pub fn new() -> Applier<'a> {
+    pub fn new(is_raw: bool) -> Applier<'a> {
         Applier {
+            is_raw,
             paths: Paths::new(0),
             inodes: vec![Inode::directory(0)],
             warnings: Warnings::default(),
@@ -65,7 +68,10 @@ impl<'a> Applier<'a> {
         }
         // What came after a directory may have changed its time, so each gets it again at the end; by name.
         for entry in directories {
-            self.set_time_again(entry.file).map_err(|fault| failed(entry, fault))?;
+            match self.set_time_again(entry.file) {
+                Err(TreeFault::DirectoryGone) if self.is_raw => {}
+                result => result.map_err(|fault| failed(entry, fault))?,
+            }
         }
         Ok(())
     }
@@ -78,11 +84,12 @@ impl<'a> Applier<'a> {
         let mut name = Written::clean(&entry.file.name);
         let Some(base) = name.pop() else { return Ok(false) };
         let parent = self.parent(name)?;
-        if base == OPAQUE {
-            self.make_opaque(parent, entry.layer)?;
-            return Ok(false);
+        if !self.is_raw && base == OPAQUE {
+            return self.make_opaque(parent, entry.layer).map(|()| false);
         }
-        if let Some(hidden) = base.strip_prefix(WHITEOUT) {
+        if !self.is_raw
+            && let Some(hidden) = base.strip_prefix(WHITEOUT)
+        {
             return self.whiteout(parent, hidden).map(|()| false);
         }
         let path = self.paths.intern(parent, base)?;
@@ -97,7 +104,13 @@ impl<'a> Applier<'a> {
         let inode = match inode {
             Some(directory) => directory,
             None => {
-                let inode = self.create(entry, parent)?;
+                let inode = match self.create(entry, parent) {
+                    Err(TreeFault::LinkToNothing(target)) if self.is_raw => {
+                        self.warnings.link_left_out(entry.file, &target);
+                        return Ok(false);
+                    }
+                    result => result?,
+                };
                 self.paths.occupy(path, inode);
                 inode
             }

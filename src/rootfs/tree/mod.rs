@@ -55,10 +55,21 @@ impl Tree {
     /// # Errors
     /// With the entry that containerd could not apply either.
     pub fn flatten<'a>(layers: impl IntoIterator<Item = &'a [FileMetadata]>) -> Result<Tree, TreeError> {
-        let mut applier = apply::Applier::new();
+        let mut applier = apply::Applier::new(false);
         for (layer, files) in (0..).zip(layers) {
             applier.layer(layer, files)?;
         }
+        Ok(finish::finish(applier))
+    }
+
+    /// One layer as it is: whiteouts are files in it like others, and a hard link to something that is not in it is left out, with
+    /// a warning.
+    ///
+    /// # Errors
+    /// With the entry that can have no place in any tree.
+    pub fn of_layer(files: &[FileMetadata]) -> Result<Tree, TreeError> {
+        let mut applier = apply::Applier::new(true);
+        applier.layer(0, files)?;
         Ok(finish::finish(applier))
     }
 

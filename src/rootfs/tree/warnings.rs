@@ -33,6 +33,13 @@ impl Warnings {
         });
     }
 
+    pub fn link_left_out(&mut self, file: &FileMetadata, target: &[u8]) {
+        self.add(|| {
+            let (name, target) = (shown(&file.name), shown(target));
+            format!("{name} is left out: it is a hard link to {target}, which is not in this layer")
+        });
+    }
+
     fn add(&mut self, text: impl FnOnce() -> String) {
         if self.list.len() < MOST {
             self.list.push(text());

@@ -51,7 +51,7 @@ pub(super) fn judge(name: &[u8], value: &[u8], is_plain: bool) -> Verdict {
     }
 }
 
-/// Whether Linux takes the value (security/commoncap.c validheader): revision 2, or 3 with a root id.
+/// Whether Linux takes the value (security/commoncap.c validheader): revision 2, or 3 with a root id. It looks at no empty one.
 fn is_capability(value: &[u8]) -> bool {
-    matches!((value.len(), value.get(3)), (20, Some(2)) | (24, Some(3)))
+    matches!((value.len(), value.get(3)), (0, None) | (20, Some(2)) | (24, Some(3)))
 }
