@@ -339,3 +339,36 @@ fn tar_file<'a>(tar: &'a [u8], name: &str) -> &'a [u8] {
     let at = tar.chunks(512).position(|block| block.starts_with(format!("{name}\0").as_bytes())).unwrap() * 512 + 512;
     &tar[at..at + (4 << 20)]
 }
+
+#[test]
+fn of_several_platforms_this_machines_is_read() {
+    let here = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        _ => return servers::skip("the name of this machine's architecture is not known here"),
+    };
+    let sandbox = Sandbox::new();
+    let mut layout = Layout::new(&sandbox.path("img"));
+    let manifests = ["s390x", here].map(|architecture| {
+        let tar = [file("which", architecture.as_bytes()), end()].concat();
+        let rootfs = json!({"type": "layers", "diff_ids": [Digest::sha256(&tar)]});
+        let config = json!({"os": "linux", "architecture": architecture, "rootfs": rootfs});
+        let config = layout.blob(OCI_CONFIG, config.to_string().as_bytes());
+        let layers = [layout.blob(PLAIN, &tar)];
+        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+        support::for_platform(layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes()), architecture)
+    });
+    let index = layout.image_index(&manifests);
+    layout.tag(index, "v1");
+    let cat = |more: &[&str]| {
+        let output = sandbox.command(&[&["cat", "oci:img:v1", "which"], more].concat()).output().unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    assert_eq!(cat(&[]), here);
+    assert_eq!(cat(&["--platform=linux/s390x"]), "s390x");
+    assert!(
+        cat(&["--platform=linux/riscv64"]).contains("it has linux/s390x"),
+        "{}",
+        cat(&["--platform=linux/riscv64"])
+    );
+}

@@ -12,6 +12,7 @@ use signals::Interrupt;
 use terminal::Stdout;
 
 mod args;
+mod args_read;
 mod caches;
 mod cat;
 mod index;

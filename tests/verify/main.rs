@@ -86,8 +86,9 @@ fn platforms_without_an_index_are_told() {
 
 #[test]
 fn two_indexes_are_a_hazard_and_no_difference() {
-    let image = Image::new();
-    image.run_index(&["--build-tool-identifier=another"]);
+    let image = Image::unindexed(|_| {});
+    image.run_index(&["--build-tool-identifier=someone else's"]);
+    image.run_index(&["--build-tool-identifier=another one's"]);
     assert_eq!(image.indexes().len(), 2);
     let document = image.verify(0, &[]);
     let warning = document["manifests"][0]["warnings"][0].as_str().unwrap();
