@@ -12,24 +12,33 @@ use signals::Interrupt;
 use terminal::Stdout;
 
 mod args;
+mod args_read;
 mod bundle;
 mod caches;
+mod cat;
 mod detach;
 mod index;
 mod inspect;
 pub mod inspect_json;
 pub mod json;
 mod lazy;
+mod ls;
+pub mod ls_json;
+mod ls_text;
 mod mount;
 mod parse;
 mod progress;
+mod quote;
 mod report;
+mod rootfs;
 mod signals;
 mod size;
 mod source;
 mod terminal;
 mod text;
 mod trace;
+mod verify;
+pub mod verify_json;
 mod ztoc;
 mod ztoc_json;
 mod ztoc_spans;
@@ -67,6 +76,9 @@ fn execute(command: Command) -> Result<(), CliError> {
         match command {
             Command::Index(args) => until(interrupted, index::run(*args)).await,
             Command::Inspect(args) => until(interrupted, inspect::run(*args)).await,
+            Command::Ls(args) => until(interrupted, ls::run(*args)).await,
+            Command::Cat(args) => until(interrupted, cat::run(*args)).await,
+            Command::Verify(args) => until(interrupted, verify::run(*args)).await,
             // These go on until they are stopped, and clear up then.
             Command::Mount(args) => mount::run(*args, interrupted).await,
             Command::Bundle(args) => bundle::run(*args, interrupted).await,
