@@ -13,6 +13,7 @@ use terminal::Stdout;
 
 mod args;
 mod caches;
+mod difference_json;
 mod index;
 mod inspect;
 pub mod inspect_json;
@@ -26,9 +27,11 @@ mod source;
 mod terminal;
 mod text;
 mod ztoc;
+mod ztoc_extract;
 mod ztoc_json;
 mod ztoc_spans;
 mod ztoc_text;
+mod ztoc_verify;
 
 /// How long work that is already writing a file may take to end in good order after a signal.
 const LAST_WORK: Duration = Duration::from_millis(500);
@@ -62,11 +65,17 @@ fn execute(command: Command) -> Result<(), CliError> {
             Command::Index(args) => index::run(*args).await,
             Command::Inspect(args) => inspect::run(*args).await,
             Command::Ztoc(ztoc) => {
-                blocking(move || match ztoc {
+                // Dropped at a signal, with the future: the thread sees that.
+                let (wanted, still_wanted) = signals::wanted();
+                let result = blocking(move || match ztoc {
                     ZtocCommand::Create(args) => ztoc::create(&args, &mut Stdout::new()),
                     ZtocCommand::Show(args) => ztoc::show(&args, &mut Stdout::new()),
+                    ZtocCommand::Extract(args) => ztoc_extract::run(&args, &mut Stdout::new(), &still_wanted),
+                    ZtocCommand::Verify(args) => ztoc_verify::run(&args, &mut Stdout::new()),
                 })
-                .await
+                .await;
+                drop(wanted);
+                result
             }
         }
     }));

@@ -9,6 +9,7 @@ use super::signals::Interrupt;
 use super::terminal::{Style, complain, safe};
 use crate::layer::{LayerError, Unservable};
 use crate::ops::discover::{DiscoverError, Unusable};
+use crate::ops::extract::ExtractError;
 use crate::ops::index::IndexError;
 use crate::ops::inspect::ZtocFailure;
 use crate::ops::resolve::ResolveError;
@@ -19,6 +20,8 @@ use crate::ztoc::ZtocError;
 pub const DONE: u8 = 0;
 pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
+/// Verification found differences.
+pub const DIFFERS: u8 = 3;
 
 /// Why a command ended without doing what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +31,9 @@ pub enum CliError {
     /// Some images failed; each was reported when it did.
     #[error("{failed} of {all} images failed")]
     Images { failed: usize, all: usize },
+    /// Verification found something; it was listed.
+    #[error("what was verified differs")]
+    Differs,
     #[error("interrupted")]
     Interrupted(Interrupt),
 
@@ -51,6 +57,9 @@ pub enum CliError {
     #[error("{}: no ztoc: no consumer could serve files from it", path.display())]
     Unservable { path: PathBuf, source: Unservable },
 
+    #[error("{}: cannot be extracted", path.display())]
+    Extract { path: PathBuf, source: ExtractError },
+
     #[error("{}: cannot be read", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("{}: cannot be written", path.display())]
@@ -66,12 +75,13 @@ pub enum CliError {
 impl CliError {
     /// The one image that there was failed, which has been said.
     pub fn was_told(&self) -> bool {
-        matches!(self, CliError::Images { all: 1, .. })
+        matches!(self, CliError::Images { all: 1, .. } | CliError::Differs)
     }
 
     pub fn exit_code(&self) -> u8 {
         match self {
             CliError::Usage(_) => USAGE,
+            CliError::Differs => DIFFERS,
             CliError::Interrupted(signal) => signal.exit_code(),
             _ => FAILED,
         }
@@ -131,6 +141,9 @@ fn hint(error: &CliError) -> Option<String> {
         CliError::Discover(error) | CliError::ReadZtoc(ZtocFailure::Fetch(error)) => discover_hint(error),
         CliError::NoZtoc(_) => Some("ociseek inspect without --ztoc lists them".into()),
         CliError::Store(error) => store_hint(error),
+        CliError::Extract { source: ExtractError::Exists { .. }, .. } => {
+            Some("--force replaces what is there; or give --output an empty directory".into())
+        }
         CliError::Unservable { .. } => {
             Some("ociseek index leaves such a layer out, and indexes the rest of the image".into())
         }
