@@ -3,11 +3,11 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use super::args::ZtocExtractArgs;
 use super::report::CliError;
 use super::size::{counted, human};
 use super::terminal::{Stdout, Style, complain, safe};
 use super::ztoc::read_ztoc;
+use super::ztoc_args::ZtocExtractArgs;
 use crate::layer::span::SpanTable;
 use crate::ops::extract::{ExtractError, Output, extract};
 

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::args::{Format, ZtocVerifyArgs};
+use super::args::Format;
 use super::difference_json::DifferenceJson;
 use super::report::CliError;
 use super::size::{counted, human};
 use super::terminal::{Stdout, safe};
 use super::ztoc::{open, read_ztoc, unreadable};
+use super::ztoc_args::ZtocVerifyArgs;
 use crate::digest::{Algorithm, Digest};
 use crate::ops::verify::layer::{LayerProof, Proof};
 use crate::ztoc::Ztoc;

@@ -115,7 +115,7 @@ impl Contents {
 }
 
 /// Says what the bytes look like if they are no tar from their very start.
-fn explain(error: TarError, head: &[u8]) -> LayerError {
+pub(crate) fn explain(error: TarError, head: &[u8]) -> LayerError {
     let at_once = error.offset == Uncompressed(0) && matches!(error.fault, TarFault::Checksum | TarFault::CutInHeader);
     let looks_like = match sniff::content(head) {
         _ if !at_once => None,

@@ -9,10 +9,11 @@ mod contents;
 mod indexer;
 mod model;
 pub mod span;
-mod spans;
+pub(crate) mod spans;
 mod tree;
 
 pub use consumer::servable;
 pub(crate) use consumer::{file as stated, shown};
+pub(crate) use contents::explain;
 pub use indexer::LayerIndexer;
 pub use model::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, Unservable};

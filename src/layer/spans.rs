@@ -6,7 +6,7 @@ use crate::offset::Compressed;
 use crate::ztoc::Checkpoint;
 
 /// Chooses checkpoints among block starts and hashes the blob span by span.
-pub(super) struct GzipSpans {
+pub(crate) struct GzipSpans {
     span_size: u64,
     pub list: Vec<Checkpoint>,
     pub digests: Vec<Digest>,
@@ -75,7 +75,7 @@ impl GzipSpans {
 }
 
 /// Hashes the slices of a plain tar.
-pub(super) struct PlainSpans {
+pub(crate) struct PlainSpans {
     span_size: u64,
     digests: Vec<Digest>,
     current: Hasher,

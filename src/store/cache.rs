@@ -6,14 +6,15 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
+use super::entries::{TEMPORARY, drop_entry, evict, open_entry};
 use crate::digest::Digest;
 use crate::layer::{BuiltZtoc, Outcome, Unservable};
 use crate::progress::{Event, Progress};
@@ -24,9 +25,6 @@ const FORMAT_VERSION: &str = "ociseek 1, ztoc 0.9";
 pub const MAX_CACHE: u64 = 1 << 30;
 /// The largest entry that is read or kept, in bytes.
 const MAX_ENTRY: u64 = 256 << 20;
-/// Temporary files of this age belong to nobody alive.
-const STALE: Duration = Duration::from_secs(60 * 60);
-const TEMPORARY: &str = ".tmp-";
 
 /// What a cached outcome is the outcome of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +97,7 @@ impl ZtocCache {
     /// The outcome kept under `key`, and the layer's size in bytes.
     pub fn get(&self, key: CacheKey<'_>) -> Option<(u64, Outcome)> {
         let path = self.entry_path(&key)?;
-        match open_entry(&path) {
+        match open_entry(&path, MAX_ENTRY) {
             Ok((file, size)) => {
                 let found = read_entry(&file, size).and_then(|bytes| decode(&bytes, &key));
                 if found.is_some() {
@@ -129,7 +127,7 @@ impl ZtocCache {
         if entry.len() as u64 > MAX_ENTRY.min(self.inner.max) {
             return;
         }
-        if let Err(e) = write_entry(dir, &path, &entry).and_then(|()| evict(dir, self.inner.max)) {
+        if let Err(e) = write_entry(dir, &path, &entry).and_then(|()| evict(dir, self.inner.max).map(|_| ())) {
             self.inner.warn(dir, &e);
         }
     }
@@ -206,28 +204,10 @@ fn decode(entry: &[u8], key: &CacheKey<'_>) -> Option<(u64, Outcome)> {
     Some((meta.layer_size, outcome))
 }
 
-/// Opens a regular file of our own and nothing else: no link is followed, no FIFO waited for.
-fn open_entry(path: &Path) -> io::Result<(File, u64)> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
-    let metadata = file.metadata()?;
-    // The digest tells damage, not forgery: that takes another user who may write here.
-    let foreign = fs::metadata("/proc/self").is_ok_and(|me| me.uid() != metadata.uid());
-    if !metadata.is_file() || foreign || metadata.len() > MAX_ENTRY {
-        return Err(io::Error::other("it is no entry of this cache"));
-    }
-    Ok((file, metadata.len()))
-}
-
 fn read_entry(file: &File, size: u64) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(size + 1).read_to_end(&mut bytes).ok()?;
     Some(bytes)
-}
-
-/// Removes what is under an entry's name, whatever it is; if that fails it will be met again.
-fn drop_entry(path: &Path) {
-    let is_dir = fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());
-    let _ = if is_dir { fs::remove_dir_all(path) } else { fs::remove_file(path) };
 }
 
 fn write_entry(dir: &Path, path: &Path, entry: &[u8]) -> io::Result<()> {
@@ -238,36 +218,5 @@ fn write_entry(dir: &Path, path: &Path, entry: &[u8]) -> io::Result<()> {
     // File systems without locks have the rename, which is whole by itself.
     let _ = lock.lock();
     file.persist(path).map_err(|e| e.error)?;
-    Ok(())
-}
-
-/// Removes the entries that were not used for longest, and temporary files that nobody will rename.
-fn evict(dir: &Path, max: u64) -> io::Result<()> {
-    let now = SystemTime::now();
-    let mut entries = Vec::new();
-    let mut total = 0;
-    for file in fs::read_dir(dir)? {
-        let file = file?;
-        // Another process may have removed it meanwhile.
-        let Ok(metadata) = file.metadata() else { continue };
-        let (name, used) = (file.file_name(), metadata.modified().unwrap_or(now));
-        let name = name.to_string_lossy();
-        if name.starts_with(TEMPORARY) && now.duration_since(used).is_ok_and(|age| age > STALE) {
-            let _ = fs::remove_file(file.path());
-        } else if metadata.is_file() && name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit()) {
-            total += metadata.len();
-            entries.push((used, metadata.len(), file.path()));
-        }
-    }
-    if total > max {
-        entries.sort();
-        for (_, size, path) in entries {
-            if total <= max / 10 * 9 {
-                break;
-            }
-            total -= size;
-            let _ = fs::remove_file(path);
-        }
-    }
     Ok(())
 }

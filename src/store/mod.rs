@@ -21,6 +21,7 @@ use registry::{BlobStream, RegistryError, Repository};
 pub mod archive;
 pub mod blob;
 pub mod cache;
+pub(crate) mod entries;
 pub mod layout;
 pub mod registry;
 

@@ -93,6 +93,17 @@ pub(super) fn is_sparse(records: &[PaxRecord]) -> bool {
     }
 }
 
+/// Gives a sparse file's entry the name and size of the expanded file: `size` where the header block states it, or its records'.
+pub(super) fn expand_sparse(entry: &mut Entry, size: Option<i64>) {
+    let get = |key: &[u8]| entry.pax.iter().find(|record| record.key[..] == *key).map(|record| record.value.clone());
+    let stated = get(b"GNU.sparse.realsize").or_else(|| get(b"GNU.sparse.size"));
+    let (name, size) = (get(b"GNU.sparse.name"), size.or_else(|| decimal(&stated?)));
+    if let Some(name) = name.filter(|name| !name.is_empty()) {
+        entry.name = name;
+    }
+    entry.size = size.unwrap_or(entry.size);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

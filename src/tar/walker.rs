@@ -1,13 +1,17 @@
 //! The walk over a tar stream, pushed in chunks: archive/tar's Reader.Next as a state machine.
 
 use super::header::{BadHeader, Dialect, Header};
-use super::numeric::cut_at_nul;
+use super::numeric::{cut_at_nul, field};
 use super::pax::{self, Records};
 use super::{BLOCK, Entry, Kind, padding};
 use crate::offset::Uncompressed;
 
 /// The most that a PAX header or GNU long name may hold (archive/tar maxSpecialFileSize): 1 MiB.
 const MAX_SPECIAL: u64 = 1 << 20;
+/// In the header of an old sparse file: its expanded size (GNU tar's manual, "Old GNU Format").
+const SPARSE_SIZE: std::ops::Range<usize> = 483..495;
+/// Whether a block of its map follows, in the header and in such a block.
+const SPARSE_MORE: (usize, usize) = (482, 504);
 
 /// Finds the entries of a tar stream. Chunk borders carry no meaning.
 pub struct Walker {
@@ -19,6 +23,8 @@ pub struct Walker {
     pending: Pending,
     /// A header block that came in pieces.
     block: Box<[u8; BLOCK]>,
+    /// Sparse files are passed over: the walk goes on behind them.
+    passes_sparse: bool,
 }
 
 enum State {
@@ -34,6 +40,11 @@ enum State {
     Special {
         kind: Special,
         data: Vec<u8>,
+        left: u64,
+    },
+    /// Further blocks of an old sparse file's map, then its data and padding.
+    SparseMap {
+        filled: usize,
         left: u64,
     },
     /// File data, then padding.
@@ -110,7 +121,14 @@ impl Walker {
             entry_start: Uncompressed(0),
             pending: Pending::default(),
             block: Box::new([0; BLOCK]),
+            passes_sparse: false,
         }
+    }
+
+    /// A walker that goes on behind sparse files. Their entries have the name and size of the expanded file; of where its holes are
+    /// nothing is said.
+    pub fn past_sparse_files() -> Walker {
+        Walker { passes_sparse: true, ..Walker::new() }
     }
 
     /// Whether the archive's end was met: what follows is not part of it.
@@ -156,6 +174,16 @@ impl Walker {
                     }
                     taken
                 }
+                State::SparseMap { filled, left } => {
+                    let taken = bytes.len().min(BLOCK - *filled);
+                    self.block[*filled..*filled + taken].copy_from_slice(&bytes[..taken]);
+                    *filled += taken;
+                    if *filled == BLOCK {
+                        let left = *left;
+                        self.sparse_map(self.block[SPARSE_MORE.1], left);
+                    }
+                    taken
+                }
                 State::Data { left, pad } => {
                     let taken = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
                     *left -= taken as u64;
@@ -189,7 +217,9 @@ impl Walker {
             State::Header { filled: 0 } | State::SecondZero { filled: 0 } => Ok(self.position),
             State::Padding { .. } | State::Over => Ok(self.position),
             State::Header { .. } | State::SecondZero { .. } => Err(self.fault(TarFault::CutInHeader)),
-            State::Special { .. } | State::Data { .. } => Err(self.fault(TarFault::CutInData)),
+            State::Special { .. } | State::SparseMap { .. } | State::Data { .. } => {
+                Err(self.fault(TarFault::CutInData))
+            }
         }
     }
 
@@ -303,13 +333,24 @@ impl Walker {
         } else if pax::is_sparse(&entry.pax) {
             entry.kind = Kind::Sparse;
         }
-        self.state = match (entry.kind, left) {
-            (Kind::Sparse, _) => State::Over,
-            (_, 0) => State::Header { filled: 0 },
-            _ => State::Data { left, pad: padding(left) },
+        self.state = match entry.kind {
+            Kind::Sparse if !self.passes_sparse => State::Over,
+            _ => data_state(left),
         };
+        if entry.kind == Kind::Sparse && self.passes_sparse {
+            let is_old = header.flag == b'S';
+            pax::expand_sparse(&mut entry, is_old.then(|| field(&self.block[SPARSE_SIZE])).flatten());
+            if is_old {
+                self.sparse_map(self.block[SPARSE_MORE.0], left);
+            }
+        }
         found(entry);
         Ok(())
+    }
+
+    /// After a block of an old sparse file's map: whether another one follows.
+    fn sparse_map(&mut self, more: u8, left: u64) {
+        self.state = if more != 0 { State::SparseMap { filled: 0, left } } else { data_state(left) };
     }
 
     fn global(&self) -> Entry {
@@ -330,6 +371,13 @@ impl Walker {
             header: self.entry_start,
             data: self.position,
         }
+    }
+}
+
+fn data_state(left: u64) -> State {
+    match left {
+        0 => State::Header { filled: 0 },
+        _ => State::Data { left, pad: padding(left) },
     }
 }
 

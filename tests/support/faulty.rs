@@ -260,13 +260,16 @@ impl Faulty {
         };
         let total = blob.len();
         let answer = Response::builder().header(header::ETAG, format!("\"{digest}\""));
-        let from =
-            seen.header("range").and_then(|r| r.strip_prefix("bytes=")?.strip_suffix('-')?.parse::<usize>().ok());
-        match from {
-            Some(from) if from < total => answer
+        let range = seen.header("range").and_then(|r| {
+            let (from, last) = r.strip_prefix("bytes=")?.split_once('-')?;
+            let end = last.parse::<usize>().map_or(total, |last| total.min(last + 1));
+            Some((from.parse::<usize>().ok()?, end))
+        });
+        match range {
+            Some((from, end)) if from < end => answer
                 .status(206)
-                .header(header::CONTENT_RANGE, format!("bytes {from}-{}/{total}", total - 1))
-                .body(Body::from(blob.slice(from..)))
+                .header(header::CONTENT_RANGE, format!("bytes {from}-{}/{total}", end - 1))
+                .body(Body::from(blob.slice(from..end)))
                 .unwrap(),
             Some(_) => status(416),
             None => answer.header(header::CONTENT_LENGTH, total).body(Body::from(blob)).unwrap(),

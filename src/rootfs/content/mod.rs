@@ -1,21 +1,50 @@
-//! The bytes of an image's layers.
+//! The bytes of an image's layers, by ranges of their tars.
+//!
+//! A read looks for its spans in memory (`memory`, in pieces of 64 KiB), then in the cache on disk, then it boards their flights
+//! (`flights`): of all who want a span, one fetches it (`fetch`), decodes it (`decode`) and fills both caches. A layer without places
+//! to start from is decoded anew (`again`). Who reads on gets what comes next before asking (`ahead`), and `prefetch` brings the rest.
+//!
+//! Fetches are tasks of their own: a reader that goes away takes nothing from the others. No error is kept: the next read tries again.
 
+mod again;
+mod ahead;
+mod counts;
+mod decode;
 mod error;
+mod fetch;
+mod flights;
+mod layer;
+mod memory;
 mod model;
+mod pieces;
+mod prefetch;
+mod read;
 
-use std::ops::{ControlFlow, Range};
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::ops::Range;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
+use tokio::sync::Semaphore;
 
 pub use error::ReadError;
 pub use model::{ContentOptions, ContentStats};
 
 use super::cache::SpanCache;
-use super::layers::OpenLayer;
-use crate::offset::{SpanId, Uncompressed};
-use crate::progress::Progress;
+use super::layers::{How, OpenLayer};
+use crate::offset::Uncompressed;
+use crate::progress::{Event, Progress};
 use crate::store::Source;
+use crate::ztoc::Checkpoints;
+use counts::Counts;
+use flights::Flights;
+use layer::Layer;
+use memory::Memory;
+
+/// Failed reads that are told of.
+const WARNINGS: usize = 64;
 
 /// Reads from the layers of one image. Cheap to clone.
 #[derive(Clone)]
@@ -23,16 +52,29 @@ pub struct Content {
     inner: Arc<Inner>,
 }
 
-#[allow(dead_code, reason = "on its way")]
 struct Inner {
     source: Source,
-    layers: Vec<OpenLayer>,
+    layers: Vec<Layer>,
     cache: SpanCache,
     options: ContentOptions,
     progress: Arc<dyn Progress>,
+    memory: Memory,
+    flights: Flights,
+    counts: Counts,
+    /// Room for compressed bytes.
+    room: Arc<Semaphore>,
+    /// One for each request that may be under way.
+    lines: Semaphore,
+    /// One for each span that may be decoded at a time.
+    decoders: Arc<Semaphore>,
+    /// Reads that wait for something.
+    waiting: AtomicUsize,
+    /// Layers and messages of failed reads that were told of.
+    told: Mutex<BTreeSet<String>>,
 }
 
 impl Content {
+    /// The content of `layers`, which were opened from `source`.
     pub fn new(
         source: Source,
         layers: Vec<OpenLayer>,
@@ -40,45 +82,87 @@ impl Content {
         options: ContentOptions,
         progress: Arc<dyn Progress>,
     ) -> Content {
-        Content { inner: Arc::new(Inner { source, layers, cache, options, progress }) }
+        let counts = Counts::default();
+        let mut seen = BTreeSet::new();
+        for layer in layers.iter().filter(|layer| seen.insert(layer.descriptor.digest)) {
+            counts.image_bytes.add(layer.descriptor.size);
+            counts.bytes_fetched.add(layer.bytes_read);
+            counts.requests.add(u64::from(layer.bytes_read > 0));
+        }
+        let threads = std::thread::available_parallelism().map_or(2, usize::from);
+        let inner = Inner {
+            source,
+            layers: layers.into_iter().map(|open| Layer::new(open, &options)).collect(),
+            cache,
+            progress,
+            memory: Memory::new(options.memory),
+            options,
+            flights: Flights::default(),
+            counts,
+            room: Arc::new(Semaphore::new(fetch::UNITS)),
+            lines: Semaphore::new(fetch::LINES),
+            decoders: Arc::new(Semaphore::new(threads.clamp(2, 8))),
+            waiting: AtomicUsize::new(0),
+            told: Mutex::default(),
+        };
+        Content { inner: Arc::new(inner) }
     }
 
-    /// Exactly `size` bytes of a layer's tar from `at` on. Needs a tokio runtime; may be dropped at any time.
+    /// Exactly `size` bytes of a layer's tar from `at` on; `size` should be some MiB at most. Needs a tokio runtime with time and IO. The
+    /// future may be dropped at any time.
     ///
     /// # Errors
-    /// When they cannot be had, or are not what the ztoc says.
+    /// When they cannot be had within the deadline, or are not what the ztoc says. It is also reported as a warning, once for each
+    /// message.
     pub async fn read(&self, layer: u32, at: Uncompressed, size: usize) -> Result<Bytes, ReadError> {
-        let open = self.inner.layers.get(layer as usize).ok_or(ReadError::NoLayer(layer))?;
-        let digest = open.descriptor.digest;
-        let end = at.0.checked_add(size as u64).ok_or(ReadError::Beyond { layer: digest, at, size })?;
-        let mut bytes = BytesMut::new();
-        for span in open.spans.covering(at..Uncompressed(end)) {
-            let blob = open.spans.blob_range(SpanId(span));
-            let fetched = self.inner.source.blob_range(&open.descriptor, blob.start.0..blob.end.0).await;
-            let fetched = fetched.map_err(|e| ReadError::Fetch { layer: digest, span, source: Arc::new(e) })?;
-            let mut position = open.spans.plain_range(SpanId(span)).start.0;
-            let decoded = open.spans.decode(SpanId(span), &fetched, &mut |piece| {
-                let from = at.0.clamp(position, position + piece.len() as u64) - position;
-                let to = end.clamp(position, position + piece.len() as u64) - position;
-                bytes.extend_from_slice(&piece[from as usize..to as usize]);
-                position += piece.len() as u64;
-                ControlFlow::Continue(())
-            });
-            decoded.map_err(|source| ReadError::Span { layer: digest, source })?;
+        let read = read::read(&self.inner, layer, at, size).await;
+        if let Err(error) = &read {
+            self.inner.counts.errors.add(1);
+            self.inner.tell(error);
         }
-        if bytes.len() == size { Ok(bytes.freeze()) } else { Err(ReadError::Beyond { layer: digest, at, size }) }
+        read
     }
 
     /// The spans that hold bytes of `range` of a layer's tar; none for a layer that is not there.
     pub fn spans(&self, layer: u32, range: Range<Uncompressed>) -> Range<u32> {
-        self.inner.layers.get(layer as usize).map_or(0..0, |open| open.spans.covering(range))
+        self.inner.layers.get(layer as usize).map_or(0..0, |layer| layer.open.spans.covering(range))
     }
 
-    /// Fetches all spans that are in no cache, in order, letting reads go first. Returns when that is done.
-    pub async fn prefetch(&self) {}
+    /// The layers, lowest first.
+    pub fn layers(&self) -> impl ExactSizeIterator<Item = &OpenLayer> {
+        self.inner.layers.iter().map(|layer| &layer.open)
+    }
+
+    /// Fetches all spans that the cache on disk lacks, in order, letting reads go first. It ends when that is done, when the cache
+    /// is full, or when nothing more can be had; without a cache on disk, at once. To stop it, drop it.
+    pub async fn prefetch(&self) {
+        prefetch::prefetch(&self.inner).await;
+    }
 
     /// What was done so far.
     pub fn stats(&self) -> ContentStats {
-        ContentStats::default()
+        self.inner.counts.stats()
+    }
+}
+
+impl Inner {
+    /// Whether spans of a layer go to the disk: not where they lie there as they are.
+    fn keeps_on_disk(&self, layer: &Layer) -> bool {
+        let is_near = !matches!(self.source, Source::Registry(_));
+        let is_plain = matches!(layer.open.ztoc.checkpoints, Checkpoints::Uncompressed { .. });
+        self.cache.is_enabled() && !(is_near && is_plain && layer.open.how != How::Whole)
+    }
+
+    fn tell(&self, error: &ReadError) {
+        let mut text = error.to_string();
+        let mut next = error.source();
+        while let Some(cause) = next {
+            text.push_str(&format!(": {cause}"));
+            next = cause.source();
+        }
+        let is_new = self.told.lock().is_ok_and(|mut told| told.len() < WARNINGS && told.insert(text.clone()));
+        if is_new {
+            self.progress.report(Event::Warning(text));
+        }
     }
 }

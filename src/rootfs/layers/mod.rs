@@ -1,18 +1,48 @@
 //! Opening layers: finding or making what their tars can be read by.
+//!
+//! 1. The ztoc of the image's index, if there is one and it fits (`given`).
+//! 2. What an earlier opening left in the cache of ztocs (`kept`).
+//! 3. The layer itself, read once from front to back (`feed`, `indexer`). A gzip layer or a plain tar gets a ztoc of our own. Of a zstd layer,
+//!    in which nothing can be decoded alone, the decoded tar goes into the span cache and is read from there.
 
+mod entries;
+mod error;
+mod feed;
+mod given;
+mod indexer;
+mod kept;
+mod slices;
+mod zstd;
+
+use std::error::Error;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::task::spawn_blocking;
 
-use crate::digest::Digest;
-use crate::image::Descriptor;
-use crate::layer::span::{SpanError, SpanTable};
-use crate::layer::{LayerError, LayerIndexer, LayerOptions, Outcome};
-use crate::progress::Progress;
+pub(in crate::rootfs) use entries::UNREADABLE;
+pub use error::OpenError;
+pub(in crate::rootfs) use feed::{Chunks, Fed, Next, feed};
+use indexer::{Indexed, Indexer};
+pub(in crate::rootfs) use zstd::ZstdReader;
+
+use crate::image::{Descriptor, LayerKind};
+use crate::layer::span::SpanTable;
+use crate::progress::{Event, Progress};
 use crate::rootfs::cache::SpanCache;
+use crate::store::Source;
 use crate::store::cache::ZtocCache;
-use crate::store::{Source, StoreError};
-use crate::ztoc::{self, Ztoc};
+use crate::ztoc::Ztoc;
+
+/// Layers that are opened at a time.
+const SIDE_BY_SIDE: usize = 4;
+/// Bytes of tar in a span of our own making, at least: a checkpoint of 32 KiB for each.
+const SPAN_SIZE: u64 = 2 << 20;
+/// A layer of this many bytes and more gets larger spans, so that its checkpoints do not grow past some 100 MiB.
+const LARGE_LAYER: u64 = 1 << 30;
+/// Bytes in a span of a tar that is kept whole.
+const WHOLE_SPAN_SIZE: u64 = 4 << 20;
 
 /// By what a layer is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -22,7 +52,7 @@ pub enum How {
     Index,
     /// A ztoc that was made here, now or earlier.
     Local,
-    /// No place in the blob can be decoded alone: it was decoded from front to back, and its tar is cached.
+    /// No place in the blob can be decoded alone: it is decoded from front to back, and its tar is cached.
     Whole,
 }
 
@@ -30,7 +60,7 @@ pub enum How {
 #[derive(Debug, Clone)]
 pub struct OpenLayer {
     pub descriptor: Descriptor,
-    /// The entries. For [`How::Whole`], of the plain tar: its spans are slices of that.
+    /// The entries. For [`How::Whole`], of the plain tar: its spans are slices of that. Files that cannot be read lie behind its end.
     pub ztoc: Arc<Ztoc>,
     pub how: How,
     /// Bytes of the blob that were read to open it.
@@ -38,34 +68,50 @@ pub struct OpenLayer {
     pub(in crate::rootfs) spans: SpanTable,
 }
 
-/// Where opened layers leave what the next one who opens them can use.
+impl OpenLayer {
+    /// The spans of `ztoc`.
+    pub fn spans(&self) -> &SpanTable {
+        &self.spans
+    }
+}
+
+/// Where opened layers leave what the next one who opens them can use. Cheap to clone.
 #[derive(Clone)]
 pub struct Caches {
     pub ztocs: ZtocCache,
     pub spans: SpanCache,
 }
 
-/// Why a layer cannot be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("layer {layer} is encrypted")]
-    Encrypted { layer: Digest },
-    #[error("layer {layer} is compressed with {name}: gzip, zstd and plain tars are read")]
-    Compression { layer: Digest, name: &'static str },
-    #[error("{media_type:?} ({layer}) is not the media type of a layer")]
-    NotALayer { layer: Digest, media_type: String },
-    #[error("layer {layer} cannot be fetched (from byte {read} on)")]
-    Read { layer: Digest, read: u64, source: StoreError },
-    #[error("layer {layer} is broken")]
-    Broken { layer: Digest, source: LayerError },
-    #[error("layer {layer} cannot be read by its index")]
-    Spans { layer: Digest, source: SpanError },
-    #[error("layer {layer} was not decoded to its end: the program is ending")]
-    Ending { layer: Digest },
+/// Opens the layers of an image, some side by side, each of them once. Each comes with its ztoc from the image's index, encoded.
+///
+/// # Errors
+/// Those of [`open_layer`]; the first one ends it.
+pub async fn open_layers(
+    source: &Source,
+    layers: Vec<(Descriptor, Option<Bytes>)>,
+    caches: &Caches,
+    progress: &Arc<dyn Progress>,
+) -> Result<Vec<OpenLayer>, OpenError> {
+    let same = |a: &Descriptor, b: &Descriptor| a.digest == b.digest && a.size == b.size;
+    let mut once: Vec<(Descriptor, Option<Bytes>)> = Vec::new();
+    let mut places = Vec::with_capacity(layers.len());
+    for (layer, ztoc) in layers {
+        let place = once.iter().position(|(known, _)| same(known, &layer)).unwrap_or(once.len());
+        if place == once.len() {
+            once.push((layer, ztoc));
+        }
+        places.push(place);
+    }
+    let open = |(layer, ztoc): (Descriptor, Option<Bytes>)| async move {
+        open_layer(source, &layer, ztoc, caches, progress).await
+    };
+    let opened: Vec<OpenLayer> = stream::iter(once).map(open).buffered(SIDE_BY_SIDE).try_collect().await?;
+    Ok(places.into_iter().filter_map(|place| opened.get(place).cloned()).collect())
 }
 
 /// Opens a layer: by `ztoc`, the encoded ztoc from the image's index, if there is one that fits; else by the cache of ztocs; else
-/// the layer is read once, from front to back, and the caches keep what was learned.
+/// the layer is read once, from front to back, and the caches keep what was learned. That is reported as
+/// [`Event::LayerStarted`] and those that belong to it; a ztoc that does not fit, as a warning.
 ///
 /// # Errors
 /// When the layer cannot be fetched, is broken, or is compressed in a way that is not read.
@@ -76,43 +122,113 @@ pub async fn open_layer(
     caches: &Caches,
     progress: &Arc<dyn Progress>,
 ) -> Result<OpenLayer, OpenError> {
-    let _ = (caches, progress);
     let digest = layer.digest;
-    let decoded = ztoc.and_then(|bytes| ztoc::decode(&bytes).ok());
-    let (ztoc, how) = match decoded {
-        Some(ztoc) => (ztoc, How::Index),
-        None => {
-            let options = LayerOptions { span_size: 1 << 20, build_tool_identifier: "ociseek".into() };
-            let mut indexer = LayerIndexer::new(options, Some((digest, layer.size)));
-            let mut blob =
-                source.blob(layer).await.map_err(|source| OpenError::Read { layer: digest, read: 0, source })?;
-            while let Some(chunk) =
-                blob.next().await.map_err(|source| OpenError::Read { layer: digest, read: 0, source })?
-            {
-                indexer.push(&chunk).map_err(|source| OpenError::Broken { layer: digest, source })?;
+    if let Some(bytes) = ztoc {
+        let wanted = layer.clone();
+        match spawn_blocking(move || given::spans(&wanted, &bytes)).await {
+            Ok(Ok(spans)) => return Ok(opened(layer, spans, How::Index, 0)),
+            Ok(Err(unfit)) => {
+                let why = unfit.source().map(|why| format!(": {why}")).unwrap_or_default();
+                let what = format!("the index's ztoc for layer {digest} is not used: {unfit}{why}");
+                progress.report(Event::Warning(what));
             }
-            let indexed = indexer.finish().map_err(|source| OpenError::Broken { layer: digest, source })?;
-            let Outcome::Ztoc(built) = indexed.outcome else { return Err(OpenError::Ending { layer: digest }) };
-            (ztoc::decode(&built.bytes).map_err(|_| OpenError::Ending { layer: digest })?, How::Local)
+            Err(_) => return Err(OpenError::Ending { layer: digest }),
         }
+    }
+    match LayerKind::of(&layer.media_type) {
+        LayerKind::Encrypted => return Err(OpenError::Encrypted { layer: digest }),
+        LayerKind::NotALayer => {
+            let media_type = layer.media_type.chars().take(200).collect();
+            return Err(OpenError::NotALayer { layer: digest, media_type });
+        }
+        _ => {}
+    }
+    let (span_size, ztocs, wanted) = (span_size(layer.size), caches.ztocs.clone(), layer.clone());
+    let kept = spawn_blocking(move || kept::get(&ztocs, &wanted, span_size)).await.ok().flatten();
+    let (indexed, read) = match kept {
+        Some(indexed) => (indexed, 0),
+        None => (index(source, layer, span_size, caches, progress).await?, layer.size),
     };
-    let spans = SpanTable::new(Arc::new(ztoc)).map_err(|source| OpenError::Spans { layer: digest, source })?;
-    Ok(OpenLayer { descriptor: layer.clone(), ztoc: Arc::clone(spans.ztoc()), how, bytes_read: 0, spans })
+    tell(layer, &indexed, progress);
+    let how = if indexed.is_whole { How::Whole } else { How::Local };
+    let spans = SpanTable::new(Arc::new(indexed.ztoc)).map_err(|source| OpenError::Spans { layer: digest, source })?;
+    Ok(opened(layer, spans, how, read))
 }
 
-/// Opens the layers of an image, some side by side. Each is a layer and its ztoc from the image's index.
-///
-/// # Errors
-/// Those of [`open_layer`]; the first one ends it.
-pub async fn open_layers(
+fn opened(layer: &Descriptor, spans: SpanTable, how: How, bytes_read: u64) -> OpenLayer {
+    OpenLayer { descriptor: layer.clone(), ztoc: Arc::clone(spans.ztoc()), how, bytes_read, spans }
+}
+
+fn span_size(layer: u64) -> u64 {
+    SPAN_SIZE * (layer / LARGE_LAYER + 1)
+}
+
+/// Says what is odd about a layer.
+fn tell(layer: &Descriptor, indexed: &Indexed, progress: &Arc<dyn Progress>) {
+    for warning in &indexed.notes.warnings {
+        progress.report(Event::Warning(format!("layer {}: {warning}", layer.digest)));
+    }
+    if indexed.notes.more_warnings > 0 {
+        let more = indexed.notes.more_warnings;
+        progress.report(Event::Warning(format!("layer {}: {more} more warnings of this kind", layer.digest)));
+    }
+}
+
+/// Reads a layer to its end.
+async fn index(
     source: &Source,
-    layers: Vec<(Descriptor, Option<Bytes>)>,
+    layer: &Descriptor,
+    span_size: u64,
     caches: &Caches,
     progress: &Arc<dyn Progress>,
-) -> Result<Vec<OpenLayer>, OpenError> {
-    let mut opened = Vec::new();
-    for (layer, ztoc) in layers {
-        opened.push(open_layer(source, &layer, ztoc, caches, progress).await?);
+) -> Result<Indexed, OpenError> {
+    progress.report(Event::LayerStarted { layer: layer.digest, bytes: layer.size });
+    let result = read_through(source, layer, span_size, caches, progress).await;
+    progress.report(match result {
+        Ok(_) => Event::LayerDone { layer: layer.digest },
+        Err(_) => Event::LayerFailed { layer: layer.digest },
+    });
+    result
+}
+
+async fn read_through(
+    source: &Source,
+    layer: &Descriptor,
+    span_size: u64,
+    caches: &Caches,
+    progress: &Arc<dyn Progress>,
+) -> Result<Indexed, OpenError> {
+    let digest = layer.digest;
+    let mut read = 0;
+    let blob = source.blob(layer).await.map_err(|source| OpenError::Read { layer: digest, read, source })?;
+    let is_near = !matches!(source, Source::Registry(_));
+    let mut indexer = Indexer::new(span_size, WHOLE_SPAN_SIZE, digest, layer.size, is_near, caches.spans.clone());
+    let (ztocs, wanted) = (caches.ztocs.clone(), layer.clone());
+    let work = move |mut chunks: Chunks| loop {
+        match chunks.next() {
+            Next::Chunk(chunk) => {
+                if let Err(fault) = indexer.push(&chunk) {
+                    return Some(Err(fault));
+                }
+            }
+            Next::End => {
+                let mut indexed = indexer.finish();
+                if let Ok(indexed) = &mut indexed {
+                    kept::put(&ztocs, &wanted, span_size, indexed);
+                }
+                return Some(indexed);
+            }
+            Next::Abandoned => return None,
+        }
+    };
+    let came = |bytes| {
+        read += bytes;
+        progress.report(Event::LayerRead { layer: digest, bytes });
+    };
+    match feed(blob, came, work).await {
+        Fed::Done(Some(Ok(indexed))) => Ok(indexed),
+        Fed::Done(Some(Err(fault))) => Err(OpenError::of(fault, digest)),
+        Fed::Store(source) => Err(OpenError::Read { layer: digest, read, source }),
+        Fed::Done(None) | Fed::Lost => Err(OpenError::Ending { layer: digest }),
     }
-    Ok(opened)
 }

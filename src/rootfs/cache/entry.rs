@@ -1,0 +1,107 @@
+//! An entry as a file: the digest of the head; the head: key, size, digests of the pieces; the pieces.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use bytes::{Bytes, BytesMut};
+use tempfile::NamedTempFile;
+
+use super::SpanKey;
+use crate::digest::Digest;
+
+/// Bytes of a piece. It is what must be read and hashed to have a byte of it.
+pub const PIECE: usize = 64 << 10;
+const DIGEST: usize = 32;
+/// The head's own digest, the key, and the size.
+const FIXED: usize = 2 * DIGEST + 8;
+
+/// Where things are in the file of a span of so many bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layout {
+    size: u64,
+    pieces: u32,
+}
+
+impl Layout {
+    /// `None` for a span of more pieces than have numbers.
+    pub fn new(size: u64) -> Option<Layout> {
+        Some(Layout { size, pieces: u32::try_from(size.div_ceil(PIECE as u64)).ok()? })
+    }
+
+    pub fn file_size(&self) -> u64 {
+        self.start() + self.size
+    }
+
+    /// Where the first piece is.
+    fn start(&self) -> u64 {
+        (FIXED + self.pieces as usize * DIGEST) as u64
+    }
+
+    fn piece(&self, number: u32) -> Range<u64> {
+        let from = u64::from(number) * PIECE as u64;
+        from..self.size.min(from + PIECE as u64)
+    }
+}
+
+/// `None` for whatever was not written as the span of this key and layout.
+pub(super) fn read(file: &File, length: u64, key: &SpanKey, layout: &Layout, pieces: Range<u32>) -> Option<Vec<Bytes>> {
+    if length != layout.file_size() || pieces.end > layout.pieces {
+        return None;
+    }
+    let mut head = vec![0; usize::try_from(layout.start()).ok()?];
+    file.read_exact_at(&mut head, 0).ok()?;
+    let (digest, rest) = head.split_at_checked(DIGEST)?;
+    if Digest::sha256(rest).as_bytes() != digest || rest.get(..DIGEST)? != key.bytes() {
+        return None;
+    }
+    let digests = head.get(FIXED..)?;
+    pieces
+        .map(|number| {
+            let range = layout.piece(number);
+            let mut piece = BytesMut::zeroed(usize::try_from(range.end - range.start).ok()?);
+            file.read_exact_at(&mut piece, layout.start() + range.start).ok()?;
+            let at = number as usize * DIGEST;
+            (Digest::sha256(&piece).as_bytes() == digests.get(at..at + DIGEST)?).then(|| piece.freeze())
+        })
+        .collect()
+}
+
+/// Writes an entry piece by piece.
+pub(super) struct Writer {
+    file: NamedTempFile,
+    layout: Layout,
+    /// All that stands before the pieces, as far as it is known.
+    head: Vec<u8>,
+    written: u64,
+}
+
+impl Writer {
+    pub fn new(file: NamedTempFile, key: SpanKey, layout: Layout) -> io::Result<Writer> {
+        let mut head = vec![0; DIGEST];
+        head.extend_from_slice(key.bytes());
+        head.extend_from_slice(&layout.size.to_le_bytes());
+        Ok(Writer { file, layout, head, written: 0 })
+    }
+
+    pub fn write(&mut self, piece: &[u8]) -> io::Result<()> {
+        self.file.as_file().write_all_at(piece, self.layout.start() + self.written)?;
+        self.head.extend_from_slice(Digest::sha256(piece).as_bytes());
+        self.written += piece.len() as u64;
+        Ok(())
+    }
+
+    /// Gives the entry its name. Says how large the file is.
+    pub fn finish(mut self, path: &Path) -> io::Result<u64> {
+        if self.written != self.layout.size || self.head.len() as u64 != self.layout.start() {
+            return Err(io::Error::other("a span of another size was written"));
+        }
+        let (digest, rest) = self.head.split_at_mut(DIGEST);
+        digest.copy_from_slice(Digest::sha256(rest).as_bytes());
+        self.file.as_file().write_all_at(&self.head, 0)?;
+        self.file.persist(path).map_err(|e| e.error)?;
+        Ok(self.layout.file_size())
+    }
+}

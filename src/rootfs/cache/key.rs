@@ -1,0 +1,70 @@
+//! What a decoded span is named by.
+
+use crate::digest::{Algorithm, Digest, Hasher};
+use crate::layer::span::SpanTable;
+use crate::offset::SpanId;
+use crate::ztoc::{Checkpoint, Checkpoints};
+
+/// Changes whenever a span decodes to something else, or an entry is laid out in another way.
+const FORMAT: &[u8] = b"ociseek span 1\n";
+
+/// The digest of all that decides what a span decodes to: the digest of its compressed bytes, the checkpoint's window and bits, and how
+/// many bytes are wanted of it. The layer itself need not be in it, and whoever altered a window gets an entry of his own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SpanKey([u8; 32]);
+
+impl SpanKey {
+    /// `span` is below the table's count.
+    pub fn of(table: &SpanTable, span: SpanId) -> SpanKey {
+        let plain = table.plain_range(span);
+        let size = plain.end - plain.start;
+        match &table.ztoc().checkpoints {
+            Checkpoints::Gzip { list, .. } => match list.get(span.0 as usize) {
+                Some(checkpoint) => SpanKey::gzip(table.digest(span), checkpoint, size),
+                None => SpanKey::plain(table.digest(span), size),
+            },
+            Checkpoints::Uncompressed { .. } => SpanKey::plain(table.digest(span), size),
+        }
+    }
+
+    /// The key of `size` bytes that are decoded from `checkpoint` on, out of compressed bytes with this digest.
+    pub fn gzip(digest: &Digest, checkpoint: &Checkpoint, size: u64) -> SpanKey {
+        let mut hasher = hasher(b"gzip", digest, size);
+        hasher.update(&[checkpoint.bits]);
+        hasher.update(&checkpoint.window[..]);
+        SpanKey::from(hasher)
+    }
+
+    /// The key of `size` bytes of a plain tar with this digest.
+    pub fn plain(digest: &Digest, size: u64) -> SpanKey {
+        SpanKey::from(hasher(b"plain", digest, size))
+    }
+
+    pub(super) fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    pub(super) fn hex(&self) -> String {
+        use std::fmt::Write;
+        self.0.iter().fold(String::with_capacity(64), |mut hex, byte| {
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        })
+    }
+}
+
+fn hasher(kind: &[u8], digest: &Digest, size: u64) -> Hasher {
+    let mut hasher = Hasher::new(Algorithm::Sha256);
+    hasher.update(FORMAT);
+    hasher.update(format!("{digest}\n{size}\n").as_bytes());
+    hasher.update(kind);
+    hasher
+}
+
+impl From<Hasher> for SpanKey {
+    fn from(hasher: Hasher) -> SpanKey {
+        let mut key = [0; 32];
+        key.iter_mut().zip(hasher.finish().as_bytes()).for_each(|(to, from)| *to = *from);
+        SpanKey(key)
+    }
+}

@@ -1,0 +1,166 @@
+//! Layers in which no place can be decoded alone: what the cache on disk has no more is decoded again, from the layer's start, and the
+//! cache gets all that it lacks.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::Inner;
+use super::decode::Landing;
+use super::error::ReadError;
+use super::fetch::Wanted;
+use super::layer::Layer;
+use crate::digest::Hasher;
+use crate::layer::span::SpanError;
+use crate::offset::SpanId;
+use crate::rootfs::layers::{Chunks, Fed, Next, OpenError, ZstdReader, feed};
+
+/// The spans that are still to come, in order; shared by the thread that decodes them and the task that says why they did not come.
+type Queue = Arc<Mutex<VecDeque<Wanted>>>;
+
+/// Lands the flights of spans of a layer that is decoded whole. `spans` is in order. It may go on after that, for the cache.
+pub(super) async fn decode_again(inner: &Arc<Inner>, number: u32, layer: &Layer, spans: Vec<Wanted>, anew: bool) {
+    let _alone = layer.again.lock().await;
+    // Whoever was before us has left it all there.
+    let spans = if anew { spans } else { inner.not_on_disk(number, spans).await };
+    if spans.is_empty() {
+        return;
+    }
+    let digest = layer.open.descriptor.digest;
+    inner.counts.requests.add(1);
+    let queue: Queue = Arc::new(Mutex::new(spans.into()));
+    let fed = match inner.source.blob(&layer.open.descriptor).await {
+        Ok(blob) => {
+            let (inner_too, queue) = (Arc::clone(inner), Arc::clone(&queue));
+            let came = |bytes| inner.counts.bytes_fetched.add(bytes);
+            feed(blob, came, move |chunks| run(&inner_too, number, &queue, chunks)).await
+        }
+        Err(error) => Fed::Store(error),
+    };
+    let error = match fed {
+        Fed::Done(Ok(())) => OpenError::Ending { layer: digest },
+        Fed::Done(Err(error)) => error,
+        Fed::Store(source) => OpenError::Read { layer: digest, read: 0, source },
+        Fed::Lost => OpenError::Ending { layer: digest },
+    };
+    let source = Arc::new(error);
+    let left = std::mem::take(&mut *queue.lock().unwrap_or_else(PoisonError::into_inner));
+    for wanted in left {
+        let span = wanted.flight.span;
+        wanted.flight.land(Err(ReadError::Again { layer: digest, span, source: Arc::clone(&source) }));
+    }
+}
+
+/// The thread's body.
+fn run(inner: &Inner, number: u32, queue: &Queue, mut chunks: Chunks) -> Result<(), OpenError> {
+    let Some(layer) = inner.layers.get(number as usize) else { return Ok(()) };
+    let digest = layer.open.descriptor.digest;
+    let broken = |source| OpenError::Zstd { layer: digest, source };
+    let mut reader = ZstdReader::new().map_err(broken)?;
+    let mut spans = Spans { inner, number, layer, queue, next: 0, current: None };
+    loop {
+        match chunks.next() {
+            Next::Chunk(chunk) => match reader.push(&chunk, &mut |plain| spans.push(plain)) {
+                Ok(()) => {}
+                Err(Stop::Enough) => return Ok(()),
+                Err(Stop::Broken(source)) => return Err(broken(source)),
+                Err(Stop::Span(source)) => return Err(OpenError::Spans { layer: digest, source }),
+            },
+            Next::End => return reader.finish().map_err(broken),
+            Next::Abandoned => return Ok(()),
+        }
+    }
+}
+
+enum Stop {
+    Enough,
+    Broken(std::io::Error),
+    Span(SpanError),
+}
+
+impl From<std::io::Error> for Stop {
+    fn from(error: std::io::Error) -> Stop {
+        Stop::Broken(error)
+    }
+}
+
+/// Cuts the tar into spans.
+struct Spans<'a> {
+    inner: &'a Inner,
+    number: u32,
+    layer: &'a Layer,
+    queue: &'a Queue,
+    next: u32,
+    current: Option<Current<'a>>,
+}
+
+struct Current<'a> {
+    span: u32,
+    /// Bytes that it still lacks.
+    left: u64,
+    /// `None` for a span that is of no use to anyone.
+    landing: Option<(Landing<'a>, Hasher)>,
+}
+
+impl<'a> Spans<'a> {
+    fn push(&mut self, mut bytes: &[u8]) -> Result<(), Stop> {
+        while !bytes.is_empty() {
+            let mut current = match self.current.take() {
+                Some(current) => current,
+                None => self.begin()?,
+            };
+            let taken = usize::try_from(current.left).map_or(bytes.len(), |left| left.min(bytes.len()));
+            let (now, rest) = bytes.split_at(taken);
+            if let Some((landing, hasher)) = &mut current.landing {
+                hasher.update(now);
+                let _ = landing.push(now);
+            }
+            current.left -= taken as u64;
+            bytes = rest;
+            if current.left > 0 {
+                self.current = Some(current);
+            } else {
+                self.end(current)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self) -> Result<Current<'a>, Stop> {
+        let (span, left) = (self.next, self.layer.size(self.next));
+        if span >= self.layer.open.spans.count() || left == 0 {
+            return Err(Stop::Enough);
+        }
+        self.next += 1;
+        let keeps = self.inner.keeps_on_disk(self.layer);
+        let pieces = {
+            let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            if queue.is_empty() && !keeps {
+                return Err(Stop::Enough);
+            }
+            queue.front().filter(|first| first.flight.span == span).map(|first| first.pieces.clone())
+        };
+        let lacks = || keeps && !self.inner.cache.has(&self.layer.key(span), left);
+        let landing = (pieces.is_some() || lacks()).then(|| {
+            let landing = Landing::new(self.inner, self.number, self.layer, span, pieces.flatten().as_ref());
+            (landing, Hasher::new(self.layer.open.spans.digest(SpanId(span)).algorithm()))
+        });
+        Ok(Current { span, left, landing })
+    }
+
+    fn end(&mut self, current: Current<'a>) -> Result<(), Stop> {
+        let Some((landing, hasher)) = current.landing else { return Ok(()) };
+        let span = SpanId(current.span);
+        let (expected, actual) = (*self.layer.open.spans.digest(span), hasher.finish());
+        if actual != expected {
+            return Err(Stop::Span(SpanError::Digest { span, expected, actual }));
+        }
+        let run = landing.finish();
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue.front().is_some_and(|first| first.flight.span == current.span)
+            && let Some(first) = queue.pop_front()
+        {
+            first.flight.land(Ok(Arc::new(run)));
+        }
+        Ok(())
+    }
+}

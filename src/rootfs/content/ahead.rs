@@ -1,0 +1,133 @@
+//! Who reads a file from front to back is recognised, and what comes next is fetched before it is asked for.
+
+use std::ops::Range;
+
+use crate::ztoc::{FileKind, Ztoc};
+
+/// Readers that are followed at a time, in one layer.
+const STREAMS: usize = 16;
+/// What the first reading ahead comes to, in bytes; each further one is twice the last.
+const FIRST: u64 = 1 << 20;
+/// How far a read may begin from where the last one ended and still go on from there: the kernel asks for several stretches at a time, and
+/// they come in any order.
+const SLACK: u64 = 1 << 20;
+
+/// The readers of one layer.
+pub(super) struct Ahead {
+    /// Where the files of the layer lie, in order.
+    files: Vec<Range<u64>>,
+    /// Those that went on last come last.
+    streams: Vec<Stream>,
+    most: u64,
+}
+
+struct Stream {
+    /// The end of the last read.
+    next: u64,
+    /// What to fetch ahead of it.
+    window: u64,
+    /// Up to where it is fetched.
+    fetched: u64,
+}
+
+impl Ahead {
+    /// Reads ahead by at most `most` bytes.
+    pub fn new(ztoc: &Ztoc, most: u64) -> Ahead {
+        let regular = ztoc.files.iter().filter(|f| f.kind == FileKind::Regular && f.size > 0);
+        let mut files: Vec<_> = regular.map(|f| f.offset.0..f.offset.0.saturating_add(f.size)).collect();
+        files.sort_by_key(|file| file.start);
+        Ahead { files, streams: Vec::new(), most }
+    }
+
+    /// Takes note of a read, and says what is to be fetched beside it: bytes behind it, within the same file.
+    pub fn note(&mut self, read: Range<u64>) -> Option<Range<u64>> {
+        if self.most == 0 {
+            return None;
+        }
+        let goes_on = |stream: &Stream| read.start.abs_diff(stream.next) <= SLACK;
+        let Some(at) = self.streams.iter().position(goes_on) else {
+            if self.streams.len() == STREAMS {
+                self.streams.remove(0);
+            }
+            self.streams.push(Stream { next: read.end, window: 0, fetched: read.end });
+            return None;
+        };
+        let mut stream = self.streams.remove(at);
+        let is_on = read.end > stream.next;
+        stream.next = stream.next.max(read.end);
+        stream.fetched = stream.fetched.max(read.end);
+        let mut ahead = None;
+        // New bytes are asked for when half of those that are ahead was read, and then as many that requests stay large.
+        if is_on && stream.fetched - stream.next <= stream.window / 2 {
+            stream.window = (stream.window * 2).clamp(FIRST.min(self.most), self.most);
+            let end = self.file_end(read.start).unwrap_or(read.end);
+            let to = stream.next.saturating_add(stream.window).min(end);
+            if to > stream.fetched {
+                ahead = Some(stream.fetched..to);
+                stream.fetched = to;
+            }
+        }
+        self.streams.push(stream);
+        ahead
+    }
+
+    /// Where the file ends that `at` lies in.
+    fn file_end(&self, at: u64) -> Option<u64> {
+        let before = self.files.partition_point(|file| file.start <= at);
+        self.files.get(before.checked_sub(1)?).filter(|file| file.contains(&at)).map(|file| file.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const K: u64 = 1 << 10;
+    const M: u64 = 1 << 20;
+
+    fn ahead(files: Vec<Range<u64>>, most: u64) -> Ahead {
+        Ahead { files, streams: Vec::new(), most }
+    }
+
+    #[test]
+    fn what_is_read_in_order_is_fetched_ahead_and_not_past_the_file() {
+        let mut ahead = ahead(vec![512..100 * M], 16 * M);
+        let (mut fetched, mut asked) = (0, 0);
+        for at in (512..100 * M).step_by(128 << 10) {
+            let end = (100 * M).min(at + 128 * K);
+            if let Some(range) = ahead.note(at..end) {
+                assert!(
+                    range.start <= fetched.max(end) && range.end <= 100 * M && range.end - end <= 16 * M,
+                    "{range:?}"
+                );
+                fetched = range.end;
+                asked += 1;
+            }
+        }
+        assert_eq!(fetched, 100 * M);
+        assert!(asked < 20, "{asked}");
+    }
+
+    #[test]
+    fn small_files_and_jumps_fetch_nothing() {
+        let mut ahead = ahead((0..1000).map(|i| i * 4 * M..i * 4 * M + 5000).collect(), 16 * M);
+        for file in [5u64, 900, 3, 400, 401, 402] {
+            assert_eq!(ahead.note(file * 4 * M..file * 4 * M + 4096), None);
+            assert_eq!(ahead.note(file * 4 * M + 4096..file * 4 * M + 5000), None);
+        }
+        assert!(ahead.streams.len() <= STREAMS);
+    }
+
+    #[test]
+    fn two_readers_in_turns_are_both_followed() {
+        let mut ahead = ahead(vec![0..64 * M, 64 * M..128 * M], 16 * M);
+        let followed = (0..8u64).filter(|i| {
+            let at = i * 128 * K;
+            let first = ahead.note(at..at + 128 * K);
+            first.is_some() | ahead.note(64 * M + at..64 * M + at + 128 * K).is_some()
+        });
+        assert!(followed.count() > 0);
+        assert_eq!(ahead.streams.len(), 2);
+        assert!(ahead.streams.iter().all(|s| s.window > 0));
+    }
+}

@@ -1,0 +1,97 @@
+//! Bringing the rest of an image in the background.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+use super::Inner;
+use super::fetch::{Wanted, launch};
+use super::flights::Boarding;
+use super::layer::Layer;
+use crate::progress::Event;
+
+/// Compressed bytes that are asked for at a time: a read that comes in between waits for no more.
+const STEP: u64 = 4 << 20;
+/// How soon it is looked again whether reads are waiting.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Fetches that may fail one after the other before it is given up.
+const FAILURES: u32 = 8;
+
+pub(super) async fn prefetch(inner: &Arc<Inner>) {
+    let mut failures = 0;
+    // What this image takes may not push out itself.
+    let mut room = inner.cache.max_bytes() / 10 * 8;
+    let mut seen = BTreeSet::new();
+    for (number, layer) in (0..).zip(&inner.layers) {
+        if !inner.keeps_on_disk(layer) || !seen.insert(layer.open.descriptor.digest) {
+            continue;
+        }
+        let mut next = 0;
+        while next < layer.open.spans.count() {
+            let spans = step(layer, next);
+            next = spans.end;
+            let size: u64 = spans.clone().map(|span| layer.size(span)).sum();
+            let Some(left) = room.checked_sub(size) else {
+                let what = "the cache is too small for the whole image: what is left of it is fetched when it is read";
+                inner.progress.report(Event::Warning(what.to_owned()));
+                return;
+            };
+            room = left;
+            while inner.waiting.load(Ordering::Relaxed) > 0 {
+                sleep(PAUSE).await;
+            }
+            match bring(inner, number, spans).await {
+                true => failures = 0,
+                false => failures += 1,
+            }
+            if failures == FAILURES {
+                return;
+            }
+        }
+    }
+}
+
+/// The spans from `first` on that are fetched together.
+fn step(layer: &Layer, first: u32) -> Range<u32> {
+    let start = layer.blob_range(first).start;
+    let fits = |span: &u32| layer.blob_range(*span).end - start <= STEP;
+    let more = (first + 1..layer.open.spans.count()).take_while(fits).count();
+    first..first + 1 + more as u32
+}
+
+/// Fetches those of `spans` that are not on disk. False: one of them did not come.
+async fn bring(inner: &Arc<Inner>, number: u32, spans: Range<u32>) -> bool {
+    let looking = Arc::clone(inner);
+    let missing = spawn_blocking(move || {
+        let Some(layer) = looking.layers.get(number as usize) else { return Vec::new() };
+        let is_missing = |span: &u32| {
+            let size = layer.size(*span);
+            size > 0 && !looking.cache.has(&layer.key(*span), size)
+        };
+        spans.filter(is_missing).collect::<Vec<u32>>()
+    });
+    let (mut wanted, mut waiters) = (Vec::new(), Vec::new());
+    for span in missing.await.unwrap_or_default() {
+        match inner.flights.board(number, span) {
+            Boarding::Wait(waiter) => waiters.push(waiter),
+            Boarding::Fetch(flight, waiter) => {
+                wanted.push(Wanted { flight, pieces: None });
+                waiters.push(waiter);
+            }
+        }
+    }
+    launch(inner, number, wanted, false);
+    let mut came = true;
+    for waiter in waiters {
+        if let Some(Err(error)) = waiter.landed().await {
+            inner.tell(&error);
+            came = false;
+        }
+    }
+    came
+}

@@ -1,0 +1,59 @@
+//! Why a layer cannot be opened.
+
+use std::io;
+
+use super::indexer::Fault;
+use crate::digest::Digest;
+use crate::layer::LayerError;
+use crate::layer::span::SpanError;
+use crate::store::StoreError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("layer {layer} is encrypted")]
+    Encrypted { layer: Digest },
+    #[error("layer {layer} is compressed with {name}: gzip, zstd and plain tars are read")]
+    Compression { layer: Digest, name: String },
+    #[error("{media_type:?} is not the media type of a layer ({layer})")]
+    NotALayer { layer: Digest, media_type: String },
+    #[error("layer {layer} cannot be fetched, after {read} bytes of it")]
+    Read { layer: Digest, read: u64, source: StoreError },
+    #[error("layer {layer} is broken")]
+    Broken { layer: Digest, source: LayerError },
+    #[error("layer {layer} is broken zstd")]
+    Zstd { layer: Digest, source: io::Error },
+    #[error(
+        "layer {layer} cannot be read: its entries or checkpoints come to more than is kept of a layer of its size"
+    )]
+    TooLarge { layer: Digest },
+    #[error("layer {layer} cannot be read by its ztoc")]
+    Spans { layer: Digest, source: SpanError },
+    #[error("layer {layer} was not read to its end: the program is ending")]
+    Ending { layer: Digest },
+}
+
+impl OpenError {
+    /// The layer that cannot be opened.
+    pub fn layer(&self) -> Digest {
+        match self {
+            OpenError::Encrypted { layer }
+            | OpenError::Compression { layer, .. }
+            | OpenError::NotALayer { layer, .. }
+            | OpenError::Read { layer, .. }
+            | OpenError::Broken { layer, .. }
+            | OpenError::Zstd { layer, .. }
+            | OpenError::TooLarge { layer }
+            | OpenError::Spans { layer, .. }
+            | OpenError::Ending { layer } => *layer,
+        }
+    }
+
+    pub(super) fn of(fault: Fault, layer: Digest) -> OpenError {
+        match fault {
+            Fault::Layer(source) => OpenError::Broken { layer, source },
+            Fault::Zstd(source) => OpenError::Zstd { layer, source },
+            Fault::Compression(name) => OpenError::Compression { layer, name: name.to_owned() },
+            Fault::TooLarge => OpenError::TooLarge { layer },
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The ztoc of a SOCI index: whether it can be the layer's. Whoever may push an index may say in it whatever a ztoc can say, so that what
+//! can be checked is.
+
+use std::sync::Arc;
+
+use crate::image::{Descriptor, LayerKind};
+use crate::layer::span::{SpanError, SpanTable};
+use crate::offset::{Compressed, Uncompressed};
+use crate::ztoc::{self, Checkpoints, FileKind, ZtocError};
+
+/// Why a ztoc is not used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unfit {
+    #[error(transparent)]
+    Ztoc(#[from] ZtocError),
+    #[error(transparent)]
+    Spans(#[from] SpanError),
+    #[error("it is for a layer of {0} bytes, and this one has {1}")]
+    Size(Compressed, u64),
+    #[error("it is for another compression than that of {0}")]
+    Compression(String),
+    #[error("its entry {0} lies behind the end of the tar")]
+    Beyond(usize),
+    #[error("its entry {0} lies within the one before it")]
+    Overlap(usize),
+}
+
+/// The spans and entries of `layer` by a ztoc that says to be its.
+pub(super) fn spans(layer: &Descriptor, bytes: &[u8]) -> Result<SpanTable, Unfit> {
+    let ztoc = ztoc::decode(bytes)?;
+    if ztoc.compressed_size != Compressed(layer.size) {
+        return Err(Unfit::Size(ztoc.compressed_size, layer.size));
+    }
+    let is_gzip = matches!(ztoc.checkpoints, Checkpoints::Gzip { .. });
+    match LayerKind::of(&layer.media_type) {
+        LayerKind::Gzip if !is_gzip => return Err(Unfit::Compression(layer.media_type.clone())),
+        LayerKind::Zstd => return Err(Unfit::Compression(layer.media_type.clone())),
+        _ => {}
+    }
+    let end = match ztoc.checkpoints {
+        Checkpoints::Gzip { .. } => ztoc.uncompressed_size,
+        Checkpoints::Uncompressed { size, .. } => Uncompressed(size),
+    };
+    let mut before = Uncompressed(0);
+    for (number, file) in ztoc.files.iter().enumerate() {
+        if file.kind != FileKind::Regular || file.size == 0 {
+            continue;
+        }
+        if file.offset < before {
+            return Err(Unfit::Overlap(number));
+        }
+        before = Uncompressed(file.offset.0.saturating_add(file.size));
+        if before > end {
+            return Err(Unfit::Beyond(number));
+        }
+    }
+    Ok(SpanTable::new(Arc::new(ztoc))?)
+}
