@@ -11,6 +11,7 @@ use super::terminal::{Style, complain, safe};
 use crate::layer::{LayerError, Unservable};
 use crate::ops::bundle::BundleError;
 use crate::ops::discover::{DiscoverError, Unusable};
+use crate::ops::extract::ExtractError;
 use crate::ops::index::IndexError;
 use crate::ops::inspect::ZtocFailure;
 use crate::ops::open::OpenError;
@@ -38,6 +39,9 @@ pub enum CliError {
     /// Some images failed; each was reported when it did.
     #[error("{failed} of {all} images failed")]
     Images { failed: usize, all: usize },
+    /// Verification found something; it was listed.
+    #[error("what was verified differs")]
+    Differs,
     #[error("interrupted")]
     Interrupted(Interrupt),
     /// Another process ended so, and has said why.
@@ -88,6 +92,9 @@ pub enum CliError {
     #[error("{}: no ztoc: no consumer could serve files from it", path.display())]
     Unservable { path: PathBuf, source: Unservable },
 
+    #[error("{}: cannot be extracted", path.display())]
+    Extract { path: PathBuf, source: ExtractError },
+
     #[error("{}: cannot be read", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("{}: cannot be written", path.display())]
@@ -115,12 +122,16 @@ boxed!(IndexError => Index, ZtocFailure => ReadZtoc, OpenError => Open, VerifyEr
 impl CliError {
     /// The one image or path that there was failed, which has been said.
     pub fn was_told(&self) -> bool {
-        matches!(self, CliError::Images { all: 1, .. } | CliError::Paths { all: 1, .. } | CliError::Exit(_))
+        matches!(
+            self,
+            CliError::Images { all: 1, .. } | CliError::Paths { all: 1, .. } | CliError::Differs | CliError::Exit(_)
+        )
     }
 
     pub fn exit_code(&self) -> u8 {
         match self {
             CliError::Usage(_) => USAGE,
+            CliError::Differs => DIFFERENT,
             CliError::Interrupted(signal) => signal.exit_code(),
             CliError::Exit(code) => *code,
             CliError::Different(_) => DIFFERENT,
@@ -190,6 +201,9 @@ fn hint(error: &CliError) -> Option<String> {
             Some("install an OCI runtime (Debian: apt install runc), or name one, --runtime PROGRAM".into())
         }
         CliError::Store(error) => store_hint(error),
+        CliError::Extract { source: ExtractError::Exists { .. }, .. } => {
+            Some("--force replaces what is there; or give --output an empty directory".into())
+        }
         CliError::Unservable { .. } => {
             Some("ociseek index leaves such a layer out, and indexes the rest of the image".into())
         }
