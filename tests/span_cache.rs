@@ -173,7 +173,8 @@ fn a_file_size_limit_is_like_a_full_disk() {
     if std::env::var_os("OCISEEK_TEST_FULL").is_none() {
         let me = std::env::current_exe().unwrap();
         // 64 KiB, and no signal for what passes it.
-        let script = "trap '' XFSZ; ulimit -f 128; exec \"$0\" --exact a_file_size_limit_is_like_a_full_disk --nocapture";
+        let script =
+            "trap '' XFSZ; ulimit -f 128; exec \"$0\" --exact a_file_size_limit_is_like_a_full_disk --nocapture";
         let run = Command::new("sh").args(["-c", script]).arg(me).env("OCISEEK_TEST_FULL", "1").output().unwrap();
         assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
         return;
@@ -200,7 +201,12 @@ fn the_least_used_spans_go_first() {
     let age = |span: &[u8], seconds| {
         let name = entries(dir.path()).into_iter().max_by_key(|p| p.metadata().unwrap().modified().unwrap()).unwrap();
         let _ = span;
-        fs::File::options().append(true).open(name).unwrap().set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
+        fs::File::options()
+            .append(true)
+            .open(name)
+            .unwrap()
+            .set_modified(SystemTime::now() - Duration::from_secs(seconds))
+            .unwrap();
     };
     for (number, span) in spans.iter().enumerate() {
         cache.put(&key(span), span);

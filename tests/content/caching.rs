@@ -50,14 +50,20 @@ async fn neighbouring_spans_come_in_one_request() {
 #[tokio::test]
 async fn who_reads_a_file_in_order_asks_seldom_and_never_past_it() {
     let (faulty, source, layer, plain, ztoc) = served(&[6_000_000, 6_000_000]).await;
-    let content = Desk::new(None).one(&source, &layer, Some(ztoc)).await;
+    let desk = Desk::new(None);
+    let open = desk.open(&source, &layer, Some(ztoc)).await.unwrap();
+    let content = desk.content(&source, vec![open], ContentOptions::default());
     let file = 512..6_000_512;
     for at in file.clone().step_by(65_536) {
         let size = (file.end - at).min(65_536);
         assert!(read(&content, at, size).await.unwrap() == plain[at..at + size]);
     }
     let asked = faulty.saw("GET", "/blobs/").len();
-    assert!(asked <= 12, "{asked} requests for {} spans", content.spans(0, Uncompressed(0)..Uncompressed(6_000_512)).len());
+    assert!(
+        asked <= 12,
+        "{asked} requests for {} spans",
+        content.spans(0, Uncompressed(0)..Uncompressed(6_000_512)).len()
+    );
     let last = content.spans(0, Uncompressed(6_000_511)..Uncompressed(6_000_512)).start;
     let end = content.layers().next().unwrap().spans().blob_range(ociseek::offset::SpanId(last)).end.0;
     assert!(content.stats().bytes_fetched <= end, "{} of {end}", content.stats().bytes_fetched);

@@ -176,7 +176,8 @@ async fn reads_of_what_is_not_there_are_errors() {
     let faulty = Faulty::honest(Nature::default()).await;
     faulty.add_blob(blob);
     let content = Desk::new(None).one(&registry(&faulty.host()), &layer, Some(ztoc)).await;
-    for (at, size) in [(plain.len(), 1), (plain.len() - 1, 2), (0, plain.len() + 1), (usize::MAX - 1, 2), (1 << 61, 9)] {
+    for (at, size) in [(plain.len(), 1), (plain.len() - 1, 2), (0, plain.len() + 1), (usize::MAX - 1, 2), (1 << 61, 9)]
+    {
         assert!(read(&content, at, size).await.is_err(), "{size} at {at}");
     }
     assert_eq!(read(&content, plain.len(), 0).await.unwrap(), "");

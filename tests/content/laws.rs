@@ -63,10 +63,8 @@ async fn real_registries_serve_it() {
     let plain = tar(&[2_000_000, 10, 1_000_000]);
     let blob = gzip(&plain);
     let layer = Descriptor::of(GZIP, &blob);
-    let servers = [
-        servers::Server::olareg(|_, _| Vec::new()),
-        servers::Server::distribution("127.0.0.1:0", |_| String::new()),
-    ];
+    let servers =
+        [servers::Server::olareg(|_, _| Vec::new()), servers::Server::distribution("127.0.0.1:0", |_| String::new())];
     for server in servers.into_iter().flatten() {
         let source = registry(&server.host);
         let Source::Registry(repository) = &source else { unreachable!() };

@@ -85,12 +85,7 @@ fn ztoc(blob: &[u8], span_size: u64) -> Bytes {
 }
 
 fn limits() -> Limits {
-    Limits {
-        first_wait: Duration::from_millis(2),
-        longest_wait: Duration::from_secs(2),
-        tries: 3,
-        ..Limits::default()
-    }
+    Limits { first_wait: Duration::from_millis(2), longest_wait: Duration::from_secs(2), tries: 3, ..Limits::default() }
 }
 
 fn registry(host: &str) -> Source {
@@ -141,8 +136,9 @@ impl Desk {
     }
 }
 
+/// Nothing is read ahead, so that requests can be counted.
 fn options() -> ContentOptions {
-    ContentOptions { deadline: Duration::from_secs(20), ..ContentOptions::default() }
+    ContentOptions { deadline: Duration::from_secs(20), read_ahead: 0, ..ContentOptions::default() }
 }
 
 async fn read(content: &Content, at: usize, size: usize) -> Result<Bytes, ReadError> {

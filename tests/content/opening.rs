@@ -93,7 +93,9 @@ async fn what_no_ztoc_can_state_is_read_all_the_same() {
     ]
     .concat();
     // A sparse file of the old kind, with one more block of its map.
-    let mut old = tarball::Block { name: b"old".to_vec(), flag: b'S', size: 3, magic: *b"ustar  \0", ..Default::default() }.bytes();
+    let mut old =
+        tarball::Block { name: b"old".to_vec(), flag: b'S', size: 3, magic: *b"ustar  \0", ..Default::default() }
+            .bytes();
     old[482] = 1;
     old[483..495].copy_from_slice(b"00000001750\0");
     old[148..156].copy_from_slice(b"        ");
