@@ -13,7 +13,7 @@
 //! | [`image`] | references, platforms, manifests, the SOCI index |
 //! | [`progress`] | what happens, as events |
 //! | [`store`] | where images live: registries, OCI layouts, archives; the local ztoc cache |
-//! | [`rootfs`] | an indexed image as one file system |
+//! | [`rootfs`] | an indexed image as one file system; its tree is pure |
 //! | [`ops`] | the verbs: index |
 //! | [`cli`] | the command line |
 //!

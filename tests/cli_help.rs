@@ -375,19 +375,19 @@ fn wrong_usage_is_status_2() {
     assert_snapshot!(sandbox.run(&["index", "oci-archive:x.tar"]), @r#"
     --- stderr ---
     error: an archive is only read: say where the index goes, --output oci:DIR, or nowhere, --dry-run
-    hint: see ociseek index --help
+    hint: the command's --help tells more
     --- status 2 ---
     "#);
     assert_snapshot!(sandbox.run(&["index", "--creds", "me", "x"]), @r#"
     --- stderr ---
     error: --creds wants USER:PASSWORD, or USER together with --password-stdin
-    hint: see ociseek index --help
+    hint: the command's --help tells more
     --- status 2 ---
     "#);
     assert_snapshot!(sandbox.run(&["index", "--creds", "me:secret", "--password-stdin", "x"]), @r#"
     --- stderr ---
     error: --creds has a password already; with --password-stdin give --creds USER
-    hint: see ociseek index --help
+    hint: the command's --help tells more
     --- status 2 ---
     "#);
     assert_snapshot!(sandbox.run(&["index", "--client-cert", "c.pem", "x"]), @r#"

@@ -416,7 +416,7 @@ fn artifacts_are_refused_with_their_kind() {
     layout.tag(manifest, "v1");
     assert_snapshot!(sandbox.run(&index(&["oci:chart:v1"])), @r#"
     --- stderr ---
-    error: oci:chart:v1: sha256:b5c3aa7d09f9cb9f225efb4f8f58a4d02310c76a9bce5a433fc13416ea51beed cannot be indexed: this is not an image but a Helm chart
+    error: oci:chart:v1: sha256:b5c3aa7d09f9cb9f225efb4f8f58a4d02310c76a9bce5a433fc13416ea51beed cannot be used: this is not an image but a Helm chart
     --- status 1 ---
     "#);
 }

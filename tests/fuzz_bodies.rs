@@ -69,6 +69,15 @@ fn gzip_reader() {
 }
 
 #[test]
+fn span_decoder() {
+    // The deflate data again, as a span that begins with them and claims 4 KiB.
+    let mut seeds = layers(".gz");
+    seeds.retain(|(_, bytes)| bytes.len() > 10 && bytes[3] == 0);
+    seeds.iter_mut().for_each(|(_, bytes)| drop(bytes.splice(..10, [0, 0, 128, 5])));
+    replay("span", seeds, bodies::span);
+}
+
+#[test]
 fn tar_walker() {
     replay("tar", layers(".tar"), bodies::tar);
 }

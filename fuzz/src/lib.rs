@@ -2,6 +2,7 @@
 //! them too, with the fixtures and with every input that once broke one (fuzz/regressions).
 
 mod inflate;
+mod span;
 
 use std::io::Read;
 
@@ -101,6 +102,11 @@ pub fn gzip(data: &[u8]) {
 /// Invariants: what zlib takes is taken, what it refuses is refused, and the bytes are the same, by either of the two loops.
 pub fn inflate(data: &[u8]) {
     inflate::compare(data);
+}
+
+/// A span decodes to what its ztoc claims, or to an error.
+pub fn span(data: &[u8]) {
+    span::decode(data);
 }
 
 fn walk<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Entry>, Result<Uncompressed, TarError>) {

@@ -1,26 +1,23 @@
 //! `ociseek index`.
 
-use std::io::{self, Read};
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::args::{CacheArgs, ExistingArg, Format, IndexArgs, RegistryArgs};
+use super::args::{ExistingArg, Format, IndexArgs};
 use super::progress::Display;
 use super::report::{self, CliError};
+use super::source::Images;
 use super::terminal::Stdout;
-use super::{json, text, ztoc};
+use super::{caches, json, text, ztoc};
 use crate::image::ImageName;
 use crate::ops::TOOL_IDENTIFIER;
 use crate::ops::index::{Existing, IndexOptions, IndexedImage, index};
 use crate::progress::Progress;
-use crate::store::archive::Archive;
-use crate::store::blob::Target;
 use crate::store::cache::ZtocCache;
 use crate::store::layout::Layout;
-use crate::store::registry::{Client, ClientConfig, CredentialSource};
-use crate::store::{Destination, Source, StoreError, blocking};
+use crate::store::{Destination, Source, blocking};
 
 /// Indexes all images, one after the other; those that fail do not keep the others from it.
 pub async fn run(args: IndexArgs) -> Result<(), CliError> {
@@ -30,8 +27,8 @@ pub async fn run(args: IndexArgs) -> Result<(), CliError> {
     let progress: Arc<dyn Progress> = display.clone();
     let work = Work {
         options: options(&args),
-        client: Client::new(client_config(args.registry, &progress).await?).map_err(StoreError::from)?,
-        cache: cache(&args.cache, &progress).await,
+        images: Images::new(args.registry, &progress).await?,
+        cache: caches::ztocs(&args.cache, &progress).await,
         output: args.output,
         progress,
     };
@@ -91,13 +88,6 @@ fn check(args: &IndexArgs) -> Result<(), CliError> {
             "an archive is only read: say where the index goes, --output oci:DIR, or nowhere, --dry-run",
         ));
     }
-    let password = args.registry.creds.as_deref().is_some_and(|creds| creds.contains(':'));
-    if password && args.registry.password_stdin {
-        return Err(CliError::Usage("--creds has a password already; with --password-stdin give --creds USER"));
-    }
-    if !password && args.registry.creds.is_some() && !args.registry.password_stdin {
-        return Err(CliError::Usage("--creds wants USER:PASSWORD, or USER together with --password-stdin"));
-    }
     Ok(())
 }
 
@@ -117,58 +107,10 @@ fn options(args: &IndexArgs) -> IndexOptions {
     }
 }
 
-async fn client_config(args: RegistryArgs, progress: &Arc<dyn Progress>) -> Result<ClientConfig, CliError> {
-    Ok(ClientConfig {
-        credentials: credentials(args.creds).await?,
-        // Without the flag, registries on this machine are spoken to by HTTP all the same.
-        plain_http: args.plain_http.then_some(true),
-        ca_files: args.ca_file,
-        client_cert: args.client_cert,
-        client_key: args.client_key,
-        insecure_skip_tls_verify: args.insecure_skip_tls_verify,
-        progress: Arc::clone(progress),
-        ..ClientConfig::default()
-    })
-}
-
-async fn credentials(creds: Option<String>) -> Result<CredentialSource, CliError> {
-    let Some(creds) = creds else { return Ok(CredentialSource::Ambient) };
-    if let Some((user, password)) = creds.split_once(':') {
-        return Ok(CredentialSource::Explicit { user: user.to_owned(), password: password.to_owned() });
-    }
-    // On another thread, so that a signal ends the wait for someone who does not type.
-    let read = tokio::task::spawn_blocking(password_from_stdin).await;
-    let password = read.map_err(|error| CliError::Stdin(error.into()))??;
-    Ok(CredentialSource::Explicit { user: creds, password })
-}
-
-/// One line of at most 64 KiB, without its end.
-fn password_from_stdin() -> Result<String, CliError> {
-    let mut password = String::new();
-    io::stdin().lock().take(64 << 10).read_to_string(&mut password).map_err(CliError::Stdin)?;
-    let line = password.strip_suffix('\n').unwrap_or(&password);
-    Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
-}
-
-/// The cache, where the user wants it or where caches are.
-async fn cache(args: &CacheArgs, progress: &Arc<dyn Progress>) -> Option<ZtocCache> {
-    if args.no_cache {
-        return None;
-    }
-    let var = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let dir = args
-        .cache_dir
-        .clone()
-        .or_else(|| var("XDG_CACHE_HOME").map(|dir| dir.join("ociseek")))
-        .or_else(|| var("HOME").map(|home| home.join(".cache/ociseek")));
-    let progress = Arc::clone(progress);
-    tokio::task::spawn_blocking(move || ZtocCache::open(dir.as_deref(), progress)).await.ok()
-}
-
 /// What all images have in common.
 struct Work {
     options: IndexOptions,
-    client: Client,
+    images: Images,
     cache: Option<ZtocCache>,
     output: Option<PathBuf>,
     progress: Arc<dyn Progress>,
@@ -176,45 +118,9 @@ struct Work {
 
 impl Work {
     async fn index(&self, name: &ImageName) -> Result<IndexedImage, CliError> {
-        let (source, root, home) = self.open(name).await?;
-        let destination = self.destination(home).await?;
+        let (source, root) = self.images.open(name).await?;
+        let destination = self.destination(home(&source)).await?;
         Ok(index(&source, &root, destination.as_ref(), self.cache.as_ref(), &self.options, &self.progress).await?)
-    }
-
-    /// Where the image is, which one it is there, and where its index goes unless the user says otherwise.
-    async fn open(&self, name: &ImageName) -> Result<(Source, Target, Option<Destination>), CliError> {
-        Ok(match name {
-            ImageName::Registry(reference) => {
-                let repository =
-                    self.client.repository(&reference.registry, &reference.repository).map_err(StoreError::from)?;
-                let target = match (&reference.digest, &reference.tag) {
-                    (Some(digest), _) => Target::Digest(*digest),
-                    (None, Some(tag)) => Target::Tag(tag.clone()),
-                    (None, None) => Target::Tag("latest".to_owned()),
-                };
-                (Source::Registry(repository.clone()), target, Some(Destination::Registry(repository)))
-            }
-            ImageName::Layout { dir, select } => {
-                let (dir, select) = (dir.clone(), select.clone());
-                let (layout, found) = blocking(move || {
-                    let layout = Layout::open(&dir)?;
-                    let found = layout.find(&select)?;
-                    Ok((Arc::new(layout), found))
-                })
-                .await?;
-                (Source::Layout(Arc::clone(&layout)), Target::Digest(found.digest), Some(Destination::Layout(layout)))
-            }
-            ImageName::Archive { file, select } => {
-                let (file, select) = (file.clone(), select.clone());
-                let (archive, found) = blocking(move || {
-                    let archive = Archive::open(&file)?;
-                    let found = archive.find(&select)?;
-                    Ok((Arc::new(archive), found))
-                })
-                .await?;
-                (Source::Archive(archive), Target::Digest(found.digest), None)
-            }
-        })
     }
 
     /// Where the index goes. A dry run makes no layout that is not there: then it is as if nothing were in it.
@@ -230,5 +136,14 @@ impl Work {
 
     fn target(&self) -> Option<String> {
         self.output.as_ref().map(|dir| format!("oci:{}", dir.display()))
+    }
+}
+
+/// Where an image's index goes unless the user says otherwise: to the image. An archive is only read.
+fn home(source: &Source) -> Option<Destination> {
+    match source {
+        Source::Registry(repository) => Some(Destination::Registry(repository.clone())),
+        Source::Layout(layout) => Some(Destination::Layout(Arc::clone(layout))),
+        Source::Archive(_) => None,
     }
 }

@@ -12,15 +12,24 @@ use signals::Interrupt;
 use terminal::Stdout;
 
 mod args;
+mod bundle;
+mod caches;
+mod detach;
 mod index;
+mod inspect;
+pub mod inspect_json;
 pub mod json;
+mod lazy;
+mod mount;
 mod parse;
 mod progress;
 mod report;
 mod signals;
 mod size;
+mod source;
 mod terminal;
 mod text;
+mod trace;
 mod ztoc;
 mod ztoc_json;
 mod ztoc_spans;
@@ -51,29 +60,35 @@ pub fn run() -> ExitCode {
 }
 
 fn execute(command: Command) -> Result<(), CliError> {
-    let interrupted = signals::listen().map_err(CliError::Start)?;
+    let mut interrupted = signals::listen().map_err(CliError::Start)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CliError::Start)?;
-    let result = runtime.block_on(until(interrupted, async {
+    let result = runtime.block_on(async {
+        let interrupted = &mut interrupted;
         match command {
-            Command::Index(args) => index::run(*args).await,
+            Command::Index(args) => until(interrupted, index::run(*args)).await,
+            Command::Inspect(args) => until(interrupted, inspect::run(*args)).await,
+            // These go on until they are stopped, and clear up then.
+            Command::Mount(args) => mount::run(*args, interrupted).await,
+            Command::Bundle(args) => bundle::run(*args, interrupted).await,
+            Command::Trace(args) => trace::run(*args, interrupted).await,
             Command::Ztoc(ztoc) => {
-                blocking(move || match ztoc {
+                let work = move || match ztoc {
                     ZtocCommand::Create(args) => ztoc::create(&args, &mut Stdout::new()),
                     ZtocCommand::Show(args) => ztoc::show(&args, &mut Stdout::new()),
-                })
-                .await
+                };
+                until(interrupted, blocking(work)).await
             }
         }
-    }));
+    });
     runtime.shutdown_timeout(LAST_WORK);
     result
 }
 
 /// Runs `work` until it is done, or drops it at the first signal.
-async fn until(
-    interrupted: oneshot::Receiver<Interrupt>,
-    work: impl Future<Output = Result<(), CliError>>,
-) -> Result<(), CliError> {
+async fn until<T>(
+    interrupted: &mut oneshot::Receiver<Interrupt>,
+    work: impl Future<Output = Result<T, CliError>>,
+) -> Result<T, CliError> {
     tokio::select! {
         biased;
         Ok(signal) = interrupted => Err(CliError::Interrupted(signal)),

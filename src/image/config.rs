@@ -1,20 +1,24 @@
-//! The config of an image (image-spec config.md), of which indexing needs the platform and nothing else.
+//! The config of an image (image-spec config.md), of which the platform and the digests of the layers' tars are needed.
 
 use serde::Deserialize;
 
+use super::descriptor::null_is_default;
 use super::json::{self, JsonError};
 use super::platform::Platform;
+use crate::digest::{Digest, DigestError};
 
 /// The largest config that is read, in bytes. Configs carry a history and labels, so they may pass a manifest's limit.
 pub const MAX_CONFIG: usize = 8 << 20;
 
-/// Why a config does not tell its image's platform.
+/// Why a config does not tell what is needed of it.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("the image's config cannot be relied on")]
     Json(#[from] JsonError),
     #[error("the image's config states no {0}")]
     Missing(&'static str),
+    #[error("the image's config has no digest for layer {number}")]
+    DiffId { number: usize, source: DigestError },
 }
 
 /// The platform that a config states. Everything else in it may be missing or odd.
@@ -35,6 +39,26 @@ pub fn platform(bytes: &[u8]) -> Result<Platform, ConfigError> {
     Ok(platform)
 }
 
+/// The digests of the layers' tars that a config lists, from the bottom up.
+pub fn diff_ids(bytes: &[u8]) -> Result<Vec<Digest>, ConfigError> {
+    #[derive(Deserialize)]
+    struct Config {
+        rootfs: Option<RootFs>,
+    }
+    #[derive(Deserialize)]
+    struct RootFs {
+        #[serde(deserialize_with = "null_is_default", default)]
+        diff_ids: Vec<String>,
+    }
+    let Config { rootfs } = json::parse(bytes, MAX_CONFIG, &["rootfs", "diff_ids"])?;
+    let listed = rootfs.ok_or(ConfigError::Missing("rootfs"))?.diff_ids;
+    listed
+        .iter()
+        .enumerate()
+        .map(|(number, text)| text.parse().map_err(|source| ConfigError::DiffId { number, source }))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,5 +72,17 @@ mod tests {
         for bad in [&b""[..], b"{}{}", br#"{"os":7}"#, br#"{"os":"linux","os":"linux","architecture":"x"}"#] {
             assert!(matches!(platform(bad), Err(ConfigError::Json(_))));
         }
+    }
+
+    #[test]
+    fn layers_of_configs() {
+        let digest = Digest::sha256(b"x");
+        let listed = |rootfs: &str| diff_ids(format!(r#"{{"os":"linux","rootfs":{rootfs}}}"#).as_bytes());
+        let one = listed(&format!(r#"{{"type":"layers","diff_ids":["{digest}"]}}"#));
+        assert_eq!(one.ok(), Some(vec![digest]));
+        assert_eq!(listed(r#"{"type":"layers","diff_ids":null}"#).ok(), Some(Vec::new()));
+        assert!(matches!(listed(r#"{"diff_ids":["sha256:.."]}"#), Err(ConfigError::DiffId { number: 0, .. })));
+        assert!(matches!(listed(r#"{"diff_ids":[7]}"#), Err(ConfigError::Json(_))));
+        assert!(matches!(diff_ids(b"{}"), Err(ConfigError::Missing("rootfs"))));
     }
 }

@@ -6,7 +6,7 @@ use super::Unservable;
 use super::tree;
 use crate::offset::{Compressed, Uncompressed};
 use crate::tar::{Entry, Kind, PaxRecord};
-use crate::ztoc::{Checkpoints, FileKind, FileMetadata};
+use crate::ztoc::{Checkpoints, FileKind, FileMetadata, Ztoc};
 
 /// The consumer counts the bytes of a span in C ints.
 const MAX_SPAN: u64 = i32::MAX as u64;
@@ -17,7 +17,7 @@ pub(super) const MAX_KEY: usize = 32_768;
 ///
 /// # Errors
 /// When a ztoc cannot state it, or the consumer would find that ztoc and header disagree.
-pub(super) fn file(entry: Entry) -> Result<FileMetadata, Unservable> {
+pub(crate) fn file(entry: Entry) -> Result<FileMetadata, Unservable> {
     let kind = match entry.kind {
         Kind::Regular => FileKind::Regular,
         Kind::HardLink => FileKind::HardLink,
@@ -131,6 +131,14 @@ fn plain_layer(files: &[FileMetadata], span_size: u64, size: u64, end: Uncompres
     Ok(())
 }
 
+/// Judges the layer that a ztoc describes, by what the ztoc says of it.
+///
+/// # Errors
+/// With the reason why the consumer could not serve it.
+pub fn servable(ztoc: &Ztoc) -> Result<(), Unservable> {
+    layer(&ztoc.files, &ztoc.checkpoints, ztoc.compressed_size, ztoc.uncompressed_size)
+}
+
 /// Whether Go reads another type from the mode than from the type flag (archive/tar headerFileInfo.Mode).
 fn states_other_type(mode: i64) -> bool {
     matches!(mode as u32 & !0o7777, 0o010_000 | 0o020_000 | 0o040_000 | 0o060_000 | 0o120_000 | 0o140_000)
@@ -148,7 +156,7 @@ fn refuse(code: &'static str, entry: &Entry, what: &str) -> Unservable {
 }
 
 /// A name from a stranger's tar, quoted and cut so that it fits a line and cannot move the cursor.
-pub(super) fn shown(name: &[u8]) -> String {
+pub(crate) fn shown(name: &[u8]) -> String {
     const MOST: usize = 80;
     if name.len() <= MOST {
         format!("\"{}\"", name.escape_ascii())

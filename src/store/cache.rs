@@ -35,7 +35,12 @@ pub struct CacheKey<'a> {
     pub build_tool_identifier: &'a str,
 }
 
-impl CacheKey<'_> {
+impl<'a> CacheKey<'a> {
+    /// No layer is indexed with spans of no bytes, so that this is the key of none.
+    fn of_ztoc(digest: &'a Digest) -> CacheKey<'a> {
+        CacheKey { layer: digest, span_size: 0, build_tool_identifier: "" }
+    }
+
     /// Everything that decides about the outcome. The identifier comes last, so no other key reads the same.
     fn text(&self) -> String {
         format!("{FORMAT_VERSION}\n{}\n{}\n{}", self.layer, self.span_size, self.build_tool_identifier)
@@ -125,6 +130,20 @@ impl ZtocCache {
         if let Err(e) = write_entry(dir, &path, &entry).and_then(|()| evict(dir, self.inner.max).map(|_| ())) {
             self.inner.warn(dir, &e);
         }
+    }
+
+    /// A ztoc that somebody else made, by its own digest.
+    pub fn get_ztoc(&self, digest: &Digest) -> Option<Vec<u8>> {
+        match self.get(CacheKey::of_ztoc(digest))? {
+            (_, Outcome::Ztoc(kept)) if kept.digest == *digest => Some(kept.bytes),
+            _ => None,
+        }
+    }
+
+    /// Keeps a ztoc, which is the content of `digest`.
+    pub fn put_ztoc(&self, digest: &Digest, bytes: Vec<u8>) {
+        let kept = BuiltZtoc { bytes, digest: *digest, spans: 0, entries: 0, uncompressed_size: 0, gzip_members: 0 };
+        self.put(CacheKey::of_ztoc(digest), 0, &Outcome::Ztoc(kept));
     }
 
     fn entry_path(&self, key: &CacheKey<'_>) -> Option<PathBuf> {

@@ -145,6 +145,20 @@ impl Source {
         };
         Ok(Part(InnerPart::Local(Some(bytes))))
     }
+
+    /// The referrers of `subject` that are of `artifact_type`, in the order in which the store lists them.
+    ///
+    /// # Errors
+    /// When they cannot be had; that there are none is no error.
+    pub async fn referrers(&self, subject: &Digest, artifact_type: &'static str) -> Result<Referrers, StoreError> {
+        let subject = *subject;
+        let wanted = Some(artifact_type);
+        match self {
+            Source::Registry(repository) => Ok(repository.referrers(&subject, wanted).await?),
+            Source::Layout(layout) => local(layout, move |layout| layout.referrers(&subject, wanted)).await,
+            Source::Archive(archive) => local(archive, move |archive| archive.referrers(&subject, wanted)).await,
+        }
+    }
 }
 
 /// Where an index is written. Cheap to clone.
@@ -168,13 +182,7 @@ impl Destination {
     /// # Errors
     /// When they cannot be had; that there are none is no error.
     pub async fn referrers(&self, subject: &Digest, artifact_type: &'static str) -> Result<Referrers, StoreError> {
-        let subject = *subject;
-        match self {
-            Destination::Registry(repository) => Ok(repository.referrers(&subject, Some(artifact_type)).await?),
-            Destination::Layout(layout) => {
-                local(layout, move |layout| layout.referrers(&subject, Some(artifact_type))).await
-            }
-        }
+        self.as_source().referrers(subject, artifact_type).await
     }
 
     /// A manifest; its bytes match its digest.
@@ -182,12 +190,14 @@ impl Destination {
     /// # Errors
     /// When it is not there, cannot be had, or is not what its digest says.
     pub async fn manifest(&self, digest: &Digest) -> Result<Document, StoreError> {
+        self.as_source().manifest(&Target::Digest(*digest)).await
+    }
+
+    fn as_source(&self) -> Source {
         match self {
             Destination::Registry(repository) => Source::Registry(repository.clone()),
             Destination::Layout(layout) => Source::Layout(Arc::clone(layout)),
         }
-        .manifest(&Target::Digest(*digest))
-        .await
     }
 
     /// # Errors

@@ -6,7 +6,7 @@
 #![allow(dead_code, reason = "each test binary that includes this uses a part of it")]
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -143,13 +143,14 @@ impl Server {
     }
 }
 
-/// A port below those that the system hands out for port 0, so that nothing else can get it before our server binds it.
+/// A port on which nobody listens, below those that the system hands out for port 0. It is not tried by binding it: another
+/// thread that starts a program at that moment would inherit the socket and go on listening for a while.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = 20_000 + (std::process::id() % 100) as u16 * 100;
+    let first = 10_000 + (std::process::id() % 200) as u16 * 100;
     (0..100)
         .map(|_| first + NEXT.fetch_add(1, Ordering::Relaxed) % 100)
-        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .find(|port| TcpStream::connect(("127.0.0.1", *port)).is_err())
         .expect("one of a hundred ports is free")
 }
 

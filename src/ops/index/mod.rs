@@ -2,7 +2,7 @@
 //!
 //! In steps, each of them for all platforms of the image before the next one begins:
 //!
-//! 1. `resolve`: from the name to the manifests of the platforms.
+//! 1. [`resolve`]: from the name to the manifests of the platforms.
 //! 2. `existing`: which indexes are there, and what is to be done about them.
 //! 3. `build`: the ztocs of the layers, from the cache or by reading (`read`). A broken layer ends it here.
 //! 4. `publish`: blobs first, then the index manifest. Before this step nothing was written anywhere but in the cache.
@@ -10,6 +10,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::resolve::{Wanted, resolve};
 use crate::progress::{Event, Progress};
 use crate::store::blob::Target;
 use crate::store::cache::ZtocCache;
@@ -22,7 +23,6 @@ mod model;
 mod plan;
 mod publish;
 mod read;
-mod resolve;
 
 pub use error::IndexError;
 pub use model::{
@@ -49,7 +49,8 @@ pub async fn index(
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
 ) -> Result<IndexedImage, IndexError> {
-    let image = resolve::resolve(source, root, &options.platforms, progress).await?;
+    let wanted = if options.platforms.is_empty() { Wanted::All } else { Wanted::Each(&options.platforms) };
+    let image = resolve(source, root, wanted, progress).await?;
     let mut plans = Vec::with_capacity(image.manifests.len());
     for manifest in image.manifests {
         plans.push(Plan::make(manifest, destination, cache, options).await?);
@@ -66,7 +67,7 @@ pub async fn index(
     for (plan, new) in plans.iter().zip(&news) {
         let reads = unread.iter().filter(|l| new.contains(&(l.digest, l.size)));
         let (count, bytes) = reads.fold((0, 0), |(count, bytes), layer| (count + 1, bytes + layer.size));
-        let platform = plan.manifest.platform.clone().unwrap_or_default();
+        let platform = plan.manifest.platform.as_ref().map_or_else(String::new, ToString::to_string);
         progress.report(Event::Image { manifest: plan.manifest.descriptor.digest, platform, layers: count, bytes });
     }
     build::read_all(&mut layers, unread, source, cache, options, progress).await?;

@@ -7,11 +7,11 @@ use super::error::IndexError;
 use super::existing::{Content, Decision, Found, Want, Wanted, decide};
 
 use super::model::{Existing, IndexOptions, LeftOut};
-use super::resolve::PlatformManifest;
 use crate::digest::Digest;
 use crate::image::soci::{self, CONFIG, INDEX_V1, Version};
 use crate::image::{Descriptor, LayerKind};
 use crate::layer::Outcome;
+use crate::ops::resolve::PlatformManifest;
 use crate::store::cache::ZtocCache;
 use crate::store::{Destination, StoreError};
 

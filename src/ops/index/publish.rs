@@ -32,7 +32,7 @@ pub(super) async fn publish(
 ) -> Result<(IndexedManifest, u64), IndexError> {
     let Plan { manifest, left_out, found, decision } = &plan;
     let report = |layers, result, others| IndexedManifest {
-        platform: manifest.platform.clone(),
+        platform: manifest.platform.as_ref().map(ToString::to_string),
         manifest: manifest.descriptor.clone(),
         layers,
         result,

@@ -1,0 +1,115 @@
+"""The ways to start a container, each from nothing to the first line of its program."""
+import concurrent.futures as futures, json, os, shutil, subprocess, time, urllib.request
+
+RANGE = 8 << 20
+
+
+class Started:
+    """What one start took: seconds until READY, seconds from there to DONE, bytes over the link until READY and in all."""
+
+    def __init__(self, ready, work, at_ready, in_all):
+        self.ready, self.work, self.at_ready, self.in_all = ready, work, at_ready, in_all
+
+
+def contain(bundle, link, began, before):
+    """Runs a bundle to its end and times its lines."""
+    runc = subprocess.Popen(['runc', 'run', '-b', bundle, f'boot-{os.getpid()}'], stdout=subprocess.PIPE, text=True)
+    ready = at_ready = done = None
+    said = []
+    for line in runc.stdout:
+        said.append(line)
+        if line.strip() == 'READY':
+            ready, at_ready = time.monotonic(), link.received()
+        elif line.strip() == 'DONE':
+            done = time.monotonic()
+    if runc.wait() or not ready or not done:
+        raise RuntimeError(f'the container failed with {runc.returncode}: {"".join(said)}')
+    return Started(ready - began, done - ready, at_ready - before, link.received() - before)
+
+
+def lazy(ociseek, link, image, scratch, cache):
+    """Mounts the image, then runs it; its bytes come when they are read."""
+    bundle = f'{scratch}/bundle'
+    before, began = link.received(), time.monotonic()
+    subprocess.run([ociseek, 'bundle', '--detach', '--plain-http', '--cache-dir', cache, f'{link.host}/{image}', bundle],
+                   check=True, stderr=subprocess.DEVNULL)
+    try:
+        return contain(bundle, link, began, before)
+    finally:
+        subprocess.run([ociseek, 'bundle', '--rm', bundle], check=True, stderr=subprocess.DEVNULL)
+
+
+def layers(link, image):
+    name, _, tag = image.partition(':')
+    accept = {'Accept': 'application/vnd.oci.image.manifest.v1+json'}
+    request = urllib.request.Request(f'http://{link.host}/v2/{name}/manifests/{tag}', headers=accept)
+    manifest = json.load(urllib.request.urlopen(request))
+    return [(f'http://{link.host}/v2/{name}/blobs/{layer["digest"]}', layer['size']) for layer in manifest['layers']]
+
+
+def download(url, file):
+    with urllib.request.urlopen(url) as response, open(file, 'wb') as out:
+        shutil.copyfileobj(response, out, 1 << 20)
+
+
+def unpacker(folder, stdin):
+    os.makedirs(folder)
+    return subprocess.Popen(f'pigz -dc | tar -xpf - -C {folder}', shell=True, stdin=stdin)
+
+
+def whole(_ociseek, link, image, scratch, config):
+    """As docker and containerd do it: three downloads at a time, layers unpacked in their order when they are there."""
+    before, began = link.received(), time.monotonic()
+    found = layers(link, image)
+    with futures.ThreadPoolExecutor(3) as pool:
+        jobs = [pool.submit(download, url, f'{scratch}/blob{i}') for i, (url, _) in enumerate(found)]
+        for number, job in enumerate(jobs):
+            job.result()
+            with open(f'{scratch}/blob{number}', 'rb') as blob:
+                if unpacker(f'{scratch}/layer{number}', blob).wait():
+                    raise RuntimeError('unpacking failed')
+    return overlaid(scratch, len(found), config, link, began, before)
+
+
+def parallel(_ociseek, link, image, scratch, config):
+    """The tuned full pull: all layers at once, each by four ranges at a time, unpacked while it comes."""
+    before, began = link.received(), time.monotonic()
+    found = layers(link, image)
+
+    def ranged(url, start, size):
+        end = min(start + RANGE, size) - 1
+        return urllib.request.urlopen(urllib.request.Request(url, headers={'Range': f'bytes={start}-{end}'})).read()
+
+    def layer(number, url, size):
+        tar = unpacker(f'{scratch}/layer{number}', subprocess.PIPE)
+        starts = list(range(0, size, RANGE))
+        with futures.ThreadPoolExecutor(4) as pool:
+            # No more than four ranges wait in memory.
+            pending = [pool.submit(ranged, url, start, size) for start in starts[:4]]
+            for number in range(len(starts)):
+                tar.stdin.write(pending[number].result())
+                pending[number] = None
+                if number + 4 < len(starts):
+                    pending.append(pool.submit(ranged, url, starts[number + 4], size))
+        tar.stdin.close()
+        if tar.wait():
+            raise RuntimeError('unpacking failed')
+
+    with futures.ThreadPoolExecutor(8) as pool:
+        for job in [pool.submit(layer, number, *what) for number, what in enumerate(found)]:
+            job.result()
+    return overlaid(scratch, len(found), config, link, began, before)
+
+
+def overlaid(scratch, count, config, link, began, before):
+    """A container over the unpacked layers."""
+    for folder in ('upper', 'work', 'bundle/rootfs'):
+        os.makedirs(f'{scratch}/{folder}')
+    shutil.copy(config, f'{scratch}/bundle/config.json')
+    lower = ':'.join(f'layer{number}' for number in reversed(range(count)))
+    subprocess.run(['mount', '-t', 'overlay', 'overlay', '-o', f'lowerdir={lower},upperdir=upper,workdir=work', 'bundle/rootfs'],
+                   check=True, cwd=scratch)
+    try:
+        return contain(f'{scratch}/bundle', link, began, before)
+    finally:
+        subprocess.run(['umount', f'{scratch}/bundle/rootfs'], check=True)

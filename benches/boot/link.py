@@ -1,0 +1,70 @@
+"""A registry behind a link of limited speed: a network namespace, a veth pair and a token bucket. Needs root."""
+import os, shutil, subprocess, time, urllib.request
+
+SPACE, HERE, THERE = 'ociseek-boot', 'osk-here', 'osk-there'
+OURS, ITS, PORT = '10.211.7.1', '10.211.7.2', 5000
+
+
+def run(*args, check=True):
+    return subprocess.run(args, check=check, capture_output=True, text=True)
+
+
+def inside(*args, **options):
+    return run('ip', 'netns', 'exec', SPACE, *args, **options)
+
+
+class Link:
+    """Used with `with`; afterwards nothing of it is left."""
+
+    def __init__(self, storage):
+        self.storage, self.registry, self.host = storage, None, f'{ITS}:{PORT}'
+
+    def __enter__(self):
+        self.remove()
+        run('ip', 'netns', 'add', SPACE)
+        run('ip', 'link', 'add', HERE, 'type', 'veth', 'peer', 'name', THERE, 'netns', SPACE)
+        run('ip', 'address', 'add', f'{OURS}/30', 'dev', HERE)
+        run('ip', 'link', 'set', HERE, 'up')
+        inside('ip', 'address', 'add', f'{ITS}/30', 'dev', THERE)
+        inside('ip', 'link', 'set', THERE, 'up')
+        inside('ip', 'link', 'set', 'lo', 'up')
+        os.makedirs(self.storage, exist_ok=True)
+        config = f'{self.storage}/config.yml'
+        with open(config, 'w') as file:
+            file.write(f'version: 0.1\nstorage: {{filesystem: {{rootdirectory: {self.storage}}}}}\n'
+                       f'http: {{addr: "{ITS}:{PORT}", secret: x}}\nlog: {{level: error}}\n')
+        self.registry = subprocess.Popen(['ip', 'netns', 'exec', SPACE, 'docker-registry', 'serve', config],
+                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for _ in range(200):
+            try:
+                urllib.request.urlopen(f'http://{self.host}/v2/', timeout=1)
+                return self
+            except OSError:
+                time.sleep(0.05)
+        raise SystemExit('the registry does not start')
+
+    def __exit__(self, *_):
+        self.remove()
+
+    def limit(self, megabits):
+        """From now on the registry sends no more than this."""
+        inside('tc', 'qdisc', 'replace', 'dev', THERE, 'root', 'tbf', 'rate', f'{megabits}mbit', 'burst', '128kb', 'latency', '100ms')
+
+    def received(self):
+        """Bytes that came over the link so far, headers and all."""
+        with open(f'/sys/class/net/{HERE}/statistics/rx_bytes') as file:
+            return int(file.read())
+
+    def remove(self):
+        if self.registry:
+            self.registry.terminate()
+            self.registry.wait()
+            self.registry = None
+        run('ip', 'netns', 'delete', SPACE, check=False)
+        run('ip', 'link', 'delete', HERE, check=False)
+
+
+def wanted(*tools):
+    missing = [tool for tool in tools if not shutil.which(tool)]
+    if missing or os.geteuid():
+        raise SystemExit(f'needs root and {", ".join(missing) or "nothing else"}')

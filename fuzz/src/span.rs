@@ -1,0 +1,78 @@
+//! Decoding in the middle of a stream, by a checkpoint that somebody made up.
+//!
+//! Invariants under test: no panic; never more bytes than the ztoc claims, and exactly those if it succeeds; the same bytes as
+//! byte by byte, which never enters the decoder's fast loop.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use ociseek::codec::gzip::{BlockStart, GzipReader, Sink};
+use ociseek::digest::Digest;
+use ociseek::layer::span::{SpanError, SpanTable};
+use ociseek::offset::{Compressed, SpanId, Uncompressed};
+use ociseek::ztoc::{Checkpoint, Checkpoints, VERSION, Ztoc};
+
+/// The most that a span claims here.
+const MOST: u64 = 8 << 20;
+
+/// Four bytes say how many bits are left of the fifth, what the window is and what the span claims; the rest is the span.
+pub fn decode(data: &[u8]) {
+    let Some((&[bits, window, low, high], blob)) = data.split_first_chunk() else { return };
+    let bits = if blob.is_empty() { 0 } else { bits % 8 };
+    let claimed = (u64::from(low) << (high % 16)).min(MOST);
+    let window: Box<[u8; 32768]> = Box::new(std::array::from_fn(|i| if window == 0 { 0 } else { (i as u8) ^ window }));
+    let input = Compressed(u64::from(bits != 0));
+    let checkpoint = Checkpoint { input, output: Uncompressed(0), bits, window };
+    let ztoc = Ztoc {
+        version: VERSION.into(),
+        build_tool_identifier: Box::default(),
+        compressed_size: Compressed(blob.len() as u64),
+        uncompressed_size: Uncompressed(claimed),
+        files: Vec::new(),
+        checkpoints: Checkpoints::Gzip { span_size: 1, list: vec![checkpoint.clone()] },
+        span_digests: vec![Digest::sha256(blob)],
+    };
+    let table = SpanTable::new(Arc::new(ztoc)).expect("one checkpoint at the start is in order");
+    let mut decoded = Vec::new();
+    let result = table.decode(SpanId(0), blob, &mut |piece| {
+        decoded.extend_from_slice(piece);
+        ControlFlow::Continue(())
+    });
+    assert!(decoded.len() as u64 <= claimed);
+    match &result {
+        Ok(()) => assert_eq!(decoded.len() as u64, claimed),
+        Err(SpanError::Short { found, .. }) => assert_eq!(decoded.len() as u64, *found),
+        Err(SpanError::Gzip { .. }) => {}
+        Err(other) => panic!("{other}"),
+    }
+    if blob.len() < 20_000 {
+        let slow = bytewise(&checkpoint, blob, claimed as usize);
+        let common = slow.len().min(decoded.len());
+        assert_eq!(slow[..common], decoded[..common]);
+        assert!(result.is_err() || slow == decoded);
+    }
+}
+
+struct Taken(Vec<u8>);
+
+impl Sink for Taken {
+    fn output(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn block_start(&mut self, _at: BlockStart<'_>) {}
+}
+
+fn bytewise(checkpoint: &Checkpoint, blob: &[u8], most: usize) -> Vec<u8> {
+    let Checkpoint { input, output, bits, window } = checkpoint;
+    let at = BlockStart { input: *input, output: *output, bits: *bits, window };
+    let mut reader = GzipReader::resume(at, blob.first().copied().unwrap_or(0));
+    let mut taken = Taken(Vec::new());
+    for byte in blob[input.0 as usize..].chunks(1) {
+        if taken.0.len() >= most || reader.push(byte, &mut taken).is_err() {
+            break;
+        }
+    }
+    taken.0.truncate(most);
+    taken.0
+}

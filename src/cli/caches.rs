@@ -1,0 +1,27 @@
+//! The local caches, where the user wants them or where caches are.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::args::CacheArgs;
+use crate::progress::Progress;
+use crate::store::cache::ZtocCache;
+
+/// The directory of all caches; None if there is no place for one.
+pub fn dir(args: &CacheArgs) -> Option<PathBuf> {
+    let var = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    args.cache_dir
+        .clone()
+        .or_else(|| var("XDG_CACHE_HOME").map(|dir| dir.join("ociseek")))
+        .or_else(|| var("HOME").map(|home| home.join(".cache/ociseek")))
+}
+
+/// The cache of ztocs; None if the user wants none.
+pub async fn ztocs(args: &CacheArgs, progress: &Arc<dyn Progress>) -> Option<ZtocCache> {
+    if args.no_cache {
+        return None;
+    }
+    let dir = dir(args);
+    let progress = Arc::clone(progress);
+    tokio::task::spawn_blocking(move || ZtocCache::open(dir.as_deref(), progress)).await.ok()
+}

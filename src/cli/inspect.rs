@@ -1,0 +1,208 @@
+//! `ociseek inspect`.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::args::{Format, InspectArgs, ProgressStyle};
+use super::progress::Display;
+use super::report::{CliError, in_one_line};
+use super::size::{counted, human};
+use super::source::Images;
+use super::terminal::{Stdout, Style, safe};
+use super::{inspect_json, ztoc_json, ztoc_text};
+use crate::image::soci::Version;
+use crate::ops::discover::{Discovered, FoundIndexRef, Via};
+use crate::ops::inspect::{Consumer, Inspected, find_ztoc, inspect, without_ztoc};
+use crate::ops::resolve::Wanted;
+use crate::progress::Progress;
+
+pub async fn run(args: InspectArgs) -> Result<(), CliError> {
+    let progress: Arc<dyn Progress> = Arc::new(Display::new(ProgressStyle::None, false));
+    let images = Images::new(args.registry, &progress).await?;
+    let (source, root) = images.open(&args.image).await?;
+    let wanted = if args.platform.is_empty() { Wanted::All } else { Wanted::Each(&args.platform) };
+    let mut stdout = Stdout::new();
+    if let Some(named) = &args.ztoc {
+        let found = find_ztoc(&source, &root, wanted, named, &progress).await?;
+        let (bytes, ztoc) = found.ok_or_else(|| CliError::NoZtoc(named.clone()))?;
+        let written = match args.format {
+            Format::Text => ztoc_text::write(&bytes, &ztoc, &mut stdout),
+            Format::Json => ztoc_json::write(&bytes, &ztoc, &mut stdout),
+        };
+        return written.map_err(CliError::Stdout);
+    }
+    let inspected = inspect(&source, &root, wanted, args.index.as_ref(), &progress).await?;
+    let image = args.image.to_string();
+    let text = match args.format {
+        Format::Json => inspect_json::document(&image, &inspected).map_err(|e| CliError::Stdout(e.into()))?,
+        Format::Text => inspected.iter().map(|one| text(&image, one, stdout.style)).collect::<Vec<_>>().join("\n"),
+    };
+    stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)
+}
+
+fn text(name: &str, inspected: &Inspected, style: Style) -> String {
+    let image = &inspected.image;
+    let mut text = String::new();
+    let platform = image.platform.as_ref().map_or_else(|| "unknown platform".to_owned(), ToString::to_string);
+    let _ = writeln!(text, "{} {}", style.bold(&safe(name)), style.bold(&safe(&platform)));
+    let _ = writeln!(text, "  manifest {}", image.manifest.digest);
+    if let Err(error) = &image.listing {
+        let _ = writeln!(text, "  {} indexes cannot be listed: {}", style.yellow("note:"), in_one_line(error));
+    }
+    if let Some(odd) = &image.odd_annotation {
+        let note = style.yellow("note:");
+        let _ = writeln!(text, "  {note} the manifest names an index by {:?}, which is no digest", safe(odd));
+    }
+    for (place, found) in image.indexes.iter().enumerate() {
+        index(&mut text, image, found, image.chosen == Some(place), style);
+    }
+    if image.indexes.is_empty() {
+        let _ = writeln!(text, "  {} none", style.yellow("index"));
+    }
+    if image.chosen.is_some() {
+        layers(&mut text, inspected, style);
+        coverage(&mut text, inspected);
+    }
+    for consumer in &inspected.consumers {
+        let _ = writeln!(text, "  {}", style.dim(&consumer_line(consumer, image.layers.len())));
+    }
+    text
+}
+
+/// An index, and what is wrong with it.
+fn index(text: &mut String, image: &Discovered, found: &FoundIndexRef, is_chosen: bool, style: Style) {
+    let digest = found.digest.to_string();
+    let digest = if is_chosen { style.green(&digest) } else { digest };
+    let _ = writeln!(text, "  index {digest}");
+    let mut facts = vec![
+        match found.version {
+            Version::V1 => "version 1",
+            Version::V2 => "version 2",
+        }
+        .to_owned(),
+    ];
+    facts.extend(found.size.map(human));
+    if let Ok(content) = &found.content {
+        let tool = content.index.build_tool_identifier.as_deref();
+        facts.push(tool.map_or("of an unknown tool".to_owned(), |tool| format!("by \"{}\"", safe(tool))));
+        let covered = image.layers.iter().filter(|layer| content.ztocs.contains_key(&layer.digest)).count();
+        facts.push(format!("{covered} of {}", counted(image.layers.len() as u64, "layer", "layers")));
+    }
+    facts.push(via(found.via).to_owned());
+    let _ = writeln!(text, "    {}", facts.join(", "));
+    let note = |text: &mut String, what: &str| {
+        let _ = writeln!(text, "    {} {}", style.yellow("note:"), safe(what));
+    };
+    match &found.content {
+        Ok(content) => content.notes.iter().for_each(|what| note(text, &what.to_string())),
+        Err(why) => note(text, &format!("it cannot be used: {}", in_one_line(why))),
+    }
+}
+
+fn via(via: Via) -> &'static str {
+    match via {
+        Via::Annotation => "named by the image manifest",
+        Via::Api => "listed by the referrers API",
+        Via::TagSchema => "listed by the tag schema",
+        Via::Layout => "listed in the layout",
+        Via::Asked => "asked for",
+    }
+}
+
+/// A line for each layer, in columns.
+fn layers(text: &mut String, inspected: &Inspected, style: Style) {
+    let mut rows = vec![["LAYER", "SIZE", "SPANS", "FILES", "PLAIN", "ZTOC", ""].map(str::to_owned)];
+    for (layer, ztoc) in inspected.image.layers.iter().zip(&inspected.layers) {
+        let (digest, size) = (layer.digest.short(), human(layer.size));
+        let none = String::new;
+        rows.push(match &ztoc.ztoc {
+            None => [digest, size, none(), none(), none(), none(), without_ztoc(&layer.media_type).to_owned()],
+            Some((reference, Err(error))) => {
+                let error = safe(&in_one_line(error));
+                [digest, size, none(), none(), none(), human(reference.size), error]
+            }
+            Some((reference, Ok(facts))) => [
+                digest,
+                size,
+                facts.spans.to_string(),
+                facts.entries.to_string(),
+                human(facts.uncompressed_size),
+                human(reference.size),
+                reference.ztoc.short(),
+            ],
+        });
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: [usize; 6] = std::array::from_fn(width);
+    for (number, row) in rows.iter().enumerate() {
+        let mut line = format!("  {:12}", row[0]);
+        for (cell, width) in row.iter().zip(widths).skip(1) {
+            let _ = write!(line, "  {cell:>width$}");
+        }
+        let line = format!("{line}  {}", row[6]);
+        let line = line.trim_end();
+        let _ = writeln!(text, "{}", if number == 0 { style.dim(line) } else { line.to_owned() });
+    }
+}
+
+fn coverage(text: &mut String, inspected: &Inspected) {
+    let covered = Coverage::of(inspected);
+    let _ = writeln!(
+        text,
+        "  covered: {} of {}, {} of {} ({:.1}%), by {} of ztocs",
+        covered.layers,
+        counted(inspected.layers.len() as u64, "layer", "layers"),
+        human(covered.bytes),
+        human(covered.of_bytes),
+        covered.percent(),
+        human(covered.ztocs),
+    );
+}
+
+/// How much of an image an index covers.
+pub struct Coverage {
+    pub layers: usize,
+    /// Of the layers' blobs.
+    pub bytes: u64,
+    pub of_bytes: u64,
+    /// Bytes of the ztocs.
+    pub ztocs: u64,
+}
+
+impl Coverage {
+    pub fn of(inspected: &Inspected) -> Coverage {
+        let mut coverage = Coverage { layers: 0, bytes: 0, of_bytes: 0, ztocs: 0 };
+        let mut seen = BTreeSet::new();
+        for (layer, ztoc) in inspected.image.layers.iter().zip(&inspected.layers) {
+            // What the image has twice is pulled once.
+            let bytes = |bytes| if seen.contains(&layer.digest) { 0 } else { bytes };
+            coverage.of_bytes += bytes(layer.size);
+            if let Some((reference, _)) = &ztoc.ztoc {
+                coverage.layers += 1;
+                coverage.bytes += bytes(layer.size);
+                coverage.ztocs += bytes(reference.size);
+            }
+            seen.insert(layer.digest);
+        }
+        coverage
+    }
+
+    pub fn percent(&self) -> f64 {
+        if self.of_bytes == 0 { 0.0 } else { self.bytes as f64 * 100.0 / self.of_bytes as f64 }
+    }
+}
+
+fn consumer_line(consumer: &Consumer, layers: usize) -> String {
+    let who = match consumer.version {
+        Version::V1 => "soci-snapshotter with [pull_modes.soci_v1] enable = true",
+        Version::V2 => "soci-snapshotter by default",
+    };
+    match consumer.reason {
+        Some(reason) => format!("{who}: pulls all layers ({reason})"),
+        None => {
+            let (lazy, whole) = (consumer.layers as u64, (layers - consumer.layers) as u64);
+            format!("{who}: mounts {} lazily, pulls {whole}", counted(lazy, "layer", "layers"))
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! From the name of an image, as typed, to where it can be read.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use super::args::RegistryArgs;
+use super::report::CliError;
+use crate::image::ImageName;
+use crate::progress::Progress;
+use crate::store::archive::Archive;
+use crate::store::blob::Target;
+use crate::store::layout::Layout;
+use crate::store::registry::{Client, ClientConfig, CredentialSource};
+use crate::store::{Source, StoreError, blocking};
+
+/// Opens images. What is learned about a registry serves all images that are there.
+pub struct Images {
+    client: Client,
+}
+
+impl Images {
+    /// Reads a password, if it is to come from standard input; nothing is sent yet.
+    pub async fn new(args: RegistryArgs, progress: &Arc<dyn Progress>) -> Result<Images, CliError> {
+        check(&args)?;
+        let config = client_config(args, progress).await?;
+        Ok(Images { client: Client::new(config).map_err(StoreError::from)? })
+    }
+
+    /// Where the image is, and which one it is there.
+    pub async fn open(&self, name: &ImageName) -> Result<(Source, Target), CliError> {
+        Ok(match name {
+            ImageName::Registry(reference) => {
+                let repository =
+                    self.client.repository(&reference.registry, &reference.repository).map_err(StoreError::from)?;
+                let target = match (&reference.digest, &reference.tag) {
+                    (Some(digest), _) => Target::Digest(*digest),
+                    (None, Some(tag)) => Target::Tag(tag.clone()),
+                    (None, None) => Target::Tag("latest".to_owned()),
+                };
+                (Source::Registry(repository), target)
+            }
+            ImageName::Layout { dir, select } => {
+                let (dir, select) = (dir.clone(), select.clone());
+                let (layout, found) = blocking(move || {
+                    let layout = Layout::open(&dir)?;
+                    let found = layout.find(&select)?;
+                    Ok((Arc::new(layout), found))
+                })
+                .await?;
+                (Source::Layout(layout), Target::Digest(found.digest))
+            }
+            ImageName::Archive { file, select } => {
+                let (file, select) = (file.clone(), select.clone());
+                let (archive, found) = blocking(move || {
+                    let archive = Archive::open(&file)?;
+                    let found = archive.find(&select)?;
+                    Ok((Arc::new(archive), found))
+                })
+                .await?;
+                (Source::Archive(archive), Target::Digest(found.digest))
+            }
+        })
+    }
+}
+
+/// What clap cannot see for itself.
+fn check(args: &RegistryArgs) -> Result<(), CliError> {
+    let password = args.creds.as_deref().is_some_and(|creds| creds.contains(':'));
+    if password && args.password_stdin {
+        return Err(CliError::Usage("--creds has a password already; with --password-stdin give --creds USER"));
+    }
+    if !password && args.creds.is_some() && !args.password_stdin {
+        return Err(CliError::Usage("--creds wants USER:PASSWORD, or USER together with --password-stdin"));
+    }
+    Ok(())
+}
+
+async fn client_config(args: RegistryArgs, progress: &Arc<dyn Progress>) -> Result<ClientConfig, CliError> {
+    Ok(ClientConfig {
+        credentials: credentials(args.creds).await?,
+        // Without the flag, registries on this machine are spoken to by HTTP all the same.
+        plain_http: args.plain_http.then_some(true),
+        ca_files: args.ca_file,
+        client_cert: args.client_cert,
+        client_key: args.client_key,
+        insecure_skip_tls_verify: args.insecure_skip_tls_verify,
+        progress: Arc::clone(progress),
+        ..ClientConfig::default()
+    })
+}
+
+async fn credentials(creds: Option<String>) -> Result<CredentialSource, CliError> {
+    let Some(creds) = creds else { return Ok(CredentialSource::Ambient) };
+    if let Some((user, password)) = creds.split_once(':') {
+        return Ok(CredentialSource::Explicit { user: user.to_owned(), password: password.to_owned() });
+    }
+    // On another thread, so that a signal ends the wait for someone who does not type.
+    let read = tokio::task::spawn_blocking(password_from_stdin).await;
+    let password = read.map_err(|error| CliError::Stdin(error.into()))??;
+    Ok(CredentialSource::Explicit { user: creds, password })
+}
+
+/// One line of at most 64 KiB, without its end.
+fn password_from_stdin() -> Result<String, CliError> {
+    let mut password = String::new();
+    io::stdin().lock().take(64 << 10).read_to_string(&mut password).map_err(CliError::Stdin)?;
+    let line = password.strip_suffix('\n').unwrap_or(&password);
+    Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
+}

@@ -1,0 +1,183 @@
+//! What a SOCI index says of the image that it was found on. Decided here, without any I/O.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
+
+use super::MAX_ZTOC;
+use crate::digest::Digest;
+use crate::image::soci::{self, FoundIndex, PREFETCH, SociIndexError, Version, ZtocRef};
+use crate::image::{Descriptor, LayerKind};
+use crate::store::StoreError;
+
+/// An index that can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexContent {
+    pub index: FoundIndex,
+    /// By layer: the ztocs that a reader takes.
+    pub ztocs: BTreeMap<Digest, ZtocRef>,
+    /// What is not as it should be.
+    pub notes: Vec<Note>,
+}
+
+/// Why an index cannot be used at all.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    #[error("it cannot be read")]
+    Fetch(#[source] StoreError),
+    #[error("it has {found} bytes where the list says {expected}")]
+    Size { expected: u64, found: u64 },
+    #[error("it is not an OCI image manifest but {0:?}")]
+    MediaType(String),
+    #[error("it is no sound SOCI index")]
+    Soci(#[from] SociIndexError),
+    #[error("it is a SOCI index of version {}, and found where one of the other version belongs", number(*.0))]
+    Version(Version),
+    #[error("it is the index of another image manifest, {0}")]
+    Subject(Digest),
+    #[error("it was not read, since {0} others are listed before it")]
+    Unread(usize),
+}
+
+/// 1 or 2.
+pub fn number(version: Version) -> u8 {
+    match version {
+        Version::V1 => 1,
+        Version::V2 => 2,
+    }
+}
+
+/// Something in an index that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Note {
+    /// Its JSON is not what Go's encoder writes, so soci-snapshotter ignores the whole index.
+    NotCanonical,
+    /// A ztoc for a layer that the image does not have.
+    NotInImage { ztoc: Digest, layer: Digest },
+    /// A second ztoc for a layer.
+    Second { ztoc: Digest, layer: Digest },
+    /// A ztoc of a size, in bytes, that no reader takes.
+    TooLarge { ztoc: Digest, layer: Digest, size: u64 },
+    /// A ztoc for a layer that, by its media type, has none.
+    NotServable { ztoc: Digest, layer: Digest, media_type: String },
+    /// The ztoc's annotation and the image manifest disagree on the layer's media type.
+    MediaType { ztoc: Digest, layer: Digest, stated: String, found: String },
+    /// Neither a ztoc nor a list of spans to prefetch.
+    Unknown { digest: Digest, media_type: String },
+}
+
+impl Note {
+    /// A stable word for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Note::NotCanonical => "not-canonical",
+            Note::NotInImage { .. } => "layer-not-in-image",
+            Note::Second { .. } => "second-ztoc",
+            Note::TooLarge { .. } => "ztoc-too-large",
+            Note::NotServable { .. } => "layer-not-servable",
+            Note::MediaType { .. } => "media-type-annotation",
+            Note::Unknown { .. } => "unknown-blob",
+        }
+    }
+
+    /// A reader acts as if what it is about were not there.
+    pub fn is_ignored(&self) -> bool {
+        !matches!(self, Note::NotCanonical | Note::MediaType { .. })
+    }
+
+    /// The layer that it is about.
+    pub fn layer(&self) -> Option<&Digest> {
+        match self {
+            Note::NotCanonical | Note::Unknown { .. } => None,
+            Note::NotInImage { layer, .. }
+            | Note::Second { layer, .. }
+            | Note::TooLarge { layer, .. }
+            | Note::NotServable { layer, .. }
+            | Note::MediaType { layer, .. } => Some(layer),
+        }
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Note::NotCanonical => f.write_str(
+                "the JSON of the index is not such as Go writes it, so soci-snapshotter ignores the index without a word",
+            ),
+            Note::NotInImage { ztoc, layer } => {
+                write!(f, "ztoc {ztoc} is for layer {layer}, which the image does not have")
+            }
+            Note::Second { ztoc, layer } => {
+                write!(f, "ztoc {ztoc} is a second one for layer {layer}: the first one counts")
+            }
+            Note::TooLarge { ztoc, layer, size } => {
+                write!(f, "ztoc {ztoc} of layer {layer} has {size} bytes where at most {MAX_ZTOC} are read")
+            }
+            Note::NotServable { ztoc, layer, media_type } => {
+                write!(f, "ztoc {ztoc} is for layer {layer}, of which the type {media_type:?} has none")
+            }
+            Note::MediaType { ztoc, layer, stated, found } => {
+                write!(f, "ztoc {ztoc} says that layer {layer} is {stated:?}; the image says {found:?}")
+            }
+            Note::Unknown { digest, media_type } => {
+                write!(f, "{digest} is neither a ztoc nor a prefetch list but {media_type:?}")
+            }
+        }
+    }
+}
+
+/// Judges the manifest of an index that was found on the image `manifest` with these `layers`, where one of `version` belongs.
+pub(super) fn judge(
+    bytes: &[u8],
+    version: Option<Version>,
+    manifest: &Descriptor,
+    layers: &[Descriptor],
+) -> Result<IndexContent, Unusable> {
+    let index = soci::parse(bytes)?;
+    if version.is_some_and(|version| version != index.version) {
+        return Err(Unusable::Version(index.version));
+    }
+    if let Some(subject) = index.subject.as_ref().filter(|subject| subject.digest != manifest.digest) {
+        return Err(Unusable::Subject(subject.digest));
+    }
+    let mut notes = Vec::new();
+    if !index.canonical {
+        notes.push(Note::NotCanonical);
+    }
+    let by_digest: BTreeMap<Digest, &Descriptor> = layers.iter().map(|layer| (layer.digest, layer)).collect();
+    let mut ztocs = BTreeMap::new();
+    for reference in &index.ztocs {
+        let ZtocRef { ztoc, layer, size, .. } = *reference;
+        let Some(found) = by_digest.get(&layer) else {
+            notes.push(Note::NotInImage { ztoc, layer });
+            continue;
+        };
+        if size > MAX_ZTOC {
+            notes.push(Note::TooLarge { ztoc, layer, size });
+            continue;
+        }
+        if !LayerKind::of(&found.media_type).is_servable() {
+            notes.push(Note::NotServable { ztoc, layer, media_type: shown(&found.media_type) });
+            continue;
+        }
+        match ztocs.entry(layer) {
+            Entry::Vacant(free) => {
+                if reference.layer_media_type != found.media_type {
+                    let (stated, found) = (shown(&reference.layer_media_type), shown(&found.media_type));
+                    notes.push(Note::MediaType { ztoc, layer, stated, found });
+                }
+                free.insert(reference.clone());
+            }
+            // A layer that the image has twice is listed twice.
+            Entry::Occupied(taken) if taken.get().ztoc == ztoc => {}
+            Entry::Occupied(_) => notes.push(Note::Second { ztoc, layer }),
+        }
+    }
+    let unknown = index.others.iter().filter(|other| other.media_type != PREFETCH);
+    notes.extend(unknown.map(|o| Note::Unknown { digest: o.digest, media_type: shown(&o.media_type) }));
+    Ok(IndexContent { index, ztocs, notes })
+}
+
+fn shown(media_type: &str) -> String {
+    media_type.chars().take(150).collect()
+}

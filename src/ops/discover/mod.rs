@@ -1,0 +1,329 @@
+//! Which SOCI indexes an image has, what they say, and which of them a reader takes.
+//!
+//! An index of version 2 is named by an annotation of the image manifest, so that nobody can add one without changing the
+//! image. Those of version 1 are referrers, and consumers take the first that the registry lists (soci-snapshotter,
+//! fs/artifact_fetcher.go). So does this reader, but for those that it cannot use.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::resolve::{PlatformManifest, ResolveError, Wanted, resolve};
+use crate::digest::Digest;
+use crate::image::manifest::OCI_MANIFEST;
+use crate::image::soci::{INDEX_V1, Version, ZTOC, ZtocRef};
+use crate::image::{Descriptor, Platform};
+use crate::progress::{Event, Progress};
+use crate::store::blob::{Document, Target};
+use crate::store::{Source, StoreError};
+
+mod judge;
+
+pub use judge::{IndexContent, Note, Unusable, number};
+
+/// The largest ztoc that is read, in bytes. Where a layer's is larger, the layer is read as if it had none.
+pub const MAX_ZTOC: u64 = 256 << 20;
+/// The annotation of an image manifest that names its SOCI index of version 2 (soci-snapshotter, soci/soci_convert.go).
+pub const INDEX_DIGEST: &str = "com.amazon.soci.index-digest";
+/// How many indexes of version 1 are read of one image.
+const MAX_INDEXES: usize = 32;
+
+/// Why it cannot be said which indexes an image has.
+#[derive(Debug, thiserror::Error)]
+pub enum DiscoverError {
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+    #[error("SOCI index {digest} cannot be used")]
+    Index { digest: Digest, source: Unusable },
+    #[error("ztoc {ztoc} of layer {layer} has {size} bytes where at most {MAX_ZTOC} are read")]
+    ZtocTooLarge { ztoc: Digest, layer: Digest, size: u64 },
+    #[error("cannot read ztoc {ztoc} of layer {layer}")]
+    Ztoc { ztoc: Digest, layer: Digest, source: StoreError },
+}
+
+/// The image of one platform and its indexes.
+#[derive(Debug)]
+pub struct Discovered {
+    /// Media type, digest and size of the image manifest.
+    pub manifest: Descriptor,
+    /// None if the image does not say.
+    pub platform: Option<Platform>,
+    pub config: Descriptor,
+    /// From the bottom up.
+    pub layers: Vec<Descriptor>,
+    /// That of version 2 first, then those of version 1 in the store's order.
+    pub indexes: Vec<FoundIndexRef>,
+    /// How the store lists referrers, or why it does not.
+    pub listing: Result<Via, StoreError>,
+    /// The image manifest's annotation for an index of version 2, if it is no digest.
+    pub odd_annotation: Option<String>,
+    /// Which of `indexes` a reader takes.
+    pub chosen: Option<usize>,
+}
+
+/// A SOCI index, as it was found.
+#[derive(Debug)]
+pub struct FoundIndexRef {
+    pub digest: Digest,
+    /// Bytes of its manifest; None if nobody says.
+    pub size: Option<u64>,
+    /// What it should be by the way in which it was found.
+    pub version: Version,
+    pub via: Via,
+    pub content: Result<IndexContent, Unusable>,
+}
+
+/// How an index was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Via {
+    /// Named by the image manifest's annotation (version 2).
+    Annotation,
+    /// Listed by the registry's referrers API.
+    Api,
+    /// Listed under the tag `sha256-…`, as registries without the API need it.
+    TagSchema,
+    /// Listed in the layout's index.json.
+    Layout,
+    /// Not listed, but asked for by its digest.
+    Asked,
+}
+
+impl Via {
+    /// A stable word for programs.
+    pub fn code(self) -> &'static str {
+        match self {
+            Via::Annotation => "annotation",
+            Via::Api => "referrers-api",
+            Via::TagSchema => "tag-schema",
+            Via::Layout => "layout",
+            Via::Asked => "asked",
+        }
+    }
+}
+
+impl Discovered {
+    /// The index that a reader takes.
+    pub fn index(&self) -> Option<(&FoundIndexRef, &IndexContent)> {
+        let found = self.indexes.get(self.chosen?)?;
+        found.content.as_ref().ok().map(|content| (found, content))
+    }
+
+    /// The ztoc of a layer in the index that a reader takes.
+    pub fn ztoc_for(&self, layer: &Digest) -> Option<&ZtocRef> {
+        self.index()?.1.ztocs.get(layer)
+    }
+}
+
+/// The image `root` of `source`, of one platform (none: this machine's, or the only one), and the indexes that it has.
+///
+/// A reader takes the index that is `asked` for by its digest, listed or not. What keeps it from others, and what it ignores
+/// in the one that it takes, is reported as a warning. That there is no index is no error, nor that the store does not list
+/// referrers: an image can be read without.
+///
+/// # Errors
+/// When the image cannot be found or read, or the index that was asked for cannot be used.
+pub async fn discover(
+    source: &Source,
+    root: &Target,
+    platform: Option<&Platform>,
+    asked: Option<&Digest>,
+    progress: &Arc<dyn Progress>,
+) -> Result<Discovered, DiscoverError> {
+    let wanted = platform.map_or(Wanted::Host, |platform| Wanted::Each(std::slice::from_ref(platform)));
+    let mut found = discover_all(source, root, wanted, asked, progress).await?;
+    let discovered = found.swap_remove(0);
+    warn(&discovered, progress);
+    Ok(discovered)
+}
+
+/// The same for each of the `wanted` platforms, at least one, without a warning.
+///
+/// # Errors
+/// As [`discover`].
+pub async fn discover_all(
+    source: &Source,
+    root: &Target,
+    wanted: Wanted<'_>,
+    asked: Option<&Digest>,
+    progress: &Arc<dyn Progress>,
+) -> Result<Vec<Discovered>, DiscoverError> {
+    let image = resolve(source, root, wanted, progress).await?;
+    let mut all = Vec::with_capacity(image.manifests.len());
+    for manifest in image.manifests {
+        all.push(indexes_of(source, manifest, &image.artifacts, asked).await?);
+    }
+    Ok(all)
+}
+
+/// The bytes of a ztoc: as many as the index says, and of the digest that it says.
+///
+/// # Errors
+/// When it is too large ([`MAX_ZTOC`]) or cannot be had.
+pub async fn fetch_ztoc(source: &Source, ztoc: &ZtocRef) -> Result<Bytes, DiscoverError> {
+    let ZtocRef { ztoc: digest, layer, size, .. } = *ztoc;
+    if size > MAX_ZTOC {
+        return Err(DiscoverError::ZtocTooLarge { ztoc: digest, layer, size });
+    }
+    let blob = Descriptor::new(ZTOC, digest, size);
+    let bytes = source.blob_bytes(&blob, MAX_ZTOC).await;
+    bytes.map_err(|source| DiscoverError::Ztoc { ztoc: digest, layer, source })
+}
+
+async fn indexes_of(
+    source: &Source,
+    image: PlatformManifest,
+    artifacts: &[Descriptor],
+    asked: Option<&Digest>,
+) -> Result<Discovered, DiscoverError> {
+    let PlatformManifest { descriptor: manifest, platform, config, layers, annotations } = image;
+    let mut finder = Finder { source, manifest: &manifest, layers: &layers, indexes: Vec::new() };
+    let mut odd_annotation = None;
+    match annotations.get(INDEX_DIGEST).map(|named| (named, named.parse())) {
+        None => {}
+        Some((_, Ok(digest))) => finder.named(digest, artifacts).await,
+        Some((named, Err(_))) => odd_annotation = Some(named.chars().take(150).collect()),
+    }
+    let listing = finder.listed().await;
+    if let Some(asked) = asked
+        && finder.indexes.iter().all(|index| index.digest != *asked)
+    {
+        finder.read(*asked, None, Version::V1, Via::Asked).await;
+    }
+    let mut indexes = finder.indexes;
+    let chosen = match asked {
+        None => indexes.iter().position(|index| index.content.is_ok()),
+        Some(asked) => {
+            let place = indexes.iter().position(|index| index.digest == *asked);
+            if let Some(place) = place.filter(|&place| indexes[place].content.is_err())
+                && let Err(source) = indexes.swap_remove(place).content
+            {
+                return Err(DiscoverError::Index { digest: *asked, source });
+            }
+            place
+        }
+    };
+    Ok(Discovered { manifest, platform, config, layers, indexes, listing, odd_annotation, chosen })
+}
+
+/// Collects the indexes of one image.
+struct Finder<'a> {
+    source: &'a Source,
+    manifest: &'a Descriptor,
+    layers: &'a [Descriptor],
+    indexes: Vec<FoundIndexRef>,
+}
+
+impl Finder<'_> {
+    /// The index of version 2 that the image manifest names.
+    async fn named(&mut self, digest: Digest, artifacts: &[Descriptor]) {
+        let size = artifacts.iter().find(|artifact| artifact.digest == digest).map(|artifact| artifact.size);
+        self.read(digest, size, Version::V2, Via::Annotation).await;
+    }
+
+    /// Those of version 1, which are referrers.
+    async fn listed(&mut self) -> Result<Via, StoreError> {
+        let listed = self.source.referrers(&self.manifest.digest, INDEX_V1).await?;
+        let via = match (self.source, listed.api) {
+            (Source::Registry(_), true) => Via::Api,
+            (Source::Registry(_), false) => Via::TagSchema,
+            (Source::Layout(_) | Source::Archive(_), _) => Via::Layout,
+        };
+        let mut seen = BTreeSet::new();
+        for descriptor in listed.descriptors {
+            if !seen.insert(descriptor.digest) {
+                continue;
+            }
+            if seen.len() <= MAX_INDEXES {
+                self.read(descriptor.digest, Some(descriptor.size), Version::V1, via).await;
+            } else {
+                self.found(
+                    descriptor.digest,
+                    Some(descriptor.size),
+                    Version::V1,
+                    via,
+                    Err(Unusable::Unread(MAX_INDEXES)),
+                );
+            }
+        }
+        Ok(via)
+    }
+
+    async fn read(&mut self, digest: Digest, size: Option<u64>, version: Version, via: Via) {
+        let (size, content) = match self.source.manifest(&Target::Digest(digest)).await {
+            Ok(document) => {
+                let found = document.bytes.len() as u64;
+                (Some(size.unwrap_or(found)), self.judge(&document, size, version, via))
+            }
+            Err(error) => (size, Err(Unusable::Fetch(error))),
+        };
+        self.found(digest, size, version, via, content);
+    }
+
+    fn judge(
+        &self,
+        document: &Document,
+        expected: Option<u64>,
+        version: Version,
+        via: Via,
+    ) -> Result<IndexContent, Unusable> {
+        let found = document.bytes.len() as u64;
+        if let Some(expected) = expected.filter(|&expected| expected != found) {
+            return Err(Unusable::Size { expected, found });
+        }
+        if document.media_type != OCI_MANIFEST {
+            return Err(Unusable::MediaType(document.media_type.chars().take(150).collect()));
+        }
+        // Who asks for an index by its digest may ask for either version.
+        let version = (via != Via::Asked).then_some(version);
+        judge::judge(&document.bytes, version, self.manifest, self.layers)
+    }
+
+    fn found(
+        &mut self,
+        digest: Digest,
+        size: Option<u64>,
+        version: Version,
+        via: Via,
+        content: Result<IndexContent, Unusable>,
+    ) {
+        let version = content.as_ref().map_or(version, |content| content.index.version);
+        self.indexes.push(FoundIndexRef { digest, size, version, via, content });
+    }
+}
+
+/// What a reader passes over, and why.
+fn warn(discovered: &Discovered, progress: &Arc<dyn Progress>) {
+    let warn = |text: String| progress.report(Event::Warning(text));
+    if let Err(error) = &discovered.listing {
+        warn(format!("the SOCI indexes of {} cannot be listed: {}", discovered.manifest.digest, causes(error)));
+    }
+    if let Some(odd) = &discovered.odd_annotation {
+        warn(format!("{} names a SOCI index by {odd:?}, which is no digest", discovered.manifest.digest));
+    }
+    let before = discovered.chosen.unwrap_or(discovered.indexes.len());
+    for index in discovered.indexes.iter().take(before) {
+        if let Err(why) = &index.content {
+            warn(format!("SOCI index {} is passed over: {}", index.digest, causes(why)));
+        }
+    }
+    if let Some((index, content)) = discovered.index() {
+        for note in content.notes.iter().filter(|note| note.is_ignored()) {
+            warn(format!("SOCI index {}: {note}", index.digest));
+        }
+    }
+}
+
+/// An error and what is behind it, in one line.
+pub(super) fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        next = cause.source();
+    }
+    text
+}

@@ -1,0 +1,185 @@
+//! Opening an image to read from it: its index, its layers, their tree.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream;
+
+use super::discover::{self, DiscoverError, Discovered};
+use crate::digest::Digest;
+use crate::image::config::{self, ConfigError, MAX_CONFIG};
+use crate::image::soci::ZtocRef;
+use crate::image::{Descriptor, Platform};
+use crate::progress::{Event, Progress};
+use crate::rootfs::content::{Content, ContentOptions};
+use crate::rootfs::layers::{self, Caches, How, OpenLayer};
+use crate::rootfs::tree::{Tree, TreeError};
+use crate::store::blob::Target;
+use crate::store::{Source, StoreError};
+use crate::ztoc::Ztoc;
+
+/// How many ztocs are fetched side by side.
+const FETCHES: usize = 8;
+
+/// What is opened of an image, and how it is read.
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    /// None: this machine's, or the only one.
+    pub platform: Option<Platform>,
+    /// This SOCI index instead of the one that a reader would take.
+    pub index: Option<Digest>,
+    /// Only this layer, counted from 0 at the bottom, as if it were the image.
+    pub layer: Option<usize>,
+    pub content: ContentOptions,
+}
+
+/// An image as one file system.
+pub struct RootFs {
+    pub manifest: Descriptor,
+    pub platform: Option<Platform>,
+    /// The image's config, as JSON.
+    pub config: Bytes,
+    /// The SOCI index that is used, if there is any.
+    pub index: Option<Digest>,
+    /// The opened layers, from the bottom up.
+    pub layers: Vec<LayerFacts>,
+    pub tree: Arc<Tree>,
+    pub content: Content,
+}
+
+/// How a layer is read.
+#[derive(Debug, Clone)]
+pub struct LayerFacts {
+    pub descriptor: Descriptor,
+    pub how: How,
+    pub ztoc: Arc<Ztoc>,
+    /// Bytes of the blob that were read to open it.
+    pub bytes_read: u64,
+}
+
+/// Why an image cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error(transparent)]
+    Discover(#[from] DiscoverError),
+    #[error("cannot read the config {digest}")]
+    Config { digest: Digest, source: StoreError },
+    #[error("the config {digest} cannot be relied on")]
+    OddConfig { digest: Digest, source: ConfigError },
+    #[error("the config {digest} lists {diff_ids} layers where the manifest has {layers}")]
+    DiffIds { digest: Digest, diff_ids: usize, layers: usize },
+    #[error("the image has {layers} layers, counted from 0: there is no layer {wanted}")]
+    NoLayer { wanted: usize, layers: usize },
+    #[error(transparent)]
+    Layer(#[from] layers::OpenError),
+    #[error("the layers do not make a file system")]
+    Tree(#[from] TreeError),
+    #[error("the program is ending")]
+    Ending,
+}
+
+/// Opens the image `root` of `source`. What it cannot use of an index is reported as a warning, and then those layers are read
+/// without it.
+///
+/// # Errors
+/// When the image or one of its layers cannot be read, or when its layers do not fit together.
+pub async fn open(
+    source: &Source,
+    root: &Target,
+    options: &OpenOptions,
+    caches: &Caches,
+    progress: &Arc<dyn Progress>,
+) -> Result<RootFs, OpenError> {
+    let found = discover::discover(source, root, options.platform.as_ref(), options.index.as_ref(), progress).await?;
+    let wanted = match options.layer {
+        None => found.layers.clone(),
+        Some(wanted) => {
+            let layer = found.layers.get(wanted).cloned();
+            vec![layer.ok_or(OpenError::NoLayer { wanted, layers: found.layers.len() })?]
+        }
+    };
+    let (config, ztocs) =
+        tokio::join!(read_config(source, &found), fetch_ztocs(source, &found, &wanted, caches, progress));
+    let config = config?;
+    let with_ztocs = wanted.into_iter().zip(ztocs).collect();
+    let opened = layers::open_layers(source, with_ztocs, caches, progress).await?;
+    let facts: Vec<LayerFacts> = opened.iter().map(facts).collect();
+    let tree = flatten(&facts, progress).await?;
+    let content =
+        Content::new(source.clone(), opened, caches.spans.clone(), options.content.clone(), Arc::clone(progress));
+    Ok(RootFs {
+        index: found.index().map(|(index, _)| index.digest),
+        manifest: found.manifest,
+        platform: found.platform,
+        config,
+        layers: facts,
+        tree: Arc::new(tree),
+        content,
+    })
+}
+
+fn facts(layer: &OpenLayer) -> LayerFacts {
+    let OpenLayer { descriptor, how, ztoc, bytes_read, .. } = layer;
+    LayerFacts { descriptor: descriptor.clone(), how: *how, ztoc: Arc::clone(ztoc), bytes_read: *bytes_read }
+}
+
+async fn flatten(layers: &[LayerFacts], progress: &Arc<dyn Progress>) -> Result<Tree, OpenError> {
+    let ztocs: Vec<Arc<Ztoc>> = layers.iter().map(|layer| Arc::clone(&layer.ztoc)).collect();
+    let flattened = tokio::task::spawn_blocking(move || Tree::flatten(ztocs.iter().map(|ztoc| &ztoc.files[..])));
+    let tree = flattened.await.map_err(|_| OpenError::Ending)??;
+    for warning in tree.warnings() {
+        progress.report(Event::Warning(warning.clone()));
+    }
+    Ok(tree)
+}
+
+/// The config, which lists as many layers as the manifest.
+async fn read_config(source: &Source, found: &Discovered) -> Result<Bytes, OpenError> {
+    let digest = found.config.digest;
+    let bytes = source.blob_bytes(&found.config, MAX_CONFIG as u64).await;
+    let bytes = bytes.map_err(|source| OpenError::Config { digest, source })?;
+    let diff_ids = config::diff_ids(&bytes).map_err(|source| OpenError::OddConfig { digest, source })?.len();
+    let layers = found.layers.len();
+    match diff_ids == layers {
+        true => Ok(bytes),
+        false => Err(OpenError::DiffIds { digest, diff_ids, layers }),
+    }
+}
+
+/// The ztocs of `layers`, as far as the index has them and they can be had.
+async fn fetch_ztocs(
+    source: &Source,
+    found: &Discovered,
+    layers: &[Descriptor],
+    caches: &Caches,
+    progress: &Arc<dyn Progress>,
+) -> Vec<Option<Bytes>> {
+    let fetch = |ztoc: Option<ZtocRef>| async move {
+        let ztoc = ztoc?;
+        match fetch_ztoc(source, &ztoc, caches).await {
+            Ok(bytes) => Some(bytes),
+            Err(error) => {
+                let layer = ztoc.layer;
+                let why = discover::causes(&error);
+                progress.report(Event::Warning(format!("layer {layer} is read without its ztoc: {why}")));
+                None
+            }
+        }
+    };
+    let wanted: Vec<Option<ZtocRef>> = layers.iter().map(|layer| found.ztoc_for(&layer.digest).cloned()).collect();
+    stream::iter(wanted).map(fetch).buffered(FETCHES).collect().await
+}
+
+async fn fetch_ztoc(source: &Source, ztoc: &ZtocRef, caches: &Caches) -> Result<Bytes, DiscoverError> {
+    let digest = ztoc.ztoc;
+    let cache = caches.ztocs.clone();
+    if let Ok(Some(kept)) = tokio::task::spawn_blocking(move || cache.get_ztoc(&digest)).await {
+        return Ok(kept.into());
+    }
+    let bytes = discover::fetch_ztoc(source, ztoc).await?;
+    let (cache, kept) = (caches.ztocs.clone(), bytes.to_vec());
+    // Whether it is kept makes no difference to this image.
+    let _ = tokio::task::spawn_blocking(move || cache.put_ztoc(&digest, kept)).await;
+    Ok(bytes)
+}

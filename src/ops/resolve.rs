@@ -1,0 +1,291 @@
+//! From an image's name to the manifests of its platforms.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::digest::Digest;
+use crate::image::config::{self, ConfigError, MAX_CONFIG};
+use crate::image::manifest::{self, MAX_DESCRIPTORS, Manifest, ManifestError};
+use crate::image::select::{Child, Chosen, MAX_NESTING, Next, Selector};
+use crate::image::{Descriptor, ImageIndex, ImageManifest, Platform};
+use crate::progress::{Event, Progress};
+use crate::store::blob::{Document, Target};
+use crate::store::{Source, StoreError};
+
+/// Why a name does not lead to the manifests that are wanted.
+#[derive(Debug, thiserror::Error)]
+pub enum ResolveError {
+    #[error("cannot find the image")]
+    Find(#[source] StoreError),
+    #[error("cannot read {what} {digest}")]
+    Document { what: &'static str, digest: Digest, source: StoreError },
+    #[error("{digest} cannot be used")]
+    NotAnImage { digest: Digest, source: ManifestError },
+    #[error("{what} {digest} has {found} bytes where its descriptor says {expected}")]
+    Size { what: &'static str, digest: Digest, expected: u64, found: u64 },
+    #[error("the platform of the image cannot be told from its config {digest}")]
+    Config { digest: Digest, source: ConfigError },
+    #[error("{0} is listed as an image manifest, but is an image index")]
+    NotAManifest(Digest),
+    #[error("image index {digest} is nested more than {limit} deep")]
+    TooDeep { digest: Digest, limit: usize },
+    #[error("image index {digest} holds more than {limit} manifests, with those of the indexes in it")]
+    TooMany { digest: Digest, limit: usize },
+    #[error("image index {0} lists no image")]
+    NoImage(Digest),
+    #[error("the image has no manifest for {wanted}; it has {available}")]
+    NoPlatform { wanted: String, available: String },
+}
+
+/// Which of an image's platforms are meant.
+#[derive(Debug, Clone, Copy)]
+pub enum Wanted<'a> {
+    All,
+    /// These; each must be there.
+    Each(&'a [Platform]),
+    /// The one that would run here, or the only one that there is.
+    Host,
+}
+
+/// What an image's name stands for.
+#[derive(Debug)]
+pub struct Resolved {
+    /// Of the manifest or image index.
+    pub digest: Digest,
+    /// In the order of the image index; at least one.
+    pub manifests: Vec<PlatformManifest>,
+    /// Artifacts that the image index lists beside its images.
+    pub artifacts: Vec<Descriptor>,
+}
+
+/// The manifest of one platform.
+#[derive(Debug)]
+pub struct PlatformManifest {
+    /// Media type, digest and size, and nothing else.
+    pub descriptor: Descriptor,
+    /// None if neither image index nor config tell.
+    pub platform: Option<Platform>,
+    pub config: Descriptor,
+    pub layers: Vec<Descriptor>,
+    /// The manifest's own.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// Fetches the documents between `root` and the manifests of the `wanted` platforms.
+///
+/// # Errors
+/// When one of them cannot be had or is no sound image, or a wanted platform is not there.
+pub async fn resolve(
+    source: &Source,
+    root: &Target,
+    wanted: Wanted<'_>,
+    progress: &Arc<dyn Progress>,
+) -> Result<Resolved, ResolveError> {
+    let document = source.manifest(root).await.map_err(ResolveError::Find)?;
+    let digest = document.digest;
+    let (manifests, artifacts) = match parse(&document)? {
+        Manifest::Image(image) => (vec![alone(source, &document, image, wanted).await?], Vec::new()),
+        Manifest::Index(index) => of_index(source, digest, index, wanted, progress).await?,
+    };
+    Ok(Resolved { digest, manifests, artifacts })
+}
+
+fn parse(document: &Document) -> Result<Manifest, ResolveError> {
+    manifest::parse(Some(&document.media_type), &document.bytes)
+        .map_err(|source| ResolveError::NotAnImage { digest: document.digest, source })
+}
+
+/// An image without an index around it: only its config tells its platform, and only who asks for one needs it.
+async fn alone(
+    source: &Source,
+    document: &Document,
+    image: ImageManifest,
+    wanted: Wanted<'_>,
+) -> Result<PlatformManifest, ResolveError> {
+    let wanted = match wanted {
+        Wanted::Each(wanted) => wanted,
+        Wanted::All | Wanted::Host => &[],
+    };
+    let platform = match platform(source, &image).await {
+        Ok(platform) => Some(platform),
+        // A config that is missing or odd does not keep the layers from being read.
+        Err(_) if wanted.is_empty() => None,
+        Err(error) => return Err(error),
+    };
+    if let Some(platform) = &platform {
+        let missing = wanted.iter().find(|wanted| !platform.matches(wanted));
+        if let Some(missing) = missing {
+            return Err(no_platform(std::slice::from_ref(missing), std::slice::from_ref(platform)));
+        }
+    }
+    let size = document.bytes.len() as u64;
+    // As containerd makes the descriptor of a manifest that a tag names: by the served type.
+    let descriptor = Descriptor::new(image.media_type, document.digest, size);
+    Ok(PlatformManifest::new(descriptor, platform, image))
+}
+
+impl PlatformManifest {
+    fn new(descriptor: Descriptor, platform: Option<Platform>, image: ImageManifest) -> PlatformManifest {
+        let ImageManifest { config, layers, annotations, .. } = image;
+        PlatformManifest { descriptor, platform, config, layers, annotations }
+    }
+}
+
+async fn platform(source: &Source, image: &ImageManifest) -> Result<Platform, ResolveError> {
+    let digest = image.config.digest;
+    let bytes = source.blob_bytes(&image.config, MAX_CONFIG as u64).await.map_err(|source| ResolveError::Document {
+        what: "config",
+        digest,
+        source,
+    })?;
+    config::platform(&bytes).map_err(|source| ResolveError::Config { digest, source })
+}
+
+/// The manifests of an image index, and of those nested in it; and the artifacts beside them.
+async fn of_index(
+    source: &Source,
+    root: Digest,
+    index: ImageIndex,
+    wanted: Wanted<'_>,
+    progress: &Arc<dyn Progress>,
+) -> Result<(Vec<PlatformManifest>, Vec<Descriptor>), ResolveError> {
+    let mut selector = Selector::new(match wanted {
+        Wanted::Each(wanted) => wanted,
+        Wanted::All | Wanted::Host => &[],
+    });
+    walk(source, root, index, &mut selector).await?;
+    let selection = selector.finish();
+    let artifacts = selection.passed_over.into_iter().filter(|(_, kind)| *kind == Child::Artifact);
+    let artifacts = artifacts.map(|(descriptor, _)| descriptor).collect();
+    if !selection.missing.is_empty() {
+        let found: Vec<Platform> = selection.chosen.into_iter().map(|c| c.platform).chain(selection.others).collect();
+        return Err(no_platform(&selection.missing, &found));
+    }
+    let chosen = match wanted {
+        Wanted::Host if selection.chosen.len() > 1 => vec![for_host(selection.chosen)?],
+        _ => selection.chosen,
+    };
+    let used = |platform: &Platform| chosen.iter().any(|c| c.platform.normalized() == platform.normalized());
+    for image in selection.shadowed.iter().filter(|image| used(&image.platform)) {
+        progress.report(Event::Warning(format!(
+            "{} lists {} a second time for {}: only the first manifest of a platform is used, as containerd does",
+            root, image.manifest.digest, image.platform
+        )));
+    }
+    let mut manifests = Vec::with_capacity(chosen.len());
+    let mut refused = None;
+    for Chosen { manifest: descriptor, platform } in chosen {
+        match parse(&fetch(source, &descriptor, "manifest").await?) {
+            Ok(Manifest::Image(image)) => {
+                // As soci names the subject: the three fields, as the index states them.
+                let descriptor = Descriptor::new(descriptor.media_type, descriptor.digest, descriptor.size);
+                manifests.push(PlatformManifest::new(descriptor, Some(platform), image));
+            }
+            Ok(Manifest::Index(_)) => return Err(ResolveError::NotAManifest(descriptor.digest)),
+            // An artifact among the images of an index does not keep the images from being used.
+            Err(ResolveError::NotAnImage { digest, source: error @ ManifestError::NotAnImage { .. } }) => {
+                progress.report(Event::Warning(format!("{digest} in {root} is passed over: {error}")));
+                refused = Some(ResolveError::NotAnImage { digest, source: error });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if manifests.is_empty() {
+        return Err(refused.unwrap_or(ResolveError::NoImage(root)));
+    }
+    Ok((manifests, artifacts))
+}
+
+/// The image that would run on this machine: a Linux image of its architecture, since containers are Linux on other systems
+/// too; else one of its own system. The variant matters to those who run it, and they can ask for it.
+fn for_host(images: Vec<Chosen>) -> Result<Chosen, ResolveError> {
+    let architecture = match std::env::consts::ARCH {
+        "x86" => "386",
+        "powerpc64" => "ppc64le",
+        "loongarch64" => "loong64",
+        other => other,
+    };
+    let host = |os: &str| Platform {
+        os: os.to_owned(),
+        architecture: architecture.to_owned(),
+        os_version: None,
+        os_features: Vec::new(),
+        variant: None,
+    };
+    let found = ["linux", std::env::consts::OS].into_iter().find_map(|os| {
+        let host = host(os).normalized();
+        let exact = images.iter().position(|image| image.platform.matches(&host));
+        exact.or_else(|| {
+            images.iter().position(|image| {
+                let has = image.platform.normalized();
+                has.os == host.os && has.architecture == host.architecture
+            })
+        })
+    });
+    match found.and_then(|place| images.get(place)) {
+        Some(image) => Ok(image.clone()),
+        None => {
+            let there: Vec<Platform> = images.into_iter().map(|image| image.platform).collect();
+            Err(no_platform(&[host("linux").normalized()], &there))
+        }
+    }
+}
+
+/// Offers every image manifest at or below `index` to the selector, outer ones first.
+async fn walk(source: &Source, root: Digest, index: ImageIndex, selector: &mut Selector) -> Result<(), ResolveError> {
+    let mut level = selector.index(&index);
+    let mut seen = BTreeSet::from([root]);
+    let mut offered = index.manifests.len();
+    for depth in 1.. {
+        let mut below = Vec::new();
+        for next in std::mem::take(&mut level) {
+            match next {
+                Next::Config(descriptor) => {
+                    let document = fetch(source, &descriptor, "manifest").await?;
+                    if let Manifest::Image(image) = parse(&document)? {
+                        selector.offer(descriptor, platform(source, &image).await?);
+                    }
+                }
+                Next::Index(descriptor) => {
+                    let digest = descriptor.digest;
+                    if depth >= MAX_NESTING {
+                        return Err(ResolveError::TooDeep { digest, limit: MAX_NESTING });
+                    }
+                    // What is listed twice is walked once; a digest cannot contain itself, but a hostile store can try.
+                    if !seen.insert(digest) {
+                        continue;
+                    }
+                    if let Manifest::Index(index) = parse(&fetch(source, &descriptor, "image index").await?)? {
+                        offered += index.manifests.len();
+                        if offered > MAX_DESCRIPTORS {
+                            return Err(ResolveError::TooMany { digest: root, limit: MAX_DESCRIPTORS });
+                        }
+                        below.extend(selector.index(&index));
+                    }
+                }
+            }
+        }
+        if below.is_empty() {
+            break;
+        }
+        level = below;
+    }
+    Ok(())
+}
+
+/// A document that a descriptor names, which is as large as it says.
+async fn fetch(source: &Source, descriptor: &Descriptor, what: &'static str) -> Result<Document, ResolveError> {
+    let digest = descriptor.digest;
+    let target = Target::Digest(digest);
+    let document = source.manifest(&target).await.map_err(|source| ResolveError::Document { what, digest, source })?;
+    let found = document.bytes.len() as u64;
+    match found == descriptor.size {
+        true => Ok(document),
+        false => Err(ResolveError::Size { what, digest, expected: descriptor.size, found }),
+    }
+}
+
+fn no_platform(wanted: &[Platform], available: &[Platform]) -> ResolveError {
+    let list = |platforms: &[Platform]| platforms.iter().map(Platform::to_string).collect::<Vec<_>>().join(", ");
+    ResolveError::NoPlatform { wanted: list(wanted), available: list(available) }
+}

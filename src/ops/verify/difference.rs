@@ -1,0 +1,117 @@
+//! What can differ between a ztoc and its layer.
+
+use crate::digest::Digest;
+use crate::layer::span::SpanError;
+use crate::layer::{Unservable, shown};
+use crate::offset::{SpanId, Uncompressed};
+
+/// One thing that is not as it should be. [`Difference::code`] is for programs, Display for people.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Difference {
+    #[error("the layer cannot be decoded past byte {at} of the blob: {reason}")]
+    Broken { at: u64, reason: String },
+    #[error("the layer's tar cannot be read: {0}")]
+    Tar(String),
+    #[error("the layer is {actual}; the ztoc is for one that is {stated}")]
+    Compression { stated: &'static str, actual: &'static str },
+    #[error("the ztoc's spans cannot be used: {0}")]
+    Spans(SpanError),
+    /// FORMAT, section 4: what soci-snapshotter refuses.
+    #[error("consumers refuse this layer: {0}")]
+    Unservable(Unservable),
+    #[error("the ztoc has the format version \"{}\", not \"0.9\"", .0.escape_ascii())]
+    Version(Box<[u8]>),
+    #[error("the ztoc says that {what} is {stated}; it is {actual}")]
+    Size { what: &'static str, stated: u64, actual: u64 },
+    #[error("span {span} has the digest {actual}; the ztoc says {stated}")]
+    SpanDigest { span: SpanId, stated: Digest, actual: Digest },
+    #[error("the window of checkpoint {span} differs from the tar at byte {at}")]
+    Window { span: SpanId, at: Uncompressed },
+    #[error("decoding span {span} from its checkpoint goes wrong: {reason}; {}", lying_in(*files, .first.as_deref()))]
+    SpanContent {
+        span: SpanId,
+        reason: String,
+        /// Regular files with bytes in the span, by the ztoc, and the name of the first.
+        files: u64,
+        first: Option<Box<[u8]>>,
+    },
+    #[error("the entry {} at byte {offset} of the tar is not in the ztoc", shown(name))]
+    EntryMissing { name: Box<[u8]>, offset: Uncompressed },
+    #[error("entry {entry} of the ztoc, {}, is not in the layer", shown(name))]
+    EntryAdded { entry: usize, name: Box<[u8]> },
+    #[error("entry {entry} of the ztoc, {}, is out of order", shown(name))]
+    EntryOrder { entry: usize, name: Box<[u8]> },
+    #[error("entry {entry} of the ztoc, {}, says {field} {stated}; the layer says {actual}", shown(name))]
+    Entry { entry: usize, name: Box<[u8]>, field: &'static str, stated: String, actual: String },
+}
+
+impl Difference {
+    /// A stable word for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Difference::Broken { .. } => "broken-layer",
+            Difference::Tar(_) => "broken-tar",
+            Difference::Compression { .. } => "compression",
+            Difference::Spans(_) => "spans",
+            Difference::Unservable(_) => "unservable",
+            Difference::Version(_) => "version",
+            Difference::Size { .. } => "size",
+            Difference::SpanDigest { .. } => "span-digest",
+            Difference::Window { .. } => "checkpoint-window",
+            Difference::SpanContent { .. } => "span-content",
+            Difference::EntryMissing { .. } => "entry-missing",
+            Difference::EntryAdded { .. } => "entry-added",
+            Difference::EntryOrder { .. } => "entry-order",
+            Difference::Entry { .. } => "entry-field",
+        }
+    }
+
+    /// The span that it is about.
+    pub fn span(&self) -> Option<SpanId> {
+        match self {
+            Difference::SpanDigest { span, .. }
+            | Difference::Window { span, .. }
+            | Difference::SpanContent { span, .. } => Some(*span),
+            _ => None,
+        }
+    }
+
+    /// Number, where the ztoc has it, and name of the entry that it is about.
+    pub fn entry(&self) -> Option<(Option<usize>, &[u8])> {
+        match self {
+            Difference::EntryMissing { name, .. } => Some((None, name)),
+            Difference::EntryAdded { entry, name }
+            | Difference::EntryOrder { entry, name }
+            | Difference::Entry { entry, name, .. } => Some((Some(*entry), name)),
+            _ => None,
+        }
+    }
+}
+
+fn lying_in(files: u64, first: Option<&[u8]>) -> String {
+    match first {
+        None => "no file lies in it".into(),
+        Some(first) if files == 1 => format!("{} lies in it", shown(first)),
+        Some(first) => format!("{files} files lie in it, the first is {}", shown(first)),
+    }
+}
+
+/// The differences found so far: so many are kept, the rest is counted.
+#[derive(Debug, Default)]
+pub(super) struct Differences {
+    pub list: Vec<Difference>,
+    pub more: u64,
+}
+
+/// What a reader of the list can use; a layer under another's ztoc has millions.
+const MOST: usize = 1000;
+
+impl Differences {
+    pub fn add(&mut self, difference: Difference) {
+        if self.list.len() < MOST {
+            self.list.push(difference);
+        } else {
+            self.more += 1;
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The entries of a ztoc against the headers of the layer's tar.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::difference::{Difference, Differences};
+use crate::layer::stated;
+use crate::offset::Uncompressed;
+use crate::tar::{Entry, Walker};
+use crate::ztoc::{FileMetadata, Ztoc};
+
+/// Walks the tar and compares each entry as it is met.
+pub(super) struct Entries {
+    ztoc: Arc<Ztoc>,
+    walker: Walker,
+    error: Option<String>,
+    compare: Compare,
+}
+
+struct Compare {
+    /// The first entry of the ztoc that has not been met.
+    next: usize,
+    met: Vec<bool>,
+    /// The entry furthest back that has been met.
+    furthest: Option<usize>,
+    /// Entries of the ztoc by where their data begin, once the two lists are out of step.
+    by_offset: Option<HashMap<Uncompressed, Vec<usize>>>,
+    /// An entry that a ztoc cannot state was met; said once.
+    unservable: bool,
+}
+
+impl Entries {
+    pub fn new(ztoc: Arc<Ztoc>) -> Entries {
+        let met = vec![false; ztoc.files.len()];
+        let compare = Compare { next: 0, met, furthest: None, by_offset: None, unservable: false };
+        Entries { ztoc, walker: Walker::new(), error: None, compare }
+    }
+
+    pub fn push(&mut self, bytes: &[u8], differences: &mut Differences) {
+        if self.error.is_some() || self.walker.is_over() {
+            return;
+        }
+        let Entries { ztoc, walker, compare, .. } = self;
+        let walked = walker.push(bytes, &mut |entry| compare.entry(entry, &ztoc.files, differences));
+        self.error = walked.err().map(|error| error.to_string());
+    }
+
+    /// The layer is at its end; `is_broken` says that it came too soon.
+    pub fn finish(self, is_broken: bool, differences: &mut Differences) {
+        let Entries { ztoc, walker, error, compare } = self;
+        let end = match error {
+            Some(error) => Err(error),
+            None => walker.finish().map_err(|error| error.to_string()),
+        };
+        let stated = ztoc.uncompressed_size.0;
+        match end {
+            Ok(actual) if actual.0 != stated => {
+                differences.add(Difference::Size { what: "the end of the tar", stated, actual: actual.0 });
+            }
+            Ok(_) => {}
+            // That the layer is broken has been said.
+            Err(_) if is_broken => {}
+            Err(reason) => differences.add(Difference::Tar(reason)),
+        }
+        for (entry, file) in ztoc.files.iter().enumerate().filter(|(entry, _)| !compare.met[*entry]) {
+            differences.add(Difference::EntryAdded { entry, name: file.name.clone() });
+        }
+    }
+}
+
+impl Compare {
+    fn entry(&mut self, entry: Entry, files: &[FileMetadata], differences: &mut Differences) {
+        let (name, offset) = (entry.name.clone(), entry.data);
+        while self.met.get(self.next) == Some(&true) {
+            self.next += 1;
+        }
+        let found = match stated(entry) {
+            Ok(actual) => {
+                let found = self.find(&actual, files);
+                if let Some(number) = found {
+                    fields(number, &files[number], &actual, differences);
+                }
+                found
+            }
+            Err(unservable) => {
+                if !std::mem::replace(&mut self.unservable, true) {
+                    differences.add(Difference::Unservable(unservable));
+                }
+                match self.at(offset, files) {
+                    // What has no data of its own, such as a global header, need not be in the ztoc.
+                    None => return,
+                    found => found,
+                }
+            }
+        };
+        let Some(number) = found else {
+            differences.add(Difference::EntryMissing { name, offset });
+            return;
+        };
+        if self.furthest.is_some_and(|furthest| number < furthest) {
+            differences.add(Difference::EntryOrder { entry: number, name: files[number].name.clone() });
+        }
+        self.furthest = self.furthest.max(Some(number));
+        self.met[number] = true;
+    }
+
+    /// The ztoc's entry for what was met: the next one if they are equal; else one for the same place; else the next one if it
+    /// has the same name.
+    fn find(&mut self, actual: &FileMetadata, files: &[FileMetadata]) -> Option<usize> {
+        let next = files.get(self.next);
+        if next == Some(actual) {
+            return Some(self.next);
+        }
+        let here = self.at(actual.offset, files);
+        here.or_else(|| next.filter(|next| next.name == actual.name).map(|_| self.next))
+    }
+
+    /// An entry that has not been met and whose data begin at `offset`.
+    fn at(&mut self, offset: Uncompressed, files: &[FileMetadata]) -> Option<usize> {
+        if files.get(self.next).is_some_and(|next| next.offset == offset) {
+            return Some(self.next);
+        }
+        let by_offset = self.by_offset.get_or_insert_with(|| {
+            let mut map: HashMap<Uncompressed, Vec<usize>> = HashMap::new();
+            for (number, file) in files.iter().enumerate().rev() {
+                map.entry(file.offset).or_default().push(number);
+            }
+            map
+        });
+        let numbers = by_offset.get_mut(&offset)?;
+        while let Some(number) = numbers.pop() {
+            if !self.met[number] {
+                return Some(number);
+            }
+        }
+        None
+    }
+}
+
+/// Compares all that the format states of an entry.
+fn fields(entry: usize, stated: &FileMetadata, actual: &FileMetadata, differences: &mut Differences) {
+    if stated == actual {
+        return;
+    }
+    let file_name = &stated.name;
+    let text = |bytes: &[u8]| format!("\"{}\"", bytes.escape_ascii());
+    let time = |file: &FileMetadata| file.mtime.and_then(|time| time.to_rfc3339()).unwrap_or_else(|| "nothing".into());
+    let rows: [(&'static str, fn(&FileMetadata) -> i128); 7] = [
+        ("offset", |file| file.offset.0.into()),
+        ("size", |file| file.size.into()),
+        ("mode", |file| file.mode.into()),
+        ("uid", |file| file.uid.into()),
+        ("gid", |file| file.gid.into()),
+        ("devmajor", |file| file.devmajor.into()),
+        ("devminor", |file| file.devminor.into()),
+    ];
+    let numbers = rows.map(|(field, value)| {
+        let shown = |value: i128| if field == "mode" { format!("{value:#o}") } else { value.to_string() };
+        (field, shown(value(stated)), shown(value(actual)))
+    });
+    let texts = [
+        ("name", text(&stated.name), text(&actual.name)),
+        ("type", stated.kind.name().to_owned(), actual.kind.name().to_owned()),
+        ("linkname", text(&stated.linkname), text(&actual.linkname)),
+        ("uname", text(&stated.uname), text(&actual.uname)),
+        ("gname", text(&stated.gname), text(&actual.gname)),
+        ("mtime", time(stated), time(actual)),
+        ("xattrs", records(stated), records(actual)),
+    ];
+    for (field, stated, actual) in texts.into_iter().chain(numbers).filter(|(_, stated, actual)| stated != actual) {
+        let name = file_name.clone();
+        differences.add(Difference::Entry { entry, name, field, stated, actual });
+    }
+}
+
+/// PAX records in one line, sorted: their order means nothing.
+fn records(file: &FileMetadata) -> String {
+    let mut records: Vec<_> = file.pax.iter().collect();
+    records.sort_unstable();
+    let shown = records.iter().map(|r| format!("{}={}", r.key.escape_ascii(), r.value.escape_ascii()));
+    format!("[{}]", shown.collect::<Vec<_>>().join(", "))
+}

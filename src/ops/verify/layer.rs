@@ -1,0 +1,174 @@
+//! One layer against its ztoc.
+//!
+//! The layer is decoded straight through by decoders that are not ours (flate2 with zlib-rs, and zstd), and what comes out is what
+//! the ztoc is held against: its windows, its entries, and what our own decoder makes of each span from its checkpoint. Each span
+//! is decoded while its compressed bytes pass by, so nothing is kept of the layer.
+//!
+//! When every entry is equal to the layer's and every span decodes to the layer's bytes, then every file reads right through the
+//! spans, and every tar header lies where a consumer looks for it: behind the data of the entry before.
+
+use std::sync::Arc;
+
+use super::difference::{Difference, Differences};
+use super::entries::Entries;
+use super::spans::{BlobSpans, PlainSpans};
+use super::straight::Straight;
+use crate::digest::{Algorithm, Digest, Hasher};
+use crate::layer::servable;
+use crate::layer::span::SpanTable;
+use crate::ztoc::{Checkpoints, VERSION, Ztoc};
+
+/// Takes a layer's blob in chunks and finds what differs from its ztoc. Chunk borders carry no meaning.
+///
+/// Memory does not grow with the layer, but for some bytes for each span and entry of the ztoc.
+pub struct LayerProof {
+    digest: Hasher,
+    size: u64,
+    straight: Straight,
+    spans: Option<BlobSpans>,
+    ztoc: Option<Arc<Ztoc>>,
+    differences: Differences,
+}
+
+/// What was found out about a layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proof {
+    /// Of the blob, by the algorithm asked for.
+    pub digest: Digest,
+    /// Bytes of the blob.
+    pub size: u64,
+    /// Of the decoded layer, all of it, by the algorithm asked for. None if it could not be decoded to its end.
+    pub diff_id: Option<Digest>,
+    /// Bytes of the decoded layer, padding behind the tar's end and all.
+    pub plain_size: u64,
+    /// Bytes that were compared with what their spans decode to.
+    pub compared: u64,
+    /// In the order in which they were found; a thousand at most.
+    pub differences: Vec<Difference>,
+    /// How many more there are.
+    pub more: u64,
+}
+
+impl Proof {
+    /// Nothing differs. Digest, size and diff_id are for the caller to compare.
+    pub fn holds(&self) -> bool {
+        self.differences.is_empty()
+    }
+}
+
+/// What decodes the plain bytes serve for.
+pub(super) struct Plain {
+    diff_id: Hasher,
+    size: u64,
+    entries: Option<Entries>,
+    spans: Option<PlainSpans>,
+    pub differences: Differences,
+}
+
+impl LayerProof {
+    /// For a layer with a ztoc, or for one without, of which only digests and size are found out. `blob` and `diff_id` are the
+    /// algorithms of the digests wanted.
+    pub fn new(ztoc: Option<Arc<Ztoc>>, blob: Algorithm, diff_id: Algorithm) -> LayerProof {
+        let mut differences = Differences::default();
+        let table = ztoc.as_ref().and_then(|ztoc| {
+            if *ztoc.version != *VERSION {
+                differences.add(Difference::Version(ztoc.version.clone()));
+            }
+            if let Err(unservable) = servable(ztoc) {
+                differences.add(Difference::Unservable(unservable));
+            }
+            SpanTable::new(ztoc.clone()).map_err(|error| differences.add(Difference::Spans(error))).ok()
+        });
+        let plain = Plain {
+            diff_id: Hasher::new(diff_id),
+            size: 0,
+            entries: ztoc.clone().map(Entries::new),
+            spans: table.clone().map(PlainSpans::new),
+            differences: Differences::default(),
+        };
+        LayerProof {
+            digest: Hasher::new(blob),
+            size: 0,
+            straight: Straight::new(plain),
+            spans: table.map(BlobSpans::new),
+            ztoc,
+            differences,
+        }
+    }
+
+    /// The next bytes of the blob.
+    pub fn push(&mut self, chunk: &[u8]) {
+        self.digest.update(chunk);
+        self.size += chunk.len() as u64;
+        self.straight.push(chunk);
+        if let Some(spans) = &mut self.spans {
+            spans.push(chunk, &mut self.differences);
+        }
+    }
+
+    /// The blob is at its end.
+    pub fn finish(self) -> Proof {
+        let LayerProof { digest, size, straight, spans, ztoc, mut differences } = self;
+        let straight = straight.finish();
+        let mut plain = straight.plain;
+        if let Some(ztoc) = &ztoc {
+            let stated = match &ztoc.checkpoints {
+                Checkpoints::Gzip { .. } => "gzip",
+                Checkpoints::Uncompressed { .. } => "not compressed",
+            };
+            if stated != straight.compression {
+                differences.add(Difference::Compression { stated, actual: straight.compression });
+            }
+            if ztoc.compressed_size.0 != size {
+                let stated = ztoc.compressed_size.0;
+                differences.add(Difference::Size { what: "the size of the blob", stated, actual: size });
+            }
+        }
+        if let Some((at, reason)) = &straight.broken {
+            differences.add(Difference::Broken { at: *at, reason: reason.clone() });
+        }
+        let mut compared = 0;
+        if let (Some(spans), Some(plain_spans)) = (spans, plain.spans.take()) {
+            let hashes = plain_spans.finish(&mut plain.differences);
+            compared = spans.finish(&hashes, &mut differences);
+        }
+        if let Some(entries) = plain.entries.take() {
+            entries.finish(straight.broken.is_some(), &mut plain.differences);
+        }
+        for difference in plain.differences.list {
+            differences.add(difference);
+        }
+        Proof {
+            digest: digest.finish(),
+            size,
+            diff_id: straight.broken.is_none().then(|| plain.diff_id.finish()),
+            plain_size: plain.size,
+            compared,
+            differences: differences.list,
+            more: differences.more + plain.differences.more,
+        }
+    }
+}
+
+impl Plain {
+    /// Takes bytes for nobody.
+    pub fn nothing() -> Plain {
+        let diff_id = Hasher::new(Algorithm::Sha256);
+        Plain { diff_id, size: 0, entries: None, spans: None, differences: Differences::default() }
+    }
+
+    pub fn take(&mut self) -> Plain {
+        std::mem::replace(self, Plain::nothing())
+    }
+
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.diff_id.update(bytes);
+        self.size += bytes.len() as u64;
+        if let Some(entries) = &mut self.entries {
+            entries.push(bytes, &mut self.differences);
+        }
+        if let Some(spans) = &mut self.spans {
+            spans.push(bytes, &mut self.differences);
+        }
+    }
+}

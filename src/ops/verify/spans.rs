@@ -1,0 +1,312 @@
+//! The spans of a ztoc against the layer: digests of their compressed bytes, windows of their checkpoints, and what our own
+//! decoder makes of each from its checkpoint.
+
+use super::difference::{Difference, Differences};
+use crate::codec::WINDOW;
+use crate::codec::gzip::{BlockStart, GzipReader, Sink};
+use crate::digest::{Algorithm, Digest, Hasher};
+use crate::layer::span::SpanTable;
+use crate::offset::{Compressed, SpanId, Uncompressed};
+use crate::ztoc::{Checkpoint, Checkpoints, FileKind};
+
+/// The compressed side: takes the blob.
+pub(super) struct BlobSpans {
+    table: SpanTable,
+    /// The span that is read now, or will be next.
+    current: u32,
+    open: Option<Open>,
+    /// Bytes of the blob so far, and the last one of them.
+    position: u64,
+    last_byte: u8,
+    /// Where the first gzip header ends, once that is known.
+    header: HeaderEnd,
+    /// What each span decodes to.
+    decoded: Vec<Result<Digest, String>>,
+}
+
+/// A span in the middle of being read.
+struct Open {
+    digest: Hasher,
+    hashed_to: u64,
+    /// Where the reader goes on; None for a plain tar.
+    reading: Option<Reading>,
+}
+
+struct Reading {
+    reader: GzipReader,
+    read_to: u64,
+    error: Option<String>,
+    made: Made,
+}
+
+/// Hashes what a span decodes to, as far as the ztoc says it goes.
+struct Made {
+    hasher: Hasher,
+    left: u64,
+    excess: u64,
+}
+
+impl Sink for Made {
+    fn output(&mut self, bytes: &[u8]) {
+        let taken = usize::try_from(self.left).map_or(bytes.len(), |left| left.min(bytes.len()));
+        self.hasher.update(&bytes[..taken]);
+        self.left -= taken as u64;
+        self.excess += (bytes.len() - taken) as u64;
+    }
+
+    fn block_start(&mut self, _at: BlockStart<'_>) {}
+}
+
+/// Finds the end of the first gzip header.
+enum HeaderEnd {
+    Reading(Box<GzipReader>),
+    Known(Option<Compressed>),
+}
+
+struct FirstBlock(Option<Compressed>);
+
+impl Sink for FirstBlock {
+    fn output(&mut self, _bytes: &[u8]) {}
+
+    fn block_start(&mut self, at: BlockStart<'_>) {
+        self.0.get_or_insert(at.input);
+    }
+}
+
+impl BlobSpans {
+    pub fn new(table: SpanTable) -> BlobSpans {
+        let header = match table.ztoc().checkpoints {
+            Checkpoints::Gzip { .. } => HeaderEnd::Reading(Box::default()),
+            Checkpoints::Uncompressed { .. } => HeaderEnd::Known(None),
+        };
+        BlobSpans { table, current: 0, open: None, position: 0, last_byte: 0, header, decoded: Vec::new() }
+    }
+
+    pub fn push(&mut self, chunk: &[u8], differences: &mut Differences) {
+        if let HeaderEnd::Reading(reader) = &mut self.header {
+            let mut first = FirstBlock(None);
+            let result = reader.push(&chunk[..chunk.len().min(1 << 10)], &mut first);
+            // A header goes on for longer than that at most in its first chunks.
+            let rest = result.and_then(|()| match first.0 {
+                None => reader.push(&chunk[chunk.len().min(1 << 10)..], &mut first),
+                Some(_) => Ok(()),
+            });
+            if rest.is_err() || first.0.is_some() {
+                self.header = HeaderEnd::Known(first.0);
+            }
+        }
+        let (start, end) = (self.position, self.position + chunk.len() as u64);
+        while self.current < self.table.count() {
+            let span = SpanId(self.current);
+            let range = self.table.blob_range(span);
+            let (from, to) = (range.start.0, range.end.0);
+            if from >= end {
+                break;
+            }
+            let byte_at = |at: u64| match at.checked_sub(start) {
+                Some(index) => chunk.get(index as usize).copied().unwrap_or(0),
+                None => self.last_byte,
+            };
+            let table = &self.table;
+            let open = self.open.get_or_insert_with(|| Open::new(table, span, byte_at(from)));
+            open.take(chunk, start, to.min(end), self.last_byte);
+            if to > end {
+                break;
+            }
+            if let Some(open) = self.open.take() {
+                self.decoded.push(open.close(&self.table, span, differences));
+            }
+            self.current += 1;
+        }
+        self.position = end;
+        self.last_byte = chunk.last().copied().unwrap_or(self.last_byte);
+    }
+
+    /// The blob is at its end. `plain` are the digests of the spans' bytes in the layer as it was decoded straight through.
+    /// Returns how many bytes were compared.
+    pub fn finish(mut self, plain: &[Digest], differences: &mut Differences) -> u64 {
+        if let Some(open) = self.open.take() {
+            // The blob is shorter than the ztoc says, which is a difference of its own.
+            self.decoded.push(open.close(&self.table, SpanId(self.current), differences));
+        }
+        let ztoc = self.table.ztoc().clone();
+        let Checkpoints::Gzip { list, .. } = &ztoc.checkpoints else { return ztoc.compressed_size.0 };
+        if let (HeaderEnd::Known(Some(header)), Some(first)) = (&self.header, list.first())
+            && *header != first.input
+        {
+            let (stated, actual) = (first.input.0, header.0);
+            differences.add(Difference::Size { what: "the end of the first gzip header", stated, actual });
+        }
+        let mut compared = 0;
+        let mut wrong: Vec<(SpanId, String)> = Vec::new();
+        for number in 0..self.table.count() {
+            let span = SpanId(number);
+            let reason = match (self.decoded.get(number as usize), plain.get(number as usize)) {
+                (Some(Ok(decoded)), Some(plain)) if decoded == plain => {
+                    let range = self.table.plain_range(span);
+                    compared += range.end - range.start;
+                    continue;
+                }
+                (Some(Ok(_)), Some(_)) => "other bytes come out than are in the layer".to_owned(),
+                (Some(Err(reason)), _) => reason.clone(),
+                (None, _) | (_, None) => "the layer does not reach that far".to_owned(),
+            };
+            wrong.push((span, reason));
+        }
+        for (span, reason) in wrong {
+            let (files, first) = self.files_in(span);
+            differences.add(Difference::SpanContent { span, reason, files, first });
+        }
+        compared
+    }
+
+    /// How many regular files have bytes in a span, and the name of the first.
+    fn files_in(&self, span: SpanId) -> (u64, Option<Box<[u8]>>) {
+        let range = self.table.plain_range(span);
+        let overlaps = |offset: Uncompressed, size: u64| offset < range.end && range.start.0 < offset.0 + size;
+        let mut inside = (self.table.ztoc().files.iter())
+            .filter(|file| file.kind == FileKind::Regular && overlaps(file.offset, file.size));
+        let first = inside.next().map(|file| file.name.clone());
+        (u64::from(first.is_some()) + inside.count() as u64, first)
+    }
+}
+
+impl Open {
+    /// `before` is the span's first byte.
+    fn new(table: &SpanTable, span: SpanId, before: u8) -> Open {
+        let plain = table.plain_range(span);
+        let reading = match &table.ztoc().checkpoints {
+            Checkpoints::Gzip { list, .. } => list.get(span.0 as usize).map(|checkpoint| {
+                let Checkpoint { input, output, bits, window } = checkpoint;
+                let at = BlockStart { input: *input, output: *output, bits: *bits, window };
+                let made = Made { hasher: Hasher::new(Algorithm::Sha256), left: plain.end - plain.start, excess: 0 };
+                Reading { reader: GzipReader::resume(at, before), read_to: input.0, error: None, made }
+            }),
+            Checkpoints::Uncompressed { .. } => None,
+        };
+        let digest = Hasher::new(table.digest(span).algorithm());
+        Open { digest, hashed_to: table.blob_range(span).start.0, reading }
+    }
+
+    /// Takes what of `chunk`, which begins at `start` of the blob, lies before `to`.
+    fn take(&mut self, chunk: &[u8], start: u64, to: u64, last_byte: u8) {
+        if self.hashed_to < start {
+            // A byte that the span before had too.
+            self.digest.update(&[last_byte]);
+            self.hashed_to = start;
+        }
+        let piece = |from: u64| chunk.get((from - start) as usize..(to - start) as usize).unwrap_or_default();
+        if self.hashed_to < to {
+            self.digest.update(piece(self.hashed_to));
+            self.hashed_to = to;
+        }
+        if let Some(reading) = &mut self.reading
+            && reading.read_to < to
+        {
+            if reading.error.is_none() {
+                let pushed = reading.reader.push(piece(reading.read_to), &mut reading.made);
+                reading.error = pushed.err().map(|error| error.to_string());
+            }
+            reading.read_to = to;
+        }
+    }
+
+    /// The span is at its end.
+    fn close(self, table: &SpanTable, span: SpanId, differences: &mut Differences) -> Result<Digest, String> {
+        let (stated, actual) = (*table.digest(span), self.digest.finish());
+        if stated != actual {
+            differences.add(Difference::SpanDigest { span, stated, actual });
+        }
+        let Some(Reading { error, made, .. }) = self.reading else { return Ok(actual) };
+        if made.left == 0 && made.excess > 0 && span.0 + 1 < table.count() {
+            return Err(format!("it decodes to {} bytes more than the ztoc says", made.excess));
+        }
+        match (error, made.left) {
+            // What follows the bytes that are wanted is not read by anybody.
+            (_, 0) => Ok(made.hasher.finish()),
+            (Some(error), _) => Err(error),
+            (None, left) => Err(format!("it decodes to {left} bytes fewer than the ztoc says")),
+        }
+    }
+}
+
+/// The other side: takes the layer as it was decoded straight through.
+pub(super) struct PlainSpans {
+    table: SpanTable,
+    /// The next checkpoint that is not reached.
+    next: usize,
+    hasher: Option<Hasher>,
+    position: u64,
+    /// At least the last 32 KiB, as far as there are so many.
+    recent: Vec<u8>,
+    hashes: Vec<Digest>,
+}
+
+impl PlainSpans {
+    pub fn new(table: SpanTable) -> PlainSpans {
+        PlainSpans { table, next: 0, hasher: None, position: 0, recent: Vec::new(), hashes: Vec::new() }
+    }
+
+    pub fn push(&mut self, mut bytes: &[u8], differences: &mut Differences) {
+        let ztoc = self.table.ztoc().clone();
+        let Checkpoints::Gzip { list, .. } = &ztoc.checkpoints else { return };
+        loop {
+            if let Some(checkpoint) = list.get(self.next).filter(|next| next.output.0 == self.position) {
+                self.close();
+                self.check_window(checkpoint, differences);
+                self.hasher = Some(Hasher::new(Algorithm::Sha256));
+                self.next += 1;
+            }
+            // The last span ends where the tar's reader stops.
+            if self.next == list.len() && self.position == ztoc.uncompressed_size.0 {
+                self.close();
+            }
+            if bytes.is_empty() {
+                return;
+            }
+            let border = match list.get(self.next) {
+                Some(next) => next.output.0,
+                None if self.position < ztoc.uncompressed_size.0 => ztoc.uncompressed_size.0,
+                None => u64::MAX,
+            };
+            let taken = usize::try_from(border - self.position).map_or(bytes.len(), |most| most.min(bytes.len()));
+            let (now, later) = bytes.split_at(taken);
+            if let Some(hasher) = &mut self.hasher {
+                hasher.update(now);
+            }
+            self.remember(now);
+            self.position += taken as u64;
+            bytes = later;
+        }
+    }
+
+    fn remember(&mut self, bytes: &[u8]) {
+        if self.recent.len() + bytes.len() > 8 * WINDOW {
+            let kept = self.recent.len().min(WINDOW);
+            self.recent.drain(..self.recent.len() - kept);
+        }
+        self.recent.extend_from_slice(&bytes[bytes.len().saturating_sub(WINDOW)..]);
+    }
+
+    fn check_window(&mut self, checkpoint: &Checkpoint, differences: &mut Differences) {
+        let recent = &self.recent[self.recent.len().saturating_sub(WINDOW)..];
+        let (zeros, history) = checkpoint.window.split_at(WINDOW - recent.len());
+        let at = zeros.iter().position(|&b| b != 0).or_else(|| {
+            history.iter().zip(recent).position(|(stated, actual)| stated != actual).map(|at| zeros.len() + at)
+        });
+        if let Some(at) = at {
+            let at = Uncompressed((checkpoint.output.0 + at as u64).saturating_sub(WINDOW as u64));
+            differences.add(Difference::Window { span: SpanId(self.next as u32), at });
+        }
+    }
+
+    fn close(&mut self) {
+        self.hashes.extend(self.hasher.take().map(Hasher::finish));
+    }
+
+    /// The layer is at its end. Returns the digest of each span's bytes, as far as there are such.
+    pub fn finish(mut self, differences: &mut Differences) -> Vec<Digest> {
+        self.push(&[], differences);
+        self.hashes
+    }
+}

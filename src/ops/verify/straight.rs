@@ -1,0 +1,153 @@
+//! A layer decoded straight through, by decoders that are not ours.
+
+use std::io::{self, Write};
+
+use flate2::write::MultiGzDecoder;
+use zstd::stream::write::Decoder as ZstdDecoder;
+
+use super::layer::Plain;
+use crate::codec::sniff::{self, Content};
+use crate::tar;
+
+/// Decodes what is pushed, and hands it to a [`Plain`].
+pub(super) struct Straight {
+    state: State,
+    /// Bytes of the blob that were taken.
+    position: u64,
+}
+
+enum State {
+    /// Less than a block, by which it is told what the blob is.
+    Unknown {
+        head: Vec<u8>,
+        plain: Plain,
+    },
+    Gzip(Box<MultiGzDecoder<Passing>>),
+    Zstd(Box<ZstdDecoder<'static, Passing>>),
+    Plain(Plain),
+    Ended(Ended),
+}
+
+/// How it ended.
+pub(super) struct Ended {
+    pub plain: Plain,
+    /// `gzip`, `zstd`, `not compressed`, or another compression's name.
+    pub compression: &'static str,
+    /// Where in the blob decoding stopped, and why.
+    pub broken: Option<(u64, String)>,
+}
+
+/// A writer that never fails.
+pub(super) struct Passing(Option<Plain>);
+
+impl Write for Passing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(plain) = &mut self.0 {
+            plain.push(bytes);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Passing {
+    fn take(&mut self) -> Option<Plain> {
+        self.0.take()
+    }
+}
+
+impl Straight {
+    pub fn new(plain: Plain) -> Straight {
+        Straight { state: State::Unknown { head: Vec::new(), plain }, position: 0 }
+    }
+
+    pub fn push(&mut self, chunk: &[u8]) {
+        let chunk = match &mut self.state {
+            State::Unknown { head, .. } => {
+                head.extend_from_slice(&chunk[..chunk.len().min(tar::BLOCK - head.len())]);
+                let taken = head.len() as u64 - self.position;
+                self.position = head.len() as u64;
+                if head.len() < tar::BLOCK {
+                    return;
+                }
+                self.decide();
+                &chunk[taken as usize..]
+            }
+            _ => chunk,
+        };
+        self.decode(chunk);
+        self.position += chunk.len() as u64;
+    }
+
+    /// Chooses the decoder by the first bytes, and gives them to it.
+    fn decide(&mut self) {
+        let State::Unknown { head, plain } = &mut self.state else { return };
+        let (head, plain) = (std::mem::take(head), plain.take());
+        let is_tar = head.first_chunk().is_some_and(tar::has_valid_checksum);
+        self.state = match sniff::content(&head) {
+            Content::Gzip => State::Gzip(Box::new(MultiGzDecoder::new(Passing(Some(plain))))),
+            Content::Foreign("zstd") if !is_tar => match ZstdDecoder::new(Passing(None)) {
+                Ok(mut decoder) => {
+                    decoder.get_mut().0 = Some(plain);
+                    State::Zstd(Box::new(decoder))
+                }
+                Err(error) => State::Ended(Ended { plain, compression: "zstd", broken: Some((0, error.to_string())) }),
+            },
+            Content::Foreign(compression) if !is_tar => {
+                let reason = format!("{compression} is not decoded here");
+                State::Ended(Ended { plain, compression, broken: Some((0, reason)) })
+            }
+            _ => State::Plain(plain),
+        };
+        self.decode(&head);
+    }
+
+    fn decode(&mut self, chunk: &[u8]) {
+        let result = match &mut self.state {
+            State::Gzip(decoder) => decoder.write_all(chunk),
+            State::Zstd(decoder) => decoder.write_all(chunk),
+            State::Plain(plain) => {
+                plain.push(chunk);
+                Ok(())
+            }
+            State::Unknown { .. } | State::Ended(_) => Ok(()),
+        };
+        if let Err(error) = result {
+            self.end(Some(error));
+        }
+    }
+
+    /// The blob is at its end.
+    pub fn finish(mut self) -> Ended {
+        if matches!(self.state, State::Unknown { .. }) {
+            self.decide();
+        }
+        let result = match &mut self.state {
+            State::Gzip(decoder) => decoder.try_finish(),
+            State::Zstd(decoder) => decoder.do_finish(),
+            _ => Ok(()),
+        };
+        self.end(result.err());
+        match self.state {
+            State::Ended(ended) => ended,
+            // `end` leaves nothing else.
+            _ => Ended { plain: Plain::nothing(), compression: "unknown", broken: Some((0, "it was not read".into())) },
+        }
+    }
+
+    fn end(&mut self, error: Option<io::Error>) {
+        let broken = error.map(|error| (self.position, error.to_string()));
+        let (plain, compression) = match &mut self.state {
+            State::Gzip(decoder) => (decoder.get_mut().take(), "gzip"),
+            State::Zstd(decoder) => (decoder.get_mut().take(), "zstd"),
+            State::Plain(plain) => (Some(plain.take()), "not compressed"),
+            State::Unknown { plain, .. } => (Some(plain.take()), "not compressed"),
+            State::Ended(_) => return,
+        };
+        let plain = plain.unwrap_or_else(Plain::nothing);
+        self.state = State::Ended(Ended { plain, compression, broken });
+    }
+}

@@ -1,0 +1,320 @@
+//! Applies layers one after the other, entry by entry, as containerd does into a directory (containerd 2.4,
+//! pkg/archive/tar.go applyNaive), with nothing but names and numbers.
+
+use super::error::{TreeError, TreeFault};
+use super::inode::{Inode, What, bounded, device};
+use super::lookup::{Lookup, Seen, Written};
+use super::model::{Extent, Origin};
+use super::paths::{NAME_MAX, PATH_MAX, PathId, Paths, ROOT};
+use super::warnings::Warnings;
+use super::xattrs::{self, Verdict};
+use crate::ztoc::{FileKind, FileMetadata};
+
+/// Marks the directory it lies in as opaque: nothing in it is from layers below.
+const OPAQUE: &[u8] = b".wh..wh..opq";
+/// In front of the name of what is removed.
+const WHITEOUT: &[u8] = b".wh.";
+/// Directories that no layer has an entry for: a name of a few kilobytes makes thousands of them.
+const MAX_IMPLIED: u32 = 1 << 20;
+/// Steps through symbolic links and opaque directories: so many in all, and so many more for each entry.
+const WORK: u64 = 100_000_000;
+const WORK_PER_ENTRY: u64 = 100;
+
+pub(super) struct Applier<'a> {
+    pub paths: Paths<'a>,
+    pub inodes: Vec<Inode<'a>>,
+    pub warnings: Warnings,
+    /// A layer by itself: whiteouts are files like others, and links to other layers are left out.
+    is_raw: bool,
+    implied: u32,
+    work: u64,
+}
+
+/// An entry in its place.
+#[derive(Clone, Copy)]
+struct Current<'a> {
+    file: &'a FileMetadata,
+    layer: u32,
+    number: u32,
+}
+
+impl<'a> Applier<'a> {
+    pub fn new(is_raw: bool) -> Applier<'a> {
+        Applier {
+            is_raw,
+            paths: Paths::new(0),
+            inodes: vec![Inode::directory(0)],
+            warnings: Warnings::default(),
+            implied: 0,
+            work: WORK,
+        }
+    }
+
+    /// Applies the next layer.
+    ///
+    /// # Errors
+    /// With the entry that containerd could not apply.
+    pub fn layer(&mut self, layer: u32, files: &'a [FileMetadata]) -> Result<(), TreeError> {
+        self.work = self.work.saturating_add(WORK_PER_ENTRY.saturating_mul(files.len() as u64));
+        let failed =
+            |at: Current<'_>, fault| TreeError { layer: at.layer, entry: at.number, name: at.file.name.clone(), fault };
+        let entries = || files.iter().enumerate().map(|(number, file)| Current { file, layer, number: number as u32 });
+        let mut directories = Vec::new();
+        for entry in entries() {
+            let written = self.entry(entry).map_err(|fault| failed(entry, fault))?;
+            if written && entry.file.kind == FileKind::Directory {
+                directories.push(entry);
+            }
+        }
+        // What came after a directory may have changed its time, so each gets it again at the end; by name.
+        for entry in directories {
+            match self.set_time_again(entry.file) {
+                Err(TreeFault::DirectoryGone) if self.is_raw => {}
+                result => result.map_err(|fault| failed(entry, fault))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// False if the entry is not about a file of its own name: whiteouts, and whatever stands for the root.
+    fn entry(&mut self, entry: Current<'a>) -> Result<bool, TreeFault> {
+        if entry.file.name.contains(&0) {
+            return Err(TreeFault::Nul);
+        }
+        let mut name = Written::clean(&entry.file.name);
+        let Some(base) = name.pop() else { return Ok(false) };
+        let parent = self.parent(name)?;
+        if !self.is_raw && base == OPAQUE {
+            return self.make_opaque(parent, entry.layer).map(|()| false);
+        }
+        if !self.is_raw
+            && let Some(hidden) = base.strip_prefix(WHITEOUT)
+        {
+            return self.whiteout(parent, hidden).map(|()| false);
+        }
+        let path = self.paths.intern(parent, base)?;
+        let mut inode = self.paths.inode(path);
+        let is_directory = entry.file.kind == FileKind::Directory;
+        if let Some(old) = inode
+            && !(is_directory && self.is_directory(old))
+        {
+            self.remove(path);
+            inode = None;
+        }
+        let inode = match inode {
+            Some(directory) => directory,
+            None => {
+                let inode = match self.create(entry, parent) {
+                    Err(TreeFault::LinkToNothing(target)) if self.is_raw => {
+                        self.warnings.link_left_out(entry.file, &target);
+                        return Ok(false);
+                    }
+                    result => result?,
+                };
+                self.paths.occupy(path, inode);
+                inode
+            }
+        };
+        self.set_attributes(inode, entry)?;
+        self.paths.write(path, entry.layer);
+        Ok(true)
+    }
+
+    /// The directory at `path`, through symbolic links, made if need be.
+    fn parent(&mut self, path: Written<'a>) -> Result<PathId, TreeFault> {
+        let parts = self.lookup().root_path(path)?;
+        let found = self.lookup().find(&parts)?.ok_or(TreeFault::LinkLoop)?;
+        let mut directory = found.deepest;
+        if !self.paths.inode(directory).is_some_and(|inode| self.is_directory(inode)) {
+            return Err(TreeFault::NotDirectory);
+        }
+        for &part in &parts[parts.len() - found.missing..] {
+            self.implied += 1;
+            if self.implied > MAX_IMPLIED {
+                return Err(TreeFault::TooManyImplied(MAX_IMPLIED));
+            }
+            let path = self.paths.intern(directory, part)?;
+            let inode = self.add(Inode::directory(self.inherited_group(directory)))?;
+            self.paths.occupy(path, inode);
+            directory = path;
+        }
+        Ok(directory)
+    }
+
+    /// Makes what the entry is of, and one name of it more if it is a link.
+    fn create(&mut self, entry: Current<'a>, parent: PathId) -> Result<u32, TreeFault> {
+        let file = entry.file;
+        let what = match file.kind {
+            FileKind::HardLink => return self.link(&file.linkname),
+            FileKind::Directory => What::Directory,
+            FileKind::Regular => What::File(Extent { layer: entry.layer, offset: file.offset, size: file.size }),
+            FileKind::Symlink => {
+                let target = &file.linkname;
+                if target.is_empty() || target.len() > PATH_MAX || target.contains(&0) {
+                    return Err(TreeFault::LinkTarget);
+                }
+                What::Symlink(target)
+            }
+            FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo => {
+                let (major, minor) =
+                    device(file.devmajor, file.devminor).ok_or(TreeFault::Device(file.devmajor, file.devminor))?;
+                match file.kind {
+                    FileKind::CharDevice => What::CharDevice { major, minor },
+                    FileKind::BlockDevice => What::BlockDevice { major, minor },
+                    _ => What::Fifo,
+                }
+            }
+        };
+        self.add(Inode::new(what, self.inherited_group(parent)))
+    }
+
+    /// One more name of what `target` leads to. The links in front of its last part are followed, that part is not.
+    fn link(&mut self, target: &'a [u8]) -> Result<u32, TreeFault> {
+        let missing = || TreeFault::LinkToNothing(target.into());
+        if target.contains(&0) {
+            return Err(missing());
+        }
+        let (parents, base) = match target.iter().rposition(|&b| b == b'/') {
+            Some(slash) => (&target[..=slash], &target[slash + 1..]),
+            None => (&target[..0], target),
+        };
+        let mut path = self.lookup().root_path(Written::new(parents))?;
+        match base {
+            b"" | b"." => {}
+            b".." => {
+                path.pop();
+            }
+            base => path.push(base),
+        }
+        let found = match path.split_last() {
+            None => ROOT,
+            Some((last, parents)) => {
+                let parent = self.lookup().find(parents)?.filter(|found| found.missing == 0).ok_or_else(missing)?;
+                self.paths.child(parent.deepest, last).ok_or_else(missing)?
+            }
+        };
+        let inode = self.paths.inode(found).ok_or_else(missing)?;
+        match self.inodes.get_mut(inode as usize) {
+            Some(inode) if !matches!(inode.what, What::Directory) => inode.links += 1,
+            _ => return Err(TreeFault::LinkToDirectory(target.into())),
+        }
+        Ok(inode)
+    }
+
+    /// Owner, attributes, permissions and time, in this order, as an entry has them.
+    fn set_attributes(&mut self, inode: u32, entry: Current<'a>) -> Result<(), TreeFault> {
+        let Applier { inodes, warnings, .. } = self;
+        let Some(inode) = inodes.get_mut(inode as usize) else { return Ok(()) };
+        let Current { file, layer, number } = entry;
+        inode.set_owner(file.uid, file.gid);
+        let is_plain = matches!(inode.what, What::File(_) | What::Directory);
+        for record in &file.pax {
+            if matches!(&record.key[..], b"uid" | b"gid") && !fits(&record.value) {
+                warnings.owner_wrapped(layer, file);
+            }
+            let Some((name, value)) = xattrs::of(record) else { continue };
+            match xattrs::judge(name, value, is_plain) {
+                Verdict::Set => inode.set_xattr(name, value),
+                Verdict::Ignore(why) => warnings.xattr_ignored(layer, file, name, why),
+                Verdict::Refuse(why) => return Err(TreeFault::Xattr { name: name.into(), why }),
+            }
+        }
+        if !matches!(inode.what, What::Symlink(_)) {
+            inode.mode = file.mode as u32 & 0o7777;
+        }
+        inode.mtime = bounded(file.mtime);
+        inode.origin = Some(Origin { layer, entry: number });
+        Ok(())
+    }
+
+    fn set_time_again(&mut self, file: &'a FileMetadata) -> Result<(), TreeFault> {
+        let path = self.lookup().root_path(Written::clean(&file.name))?;
+        let found = self.lookup().find(&path)?.filter(|found| found.missing == 0).ok_or(TreeFault::DirectoryGone)?;
+        let inode = self.paths.inode(found.deepest).and_then(|inode| self.inodes.get_mut(inode as usize));
+        if let Some(inode) = inode {
+            inode.mtime = bounded(file.mtime);
+        }
+        Ok(())
+    }
+
+    fn whiteout(&mut self, parent: PathId, hidden: &[u8]) -> Result<(), TreeFault> {
+        if matches!(hidden, b"" | b"." | b"..") {
+            return Err(TreeFault::Whiteout);
+        }
+        if hidden.len() > NAME_MAX {
+            return Err(TreeFault::NameTooLong);
+        }
+        if let Some(path) = self.paths.child(parent, hidden) {
+            self.remove(path);
+        }
+        Ok(())
+    }
+
+    /// Removes what is in `directory`, but for what `layer` has written at paths that it has written.
+    fn make_opaque(&mut self, directory: PathId, layer: u32) -> Result<(), TreeFault> {
+        if !self.paths.make_opaque(directory, layer) {
+            return Ok(());
+        }
+        let mut directories = vec![directory];
+        while let Some(directory) = directories.pop() {
+            let mut next = self.paths.first(directory);
+            while let Some(path) = next {
+                self.work = self.work.checked_sub(1).ok_or(TreeFault::TooMuchWork)?;
+                next = self.paths.next(path);
+                if self.paths.is_written(path, layer) {
+                    directories.push(path);
+                } else {
+                    self.remove(path);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what lies at a path and all that is in it.
+    fn remove(&mut self, path: PathId) {
+        let mut open = vec![path];
+        while let Some(&last) = open.last() {
+            if let Some(inside) = self.paths.first(last) {
+                open.push(inside);
+                continue;
+            }
+            open.pop();
+            let inode = self.paths.vacate(last);
+            if let Some(inode) = self.inodes.get_mut(inode as usize) {
+                inode.links -= 1;
+            }
+        }
+    }
+
+    fn add(&mut self, inode: Inode<'a>) -> Result<u32, TreeFault> {
+        let number = u32::try_from(self.inodes.len()).ok().filter(|&n| n != u32::MAX).ok_or(TreeFault::TooManyNames)?;
+        self.inodes.push(inode);
+        Ok(number)
+    }
+
+    fn is_directory(&self, inode: u32) -> bool {
+        self.inodes.get(inode as usize).is_some_and(|inode| matches!(inode.what, What::Directory))
+    }
+
+    /// The group that Linux gives to what is made in a directory: root's, or the directory's own if it is setgid.
+    fn inherited_group(&self, directory: PathId) -> u32 {
+        let directory = self.paths.inode(directory).and_then(|inode| self.inodes.get(inode as usize));
+        directory.filter(|directory| directory.mode & 0o2000 != 0).map_or(0, |directory| directory.gid)
+    }
+
+    fn lookup(&mut self) -> Lookup<'_, 'a, impl Fn(u32) -> Seen<'a>> {
+        let Applier { paths, inodes, work, .. } = self;
+        let seen = |inode: u32| match inodes.get(inode as usize).map(|inode| &inode.what) {
+            Some(What::Directory) => Seen::Directory,
+            Some(What::Symlink(target)) => Seen::Symlink(target),
+            _ => Seen::Other,
+        };
+        Lookup { paths, seen, work }
+    }
+}
+
+/// Whether a PAX record's number is a 32-bit id.
+fn fits(value: &[u8]) -> bool {
+    value.is_empty() || std::str::from_utf8(value).is_ok_and(|text| text.parse::<u32>().is_ok())
+}

@@ -1,0 +1,52 @@
+//! Why layers do not make a tree.
+
+use crate::layer::shown;
+
+/// An entry that no unpacker could apply. containerd fails to unpack the same image, unless it is said otherwise.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("entry {entry} of layer {layer}, {}, {fault}", shown(name))]
+pub struct TreeError {
+    /// Counted from the lowest layer, 0.
+    pub layer: u32,
+    /// Counted from 0 in the order of the layer's tar.
+    pub entry: u32,
+    pub name: Box<[u8]>,
+    pub fault: TreeFault,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TreeFault {
+    #[error("has a part of more than 255 bytes in its name")]
+    NameTooLong,
+    #[error("has a path of more than 4095 bytes")]
+    PathTooLong,
+    #[error("has a NUL in its name")]
+    Nul,
+    #[error("lies below something that is no directory")]
+    NotDirectory,
+    #[error("lies below symbolic links that lead in a circle, or through more than 255 of them")]
+    LinkLoop,
+    #[error("is a whiteout of no name: \".wh.\", \".wh..\" and \".wh...\" are refused")]
+    Whiteout,
+    #[error("is a hard link to {}, which is not there", shown(.0))]
+    LinkToNothing(Box<[u8]>),
+    #[error("is a hard link to {}, a directory", shown(.0))]
+    LinkToDirectory(Box<[u8]>),
+    #[error("is a symbolic link to nothing, to more than 4095 bytes, or to a NUL")]
+    LinkTarget,
+    #[error("has the device number {0}:{1}, which is out of range")]
+    Device(i64, i64),
+    #[error("has the extended attribute {}, {why}", shown(name))]
+    Xattr { name: Box<[u8]>, why: &'static str },
+    #[error("is a directory that its own layer removes again, so that it cannot be given its time")]
+    DirectoryGone,
+    /// A limit of ours: no image comes near it.
+    #[error("is one too many: more than {0} directories have no entry of their own")]
+    TooManyImplied(u32),
+    /// A limit of ours: so that time stays in proportion to the layers.
+    #[error("lies behind too many symbolic links or opaque directories, after others like it")]
+    TooMuchWork,
+    /// A limit of ours, where numbers end.
+    #[error("is one too many: a tree holds 2^32 names at most")]
+    TooManyNames,
+}

@@ -1,0 +1,85 @@
+//! From what applying layers left to the tree that is kept: without what was removed, names sorted.
+
+use super::apply::Applier;
+use super::inode::What;
+use super::model::{Directory, Node, NodeId, NodeKind};
+use super::paths::{PathId, ROOT};
+use super::{Name, Tree};
+
+const UNSEEN: u32 = u32::MAX;
+
+pub(super) fn finish(applier: Applier<'_>) -> Tree {
+    let Applier { paths, inodes, warnings, .. } = applier;
+    let mut names: Vec<Name> = Vec::new();
+    let mut text = Vec::new();
+    // The number that each inode has in the tree; numbers are given breadth first.
+    let mut numbers = vec![UNSEEN; inodes.len()];
+    let mut order: Vec<u32> = vec![0];
+    let mut named_by: Vec<u32> = vec![0];
+    numbers[0] = 0;
+    let mut directories: Vec<(PathId, NodeId, NodeId)> = vec![(ROOT, Tree::ROOT, Tree::ROOT)];
+    let mut listed: Vec<(std::ops::Range<u32>, u32)> = Vec::new();
+    let mut done = 0;
+    while let Some(&(path, id, _)) = directories.get(done) {
+        done += 1;
+        let mut children: Vec<(&[u8], PathId)> = Vec::new();
+        let mut next = paths.first(path);
+        while let Some(child) = next {
+            children.push((paths.name(child), child));
+            next = paths.next(child);
+        }
+        children.sort_unstable_by_key(|(name, _)| *name);
+        let start = names.len() as u32;
+        let mut subdirectories = 0;
+        for (name, child) in children {
+            let Some(inode) = paths.inode(child) else { continue };
+            let number = &mut numbers[inode as usize];
+            if *number == UNSEEN {
+                *number = order.len() as u32;
+                order.push(inode);
+                named_by.push(names.len() as u32);
+            }
+            let node = NodeId(*number);
+            if matches!(inodes[inode as usize].what, What::Directory) {
+                subdirectories += 1;
+                directories.push((child, node, id));
+            }
+            names.push(Name { start: text.len(), length: name.len() as u8, node, directory: id });
+            text.extend_from_slice(name);
+        }
+        listed.push((start..names.len() as u32, subdirectories));
+    }
+
+    let mut kept: Vec<Option<Node>> = order.iter().map(|_| None).collect();
+    let mut listed = directories.iter().zip(listed).map(|((_, id, parent), list)| (*id, *parent, list)).peekable();
+    for (number, &inode) in order.iter().enumerate() {
+        let inode = &inodes[inode as usize];
+        let mut nlink = inode.links;
+        let kind = match inode.what {
+            What::File(extent) => NodeKind::File(extent),
+            What::Symlink(target) => NodeKind::Symlink(target.into()),
+            What::CharDevice { major, minor } => NodeKind::CharDevice { major, minor },
+            What::BlockDevice { major, minor } => NodeKind::BlockDevice { major, minor },
+            What::Fifo => NodeKind::Fifo,
+            What::Directory => {
+                // Directories were numbered in the order in which they were listed.
+                let Some((_, parent, (names, subdirectories))) = listed.next() else { continue };
+                nlink = 2 + subdirectories;
+                NodeKind::Directory(Directory { names, parent })
+            }
+        };
+        let mut xattrs: Vec<_> = inode.xattrs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        xattrs.sort_unstable();
+        kept[number] = Some(Node {
+            kind,
+            mode: inode.mode,
+            uid: inode.uid,
+            gid: inode.gid,
+            mtime: inode.mtime,
+            nlink,
+            xattrs: xattrs.into(),
+            origin: inode.origin,
+        });
+    }
+    Tree { nodes: kept.into_iter().flatten().collect(), names, text, named_by, warnings: warnings.finish() }
+}

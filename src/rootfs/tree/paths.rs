@@ -1,0 +1,165 @@
+//! The paths that layers have named, and what lies at each of them while layers are applied.
+//!
+//! A path stays known when what lay there is removed, for an opaque marker asks later which paths its layer has written. Only
+//! what is there is in its directory's list, so removing costs no more than creating did.
+
+use std::collections::HashMap;
+
+use super::error::TreeFault;
+
+/// The longest that a path below the root can be, its first slash included (Linux: PATH_MAX, without its NUL).
+pub(super) const PATH_MAX: usize = 4095;
+/// The longest name in a directory (Linux: NAME_MAX).
+pub(super) const NAME_MAX: usize = 255;
+
+/// The number of a path; the root is 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct PathId(u32);
+
+pub(super) const ROOT: PathId = PathId(0);
+/// No path, or no inode.
+const NONE: u32 = u32::MAX;
+
+pub(super) struct Paths<'a> {
+    known: HashMap<(u32, &'a [u8]), u32>,
+    list: Vec<Path<'a>>,
+}
+
+struct Path<'a> {
+    name: &'a [u8],
+    parent: u32,
+    /// What lies there.
+    inode: u32,
+    /// The directory's list of what is in it: its head, and the neighbours in the list that this path is in itself.
+    first: u32,
+    next: u32,
+    previous: u32,
+    /// Bytes from the root, slashes included.
+    length: u16,
+    /// The last layer with an entry here, and the last with an opaque marker, counted from 1.
+    written: u32,
+    opaque: u32,
+}
+
+impl<'a> Paths<'a> {
+    /// Only the root, at which `inode` lies.
+    pub fn new(inode: u32) -> Paths<'a> {
+        let root = Path {
+            name: b"",
+            parent: 0,
+            inode,
+            first: NONE,
+            next: NONE,
+            previous: NONE,
+            length: 0,
+            written: 0,
+            opaque: 0,
+        };
+        Paths { known: HashMap::new(), list: vec![root] }
+    }
+
+    fn at(&self, path: PathId) -> &Path<'a> {
+        &self.list[path.0 as usize]
+    }
+
+    fn at_mut(&mut self, path: PathId) -> &mut Path<'a> {
+        &mut self.list[path.0 as usize]
+    }
+
+    /// The path of `name` in `parent`, whether or not anything is there.
+    ///
+    /// # Errors
+    /// When the name or the path is longer than Linux takes.
+    pub fn intern(&mut self, parent: PathId, name: &'a [u8]) -> Result<PathId, TreeFault> {
+        if let Some(&known) = self.known.get(&(parent.0, name)) {
+            return Ok(PathId(known));
+        }
+        if name.len() > NAME_MAX {
+            return Err(TreeFault::NameTooLong);
+        }
+        let length = usize::from(self.at(parent).length) + 1 + name.len();
+        if length > PATH_MAX {
+            return Err(TreeFault::PathTooLong);
+        }
+        let number = u32::try_from(self.list.len()).ok().filter(|&n| n != NONE).ok_or(TreeFault::TooManyNames)?;
+        self.list.push(Path {
+            name,
+            parent: parent.0,
+            inode: NONE,
+            first: NONE,
+            next: NONE,
+            previous: NONE,
+            length: length as u16,
+            written: 0,
+            opaque: 0,
+        });
+        self.known.insert((parent.0, name), number);
+        Ok(PathId(number))
+    }
+
+    /// What is called `name` in `parent`, if there is such a thing.
+    pub fn child(&self, parent: PathId, name: &[u8]) -> Option<PathId> {
+        let path = PathId(*self.known.get(&(parent.0, name))?);
+        self.inode(path).map(|_| path)
+    }
+
+    /// What lies at a path.
+    pub fn inode(&self, path: PathId) -> Option<u32> {
+        Some(self.at(path).inode).filter(|&inode| inode != NONE)
+    }
+
+    pub fn name(&self, path: PathId) -> &'a [u8] {
+        self.at(path).name
+    }
+
+    /// Lays an inode at a path where nothing is.
+    pub fn occupy(&mut self, path: PathId, inode: u32) {
+        let parent = PathId(self.at(path).parent);
+        let next = self.at(parent).first;
+        if next != NONE {
+            self.at_mut(PathId(next)).previous = path.0;
+        }
+        let here = self.at_mut(path);
+        (here.inode, here.next, here.previous) = (inode, next, NONE);
+        self.at_mut(parent).first = path.0;
+    }
+
+    /// Empties a path in whose directory there is nothing any more; says what lay there.
+    pub fn vacate(&mut self, path: PathId) -> u32 {
+        let here = self.at_mut(path);
+        let (inode, parent, next, previous) = (here.inode, PathId(here.parent), here.next, here.previous);
+        (here.inode, here.next, here.previous) = (NONE, NONE, NONE);
+        match previous {
+            NONE => self.at_mut(parent).first = next,
+            previous => self.at_mut(PathId(previous)).next = next,
+        }
+        if next != NONE {
+            self.at_mut(PathId(next)).previous = previous;
+        }
+        inode
+    }
+
+    /// The first thing in a directory, in no certain order.
+    pub fn first(&self, directory: PathId) -> Option<PathId> {
+        Some(self.at(directory).first).filter(|&first| first != NONE).map(PathId)
+    }
+
+    /// The next thing in the same directory.
+    pub fn next(&self, path: PathId) -> Option<PathId> {
+        Some(self.at(path).next).filter(|&next| next != NONE).map(PathId)
+    }
+
+    /// Marks that `layer` has written an entry here.
+    pub fn write(&mut self, path: PathId, layer: u32) {
+        self.at_mut(path).written = layer + 1;
+    }
+
+    pub fn is_written(&self, path: PathId, layer: u32) -> bool {
+        self.at(path).written == layer + 1
+    }
+
+    /// Marks a directory as opaque in `layer`. False if it was so marked already.
+    pub fn make_opaque(&mut self, directory: PathId, layer: u32) -> bool {
+        std::mem::replace(&mut self.at_mut(directory).opaque, layer + 1) != layer + 1
+    }
+}

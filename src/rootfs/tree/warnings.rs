@@ -1,0 +1,57 @@
+//! What is worth a word about layers that could be applied.
+
+use crate::layer::shown;
+use crate::ztoc::FileMetadata;
+
+/// A layer of strange entries is told of in so many lines, not in a million.
+const MOST: usize = 20;
+
+#[derive(Default)]
+pub(super) struct Warnings {
+    list: Vec<String>,
+    more: u64,
+}
+
+impl Warnings {
+    pub fn owner_wrapped(&mut self, layer: u32, file: &FileMetadata) {
+        self.add(|| {
+            let name = shown(&file.name);
+            format!(
+                "layer {layer}: {name} has an owner of more than 32 bits, which was cut to {}:{}",
+                file.uid, file.gid
+            )
+        });
+    }
+
+    pub fn xattr_ignored(&mut self, layer: u32, file: &FileMetadata, xattr: &[u8], why: &str) {
+        self.add(|| {
+            format!(
+                "layer {layer}: the extended attribute {} of {} is left out: it {why}",
+                shown(xattr),
+                shown(&file.name)
+            )
+        });
+    }
+
+    pub fn link_left_out(&mut self, file: &FileMetadata, target: &[u8]) {
+        self.add(|| {
+            let (name, target) = (shown(&file.name), shown(target));
+            format!("{name} is left out: it is a hard link to {target}, which is not in this layer")
+        });
+    }
+
+    fn add(&mut self, text: impl FnOnce() -> String) {
+        if self.list.len() < MOST {
+            self.list.push(text());
+        } else {
+            self.more += 1;
+        }
+    }
+
+    pub fn finish(mut self) -> Vec<String> {
+        if self.more > 0 {
+            self.list.push(format!("... and {} more remarks about the layers' entries", self.more));
+        }
+        self.list
+    }
+}
