@@ -45,10 +45,10 @@ fn what_is_kept_is_found_whole_and_in_part() {
     for length in [0, 1, PIECE - 1, PIECE, PIECE + 1, 5 * PIECE + 17] {
         let span = span(length as u8, length);
         assert!(!cache.has(&key(&span), length as u64));
-        assert_eq!(read(&cache, &span), None);
+        assert!(read(&cache, &span).is_none());
         cache.put(&key(&span), &span);
         assert!(cache.has(&key(&span), length as u64));
-        assert_eq!(read(&open(dir.path()), &span).as_deref(), Some(&span[..]), "{length}");
+        assert!(read(&open(dir.path()), &span).is_some_and(|found| found == span), "{length}");
         for number in all(&span) {
             let piece = cache.read(&key(&span), length as u64, number..number + 1).unwrap().concat();
             let from = number as usize * PIECE;
@@ -80,7 +80,7 @@ fn what_is_written_by_half_or_with_another_size_is_not_there() {
     let mut writer = cache.writer(&key(&span), span.len() as u64).unwrap();
     assert!(writer.write(&span[..PIECE]));
     writer.finish();
-    assert_eq!(read(&cache, &span), None);
+    assert!(read(&cache, &span).is_none());
     assert_eq!(fs::read_dir(dir.path().join("spans")).unwrap().count(), 0);
 }
 
@@ -95,21 +95,21 @@ fn damage_of_every_kind_is_dropped() {
     let outside = dir.path().join("outside");
     fs::write(&outside, &good).unwrap();
     let check = |what: &str| {
-        assert_eq!(read(&cache, &span), None, "{what}");
+        assert!(read(&cache, &span).is_none(), "{what}");
         assert!(fs::symlink_metadata(&path).is_err(), "{what} is removed");
         cache.put(&key(&span), &span);
-        assert_eq!(read(&cache, &span).as_deref(), Some(&span[..]), "after {what}");
+        assert!(read(&cache, &span).is_some_and(|found| found == span), "after {what}");
     };
     let head = good.len() - span.len();
     for at in (0..head).chain([head, head + PIECE - 1, head + PIECE, good.len() - 1]) {
         let mut flipped = good.clone();
         flipped[at] ^= 1;
         fs::write(&path, flipped).unwrap();
-        assert_eq!(read(&cache, &span), None, "flipped at {at}");
+        assert!(read(&cache, &span).is_none(), "flipped at {at}");
     }
     for cut in [0, 1, 31, 32, 71, head - 1, head, good.len() - 1] {
         fs::write(&path, &good[..cut]).unwrap();
-        assert_eq!(read(&cache, &span), None, "cut at {cut}");
+        assert!(read(&cache, &span).is_none(), "cut at {cut}");
     }
     fs::write(&path, [&good[..], b"x"].concat()).unwrap();
     check("a longer file");
@@ -185,7 +185,7 @@ fn a_file_size_limit_is_like_a_full_disk() {
     let large = span(1, 1 << 20);
     for _ in 0..3 {
         cache.put(&key(&large), &large);
-        assert_eq!(read(&cache, &large), None);
+        assert!(read(&cache, &large).is_none());
     }
     assert_eq!(recorder.events().len(), 1, "{:?}", recorder.events());
     assert_eq!(fs::read_dir(dir.path().join("spans")).unwrap().count(), 0, "nothing is left behind");
@@ -198,29 +198,23 @@ fn the_least_used_spans_go_first() {
     let dir = tempfile::tempdir().unwrap();
     let cache = SpanCache::open(Some(dir.path()), 1_000_000, Arc::new(Silent));
     let spans: Vec<Vec<u8>> = (0..20).map(|seed| span(seed, 100_000)).collect();
-    let age = |span: &[u8], seconds| {
-        let name = entries(dir.path()).into_iter().max_by_key(|p| p.metadata().unwrap().modified().unwrap()).unwrap();
-        let _ = span;
-        fs::File::options()
-            .append(true)
-            .open(name)
-            .unwrap()
-            .set_modified(SystemTime::now() - Duration::from_secs(seconds))
-            .unwrap();
-    };
     for (number, span) in spans.iter().enumerate() {
+        let before = entries(dir.path());
         cache.put(&key(span), span);
-        age(span, 5000 - number as u64 * 100);
+        // So that they differ in age as if they had come long ago.
+        let new = entries(dir.path()).into_iter().find(|path| !before.contains(path)).unwrap();
+        let old = SystemTime::now() - Duration::from_secs(5000 - number as u64 * 100);
+        fs::File::options().append(true).open(new).unwrap().set_modified(old).unwrap();
         // Using the first one keeps it.
         assert!(read(&cache, &spans[0]).is_some(), "{number}");
         let total: u64 = entries(dir.path()).iter().map(|p| p.metadata().unwrap().len()).sum();
         assert!(total <= 1_000_000, "{total}");
     }
     assert!(read(&cache, &spans[19]).is_some());
-    assert_eq!(read(&cache, &spans[1]), None);
+    assert!(read(&cache, &spans[1]).is_none());
     let huge = span(99, 600_000);
     cache.put(&key(&huge), &huge);
-    assert_eq!(read(&cache, &huge), None, "more than half of the cache");
+    assert!(read(&cache, &huge).is_none(), "more than half of the cache");
     // What another process wrote counts.
     let others = open(dir.path());
     for seed in 100..130 {
