@@ -12,8 +12,8 @@ pub mod span;
 pub(crate) mod spans;
 mod tree;
 
-pub(crate) use contents::explain;
 pub use consumer::servable;
 pub(crate) use consumer::{file as stated, shown};
+pub(crate) use contents::explain;
 pub use indexer::LayerIndexer;
 pub use model::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, Unservable};
