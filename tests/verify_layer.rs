@@ -211,10 +211,8 @@ fn long_texts_are_compared_to_their_end() {
     *ztoc.files[0].name.last_mut().unwrap() = b'!';
     let told: Vec<String> = differences(&ztoc, &tar).iter().map(Difference::to_string).collect();
     assert_eq!(told.len(), 1);
-    assert!(
-        told[0].ends_with("/n/n/n/en!\"; the layer says \"…n/n/n/n/n/n/n/n/n/n/n/n/n/n/n/n/n/n/n/n/n/n/n/n/end\""),
-        "{told:?}"
-    );
+    let near = |end: &str| format!("\"…{}{end}\"", "n/".repeat(24));
+    assert!(told[0].ends_with(&format!("{}; the layer says {}", near("en!"), near("end"))), "{told:?}");
 }
 
 #[test]
@@ -234,7 +232,7 @@ fn damage_to_the_layer_is_found() {
         assert!(cut.contains(&"size") && cut.contains(&"entry-added"), "{cut:?}");
         let longer = codes(&differences(&ztoc, &[&layer[..], b"\0"].concat()));
         assert!(longer.contains(&"size"), "{longer:?}");
-        assert_eq!(differences(&ztoc, b"").is_empty(), false);
+        assert!(!differences(&ztoc, b"").is_empty());
     }
     // A header of the tar, in a plain layer: the entry after it is not looked at any more.
     let ztoc = ztoc(&tar, SPAN);
