@@ -13,15 +13,19 @@ use terminal::Stdout;
 
 mod args;
 mod args_read;
+mod bundle;
 mod caches;
 mod cat;
+mod detach;
 mod index;
 mod inspect;
 pub mod inspect_json;
 pub mod json;
+mod lazy;
 mod ls;
 pub mod ls_json;
 mod ls_text;
+mod mount;
 mod parse;
 mod progress;
 mod quote;
@@ -32,6 +36,7 @@ mod size;
 mod source;
 mod terminal;
 mod text;
+mod trace;
 mod verify;
 pub mod verify_json;
 mod ztoc;
@@ -64,33 +69,38 @@ pub fn run() -> ExitCode {
 }
 
 fn execute(command: Command) -> Result<(), CliError> {
-    let interrupted = signals::listen().map_err(CliError::Start)?;
+    let mut interrupted = signals::listen().map_err(CliError::Start)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CliError::Start)?;
-    let result = runtime.block_on(until(interrupted, async {
+    let result = runtime.block_on(async {
+        let interrupted = &mut interrupted;
         match command {
-            Command::Index(args) => index::run(*args).await,
-            Command::Inspect(args) => inspect::run(*args).await,
-            Command::Ls(args) => ls::run(*args).await,
-            Command::Cat(args) => cat::run(*args).await,
-            Command::Verify(args) => verify::run(*args).await,
+            Command::Index(args) => until(interrupted, index::run(*args)).await,
+            Command::Inspect(args) => until(interrupted, inspect::run(*args)).await,
+            Command::Ls(args) => until(interrupted, ls::run(*args)).await,
+            Command::Cat(args) => until(interrupted, cat::run(*args)).await,
+            Command::Verify(args) => until(interrupted, verify::run(*args)).await,
+            // These go on until they are stopped, and clear up then.
+            Command::Mount(args) => mount::run(*args, interrupted).await,
+            Command::Bundle(args) => bundle::run(*args, interrupted).await,
+            Command::Trace(args) => trace::run(*args, interrupted).await,
             Command::Ztoc(ztoc) => {
-                blocking(move || match ztoc {
+                let work = move || match ztoc {
                     ZtocCommand::Create(args) => ztoc::create(&args, &mut Stdout::new()),
                     ZtocCommand::Show(args) => ztoc::show(&args, &mut Stdout::new()),
-                })
-                .await
+                };
+                until(interrupted, blocking(work)).await
             }
         }
-    }));
+    });
     runtime.shutdown_timeout(LAST_WORK);
     result
 }
 
 /// Runs `work` until it is done, or drops it at the first signal.
-async fn until(
-    interrupted: oneshot::Receiver<Interrupt>,
-    work: impl Future<Output = Result<(), CliError>>,
-) -> Result<(), CliError> {
+async fn until<T>(
+    interrupted: &mut oneshot::Receiver<Interrupt>,
+    work: impl Future<Output = Result<T, CliError>>,
+) -> Result<T, CliError> {
     tokio::select! {
         biased;
         Ok(signal) = interrupted => Err(CliError::Interrupted(signal)),

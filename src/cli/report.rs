@@ -9,13 +9,16 @@ use super::signals::Interrupt;
 use super::size::counted;
 use super::terminal::{Style, complain, safe};
 use crate::layer::{LayerError, Unservable};
+use crate::ops::bundle::BundleError;
 use crate::ops::discover::{DiscoverError, Unusable};
 use crate::ops::index::IndexError;
 use crate::ops::inspect::ZtocFailure;
 use crate::ops::open::OpenError;
 use crate::ops::resolve::ResolveError;
+use crate::ops::trace::RuntimeError;
 use crate::ops::verify::VerifyError;
 use crate::rootfs::content::ReadError;
+use crate::rootfs::fuse::MountError;
 use crate::rootfs::{layers, tree};
 use crate::store::StoreError;
 use crate::store::registry::RegistryError;
@@ -37,6 +40,9 @@ pub enum CliError {
     Images { failed: usize, all: usize },
     #[error("interrupted")]
     Interrupted(Interrupt),
+    /// Another process ended so, and has said why.
+    #[error("exit status {0}")]
+    Exit(u8),
 
     #[error(transparent)]
     Index(#[from] IndexError),
@@ -65,6 +71,12 @@ pub enum CliError {
     #[error("{0:?} names no ztoc of the image, or more than one")]
     NoZtoc(String),
     #[error(transparent)]
+    Mount(#[from] MountError),
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    #[error(transparent)]
     Store(#[from] StoreError),
 
     #[error("{}: this is no ztoc that can be used", path.display())]
@@ -91,7 +103,7 @@ pub enum CliError {
 impl CliError {
     /// The one image or path that there was failed, which has been said.
     pub fn was_told(&self) -> bool {
-        matches!(self, CliError::Images { all: 1, .. } | CliError::Paths { all: 1, .. })
+        matches!(self, CliError::Images { all: 1, .. } | CliError::Paths { all: 1, .. } | CliError::Exit(_))
     }
 
     pub fn exit_code(&self) -> u8 {
@@ -99,6 +111,7 @@ impl CliError {
             CliError::Usage(_) => USAGE,
             CliError::Interrupted(signal) => signal.exit_code(),
             CliError::Different(_) => DIFFERENT,
+            CliError::Exit(code) => *code,
             _ => FAILED,
         }
     }
@@ -158,6 +171,11 @@ fn hint(error: &CliError) -> Option<String> {
         CliError::Open(error) => open_hint(error),
         CliError::Verify(error) => verify_hint(error),
         CliError::NoZtoc(_) => Some("ociseek inspect without --ztoc lists them".into()),
+        CliError::Mount(error) => mount_hint(error),
+        CliError::Bundle(error) => bundle_hint(error),
+        CliError::Runtime(RuntimeError::Missing(_)) => {
+            Some("install an OCI runtime (Debian: apt install runc), or name one, --runtime PROGRAM".into())
+        }
         CliError::Store(error) => store_hint(error),
         CliError::Unservable { .. } => {
             Some("ociseek index leaves such a layer out, and indexes the rest of the image".into())
@@ -213,6 +231,58 @@ fn discover_hint(error: &DiscoverError) -> Option<String> {
         }
         DiscoverError::Index { .. } => Some("ociseek inspect lists the indexes that the image has".into()),
         DiscoverError::ZtocTooLarge { .. } => None,
+    }
+}
+
+fn mount_hint(error: &MountError) -> Option<String> {
+    Some(match error {
+        MountError::Missing(dir) => format!("make it first: mkdir {}", dir.display()),
+        MountError::NotADirectory(_) | MountError::NotEmpty(_) => "mount on an empty directory".into(),
+        MountError::Stale { point, ours: true } => {
+            format!("umount -l {0} (as a user: fusermount3 -uz {0}) clears it, and so does --replace", point.display())
+        }
+        MountError::Stale { point, ours: false } => {
+            format!("it is not ociseek's; umount -l {0} (as a user: fusermount3 -uz {0}) clears it", point.display())
+        }
+        MountError::Occupied { point, .. } => {
+            format!(
+                "umount {0} (as a user: fusermount3 -u {0}) ends it, and --replace takes its place",
+                point.display()
+            )
+        }
+        MountError::Busy(point) => format!("fuser -vm {} lists who uses it", point.display()),
+        MountError::NoDevice(_) => {
+            "load the kernel's module, modprobe fuse; a container needs --device /dev/fuse --cap-add SYS_ADMIN".into()
+        }
+        MountError::DeviceRefused(_) => {
+            "run as root, or let users open it: chmod 666 /dev/fuse, as udev does on most systems".into()
+        }
+        MountError::NoHelper => "run as root, or install it (Debian: apt install fuse3)".into(),
+        MountError::AllowOther => "add the line user_allow_other to /etc/fuse.conf, or leave out --allow-other".into(),
+        MountError::RootOnly => "run as root, or leave out --suid and --dev".into(),
+        MountError::Inspect { .. }
+        | MountError::Refused { .. }
+        | MountError::Session { .. }
+        | MountError::Unmount { .. } => return None,
+    })
+}
+
+fn bundle_hint(error: &BundleError) -> Option<String> {
+    match error {
+        BundleError::NotRoot => Some("run it as root; ociseek mount works for other users too".into()),
+        BundleError::Exists(dir) => Some(format!("ociseek bundle --rm {} takes it down", dir.display())),
+        BundleError::NotEmpty(_) => Some("give an empty directory, or one that is not there yet".into()),
+        BundleError::NoCommand => Some("give a command after --".into()),
+        BundleError::InUse { pid, .. } => {
+            Some(format!("end its container first (runc list; runc kill), or kill {pid}"))
+        }
+        BundleError::Held(dir) => Some(format!("something still uses its files: fuser -vm {}", dir.display())),
+        BundleError::Overlay { .. } => Some(
+            "the kernel's log says why (dmesg); an overlay cannot lie on another, choose a DIR on a disk or a tmpfs"
+                .into(),
+        ),
+        BundleError::Mount(error) => mount_hint(error),
+        _ => None,
     }
 }
 

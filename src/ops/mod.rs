@@ -3,11 +3,14 @@
 //! An operation stops when its future is dropped: requests are given up, and the threads that own the layers' indexers end
 //! with their channels.
 
+pub mod bundle;
 pub mod discover;
 pub mod index;
 pub mod inspect;
+pub mod mount;
 pub mod open;
 pub mod resolve;
+pub mod trace;
 pub mod verify;
 
 pub use index::index;

@@ -2,5 +2,7 @@
 
 pub mod cache;
 pub mod content;
+pub mod fuse;
 pub mod layers;
+pub mod record;
 pub mod tree;

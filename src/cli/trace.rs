@@ -1,0 +1,149 @@
+//! `ociseek trace`.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use super::args::{Format, TraceArgs};
+use super::bundle::{blocking, make};
+use super::lazy::{self, Opened};
+use super::report::{CliError, FAILED};
+use super::signals::Interrupt;
+use super::size::{counted, duration, human};
+use super::terminal::{Stdout, Style, safe};
+use super::{json, until};
+use crate::ops::bundle::Bundle;
+use crate::ops::mount::Record;
+use crate::ops::trace::Container;
+use crate::rootfs::record::Touch;
+
+/// What became of the container.
+struct Run {
+    status: ExitStatus,
+    took: Duration,
+    touches: Vec<Touch>,
+}
+
+pub async fn run(args: TraceArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
+    let mut output = args.output.as_deref().map(lazy::create).transpose()?;
+    // Dropped last: a directory with a mount in it must not be cleared.
+    let temporary = tempfile::Builder::new().prefix("ociseek-trace-").tempdir().map_err(CliError::Start)?;
+    let dir = temporary.path().join("bundle");
+    let options = lazy::run_options(args.container, args.command);
+    let name = args.image.to_string();
+    let (opened, made) = until(interrupted, async {
+        let bundle = blocking(move || Bundle::new(&dir, &name)).await?;
+        let prefetch = args.lazy.prefetch;
+        let opened = lazy::open_image(&args.image, None, args.lazy).await?;
+        let made = make(&opened, bundle, &options, Some(Record::Kept), prefetch).await?;
+        Ok((opened, made))
+    })
+    .await?;
+    let started = Instant::now();
+    // Its standard output must not be mixed with ours.
+    let stdout = if output.is_some() { Stdio::inherit() } else { std::io::stderr().into() };
+    let ran = until(interrupted, async {
+        let mut container = Container::run(&args.runtime, made.bundle.dir(), &container_name(), stdout)?;
+        Ok(container.wait().await?)
+    })
+    .await;
+    let took = started.elapsed();
+    let touches = made.live.touches();
+    let mounted = made.live.since();
+    made.take_down(&opened).await?;
+    let mut opened = opened;
+    opened.write_stats(mounted)?;
+    let run = Run { status: ran?, took, touches };
+    let text = match args.format {
+        Format::Json => document(&opened, &run)?,
+        Format::Text => text(&opened, &run).into_bytes(),
+    };
+    match (&mut output, args.output) {
+        (Some(file), Some(path)) => file.write_all(&text).map_err(|source| CliError::Write { path, source })?,
+        _ => Stdout::new().write_whole(&text).map_err(CliError::Stdout)?,
+    }
+    match code(run.status) {
+        0 => Ok(()),
+        code => Err(CliError::Exit(code)),
+    }
+}
+
+fn container_name() -> String {
+    format!("ociseek-trace-{}", std::process::id())
+}
+
+/// As a shell has it.
+fn code(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED)
+}
+
+fn document(opened: &Opened, run: &Run) -> Result<Vec<u8>, CliError> {
+    let mut document = opened.figures();
+    document["status"] = code(run.status).into();
+    document["seconds"] = json::milliseconds(run.took.as_secs_f64()).into();
+    document["touches"] = json!(run.touches);
+    let mut text = serde_json::to_vec_pretty(&document).map_err(|error| CliError::Stdout(error.into()))?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+fn text(opened: &Opened, run: &Run) -> String {
+    let style = Style::of(false);
+    let mut text = String::new();
+    let _ = writeln!(text, "{}", style.bold(&safe(&opened.name)));
+    let _ = writeln!(text, "{:>10}  {:>10}  {:12}  {:12}  file", "ms", "bytes", "layer", "spans");
+    for touch in &run.touches {
+        let path = safe(&String::from_utf8_lossy(&touch.path.0));
+        let (ms, layer) = (touch.since_mount.as_secs_f64() * 1000.0, touch.layer.short());
+        let _ = writeln!(text, "{ms:>10.1}  {:>10}  {layer:12}  {:12}  {path}", touch.size, spans(&touch.spans));
+    }
+    let files = run.touches.iter().map(|touch| &touch.path.0).collect::<std::collections::BTreeSet<_>>().len();
+    let touched = run.touches.iter().map(|touch| touch.spans.len() as u64).sum();
+    let stats = opened.image.content.stats();
+    let _ = writeln!(
+        text,
+        "{}, {}; {} of {} fetched in {}; exit status {} after {}",
+        counted(files as u64, "file", "files"),
+        counted(touched, "span", "spans"),
+        human(stats.bytes_fetched),
+        human(stats.image_bytes),
+        counted(stats.requests, "request", "requests"),
+        code(run.status),
+        duration(run.took.as_secs_f64()),
+    );
+    text
+}
+
+/// `3-5,9`
+fn spans(numbers: &[u32]) -> String {
+    let mut text = String::new();
+    let mut rest = numbers;
+    while let Some((&first, after)) = rest.split_first() {
+        let run = after.iter().zip(first + 1..).take_while(|(number, next)| **number == *next).count();
+        let comma = if text.is_empty() { "" } else { "," };
+        let _ = match run {
+            0 => write!(text, "{comma}{first}"),
+            run => write!(text, "{comma}{first}-{}", first + run as u32),
+        };
+        rest = after.get(run..).unwrap_or_default();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_spans() {
+        for (numbers, text) in [(&[][..], ""), (&[7], "7"), (&[3, 4, 5, 9], "3-5,9"), (&[1, 3, 4], "1,3-4")] {
+            assert_eq!(spans(numbers), text);
+        }
+    }
+}

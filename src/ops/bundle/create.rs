@@ -1,0 +1,186 @@
+//! Making a bundle.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::mount::UnmountFlags;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::image::ImageConfig;
+use super::overlay::mount_overlay;
+use super::remove::{Mark, clear, unmount, user_of};
+use super::spec::{self, RunOptions, Surroundings};
+use super::{BundleError, CONFIG, IMAGE, MARK, ROOTFS, UPPER, WORK, made, user};
+use crate::digest::Digest;
+use crate::ops::TOOL_IDENTIFIER;
+use crate::rootfs::content::Content;
+use crate::rootfs::fuse::MountError;
+use crate::rootfs::tree::{NodeKind, Tree};
+
+/// The largest `/etc/passwd` or `/etc/group` that is read, in bytes.
+const MAX_ACCOUNTS: u64 = 4 << 20;
+
+/// The bundle's config.json: the image's config, `options`, and the image's own list of users, which is read from its content.
+///
+/// # Errors
+/// When the config cannot be used, there is nothing to run, or the user cannot be told.
+pub async fn plan(
+    manifest: &Digest,
+    config: &[u8],
+    tree: &Tree,
+    content: &Content,
+    options: &RunOptions,
+) -> Result<Value, BundleError> {
+    let image = ImageConfig::parse(config).map_err(BundleError::Config)?;
+    if spec::arguments(&image, options).is_empty() {
+        return Err(BundleError::NoCommand);
+    }
+    let (passwd, group) =
+        tokio::try_join!(accounts(tree, content, "/etc/passwd"), accounts(tree, content, "/etc/group"))?;
+    let text = &image.config.user;
+    let user = user::resolve(text, &passwd, &group);
+    let user = user.map_err(|source| BundleError::User { text: text.chars().take(80).collect(), source })?;
+    let around = Surroundings {
+        user,
+        // As docker names a container, by twelve digits.
+        hostname: manifest.hex().chars().take(12).collect(),
+        unified_cgroups: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
+    };
+    Ok(spec::config_json(&image, options, &around))
+}
+
+/// One of the image's two lists; nothing if it has none.
+async fn accounts(tree: &Tree, content: &Content, path: &'static str) -> Result<Vec<u8>, BundleError> {
+    let Ok(id) = tree.resolve(path.as_bytes(), true) else { return Ok(Vec::new()) };
+    let NodeKind::File(extent) = &tree.node(id).kind else { return Ok(Vec::new()) };
+    if extent.size > MAX_ACCOUNTS {
+        return Err(BundleError::AccountsTooLarge { path, size: extent.size, limit: MAX_ACCOUNTS });
+    }
+    let bytes = content.read(extent.layer, extent.offset, extent.size as usize).await;
+    Ok(bytes.map_err(|source| BundleError::Accounts { path, source })?.into())
+}
+
+/// A bundle's directory, before and after its files are mounted. It is taken down when this is dropped.
+pub struct Bundle {
+    dir: PathBuf,
+    made_directory: bool,
+    /// Holds the lock.
+    _mark: File,
+    removed: bool,
+}
+
+impl Bundle {
+    /// Makes the directory for the image that people call `image`. It blocks.
+    ///
+    /// # Errors
+    /// When `dir` has something in it, or cannot be made; only root can.
+    pub fn new(dir: &Path, image: &str) -> Result<Bundle, BundleError> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(BundleError::NotRoot);
+        }
+        let made_directory = make_directory(dir)?;
+        let dir = dir.canonicalize().map_err(made(dir))?;
+        let mark = Mark { tool: TOOL_IDENTIFIER.to_owned(), image: image.to_owned(), made_directory };
+        let file = write_json(&dir.join(MARK), &mark)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| made(&dir.join(MARK))(error.into()))?;
+        let bundle = Bundle { dir, made_directory, _mark: file, removed: false };
+        for name in [IMAGE, UPPER, WORK, ROOTFS] {
+            let path = bundle.dir.join(name);
+            DirBuilder::new().mode(0o700).create(&path).map_err(made(&path))?;
+        }
+        Ok(bundle)
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Where the image is to be mounted.
+    pub fn image_point(&self) -> PathBuf {
+        self.dir.join(IMAGE)
+    }
+
+    /// Puts the overlay on top of the mounted image, and `config`, which [`plan`] made, beside it: then a runtime can start. It
+    /// blocks.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn complete(&self, tree: &Tree, config: &Value) -> Result<(), BundleError> {
+        let [lower, upper, work, point] = [IMAGE, UPPER, WORK, ROOTFS].map(|name| self.dir.join(name));
+        // The overlay's root is the upper directory as far as anyone can see.
+        let root = tree.node(Tree::ROOT);
+        let like_root = || -> io::Result<()> {
+            chown(&upper, Some(root.uid), Some(root.gid))?;
+            fs::set_permissions(&upper, fs::Permissions::from_mode(root.mode))
+        };
+        like_root().map_err(made(&upper))?;
+        mount_overlay(&lower, &upper, &work, &point).map_err(|source| BundleError::Overlay { point, source })?;
+        write_json(&self.dir.join(CONFIG), config).map(|_| ())
+    }
+
+    /// Takes everything down. If a process still runs in it (its number is given), it loses its files.
+    ///
+    /// # Errors
+    /// When something cannot be unmounted or removed.
+    pub fn remove(mut self) -> Result<Option<u32>, BundleError> {
+        self.removed = true;
+        self.take_down()
+    }
+
+    /// Leaves the directory to whoever unmounted the files.
+    pub fn leave(mut self) {
+        self.removed = true;
+    }
+
+    fn take_down(&self) -> Result<Option<u32>, BundleError> {
+        let user = user_of(&self.dir);
+        let unmounted = match unmount(&self.dir, UnmountFlags::NOFOLLOW) {
+            Err(MountError::Busy(_)) => unmount(&self.dir, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH),
+            result => result,
+        };
+        unmounted?;
+        clear(&self.dir, self.made_directory)?;
+        Ok(user)
+    }
+}
+
+impl Drop for Bundle {
+    fn drop(&mut self) {
+        if !self.removed {
+            // Who wants to know of a failure removes it first.
+            let _ = self.take_down();
+        }
+    }
+}
+
+/// True: it was not there. Nobody else may look into it: the image's set-user-ID programs are as good as this machine's.
+fn make_directory(dir: &Path) -> Result<bool, BundleError> {
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Ok(()) => return Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(made(dir)(error)),
+    }
+    if dir.join(MARK).exists() {
+        return Err(BundleError::Exists(dir.to_owned()));
+    }
+    if fs::read_dir(dir).map_err(made(dir))?.next().is_some() {
+        return Err(BundleError::NotEmpty(dir.to_owned()));
+    }
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(made(dir))?;
+    Ok(false)
+}
+
+fn write_json(path: &Path, document: &impl Serialize) -> Result<File, BundleError> {
+    let write = || -> io::Result<File> {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        let mut text = serde_json::to_vec_pretty(document)?;
+        text.push(b'\n');
+        file.write_all(&text)?;
+        Ok(file)
+    };
+    write().map_err(made(path))
+}

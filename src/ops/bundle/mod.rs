@@ -1,0 +1,77 @@
+//! An OCI runtime bundle whose root file system is an image that is not there yet: a writable overlay over a lazy mount.
+//!
+//! In the bundle's directory:
+//!
+//! | name | |
+//! |---|---|
+//! | `config.json` | for the runtime |
+//! | `rootfs` | the overlay is mounted here |
+//! | `image` | the image's files are mounted here, read-only |
+//! | `upper`, `work` | what the container writes |
+//! | `ociseek.json` | tells a bundle of ours; locked as long as the process behind the mount lives |
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::image::json::JsonError;
+use crate::rootfs::content::ReadError;
+use crate::rootfs::fuse::MountError;
+
+pub use create::{Bundle, plan};
+pub use image::ImageConfig;
+pub use remove::remove;
+pub use spec::RunOptions;
+pub use user::UserError;
+
+mod create;
+mod image;
+mod overlay;
+mod remove;
+mod spec;
+mod user;
+
+const CONFIG: &str = "config.json";
+const ROOTFS: &str = "rootfs";
+const IMAGE: &str = "image";
+const UPPER: &str = "upper";
+const WORK: &str = "work";
+const MARK: &str = "ociseek.json";
+
+/// Why there is no bundle, or why it is still there.
+#[derive(Debug, thiserror::Error)]
+pub enum BundleError {
+    #[error("only root can make a bundle: it takes mounts that others may not make")]
+    NotRoot,
+    #[error("{}: there is a bundle already", .0.display())]
+    Exists(PathBuf),
+    #[error("{}: the directory is not empty", .0.display())]
+    NotEmpty(PathBuf),
+    #[error("{}: this is no bundle that ociseek made", .0.display())]
+    NotABundle(PathBuf),
+    #[error("{}: process {pid} still runs in it", dir.display())]
+    InUse { dir: PathBuf, pid: u32 },
+    #[error("{}: the process behind its mount does not end", .0.display())]
+    Held(PathBuf),
+    #[error("the image's config cannot be relied on")]
+    Config(#[source] JsonError),
+    #[error("the image does not say what to run")]
+    NoCommand,
+    #[error("the image's user {text:?} cannot be told")]
+    User { text: String, source: UserError },
+    #[error("cannot read {path} of the image")]
+    Accounts { path: &'static str, source: ReadError },
+    #[error("{path} of the image has {size} bytes, more than the {limit} that are read")]
+    AccountsTooLarge { path: &'static str, size: u64, limit: u64 },
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    #[error("{}: no overlay can be mounted here", point.display())]
+    Overlay { point: PathBuf, source: io::Error },
+    #[error("{}: cannot be made", path.display())]
+    Make { path: PathBuf, source: io::Error },
+    #[error("{}: cannot be removed", path.display())]
+    Remove { path: PathBuf, source: io::Error },
+}
+
+fn made(path: &Path) -> impl FnOnce(io::Error) -> BundleError + '_ {
+    |source| BundleError::Make { path: path.to_owned(), source }
+}

@@ -1,0 +1,54 @@
+//! The writable overlay over an image's files.
+
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::mount::{MountFlags, mount};
+
+/// A file whose owner or mode is changed is not copied up, which would mean to fetch it; only what is written to is.
+const LAZY: &str = ",redirect_dir=on,metacopy=on";
+
+/// Mounts `lower` under `upper` on `point`; `work` is overlayfs' own scratch directory beside `upper`.
+///
+/// # Errors
+/// When the kernel refuses; its log says why.
+pub fn mount_overlay(lower: &Path, upper: &Path, work: &Path, point: &Path) -> io::Result<()> {
+    let mut data = Vec::new();
+    for (option, path) in [("lowerdir=", lower), (",upperdir=", upper), (",workdir=", work)] {
+        data.extend_from_slice(option.as_bytes());
+        data.extend(escaped(path.as_os_str()));
+    }
+    let attempt = |data: Vec<u8>| {
+        let data = CString::new(data)?;
+        mount("ociseek", point, "overlay", MountFlags::empty(), data.as_c_str()).map_err(io::Error::from)
+    };
+    match attempt([&data, LAZY.as_bytes()].concat()) {
+        // A kernel that cannot do the one may do the other.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => attempt(data),
+        result => result,
+    }
+}
+
+/// A path among mount options: commas end an option and colons a lower directory unless a backslash stands before them.
+fn escaped(path: &OsStr) -> Vec<u8> {
+    let mut escaped = Vec::with_capacity(path.len());
+    for byte in path.as_bytes() {
+        if b"\\,:".contains(byte) {
+            escaped.push(b'\\');
+        }
+        escaped.push(*byte);
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_stay_one_option() {
+        assert_eq!(escaped(OsStr::new("/a,b:c\\d e")), b"/a\\,b\\:c\\\\d e");
+    }
+}

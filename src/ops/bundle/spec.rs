@@ -1,0 +1,247 @@
+//! The bundle's config.json (runtime-spec 1.0.2), from the image's config by the rules of image-spec conversion.md; what those
+//! leave open is as docker does it.
+
+use serde_json::{Map, Value, json};
+
+use super::image::ImageConfig;
+use super::user::User;
+
+/// The search path of an image that states none.
+const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Docker's default capabilities.
+const CAPABILITIES: [&str; 14] = [
+    "CAP_AUDIT_WRITE",
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_MKNOD",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_NET_RAW",
+    "CAP_SETFCAP",
+    "CAP_SETGID",
+    "CAP_SETPCAP",
+    "CAP_SETUID",
+    "CAP_SYS_CHROOT",
+];
+
+const MASKED: [&str; 11] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+];
+
+const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// What the one who runs the container decides.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunOptions {
+    /// Takes the place of the image's command.
+    pub command: Option<Vec<String>>,
+    /// Takes the place of the image's entrypoint, and of its command; empty: none.
+    pub entrypoint: Option<Vec<String>>,
+    pub terminal: bool,
+    /// The container has the network of this machine, its resolver and its hosts file; else it has a network of its own, with
+    /// nothing in it but the loopback.
+    pub host_network: bool,
+}
+
+/// What else the document needs to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Surroundings {
+    pub user: User,
+    pub hostname: String,
+    /// The system has cgroups of version 2 only.
+    pub unified_cgroups: bool,
+}
+
+/// The arguments of the container's process: none if neither the image nor the caller says.
+pub fn arguments(image: &ImageConfig, options: &RunOptions) -> Vec<String> {
+    let config = &image.config;
+    let entrypoint = options.entrypoint.as_ref().unwrap_or(&config.entrypoint);
+    let command = match (&options.command, &options.entrypoint) {
+        (Some(command), _) => command.as_slice(),
+        // The image's command was meant for the image's entrypoint.
+        (None, Some(_)) => &[],
+        (None, None) => &config.cmd,
+    };
+    entrypoint.iter().chain(command).cloned().collect()
+}
+
+/// The whole document.
+pub fn config_json(image: &ImageConfig, options: &RunOptions, around: &Surroundings) -> Value {
+    json!({
+        "ociVersion": "1.0.2",
+        "process": process(image, options, &around.user),
+        "root": {"path": "rootfs"},
+        "hostname": around.hostname,
+        "mounts": mounts(options),
+        "annotations": annotations(image),
+        "linux": {
+            "resources": {"devices": [{"allow": false, "access": "rwm"}]},
+            "namespaces": namespaces(options, around),
+            "maskedPaths": MASKED,
+            "readonlyPaths": READ_ONLY,
+        },
+    })
+}
+
+fn process(image: &ImageConfig, options: &RunOptions, user: &User) -> Value {
+    let mut env = image.config.env.clone();
+    let has = |env: &[String], name: &str| env.iter().any(|e| e.split('=').next() == Some(name));
+    if !has(&env, "PATH") {
+        env.insert(0, PATH.to_owned());
+    }
+    if options.terminal && !has(&env, "TERM") {
+        env.push("TERM=xterm".to_owned());
+    }
+    let cwd = match image.config.working_dir.as_str() {
+        dir if dir.starts_with('/') => dir.to_owned(),
+        dir => format!("/{dir}"),
+    };
+    // Who is not root gets them back only from a file that grants them.
+    let held: &[&str] = if user.uid == 0 { &CAPABILITIES } else { &[] };
+    json!({
+        "terminal": options.terminal,
+        "user": {"uid": user.uid, "gid": user.gid, "additionalGids": user.groups},
+        "args": arguments(image, options),
+        "env": env,
+        "cwd": cwd,
+        "capabilities": {"bounding": CAPABILITIES, "effective": held, "permitted": held},
+        "noNewPrivileges": false,
+    })
+}
+
+fn mounts(options: &RunOptions) -> Value {
+    let mut mounts = vec![
+        mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"]),
+        mount("/dev", "tmpfs", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"]),
+        mount(
+            "/dev/pts",
+            "devpts",
+            "devpts",
+            &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
+        ),
+        mount("/dev/shm", "tmpfs", "shm", &["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"]),
+        mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
+        mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", "ro"]),
+        mount("/sys/fs/cgroup", "cgroup", "cgroup", &["nosuid", "noexec", "nodev", "relatime", "ro"]),
+    ];
+    if options.host_network {
+        for file in ["/etc/resolv.conf", "/etc/hosts"] {
+            mounts.push(mount(file, "bind", file, &["bind", "ro", "nosuid", "noexec", "nodev"]));
+        }
+    }
+    Value::Array(mounts)
+}
+
+fn mount(destination: &str, kind: &str, source: &str, options: &[&str]) -> Value {
+    json!({"destination": destination, "type": kind, "source": source, "options": options})
+}
+
+fn namespaces(options: &RunOptions, around: &Surroundings) -> Value {
+    let network = (!options.host_network).then_some("network");
+    let cgroup = around.unified_cgroups.then_some("cgroup");
+    let kinds = ["pid", "ipc", "uts", "mount"].into_iter().chain(network).chain(cgroup);
+    Value::Array(kinds.map(|kind| json!({"type": kind})).collect())
+}
+
+/// The labels, and what the config says elsewhere under the keys that conversion.md gives it; a label of that key wins.
+fn annotations(image: &ImageConfig) -> Value {
+    let ports = image.config.exposed_ports.keys().map(String::as_str).collect::<Vec<_>>().join(",");
+    let mut annotations = Map::new();
+    for (key, value) in [
+        ("os", &image.os),
+        ("architecture", &image.architecture),
+        ("author", &image.author),
+        ("created", &image.created),
+        ("stopSignal", &image.config.stop_signal),
+        ("exposedPorts", &ports),
+    ] {
+        if !value.is_empty() {
+            annotations.insert(format!("org.opencontainers.image.{key}"), value.as_str().into());
+        }
+    }
+    // The runtime-spec wants keys that are not empty.
+    let labels = image.config.labels.iter().filter(|(key, _)| !key.is_empty());
+    annotations.extend(labels.map(|(key, value)| (key.clone(), value.as_str().into())));
+    Value::Object(annotations)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(config: &str) -> ImageConfig {
+        let text = format!(r#"{{"os":"linux","architecture":"amd64","config":{config}}}"#);
+        ImageConfig::parse(text.as_bytes()).unwrap()
+    }
+
+    fn around(uid: u32) -> Surroundings {
+        let user = User { uid, gid: 5, groups: vec![7] };
+        Surroundings { user, hostname: "abc".to_owned(), unified_cgroups: false }
+    }
+
+    #[test]
+    fn which_command() {
+        let image = image(r#"{"Entrypoint":["/entry","-x"],"Cmd":["serve"]}"#);
+        let list = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<String>>();
+        for (entrypoint, command, expected) in [
+            (None, None, &["/entry", "-x", "serve"][..]),
+            (None, Some(list(&["sh", "-c", "id"])), &["/entry", "-x", "sh", "-c", "id"]),
+            (Some(list(&["/bin/sh"])), None, &["/bin/sh"]),
+            (Some(Vec::new()), Some(list(&["id"])), &["id"]),
+            (Some(Vec::new()), None, &[]),
+        ] {
+            let options = RunOptions { command, entrypoint, ..RunOptions::default() };
+            assert_eq!(arguments(&image, &options), expected);
+        }
+    }
+
+    #[test]
+    fn the_document() {
+        let image = image(
+            r#"{"Env":["A=b","PATH=/x"],"Cmd":["sh"],"WorkingDir":"srv","StopSignal":"SIGQUIT",
+            "Labels":{"a":"b","":"x","org.opencontainers.image.os":"mine"},"ExposedPorts":{"80/tcp":{},"53/udp":{}}}"#,
+        );
+        let spec = config_json(&image, &RunOptions::default(), &around(0));
+        assert_eq!(spec["process"]["env"], json!(["A=b", "PATH=/x"]));
+        assert_eq!(spec["process"]["cwd"], "/srv");
+        assert_eq!(spec["process"]["user"], json!({"uid": 0, "gid": 5, "additionalGids": [7]}));
+        assert_eq!(spec["process"]["capabilities"]["effective"].as_array().map(Vec::len), Some(14));
+        assert_eq!(
+            spec["annotations"],
+            json!({"org.opencontainers.image.os": "mine", "org.opencontainers.image.architecture": "amd64",
+                "org.opencontainers.image.stopSignal": "SIGQUIT", "org.opencontainers.image.exposedPorts": "53/udp,80/tcp",
+                "a": "b"})
+        );
+        assert_eq!(spec["linux"]["namespaces"].as_array().map(Vec::len), Some(5));
+    }
+
+    #[test]
+    fn what_differs() {
+        let image = image(r#"{"Cmd":["sh"]}"#);
+        let options = RunOptions { terminal: true, host_network: true, ..RunOptions::default() };
+        let spec = config_json(&image, &options, &Surroundings { unified_cgroups: true, ..around(1000) });
+        assert_eq!(spec["process"]["env"], json!([PATH, "TERM=xterm"]));
+        assert_eq!(spec["process"]["capabilities"]["effective"], json!([]));
+        assert_eq!(spec["process"]["capabilities"]["bounding"].as_array().map(Vec::len), Some(14));
+        assert_eq!(
+            spec["linux"]["namespaces"],
+            json!([{"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"},
+            {"type": "cgroup"}])
+        );
+        let binds: Vec<&Value> = spec["mounts"].as_array().unwrap().iter().filter(|m| m["type"] == "bind").collect();
+        assert_eq!(binds.len(), 2);
+    }
+}

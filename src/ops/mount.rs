@@ -1,0 +1,99 @@
+//! Mounting an opened image.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::task::{AbortHandle, spawn_blocking};
+
+use super::open::RootFs;
+use crate::digest::Digest;
+use crate::progress::Progress;
+use crate::rootfs::fuse::{FuseOptions, MountError, Mounted};
+use crate::rootfs::record::{Recorder, Touch};
+
+/// What is done beside mounting.
+#[derive(Default)]
+pub struct MountOptions {
+    pub fuse: FuseOptions,
+    /// What is read first is noted.
+    pub record: Option<Record>,
+    /// What nobody has read yet is fetched in the background.
+    pub prefetch: bool,
+}
+
+/// Where the notes go.
+pub enum Record {
+    /// A line at once for each.
+    File(File),
+    /// [`LiveMount::touches`] has them.
+    Kept,
+}
+
+/// A mounted image. It is unmounted when this is dropped.
+pub struct LiveMount {
+    pub mounted: Mounted,
+    recorder: Option<Arc<Recorder>>,
+    prefetch: Option<AbortHandle>,
+    since: Instant,
+}
+
+/// Mounts `image` on `point`, a path that [`crate::rootfs::fuse::prepare`] gave. Reads run on the tokio runtime of the caller.
+///
+/// # Errors
+/// When it cannot be mounted.
+pub async fn mount(
+    image: &RootFs,
+    point: &Path,
+    options: MountOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<LiveMount, MountError> {
+    let MountOptions { mut fuse, record, prefetch } = options;
+    let (tree, content) = (&image.tree, &image.content);
+    let recorder = record.map(|record| {
+        let layers: Vec<Digest> = image.layers.iter().map(|layer| layer.descriptor.digest).collect();
+        let file = match record {
+            Record::File(file) => Some(file),
+            Record::Kept => None,
+        };
+        Arc::new(Recorder::new(Arc::clone(tree), content.clone(), layers, file, Arc::clone(progress)))
+    });
+    fuse.recorder = recorder.clone();
+    let (files, reads, at, runtime) = (Arc::clone(tree), content.clone(), point.to_owned(), Handle::current());
+    let mounted = spawn_blocking(move || Mounted::new(files, reads, &at, &fuse, runtime)).await;
+    let mounted = mounted.map_err(|error| MountError::Session { point: point.to_owned(), source: error.into() })??;
+    let content = content.clone();
+    let prefetch = prefetch.then(|| tokio::spawn(async move { content.prefetch().await }).abort_handle());
+    Ok(LiveMount { mounted, recorder, prefetch, since: Instant::now() })
+}
+
+impl LiveMount {
+    pub fn since(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// What was read first, if the notes are kept.
+    pub fn touches(&self) -> Vec<Touch> {
+        self.recorder.as_ref().map(|recorder| recorder.touches()).unwrap_or_default()
+    }
+
+    /// As [`Mounted::unmount`].
+    ///
+    /// # Errors
+    /// When it stays mounted.
+    pub async fn unmount(mut self) -> Result<bool, MountError> {
+        let point = self.mounted.point().to_owned();
+        let unmounted = spawn_blocking(move || self.mounted.unmount()).await;
+        unmounted.map_err(|error| MountError::Session { point, source: error.into() })?
+    }
+}
+
+impl Drop for LiveMount {
+    fn drop(&mut self) {
+        if let Some(prefetch) = &self.prefetch {
+            prefetch.abort();
+        }
+    }
+}

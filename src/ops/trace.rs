@@ -1,0 +1,70 @@
+//! Running a container from a bundle with an OCI runtime, to see what it reads.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+
+use tokio::process::{Child, Command};
+
+/// Why a container does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    #[error("{} is not there", .0.display())]
+    Missing(PathBuf),
+    #[error("{} cannot be run", runtime.display())]
+    Run { runtime: PathBuf, source: io::Error },
+}
+
+/// A container of an OCI runtime (runc, crun, ...) in the foreground. Dropped, it is killed and forgotten by the runtime.
+pub struct Container {
+    runtime: PathBuf,
+    name: OsString,
+    child: Child,
+    ended: bool,
+}
+
+impl Container {
+    /// Runs the bundle in `dir`. The container's standard output goes to `stdout`.
+    ///
+    /// # Errors
+    /// When the runtime is not there.
+    pub fn run(runtime: &Path, dir: &Path, name: &str, stdout: Stdio) -> Result<Container, RuntimeError> {
+        let mut command = Command::new(runtime);
+        command.arg("run").arg("--bundle").arg(dir).arg(name).stdout(stdout);
+        let child = command.spawn().map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => RuntimeError::Missing(runtime.to_owned()),
+            _ => RuntimeError::Run { runtime: runtime.to_owned(), source },
+        })?;
+        Ok(Container { runtime: runtime.to_owned(), name: name.into(), child, ended: false })
+    }
+
+    /// Waits for its end. The status is the container's, or the runtime's own if it could not start it.
+    ///
+    /// # Errors
+    /// When the runtime cannot be waited for.
+    pub async fn wait(&mut self) -> Result<ExitStatus, RuntimeError> {
+        let status = self.child.wait().await;
+        self.ended = status.is_ok();
+        status.map_err(|source| RuntimeError::Run { runtime: self.runtime.clone(), source })
+    }
+
+    /// Kills all that runs in it. It blocks for a moment.
+    fn kill(&mut self) {
+        for arguments in [&["kill", "--all"][..], &["delete", "--force"]] {
+            let mut command = std::process::Command::new(&self.runtime);
+            command.args(arguments).arg(&self.name).args((arguments[0] == "kill").then_some("KILL"));
+            // One that never came to life is no failure.
+            let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        }
+        let _ = self.child.start_kill();
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.kill();
+        }
+    }
+}

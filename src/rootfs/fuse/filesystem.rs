@@ -1,0 +1,308 @@
+//! The answers to the kernel's requests.
+//!
+//! All but file content comes from the tree in memory and is answered at once. Reads may wait for a registry: each becomes a
+//! task of its own, so that the threads that take requests never wait, and ends with the content's deadline at the latest.
+//! Since an image does not change, the kernel is told to keep what it learns for ever.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
+};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use super::attr::{self, attributes, inode};
+use crate::rootfs::content::Content;
+use crate::rootfs::record::Recorder;
+use crate::rootfs::tree::{Node, NodeId, NodeKind, Tree};
+
+/// "For ever": ten years. More would overflow nothing today, but the kernel counts in jiffies.
+const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// An inode number never means another file.
+const GENERATION: Generation = Generation(0);
+
+/// How many reads ahead of the reader the kernel may send. Reads that wait for a slow registry do not hold up those that are
+/// served from the cache before that many wait.
+const BACKGROUND: u16 = 128;
+
+/// The longest symbolic link that the kernel takes (PATH_MAX with its end).
+const MAX_LINK: usize = 4095;
+
+/// The extended attributes by which overlayfs speaks to itself. In an image they are mere data, but under an overlay they
+/// would be obeyed.
+const OVERLAY: &[u8] = b"trusted.overlay.";
+
+/// POSIX access control lists.
+const ACL: &[u8] = b"system.posix_acl_";
+
+/// An image's files, for the kernel.
+pub struct ImageFs {
+    pub tree: Arc<Tree>,
+    pub content: Content,
+    pub runtime: Handle,
+    pub recorder: Option<Arc<Recorder>>,
+    /// The kernel checks the mode bits; only then does it heed access control lists.
+    pub checked: bool,
+    /// There will be an overlay on top.
+    pub under_overlay: bool,
+    /// Bytes of all files, for `statfs`.
+    pub bytes: u64,
+    /// Goes when the session ends, which tells those who wait for it.
+    pub _alive: oneshot::Sender<()>,
+    /// The kernel can do without `open`, and without `opendir`: then it is told that there is no such request.
+    pub no_open: bool,
+    pub no_opendir: bool,
+}
+
+impl ImageFs {
+    fn node(&self, inode: INodeNo) -> Result<(NodeId, &Node), Errno> {
+        let id = attr::node_id(inode).ok_or(Errno::ESTALE)?;
+        Ok((id, self.tree.get(id).ok_or(Errno::ESTALE)?))
+    }
+
+    /// The entries of a directory from the one numbered `from` on, each with the number of the next; `.` and `..` first.
+    fn entries(&self, inode: INodeNo, from: u64) -> Result<impl Iterator<Item = (u64, &OsStr, NodeId)>, Errno> {
+        let (id, node) = self.node(inode)?;
+        if !matches!(node.kind, NodeKind::Directory(..)) {
+            return Err(Errno::ENOTDIR);
+        }
+        let dots = [(&b"."[..], id), (&b".."[..], self.tree.parent(id))];
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        let entries = dots.into_iter().skip(from).chain(self.tree.children(id).skip(from.saturating_sub(2)));
+        Ok(entries.zip(from as u64 + 1..).map(|((name, id), next)| (next, OsStr::from_bytes(name), id)))
+    }
+
+    fn is_hidden(&self, xattr: &[u8]) -> bool {
+        self.under_overlay && xattr.starts_with(OVERLAY)
+    }
+
+    fn xattrs(&self, inode: INodeNo) -> Result<impl Iterator<Item = (&[u8], &[u8])>, Errno> {
+        let (_, node) = self.node(inode)?;
+        let xattrs = node.xattrs.iter().map(|(name, value)| (&name[..], &value[..]));
+        Ok(xattrs.filter(|(name, _)| !self.is_hidden(name)))
+    }
+}
+
+/// Answers a request for an extended attribute's value or for their names: first it is asked for the size (0), then for as
+/// much as the caller has room for. Where that passes 64 KiB the kernel makes E2BIG of our ERANGE.
+fn give(value: Result<&[u8], Errno>, room: u32, reply: ReplyXattr) {
+    match value {
+        Err(error) => reply.error(error),
+        Ok(value) => match u32::try_from(value.len()) {
+            Ok(size) if room == 0 => reply.size(size),
+            Ok(size) if size <= room => reply.data(value),
+            Ok(_) => reply.error(Errno::ERANGE),
+            Err(_) => reply.error(Errno::E2BIG),
+        },
+    }
+}
+
+/// Requests that would change something. The kernel refuses them on a read-only mount itself, until someone remounts it
+/// writable.
+macro_rules! read_only {
+    ($($name:ident($($type:ty),*) -> $reply:ty;)*) => {
+        $(fn $name(&self, _: &Request, $(_: $type,)* reply: $reply) {
+            reply.error(Errno::EROFS);
+        })*
+    };
+}
+
+impl Filesystem for ImageFs {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let offered = config.capabilities();
+        let mut wanted = InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO
+            | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_CACHE_SYMLINKS
+            | InitFlags::FUSE_ASYNC_DIO
+            | InitFlags::FUSE_NO_OPEN_SUPPORT
+            | InitFlags::FUSE_NO_OPENDIR_SUPPORT;
+        // It costs a request for each file, so it is for images that have such lists.
+        let lists = |id| self.tree.node(NodeId(id)).xattrs.iter().any(|(name, _)| name.starts_with(ACL));
+        if self.checked && (0..self.tree.len() as u32).any(lists) {
+            wanted |= InitFlags::FUSE_POSIX_ACL;
+        }
+        self.no_open = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
+        self.no_opendir = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        // An older kernel offers less, and does without.
+        let _ = config.add_capabilities(wanted & offered);
+        let _ = config.set_max_background(BACKGROUND);
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let parent = match self.node(parent) {
+            Ok((id, _)) => id,
+            Err(error) => return reply.error(error),
+        };
+        let attributes = match self.tree.child(parent, name.as_bytes()) {
+            Some(id) => attributes(id, self.tree.node(id)),
+            None => attr::nothing(),
+        };
+        reply.entry(&FOREVER, &attributes, GENERATION);
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        match self.node(ino) {
+            Ok((id, node)) => reply.attr(&FOREVER, &attributes(id, node)),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.node(ino).map(|(_, node)| &node.kind) {
+            Ok(NodeKind::Symlink(target)) if target.len() <= MAX_LINK => reply.data(target),
+            Ok(NodeKind::Symlink(_)) => reply.error(Errno::ENAMETOOLONG),
+            Ok(_) => reply.error(Errno::EINVAL),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.no_open {
+            true => reply.error(Errno::ENOSYS),
+            false => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let (id, extent) = match self.node(ino) {
+            Ok((id, Node { kind: NodeKind::File(extent), .. })) => (id, extent.clone()),
+            Ok((_, Node { kind: NodeKind::Directory(..), .. })) => return reply.error(Errno::EISDIR),
+            Ok(_) => return reply.error(Errno::EINVAL),
+            Err(error) => return reply.error(error),
+        };
+        let size = u64::from(size).min(extent.size.saturating_sub(offset)) as u32;
+        let Some(at) = extent.offset.0.checked_add(offset).map(crate::offset::Uncompressed).filter(|_| size > 0) else {
+            return reply.data(&[]);
+        };
+        let (content, recorder) = (self.content.clone(), self.recorder.clone());
+        self.runtime.spawn(async move {
+            if let Some(recorder) = recorder {
+                recorder.touched(id, extent.layer, offset, at, u64::from(size));
+            }
+            match content.read(extent.layer, at, size as usize).await {
+                Ok(bytes) => reply.data(&bytes),
+                // The content has told why, once.
+                Err(_) => reply.error(Errno::EIO),
+            }
+        });
+    }
+
+    /// Nothing is ever waiting to be written.
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.no_opendir {
+            true => reply.error(Errno::ENOSYS),
+            false => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR),
+        }
+    }
+
+    fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let entries = match self.entries(ino, offset) {
+            Ok(entries) => entries,
+            Err(error) => return reply.error(error),
+        };
+        for (next, name, id) in entries {
+            if reply.add(inode(id), next, attr::file_type(&self.tree.node(id).kind), name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn readdirplus(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let entries = match self.entries(ino, offset) {
+            Ok(entries) => entries,
+            Err(error) => return reply.error(error),
+        };
+        for (next, name, id) in entries {
+            if reply.add(inode(id), next, name, &FOREVER, &attributes(id, self.tree.node(id)), GENERATION) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        let blocks = self.bytes.div_ceil(u64::from(attr::BLOCK));
+        reply.statfs(blocks, 0, 0, self.tree.len() as u64, 0, attr::BLOCK, 255, attr::BLOCK);
+    }
+
+    fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let value = self.xattrs(ino).and_then(|mut xattrs| {
+            xattrs.find(|(known, _)| *known == name.as_bytes()).map(|(_, value)| value).ok_or(Errno::NO_XATTR)
+        });
+        give(value, size, reply);
+    }
+
+    fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let names = self
+            .xattrs(ino)
+            .map(|xattrs| xattrs.flat_map(|(name, _)| name.iter().copied().chain([0])).collect::<Vec<u8>>());
+        give(names.as_deref().map_err(|error| *error), size, reply);
+    }
+
+    /// Asked only where the kernel does not check itself, for the one user who mounted this: everything may be read.
+    fn access(&self, _: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        match self.node(ino) {
+            Ok(_) if mask.contains(AccessFlags::W_OK) => reply.error(Errno::EROFS),
+            Ok(_) => reply.ok(),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    read_only! {
+        setattr(
+            INodeNo, Option<u32>, Option<u32>, Option<u32>, Option<u64>, Option<TimeOrNow>, Option<TimeOrNow>,
+            Option<SystemTime>, Option<FileHandle>, Option<SystemTime>, Option<SystemTime>, Option<SystemTime>,
+            Option<BsdFileFlags>
+        ) -> ReplyAttr;
+        mknod(INodeNo, &OsStr, u32, u32, u32) -> ReplyEntry;
+        mkdir(INodeNo, &OsStr, u32, u32) -> ReplyEntry;
+        unlink(INodeNo, &OsStr) -> ReplyEmpty;
+        rmdir(INodeNo, &OsStr) -> ReplyEmpty;
+        symlink(INodeNo, &OsStr, &Path) -> ReplyEntry;
+        rename(INodeNo, &OsStr, INodeNo, &OsStr, RenameFlags) -> ReplyEmpty;
+        link(INodeNo, INodeNo, &OsStr) -> ReplyEntry;
+        create(INodeNo, &OsStr, u32, u32, i32) -> ReplyCreate;
+        write(INodeNo, FileHandle, u64, &[u8], WriteFlags, OpenFlags, Option<LockOwner>) -> ReplyWrite;
+        setxattr(INodeNo, &OsStr, &[u8], i32, u32) -> ReplyEmpty;
+        removexattr(INodeNo, &OsStr) -> ReplyEmpty;
+        fallocate(INodeNo, FileHandle, u64, u64, i32) -> ReplyEmpty;
+        copy_file_range(
+            INodeNo, FileHandle, u64, INodeNo, FileHandle, u64, u64, CopyFileRangeFlags
+        ) -> ReplyWrite;
+    }
+}

@@ -1,0 +1,97 @@
+//! Where a file system can be mounted: what may be wrong with the place, found out before anything is fetched.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{UnmountFlags, unmount};
+
+use super::MountError;
+use super::mounts::{FS_TYPE, mounted_at};
+
+/// What to do with an ociseek mount that is there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    Refuse,
+    /// Unmount it; one whose process is gone even while it is in use.
+    Replace,
+}
+
+/// Makes sure that something can be mounted on `dir`; gives its path without symbolic links.
+///
+/// # Errors
+/// The one of [`MountError`]'s kinds that says what is wrong with the place.
+pub fn prepare(dir: &Path, existing: Existing) -> Result<PathBuf, MountError> {
+    let point = match dir.metadata() {
+        Ok(metadata) if metadata.is_dir() => dir.canonicalize().map_err(|source| inspect(dir, source))?,
+        Ok(_) => return Err(MountError::NotADirectory(dir.to_owned())),
+        Err(error) if is_dead(&error) => stale(dir, existing)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(MountError::Missing(dir.to_owned())),
+        Err(error) => return Err(inspect(dir, error)),
+    };
+    if let Some(mount) = mounted_at(&point).map_err(|source| inspect(dir, source))?
+        && mount.fs_type == FS_TYPE
+    {
+        if existing == Existing::Refuse {
+            return Err(MountError::Occupied { point, source_name: mount.source });
+        }
+        take_down(&point, UnmountFlags::NOFOLLOW)?;
+    }
+    let mut entries = point.read_dir().map_err(|source| inspect(dir, source))?;
+    match entries.next() {
+        None => Ok(point),
+        Some(_) => Err(MountError::NotEmpty(dir.to_owned())),
+    }
+}
+
+/// Whether a path leads to a FUSE mount whose process is gone.
+fn is_dead(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ENOTCONN)
+}
+
+/// A mount whose process is gone: taken away if it is ours to take.
+fn stale(dir: &Path, existing: Existing) -> Result<PathBuf, MountError> {
+    let point = without_following(dir).map_err(|source| inspect(dir, source))?;
+    let mount = mounted_at(&point).map_err(|source| inspect(dir, source))?;
+    let ours = mount.is_some_and(|mount| mount.fs_type == FS_TYPE);
+    if !ours || existing == Existing::Refuse {
+        return Err(MountError::Stale { point, ours });
+    }
+    take_down(&point, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?;
+    match point.metadata() {
+        Ok(metadata) if metadata.is_dir() => Ok(point),
+        Ok(_) => Err(MountError::NotADirectory(point)),
+        // Below it there was another one.
+        Err(error) if is_dead(&error) => Err(MountError::Stale { point, ours: false }),
+        Err(error) => Err(inspect(dir, error)),
+    }
+}
+
+/// The path of a place that cannot be looked at itself.
+fn without_following(dir: &Path) -> io::Result<PathBuf> {
+    let absolute = std::path::absolute(dir)?;
+    match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
+        _ => Ok(absolute),
+    }
+}
+
+/// Unmounts, if need be by the helper that may do it for those who may not.
+///
+/// # Errors
+/// When it stays mounted: [`MountError::Busy`] if it is in use.
+pub fn take_down(point: &Path, flags: UnmountFlags) -> Result<(), MountError> {
+    let failed = |source: io::Error| MountError::Unmount { point: point.to_owned(), source };
+    match unmount(point, flags).map_err(io::Error::from) {
+        Ok(()) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Err(MountError::Busy(point.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let lazy = flags.contains(UnmountFlags::DETACH);
+            super::helper::unmount(point, lazy).map_err(|text| failed(io::Error::other(text)))
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn inspect(point: &Path, source: io::Error) -> MountError {
+    MountError::Inspect { point: point.to_owned(), source }
+}

@@ -1,0 +1,170 @@
+//! What was read first: the files and spans of an image in the order in which they were needed, which is what a list of things
+//! to fetch ahead is made from.
+//!
+//! A read is noted if it is the first of its file, or if it needs a span that no read before it needed. As a line of JSON:
+//!
+//! | field | |
+//! |---|---|
+//! | `ms` | milliseconds since the mount, with three decimal places |
+//! | `path` | of the file, one of them if it has several; `path_b64`, in base64, if it is not UTF-8 |
+//! | `layer` | digest of the layer that holds the file's content |
+//! | `offset`, `size` | what was read, in bytes of the file |
+//! | `spans` | numbers of the layer's spans that no line before this one has; none if the layer has no spans |
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Serialize, Serializer};
+
+use super::content::Content;
+use super::tree::{NodeId, Tree};
+use crate::digest::Digest;
+use crate::offset::Uncompressed;
+use crate::progress::{Event, Progress};
+
+/// Reads that are kept for a report, at most; a file gets them all.
+const MAX_KEPT: usize = 1_000_000;
+
+/// A read that touched something for the first time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Touch {
+    #[serde(rename = "ms", serialize_with = "milliseconds")]
+    pub since_mount: Duration,
+    #[serde(flatten)]
+    pub path: FilePath,
+    pub layer: Digest,
+    pub offset: u64,
+    pub size: u64,
+    pub spans: Vec<u32>,
+}
+
+/// A path that JSON can state, whatever its bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilePath(pub Vec<u8>);
+
+impl Serialize for FilePath {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeMap;
+        let mut map = serializer.serialize_map(Some(1))?;
+        match std::str::from_utf8(&self.0) {
+            Ok(path) => map.serialize_entry("path", path)?,
+            Err(_) => map.serialize_entry("path_b64", &STANDARD.encode(&self.0))?,
+        }
+        map.end()
+    }
+}
+
+fn milliseconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(duration.as_micros() as f64 / 1000.0)
+}
+
+/// Takes notes of reads. Called from several threads at once.
+pub struct Recorder {
+    tree: Arc<Tree>,
+    content: Content,
+    /// The layers' digests, lowest first.
+    layers: Vec<Digest>,
+    started: Instant,
+    state: Mutex<State>,
+    progress: Arc<dyn Progress>,
+}
+
+struct State {
+    files: HashSet<NodeId>,
+    spans: HashSet<(u32, u32)>,
+    notes: Notes,
+}
+
+enum Notes {
+    Kept(Vec<Touch>),
+    Written(File),
+    /// The file could not be written.
+    Ended,
+}
+
+impl Recorder {
+    /// Time counts from now on. With `output`, each touch is written there at once, as a line; else they are kept.
+    pub fn new(
+        tree: Arc<Tree>,
+        content: Content,
+        layers: Vec<Digest>,
+        output: Option<File>,
+        progress: Arc<dyn Progress>,
+    ) -> Recorder {
+        let notes = output.map_or(Notes::Kept(Vec::new()), Notes::Written);
+        let state = State { files: HashSet::new(), spans: HashSet::new(), notes };
+        Recorder { tree, content, layers, started: Instant::now(), state: Mutex::new(state), progress }
+    }
+
+    /// `size` bytes of a file's content are needed, from byte `offset` of the file, which is byte `at` of its layer's tar.
+    pub fn touched(&self, node: NodeId, layer: u32, offset: u64, at: Uncompressed, size: u64) {
+        let since_mount = self.started.elapsed();
+        let Some(digest) = self.layers.get(layer as usize) else { return };
+        let needed = self.content.spans(layer, at..Uncompressed(at.0.saturating_add(size)));
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = state.files.insert(node);
+        let spans: Vec<u32> = needed.filter(|span| state.spans.insert((layer, *span))).collect();
+        if !first && spans.is_empty() {
+            return;
+        }
+        let path = FilePath(self.tree.path(node));
+        let touch = Touch { since_mount, path, layer: *digest, offset, size, spans };
+        match &mut state.notes {
+            Notes::Kept(touches) if touches.len() < MAX_KEPT => touches.push(touch),
+            Notes::Kept(_) | Notes::Ended => {}
+            Notes::Written(file) => {
+                if let Err(error) = write_line(file, &touch) {
+                    state.notes = Notes::Ended;
+                    let text = format!("the record of reads cannot be written, and ends here: {error}");
+                    self.progress.report(Event::Warning(text));
+                }
+            }
+        }
+    }
+
+    /// What was noted so far, in order; nothing if it goes into a file.
+    pub fn touches(&self) -> Vec<Touch> {
+        match &self.state.lock().unwrap_or_else(PoisonError::into_inner).notes {
+            Notes::Kept(touches) => touches.clone(),
+            Notes::Written(_) | Notes::Ended => Vec::new(),
+        }
+    }
+}
+
+fn write_line(file: &mut File, touch: &Touch) -> io::Result<()> {
+    let mut line = serde_json::to_vec(touch)?;
+    line.push(b'\n');
+    file.write_all(&line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line() {
+        let mut touch = Touch {
+            since_mount: Duration::from_micros(12_345),
+            path: FilePath(b"usr/bin/env".to_vec()),
+            layer: Digest::sha256(b""),
+            offset: 0,
+            size: 7,
+            spans: vec![3, 4],
+        };
+        let line = |touch: &Touch| serde_json::to_string(touch).unwrap();
+        assert_eq!(
+            line(&touch),
+            format!(
+                r#"{{"ms":12.345,"path":"usr/bin/env","layer":"{}","offset":0,"size":7,"spans":[3,4]}}"#,
+                Digest::sha256(b"")
+            )
+        );
+        touch.path = FilePath(b"\xff".to_vec());
+        assert!(line(&touch).contains(r#""path_b64":"/w==","#));
+    }
+}

@@ -1,0 +1,50 @@
+//! A TCP proxy that passes on no more than so many bytes a second, all connections together, from the server to its clients.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What is sent at a time.
+const PIECE: usize = 16 << 10;
+
+/// Where the proxy listens, `127.0.0.1:PORT`. It runs until the process ends.
+pub fn throttled(server: &str, bytes_per_second: u64) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let server = server.to_owned();
+    // When the link is free again.
+    let free = Arc::new(Mutex::new(Instant::now()));
+    thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let Ok(upstream) = TcpStream::connect(&server) else { continue };
+            let (mut from, mut to) = (client.try_clone().unwrap(), upstream.try_clone().unwrap());
+            thread::spawn(move || {
+                let _ = std::io::copy(&mut from, &mut to);
+                let _ = to.shutdown(Shutdown::Write);
+            });
+            let free = Arc::clone(&free);
+            thread::spawn(move || slowly(upstream, client, bytes_per_second, &free));
+        }
+    });
+    address
+}
+
+fn slowly(mut from: TcpStream, mut to: TcpStream, bytes_per_second: u64, free: &Mutex<Instant>) {
+    let mut piece = vec![0; PIECE];
+    while let Ok(read) = from.read(&mut piece)
+        && read > 0
+    {
+        let takes = Duration::from_secs_f64(read as f64 / bytes_per_second as f64);
+        let mut at = free.lock().unwrap();
+        *at = (*at).max(Instant::now()) + takes;
+        let until = *at;
+        drop(at);
+        thread::sleep(until.saturating_duration_since(Instant::now()));
+        if to.write_all(&piece[..read]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+}
