@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use super::args_read::{CatArgs, InspectArgs, LsArgs, ReadArgs, VerifyArgs};
 use super::size::ByteSize;
+use crate::digest::Digest;
 use crate::image::{ImageName, Platform};
 
 const ABOUT: &str = "Makes the layers of existing container images seekable";

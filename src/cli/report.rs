@@ -28,7 +28,7 @@ pub const DONE: u8 = 0;
 pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 /// Verification found differences.
-pub const DIFFERENT: u8 = 3;
+pub const DIFFERS: u8 = 3;
 
 /// Why a command ended without doing what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -110,7 +110,7 @@ impl CliError {
         match self {
             CliError::Usage(_) => USAGE,
             CliError::Interrupted(signal) => signal.exit_code(),
-            CliError::Different(_) => DIFFERENT,
+            CliError::Different(_) => DIFFERS,
             CliError::Exit(code) => *code,
             _ => FAILED,
         }
