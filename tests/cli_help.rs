@@ -28,7 +28,7 @@ fn help() {
       mount    Mount an image's files without pulling it
       bundle   Make an OCI runtime bundle that starts before its image is there
       trace    Run a container and tell which files and spans it read
-      ztoc     Build or show the ztoc of one layer
+      ztoc     Build, show, prove or read through the ztoc of one layer
 
     Options:
       -h, --help
@@ -819,4 +819,86 @@ fn secrets_in_the_environment_are_not_shown() {
     let mut command = Sandbox::new().command(&["index", "--help"]);
     let output = command.current_dir("/").env("OCISEEK_CREDS", "me:s3cret").output().unwrap();
     assert!(!String::from_utf8(output.stdout).unwrap().contains("s3cret"));
+}
+
+#[test]
+fn help_of_proving_and_extracting() {
+    let sandbox = Sandbox::new();
+    assert_snapshot!(sandbox.run(&["ztoc", "extract", "--help"]), @r#"
+    Writes the regular files of a layer into a directory, read through the spans of its ztoc.
+
+    It is what a lazy mount reads, without the mount. Regular files and their hard links are written,
+    with permissions (but for setuid and the like) and times; symbolic links, devices and fifos are left
+    out. Whiteouts are files like others. Nothing is ever written outside of the directory, whatever the
+    entries' names say, and no symbolic link below it is followed.
+
+    At the first span whose digest is wrong, and at anything else that is not as the ztoc says, it stops
+    with exit status 1. Files that were complete before that stay; no file is ever left half-written.
+
+    Usage: ociseek ztoc extract [OPTIONS] --layer <FILE> --ztoc <FILE> --output <DIR>
+
+    Options:
+          --layer <FILE>
+              The layer's blob
+
+          --ztoc <FILE>
+              Its ztoc; - is standard input
+
+      -o, --output <DIR>
+              Where the files go; the directory is made if it is not there
+
+          --force
+              Replace files that are there already [default: stop at the first one]
+
+              [env: OCISEEK_FORCE=]
+
+      -h, --help
+              Print help (see a summary with '-h')
+
+      -V, --version
+              Print version
+
+    Example:
+      ociseek ztoc extract --layer layer.tar.gz --ztoc layer.ztoc --output files
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["ztoc", "verify", "--help"]), @r#"
+    Proves a ztoc against its layer.
+
+    The layer is decoded straight through by a decoder that is not ours (zlib-rs), and all that the ztoc
+    says is held against what comes out: the digest of each span, the place and the window of each
+    checkpoint, each entry with its metadata and the place of its header, and the bytes that each span
+    decodes to from its checkpoint, which are all that files are read from. What consumers are known to
+    refuse is found too.
+
+    Every difference is listed, and the exit status is 3 if there is one.
+
+    Usage: ociseek ztoc verify [OPTIONS] --layer <FILE> --ztoc <FILE>
+
+    Options:
+          --layer <FILE>
+              The layer's blob; - is standard input
+
+          --ztoc <FILE>
+              Its ztoc
+
+          --format <FORMAT>
+              Text for people, or one JSON document
+
+              [env: OCISEEK_FORMAT=]
+              [default: text]
+              [possible values: text, json]
+
+      -h, --help
+              Print help (see a summary with '-h')
+
+      -V, --version
+              Print version
+
+    Example:
+      ociseek ztoc verify --layer layer.tar.gz --ztoc layer.ztoc
+    --- stderr ---
+    --- status 0 ---
+    "#);
 }

@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use super::args_read::{CatArgs, InspectArgs, LsArgs, ReadArgs, VerifyArgs};
 use super::size::ByteSize;
+use super::ztoc_args::{ZtocExtractArgs, ZtocVerifyArgs};
 use crate::digest::Digest;
 use crate::image::{ImageName, Platform};
 
@@ -261,11 +262,13 @@ pub enum ProgressStyle {
     None,
 }
 
-/// Build or show the ztoc of one layer
+/// Build, show, prove or read through the ztoc of one layer
 #[derive(Debug, Subcommand)]
 pub enum ZtocCommand {
     Create(ZtocCreateArgs),
     Show(ZtocShowArgs),
+    Extract(ZtocExtractArgs),
+    Verify(ZtocVerifyArgs),
 }
 
 const CREATE_LONG_ABOUT: &str = "\

@@ -17,6 +17,7 @@ mod bundle;
 mod caches;
 mod cat;
 mod detach;
+mod difference_json;
 mod index;
 mod inspect;
 pub mod inspect_json;
@@ -40,9 +41,12 @@ mod trace;
 mod verify;
 pub mod verify_json;
 mod ztoc;
+mod ztoc_args;
+mod ztoc_extract;
 mod ztoc_json;
 mod ztoc_spans;
 mod ztoc_text;
+mod ztoc_verify;
 
 /// How long work that is already writing a file may take to end in good order after a signal.
 const LAST_WORK: Duration = Duration::from_millis(500);
@@ -84,11 +88,17 @@ fn execute(command: Command) -> Result<(), CliError> {
             Command::Bundle(args) => bundle::run(*args, interrupted).await,
             Command::Trace(args) => trace::run(*args, interrupted).await,
             Command::Ztoc(ztoc) => {
+                // Dropped at a signal, with the future: the thread sees that.
+                let (wanted, still_wanted) = signals::wanted();
                 let work = move || match ztoc {
                     ZtocCommand::Create(args) => ztoc::create(&args, &mut Stdout::new()),
                     ZtocCommand::Show(args) => ztoc::show(&args, &mut Stdout::new()),
+                    ZtocCommand::Extract(args) => ztoc_extract::run(&args, &mut Stdout::new(), &still_wanted),
+                    ZtocCommand::Verify(args) => ztoc_verify::run(&args, &mut Stdout::new()),
                 };
-                until(interrupted, blocking(work)).await
+                let result = until(interrupted, blocking(work)).await;
+                drop(wanted);
+                result
             }
         }
     });

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 
 use super::json::Failure;
 use super::signals::Interrupt;
-use super::size::counted;
 use super::terminal::{Style, complain, safe};
 use crate::layer::{LayerError, Unservable};
 use crate::ops::bundle::BundleError;
 use crate::ops::discover::{DiscoverError, Unusable};
+use crate::ops::extract::ExtractError;
 use crate::ops::index::IndexError;
 use crate::ops::inspect::ZtocFailure;
 use crate::ops::open::OpenError;
@@ -28,7 +28,7 @@ pub const DONE: u8 = 0;
 pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 /// Verification found differences.
-pub const DIFFERS: u8 = 3;
+pub const DIFFERENT: u8 = 3;
 
 /// Why a command ended without doing what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +38,9 @@ pub enum CliError {
     /// Some images failed; each was reported when it did.
     #[error("{failed} of {all} images failed")]
     Images { failed: usize, all: usize },
+    /// Verification found something; it was listed.
+    #[error("what was verified differs")]
+    Differs,
     #[error("interrupted")]
     Interrupted(Interrupt),
     /// Another process ended so, and has said why.
@@ -45,9 +48,9 @@ pub enum CliError {
     Exit(u8),
 
     #[error(transparent)]
-    Index(#[from] IndexError),
+    Index(Box<IndexError>),
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(Box<OpenError>),
     #[error(transparent)]
     Path(#[from] tree::ResolveError),
     #[error(transparent)]
@@ -60,14 +63,11 @@ pub enum CliError {
     #[error("{failed} of {all} paths failed")]
     Paths { failed: usize, all: usize },
     #[error(transparent)]
-    Verify(#[from] VerifyError),
-    /// They were printed.
-    #[error("verification found {}", counted(*.0 as u64, "difference", "differences"))]
-    Different(usize),
+    Verify(Box<VerifyError>),
     #[error(transparent)]
-    Discover(#[from] DiscoverError),
+    Discover(Box<DiscoverError>),
     #[error(transparent)]
-    ReadZtoc(#[from] ZtocFailure),
+    ReadZtoc(Box<ZtocFailure>),
     #[error("{0:?} names no ztoc of the image, or more than one")]
     NoZtoc(String),
     #[error(transparent)]
@@ -88,6 +88,9 @@ pub enum CliError {
     #[error("{}: no ztoc: no consumer could serve files from it", path.display())]
     Unservable { path: PathBuf, source: Unservable },
 
+    #[error("{}: cannot be extracted", path.display())]
+    Extract { path: PathBuf, source: ExtractError },
+
     #[error("{}: cannot be read", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("{}: cannot be written", path.display())]
@@ -100,17 +103,32 @@ pub enum CliError {
     Start(#[source] io::Error),
 }
 
+/// Errors that hold much are kept out of the way of those that are returned.
+macro_rules! boxed {
+    ($($error:ident => $variant:ident),*) => {
+        $(impl From<$error> for CliError {
+            fn from(error: $error) -> CliError {
+                CliError::$variant(Box::new(error))
+            }
+        })*
+    };
+}
+boxed!(IndexError => Index, ZtocFailure => ReadZtoc, OpenError => Open, VerifyError => Verify, DiscoverError => Discover);
+
 impl CliError {
     /// The one image or path that there was failed, which has been said.
     pub fn was_told(&self) -> bool {
-        matches!(self, CliError::Images { all: 1, .. } | CliError::Paths { all: 1, .. } | CliError::Exit(_))
+        matches!(
+            self,
+            CliError::Images { all: 1, .. } | CliError::Paths { all: 1, .. } | CliError::Differs | CliError::Exit(_)
+        )
     }
 
     pub fn exit_code(&self) -> u8 {
         match self {
             CliError::Usage(_) => USAGE,
+            CliError::Differs => DIFFERENT,
             CliError::Interrupted(signal) => signal.exit_code(),
-            CliError::Different(_) => DIFFERS,
             CliError::Exit(code) => *code,
             _ => FAILED,
         }
@@ -163,11 +181,12 @@ fn causes(error: &dyn Error) -> Vec<String> {
 fn hint(error: &CliError) -> Option<String> {
     match error {
         CliError::Usage(_) => Some("the command's --help tells more".into()),
-        CliError::Index(IndexError::Resolve(ResolveError::NoPlatform { .. })) => {
-            Some("leave out --platform to index all platforms of the image".into())
-        }
         CliError::Index(error) => index_hint(error),
-        CliError::Discover(error) | CliError::ReadZtoc(ZtocFailure::Fetch(error)) => discover_hint(error),
+        CliError::Discover(error) => discover_hint(error),
+        CliError::ReadZtoc(error) => match &**error {
+            ZtocFailure::Fetch(error) => discover_hint(error),
+            ZtocFailure::Decode { .. } => None,
+        },
         CliError::Open(error) => open_hint(error),
         CliError::Verify(error) => verify_hint(error),
         CliError::NoZtoc(_) => Some("ociseek inspect without --ztoc lists them".into()),
@@ -177,6 +196,9 @@ fn hint(error: &CliError) -> Option<String> {
             Some("install an OCI runtime (Debian: apt install runc), or name one, --runtime PROGRAM".into())
         }
         CliError::Store(error) => store_hint(error),
+        CliError::Extract { source: ExtractError::Exists { .. }, .. } => {
+            Some("--force replaces what is there; or give --output an empty directory".into())
+        }
         CliError::Unservable { .. } => {
             Some("ociseek index leaves such a layer out, and indexes the rest of the image".into())
         }
@@ -186,6 +208,9 @@ fn hint(error: &CliError) -> Option<String> {
 
 fn index_hint(error: &IndexError) -> Option<String> {
     match error {
+        IndexError::Resolve(ResolveError::NoPlatform { .. }) => {
+            Some("leave out --platform to index all platforms of the image".into())
+        }
         IndexError::BrokenLayer { .. } => Some(
             "nothing was pushed for this image; if others can pull it, the layer was damaged on its way: try again"
                 .into(),

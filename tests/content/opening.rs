@@ -41,12 +41,20 @@ async fn a_layer_without_a_ztoc_is_read_once_for_all_mounts() {
         if how == How::Whole {
             assert_eq!(faulty.seen().len(), 2, "decoded again once, for all of it");
         }
+        // The same, but all of it at once and before it is read.
+        std::fs::remove_dir_all(dir.path().join("spans")).unwrap();
+        let content = Desk::new(Some(dir.path())).one(&source, &layer, None).await;
+        content.prefetch().await;
+        let asked = faulty.seen().len();
+        check(&content, 0, &plain, 40).await;
+        assert_eq!((faulty.seen().len(), content.stats().errors), (asked, 0));
+        assert!(content.stats().bytes_fetched <= blob.len() as u64 + 1000);
         // Nothing is kept at all.
         let content = Desk::new(None).one(&source, &layer, None).await;
         check(&content, 0, &plain, 40).await;
-        let content = Desk::new(None);
-        let open = content.open(&source, &layer, None).await.unwrap();
-        let content = content.content(&source, vec![open], ContentOptions { memory: 0, ..options() });
+        let desk = Desk::new(None);
+        let open = desk.open(&source, &layer, None).await.unwrap();
+        let content = desk.content(&source, vec![open], ContentOptions { memory: 0, ..options() });
         check(&content, 0, &plain, 5).await;
     }
 }
@@ -181,6 +189,19 @@ async fn a_ztoc_that_does_not_fit_is_told_of_and_not_used() {
 }
 
 #[tokio::test]
+async fn spans_that_are_too_large_for_memory_are_found_when_the_layer_is_opened() {
+    let blob = gzip(&tar(&[300_000]));
+    let mut huge = ociseek::ztoc::decode(&ztoc(&blob, 1 << 30)).unwrap();
+    huge.compressed_size = ociseek::offset::Compressed(200 << 20);
+    let layer = Descriptor { size: 200 << 20, ..Descriptor::of(GZIP, &blob) };
+    let (_faulty, source) = serve(&blob).await;
+    let desk = Desk::new(None);
+    let opened = desk.open(&source, &layer, Some(ociseek::ztoc::encode(&huge).into())).await;
+    assert!(matches!(opened, Err(OpenError::Read { .. })), "the layer is not that large either: {opened:?}");
+    assert!(desk.warnings()[0].contains("its span 0 has"), "{:?}", desk.warnings());
+}
+
+#[tokio::test]
 async fn layers_that_cannot_be_read_are_errors() {
     let plain = tar(&[300_000]);
     let whole = gzip(&plain);
@@ -210,23 +231,17 @@ async fn layers_that_cannot_be_read_are_errors() {
     }
     // Sound in itself, but not what the manifest names.
     let other = gzip(&tar(&[299_999]));
+    let length = other.len() as u64;
     let faulty = Faulty::start(Nature::default(), move |_, _| {
         Some(axum::http::Response::new(axum::body::Body::from(other.clone())))
     })
     .await;
     let dir = tempfile::tempdir().unwrap();
-    let layer = Descriptor::of(GZIP, &whole);
-    let layer = Descriptor { size: faulty_size(&faulty, &layer).await, ..layer };
+    let layer = Descriptor { size: length, ..Descriptor::of(GZIP, &whole) };
     for _ in 0..2 {
         let error = Desk::new(Some(dir.path())).open(&registry(&faulty.host()), &layer, None).await.unwrap_err();
         assert!(matches!(error, OpenError::Broken { .. }), "{error:?}");
     }
-}
-
-/// The size of what the registry sends, so that only the digest is wrong.
-async fn faulty_size(faulty: &Faulty, _: &Descriptor) -> u64 {
-    let _ = faulty;
-    gzip(&tar(&[299_999])).len() as u64
 }
 
 #[tokio::test]
