@@ -14,7 +14,7 @@ use image::{Image, QUICK, codes};
 use insta::assert_snapshot;
 use ociseek::image::soci::{SociIndex, ZtocRef};
 use serde_json::json;
-use support::{Sandbox, index, two_platforms};
+use support::{Sandbox, enabled, index, two_platforms};
 
 #[test]
 fn what_is_right_is_one_line() {
@@ -108,6 +108,25 @@ fn two_indexes_are_a_hazard_and_no_difference() {
     let one = image.indexes()[1].to_string();
     let document = image.verify(0, &["--index", &one]);
     assert_eq!(document["manifests"][0]["indexes"][0]["digest"], one);
+}
+
+#[test]
+fn an_index_of_version_2() {
+    let image = Image::new();
+    enabled(&image.sandbox);
+    let args = ["verify", "--format=json", "--progress=none", "oci:enabled:v1"];
+    let document = image.sandbox.json(0, &args);
+    assert_eq!(document["manifests"][0]["indexes"][0]["version"], 2);
+    assert_eq!(document["manifests"][0]["warnings"], json!([]));
+    assert_eq!(document["manifests"][0]["indexes"][0]["layers"].as_array().unwrap().len(), 3);
+    // Its ztocs are the same blobs.
+    std::fs::remove_file(image.sandbox.path("enabled/blobs/sha256").join(image.ztoc(1).0.hex())).unwrap();
+    assert_eq!(codes(&image.sandbox.json(3, &args)), ["ztoc-missing"]);
+    // The manifest alone, without the index that lists both.
+    let manifest = document["manifests"][0]["manifest"]["digest"].as_str().unwrap();
+    let alone = image.sandbox.json(3, &["verify", "--format=json", &format!("oci:enabled@{manifest}")]);
+    let warning = alone["manifests"][0]["warnings"][0].as_str().unwrap();
+    assert!(warning.contains("does not list the index beside the image"), "{warning}");
 }
 
 #[test]
