@@ -79,11 +79,11 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub fn new(file: NamedTempFile, key: SpanKey, layout: Layout) -> io::Result<Writer> {
+    pub fn new(file: NamedTempFile, key: SpanKey, layout: Layout) -> Writer {
         let mut head = vec![0; DIGEST];
         head.extend_from_slice(key.bytes());
         head.extend_from_slice(&layout.size.to_le_bytes());
-        Ok(Writer { file, layout, head, written: 0 })
+        Writer { file, layout, head, written: 0 }
     }
 
     pub fn write(&mut self, piece: &[u8]) -> io::Result<()> {

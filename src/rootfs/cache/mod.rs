@@ -120,7 +120,7 @@ impl SpanCache {
         let (dir, path) = (self.inner.dir.as_ref()?, self.path(key)?);
         let layout = Layout::new(size).filter(|l| size <= MAX_SPAN && l.file_size() <= self.inner.max / 2)?;
         let opened = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(dir);
-        let entry = opened.and_then(|file| Ok(entry::Writer::new(file, *key, layout)?));
+        let entry = opened.map(|file| entry::Writer::new(file, *key, layout));
         match entry {
             Ok(entry) => Some(Writer { cache: self.clone(), path, entry }),
             Err(e) => {
