@@ -91,7 +91,7 @@ impl SpanCache {
     /// The pieces of a span of `size` bytes with these numbers. A piece is [`PIECE`] bytes, the last one of a span may be shorter.
     pub fn read(&self, key: &SpanKey, size: u64, pieces: Range<u32>) -> Option<Vec<Bytes>> {
         let path = self.path(key)?;
-        let layout = Layout::new(size).filter(|_| size <= MAX_SPAN)?;
+        let layout = Layout::new(size).filter(|layout| size <= MAX_SPAN && pieces.end <= layout.pieces())?;
         match open_entry(&path, layout.file_size()) {
             Ok((file, length)) => {
                 let found = entry::read(&file, length, key, &layout, pieces);
