@@ -29,12 +29,13 @@ pub async fn run(args: BundleArgs, interrupted: &mut oneshot::Receiver<Interrupt
     }
     let log = serve.detached.then(|| Log::open(serve.log.as_deref())).transpose()?;
     let record = serve.record.as_deref().map(lazy::create).transpose()?.map(Record::File);
+    let style = lazy::style(&serve);
     let (mut opened, made) = until(interrupted, async {
         let image = name.to_string();
         let bundle = blocking(move || Bundle::new(&dir, &image)).await?;
         let run = lazy::run_options(args.container, args.command);
         let prefetch = args.lazy.prefetch;
-        let opened = lazy::open_image(&name, None, args.lazy).await?;
+        let opened = lazy::open_image(&name, None, args.lazy, style).await?;
         let made = make(&opened, bundle, &run, record, prefetch).await?;
         Ok((opened, made))
     })

@@ -10,18 +10,19 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-use super::args::{ContainerArgs, LazyArgs, NetArg, ProgressStyle, RegistryArgs};
+use super::args::{ContainerArgs, LazyArgs, NetArg, ProgressStyle, ServeArgs};
 use super::progress::Display;
 use super::report::CliError;
 use super::signals::Interrupt;
 use super::size::{counted, human};
 use super::source::Images;
+use super::terminal::{complain, safe};
 use super::{caches, json};
 use crate::image::ImageName;
 use crate::ops::bundle::RunOptions;
 use crate::ops::mount::LiveMount;
 use crate::ops::open::{OpenOptions, RootFs, open};
-use crate::progress::Progress;
+use crate::progress::{Event, Progress};
 use crate::rootfs::cache::SpanCache;
 use crate::rootfs::content::ContentOptions;
 use crate::rootfs::layers::Caches;
@@ -37,17 +38,21 @@ pub struct Opened {
     quiet: bool,
 }
 
-/// Opens the image; `layer`: only that one of its layers.
-pub async fn open_image(name: &ImageName, layer: Option<usize>, args: LazyArgs) -> Result<Opened, CliError> {
+/// Opens the image; `layer`: only that one of its layers. Whoever will write into a log later wants a plain `style`.
+pub async fn open_image(
+    name: &ImageName,
+    layer: Option<usize>,
+    args: LazyArgs,
+    style: ProgressStyle,
+) -> Result<Opened, CliError> {
     let started = Instant::now();
     // What cannot be written is known before anything is fetched.
     let stats = args.stats.map(|path| create(&path).map(|file| (path, file))).transpose()?;
-    let display = Arc::new(Display::new(ProgressStyle::Auto, args.quiet));
+    let display = Arc::new(Display::new(style, args.quiet));
     let progress: Arc<dyn Progress> = display.clone();
     let (name, image) = (name.to_string(), name);
     display.begin(&name);
-    let registry: RegistryArgs = args.registry;
-    let images = Images::new(registry, &progress).await?;
+    let images = Images::new(args.registry, &progress).await?;
     let (source, root) = images.open(image).await?;
     let dir = (!args.cache.no_cache).then(|| caches::dir(&args.cache)).flatten();
     let (limit, teller) = (args.cache_size.0, Arc::clone(&progress));
@@ -61,6 +66,11 @@ pub async fn open_image(name: &ImageName, layer: Option<usize>, args: LazyArgs) 
     let image = open(&source, &root, &options, &caches, &progress).await?;
     display.end();
     Ok(Opened { image, name, progress, started, stats, quiet: args.quiet })
+}
+
+/// How this process shows its progress.
+pub fn style(serve: &ServeArgs) -> ProgressStyle {
+    if serve.detached { ProgressStyle::Plain } else { ProgressStyle::Auto }
 }
 
 /// A new file, whatever was there.
@@ -79,12 +89,12 @@ impl Opened {
         let read: u64 = image.layers.iter().map(|layer| layer.bytes_read).sum();
         let nodes = counted(image.tree.len() as u64, "file", "files");
         let text = format!("{what}: {nodes}; {} of {} of layers read so far", human(read), human(bytes));
-        super::terminal::complain(&super::terminal::safe(&text));
+        complain(&safe(&text));
     }
 
     /// Says what is worth a warning unless nothing is to be said.
     pub fn warn(&self, text: &str) {
-        self.progress.report(crate::progress::Event::Warning(text.to_owned()));
+        self.progress.report(Event::Warning(text.to_owned()));
     }
 
     /// Figures for programs.
@@ -104,10 +114,9 @@ impl Opened {
 
     /// Writes the figures where the user wants them.
     pub fn write_stats(&mut self, mounted: Duration) -> Result<(), CliError> {
-        let figures = self.figures();
-        let Some((path, file)) = &mut self.stats else { return Ok(()) };
+        let mut document = self.figures();
         let all = self.started.elapsed();
-        let mut document = figures;
+        let Some((path, file)) = &mut self.stats else { return Ok(()) };
         document["seconds_to_mount"] = json::milliseconds(all.saturating_sub(mounted).as_secs_f64()).into();
         document["seconds_mounted"] = json::milliseconds(mounted.as_secs_f64()).into();
         let written = serde_json::to_writer_pretty(&mut *file, &document).map_err(std::io::Error::from);

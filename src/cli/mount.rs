@@ -20,12 +20,12 @@ pub async fn run(args: MountArgs, interrupted: &mut oneshot::Receiver<Interrupt>
     let log = serve.detached.then(|| Log::open(serve.log.as_deref())).transpose()?;
     let record = serve.record.as_deref().map(lazy::create).transpose()?;
     let existing = if args.replace { Existing::Replace } else { Existing::Refuse };
-    let (dir, name) = (args.dir, args.image);
+    let (dir, name, style) = (args.dir, args.image, lazy::style(&serve));
     let (mut opened, mut live) = until(interrupted, async {
         let prepared = spawn_blocking(move || prepare(&dir, existing)).await;
         let point = prepared.map_err(|error| CliError::Start(error.into()))??;
         let prefetch = args.lazy.prefetch;
-        let opened = lazy::open_image(&name, args.layer, args.lazy).await?;
+        let opened = lazy::open_image(&name, args.layer, args.lazy, style).await?;
         let fuse = FuseOptions {
             source: opened.name.clone(),
             allow_other: args.allow_other,

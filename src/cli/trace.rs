@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::args::{Format, TraceArgs};
+use super::args::{Format, ProgressStyle, TraceArgs};
 use super::bundle::{blocking, make};
 use super::lazy::{self, Opened};
 use super::report::{CliError, FAILED};
 use super::signals::Interrupt;
 use super::size::{counted, duration, human};
-use super::terminal::{Stdout, Style, safe};
+use super::terminal::{Stdout, safe};
 use super::{json, until};
 use crate::ops::bundle::Bundle;
 use crate::ops::mount::Record;
@@ -36,10 +36,10 @@ pub async fn run(args: TraceArgs, interrupted: &mut oneshot::Receiver<Interrupt>
     let dir = temporary.path().join("bundle");
     let options = lazy::run_options(args.container, args.command);
     let name = args.image.to_string();
-    let (opened, made) = until(interrupted, async {
+    let (mut opened, made) = until(interrupted, async {
         let bundle = blocking(move || Bundle::new(&dir, &name)).await?;
         let prefetch = args.lazy.prefetch;
-        let opened = lazy::open_image(&args.image, None, args.lazy).await?;
+        let opened = lazy::open_image(&args.image, None, args.lazy, ProgressStyle::Auto).await?;
         let made = make(&opened, bundle, &options, Some(Record::Kept), prefetch).await?;
         Ok((opened, made))
     })
@@ -55,8 +55,11 @@ pub async fn run(args: TraceArgs, interrupted: &mut oneshot::Receiver<Interrupt>
     let took = started.elapsed();
     let touches = made.live.touches();
     let mounted = made.live.since();
-    made.take_down(&opened).await?;
-    let mut opened = opened;
+    if let Err(error) = made.take_down(&opened).await {
+        // What is still mounted there must not be cleared.
+        let _ = temporary.keep();
+        return Err(error);
+    }
     opened.write_stats(mounted)?;
     let run = Run { status: ran?, took, touches };
     let text = match args.format {
@@ -94,9 +97,8 @@ fn document(opened: &Opened, run: &Run) -> Result<Vec<u8>, CliError> {
 }
 
 fn text(opened: &Opened, run: &Run) -> String {
-    let style = Style::of(false);
     let mut text = String::new();
-    let _ = writeln!(text, "{}", style.bold(&safe(&opened.name)));
+    let _ = writeln!(text, "{}", safe(&opened.name));
     let _ = writeln!(text, "{:>10}  {:>10}  {:12}  {:12}  file", "ms", "bytes", "layer", "spans");
     for touch in &run.touches {
         let path = safe(&String::from_utf8_lossy(&touch.path.0));

@@ -51,9 +51,9 @@ impl Container {
 
     /// Kills all that runs in it. It blocks for a moment.
     fn kill(&mut self) {
-        for arguments in [&["kill", "--all"][..], &["delete", "--force"]] {
+        for (verb, option, signal) in [("kill", "--all", Some("KILL")), ("delete", "--force", None)] {
             let mut command = std::process::Command::new(&self.runtime);
-            command.args(arguments).arg(&self.name).args((arguments[0] == "kill").then_some("KILL"));
+            command.args([verb, option]).arg(&self.name).args(signal);
             // One that never came to life is no failure.
             let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
         }

@@ -1,0 +1,274 @@
+//! Mounts for tests: images made of directories, the program that serves them, and comparing what is seen with what was packed.
+
+#![allow(dead_code, reason = "each test binary that includes this uses a part of it")]
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use ociseek::digest::Digest;
+use serde_json::{Value, json};
+
+use crate::servers::skip;
+use crate::support::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox};
+
+/// How long anything here may take on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether this test can mount; if not, that was said.
+pub fn can_mount() -> bool {
+    let can = rustix::process::geteuid().is_root() && std::fs::File::open("/dev/fuse").is_ok();
+    if !can {
+        skip("mounting wants root and /dev/fuse");
+    }
+    can
+}
+
+/// Whether all these programs are here; if not, that was said.
+pub fn have(programs: &[&str]) -> bool {
+    programs.iter().all(|program| crate::servers::tool(program).is_some())
+}
+
+pub fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < PATIENCE, "waited too long: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The mounts below a directory, as the kernel lists them.
+pub fn mounts_below(dir: &Path) -> Vec<String> {
+    let dir = dir.to_str().unwrap();
+    let list = std::fs::read_to_string("/proc/mounts").unwrap();
+    list.lines()
+        .filter(|line| line.split(' ').nth(1).is_some_and(|at| at.starts_with(dir)))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Runs a program of the system and wants it to succeed.
+pub fn system(program: &str, args: &[&OsStr]) -> String {
+    let output = Command::new(program).args(args).stdin(Stdio::null()).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {args:?}: {stderr}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// All below `dir` as a tar, packed by GNU tar with everything it can keep.
+pub fn packed(dir: &Path) -> Vec<u8> {
+    let output = Command::new("tar")
+        .args(["--create", "--format=pax", "--xattrs", "--xattrs-include=*", "--numeric-owner", "--sort=name", "-C"])
+        .arg(dir)
+        .arg(".")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+/// A gzip that compresses, so that its spans lie unlike its content.
+pub fn compressed(content: &[u8]) -> Vec<u8> {
+    use std::io::Write;
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(1));
+    encoder.write_all(content).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// What the image of these layers is made of: the config with `run` as its part for the runtime.
+pub fn config(tars: &[Vec<u8>], run: &Value) -> Vec<u8> {
+    let diff_ids: Vec<String> = tars.iter().map(|tar| Digest::sha256(tar).to_string()).collect();
+    let rootfs = json!({"type": "layers", "diff_ids": diff_ids});
+    json!({"os": "linux", "architecture": architecture(), "config": run, "rootfs": rootfs}).to_string().into_bytes()
+}
+
+pub fn architecture() -> &'static str {
+    if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }
+}
+
+/// An image of these layers in the layout `name` of the sandbox under the tag `v1`, indexed with small spans.
+pub fn image(sandbox: &Sandbox, name: &str, tars: &[Vec<u8>], run: &Value) {
+    let mut layout = Layout::new(&sandbox.path(name));
+    let layers: Vec<Value> = tars.iter().map(|tar| layout.blob(GZIP, &compressed(tar))).collect();
+    let config = layout.blob(OCI_CONFIG, &config(tars, run));
+    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+    let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
+    layout.tag(manifest, "v1");
+    index(sandbox, &format!("oci:{name}:v1"));
+}
+
+pub fn index(sandbox: &Sandbox, image: &str) {
+    let args = ["index", "--quiet", "--min-layer-size=0", "--span-size=64KiB", "--no-cache", image];
+    let output = sandbox.command(&args).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The program in the foreground, serving. It is stopped when this is dropped.
+pub struct Serving {
+    child: Child,
+    stderr: Arc<Mutex<String>>,
+    reader: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Serving {
+    /// Starts it and waits until it says that the files are there.
+    pub fn start(sandbox: &Sandbox, args: &[&str]) -> Serving {
+        let mut child = sandbox.command(args).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let stderr = Arc::new(Mutex::new(String::new()));
+        let (mut lines, said) = (BufReader::new(child.stderr.take().unwrap()), Arc::clone(&stderr));
+        let reader = std::thread::spawn(move || {
+            let mut line = String::new();
+            while lines.read_line(&mut line).is_ok_and(|read| read > 0) {
+                said.lock().unwrap().push_str(&std::mem::take(&mut line));
+            }
+        });
+        let mut serving = Serving { child, stderr, reader: Some(reader) };
+        let begun = Instant::now();
+        while !serving.stderr().contains(" read so far\n") {
+            let ended = serving.child.try_wait().unwrap();
+            assert!(ended.is_none(), "it ended: {}", serving.stderr());
+            assert!(begun.elapsed() < PATIENCE, "it is not ready: {}", serving.stderr());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        serving
+    }
+
+    /// What it said so far.
+    pub fn stderr(&self) -> String {
+        self.stderr.lock().unwrap().clone()
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// `INT`, `TERM`, `HUP`, `KILL`
+    pub fn signal(&self, name: &str) {
+        system("kill", &[OsStr::new("-s"), OsStr::new(name), OsStr::new(&self.id().to_string())]);
+    }
+
+    /// Waits for its end.
+    pub fn end(&mut self) -> ExitStatus {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                if let Some(reader) = self.reader.take() {
+                    reader.join().unwrap();
+                }
+                return status;
+            }
+            assert!(begun.elapsed() < PATIENCE, "it does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            let _ = Command::new("kill").arg(self.id().to_string()).status();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Unmounts what a failed test left, so that its directory can be removed.
+pub struct Clean<'a>(pub &'a Sandbox);
+
+impl Drop for Clean<'_> {
+    fn drop(&mut self) {
+        for line in mounts_below(self.0.dir.path()).iter().rev() {
+            let _ = Command::new("umount").arg("-l").arg(line.split(' ').nth(1).unwrap_or_default()).status();
+        }
+    }
+}
+
+/// All that can be seen of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    pub mode: u32,
+    pub owner: (u32, u32),
+    pub links: u64,
+    pub device: u64,
+    pub time: Option<(i64, i64)>,
+    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Of a file its digest, of a link its target.
+    pub content: String,
+    /// The first of the paths that are the same file.
+    pub same_as: PathBuf,
+}
+
+/// Everything below `root`, by its path. `directory_times`: whether those of directories count.
+pub fn seen(root: &Path, directory_times: bool) -> BTreeMap<PathBuf, Seen> {
+    let (mut all, mut inodes) = (BTreeMap::new(), BTreeMap::new());
+    let mut paths = vec![root.to_owned()];
+    let mut next = vec![root.to_owned()];
+    while let Some(dir) = next.pop() {
+        for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
+            paths.push(entry.path());
+            if entry.file_type().unwrap().is_dir() {
+                next.push(entry.path());
+            }
+        }
+    }
+    paths.sort();
+    for path in paths {
+        let name = path.strip_prefix(root).unwrap().to_owned();
+        let metadata = path.symlink_metadata().unwrap();
+        let kind = metadata.file_type();
+        let content = if kind.is_symlink() {
+            format!("{:?}", std::fs::read_link(&path).unwrap())
+        } else if kind.is_file() {
+            let content = std::fs::read(&path).unwrap();
+            assert_eq!(metadata.size(), content.len() as u64, "{}", path.display());
+            Digest::sha256(&content).to_string()
+        } else {
+            String::new()
+        };
+        let is_device = kind.is_char_device() || kind.is_block_device();
+        let counts = name != Path::new("") && (directory_times || !kind.is_dir());
+        let seen = Seen {
+            mode: metadata.mode(),
+            owner: (metadata.uid(), metadata.gid()),
+            links: metadata.nlink(),
+            device: if is_device { metadata.rdev() } else { 0 },
+            time: counts.then(|| (metadata.mtime(), metadata.mtime_nsec())),
+            xattrs: xattrs(&path),
+            content,
+            same_as: inodes.entry(metadata.ino()).or_insert_with(|| name.clone()).clone(),
+        };
+        all.insert(name, seen);
+    }
+    all
+}
+
+pub fn xattrs(path: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut names = vec![0; 64 << 10];
+    let length = rustix::fs::llistxattr(path, &mut names[..]).unwrap();
+    let mut found: Vec<(Vec<u8>, Vec<u8>)> = names[..length]
+        .split(|byte| *byte == 0)
+        .filter(|name| !name.is_empty())
+        .map(|name| {
+            let mut value = vec![0; 64 << 10];
+            let length = rustix::fs::lgetxattr(path, OsStr::from_bytes(name), &mut value[..]).unwrap();
+            (name.to_vec(), value[..length].to_vec())
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+/// Compares two trees file by file.
+pub fn assert_same(left: &BTreeMap<PathBuf, Seen>, right: &BTreeMap<PathBuf, Seen>) {
+    let names = |tree: &BTreeMap<PathBuf, Seen>| tree.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(left), names(right));
+    for (path, seen) in left {
+        assert_eq!(Some(seen), right.get(path), "{}", path.display());
+    }
+}
