@@ -557,7 +557,7 @@ pub struct BundleArgs {
     pub command: Vec<String>,
 
     /// Take the bundle in DIR down: its container must have ended. No mount is left, and of DIR what was there before
-    #[arg(long, value_name = "DIR", exclusive = true)]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["image", "dir", "command"])]
     pub rm: Option<PathBuf>,
 
     #[command(flatten)]
