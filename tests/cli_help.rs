@@ -20,8 +20,12 @@ fn help() {
     Usage: ociseek <COMMAND>
 
     Commands:
-      index  Build the SOCI index of images and attach it
-      ztoc   Build or show the ztoc of one layer
+      index    Build the SOCI index of images and attach it
+      inspect  Show which SOCI indexes an image has and what they hold
+      ls       List the files of an image without pulling it
+      cat      Print files of an image without pulling it
+      verify   Prove the SOCI indexes of an image against its layers
+      ztoc     Build, show, prove or read through the ztoc of one layer
 
     Options:
       -h, --help
@@ -30,7 +34,8 @@ fn help() {
       -V, --version
               Print version
 
-    Exit status: 0 done, 1 failed, 2 wrong usage, 130 or 143 interrupted.
+    Exit status: 0 done, 1 failed, 2 wrong usage, 3 verification found differences, 130 or 143
+    interrupted.
 
     Start here: ociseek index --help
     --- stderr ---
@@ -318,6 +323,382 @@ fn help() {
 }
 
 #[test]
+fn help_of_those_that_read() {
+    let sandbox = Sandbox::new();
+    assert_snapshot!(sandbox.run(&["inspect", "--help"]), @r#"
+    Shows which SOCI indexes an image has and what they hold: who made them, how they were found, which
+    layers they cover and how much of the image that is, the sizes of the ztocs, and what a consumer
+    makes of it.
+
+    No layer is read. IMAGE is named as for ociseek index.
+
+    Usage: ociseek inspect [OPTIONS] <IMAGE>
+
+    Arguments:
+      <IMAGE>
+              The image
+
+    Options:
+          --platform <OS/ARCH[/VARIANT]>
+              Only this platform, such as linux/arm64; may be repeated [default: all platforms of the
+              image]
+
+              [env: OCISEEK_PLATFORM=]
+
+          --index <DIGEST>
+              Look through this SOCI index, listed or not [default: the first that can be used]
+
+          --ztoc <DIGEST>
+              Show everything in one ztoc: its spans and its files
+
+              The ztoc is named by its own digest or by that of its layer, or by the first digits of
+              one.
+
+          --format <FORMAT>
+              What is printed on standard output: text for people, or one JSON document
+
+              [env: OCISEEK_FORMAT=]
+              [default: text]
+              [possible values: text, json]
+
+      -h, --help
+              Print help (see a summary with '-h')
+
+      -V, --version
+              Print version
+
+    Registry:
+          --creds <USER:PASSWORD>
+              Log in with these instead of what docker login or podman login left
+
+              Other users of this machine can see a command line: prefer the environment variable, or
+              --password-stdin with --creds USER.
+
+              [env: OCISEEK_CREDS]
+
+          --password-stdin
+              Read the password of --creds USER from standard input
+
+              [env: OCISEEK_PASSWORD_STDIN=]
+
+          --plain-http
+              Speak HTTP without TLS to the registry [default: only to a registry on this machine]
+
+              [env: OCISEEK_PLAIN_HTTP=]
+
+          --ca-file <FILE>
+              Trust the certificate authorities in this PEM file too; may be repeated
+
+              [env: OCISEEK_CA_FILE=]
+
+          --client-cert <FILE>
+              Identify with this client certificate (PEM)
+
+              [env: OCISEEK_CLIENT_CERT=]
+
+          --client-key <FILE>
+              The private key of --client-cert (PEM)
+
+              [env: OCISEEK_CLIENT_KEY=]
+
+          --insecure-skip-tls-verify
+              Accept any TLS certificate: whoever is in between can then read and change everything
+
+              [env: OCISEEK_INSECURE_SKIP_TLS_VERIFY=]
+
+    Examples:
+      ociseek inspect ghcr.io/acme/app:1.4
+      ociseek inspect --format json oci:app | jq '.manifests[].coverage'
+      ociseek inspect --ztoc 3f1c22ab oci:app
+
+    JSON: the documentation of the crate, module cli::inspect_json, says what each field means.
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["ls", "--help"]), @r#"
+    Lists the files of an image, sorted by name, without pulling it: with a SOCI index only the ztocs
+    are fetched. Layers that no index covers are read once, and what was learned is kept in the cache.
+
+    The layers are flattened as containerd unpacks them. IMAGE is named as for ociseek index.
+
+    Usage: ociseek ls [OPTIONS] <IMAGE> [PATH]
+
+    Arguments:
+      <IMAGE>
+              The image
+
+      [PATH]
+              A file or directory in it; symbolic links are followed inside the image
+
+              [default: /]
+
+    Options:
+      -l, --long
+              Show type and mode, links, owner, size, time of modification (UTC) and where symbolic
+              links lead to
+
+      -R, --recursive
+              List what is in directories, too, and in those below them
+
+          --json
+              Print one JSON document
+
+          --layer <N>
+              Only this layer, counted from 0 at the bottom, as its tar has it: whiteouts and all, not
+              flattened
+
+          --platform <OS/ARCH[/VARIANT]>
+              The platform, such as linux/arm64 [default: this machine's, or the only one]
+
+              [env: OCISEEK_PLATFORM=]
+
+          --index <DIGEST>
+              Read through this SOCI index, listed or not [default: the first that can be used]
+
+          --stats
+              Say on standard error how many bytes of the layers were fetched
+
+      -h, --help
+              Print help (see a summary with '-h')
+
+      -V, --version
+              Print version
+
+    Cache:
+          --cache-dir <DIR>
+              Where ztocs are kept, so that no layer is read twice [default: $XDG_CACHE_HOME/ociseek or
+              ~/.cache/ociseek]
+
+              [env: OCISEEK_CACHE_DIR=]
+
+          --no-cache
+              Neither read nor write the cache
+
+              [env: OCISEEK_NO_CACHE=]
+
+          --cache-size <SIZE>
+              How much of the content of layers is kept in the cache; suffixes KiB, MiB, GiB
+
+              [env: OCISEEK_CACHE_SIZE=]
+              [default: 4GiB]
+
+    Registry:
+          --creds <USER:PASSWORD>
+              Log in with these instead of what docker login or podman login left
+
+              Other users of this machine can see a command line: prefer the environment variable, or
+              --password-stdin with --creds USER.
+
+              [env: OCISEEK_CREDS]
+
+          --password-stdin
+              Read the password of --creds USER from standard input
+
+              [env: OCISEEK_PASSWORD_STDIN=]
+
+          --plain-http
+              Speak HTTP without TLS to the registry [default: only to a registry on this machine]
+
+              [env: OCISEEK_PLAIN_HTTP=]
+
+          --ca-file <FILE>
+              Trust the certificate authorities in this PEM file too; may be repeated
+
+              [env: OCISEEK_CA_FILE=]
+
+          --client-cert <FILE>
+              Identify with this client certificate (PEM)
+
+              [env: OCISEEK_CLIENT_CERT=]
+
+          --client-key <FILE>
+              The private key of --client-cert (PEM)
+
+              [env: OCISEEK_CLIENT_KEY=]
+
+          --insecure-skip-tls-verify
+              Accept any TLS certificate: whoever is in between can then read and change everything
+
+              [env: OCISEEK_INSECURE_SKIP_TLS_VERIFY=]
+
+    On a terminal names are quoted so that a shell takes them; else they are written as they are.
+
+    Examples:
+      ociseek ls -l python:3.13 /usr/local/bin
+      ociseek ls -R --json oci:app | jq -r '.entries[] | select(.size > 10000000) | .path'
+      ociseek ls --layer 0 -l oci:app
+
+    JSON: the documentation of the crate, module cli::ls_json, says what each field means.
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["cat", "-h"]), @r#"
+    Print files of an image without pulling it
+
+    Usage: ociseek cat [OPTIONS] <IMAGE> <PATH>...
+
+    Arguments:
+      <IMAGE>    The image
+      <PATH>...  Files in it; symbolic links are followed inside the image
+
+    Options:
+          --platform <OS/ARCH[/VARIANT]>  The platform, such as linux/arm64 [default: this machine's, or
+                                          the only one] [env: OCISEEK_PLATFORM=]
+          --index <DIGEST>                Read through this SOCI index, listed or not [default: the
+                                          first that can be used]
+          --stats                         Say on standard error how many bytes of the layers were
+                                          fetched
+      -h, --help                          Print help (see more with '--help')
+      -V, --version                       Print version
+
+    Cache:
+          --cache-dir <DIR>    Where ztocs are kept, so that no layer is read twice [default:
+                               $XDG_CACHE_HOME/ociseek or ~/.cache/ociseek] [env: OCISEEK_CACHE_DIR=]
+          --no-cache           Neither read nor write the cache [env: OCISEEK_NO_CACHE=]
+          --cache-size <SIZE>  How much of the content of layers is kept in the cache; suffixes KiB,
+                               MiB, GiB [env: OCISEEK_CACHE_SIZE=] [default: 4GiB]
+
+    Registry:
+          --creds <USER:PASSWORD>     Log in with these instead of what docker login or podman login
+                                      left [env: OCISEEK_CREDS]
+          --password-stdin            Read the password of --creds USER from standard input [env:
+                                      OCISEEK_PASSWORD_STDIN=]
+          --plain-http                Speak HTTP without TLS to the registry [default: only to a
+                                      registry on this machine] [env: OCISEEK_PLAIN_HTTP=]
+          --ca-file <FILE>            Trust the certificate authorities in this PEM file too; may be
+                                      repeated [env: OCISEEK_CA_FILE=]
+          --client-cert <FILE>        Identify with this client certificate (PEM) [env:
+                                      OCISEEK_CLIENT_CERT=]
+          --client-key <FILE>         The private key of --client-cert (PEM) [env: OCISEEK_CLIENT_KEY=]
+          --insecure-skip-tls-verify  Accept any TLS certificate: whoever is in between can then read
+                                      and change everything [env: OCISEEK_INSECURE_SKIP_TLS_VERIFY=]
+
+    Examples:
+      ociseek cat debian:13 /etc/os-release
+      ociseek cat --stats ghcr.io/acme/app:1.4 /app/config.json
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["verify", "--help"]), @r#"
+    Proves the SOCI indexes of an image against the image.
+
+    Each layer that an index covers is downloaded once and decoded from front to back by decoders that
+    are not ours (zlib-rs). What comes out is compared with the index: the layer's digest and its diff
+    ID, the digest, window and position of every span, every file's metadata, and every file's bytes as
+    they are read through the spans. So is all that a consumer would refuse. IMAGE is named as for
+    ociseek index.
+
+    Usage: ociseek verify [OPTIONS] <IMAGE>
+
+    Arguments:
+      <IMAGE>
+              The image
+
+    Options:
+          --quick
+              Download no layer: look at the documents, and at some spans of each layer
+
+          --spans <N>
+              With --quick: how many spans of each layer are read
+
+              [default: 4]
+
+          --seed <N>
+              With --quick: which spans are read; the same number means the same spans [default: others
+              each time]
+
+          --platform <OS/ARCH[/VARIANT]>
+              Only this platform, such as linux/arm64; may be repeated [default: all platforms of the
+              image]
+
+              [env: OCISEEK_PLATFORM=]
+
+          --index <DIGEST>
+              Only this SOCI index, listed or not [default: all that are found]
+
+      -j, --jobs <N>
+              How many layers are read side by side [default: one for each CPU]
+
+              [env: OCISEEK_JOBS=]
+
+          --format <FORMAT>
+              What is printed on standard output: text for people, or one JSON document
+
+              [env: OCISEEK_FORMAT=]
+              [default: text]
+              [possible values: text, json]
+
+          --progress <STYLE>
+              Progress on standard error
+
+              Possible values:
+              - auto:  Bars on a terminal, else plain
+              - plain: A line every few seconds
+              - none:  Nothing but warnings
+
+              [env: OCISEEK_PROGRESS=]
+              [default: auto]
+
+      -h, --help
+              Print help (see a summary with '-h')
+
+      -V, --version
+              Print version
+
+    Registry:
+          --creds <USER:PASSWORD>
+              Log in with these instead of what docker login or podman login left
+
+              Other users of this machine can see a command line: prefer the environment variable, or
+              --password-stdin with --creds USER.
+
+              [env: OCISEEK_CREDS]
+
+          --password-stdin
+              Read the password of --creds USER from standard input
+
+              [env: OCISEEK_PASSWORD_STDIN=]
+
+          --plain-http
+              Speak HTTP without TLS to the registry [default: only to a registry on this machine]
+
+              [env: OCISEEK_PLAIN_HTTP=]
+
+          --ca-file <FILE>
+              Trust the certificate authorities in this PEM file too; may be repeated
+
+              [env: OCISEEK_CA_FILE=]
+
+          --client-cert <FILE>
+              Identify with this client certificate (PEM)
+
+              [env: OCISEEK_CLIENT_CERT=]
+
+          --client-key <FILE>
+              The private key of --client-cert (PEM)
+
+              [env: OCISEEK_CLIENT_KEY=]
+
+          --insecure-skip-tls-verify
+              Accept any TLS certificate: whoever is in between can then read and change everything
+
+              [env: OCISEEK_INSECURE_SKIP_TLS_VERIFY=]
+
+    Examples:
+      ociseek verify ghcr.io/acme/app:1.4
+      ociseek verify --quick --platform linux/arm64 ghcr.io/acme/app:1.4
+      ociseek verify --format json oci:app | jq '.manifests[].indexes[].layers[].differences'
+
+    JSON: the documentation of the crate, module cli::verify_json, says what each field means.
+
+    Exit status: 0 the indexes are right, 1 it could not be told (or there is no index), 2 wrong usage,
+    3 something differs, 130 or 143 interrupted.
+    --- stderr ---
+    --- status 0 ---
+    "#);
+}
+
+#[test]
 fn wrong_usage_is_status_2() {
     let sandbox = Sandbox::new();
     assert_snapshot!(sandbox.run(&["index"]), @r#"
@@ -435,4 +816,86 @@ fn secrets_in_the_environment_are_not_shown() {
     let mut command = Sandbox::new().command(&["index", "--help"]);
     let output = command.current_dir("/").env("OCISEEK_CREDS", "me:s3cret").output().unwrap();
     assert!(!String::from_utf8(output.stdout).unwrap().contains("s3cret"));
+}
+
+#[test]
+fn help_of_proving_and_extracting() {
+    let sandbox = Sandbox::new();
+    assert_snapshot!(sandbox.run(&["ztoc", "extract", "--help"]), @r#"
+    Writes the regular files of a layer into a directory, read through the spans of its ztoc.
+
+    It is what a lazy mount reads, without the mount. Regular files and their hard links are written,
+    with permissions (but for setuid and the like) and times; symbolic links, devices and fifos are left
+    out. Whiteouts are files like others. Nothing is ever written outside of the directory, whatever the
+    entries' names say, and no symbolic link below it is followed.
+
+    At the first span whose digest is wrong, and at anything else that is not as the ztoc says, it stops
+    with exit status 1. Files that were complete before that stay; no file is ever left half-written.
+
+    Usage: ociseek ztoc extract [OPTIONS] --layer <FILE> --ztoc <FILE> --output <DIR>
+
+    Options:
+          --layer <FILE>
+              The layer's blob
+
+          --ztoc <FILE>
+              Its ztoc; - is standard input
+
+      -o, --output <DIR>
+              Where the files go; the directory is made if it is not there
+
+          --force
+              Replace files that are there already [default: stop at the first one]
+
+              [env: OCISEEK_FORCE=]
+
+      -h, --help
+              Print help (see a summary with '-h')
+
+      -V, --version
+              Print version
+
+    Example:
+      ociseek ztoc extract --layer layer.tar.gz --ztoc layer.ztoc --output files
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["ztoc", "verify", "--help"]), @r#"
+    Proves a ztoc against its layer.
+
+    The layer is decoded straight through by a decoder that is not ours (zlib-rs), and all that the ztoc
+    says is held against what comes out: the digest of each span, the place and the window of each
+    checkpoint, each entry with its metadata and the place of its header, and the bytes that each span
+    decodes to from its checkpoint, which are all that files are read from. What consumers are known to
+    refuse is found too.
+
+    Every difference is listed, and the exit status is 3 if there is one.
+
+    Usage: ociseek ztoc verify [OPTIONS] --layer <FILE> --ztoc <FILE>
+
+    Options:
+          --layer <FILE>
+              The layer's blob; - is standard input
+
+          --ztoc <FILE>
+              Its ztoc
+
+          --format <FORMAT>
+              Text for people, or one JSON document
+
+              [env: OCISEEK_FORMAT=]
+              [default: text]
+              [possible values: text, json]
+
+      -h, --help
+              Print help (see a summary with '-h')
+
+      -V, --version
+              Print version
+
+    Example:
+      ociseek ztoc verify --layer layer.tar.gz --ztoc layer.ztoc
+    --- stderr ---
+    --- status 0 ---
+    "#);
 }

@@ -4,7 +4,8 @@
 mod support;
 
 use insta::assert_snapshot;
-use support::{Sandbox, index, small_image, two_platforms};
+use serde_json::{Value, json};
+use support::{Layout, OCI_MANIFEST, Sandbox, index, small_image, two_platforms};
 
 #[test]
 fn an_image_with_an_index() {
@@ -229,6 +230,93 @@ fn platforms_are_shown_one_by_one() {
     --- stderr ---
     error: the image has no manifest for linux/s390x; it has linux/amd64, linux/arm64
     hint: choose one of the image's platforms with --platform
+    --- status 1 ---
+    "#);
+}
+
+/// The image of `oci:img` as soci makes a SOCI-enabled image of it, in the layout `enabled`.
+fn enabled(sandbox: &Sandbox) {
+    let blobs = |dir: &str| sandbox.path(dir).join("blobs/sha256");
+    let read = |digest: &str| std::fs::read(blobs("img").join(&digest["sha256:".len()..])).unwrap();
+    let mut layout = Layout::new(&sandbox.path("enabled"));
+    for file in std::fs::read_dir(blobs("img")).unwrap().map(Result::unwrap) {
+        std::fs::copy(file.path(), blobs("enabled").join(file.file_name())).unwrap();
+    }
+    let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:img"]);
+    let of = |value: &Value| value["digest"].as_str().unwrap().to_owned();
+    let first = &inspected["manifests"][0];
+    let v1 = String::from_utf8(read(&of(&first["indexes"][0]))).unwrap();
+    let (before, rest) = v1.split_once(",\"subject\":{").unwrap();
+    let v2 = format!("{before}{}", rest.split_once('}').unwrap().1).replace("soci.index.v1", "soci.index.v2");
+    let mut v2 = layout.blob(OCI_MANIFEST, v2.as_bytes());
+    let mut manifest: Value = serde_json::from_slice(&read(&of(&first["manifest"]))).unwrap();
+    manifest["annotations"] = json!({"com.amazon.soci.index-digest": v2["digest"]});
+    let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
+    v2["artifactType"] = json!("application/vnd.amazon.soci.index.v2+json");
+    v2["annotations"] = json!({"com.amazon.soci.image-manifest-digest": manifest["digest"]});
+    let manifests = [support::for_platform(manifest, "amd64"), support::for_platform(v2, "amd64")];
+    let index = layout.image_index(&manifests);
+    layout.tag(index, "v1");
+}
+
+#[test]
+fn an_index_of_version_2() {
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    sandbox.run(&index(&["oci:img"]));
+    enabled(&sandbox);
+    assert_snapshot!(sandbox.run(&["inspect", "oci:enabled"]), @r#"
+    oci:enabled linux/amd64
+      manifest sha256:f72c32e171b15fcb107d00610ed26ee73245b2f59db3e0c807cba9dd3b4485b6
+      index sha256:4f7077e7503eb69bfd0f250bf3a871a4b6d247137574494f2b5a9701826ee57c
+        version 2, 1.4 KiB, by "test", 3 of 4 layers, named by the image manifest
+      LAYER              SIZE  SPANS  FILES      PLAIN       ZTOC
+      b7ffb93ee50b  199.1 KiB      9      4  199.0 KiB  289.6 KiB  122fa77d34d7
+      d92a9332da0b   61.0 KiB      4      2   61.0 KiB      840 B  cb4de5f71533
+      ee25e607aff9       24 B                                      no ztoc: zstd
+      bbd59e0ff808    2.0 KiB      1      1    2.0 KiB   32.4 KiB  9c912a729319
+      covered: 3 of 4 layers, 262.2 KiB of 262.2 KiB (100.0%), by 322.8 KiB of ztocs
+      soci-snapshotter by default: mounts 3 layers lazily, pulls 1
+      soci-snapshotter with [pull_modes.soci_v1] enable = true: pulls all layers (no index of this version is listed)
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    // One of version 1 beside it is not taken.
+    sandbox.run(&index(&["--quiet", "oci:enabled"]));
+    let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:enabled"]);
+    let indexes = inspected["manifests"][0]["indexes"].as_array().unwrap();
+    let facts: Vec<_> = indexes.iter().map(|i| json!([i["version"], i["found_by"], i["chosen"]])).collect();
+    assert_eq!(facts, [json!([2, "annotation", true]), json!([1, "layout", false])]);
+    // Unless it is asked for.
+    let asked = indexes[1]["digest"].as_str().unwrap();
+    let inspected = sandbox.json(0, &["inspect", "--format=json", "--index", asked, "oci:enabled"]);
+    assert_eq!(inspected["manifests"][0]["indexes"][1]["chosen"], true);
+}
+
+#[test]
+fn indexes_that_cannot_be_used() {
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    sandbox.run(&index(&["oci:img"]));
+    enabled(&sandbox);
+    // The manifest names an index that is gone.
+    let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:enabled"]);
+    let digest = inspected["manifests"][0]["indexes"][0]["digest"].as_str().unwrap();
+    std::fs::remove_file(sandbox.path("enabled/blobs/sha256").join(&digest["sha256:".len()..])).unwrap();
+    assert_snapshot!(sandbox.run(&["inspect", "oci:enabled"]), @r#"
+    oci:enabled linux/amd64
+      manifest sha256:f72c32e171b15fcb107d00610ed26ee73245b2f59db3e0c807cba9dd3b4485b6
+      index sha256:4f7077e7503eb69bfd0f250bf3a871a4b6d247137574494f2b5a9701826ee57c
+        version 2, 1.4 KiB, named by the image manifest
+        note: it cannot be used: it cannot be read: enabled does not hold sha256:4f7077e7503eb69bfd0f250bf3a871a4b6d247137574494f2b5a9701826ee57c
+      soci-snapshotter by default: pulls all layers (it cannot use the first index that it finds)
+      soci-snapshotter with [pull_modes.soci_v1] enable = true: pulls all layers (no index of this version is listed)
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["inspect", "--index", digest, "oci:enabled"]), @r#"
+    --- stderr ---
+    error: SOCI index sha256:4f7077e7503eb69bfd0f250bf3a871a4b6d247137574494f2b5a9701826ee57c cannot be used: it cannot be read: enabled does not hold sha256:4f7077e7503eb69bfd0f250bf3a871a4b6d247137574494f2b5a9701826ee57c
     --- status 1 ---
     "#);
 }

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub use super::args_read::{CatArgs, InspectArgs, LsArgs, ReadArgs, ReadCacheArgs, VerifyArgs};
 use super::size::ByteSize;
+use super::ztoc_args::{ZtocExtractArgs, ZtocVerifyArgs};
 use crate::digest::Digest;
 use crate::image::{ImageName, Platform};
 
@@ -21,7 +23,7 @@ and attaches the result to the image as a SOCI index, an OCI referrer. The image
 manifests and layers keep their digests.";
 
 const AFTER_HELP: &str = "\
-Exit status: 0 done, 1 failed, 2 wrong usage, 130 or 143 interrupted.
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 verification found differences, 130 or 143 interrupted.
 
 Start here: ociseek index --help";
 
@@ -41,6 +43,9 @@ pub enum Command {
     Mount(Box<MountArgs>),
     Bundle(Box<BundleArgs>),
     Trace(Box<TraceArgs>),
+    Ls(Box<LsArgs>),
+    Cat(Box<CatArgs>),
+    Verify(Box<VerifyArgs>),
     #[command(subcommand)]
     Ztoc(ZtocCommand),
 }
@@ -195,7 +200,7 @@ pub struct CacheArgs {
     pub no_cache: bool,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Registry")]
 pub struct RegistryArgs {
     /// Log in with these instead of what docker login or podman login left
@@ -257,55 +262,13 @@ pub enum ProgressStyle {
     None,
 }
 
-const INSPECT_LONG_ABOUT: &str = "\
-Shows which SOCI indexes an image has and what they hold: who made them, how they were found, which layers they cover and \
-how much of the image that is, the sizes of the ztocs, and what a consumer makes of it.
-
-No layer is read. IMAGE is named as for ociseek index.";
-
-const INSPECT_AFTER_HELP: &str = "\
-Examples:
-  ociseek inspect ghcr.io/acme/app:1.4
-  ociseek inspect --format json oci:app | jq '.manifests[].coverage'
-  ociseek inspect --ztoc 3f1c22ab oci:app
-
-JSON: the documentation of the crate, module cli::inspect_json, says what each field means.";
-
-/// Show which SOCI indexes an image has and what they hold
-#[derive(Debug, Args)]
-#[command(long_about = INSPECT_LONG_ABOUT, after_help = INSPECT_AFTER_HELP)]
-pub struct InspectArgs {
-    /// The image
-    #[arg(value_name = "IMAGE")]
-    pub image: ImageName,
-
-    /// Only this platform, such as linux/arm64; may be repeated [default: all platforms of the image]
-    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_delimiter = ',')]
-    pub platform: Vec<Platform>,
-
-    /// Look through this SOCI index, listed or not [default: the first that can be used]
-    #[arg(long, value_name = "DIGEST")]
-    pub index: Option<Digest>,
-
-    /// Show everything in one ztoc: its spans and its files
-    ///
-    /// The ztoc is named by its own digest or by that of its layer, or by the first digits of one.
-    #[arg(long, value_name = "DIGEST")]
-    pub ztoc: Option<String>,
-
-    /// What is printed on standard output: text for people, or one JSON document
-    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
-    pub format: Format,
-
-    #[command(flatten)]
-    pub registry: RegistryArgs,
-}
-
-/// Build or show the ztoc of one layer
+/// Build, show, prove or read through the ztoc of one layer
 #[derive(Debug, Subcommand)]
 pub enum ZtocCommand {
     Create(ZtocCreateArgs),
     Show(ZtocShowArgs),
+    Extract(ZtocExtractArgs),
+    Verify(ZtocVerifyArgs),
 }
 
 const CREATE_LONG_ABOUT: &str = "\

@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::args::CacheArgs;
+use super::args::{CacheArgs, ReadCacheArgs};
+use super::report::CliError;
 use crate::progress::Progress;
+use crate::rootfs::cache::SpanCache;
+use crate::rootfs::layers::Caches;
 use crate::store::cache::ZtocCache;
 
 /// The directory of all caches; None if there is no place for one.
@@ -14,6 +17,17 @@ pub fn dir(args: &CacheArgs) -> Option<PathBuf> {
         .clone()
         .or_else(|| var("XDG_CACHE_HOME").map(|dir| dir.join("ociseek")))
         .or_else(|| var("HOME").map(|home| home.join(".cache/ociseek")))
+}
+
+/// The caches of those who read from images: of ztocs, and of what spans hold.
+pub async fn reading(args: &ReadCacheArgs, progress: &Arc<dyn Progress>) -> Result<Caches, CliError> {
+    let dir = if args.cache.no_cache { None } else { dir(&args.cache) };
+    let (max, progress) = (args.cache_size.0, Arc::clone(progress));
+    let opened = tokio::task::spawn_blocking(move || Caches {
+        ztocs: ZtocCache::open(dir.as_deref(), Arc::clone(&progress)),
+        spans: SpanCache::open(dir.as_deref(), max, progress),
+    });
+    opened.await.map_err(|error| CliError::Start(error.into()))
 }
 
 /// The cache of ztocs; None if the user wants none.

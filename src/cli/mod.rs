@@ -12,28 +12,41 @@ use signals::Interrupt;
 use terminal::Stdout;
 
 mod args;
+mod args_read;
 mod bundle;
 mod caches;
+mod cat;
 mod detach;
+mod difference_json;
 mod index;
 mod inspect;
 pub mod inspect_json;
 pub mod json;
 mod lazy;
+mod ls;
+pub mod ls_json;
+mod ls_text;
 mod mount;
 mod parse;
 mod progress;
+mod quote;
 mod report;
+mod rootfs;
 mod signals;
 mod size;
 mod source;
 mod terminal;
 mod text;
 mod trace;
+mod verify;
+pub mod verify_json;
 mod ztoc;
+mod ztoc_args;
+mod ztoc_extract;
 mod ztoc_json;
 mod ztoc_spans;
 mod ztoc_text;
+mod ztoc_verify;
 
 /// How long work that is already writing a file may take to end in good order after a signal.
 const LAST_WORK: Duration = Duration::from_millis(500);
@@ -67,16 +80,25 @@ fn execute(command: Command) -> Result<(), CliError> {
         match command {
             Command::Index(args) => until(interrupted, index::run(*args)).await,
             Command::Inspect(args) => until(interrupted, inspect::run(*args)).await,
+            Command::Ls(args) => until(interrupted, ls::run(*args)).await,
+            Command::Cat(args) => until(interrupted, cat::run(*args)).await,
+            Command::Verify(args) => until(interrupted, verify::run(*args)).await,
             // These go on until they are stopped, and clear up then.
             Command::Mount(args) => mount::run(*args, interrupted).await,
             Command::Bundle(args) => bundle::run(*args, interrupted).await,
             Command::Trace(args) => trace::run(*args, interrupted).await,
             Command::Ztoc(ztoc) => {
+                // Dropped at a signal, with the future: the thread sees that.
+                let (wanted, still_wanted) = signals::wanted();
                 let work = move || match ztoc {
                     ZtocCommand::Create(args) => ztoc::create(&args, &mut Stdout::new()),
                     ZtocCommand::Show(args) => ztoc::show(&args, &mut Stdout::new()),
+                    ZtocCommand::Extract(args) => ztoc_extract::run(&args, &mut Stdout::new(), &still_wanted),
+                    ZtocCommand::Verify(args) => ztoc_verify::run(&args, &mut Stdout::new()),
                 };
-                until(interrupted, blocking(work)).await
+                let result = until(interrupted, blocking(work)).await;
+                drop(wanted);
+                result
             }
         }
     });

@@ -6,17 +6,21 @@ use std::path::PathBuf;
 
 use super::json::Failure;
 use super::signals::Interrupt;
+use super::size::counted;
 use super::terminal::{Style, complain, safe};
 use crate::layer::{LayerError, Unservable};
 use crate::ops::bundle::BundleError;
 use crate::ops::discover::{DiscoverError, Unusable};
+use crate::ops::extract::ExtractError;
 use crate::ops::index::IndexError;
 use crate::ops::inspect::ZtocFailure;
 use crate::ops::open::OpenError;
 use crate::ops::resolve::ResolveError;
 use crate::ops::trace::RuntimeError;
+use crate::ops::verify::VerifyError;
+use crate::rootfs::content::ReadError;
 use crate::rootfs::fuse::MountError;
-use crate::rootfs::layers;
+use crate::rootfs::{layers, tree};
 use crate::store::StoreError;
 use crate::store::registry::RegistryError;
 use crate::ztoc::ZtocError;
@@ -24,6 +28,8 @@ use crate::ztoc::ZtocError;
 pub const DONE: u8 = 0;
 pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
+/// Verification found differences.
+pub const DIFFERENT: u8 = 3;
 
 /// Why a command ended without doing what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +39,9 @@ pub enum CliError {
     /// Some images failed; each was reported when it did.
     #[error("{failed} of {all} images failed")]
     Images { failed: usize, all: usize },
+    /// Verification found something; it was listed.
+    #[error("what was verified differs")]
+    Differs,
     #[error("interrupted")]
     Interrupted(Interrupt),
     /// Another process ended so, and has said why.
@@ -40,15 +49,31 @@ pub enum CliError {
     Exit(u8),
 
     #[error(transparent)]
-    Index(#[from] IndexError),
+    Index(Box<IndexError>),
     #[error(transparent)]
-    Discover(#[from] DiscoverError),
+    Open(Box<OpenError>),
     #[error(transparent)]
-    ReadZtoc(#[from] ZtocFailure),
+    Path(#[from] tree::ResolveError),
+    #[error(transparent)]
+    Content(#[from] ReadError),
+    #[error("it is {0}, which has no content to print")]
+    NoContent(&'static str),
+    #[error("the layer has no entry at or below {0}")]
+    NoEntry(String),
+    /// Some paths failed; each was reported when it did.
+    #[error("{failed} of {all} paths failed")]
+    Paths { failed: usize, all: usize },
+    #[error(transparent)]
+    Verify(Box<VerifyError>),
+    /// They were printed.
+    #[error("verification found {}", counted(*.0 as u64, "difference", "differences"))]
+    Different(usize),
+    #[error(transparent)]
+    Discover(Box<DiscoverError>),
+    #[error(transparent)]
+    ReadZtoc(Box<ZtocFailure>),
     #[error("{0:?} names no ztoc of the image, or more than one")]
     NoZtoc(String),
-    #[error(transparent)]
-    Open(#[from] OpenError),
     #[error(transparent)]
     Mount(#[from] MountError),
     #[error(transparent)]
@@ -67,6 +92,9 @@ pub enum CliError {
     #[error("{}: no ztoc: no consumer could serve files from it", path.display())]
     Unservable { path: PathBuf, source: Unservable },
 
+    #[error("{}: cannot be extracted", path.display())]
+    Extract { path: PathBuf, source: ExtractError },
+
     #[error("{}: cannot be read", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("{}: cannot be written", path.display())]
@@ -79,17 +107,34 @@ pub enum CliError {
     Start(#[source] io::Error),
 }
 
+/// Errors that hold much are kept out of the way of those that are returned.
+macro_rules! boxed {
+    ($($error:ident => $variant:ident),*) => {
+        $(impl From<$error> for CliError {
+            fn from(error: $error) -> CliError {
+                CliError::$variant(Box::new(error))
+            }
+        })*
+    };
+}
+boxed!(IndexError => Index, ZtocFailure => ReadZtoc, OpenError => Open, VerifyError => Verify, DiscoverError => Discover);
+
 impl CliError {
-    /// The one image that there was failed, which has been said.
+    /// The one image or path that there was failed, which has been said.
     pub fn was_told(&self) -> bool {
-        matches!(self, CliError::Images { all: 1, .. } | CliError::Exit(_))
+        matches!(
+            self,
+            CliError::Images { all: 1, .. } | CliError::Paths { all: 1, .. } | CliError::Differs | CliError::Exit(_)
+        )
     }
 
     pub fn exit_code(&self) -> u8 {
         match self {
             CliError::Usage(_) => USAGE,
+            CliError::Differs => DIFFERENT,
             CliError::Interrupted(signal) => signal.exit_code(),
             CliError::Exit(code) => *code,
+            CliError::Different(_) => DIFFERENT,
             _ => FAILED,
         }
     }
@@ -141,19 +186,24 @@ fn causes(error: &dyn Error) -> Vec<String> {
 fn hint(error: &CliError) -> Option<String> {
     match error {
         CliError::Usage(_) => Some("the command's --help tells more".into()),
-        CliError::Index(IndexError::Resolve(ResolveError::NoPlatform { .. })) => {
-            Some("leave out --platform to index all platforms of the image".into())
-        }
         CliError::Index(error) => index_hint(error),
-        CliError::Discover(error) | CliError::ReadZtoc(ZtocFailure::Fetch(error)) => discover_hint(error),
-        CliError::NoZtoc(_) => Some("ociseek inspect without --ztoc lists them".into()),
+        CliError::Discover(error) => discover_hint(error),
+        CliError::ReadZtoc(error) => match &**error {
+            ZtocFailure::Fetch(error) => discover_hint(error),
+            ZtocFailure::Decode { .. } => None,
+        },
         CliError::Open(error) => open_hint(error),
+        CliError::Verify(error) => verify_hint(error),
+        CliError::NoZtoc(_) => Some("ociseek inspect without --ztoc lists them".into()),
         CliError::Mount(error) => mount_hint(error),
         CliError::Bundle(error) => bundle_hint(error),
         CliError::Runtime(RuntimeError::Missing(_)) => {
             Some("install an OCI runtime (Debian: apt install runc), or name one, --runtime PROGRAM".into())
         }
         CliError::Store(error) => store_hint(error),
+        CliError::Extract { source: ExtractError::Exists { .. }, .. } => {
+            Some("--force replaces what is there; or give --output an empty directory".into())
+        }
         CliError::Unservable { .. } => {
             Some("ociseek index leaves such a layer out, and indexes the rest of the image".into())
         }
@@ -163,6 +213,9 @@ fn hint(error: &CliError) -> Option<String> {
 
 fn index_hint(error: &IndexError) -> Option<String> {
     match error {
+        IndexError::Resolve(ResolveError::NoPlatform { .. }) => {
+            Some("leave out --platform to index all platforms of the image".into())
+        }
         IndexError::BrokenLayer { .. } => Some(
             "nothing was pushed for this image; if others can pull it, the layer was damaged on its way: try again"
                 .into(),
@@ -177,6 +230,29 @@ fn index_hint(error: &IndexError) -> Option<String> {
     }
 }
 
+fn open_hint(error: &OpenError) -> Option<String> {
+    match error {
+        OpenError::Discover(error) => discover_hint(error),
+        OpenError::Config { source, .. } | OpenError::Layer(layers::OpenError::Read { source, .. }) => {
+            store_hint(source)
+        }
+        OpenError::Tree(_) => Some("ociseek ls --layer N shows what one layer has".into()),
+        _ => None,
+    }
+}
+
+fn verify_hint(error: &VerifyError) -> Option<String> {
+    match error {
+        VerifyError::Discover(error) => discover_hint(error),
+        VerifyError::NoIndex(_) => Some("ociseek index makes one".into()),
+        VerifyError::Listing { source, .. }
+        | VerifyError::Config { source, .. }
+        | VerifyError::Index { source, .. }
+        | VerifyError::Layer { source, .. } => store_hint(source),
+        VerifyError::Thread { .. } => None,
+    }
+}
+
 fn discover_hint(error: &DiscoverError) -> Option<String> {
     match error {
         DiscoverError::Resolve(error) => resolve_hint(error),
@@ -185,15 +261,6 @@ fn discover_hint(error: &DiscoverError) -> Option<String> {
         }
         DiscoverError::Index { .. } => Some("ociseek inspect lists the indexes that the image has".into()),
         DiscoverError::ZtocTooLarge { .. } => None,
-    }
-}
-
-fn open_hint(error: &OpenError) -> Option<String> {
-    match error {
-        OpenError::Discover(error) => discover_hint(error),
-        OpenError::Config { source, .. } => store_hint(source),
-        OpenError::Layer(layers::OpenError::Read { source, .. }) => store_hint(source),
-        _ => None,
     }
 }
 

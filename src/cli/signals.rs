@@ -1,6 +1,7 @@
 //! SIGINT and SIGTERM: the first ends the work in good order, the second at once.
 
 use std::io;
+use std::sync::Arc;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -42,6 +43,13 @@ pub fn listen() -> io::Result<oneshot::Receiver<Interrupt>> {
         });
     })?;
     Ok(received)
+}
+
+/// Two ends for work on a thread, which no signal can drop: while the first one is there, the second says that it shall go on.
+pub fn wanted() -> (Arc<()>, impl Fn() -> bool + Send + 'static) {
+    let wanted = Arc::new(());
+    let seen = Arc::downgrade(&wanted);
+    (wanted, move || seen.strong_count() > 0)
 }
 
 async fn next(int: &mut Signal, term: &mut Signal) -> Interrupt {

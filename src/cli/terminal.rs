@@ -13,6 +13,11 @@ impl Stdout {
         Stdout { gone: false, style: Style::of(io::stdout().is_terminal()) }
     }
 
+    /// Nobody reads it any more.
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+
     /// Writes all of `text` and flushes it.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use super::size::{counted, duration, human, rate};
 use super::terminal::{Stdout, complain};
 use super::{ztoc_json, ztoc_text};
 use crate::layer::{BuiltZtoc, IndexedLayer, LayerIndexer, LayerOptions, Outcome};
-use crate::ztoc::{MAX_ENCODED, decode};
+use crate::ztoc::{MAX_ENCODED, Ztoc, decode};
 
 const CHUNK: usize = 256 << 10;
 
@@ -70,14 +70,7 @@ fn summary(ztoc: &BuiltZtoc, layer_size: u64, seconds: f64) -> String {
 
 /// Prints everything in a ztoc.
 pub fn show(args: &ZtocShowArgs, stdout: &mut Stdout) -> Result<(), CliError> {
-    let path = &args.file;
-    let limit = MAX_ENCODED as u64;
-    let mut bytes = Vec::new();
-    open(path)?.take(limit + 1).read_to_end(&mut bytes).map_err(|source| unreadable(path, source))?;
-    if bytes.len() as u64 > limit {
-        return Err(CliError::ZtocTooLarge { path: path.clone(), limit });
-    }
-    let ztoc = decode(&bytes).map_err(|source| CliError::Ztoc { path: path.clone(), source })?;
+    let (bytes, ztoc) = read_ztoc(&args.file)?;
     match args.format {
         Format::Text => ztoc_text::write(&bytes, &ztoc, stdout),
         Format::Json => ztoc_json::write(&bytes, &ztoc, stdout),
@@ -85,11 +78,23 @@ pub fn show(args: &ZtocShowArgs, stdout: &mut Stdout) -> Result<(), CliError> {
     .map_err(CliError::Stdout)
 }
 
+/// Reads a ztoc, of which no more is read than a ztoc may be long.
+pub fn read_ztoc(path: &Path) -> Result<(Vec<u8>, Ztoc), CliError> {
+    let limit = MAX_ENCODED as u64;
+    let mut bytes = Vec::new();
+    open(path)?.take(limit + 1).read_to_end(&mut bytes).map_err(|source| unreadable(path, source))?;
+    if bytes.len() as u64 > limit {
+        return Err(CliError::ZtocTooLarge { path: path.to_owned(), limit });
+    }
+    let ztoc = decode(&bytes).map_err(|source| CliError::Ztoc { path: path.to_owned(), source })?;
+    Ok((bytes, ztoc))
+}
+
 fn is_std(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-fn open(path: &Path) -> Result<Box<dyn Read>, CliError> {
+pub fn open(path: &Path) -> Result<Box<dyn Read>, CliError> {
     if is_std(path) {
         return Ok(Box::new(io::stdin().lock()));
     }
@@ -97,7 +102,7 @@ fn open(path: &Path) -> Result<Box<dyn Read>, CliError> {
     Ok(Box::new(file))
 }
 
-fn unreadable(path: &Path, source: io::Error) -> CliError {
+pub fn unreadable(path: &Path, source: io::Error) -> CliError {
     if is_std(path) { CliError::Stdin(source) } else { CliError::Read { path: path.to_owned(), source } }
 }
 

@@ -56,7 +56,7 @@ pub fn compression(checkpoints: &Checkpoints) -> &'static str {
 }
 
 /// A sequence that is made while it is written.
-struct Each<F>(F);
+pub struct Each<F>(pub F);
 
 impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for Each<F> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -86,7 +86,7 @@ impl Serialize for SpanLine {
     }
 }
 
-struct Entry<'a>(&'a FileMetadata);
+pub struct Entry<'a>(pub &'a FileMetadata);
 
 impl Serialize for Entry<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -122,7 +122,7 @@ impl Serialize for Pax<'_> {
 }
 
 /// Bytes as text, or as base64 under the second name.
-fn text<S: SerializeStruct>(object: &mut S, [plain, b64]: [&'static str; 2], bytes: &[u8]) -> Result<(), S::Error> {
+pub fn text<S: SerializeStruct>(object: &mut S, [plain, b64]: [&'static str; 2], bytes: &[u8]) -> Result<(), S::Error> {
     match std::str::from_utf8(bytes) {
         Ok(text) => object.serialize_field(plain, text),
         Err(_) => object.serialize_field(b64, &STANDARD.encode(bytes)),

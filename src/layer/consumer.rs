@@ -73,6 +73,29 @@ pub(crate) fn file(entry: Entry) -> Result<FileMetadata, Unservable> {
     })
 }
 
+/// Judges a ztoc that is said to be a layer's, whoever made it, by what it says of itself.
+///
+/// # Errors
+/// With the reason why the consumer could not serve the layer from it.
+pub fn servable(ztoc: &Ztoc) -> Result<(), Unservable> {
+    for file in &ztoc.files {
+        let refused = |code, what: &str| Err(Unservable::new(code, format!("{} {what}", shown(&file.name))));
+        if file.kind != FileKind::Regular && file.size != 0 {
+            return refused("size-without-data", "claims data, which its type cannot have");
+        }
+        if file.mtime.is_none() {
+            return refused("mtime-out-of-range", "has no time of modification");
+        }
+        if file.kind == FileKind::Regular && states_other_type(file.mode) {
+            return refused("mode-type-bits", "is a regular file with the mode of another type");
+        }
+        if loses_xattr(&file.pax) {
+            return refused("empty-xattr", "has several extended attributes, one of them empty or overlong");
+        }
+    }
+    layer(&ztoc.files, &ztoc.checkpoints, ztoc.compressed_size, ztoc.uncompressed_size)
+}
+
 /// Judges a whole layer.
 ///
 /// # Errors
@@ -129,14 +152,6 @@ fn plain_layer(files: &[FileMetadata], span_size: u64, size: u64, end: Uncompres
         return Err(Unservable::new("ends-on-span-border", reason));
     }
     Ok(())
-}
-
-/// Judges the layer that a ztoc describes, by what the ztoc says of it.
-///
-/// # Errors
-/// With the reason why the consumer could not serve it.
-pub fn servable(ztoc: &Ztoc) -> Result<(), Unservable> {
-    layer(&ztoc.files, &ztoc.checkpoints, ztoc.compressed_size, ztoc.uncompressed_size)
 }
 
 /// Whether Go reads another type from the mode than from the type flag (archive/tar headerFileInfo.Mode).

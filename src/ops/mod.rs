@@ -5,6 +5,7 @@
 
 pub mod bundle;
 pub mod discover;
+pub mod extract;
 pub mod index;
 pub mod inspect;
 pub mod mount;

@@ -5,6 +5,7 @@
 mod soci;
 
 mod entry;
+mod scale;
 mod stacks;
 
 use std::collections::BTreeMap;

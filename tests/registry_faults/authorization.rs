@@ -69,8 +69,8 @@ async fn a_token_that_runs_out_in_mid_transfer_is_renewed_and_the_transfer_goes_
         [
             (None, None),
             (Some("Bearer token-1"), None),
-            (Some("Bearer token-1"), Some("bytes=100000-")),
-            (Some("Bearer token-2"), Some("bytes=100000-")),
+            (Some("Bearer token-1"), Some("bytes=100000-299999")),
+            (Some("Bearer token-2"), Some("bytes=100000-299999")),
         ]
     );
 }

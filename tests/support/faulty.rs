@@ -55,6 +55,8 @@ pub struct Nature {
     pub conditions: bool,
     /// Before each answer to a manifest PUT and after each manifest GET.
     pub slow_manifests: Duration,
+    /// Before each answer to a blob GET.
+    pub slow_blobs: Duration,
 }
 
 #[derive(Default)]
@@ -182,7 +184,10 @@ impl Faulty {
         let slow = self.nature.slow_manifests;
         let Some((name, what, reference)) = split(path) else { return status(404) };
         match (seen.method.as_str(), what) {
-            ("GET" | "HEAD", "blobs") => self.get_blob(seen, reference),
+            ("GET" | "HEAD", "blobs") => {
+                pause(self.nature.slow_blobs).await;
+                self.get_blob(seen, reference)
+            }
             ("POST", "uploads") => {
                 let mut all = self.content.lock().unwrap();
                 all.next_upload += 1;

@@ -181,3 +181,94 @@ pub(super) fn judge(
 fn shown(media_type: &str) -> String {
     media_type.chars().take(150).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::soci::{SociIndex, ZTOC};
+
+    const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+    const ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
+
+    fn layer(media_type: &str, n: u8) -> Descriptor {
+        Descriptor::of(media_type, &[n])
+    }
+
+    fn reference(layer: &Descriptor, ztoc: u8, size: u64) -> ZtocRef {
+        ZtocRef {
+            ztoc: Digest::sha256(&[ztoc, 0]),
+            size,
+            layer: layer.digest,
+            layer_media_type: layer.media_type.clone(),
+            span_size: 1 << 22,
+        }
+    }
+
+    fn index(layers: Vec<ZtocRef>) -> String {
+        let subject = Descriptor::of("application/vnd.oci.image.manifest.v1+json", b"image");
+        let encoded = SociIndex { layers, subject, build_tool_identifier: "test".into() }.encode();
+        String::from_utf8(encoded.bytes).unwrap()
+    }
+
+    fn judged(bytes: &str, layers: &[Descriptor]) -> Result<IndexContent, Unusable> {
+        let manifest = Descriptor::of("application/vnd.oci.image.manifest.v1+json", b"image");
+        judge(bytes.as_bytes(), Some(Version::V1), &manifest, layers)
+    }
+
+    #[test]
+    fn a_usual_index() {
+        let layers = [layer(GZIP, 1), layer(GZIP, 2), layer(GZIP, 1)];
+        // A layer that the image has twice is listed twice.
+        let of_first = reference(&layers[0], 1, 10);
+        let content = judged(&index(vec![of_first.clone(), of_first.clone()]), &layers).unwrap();
+        assert_eq!(content.notes, []);
+        assert_eq!(content.ztocs, BTreeMap::from([(layers[0].digest, of_first)]));
+    }
+
+    #[test]
+    fn what_is_ignored() {
+        let layers = [layer(GZIP, 1), layer(ZSTD, 2), layer(GZIP, 3)];
+        let stranger = layer(GZIP, 9);
+        let mut mistyped = reference(&layers[2], 3, 10);
+        mistyped.layer_media_type = "other".into();
+        let refs = vec![
+            reference(&layers[0], 1, 10),
+            reference(&layers[0], 2, 10),
+            reference(&layers[1], 4, 10),
+            reference(&stranger, 5, 10),
+            mistyped,
+        ];
+        let content = judged(&index(refs), &layers).unwrap();
+        let codes: Vec<_> = content.notes.iter().map(|note| (note.code(), note.is_ignored())).collect();
+        assert_eq!(
+            codes,
+            [
+                ("second-ztoc", true),
+                ("layer-not-servable", true),
+                ("layer-not-in-image", true),
+                ("media-type-annotation", false)
+            ]
+        );
+        assert_eq!(content.ztocs.len(), 2);
+        assert_eq!(content.ztocs[&layers[0].digest].ztoc, Digest::sha256(&[1, 0]), "the first one counts");
+        let content = judged(&index(vec![reference(&layers[0], 1, MAX_ZTOC + 1)]), &layers).unwrap();
+        assert_eq!((content.notes[0].code(), content.ztocs.len()), ("ztoc-too-large", 0));
+    }
+
+    #[test]
+    fn what_cannot_be_used() {
+        let layers = [layer(GZIP, 1)];
+        let sound = index(vec![reference(&layers[0], 1, 10)]);
+        let content = judged(&sound.replacen(',', ", ", 1), &layers).unwrap();
+        assert_eq!(content.notes, [Note::NotCanonical]);
+        let other = sound.replace(&Digest::sha256(b"image").hex(), &Digest::sha256(b"other").hex());
+        assert!(matches!(judged(&other, &layers), Err(Unusable::Subject(_))));
+        let v2 = sound.replace("soci.index.v1", "soci.index.v2");
+        assert!(matches!(judged(&v2, &layers), Err(Unusable::Version(Version::V2))));
+        assert!(matches!(judged("{}", &layers), Err(Unusable::Soci(_))));
+        let unknown = sound.replacen(ZTOC, "application/x-else", 1);
+        assert_eq!(judged(&unknown, &layers).unwrap().notes[0].code(), "unknown-blob");
+        let prefetch = sound.replacen(ZTOC, PREFETCH, 1);
+        assert_eq!(judged(&prefetch, &layers).unwrap().notes, []);
+    }
+}

@@ -1,9 +1,196 @@
-//! Proving that an index says what is in its image.
+//! `verify`: proves an image's SOCI indexes against the image.
+//!
+//! 1. `documents`: what each index says of itself, and of the image that it is found on.
+//! 2. `ztocs`: each ztoc that it lists, as far as that can be told from the ztoc alone.
+//! 3. Each layer that has a ztoc: `layer` reads it from front to back with decoders that are not ours; `sample` reads some
+//!    spans of it, as a consumer would.
+//!
+//! What is wrong is a [`Finding`] and ends nothing; what cannot be looked at is an error and ends it all.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use super::discover::{Discovered, IndexContent, causes, discover_all};
+use super::resolve::Wanted;
+use crate::digest::Digest;
+use crate::image::Descriptor;
+use crate::image::config::{self, MAX_CONFIG};
+use crate::image::soci::ZtocRef;
+use crate::progress::{Event, Progress};
+use crate::store::Source;
+use crate::store::blob::Target;
 
 mod difference;
+mod documents;
 mod entries;
+mod full;
 pub mod layer;
+mod model;
+mod sample;
 mod spans;
 mod straight;
+mod ztocs;
 
 pub use difference::Difference;
+pub use model::{
+    Depth, Finding, Proven, Verified, VerifiedIndex, VerifiedLayer, VerifiedManifest, VerifyError, VerifyOptions,
+};
+
+use ztocs::Job;
+
+/// Proves the indexes of the image `root` of `source`.
+///
+/// # Errors
+/// When something cannot be looked at, or no platform that is wanted has an index.
+pub async fn verify(
+    source: &Source,
+    root: &Target,
+    options: &VerifyOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<Verified, VerifyError> {
+    let wanted = if options.platforms.is_empty() { Wanted::All } else { Wanted::Each(&options.platforms) };
+    let images = discover_all(source, root, wanted, options.index.as_ref(), progress).await?;
+    if let Some(first) = images.first().filter(|_| images.iter().all(|image| image.indexes.is_empty())) {
+        let manifest = first.manifest.digest;
+        return Err(match images.into_iter().find_map(|image| image.listing.err()) {
+            Some(source) => VerifyError::Listing { manifest, source },
+            None => VerifyError::NoIndex(manifest),
+        });
+    }
+    let mut plans = Vec::with_capacity(images.len());
+    for image in images {
+        plans.push(Plan::make(source, image, options.index.as_ref()).await?);
+    }
+
+    let mut jobs: BTreeMap<(Digest, Digest), Job> = BTreeMap::new();
+    for plan in &plans {
+        plan.jobs(&mut jobs);
+    }
+    announce(&plans, &jobs, options, progress);
+    let side_by_side = options.jobs.max(1);
+    let results = stream::iter(jobs)
+        .map(|(key, job)| async move { Ok::<_, VerifyError>((key, job.run(source, options.depth, progress).await?)) })
+        .buffer_unordered(side_by_side);
+    let results: BTreeMap<(Digest, Digest), ztocs::Done> = results.try_collect().await?;
+    let bytes_read = results.values().map(|done| done.bytes_read).sum();
+    Ok(Verified { manifests: plans.into_iter().map(|plan| plan.finish(&results)).collect(), bytes_read })
+}
+
+/// What is to be proven of the image of one platform.
+struct Plan {
+    verified: VerifiedManifest,
+    layers: Vec<Descriptor>,
+    /// Of each layer; fewer if the config has fewer.
+    diff_ids: Vec<Digest>,
+    /// Of each index in `verified`; None if it cannot be used.
+    contents: Vec<Option<IndexContent>>,
+}
+
+impl Plan {
+    async fn make(source: &Source, mut image: Discovered, asked: Option<&Digest>) -> Result<Plan, VerifyError> {
+        let manifest = image.manifest.digest;
+        image.indexes.retain(|index| asked.is_none_or(|asked| index.digest == *asked));
+        let mut warnings = documents::warnings(&image);
+        if image.indexes.is_empty() {
+            warnings.push(format!("{manifest} has no SOCI index"));
+        }
+        let mut differences = Vec::new();
+        if let Some(odd) = &image.odd_annotation {
+            let text = format!("{manifest} names a SOCI index by {odd:?}, which is no digest");
+            differences.push(Finding::new("annotation", text));
+        }
+        let (diff_ids, wrong) = diff_ids(source, &image).await?;
+        differences.extend(wrong);
+        if let Err(source) = image.listing {
+            return Err(VerifyError::Listing { manifest, source });
+        }
+        let (mut indexes, mut contents) = (Vec::new(), Vec::new());
+        for found in image.indexes {
+            let (digest, version) = (found.digest, found.version);
+            let (differences, content) = documents::of_index(found)?;
+            let tool = content.as_ref().and_then(|content| content.index.build_tool_identifier.clone());
+            indexes.push(VerifiedIndex { digest, version, tool, differences, layers: Vec::new() });
+            contents.push(content);
+        }
+        let verified = VerifiedManifest {
+            manifest: image.manifest,
+            platform: image.platform,
+            layers: image.layers.len(),
+            indexes,
+            differences,
+            warnings,
+        };
+        Ok(Plan { verified, layers: image.layers, diff_ids, contents })
+    }
+
+    /// The layers that the index covers, each once, in the image's order.
+    fn covered<'a>(
+        &'a self,
+        content: &'a IndexContent,
+    ) -> impl Iterator<Item = (&'a Descriptor, &'a ZtocRef, Option<Digest>)> {
+        let first = |at: usize| self.layers.iter().position(|l| l.digest == self.layers[at].digest) == Some(at);
+        (self.layers.iter().enumerate())
+            .filter(move |(at, _)| first(*at))
+            .filter_map(|(at, layer)| Some((layer, content.ztocs.get(&layer.digest)?, self.diff_ids.get(at).copied())))
+    }
+
+    fn jobs(&self, jobs: &mut BTreeMap<(Digest, Digest), Job>) {
+        for content in self.contents.iter().flatten() {
+            for (layer, ztoc, diff_id) in self.covered(content) {
+                let job = Job { layer: layer.clone(), ztoc: ztoc.clone(), diff_id };
+                jobs.entry((layer.digest, ztoc.ztoc)).or_insert(job);
+            }
+        }
+    }
+
+    fn finish(mut self, results: &BTreeMap<(Digest, Digest), ztocs::Done>) -> VerifiedManifest {
+        let mut all = Vec::new();
+        for content in &self.contents {
+            let covered = content.iter().flat_map(|content| self.covered(content));
+            let layers = covered.filter_map(|(layer, ztoc, _)| {
+                let done = results.get(&(layer.digest, ztoc.ztoc))?;
+                let (proven, differences) = (done.proven, done.differences.clone());
+                Some(VerifiedLayer { layer: layer.digest, ztoc: ztoc.ztoc, proven, differences })
+            });
+            all.push(layers.collect());
+        }
+        for (index, layers) in self.verified.indexes.iter_mut().zip(all) {
+            index.layers = layers;
+        }
+        self.verified
+    }
+}
+
+/// The diff IDs that the image's config states, and what is wrong with that.
+async fn diff_ids(source: &Source, image: &Discovered) -> Result<(Vec<Digest>, Option<Finding>), VerifyError> {
+    let digest = image.config.digest;
+    let wrong = |text: String| Ok((Vec::new(), Some(Finding::new("config", format!("config {digest}: {text}")))));
+    let bytes = match source.blob_bytes(&image.config, MAX_CONFIG as u64).await {
+        Ok(bytes) => bytes,
+        Err(error) if documents::damage(&error).is_some() => return wrong(causes(&error)),
+        Err(source) => return Err(VerifyError::Config { digest, source }),
+    };
+    let diff_ids = match config::diff_ids(&bytes) {
+        Ok(diff_ids) => diff_ids,
+        Err(error) => return wrong(causes(&error)),
+    };
+    if diff_ids.len() != image.layers.len() {
+        return wrong(format!("it states {} diff IDs for {} layers", diff_ids.len(), image.layers.len()));
+    }
+    Ok((diff_ids, None))
+}
+
+/// Tells how much will be read.
+fn announce(
+    plans: &[Plan],
+    jobs: &BTreeMap<(Digest, Digest), Job>,
+    options: &VerifyOptions,
+    progress: &Arc<dyn Progress>,
+) {
+    let Some(plan) = plans.first().filter(|_| options.depth == Depth::Full) else { return };
+    let platform = plan.verified.platform.as_ref().map_or_else(String::new, ToString::to_string);
+    let bytes = jobs.values().map(|job| job.layer.size).sum();
+    progress.report(Event::Image { manifest: plan.verified.manifest.digest, platform, layers: jobs.len(), bytes });
+}

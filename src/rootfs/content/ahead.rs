@@ -10,7 +10,9 @@ const STREAMS: usize = 16;
 const FIRST: u64 = 1 << 20;
 /// How far a read may begin from where the last one ended and still go on from there: the kernel asks for several stretches at a time, and
 /// they come in any order.
-const SLACK: u64 = 1 << 20;
+const SLACK: u64 = 256 << 10;
+/// Reads that must have gone on from one another: two may do so by chance.
+const IN_ORDER: u32 = 2;
 
 /// The readers of one layer.
 pub(super) struct Ahead {
@@ -24,6 +26,8 @@ pub(super) struct Ahead {
 struct Stream {
     /// The end of the last read.
     next: u64,
+    /// Reads that went on from the one before.
+    in_order: u32,
     /// What to fetch ahead of it.
     window: u64,
     /// Up to where it is fetched.
@@ -49,16 +53,17 @@ impl Ahead {
             if self.streams.len() == STREAMS {
                 self.streams.remove(0);
             }
-            self.streams.push(Stream { next: read.end, window: 0, fetched: read.end });
+            self.streams.push(Stream { next: read.end, in_order: 0, window: 0, fetched: read.end });
             return None;
         };
         let mut stream = self.streams.remove(at);
         let is_on = read.end > stream.next;
+        stream.in_order = stream.in_order.saturating_add(u32::from(is_on));
         stream.next = stream.next.max(read.end);
         stream.fetched = stream.fetched.max(read.end);
         let mut ahead = None;
         // New bytes are asked for when half of those that are ahead was read, and then as many that requests stay large.
-        if is_on && stream.fetched - stream.next <= stream.window / 2 {
+        if is_on && stream.in_order >= IN_ORDER && stream.fetched - stream.next <= stream.window / 2 {
             stream.window = (stream.window * 2).clamp(FIRST.min(self.most), self.most);
             let end = self.file_end(read.start).unwrap_or(read.end);
             let to = stream.next.saturating_add(stream.window).min(end);

@@ -28,6 +28,7 @@ pub enum ReadError {
     Again { layer: Digest, span: u32, source: Arc<OpenError> },
     #[error("a file of layer {layer} cannot be read: {reason}")]
     Unreadable { layer: Digest, reason: Arc<str> },
-    #[error("reading span {span} of layer {layer} was given up: the program is ending")]
-    Ending { layer: Digest, span: u32 },
+    /// The program is ending, or the caches lose their content faster than it can be read.
+    #[error("span {span} of layer {layer} came and was lost again")]
+    Lost { layer: Digest, span: u32 },
 }

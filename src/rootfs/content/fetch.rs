@@ -16,13 +16,11 @@ use super::flights::Flight;
 use super::layer::Layer;
 use super::pieces::Run;
 use crate::layer::span::SpanError;
-use crate::rootfs::layers::How;
+use crate::rootfs::layers::{How, MAX_COMPRESSED};
 use crate::store::StoreError;
 
 /// Compressed bytes that one request brings, unless a single span has more.
 const REQUEST: u64 = 16 << 20;
-/// The most compressed bytes of a span: they are in memory together, since their digest comes before all.
-const MAX_COMPRESSED: u64 = 128 << 20;
 /// Compressed bytes that are in memory at a time, waiting for the rest of their span or for a decoder, in units of [`UNIT`].
 pub(super) const UNITS: usize = (128 << 20) / UNIT as usize;
 const UNIT: u64 = 64 << 10;

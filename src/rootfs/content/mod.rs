@@ -69,7 +69,7 @@ struct Inner {
     decoders: Arc<Semaphore>,
     /// Reads that wait for something.
     waiting: AtomicUsize,
-    /// Layers and messages of failed reads that were told of.
+    /// What was told of failed reads.
     told: Mutex<BTreeSet<String>>,
 }
 

@@ -94,7 +94,7 @@ async fn gather(
         }
     }
     let span = parts.iter().find(|part| part.found.is_none()).map_or(0, |part| part.span);
-    Err(ReadError::Ending { layer: layer.open.descriptor.digest, span })
+    Err(ReadError::Lost { layer: layer.open.descriptor.digest, span })
 }
 
 /// Looks on the disk for what is missing, all at once.

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
+use super::MAX_COMPRESSED;
 use crate::image::{Descriptor, LayerKind};
 use crate::layer::span::{SpanError, SpanTable};
-use crate::offset::{Compressed, Uncompressed};
+use crate::offset::{Compressed, SpanId, Uncompressed};
 use crate::ztoc::{self, Checkpoints, FileKind, ZtocError};
 
 /// Why a ztoc is not used.
@@ -19,6 +20,8 @@ pub(super) enum Unfit {
     Size(Compressed, u64),
     #[error("it is for another compression than that of {0}")]
     Compression(String),
+    #[error("its span {0} has {1} compressed bytes, more than are read at once")]
+    Span(u32, u64),
     #[error("its entry {0} lies behind the end of the tar")]
     Beyond(usize),
     #[error("its entry {0} lies within the one before it")]
@@ -54,5 +57,12 @@ pub(super) fn spans(layer: &Descriptor, bytes: &[u8]) -> Result<SpanTable, Unfit
             return Err(Unfit::Beyond(number));
         }
     }
-    Ok(SpanTable::new(Arc::new(ztoc))?)
+    let spans = SpanTable::new(Arc::new(ztoc))?;
+    for span in 0..spans.count() {
+        let blob = spans.blob_range(SpanId(span));
+        if blob.end - blob.start > MAX_COMPRESSED {
+            return Err(Unfit::Span(span, blob.end - blob.start));
+        }
+    }
+    Ok(spans)
 }

@@ -41,6 +41,8 @@ const SIDE_BY_SIDE: usize = 4;
 const SPAN_SIZE: u64 = 2 << 20;
 /// A layer of this many bytes and more gets larger spans, so that its checkpoints do not grow past some 100 MiB.
 const LARGE_LAYER: u64 = 1 << 30;
+/// The most compressed bytes of a span: they are in memory together, since their digest comes before all.
+pub(in crate::rootfs) const MAX_COMPRESSED: u64 = 128 << 20;
 /// Bytes in a span of a tar that is kept whole.
 const WHOLE_SPAN_SIZE: u64 = 4 << 20;
 

@@ -17,7 +17,7 @@ const WHITEOUT: &[u8] = b".wh.";
 /// Directories that no layer has an entry for: a name of a few kilobytes makes thousands of them.
 const MAX_IMPLIED: u32 = 1 << 20;
 /// Steps through symbolic links and opaque directories: so many in all, and so many more for each entry.
-const WORK: u64 = 100_000_000;
+const WORK: u64 = 10_000_000;
 const WORK_PER_ENTRY: u64 = 100;
 
 pub(super) struct Applier<'a> {

@@ -157,6 +157,7 @@ impl<'t, 'a, F: Fn(u32) -> Seen<'a>> Lookup<'t, 'a, F> {
                 return Err(TreeFault::LinkLoop);
             }
             let base = walked.as_ref().unwrap_or(&root);
+            self.spend(base.parts.len() + 1)?;
             let here = below_root(base.parts.iter().copied().chain([*part]));
             let Some(target) = self.link_at(&here)? else {
                 walked = Some(Written { is_absolute: true, parts: here });

@@ -47,6 +47,31 @@ struct Name {
     directory: NodeId,
 }
 
+/// The names in a directory. Skipping any number of them costs nothing.
+#[derive(Debug, Clone)]
+pub struct Children<'t> {
+    tree: &'t Tree,
+    names: std::slice::Iter<'t, Name>,
+}
+
+impl<'t> Iterator for Children<'t> {
+    type Item = (&'t [u8], NodeId);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.nth(0)
+    }
+
+    fn nth(&mut self, skipped: usize) -> Option<Self::Item> {
+        self.names.nth(skipped).map(|name| (self.tree.text(name), name.node))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.names.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Children<'_> {}
+
 impl Tree {
     pub const ROOT: NodeId = NodeId(0);
 
@@ -103,8 +128,8 @@ impl Tree {
     }
 
     /// The names in a directory, sorted as bytes. Nothing else has any.
-    pub fn children(&self, directory: NodeId) -> impl ExactSizeIterator<Item = (&[u8], NodeId)> {
-        self.names(directory).iter().map(|name| (self.text(name), name.node))
+    pub fn children(&self, directory: NodeId) -> Children<'_> {
+        Children { tree: self, names: self.names(directory).iter() }
     }
 
     /// The directory that a directory lies in; the root lies in itself. Of anything else, the one of its first name.

@@ -230,7 +230,7 @@ impl BlobStream {
         let registry = std::sync::Arc::clone(&self.repository.registry);
         let ranged = part && self.ranges && registry.ranges.may_ask();
         if ranged {
-            request = with_range(request, self.position, (self.end < self.size).then_some(self.end));
+            request = with_range(request, self.position..self.end);
             if let Some(etag) = &self.etag {
                 request = request.header(IF_RANGE, etag.clone());
             }
@@ -307,10 +307,9 @@ impl BlobStream {
     }
 }
 
-/// The bytes of a blob from `from` on, up to before `end` or to the last.
-fn with_range(request: Request, from: u64, end: Option<u64>) -> Request {
-    let last = end.map(|end| (end - 1).to_string()).unwrap_or_default();
-    match HeaderValue::try_from(format!("bytes={from}-{last}")) {
+/// Asks for a part of a blob. It names the last byte even of the rest: crane's registry knows no other ranges.
+fn with_range(request: Request, range: Range<u64>) -> Request {
+    match HeaderValue::try_from(format!("bytes={}-{}", range.start, range.end.saturating_sub(1))) {
         Ok(value) => request.header(RANGE, value),
         Err(_) => request,
     }

@@ -1,0 +1,139 @@
+//! `ociseek ls`.
+
+use std::io::{self, BufWriter, IsTerminal};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use super::args::{LsArgs, ProgressStyle};
+use super::ls_json;
+use super::ls_text::{self, Names};
+use super::progress::Display;
+use super::report::CliError;
+use super::rootfs::{Named, tell_stats};
+use super::terminal::Stdout;
+use crate::image::Descriptor;
+use crate::ops::discover::{discover, fetch_ztoc};
+use crate::ops::open::{OpenError, RootFs};
+use crate::rootfs::layers::{OpenLayer, open_layer};
+use crate::rootfs::tree::{NodeId, Tree};
+use crate::ztoc::FileMetadata;
+
+pub async fn run(args: LsArgs) -> Result<(), CliError> {
+    let named = Named::new(&args.image, &args.read, Arc::new(Display::new(ProgressStyle::None, false))).await?;
+    let mut stdout = Stdout::new();
+    let names = if io::stdout().is_terminal() { Names::Quoted } else { Names::Raw };
+    let path = args.path.as_bytes();
+    if let Some(number) = args.layer {
+        let (layer, open) = open_one(&named, &args, number).await?;
+        let entries = entries(&open.ztoc.files, path);
+        if entries.is_empty() && !is_root(path) {
+            return Err(CliError::NoEntry(super::quote::quoted(path)));
+        }
+        let out = BufWriter::with_capacity(64 << 10, &mut stdout);
+        let written = match args.json {
+            true => ls_json::layer(&args.image.to_string(), &layer, &entries, out),
+            false => ls_text::layer(&entries, args.long, names, out),
+        };
+        return written.map_err(CliError::Stdout);
+    }
+    let rootfs = named.open(&args.read).await?;
+    let listing = Listing::of(&rootfs, path, &args)?;
+    let out = BufWriter::with_capacity(64 << 10, &mut stdout);
+    let written = match args.json {
+        true => ls_json::tree(&args.image.to_string(), &rootfs, &listing, out),
+        false => ls_text::tree(&rootfs.tree, &listing, args.long, names, out),
+    };
+    written.map_err(CliError::Stdout)?;
+    if args.read.stats {
+        tell_stats(&rootfs);
+    }
+    Ok(())
+}
+
+/// What is listed of the tree.
+pub enum Listing {
+    /// One file, as it was named.
+    File { name: Vec<u8>, node: NodeId },
+    /// Directories, each with the path that it is shown by; one, unless all below it are listed too.
+    Directories { list: Vec<(Vec<u8>, NodeId)>, recursive: bool },
+}
+
+impl Listing {
+    fn of(rootfs: &RootFs, path: &[u8], args: &LsArgs) -> Result<Listing, CliError> {
+        let tree = &rootfs.tree;
+        // As with ls: -l shows a link itself.
+        let node = tree.resolve(path, !args.long)?;
+        if !tree.node(node).kind.is_directory() {
+            return Ok(Listing::File { name: path.to_vec(), node });
+        }
+        let mut list = vec![(path.to_vec(), node)];
+        if args.recursive {
+            list = below(tree, path, node);
+        }
+        Ok(Listing::Directories { list, recursive: args.recursive })
+    }
+}
+
+/// A directory and all below it, parents before their children, in the order of their names. Nothing recurses: a tree may be
+/// deep.
+fn below(tree: &Tree, path: &[u8], root: NodeId) -> Vec<(Vec<u8>, NodeId)> {
+    let mut found = Vec::new();
+    let mut ahead = vec![(path.to_vec(), root)];
+    while let Some((path, directory)) = ahead.pop() {
+        let children: Vec<_> =
+            tree.children(directory).filter(|(_, child)| tree.node(*child).kind.is_directory()).collect();
+        ahead.extend(children.into_iter().rev().map(|(name, child)| (join(&path, name), child)));
+        found.push((path, directory));
+    }
+    found
+}
+
+/// A name below a directory, as ls writes it.
+pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    match directory.last() {
+        None | Some(b'/') => [directory, name].concat(),
+        Some(_) => [directory, b"/", name].concat(),
+    }
+}
+
+/// One layer, which need not make a file system alone.
+async fn open_one(named: &Named, args: &LsArgs, number: usize) -> Result<(Descriptor, OpenLayer), CliError> {
+    let Named { source, root, caches, progress } = named;
+    let read = &args.read;
+    let found = discover(source, root, read.platform.as_ref(), read.index.as_ref(), progress).await?;
+    let layers = found.layers.len();
+    let layer = found.layers.get(number).cloned().ok_or(OpenError::NoLayer { wanted: number, layers })?;
+    let ztoc = match found.ztoc_for(&layer.digest) {
+        Some(reference) => Some(fetch_ztoc(source, reference).await?),
+        None => None,
+    };
+    let open = open_layer(source, &layer, ztoc, caches, progress).await.map_err(OpenError::from)?;
+    Ok((layer, open))
+}
+
+/// The entries at or below `path`, by their cleaned names sorted as bytes; those of one name in the tar's order.
+fn entries<'a>(files: &'a [FileMetadata], path: &[u8]) -> Vec<&'a FileMetadata> {
+    let wanted = clean(path);
+    let mut found: Vec<(Vec<&[u8]>, &FileMetadata)> =
+        (files.iter()).map(|file| (clean(&file.name), file)).filter(|(parts, _)| parts.starts_with(&wanted)).collect();
+    found.sort_by(|(a, _), (b, _)| a.cmp(b));
+    found.into_iter().map(|(_, file)| file).collect()
+}
+
+fn is_root(path: &[u8]) -> bool {
+    clean(path).is_empty()
+}
+
+fn clean(path: &[u8]) -> Vec<&[u8]> {
+    let mut parts = Vec::new();
+    for part in path.split(|&b| b == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    parts
+}

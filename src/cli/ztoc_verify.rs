@@ -1,0 +1,107 @@
+//! `ociseek ztoc verify`.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::args::Format;
+use super::difference_json::DifferenceJson;
+use super::report::CliError;
+use super::size::{counted, human};
+use super::terminal::{Stdout, safe};
+use super::ztoc::{open, read_ztoc, unreadable};
+use super::ztoc_args::ZtocVerifyArgs;
+use crate::digest::{Algorithm, Digest};
+use crate::ops::verify::layer::{LayerProof, Proof};
+use crate::ztoc::Ztoc;
+
+const CHUNK: usize = 256 << 10;
+
+/// Proves the ztoc, and fails with [`CliError::Differs`] when something was found and printed.
+pub fn run(args: &ZtocVerifyArgs, stdout: &mut Stdout) -> Result<(), CliError> {
+    let (bytes, ztoc) = read_ztoc(&args.ztoc)?;
+    let ztoc = Arc::new(ztoc);
+    let mut layer = open(&args.layer)?;
+    let mut proof = LayerProof::new(Some(ztoc.clone()), Algorithm::Sha256, Algorithm::Sha256);
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        match layer.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(read) => proof.push(&buffer[..read]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(source) => return Err(unreadable(&args.layer, source)),
+        }
+    }
+    let proof = proof.finish();
+    let text = match args.format {
+        Format::Text => text(&ztoc, &proof),
+        Format::Json => json(&bytes, &ztoc, &proof).map_err(|error| CliError::Stdout(error.into()))?,
+    };
+    stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
+    if proof.holds() { Ok(()) } else { Err(CliError::Differs) }
+}
+
+fn text(ztoc: &Ztoc, proof: &Proof) -> String {
+    let differences: String = proof.differences.iter().map(|one| format!("{}\n", safe(&one.to_string()))).collect();
+    if proof.holds() {
+        let (spans, entries) = (ztoc.checkpoints.spans(), ztoc.files.len() as u64);
+        let what = [counted(spans, "span", "spans"), counted(entries, "entry", "entries")].join(", ");
+        return format!("the ztoc is right: {what}, {} compared\n", human(proof.compared));
+    }
+    let count = proof.differences.len() as u64 + proof.more;
+    let more = if proof.more > 0 { format!("... and {} more\n", proof.more) } else { String::new() };
+    format!("{differences}{more}{}\n", counted(count, "difference", "differences"))
+}
+
+#[derive(Serialize)]
+struct Document {
+    /// `right` or `differs`.
+    status: &'static str,
+    layer: LayerJson,
+    ztoc: ZtocJson,
+    differences: Vec<DifferenceJson>,
+    /// Found beyond those listed.
+    more_differences: u64,
+}
+
+#[derive(Serialize)]
+struct LayerJson {
+    digest: Digest,
+    size: u64,
+    /// Null if the layer could not be decoded to its end.
+    diff_id: Option<Digest>,
+    uncompressed_size: u64,
+}
+
+#[derive(Serialize)]
+struct ZtocJson {
+    digest: Digest,
+    size: u64,
+    spans: u64,
+    entries: u64,
+    /// Bytes that were compared with what their spans decode to.
+    compared: u64,
+}
+
+fn json(bytes: &[u8], ztoc: &Ztoc, proof: &Proof) -> serde_json::Result<String> {
+    let document = Document {
+        status: if proof.holds() { "right" } else { "differs" },
+        layer: LayerJson {
+            digest: proof.digest,
+            size: proof.size,
+            diff_id: proof.diff_id,
+            uncompressed_size: proof.plain_size,
+        },
+        ztoc: ZtocJson {
+            digest: Digest::sha256(bytes),
+            size: bytes.len() as u64,
+            spans: ztoc.checkpoints.spans(),
+            entries: ztoc.files.len() as u64,
+            compared: proof.compared,
+        },
+        differences: proof.differences.iter().map(DifferenceJson::from).collect(),
+        more_differences: proof.more,
+    };
+    Ok(serde_json::to_string_pretty(&document)? + "\n")
+}

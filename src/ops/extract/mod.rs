@@ -1,0 +1,279 @@
+//! The regular files of one layer, read through its ztoc into a directory.
+//!
+//! Only regular files are written, and their other names as hard links, in whatever directories that takes. Whiteouts are files like
+//! others. Where a file lies follows [`Tree::of_layer`]: the last entry of a name stands, names stay below the root, and an entry
+//! below a symbolic link goes where the link leads inside the layer. Each span is decoded once; one span's compressed bytes are
+//! the most that is held, besides the tree.
+
+mod output;
+
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+pub use output::Output;
+use output::Writing;
+
+use crate::layer::shown;
+use crate::layer::span::{SpanError, SpanTable};
+use crate::offset::{SpanId, Uncompressed};
+use crate::rootfs::tree::{Extent, NodeId, NodeKind, Tree, TreeError};
+use crate::ztoc::{FileKind, FileMetadata, Ztoc};
+
+/// The largest span that is read, in bytes of the blob: consumers cannot count further either.
+const MAX_SPAN: u64 = i32::MAX as u64;
+
+/// What was written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Extracted {
+    pub files: u64,
+    pub bytes: u64,
+    pub hard_links: u64,
+    /// Symbolic links, devices and fifos, which are left out.
+    pub left_out: u64,
+    pub warnings: Vec<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ExtractError {
+    #[error("the ztoc is for a layer of {stated} bytes; this one has {actual}")]
+    Size { stated: u64, actual: u64 },
+    #[error("the ztoc's spans cannot be used")]
+    Spans(#[source] SpanError),
+    #[error("the ztoc's entries make no tree")]
+    Tree(#[from] TreeError),
+    #[error("the ztoc says that {} ends at byte {end} of the tar, which ends at byte {tar}", shown(name))]
+    PastEnd { name: Box<[u8]>, end: u64, tar: Uncompressed },
+    #[error("the ztoc says that {} and {} share bytes", shown(one), shown(other))]
+    Overlap { one: Box<[u8]>, other: Box<[u8]> },
+    #[error("the layer cannot be read")]
+    Read(#[source] io::Error),
+    #[error("span {0} is {1} bytes of the layer, more than can be read at once")]
+    SpanSize(SpanId, u64),
+    #[error("{} cannot be read", shown(name))]
+    Span {
+        name: Box<[u8]>,
+        #[source]
+        source: SpanError,
+    },
+    #[error("{} is not there to its end: no span holds byte {at} of the tar", shown(name))]
+    NoSpan { name: Box<[u8]>, at: Uncompressed },
+    #[error("the output {} cannot be used", path.display())]
+    Output {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{} is there already", shown(name))]
+    Exists { name: Box<[u8]> },
+    #[error("{} cannot be written", shown(name))]
+    Write {
+        name: Box<[u8]>,
+        #[source]
+        source: io::Error,
+    },
+    #[error("stopped")]
+    Stopped,
+}
+
+/// One name of a regular file.
+#[derive(Clone, Copy)]
+struct Name {
+    node: NodeId,
+    directory: NodeId,
+    /// Which of the directory's names it is.
+    number: usize,
+    extent: Extent,
+}
+
+/// Reads the layer in `blob` by the spans of `table` and writes its files into `output`. `go_on` is asked often.
+///
+/// # Errors
+/// When anything is not as the ztoc says. The files that were written before stay; of the one at fault nothing does.
+pub fn extract(
+    table: &SpanTable,
+    blob: &File,
+    output: &mut Output,
+    go_on: &dyn Fn() -> bool,
+) -> Result<Extracted, ExtractError> {
+    let ztoc = table.ztoc();
+    let actual = blob.metadata().map_err(ExtractError::Read)?.len();
+    if actual != ztoc.compressed_size.0 {
+        return Err(ExtractError::Size { stated: ztoc.compressed_size.0, actual });
+    }
+    check_extents(ztoc)?;
+    let tree = Tree::of_layer(&ztoc.files)?;
+    let (mut names, left_out) = regular_files(&tree);
+    // The first name of each file is written, in the order of the tar; the others are links to it.
+    names.sort_by_key(|name| (name.extent.offset, name.node));
+    let (mut files, mut links): (Vec<Name>, Vec<(Name, Name)>) = (Vec::new(), Vec::new());
+    for name in names {
+        match files.last() {
+            Some(first) if first.node == name.node => links.push((*first, name)),
+            _ => files.push(name),
+        }
+    }
+    let mut reading = Reading { table, blob, tree: &tree, files: &files, done: 0, open: None, output, go_on, bytes: 0 };
+    reading.all()?;
+    let bytes = reading.bytes;
+    for (first, name) in &links {
+        stop(go_on)?;
+        output.link(&tree, (first.directory, first.name(&tree)), (name.directory, name.name(&tree)))?;
+    }
+    let warnings = tree.warnings().to_vec();
+    Ok(Extracted { files: files.len() as u64, bytes, hard_links: links.len() as u64, left_out, warnings })
+}
+
+impl Name {
+    fn name<'t>(&self, tree: &'t Tree) -> &'t [u8] {
+        tree.children(self.directory).nth(self.number).map_or(&[][..], |(name, _)| name)
+    }
+
+    fn end(&self) -> u64 {
+        self.extent.offset.0 + self.extent.size
+    }
+}
+
+fn stop(go_on: &dyn Fn() -> bool) -> Result<(), ExtractError> {
+    if go_on() { Ok(()) } else { Err(ExtractError::Stopped) }
+}
+
+/// All names of regular files, and how many nodes are neither those nor directories.
+fn regular_files(tree: &Tree) -> (Vec<Name>, u64) {
+    let (mut names, mut left_out) = (Vec::new(), 0);
+    let mut directories = vec![Tree::ROOT];
+    while let Some(directory) = directories.pop() {
+        for (number, (_, node)) in tree.children(directory).enumerate() {
+            match tree.node(node).kind {
+                NodeKind::Directory(_) => directories.push(node),
+                NodeKind::File(extent) => names.push(Name { node, directory, number, extent }),
+                _ => left_out += 1,
+            }
+        }
+    }
+    (names, left_out)
+}
+
+/// Whether the files lie in the tar, each by itself.
+///
+/// # Errors
+/// With the first one that does not.
+fn check_extents(ztoc: &Ztoc) -> Result<(), ExtractError> {
+    let mut files: Vec<&FileMetadata> =
+        ztoc.files.iter().filter(|file| file.kind == FileKind::Regular && file.size > 0).collect();
+    files.sort_by_key(|file| file.offset);
+    if let Some([one, other]) = files.array_windows().find(|[one, other]| one.offset + one.size > other.offset) {
+        return Err(ExtractError::Overlap { one: one.name.clone(), other: other.name.clone() });
+    }
+    let tar = ztoc.uncompressed_size;
+    match files.last().map(|last| (last, last.offset + last.size)) {
+        Some((last, end)) if end > tar => Err(ExtractError::PastEnd { name: last.name.clone(), end: end.0, tar }),
+        _ => Ok(()),
+    }
+}
+
+/// The files on their way from the spans into the directory.
+struct Reading<'a> {
+    table: &'a SpanTable,
+    blob: &'a File,
+    tree: &'a Tree,
+    /// In the order of the tar.
+    files: &'a [Name],
+    /// How many of them are written.
+    done: usize,
+    /// The next one, when some of it is written, and where in the tar its next byte lies.
+    open: Option<(Writing, u64)>,
+    output: &'a mut Output,
+    go_on: &'a dyn Fn() -> bool,
+    bytes: u64,
+}
+
+impl Reading<'_> {
+    fn all(&mut self) -> Result<(), ExtractError> {
+        let mut blob = Vec::new();
+        loop {
+            self.finish_complete()?;
+            let Some(next) = self.files.get(self.done) else { return Ok(()) };
+            let at = self.open.as_ref().map_or(next.extent.offset.0, |(_, at)| *at);
+            let name = || next.name(self.tree).into();
+            let missing = || ExtractError::NoSpan { name: name(), at: Uncompressed(at) };
+            let spans = self.table.covering(Uncompressed(at)..Uncompressed(at + 1));
+            let span = Some(SpanId(spans.start)).filter(|_| !spans.is_empty()).ok_or_else(missing)?;
+            let range = self.table.blob_range(span);
+            let size = range.end - range.start;
+            if size > MAX_SPAN {
+                return Err(ExtractError::SpanSize(span, size));
+            }
+            // The blob is at least that long: its length was compared with the ztoc's.
+            blob.resize(size as usize, 0);
+            self.blob.read_exact_at(&mut blob, range.start.0).map_err(ExtractError::Read)?;
+            let mut position = self.table.plain_range(span).start.0;
+            let (mut failed, before) = (None, (self.done, at));
+            let decoded = self.table.decode(span, &blob, &mut |piece| match self.take(position, piece) {
+                Ok(flow) => {
+                    position += piece.len() as u64;
+                    flow
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    ControlFlow::Break(())
+                }
+            });
+            if let Some(error) = failed {
+                return Err(error);
+            }
+            decoded.map_err(|source| ExtractError::Span { name: name(), source })?;
+            if before == (self.done, self.open.as_ref().map_or(before.1, |(_, at)| *at)) {
+                return Err(missing());
+            }
+        }
+    }
+
+    /// Takes plain bytes that begin at `position` of the tar.
+    fn take(&mut self, position: u64, piece: &[u8]) -> Result<ControlFlow<()>, ExtractError> {
+        stop(self.go_on)?;
+        let end = position + piece.len() as u64;
+        loop {
+            self.finish_complete()?;
+            let Some(next) = self.files.get(self.done) else { return Ok(ControlFlow::Break(())) };
+            if next.extent.offset.0 >= end {
+                return Ok(ControlFlow::Continue(()));
+            }
+            let (writing, at) = self.opened(next)?;
+            if *at >= end {
+                return Ok(ControlFlow::Continue(()));
+            }
+            let from = at.saturating_sub(position) as usize;
+            let to = (next.end().min(end) - position) as usize;
+            writing.write(&piece[from..to])?;
+            *at += (to - from) as u64;
+        }
+    }
+
+    fn opened(&mut self, name: &Name) -> Result<&mut (Writing, u64), ExtractError> {
+        let open = match self.open.take() {
+            Some(open) => open,
+            None => (self.output.create(self.tree, name.directory, name.name(self.tree))?, name.extent.offset.0),
+        };
+        Ok(self.open.insert(open))
+    }
+
+    /// Gives the files their names that are complete now, empty ones among them.
+    fn finish_complete(&mut self) -> Result<(), ExtractError> {
+        while let Some(next) = self.files.get(self.done) {
+            if next.extent.size > 0 && self.open.as_ref().is_none_or(|(_, at)| *at < next.end()) {
+                return Ok(());
+            }
+            stop(self.go_on)?;
+            self.opened(next)?;
+            if let Some((writing, _)) = self.open.take() {
+                writing.finish(self.tree.node(next.node), self.output)?;
+            }
+            self.bytes += next.extent.size;
+            self.done += 1;
+        }
+        Ok(())
+    }
+}

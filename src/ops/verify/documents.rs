@@ -1,0 +1,113 @@
+//! What is wrong with an index as a document, and with the image that it is found on.
+
+use super::causes;
+use super::difference::Difference;
+use super::model::{Finding, VerifyError};
+use crate::image::soci::ZtocRef;
+use crate::ops::discover::{Discovered, FoundIndexRef, IndexContent, Note, Unusable, Via};
+use crate::store::StoreError;
+use crate::store::layout::LayoutError;
+use crate::store::registry::RegistryError;
+use crate::ztoc::{FileKind, VERSION, Ztoc};
+
+/// Why a blob or manifest is not what its descriptor says, in a word: it is not there, or is something else. None: it could
+/// not be looked at.
+pub(super) fn damage(error: &StoreError) -> Option<&'static str> {
+    match error {
+        StoreError::Local(LayoutError::Missing { .. }) => Some("missing"),
+        StoreError::Local(LayoutError::Size { .. } | LayoutError::Damaged { .. } | LayoutError::TooLarge { .. }) => {
+            Some("damaged")
+        }
+        StoreError::Registry(error) => match error {
+            RegistryError::Digest { .. }
+            | RegistryError::Size { .. }
+            | RegistryError::TooLarge { .. }
+            | RegistryError::BlobTooLarge { .. } => Some("damaged"),
+            error if error.is_not_found() => Some("missing"),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// What is wrong with an index of this image; and what is in it, if it can be used.
+///
+/// # Errors
+/// When it could not be looked at.
+pub(super) fn of_index(found: FoundIndexRef) -> Result<(Vec<Finding>, Option<IndexContent>), VerifyError> {
+    let digest = found.digest;
+    let content = match found.content {
+        Ok(content) => content,
+        Err(Unusable::Fetch(source)) if damage(&source).is_none() => return Err(VerifyError::Index { digest, source }),
+        Err(why) => {
+            let code = match &why {
+                Unusable::Fetch(error) if damage(error) == Some("missing") => "index-missing",
+                Unusable::Fetch(_) | Unusable::Size { .. } => "index-damaged",
+                Unusable::Subject(_) => "subject",
+                Unusable::MediaType(_) | Unusable::Soci(_) | Unusable::Version(_) => "index-malformed",
+                Unusable::Unread(_) => "index-unread",
+            };
+            let text = format!("index {digest} cannot be used: {}", causes(&why));
+            return Ok((vec![Finding::new(code, text)], None));
+        }
+    };
+    let wrong = content.notes.iter().filter(|note| !matches!(note, Note::Unknown { .. }));
+    let wrong = wrong.map(|note| Finding::new(note.code(), format!("index {digest}: {note}"))).collect();
+    Ok((wrong, Some(content)))
+}
+
+/// What is not wrong, but may come as a surprise.
+pub(super) fn warnings(image: &Discovered) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let listed = |index: &&FoundIndexRef| matches!(index.via, Via::Api | Via::TagSchema | Via::Layout);
+    let listed: Vec<&FoundIndexRef> = image.indexes.iter().filter(listed).collect();
+    if let [first, _, ..] = listed[..] {
+        warnings.push(format!(
+            "{} has {} SOCI indexes of version 1: consumers take the first that is listed, which is {} now",
+            image.manifest.digest,
+            listed.len(),
+            first.digest
+        ));
+    }
+    for content in image.indexes.iter().filter_map(|index| index.content.as_ref().ok()) {
+        let unknown = content.notes.iter().filter(|note| matches!(note, Note::Unknown { .. }));
+        warnings.extend(unknown.map(ToString::to_string));
+    }
+    warnings
+}
+
+/// What the index says of a ztoc, against the ztoc.
+pub(super) fn of_annotations(ztoc: &Ztoc, reference: &ZtocRef) -> Option<Finding> {
+    let (stated, found) = (reference.span_size, ztoc.checkpoints.span_size());
+    let text = || format!("the index says spans of {stated} bytes; the ztoc says {found}");
+    (stated != found).then(|| Finding::new("span-size-annotation", text()))
+}
+
+/// What a ztoc says of itself, against the layer's descriptor and what consumers take. The proof of the whole layer finds
+/// this too.
+pub(super) fn of_ztoc(ztoc: &Ztoc, layer_size: u64) -> Vec<Finding> {
+    let mut differences = Vec::new();
+    let mut differ = |code, text| differences.push(Finding::new(code, text));
+    if *ztoc.version != *VERSION {
+        differ("version", Difference::Version(ztoc.version.clone()).to_string());
+    }
+    if ztoc.compressed_size.0 != layer_size {
+        let stated = ztoc.compressed_size;
+        differ("size", format!("the ztoc is for a blob of {stated} bytes; the layer has {layer_size}"));
+    }
+    if let Err(why) = crate::layer::servable(ztoc) {
+        differ("unservable", Difference::Unservable(why).to_string());
+    }
+    let mut end = 0;
+    for (number, file) in ztoc.files.iter().enumerate() {
+        // A header of 512 bytes at least comes before the data.
+        let beyond = file.kind == FileKind::Regular && file.offset.0 + file.size > ztoc.uncompressed_size.0;
+        if beyond || file.offset.0 < end + 512 {
+            let name = crate::layer::shown(&file.name);
+            differ("entry-range", format!("entry {number}, {name}, lies over another one or behind the tar's end"));
+            break;
+        }
+        end = file.offset.0.saturating_add(file.size);
+    }
+    differences
+}

@@ -1,0 +1,131 @@
+//! What verifying takes and what it yields.
+
+use super::super::discover::DiscoverError;
+use crate::digest::Digest;
+use crate::image::soci::Version;
+use crate::image::{Descriptor, Platform};
+use crate::store::StoreError;
+
+/// How an image's indexes are proven.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VerifyOptions {
+    /// Which platforms of an image index; empty means all.
+    pub platforms: Vec<Platform>,
+    /// Only this index, listed or not. None: all that are found.
+    pub index: Option<Digest>,
+    pub depth: Depth,
+    /// How many layers are read side by side; at least 1.
+    pub jobs: usize,
+}
+
+/// How much is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    /// All layers that an index covers, each once, from front to back.
+    Full,
+    /// No layer, but of each that is covered this many spans, which `seed` chooses.
+    Quick { spans: u32, seed: u64 },
+}
+
+/// What was found out about an image.
+#[derive(Debug, Clone)]
+pub struct Verified {
+    /// One for each platform's manifest, in the order of the image index.
+    pub manifests: Vec<VerifiedManifest>,
+    /// Bytes of layers and ztocs that were read.
+    pub bytes_read: u64,
+}
+
+impl Verified {
+    pub fn differences(&self) -> impl Iterator<Item = &Finding> {
+        self.manifests.iter().flat_map(VerifiedManifest::differences)
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct VerifiedManifest {
+    pub manifest: Descriptor,
+    /// None if the image does not say.
+    pub platform: Option<Platform>,
+    pub layers: usize,
+    /// In the order in which consumers look at them. Empty: there is nothing to prove.
+    pub indexes: Vec<VerifiedIndex>,
+    /// What is wrong with the image itself.
+    pub differences: Vec<Finding>,
+    /// What is not wrong, but may come as a surprise.
+    pub warnings: Vec<String>,
+}
+
+impl VerifiedManifest {
+    pub fn differences(&self) -> impl Iterator<Item = &Finding> {
+        let layers = || self.indexes.iter().flat_map(|index| &index.layers);
+        self.differences
+            .iter()
+            .chain(self.indexes.iter().flat_map(|index| &index.differences))
+            .chain(layers().flat_map(|layer| &layer.differences))
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct VerifiedIndex {
+    pub digest: Digest,
+    pub version: Version,
+    pub tool: Option<String>,
+    /// What is wrong with the index as a document.
+    pub differences: Vec<Finding>,
+    /// Each layer that it covers, in the image's order.
+    pub layers: Vec<VerifiedLayer>,
+}
+
+/// A layer and its ztoc.
+#[derive(Debug, Clone)]
+pub struct VerifiedLayer {
+    pub layer: Digest,
+    pub ztoc: Digest,
+    pub proven: Proven,
+    pub differences: Vec<Finding>,
+}
+
+/// What was compared.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Proven {
+    pub spans: u64,
+    pub of_spans: u64,
+    pub entries: u64,
+    /// Bytes of the tar.
+    pub bytes: u64,
+}
+
+/// Something that is not as the index, the manifest or the config says, or that no consumer would take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// A stable word for programs.
+    pub code: &'static str,
+    /// For people, in one line.
+    pub text: String,
+}
+
+impl Finding {
+    pub(super) fn new(code: &'static str, text: impl Into<String>) -> Finding {
+        Finding { code, text: text.into() }
+    }
+}
+
+/// Why nothing can be said of an image's indexes.
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    #[error(transparent)]
+    Discover(#[from] DiscoverError),
+    #[error("the SOCI indexes of {manifest} cannot be listed")]
+    Listing { manifest: Digest, source: StoreError },
+    #[error("{0} has no SOCI index: there is nothing to verify")]
+    NoIndex(Digest),
+    #[error("cannot read the image's config {digest}")]
+    Config { digest: Digest, source: StoreError },
+    #[error("cannot read SOCI index {digest}")]
+    Index { digest: Digest, source: StoreError },
+    #[error("cannot read layer {layer}")]
+    Layer { layer: Digest, source: StoreError },
+    #[error("the thread that proves layer {layer} ended early")]
+    Thread { layer: Digest },
+}

@@ -1,0 +1,156 @@
+//! Some spans of a layer, chosen at random and read as a consumer reads them.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+
+use super::model::{Finding, VerifyError};
+use super::ztocs::Done;
+use super::{causes, documents};
+use crate::codec::WINDOW;
+use crate::image::Descriptor;
+use crate::layer::span::{SpanError, SpanTable};
+use crate::offset::SpanId;
+use crate::store::Source;
+use crate::ztoc::Checkpoints;
+
+/// The largest span that is read, in bytes of the blob: it is held in memory.
+const MAX_SAMPLE: u64 = 64 << 20;
+
+/// Reads `count` spans (or all, if there are fewer) and adds what is wrong with them to `done`.
+pub(super) async fn sample(
+    source: &Source,
+    layer: &Descriptor,
+    spans: &SpanTable,
+    count: u32,
+    seed: u64,
+    done: &mut Done,
+) -> Result<(), VerifyError> {
+    // Each layer has a choice of its own, and the same one at any number of layers beside it.
+    let salt = layer.digest.as_bytes().iter().take(8).fold(0, |salt, byte| salt << 8 | u64::from(*byte));
+    for span in chosen(spans.count(), count, seed ^ salt) {
+        let range = spans.blob_range(span);
+        let (start, end) = (range.start.0, range.end.0);
+        if end - start > MAX_SAMPLE {
+            continue;
+        }
+        if end > layer.size {
+            let text = format!("span {span} is to be bytes {start}..{end} of a blob of {} bytes", layer.size);
+            done.differences.push(Finding::new("span-range", text));
+            continue;
+        }
+        let bytes = match source.blob_range(layer, start..end).await {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                let Some(how) = documents::damage(&error) else {
+                    return Err(VerifyError::Layer { layer: layer.digest, source: error });
+                };
+                let code = if how == "missing" { "layer-missing" } else { "layer-damaged" };
+                done.differences.push(Finding::new(code, format!("the layer: {}", causes(&error))));
+                return Ok(());
+            }
+        };
+        done.bytes_read += bytes.len() as u64;
+        let table = spans.clone();
+        let wrong = tokio::task::spawn_blocking(move || check(&table, span, &bytes)).await;
+        let wrong = wrong.map_err(|_| VerifyError::Thread { layer: layer.digest })?;
+        done.differences.extend(wrong);
+        done.proven.spans += 1;
+        let plain = spans.plain_range(span);
+        done.proven.bytes += plain.end - plain.start;
+    }
+    Ok(())
+}
+
+/// Decodes one span. What stands before it and what it holds must end in the window of the next checkpoint: no digest is over
+/// the windows, and a wrong one gives wrong bytes.
+fn check(spans: &SpanTable, span: SpanId, bytes: &Bytes) -> Option<Finding> {
+    let list = match &spans.ztoc().checkpoints {
+        Checkpoints::Gzip { list, .. } => &list[..],
+        Checkpoints::Uncompressed { .. } => &[],
+    };
+    let mut tail = Tail::new(list.get(span.0 as usize).map_or(&[][..], |checkpoint| &checkpoint.window[..]));
+    let decoded = spans.decode(span, bytes, &mut |piece| {
+        tail.push(piece);
+        ControlFlow::Continue(())
+    });
+    if let Err(error) = decoded {
+        let code = match error {
+            SpanError::Digest { .. } => "span-digest",
+            _ => "span-content",
+        };
+        return Some(Finding::new(code, causes(&error)));
+    }
+    let next = list.get(span.0 as usize + 1)?;
+    let same = tail.bytes().eq(next.window.iter().copied());
+    let text = || format!("the window of span {} is not what span {span} decodes to", span.0 + 1);
+    (!same).then(|| Finding::new("window", text()))
+}
+
+/// The last [`WINDOW`] bytes of what was pushed.
+struct Tail {
+    kept: Vec<u8>,
+}
+
+impl Tail {
+    fn new(start: &[u8]) -> Tail {
+        Tail { kept: start.to_vec() }
+    }
+
+    fn push(&mut self, piece: &[u8]) {
+        self.kept.extend_from_slice(&piece[piece.len().saturating_sub(WINDOW)..]);
+        // Moved seldom, so that many small pieces do not cost a window each.
+        if self.kept.len() > 4 * WINDOW {
+            self.kept.drain(..self.kept.len() - WINDOW);
+        }
+    }
+
+    fn bytes(&self) -> impl Iterator<Item = u8> {
+        self.kept[self.kept.len().saturating_sub(WINDOW)..].iter().copied()
+    }
+}
+
+/// `count` of `all` numbers, or all of them, in order. The same seed gives the same ones.
+fn chosen(all: u32, count: u32, seed: u64) -> impl Iterator<Item = SpanId> {
+    let mut numbers = BTreeSet::new();
+    let mut state = seed;
+    if count >= all {
+        numbers.extend(0..all);
+    }
+    while (numbers.len() as u64) < u64::from(count.min(all)) {
+        // splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators).
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        numbers.insert(((mixed ^ (mixed >> 31)) % u64::from(all)) as u32);
+    }
+    numbers.into_iter().map(SpanId)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices() {
+        let numbers = |all, count, seed| chosen(all, count, seed).map(|span| span.0).collect::<Vec<_>>();
+        assert_eq!(numbers(3, 5, 1), [0, 1, 2]);
+        assert_eq!(numbers(0, 5, 1), Vec::<u32>::new());
+        assert_eq!(numbers(1000, 4, 7), numbers(1000, 4, 7));
+        assert_ne!(numbers(1000, 4, 7), numbers(1000, 4, 8));
+        assert_eq!(numbers(1000, 999, 3).len(), 999);
+    }
+
+    #[test]
+    fn tails() {
+        let mut tail = Tail::new(&[0; WINDOW]);
+        let mut all = vec![0; WINDOW];
+        for length in [1, 100, WINDOW - 1, 5 * WINDOW, 3, 0, WINDOW] {
+            let piece: Vec<u8> = (0..length).map(|i| (i % 251) as u8).collect();
+            tail.push(&piece);
+            all.extend_from_slice(&piece);
+            assert!(tail.bytes().eq(all[all.len() - WINDOW..].iter().copied()), "{length}");
+        }
+    }
+}

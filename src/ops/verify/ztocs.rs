@@ -1,0 +1,81 @@
+//! One ztoc and its layer: fetched, looked at, and compared.
+
+use std::sync::Arc;
+
+use super::model::{Depth, Finding, Proven, VerifyError};
+use super::{causes, documents, sample};
+use crate::digest::Digest;
+use crate::image::Descriptor;
+use crate::image::soci::ZtocRef;
+use crate::layer::span::SpanTable;
+use crate::ops::discover::{DiscoverError, fetch_ztoc};
+use crate::progress::Progress;
+use crate::store::Source;
+use crate::ztoc;
+
+/// A layer and the ztoc that is said to be its.
+pub(super) struct Job {
+    pub layer: Descriptor,
+    pub ztoc: ZtocRef,
+    /// What the image's config says of the layer's plain tar.
+    pub diff_id: Option<Digest>,
+}
+
+/// What came of it.
+#[derive(Default)]
+pub(super) struct Done {
+    pub proven: Proven,
+    pub differences: Vec<Finding>,
+    pub bytes_read: u64,
+}
+
+impl Job {
+    pub async fn run(self, source: &Source, depth: Depth, progress: &Arc<dyn Progress>) -> Result<Done, VerifyError> {
+        let mut done = Done::default();
+        let Some(spans) = self.spans(source, depth, &mut done).await? else { return Ok(done) };
+        done.proven.of_spans = u64::from(spans.count());
+        match depth {
+            Depth::Quick { spans: count, seed } => {
+                sample::sample(source, &self.layer, &spans, count, seed, &mut done).await?;
+            }
+            Depth::Full => super::full::prove(source, &self, &spans, progress, &mut done).await?,
+        }
+        Ok(done)
+    }
+
+    /// The ztoc's spans, if it is one to be used; what is wrong with it goes into `done`.
+    async fn spans(&self, source: &Source, depth: Depth, done: &mut Done) -> Result<Option<SpanTable>, VerifyError> {
+        let digest = self.ztoc.ztoc;
+        let mut differ = |code, text| done.differences.push(Finding::new(code, text));
+        let bytes = match fetch_ztoc(source, &self.ztoc).await {
+            Ok(bytes) => bytes,
+            Err(DiscoverError::Ztoc { source, .. }) if documents::damage(&source).is_some() => {
+                let code = if documents::damage(&source) == Some("missing") { "ztoc-missing" } else { "ztoc-damaged" };
+                differ(code, format!("ztoc {digest}: {}", causes(&source)));
+                return Ok(None);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        done.bytes_read += bytes.len() as u64;
+        let ztoc = match ztoc::decode(&bytes) {
+            Ok(ztoc) => Arc::new(ztoc),
+            Err(error) => {
+                differ("ztoc-malformed", format!("ztoc {digest}: {}", causes(&error)));
+                return Ok(None);
+            }
+        };
+        done.differences.extend(documents::of_annotations(&ztoc, &self.ztoc));
+        if depth != Depth::Full {
+            done.differences.extend(documents::of_ztoc(&ztoc, self.layer.size));
+        }
+        done.proven.entries = ztoc.files.len() as u64;
+        match SpanTable::new(ztoc) {
+            Ok(spans) => Ok(Some(spans)),
+            Err(error) => {
+                let text = format!("ztoc {digest}: {}", causes(&error));
+                done.differences.push(Finding::new("spans", text));
+                Ok(None)
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! How often the registry is asked.
+
+use super::*;
+
+/// A registry with one layer, its plain bytes, and its ztoc with spans of 64 KiB and more.
+async fn served(sizes: &[usize]) -> (Faulty, Source, Descriptor, Vec<u8>, Bytes) {
+    let plain = tar(sizes);
+    let blob = gzip(&plain);
+    let faulty = Faulty::honest(Nature::default()).await;
+    faulty.add_blob(blob.clone());
+    let source = registry(&faulty.host());
+    (faulty, source, Descriptor::of(GZIP, &blob), plain, ztoc(&blob, 65_536))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_readers_of_a_span_send_one_request() {
+    for on_disk in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (faulty, source, layer, plain, ztoc) = served(&[3_000_000]).await;
+        let desk = Desk::new(on_disk.then_some(dir.path()));
+        let content = desk.one(&source, &layer, Some(ztoc)).await;
+        let reads = (0..100usize).map(|i| {
+            let (content, expected) = (content.clone(), plain[600 + i..600 + 2 * i].to_vec());
+            tokio::spawn(async move { assert!(read(&content, 600 + i, i).await.unwrap() == expected) })
+        });
+        for read in reads.collect::<Vec<_>>() {
+            read.await.unwrap();
+        }
+        assert_eq!(faulty.saw("GET", "/blobs/").len(), 1);
+        let stats = content.stats();
+        assert_eq!((stats.requests, stats.spans_decoded, stats.retries, stats.errors), (1, 1, 0, 0));
+        let span = content.layers().next().unwrap().spans().blob_range(ociseek::offset::SpanId(0));
+        assert_eq!(stats.bytes_fetched, span.end.0 - span.start.0);
+        assert_eq!(stats.image_bytes, layer.size);
+    }
+}
+
+#[tokio::test]
+async fn neighbouring_spans_come_in_one_request() {
+    let (faulty, source, layer, plain, ztoc) = served(&[3_000_000]).await;
+    let content = Desk::new(None).one(&source, &layer, Some(ztoc)).await;
+    assert!(content.spans(0, Uncompressed(1000)..Uncompressed(1_500_000)).len() > 10);
+    assert!(read(&content, 1000, 1_499_000).await.unwrap() == plain[1000..1_500_000]);
+    assert_eq!(faulty.saw("GET", "/blobs/").len(), 1);
+    // What is there splits what is missing.
+    assert!(read(&content, 0, 2_900_000).await.unwrap() == plain[..2_900_000]);
+    assert_eq!(faulty.saw("GET", "/blobs/").len(), 2);
+}
+
+#[tokio::test]
+async fn who_reads_a_file_in_order_asks_seldom_and_never_past_it() {
+    let (faulty, source, layer, plain, ztoc) = served(&[6_000_000, 6_000_000]).await;
+    let desk = Desk::new(None);
+    let open = desk.open(&source, &layer, Some(ztoc)).await.unwrap();
+    let content = desk.content(&source, vec![open], ContentOptions::default());
+    let file = 512..6_000_512;
+    for at in file.clone().step_by(65_536) {
+        let size = (file.end - at).min(65_536);
+        assert!(read(&content, at, size).await.unwrap() == plain[at..at + size]);
+    }
+    let asked = faulty.saw("GET", "/blobs/").len();
+    assert!(
+        asked <= 12,
+        "{asked} requests for {} spans",
+        content.spans(0, Uncompressed(0)..Uncompressed(6_000_512)).len()
+    );
+    let last = content.spans(0, Uncompressed(6_000_511)..Uncompressed(6_000_512)).start;
+    let end = content.layers().next().unwrap().spans().blob_range(ociseek::offset::SpanId(last)).end.0;
+    assert!(content.stats().bytes_fetched <= end, "{} of {end}", content.stats().bytes_fetched);
+}
+
+#[tokio::test]
+async fn the_next_content_on_the_same_cache_asks_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (faulty, source, layer, plain, ztoc) = served(&[1_000_000]).await;
+    let first = Desk::new(Some(dir.path())).one(&source, &layer, Some(ztoc.clone())).await;
+    check(&first, 0, &plain, 60).await;
+    let asked = faulty.seen().len();
+    assert!(first.stats().memory_hits > 0);
+    let second = Desk::new(Some(dir.path())).one(&source, &layer, Some(ztoc.clone())).await;
+    check(&second, 0, &plain, 60).await;
+    assert_eq!(faulty.seen().len(), asked);
+    assert_eq!(second.stats().requests, 0);
+    assert!(second.stats().disk_hits > 0);
+
+    // Every entry is damaged: all is fetched anew, and all is right.
+    for entry in std::fs::read_dir(dir.path().join("spans")).unwrap() {
+        let path = entry.unwrap().path();
+        let mut bytes = std::fs::read(&path).unwrap();
+        let end = bytes.len();
+        bytes[end - 1] ^= 1;
+        bytes[end / 2] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+    }
+    let third = Desk::new(Some(dir.path())).one(&source, &layer, Some(ztoc.clone())).await;
+    check(&third, 0, &plain, 60).await;
+    assert!(faulty.seen().len() > asked);
+    let fourth = Desk::new(Some(dir.path())).one(&source, &layer, Some(ztoc)).await;
+    check(&fourth, 0, &plain, 60).await;
+    assert_eq!(fourth.stats().requests, 0);
+}
+
+#[tokio::test]
+async fn a_forged_window_poisons_nobody_elses_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_faulty, source, layer, plain, ztoc) = served(&[1_000_000]).await;
+    let mut forged = ociseek::ztoc::decode(&ztoc).unwrap();
+    if let ociseek::ztoc::Checkpoints::Gzip { list, .. } = &mut forged.checkpoints {
+        list.iter_mut().for_each(|checkpoint| checkpoint.window.iter_mut().for_each(|byte| *byte = b'!'));
+    }
+    let forged = Bytes::from(ociseek::ztoc::encode(&forged));
+    let victim = Desk::new(Some(dir.path())).one(&source, &layer, Some(forged)).await;
+    assert!(read(&victim, 0, 900_000).await.unwrap() != plain[..900_000], "no digest covers a window");
+    let honest = Desk::new(Some(dir.path())).one(&source, &layer, Some(ztoc)).await;
+    check(&honest, 0, &plain, 60).await;
+}
+
+#[tokio::test]
+async fn what_was_prefetched_needs_no_registry() {
+    let dir = tempfile::tempdir().unwrap();
+    let (faulty, source, layer, plain, ztoc) = served(&[3_000_000, 100]).await;
+    let desk = Desk::new(Some(dir.path()));
+    let content = desk.one(&source, &layer, Some(ztoc.clone())).await;
+    read(&content, 1_000_000, 1000).await.unwrap();
+    content.prefetch().await;
+    let asked = faulty.seen().len();
+    assert!(asked <= 4, "{asked}");
+    check(&content, 0, &plain, 60).await;
+    assert_eq!(faulty.seen().len(), asked);
+    assert!(content.stats().bytes_fetched < layer.size + 100_000, "nothing is fetched twice");
+    assert_eq!(desk.warnings(), Vec::<String>::new());
+
+    let small = Desk::with_limit(Some(&dir.path().join("small")), 1_000_000);
+    let content = small.one(&source, &layer, Some(ztoc.clone())).await;
+    content.prefetch().await;
+    assert_eq!(small.warnings().len(), 1, "{:?}", small.warnings());
+    check(&content, 0, &plain, 30).await;
+
+    let content = Desk::new(None).one(&source, &layer, Some(ztoc)).await;
+    content.prefetch().await;
+    assert_eq!(content.stats().requests, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_goes_away_takes_nothing_from_the_others() {
+    let (plain, slow) = (tar(&[500_000]), Duration::from_millis(300));
+    let blob = gzip(&plain);
+    let ztoc = ztoc(&blob, 65_536);
+    let faulty = Faulty::honest(Nature { slow_blobs: slow, ..Nature::default() }).await;
+    faulty.add_blob(blob.clone());
+    let content = Desk::new(None).one(&registry(&faulty.host()), &Descriptor::of(GZIP, &blob), Some(ztoc)).await;
+    let impatient = tokio::time::timeout(Duration::from_millis(50), read(&content, 0, 1000)).await;
+    assert!(impatient.is_err());
+    assert!(read(&content, 5, 1000).await.unwrap() == plain[5..1005]);
+    assert_eq!(faulty.saw("GET", "/blobs/").len(), 1);
+}

@@ -1,0 +1,187 @@
+//! Registries that lie, break and are silent, under a reader.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::http::{Response, header};
+
+use super::*;
+
+struct Served {
+    plain: Vec<u8>,
+    blob: Bytes,
+    layer: Descriptor,
+    ztoc: Bytes,
+}
+
+fn served() -> Served {
+    let plain = tar(&[500_000]);
+    let blob = gzip(&plain);
+    Served { layer: Descriptor::of(GZIP, &blob), ztoc: ztoc(&blob, 65_536), plain, blob }
+}
+
+/// The honest answer with one byte wrong.
+fn wrong(seen: &Seen, truth: &Faulty, blob: &Bytes) -> Response<Body> {
+    let mut spoiled = blob.to_vec();
+    spoiled.iter_mut().for_each(|byte| *byte ^= 1);
+    let digest = Digest::sha256(blob).to_string();
+    let (head, _) = truth.get_blob(seen, &digest).into_parts();
+    let range = seen.header("range").and_then(|r| r.strip_prefix("bytes=")?.split_once('-')).unwrap();
+    let (from, last) = (range.0.parse::<usize>().unwrap(), range.1.parse::<usize>().unwrap());
+    Response::from_parts(head, Body::from(spoiled[from..=last].to_vec()))
+}
+
+#[tokio::test]
+async fn wrong_bytes_are_fetched_again_past_caches() {
+    let Served { plain, blob, layer, ztoc } = served();
+    let (spoilt, once) = (blob.clone(), first(1));
+    let faulty = Faulty::start(Nature::default(), move |seen, truth| once().then(|| wrong(seen, truth, &spoilt))).await;
+    faulty.add_blob(blob);
+    let desk = Desk::new(None);
+    let content = desk.one(&registry(&faulty.host()), &layer, Some(ztoc)).await;
+    assert!(read(&content, 1000, 1000).await.unwrap() == plain[1000..2000]);
+    let asked = faulty.saw("GET", "/blobs/");
+    let caching: Vec<_> = asked.iter().map(|get| get.header("cache-control")).collect();
+    assert_eq!(caching, [None, Some("no-cache")]);
+    let stats = content.stats();
+    assert_eq!((stats.retries, stats.errors, stats.spans_decoded), (1, 0, 1));
+    assert_eq!(desk.warnings(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn wrong_bytes_for_ever_are_an_error_until_they_are_right() {
+    let Served { plain, blob, layer, ztoc } = served();
+    let (spoilt, lies) = (blob.clone(), first(4));
+    let faulty = Faulty::start(Nature::default(), move |seen, truth| lies().then(|| wrong(seen, truth, &spoilt))).await;
+    faulty.add_blob(blob);
+    let dir = tempfile::tempdir().unwrap();
+    let desk = Desk::new(Some(dir.path()));
+    let content = desk.one(&registry(&faulty.host()), &layer, Some(ztoc)).await;
+    for _ in 0..2 {
+        let error = read(&content, 1000, 1000).await.unwrap_err();
+        assert!(matches!(error, ReadError::Span { .. }), "{error:?}");
+        assert_eq!(std::fs::read_dir(dir.path().join("spans")).unwrap().count(), 0, "nothing wrong is kept");
+    }
+    assert_eq!(desk.warnings().len(), 1, "told once: {:?}", desk.warnings());
+    assert!(desk.warnings()[0].contains(&layer.digest.to_string()) && desk.warnings()[0].contains("span 0"));
+    assert!(read(&content, 1000, 1000).await.unwrap() == plain[1000..2000]);
+    assert_eq!(content.stats().errors, 2);
+}
+
+#[tokio::test]
+async fn answers_of_every_wrong_kind_are_errors_or_right() {
+    type Lie = fn(&Seen, &Faulty, &Bytes) -> Response<Body>;
+    let lies: [(&str, bool, Lie); 8] = [
+        ("the whole instead of the part", true, |_, _, blob| Response::new(Body::from(blob.clone()))),
+        ("a web page", false, |_, _, _| web_page()),
+        ("nothing", false, |_, _, _| status(206)),
+        ("another part", false, |_, _, blob| {
+            let range = format!("bytes 0-99/{}", blob.len());
+            let answer = Response::builder().status(206).header(header::CONTENT_RANGE, range);
+            answer.body(Body::from(blob.slice(..100))).unwrap()
+        }),
+        ("not found", false, |_, _, _| problem(404, "BLOB_UNKNOWN", "gone")),
+        ("denied", false, |_, _, _| problem(403, "DENIED", "no")),
+        ("out of order", false, |_, _, _| status(503)),
+        ("a redirect to itself", false, |_, _, _| redirect(307, "?again")),
+    ];
+    for (what, works, lie) in lies {
+        let Served { plain, blob, layer, ztoc } = served();
+        let (whole, lying) = (blob.clone(), Arc::new(AtomicUsize::new(1)));
+        let on = Arc::clone(&lying);
+        let faulty = Faulty::start(Nature::default(), move |seen, truth| {
+            (on.load(Ordering::SeqCst) == 1).then(|| lie(seen, truth, &whole))
+        })
+        .await;
+        faulty.add_blob(blob);
+        let desk = Desk::new(None);
+        let content = desk.one(&registry(&faulty.host()), &layer, Some(ztoc)).await;
+        match read(&content, 100_000, 1000).await {
+            Ok(found) => assert!(works && found == plain[100_000..101_000], "{what}"),
+            Err(error) => {
+                assert!(!works && matches!(error, ReadError::Fetch { .. }), "{what}: {error:?}");
+                assert_eq!(desk.warnings().len(), 1, "{what}");
+            }
+        }
+        lying.store(0, Ordering::SeqCst);
+        assert!(read(&content, 100_000, 1000).await.unwrap() == plain[100_000..101_000], "{what} and then the truth");
+    }
+}
+
+#[tokio::test]
+async fn silence_ends_at_the_deadline_and_the_next_read_tries_again() {
+    let Served { plain, blob, layer, ztoc } = served();
+    let (whole, silent) = (blob.clone(), Arc::new(AtomicUsize::new(1)));
+    let on = Arc::clone(&silent);
+    let faulty = Faulty::start(Nature::default(), move |seen, truth| {
+        (on.load(Ordering::SeqCst) == 1).then(|| {
+            let (head, _) = truth.get_blob(seen, &Digest::sha256(&whole).to_string()).into_parts();
+            Response::from_parts(head, stalls(&whole, 10).into_body())
+        })
+    })
+    .await;
+    faulty.add_blob(blob);
+    let desk = Desk::new(None);
+    let open = desk.open(&registry(&faulty.host()), &layer, Some(ztoc)).await.unwrap();
+    let hasty = ContentOptions { deadline: Duration::from_millis(400), ..options() };
+    let content = desk.content(&registry(&faulty.host()), vec![open], hasty);
+    let begun = Instant::now();
+    let error = read(&content, 1000, 1000).await.unwrap_err();
+    assert!(matches!(error, ReadError::Deadline { .. }), "{error:?}");
+    assert!((Duration::from_millis(390)..Duration::from_secs(5)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    silent.store(0, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(read(&content, 1000, 1000).await.unwrap() == plain[1000..2000]);
+}
+
+#[tokio::test]
+async fn a_connection_that_stalls_is_given_up_for_another() {
+    let Served { plain, blob, layer, ztoc } = served();
+    let (whole, once) = (blob.clone(), first(1));
+    let faulty = Faulty::start(Nature::default(), move |seen, truth| {
+        once().then(|| {
+            let (head, _) = truth.get_blob(seen, &Digest::sha256(&whole).to_string()).into_parts();
+            Response::from_parts(head, stalls(&whole.slice(10..), 100).into_body())
+        })
+    })
+    .await;
+    faulty.add_blob(blob);
+    let desk = Desk::new(None);
+    let open = desk.open(&registry(&faulty.host()), &layer, Some(ztoc)).await.unwrap();
+    let hasty = ContentOptions { deadline: Duration::from_secs(4), ..options() };
+    let content = desk.content(&registry(&faulty.host()), vec![open], hasty);
+    assert!(read(&content, 1000, 1000).await.unwrap() == plain[1000..2000]);
+    assert_eq!(content.stats().retries, 1);
+    assert_eq!(faulty.saw("GET", "/blobs/").len(), 2);
+}
+
+#[tokio::test]
+async fn tokens_that_run_out_between_reads_are_renewed() {
+    let Served { plain, blob, layer, ztoc } = served();
+    let faulty = Faulty::honest(Nature { bearer: Some(None), ..Nature::default() }).await;
+    faulty.add_blob(blob);
+    let content = Desk::new(None).one(&registry(&faulty.host()), &layer, Some(ztoc)).await;
+    for at in [0, 200_000, 400_000] {
+        assert!(read(&content, at, 1000).await.unwrap() == plain[at..at + 1000]);
+        faulty.revoke_tokens();
+    }
+    assert_eq!(content.stats().errors, 0);
+    assert_eq!(faulty.saw("GET", "/token").len(), 3);
+}
+
+#[tokio::test]
+async fn reads_of_what_is_not_there_are_errors() {
+    let Served { plain, blob, layer, ztoc } = served();
+    let faulty = Faulty::honest(Nature::default()).await;
+    faulty.add_blob(blob);
+    let content = Desk::new(None).one(&registry(&faulty.host()), &layer, Some(ztoc)).await;
+    for (at, size) in [(plain.len(), 1), (plain.len() - 1, 2), (0, plain.len() + 1), (usize::MAX - 1, 2), (1 << 61, 9)]
+    {
+        assert!(read(&content, at, size).await.is_err(), "{size} at {at}");
+    }
+    assert_eq!(read(&content, plain.len(), 0).await.unwrap(), "");
+    assert!(matches!(content.read(1, Uncompressed(0), 1).await, Err(ReadError::NoLayer(1))));
+    assert_eq!(content.spans(1, Uncompressed(0)..Uncompressed(1)), 0..0);
+    assert_eq!(faulty.seen().len(), 0);
+}

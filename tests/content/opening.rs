@@ -1,0 +1,281 @@
+//! Layers without a ztoc, with one that does not fit, and those that no ztoc can state.
+
+use std::error::Error;
+
+use super::*;
+use ociseek::ztoc::FileKind;
+
+async fn serve(blob: &Bytes) -> (Faulty, Source) {
+    let faulty = Faulty::honest(Nature::default()).await;
+    faulty.add_blob(blob.clone());
+    let source = registry(&faulty.host());
+    (faulty, source)
+}
+
+#[tokio::test]
+async fn a_layer_without_a_ztoc_is_read_once_for_all_mounts() {
+    let plain = tar(&[3_000_000, 10, 2_000_000]);
+    for (media_type, blob, how) in [
+        (GZIP, gzip(&plain), How::Local),
+        (PLAIN, Bytes::from(plain.clone()), How::Local),
+        (ZSTD, zstd(&plain), How::Whole),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let (faulty, source) = serve(&blob).await;
+        let layer = Descriptor::of(media_type, &blob);
+        for mount in 0..2 {
+            let desk = Desk::new(Some(dir.path()));
+            let open = desk.open(&source, &layer, None).await.unwrap();
+            assert_eq!((open.how, open.ztoc.files.len()), (how, 3));
+            assert_eq!(open.bytes_read, if mount == 0 { blob.len() as u64 } else { 0 });
+            let content = desk.content(&source, vec![open], options());
+            check(&content, 0, &plain, 40).await;
+            assert_eq!(faulty.seen().len(), 1, "{media_type}: what was read to index it is kept");
+            assert_eq!(content.stats().bytes_fetched, if mount == 0 { blob.len() as u64 } else { 0 });
+        }
+        // The spans are gone, the index is not.
+        std::fs::remove_dir_all(dir.path().join("spans")).unwrap();
+        let desk = Desk::new(Some(dir.path()));
+        let content = desk.one(&source, &layer, None).await;
+        check(&content, 0, &plain, 40).await;
+        if how == How::Whole {
+            assert_eq!(faulty.seen().len(), 2, "decoded again once, for all of it");
+        }
+        // The same, but all of it at once and before it is read.
+        std::fs::remove_dir_all(dir.path().join("spans")).unwrap();
+        let content = Desk::new(Some(dir.path())).one(&source, &layer, None).await;
+        content.prefetch().await;
+        let asked = faulty.seen().len();
+        check(&content, 0, &plain, 40).await;
+        assert_eq!((faulty.seen().len(), content.stats().errors), (asked, 0));
+        assert!(content.stats().bytes_fetched <= blob.len() as u64 + 1000);
+        // Nothing is kept at all.
+        let content = Desk::new(None).one(&source, &layer, None).await;
+        check(&content, 0, &plain, 40).await;
+        let desk = Desk::new(None);
+        let open = desk.open(&source, &layer, None).await.unwrap();
+        let content = desk.content(&source, vec![open], ContentOptions { memory: 0, ..options() });
+        check(&content, 0, &plain, 5).await;
+    }
+}
+
+#[tokio::test]
+async fn a_zstd_layer_that_changed_behind_us_is_an_error() {
+    let plain = tar(&[3_000_000, 10, 6_000_000]);
+    let blob = zstd(&plain);
+    let dir = tempfile::tempdir().unwrap();
+    let layer = Descriptor::of(ZSTD, &blob);
+    let mut other_plain = plain.clone();
+    other_plain[600] ^= 1;
+    let other = zstd(&other_plain);
+    let (honest, other_too) = (first(1), other.clone());
+    let faulty = Faulty::start(Nature::default(), move |_, _| {
+        (!honest()).then(|| axum::http::Response::new(axum::body::Body::from(other_too.clone())))
+    })
+    .await;
+    faulty.add_blob(blob.clone());
+    let source = registry(&faulty.host());
+    let desk = Desk::new(Some(dir.path()));
+    let open = desk.open(&source, &layer, None).await.unwrap();
+    std::fs::remove_dir_all(dir.path().join("spans")).unwrap();
+    let desk = Desk::new(Some(dir.path()));
+    let content = desk.content(&source, vec![open], options());
+    let error = read(&content, 0, 1000).await.unwrap_err();
+    assert!(matches!(error, ReadError::Again { .. }), "{error:?}");
+    assert!(error.source().is_some());
+}
+
+#[tokio::test]
+async fn what_no_ztoc_can_state_is_read_all_the_same() {
+    let sparse = [
+        tarball::pax(
+            b'x',
+            &[
+                ("GNU.sparse.major", b"1"),
+                ("GNU.sparse.minor", b"0"),
+                ("GNU.sparse.name", b"sparse"),
+                ("GNU.sparse.realsize", b"1000000"),
+            ],
+        ),
+        tarball::file("GNUSparseFile.0/sparse", &[b"1\n0\n3\n".to_vec(), vec![0; 506], b"abc".to_vec()].concat()),
+    ]
+    .concat();
+    // A sparse file of the old kind, with one more block of its map.
+    let mut old =
+        tarball::Block { name: b"old".to_vec(), flag: b'S', size: 3, magic: *b"ustar  \0", ..Default::default() }
+            .bytes();
+    old[482] = 1;
+    old[483..495].copy_from_slice(b"00000001750\0");
+    old[148..156].copy_from_slice(b"        ");
+    let sum: u32 = old.iter().map(|&b| u32::from(b)).sum();
+    old[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    old.extend([0; 512]);
+    old.extend(tarball::padded(b"abc"));
+    let plain = [
+        tarball::pax(b'g', &[("comment", b"from git")]),
+        tarball::file("a", b"first"),
+        sparse,
+        old,
+        tarball::entry(b'V', "volume", ""),
+        tarball::Block { name: b"far".to_vec(), mtime: 1 << 40, uid: 1 << 33, ..Default::default() }.bytes(),
+        tarball::file("b", b"last"),
+        tarball::end(),
+        vec![0; 5000],
+    ]
+    .concat();
+    for blob in [gzip(&plain), zstd(&plain), Bytes::from(plain.clone())] {
+        let dir = tempfile::tempdir().unwrap();
+        let (_faulty, source) = serve(&blob).await;
+        // The media type lies; the bytes tell.
+        let layer = Descriptor::of(GZIP, &blob);
+        for mount in 0..2 {
+            let desk = Desk::new(Some(dir.path()));
+            let open = desk.open(&source, &layer, None).await.unwrap();
+            let files = Arc::clone(&open.ztoc);
+            let names: Vec<_> = files.files.iter().map(|f| String::from_utf8_lossy(&f.name).into_owned()).collect();
+            assert_eq!(names, ["a", "sparse", "old", "far", "b"]);
+            assert!(files.files.iter().all(|f| f.kind == FileKind::Regular));
+            assert_eq!((files.files[1].size, files.files[2].size), (1_000_000, 1000));
+            assert_eq!(files.files[3].mtime.unwrap().seconds, 1 << 40, "mount {mount}");
+            let content = desk.content(&source, vec![open], options());
+            for (file, expected) in [(&files.files[0], "first"), (&files.files[4], "last")] {
+                let found = content.read(0, file.offset, file.size as usize).await.unwrap();
+                assert_eq!(found, expected);
+            }
+            for file in &files.files[1..3] {
+                let error = content.read(0, file.offset, 10).await.unwrap_err();
+                assert!(matches!(error, ReadError::Unreadable { .. }), "{error:?}");
+            }
+            let warnings = desk.warnings().join("\n");
+            for said in ["\"sparse\" is a sparse file", "\"volume\" is left out", "8589934592:0"] {
+                assert!(warnings.contains(said), "{said}: {warnings}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_ztoc_that_does_not_fit_is_told_of_and_not_used() {
+    let plain = tar(&[300_000, 5000]);
+    let blob = gzip(&plain);
+    let (_faulty, source) = serve(&blob).await;
+    let layer = Descriptor::of(GZIP, &blob);
+    let good = ociseek::ztoc::decode(&ztoc(&blob, 65_536)).unwrap();
+    let spoilt = |change: fn(&mut ociseek::ztoc::Ztoc)| {
+        let mut ztoc = good.clone();
+        change(&mut ztoc);
+        Bytes::from(ociseek::ztoc::encode(&ztoc))
+    };
+    for (what, bytes) in [
+        ("no ztoc", Bytes::from_static(b"{}")),
+        ("another layer's", ztoc(&gzip(&tar(&[9000])), 65_536)),
+        ("a plain tar's", {
+            let mut plain = tar(&[300_000]);
+            plain.resize(blob.len().max(plain.len()), 0);
+            ztoc(&plain, 65_536)
+        }),
+        ("an entry behind the end", spoilt(|z| z.files[1].size = 1 << 40)),
+        ("entries in one place", spoilt(|z| z.files[1].offset = z.files[0].offset)),
+        ("a span digest too few", spoilt(|z| z.span_digests.truncate(1))),
+    ] {
+        let desk = Desk::new(None);
+        let open = desk.open(&source, &layer, Some(bytes)).await.unwrap();
+        assert_eq!(open.how, How::Local, "{what}");
+        let warnings = desk.warnings();
+        assert!(warnings.len() == 1 && warnings[0].contains(&layer.digest.to_string()), "{what}: {warnings:?}");
+        let content = desk.content(&source, vec![open], options());
+        check(&content, 0, &plain, 10).await;
+    }
+}
+
+#[tokio::test]
+async fn spans_that_are_too_large_for_memory_are_found_when_the_layer_is_opened() {
+    let blob = gzip(&tar(&[300_000]));
+    let mut huge = ociseek::ztoc::decode(&ztoc(&blob, 1 << 30)).unwrap();
+    huge.compressed_size = ociseek::offset::Compressed(200 << 20);
+    let layer = Descriptor { size: 200 << 20, ..Descriptor::of(GZIP, &blob) };
+    let (_faulty, source) = serve(&blob).await;
+    let desk = Desk::new(None);
+    let opened = desk.open(&source, &layer, Some(ociseek::ztoc::encode(&huge).into())).await;
+    assert!(matches!(opened, Err(OpenError::Read { .. })), "the layer is not that large either: {opened:?}");
+    assert!(desk.warnings()[0].contains("its span 0 has"), "{:?}", desk.warnings());
+}
+
+#[tokio::test]
+async fn layers_that_cannot_be_read_are_errors() {
+    let plain = tar(&[300_000]);
+    let whole = gzip(&plain);
+    let window = Bytes::from_static(b"\x28\xb5\x2f\xfd\0\xa8\x01\0\0");
+    for (what, media_type, blob, said) in [
+        ("gzip that is cut", GZIP, whole.slice(..whole.len() / 2), "cut off"),
+        ("zstd that is cut", ZSTD, zstd(&plain).slice(..1000), "cut off"),
+        ("a window of 2 GiB", ZSTD, window, "2147483648"),
+        ("xz", GZIP, Bytes::from_static(b"\xfd7zXZ\0\0\x04"), "xz"),
+        ("bzip2", GZIP, Bytes::from_static(b"BZh91AY&SY"), "bzip2"),
+        ("text", PLAIN, Bytes::from(vec![b'x'; 2000]), "checksum"),
+        ("a web page", GZIP, Bytes::from(vec![b'<'; 2000]), "HTML"),
+        ("an encrypted layer", "application/vnd.oci.image.layer.v1.tar+gzip+encrypted", whole.clone(), "encrypted"),
+        ("an attestation", "application/vnd.in-toto+json", whole.clone(), "in-toto"),
+    ] {
+        let (_faulty, source) = serve(&blob).await;
+        let layer = Descriptor::of(media_type, &blob);
+        let error = Desk::new(None).open(&source, &layer, None).await.unwrap_err();
+        let mut text = error.to_string();
+        let mut next = error.source();
+        while let Some(cause) = next {
+            text += &format!(": {cause}");
+            next = cause.source();
+        }
+        assert!(text.contains(said) && text.contains(&layer.digest.to_string()), "{what}: {text}");
+        assert_eq!(error.layer(), layer.digest);
+    }
+    // Sound in itself, but not what the manifest names.
+    let other = gzip(&tar(&[299_999]));
+    let length = other.len() as u64;
+    let faulty = Faulty::start(Nature::default(), move |_, _| {
+        Some(axum::http::Response::new(axum::body::Body::from(other.clone())))
+    })
+    .await;
+    let dir = tempfile::tempdir().unwrap();
+    let layer = Descriptor { size: length, ..Descriptor::of(GZIP, &whole) };
+    for _ in 0..2 {
+        let error = Desk::new(Some(dir.path())).open(&registry(&faulty.host()), &layer, None).await.unwrap_err();
+        assert!(matches!(error, OpenError::Broken { .. }), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_layer_of_no_bytes_and_a_tar_of_no_entries() {
+    for blob in [Bytes::new(), gzip(b""), gzip(&tarball::end()), zstd(b""), Bytes::from(tarball::end())] {
+        let dir = tempfile::tempdir().unwrap();
+        let (_faulty, source) = serve(&blob).await;
+        for _ in 0..2 {
+            let desk = Desk::new(Some(dir.path()));
+            let open = desk.open(&source, &Descriptor::of(GZIP, &blob), None).await.unwrap();
+            assert!(open.ztoc.files.is_empty());
+            let content = desk.content(&source, vec![open], options());
+            assert_eq!(read(&content, 0, 0).await.unwrap(), "");
+            assert!(read(&content, 5000, 1).await.is_err());
+            content.prefetch().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_layer_that_stands_twice_is_read_once() {
+    let (a, b) = (gzip(&tar(&[1000])), gzip(&tar(&[2000])));
+    let faulty = Faulty::honest(Nature::default()).await;
+    faulty.add_blob(a.clone());
+    faulty.add_blob(b.clone());
+    let (desk, source) = (Desk::new(None), registry(&faulty.host()));
+    let layers = [&a, &b, &a].map(|blob| (Descriptor::of(GZIP, blob), None)).to_vec();
+    let opened = ociseek::rootfs::layers::open_layers(&source, layers, &desk.caches, &desk.progress).await.unwrap();
+    let sizes: Vec<_> = opened.iter().map(|open| open.descriptor.size).collect();
+    assert_eq!(sizes, [a.len() as u64, b.len() as u64, a.len() as u64]);
+    assert_eq!(faulty.seen().len(), 2);
+    let content = desk.content(&source, opened, options());
+    check(&content, 2, &tar(&[1000]), 5).await;
+    assert_eq!(content.stats().image_bytes, (a.len() + b.len()) as u64);
+    let silent = Content::new(source, Vec::new(), desk.caches.spans.clone(), options(), Arc::new(Silent));
+    assert_eq!(silent.layers().len(), 0);
+}

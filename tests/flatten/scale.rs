@@ -1,0 +1,196 @@
+//! Layers that are made to be slow or large: time and memory stay in proportion, and nothing recurses.
+
+use std::time::{Duration, Instant};
+
+use ociseek::offset::Uncompressed;
+use ociseek::rootfs::tree::{NodeKind, Tree, TreeFault};
+use ociseek::tar::{PaxRecord, Time};
+use ociseek::ztoc::{FileKind, FileMetadata};
+
+/// Many times what it takes, for slow machines; what is not linear takes far longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn of(kind: FileKind, name: impl Into<Vec<u8>>) -> FileMetadata {
+    FileMetadata {
+        name: name.into().into(),
+        kind,
+        offset: Uncompressed(512),
+        size: 0,
+        linkname: Box::default(),
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        uname: Box::default(),
+        gname: Box::default(),
+        mtime: Some(Time { seconds: 1_600_000_000, nanos: 0 }),
+        devmajor: 0,
+        devminor: 0,
+        pax: Box::default(),
+    }
+}
+
+fn link(kind: FileKind, name: String, target: impl Into<Vec<u8>>) -> FileMetadata {
+    FileMetadata { linkname: target.into().into(), ..of(kind, name) }
+}
+
+fn flatten(layers: &[Vec<FileMetadata>]) -> Result<Tree, TreeFault> {
+    let started = Instant::now();
+    let tree = Tree::flatten(layers.iter().map(|layer| &layer[..])).map_err(|error| error.fault);
+    assert!(started.elapsed() < PATIENCE, "{:?}", started.elapsed());
+    tree
+}
+
+#[test]
+fn a_million_entries() {
+    let files = |n: usize| of(FileKind::Regular, format!("d{}/e{}/f{n}", n % 1000, n % 7));
+    let tree = flatten(&[(0..1_000_000).map(files).collect()]).unwrap();
+    assert_eq!(tree.len(), 1_000_000 + 7000 + 1000 + 1);
+    let one = tree.resolve(b"/d17/e3/f2017", false);
+    assert!(one.is_err());
+    let id = tree.resolve(b"/d17/e1/f2017", false).unwrap();
+    assert_eq!(tree.path(id), b"d17/e1/f2017");
+    assert_eq!(tree.node(Tree::ROOT).nlink, 1002);
+}
+
+#[test]
+fn a_directory_of_a_million_and_its_whiteout() {
+    let mut layers = vec![(0..1_000_000).map(|n| of(FileKind::Regular, format!("d/{n}"))).collect::<Vec<_>>()];
+    let tree = flatten(&layers).unwrap();
+    let directory = tree.child(Tree::ROOT, b"d").unwrap();
+    // Reading on from any place costs nothing, or this would take for ever.
+    let last = (0..1000).map(|n| tree.children(directory).nth(n * 999).unwrap().1).max().unwrap();
+    assert!(matches!(tree.node(last).kind, NodeKind::File(_)));
+    assert_eq!(tree.children(directory).len(), 1_000_000);
+    layers.push(vec![of(FileKind::Regular, ".wh.d")]);
+    assert_eq!(flatten(&layers).unwrap().len(), 1);
+}
+
+#[test]
+fn one_name_many_times() {
+    let mut layer: Vec<_> = (0..50_000).map(|_| of(FileKind::Regular, "a/b")).collect();
+    layer.extend((0..50_000).map(|n| of([FileKind::Regular, FileKind::Directory][n % 2], "c")));
+    layer.push(of(FileKind::Directory, "c"));
+    // A directory of 1,000 files that is removed again and again, with nothing in it from the second time on.
+    layer.extend((0..1000).map(|n| of(FileKind::Regular, format!("d/{n}"))));
+    layer.extend((0..100_000).map(|n| of(FileKind::Regular, ["d/.wh.e", ".wh.d"][n % 2])));
+    assert_eq!(flatten(&[layer]).unwrap().len(), 4);
+}
+
+#[test]
+fn deep_names() {
+    let deep = |parts: usize| of(FileKind::Regular, "x/".repeat(parts) + "f");
+    assert_eq!(flatten(&[vec![deep(500_000)]]).unwrap_err(), TreeFault::PathTooLong);
+    let tree = flatten(&[vec![deep(2000)]]).unwrap();
+    assert_eq!(tree.len(), 2002);
+    assert!(tree.resolve(("x/".repeat(2000) + "f").as_bytes(), false).is_ok());
+    // Names that make a directory for each two bytes of theirs.
+    let layer: Vec<_> = (0..1000).map(|n| of(FileKind::Regular, format!("{n}/{}", "x/".repeat(2000)))).collect();
+    assert!(matches!(flatten(&[layer]).unwrap_err(), TreeFault::TooManyImplied(_)));
+}
+
+#[test]
+fn chains_of_hard_links() {
+    let mut layer = vec![of(FileKind::Regular, "h0")];
+    layer.extend((1..50_000).map(|n| link(FileKind::HardLink, format!("h{n}"), format!("h{}", n - 1))));
+    let tree = flatten(&[layer]).unwrap();
+    assert_eq!(tree.len(), 2);
+    assert_eq!(tree.node(tree.resolve(b"h49999", false).unwrap()).nlink, 50_000);
+}
+
+#[test]
+fn symbolic_links_that_lead_round_and_round() {
+    // Each is a long way through the others; each of many names goes through all of them.
+    let detour = "d/../".repeat(400);
+    let mut layer = vec![of(FileKind::Directory, "d"), of(FileKind::Directory, "c200")];
+    layer.extend((0..200).map(|n| link(FileKind::Symlink, format!("c{n}"), format!("{detour}c{}", n + 1))));
+    layer.extend((0..100_000).map(|n| of(FileKind::Regular, format!("c0/{n}"))));
+    assert_eq!(flatten(&[layer]).unwrap_err(), TreeFault::TooMuchWork);
+    // What real images have: every file below one link.
+    let mut layer = vec![of(FileKind::Directory, "usr/lib"), link(FileKind::Symlink, "lib".into(), "usr/lib")];
+    layer.extend((0..200_000).map(|n| of(FileKind::Regular, format!("lib/x86_64/{n}"))));
+    assert_eq!(flatten(&[layer]).unwrap().len(), 200_000 + 5);
+}
+
+#[test]
+fn opaque_markers_in_nested_directories() {
+    // Every marker, the deepest first, looks at all that lies below it.
+    let mut layer: Vec<_> = (1..1500).map(|n| of(FileKind::Directory, "x/".repeat(n))).collect();
+    layer.push(link(FileKind::Symlink, "s".into(), "x/".repeat(1499)));
+    layer.extend((0..200_000).map(|n| of(FileKind::Regular, format!("s/{n}"))));
+    layer.extend((1..1500).rev().map(|n| of(FileKind::Regular, "x/".repeat(n) + ".wh..wh..opq")));
+    let _ = flatten(&[layer]);
+}
+
+#[test]
+fn more_than_four_gigabytes_and_many_attributes() {
+    let mut big = of(FileKind::Regular, "big");
+    (big.offset, big.size) = (Uncompressed(1 << 40), (1 << 40) + 1);
+    big.pax = (0..20_000)
+        .map(|n| PaxRecord { key: format!("SCHILY.xattr.user.{n:05}").into_bytes().into(), value: Box::default() })
+        .collect();
+    let tree = flatten(&[vec![], vec![big]]).unwrap();
+    let node = tree.node(tree.child(Tree::ROOT, b"big").unwrap());
+    let NodeKind::File(extent) = node.kind else { panic!("{node:?}") };
+    assert_eq!((extent.layer, extent.offset, extent.size), (1, Uncompressed(1 << 40), (1 << 40) + 1));
+    assert_eq!(node.xattrs.len(), 20_000);
+    assert!(node.xattrs.is_sorted());
+}
+
+#[test]
+fn paths_are_resolved_inside_the_tree() {
+    let layer = vec![
+        of(FileKind::Directory, "usr/bin"),
+        of(FileKind::Regular, "usr/bin/sh"),
+        link(FileKind::Symlink, "bin".into(), "usr/bin"),
+        link(FileKind::Symlink, "abs".into(), "/bin/sh"),
+        link(FileKind::Symlink, "out".into(), "../../../usr"),
+        link(FileKind::Symlink, "loop".into(), "loop"),
+        link(FileKind::Symlink, "nowhere".into(), "gone/x"),
+        link(FileKind::Symlink, "usr/up".into(), ".."),
+    ];
+    let tree = flatten(&[layer]).unwrap();
+    let sh = tree.resolve(b"usr/bin/sh", false).unwrap();
+    for path in ["/bin/sh", "abs", "out/bin/sh", "//usr/./bin/../bin/sh", "/../../bin/sh", "usr/up/abs", "out/up/abs"] {
+        assert_eq!(tree.resolve(path.as_bytes(), true), Ok(sh), "{path}");
+    }
+    assert_ne!(tree.resolve(b"abs", false), Ok(sh));
+    assert_eq!(tree.resolve(b"", true), Ok(Tree::ROOT));
+    assert_eq!(tree.resolve(b"bin/", false), tree.resolve(b"usr/bin", true));
+    let error = |path: &str| tree.resolve(path.as_bytes(), true).unwrap_err().to_string();
+    assert_eq!(error("usr/none/x"), "there is no \"/usr/none\"");
+    assert_eq!(error("nowhere"), "there is no \"/gone\"");
+    assert_eq!(error("abs/x"), "\"/usr/bin/sh\" is not a directory");
+    assert_eq!(error("abs/"), "\"/usr/bin/sh\" is not a directory");
+    assert_eq!(error("loop"), "more than 40 symbolic links to follow, at \"/loop\"");
+    assert_eq!(error(&"x/".repeat(3000)), "the path is longer than 4095 bytes");
+}
+
+#[test]
+fn a_layer_by_itself_keeps_its_whiteouts() {
+    let layer = [
+        of(FileKind::Regular, "d/.wh.f"),
+        of(FileKind::Regular, "d/.wh..wh..opq"),
+        of(FileKind::Regular, ".wh."),
+        link(FileKind::HardLink, "below".into(), "in/another/layer"),
+        link(FileKind::HardLink, "here".into(), "d/.wh.f"),
+    ];
+    let tree = Tree::of_layer(&layer).unwrap();
+    let names: Vec<&[u8]> = tree.children(Tree::ROOT).map(|(name, _)| name).collect();
+    assert_eq!(names, [&b".wh."[..], b"d", b"here"]);
+    assert_eq!(tree.child(Tree::ROOT, b"here"), tree.resolve(b"d/.wh.f", false).ok());
+    assert_eq!(
+        tree.warnings(),
+        ["\"below\" is left out: it is a hard link to \"in/another/layer\", which is not in this layer"]
+    );
+}
+
+#[test]
+fn owners_that_were_cut_are_told_of() {
+    let mut file = of(FileKind::Regular, "f");
+    file.pax = [PaxRecord { key: (*b"uid").into(), value: (*b"4294967296").into() }].into();
+    let tree = flatten(&[vec![file.clone()]]).unwrap();
+    assert_eq!(tree.warnings(), ["layer 0: \"f\" has an owner of more than 32 bits, which was cut to 0:0"]);
+    let tree = flatten(&[vec![file; 1000]]).unwrap();
+    assert_eq!(tree.warnings().len(), 21);
+    assert_eq!(tree.warnings()[20], "... and 980 more remarks about the layers' entries");
+}

@@ -1,0 +1,64 @@
+//! A layer to tamper with, and its ztoc.
+#![allow(dead_code, reason = "each test uses its own part of this")]
+
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
+use ociseek::ztoc::{Ztoc, decode};
+
+use crate::tarball::{end, entry, file, pax};
+
+pub const SPAN: u64 = 16 << 10;
+
+/// Text that compresses to about a third, with no regularity that hides a mistake.
+pub fn text(seed: u64, size: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        b"etaoin shrdlu\n\0"[(state >> 33) as usize % 15]
+    })
+    .take(size)
+    .collect()
+}
+
+/// A tar of files, directories, links and attributes; 10 files lie in its 20 spans.
+pub fn tar() -> Vec<u8> {
+    let mut tar = entry(b'5', "dir/", "");
+    for number in 0..8 {
+        tar.extend(file(&format!("dir/file{number}"), &text(number, 40_000)));
+    }
+    tar.extend(file("dir/empty", b""));
+    tar.extend(pax(b'x', &[("SCHILY.xattr.user.k", b"\0\xffv"), ("mtime", b"1600000000.5")]));
+    tar.extend(file("dir/attributes", b"some"));
+    tar.extend(entry(b'1', "dir/hard", "dir/file1"));
+    tar.extend(entry(b'2', "dir/soft", "file1"));
+    tar.extend(entry(b'2', "dir/out", "/"));
+    tar.extend(file(".wh.gone", b""));
+    tar.extend(end());
+    tar
+}
+
+pub fn gzip(tar: &[u8], level: u32) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::new(level));
+    // Blocks of a few kilobytes, so that there are borders for checkpoints.
+    for chunk in tar.chunks(6000) {
+        encoder.write_all(chunk).expect("memory");
+        encoder.flush().expect("memory");
+    }
+    encoder.finish().expect("memory")
+}
+
+/// The ztoc that we build.
+pub fn ztoc(layer: &[u8], span_size: u64) -> Ztoc {
+    let options = LayerOptions { span_size, build_tool_identifier: "test".into() };
+    let mut indexer = LayerIndexer::new(options, None);
+    indexer.push(layer).expect("the layer is sound");
+    match indexer.finish().expect("the layer is sound").outcome {
+        Outcome::Ztoc(built) => decode(&built.bytes).expect("ours can be read"),
+        Outcome::Unservable(why) => panic!("{why}"),
+    }
+}
