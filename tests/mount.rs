@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use mounts::{Clean, Serving, assert_same, can_mount, have, image, mounts_below, packed, seen, system, wait_until};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, makedev, mknodat, setxattr};
+use rustix::mount::{MountFlags, mount_remount};
 use serde_json::{Value, json};
 use support::Sandbox;
 
@@ -125,7 +126,7 @@ fn everything_is_as_it_was_packed() {
         assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
         let error = std::fs::remove_file(mnt.join("etc/conf")).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
-        system("mount", &[OsStr::new("-o"), OsStr::new("remount,rw"), mnt.as_os_str()]);
+        mount_remount(&mnt, MountFlags::empty(), c"").unwrap();
     }
     assert_eq!(std::fs::read(mnt.join("nothing")).unwrap_err().kind(), std::io::ErrorKind::NotFound);
 }

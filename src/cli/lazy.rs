@@ -23,10 +23,7 @@ use crate::ops::bundle::RunOptions;
 use crate::ops::mount::LiveMount;
 use crate::ops::open::{OpenOptions, RootFs, open};
 use crate::progress::{Event, Progress};
-use crate::rootfs::cache::SpanCache;
 use crate::rootfs::content::ContentOptions;
-use crate::rootfs::layers::Caches;
-use crate::store::cache::ZtocCache;
 
 /// An image that can be mounted, and what is said about it.
 pub struct Opened {
@@ -54,13 +51,7 @@ pub async fn open_image(
     display.begin(&name);
     let images = Images::new(args.registry, &progress).await?;
     let (source, root) = images.open(image).await?;
-    let dir = (!args.cache.no_cache).then(|| caches::dir(&args.cache)).flatten();
-    let (limit, teller) = (args.cache_size.0, Arc::clone(&progress));
-    let caches = tokio::task::spawn_blocking(move || Caches {
-        ztocs: ZtocCache::open(dir.as_deref(), Arc::clone(&teller)),
-        spans: SpanCache::open(dir.as_deref(), limit, teller),
-    });
-    let caches = caches.await.map_err(|error| CliError::Start(error.into()))?;
+    let caches = caches::reading(&args.cache, &progress).await?;
     let content = ContentOptions { deadline: Duration::from_secs(args.deadline), ..ContentOptions::default() };
     let options = OpenOptions { platform: args.platform, index: args.index, layer, content };
     let image = open(&source, &root, &options, &caches, &progress).await?;
