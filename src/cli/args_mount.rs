@@ -11,6 +11,7 @@ use crate::image::{ImageName, Platform};
 
 /// What all commands share that serve an image's files while something runs.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "How the image is read")]
 pub struct LazyArgs {
     /// The platform, such as linux/arm64 [default: this machine's, or the only one]
     #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM")]
@@ -24,7 +25,7 @@ pub struct LazyArgs {
     #[arg(long, env = "OCISEEK_PREFETCH", value_parser = FalseyValueParser::new())]
     pub prefetch: bool,
 
-    /// When a read that the registry does not answer ends with an input/output error
+    /// How long a read waits for the registry before it ends with an input/output error
     #[arg(long, value_name = "SECONDS", env = "OCISEEK_DEADLINE", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub deadline: u64,

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 use super::args::{ContainerArgs, LazyArgs, NetArg, ProgressStyle, ServeArgs};
@@ -78,8 +77,8 @@ impl Opened {
         let image = &self.image;
         let bytes: u64 = image.layers.iter().map(|layer| layer.descriptor.size).sum();
         let read: u64 = image.layers.iter().map(|layer| layer.bytes_read).sum();
-        let nodes = counted(image.tree.len() as u64, "file", "files");
-        let text = format!("{what}: {nodes}; {} of {} of layers read so far", human(read), human(bytes));
+        let inodes = counted(image.tree.len() as u64, "inode", "inodes");
+        let text = format!("{what}: {inodes}; {} of {} of layers read so far", human(read), human(bytes));
         complain(&safe(&text));
     }
 
@@ -126,11 +125,9 @@ pub enum End {
 
 /// Serves until it is enough.
 pub async fn serve(mount: &mut LiveMount, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<End, CliError> {
-    let mut hangup = signal(SignalKind::hangup()).map_err(CliError::Start)?;
     tokio::select! {
         biased;
         Ok(_) = interrupted => Ok(End::Asked),
-        _ = hangup.recv() => Ok(End::Asked),
         ended = mount.mounted.ended() => ended.map(|()| End::Unmounted).map_err(CliError::Mount),
     }
 }
