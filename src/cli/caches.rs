@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::args::CacheArgs;
+use super::args::{CacheArgs, ReadCacheArgs};
 use super::report::CliError;
-use super::size::ByteSize;
 use crate::progress::Progress;
 use crate::rootfs::cache::SpanCache;
 use crate::rootfs::layers::Caches;
@@ -21,9 +20,9 @@ pub fn dir(args: &CacheArgs) -> Option<PathBuf> {
 }
 
 /// The caches of those who read from images: of ztocs, and of what spans hold.
-pub async fn reading(args: &CacheArgs, max: ByteSize, progress: &Arc<dyn Progress>) -> Result<Caches, CliError> {
-    let dir = if args.no_cache { None } else { dir(args) };
-    let (max, progress) = (max.0, Arc::clone(progress));
+pub async fn reading(args: &ReadCacheArgs, progress: &Arc<dyn Progress>) -> Result<Caches, CliError> {
+    let dir = if args.cache.no_cache { None } else { dir(&args.cache) };
+    let (max, progress) = (args.cache_size.0, Arc::clone(progress));
     let opened = tokio::task::spawn_blocking(move || Caches {
         ztocs: ZtocCache::open(dir.as_deref(), Arc::clone(&progress)),
         spans: SpanCache::open(dir.as_deref(), max, progress),

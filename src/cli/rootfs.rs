@@ -27,7 +27,7 @@ impl Named {
     pub async fn new(name: &ImageName, args: &ReadArgs, progress: Arc<dyn Progress>) -> Result<Named, CliError> {
         let images = Images::new(args.registry.clone(), &progress).await?;
         let (source, root) = images.open(name).await?;
-        let caches = caches::reading(&args.cache.cache, args.cache.cache_size, &progress).await?;
+        let caches = caches::reading(&args.cache, &progress).await?;
         Ok(Named { source, root, caches, progress })
     }
 
