@@ -124,7 +124,7 @@ fn a_container_starts_before_its_image_is_there() {
     let hostname = spec["hostname"].as_str().unwrap();
     assert_eq!(
         printed.replace(hostname, "HOST"),
-        "good morning\nuid=33(web) gid=34(www) groups=4(adm)\n/srv\nsh: can't create /tmp/x: Permission denied\nrefused\nHOST\n"
+        "good morning\nuid=33(web) gid=34(www) groups=4(adm)\n/srv\nrefused\nHOST\nsh: can't create /tmp/x: Permission denied\n"
     );
     assert_eq!(code, Some(0));
     assert_eq!(spec["annotations"]["some"], "label");

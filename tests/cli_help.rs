@@ -28,6 +28,9 @@ fn help() {
       ls       List the files of an image without pulling it
       cat      Print files of an image without pulling it
       verify   Prove the SOCI indexes of an image against its layers
+      mount    Mount an image's files without pulling it
+      bundle   Make an OCI runtime bundle that starts before its image is there
+      trace    Run a container and tell which files and spans it read
       ztoc     Build, show, prove or read through the ztoc of one layer
 
     Options:

@@ -59,6 +59,7 @@ fn stop(child: Option<u32>, signal: Interrupt) {
     let signal = match signal {
         Interrupt::Int => Signal::INT,
         Interrupt::Term => Signal::TERM,
+        Interrupt::Hup => Signal::HUP,
     };
     if let Some(pid) = child.and_then(|id| Pid::from_raw(id.cast_signed())) {
         // It may have ended by itself.

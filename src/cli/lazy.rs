@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 use super::args::{ContainerArgs, LazyArgs, NetArg, ProgressStyle, ServeArgs};
@@ -23,10 +22,7 @@ use crate::ops::bundle::RunOptions;
 use crate::ops::mount::LiveMount;
 use crate::ops::open::{OpenOptions, RootFs, open};
 use crate::progress::{Event, Progress};
-use crate::rootfs::cache::SpanCache;
 use crate::rootfs::content::ContentOptions;
-use crate::rootfs::layers::Caches;
-use crate::store::cache::ZtocCache;
 
 /// An image that can be mounted, and what is said about it.
 pub struct Opened {
@@ -54,13 +50,7 @@ pub async fn open_image(
     display.begin(&name);
     let images = Images::new(args.registry, &progress).await?;
     let (source, root) = images.open(image).await?;
-    let dir = (!args.cache.no_cache).then(|| caches::dir(&args.cache)).flatten();
-    let (limit, teller) = (args.cache_size.0, Arc::clone(&progress));
-    let caches = tokio::task::spawn_blocking(move || Caches {
-        ztocs: ZtocCache::open(dir.as_deref(), Arc::clone(&teller)),
-        spans: SpanCache::open(dir.as_deref(), limit, teller),
-    });
-    let caches = caches.await.map_err(|error| CliError::Start(error.into()))?;
+    let caches = caches::reading(&args.cache, &progress).await?;
     let content = ContentOptions { deadline: Duration::from_secs(args.deadline), ..ContentOptions::default() };
     let options = OpenOptions { platform: args.platform, index: args.index, layer, content };
     let image = open(&source, &root, &options, &caches, &progress).await?;
@@ -87,8 +77,8 @@ impl Opened {
         let image = &self.image;
         let bytes: u64 = image.layers.iter().map(|layer| layer.descriptor.size).sum();
         let read: u64 = image.layers.iter().map(|layer| layer.bytes_read).sum();
-        let nodes = counted(image.tree.len() as u64, "file", "files");
-        let text = format!("{what}: {nodes}; {} of {} of layers read so far", human(read), human(bytes));
+        let inodes = counted(image.tree.len() as u64, "inode", "inodes");
+        let text = format!("{what}: {inodes}; {} of {} of layers read so far", human(read), human(bytes));
         complain(&safe(&text));
     }
 
@@ -135,11 +125,9 @@ pub enum End {
 
 /// Serves until it is enough.
 pub async fn serve(mount: &mut LiveMount, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<End, CliError> {
-    let mut hangup = signal(SignalKind::hangup()).map_err(CliError::Start)?;
     tokio::select! {
         biased;
         Ok(_) = interrupted => Ok(End::Asked),
-        _ = hangup.recv() => Ok(End::Asked),
         ended = mount.mounted.ended() => ended.map(|()| End::Unmounted).map_err(CliError::Mount),
     }
 }

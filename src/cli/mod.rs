@@ -12,6 +12,7 @@ use signals::Interrupt;
 use terminal::Stdout;
 
 mod args;
+mod args_mount;
 mod args_read;
 mod bundle;
 mod caches;

@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM: the first ends the work in good order, the second at once.
+//! SIGINT, SIGTERM and SIGHUP: the first ends the work in good order, the second at once.
 
 use std::io;
 use std::sync::Arc;
@@ -11,6 +11,8 @@ use tokio::sync::oneshot;
 pub enum Interrupt {
     Int,
     Term,
+    /// The terminal is gone.
+    Hup,
 }
 
 impl Interrupt {
@@ -19,11 +21,12 @@ impl Interrupt {
         match self {
             Interrupt::Int => 130,
             Interrupt::Term => 143,
+            Interrupt::Hup => 129,
         }
     }
 }
 
-/// Waits for both signals from now on, on a thread of its own, so that a second one ends the process whatever the rest of
+/// Waits for the signals from now on, on a thread of its own, so that a second one ends the process whatever the rest of
 /// it does. The receiver gets the first.
 ///
 /// # Errors
@@ -31,14 +34,18 @@ impl Interrupt {
 pub fn listen() -> io::Result<oneshot::Receiver<Interrupt>> {
     let (first, received) = oneshot::channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let (mut int, mut term) = {
+    let mut signals = {
         let _guard = runtime.enter();
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+        Signals {
+            int: signal(SignalKind::interrupt())?,
+            term: signal(SignalKind::terminate())?,
+            hup: if hangup_is_ignored() { None } else { Some(signal(SignalKind::hangup())?) },
+        }
     };
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         runtime.block_on(async move {
-            let _ = first.send(next(&mut int, &mut term).await);
-            let second = next(&mut int, &mut term).await;
+            let _ = first.send(signals.next().await);
+            let second = signals.next().await;
             std::process::exit(i32::from(second.exit_code()));
         });
     })?;
@@ -52,9 +59,32 @@ pub fn wanted() -> (Arc<()>, impl Fn() -> bool + Send + 'static) {
     (wanted, move || seen.strong_count() > 0)
 }
 
-async fn next(int: &mut Signal, term: &mut Signal) -> Interrupt {
-    tokio::select! {
-        _ = int.recv() => Interrupt::Int,
-        _ = term.recv() => Interrupt::Term,
+struct Signals {
+    int: Signal,
+    term: Signal,
+    hup: Option<Signal>,
+}
+
+impl Signals {
+    async fn next(&mut self) -> Interrupt {
+        let hup = async {
+            match &mut self.hup {
+                Some(hup) => hup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.int.recv() => Interrupt::Int,
+            _ = self.term.recv() => Interrupt::Term,
+            _ = hup => Interrupt::Hup,
+        }
     }
+}
+
+/// Whether this was started to survive its terminal, as by nohup(1).
+fn hangup_is_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    // The first bit stands for signal 1, which it is.
+    mask.is_some_and(|mask| mask & 1 == 1)
 }

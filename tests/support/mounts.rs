@@ -76,7 +76,7 @@ pub fn packed(dir: &Path) -> Vec<u8> {
 /// A gzip that compresses, so that its spans lie unlike its content.
 pub fn compressed(content: &[u8]) -> Vec<u8> {
     use std::io::Write;
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(1));
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(6));
     encoder.write_all(content).unwrap();
     encoder.finish().unwrap()
 }

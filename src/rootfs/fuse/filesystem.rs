@@ -187,7 +187,7 @@ impl Filesystem for ImageFs {
         reply: ReplyData,
     ) {
         let (id, extent) = match self.node(ino) {
-            Ok((id, Node { kind: NodeKind::File(extent), .. })) => (id, extent.clone()),
+            Ok((id, Node { kind: NodeKind::File(extent), .. })) => (id, *extent),
             Ok((_, Node { kind: NodeKind::Directory(..), .. })) => return reply.error(Errno::EISDIR),
             Ok(_) => return reply.error(Errno::EINVAL),
             Err(error) => return reply.error(error),

@@ -44,7 +44,7 @@ pub fn prepare(dir: &Path, existing: Existing) -> Result<PathBuf, MountError> {
 }
 
 /// Whether a path leads to a FUSE mount whose process is gone.
-fn is_dead(error: &io::Error) -> bool {
+pub(super) fn is_dead(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ENOTCONN)
 }
 

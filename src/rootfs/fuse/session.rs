@@ -11,11 +11,11 @@ use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use rustix::mount::{MountFlags, UnmountFlags, mount};
 use rustix::process::{getgid, getuid};
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use super::filesystem::ImageFs;
 use super::mounts::{FS_TYPE, mounted_at};
-use super::point::take_down;
+use super::point::{is_dead, take_down};
 use super::{MountError, helper};
 use crate::rootfs::content::Content;
 use crate::rootfs::record::Recorder;
@@ -140,7 +140,10 @@ impl Mounted {
     pub fn unmount(&mut self) -> Result<bool, MountError> {
         let seen = |source| MountError::Inspect { point: self.point.clone(), source };
         let there = mounted_at(&self.point).map_err(seen)?;
-        let ours = there.is_some_and(|there| Some(there.device) == self.device);
+        // Once the session has ended another mount may have its device number; but then that one answers.
+        let ended = matches!(self.alive.try_recv(), Err(TryRecvError::Closed));
+        let ours = there.is_some_and(|there| Some(there.device) == self.device)
+            && (!ended || self.point.metadata().is_err_and(|error| is_dead(&error)));
         let in_use = match ours {
             false => false,
             true => match take_down(&self.point, UnmountFlags::NOFOLLOW) {
