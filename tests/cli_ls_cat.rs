@@ -234,6 +234,21 @@ fn damaged_layers_give_no_wrong_bytes() {
     assert!(errors.contains("span 0"), "{errors}");
 }
 
+#[test]
+fn without_its_ztoc_a_layer_is_read_all_the_same() {
+    let sandbox = Sandbox::new();
+    motley(&sandbox);
+    let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:img:v1"]);
+    let ztoc = inspected["manifests"][0]["layers"][0]["ztoc"]["digest"].as_str().unwrap().replace("sha256:", "");
+    std::fs::remove_file(sandbox.path("img/blobs/sha256").join(ztoc)).unwrap();
+    for args in [&["cat", "oci:img:v1", "etc/os-release"][..], &["ls", "--layer=0", "oci:img:v1", "etc/os-release"]] {
+        let output = sandbox.command(args).output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && !output.stdout.is_empty(), "{errors}");
+        assert!(errors.starts_with("warning: layer ") && errors.contains("is read without its ztoc"), "{errors}");
+    }
+}
+
 /// Passes bytes on to a server, and counts those that come back.
 struct Meter {
     host: String,

@@ -56,6 +56,7 @@ fn what_is_kept_is_found_whole_and_in_part() {
         }
         let end = all(&span).end;
         assert_eq!(cache.read(&key(&span), length as u64, end..end + 1), None, "behind the last piece");
+        assert!(cache.has(&key(&span), length as u64), "and it is still there");
         assert_eq!(cache.read(&key(&span), length as u64 + 1, 0..1), None, "another size");
         cache.put(&key(&span), &span);
     }

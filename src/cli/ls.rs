@@ -8,12 +8,13 @@ use super::args::{LsArgs, ProgressStyle};
 use super::ls_json;
 use super::ls_text::{self, Names};
 use super::progress::Display;
-use super::report::CliError;
+use super::report::{self, CliError};
 use super::rootfs::{Named, tell_stats};
 use super::terminal::Stdout;
 use crate::image::Descriptor;
 use crate::ops::discover::{discover, fetch_ztoc};
 use crate::ops::open::{OpenError, RootFs};
+use crate::progress::Event;
 use crate::rootfs::layers::{OpenLayer, open_layer};
 use crate::rootfs::tree::{NodeId, Tree};
 use crate::ztoc::FileMetadata;
@@ -104,8 +105,15 @@ async fn open_one(named: &Named, args: &LsArgs, number: usize) -> Result<(Descri
     let layers = found.layers.len();
     let layer = found.layers.get(number).cloned().ok_or(OpenError::NoLayer { wanted: number, layers })?;
     let ztoc = match found.ztoc_for(&layer.digest) {
-        Some(reference) => Some(fetch_ztoc(source, reference).await?),
         None => None,
+        Some(reference) => match fetch_ztoc(source, reference).await {
+            Ok(bytes) => Some(bytes),
+            Err(error) => {
+                let why = report::in_one_line(&error);
+                progress.report(Event::Warning(format!("layer {number} is read without its ztoc: {why}")));
+                None
+            }
+        },
     };
     let open = open_layer(source, &layer, ztoc, caches, progress).await.map_err(OpenError::from)?;
     Ok((layer, open))

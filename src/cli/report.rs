@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use super::json::Failure;
 use super::signals::Interrupt;
-use super::size::counted;
 use super::terminal::{Style, complain, safe};
 use crate::layer::{LayerError, Unservable};
 use crate::ops::bundle::BundleError;
@@ -65,9 +64,6 @@ pub enum CliError {
     Paths { failed: usize, all: usize },
     #[error(transparent)]
     Verify(Box<VerifyError>),
-    /// They were printed.
-    #[error("verification found {}", counted(*.0 as u64, "difference", "differences"))]
-    Different(usize),
     #[error(transparent)]
     Discover(Box<DiscoverError>),
     #[error(transparent)]
@@ -134,7 +130,6 @@ impl CliError {
             CliError::Differs => DIFFERENT,
             CliError::Interrupted(signal) => signal.exit_code(),
             CliError::Exit(code) => *code,
-            CliError::Different(_) => DIFFERENT,
             _ => FAILED,
         }
     }

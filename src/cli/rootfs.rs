@@ -43,7 +43,7 @@ pub fn tell_stats(rootfs: &RootFs) {
     let opening: u64 = rootfs.layers.iter().map(|layer| layer.bytes_read).sum();
     let opened = match opening {
         0 => String::new(),
-        bytes => format!(", and {} to open layers without a ztoc", human(bytes)),
+        bytes => format!(", {} of it to open layers without a ztoc", human(bytes)),
     };
     complain(&format!(
         "fetched {} bytes of {} ({} of {}) in {}{opened}",

@@ -47,10 +47,7 @@ pub async fn run(args: VerifyArgs) -> Result<(), CliError> {
         Format::Text => text(&name, &verified, options.depth, stdout.style),
     };
     stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
-    match verified.differences().count() {
-        0 => Ok(()),
-        differences => Err(CliError::Different(differences)),
-    }
+    if verified.differences().next().is_some() { Err(CliError::Differs) } else { Ok(()) }
 }
 
 /// A line for each index, and one for each thing that is wrong.

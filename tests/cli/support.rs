@@ -222,3 +222,28 @@ pub const SMALL: [&str; 5] =
 pub fn index<'a>(args: &[&'a str]) -> Vec<&'a str> {
     ["index"].into_iter().chain(SMALL).chain(args.iter().copied()).collect()
 }
+
+/// The image of `oci:img` as soci makes a SOCI-enabled image of it, in the layout `enabled`.
+pub fn enabled(sandbox: &Sandbox) {
+    let blobs = |dir: &str| sandbox.path(dir).join("blobs/sha256");
+    let read = |digest: &str| std::fs::read(blobs("img").join(&digest["sha256:".len()..])).unwrap();
+    let mut layout = Layout::new(&sandbox.path("enabled"));
+    for file in std::fs::read_dir(blobs("img")).unwrap().map(Result::unwrap) {
+        std::fs::copy(file.path(), blobs("enabled").join(file.file_name())).unwrap();
+    }
+    let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:img:v1"]);
+    let of = |value: &Value| value["digest"].as_str().unwrap().to_owned();
+    let first = &inspected["manifests"][0];
+    let v1 = String::from_utf8(read(&of(&first["indexes"][0]))).unwrap();
+    let (before, rest) = v1.split_once(",\"subject\":{").unwrap();
+    let v2 = format!("{before}{}", rest.split_once('}').unwrap().1).replace("soci.index.v1", "soci.index.v2");
+    let mut v2 = layout.blob(OCI_MANIFEST, v2.as_bytes());
+    let mut manifest: Value = serde_json::from_slice(&read(&of(&first["manifest"]))).unwrap();
+    manifest["annotations"] = json!({"com.amazon.soci.index-digest": v2["digest"]});
+    let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
+    v2["artifactType"] = json!("application/vnd.amazon.soci.index.v2+json");
+    v2["annotations"] = json!({"com.amazon.soci.image-manifest-digest": manifest["digest"]});
+    let manifests = [for_platform(manifest, "amd64"), for_platform(v2, "amd64")];
+    let index = layout.image_index(&manifests);
+    layout.tag(index, "v1");
+}

@@ -1,7 +1,6 @@
 //! Layers flattened by us and unpacked by containerd's own applier: the same tree, or both refuse.
 
 #[path = "../soci/mod.rs"]
-#[allow(dead_code)]
 mod soci;
 
 mod entry;

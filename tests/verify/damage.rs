@@ -202,6 +202,25 @@ fn the_index_document() {
 }
 
 #[test]
+fn the_first_of_two_indexes() {
+    let image = Image::unindexed(|_| {});
+    image.run_index(&["--build-tool-identifier=someone else's"]);
+    image.run_index(&["--build-tool-identifier=another one's"]);
+    // soci's decoder takes no field that it does not know.
+    image.edit_index("{", "{\"unknown\":1,");
+    found(&image, &["index-malformed"], &["index-malformed"]);
+    let (first, second) = (image.indexes()[0].to_string(), image.indexes()[1].to_string());
+    let inspected = image.sandbox.json(0, &["inspect", "--format=json", "oci:img:v1"]);
+    let indexes = inspected["manifests"][0]["indexes"].as_array().unwrap();
+    assert_eq!((&indexes[0]["chosen"], &indexes[1]["chosen"]), (&false.into(), &true.into()));
+    assert_eq!(inspected["manifests"][0]["consumers"][1]["lazy_layers"], 0, "consumers look at the first only");
+    let output = image.sandbox.command(&["ls", "--json", "--no-cache", "oci:img:v1"]).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains(&format!("SOCI index {first} is passed over")), "{errors}");
+    assert!(String::from_utf8(output.stdout).unwrap().contains(&format!("\"index\": \"{second}\"")));
+}
+
+#[test]
 fn an_index_of_another_image() {
     // A layout lists by subject, so there it is not this image's index at all.
     let image = Image::new();

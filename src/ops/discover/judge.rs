@@ -62,6 +62,8 @@ pub enum Note {
     NotServable { ztoc: Digest, layer: Digest, media_type: String },
     /// The ztoc's annotation and the image manifest disagree on the layer's media type.
     MediaType { ztoc: Digest, layer: Digest, stated: String, found: String },
+    /// The image manifest names it, but the image index does not list it beside the image.
+    NotBeside,
     /// Neither a ztoc nor a list of spans to prefetch.
     Unknown { digest: Digest, media_type: String },
 }
@@ -76,19 +78,25 @@ impl Note {
             Note::TooLarge { .. } => "ztoc-too-large",
             Note::NotServable { .. } => "layer-not-servable",
             Note::MediaType { .. } => "media-type-annotation",
+            Note::NotBeside => "not-beside-image",
             Note::Unknown { .. } => "unknown-blob",
         }
     }
 
+    /// Nothing is wrong with what a consumer reads.
+    pub fn is_harmless(&self) -> bool {
+        matches!(self, Note::NotBeside | Note::Unknown { .. })
+    }
+
     /// A reader acts as if what it is about were not there.
     pub fn is_ignored(&self) -> bool {
-        !matches!(self, Note::NotCanonical | Note::MediaType { .. })
+        !matches!(self, Note::NotCanonical | Note::NotBeside | Note::MediaType { .. })
     }
 
     /// The layer that it is about.
     pub fn layer(&self) -> Option<&Digest> {
         match self {
-            Note::NotCanonical | Note::Unknown { .. } => None,
+            Note::NotCanonical | Note::NotBeside | Note::Unknown { .. } => None,
             Note::NotInImage { layer, .. }
             | Note::Second { layer, .. }
             | Note::TooLarge { layer, .. }
@@ -119,6 +127,9 @@ impl fmt::Display for Note {
             Note::MediaType { ztoc, layer, stated, found } => {
                 write!(f, "ztoc {ztoc} says that layer {layer} is {stated:?}; the image says {found:?}")
             }
+            Note::NotBeside => f.write_str(
+                "the image index does not list the index beside the image, so a copy of the image leaves it behind",
+            ),
             Note::Unknown { digest, media_type } => {
                 write!(f, "{digest} is neither a ztoc nor a prefetch list but {media_type:?}")
             }

@@ -217,8 +217,11 @@ struct Finder<'a> {
 impl Finder<'_> {
     /// The index of version 2 that the image manifest names.
     async fn named(&mut self, digest: Digest, artifacts: &[Descriptor]) {
-        let size = artifacts.iter().find(|artifact| artifact.digest == digest).map(|artifact| artifact.size);
-        self.read(digest, size, Version::V2, Via::Annotation).await;
+        let listed = artifacts.iter().find(|artifact| artifact.digest == digest);
+        self.read(digest, listed.map(|artifact| artifact.size), Version::V2, Via::Annotation).await;
+        if let (None, Some(FoundIndexRef { content: Ok(content), .. })) = (listed, self.indexes.last_mut()) {
+            content.notes.push(Note::NotBeside);
+        }
     }
 
     /// Those of version 1, which are referrers.

@@ -8,8 +8,8 @@ use crate::offset::{SpanId, Uncompressed};
 /// One thing that is not as it should be. [`Difference::code`] is for programs, Display for people.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Difference {
-    #[error("the layer cannot be decoded past byte {at} of the blob: {reason}")]
-    Broken { at: u64, reason: String },
+    #[error("the layer cannot be decoded to its end: {0}")]
+    Broken(String),
     #[error("the layer's tar cannot be read: {0}")]
     Tar(String),
     #[error("the layer is {actual}; the ztoc is for one that is {stated}")]
@@ -49,7 +49,7 @@ impl Difference {
     /// A stable word for programs.
     pub fn code(&self) -> &'static str {
         match self {
-            Difference::Broken { .. } => "broken-layer",
+            Difference::Broken(_) => "broken-layer",
             Difference::Tar(_) => "broken-tar",
             Difference::Compression { .. } => "compression",
             Difference::Spans(_) => "spans",

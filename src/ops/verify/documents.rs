@@ -4,7 +4,7 @@ use super::causes;
 use super::difference::Difference;
 use super::model::{Finding, VerifyError};
 use crate::image::soci::ZtocRef;
-use crate::ops::discover::{Discovered, FoundIndexRef, IndexContent, Note, Unusable, Via};
+use crate::ops::discover::{Discovered, FoundIndexRef, IndexContent, Unusable, Via};
 use crate::store::StoreError;
 use crate::store::layout::LayoutError;
 use crate::store::registry::RegistryError;
@@ -51,7 +51,7 @@ pub(super) fn of_index(found: FoundIndexRef) -> Result<(Vec<Finding>, Option<Ind
             return Ok((vec![Finding::new(code, text)], None));
         }
     };
-    let wrong = content.notes.iter().filter(|note| !matches!(note, Note::Unknown { .. }));
+    let wrong = content.notes.iter().filter(|note| !note.is_harmless());
     let wrong = wrong.map(|note| Finding::new(note.code(), format!("index {digest}: {note}"))).collect();
     Ok((wrong, Some(content)))
 }
@@ -70,8 +70,7 @@ pub(super) fn warnings(image: &Discovered) -> Vec<String> {
         ));
     }
     for content in image.indexes.iter().filter_map(|index| index.content.as_ref().ok()) {
-        let unknown = content.notes.iter().filter(|note| matches!(note, Note::Unknown { .. }));
-        warnings.extend(unknown.map(ToString::to_string));
+        warnings.extend(content.notes.iter().filter(|note| note.is_harmless()).map(ToString::to_string));
     }
     warnings
 }

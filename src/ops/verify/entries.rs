@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::difference::{Difference, Differences};
 use crate::layer::stated;
 use crate::offset::Uncompressed;
-use crate::tar::{Entry, Walker};
+use crate::tar::{Entry, PaxRecord, Walker};
 use crate::ztoc::{FileMetadata, Ztoc};
 
 /// Walks the tar and compares each entry as it is met.
@@ -142,41 +142,63 @@ fn fields(entry: usize, stated: &FileMetadata, actual: &FileMetadata, difference
     if stated == actual {
         return;
     }
-    let file_name = &stated.name;
-    let text = |bytes: &[u8]| format!("\"{}\"", bytes.escape_ascii());
+    let mut compared = |field, pair: Option<(String, String)>| {
+        if let Some((says, is)) = pair {
+            let name = stated.name.clone();
+            differences.add(Difference::Entry { entry, name, field, stated: says, actual: is });
+        }
+    };
+    let number = |of: fn(&FileMetadata) -> i128| {
+        let (stated, actual) = (of(stated), of(actual));
+        (stated != actual).then(|| (stated.to_string(), actual.to_string()))
+    };
     let time = |file: &FileMetadata| file.mtime.and_then(|time| time.to_rfc3339()).unwrap_or_else(|| "nothing".into());
-    let rows: [(&'static str, fn(&FileMetadata) -> i128); 7] = [
-        ("offset", |file| file.offset.0.into()),
-        ("size", |file| file.size.into()),
-        ("mode", |file| file.mode.into()),
-        ("uid", |file| file.uid.into()),
-        ("gid", |file| file.gid.into()),
-        ("devmajor", |file| file.devmajor.into()),
-        ("devminor", |file| file.devminor.into()),
-    ];
-    let numbers = rows.map(|(field, value)| {
-        let shown = |value: i128| if field == "mode" { format!("{value:#o}") } else { value.to_string() };
-        (field, shown(value(stated)), shown(value(actual)))
-    });
-    let texts = [
-        ("name", text(&stated.name), text(&actual.name)),
-        ("type", stated.kind.name().to_owned(), actual.kind.name().to_owned()),
-        ("linkname", text(&stated.linkname), text(&actual.linkname)),
-        ("uname", text(&stated.uname), text(&actual.uname)),
-        ("gname", text(&stated.gname), text(&actual.gname)),
-        ("mtime", time(stated), time(actual)),
-        ("xattrs", records(stated), records(actual)),
-    ];
-    for (field, stated, actual) in texts.into_iter().chain(numbers).filter(|(_, stated, actual)| stated != actual) {
-        let name = file_name.clone();
-        differences.add(Difference::Entry { entry, name, field, stated, actual });
-    }
+    compared("name", text(&stated.name, &actual.name));
+    compared("type", text(stated.kind.name().as_bytes(), actual.kind.name().as_bytes()));
+    compared("offset", number(|file| file.offset.0.into()));
+    compared("size", number(|file| file.size.into()));
+    compared("linkname", text(&stated.linkname, &actual.linkname));
+    let modes = (stated.mode != actual.mode).then(|| (format!("{:#o}", stated.mode), format!("{:#o}", actual.mode)));
+    compared("mode", modes);
+    compared("uid", number(|file| file.uid.into()));
+    compared("gid", number(|file| file.gid.into()));
+    compared("uname", text(&stated.uname, &actual.uname));
+    compared("gname", text(&stated.gname, &actual.gname));
+    compared("mtime", (stated.mtime != actual.mtime).then(|| (time(stated), time(actual))));
+    compared("devmajor", number(|file| file.devmajor.into()));
+    compared("devminor", number(|file| file.devminor.into()));
+    compared("xattrs", records(stated, actual));
 }
 
-/// PAX records in one line, sorted: their order means nothing.
-fn records(file: &FileMetadata) -> String {
-    let mut records: Vec<_> = file.pax.iter().collect();
-    records.sort_unstable();
-    let shown = records.iter().map(|r| format!("{}={}", r.key.escape_ascii(), r.value.escape_ascii()));
-    format!("[{}]", shown.collect::<Vec<_>>().join(", "))
+/// The first PAX record in which two entries differ, of each. Their order means nothing.
+fn records(stated: &FileMetadata, actual: &FileMetadata) -> Option<(String, String)> {
+    let sorted = |file: &FileMetadata| {
+        let mut records: Vec<PaxRecord> = file.pax.to_vec();
+        records.sort_unstable();
+        records
+    };
+    let (stated, actual) = (sorted(stated), sorted(actual));
+    let at = (0..stated.len().max(actual.len())).find(|&at| stated.get(at) != actual.get(at))?;
+    let shown = |records: &[PaxRecord]| {
+        records.get(at).map_or_else(Vec::new, |record| [&record.key[..], b"=", &record.value].concat())
+    };
+    text(&shown(&stated), &shown(&actual))
+}
+
+/// Two texts that differ, each quoted in one line. If they are long, some of each from where they do: what is in a stranger's tar may
+/// be megabytes.
+fn text(stated: &[u8], actual: &[u8]) -> Option<(String, String)> {
+    const MOST: usize = 200;
+    if stated == actual {
+        return None;
+    }
+    let common = stated.iter().zip(actual).take_while(|(one, other)| one == other).count();
+    let from = if stated.len().max(actual.len()) > MOST { common.saturating_sub(MOST / 4) } else { 0 };
+    let shown = |bytes: &[u8]| {
+        let to = bytes.len().min(from + MOST);
+        let part = bytes.get(from..to).unwrap_or_default().escape_ascii();
+        let dots = |there| if there { "…" } else { "" };
+        format!("\"{}{part}{}\"", dots(from > 0), dots(to < bytes.len()))
+    };
+    Some((shown(stated), shown(actual)))
 }

@@ -18,7 +18,8 @@ use crate::layer::servable;
 use crate::layer::span::SpanTable;
 use crate::ztoc::{Checkpoints, VERSION, Ztoc};
 
-/// Takes a layer's blob in chunks and finds what differs from its ztoc. Chunk borders carry no meaning.
+/// Takes a layer's blob in chunks and finds what differs from its ztoc. Chunk borders carry no meaning, unless the layer
+/// breaks off: then they decide how much of it is looked at before that.
 ///
 /// Memory does not grow with the layer, but for some bytes for each span and entry of the ztoc.
 pub struct LayerProof {
@@ -124,8 +125,8 @@ impl LayerProof {
                 differences.add(Difference::Size { what: "the size of the blob", stated, actual: size });
             }
         }
-        if let Some((at, reason)) = &straight.broken {
-            differences.add(Difference::Broken { at: *at, reason: reason.clone() });
+        if let Some(reason) = &straight.broken {
+            differences.add(Difference::Broken(reason.clone()));
         }
         let mut compared = 0;
         if let (Some(spans), Some(plain_spans)) = (spans, plain.spans.take()) {

@@ -115,7 +115,7 @@ impl Finding {
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
     #[error(transparent)]
-    Discover(#[from] DiscoverError),
+    Discover(Box<DiscoverError>),
     #[error("the SOCI indexes of {manifest} cannot be listed")]
     Listing { manifest: Digest, source: StoreError },
     #[error("{0} has no SOCI index: there is nothing to verify")]
@@ -128,4 +128,10 @@ pub enum VerifyError {
     Layer { layer: Digest, source: StoreError },
     #[error("the thread that proves layer {layer} ended early")]
     Thread { layer: Digest },
+}
+
+impl From<DiscoverError> for VerifyError {
+    fn from(error: DiscoverError) -> VerifyError {
+        VerifyError::Discover(Box::new(error))
+    }
 }

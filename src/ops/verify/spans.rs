@@ -1,13 +1,15 @@
 //! The spans of a ztoc against the layer: digests of their compressed bytes, windows of their checkpoints, and what our own
 //! decoder makes of each from its checkpoint.
 
+use std::ops::Range;
+
 use super::difference::{Difference, Differences};
 use crate::codec::WINDOW;
 use crate::codec::gzip::{BlockStart, GzipReader, Sink};
 use crate::digest::{Algorithm, Digest, Hasher};
 use crate::layer::span::SpanTable;
 use crate::offset::{Compressed, SpanId, Uncompressed};
-use crate::ztoc::{Checkpoint, Checkpoints, FileKind};
+use crate::ztoc::{Checkpoint, Checkpoints, FileKind, FileMetadata};
 
 /// The compressed side: takes the blob.
 pub(super) struct BlobSpans {
@@ -83,18 +85,7 @@ impl BlobSpans {
     }
 
     pub fn push(&mut self, chunk: &[u8], differences: &mut Differences) {
-        if let HeaderEnd::Reading(reader) = &mut self.header {
-            let mut first = FirstBlock(None);
-            let result = reader.push(&chunk[..chunk.len().min(1 << 10)], &mut first);
-            // A header goes on for longer than that at most in its first chunks.
-            let rest = result.and_then(|()| match first.0 {
-                None => reader.push(&chunk[chunk.len().min(1 << 10)..], &mut first),
-                Some(_) => Ok(()),
-            });
-            if rest.is_err() || first.0.is_some() {
-                self.header = HeaderEnd::Known(first.0);
-            }
-        }
+        self.look_for_header_end(chunk);
         let (start, end) = (self.position, self.position + chunk.len() as u64);
         while self.current < self.table.count() {
             let span = SpanId(self.current);
@@ -120,6 +111,18 @@ impl BlobSpans {
         }
         self.position = end;
         self.last_byte = chunk.last().copied().unwrap_or(self.last_byte);
+    }
+
+    fn look_for_header_end(&mut self, chunk: &[u8]) {
+        let HeaderEnd::Reading(reader) = &mut self.header else { return };
+        let mut first = FirstBlock(None);
+        // In small pieces, so that little is decoded behind it.
+        for piece in chunk.chunks(64) {
+            if reader.push(piece, &mut first).is_err() || first.0.is_some() {
+                self.header = HeaderEnd::Known(first.0);
+                return;
+            }
+        }
     }
 
     /// The blob is at its end. `plain` are the digests of the spans' bytes in the layer as it was decoded straight through.
@@ -153,21 +156,40 @@ impl BlobSpans {
             };
             wrong.push((span, reason));
         }
-        for (span, reason) in wrong {
-            let (files, first) = self.files_in(span);
-            differences.add(Difference::SpanContent { span, reason, files, first });
+        if !wrong.is_empty() {
+            let files = Files::of(&ztoc.files);
+            for (span, reason) in wrong {
+                let (files, first) = files.inside(self.table.plain_range(span));
+                differences.add(Difference::SpanContent { span, reason, files, first });
+            }
         }
         compared
     }
+}
 
-    /// How many regular files have bytes in a span, and the name of the first.
-    fn files_in(&self, span: SpanId) -> (u64, Option<Box<[u8]>>) {
-        let range = self.table.plain_range(span);
-        let overlaps = |offset: Uncompressed, size: u64| offset < range.end && range.start.0 < offset.0 + size;
-        let mut inside = (self.table.ztoc().files.iter())
-            .filter(|file| file.kind == FileKind::Regular && overlaps(file.offset, file.size));
-        let first = inside.next().map(|file| file.name.clone());
-        (u64::from(first.is_some()) + inside.count() as u64, first)
+/// The regular files of a ztoc, by where they lie.
+struct Files<'a> {
+    by_start: Vec<&'a FileMetadata>,
+    ends: Vec<u64>,
+}
+
+impl<'a> Files<'a> {
+    fn of(files: &'a [FileMetadata]) -> Files<'a> {
+        let mut by_start: Vec<_> =
+            files.iter().filter(|file| file.kind == FileKind::Regular && file.size > 0).collect();
+        by_start.sort_by_key(|file| file.offset);
+        let mut ends: Vec<u64> = by_start.iter().map(|file| file.offset.0 + file.size).collect();
+        ends.sort_unstable();
+        Files { by_start, ends }
+    }
+
+    /// How many have bytes in `range`, and the name of the first.
+    fn inside(&self, range: Range<Uncompressed>) -> (u64, Option<Box<[u8]>>) {
+        let started = self.by_start.partition_point(|file| file.offset < range.end);
+        let ended = self.ends.partition_point(|end| *end <= range.start.0);
+        let inside = started.saturating_sub(ended);
+        let first = self.by_start.get(ended).filter(|_| inside > 0);
+        (inside as u64, first.map(|file| file.name.clone()))
     }
 }
 

@@ -12,8 +12,6 @@ use crate::tar;
 /// Decodes what is pushed, and hands it to a [`Plain`].
 pub(super) struct Straight {
     state: State,
-    /// Bytes of the blob that were taken.
-    position: u64,
 }
 
 enum State {
@@ -33,8 +31,8 @@ pub(super) struct Ended {
     pub plain: Plain,
     /// `gzip`, `zstd`, `not compressed`, or another compression's name.
     pub compression: &'static str,
-    /// Where in the blob decoding stopped, and why.
-    pub broken: Option<(u64, String)>,
+    /// Why it could not be decoded to its end.
+    pub broken: Option<String>,
 }
 
 /// A writer that never fails.
@@ -61,25 +59,23 @@ impl Passing {
 
 impl Straight {
     pub fn new(plain: Plain) -> Straight {
-        Straight { state: State::Unknown { head: Vec::new(), plain }, position: 0 }
+        Straight { state: State::Unknown { head: Vec::new(), plain } }
     }
 
     pub fn push(&mut self, chunk: &[u8]) {
         let chunk = match &mut self.state {
             State::Unknown { head, .. } => {
-                head.extend_from_slice(&chunk[..chunk.len().min(tar::BLOCK - head.len())]);
-                let taken = head.len() as u64 - self.position;
-                self.position = head.len() as u64;
+                let taken = chunk.len().min(tar::BLOCK - head.len());
+                head.extend_from_slice(&chunk[..taken]);
                 if head.len() < tar::BLOCK {
                     return;
                 }
                 self.decide();
-                &chunk[taken as usize..]
+                &chunk[taken..]
             }
             _ => chunk,
         };
         self.decode(chunk);
-        self.position += chunk.len() as u64;
     }
 
     /// Chooses the decoder by the first bytes, and gives them to it.
@@ -94,11 +90,11 @@ impl Straight {
                     decoder.get_mut().0 = Some(plain);
                     State::Zstd(Box::new(decoder))
                 }
-                Err(error) => State::Ended(Ended { plain, compression: "zstd", broken: Some((0, error.to_string())) }),
+                Err(error) => State::Ended(Ended { plain, compression: "zstd", broken: Some(error.to_string()) }),
             },
             Content::Foreign(compression) if !is_tar => {
                 let reason = format!("{compression} is not decoded here");
-                State::Ended(Ended { plain, compression, broken: Some((0, reason)) })
+                State::Ended(Ended { plain, compression, broken: Some(reason) })
             }
             _ => State::Plain(plain),
         };
@@ -134,12 +130,12 @@ impl Straight {
         match self.state {
             State::Ended(ended) => ended,
             // `end` leaves nothing else.
-            _ => Ended { plain: Plain::nothing(), compression: "unknown", broken: Some((0, "it was not read".into())) },
+            _ => Ended { plain: Plain::nothing(), compression: "unknown", broken: Some("it was not read".into()) },
         }
     }
 
     fn end(&mut self, error: Option<io::Error>) {
-        let broken = error.map(|error| (self.position, error.to_string()));
+        let broken = error.map(|error| error.to_string());
         let (plain, compression) = match &mut self.state {
             State::Gzip(decoder) => (decoder.get_mut().take(), "gzip"),
             State::Zstd(decoder) => (decoder.get_mut().take(), "zstd"),

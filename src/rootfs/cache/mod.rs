@@ -91,7 +91,7 @@ impl SpanCache {
     /// The pieces of a span of `size` bytes with these numbers. A piece is [`PIECE`] bytes, the last one of a span may be shorter.
     pub fn read(&self, key: &SpanKey, size: u64, pieces: Range<u32>) -> Option<Vec<Bytes>> {
         let path = self.path(key)?;
-        let layout = Layout::new(size).filter(|_| size <= MAX_SPAN)?;
+        let layout = Layout::new(size).filter(|layout| size <= MAX_SPAN && pieces.end <= layout.pieces())?;
         match open_entry(&path, layout.file_size()) {
             Ok((file, length)) => {
                 let found = entry::read(&file, length, key, &layout, pieces);
@@ -120,7 +120,7 @@ impl SpanCache {
         let (dir, path) = (self.inner.dir.as_ref()?, self.path(key)?);
         let layout = Layout::new(size).filter(|l| size <= MAX_SPAN && l.file_size() <= self.inner.max / 2)?;
         let opened = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(dir);
-        let entry = opened.and_then(|file| Ok(entry::Writer::new(file, *key, layout)?));
+        let entry = opened.map(|file| entry::Writer::new(file, *key, layout));
         match entry {
             Ok(entry) => Some(Writer { cache: self.clone(), path, entry }),
             Err(e) => {

@@ -85,8 +85,10 @@ async fn gather(
             return Ok(());
         }
         for (part, waiter) in parts.iter_mut().filter(|part| part.found.is_none()).zip(waiters.drain(..)) {
-            if let Some(landed) = waiter.landed().await {
-                part.found = landed?.get(&part.range);
+            match waiter.landed().await {
+                // It was somebody else's deadline, whose fetch began before ours would have: our own is watched above.
+                None | Some(Err(ReadError::Deadline { .. })) => {}
+                Some(landed) => part.found = landed?.get(&part.range),
             }
         }
         if parts.iter().all(|part| part.found.is_some()) {

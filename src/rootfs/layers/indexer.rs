@@ -152,7 +152,7 @@ impl Indexer {
                     plain: 0,
                     fault: None,
                 };
-                Body::Gzip(Box::new(GzipReader::new()), Box::new(sink))
+                Body::Gzip(Box::default(), Box::new(sink))
             }
             Content::Foreign("zstd") if !is_tar => {
                 Body::Zstd(Box::new(ZstdReader::new()?), plain(self.whole_span_size, kept))

@@ -214,7 +214,9 @@ impl<'a> Applier<'a> {
             }
             let Some((name, value)) = xattrs::of(record) else { continue };
             match xattrs::judge(name, value, is_plain) {
-                Verdict::Set => inode.set_xattr(name, value),
+                Verdict::Set => {
+                    inode.xattrs.insert(name, value);
+                }
                 Verdict::Ignore(why) => warnings.xattr_ignored(layer, file, name, why),
                 Verdict::Refuse(why) => return Err(TreeFault::Xattr { name: name.into(), why }),
             }

@@ -68,8 +68,7 @@ pub(super) fn finish(applier: Applier<'_>) -> Tree {
                 NodeKind::Directory(Directory { names, parent })
             }
         };
-        let mut xattrs: Vec<_> = inode.xattrs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        xattrs.sort_unstable();
+        let xattrs = inode.xattrs.iter().map(|(name, value)| ((*name).into(), (*value).into()));
         kept[number] = Some(Node {
             kind,
             mode: inode.mode,
@@ -77,7 +76,7 @@ pub(super) fn finish(applier: Applier<'_>) -> Tree {
             gid: inode.gid,
             mtime: inode.mtime,
             nlink,
-            xattrs: xattrs.into(),
+            xattrs: xattrs.collect(),
             origin: inode.origin,
         });
     }

@@ -1,5 +1,7 @@
 //! A file while layers are applied.
 
+use std::collections::BTreeMap;
+
 use super::model::{Extent, Origin};
 use super::xattrs::CAPABILITY;
 use crate::tar::Time;
@@ -10,8 +12,7 @@ pub(super) struct Inode<'a> {
     pub uid: u32,
     pub gid: u32,
     pub mtime: Time,
-    /// In no certain order; each name is there once.
-    pub xattrs: Vec<(&'a [u8], &'a [u8])>,
+    pub xattrs: BTreeMap<&'a [u8], &'a [u8]>,
     /// Paths at which it lies.
     pub links: u32,
     pub origin: Option<Origin>,
@@ -30,7 +31,7 @@ impl<'a> Inode<'a> {
     /// What root makes, before it gets its attributes; it lies at one path.
     pub fn new(what: What<'a>, gid: u32) -> Inode<'a> {
         let mode = if matches!(what, What::Symlink(_)) { 0o777 } else { 0o755 };
-        Inode { what, mode, uid: 0, gid, mtime: Time::default(), xattrs: Vec::new(), links: 1, origin: None }
+        Inode { what, mode, uid: 0, gid, mtime: Time::default(), xattrs: BTreeMap::new(), links: 1, origin: None }
     }
 
     /// A directory that no layer has an entry for.
@@ -47,14 +48,7 @@ impl<'a> Inode<'a> {
             self.gid = gid;
         }
         if !matches!(self.what, What::Directory) {
-            self.xattrs.retain(|(name, _)| *name != CAPABILITY);
-        }
-    }
-
-    pub fn set_xattr(&mut self, name: &'a [u8], value: &'a [u8]) {
-        match self.xattrs.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, old)) => *old = value,
-            None => self.xattrs.push((name, value)),
+            self.xattrs.remove(CAPABILITY);
         }
     }
 }

@@ -19,7 +19,7 @@ mod warnings;
 mod xattrs;
 
 pub use error::{TreeError, TreeFault};
-pub use model::{Directory, Extent, Node, NodeId, NodeKind, Origin};
+pub use model::{Directory, Extent, Node, NodeId, NodeKind, Origin, Xattr};
 pub use resolve::ResolveError;
 
 use crate::ztoc::FileMetadata;

@@ -19,11 +19,14 @@ pub struct Node {
     pub mtime: Time,
     /// Names of a file; of a directory, 2 and its subdirectories.
     pub nlink: u32,
-    /// Name and value of each extended attribute, sorted by name; each name is there once.
-    pub xattrs: Box<[(Box<[u8]>, Box<[u8]>)]>,
+    /// Sorted by name; each name is there once.
+    pub xattrs: Box<[Xattr]>,
     /// Which entry the attributes come from. None for the root and for directories that no layer has an entry for.
     pub origin: Option<Origin>,
 }
+
+/// Name and value of an extended attribute.
+pub type Xattr = (Box<[u8]>, Box<[u8]>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeKind {

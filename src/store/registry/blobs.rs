@@ -323,7 +323,7 @@ fn continues(range: &str, from: u64, end: u64, size: u64) -> Option<u64> {
     let (first, last) = (first.parse::<u64>().ok()?, last.parse::<u64>().ok()?);
     let total = total.trim();
     let right = first == from && last >= first && last < end && (total == "*" || total.parse() == Ok(size));
-    right.then_some(last + 1)
+    right.then(|| last + 1)
 }
 
 #[cfg(test)]
