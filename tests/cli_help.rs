@@ -903,3 +903,336 @@ fn help_of_proving_and_extracting() {
     --- status 0 ---
     "#);
 }
+
+/// The help without the sections that are those of all reading commands.
+fn own_help(sandbox: &Sandbox, command: &str) -> String {
+    let help = sandbox.run(&[command, "--help"]);
+    let (before, rest) = help.split_once("Cache:\n").unwrap();
+    let (_, after) = rest.split_once("What is printed:\n").unwrap();
+    format!("{before}...\nWhat is printed:\n{after}")
+}
+
+#[test]
+fn help_of_those_that_serve() {
+    let sandbox = Sandbox::new();
+    assert_snapshot!(own_help(&sandbox, "mount"), @r#"
+    Mounts an image's root file system on DIR, read-only. Nothing is pulled: what is read is fetched
+    when it is read, by the image's SOCI index. Layers without one (small, or compressed with zstd) are
+    read whole, and indexed here, before the files are there; the cache keeps what was learned.
+
+    IMAGE is named as for ociseek index. DIR must be there and be empty.
+
+    Every byte is checked against the index. What cannot be had within the deadline, or is not what the
+    index says, is an input/output error for the one who reads, with the reason in a warning; the next
+    read tries again.
+
+    As root it needs nothing but /dev/fuse. Other users need fusermount3 (Debian: fuse3).
+
+    Usage: ociseek mount [OPTIONS] <IMAGE> <DIR>
+
+    Arguments:
+      <IMAGE>
+              The image
+
+      <DIR>
+              Where its files shall be
+
+    Options:
+          --layer <N>
+              Mount one layer alone, as if it were the image; they are counted from 0, the lowest
+
+          --foreground
+              Stay until stopped or unmounted; the default
+
+          --detach
+              Come back when the files are there, and leave a process behind that serves them until they
+              are unmounted
+
+          --log <FILE>
+              With --detach: where warnings go once the files are there
+
+          --record <FILE>
+              Note what is read first, in order, as lines of JSON: the raw material of a list of what to
+              prefetch
+
+          --replace
+              Take the place of an ociseek mount on DIR, also of one whose process is gone
+
+          --allow-other
+              Let other users in too; the modes of the files then tell who may read what
+
+          --suid
+              Honour set-user-ID bits and file capabilities (root only)
+
+          --dev
+              Let device files work (root only)
+
+      -h, --help
+              Print help (see a summary with '-h')
+
+      -V, --version
+              Print version
+
+    How the image is read:
+          --platform <OS/ARCH[/VARIANT]>
+              The platform, such as linux/arm64 [default: this machine's, or the only one]
+
+              [env: OCISEEK_PLATFORM=]
+
+          --index <DIGEST>
+              Read through this SOCI index, listed or not [default: the first that can be used]
+
+          --prefetch
+              Fetch in the background what nobody has read yet
+
+              [env: OCISEEK_PREFETCH=]
+
+          --deadline <SECONDS>
+              How long a read waits for the registry before it ends with an input/output error
+
+              [env: OCISEEK_DEADLINE=]
+              [default: 60]
+
+          --stats <FILE>
+              At the end, write figures to this file, as JSON: times, requests, bytes fetched, cache
+              hits
+
+    ...
+    What is printed:
+      -q, --quiet
+              Print nothing but errors
+
+              [env: OCISEEK_QUIET=]
+
+    Examples:
+      Look into an image:
+        mkdir /mnt/python && ociseek mount python:3.13 /mnt/python
+
+      In a script:
+        ociseek mount --detach --log mount.log ghcr.io/acme/app:1.4 /mnt/app
+        ls /mnt/app/etc
+        umount /mnt/app                      (as a user: fusermount3 -u /mnt/app)
+
+      After the process was killed ("Transport endpoint is not connected"):
+        ociseek mount --replace ghcr.io/acme/app:1.4 /mnt/app
+
+    --record: each line is {"ms", "path", "layer", "offset", "size", "spans"}: a read that was the first
+    of its file, or the first to need one of these spans of the layer.
+
+    Exit status: 0 once it was mounted and was unmounted or stopped by SIGINT, SIGTERM or SIGHUP; 1
+    failed, 2 wrong usage, 130 or 143 interrupted before it was mounted.
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    assert_snapshot!(own_help(&sandbox, "bundle"), @r#"
+    Makes DIR an OCI runtime bundle of an image that is not there: its root file system is a lazy mount
+    (see ociseek mount) with a writable overlay on top. A container starts while its image is still in
+    the registry:
+
+      ociseek bundle --detach IMAGE DIR && runc run -b DIR NAME
+
+    config.json is made from the image's config: entrypoint and command, environment, user (by the
+    image's own /etc/passwd and /etc/group), working directory, labels. The rest is as docker has it:
+    capabilities, mounts, masked paths. It may be edited before the container starts.
+
+    DIR is made if it is not there; else it must be empty, and is closed to others. It must not lie on
+    an overlay itself. Needs root.
+
+    Usage: ociseek bundle [OPTIONS] <IMAGE> <DIR> [-- <COMMAND>...]
+           ociseek bundle --rm <DIR>
+
+    Arguments:
+      [IMAGE]
+              The image
+
+      [DIR]
+              The bundle's directory
+
+      [COMMAND]...
+              The container's command instead of the image's
+
+    Options:
+          --rm <DIR>
+              Take the bundle in DIR down: its container must have ended. No mount is left, and of DIR
+              what was there before
+
+          --foreground
+              Stay until stopped or unmounted; the default
+
+          --detach
+              Come back when the files are there, and leave a process behind that serves them until they
+              are unmounted
+
+          --log <FILE>
+              With --detach: where warnings go once the files are there
+
+          --record <FILE>
+              Note what is read first, in order, as lines of JSON: the raw material of a list of what to
+              prefetch
+
+      -h, --help
+              Print help (see a summary with '-h')
+
+      -V, --version
+              Print version
+
+    Container:
+          --entrypoint <PROGRAM>
+              Run this instead of the image's entrypoint and command; empty: only what comes after --
+
+          --net <KIND>
+              The container's network: none but its own loopback, or this machine's, with its
+              /etc/resolv.conf and /etc/hosts
+
+              [default: none]
+              [possible values: none, host]
+
+          --tty
+              Give the container a terminal
+
+    How the image is read:
+          --platform <OS/ARCH[/VARIANT]>
+              The platform, such as linux/arm64 [default: this machine's, or the only one]
+
+              [env: OCISEEK_PLATFORM=]
+
+          --index <DIGEST>
+              Read through this SOCI index, listed or not [default: the first that can be used]
+
+          --prefetch
+              Fetch in the background what nobody has read yet
+
+              [env: OCISEEK_PREFETCH=]
+
+          --deadline <SECONDS>
+              How long a read waits for the registry before it ends with an input/output error
+
+              [env: OCISEEK_DEADLINE=]
+              [default: 60]
+
+          --stats <FILE>
+              At the end, write figures to this file, as JSON: times, requests, bytes fetched, cache
+              hits
+
+    ...
+    What is printed:
+      -q, --quiet
+              Print nothing but errors
+
+              [env: OCISEEK_QUIET=]
+
+    Examples:
+      ociseek bundle --detach redis:7 /run/redis && runc run -b /run/redis redis
+      ociseek bundle --rm /run/redis
+
+      With another command than the image's:
+        ociseek bundle --detach --tty debian:12 deb -- bash && runc run -b deb deb; ociseek bundle --rm
+        deb
+
+    In the foreground it stays until SIGINT, SIGTERM or SIGHUP, and then takes everything down. Either
+    way, what the container wrote is lost when the bundle is taken down.
+
+    Exit status: 0 done, 1 failed, 2 wrong usage, 130 or 143 interrupted before the bundle was there.
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    assert_snapshot!(own_help(&sandbox, "trace"), @r#"
+    Runs a container of an image that is not there (see ociseek bundle), and tells what it read: the
+    files in the order in which they were needed, their spans, and how much of the image was fetched.
+
+    The bundle is made in a temporary directory ($TMPDIR) and taken down again. Needs root and an OCI
+    runtime.
+
+    Usage: ociseek trace [OPTIONS] <IMAGE> [-- <COMMAND>...]
+
+    Arguments:
+      <IMAGE>
+              The image
+
+      [COMMAND]...
+              The container's command instead of the image's
+
+    Options:
+      -o, --output <FILE>
+              Write the report to this file
+
+          --format <FORMAT>
+              The report: text for people, or one JSON document
+
+              [env: OCISEEK_FORMAT=]
+              [default: text]
+              [possible values: text, json]
+
+          --runtime <PROGRAM>
+              The OCI runtime
+
+              [env: OCISEEK_RUNTIME=]
+              [default: runc]
+
+      -h, --help
+              Print help (see a summary with '-h')
+
+      -V, --version
+              Print version
+
+    Container:
+          --entrypoint <PROGRAM>
+              Run this instead of the image's entrypoint and command; empty: only what comes after --
+
+          --net <KIND>
+              The container's network: none but its own loopback, or this machine's, with its
+              /etc/resolv.conf and /etc/hosts
+
+              [default: none]
+              [possible values: none, host]
+
+          --tty
+              Give the container a terminal
+
+    How the image is read:
+          --platform <OS/ARCH[/VARIANT]>
+              The platform, such as linux/arm64 [default: this machine's, or the only one]
+
+              [env: OCISEEK_PLATFORM=]
+
+          --index <DIGEST>
+              Read through this SOCI index, listed or not [default: the first that can be used]
+
+          --prefetch
+              Fetch in the background what nobody has read yet
+
+              [env: OCISEEK_PREFETCH=]
+
+          --deadline <SECONDS>
+              How long a read waits for the registry before it ends with an input/output error
+
+              [env: OCISEEK_DEADLINE=]
+              [default: 60]
+
+          --stats <FILE>
+              At the end, write figures to this file, as JSON: times, requests, bytes fetched, cache
+              hits
+
+    ...
+    What is printed:
+      -q, --quiet
+              Print nothing but errors
+
+              [env: OCISEEK_QUIET=]
+
+    Without --output the report is standard output, and what the container prints there goes to standard
+    error. With --output the container has standard output to itself.
+
+    Examples:
+      ociseek trace python:3.13 -- python3 -c 'print(1)'
+      ociseek trace --format json --output boot.json redis:7 -- redis-server --version
+
+    JSON: {"image", "manifest", "status", "seconds", "touches": [{"ms", "path", "layer", "offset",
+    "size", "spans"}], "content": figures as of mount --stats}.
+
+    Exit status: the container's. 1 also when ociseek itself fails, 2 wrong usage, 130 or 143
+    interrupted.
+    --- stderr ---
+    --- status 0 ---
+    "#);
+}

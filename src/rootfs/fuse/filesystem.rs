@@ -3,6 +3,9 @@
 //! All but file content comes from the tree in memory and is answered at once. Reads may wait for a registry: each becomes a
 //! task of its own, so that the threads that take requests never wait, and ends with the content's deadline at the latest.
 //! Since an image does not change, the kernel is told to keep what it learns for ever.
+//!
+//! Requests are not interrupted (fuser does not pass FUSE_INTERRUPT on), but who waits for a read waits for pages of the kernel's
+//! cache, and a signal that kills ends that wait at once.
 
 use std::ffi::OsStr;
 use std::io;
