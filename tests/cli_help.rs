@@ -22,6 +22,9 @@ fn help() {
     Commands:
       index    Build the SOCI index of images and attach it
       inspect  Show which SOCI indexes an image has and what they hold
+      mount    Mount an image's files without pulling it
+      bundle   Make an OCI runtime bundle that starts before its image is there
+      trace    Run a container and tell which files and spans it read
       ls       List the files of an image without pulling it
       cat      Print files of an image without pulling it
       verify   Prove the SOCI indexes of an image against its layers
@@ -849,8 +852,6 @@ fn help_of_proving_and_extracting() {
 
           --force
               Replace files that are there already [default: stop at the first one]
-
-              [env: OCISEEK_FORCE=]
 
       -h, --help
               Print help (see a summary with '-h')

@@ -290,5 +290,11 @@ fn the_command_lists_differences_and_exits_with_3() {
     assert_eq!(json["differences"][0]["name"], "dir/file1");
     assert_eq!(json["differences"][1]["name_b64"], "/w==");
     assert_eq!(json["more_differences"], 0);
+    // What is no ztoc any more differs, too.
+    let whole = std::fs::read(sandbox.path("right")).unwrap();
+    std::fs::write(sandbox.path("cut"), &whole[..whole.len() / 2]).unwrap();
+    let json = sandbox.json(3, &[&verify("cut")[..], &["--format=json"]].concat());
+    assert_eq!((&json["differences"][0]["code"], &json["ztoc"]["spans"]), (&"ztoc".into(), &serde_json::Value::Null));
+    assert_eq!(json["layer"]["digest"], Digest::sha256(&layer).to_string());
     assert_eq!(sandbox.json(0, &[&verify("right")[..], &["--format=json"]].concat())["status"], "right");
 }

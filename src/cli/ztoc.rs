@@ -80,14 +80,20 @@ pub fn show(args: &ZtocShowArgs, stdout: &mut Stdout) -> Result<(), CliError> {
 
 /// Reads a ztoc, of which no more is read than a ztoc may be long.
 pub fn read_ztoc(path: &Path) -> Result<(Vec<u8>, Ztoc), CliError> {
+    let bytes = read_ztoc_bytes(path)?;
+    let ztoc = decode(&bytes).map_err(|source| CliError::Ztoc { path: path.to_owned(), source })?;
+    Ok((bytes, ztoc))
+}
+
+/// The same without decoding it.
+pub fn read_ztoc_bytes(path: &Path) -> Result<Vec<u8>, CliError> {
     let limit = MAX_ENCODED as u64;
     let mut bytes = Vec::new();
     open(path)?.take(limit + 1).read_to_end(&mut bytes).map_err(|source| unreadable(path, source))?;
     if bytes.len() as u64 > limit {
         return Err(CliError::ZtocTooLarge { path: path.to_owned(), limit });
     }
-    let ztoc = decode(&bytes).map_err(|source| CliError::Ztoc { path: path.to_owned(), source })?;
-    Ok((bytes, ztoc))
+    Ok(bytes)
 }
 
 fn is_std(path: &Path) -> bool {

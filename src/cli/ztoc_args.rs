@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use clap::builder::FalseyValueParser;
 
 use super::args::Format;
 
@@ -35,7 +34,7 @@ pub struct ZtocExtractArgs {
     pub output: PathBuf,
 
     /// Replace files that are there already [default: stop at the first one]
-    #[arg(long, env = "OCISEEK_FORCE", value_parser = FalseyValueParser::new())]
+    #[arg(long)]
     pub force: bool,
 }
 

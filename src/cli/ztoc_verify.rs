@@ -10,20 +10,24 @@ use super::difference_json::DifferenceJson;
 use super::report::CliError;
 use super::size::{counted, human};
 use super::terminal::{Stdout, safe};
-use super::ztoc::{open, read_ztoc, unreadable};
+use super::ztoc::{open, read_ztoc_bytes, unreadable};
 use super::ztoc_args::ZtocVerifyArgs;
 use crate::digest::{Algorithm, Digest};
+use crate::ops::verify::Difference;
 use crate::ops::verify::layer::{LayerProof, Proof};
-use crate::ztoc::Ztoc;
+use crate::ztoc::{Ztoc, decode};
 
 const CHUNK: usize = 256 << 10;
 
 /// Proves the ztoc, and fails with [`CliError::Differs`] when something was found and printed.
 pub fn run(args: &ZtocVerifyArgs, stdout: &mut Stdout) -> Result<(), CliError> {
-    let (bytes, ztoc) = read_ztoc(&args.ztoc)?;
-    let ztoc = Arc::new(ztoc);
+    let bytes = read_ztoc_bytes(&args.ztoc)?;
+    let (ztoc, malformed) = match decode(&bytes) {
+        Ok(ztoc) => (Some(Arc::new(ztoc)), None),
+        Err(error) => (None, Some(Difference::Malformed(error))),
+    };
     let mut layer = open(&args.layer)?;
-    let mut proof = LayerProof::new(Some(ztoc.clone()), Algorithm::Sha256, Algorithm::Sha256);
+    let mut proof = LayerProof::new(ztoc.clone(), Algorithm::Sha256, Algorithm::Sha256);
     let mut buffer = vec![0; CHUNK];
     loop {
         match layer.read(&mut buffer) {
@@ -33,18 +37,19 @@ pub fn run(args: &ZtocVerifyArgs, stdout: &mut Stdout) -> Result<(), CliError> {
             Err(source) => return Err(unreadable(&args.layer, source)),
         }
     }
-    let proof = proof.finish();
+    let mut proof = proof.finish();
+    proof.differences.extend(malformed);
     let text = match args.format {
-        Format::Text => text(&ztoc, &proof),
-        Format::Json => json(&bytes, &ztoc, &proof).map_err(|error| CliError::Stdout(error.into()))?,
+        Format::Text => text(ztoc.as_deref(), &proof),
+        Format::Json => json(&bytes, ztoc.as_deref(), &proof).map_err(|error| CliError::Stdout(error.into()))?,
     };
     stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
     if proof.holds() { Ok(()) } else { Err(CliError::Differs) }
 }
 
-fn text(ztoc: &Ztoc, proof: &Proof) -> String {
+fn text(ztoc: Option<&Ztoc>, proof: &Proof) -> String {
     let differences: String = proof.differences.iter().map(|one| format!("{}\n", safe(&one.to_string()))).collect();
-    if proof.holds() {
+    if let Some(ztoc) = ztoc.filter(|_| proof.holds()) {
         let (spans, entries) = (ztoc.checkpoints.spans(), ztoc.files.len() as u64);
         let what = [counted(spans, "span", "spans"), counted(entries, "entry", "entries")].join(", ");
         return format!("the ztoc is right: {what}, {} compared\n", human(proof.compared));
@@ -78,13 +83,14 @@ struct LayerJson {
 struct ZtocJson {
     digest: Digest,
     size: u64,
-    spans: u64,
-    entries: u64,
+    /// Null if the ztoc cannot be used.
+    spans: Option<u64>,
+    entries: Option<usize>,
     /// Bytes that were compared with what their spans decode to.
     compared: u64,
 }
 
-fn json(bytes: &[u8], ztoc: &Ztoc, proof: &Proof) -> serde_json::Result<String> {
+fn json(bytes: &[u8], ztoc: Option<&Ztoc>, proof: &Proof) -> serde_json::Result<String> {
     let document = Document {
         status: if proof.holds() { "right" } else { "differs" },
         layer: LayerJson {
@@ -96,8 +102,8 @@ fn json(bytes: &[u8], ztoc: &Ztoc, proof: &Proof) -> serde_json::Result<String> 
         ztoc: ZtocJson {
             digest: Digest::sha256(bytes),
             size: bytes.len() as u64,
-            spans: ztoc.checkpoints.spans(),
-            entries: ztoc.files.len() as u64,
+            spans: ztoc.map(|ztoc| ztoc.checkpoints.spans()),
+            entries: ztoc.map(|ztoc| ztoc.files.len()),
             compared: proof.compared,
         },
         differences: proof.differences.iter().map(DifferenceJson::from).collect(),

@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn what_is_read_in_order_is_fetched_ahead_and_not_past_the_file() {
-        let mut ahead = ahead(vec![512..100 * M], 16 * M);
+        let mut ahead = ahead(std::iter::once(512..100 * M).collect(), 16 * M);
         let (mut fetched, mut asked) = (0, 0);
         for at in (512..100 * M).step_by(128 << 10) {
             let end = (100 * M).min(at + 128 * K);
