@@ -413,10 +413,10 @@ fn as_a_user() {
     chown(sandbox.path("mnt"), Some(65_534), Some(65_534)).unwrap();
     let script = "
         ./ociseek mount --quiet --no-cache --detach oci:img:v1 mnt || exit 9
-        grep -c ' fuse.ociseek ro,nosuid,nodev' /proc/mounts
+        grep -c $PWD/mnt' fuse.ociseek ro,nosuid,nodev' /proc/mounts
         cat mnt/dir1/file* | wc -c
         fusermount3 -u mnt
-        grep -c ociseek /proc/mounts
+        grep -c $PWD/mnt' fuse.ociseek ' /proc/mounts
         ./ociseek mount --no-cache --suid oci:img:v1 mnt
         ./ociseek mount --no-cache --allow-other oci:img:v1 mnt
         ./ociseek bundle --no-cache oci:img:v1 /tmp/not-made
