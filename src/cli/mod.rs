@@ -19,6 +19,7 @@ mod caches;
 mod cat;
 mod detach;
 mod difference_json;
+mod difference_text;
 mod index;
 mod inspect;
 pub mod inspect_json;

@@ -6,6 +6,7 @@ use std::num::NonZero;
 use std::sync::Arc;
 
 use super::args::{Format, VerifyArgs};
+use super::difference_text;
 use super::progress::Display;
 use super::report::CliError;
 use super::size::{counted, human};
@@ -105,7 +106,7 @@ fn indexes(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: D
 }
 
 fn findings(text: &mut String, findings: &[Finding], style: Style) {
-    for finding in findings {
-        let _ = writeln!(text, "    {} {}", style.yellow(&format!("{}:", finding.code)), safe(&finding.text));
+    for (code, found) in difference_text::shown(findings.iter().map(|one| (one.code, one.text.clone()))) {
+        let _ = writeln!(text, "    {} {}", style.yellow(&format!("{code}:")), safe(&found));
     }
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::args::Format;
 use super::difference_json::DifferenceJson;
+use super::difference_text;
 use super::report::CliError;
 use super::size::{counted, human};
 use super::terminal::{Stdout, safe};
@@ -48,7 +49,8 @@ pub fn run(args: &ZtocVerifyArgs, stdout: &mut Stdout) -> Result<(), CliError> {
 }
 
 fn text(ztoc: Option<&Ztoc>, proof: &Proof) -> String {
-    let differences: String = proof.differences.iter().map(|one| format!("{}\n", safe(&one.to_string()))).collect();
+    let found = difference_text::shown(proof.differences.iter().map(|one| (one.code(), one.to_string())));
+    let differences: String = found.iter().map(|(_, text)| format!("{}\n", safe(text))).collect();
     if let Some(ztoc) = ztoc.filter(|_| proof.holds()) {
         let (spans, entries) = (ztoc.checkpoints.spans(), ztoc.files.len() as u64);
         let what = [counted(spans, "span", "spans"), counted(entries, "entry", "entries")].join(", ");
