@@ -11,7 +11,7 @@ mod throttle;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -184,7 +184,9 @@ fn a_container_is_ready_before_its_image_could_be_pulled() {
         found.and_then(serde_json::Value::as_u64).unwrap_or_else(|| panic!("no {name} in {stats}"))
     };
     let (fetched, all) = (figure("bytes_fetched"), figure("image_bytes"));
-    println!(
+    // Straight to standard error, which shows it in CI: the figures are what this is for.
+    let _ = writeln!(
+        std::io::stderr(),
         "100 Mbit/s: ready after {ready:.1?} with {fetched} of {all} bytes ({:.1}%); pulling alone takes {pulled:.1?}",
         fetched as f64 * 100.0 / all as f64
     );
