@@ -29,7 +29,7 @@ IMAGES = {
            'gofmt -l /usr/lib/go-1.19/src/go >/dev/null'),
     'postgres': ('database', 'postgresql-15',
                  'su postgres -c "/usr/lib/postgresql/15/bin/postgres -D /etc/postgresql/15/main -c config_file=/etc/postgresql/15/main/postgresql.conf" >/tmp/log 2>&1 & until su postgres -c "psql -qAtc \'select 1\'" >/dev/null 2>&1; do sleep 0.05; done; echo READY',
-                 'su postgres -c "psql -qc \'create table t as select i, md5(i::text) m from generate_series(1, 300000) i; create index on t (m); select count(*) from t where m > $$8$$\'" >/dev/null'),
+                 'su postgres -c "psql -qc \'create table t as select i, md5(i::text) m from generate_series(1, 300000) i; create index on t (m); select count(*) from t where length(m) > i\'" >/dev/null'),
     'redis': ('database', 'redis-server redis-tools', 'redis-server --save "" >/dev/null & ' + PORT.format(6379),
               'redis-benchmark -q -n 60000 -t set,get >/dev/null'),
     'memcached': ('database', 'memcached', 'memcached -u nobody & ' + PORT.format(11211),
