@@ -12,6 +12,7 @@ use super::report::{self, CliError};
 use super::rootfs::{Named, tell_stats};
 use super::terminal::Stdout;
 use crate::image::Descriptor;
+use crate::layer::clean;
 use crate::ops::discover::{discover, fetch_ztoc};
 use crate::ops::open::{OpenError, RootFs};
 use crate::progress::Event;
@@ -130,18 +131,4 @@ fn entries<'a>(files: &'a [FileMetadata], path: &[u8]) -> Vec<&'a FileMetadata> 
 
 fn is_root(path: &[u8]) -> bool {
     clean(path).is_empty()
-}
-
-fn clean(path: &[u8]) -> Vec<&[u8]> {
-    let mut parts = Vec::new();
-    for part in path.split(|&b| b == b'/') {
-        match part {
-            b"" | b"." => {}
-            b".." => {
-                parts.pop();
-            }
-            part => parts.push(part),
-        }
-    }
-    parts
 }

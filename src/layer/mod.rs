@@ -17,3 +17,4 @@ pub(crate) use consumer::{file as stated, shown};
 pub(crate) use contents::explain;
 pub use indexer::LayerIndexer;
 pub use model::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, Unservable};
+pub(crate) use tree::clean;

@@ -103,7 +103,7 @@ impl<'a> Tree<'a> {
 }
 
 /// The parts of a path below the root, as Go's filepath.Clean leaves them.
-fn clean(name: &[u8]) -> Vec<&[u8]> {
+pub(crate) fn clean(name: &[u8]) -> Vec<&[u8]> {
     let mut parts = Vec::new();
     for part in name.split(|&b| b == b'/') {
         match part {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::layer::{LayerError, explain};
+use crate::layer::{LayerError, explain, shown};
 use crate::offset::Uncompressed;
 use crate::tar::{Entry, Kind, Walker};
 use crate::ztoc::{FileKind, FileMetadata, MAX_ENCODED};
@@ -140,13 +140,4 @@ fn file(entry: Entry, number: usize, notes: &mut Notes) -> Option<FileMetadata> 
         devminor: entry.devminor,
         pax: entry.pax,
     })
-}
-
-/// A name from a stranger's tar, quoted and cut so that it fits a line and cannot move the cursor.
-fn shown(name: &[u8]) -> String {
-    const MOST: usize = 80;
-    match name.get(..MOST) {
-        Some(start) if name.len() > MOST => format!("\"{}…\"", start.escape_ascii()),
-        _ => format!("\"{}\"", name.escape_ascii()),
-    }
 }
