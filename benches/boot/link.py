@@ -65,6 +65,6 @@ class Link:
 
 
 def wanted(*tools):
-    missing = [tool for tool in tools if not shutil.which(tool)]
-    if missing or os.geteuid():
-        raise SystemExit(f'needs root and {", ".join(missing) or "nothing else"}')
+    missing = [tool for tool in tools if not shutil.which(tool)] + (['to be root'] if os.geteuid() else [])
+    if missing:
+        raise SystemExit(f'this needs {", ".join(missing)}')

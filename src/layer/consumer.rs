@@ -55,11 +55,16 @@ pub(crate) fn file(entry: Entry) -> Result<FileMetadata, Unservable> {
     if loses_xattr(&entry.pax) {
         return Err(refuse("empty-xattr", &entry, "has several extended attributes, one of them empty or overlong"));
     }
-    Ok(FileMetadata {
+    Ok(metadata(entry, kind, uid, gid))
+}
+
+/// What a ztoc states of an entry whose kind and owner are settled; a size below zero is none.
+pub(crate) fn metadata(entry: Entry, kind: FileKind, uid: u32, gid: u32) -> FileMetadata {
+    FileMetadata {
         name: entry.name,
         kind,
         offset: entry.data,
-        size: entry.size as u64,
+        size: u64::try_from(entry.size).unwrap_or(0),
         linkname: entry.linkname,
         mode: entry.mode,
         uid,
@@ -70,7 +75,7 @@ pub(crate) fn file(entry: Entry) -> Result<FileMetadata, Unservable> {
         devmajor: entry.devmajor,
         devminor: entry.devminor,
         pax: entry.pax,
-    })
+    }
 }
 
 /// Judges a ztoc that is said to be a layer's, whoever made it, by what it says of itself.

@@ -13,7 +13,7 @@ pub(crate) mod spans;
 mod tree;
 
 pub use consumer::servable;
-pub(crate) use consumer::{file as stated, shown};
+pub(crate) use consumer::{file as stated, metadata, shown};
 pub(crate) use contents::explain;
 pub use indexer::LayerIndexer;
 pub use model::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, Unservable};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::layer::{LayerError, explain, shown};
+use crate::layer::{LayerError, explain, metadata, shown};
 use crate::offset::Uncompressed;
 use crate::tar::{Entry, Kind, Walker};
 use crate::ztoc::{FileKind, FileMetadata, MAX_ENCODED};
@@ -124,20 +124,5 @@ fn file(entry: Entry, number: usize, notes: &mut Notes) -> Option<FileMetadata> 
     let offset = if entry.kind == Kind::Sparse { UNREADABLE } else { entry.data };
     // What other types claim has no data behind it.
     let size = if kind == FileKind::Regular { u64::try_from(entry.size).unwrap_or(0) } else { 0 };
-    Some(FileMetadata {
-        name: entry.name,
-        kind,
-        offset,
-        size: size.min(UNREADABLE.0 / 2),
-        linkname: entry.linkname,
-        mode: entry.mode,
-        uid,
-        gid,
-        uname: entry.uname,
-        gname: entry.gname,
-        mtime: Some(entry.mtime),
-        devmajor: entry.devmajor,
-        devminor: entry.devminor,
-        pax: entry.pax,
-    })
+    Some(FileMetadata { offset, size: size.min(UNREADABLE.0 / 2), ..metadata(entry, kind, uid, gid) })
 }
