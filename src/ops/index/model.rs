@@ -3,6 +3,7 @@
 use crate::digest::Digest;
 use crate::image::{Descriptor, Platform};
 use crate::layer::{LayerOptions, Unservable};
+use crate::ops::resolve::Wanted;
 use crate::store::blob::Attached;
 
 /// How an image is indexed.
@@ -18,6 +19,13 @@ pub struct IndexOptions {
     pub jobs: usize,
     /// Build and report only: neither the destination nor the cache is written.
     pub dry_run: bool,
+}
+
+impl IndexOptions {
+    /// The platforms, as [`resolve`](crate::ops::resolve::resolve) takes them.
+    pub fn wanted(&self) -> Wanted<'_> {
+        if self.platforms.is_empty() { Wanted::All } else { Wanted::Each(&self.platforms) }
+    }
 }
 
 /// What to do about SOCI indexes (v1) that the image has already.
