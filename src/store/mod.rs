@@ -45,6 +45,21 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// What was asked for is not there.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, StoreError::Registry(error) if error.is_not_found())
+    }
+
+    /// What failed may go well at another time.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            StoreError::Registry(error) => error.may_pass(),
+            // A disk that is full, say, can be full again in a minute, or not.
+            StoreError::Local(_) | StoreError::Read { .. } | StoreError::Thread => true,
+            StoreError::Range { .. } => false,
+        }
+    }
+
     /// A manifest was refused since a blob that it names is not there.
     pub fn is_blob_unknown(&self) -> bool {
         matches!(self, StoreError::Registry(error) if error.is_blob_unknown())

@@ -15,7 +15,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::resolve::{Wanted, resolve};
+use super::resolve::{Resolved, resolve};
 use crate::progress::{Event, Progress};
 use crate::store::blob::Target;
 use crate::store::cache::ZtocCache;
@@ -55,8 +55,22 @@ pub async fn index(
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
 ) -> Result<IndexedImage, IndexError> {
-    let wanted = if options.platforms.is_empty() { Wanted::All } else { Wanted::Each(&options.platforms) };
-    let image = resolve(source, root, wanted, progress).await?;
+    let image = resolve(source, root, options.wanted(), progress).await?;
+    index_resolved(source, image, destination, cache, options, progress).await
+}
+
+/// The same for an image that was looked up already, with [`IndexOptions::wanted`].
+///
+/// # Errors
+/// As [`index`].
+pub async fn index_resolved(
+    source: &Source,
+    image: Resolved,
+    destination: Option<&Destination>,
+    cache: Option<&ZtocCache>,
+    options: &IndexOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<IndexedImage, IndexError> {
     let mut plans = Vec::with_capacity(image.manifests.len());
     for manifest in image.manifests {
         plans.push(Plan::make(manifest, destination, cache, options).await?);

@@ -5,6 +5,7 @@ use std::time::Instant;
 use crate::digest::Digest;
 use crate::image::{Descriptor, Platform};
 use crate::layer::{LayerOptions, Unservable};
+use crate::ops::resolve::Wanted;
 use crate::store::blob::Attached;
 
 /// How an image is indexed.
@@ -23,6 +24,13 @@ pub struct IndexOptions {
     /// When reading layers ends: from then on no layer is begun, and those that are being read are abandoned. What is done by
     /// then is attached, which takes a while longer.
     pub deadline: Option<Instant>,
+}
+
+impl IndexOptions {
+    /// The platforms, as [`resolve`](crate::ops::resolve::resolve) takes them.
+    pub fn wanted(&self) -> Wanted<'_> {
+        if self.platforms.is_empty() { Wanted::All } else { Wanted::Each(&self.platforms) }
+    }
 }
 
 /// What to do about SOCI indexes (v1) that the image has already.

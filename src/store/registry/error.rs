@@ -166,6 +166,14 @@ impl RegistryError {
         }
     }
 
+    /// What failed may go well at another time: the registry was not reached, was busy, broke off, or others were faster than us.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            RegistryError::UploadLost { .. } | RegistryError::FallbackTag { .. } => true,
+            _ => self.root().is_temporary(),
+        }
+    }
+
     /// No connection came about, so that nothing can have been done.
     pub(super) fn is_connect(&self) -> bool {
         matches!(self, RegistryError::Transport { source, .. } if source.kind == TransportKind::Connect)
