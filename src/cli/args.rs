@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub use super::args_hook::HookCommand;
 pub use super::args_mount::{BundleArgs, ContainerArgs, LazyArgs, MountArgs, NetArg, ServeArgs, TraceArgs};
 pub use super::args_read::{CatArgs, InspectArgs, LsArgs, ReadArgs, ReadCacheArgs, VerifyArgs};
 use super::size::ByteSize;
@@ -47,6 +48,8 @@ pub enum Command {
     Mount(Box<MountArgs>),
     Bundle(Box<BundleArgs>),
     Trace(Box<TraceArgs>),
+    #[command(subcommand)]
+    Hook(HookCommand),
     #[command(subcommand)]
     Ztoc(ZtocCommand),
 }

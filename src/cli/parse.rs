@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::size::ByteSize;
+use crate::hook::aws::is_account;
+use crate::image::is_registry;
 
 /// A span size: at least 1 byte, at most 1 TiB (it stands in signed 64-bit fields, and no layer is that large).
 pub fn span_size(text: &str) -> Result<ByteSize, String> {
@@ -43,6 +45,16 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// The number of an AWS account.
+pub fn aws_account(text: &str) -> Result<String, String> {
+    if is_account(text) { Ok(text.to_owned()) } else { Err("want the twelve digits of an account".into()) }
+}
+
+/// A registry, without any repository.
+pub fn registry(text: &str) -> Result<String, String> {
+    if is_registry(text) { Ok(text.to_ascii_lowercase()) } else { Err("want HOST or HOST:PORT".into()) }
+}
+
 /// `oci:DIR`.
 pub fn layout_dir(text: &str) -> Result<PathBuf, String> {
     match text.strip_prefix("oci:") {
@@ -67,6 +79,10 @@ mod tests {
         assert_eq!(layout_dir("oci:some/dir:x"), Ok(PathBuf::from("some/dir:x")));
         assert!(layout_dir("some/dir").is_err());
         assert!(layout_dir("oci:").is_err());
+        assert_eq!(aws_account("123456789012").as_deref(), Ok("123456789012"));
+        assert!(aws_account("12345678901x").is_err());
+        assert_eq!(registry("Localhost:5000").as_deref(), Ok("localhost:5000"));
+        assert!(registry("http://x").is_err());
         for (text, seconds) in [("1s", 1), ("90s", 90), ("10m", 600), ("2h", 7200), ("30d", 2_592_000)] {
             assert_eq!(duration(text), Ok(Duration::from_secs(seconds)));
         }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use super::json::Failure;
 use super::signals::Interrupt;
 use super::terminal::{Style, complain, safe};
+use crate::hook;
 use crate::layer::{LayerError, Unservable};
 use crate::ops::bundle::BundleError;
 use crate::ops::discover::{DiscoverError, Unusable};
@@ -95,6 +96,12 @@ pub enum CliError {
     Read { path: PathBuf, source: io::Error },
     #[error("{}: cannot be written", path.display())]
     Write { path: PathBuf, source: io::Error },
+    #[error("this is no AWS Lambda function: there is no AWS_LAMBDA_RUNTIME_API")]
+    NotInLambda,
+    #[error(transparent)]
+    LambdaRuntime(#[from] hook::lambda::RuntimeError),
+    #[error(transparent)]
+    Ecr(#[from] hook::aws::EcrError),
     #[error("standard output cannot be written")]
     Stdout(#[source] io::Error),
     #[error("standard input cannot be read")]
@@ -195,6 +202,7 @@ fn hint(error: &CliError) -> Option<String> {
         CliError::Runtime(RuntimeError::Missing(_)) => {
             Some("install an OCI runtime (Debian: apt install runc), or name one, --runtime PROGRAM".into())
         }
+        CliError::NotInLambda => Some("docs/hook.md says how to make a function of this program".into()),
         CliError::Store(error) => store_hint(error),
         CliError::Extract { source: ExtractError::Exists { .. }, .. } => {
             Some("--force replaces what is there; or give --output an empty directory".into())

@@ -64,22 +64,34 @@ pub(super) struct Http {
     warned: Mutex<HashSet<String>>,
 }
 
+fn builder(config: &ClientConfig, tls: rustls::ClientConfig) -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
+        .user_agent(concat!("ociseek/", env!("CARGO_PKG_VERSION")))
+        .redirect(redirect::Policy::none())
+        .referer(false)
+        .retry(reqwest::retry::never())
+        .dns_resolver(Arc::new(Resolver))
+        .connect_timeout(config.limits.connect)
+}
+
+/// What speaks to `host`, which is no registry, with the same trust. It follows no redirects, tries nothing twice, and waits for an
+/// answer as long as its caller does.
+///
+/// # Errors
+/// As [`Client::new`](super::Client::new).
+pub fn http_client(config: &ClientConfig, host: &Url) -> Result<reqwest::Client, RegistryError> {
+    let builder = builder(config, tls(config)?);
+    let builder = if is_loopback(host) { builder.no_proxy() } else { builder };
+    builder.build().map_err(RegistryError::Http)
+}
+
 impl Http {
     pub fn new(config: &ClientConfig) -> Result<Http, RegistryError> {
         let tls = tls(config)?;
-        let builder = || {
-            reqwest::Client::builder()
-                .tls_backend_preconfigured(tls.clone())
-                .user_agent(concat!("ociseek/", env!("CARGO_PKG_VERSION")))
-                .redirect(redirect::Policy::none())
-                .referer(false)
-                .retry(reqwest::retry::never())
-                .dns_resolver(Arc::new(Resolver))
-                .connect_timeout(config.limits.connect)
-        };
         Ok(Http {
-            proxied: builder().build().map_err(RegistryError::Http)?,
-            direct: builder().no_proxy().build().map_err(RegistryError::Http)?,
+            proxied: builder(config, tls.clone()).build().map_err(RegistryError::Http)?,
+            direct: builder(config, tls).no_proxy().build().map_err(RegistryError::Http)?,
             budget: Budget::new(config.limits.failures),
             limits: config.limits.clone(),
             progress: Arc::clone(&config.progress),

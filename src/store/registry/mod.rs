@@ -40,3 +40,4 @@ pub use config::{ClientConfig, CredentialSource, Limits};
 pub use credentials::CredentialError;
 pub use error::{Answer, Asked, RegistryError, TransportError};
 pub use helper::HelperError;
+pub use http::http_client;
