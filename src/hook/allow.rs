@@ -167,7 +167,9 @@ mod tests {
         for good in ["r.example", "r.example:5000", "[::1]:5000", "*.r.example", "localhost:1/a/**", "r/a?-_.*"] {
             assert_eq!(good.parse::<Allow>().unwrap().to_string(), good);
         }
-        for bad in ["", "/", "*", "*/a", "*.com/x", "*x.example", "a.*.example", "http://r", "u@r", "r/", "r/A", "r/a b"] {
+        for bad in
+            ["", "/", "*", "*/a", "*.com/x", "*x.example", "a.*.example", "http://r", "u@r", "r/", "r/A", "r/a b"]
+        {
             assert!(bad.parse::<Allow>().is_err(), "{bad}");
         }
     }

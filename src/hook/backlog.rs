@@ -112,7 +112,8 @@ impl Backlog {
             return Ok(Offer::Closed);
         }
         // What a tag names may be another image by now, even if it is being worked on.
-        if state.queued.contains(&key) || by_digest && (state.running.contains_key(&key) || state.done.knows(&key, now)) {
+        if state.queued.contains(&key) || by_digest && (state.running.contains_key(&key) || state.done.knows(&key, now))
+        {
             return Ok(Offer::Duplicate);
         }
         if state.queued.len() >= self.capacity {

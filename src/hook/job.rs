@@ -38,6 +38,8 @@ pub struct Context {
 pub enum Done {
     /// At least one platform got a new index.
     Indexed(IndexedImage),
+    /// The time was up: layers are left, and what was done by then is attached. The same job goes on from there.
+    Sparse(IndexedImage),
     /// All platforms have theirs already.
     AlreadyIndexed(IndexedImage),
     Skipped(Skipped),
@@ -50,6 +52,7 @@ impl Done {
     pub fn code(&self) -> &'static str {
         match self {
             Done::Indexed(_) => "indexed",
+            Done::Sparse(_) => "sparse",
             Done::AlreadyIndexed(_) => "already-indexed",
             Done::Skipped(_) => "skipped",
             Done::Gone => "gone",
@@ -59,7 +62,7 @@ impl Done {
     /// The manifest or image index that the job was about, as far as it was found.
     pub fn digest(&self) -> Option<Digest> {
         match self {
-            Done::Indexed(image) | Done::AlreadyIndexed(image) => Some(image.digest),
+            Done::Indexed(image) | Done::Sparse(image) | Done::AlreadyIndexed(image) => Some(image.digest),
             Done::Skipped(Skipped::Subject(digest)) => Some(*digest),
             Done::Skipped(_) | Done::Gone => None,
         }
@@ -117,6 +120,11 @@ impl JobError {
     /// it, stays wrong.
     pub fn may_pass(&self) -> bool {
         self.store().is_some_and(StoreError::may_pass)
+    }
+
+    /// The registry did not take our word for who we are.
+    pub fn is_unauthorized(&self) -> bool {
+        matches!(self.store(), Some(StoreError::Registry(error)) if error.status() == Some(401))
     }
 
     fn store(&self) -> Option<&StoreError> {
@@ -233,6 +241,9 @@ fn declared_size(image: &Resolved) -> u64 {
 }
 
 fn judged(indexed: IndexedImage) -> Done {
+    if !indexed.left.is_empty() {
+        return Done::Sparse(indexed);
+    }
     let is = |wanted: fn(&ManifestResult) -> bool| indexed.manifests.iter().any(|manifest| wanted(&manifest.result));
     if is(|result| matches!(result, ManifestResult::Attached { .. } | ManifestResult::DryRun { .. })) {
         Done::Indexed(indexed)

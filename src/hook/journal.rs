@@ -235,7 +235,9 @@ mod tests {
         let mut text = std::fs::read(&path).unwrap();
         text.extend_from_slice(b"\0\xff\n");
         text.extend_from_slice("x".repeat(10_000).as_bytes());
-        text.extend_from_slice(b"\n{\"accepted\":{\"registry\":\"r.example\",\"repository\":\"../x\",\"tag\":\"t\"}}\n");
+        text.extend_from_slice(
+            b"\n{\"accepted\":{\"registry\":\"r.example\",\"repository\":\"../x\",\"tag\":\"t\"}}\n",
+        );
         text.extend_from_slice(b"{\"accepted\":{\"registry\":\"r.exa");
         std::fs::write(&path, text).unwrap();
         assert_eq!(reopened(&path), [("1".to_owned(), 0)]);

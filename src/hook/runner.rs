@@ -99,7 +99,7 @@ impl Runner {
                 self.metrics.count(Counter::Jobs, done.code());
                 let mut fields = told(job, &done);
                 fields["seconds"] = json!((took.as_secs_f64() * 1000.0).round() / 1000.0);
-                if let Done::Indexed(image) | Done::AlreadyIndexed(image) = &done {
+                if let Done::Indexed(image) | Done::Sparse(image) | Done::AlreadyIndexed(image) = &done {
                     self.metrics.add(Counter::LayerBytes, "", image.bytes_read);
                 }
                 self.log.info("job", fields);
@@ -108,7 +108,8 @@ impl Runner {
             Err(error) if error.may_pass() && tries < TRIES => {
                 let wait = wait(tries);
                 self.metrics.count(Counter::Jobs, "retried");
-                let fields = json!({"image": name(job), "tries": tries, "again_in": wait.as_secs_f64(), "error": why(&error)});
+                let fields =
+                    json!({"image": name(job), "tries": tries, "again_in": wait.as_secs_f64(), "error": why(&error)});
                 self.log.warn("retry", fields);
                 Outcome::Again(wait)
             }
@@ -157,14 +158,14 @@ fn why(error: &JobError) -> String {
 fn told(job: &Job, done: &Done) -> Value {
     let mut fields = json!({"image": name(job), "result": done.code()});
     match done {
-        Done::Indexed(image) | Done::AlreadyIndexed(image) => {
+        Done::Indexed(image) | Done::Sparse(image) | Done::AlreadyIndexed(image) => {
             let indexes = image.manifests.iter().filter_map(|manifest| {
                 let index = match &manifest.result {
                     ManifestResult::Attached { index, .. }
                     | ManifestResult::DryRun { index, .. }
                     | ManifestResult::AlreadyThere { index, .. } => index.digest,
                     ManifestResult::Kept { index, .. } => *index,
-                    ManifestResult::NothingToIndex => return None,
+                    ManifestResult::NothingToIndex | ManifestResult::OutOfTime => return None,
                 };
                 Some(json!({"platform": manifest.platform, "index": index}))
             });
@@ -181,4 +182,3 @@ fn told(job: &Job, done: &Done) -> Value {
     }
     fields
 }
-

@@ -208,6 +208,14 @@ impl Destination {
         self.as_source().manifest(&Target::Digest(*digest)).await
     }
 
+    /// A blob of at most `limit` bytes, its digest checked.
+    ///
+    /// # Errors
+    /// When it is not there, cannot be had, is larger, or is not what its digest says.
+    pub async fn blob_bytes(&self, blob: &Descriptor, limit: u64) -> Result<Bytes, StoreError> {
+        self.as_source().blob_bytes(blob, limit).await
+    }
+
     fn as_source(&self) -> Source {
         match self {
             Destination::Registry(repository) => Source::Registry(repository.clone()),

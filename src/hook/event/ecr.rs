@@ -66,9 +66,17 @@ fn push(event: &Event) -> Item {
     .push()
 }
 
-/// The domain of a region's partition (AWS General Reference, "Amazon ECR endpoints and quotas").
-fn domain(region: &str) -> &'static str {
-    if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" }
+/// The domain of a region's partition (the DNS suffixes of botocore's partitions.json).
+pub(crate) fn domain(region: &str) -> &'static str {
+    let partitions = [
+        ("cn-", "amazonaws.com.cn"),
+        ("eusc-", "amazonaws.eu"),
+        ("us-iso-", "c2s.ic.gov"),
+        ("us-isob-", "sc2s.sgov.gov"),
+        ("us-isof-", "csp.hci.ic.gov"),
+        ("eu-isoe-", "cloud.adc-e.uk"),
+    ];
+    partitions.iter().find(|(prefix, _)| region.starts_with(prefix)).map_or("amazonaws.com", |(_, domain)| domain)
 }
 
 #[cfg(test)]

@@ -39,6 +39,8 @@ mod jfrog;
 mod quay;
 mod zot;
 
+pub(crate) use ecr::domain as ecr_domain;
+
 /// The largest body that is read, in bytes.
 pub const MAX_BODY: usize = 1 << 20;
 /// How deep a body may nest.

@@ -88,7 +88,9 @@ pub(super) async fn notify(
     taken.unwrap_or_else(|refusal| {
         if app.complaints.take() {
             let status = refusal.status.as_u16();
-            app.runner.log.warn("refused", json!({"peer": peer.to_string(), "status": status, "reason": refusal.reason}));
+            app.runner
+                .log
+                .warn("refused", json!({"peer": peer.to_string(), "status": status, "reason": refusal.reason}));
         }
         refusal.answer()
     })

@@ -53,6 +53,8 @@ pub enum CredentialSource {
     Anonymous,
     /// These, for every registry.
     Explicit { user: String, password: String },
+    /// These, for this registry (as it is named to the client); the others are asked as anyone.
+    Only { registry: String, user: String, password: String },
     /// What docker and podman were told by `login`: `$DOCKER_CONFIG/config.json` or `~/.docker/config.json` with its
     /// `credHelpers`, `credsStore` and `auths`; then `$REGISTRY_AUTH_FILE`, `$XDG_RUNTIME_DIR/containers/auth.json` and
     /// `$XDG_CONFIG_HOME/containers/auth.json` (`~/.config`).
@@ -66,6 +68,7 @@ impl fmt::Debug for CredentialSource {
         f.write_str(match self {
             CredentialSource::Anonymous => "Anonymous",
             CredentialSource::Explicit { .. } => "Explicit",
+            CredentialSource::Only { .. } => "Only",
             CredentialSource::Ambient => "Ambient",
         })
     }

@@ -67,24 +67,37 @@ pub(super) struct Http {
     warned: Mutex<HashSet<String>>,
 }
 
+fn builder(config: &ClientConfig, tls: rustls::ClientConfig, public_only: bool) -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
+        .user_agent(concat!("ociseek/", env!("CARGO_PKG_VERSION")))
+        .redirect(redirect::Policy::none())
+        .referer(false)
+        .retry(reqwest::retry::never())
+        .dns_resolver(Arc::new(Resolver { public_only }))
+        .connect_timeout(config.limits.connect)
+}
+
+/// What speaks to `host`, which is no registry, with the same trust. It follows no redirects, tries nothing twice, and waits for an
+/// answer as long as its caller does.
+///
+/// # Errors
+/// As [`Client::new`](super::Client::new).
+pub fn http_client(config: &ClientConfig, host: &Url) -> Result<reqwest::Client, RegistryError> {
+    let builder = builder(config, tls(config)?, false);
+    let builder = if is_loopback(host) { builder.no_proxy() } else { builder };
+    builder.build().map_err(RegistryError::Http)
+}
+
 impl Http {
     pub fn new(config: &ClientConfig) -> Result<Http, RegistryError> {
         let tls = tls(config)?;
-        let builder = |public_only| {
-            reqwest::Client::builder()
-                .tls_backend_preconfigured(tls.clone())
-                .user_agent(concat!("ociseek/", env!("CARGO_PKG_VERSION")))
-                .redirect(redirect::Policy::none())
-                .referer(false)
-                .retry(reqwest::retry::never())
-                .dns_resolver(Arc::new(Resolver { public_only }))
-                .connect_timeout(config.limits.connect)
-        };
         let public_only = config.reach.is_public_only();
-        let outside = if public_only { builder(true).no_proxy() } else { builder(false) };
+        let outside = builder(config, tls.clone(), public_only);
+        let outside = if public_only { outside.no_proxy() } else { outside };
         Ok(Http {
             outside: outside.build().map_err(RegistryError::Http)?,
-            inside: builder(false).no_proxy().build().map_err(RegistryError::Http)?,
+            inside: builder(config, tls, false).no_proxy().build().map_err(RegistryError::Http)?,
             reach: config.reach.clone(),
             budget: Budget::new(config.limits.failures),
             limits: config.limits.clone(),

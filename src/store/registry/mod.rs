@@ -42,3 +42,4 @@ pub use credentials::CredentialError;
 pub use error::{Answer, Asked, RegistryError, TransportError};
 pub use gate::Reach;
 pub use helper::HelperError;
+pub use http::http_client;
