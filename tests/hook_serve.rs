@@ -159,7 +159,7 @@ fn forged_replayed_and_broken_requests() {
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
 
     let log = format!("{:?}", hook.log());
-    assert!(!log.contains(SECRET) && !log.contains("no JSON"), "{log}");
+    assert!(!log.contains(SECRET) && hook.events("no JSON").is_empty(), "{log}");
 }
 
 #[test]

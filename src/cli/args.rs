@@ -8,6 +8,8 @@ use std::time::Duration;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+#[cfg(feature = "nats")]
+pub use super::args_hook::HookWorkerArgs;
 pub use super::args_hook::{HookCommand, HookServeArgs};
 pub use super::args_mount::{BundleArgs, ContainerArgs, LazyArgs, MountArgs, NetArg, ServeArgs, TraceArgs};
 pub use super::args_read::{CatArgs, InspectArgs, LsArgs, ReadArgs, ReadCacheArgs, VerifyArgs};
