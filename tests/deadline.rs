@@ -46,8 +46,11 @@ impl Slow {
 
     /// Requests of which `refused` is true are refused.
     async fn lying(referrers: bool, stalled: &[usize], refused: fn(&Seen) -> bool) -> Slow {
-        let contents: Vec<Bytes> =
-            [30_000, 90_000, 10_000, 60_000].iter().enumerate().map(|(n, size)| gzip(&tar(n as u64, 2, *size)).into()).collect();
+        let contents: Vec<Bytes> = [30_000, 90_000, 10_000, 60_000]
+            .iter()
+            .enumerate()
+            .map(|(n, size)| gzip(&tar(n as u64, 2, *size)).into())
+            .collect();
         let is_slow = Arc::new(AtomicBool::new(true));
         let slow = Arc::clone(&is_slow);
         let held: Vec<(Digest, Bytes)> =
@@ -65,9 +68,11 @@ impl Slow {
         contents.into_iter().for_each(|content| {
             registry.add_blob(content);
         });
-        let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": []}}).to_string();
+        let config =
+            json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": []}}).to_string();
         let config = Descriptor::of(OCI_CONFIG, registry.add(config.into()).as_ref());
-        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers}).to_string();
+        let manifest =
+            json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers}).to_string();
         registry.add_manifest("v1", OCI_MANIFEST, manifest.clone());
         Slow { registry, subject: Descriptor::of(OCI_MANIFEST, manifest.as_bytes()), layers, is_slow }
     }
@@ -178,7 +183,10 @@ async fn what_is_done_in_time_is_attached_and_the_next_run_does_the_rest() {
         assert!(second.left.is_empty());
         let (complete, replaced, not_deleted) = attached(&second);
         assert_eq!((replaced, not_deleted), (&[sparse.digest][..], &[][..]));
-        assert_eq!(slow.registry.manifest(&complete.digest.to_string()).unwrap(), manifest_of(&slow, &second, &[0, 1, 2, 3]));
+        assert_eq!(
+            slow.registry.manifest(&complete.digest.to_string()).unwrap(),
+            manifest_of(&slow, &second, &[0, 1, 2, 3])
+        );
         let reads: Vec<usize> = slow.reads().iter().zip(&before).map(|(now, before)| now - before).collect();
         assert_eq!(reads, [0, 1, 0, 0], "only what was left is read");
         assert_eq!(second.bytes_read, slow.layers[1].size);
@@ -198,7 +206,10 @@ async fn what_is_done_in_time_is_attached_and_the_next_run_does_the_rest() {
         let third = slow.complete().await;
         assert!(matches!(third.manifests[0].result, ManifestResult::AlreadyThere { built: false, .. }));
         let asked = slow.registry.seen();
-        assert!(asked[before..].iter().all(|seen| matches!(seen.method.as_str(), "GET" | "HEAD")), "nothing is written");
+        assert!(
+            asked[before..].iter().all(|seen| matches!(seen.method.as_str(), "GET" | "HEAD")),
+            "nothing is written"
+        );
         assert_eq!(third.bytes_read, 0);
     }
 }
@@ -383,14 +394,20 @@ async fn the_command_stops_at_its_timeout_and_goes_on_the_next_time() {
         };
         let first = run(&["--timeout=2s"]);
         assert!(first.contains("the time was up; another run goes on with it"), "{first}");
-        assert!(first.contains("1 layer of 176.0 KiB left, since the time was up"), "{first}");
+        assert!(first.contains("1 layer of 178.1 KiB left, since the time was up"), "{first}");
         assert!(first.contains("--- status 0 ---"), "{first}");
         is_slow.store(false, SeqCst);
-        let second = sandbox.json(0, &["index", "--no-cache", "--min-layer-size=0", "--span-size=16KiB", "--format=json", &image]);
+        let second = sandbox
+            .json(0, &["index", "--no-cache", "--min-layer-size=0", "--span-size=16KiB", "--format=json", &image]);
         let second = &second["images"][0];
         assert_eq!(second["left"], json!([]));
         assert_eq!(second["manifests"][0]["replaced"].as_array().unwrap().len(), 1);
-        let origins: Vec<&str> = second["manifests"][0]["layers"].as_array().unwrap().iter().map(|l| l["origin"].as_str().unwrap()).collect();
+        let origins: Vec<&str> = second["manifests"][0]["layers"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|l| l["origin"].as_str().unwrap())
+            .collect();
         assert_eq!(origins, ["destination", "read", "destination", "destination"]);
     };
     tokio::task::spawn_blocking(commands).await.unwrap();

@@ -86,7 +86,9 @@ mod tests {
         for (text, seconds) in [("1s", 1), ("90s", 90), ("10m", 600), ("2h", 7200), ("30d", 2_592_000)] {
             assert_eq!(duration(text), Ok(Duration::from_secs(seconds)));
         }
-        for bad in ["", "s", "10", "0s", "-1s", "+1s", "1.5h", "1 s", "1é", "99999999999999999999s", "999999999999999999d"] {
+        for bad in
+            ["", "s", "10", "0s", "-1s", "+1s", "1.5h", "1 s", "1é", "99999999999999999999s", "999999999999999999d"]
+        {
             assert!(duration(bad).is_err(), "{bad}");
         }
     }

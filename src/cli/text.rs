@@ -169,7 +169,9 @@ fn left(text: &mut String, manifest: &IndexedManifest, style: Style) {
 /// soci-snapshotter before 0.14 took a gzip blob for one member.
 fn members(text: &mut String, manifest: &IndexedManifest, style: Style) {
     let several = (manifest.layers.iter())
-        .filter(|layer| matches!(&layer.outcome, LayerOutcome::Indexed(facts) if facts.gzip_members.is_some_and(|n| n > 1)))
+        .filter(
+            |layer| matches!(&layer.outcome, LayerOutcome::Indexed(facts) if facts.gzip_members.is_some_and(|n| n > 1)),
+        )
         .count();
     if several > 0 {
         let note = style.yellow("note:");

@@ -94,10 +94,8 @@ async fn pushes_are_indexed_once_and_our_own_are_passed_over() {
     image(&sandbox, "img", &[200_000, 50_000]);
     let Some(digest) = copied(&sandbox, "img", &server, "team/app") else { return };
     let (api, address) = RuntimeApi::start().await;
-    let function = Bootstrap::start(
-        &address,
-        &[("AWS_ENDPOINT_URL_ECR", &moto.url), ("OCISEEK_ECR_REGISTRY", &server.host)],
-    );
+    let function =
+        Bootstrap::start(&address, &[("AWS_ENDPOINT_URL_ECR", &moto.url), ("OCISEEK_ECR_REGISTRY", &server.host)]);
 
     let first = api.invoke(pushed("team/app", &digest, "v1"), LONG).await;
     assert!(first.ok, "{first:?}");
@@ -146,10 +144,8 @@ async fn of_a_batch_only_what_failed_comes_again() {
     broken.tag(manifest, "v1");
     let Some(broken) = copied(&sandbox, "broken", &server, "broken") else { return };
     let (api, address) = RuntimeApi::start().await;
-    let _function = Bootstrap::start(
-        &address,
-        &[("AWS_ENDPOINT_URL", &moto.url), ("OCISEEK_ECR_REGISTRY", &server.host)],
-    );
+    let _function =
+        Bootstrap::start(&address, &[("AWS_ENDPOINT_URL", &moto.url), ("OCISEEK_ECR_REGISTRY", &server.host)]);
 
     let foreign = json!({"version": "0", "id": "x", "detail-type": "Object Created", "source": "aws.s3",
         "account": ACCOUNT, "region": "us-west-2", "detail": {"bucket": {"name": "b"}}});
@@ -190,8 +186,7 @@ async fn before_the_time_is_up_what_is_done_is_attached_and_the_next_call_does_t
     let Some(digest) = copied(&sandbox, "img", &server, "app") else { return };
     let slow = throttled(&server.host, 1_000_000);
     let (api, address) = RuntimeApi::start().await;
-    let _function =
-        Bootstrap::start(&address, &[("AWS_ENDPOINT_URL_ECR", &moto.url), ("OCISEEK_ECR_REGISTRY", &slow)]);
+    let _function = Bootstrap::start(&address, &[("AWS_ENDPOINT_URL_ECR", &moto.url), ("OCISEEK_ECR_REGISTRY", &slow)]);
 
     let limit = Duration::from_secs(5);
     let first = api.invoke(pushed("app", &digest, "v1"), limit).await;
@@ -241,10 +236,8 @@ async fn a_token_is_asked_for_once_signed_and_shown_to_ecr_alone() {
     let (registry, digest) = registry("first", true).await;
     let ecr = FakeEcr::start("first").await;
     let (api, address) = RuntimeApi::start().await;
-    let _function = Bootstrap::start(
-        &address,
-        &[("AWS_ENDPOINT_URL_ECR", &ecr.url), ("OCISEEK_ECR_REGISTRY", &registry.host())],
-    );
+    let _function =
+        Bootstrap::start(&address, &[("AWS_ENDPOINT_URL_ECR", &ecr.url), ("OCISEEK_ECR_REGISTRY", &registry.host())]);
     // A service that is busy is asked again.
     ecr.fail(2);
     for _ in 0..3 {
@@ -255,7 +248,9 @@ async fn a_token_is_asked_for_once_signed_and_shown_to_ecr_alone() {
     assert_eq!(calls.len(), 3, "two that failed, and one");
     let authorization = calls[2].headers["authorization"].to_str().unwrap();
     assert!(authorization.starts_with("AWS4-HMAC-SHA256 Credential=ASIAIOSFODNN7EXAMPLE/"), "{authorization}");
-    assert!(authorization.contains("/us-west-2/ecr/aws4_request, SignedHeaders=content-type;host;x-amz-date;x-amz-security-token;x-amz-target, "));
+    assert!(authorization.contains(
+        "/us-west-2/ecr/aws4_request, SignedHeaders=content-type;host;x-amz-date;x-amz-security-token;x-amz-target, "
+    ));
     assert_eq!(calls[2].headers["x-amz-security-token"], "IQoJb3JpZ2luX2VjEXAMPLE");
     assert_eq!(calls[2].headers["x-amz-target"], "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken");
     assert_eq!(calls[2].body, json!({}));
@@ -266,10 +261,8 @@ async fn a_token_that_is_refused_is_asked_for_anew() {
     let (registry, digest) = registry("new", true).await;
     let ecr = FakeEcr::start("old").await;
     let (api, address) = RuntimeApi::start().await;
-    let function = Bootstrap::start(
-        &address,
-        &[("AWS_ENDPOINT_URL_ECR", &ecr.url), ("OCISEEK_ECR_REGISTRY", &registry.host())],
-    );
+    let function =
+        Bootstrap::start(&address, &[("AWS_ENDPOINT_URL_ECR", &ecr.url), ("OCISEEK_ECR_REGISTRY", &registry.host())]);
     let refused = api.invoke(pushed("app", &digest, "v1"), LONG).await;
     assert!(!refused.ok);
     assert!(refused.body["errorMessage"].as_str().unwrap().contains("401"), "{refused:?}");
@@ -298,7 +291,10 @@ async fn what_ecr_does_not_delete_by_the_distribution_api_is_deleted_by_its_own(
     let deleted = ecr.calls("BatchDeleteImage");
     assert_eq!(deleted.len(), 1);
     let old = &first.body["images"][0]["indexes"][0];
-    assert_eq!(deleted[0].body, json!({"repositoryName": "app", "imageIds": [{"imageDigest": old}], "registryId": ACCOUNT}));
+    assert_eq!(
+        deleted[0].body,
+        json!({"repositoryName": "app", "imageIds": [{"imageDigest": old}], "registryId": ACCOUNT})
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

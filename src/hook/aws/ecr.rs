@@ -193,8 +193,11 @@ impl Ecr {
             body["registryId"] = json!(account);
         }
         let (answer, host) = self.call(registry, CALL, &body).await?;
-        let answer: Answer = serde_json::from_slice(&answer)
-            .map_err(|_| EcrError::Answer { call: CALL, host, what: "it is not as documented" })?;
+        let answer: Answer = serde_json::from_slice(&answer).map_err(|_| EcrError::Answer {
+            call: CALL,
+            host,
+            what: "it is not as documented",
+        })?;
         let there = answer.failures.iter().filter(|failure| failure.failure_code.as_deref() != Some("ImageNotFound"));
         let there: Vec<&str> = there.filter_map(|f| f.image_id.as_ref()?.image_digest.as_deref()).collect();
         Ok(digests.iter().copied().filter(|digest| there.contains(&digest.to_string().as_str())).collect())
@@ -249,7 +252,8 @@ impl Ecr {
             sent = sent.header(name, value);
         }
         // Without the URL: it says nothing that the host does not.
-        let failed = |source: reqwest::Error| EcrError::Transport { call, host: host.clone(), source: source.without_url() };
+        let failed =
+            |source: reqwest::Error| EcrError::Transport { call, host: host.clone(), source: source.without_url() };
         let mut answer = sent.body(body.clone()).send().await.map_err(failed)?;
         let status = answer.status();
         let mut bytes = Vec::new();

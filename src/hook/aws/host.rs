@@ -72,9 +72,17 @@ mod tests {
     fn hosts_and_registries_are_the_same() {
         for (host, region, api) in [
             ("123456789012.dkr.ecr.eu-west-1.amazonaws.com", "eu-west-1", "api.ecr.eu-west-1.amazonaws.com"),
-            ("123456789012.dkr.ecr.us-gov-west-1.amazonaws.com", "us-gov-west-1", "api.ecr.us-gov-west-1.amazonaws.com"),
+            (
+                "123456789012.dkr.ecr.us-gov-west-1.amazonaws.com",
+                "us-gov-west-1",
+                "api.ecr.us-gov-west-1.amazonaws.com",
+            ),
             ("123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn", "cn-north-1", "api.ecr.cn-north-1.amazonaws.com.cn"),
-            ("123456789012.dkr.ecr.us-isob-east-1.sc2s.sgov.gov", "us-isob-east-1", "api.ecr.us-isob-east-1.sc2s.sgov.gov"),
+            (
+                "123456789012.dkr.ecr.us-isob-east-1.sc2s.sgov.gov",
+                "us-isob-east-1",
+                "api.ecr.us-isob-east-1.sc2s.sgov.gov",
+            ),
             ("public.ecr.aws", "us-east-1", "api.ecr-public.us-east-1.amazonaws.com"),
         ] {
             let registry = EcrRegistry::of_host(host).unwrap();

@@ -147,8 +147,16 @@ mod tests {
         let request = |method, headers, body| Request { method, host: "example.amazonaws.com", headers, body };
         let form = [("content-type", "application/x-www-form-urlencoded")];
         for (request, names, signature) in [
-            (request("GET", &[], b""), "host;x-amz-date", "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31"),
-            (request("POST", &[], b""), "host;x-amz-date", "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b"),
+            (
+                request("GET", &[], b""),
+                "host;x-amz-date",
+                "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31",
+            ),
+            (
+                request("POST", &[], b""),
+                "host;x-amz-date",
+                "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b",
+            ),
             (
                 request("POST", &form, b"Param1=value1"),
                 "content-type;host;x-amz-date",

@@ -119,7 +119,8 @@ impl Function {
                 }
                 // Who calls with an image reads the answer; nobody reads one to EventBridge's event.
                 if outcome.left > 0 && shape != Some(Shape::Direct) {
-                    let message = format!("the time was up: {} layers are left, and the next call goes on", outcome.left);
+                    let message =
+                        format!("the time was up: {} layers are left, and the next call goes on", outcome.left);
                     return failure("TimeWasUp", message);
                 }
                 Ok(json!({"images": outcome.images}))
@@ -342,7 +343,8 @@ mod tests {
     #[test]
     fn time_is_kept_for_the_end() {
         let now = Instant::now();
-        for (limit, stop, end) in [(900_000, 870_000, 895_000), (90_000, 60_000, 85_000), (6000, 4000, 5667), (0, 0, 0)] {
+        for (limit, stop, end) in [(900_000, 870_000, 895_000), (90_000, 60_000, 85_000), (6000, 4000, 5667), (0, 0, 0)]
+        {
             let time = Time::of(now, now + Duration::from_millis(limit));
             assert_eq!(time.stop - now, Duration::from_millis(stop));
             assert_eq!((time.end - now).as_secs_f64().mul_add(1000.0, 0.5) as u64, end);

@@ -33,7 +33,9 @@ impl Input {
         }
         match serde_json::from_slice(body) {
             // A message without an id could not be answered for, and has failed to be one by now.
-            Ok(Batch { messages }) if messages.len() <= MESSAGES && messages.iter().all(|m| m.event_source == "aws:sqs") => {
+            Ok(Batch { messages })
+                if messages.len() <= MESSAGES && messages.iter().all(|m| m.event_source == "aws:sqs") =>
+            {
                 Input::Batch(messages)
             }
             _ => Input::Event,
@@ -47,7 +49,8 @@ mod tests {
 
     #[test]
     fn batches() {
-        let batch = br#"{"Records":[{"messageId":"1","body":"{\"image\":\"x\"}","eventSource":"aws:sqs","attributes":{}},
+        let batch =
+            br#"{"Records":[{"messageId":"1","body":"{\"image\":\"x\"}","eventSource":"aws:sqs","attributes":{}},
             {"messageId":"2","body":"","eventSource":"aws:sqs"}]}"#;
         let Input::Batch(messages) = Input::of(batch) else { panic!() };
         assert_eq!(messages.len(), 2);

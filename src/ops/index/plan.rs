@@ -78,8 +78,7 @@ impl Plan {
         cache: Option<&ZtocCache>,
         options: &IndexOptions,
     ) -> Result<Decision, IndexError> {
-        let mut wanted: Vec<Wanted> =
-            self.servable().map(|l| Wanted { layer: l.digest, unservable: false }).collect();
+        let mut wanted: Vec<Wanted> = self.servable().map(|l| Wanted { layer: l.digest, unservable: false }).collect();
         let decided = |layers: &[Wanted]| {
             let tool = &options.layer.build_tool_identifier;
             decide(&self.found, &Want { rule: options.existing, tool, span_size: options.layer.span_size, layers })
