@@ -3,7 +3,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `client` | what callers hold: [`Client`], [`Repository`] |
-//! | `manifests`, `blobs`, `uploads`, `referrers`, `fallback`, `attach` | the calls, one group each |
+//! | `manifests`, `blobs`, `uploads`, `referrers`, `fallback`, `attach`, `names` | the calls, one group each |
 //! | `session` | one registry: authorization, redirects and new tries for each request |
 //! | `auth`, `challenge`, `credentials`, `helper` | what a request must carry, and where that comes from |
 //! | `retry` | when to try again |
@@ -27,6 +27,7 @@ mod fallback;
 mod helper;
 mod http;
 mod manifests;
+mod names;
 mod referrers;
 mod retry;
 mod session;
@@ -41,3 +42,4 @@ pub use credentials::CredentialError;
 pub use error::{Answer, Asked, RegistryError, TransportError};
 pub use helper::HelperError;
 pub use http::http_client;
+pub use names::{Names, Page};
