@@ -8,7 +8,8 @@ use std::time::Duration;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub use super::args_hook::HookCommand;
+pub use super::args_backfill::BackfillArgs;
+pub use super::args_hook::{HookCommand, HookServeArgs};
 pub use super::args_mount::{BundleArgs, ContainerArgs, LazyArgs, MountArgs, NetArg, ServeArgs, TraceArgs};
 pub use super::args_read::{CatArgs, InspectArgs, LsArgs, ReadArgs, ReadCacheArgs, VerifyArgs};
 use super::size::ByteSize;
@@ -41,6 +42,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Index(Box<IndexArgs>),
+    Backfill(Box<BackfillArgs>),
     Inspect(Box<InspectArgs>),
     Ls(Box<LsArgs>),
     Cat(Box<CatArgs>),

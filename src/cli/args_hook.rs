@@ -3,12 +3,14 @@
 use clap::{Args, Subcommand};
 
 use super::args::BuildArgs;
+pub use super::args_serve::HookServeArgs;
 use super::size::ByteSize;
 use crate::image::Platform;
 
 /// Index images as they are pushed
 #[derive(Debug, Subcommand)]
 pub enum HookCommand {
+    Serve(Box<HookServeArgs>),
     Lambda(Box<HookLambdaArgs>),
 }
 

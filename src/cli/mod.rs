@@ -12,9 +12,12 @@ use signals::Interrupt;
 use terminal::Stdout;
 
 mod args;
+mod args_backfill;
 mod args_hook;
 mod args_mount;
 mod args_read;
+mod args_serve;
+mod backfill;
 mod bundle;
 mod caches;
 mod cat;
@@ -22,6 +25,7 @@ mod detach;
 mod difference_json;
 mod difference_text;
 mod hook_lambda;
+mod hook_serve;
 mod index;
 mod inspect;
 pub mod inspect_json;
@@ -83,6 +87,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         let interrupted = &mut interrupted;
         match command {
             Command::Index(args) => until(interrupted, index::run(*args)).await,
+            Command::Backfill(args) => until(interrupted, backfill::run(*args)).await,
             Command::Inspect(args) => until(interrupted, inspect::run(*args)).await,
             Command::Ls(args) => until(interrupted, ls::run(*args)).await,
             Command::Cat(args) => until(interrupted, cat::run(*args)).await,
@@ -91,6 +96,8 @@ fn execute(command: Command) -> Result<(), CliError> {
             Command::Mount(args) => mount::run(*args, interrupted).await,
             Command::Bundle(args) => bundle::run(*args, interrupted).await,
             Command::Trace(args) => trace::run(*args, interrupted).await,
+            // It goes on until it is stopped, and then ends in good order.
+            Command::Hook(HookCommand::Serve(args)) => hook_serve::run(*args, interrupted).await,
             Command::Hook(HookCommand::Lambda(args)) => until(interrupted, hook_lambda::run(*args)).await,
             Command::Ztoc(ztoc) => {
                 // Dropped at a signal, with the future: the thread sees that.

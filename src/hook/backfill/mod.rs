@@ -4,13 +4,13 @@
 //! that is broken off is begun again: what has an index costs a few small requests, and with a state file ([`State`]) one.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use futures_util::{StreamExt, stream};
+use futures_util::StreamExt;
 
 use crate::digest::Digest;
-use crate::hook::job::{self, Context, Done, Job, JobError, Skipped};
+use crate::hook::job::{self, Context, Done, Job, JobError};
 use crate::image::config::{self, MAX_CONFIG};
 use crate::image::{Reference, is_registry};
 use crate::ops::index::is_pending;
@@ -64,9 +64,21 @@ pub struct Options {
     pub dry_run: bool,
 }
 
-/// A pattern of names: `*` is anything but a slash, `**` anything, `?` one character.
+/// A pattern of names of repositories: `*` is anything but a slash, `**` anything, `?` one character but a slash.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Glob(pub String);
+pub struct Glob(String);
+
+impl std::str::FromStr for Glob {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Glob, String> {
+        let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-/*?".contains(&byte);
+        match (1..=255).contains(&text.len()) && text.bytes().all(known) {
+            true => Ok(Glob(text.to_owned())),
+            false => Err("want lower-case letters, digits and . _ - / * ?".into()),
+        }
+    }
+}
 
 /// What became of an image, or of a list.
 #[derive(Debug)]
@@ -83,6 +95,8 @@ pub enum Outcome {
     Done(Done),
     /// It has no index, and this is a dry run.
     Pending,
+    /// It has its index, and this is a dry run.
+    Complete,
     /// Made before the time that was asked for.
     Old,
     /// The state file says so.
@@ -97,6 +111,7 @@ impl Outcome {
         match self {
             Outcome::Done(done) => done.code(),
             Outcome::Pending => "pending",
+            Outcome::Complete => "already-indexed",
             Outcome::Old => "old",
             Outcome::DoneBefore => "done-before",
             Outcome::SameAsBefore => "same-as-before",
@@ -199,7 +214,7 @@ async fn one(
                 let pending = is_pending(image, &destination, context.cache.as_ref(), &context.options).await;
                 return Ok(match pending.map_err(JobError::Index)? {
                     true => Outcome::Pending,
-                    false => Outcome::Done(Done::Skipped(Skipped::HasIndex)),
+                    false => Outcome::Complete,
                 });
             }
             Outcome::Done(job::run(&job, context).await?)
@@ -230,6 +245,16 @@ async fn made(source: &Source, image: &Resolved) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn globs() {
+        for good in ["team/**", "*/app", "a?c"] {
+            assert_eq!(good.parse(), Ok(Glob(good.into())));
+        }
+        for bad in ["", "A", "a b", "[a]", &"x".repeat(256)] {
+            assert!(bad.parse::<Glob>().is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn places() {

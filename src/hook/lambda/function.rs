@@ -15,6 +15,7 @@ use crate::digest::Digest;
 use crate::hook::aws::{Ecr, EcrError, EcrRegistry, Token};
 use crate::hook::event::{EventError, Headers, Ignored, PushEvent, Shape, parse};
 use crate::hook::job::{self, Context, Done, Job, JobError};
+use crate::hook::log::Log;
 use crate::ops::index::{IndexOptions, IndexedImage, ManifestResult};
 use crate::progress::Progress;
 use crate::store::registry::{Client, ClientConfig, CredentialSource, RegistryError};
@@ -93,11 +94,11 @@ impl Function {
         Function { settings, ecr, progress, clients: Mutex::default() }
     }
 
-    /// Handles an event to its end. `log` takes one JSON object for each image.
+    /// Handles an event to its end. `log` gets a line for each image.
     ///
     /// # Errors
     /// What Lambda is told instead of an answer; then it calls again, as far as it was called without waiting for an answer.
-    pub async fn handle(&self, invocation: &Invocation, log: &(dyn Fn(&Value) + Sync)) -> Result<Value, Failure> {
+    pub async fn handle(&self, invocation: &Invocation, log: &Log) -> Result<Value, Failure> {
         let time = Time::of(Instant::now(), invocation.deadline);
         let account = invocation.account.as_deref();
         match Input::of(&invocation.body) {
@@ -133,11 +134,14 @@ impl Function {
         body: &[u8],
         account: Option<&str>,
         time: Time,
-        log: &(dyn Fn(&Value) + Sync),
+        log: &Log,
     ) -> (Option<Shape>, Outcome) {
         let mut outcome = Outcome::default();
         let mut add = |image: Value| {
-            log(&image);
+            match image["status"] == "failed" {
+                true => log.error("image", image.clone()),
+                false => log.info("image", image.clone()),
+            }
             outcome.images.push(image);
         };
         let events = match parse(&Headers::default(), body) {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::gate::Reach;
 use crate::progress::{Progress, Silent};
 
 /// Settings of a [`Client`](super::Client). The default is what a user without flags gets.
@@ -22,6 +23,8 @@ pub struct ClientConfig {
     pub client_key: Option<PathBuf>,
     /// Any certificate is as good as any other.
     pub insecure_skip_tls_verify: bool,
+    /// Where the client may go: registries, token services, and where these send it.
+    pub reach: Reach,
     pub limits: Limits,
     /// Takes the warnings of registries.
     pub progress: Arc<dyn Progress>,
@@ -36,6 +39,7 @@ impl Default for ClientConfig {
             client_cert: None,
             client_key: None,
             insecure_skip_tls_verify: false,
+            reach: Reach::default(),
             limits: Limits::default(),
             progress: Arc::new(Silent),
         }

@@ -247,6 +247,8 @@ pub(super) enum TransportKind {
     Tls,
     /// It speaks something else than TLS.
     NotTls,
+    /// Its name leads to an address to which we do not go.
+    Refused,
     Broken,
 }
 
@@ -258,6 +260,9 @@ impl TransportError {
         let mut causes: Vec<String> = Vec::new();
         let mut next: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(&error);
         while let Some(cause) = next {
+            if cause.is::<super::gate::Refused>() {
+                kind = TransportKind::Refused;
+            }
             match rustls_error(cause) {
                 Some(rustls::Error::InvalidMessage(_)) => kind = TransportKind::NotTls,
                 Some(rustls::Error::InvalidCertificate(_)) => kind = TransportKind::Certificate,

@@ -16,11 +16,11 @@ use super::referrers::next_link;
 use super::session::Registry;
 
 /// Names that are asked for at a time.
-const PAGE: &str = "1000";
+const PAGE: &str = "100";
 /// The largest page that is read, in bytes: some registries give all names at once, whatever they are asked for.
 const BODY: u64 = 64 << 20;
 /// Pages of one list. A registry of ten million repositories has as many.
-const PAGES: usize = 10_000;
+const PAGES: usize = 100_000;
 /// Pages that are remembered, so that a list that leads back to itself is found out.
 const SEEN: usize = 16;
 
