@@ -42,7 +42,6 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Index(Box<IndexArgs>),
-    Backfill(Box<BackfillArgs>),
     Inspect(Box<InspectArgs>),
     Ls(Box<LsArgs>),
     Cat(Box<CatArgs>),
@@ -52,6 +51,7 @@ pub enum Command {
     Trace(Box<TraceArgs>),
     #[command(subcommand)]
     Hook(HookCommand),
+    Backfill(Box<BackfillArgs>),
     #[command(subcommand)]
     Ztoc(ZtocCommand),
 }

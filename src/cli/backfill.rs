@@ -107,8 +107,7 @@ impl Summary {
         match (self.lost, failed) {
             (Some(error), _) => Err(CliError::Stdout(error)),
             (None, 0) => Ok(()),
-            // Each has its line on standard output, where there may be thousands of others.
-            (None, failed) => Err(CliError::Images { failed, all: all.max(2) }),
+            (None, failed) => Err(CliError::Backfill { failed, all }),
         }
     }
 }

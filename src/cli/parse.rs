@@ -53,7 +53,8 @@ pub fn since(text: &str) -> Result<i64, String> {
         return Ok(i64::try_from(now.saturating_sub(ago).as_secs()).unwrap_or(i64::MAX));
     }
     let time = Time::from_rfc3339(text).or_else(|| Time::from_rfc3339(&format!("{text}T00:00:00Z")));
-    time.map(|time| time.seconds).ok_or_else(|| "want a day such as 2026-01-31, or a time such as 12h or 30d ago".into())
+    time.map(|time| time.seconds)
+        .ok_or_else(|| "want a day such as 2026-01-31, or a time such as 12h or 30d ago".into())
 }
 
 /// The number of an AWS account.

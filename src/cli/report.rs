@@ -39,6 +39,9 @@ pub enum CliError {
     /// Some images failed; each was reported when it did.
     #[error("{failed} of {all} images failed")]
     Images { failed: usize, all: usize },
+    /// Some images failed; each was listed on standard output, among all the others.
+    #[error("{failed} of {all} images failed")]
+    Backfill { failed: usize, all: usize },
     /// Verification found something; it was listed.
     #[error("what was verified differs")]
     Differs,

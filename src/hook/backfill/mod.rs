@@ -15,7 +15,8 @@ use crate::image::config::{self, MAX_CONFIG};
 use crate::image::{Reference, is_registry};
 use crate::ops::index::is_pending;
 use crate::ops::resolve::Resolved;
-use crate::store::registry::RegistryError;
+use crate::store::blob::Document;
+use crate::store::registry::{RegistryError, Repository};
 use crate::store::{Destination, Source};
 
 mod state;
@@ -199,27 +200,9 @@ async fn one(
     // The tag may move while the image is worked on.
     job.image.digest = Some(digest);
     let work = async {
-        let outcome = if options.dry_run || options.since.is_some() {
-            let image = match job::resolved(&document, &source, context).await? {
-                Ok(image) => image,
-                Err(skipped) => return Ok(Outcome::Done(Done::Skipped(skipped))),
-            };
-            if let Some(since) = options.since
-                && made(&source, &image).await.is_some_and(|made| made < since)
-            {
-                return Ok(Outcome::Old);
-            }
-            if options.dry_run {
-                let destination = Destination::Registry(repository);
-                let pending = is_pending(image, &destination, context.cache.as_ref(), &context.options).await;
-                return Ok(match pending.map_err(JobError::Index)? {
-                    true => Outcome::Pending,
-                    false => Outcome::Complete,
-                });
-            }
-            Outcome::Done(job::run(&job, context).await?)
-        } else {
-            Outcome::Done(job::run(&job, context).await?)
+        let outcome = match passed_over(&document, &source, repository, options).await? {
+            Some(outcome) => outcome,
+            None => Outcome::Done(job::run(&job, context).await?),
         };
         if let (Some(state), Outcome::Done(Done::Indexed(_) | Done::AlreadyIndexed(_) | Done::Skipped(_))) =
             (state, &outcome)
@@ -229,6 +212,34 @@ async fn one(
         Ok(outcome)
     };
     (Some(digest), work.await)
+}
+
+/// What can be told before any layer is read, where it matters; `None`: it is to be indexed.
+async fn passed_over(
+    document: &Document,
+    source: &Source,
+    repository: Repository,
+    options: &Options,
+) -> Result<Option<Outcome>, BackfillError> {
+    if !options.dry_run && options.since.is_none() {
+        return Ok(None);
+    }
+    let context = &options.context;
+    let image = match job::resolved(document, source, context).await? {
+        Ok(image) => image,
+        Err(skipped) => return Ok(Some(Outcome::Done(Done::Skipped(skipped)))),
+    };
+    if let Some(since) = options.since
+        && made(source, &image).await.is_some_and(|made| made < since)
+    {
+        return Ok(Some(Outcome::Old));
+    }
+    if !options.dry_run {
+        return Ok(None);
+    }
+    let destination = Destination::Registry(repository);
+    let pending = is_pending(image, &destination, context.cache.as_ref(), &context.options).await;
+    Ok(Some(if pending.map_err(JobError::Index)? { Outcome::Pending } else { Outcome::Complete }))
 }
 
 /// When the newest of an image's platforms was made, in seconds since 1970; None if none of them says so.
@@ -259,7 +270,7 @@ mod tests {
     #[test]
     fn places() {
         let place = |text: &str| text.parse::<Place>();
-        for registry in ["ghcr.io", "localhost", "localhost:5000", "127.0.0.1:5000", "[::1]:5000"] {
+        for registry in ["ghcr.io", "localhost", "localhost:5000", "127.0.0.1:5000", "[::1]:5000", "registry:5000"] {
             assert_eq!(place(registry), Ok(Place::Registry(registry.into())));
         }
         let repository = |registry: &str, repository: &str| {
@@ -268,7 +279,7 @@ mod tests {
         assert_eq!(place("ghcr.io/a/b"), repository("ghcr.io", "a/b"));
         assert_eq!(place("localhost:5000/a"), repository("localhost:5000", "a"));
         assert_eq!(place("debian"), repository("docker.io", "library/debian"));
-        for bad in ["", "a/b:tag", "debian:12", "x.y/a@sha256:00", "http://x", "x.y/", "../x", "A/B"] {
+        for bad in ["", "a/b:tag", "debian:bookworm", "x.y/a:1", "x.y/a@sha256:00", "http://x", "x.y/", "../x", "A/B"] {
             assert!(place(bad).is_err(), "{bad}: {:?}", place(bad));
         }
     }

@@ -12,7 +12,10 @@ use crate::store::registry::{Names, RegistryError};
 pub(super) enum Found {
     Image(Reference),
     /// A list that cannot be had.
-    Failed { name: String, error: BackfillError },
+    Failed {
+        name: String,
+        error: BackfillError,
+    },
 }
 
 /// Where the walk is.
