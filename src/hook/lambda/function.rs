@@ -59,7 +59,13 @@ enum ImageError {
     #[error("cannot make a client")]
     Client(#[from] RegistryError),
     #[error(transparent)]
-    Job(#[from] JobError),
+    Job(Box<JobError>),
+}
+
+impl From<JobError> for ImageError {
+    fn from(error: JobError) -> ImageError {
+        ImageError::Job(Box::new(error))
+    }
 }
 
 /// When an invocation does what.
