@@ -4,7 +4,7 @@
 //!
 //! 1. [`resolve`]: from the name to the manifests of the platforms.
 //! 2. `existing`: which indexes are there, and what is to be done about them.
-//! 3. `build`: the ztocs of the layers, from the cache or by reading (`read`). A broken layer ends it here.
+//! 3. `build`: the ztocs of the layers, from the cache or by reading (`read`), two threads a layer (`pipeline`). A broken layer ends it here.
 //! 4. `publish`: blobs first, then the index manifest. Before this step nothing was written anywhere but in the cache.
 
 use std::collections::BTreeSet;
@@ -20,6 +20,7 @@ mod build;
 mod error;
 mod existing;
 mod model;
+mod pipeline;
 mod plan;
 mod publish;
 mod read;
@@ -29,6 +30,8 @@ pub use model::{
     Existing, IndexOptions, IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin,
     OtherIndex, ZtocFacts,
 };
+
+pub use pipeline::index_chunks;
 
 use plan::Plan;
 
