@@ -15,6 +15,7 @@
 //! | [`store`] | where images live: registries, OCI layouts, archives; the local ztoc cache |
 //! | [`rootfs`] | an indexed image as one file system; its tree is pure |
 //! | [`ops`] | the verbs: index, inspect, verify, open, mount, bundle, trace |
+//! | [`hook`] | indexing on push: the events of registries (pure), the jobs that they become |
 //! | [`cli`] | the command line |
 //!
 //! Down to `progress` nothing knows a file, a socket or a clock: bytes in, values out.
@@ -24,6 +25,7 @@
 pub mod cli;
 pub mod codec;
 pub mod digest;
+pub mod hook;
 pub mod image;
 pub mod layer;
 pub mod offset;

@@ -3,10 +3,14 @@
 //! Nothing is resolved here; [`super::index`] and [`super::ztoc`] turn what was typed into what the library takes.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+#[cfg(feature = "nats")]
+pub use super::args_hook::HookWorkerArgs;
+pub use super::args_hook::{HookCommand, HookServeArgs};
 pub use super::args_mount::{BundleArgs, ContainerArgs, LazyArgs, MountArgs, NetArg, ServeArgs, TraceArgs};
 pub use super::args_read::{CatArgs, InspectArgs, LsArgs, ReadArgs, ReadCacheArgs, VerifyArgs};
 use super::size::ByteSize;
@@ -46,6 +50,8 @@ pub enum Command {
     Mount(Box<MountArgs>),
     Bundle(Box<BundleArgs>),
     Trace(Box<TraceArgs>),
+    #[command(subcommand)]
+    Hook(HookCommand),
     #[command(subcommand)]
     Ztoc(ZtocCommand),
 }
@@ -135,6 +141,14 @@ pub struct IndexArgs {
     #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", value_parser = clap::value_parser!(u16).range(1..=256))]
     #[arg(help_heading = "What is indexed")]
     pub jobs: Option<u16>,
+
+    /// Stop reading layers after this time, such as 10m or 90s, and attach what is done by then
+    ///
+    /// It counts for all IMAGEs together; attaching comes on top. Consumers pull the layers that are left whole. Another run goes
+    /// on where this one stopped: what is attached is not read again. Time that was up is no failure; the JSON has what is left.
+    #[arg(long, value_name = "DURATION", env = "OCISEEK_TIMEOUT", value_parser = super::parse::duration)]
+    #[arg(help_heading = "What is indexed")]
+    pub timeout: Option<Duration>,
 
     /// Write the index into an OCI layout, oci:DIR, rather than to where the image is
     ///

@@ -26,7 +26,7 @@ pub async fn run(args: IndexArgs) -> Result<(), CliError> {
     let display = Arc::new(Display::new(args.progress, args.quiet));
     let progress: Arc<dyn Progress> = display.clone();
     let work = Work {
-        options: options(&args),
+        options: options(&args, started),
         images: Images::new(args.registry, &progress).await?,
         cache: caches::ztocs(&args.cache, &progress).await,
         output: args.output,
@@ -91,7 +91,7 @@ fn check(args: &IndexArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-fn options(args: &IndexArgs) -> IndexOptions {
+fn options(args: &IndexArgs, started: Instant) -> IndexOptions {
     let cpus = || std::thread::available_parallelism().map_or(1, NonZero::get);
     IndexOptions {
         platforms: args.platform.clone(),
@@ -104,6 +104,7 @@ fn options(args: &IndexArgs) -> IndexOptions {
         },
         jobs: args.jobs.map_or_else(cpus, usize::from),
         dry_run: args.dry_run,
+        deadline: args.timeout.and_then(|timeout| started.checked_add(timeout)),
     }
 }
 

@@ -20,6 +20,7 @@
 //! | `manifests` | one object for each platform's manifest; empty if failed |
 //! | `error` | null, or `message` (the causes in one line), `causes` (them one by one), and `hint` (or null) |
 //! | `bytes_read`, `bytes_written`, `seconds` | as above |
+//! | `left` | digests of the layers for which `--timeout` did not suffice |
 //!
 //! A manifest:
 //!
@@ -27,7 +28,7 @@
 //! |---|---|
 //! | `platform` | such as `linux/arm64`; null if the image does not say |
 //! | `manifest` | `media_type`, `digest` and `size` in bytes of the image manifest |
-//! | `status` | `attached`; `dry-run`; `already-there`; `kept` (another index was left alone); `nothing-to-index` |
+//! | `status` | `attached`; `dry-run`; `already-there`; `kept` (another index was left alone); `nothing-to-index`; `out-of-time` |
 //! | `index` | null, or `digest`, `size` (null if kept) of the SOCI index |
 //! | `attached` | null, or how: `referrers-api`, `tag-schema` or `layout` |
 //! | `tag` | the tag of the tag schema, else null |
@@ -43,8 +44,8 @@
 //! | `media_type`, `digest`, `size` | of the layer's blob, in bytes |
 //! | `status` | `indexed` or `left-out` |
 //! | `reason` | null, or `code` (a stable word) and `text` |
-//! | `ztoc` | null, or `digest`, `size` in bytes, `spans`, `entries`, `uncompressed_size`, `gzip_members` (0: a plain tar) |
-//! | `origin` | how the ztoc was come by: `read`, `cache`, `repeated` (the same layer earlier in the image); null if left out |
+//! | `ztoc` | null, or `digest`, `size` in bytes, `spans`, `entries`, `uncompressed_size`, `gzip_members` (0: a plain tar; null: not known) |
+//! | `origin` | how the ztoc was come by: `read`, `cache`, `destination` (an index that lacked other layers had it), `repeated` (the same layer earlier in the image); null if left out |
 //! | `seconds` | time to read and index it; null unless `origin` is `read` |
 
 use serde::Serialize;
@@ -70,6 +71,7 @@ pub struct Image {
     pub digest: Option<Digest>,
     pub manifests: Vec<Manifest>,
     pub error: Option<Failure>,
+    pub left: Vec<Digest>,
     pub bytes_read: u64,
     pub bytes_written: u64,
     pub seconds: f64,
@@ -140,7 +142,7 @@ struct Ztoc {
     spans: u32,
     entries: u64,
     uncompressed_size: u64,
-    gzip_members: u64,
+    gzip_members: Option<u64>,
 }
 
 impl Image {
@@ -151,6 +153,7 @@ impl Image {
             digest: Some(report.digest),
             manifests: report.manifests.iter().map(Manifest::of).collect(),
             error: None,
+            left: report.left.iter().map(|layer| layer.digest).collect(),
             bytes_read: report.bytes_read,
             bytes_written: report.bytes_written,
             seconds: milliseconds(seconds),
@@ -164,6 +167,7 @@ impl Image {
             digest: None,
             manifests: Vec::new(),
             error: Some(error),
+            left: Vec::new(),
             bytes_read: 0,
             bytes_written: 0,
             seconds: milliseconds(seconds),
@@ -213,6 +217,7 @@ impl Manifest {
                 manifest.index = Some(IndexRef { digest: *index, size: None });
             }
             ManifestResult::NothingToIndex => manifest.status = "nothing-to-index",
+            ManifestResult::OutOfTime => manifest.status = "out-of-time",
         }
         manifest
     }
@@ -237,11 +242,12 @@ impl Layer {
                 origin: Some(match facts.origin {
                     Origin::Read { .. } => "read",
                     Origin::Cache => "cache",
+                    Origin::Destination => "destination",
                     Origin::Repeated => "repeated",
                 }),
                 seconds: match facts.origin {
                     Origin::Read { seconds } => Some(milliseconds(seconds)),
-                    Origin::Cache | Origin::Repeated => None,
+                    Origin::Cache | Origin::Destination | Origin::Repeated => None,
                 },
             },
             LayerOutcome::LeftOut(left_out) => Layer {
@@ -262,6 +268,7 @@ pub fn reason(left_out: &LeftOut) -> String {
         LeftOut::Small { least } => format!("smaller than {}", super::size::ByteSize(*least)),
         LeftOut::Kind { reason, .. } => reason.clone(),
         LeftOut::Unservable(verdict) => verdict.reason.clone(),
+        LeftOut::OutOfTime => "the time was up; another run goes on with it".to_owned(),
     }
 }
 

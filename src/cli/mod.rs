@@ -6,20 +6,24 @@ use std::time::Duration;
 use clap::Parser;
 use tokio::sync::oneshot;
 
-use args::{Cli, Command, ZtocCommand};
+use args::{Cli, Command, HookCommand, ZtocCommand};
 use report::CliError;
 use signals::Interrupt;
 use terminal::Stdout;
 
 mod args;
+mod args_hook;
 mod args_mount;
 mod args_read;
+mod args_serve;
 mod bundle;
 mod caches;
 mod cat;
 mod detach;
 mod difference_json;
 mod difference_text;
+mod hook_lambda;
+mod hook_serve;
 mod index;
 mod inspect;
 pub mod inspect_json;
@@ -55,7 +59,7 @@ const LAST_WORK: Duration = Duration::from_millis(500);
 
 /// Runs the program; the one entry point of `main`.
 pub fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse_from(hook_lambda::arguments()) {
         Ok(cli) => cli,
         Err(message) => {
             // A closed pipe is no failure of --help.
@@ -89,6 +93,11 @@ fn execute(command: Command) -> Result<(), CliError> {
             Command::Mount(args) => mount::run(*args, interrupted).await,
             Command::Bundle(args) => bundle::run(*args, interrupted).await,
             Command::Trace(args) => trace::run(*args, interrupted).await,
+            // It goes on until it is stopped, and then ends in good order.
+            Command::Hook(HookCommand::Serve(args)) => hook_serve::run(*args, interrupted).await,
+            #[cfg(feature = "nats")]
+            Command::Hook(HookCommand::Worker(args)) => hook_serve::work(*args, interrupted).await,
+            Command::Hook(HookCommand::Lambda(args)) => until(interrupted, hook_lambda::run(*args)).await,
             Command::Ztoc(ztoc) => {
                 // Dropped at a signal, with the future: the thread sees that.
                 let (wanted, still_wanted) = signals::wanted();

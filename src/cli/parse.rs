@@ -1,8 +1,11 @@
 //! Values whose rules are narrower than their types.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::size::ByteSize;
+use crate::hook::aws::is_account;
+use crate::image::is_registry;
 
 /// A span size: at least 1 byte, at most 1 TiB (it stands in signed 64-bit fields, and no layer is that large).
 pub fn span_size(text: &str) -> Result<ByteSize, String> {
@@ -19,6 +22,37 @@ pub fn tool_identifier(text: &str) -> Result<String, String> {
         return Err("want 1 to 256 bytes without control characters".into());
     }
     Ok(text.to_owned())
+}
+
+/// A whole number and one of the units s, m, h and d; at least a second.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "want a number and s, m, h or d, such as 90s or 10m".to_owned();
+    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
+    let seconds: u64 = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err(wrong()),
+    };
+    if number.is_empty() || !number.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(wrong());
+    }
+    match number.parse::<u64>().ok().and_then(|number| number.checked_mul(seconds)) {
+        None => Err("that is longer than can be counted".into()),
+        Some(0) => Err("must be more than 0".into()),
+        Some(seconds) => Ok(Duration::from_secs(seconds)),
+    }
+}
+
+/// The number of an AWS account.
+pub fn aws_account(text: &str) -> Result<String, String> {
+    if is_account(text) { Ok(text.to_owned()) } else { Err("want the twelve digits of an account".into()) }
+}
+
+/// A registry, without any repository.
+pub fn registry(text: &str) -> Result<String, String> {
+    if is_registry(text) { Ok(text.to_ascii_lowercase()) } else { Err("want HOST or HOST:PORT".into()) }
 }
 
 /// `oci:DIR`.
@@ -45,5 +79,17 @@ mod tests {
         assert_eq!(layout_dir("oci:some/dir:x"), Ok(PathBuf::from("some/dir:x")));
         assert!(layout_dir("some/dir").is_err());
         assert!(layout_dir("oci:").is_err());
+        assert_eq!(aws_account("123456789012").as_deref(), Ok("123456789012"));
+        assert!(aws_account("12345678901x").is_err());
+        assert_eq!(registry("Localhost:5000").as_deref(), Ok("localhost:5000"));
+        assert!(registry("http://x").is_err());
+        for (text, seconds) in [("1s", 1), ("90s", 90), ("10m", 600), ("2h", 7200), ("30d", 2_592_000)] {
+            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)));
+        }
+        for bad in
+            ["", "s", "10", "0s", "-1s", "+1s", "1.5h", "1 s", "1é", "99999999999999999999s", "999999999999999999d"]
+        {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
     }
 }

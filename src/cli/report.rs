@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use super::json::Failure;
 use super::signals::Interrupt;
 use super::terminal::{Style, complain, safe};
+use crate::hook;
 use crate::layer::{LayerError, Unservable};
 use crate::ops::bundle::BundleError;
 use crate::ops::discover::{DiscoverError, Unusable};
@@ -91,10 +92,31 @@ pub enum CliError {
     #[error("{}: cannot be extracted", path.display())]
     Extract { path: PathBuf, source: ExtractError },
 
+    #[error(transparent)]
+    Serve(#[from] hook::server::ServeError),
+    #[cfg(feature = "nats")]
+    #[error(transparent)]
+    Queue(#[from] hook::queue::QueueError),
+    #[error(transparent)]
+    Journal(#[from] hook::journal::JournalError),
+    #[error("{}: holds no secret that can be used", path.display())]
+    SecretFile { path: PathBuf, source: hook::secret::SecretError },
+    #[error("the secret cannot be used")]
+    Secret(#[from] hook::secret::SecretError),
+    /// Anyone in the group, or everyone, can read a file that holds a secret.
+    #[error("{}: others can read this secret (mode {mode:o})", path.display())]
+    OpenSecret { path: PathBuf, mode: u32 },
+
     #[error("{}: cannot be read", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("{}: cannot be written", path.display())]
     Write { path: PathBuf, source: io::Error },
+    #[error("this is no AWS Lambda function: there is no AWS_LAMBDA_RUNTIME_API")]
+    NotInLambda,
+    #[error(transparent)]
+    LambdaRuntime(#[from] hook::lambda::RuntimeError),
+    #[error(transparent)]
+    Ecr(#[from] hook::aws::EcrError),
     #[error("standard output cannot be written")]
     Stdout(#[source] io::Error),
     #[error("standard input cannot be read")]
@@ -195,6 +217,13 @@ fn hint(error: &CliError) -> Option<String> {
         CliError::Runtime(RuntimeError::Missing(_)) => {
             Some("install an OCI runtime (Debian: apt install runc), or name one, --runtime PROGRAM".into())
         }
+        CliError::Serve(hook::server::ServeError::NoSecret(_)) => Some(
+            "give --secret-file FILE or OCISEEK_HOOK_SECRET (openssl rand -hex 32 makes one), or --listen 127.0.0.1:8080"
+                .into(),
+        ),
+        CliError::SecretFile { .. } | CliError::Secret(_) => Some("openssl rand -hex 32 makes one".into()),
+        CliError::OpenSecret { path, .. } => Some(format!("chmod 600 {}", path.display())),
+        CliError::NotInLambda => Some("docs/hook.md says how to make a function of this program".into()),
         CliError::Store(error) => store_hint(error),
         CliError::Extract { source: ExtractError::Exists { .. }, .. } => {
             Some("--force replaces what is there; or give --output an empty directory".into())

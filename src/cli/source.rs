@@ -21,7 +21,6 @@ pub struct Images {
 impl Images {
     /// Reads a password, if it is to come from standard input; nothing is sent yet.
     pub async fn new(args: RegistryArgs, progress: &Arc<dyn Progress>) -> Result<Images, CliError> {
-        check(&args)?;
         let config = client_config(args, progress).await?;
         Ok(Images { client: Client::new(config).map_err(StoreError::from)? })
     }
@@ -75,7 +74,9 @@ fn check(args: &RegistryArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-async fn client_config(args: RegistryArgs, progress: &Arc<dyn Progress>) -> Result<ClientConfig, CliError> {
+/// How registries are spoken to. Reads a password, if it is to come from standard input.
+pub async fn client_config(args: RegistryArgs, progress: &Arc<dyn Progress>) -> Result<ClientConfig, CliError> {
+    check(&args)?;
     Ok(ClientConfig {
         credentials: credentials(args.creds).await?,
         // Without the flag, registries on this machine are spoken to by HTTP all the same.

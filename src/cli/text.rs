@@ -22,6 +22,7 @@ pub fn report(image: &str, target: Option<&str>, done: &IndexedImage, seconds: f
         let _ = writeln!(text, "  manifest {}", manifest.manifest.digest);
         layers(&mut text, &manifest.layers, style);
         result(&mut text, target, manifest, style);
+        left(&mut text, manifest, style);
         members(&mut text, manifest, style);
         others(&mut text, &manifest.others, style);
     }
@@ -38,7 +39,7 @@ pub fn digests(done: &IndexedImage) -> String {
             | ManifestResult::DryRun { index, .. }
             | ManifestResult::AlreadyThere { index, .. } => index.digest,
             ManifestResult::Kept { index, .. } => *index,
-            ManifestResult::NothingToIndex => continue,
+            ManifestResult::NothingToIndex | ManifestResult::OutOfTime => continue,
         };
         let _ = writeln!(text, "{digest}");
     }
@@ -76,6 +77,7 @@ fn columns(layer: &IndexedLayer) -> Option<[String; 5]> {
     let (speed, remark) = match facts.origin {
         Origin::Read { seconds } => (rate(layer.descriptor.size, seconds), ""),
         Origin::Cache => (String::new(), "from the cache"),
+        Origin::Destination => (String::new(), "from the index that was there"),
         Origin::Repeated => (String::new(), "the same layer again"),
     };
     Some([
@@ -133,6 +135,9 @@ fn result(text: &mut String, target: Option<&str>, manifest: &IndexedManifest, s
         ManifestResult::NothingToIndex => {
             let _ = writeln!(text, "  {} {}", style.yellow("no index:"), why_nothing(&manifest.layers));
         }
+        ManifestResult::OutOfTime => {
+            let _ = writeln!(text, "  {} no layer was done in time", style.yellow("no index:"));
+        }
     }
 }
 
@@ -147,10 +152,26 @@ fn why_nothing(layers: &[IndexedLayer]) -> &'static str {
     }
 }
 
+/// What another run would do.
+fn left(text: &mut String, manifest: &IndexedManifest, style: Style) {
+    let (layers, bytes) = manifest.left().fold((0, 0), |(layers, bytes), layer| (layers + 1, bytes + layer.size));
+    if layers > 0 {
+        let _ = writeln!(
+            text,
+            "  {} {} of {} left, since the time was up: consumers pull what is left whole; run it again to go on",
+            style.yellow("note:"),
+            counted(layers, "layer", "layers"),
+            human(bytes),
+        );
+    }
+}
+
 /// soci-snapshotter before 0.14 took a gzip blob for one member.
 fn members(text: &mut String, manifest: &IndexedManifest, style: Style) {
     let several = (manifest.layers.iter())
-        .filter(|layer| matches!(&layer.outcome, LayerOutcome::Indexed(facts) if facts.gzip_members > 1))
+        .filter(
+            |layer| matches!(&layer.outcome, LayerOutcome::Indexed(facts) if facts.gzip_members.is_some_and(|n| n > 1)),
+        )
         .count();
     if several > 0 {
         let note = style.yellow("note:");

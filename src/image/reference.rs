@@ -144,7 +144,8 @@ fn with_lower_case(typed: &str, repository: &str) -> String {
     }
 }
 
-fn is_registry(s: &str) -> bool {
+/// Whether `s` is a registry's host with or without a port: letters, digits and `-` between dots, or an IPv6 address in brackets.
+pub fn is_registry(s: &str) -> bool {
     let (host, port) = match s.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {
             Some((host, "")) => (host, None),

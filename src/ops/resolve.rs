@@ -37,6 +37,16 @@ pub enum ResolveError {
     NoPlatform { wanted: String, available: String },
 }
 
+impl ResolveError {
+    /// What a store did not do, if that is why.
+    pub fn store(&self) -> Option<&StoreError> {
+        match self {
+            ResolveError::Find(source) | ResolveError::Document { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
 /// Which of an image's platforms are meant.
 #[derive(Debug, Clone, Copy)]
 pub enum Wanted<'a> {
@@ -82,15 +92,34 @@ pub async fn resolve(
     progress: &Arc<dyn Progress>,
 ) -> Result<Resolved, ResolveError> {
     let document = source.manifest(root).await.map_err(ResolveError::Find)?;
+    let manifest = parse(&document)?;
+    resolve_document(source, &document, manifest, wanted, progress).await
+}
+
+/// The same from a document that is here already, and what it was found to be.
+///
+/// # Errors
+/// As [`resolve`].
+pub async fn resolve_document(
+    source: &Source,
+    document: &Document,
+    manifest: Manifest,
+    wanted: Wanted<'_>,
+    progress: &Arc<dyn Progress>,
+) -> Result<Resolved, ResolveError> {
     let digest = document.digest;
-    let (manifests, artifacts) = match parse(&document)? {
-        Manifest::Image(image) => (vec![alone(source, &document, image, wanted).await?], Vec::new()),
+    let (manifests, artifacts) = match manifest {
+        Manifest::Image(image) => (vec![alone(source, document, image, wanted).await?], Vec::new()),
         Manifest::Index(index) => of_index(source, digest, index, wanted, progress).await?,
     };
     Ok(Resolved { digest, manifests, artifacts })
 }
 
-fn parse(document: &Document) -> Result<Manifest, ResolveError> {
+/// What a document is.
+///
+/// # Errors
+/// When it is no sound image ([`ResolveError::NotAnImage`]).
+pub fn parse(document: &Document) -> Result<Manifest, ResolveError> {
     manifest::parse(Some(&document.media_type), &document.bytes)
         .map_err(|source| ResolveError::NotAnImage { digest: document.digest, source })
 }

@@ -47,6 +47,21 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// What was asked for is not there.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, StoreError::Registry(error) if error.is_not_found())
+    }
+
+    /// What failed may go well at another time.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            StoreError::Registry(error) => error.may_pass(),
+            // A disk that is full, say, can be full again in a minute, or not.
+            StoreError::Local(_) | StoreError::Read { .. } | StoreError::Thread => true,
+            StoreError::Range { .. } => false,
+        }
+    }
+
     /// A manifest was refused since a blob that it names is not there.
     pub fn is_blob_unknown(&self) -> bool {
         matches!(self, StoreError::Registry(error) if error.is_blob_unknown())
@@ -193,6 +208,14 @@ impl Destination {
     /// When it is not there, cannot be had, or is not what its digest says.
     pub async fn manifest(&self, digest: &Digest) -> Result<Document, StoreError> {
         self.as_source().manifest(&Target::Digest(*digest)).await
+    }
+
+    /// A blob of at most `limit` bytes, its digest checked.
+    ///
+    /// # Errors
+    /// When it is not there, cannot be had, is larger, or is not what its digest says.
+    pub async fn blob_bytes(&self, blob: &Descriptor, limit: u64) -> Result<Bytes, StoreError> {
+        self.as_source().blob_bytes(blob, limit).await
     }
 
     fn as_source(&self) -> Source {

@@ -135,6 +135,10 @@ impl Faulty {
         self.content.lock().unwrap().blobs.get(&digest.to_string()).cloned()
     }
 
+    pub fn remove_blob(&self, digest: &Digest) {
+        self.content.lock().unwrap().blobs.remove(&digest.to_string());
+    }
+
     pub fn manifest(&self, reference: &str) -> Option<Bytes> {
         self.content.lock().unwrap().manifests.get(reference).map(|(_, bytes)| bytes.clone())
     }

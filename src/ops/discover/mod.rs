@@ -318,7 +318,7 @@ fn warn(discovered: &Discovered, progress: &Arc<dyn Progress>) {
 }
 
 /// An error and what is behind it, in one line.
-pub(super) fn causes(error: &dyn std::error::Error) -> String {
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {

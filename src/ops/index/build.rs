@@ -1,7 +1,9 @@
 //! All layers of an image, each read once, as many side by side as was asked for.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::ready;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
@@ -33,6 +35,10 @@ impl Layers {
     pub fn get(&self, layer: &Descriptor) -> Option<&BuiltLayer> {
         self.by_blob.get(&(layer.digest, layer.size))
     }
+
+    pub(super) fn add(&mut self, layer: &Descriptor, built: BuiltLayer) {
+        self.by_blob.insert((layer.digest, layer.size), built);
+    }
 }
 
 /// Layers that are to be indexed, each once, in the order in which they came: what the cache has, and what must be read.
@@ -53,7 +59,7 @@ impl Wanted {
     }
 }
 
-/// Splits `wanted` into what the cache knows and what must be read, biggest first.
+/// Splits `wanted` into what the cache knows and what must be read, in the order in which that is done.
 pub(super) async fn look_up(
     wanted: Wanted,
     cache: Option<&ZtocCache>,
@@ -72,12 +78,18 @@ pub(super) async fn look_up(
             None => unread.push(layer),
         }
     }
-    // The longest work first, so that none of it is left over at the end for one thread alone.
-    unread.sort_by_key(|layer| std::cmp::Reverse(layer.size));
+    match options.deadline {
+        // The longest work first, so that none of it is left over at the end for one thread alone.
+        None => unread.sort_by_key(|layer| std::cmp::Reverse(layer.size)),
+        // The shortest first: whenever the time is up, no other order would have finished more layers. So each run gets an
+        // image on if any layer fits into its time, and the biggest is at last alone with the whole of it; begun first, it
+        // could use up the time of every run and keep the others from being done.
+        Some(_) => unread.sort_by_key(|layer| layer.size),
+    }
     (layers, unread)
 }
 
-/// Reads what the cache did not know. The first layer that cannot be read or is broken ends it.
+/// Reads what the cache did not know, up to the deadline. The first layer that cannot be read or is broken ends it.
 pub(super) async fn read_all(
     layers: &mut Layers,
     unread: Vec<Descriptor>,
@@ -87,7 +99,9 @@ pub(super) async fn read_all(
     progress: &Arc<dyn Progress>,
 ) -> Result<(), IndexError> {
     let jobs = options.jobs.max(1);
+    let in_time = || options.deadline.is_none_or(|deadline| Instant::now() < deadline);
     let mut reading = stream::iter(unread)
+        .take_while(|_| ready(in_time()))
         .map(|layer| async move {
             let ReadLayer { indexed, seconds } = read(source, &layer, options.layer.clone(), jobs, progress).await?;
             let outcome = Arc::new(indexed.outcome);
@@ -97,11 +111,20 @@ pub(super) async fn read_all(
             Ok::<_, IndexError>((layer, BuiltLayer { outcome, origin: Origin::Read { seconds } }))
         })
         .buffer_unordered(jobs);
-    while let Some((layer, built)) = reading.try_next().await? {
+    // What is done is taken before the clock is looked at. Layers that are being read then are dropped with `reading`.
+    while let Some((layer, built)) = before(options.deadline, reading.try_next()).await.transpose()?.flatten() {
         layers.bytes_read += layer.size;
-        layers.by_blob.insert((layer.digest, layer.size), built);
+        layers.add(&layer, built);
     }
     Ok(())
+}
+
+/// What `work` gives, unless the deadline passes before.
+pub(super) async fn before<T>(deadline: Option<Instant>, work: impl Future<Output = T>) -> Option<T> {
+    match deadline {
+        None => Some(work.await),
+        Some(deadline) => tokio::time::timeout_at(deadline.into(), work).await.ok(),
+    }
 }
 
 /// What the cache knows of a layer under these options.

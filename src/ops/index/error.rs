@@ -25,3 +25,18 @@ pub enum IndexError {
     #[error("cannot attach index {index}")]
     Attach { index: Digest, source: StoreError },
 }
+
+impl IndexError {
+    /// What a store did not do, if that is why.
+    pub fn store(&self) -> Option<&StoreError> {
+        match self {
+            IndexError::Resolve(error) => error.store(),
+            IndexError::Document { source, .. }
+            | IndexError::Referrers { source, .. }
+            | IndexError::ReadLayer { source, .. }
+            | IndexError::Push { source, .. }
+            | IndexError::Attach { source, .. } => Some(source),
+            IndexError::BrokenLayer { .. } | IndexError::LayerThread { .. } => None,
+        }
+    }
+}

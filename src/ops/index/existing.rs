@@ -31,8 +31,6 @@ pub(super) struct Content {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub layer: Digest,
-    /// Bytes of its blob.
-    pub size: u64,
     /// It is known that no consumer could be served from its ztoc.
     pub unservable: bool,
 }
@@ -74,6 +72,31 @@ pub(super) fn decide(found: &[Found], want: &Want) -> Decision {
     }
 }
 
+/// Which of `replaces` an index of `layers` alone may take the place of, the time having been up before the others were done:
+/// what covers more is of more use than it, and stays until the complete one is there.
+pub(super) fn outdone(found: &[Found], replaces: &[Digest], layers: &BTreeSet<Digest>) -> Vec<Digest> {
+    let covered = |digest: &Digest| {
+        let content = found.iter().find(|f| f.descriptor.digest == *digest).and_then(|f| f.content.as_ref());
+        content.is_none_or(|content| content.ztocs.iter().all(|ztoc| layers.contains(&ztoc.layer)))
+    };
+    replaces.iter().copied().filter(covered).collect()
+}
+
+/// The place in the list of one of the same options that covers all of `layers`.
+pub(super) fn outdoes(found: &[Found], tool: &str, span_size: u64, layers: &BTreeSet<Digest>) -> Option<usize> {
+    found.iter().position(|f| {
+        let same = |content: &&Content| {
+            content.usual
+                && content.tool.as_deref() == Some(tool)
+                && content.ztocs.iter().all(|ztoc| ztoc.span_size == span_size)
+        };
+        f.content.as_ref().filter(same).is_some_and(|content| {
+            let indexed: BTreeSet<Digest> = content.ztocs.iter().map(|ztoc| ztoc.layer).collect();
+            layers.is_subset(&indexed)
+        })
+    })
+}
+
 /// Those that stay beside `index` when `replaced` are gone.
 pub(super) fn others(found: &[Found], index: &Digest, replaced: &[Digest]) -> Vec<OtherIndex> {
     // A new index is listed where the destination likes; the first place is only ours for sure if it is there already.
@@ -104,12 +127,9 @@ impl Found {
         if content.ztocs.iter().any(|z| z.span_size != want.span_size) || !indexed.is_subset(&wanted) {
             return false;
         }
-        // The least layer size is not written down. But where a layer is missing although a smaller one was indexed, it
-        // was not its size: then it was found unservable, as it would be again.
-        let Some(smallest) = want.layers.iter().filter(|w| indexed.contains(&w.layer)).map(|w| w.size).min() else {
-            return false;
-        };
-        want.layers.iter().all(|w| indexed.contains(&w.layer) || w.unservable || w.size >= smallest)
+        // Why an index lacks a layer is not written down: it may have been too small for it, its content may have forbidden
+        // it, or the time may have been up. Only the second reason would be there again.
+        !indexed.is_empty() && want.layers.iter().all(|w| indexed.contains(&w.layer) || w.unservable)
     }
 }
 
@@ -165,11 +185,11 @@ mod tests {
         found
     }
 
-    fn wanted(layers: &[(u8, u64, bool)]) -> Vec<Wanted> {
-        layers.iter().map(|&(l, size, unservable)| Wanted { layer: layer(l), size, unservable }).collect()
+    fn wanted(layers: &[(u8, bool)]) -> Vec<Wanted> {
+        layers.iter().map(|&(l, unservable)| Wanted { layer: layer(l), unservable }).collect()
     }
 
-    fn decided(rule: Existing, found: &[Found], layers: &[(u8, u64, bool)]) -> Decision {
+    fn decided(rule: Existing, found: &[Found], layers: &[(u8, bool)]) -> Decision {
         decide(found, &Want { rule, tool: TOOL, span_size: 4096, layers: &wanted(layers) })
     }
 
@@ -180,14 +200,14 @@ mod tests {
     #[test]
     fn without_any_there_is_only_building() {
         for rule in [Existing::Skip, Existing::Replace, Existing::Keep] {
-            assert_eq!(decided(rule, &[], &[(1, 10, false)]), replaces(&[]));
+            assert_eq!(decided(rule, &[], &[(1, false)]), replaces(&[]));
         }
     }
 
     #[test]
     fn the_same_is_done() {
         let same = index(1, Some(TOOL), 4096, &[1, 2]);
-        assert_eq!(decided(Existing::Skip, &[same], &[(1, 10, false), (2, 20, false)]), Decision::Done(0));
+        assert_eq!(decided(Existing::Skip, &[same], &[(1, false), (2, false)]), Decision::Done(0));
     }
 
     #[test]
@@ -199,7 +219,7 @@ mod tests {
             index(1, Some(TOOL), 4096, &[]),
             unusual(index(1, Some(TOOL), 4096, &[1])),
         ] {
-            assert_eq!(decided(Existing::Skip, std::slice::from_ref(&old), &[(1, 10, false)]), replaces(&[&old]));
+            assert_eq!(decided(Existing::Skip, std::slice::from_ref(&old), &[(1, false)]), replaces(&[&old]));
         }
     }
 
@@ -207,8 +227,8 @@ mod tests {
     fn a_newer_version_of_ours_stays_unless_all_are_to_go() {
         let newer = index(1, Some("ociseek v999.0.0"), 4096, &[1]);
         let found = std::slice::from_ref(&newer);
-        assert_eq!(decided(Existing::Skip, found, &[(1, 10, false)]), Decision::Keep(0));
-        assert_eq!(decided(Existing::Replace, found, &[(1, 10, false)]), replaces(&[&newer]));
+        assert_eq!(decided(Existing::Skip, found, &[(1, false)]), Decision::Keep(0));
+        assert_eq!(decided(Existing::Replace, found, &[(1, false)]), replaces(&[&newer]));
     }
 
     #[test]
@@ -216,13 +236,13 @@ mod tests {
         let soci = index(1, Some("AWS SOCI CLI v0.2"), 4096, &[1]);
         let broken = Found { content: None, ..index(2, None, 0, &[]) };
         let found = [soci.clone(), broken.clone()];
-        assert_eq!(decided(Existing::Skip, &found, &[(1, 10, false)]), replaces(&[]));
-        assert_eq!(decided(Existing::Replace, &found, &[(1, 10, false)]), replaces(&[&soci, &broken]));
-        assert_eq!(decided(Existing::Keep, &found, &[(1, 10, false)]), Decision::Keep(0));
+        assert_eq!(decided(Existing::Skip, &found, &[(1, false)]), replaces(&[]));
+        assert_eq!(decided(Existing::Replace, &found, &[(1, false)]), replaces(&[&soci, &broken]));
+        assert_eq!(decided(Existing::Keep, &found, &[(1, false)]), Decision::Keep(0));
 
         let ours = index(3, Some(TOOL), 4096, &[1]);
         let found = [soci, ours.clone()];
-        assert_eq!(decided(Existing::Skip, &found, &[(1, 10, false)]), Decision::Done(1));
+        assert_eq!(decided(Existing::Skip, &found, &[(1, false)]), Decision::Done(1));
         let others = others(&found, &ours.descriptor.digest, &[]);
         assert_eq!(others.len(), 1);
         assert!(others[0].listed_first);
@@ -233,18 +253,33 @@ mod tests {
     fn an_old_one_of_ours_beside_the_right_one_is_cleared_away() {
         let old = index(1, Some("ociseek v0.0.1"), 4096, &[1]);
         let same = index(2, Some(TOOL), 4096, &[1]);
-        assert_eq!(decided(Existing::Skip, &[old.clone(), same.clone()], &[(1, 10, false)]), replaces(&[&old, &same]));
+        assert_eq!(decided(Existing::Skip, &[old.clone(), same.clone()], &[(1, false)]), replaces(&[&old, &same]));
     }
 
     #[test]
     fn a_missing_layer_needs_a_reason() {
         let partly = [index(1, Some(TOOL), 4096, &[1])];
-        // A smaller one was indexed, so this one was found unservable.
-        assert_eq!(decided(Existing::Skip, &partly, &[(1, 10, false), (2, 20, false)]), Decision::Done(0));
-        // It may have been left out for its size.
-        assert_eq!(decided(Existing::Skip, &partly, &[(1, 10, false), (2, 5, false)]), replaces(&[&partly[0]]));
+        // It may have been left out for its size, or for want of time.
+        assert_eq!(decided(Existing::Skip, &partly, &[(1, false), (2, false)]), replaces(&[&partly[0]]));
         // It is known why.
-        assert_eq!(decided(Existing::Skip, &partly, &[(1, 10, false), (2, 5, true)]), Decision::Done(0));
+        assert_eq!(decided(Existing::Skip, &partly, &[(1, false), (2, true)]), Decision::Done(0));
+    }
+
+    #[test]
+    fn an_index_of_some_layers_takes_the_place_of_no_index_of_more() {
+        let [few, more] = [index(1, Some(TOOL), 4096, &[1]), index(2, Some("ociseek v0.0.1"), 4096, &[1, 2, 3])];
+        let broken = Found { content: None, ..index(3, None, 0, &[]) };
+        let found = [few, more, broken];
+        let all: Vec<Digest> = found.iter().map(|f| f.descriptor.digest).collect();
+        let layers = |layers: &[u8]| layers.iter().map(|&l| layer(l)).collect::<BTreeSet<_>>();
+        assert_eq!(outdone(&found, &all, &layers(&[1, 2])), [all[0], all[2]]);
+        assert_eq!(outdone(&found, &all, &layers(&[1, 2, 3])), all);
+        assert_eq!(outdone(&found, &all[..1], &layers(&[2])), []);
+
+        assert_eq!(outdoes(&found, TOOL, 4096, &layers(&[1])), Some(0));
+        assert_eq!(outdoes(&found, TOOL, 4096, &layers(&[1, 2])), None);
+        assert_eq!(outdoes(&found, TOOL, 8192, &layers(&[1])), None);
+        assert_eq!(outdoes(&[unusual(found[0].clone())], TOOL, 4096, &layers(&[1])), None);
     }
 
     #[test]

@@ -4,13 +4,19 @@
 //!
 //! 1. [`resolve`]: from the name to the manifests of the platforms.
 //! 2. `existing`: which indexes are there, and what is to be done about them.
-//! 3. `build`: the ztocs of the layers, from the cache or by reading (`read`), two threads a layer (`pipeline`). A broken layer ends it here.
+//! 3. `build`: the ztocs of the layers, from the cache, from an index that is there (`reuse`) or by reading (`read`), two threads
+//!    a layer (`pipeline`). A broken layer ends it here. A deadline ends it too: the layers that are not done by then are left for
+//!    another run.
 //! 4. `publish`: blobs first, then the index manifest. Before this step nothing was written anywhere but in the cache.
+//!
+//! An index that lacks a layer since the time was up is like any other that lacks it: consumers pull that layer whole. Its bytes
+//! cannot say why it lacks it, since they are soci's. So an index counts as complete only if each layer that it lacks is known to
+//! be one that it must lack (see `existing`); otherwise these layers, and these alone, are read again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::resolve::{Wanted, resolve};
+use super::resolve::{Resolved, resolve};
 use crate::progress::{Event, Progress};
 use crate::store::blob::Target;
 use crate::store::cache::ZtocCache;
@@ -24,6 +30,7 @@ mod pipeline;
 mod plan;
 mod publish;
 mod read;
+mod reuse;
 
 pub use error::IndexError;
 pub use model::{
@@ -52,8 +59,22 @@ pub async fn index(
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
 ) -> Result<IndexedImage, IndexError> {
-    let wanted = if options.platforms.is_empty() { Wanted::All } else { Wanted::Each(&options.platforms) };
-    let image = resolve(source, root, wanted, progress).await?;
+    let image = resolve(source, root, options.wanted(), progress).await?;
+    index_resolved(source, image, destination, cache, options, progress).await
+}
+
+/// The same for an image that was looked up already, with [`IndexOptions::wanted`].
+///
+/// # Errors
+/// As [`index`].
+pub async fn index_resolved(
+    source: &Source,
+    image: Resolved,
+    destination: Option<&Destination>,
+    cache: Option<&ZtocCache>,
+    options: &IndexOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<IndexedImage, IndexError> {
     let mut plans = Vec::with_capacity(image.manifests.len());
     for manifest in image.manifests {
         plans.push(Plan::make(manifest, destination, cache, options).await?);
@@ -67,6 +88,7 @@ pub async fn index(
         );
     }
     let (mut layers, unread) = build::look_up(wanted, cache, options).await;
+    let unread = reuse::reuse(&plans, &mut layers, unread, destination, options).await;
     for (plan, new) in plans.iter().zip(&news) {
         let reads = unread.iter().filter(|l| new.contains(&(l.digest, l.size)));
         let (count, bytes) = reads.fold((0, 0), |(count, bytes), layer| (count + 1, bytes + layer.size));
@@ -80,11 +102,20 @@ pub async fn index(
         manifests: Vec::with_capacity(plans.len()),
         bytes_read: layers.bytes_read,
         bytes_written: 0,
+        left: Vec::new(),
     };
     let mut seen = BTreeSet::new();
-    for plan in plans {
+    for mut plan in plans {
+        if options.deadline.is_some() {
+            plan.renew(destination, cache, options).await?;
+        }
         let (manifest, written) = publish::publish(plan, &layers, &mut seen, destination, options, progress).await?;
         done.bytes_written += written;
+        for layer in manifest.left() {
+            if !done.left.iter().any(|left| left.digest == layer.digest) {
+                done.left.push(layer.clone());
+            }
+        }
         done.manifests.push(manifest);
     }
     Ok(done)

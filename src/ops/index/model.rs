@@ -1,8 +1,11 @@
 //! What indexing an image takes and what it yields.
 
+use std::time::Instant;
+
 use crate::digest::Digest;
 use crate::image::{Descriptor, Platform};
 use crate::layer::{LayerOptions, Unservable};
+use crate::ops::resolve::Wanted;
 use crate::store::blob::Attached;
 
 /// How an image is indexed.
@@ -18,6 +21,16 @@ pub struct IndexOptions {
     pub jobs: usize,
     /// Build and report only: neither the destination nor the cache is written.
     pub dry_run: bool,
+    /// When reading layers ends: from then on no layer is begun, and those that are being read are abandoned. What is done by
+    /// then is attached, which takes a while longer.
+    pub deadline: Option<Instant>,
+}
+
+impl IndexOptions {
+    /// The platforms, as [`resolve`](crate::ops::resolve::resolve) takes them.
+    pub fn wanted(&self) -> Wanted<'_> {
+        if self.platforms.is_empty() { Wanted::All } else { Wanted::Each(&self.platforms) }
+    }
 }
 
 /// What to do about SOCI indexes (v1) that the image has already.
@@ -43,6 +56,8 @@ pub struct IndexedImage {
     pub bytes_read: u64,
     /// What was uploaded or written for it; 0 if everything was there already.
     pub bytes_written: u64,
+    /// Layers for which the time did not suffice, each once. Another run with the same options goes on with them.
+    pub left: Vec<Descriptor>,
 }
 
 /// What became of one platform's manifest.
@@ -56,6 +71,14 @@ pub struct IndexedManifest {
     pub result: ManifestResult,
     /// SOCI indexes (v1) of other makers that stay on the manifest beside the result, in the order in which they are listed.
     pub others: Vec<OtherIndex>,
+}
+
+impl IndexedManifest {
+    /// The layers for which the time did not suffice.
+    pub fn left(&self) -> impl Iterator<Item = &Descriptor> {
+        let left = |layer: &&IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime));
+        self.layers.iter().filter(left).map(|layer| &layer.descriptor)
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -77,6 +100,8 @@ pub enum ManifestResult {
     Kept { index: Digest, tool: Option<String> },
     /// No layer can be served lazily, so that an index would be empty.
     NothingToIndex,
+    /// The time was up before any layer was done: nothing was attached.
+    OutOfTime,
 }
 
 /// A SOCI index of someone else.
@@ -112,8 +137,8 @@ pub struct ZtocFacts {
     /// Entries of the tar, of every type.
     pub entries: u64,
     pub uncompressed_size: u64,
-    /// Members of the gzip stream; 0 for a plain tar.
-    pub gzip_members: u64,
+    /// Members of the gzip stream; 0 for a plain tar. None if that is not known, as with a ztoc from the destination.
+    pub gzip_members: Option<u64>,
     pub origin: Origin,
 }
 
@@ -124,6 +149,8 @@ pub enum Origin {
     Read { seconds: f64 },
     /// From the cache.
     Cache,
+    /// From an index of the same options that the destination had, which lacked other layers.
+    Destination,
     /// The same blob stands earlier in this image.
     Repeated,
 }
@@ -137,6 +164,8 @@ pub enum LeftOut {
     Kind { code: &'static str, reason: String },
     /// By its content.
     Unservable(Unservable),
+    /// The time was up before it was read.
+    OutOfTime,
 }
 
 impl LeftOut {
@@ -146,6 +175,7 @@ impl LeftOut {
             LeftOut::Small { .. } => "too-small",
             LeftOut::Kind { code, .. } => code,
             LeftOut::Unservable(verdict) => verdict.code,
+            LeftOut::OutOfTime => "out-of-time",
         }
     }
 }

@@ -7,6 +7,7 @@ use super::error::IndexError;
 use super::existing::{Content, Decision, Found, Want, Wanted, decide};
 
 use super::model::{Existing, IndexOptions, LeftOut};
+use super::publish::mislabelled;
 use crate::digest::Digest;
 use crate::image::soci::{self, CONFIG, INDEX_V1, Version};
 use crate::image::{Descriptor, LayerKind};
@@ -41,6 +42,21 @@ impl Plan {
         Ok(plan)
     }
 
+    /// Looks again at what is there, before anything is attached. Another run may have had more time than this one, and an
+    /// index that lacks layers must not come to stand beside a complete one.
+    pub async fn renew(
+        &mut self,
+        destination: Option<&Destination>,
+        cache: Option<&ZtocCache>,
+        options: &IndexOptions,
+    ) -> Result<(), IndexError> {
+        if let (Decision::Build { .. }, Some(there)) = (&self.decision, destination) {
+            self.found = find(there, &self.manifest.descriptor).await?;
+            self.decision = self.decide(destination, cache, options).await?;
+        }
+        Ok(())
+    }
+
     /// The layers that must be indexed for it: none, unless there is something to build.
     pub fn to_build(&self) -> impl Iterator<Item = &Descriptor> {
         let build = matches!(self.decision, Decision::Build { .. });
@@ -62,8 +78,7 @@ impl Plan {
         cache: Option<&ZtocCache>,
         options: &IndexOptions,
     ) -> Result<Decision, IndexError> {
-        let mut wanted: Vec<Wanted> =
-            self.servable().map(|l| Wanted { layer: l.digest, size: l.size, unservable: false }).collect();
+        let mut wanted: Vec<Wanted> = self.servable().map(|l| Wanted { layer: l.digest, unservable: false }).collect();
         let decided = |layers: &[Wanted]| {
             let tool = &options.layer.build_tool_identifier;
             decide(&self.found, &Want { rule: options.existing, tool, span_size: options.layer.span_size, layers })
@@ -73,7 +88,11 @@ impl Plan {
             // Perhaps the index that is there lacks a layer of which the cache knows why.
             for (wanted, layer) in wanted.iter_mut().zip(self.servable()) {
                 let outcome = cached(cache, layer, options).await;
-                wanted.unservable = matches!(outcome, Some(Outcome::Unservable(_)));
+                wanted.unservable = match outcome {
+                    Some(Outcome::Ztoc(ztoc)) => mislabelled(layer, &ztoc).is_some(),
+                    Some(Outcome::Unservable(_)) => true,
+                    None => false,
+                };
             }
             decision = decided(&wanted);
         }

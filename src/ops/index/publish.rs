@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::build::Layers;
+use super::build::{BuiltLayer, Layers};
 use super::error::IndexError;
-use super::existing::{Decision, others};
+use super::existing::{Decision, others, outdoes, outdone};
 use super::model::{
     IndexOptions, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin, OtherIndex, ZtocFacts,
 };
@@ -15,7 +15,7 @@ use super::plan::{Plan, is_whole};
 use crate::digest::Digest;
 use crate::image::soci::{CONFIG, EncodedIndex, INDEX_V1, SociIndex, ZTOC, ZtocRef};
 use crate::image::{Descriptor, LayerKind};
-use crate::layer::{BuiltZtoc, Outcome};
+use crate::layer::{BuiltZtoc, LayerOptions, Outcome};
 use crate::progress::{Event, Progress};
 use crate::store::{AttachReport, Destination, StoreError};
 
@@ -54,11 +54,25 @@ pub(super) async fn publish(
     };
 
     let (indexed, ztocs) = assemble(manifest.layers.iter().zip(left_out), layers, seen);
+    let is_left = |layer: &IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime));
+    let sparse = indexed.iter().any(is_left);
+    let mut replaces = replaces.clone();
+    if sparse {
+        let covered: BTreeSet<Digest> = ztocs.iter().map(|ztoc| ztoc.layer.digest).collect();
+        replaces = outdone(found, &replaces, &covered);
+        let LayerOptions { span_size, build_tool_identifier } = &options.layer;
+        if let Some(place) = outdoes(found, build_tool_identifier, *span_size, &covered)
+            && let Some(destination) = destination
+            && is_whole(destination, &found[place]).await?
+        {
+            let index = found[place].descriptor.clone();
+            let others = others(found, &index.digest, &[]);
+            return Ok((report(indexed, ManifestResult::AlreadyThere { index, built: true }, others), 0));
+        }
+    }
     if ztocs.is_empty() {
-        return Ok((
-            report(indexed, ManifestResult::NothingToIndex, others(found, &manifest.descriptor.digest, &[])),
-            0,
-        ));
+        let result = if sparse { ManifestResult::OutOfTime } else { ManifestResult::NothingToIndex };
+        return Ok((report(indexed, result, others(found, &manifest.descriptor.digest, &[])), 0));
     }
     let subject = manifest.descriptor.clone();
     let refs = ztocs.iter().map(|ztoc| ZtocRef {
@@ -151,8 +165,8 @@ fn assemble<'a>(
     for (layer, left_out) in planned {
         let outcome = match (left_out, layers.get(layer)) {
             (Some(left_out), _) => LayerOutcome::LeftOut(left_out.clone()),
-            // Each layer that was not left out has been built.
-            (None, None) => continue,
+            // Each layer that was not left out has been built, unless the time was up.
+            (None, None) => LayerOutcome::LeftOut(LeftOut::OutOfTime),
             (None, Some(built)) => match &*built.outcome {
                 Outcome::Unservable(verdict) => LayerOutcome::LeftOut(LeftOut::Unservable(verdict.clone())),
                 Outcome::Ztoc(ztoc) => match mislabelled(layer, ztoc) {
@@ -160,7 +174,7 @@ fn assemble<'a>(
                     None => {
                         ztocs.push(Ztoc { layer, built: ztoc, outcome: &built.outcome });
                         let origin = if seen.insert(layer.digest) { built.origin } else { Origin::Repeated };
-                        LayerOutcome::Indexed(facts(ztoc, origin))
+                        LayerOutcome::Indexed(facts(built, ztoc, origin))
                     }
                 },
             },
@@ -170,20 +184,21 @@ fn assemble<'a>(
     (indexed, ztocs)
 }
 
-fn facts(ztoc: &BuiltZtoc, origin: Origin) -> ZtocFacts {
+fn facts(layer: &BuiltLayer, ztoc: &BuiltZtoc, origin: Origin) -> ZtocFacts {
+    let members_known = ztoc.gzip_members == 0 || layer.origin != Origin::Destination;
     ZtocFacts {
         digest: ztoc.digest,
         size: ztoc.bytes.len() as u64,
         spans: ztoc.spans,
         entries: ztoc.entries,
         uncompressed_size: ztoc.uncompressed_size,
-        gzip_members: ztoc.gzip_members,
+        gzip_members: members_known.then_some(ztoc.gzip_members),
         origin,
     }
 }
 
 /// soci reads an OCI layer as its media type says, and has no ztoc for one that is something else.
-fn mislabelled(layer: &Descriptor, ztoc: &BuiltZtoc) -> Option<LeftOut> {
+pub(super) fn mislabelled(layer: &Descriptor, ztoc: &BuiltZtoc) -> Option<LeftOut> {
     let reason = match (LayerKind::of(&layer.media_type), ztoc.gzip_members) {
         (LayerKind::Gzip, 0) => "its media type says gzip, but it is a plain tar",
         (LayerKind::Uncompressed, 1..) => "its media type says plain tar, but it is gzip",

@@ -1,8 +1,7 @@
 //! Where we may go: which hosts are this machine, which nobody may send us to, and how a registry's name becomes a URL.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::{Host, Url};
 
 use super::error::RegistryError;
@@ -18,7 +17,7 @@ pub(super) fn is_loopback(url: &Url) -> bool {
 }
 
 /// Link-local addresses are where clouds keep the credentials of a machine (169.254.169.254, fd00:ec2::254).
-fn is_link_local(ip: IpAddr) -> bool {
+pub(super) fn is_link_local(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.segments() == [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254],
@@ -94,22 +93,6 @@ pub(super) fn base_url(scheme: &str, registry: &str) -> Result<Url, RegistryErro
     };
     let bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
     if same_host && same_port && bare && url.password().is_none() { Ok(url) } else { Err(wrong()) }
-}
-
-/// The system's resolver, but names that lead to link-local addresses lead nowhere.
-pub(super) struct Resolver;
-
-impl Resolve for Resolver {
-    fn resolve(&self, name: Name) -> Resolving {
-        Box::pin(async move {
-            let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            let (bad, good): (Vec<_>, Vec<_>) = found.into_iter().partition(|address| is_link_local(address.ip()));
-            if good.is_empty() && !bad.is_empty() {
-                return Err(format!("{} leads to a link-local address", name.as_str()).into());
-            }
-            Ok(Box::new(good.into_iter()) as Addrs)
-        })
-    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::gate::Reach;
 use crate::progress::{Progress, Silent};
 
 /// Settings of a [`Client`](super::Client). The default is what a user without flags gets.
@@ -22,6 +23,8 @@ pub struct ClientConfig {
     pub client_key: Option<PathBuf>,
     /// Any certificate is as good as any other.
     pub insecure_skip_tls_verify: bool,
+    /// Where the client may go: registries, token services, and where these send it.
+    pub reach: Reach,
     pub limits: Limits,
     /// Takes the warnings of registries.
     pub progress: Arc<dyn Progress>,
@@ -36,6 +39,7 @@ impl Default for ClientConfig {
             client_cert: None,
             client_key: None,
             insecure_skip_tls_verify: false,
+            reach: Reach::default(),
             limits: Limits::default(),
             progress: Arc::new(Silent),
         }
@@ -49,6 +53,8 @@ pub enum CredentialSource {
     Anonymous,
     /// These, for every registry.
     Explicit { user: String, password: String },
+    /// These, for this registry (as it is named to the client); the others are asked as anyone.
+    Only { registry: String, user: String, password: String },
     /// What docker and podman were told by `login`: `$DOCKER_CONFIG/config.json` or `~/.docker/config.json` with its
     /// `credHelpers`, `credsStore` and `auths`; then `$REGISTRY_AUTH_FILE`, `$XDG_RUNTIME_DIR/containers/auth.json` and
     /// `$XDG_CONFIG_HOME/containers/auth.json` (`~/.config`).
@@ -62,6 +68,7 @@ impl fmt::Debug for CredentialSource {
         f.write_str(match self {
             CredentialSource::Anonymous => "Anonymous",
             CredentialSource::Explicit { .. } => "Explicit",
+            CredentialSource::Only { .. } => "Only",
             CredentialSource::Ambient => "Ambient",
         })
     }

@@ -69,7 +69,8 @@ pub(super) async fn find(
 ) -> Result<Option<Credential>, CredentialError> {
     match source {
         CredentialSource::Anonymous => Ok(None),
-        CredentialSource::Explicit { user, password } => {
+        CredentialSource::Only { registry: only, .. } if only != registry => Ok(None),
+        CredentialSource::Explicit { user, password } | CredentialSource::Only { user, password, .. } => {
             Ok(Some(Credential::Password { user: user.clone(), password: password.clone() }))
         }
         CredentialSource::Ambient => {

@@ -166,6 +166,14 @@ impl RegistryError {
         }
     }
 
+    /// What failed may go well at another time: the registry was not reached, was busy, broke off, or others were faster than us.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            RegistryError::UploadLost { .. } | RegistryError::FallbackTag { .. } => true,
+            _ => self.root().is_temporary(),
+        }
+    }
+
     /// No connection came about, so that nothing can have been done.
     pub(super) fn is_connect(&self) -> bool {
         matches!(self, RegistryError::Transport { source, .. } if source.kind == TransportKind::Connect)
@@ -239,6 +247,8 @@ pub(super) enum TransportKind {
     Tls,
     /// It speaks something else than TLS.
     NotTls,
+    /// Its name leads to an address to which we do not go.
+    Refused,
     Broken,
 }
 
@@ -250,6 +260,9 @@ impl TransportError {
         let mut causes: Vec<String> = Vec::new();
         let mut next: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(&error);
         while let Some(cause) = next {
+            if cause.is::<super::gate::Refused>() {
+                kind = TransportKind::Refused;
+            }
             match rustls_error(cause) {
                 Some(rustls::Error::InvalidMessage(_)) => kind = TransportKind::NotTls,
                 Some(rustls::Error::InvalidCertificate(_)) => kind = TransportKind::Certificate,

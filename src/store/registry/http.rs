@@ -13,9 +13,10 @@ use reqwest::{Method, StatusCode, redirect};
 use tokio::time::{Instant, sleep, timeout};
 use url::Url;
 
-use super::address::{Resolver, is_loopback};
+use super::address::is_loopback;
 use super::config::{ClientConfig, Limits};
-use super::error::{Answer, Asked, RegistryError, TransportError, one_line};
+use super::error::{Answer, Asked, RegistryError, TransportError, one_line, shown};
+use super::gate::{Reach, Resolver, refuse_address};
 use super::retry::Budget;
 use super::tls::tls;
 use crate::progress::{Event, Progress};
@@ -54,32 +55,50 @@ impl Request {
 
 /// The connections of a client, and what all of its requests share.
 pub(super) struct Http {
-    /// By the proxy that the environment names (`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`), if any.
-    proxied: reqwest::Client,
-    /// For hosts on this machine, which are never behind a proxy (as in Go's net/http).
-    direct: reqwest::Client,
+    /// By the proxy that the environment names (`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`), if any; where only public
+    /// addresses are gone to, to those, and by none.
+    outside: reqwest::Client,
+    /// For hosts on this machine, which are never behind a proxy (as in Go's net/http), and those that may be anywhere.
+    inside: reqwest::Client,
+    reach: Reach,
     pub limits: Limits,
     pub budget: Budget,
     progress: Arc<dyn Progress>,
     warned: Mutex<HashSet<String>>,
 }
 
+fn builder(config: &ClientConfig, tls: rustls::ClientConfig, public_only: bool) -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
+        .user_agent(concat!("ociseek/", env!("CARGO_PKG_VERSION")))
+        .redirect(redirect::Policy::none())
+        .referer(false)
+        .retry(reqwest::retry::never())
+        .dns_resolver(Arc::new(Resolver { public_only }))
+        .connect_timeout(config.limits.connect)
+}
+
+/// What speaks to `host`, which is no registry, with the same trust. It follows no redirects, tries nothing twice, and waits for an
+/// answer as long as its caller does.
+///
+/// # Errors
+/// As [`Client::new`](super::Client::new).
+pub fn http_client(config: &ClientConfig, host: &Url) -> Result<reqwest::Client, RegistryError> {
+    let builder = builder(config, tls(config)?, false);
+    let builder = if is_loopback(host) { builder.no_proxy() } else { builder };
+    builder.build().map_err(RegistryError::Http)
+}
+
 impl Http {
     pub fn new(config: &ClientConfig) -> Result<Http, RegistryError> {
         let tls = tls(config)?;
-        let builder = || {
-            reqwest::Client::builder()
-                .tls_backend_preconfigured(tls.clone())
-                .user_agent(concat!("ociseek/", env!("CARGO_PKG_VERSION")))
-                .redirect(redirect::Policy::none())
-                .referer(false)
-                .retry(reqwest::retry::never())
-                .dns_resolver(Arc::new(Resolver))
-                .connect_timeout(config.limits.connect)
-        };
+        let public_only = config.reach.is_public_only();
+        let outside = builder(config, tls.clone(), public_only);
+        let outside = if public_only { outside.no_proxy() } else { outside };
         Ok(Http {
-            proxied: builder().build().map_err(RegistryError::Http)?,
-            direct: builder().no_proxy().build().map_err(RegistryError::Http)?,
+            outside: outside.build().map_err(RegistryError::Http)?,
+            inside: builder(config, tls, false).no_proxy().build().map_err(RegistryError::Http)?,
+            reach: config.reach.clone(),
             budget: Budget::new(config.limits.failures),
             limits: config.limits.clone(),
             progress: Arc::clone(&config.progress),
@@ -94,7 +113,14 @@ impl Http {
         authorization: Option<HeaderValue>,
         asked: Asked,
     ) -> Result<Response, RegistryError> {
-        let client = if is_loopback(&request.url) { &self.direct } else { &self.proxied };
+        if let Some(reason) = refuse_address(&self.reach, &request.url) {
+            return Err(RegistryError::Detour { asked, to: shown(&request.url), reason });
+        }
+        let inside = match self.reach {
+            Reach::Any => is_loopback(&request.url),
+            Reach::Public { .. } => self.reach.is_inside(&request.url),
+        };
+        let client = if inside { &self.inside } else { &self.outside };
         let mut builder = client
             .request(request.method.clone(), request.url.clone())
             .headers(request.headers.clone())

@@ -7,7 +7,7 @@
 //! | `session` | one registry: authorization, redirects and new tries for each request |
 //! | `auth`, `challenge`, `credentials`, `helper` | what a request must carry, and where that comes from |
 //! | `retry` | when to try again |
-//! | `http`, `tls`, `address` | one request and its answer; whom to trust; where we may go |
+//! | `http`, `tls`, `address`, `gate` | one request and its answer; whom to trust; where we may go |
 //! | `config`, `error` | what goes in, and what may come out |
 //!
 //! Rules that hold everywhere: `Authorization` goes to the registry itself and to nobody else; a place that an answer names
@@ -24,6 +24,7 @@ mod config;
 mod credentials;
 mod error;
 mod fallback;
+mod gate;
 mod helper;
 mod http;
 mod manifests;
@@ -39,4 +40,6 @@ pub use client::{Client, Repository};
 pub use config::{ClientConfig, CredentialSource, Limits};
 pub use credentials::CredentialError;
 pub use error::{Answer, Asked, RegistryError, TransportError};
+pub use gate::Reach;
 pub use helper::HelperError;
+pub use http::http_client;

@@ -1,0 +1,176 @@
+//! Which images events may ask for. An event is a stranger's word: without this list, whoever can send one could make us call any
+//! host that we can reach.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::image::{Reference, is_registry};
+use crate::store::registry::Reach;
+
+/// `REGISTRY[/REPOSITORY-GLOB]`: a registry, `HOST[:PORT]` or `*.DOMAIN[:PORT]`, and which of its repositories: in the glob `*` is
+/// anything but a slash, `**` anything, `?` one character. Without a glob all of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allow {
+    registry: String,
+    repositories: Option<String>,
+}
+
+/// Why a string is no [`Allow`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AllowError {
+    #[error("{0:?} is no registry: want HOST, HOST:PORT or *.DOMAIN, and a repository glob after a slash")]
+    Registry(String),
+    #[error("{0:?} is no glob of repositories: want lower-case letters, digits and . _ - / * ?")]
+    Repositories(String),
+}
+
+impl FromStr for Allow {
+    type Err = AllowError;
+
+    fn from_str(typed: &str) -> Result<Allow, AllowError> {
+        let (registry, repositories) =
+            typed.split_once('/').map_or((typed, None), |(registry, glob)| (registry, Some(glob)));
+        let domain = registry.strip_prefix("*.").unwrap_or(registry);
+        if !is_registry(domain) || registry.starts_with("*.") && !domain.contains('.') {
+            return Err(AllowError::Registry(typed.chars().take(150).collect()));
+        }
+        let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-/*?".contains(&byte);
+        match repositories {
+            Some(glob) if glob.is_empty() || glob.len() > 255 || !glob.bytes().all(known) => {
+                Err(AllowError::Repositories(glob.chars().take(150).collect()))
+            }
+            _ => Ok(Allow { registry: registry.to_ascii_lowercase(), repositories: repositories.map(str::to_owned) }),
+        }
+    }
+}
+
+impl fmt::Display for Allow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.registry)?;
+        self.repositories.as_ref().map_or(Ok(()), |glob| write!(f, "/{glob}"))
+    }
+}
+
+impl Allow {
+    fn admits(&self, image: &Reference) -> bool {
+        let registry = image.registry.to_ascii_lowercase();
+        let registry_is_good = match self.registry.strip_prefix('*') {
+            Some(domain) => registry.len() > domain.len() && registry.ends_with(domain),
+            None => registry == self.registry,
+        };
+        let repository = image.repository.as_bytes();
+        registry_is_good && self.repositories.as_ref().is_none_or(|glob| matches(glob.as_bytes(), repository))
+    }
+}
+
+/// All that is allowed. An empty list allows nothing.
+#[derive(Debug, Clone)]
+pub struct AllowList {
+    allowed: Arc<[Allow]>,
+    private: bool,
+}
+
+impl AllowList {
+    /// With `private`, registries may be at private addresses even where the list does not name their very host.
+    pub fn new(allowed: Vec<Allow>, private: bool) -> AllowList {
+        AllowList { allowed: allowed.into(), private }
+    }
+
+    pub fn admits(&self, image: &Reference) -> bool {
+        self.allowed.iter().any(|allow| allow.admits(image))
+    }
+
+    /// Where a client may go for these images. A host that is named in full may be at a private address, since its operator says
+    /// so; what a name pattern admits, and where answers point to, must be public.
+    pub fn reach(&self) -> Reach {
+        if self.private {
+            return Reach::Any;
+        }
+        let exact = self.allowed.iter().map(|allow| allow.registry.as_str()).filter(|name| !name.starts_with('*'));
+        Reach::public_and(exact)
+    }
+}
+
+/// Whether `text` is what `glob` describes. In linear space, and in time of their product.
+fn matches(glob: &[u8], text: &[u8]) -> bool {
+    // at[i]: the glob up to here describes the first i bytes of the text.
+    let mut at = vec![false; text.len() + 1];
+    at[0] = true;
+    let mut rest = glob;
+    while let Some((&first, after)) = rest.split_first() {
+        let any = first == b'*';
+        let deep = any && after.first() == Some(&b'*');
+        rest = if deep { &after[1..] } else { after };
+        if any {
+            for i in 1..at.len() {
+                at[i] = at[i] || at[i - 1] && (deep || text[i - 1] != b'/');
+            }
+        } else {
+            for i in (1..at.len()).rev() {
+                at[i] = at[i - 1] && (text[i - 1] == first || first == b'?' && text[i - 1] != b'/');
+            }
+            at[0] = false;
+        }
+    }
+    at[text.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn globs() {
+        for (glob, text, want) in [
+            ("a", "a", true),
+            ("a", "ab", false),
+            ("*", "ab", true),
+            ("*", "a/b", false),
+            ("**", "a/b", true),
+            ("a/*", "a/b", true),
+            ("a/*", "a/b/c", false),
+            ("a/**", "a/b/c", true),
+            ("a/**", "a", false),
+            ("**/c", "a/b/c", true),
+            ("?b", "ab", true),
+            ("?b", "/b", false),
+            ("a*c", "abbc", true),
+            ("a*c*", "ab", false),
+            ("", "", true),
+        ] {
+            assert_eq!(matches(glob.as_bytes(), text.as_bytes()), want, "{glob} {text}");
+        }
+        // Exponential for the naive.
+        let glob = format!("{}b", "a*".repeat(100));
+        assert!(!matches(glob.as_bytes(), "a".repeat(250).as_bytes()));
+    }
+
+    #[test]
+    fn only_what_is_on_the_list() {
+        let list = |allowed: &[&str]| AllowList::new(allowed.iter().map(|a| a.parse().unwrap()).collect(), false);
+        let admits = |allowed: &[&str], image: &str| list(allowed).admits(&image.parse().unwrap());
+        assert!(!admits(&[], "r.example/a"));
+        assert!(admits(&["r.example"], "R.Example/a/b:t"));
+        assert!(!admits(&["r.example"], "r.example:5000/a"));
+        assert!(!admits(&["r.example"], "x.r.example/a"));
+        assert!(!admits(&["r.example"], "r.example.evil/a"));
+        assert!(admits(&["*.r.example"], "x.r.example/a"));
+        assert!(!admits(&["*.r.example"], "r.example/a"));
+        assert!(!admits(&["*.r.example"], "evilr.example/a"));
+        assert!(admits(&["q.example", "r.example/team/*"], "r.example/team/app"));
+        assert!(!admits(&["r.example/team/*"], "r.example/other/app"));
+    }
+
+    #[test]
+    fn what_can_be_typed() {
+        for good in ["r.example", "r.example:5000", "[::1]:5000", "*.r.example", "localhost:1/a/**", "r/a?-_.*"] {
+            assert_eq!(good.parse::<Allow>().unwrap().to_string(), good);
+        }
+        for bad in
+            ["", "/", "*", "*/a", "*.com/x", "*x.example", "a.*.example", "http://r", "u@r", "r/", "r/A", "r/a b"]
+        {
+            assert!(bad.parse::<Allow>().is_err(), "{bad}");
+        }
+    }
+}

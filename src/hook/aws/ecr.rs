@@ -1,0 +1,341 @@
+//! The two calls to Amazon ECR that its registry has no counterpart for (Amazon ECR API Reference): the token that the registry
+//! wants, and deletion, since ECR does not delete manifests by the distribution API.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use reqwest::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use url::Url;
+
+use super::host::EcrRegistry;
+use super::sigv4::{Credentials, Request, Scope, sign};
+use crate::digest::Digest;
+use crate::store::registry::{ClientConfig, RegistryError, http_client};
+
+/// The largest answer that is read, in bytes. Tokens are some kilobytes long.
+const ANSWER: usize = 256 << 10;
+/// What a call may take altogether.
+const CALL: Duration = Duration::from_secs(10);
+/// Calls of one kind, before it is an error, and the wait after the first.
+const TRIES: u32 = 3;
+const WAIT: Duration = Duration::from_millis(200);
+/// A token that is good for less than this is not begun with; they last 12 hours, and a function runs for a quarter of one.
+const LEAST_LEFT: Duration = Duration::from_secs(3600);
+
+/// Why ECR's own API did not do what was asked. No token and no signature stands in it.
+#[derive(Debug, thiserror::Error)]
+pub enum EcrError {
+    #[error("the environment has no {0}")]
+    NoCredentials(&'static str),
+    #[error("{0} is no address of a service")]
+    Endpoint(String),
+    #[error("cannot make a client")]
+    Client(#[from] RegistryError),
+    #[error("{call} at {host} failed")]
+    Transport { call: &'static str, host: String, source: reqwest::Error },
+    #[error("{call} at {host} was answered with {status}: {what}")]
+    Refused { call: &'static str, host: String, status: StatusCode, what: String },
+    #[error("{call} at {host} has an answer that cannot be used: {what}")]
+    Answer { call: &'static str, host: String, what: &'static str },
+}
+
+impl EcrError {
+    /// Another try may go better.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            EcrError::Transport { .. } => true,
+            EcrError::Refused { status, .. } => status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS,
+            _ => false,
+        }
+    }
+}
+
+/// What a registry of ECR is shown: user and password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token {
+    pub user: String,
+    pub password: String,
+    expires: SystemTime,
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Token(until {:?})", self.expires)
+    }
+}
+
+/// ECR's own API. Tokens are asked for once and kept until an hour before they run out.
+pub struct Ecr {
+    credentials: Credentials,
+    /// All calls go here, rather than to the service of the registry's region.
+    endpoint: Option<Url>,
+    /// By the registry that they are for: a token is good for all that the caller may see, and is shown to one alone.
+    tokens: Mutex<BTreeMap<EcrRegistry, Token>>,
+}
+
+impl Ecr {
+    /// With the credentials and the endpoint of the environment, as AWS's own programs read it: `AWS_ACCESS_KEY_ID`,
+    /// `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`; `AWS_ENDPOINT_URL_ECR`, `AWS_ENDPOINT_URL` (AWS SDKs and Tools Reference Guide,
+    /// "Service-specific endpoints").
+    ///
+    /// # Errors
+    /// When there are no credentials, or the endpoint is no URL.
+    pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Ecr, EcrError> {
+        let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let needed = |name: &'static str| variable(name).ok_or(EcrError::NoCredentials(name));
+        let credentials = Credentials {
+            access_key_id: needed("AWS_ACCESS_KEY_ID")?,
+            secret_access_key: needed("AWS_SECRET_ACCESS_KEY")?,
+            session_token: variable("AWS_SESSION_TOKEN"),
+        };
+        let endpoint = variable("AWS_ENDPOINT_URL_ECR").or_else(|| variable("AWS_ENDPOINT_URL"));
+        let endpoint = endpoint.map(|url| parse_endpoint(&url)).transpose()?;
+        Ok(Ecr { credentials, endpoint, tokens: Mutex::default() })
+    }
+
+    /// The token for a registry, which nobody else may see.
+    ///
+    /// # Errors
+    /// When the service does not give one.
+    pub async fn token(&self, registry: &EcrRegistry) -> Result<Token, EcrError> {
+        let mut tokens = self.tokens.lock().await;
+        if let Some(token) = tokens.get(registry)
+            && token.expires.duration_since(SystemTime::now()).is_ok_and(|left| left > LEAST_LEFT)
+        {
+            return Ok(token.clone());
+        }
+        let token = self.fetch(registry).await?;
+        tokens.insert(registry.clone(), token.clone());
+        Ok(token)
+    }
+
+    /// A token that was refused is not shown again.
+    pub async fn forget(&self, registry: &EcrRegistry) {
+        self.tokens.lock().await.remove(registry);
+    }
+
+    async fn fetch(&self, registry: &EcrRegistry) -> Result<Token, EcrError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Answer {
+            authorization_data: Option<AuthorizationData>,
+        }
+        /// A list in the answer for private registries, of which one is asked for, and a single one in that for the public one.
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum AuthorizationData {
+            List(Vec<Authorization>),
+            One(Authorization),
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Authorization {
+            authorization_token: String,
+            /// Seconds since 1970.
+            expires_at: Option<f64>,
+        }
+        const CALL: &str = "GetAuthorizationToken";
+        let (answer, host) = self.call(registry, CALL, &json!({})).await?;
+        let wrong = |what| EcrError::Answer { call: CALL, host: host.clone(), what };
+        // What serde says of an answer may repeat it, and this one holds a secret.
+        let answer: Answer = serde_json::from_slice(&answer).map_err(|_| wrong("it is not as documented"))?;
+        let authorization = match answer.authorization_data {
+            Some(AuthorizationData::List(list)) => list.into_iter().next(),
+            Some(AuthorizationData::One(one)) => Some(one),
+            None => None,
+        };
+        let authorization = authorization.ok_or_else(|| wrong("it holds no token"))?;
+        let plain = BASE64_STANDARD.decode(authorization.authorization_token).ok();
+        let plain = plain.and_then(|plain| String::from_utf8(plain).ok());
+        let (user, password) =
+            plain.as_deref().and_then(|p| p.split_once(':')).ok_or_else(|| wrong("its token is none"))?;
+        let seconds = authorization.expires_at.filter(|s| (0.0..1e11).contains(s)).unwrap_or_default();
+        let expires = UNIX_EPOCH + Duration::from_secs_f64(seconds);
+        Ok(Token { user: user.to_owned(), password: password.to_owned(), expires })
+    }
+
+    /// Deletes manifests by their digests. Gives those that are there still.
+    ///
+    /// # Errors
+    /// When the service does not do so at all.
+    pub async fn delete(
+        &self,
+        registry: &EcrRegistry,
+        repository: &str,
+        digests: &[Digest],
+    ) -> Result<Vec<Digest>, EcrError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Answer {
+            #[serde(default)]
+            failures: Vec<Failure>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Failure {
+            image_id: Option<ImageId>,
+            failure_code: Option<String>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct ImageId {
+            image_digest: Option<String>,
+        }
+        const CALL: &str = "BatchDeleteImage";
+        let images: Vec<Value> = digests.iter().map(|digest| json!({"imageDigest": digest.to_string()})).collect();
+        let mut body = json!({"repositoryName": repository, "imageIds": images});
+        if let EcrRegistry::Private { account, .. } = registry {
+            body["registryId"] = json!(account);
+        }
+        let (answer, host) = self.call(registry, CALL, &body).await?;
+        let answer: Answer = serde_json::from_slice(&answer).map_err(|_| EcrError::Answer {
+            call: CALL,
+            host,
+            what: "it is not as documented",
+        })?;
+        let there = answer.failures.iter().filter(|failure| failure.failure_code.as_deref() != Some("ImageNotFound"));
+        let there: Vec<&str> = there.filter_map(|f| f.image_id.as_ref()?.image_digest.as_deref()).collect();
+        Ok(digests.iter().copied().filter(|digest| there.contains(&digest.to_string().as_str())).collect())
+    }
+
+    /// The answer's body, and the host that it is from. What may pass is tried again.
+    async fn call(
+        &self,
+        registry: &EcrRegistry,
+        call: &'static str,
+        body: &Value,
+    ) -> Result<(Vec<u8>, String), EcrError> {
+        let url = match &self.endpoint {
+            Some(endpoint) => endpoint.clone(),
+            None => parse_endpoint(&format!("https://{}", registry.api_host()))?,
+        };
+        let http = http_client(&ClientConfig::default(), &url)?;
+        let mut tries = 1;
+        loop {
+            match self.once(&http, &url, registry, call, body.to_string()).await {
+                Err(error) if error.may_pass() && tries < TRIES => {
+                    tokio::time::sleep(WAIT * tries).await;
+                    tries += 1;
+                }
+                result => return result.map(|answer| (answer, host(&url))),
+            }
+        }
+    }
+
+    async fn once(
+        &self,
+        http: &reqwest::Client,
+        url: &Url,
+        registry: &EcrRegistry,
+        call: &'static str,
+        body: String,
+    ) -> Result<Vec<u8>, EcrError> {
+        let (service, prefix) = match registry {
+            EcrRegistry::Private { .. } => ("ecr", "AmazonEC2ContainerRegistry_V20150921"),
+            EcrRegistry::Public => ("ecr-public", "SpencerFrontendService"),
+        };
+        let target = format!("{prefix}.{call}");
+        let headers = [("content-type", "application/x-amz-json-1.1"), ("x-amz-target", target.as_str())];
+        let host = host(url);
+        let request = Request { method: "POST", host: &host, headers: &headers, body: body.as_bytes() };
+        let scope = Scope { region: registry.region(), service };
+        let mut sent = http.post(url.clone()).timeout(CALL);
+        for (name, value) in sign(&request, scope, &self.credentials, SystemTime::now()) {
+            sent = sent.header(name, value);
+        }
+        for (name, value) in headers {
+            sent = sent.header(name, value);
+        }
+        // Without the URL: it says nothing that the host does not.
+        let failed =
+            |source: reqwest::Error| EcrError::Transport { call, host: host.clone(), source: source.without_url() };
+        let mut answer = sent.body(body.clone()).send().await.map_err(failed)?;
+        let status = answer.status();
+        let mut bytes = Vec::new();
+        while let Some(chunk) = answer.chunk().await.map_err(failed)? {
+            bytes.extend_from_slice(&chunk);
+            if bytes.len() > ANSWER {
+                return Err(EcrError::Answer { call, host, what: "it is too long" });
+            }
+        }
+        if status.is_success() { Ok(bytes) } else { Err(EcrError::Refused { call, host, status, what: told(&bytes) }) }
+    }
+}
+
+fn parse_endpoint(text: &str) -> Result<Url, EcrError> {
+    let wrong = || EcrError::Endpoint(text.chars().take(150).collect());
+    let url = Url::parse(text).map_err(|_| wrong())?;
+    let sound = matches!(url.scheme(), "http" | "https") && url.host().is_some() && url.username().is_empty();
+    if sound && url.password().is_none() && url.path() == "/" && url.query().is_none() { Ok(url) } else { Err(wrong()) }
+}
+
+/// As it stands in the header `Host`: with the port, unless it is the scheme's own.
+fn host(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
+}
+
+/// What an error of the service says: its type and its message, in one line.
+fn told(body: &[u8]) -> String {
+    #[derive(Default, Deserialize)]
+    struct Told {
+        #[serde(default, rename = "__type")]
+        kind: String,
+        #[serde(default, alias = "Message")]
+        message: String,
+    }
+    let Told { kind, message } = serde_json::from_slice(body).unwrap_or_default();
+    let kind = kind.rsplit('#').next().unwrap_or_default();
+    let text = format!("{kind} {message}");
+    text.trim().chars().filter(|c| !c.is_control()).take(300).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints() {
+        for good in ["https://api.ecr.eu-west-1.amazonaws.com", "http://127.0.0.1:5000/"] {
+            assert!(parse_endpoint(good).is_ok(), "{good}");
+        }
+        for bad in ["", "x", "ftp://x", "https://", "https://u:p@x", "https://x/y", "https://x/?y", "file:///etc"] {
+            assert!(parse_endpoint(bad).is_err(), "{bad}");
+        }
+        assert_eq!(host(&Url::parse("https://a.example:443/").unwrap()), "a.example");
+        assert_eq!(host(&Url::parse("http://127.0.0.1:5000/").unwrap()), "127.0.0.1:5000");
+    }
+
+    #[test]
+    fn what_a_service_says_of_an_error() {
+        let error = br#"{"__type":"com.amazonaws.ecr#AccessDeniedException","Message":"not\nyou"}"#;
+        assert_eq!(told(error), "AccessDeniedException notyou");
+        assert_eq!(told(br#"{"__type":"ServerException","message":"m"}"#), "ServerException m");
+        assert_eq!(told(b"<html>"), "");
+    }
+
+    #[test]
+    fn the_environment() {
+        let variables = |more: &'static [(&'static str, &'static str)]| {
+            move |name: &str| {
+                let keys = [("AWS_ACCESS_KEY_ID", "AKID"), ("AWS_SECRET_ACCESS_KEY", "secret")];
+                more.iter().chain(&keys).find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned())
+            }
+        };
+        let ecr = Ecr::from_environment(variables(&[("AWS_ENDPOINT_URL", "http://127.0.0.1:1")])).unwrap();
+        assert_eq!(ecr.endpoint.unwrap().port(), Some(1));
+        let both = [("AWS_ENDPOINT_URL", "http://127.0.0.1:1"), ("AWS_ENDPOINT_URL_ECR", "http://127.0.0.1:2")];
+        let ecr = Ecr::from_environment(variables(Box::leak(Box::new(both)))).unwrap();
+        assert_eq!(ecr.endpoint.unwrap().port(), Some(2));
+        assert!(Ecr::from_environment(variables(&[("AWS_ENDPOINT_URL", "nowhere")])).is_err());
+        assert!(matches!(
+            Ecr::from_environment(variables(&[("AWS_ACCESS_KEY_ID", "")])),
+            Err(EcrError::NoCredentials("AWS_ACCESS_KEY_ID"))
+        ));
+    }
+}

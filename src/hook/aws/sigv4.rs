@@ -1,0 +1,214 @@
+//! Signature Version 4 (AWS IAM User Guide, "AWS Signature Version 4 for API requests"), as far as our calls need it: a POST of
+//! JSON to the root of a service, without a query.
+
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest as _, Sha256};
+
+/// What a caller proves to be itself by. In a function, its environment holds them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    pub access_key_id: String,
+    pub secret_access_key: String,
+    /// Temporary credentials have one.
+    pub session_token: Option<String>,
+}
+
+/// Says whose, and no secret.
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Credentials({})", self.access_key_id)
+    }
+}
+
+/// What a signature holds for: this service in this region, on this day.
+#[derive(Debug, Clone, Copy)]
+pub struct Scope<'a> {
+    pub region: &'a str,
+    pub service: &'a str,
+}
+
+/// A request to be signed: a POST to `/` of `host`.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    pub method: &'a str,
+    /// With its port, if it is not the scheme's own.
+    pub host: &'a str,
+    /// Names in lower case and sorted, `host` and `x-amz-*` of the signature itself not among them.
+    pub headers: &'a [(&'a str, &'a str)],
+    pub body: &'a [u8],
+}
+
+/// The headers that make a signed request of it: `x-amz-date`, `authorization`, and `x-amz-security-token` if there is one.
+pub fn sign(
+    request: &Request,
+    scope: Scope,
+    credentials: &Credentials,
+    now: SystemTime,
+) -> Vec<(&'static str, String)> {
+    let time = timestamp(now);
+    let mut added = vec![("x-amz-date", time.clone())];
+    if let Some(token) = &credentials.session_token {
+        added.push(("x-amz-security-token", token.clone()));
+    }
+    let mut headers: Vec<(&str, &str)> = vec![("host", request.host)];
+    headers.extend(request.headers);
+    headers.extend(added.iter().map(|(name, value)| (*name, value.as_str())));
+    headers.sort_unstable();
+
+    let names: Vec<&str> = headers.iter().map(|(name, _)| *name).collect();
+    let names = names.join(";");
+    let mut canonical = format!("{}\n/\n\n", request.method);
+    for (name, value) in headers {
+        canonical += &format!("{name}:{}\n", value.trim());
+    }
+    canonical += &format!("\n{names}\n{}", hex(&Sha256::digest(request.body)));
+
+    let (day, _) = time.split_at(8);
+    let within = format!("{day}/{}/{}/aws4_request", scope.region, scope.service);
+    let text = format!("AWS4-HMAC-SHA256\n{time}\n{within}\n{}", hex(&Sha256::digest(&canonical)));
+    let signature = hex(&mac(&key(credentials, day, scope), &text));
+    let id = &credentials.access_key_id;
+    let authorization =
+        format!("AWS4-HMAC-SHA256 Credential={id}/{within}, SignedHeaders={names}, Signature={signature}");
+    added.push(("authorization", authorization));
+    added
+}
+
+fn key(credentials: &Credentials, day: &str, scope: Scope) -> [u8; 32] {
+    let secret = format!("AWS4{}", credentials.secret_access_key);
+    [day, scope.region, scope.service, "aws4_request"]
+        .iter()
+        .fold(None, |key: Option<[u8; 32]>, part| Some(mac(key.as_ref().map_or(secret.as_bytes(), |k| &k[..]), part)))
+        .unwrap_or_default()
+}
+
+fn mac(key: &[u8], text: &str) -> [u8; 32] {
+    // An HMAC takes keys of any length (RFC 2104, section 2): there is always one.
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return [0; 32] };
+    mac.update(text.as_bytes());
+    mac.finalize().into_bytes().into()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// `YYYYMMDDTHHMMSSZ`, by the proleptic Gregorian calendar; a clock before 1970 says 1970.
+fn timestamp(now: SystemTime) -> String {
+    let seconds = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = date(days);
+    format!("{year:04}{month:02}{day:02}T{:02}{:02}{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+/// Year, month and day of a day since 1970-01-01. Counted in years that begin in March, so that leap days come last, and in eras
+/// of 400 years, which all have 146,097 days.
+fn date(days: u64) -> (u64, u64, u64) {
+    // From 0000-03-01 to 1970-01-01.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    // Months from March on: 31, 30, 31, 30, 31 days, and so again.
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Credentials {
+        Credentials {
+            access_key_id: "AKIDEXAMPLE".into(),
+            secret_access_key: "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY".into(),
+            session_token: None,
+        }
+    }
+
+    /// 2015-08-30T12:36:00Z, the time of AWS's test suite.
+    fn then() -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(1_440_938_160)
+    }
+
+    fn authorization(request: &Request, credentials: &Credentials, service: &str) -> String {
+        let headers = sign(request, Scope { region: "us-east-1", service }, credentials, then());
+        headers.into_iter().find(|(name, _)| *name == "authorization").unwrap().1
+    }
+
+    /// The cases of AWS's "Signature Version 4 test suite" that are of our kind.
+    #[test]
+    fn aws_test_suite() {
+        let request = |method, headers, body| Request { method, host: "example.amazonaws.com", headers, body };
+        let form = [("content-type", "application/x-www-form-urlencoded")];
+        for (request, names, signature) in [
+            (
+                request("GET", &[], b""),
+                "host;x-amz-date",
+                "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31",
+            ),
+            (
+                request("POST", &[], b""),
+                "host;x-amz-date",
+                "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b",
+            ),
+            (
+                request("POST", &form, b"Param1=value1"),
+                "content-type;host;x-amz-date",
+                "ff11897932ad3f4e8b18135d722051e5ac45fc38421b1da7b9d196a0fe09473a",
+            ),
+        ] {
+            let expected = format!(
+                "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/us-east-1/service/aws4_request, SignedHeaders={names}, \
+                 Signature={signature}"
+            );
+            assert_eq!(authorization(&request, &example(), "service"), expected);
+        }
+    }
+
+    /// What botocore 1.44.5 makes of the call that we make: the suite has no case with a session token that is signed.
+    #[test]
+    fn as_botocore() {
+        let target = "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken";
+        let headers = [("content-type", "application/x-amz-json-1.1"), ("x-amz-target", target)];
+        let host = "api.ecr.us-east-1.amazonaws.com";
+        let request = Request { method: "POST", host, headers: &headers, body: b"{}" };
+        let credentials = Credentials { session_token: Some("a/session+token==".into()), ..example() };
+        assert_eq!(
+            authorization(&request, &credentials, "ecr"),
+            "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/us-east-1/ecr/aws4_request, \
+             SignedHeaders=content-type;host;x-amz-date;x-amz-security-token;x-amz-target, \
+             Signature=5fc338ca11439e636c6139068da69f2aeb8c15b2081ea599d32721e0bbb901e9"
+        );
+    }
+
+    /// The example of a signing key in the AWS documentation ("Examples of how to derive a signing key").
+    #[test]
+    fn the_documented_key() {
+        let key = key(&example(), "20150830", Scope { region: "us-east-1", service: "iam" });
+        assert_eq!(hex(&key), "c4afb1cc5771d871763a393e44b703571b55cc28424d1a5e86da6ed3c154a4b9");
+    }
+
+    #[test]
+    fn times() {
+        let at = |seconds| timestamp(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "19700101T000000Z");
+        assert_eq!(at(951_782_399), "20000228T235959Z");
+        assert_eq!(at(951_782_400), "20000229T000000Z");
+        assert_eq!(at(951_868_800), "20000301T000000Z");
+        assert_eq!(at(1_440_938_160), "20150830T123600Z");
+        assert_eq!(at(4_107_542_399), "21000228T235959Z");
+        assert_eq!(at(4_107_542_400), "21000301T000000Z", "2100 has no leap day");
+        assert_eq!(timestamp(UNIX_EPOCH - Duration::from_secs(1)), "19700101T000000Z");
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        assert_eq!(format!("{:?}", example()), "Credentials(AKIDEXAMPLE)");
+    }
+}

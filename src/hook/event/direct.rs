@@ -1,0 +1,37 @@
+//! `{"image": "REGISTRY/REPOSITORY[:TAG][@DIGEST]"}`: for people, scripts, and tests of a set-up. The name is read as the command
+//! line reads it, so that one without a registry is Docker Hub's.
+
+use serde::Deserialize;
+
+use super::{Ignored, Item, PushEvent, cut};
+use crate::image::Reference;
+
+#[derive(Deserialize)]
+struct Event {
+    image: String,
+}
+
+pub(super) fn parse(body: &[u8]) -> serde_json::Result<Vec<Item>> {
+    let Event { image } = serde_json::from_slice(body)?;
+    Ok(vec![push(&image)])
+}
+
+fn push(image: &str) -> Item {
+    let reference: Reference = image.parse().map_err(|_| Ignored::Malformed(cut(image), "image name"))?;
+    let Reference { registry, repository, tag, digest } = reference;
+    Ok(PushEvent { id: None, registry: Some(registry.to_ascii_lowercase()), repository, tag, digest })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Headers, Ignored, Shape, parse};
+
+    #[test]
+    fn an_image() {
+        let events = parse(&Headers::default(), br#"{"image":"R.example:5000/a/b:t"}"#).unwrap();
+        assert_eq!(events.shape, Shape::Direct);
+        assert_eq!(events.pushes[0].image(None).unwrap().to_string(), "r.example:5000/a/b:t");
+        let events = parse(&Headers::default(), br#"{"image":"http://x/y"}"#).unwrap();
+        assert!(matches!(events.ignored[..], [Ignored::Malformed(_, "image name")]));
+    }
+}

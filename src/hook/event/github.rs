@@ -1,0 +1,112 @@
+//! GitHub packages (GitHub docs, "Webhook events and payloads", `registry_package` and `package`). Owners may have upper-case
+//! letters, which images may not: the registry knows them in lower case.
+
+use serde::Deserialize;
+
+use super::{Headers, Ignored, Item, Told, cut, split_name};
+
+#[derive(Deserialize)]
+struct Event {
+    #[serde(default)]
+    action: String,
+    registry_package: Option<Package>,
+    package: Option<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    package_type: Option<String>,
+    package_version: Option<Version>,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    /// The digest.
+    version: Option<String>,
+    container_metadata: Option<Metadata>,
+    /// `HOST/OWNER/NAME[:TAG]`.
+    package_url: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    tag: Option<Tag>,
+}
+
+#[derive(Deserialize)]
+struct Tag {
+    name: Option<String>,
+    digest: Option<String>,
+}
+
+pub(super) fn parse(headers: &Headers, body: &[u8]) -> serde_json::Result<Vec<Item>> {
+    let event: Event = serde_json::from_slice(body)?;
+    Ok(vec![push(headers, event)])
+}
+
+fn push(headers: &Headers, event: Event) -> Item {
+    if let Some(other) = headers.github_event.filter(|event| !matches!(*event, "registry_package" | "package")) {
+        return Err(Ignored::NotAPush(cut(other)));
+    }
+    if !matches!(event.action.as_str(), "published" | "updated") {
+        return Err(Ignored::NotAPush(cut(&event.action)));
+    }
+    let package = event.registry_package.or(event.package).ok_or(Ignored::Nameless)?;
+    if let Some(other) = package.package_type.filter(|kind| !kind.eq_ignore_ascii_case("container")) {
+        return Err(Ignored::NotAnImage(cut(&other)));
+    }
+    let version = package.package_version.ok_or(Ignored::Nameless)?;
+    let url = version.package_url.unwrap_or_default().to_lowercase();
+    // The URL's own tag is in lower case now, and the metadata's is not.
+    let named = split_name(&url, None);
+    let tag = version.container_metadata.and_then(|metadata| metadata.tag);
+    let (tag, tagged) = tag.map_or((None, None), |tag| (tag.name, tag.digest));
+    let digest = version.version.filter(|version| version.contains(':')).or(tagged);
+    Told { id: headers.github_delivery, tag: tag.as_deref(), digest: digest.as_deref(), ..named }.push()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Shape, parse};
+    use super::*;
+
+    const HEX: &str = "f6554b75e3a6ecb5f38c5e21a2a9b67757a360b2dad1bb70c2f3db5ef63dad60";
+
+    fn body(key: &str, action: &str, kind: &str) -> String {
+        format!(
+            r#"{{"action":"{action}","{key}":{{"id":1,"name":"hello","namespace":"Octo","ecosystem":"CONTAINER","package_type":
+            "{kind}","package_version":{{"id":2,"version":"sha256:{HEX}","container_metadata":{{"tag":{{"name":"V1","digest":
+            "sha256:{HEX}"}},"labels":{{}},"manifest":{{}}}},"package_url":"ghcr.example/Octo/hello:V1"}}}},"repository":{{}},
+            "organization":{{}},"sender":{{}}}}"#
+        )
+    }
+
+    #[test]
+    fn the_documented_events() {
+        for key in ["registry_package", "package"] {
+            for (event, action) in [(Some(key), "published"), (Some(key), "updated"), (None, "published")] {
+                let headers = Headers { github_event: event, github_delivery: Some("72d3162e"), ..Headers::default() };
+                let events = parse(&headers, body(key, action, "CONTAINER").as_bytes()).unwrap();
+                assert_eq!((events.shape, events.ignored), (Shape::Github, vec![]));
+                let [push] = &events.pushes[..] else { panic!() };
+                assert_eq!(push.id.as_deref(), Some("72d3162e"));
+                assert_eq!(push.image(None).unwrap().to_string(), format!("ghcr.example/octo/hello:V1@sha256:{HEX}"));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_push_of_an_image() {
+        let ping = Headers { github_event: Some("ping"), ..Headers::default() };
+        assert_eq!(parse(&ping, br#"{"zen":"x","hook":{}}"#).unwrap().ignored, [Ignored::NotAPush("ping".into())]);
+        let package = Headers { github_event: Some("package"), ..Headers::default() };
+        for (body, ignored) in [
+            (body("package", "deleted", "CONTAINER"), Ignored::NotAPush("deleted".into())),
+            (body("package", "published", "npm"), Ignored::NotAnImage("npm".into())),
+            (r#"{"action":"published"}"#.into(), Ignored::Nameless),
+            (r#"{"action":"published","package":{}}"#.into(), Ignored::Nameless),
+        ] {
+            assert_eq!(parse(&package, body.as_bytes()).unwrap().ignored, [ignored]);
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! What was accepted and is not done, in a file: it outlives the process, however that ends. A line of JSON is written before an
+//! event is answered, when a job is begun, and when it is done; what the lines come to is read at the next start.
+//!
+//! A line that is half written, as a crash may leave it, is the last one, and passed over. Lines are not forced to the disk one by
+//! one: they survive the process, and what a power failure may take is the last second's.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use super::backlog::Item;
+use super::job::Job;
+
+/// The longest line that is read, in bytes.
+const MAX_LINE: u64 = 4096;
+/// The file is written anew when it has this many lines, and most of them are over.
+const COMPACT: usize = 4096;
+
+/// Why the journal cannot be kept.
+#[derive(Debug, thiserror::Error)]
+#[error("journal {path}: cannot be {what}", path = .path.display())]
+pub struct JournalError {
+    path: PathBuf,
+    what: &'static str,
+    source: io::Error,
+}
+
+/// One line.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Line {
+    Accepted(Job),
+    Begun(Job),
+    /// It was begun, and its end was not its own fault.
+    Released(Job),
+    Done(Job),
+}
+
+pub struct Journal {
+    path: PathBuf,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    file: File,
+    /// By the job's key.
+    open: HashMap<String, Item>,
+    lines: usize,
+    /// The last line may be half there, on a disk that was full.
+    torn: bool,
+    /// Another process must not write here.
+    _lock: File,
+}
+
+impl Journal {
+    /// Opens or makes the file, and reads what is not done yet.
+    ///
+    /// # Errors
+    /// When it cannot be read or written, or is another process's.
+    pub fn open(path: &Path) -> Result<(Journal, Vec<Item>), JournalError> {
+        let failed = |what| move |source| JournalError { path: path.to_owned(), what, source };
+        let lock = path.with_added_extension("lock");
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(lock);
+        let lock = lock.map_err(failed("locked"))?;
+        lock.try_lock().map_err(|error| failed("locked")(error.into()))?;
+        let (open, lines) = match File::open(path) {
+            Ok(file) => read(file).map_err(failed("read"))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Default::default(),
+            Err(error) => return Err(failed("read")(error)),
+        };
+        let file = rewrite(path, &open).map_err(failed("written"))?;
+        let mut items: Vec<(usize, Item)> =
+            open.values().map(|item| (lines.get(&item.job.key()).copied().unwrap_or_default(), item.clone())).collect();
+        items.sort_by_key(|(line, _)| *line);
+        let inner = Inner { file, lines: open.len(), open, torn: false, _lock: lock };
+        let items = items.into_iter().map(|(_, item)| item).collect();
+        Ok((Journal { path: path.to_owned(), inner: Mutex::new(inner) }, items))
+    }
+
+    /// # Errors
+    /// When it could not be written: then the job must not be accepted.
+    pub fn accepted(&self, item: &Item) -> Result<(), JournalError> {
+        self.write(&Line::Accepted(item.job.clone()), |open| {
+            open.insert(item.job.key(), item.clone());
+        })
+    }
+
+    /// # Errors
+    /// When it could not be written.
+    pub fn begun(&self, item: &Item) -> Result<(), JournalError> {
+        self.write(&Line::Begun(item.job.clone()), |open| {
+            open.insert(item.job.key(), item.clone());
+        })
+    }
+
+    /// # Errors
+    /// When it could not be written.
+    pub fn released(&self, item: &Item) -> Result<(), JournalError> {
+        self.write(&Line::Released(item.job.clone()), |_| {})
+    }
+
+    /// # Errors
+    /// When it could not be written: the job will be done again, which changes nothing.
+    pub fn done(&self, item: &Item) -> Result<(), JournalError> {
+        self.write(&Line::Done(item.job.clone()), |open| {
+            open.remove(&item.job.key());
+        })
+    }
+
+    fn write(&self, line: &Line, change: impl FnOnce(&mut HashMap<String, Item>)) -> Result<(), JournalError> {
+        let failed = |source| JournalError { path: self.path.clone(), what: "written", source };
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut text = if inner.torn { vec![b'\n'] } else { Vec::new() };
+        serde_json::to_writer(&mut text, line).map_err(|error| failed(error.into()))?;
+        text.push(b'\n');
+        let written = inner.file.write_all(&text);
+        inner.torn = written.is_err();
+        written.map_err(failed)?;
+        inner.lines += 1;
+        change(&mut inner.open);
+        if inner.lines > COMPACT && inner.lines > 4 * inner.open.len() {
+            inner.file = rewrite(&self.path, &inner.open).map_err(failed)?;
+            inner.lines = inner.open.len();
+        }
+        Ok(())
+    }
+}
+
+/// What is not done by key, and in which line each was accepted.
+fn read(file: File) -> io::Result<(HashMap<String, Item>, HashMap<String, usize>)> {
+    let mut reader = BufReader::new(file);
+    let mut open: HashMap<String, Item> = HashMap::new();
+    let mut lines = HashMap::new();
+    let mut line = Vec::new();
+    for number in 0.. {
+        line.clear();
+        if reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? == 0 {
+            break;
+        }
+        // What is no whole line was never answered for.
+        match serde_json::from_slice(&line) {
+            Ok(Line::Accepted(job)) => {
+                lines.entry(job.key()).or_insert(number);
+                open.entry(job.key()).or_insert(Item { job, tries: 0 });
+            }
+            Ok(Line::Begun(job)) => {
+                lines.entry(job.key()).or_insert(number);
+                open.entry(job.key()).or_insert(Item { job, tries: 0 }).tries += 1;
+            }
+            Ok(Line::Released(job)) => {
+                if let Some(item) = open.get_mut(&job.key()) {
+                    item.tries = item.tries.saturating_sub(1);
+                }
+            }
+            Ok(Line::Done(job)) => {
+                lines.remove(&job.key());
+                open.remove(&job.key());
+            }
+            Err(_) => {}
+        }
+    }
+    Ok((open, lines))
+}
+
+/// Writes a new file with what is open, puts it in the place of the old one, and leaves it open for more lines.
+fn rewrite(path: &Path, open: &HashMap<String, Item>) -> io::Result<File> {
+    let new = path.with_added_extension("new");
+    let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&new)?;
+    let mut text = Vec::new();
+    for item in open.values() {
+        let lines = std::iter::once(Line::Accepted(item.job.clone()))
+            .chain((0..item.tries).map(|_| Line::Begun(item.job.clone())));
+        for line in lines {
+            serde_json::to_writer(&mut text, &line)?;
+            text.push(b'\n');
+        }
+    }
+    file.write_all(&text)?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)?;
+    OpenOptions::new().append(true).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(n: u32) -> Item {
+        Item { job: Job { image: format!("r.example/a:{n}").parse().unwrap() }, tries: 0 }
+    }
+
+    fn reopened(path: &Path) -> Vec<(String, u32)> {
+        let (_, items) = Journal::open(path).unwrap();
+        items.into_iter().map(|item| (item.job.target().to_string(), item.tries)).collect()
+    }
+
+    #[test]
+    fn what_is_not_done_is_there_at_the_next_start_in_its_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let (journal, items) = Journal::open(&path).unwrap();
+        assert!(items.is_empty());
+        for n in [3, 1, 2, 4] {
+            journal.accepted(&item(n)).unwrap();
+        }
+        journal.begun(&Item { tries: 1, ..item(1) }).unwrap();
+        journal.begun(&Item { tries: 1, ..item(2) }).unwrap();
+        journal.begun(&Item { tries: 1, ..item(4) }).unwrap();
+        journal.released(&item(4)).unwrap();
+        journal.done(&item(2)).unwrap();
+        assert!(Journal::open(&path).is_err(), "one process at a time");
+        drop(journal);
+        let want = [("3".to_owned(), 0), ("1".to_owned(), 1), ("4".to_owned(), 0)];
+        assert_eq!(reopened(&path), want);
+        // Nothing is forgotten by being read.
+        let mut again = reopened(&path);
+        again.sort();
+        let mut want = want.to_vec();
+        want.sort();
+        assert_eq!(again, want);
+    }
+
+    #[test]
+    fn damage_costs_no_more_than_its_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let (journal, _) = Journal::open(&path).unwrap();
+        journal.accepted(&item(1)).unwrap();
+        drop(journal);
+        let mut text = std::fs::read(&path).unwrap();
+        text.extend_from_slice(b"\0\xff\n");
+        text.extend_from_slice("x".repeat(10_000).as_bytes());
+        text.extend_from_slice(
+            b"\n{\"accepted\":{\"registry\":\"r.example\",\"repository\":\"../x\",\"tag\":\"t\"}}\n",
+        );
+        text.extend_from_slice(b"{\"accepted\":{\"registry\":\"r.exa");
+        std::fs::write(&path, text).unwrap();
+        assert_eq!(reopened(&path), [("1".to_owned(), 0)]);
+    }
+
+    #[test]
+    fn it_does_not_grow_with_what_is_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let (journal, _) = Journal::open(&path).unwrap();
+        journal.accepted(&item(0)).unwrap();
+        for n in 1..3 * COMPACT as u32 {
+            journal.accepted(&item(n)).unwrap();
+            journal.done(&item(n)).unwrap();
+        }
+        drop(journal);
+        assert!(std::fs::metadata(&path).unwrap().len() < 2 * COMPACT as u64 * 100);
+        assert_eq!(reopened(&path), [("0".to_owned(), 0)]);
+    }
+}

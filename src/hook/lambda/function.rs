@@ -1,0 +1,353 @@
+//! What a function does with an event: which images it may touch, how long it may take, and what it answers.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use tokio::time::timeout_at;
+
+use super::input::Input;
+use super::runtime::{Failure, Invocation};
+use crate::digest::Digest;
+use crate::hook::aws::{Ecr, EcrError, EcrRegistry, Token};
+use crate::hook::event::{EventError, Headers, Ignored, PushEvent, Shape, parse};
+use crate::hook::job::{self, Context, Done, Job, JobError};
+use crate::ops::index::{IndexOptions, IndexedImage, ManifestResult};
+use crate::progress::Progress;
+use crate::store::registry::{Client, ClientConfig, CredentialSource, RegistryError};
+
+/// Time that is kept for attaching what is done and for answering.
+const MARGIN: Duration = Duration::from_secs(30);
+
+/// How a function is set up.
+pub struct Settings {
+    pub options: IndexOptions,
+    /// Accounts whose registries are indexed, beside the function's own.
+    pub accounts: Vec<String>,
+    /// `HOST[:PORT]` that stands for every registry of ECR, in tests.
+    pub registry: Option<String>,
+}
+
+/// A function that indexes images in Amazon ECR.
+pub struct Function {
+    settings: Settings,
+    ecr: Ecr,
+    progress: Arc<dyn Progress>,
+    /// By registry, with the token that each of them shows.
+    clients: Mutex<BTreeMap<EcrRegistry, (Token, Client)>>,
+}
+
+/// Why an image was not indexed.
+#[derive(Debug, thiserror::Error)]
+enum ImageError {
+    #[error("the event cannot be read")]
+    Event(#[from] EventError),
+    #[error("{0} is no registry of Amazon ECR")]
+    NotEcr(String),
+    #[error("{0} belongs to another account (OCISEEK_ECR_ACCOUNTS lists those that may be indexed)")]
+    Account(String),
+    #[error("the time was up before it was begun")]
+    NotBegun,
+    #[error("the time was up before its index was attached")]
+    NotAttached,
+    #[error(transparent)]
+    Token(#[from] EcrError),
+    #[error("cannot make a client")]
+    Client(#[from] RegistryError),
+    #[error(transparent)]
+    Job(#[from] JobError),
+}
+
+/// When an invocation does what.
+#[derive(Debug, Clone, Copy)]
+struct Time {
+    /// Nothing is begun and nothing is read any more.
+    stop: Instant,
+    /// Nothing is waited for any more.
+    end: Instant,
+}
+
+impl Time {
+    /// 30 seconds before the deadline reading ends, or when two thirds of a shorter time are over.
+    fn of(now: Instant, deadline: Instant) -> Time {
+        let margin = MARGIN.min(deadline.saturating_duration_since(now) / 3);
+        Time { stop: deadline - margin, end: deadline - margin / 6 }
+    }
+}
+
+/// What became of all images of one event.
+#[derive(Default)]
+struct Outcome {
+    /// One JSON object for each image or what else the event said.
+    images: Vec<Value>,
+    failed: Vec<String>,
+    /// Layers that are left, over all images.
+    left: usize,
+}
+
+impl Function {
+    pub fn new(settings: Settings, ecr: Ecr, progress: Arc<dyn Progress>) -> Function {
+        Function { settings, ecr, progress, clients: Mutex::default() }
+    }
+
+    /// Handles an event to its end. `log` takes one JSON object for each image.
+    ///
+    /// # Errors
+    /// What Lambda is told instead of an answer; then it calls again, as far as it was called without waiting for an answer.
+    pub async fn handle(&self, invocation: &Invocation, log: &(dyn Fn(&Value) + Sync)) -> Result<Value, Failure> {
+        let time = Time::of(Instant::now(), invocation.deadline);
+        let account = invocation.account.as_deref();
+        match Input::of(&invocation.body) {
+            Input::Batch(messages) => {
+                let mut failures = Vec::new();
+                for message in messages {
+                    let (_, outcome) = self.event(message.body.as_bytes(), account, time, log).await;
+                    if !outcome.failed.is_empty() || outcome.left > 0 {
+                        failures.push(json!({"itemIdentifier": message.message_id}));
+                    }
+                }
+                Ok(json!({"batchItemFailures": failures}))
+            }
+            Input::Event => {
+                let (shape, outcome) = self.event(&invocation.body, account, time, log).await;
+                let failure = |error_type, error_message| Err(Failure { error_type, error_message });
+                if !outcome.failed.is_empty() {
+                    return failure("ImageFailed", outcome.failed.join("; "));
+                }
+                // Who calls with an image reads the answer; nobody reads one to EventBridge's event.
+                if outcome.left > 0 && shape != Some(Shape::Direct) {
+                    let message =
+                        format!("the time was up: {} layers are left, and the next call goes on", outcome.left);
+                    return failure("TimeWasUp", message);
+                }
+                Ok(json!({"images": outcome.images}))
+            }
+        }
+    }
+
+    async fn event(
+        &self,
+        body: &[u8],
+        account: Option<&str>,
+        time: Time,
+        log: &(dyn Fn(&Value) + Sync),
+    ) -> (Option<Shape>, Outcome) {
+        let mut outcome = Outcome::default();
+        let mut add = |image: Value| {
+            log(&image);
+            outcome.images.push(image);
+        };
+        let events = match parse(&Headers::default(), body) {
+            Ok(events) => events,
+            Err(error) => {
+                let error = ImageError::Event(error);
+                add(json!({"status": "failed", "error": in_one_line(&error)}));
+                outcome.failed.push(in_one_line(&error));
+                return (None, outcome);
+            }
+        };
+        for ignored in &events.ignored {
+            add(ignored_event(ignored));
+        }
+        for push in &events.pushes {
+            // Other registries' events say nothing about ECR, whatever host they name.
+            if !matches!(events.shape, Shape::Ecr | Shape::Direct) {
+                let what = Ignored::NotAPush(format!("{} event", events.shape));
+                add(ignored_event(&what));
+                continue;
+            }
+            let begun = Instant::now();
+            let name = push.image(None).map_or_else(|| push.repository.clone(), |image| image.to_string());
+            let mut image = match self.image(push, account, time).await {
+                Ok((done, not_deleted)) => {
+                    outcome.left += left(&done);
+                    done_image(&done, &not_deleted)
+                }
+                Err(error) => {
+                    let text = in_one_line(&error);
+                    outcome.failed.push(format!("{name}: {text}"));
+                    let may_pass = match &error {
+                        ImageError::Job(error) => error.may_pass(),
+                        ImageError::Token(error) => error.may_pass(),
+                        ImageError::NotBegun | ImageError::NotAttached => true,
+                        _ => false,
+                    };
+                    json!({"status": "failed", "error": text, "may_pass": may_pass})
+                }
+            };
+            image["image"] = json!(name);
+            image["seconds"] = json!((begun.elapsed().as_secs_f64() * 1000.0).round() / 1000.0);
+            add(image);
+        }
+        (Some(events.shape), outcome)
+    }
+
+    /// Indexes an image. Also gives the indexes that were replaced and could not be deleted.
+    async fn image(
+        &self,
+        push: &PushEvent,
+        account: Option<&str>,
+        time: Time,
+    ) -> Result<(Done, Vec<Digest>), ImageError> {
+        if Instant::now() >= time.stop {
+            return Err(ImageError::NotBegun);
+        }
+        let named = push.registry.clone().unwrap_or_default();
+        let registry = self.registry(&named, account)?;
+        let host = self.settings.registry.clone().unwrap_or_else(|| registry.host());
+        let image = push.image(Some(&host)).ok_or(ImageError::NotEcr(named))?;
+        let work = async {
+            let client = self.client(&registry, &host).await?;
+            let context = Context {
+                client,
+                cache: None,
+                options: IndexOptions { deadline: Some(time.stop), ..self.settings.options.clone() },
+                max_image_size: None,
+                progress: Arc::clone(&self.progress),
+            };
+            let job = Job { image };
+            let done = job::run(&job, &context).await?;
+            let stuck = not_deleted(&done);
+            let stuck = match stuck.is_empty() {
+                true => stuck,
+                false => self.delete(&registry, &job.image.repository, stuck).await,
+            };
+            Ok((done, stuck))
+        };
+        let result = timeout_at(time.end.into(), work).await.unwrap_or(Err(ImageError::NotAttached));
+        if let Err(ImageError::Job(error)) = &result
+            && error.is_unauthorized()
+        {
+            // What was good an hour ago need not be so now.
+            self.clients.lock().await.remove(&registry);
+            self.ecr.forget(&registry).await;
+        }
+        result
+    }
+
+    /// The registry that a host stands for, if this function is to index images there.
+    fn registry(&self, host: &str, own: Option<&str>) -> Result<EcrRegistry, ImageError> {
+        let found = match EcrRegistry::of_host(host) {
+            Some(found) => found,
+            // The stand-in for all registries may be named by its own name.
+            None if self.settings.registry.as_deref() == Some(host) => {
+                let account = own.unwrap_or("000000000000");
+                EcrRegistry::private(account, "us-east-1").ok_or_else(|| ImageError::NotEcr(host.to_owned()))?
+            }
+            None => return Err(ImageError::NotEcr(host.to_owned())),
+        };
+        match &found {
+            EcrRegistry::Private { account, .. }
+                if own != Some(account.as_str()) && !self.settings.accounts.contains(account) =>
+            {
+                Err(ImageError::Account(host.to_owned()))
+            }
+            _ => Ok(found),
+        }
+    }
+
+    /// A client that shows the registry's token to `host`, and to nobody else.
+    async fn client(&self, registry: &EcrRegistry, host: &str) -> Result<Client, ImageError> {
+        let token = self.ecr.token(registry).await?;
+        let mut clients = self.clients.lock().await;
+        if let Some((shown, client)) = clients.get(registry)
+            && *shown == token
+        {
+            return Ok(client.clone());
+        }
+        let Token { user, password, .. } = token.clone();
+        let credentials = CredentialSource::Only { registry: host.to_owned(), user, password };
+        let config = ClientConfig { credentials, progress: Arc::clone(&self.progress), ..ClientConfig::default() };
+        let client = Client::new(config)?;
+        clients.insert(registry.clone(), (token, client.clone()));
+        Ok(client)
+    }
+
+    /// ECR deletes nothing by the distribution API, but by its own. Gives what is there still.
+    async fn delete(&self, registry: &EcrRegistry, repository: &str, digests: Vec<Digest>) -> Vec<Digest> {
+        match registry {
+            EcrRegistry::Private { .. } => self.ecr.delete(registry, repository, &digests).await.unwrap_or(digests),
+            EcrRegistry::Public => digests,
+        }
+    }
+}
+
+fn indexed(done: &Done) -> Option<&IndexedImage> {
+    match done {
+        Done::Indexed(image) | Done::Sparse(image) | Done::AlreadyIndexed(image) => Some(image),
+        Done::Skipped(_) | Done::Gone => None,
+    }
+}
+
+fn left(done: &Done) -> usize {
+    indexed(done).map_or(0, |image| image.left.len())
+}
+
+fn not_deleted(done: &Done) -> Vec<Digest> {
+    let manifests = indexed(done).into_iter().flat_map(|image| &image.manifests);
+    let stuck = manifests.filter_map(|manifest| match &manifest.result {
+        ManifestResult::Attached { not_deleted, .. } => Some(not_deleted),
+        _ => None,
+    });
+    stuck.flatten().copied().collect()
+}
+
+fn done_image(done: &Done, not_deleted: &[Digest]) -> Value {
+    let mut said = json!({"status": done.code()});
+    if let Done::Skipped(skipped) = done {
+        said["reason"] = json!(skipped.to_string());
+    }
+    if let Some(image) = indexed(done) {
+        let indexes = image.manifests.iter().filter_map(|manifest| match &manifest.result {
+            ManifestResult::Attached { index, .. } | ManifestResult::AlreadyThere { index, .. } => Some(index.digest),
+            ManifestResult::Kept { index, .. } => Some(*index),
+            ManifestResult::DryRun { .. } | ManifestResult::NothingToIndex | ManifestResult::OutOfTime => None,
+        });
+        said["digest"] = json!(image.digest);
+        said["indexes"] = json!(indexes.collect::<Vec<_>>());
+        said["left"] = json!(image.left.iter().map(|layer| layer.digest).collect::<Vec<_>>());
+        said["bytes_read"] = json!(image.bytes_read);
+        said["bytes_written"] = json!(image.bytes_written);
+        if !not_deleted.is_empty() {
+            said["not_deleted"] = json!(not_deleted);
+        }
+    }
+    said
+}
+
+fn ignored_event(ignored: &Ignored) -> Value {
+    json!({"status": "ignored", "reason": ignored.to_string()})
+}
+
+/// What failed and why, each once.
+fn in_one_line(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        next = cause.source();
+    }
+    text.chars().filter(|c| !c.is_control()).take(2000).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_is_kept_for_the_end() {
+        let now = Instant::now();
+        for (limit, stop, end) in [(900_000, 870_000, 895_000), (90_000, 60_000, 85_000), (6000, 4000, 5667), (0, 0, 0)]
+        {
+            let time = Time::of(now, now + Duration::from_millis(limit));
+            assert_eq!(time.stop - now, Duration::from_millis(stop));
+            assert_eq!((time.end - now).as_secs_f64().mul_add(1000.0, 0.5) as u64, end);
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Indexing in AWS Lambda: a function with a custom runtime, called with pushes to Amazon ECR.
+//!
+//! | called with | answers |
+//! |---|---|
+//! | EventBridge's `ECR Image Action` | what was done; an error if the image failed or the time was up, so that Lambda calls again |
+//! | a batch of an SQS queue with such events | the messages that shall come again, `{"batchItemFailures": [...]}` |
+//! | `{"image": "..."}` | what was done, and what is `left`; an error if the image failed |
+//!
+//! An invocation ends in time: a while before Lambda would end it nothing more is read, and what is done is attached. Nothing is
+//! kept between invocations but the registries' tokens, and nothing is written to any disk.
+
+mod function;
+mod input;
+mod runtime;
+
+pub use function::{Function, Settings};
+pub use runtime::{Failure, Invocation, Runtime, RuntimeError};
+
+use serde_json::Value;
+
+/// Handles events until the Runtime API gives no more. `log` takes one JSON object for each image.
+///
+/// # Errors
+/// When the Runtime API cannot be spoken to any more.
+pub async fn serve(runtime: &Runtime, function: &Function, log: &(dyn Fn(&Value) + Sync)) -> Result<(), RuntimeError> {
+    loop {
+        let invocation = runtime.next().await?;
+        let result = function.handle(&invocation, log).await;
+        runtime.answer(&invocation, &result).await?;
+    }
+}

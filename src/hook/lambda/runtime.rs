@@ -1,0 +1,197 @@
+//! The Runtime API of AWS Lambda, version 2018-06-01 (AWS Lambda Developer Guide, "Using the Lambda runtime API for custom
+//! runtimes"): ask for an event, answer it, ask again.
+//!
+//! By hand: it is four requests to an address on this machine. The crate lambda_runtime (1.5) brings 14 crates for them, and this
+//! program speaks HTTP anyway.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::{Bytes, BytesMut};
+use reqwest::header::{HeaderMap, HeaderValue};
+use reqwest::{Response, StatusCode};
+use serde::Serialize;
+use url::Url;
+
+use crate::store::registry::{ClientConfig, RegistryError, http_client};
+
+/// Events have at most 6 MB (Lambda quotas).
+const EVENT: usize = 8 << 20;
+/// Until our answer is taken.
+const ANSWER: Duration = Duration::from_secs(10);
+const REQUEST_ID: &str = "lambda-runtime-aws-request-id";
+const DEADLINE: &str = "lambda-runtime-deadline-ms";
+const ARN: &str = "lambda-runtime-invoked-function-arn";
+const ERROR_TYPE: &str = "lambda-runtime-function-error-type";
+/// A function that is given no time limit, which no real one is.
+const NO_DEADLINE: Duration = Duration::from_secs(900);
+
+/// Why the Runtime API cannot be spoken to any more. The function's process ends then, and Lambda starts another one.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    #[error("{0:?} is not the address of a Runtime API (AWS_LAMBDA_RUNTIME_API)")]
+    Address(String),
+    #[error("cannot make a client")]
+    Client(#[from] RegistryError),
+    #[error("the Runtime API cannot be reached")]
+    Transport(#[source] reqwest::Error),
+    #[error("the Runtime API answered with {0}")]
+    Refused(StatusCode),
+    #[error("the Runtime API gave an event that cannot be used: {0}")]
+    Event(&'static str),
+}
+
+/// An event to be handled.
+#[derive(Debug, Clone)]
+pub struct Invocation {
+    id: String,
+    /// When Lambda ends it, whatever it is at.
+    pub deadline: Instant,
+    /// The account that the function belongs to.
+    pub account: Option<String>,
+    pub body: Bytes,
+}
+
+/// What Lambda shows of an invocation that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Failure {
+    pub error_type: &'static str,
+    pub error_message: String,
+}
+
+pub struct Runtime {
+    http: reqwest::Client,
+    base: Url,
+}
+
+impl Runtime {
+    /// `address` is `HOST:PORT`, as `AWS_LAMBDA_RUNTIME_API` has it.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn new(address: &str) -> Result<Runtime, RuntimeError> {
+        let wrong = || RuntimeError::Address(address.chars().take(150).collect());
+        // cargo-lambda puts the name of the function behind the port.
+        let base = Url::parse(&format!("http://{}/", address.trim_end_matches('/'))).map_err(|_| wrong())?;
+        if base.host().is_none() || base.query().is_some() || base.fragment().is_some() || !base.username().is_empty() {
+            return Err(wrong());
+        }
+        Ok(Runtime { http: http_client(&ClientConfig::default(), &base)?, base })
+    }
+
+    /// The next event. It waits for one for as long as it takes; the function may be frozen meanwhile.
+    ///
+    /// # Errors
+    /// When the Runtime API has none to give.
+    pub async fn next(&self) -> Result<Invocation, RuntimeError> {
+        let answer = self.http.get(self.url("invocation/next")?).send().await.map_err(RuntimeError::Transport)?;
+        let mut answer = accepted(answer)?;
+        let headers = answer.headers().clone();
+        let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+        let id = text(REQUEST_ID).ok_or(RuntimeError::Event("it has no id"))?;
+        let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        if id.is_empty() || id.len() > 128 || !id.bytes().all(word) {
+            return Err(RuntimeError::Event("its id is none"));
+        }
+        let left = time_left(&headers, SystemTime::now()).unwrap_or(NO_DEADLINE);
+        let deadline = Instant::now() + left;
+        let account = text(ARN).and_then(account_of).map(str::to_owned);
+        let mut body = BytesMut::new();
+        while let Some(chunk) = answer.chunk().await.map_err(RuntimeError::Transport)? {
+            if body.len() + chunk.len() > EVENT {
+                return Err(RuntimeError::Event("it is too long"));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(Invocation { id: id.to_owned(), deadline, account, body: body.freeze() })
+    }
+
+    /// What came of an event: its answer, or why there is none.
+    ///
+    /// # Errors
+    /// When the Runtime API does not take it.
+    pub async fn answer<T: Serialize>(
+        &self,
+        invocation: &Invocation,
+        result: &Result<T, Failure>,
+    ) -> Result<(), RuntimeError> {
+        let (path, body) = match result {
+            Ok(answer) => ("response", serde_json::to_vec(answer)),
+            Err(failure) => ("error", serde_json::to_vec(failure)),
+        };
+        let path = format!("invocation/{}/{path}", invocation.id);
+        // Our own answers are strings and numbers in lists.
+        let body = body.unwrap_or_default();
+        self.post(&path, result.as_ref().err().map(|failure| failure.error_type), body).await
+    }
+
+    /// The function cannot handle anything.
+    ///
+    /// # Errors
+    /// When the Runtime API does not take even that.
+    pub async fn cannot_start(&self, failure: &Failure) -> Result<(), RuntimeError> {
+        let body = serde_json::to_vec(failure).unwrap_or_default();
+        self.post("init/error", Some(failure.error_type), body).await
+    }
+
+    async fn post(&self, path: &str, error_type: Option<&'static str>, body: Vec<u8>) -> Result<(), RuntimeError> {
+        let mut request = self.http.post(self.url(path)?).timeout(ANSWER).header("content-type", "application/json");
+        if let Some(error_type) = error_type {
+            request = request.header(ERROR_TYPE, error_type);
+        }
+        let answer = request.body(body).send().await.map_err(RuntimeError::Transport)?;
+        accepted(answer).map(|_| ())
+    }
+
+    fn url(&self, path: &str) -> Result<Url, RuntimeError> {
+        let base = self.base.as_str().trim_end_matches('/');
+        let url = format!("{base}/2018-06-01/runtime/{path}");
+        Url::parse(&url).map_err(|_| RuntimeError::Address(url))
+    }
+}
+
+fn accepted(answer: Response) -> Result<Response, RuntimeError> {
+    if answer.status().is_success() { Ok(answer) } else { Err(RuntimeError::Refused(answer.status())) }
+}
+
+/// From `now` to the deadline, which Lambda gives in milliseconds since 1970. One that is over leaves no time.
+fn time_left(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let deadline: u64 = headers.get(DEADLINE)?.to_str().ok()?.parse().ok()?;
+    let deadline = UNIX_EPOCH.checked_add(Duration::from_millis(deadline))?;
+    Some(deadline.duration_since(now).unwrap_or_default().min(NO_DEADLINE))
+}
+
+/// `arn:PARTITION:lambda:REGION:ACCOUNT:function:NAME`
+fn account_of(arn: &str) -> Option<&str> {
+    arn.split(':').nth(4).filter(|account| super::super::aws::is_account(account))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        let next = |address| Runtime::new(address).unwrap().url("invocation/next").unwrap().to_string();
+        assert_eq!(next("127.0.0.1:9001"), "http://127.0.0.1:9001/2018-06-01/runtime/invocation/next");
+        assert_eq!(next("[::1]:9000/name"), "http://[::1]:9000/name/2018-06-01/runtime/invocation/next");
+        for bad in ["", "a b", "x?y", "u@x", "x#y"] {
+            assert!(Runtime::new(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn deadlines_and_accounts() {
+        let left = |value: &str| {
+            let headers = HeaderMap::from_iter([(DEADLINE.parse().unwrap(), value.parse().unwrap())]);
+            time_left(&headers, UNIX_EPOCH + Duration::from_secs(1000))
+        };
+        assert_eq!(left("1005500"), Some(Duration::from_millis(5500)));
+        assert_eq!(left("5"), Some(Duration::ZERO));
+        assert_eq!(left("soon"), None);
+        assert_eq!(left("18446744073709551615"), Some(NO_DEADLINE));
+        assert_eq!(account_of("arn:aws:lambda:us-east-1:123456789012:function:f"), Some("123456789012"));
+        assert_eq!(account_of("arn:aws:lambda:us-east-1::function:f"), None);
+        assert_eq!(account_of("x"), None);
+    }
+}

@@ -1,0 +1,30 @@
+//! What indexes images as they are pushed.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`event`] | the push notifications of registries: bytes in, images out (pure) |
+//! | [`job`], [`record`] | one image to be indexed, and what becomes of it; a job as JSON |
+//! | [`aws`] | Amazon ECR: hosts, tokens, signatures |
+//! | [`lambda`] | a function of AWS Lambda |
+//! | [`allow`], [`secret`] | which images may be asked for, and by whom |
+//! | [`runner`] | tries jobs, tells what became of them, and gives up on them |
+//! | [`backlog`], [`journal`] | the jobs that wait in this process, and the file that outlives it |
+//! | `queue` | the queue that many processes share (feature `nats`) |
+//! | [`log`], [`metrics`] | what a service says of itself |
+//! | [`server`] | the HTTP service |
+
+pub mod allow;
+pub mod aws;
+pub mod backlog;
+pub mod event;
+pub mod job;
+pub mod journal;
+pub mod lambda;
+pub mod log;
+pub mod metrics;
+#[cfg(feature = "nats")]
+pub mod queue;
+pub mod record;
+pub mod runner;
+pub mod secret;
+pub mod server;

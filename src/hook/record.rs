@@ -1,0 +1,104 @@
+//! A job as JSON, for files and queues. What is read back passes the same grammars as what comes from registries.
+
+use serde::{Deserialize, Serialize};
+
+use super::job::Job;
+use crate::digest::Digest;
+use crate::image::{Reference, is_registry, is_repository, is_tag};
+
+/// `{"registry", "repository", "tag"?, "digest"?}`.
+#[derive(Serialize, Deserialize)]
+struct Record {
+    registry: String,
+    repository: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tag: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    digest: Option<Digest>,
+}
+
+/// Why a record is no job.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error("it is not the JSON of a job")]
+    Json(#[from] serde_json::Error),
+    #[error("its {0} is none")]
+    Name(&'static str),
+}
+
+impl Job {
+    /// The job in one line of JSON.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// # Errors
+    /// When `json` is not what [`Job::to_json`] writes.
+    pub fn from_json(json: &[u8]) -> Result<Job, RecordError> {
+        Record::try_into(serde_json::from_slice(json)?)
+    }
+}
+
+impl Serialize for Job {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Reference { registry, repository, tag, digest } = self.image.clone();
+        Record { registry, repository, tag, digest }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Job {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Job, D::Error> {
+        Record::deserialize(deserializer)?.try_into().map_err(serde::de::Error::custom)
+    }
+}
+
+impl TryFrom<Record> for Job {
+    type Error = RecordError;
+
+    fn try_from(record: Record) -> Result<Job, RecordError> {
+        let Record { registry, repository, tag, digest } = record;
+        let named = tag.is_some() || digest.is_some();
+        let checks = [
+            (is_registry(&registry), "registry"),
+            (is_repository(&repository), "repository"),
+            (tag.as_deref().is_none_or(is_tag) && named, "tag"),
+        ];
+        match checks.iter().find(|(good, _)| !good) {
+            Some((_, what)) => Err(RecordError::Name(what)),
+            None => Ok(Job { image: Reference { registry, repository, tag, digest } }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        for image in ["r.example/a", "r.example:5000/a/b:t", "[::1]:5000/a", "localhost/a:T"] {
+            for digest in [None, Some(Digest::sha256(b"{}"))] {
+                let mut image: Reference = image.parse().unwrap();
+                image.digest = digest;
+                let job = Job { image };
+                assert_eq!(Job::from_json(job.to_json().as_bytes()).unwrap(), job);
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_else_is() {
+        for bad in [
+            "",
+            "{}",
+            "[]",
+            r#"{"registry":"r.example","repository":"a"}"#,
+            r#"{"registry":"u@r.example","repository":"a","tag":"t"}"#,
+            r#"{"registry":"r.example","repository":"../a","tag":"t"}"#,
+            r#"{"registry":"r.example","repository":"a","tag":"$(t)"}"#,
+            r#"{"registry":"r.example","repository":"a","digest":"sha256:00"}"#,
+        ] {
+            assert!(Job::from_json(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Runs jobs and tells what became of them: the half that a service's own queue and JetStream's have in common.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::allow::AllowList;
+use super::job::{Context, Done, Job, JobError, run};
+use super::log::{Log, now};
+use super::metrics::{Counter, Metrics};
+use crate::ops::discover::causes;
+use crate::ops::index::ManifestResult;
+use crate::store::registry::{Client, ClientConfig, RegistryError};
+
+/// How often a job is tried.
+pub const TRIES: u32 = 3;
+/// A client learns tokens and credentials for each repository; a new one, now and then, has forgotten those of long ago.
+const JOBS_OF_A_CLIENT: u32 = 500;
+
+/// What became of one try.
+pub enum Outcome {
+    /// There is nothing left to do.
+    Done(Done),
+    /// Another try may help, after this long.
+    Again(Duration),
+    /// No other try is worth it, for this reason.
+    Dead(String),
+}
+
+pub struct Runner {
+    pub log: Log,
+    pub metrics: Metrics,
+    allow: AllowList,
+    context: Context,
+    config: ClientConfig,
+    uses: Mutex<(Client, u32)>,
+    dead_letters: Option<Mutex<File>>,
+}
+
+impl Runner {
+    /// What is not on the `allow` list is not gone to, whatever `config` says. `context.client` is replaced.
+    ///
+    /// # Errors
+    /// When no client can be made of `config`.
+    pub fn new(
+        mut config: ClientConfig,
+        context: impl FnOnce(Client) -> Context,
+        allow: AllowList,
+        dead_letters: Option<File>,
+        log: Log,
+    ) -> Result<Runner, RegistryError> {
+        config.reach = allow.reach();
+        let client = Client::new(config.clone())?;
+        let context = context(client.clone());
+        Ok(Runner {
+            log,
+            metrics: Metrics::default(),
+            allow,
+            context,
+            config,
+            uses: Mutex::new((client, 0)),
+            dead_letters: dead_letters.map(Mutex::new),
+        })
+    }
+
+    pub fn admits(&self, job: &Job) -> bool {
+        self.allow.admits(&job.image)
+    }
+
+    fn context(&self) -> Context {
+        let mut uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
+        uses.1 += 1;
+        if uses.1 > JOBS_OF_A_CLIENT {
+            // Where certificates cannot be read again, those that were are good enough.
+            match Client::new(self.config.clone()) {
+                Ok(client) => *uses = (client, 1),
+                Err(error) => self.log.warn("client", json!({"error": causes(&error)})),
+            }
+        }
+        Context { client: uses.0.clone(), ..self.context.clone() }
+    }
+
+    /// One try, the `tries`th. What comes of it is logged and counted; a job that is given up is written down.
+    pub async fn run(&self, job: &Job, tries: u32) -> Outcome {
+        if !self.admits(job) {
+            // It was accepted by other rules than ours.
+            return self.give_up(job, tries, "it is not on the list of what is allowed");
+        }
+        let begun = Instant::now();
+        let result = run(job, &self.context()).await;
+        let took = begun.elapsed();
+        self.metrics.job(took);
+        match result {
+            Ok(done) => {
+                self.metrics.count(Counter::Jobs, done.code());
+                let mut fields = told(job, &done);
+                fields["seconds"] = json!((took.as_secs_f64() * 1000.0).round() / 1000.0);
+                if let Done::Indexed(image) | Done::Sparse(image) | Done::AlreadyIndexed(image) = &done {
+                    self.metrics.add(Counter::LayerBytes, "", image.bytes_read);
+                }
+                self.log.info("job", fields);
+                Outcome::Done(done)
+            }
+            Err(error) if error.may_pass() && tries < TRIES => {
+                let wait = wait(tries);
+                self.metrics.count(Counter::Jobs, "retried");
+                let fields =
+                    json!({"image": name(job), "tries": tries, "again_in": wait.as_secs_f64(), "error": why(&error)});
+                self.log.warn("retry", fields);
+                Outcome::Again(wait)
+            }
+            Err(error) => self.give_up(job, tries, &why(&error)),
+        }
+    }
+
+    /// Writes down that a job will not be done.
+    pub fn give_up(&self, job: &Job, tries: u32, reason: &str) -> Outcome {
+        self.metrics.count(Counter::Jobs, "dead");
+        let fields = json!({"image": name(job), "tries": tries, "error": reason});
+        self.log.error("dead-letter", fields);
+        if let Some(file) = &self.dead_letters {
+            let line = json!({"time": now(), "image": name(job), "job": job, "tries": tries, "error": reason});
+            let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Err(error) = writeln!(file, "{line}") {
+                self.log.error("dead-letter-file", json!({"error": error.to_string()}));
+            }
+        }
+        Outcome::Dead(reason.to_owned())
+    }
+}
+
+/// Opens the file of dead letters, to which lines are added.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn dead_letters(path: &Path) -> std::io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+}
+
+/// 5 s, 30 s: a registry that restarts is back by then.
+fn wait(tries: u32) -> Duration {
+    Duration::from_secs(5).saturating_mul(6u32.saturating_pow(tries.saturating_sub(1).min(3)))
+}
+
+fn name(job: &Job) -> String {
+    job.image.to_string()
+}
+
+fn why(error: &JobError) -> String {
+    causes(error)
+}
+
+fn told(job: &Job, done: &Done) -> Value {
+    let mut fields = json!({"image": name(job), "result": done.code()});
+    match done {
+        Done::Indexed(image) | Done::Sparse(image) | Done::AlreadyIndexed(image) => {
+            let indexes = image.manifests.iter().filter_map(|manifest| {
+                let index = match &manifest.result {
+                    ManifestResult::Attached { index, .. }
+                    | ManifestResult::DryRun { index, .. }
+                    | ManifestResult::AlreadyThere { index, .. } => index.digest,
+                    ManifestResult::Kept { index, .. } => *index,
+                    ManifestResult::NothingToIndex | ManifestResult::OutOfTime => return None,
+                };
+                Some(json!({"platform": manifest.platform, "index": index}))
+            });
+            fields["digest"] = json!(image.digest);
+            fields["indexes"] = indexes.collect();
+            fields["bytes_read"] = json!(image.bytes_read);
+            fields["bytes_written"] = json!(image.bytes_written);
+        }
+        Done::Skipped(skipped) => {
+            fields["reason"] = json!(skipped.code());
+            fields["message"] = json!(skipped.to_string());
+        }
+        Done::Gone => {}
+    }
+    fields
+}

@@ -1,0 +1,178 @@
+//! Who may send events: those who know a secret, shown in one of the ways in which registries can show one. Every comparison takes
+//! the same time whatever is shown (Harbor CVE-2023-20902).
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::{Digest as _, Sha256};
+use subtle::{Choice, ConstantTimeEq as _};
+
+/// The least that a secret may have, in bytes. What is shorter can be guessed.
+const SHORTEST: usize = 16;
+/// More than anyone needs while secrets are changed.
+const MOST: usize = 16;
+
+/// The secrets that are good. Several, so that one can be changed without losing an event.
+#[derive(Clone)]
+pub struct Secrets(Vec<Vec<u8>>);
+
+/// Why a text holds no secrets.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SecretError {
+    #[error("there is no secret in it")]
+    None,
+    #[error("a secret has {0} characters where at least {SHORTEST} are asked for")]
+    Short(usize),
+    #[error("there are more than {MOST} secrets in it")]
+    TooMany,
+}
+
+/// What a request shows before its body was read.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Shown<'a> {
+    pub authorization: Option<&'a str>,
+    /// `X-Hub-Signature-256`: `sha256=` and the hex of the body's HMAC (GitHub docs, "Validating webhook deliveries").
+    pub signature: Option<&'a str>,
+    /// The query's `token`, for registries that can be told a URL and nothing else.
+    pub token: Option<&'a str>,
+}
+
+/// What a request is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    Good,
+    /// It depends on the body: [`Secrets::signed`].
+    Signature,
+    Bad,
+}
+
+impl Secrets {
+    /// One secret a line; empty lines are passed over, and so is white space around a secret.
+    ///
+    /// # Errors
+    /// When there is none, or one is too short to be one.
+    pub fn parse(text: &str) -> Result<Secrets, SecretError> {
+        let secrets: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        match secrets.iter().find(|secret| secret.len() < SHORTEST) {
+            Some(short) => Err(SecretError::Short(short.len())),
+            None if secrets.is_empty() => Err(SecretError::None),
+            None if secrets.len() > MOST => Err(SecretError::TooMany),
+            None => Ok(Secrets(secrets.into_iter().map(|secret| secret.as_bytes().to_vec()).collect())),
+        }
+    }
+
+    /// Judges what was shown. A request that shows several things is judged by one of them: the signature, then the header, then the
+    /// token.
+    pub fn judge(&self, shown: &Shown) -> Verdict {
+        let good = match shown {
+            Shown { signature: Some(_), .. } => return Verdict::Signature,
+            Shown { authorization: Some(authorization), .. } => self.is_in_header(authorization),
+            Shown { token: Some(token), .. } => self.is_one(token.as_bytes()),
+            _ => false,
+        };
+        if good { Verdict::Good } else { Verdict::Bad }
+    }
+
+    /// Whether `signature` is the body's by one of the secrets.
+    pub fn signed(&self, signature: &str, body: &[u8]) -> bool {
+        let Some(hex) = signature.strip_prefix("sha256=").and_then(unhex) else { return false };
+        let by = |secret: &Vec<u8>| {
+            // A key may have any length.
+            Hmac::<Sha256>::new_from_slice(secret).is_ok_and(|mac| mac.chain_update(body).verify_slice(&hex).is_ok())
+        };
+        self.0.iter().fold(false, |good, secret| by(secret) | good)
+    }
+
+    /// `Bearer SECRET`, `Basic` with the secret as password, or the bare secret, as Harbor sends it.
+    fn is_in_header(&self, value: &str) -> bool {
+        let scheme = |name: &str| {
+            let (scheme, rest) = value.split_once(' ')?;
+            scheme.eq_ignore_ascii_case(name).then_some(rest.trim())
+        };
+        if let Some(token) = scheme("bearer") {
+            return self.is_one(token.as_bytes());
+        }
+        if let Some(encoded) = scheme("basic") {
+            let decoded = BASE64_STANDARD.decode(encoded).unwrap_or_default();
+            let colon = decoded.iter().position(|byte| *byte == b':');
+            return colon.is_some_and(|colon| self.is_one(&decoded[colon + 1..]));
+        }
+        self.is_one(value.trim().as_bytes())
+    }
+
+    /// Hashes are compared, so that the time does not tell the length either.
+    fn is_one(&self, shown: &[u8]) -> bool {
+        let shown = Sha256::digest(shown);
+        let equal = |secret: &Vec<u8>| Sha256::digest(secret).as_slice().ct_eq(shown.as_slice());
+        self.0.iter().fold(Choice::from(0), |good, secret| good | equal(secret)).into()
+    }
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes();
+    if !digits.len().is_multiple_of(2) || digits.len() > 128 {
+        return None;
+    }
+    let nibble = |byte: u8| char::from(byte).to_digit(16);
+    digits.chunks_exact(2).map(|pair| Some((nibble(pair[0])? << 4 | nibble(pair[1])?) as u8)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "correct horse battery";
+
+    fn judge(shown: Shown) -> Verdict {
+        Secrets::parse(&format!("the other secret one\n\n {SECRET} \r\n")).unwrap().judge(&shown)
+    }
+
+    #[test]
+    fn each_way_to_show_it() {
+        let basic = |text: &str| format!("basic {}", BASE64_STANDARD.encode(text));
+        for (authorization, want) in [
+            (format!("Bearer {SECRET}"), Verdict::Good),
+            (format!("bearer  {SECRET}"), Verdict::Good),
+            (SECRET.to_owned(), Verdict::Good),
+            ("the other secret one".to_owned(), Verdict::Good),
+            (basic(&format!("hook:{SECRET}")), Verdict::Good),
+            (basic(SECRET), Verdict::Bad),
+            (basic(&format!("{SECRET}:x")), Verdict::Bad),
+            ("Basic !".to_owned(), Verdict::Bad),
+            (format!("Bearer {SECRET}x"), Verdict::Bad),
+            (format!("Bearer {}", &SECRET[1..]), Verdict::Bad),
+            ("Bearer ".to_owned(), Verdict::Bad),
+            (String::new(), Verdict::Bad),
+        ] {
+            let shown = Shown { authorization: Some(&authorization), token: Some(SECRET), ..Shown::default() };
+            assert_eq!(judge(shown), want, "{authorization}");
+        }
+        assert_eq!(judge(Shown { token: Some(SECRET), ..Shown::default() }), Verdict::Good);
+        assert_eq!(judge(Shown { token: Some(""), ..Shown::default() }), Verdict::Bad);
+        assert_eq!(judge(Shown::default()), Verdict::Bad);
+        // A signature is not made good by something else beside it.
+        let both = Shown { signature: Some("x"), token: Some(SECRET), ..Shown::default() };
+        assert_eq!(judge(both), Verdict::Signature);
+    }
+
+    /// The example of GitHub's documentation.
+    #[test]
+    fn signatures() {
+        let secrets = Secrets::parse("It's a Secret to Everybody").unwrap();
+        let right = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
+        assert!(secrets.signed(right, b"Hello, World!"));
+        assert!(!secrets.signed(right, b"Hello, World?"));
+        assert!(!secrets.signed(&right.replace("sha256=", "sha1="), b"Hello, World!"));
+        for wrong in ["", "sha256=", "sha256=7", "sha256=zz", &right[..70], &right.replace('7', "8")] {
+            assert!(!secrets.signed(wrong, b"Hello, World!"), "{wrong}");
+        }
+        assert!(!Secrets::parse("some other secret!").unwrap().signed(right, b"Hello, World!"));
+    }
+
+    #[test]
+    fn what_is_no_secret() {
+        assert_eq!(Secrets::parse(" \n").err(), Some(SecretError::None));
+        assert_eq!(Secrets::parse("short").err(), Some(SecretError::Short(5)));
+        assert_eq!(Secrets::parse(&"0123456789abcdef\n".repeat(17)).err(), Some(SecretError::TooMany));
+    }
+}

@@ -1,0 +1,81 @@
+//! How much, how fast, how long.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use bytes::BytesMut;
+use futures_util::StreamExt;
+
+/// From the end of the header to the last byte of the body.
+const BODY: Duration = Duration::from_secs(15);
+
+/// A token bucket: `rate` a second on average, and a number of seconds' worth at once.
+pub struct Bucket {
+    rate: f64,
+    full: f64,
+    state: Mutex<(f64, Instant)>,
+}
+
+impl Bucket {
+    pub fn new(rate: u32, seconds: u32) -> Bucket {
+        let full = f64::from(rate) * f64::from(seconds);
+        Bucket { rate: rate.into(), full, state: Mutex::new((full, Instant::now())) }
+    }
+
+    /// Takes one, if there is one.
+    pub fn take(&self) -> bool {
+        self.take_at(Instant::now())
+    }
+
+    fn take_at(&self, now: Instant) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (level, at) = *state;
+        let level = (level + now.saturating_duration_since(at).as_secs_f64() * self.rate).min(self.full);
+        let taken = level >= 1.0;
+        *state = (if taken { level - 1.0 } else { level }, now);
+        taken
+    }
+}
+
+/// Why a body was not read.
+pub enum BodyError {
+    TooLarge,
+    TooSlow,
+    Broken,
+}
+
+/// A body of at most `limit` bytes, if it is there in time.
+pub async fn read(body: Body, limit: usize) -> Result<BytesMut, BodyError> {
+    let read = async {
+        let mut chunks = body.into_data_stream();
+        let mut bytes = BytesMut::new();
+        while let Some(chunk) = chunks.next().await {
+            let chunk = chunk.map_err(|_| BodyError::Broken)?;
+            if bytes.len() + chunk.len() > limit {
+                return Err(BodyError::TooLarge);
+            }
+            bytes.extend_from_slice(&chunk);
+        }
+        Ok(bytes)
+    };
+    tokio::time::timeout(BODY, read).await.unwrap_or(Err(BodyError::TooSlow))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_gives_no_more_than_its_rate_in_the_long_run() {
+        let bucket = Bucket::new(10, 2);
+        let begun = Instant::now();
+        let at = |seconds: f64| begun + Duration::from_secs_f64(seconds);
+        let taken = (0..100).filter(|_| bucket.take_at(at(0.0))).count();
+        assert_eq!(taken, 20);
+        let taken = (0..1000).filter(|n| bucket.take_at(at(f64::from(*n) / 100.0))).count();
+        assert!((98..=102).contains(&taken), "{taken}");
+        let taken = (0..100).filter(|_| bucket.take_at(at(1000.0))).count();
+        assert_eq!(taken, 20, "what was not taken is not kept for ever");
+    }
+}

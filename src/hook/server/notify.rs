@@ -1,0 +1,275 @@
+//! One notification: who sends it, what it says, and what becomes of each image in it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::Extension;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use url::form_urlencoded;
+
+use super::App;
+use super::bounds::{BodyError, read};
+use crate::hook::backlog::Offer;
+use crate::hook::event::{Events, Headers, MAX_BODY, PushEvent, parse};
+use crate::hook::job::Job;
+use crate::hook::metrics::Counter;
+use crate::hook::secret::{Shown, Verdict};
+use crate::image::is_registry;
+use crate::ops::discover::causes;
+
+/// How long a request waits for its turn to have its body read.
+const TURN: Duration = Duration::from_secs(5);
+/// Reasons that an answer gives, of all that an event was not taken for.
+const REASONS: usize = 10;
+
+/// Who is at the other end.
+#[derive(Clone, Copy)]
+pub(super) struct Peer(pub IpAddr);
+
+/// An answer that is no success.
+struct Refusal {
+    status: StatusCode,
+    reason: String,
+    /// Seconds.
+    retry_after: Option<u64>,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, reason: impl Into<String>) -> Refusal {
+        Refusal { status, reason: reason.into(), retry_after: None }
+    }
+
+    fn later(status: StatusCode, seconds: u64, reason: &str) -> Refusal {
+        Refusal { status, reason: reason.to_owned(), retry_after: Some(seconds) }
+    }
+
+    fn answer(self) -> Response {
+        let mut response = answer(self.status, &json!({"error": self.reason}));
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+fn answer(status: StatusCode, body: &Value) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/json")], format!("{body}\n")).into_response()
+}
+
+/// `OPTIONS`: a sender of CloudEvents asks whether it may (CloudEvents, "HTTP 1.1 Web Hooks", 4). Whoever knows the secret may.
+pub(super) async fn may_i(headers: HeaderMap) -> Response {
+    let origin = headers.get("webhook-request-origin").cloned();
+    let mut response = StatusCode::OK.into_response();
+    let allowed = response.headers_mut();
+    allowed.insert(header::ALLOW, HeaderValue::from_static("POST, OPTIONS"));
+    if let Some(origin) = origin {
+        allowed.insert("webhook-allowed-origin", origin);
+        allowed.insert("webhook-allowed-rate", HeaderValue::from_static("*"));
+    }
+    response
+}
+
+/// `POST`: a notification.
+pub(super) async fn notify(
+    State(app): State<Arc<App>>,
+    Extension(Peer(peer)): Extension<Peer>,
+    request: Request,
+) -> Response {
+    let taken = take(&app, request).await;
+    taken.unwrap_or_else(|refusal| {
+        if app.complaints.take() {
+            let status = refusal.status.as_u16();
+            app.runner
+                .log
+                .warn("refused", json!({"peer": peer.to_string(), "status": status, "reason": refusal.reason}));
+        }
+        refusal.answer()
+    })
+}
+
+async fn take(app: &App, request: Request) -> Result<Response, Refusal> {
+    if app.stopping.load(Ordering::Relaxed) {
+        return Err(Refusal::later(StatusCode::SERVICE_UNAVAILABLE, 30, "the service is stopping"));
+    }
+    let (parts, body) = request.into_parts();
+    let query = Query::of(&parts.uri);
+    let text = |name: header::HeaderName| parts.headers.get(name).and_then(|value| value.to_str().ok());
+    let named = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
+    let unauthorized = || Refusal::new(StatusCode::UNAUTHORIZED, "the secret is missing or wrong");
+
+    // Whatever can be judged by the header is, so that strangers cost no body.
+    let shown = Shown {
+        authorization: text(header::AUTHORIZATION),
+        signature: named("x-hub-signature-256"),
+        token: query.token.as_deref(),
+    };
+    let secrets = app.config.secrets.as_ref();
+    let verdict = secrets.map_or(Verdict::Good, |secrets| secrets.judge(&shown));
+    if verdict == Verdict::Bad {
+        return Err(unauthorized());
+    }
+    if let Some(registry) = query.registry.as_deref().filter(|registry| !is_registry(registry)) {
+        let shown: String = registry.chars().take(150).collect();
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, format!("?registry={shown:?} is no registry host")));
+    }
+    if text(header::CONTENT_ENCODING).is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
+        return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "the body is compressed"));
+    }
+    let too_large = || Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body has more than {MAX_BODY} bytes"));
+    let length = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
+    if length.is_some_and(|length| length > MAX_BODY as u64) {
+        return Err(too_large());
+    }
+    let busy = |_| Refusal::later(StatusCode::SERVICE_UNAVAILABLE, 5, "too many notifications at once");
+    let turn = tokio::time::timeout(TURN, app.bodies.acquire()).await.map_err(busy)?;
+    let body = read(body, MAX_BODY).await.map_err(|error| match error {
+        BodyError::TooLarge => too_large(),
+        BodyError::TooSlow => Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body did not come in time"),
+        BodyError::Broken => Refusal::new(StatusCode::BAD_REQUEST, "the body broke off"),
+    })?;
+    if verdict == Verdict::Signature {
+        let signed = |(secrets, signature): (&crate::hook::secret::Secrets, &str)| secrets.signed(signature, &body);
+        if !secrets.zip(shown.signature).is_some_and(signed) {
+            return Err(unauthorized());
+        }
+    }
+    if !app.rate.take() {
+        return Err(Refusal::later(StatusCode::TOO_MANY_REQUESTS, 1, "too many notifications a second"));
+    }
+    let events = parse(&Headers::new(named), &body);
+    drop((body, turn));
+    let events = events.map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, causes(&error)))?;
+    app.runner.metrics.count(Counter::Events, events.shape.code());
+    if let Some(word) = &events.handshake {
+        return Ok(answer(StatusCode::OK, &json!({"validationResponse": word})));
+    }
+    enqueue(app, events, query.registry.as_deref()).await
+}
+
+/// What became of the images of one body.
+#[derive(Default)]
+struct Taken {
+    accepted: usize,
+    duplicates: usize,
+    reasons: Vec<String>,
+    ignored: usize,
+}
+
+impl Taken {
+    fn ignore(&mut self, app: &App, label: &'static str, reason: String) {
+        app.runner.metrics.count(Counter::Images, label);
+        self.ignored += 1;
+        if self.reasons.len() < REASONS {
+            self.reasons.push(reason);
+        }
+    }
+}
+
+async fn enqueue(app: &App, events: Events, registry: Option<&str>) -> Result<Response, Refusal> {
+    let mut taken = Taken::default();
+    for ignored in &events.ignored {
+        taken.ignore(app, "ignored", ignored.to_string());
+    }
+    // All of them are looked at: those for which there is no room are sent again with the others, which then are duplicates.
+    let mut full = None;
+    for push in events.pushes {
+        let id = push.id.as_ref().map(|id| format!("{} {id}", events.shape));
+        if let Some(id) = &id
+            && app.seen.lock().await.knows(id, Instant::now())
+        {
+            app.runner.metrics.count(Counter::Images, "replayed");
+            taken.duplicates += 1;
+            continue;
+        }
+        match one(app, &push, registry, &mut taken).await {
+            Ok(()) => {
+                if let Some(id) = id {
+                    app.seen.lock().await.add(id, Instant::now());
+                }
+            }
+            Err(refusal) => full = Some(refusal),
+        }
+    }
+    if let Some(refusal) = full {
+        app.runner.metrics.count(Counter::Images, "full");
+        return Err(refusal);
+    }
+    let Taken { accepted, duplicates, reasons, ignored } = taken;
+    let status = if accepted > 0 { StatusCode::ACCEPTED } else { StatusCode::OK };
+    let body = json!({"accepted": accepted, "duplicates": duplicates, "ignored": ignored, "reasons": reasons});
+    Ok(answer(status, &body))
+}
+
+async fn one(app: &App, push: &PushEvent, registry: Option<&str>, taken: &mut Taken) -> Result<(), Refusal> {
+    let Some(image) = push.image(registry) else {
+        let reason = format!("{}: the event does not say its registry: add ?registry=HOST to the URL", push.repository);
+        taken.ignore(app, "ignored", reason);
+        return Ok(());
+    };
+    let job = Job { image };
+    if let Some(skipped) = job.skipped_by_name() {
+        taken.ignore(app, "ignored", skipped.to_string());
+        return Ok(());
+    }
+    if !app.runner.admits(&job) {
+        if app.complaints.take() {
+            app.runner.log.warn("not-allowed", json!({"image": job.image.to_string()}));
+        }
+        taken.ignore(app, "not-allowed", format!("{} is not on the list of what is allowed", job.image));
+        return Ok(());
+    }
+    let name = job.image.to_string();
+    let full = |seconds, status, reason| Err(Refusal::later(status, seconds, reason));
+    match app.sink.offer(job).await {
+        Ok(Offer::Accepted) => {
+            app.runner.metrics.count(Counter::Images, "accepted");
+            app.runner.log.info("accepted", json!({"image": name}));
+            taken.accepted += 1;
+            Ok(())
+        }
+        Ok(Offer::Duplicate) => {
+            app.runner.metrics.count(Counter::Images, "duplicate");
+            taken.duplicates += 1;
+            Ok(())
+        }
+        Ok(Offer::RepositoryFull) => {
+            full(10, StatusCode::TOO_MANY_REQUESTS, "too many images of this repository wait already")
+        }
+        Ok(Offer::Full) => full(30, StatusCode::SERVICE_UNAVAILABLE, "the queue is full"),
+        Ok(Offer::Closed) => full(30, StatusCode::SERVICE_UNAVAILABLE, "the service is stopping"),
+        Err(error) => {
+            app.runner.log.error("queue", json!({"error": causes(&error)}));
+            full(30, StatusCode::SERVICE_UNAVAILABLE, "the queue cannot be written")
+        }
+    }
+}
+
+/// What the URL says.
+#[derive(Default)]
+struct Query {
+    token: Option<String>,
+    registry: Option<String>,
+}
+
+impl Query {
+    fn of(uri: &Uri) -> Query {
+        let mut query = Query::default();
+        for (key, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
+            match &*key {
+                "token" => query.token = Some(value.into_owned()),
+                "registry" => query.registry = Some(value.to_ascii_lowercase()),
+                _ => {}
+            }
+        }
+        query
+    }
+}

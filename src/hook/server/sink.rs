@@ -1,0 +1,85 @@
+//! Where accepted jobs go.
+
+use std::path::Path;
+
+use crate::hook::backlog::{Backlog, Item, Offer};
+use crate::hook::job::Job;
+use crate::hook::journal::{Journal, JournalError};
+#[cfg(feature = "nats")]
+use crate::hook::queue::{Published, Queue, QueueError};
+
+/// The queue of this process, or that of others.
+pub enum Sink {
+    Here(Here),
+    #[cfg(feature = "nats")]
+    Queue(Queue),
+}
+
+/// A queue in memory, and the journal that outlives it.
+pub struct Here {
+    pub backlog: Backlog,
+    pub journal: Option<Journal>,
+}
+
+impl Here {
+    /// A queue for `capacity` jobs. With a journal, what is left in it from before stands in the queue already.
+    ///
+    /// # Errors
+    /// When the journal cannot be read or written.
+    pub fn new(capacity: usize, journal: Option<&Path>) -> Result<Here, JournalError> {
+        let Some(path) = journal else { return Ok(Here { backlog: Backlog::new(capacity), journal: None }) };
+        let (journal, left) = Journal::open(path)?;
+        let here = Here { backlog: Backlog::new(capacity), journal: Some(journal) };
+        for item in left {
+            // Accepted is accepted: what was taken before does not ask for room.
+            here.backlog.restore(item);
+        }
+        Ok(here)
+    }
+}
+
+/// Why a job could not be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum SinkError {
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[cfg(feature = "nats")]
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
+impl Sink {
+    /// # Errors
+    /// When it could not be written down where it must be: then it is not taken.
+    pub async fn offer(&self, job: Job) -> Result<Offer, SinkError> {
+        match self {
+            #[cfg(feature = "nats")]
+            Sink::Queue(queue) => Ok(match queue.publish(&job).await? {
+                Published::New => Offer::Accepted,
+                Published::Duplicate => Offer::Duplicate,
+            }),
+            Sink::Here(Here { backlog, journal }) => {
+                let keep = |item: &Item| journal.as_ref().map_or(Ok(()), |journal| journal.accepted(item));
+                Ok(backlog.offer(Item { job, tries: 0 }, keep)?)
+            }
+        }
+    }
+
+    /// The queue of this process, if it has one.
+    pub fn here(&self) -> Option<&Here> {
+        match self {
+            Sink::Here(here) => Some(here),
+            #[cfg(feature = "nats")]
+            Sink::Queue(_) => None,
+        }
+    }
+
+    /// Whether a job would be taken, as far as that can be said.
+    pub fn has_room(&self) -> bool {
+        match self {
+            Sink::Here(here) => here.backlog.has_room(),
+            #[cfg(feature = "nats")]
+            Sink::Queue(queue) => queue.is_connected(),
+        }
+    }
+}

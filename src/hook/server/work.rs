@@ -1,0 +1,80 @@
+//! The jobs of a service that does them itself.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use super::App;
+use super::sink::Here;
+use crate::hook::backlog::Item;
+use crate::hook::journal::{Journal, JournalError};
+use crate::hook::runner::{Outcome, TRIES};
+use crate::ops::discover::causes;
+
+pub(super) fn start(app: &Arc<App>) -> JoinSet<()> {
+    let mut workers = JoinSet::new();
+    if app.sink.here().is_none() {
+        return workers;
+    }
+    for _ in 0..app.config.workers.max(1) {
+        let app = Arc::clone(app);
+        workers.spawn(async move { work(&app).await });
+    }
+    workers
+}
+
+async fn work(app: &App) {
+    let Some(here) = app.sink.here() else { return };
+    while let Some(item) = here.backlog.next().await {
+        // In the journal of a process that died with it, time after time.
+        if item.tries > TRIES {
+            app.runner.give_up(&item.job, item.tries - 1, "the process ended each time while it worked on it");
+            end(app, here, &item, false);
+            continue;
+        }
+        note(app, here, |journal| journal.begun(&item));
+        // A bug that an image brings to light must not take a worker from the others.
+        let run = AssertUnwindSafe(app.runner.run(&item.job, item.tries)).catch_unwind();
+        let outcome = run.await.unwrap_or_else(|_| app.runner.give_up(&item.job, item.tries, "ociseek panicked"));
+        match outcome {
+            Outcome::Done(_) => end(app, here, &item, true),
+            Outcome::Dead(_) => end(app, here, &item, false),
+            // False: the same waits already, and stands in the journal.
+            Outcome::Again(wait) => drop(here.backlog.again(item, wait)),
+        }
+    }
+}
+
+fn end(app: &App, here: &Here, item: &Item, done: bool) {
+    here.backlog.finished(item, done);
+    note(app, here, |journal| journal.done(item));
+}
+
+/// What was accepted stands in the journal; that the rest cannot be written costs doing a job again.
+fn note(app: &App, here: &Here, write: impl FnOnce(&Journal) -> Result<(), JournalError>) {
+    if let Some(Err(error)) = here.journal.as_ref().map(write) {
+        app.runner.log.error("journal", json!({"error": causes(&error)}));
+    }
+}
+
+/// Lets jobs go on for as long as they may, and says how many are left.
+pub(super) async fn finish(app: &App, mut workers: JoinSet<()>) -> usize {
+    let Some(here) = app.sink.here() else { return 0 };
+    here.backlog.close();
+    let all = async { while workers.join_next().await.is_some() {} };
+    let in_time = tokio::time::timeout(app.config.drain, all).await.is_ok();
+    if !in_time {
+        workers.shutdown().await;
+    }
+    let left = here.backlog.drain();
+    for item in &left {
+        match &here.journal {
+            Some(_) => note(app, here, |journal| journal.released(item)),
+            None => drop(app.runner.give_up(&item.job, item.tries, "the service was stopped before it was done")),
+        }
+    }
+    left.len()
+}

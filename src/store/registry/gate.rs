@@ -1,0 +1,195 @@
+//! Which addresses a client may connect to. A name is resolved once: what was looked at is what is connected to, so that an answer
+//! that changes between the two (DNS rebinding) changes nothing.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use url::{Host, Url};
+
+use super::address::is_link_local;
+
+/// Where a client may go.
+#[derive(Debug, Clone, Default)]
+pub enum Reach {
+    /// To every address but link-local ones, which are where clouds keep the credentials of a machine.
+    #[default]
+    Any,
+    /// To public addresses; and as [`Reach::Any`] to these hosts, `HOST:PORT` in lower case. No proxy is used, since it would be
+    /// the proxy that resolves names.
+    Public { inside: Arc<[String]> },
+}
+
+impl Reach {
+    /// Public addresses, and the registries `named` (`HOST` or `HOST:PORT`) wherever they are.
+    pub fn public_and<'a>(named: impl Iterator<Item = &'a str>) -> Reach {
+        let mut inside = Vec::new();
+        for name in named.map(str::to_ascii_lowercase) {
+            match name.rsplit_once(':') {
+                Some((_, port)) if !port.ends_with(']') => inside.push(name),
+                _ => inside.extend([format!("{name}:443"), format!("{name}:80")]),
+            }
+        }
+        Reach::Public { inside: inside.into() }
+    }
+
+    pub(super) fn is_public_only(&self) -> bool {
+        matches!(self, Reach::Public { .. })
+    }
+
+    /// Whether a URL's host is one of those that may be anywhere.
+    pub(super) fn is_inside(&self, url: &Url) -> bool {
+        let Reach::Public { inside } = self else { return true };
+        let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else { return false };
+        inside.iter().any(|named| named.rsplit_once(':') == Some((host, port.to_string().as_str())))
+    }
+}
+
+/// Why a URL that names an address is not gone to: names are looked at when they are resolved.
+pub(super) fn refuse_address(reach: &Reach, url: &Url) -> Option<&'static str> {
+    let ip = match url.host() {
+        Some(Host::Ipv4(ip)) => IpAddr::V4(ip),
+        Some(Host::Ipv6(ip)) => IpAddr::V6(ip),
+        _ => return None,
+    };
+    (!reach.is_inside(url) && !is_public(ip)).then_some("an address that is not public is refused")
+}
+
+/// A name led to addresses to which we do not go.
+#[derive(Debug, thiserror::Error)]
+#[error("{name} leads to {kind} address, which is refused")]
+pub(super) struct Refused {
+    name: String,
+    kind: &'static str,
+}
+
+/// The system's resolver, but names that lead to where we do not go lead nowhere.
+pub(super) struct Resolver {
+    pub public_only: bool,
+}
+
+impl Resolve for Resolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let public_only = self.public_only;
+        Box::pin(async move {
+            let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            let refused = |ip: IpAddr| is_link_local(ip) || public_only && !is_public(ip);
+            let (bad, good): (Vec<_>, Vec<_>) = found.into_iter().partition(|address| refused(address.ip()));
+            if good.is_empty() && !bad.is_empty() {
+                let link_local = bad.iter().any(|address| is_link_local(address.ip()));
+                let kind = if link_local { "a link-local" } else { "a private" };
+                return Err(Refused { name: name.as_str().to_owned(), kind }.into());
+            }
+            Ok(Box::new(good.into_iter()) as Addrs)
+        })
+    }
+}
+
+/// Whether an address is one of the internet's (IANA IPv4 and IPv6 Special-Purpose Address Registries). An IPv6 address that
+/// carries an IPv4 address is what that one is.
+fn is_public(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => is_public_v4(ip),
+        IpAddr::V6(ip) => is_public_v6(ip),
+    }
+}
+
+fn is_public_v4(ip: Ipv4Addr) -> bool {
+    let [a, b, c, _] = ip.octets();
+    !(ip.is_private()
+        || ip.is_loopback()
+        || ip.is_link_local()
+        || ip.is_documentation()
+        || a == 0
+        || a == 100 && b & 0xc0 == 64 // between carriers and customers, RFC 6598
+        || a == 192 && b == 0 && c == 0
+        || a == 192 && b == 88 && c == 99 // the old 6to4 relays
+        || a == 198 && b & 0xfe == 18 // benchmarks, RFC 2544
+        || a >= 224) // multicast, reserved, broadcast
+}
+
+fn is_public_v6(ip: Ipv6Addr) -> bool {
+    let [a, b, c, d, e, f, g, h] = ip.segments();
+    let v4 = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
+    match (a, b) {
+        // NAT64 (RFC 6052) and 6to4 (RFC 3056) lead to the IPv4 address in them.
+        (0x64, 0xff9b) => [c, d, e, f] == [0; 4] && is_public_v4(v4(g, h)),
+        (0x2002, _) => is_public_v4(v4(b, c)),
+        // Teredo and other protocol assignments, documentation, segment routing.
+        (0x2001, 0..=0x1ff | 0xdb8) | (0x3fff, 0..=0xfff) => false,
+        // Only this block is given out.
+        _ => a & 0xe000 == 0x2000,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn public_addresses_and_others() {
+        for (ip, want) in [
+            ("8.8.8.8", true),
+            ("0.0.0.0", false),
+            ("10.0.0.1", false),
+            ("100.64.0.1", false),
+            ("100.128.0.1", true),
+            ("127.0.0.1", false),
+            ("169.254.169.254", false),
+            ("172.16.0.1", false),
+            ("172.32.0.1", true),
+            ("192.0.0.8", false),
+            ("192.168.1.1", false),
+            ("198.18.0.1", false),
+            ("203.0.113.1", false),
+            ("224.0.0.1", false),
+            ("255.255.255.255", false),
+            ("2606:4700::1", true),
+            ("::", false),
+            ("::1", false),
+            ("::ffff:10.0.0.1", false),
+            ("::ffff:8.8.8.8", true),
+            ("::127.0.0.1", false),
+            ("64:ff9b::10.0.0.1", false),
+            ("64:ff9b::8.8.8.8", true),
+            ("64:ff9b:1::8.8.8.8", false),
+            ("2002:a00:1::1", false),
+            ("2002:808:808::1", true),
+            ("2001::1", false),
+            ("2001:db8::1", false),
+            ("2001:4860::1", true),
+            ("fc00::1", false),
+            ("fd00:ec2::254", false),
+            ("fe80::1", false),
+            ("ff02::1", false),
+        ] {
+            assert_eq!(is_public(ip.parse().unwrap()), want, "{ip}");
+        }
+    }
+
+    #[test]
+    fn hosts_that_are_named_may_be_anywhere() {
+        let reach = Reach::public_and(["127.0.0.1:5000", "Registry.corp", "[::1]:5000", "[fd00::1]"].into_iter());
+        for (url, inside) in [
+            ("http://127.0.0.1:5000/v2/", true),
+            ("http://127.0.0.1:6379/", false),
+            ("http://127.0.0.1/", false),
+            ("https://registry.corp/v2/", true),
+            ("http://registry.corp/v2/", true),
+            ("https://registry.corp:8443/", false),
+            ("https://x.registry.corp/", false),
+            ("http://[::1]:5000/", true),
+            ("https://[fd00::1]/", true),
+            ("https://[fd00::2]/", false),
+        ] {
+            let url = Url::parse(url).unwrap();
+            assert_eq!(reach.is_inside(&url), inside, "{url}");
+        }
+        let refused = |url: &str| refuse_address(&reach, &Url::parse(url).unwrap()).is_some();
+        assert!(refused("http://127.0.0.1:6379/") && refused("http://169.254.169.254/") && refused("http://[::1]/"));
+        // Other spellings of an address are that address to the URL's parser.
+        assert!(refused("http://2130706433/") && refused("http://0x7f.1/") && refused("http://0177.0.0.1/"));
+        assert!(!refused("http://127.0.0.1:5000/") && !refused("https://8.8.8.8/") && !refused("https://name/"));
+        assert!(refuse_address(&Reach::Any, &Url::parse("http://127.0.0.1/").unwrap()).is_none());
+    }
+}

@@ -1,0 +1,170 @@
+//! AWS Lambda as a function sees it: a Runtime API of our own, and the program under the name `bootstrap`.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Request, Response};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::sync::{Notify, oneshot};
+
+/// The account that the function belongs to; moto's, too.
+pub const ACCOUNT: &str = "123456789012";
+
+/// What came of an event.
+#[derive(Debug)]
+pub struct Answer {
+    /// It was an answer, and no error.
+    pub ok: bool,
+    pub body: Value,
+    pub took: Duration,
+}
+
+#[derive(Default)]
+struct Calls {
+    waiting: VecDeque<(String, Value, Duration)>,
+    running: HashMap<String, oneshot::Sender<(bool, Value)>>,
+    count: usize,
+    cannot_start: Vec<Value>,
+}
+
+#[derive(Clone, Default)]
+pub struct RuntimeApi {
+    calls: Arc<Mutex<Calls>>,
+    new: Arc<Notify>,
+}
+
+impl RuntimeApi {
+    /// The API and its address.
+    pub async fn start() -> (RuntimeApi, String) {
+        let api = RuntimeApi::default();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let app = axum::Router::new().fallback(handle).with_state(api.clone());
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        (api, address)
+    }
+
+    /// Calls the function, which Lambda would end after `limit`.
+    pub async fn invoke(&self, event: Value, limit: Duration) -> Answer {
+        let (done, answered) = oneshot::channel();
+        let begun = Instant::now();
+        {
+            let mut calls = self.calls.lock().unwrap();
+            calls.count += 1;
+            let id = format!("8476a536-e9f4-11e8-9739-{:012}", calls.count);
+            calls.waiting.push_back((id.clone(), event, limit));
+            calls.running.insert(id, done);
+        }
+        self.new.notify_one();
+        let patience = limit + Duration::from_secs(20);
+        let (ok, body) = tokio::time::timeout(patience, answered).await.expect("the function answers").unwrap();
+        Answer { ok, body, took: begun.elapsed() }
+    }
+
+    pub fn cannot_start(&self) -> Vec<Value> {
+        self.calls.lock().unwrap().cannot_start.clone()
+    }
+}
+
+async fn handle(State(api): State<RuntimeApi>, request: Request<Body>) -> Response<Body> {
+    let (head, body) = request.into_parts();
+    let body = axum::body::to_bytes(body, 16 << 20).await.unwrap();
+    let path = head.uri.path().strip_prefix("/2018-06-01/runtime/").unwrap().to_owned();
+    if path == "invocation/next" {
+        let (id, event, limit) = loop {
+            if let Some(next) = api.calls.lock().unwrap().waiting.pop_front() {
+                break next;
+            }
+            api.new.notified().await;
+        };
+        let deadline = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + limit;
+        return Response::builder()
+            .header("Lambda-Runtime-Aws-Request-Id", id)
+            .header("Lambda-Runtime-Deadline-Ms", deadline.as_millis().to_string())
+            .header("Lambda-Runtime-Invoked-Function-Arn", format!("arn:aws:lambda:us-west-2:{ACCOUNT}:function:f"))
+            .header("Lambda-Runtime-Trace-Id", "Root=1-5bef4de7-ad49b0e87f6ef6c87fc2e700;Sampled=1")
+            .header("Content-Type", "application/json")
+            .body(Body::from(event.to_string()))
+            .unwrap();
+    }
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    let mut calls = api.calls.lock().unwrap();
+    match path.split('/').collect::<Vec<_>>()[..] {
+        ["init", "error"] => calls.cannot_start.push(body),
+        ["invocation", id, what @ ("response" | "error")] => {
+            let typed = head.headers.contains_key("lambda-runtime-function-error-type");
+            assert_eq!(typed, what == "error");
+            calls.running.remove(id).unwrap().send((what == "response", body)).unwrap();
+        }
+        _ => panic!("{path}"),
+    }
+    Response::builder().status(202).body(Body::from(r#"{"status":"OK"}"#)).unwrap()
+}
+
+/// The program as Lambda runs it: by its name, in a folder that it cannot write, with what Lambda puts into the environment.
+pub struct Bootstrap {
+    child: Child,
+    pub log: Arc<Mutex<Vec<Value>>>,
+    /// `/tmp` of the function.
+    pub tmp: tempfile::TempDir,
+}
+
+impl Drop for Bootstrap {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Bootstrap {
+    pub fn start(runtime_api: &str, environment: &[(&str, &str)]) -> Bootstrap {
+        let tmp = tempfile::tempdir().unwrap();
+        let mut command = Command::new(program());
+        command.arg0("/var/task/bootstrap").current_dir("/").env_clear();
+        for (name, value) in [
+            ("AWS_LAMBDA_RUNTIME_API", runtime_api),
+            ("AWS_REGION", "us-west-2"),
+            ("AWS_ACCESS_KEY_ID", "ASIAIOSFODNN7EXAMPLE"),
+            ("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"),
+            ("AWS_SESSION_TOKEN", "IQoJb3JpZ2luX2VjEXAMPLE"),
+            ("TMPDIR", tmp.path().to_str().unwrap()),
+            ("OCISEEK_MIN_LAYER_SIZE", "0"),
+        ] {
+            command.env(name, value);
+        }
+        command.envs(environment.iter().copied());
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let stdout = tokio::process::ChildStdout::from_std(child.stdout.take().unwrap()).unwrap();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let lines = Arc::clone(&log);
+        tokio::spawn(async move {
+            let mut stdout = BufReader::new(stdout).lines();
+            while let Ok(Some(line)) = stdout.next_line().await {
+                lines.lock().unwrap().push(serde_json::from_str(&line).expect("each line is JSON"));
+            }
+        });
+        Bootstrap { child, log, tmp }
+    }
+
+    /// The peak of its resident memory so far, in MiB.
+    pub fn peak_mib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        peak.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() / 1024
+    }
+
+    pub fn has_ended(&mut self) -> Option<i32> {
+        self.child.try_wait().unwrap().and_then(|status| status.code())
+    }
+}
+
+/// The release build where `OCISEEK_BOOTSTRAP` names it.
+fn program() -> std::ffi::OsString {
+    std::env::var_os("OCISEEK_BOOTSTRAP").unwrap_or_else(|| env!("CARGO_BIN_EXE_ociseek").into())
+}
