@@ -1,10 +1,10 @@
 //! Images that were pushed before anyone listened: walks what registries have, and indexes what has no index.
 //!
-//! Nothing is kept of what was walked but the digests of the repository at hand, so that memory does not grow with the registry. A run
+//! Nothing is kept of what was walked but the digests of the repositories at hand, so that memory does not grow with the registry. A run
 //! that is broken off is begun again: what has an index costs a few small requests, and with a state file ([`State`]) one.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use futures_util::StreamExt;
@@ -138,11 +138,10 @@ pub enum BackfillError {
 /// Walks `places` and indexes what has no index. `report` takes what became of each image when it did.
 pub async fn run(places: &[Place], options: &Options, state: Option<State>, report: &(dyn Fn(Report) + Sync)) {
     let state = state.map(Mutex::new);
-    let seen = Seen::default();
     let found = walk(places, options);
     let work = found.map(|found| async {
         match found {
-            Found::Image(image) => {
+            Found::Image { image, seen } => {
                 let begun = Instant::now();
                 let name = image.to_string();
                 let (digest, result) = one(Job { image }, options, state.as_ref(), &seen).await;
@@ -154,17 +153,13 @@ pub async fn run(places: &[Place], options: &Options, state: Option<State>, repo
     work.buffer_unordered(options.jobs.max(1)).collect::<()>().await;
 }
 
-/// The digests of one repository at a time: tags come repository by repository.
-#[derive(Default)]
-struct Seen(Mutex<(String, HashSet<Digest>)>);
+/// What the tags of one repository name. It goes with the last of them.
+#[derive(Clone, Default)]
+struct Seen(Arc<Mutex<HashSet<Digest>>>);
 
 impl Seen {
-    fn is_new(&self, repository: &str, digest: Digest) -> bool {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.0 != repository {
-            *seen = (repository.to_owned(), HashSet::new());
-        }
-        seen.1.insert(digest)
+    fn is_new(&self, digest: Digest) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(digest)
     }
 }
 
@@ -194,7 +189,7 @@ async fn one(
     if state.is_some_and(lock) {
         return (Some(digest), Ok(Outcome::DoneBefore));
     }
-    if !seen.is_new(&name, digest) {
+    if !seen.is_new(digest) {
         return (Some(digest), Ok(Outcome::SameAsBefore));
     }
     // The tag may move while the image is worked on.
