@@ -131,6 +131,15 @@ fn help() {
 
               [env: OCISEEK_JOBS=]
 
+          --timeout <DURATION>
+              Stop reading layers after this time, such as 10m or 90s, and attach what is done by then
+
+              It counts for all IMAGEs together; attaching comes on top. Consumers pull the layers that
+              are left whole. Another run goes on where this one stopped: what is attached is not read
+              again. Time that was up is no failure; the JSON has what is left.
+
+              [env: OCISEEK_TIMEOUT=]
+
     Where it goes:
       -o, --output <oci:DIR>
               Write the index into an OCI layout, oci:DIR, rather than to where the image is

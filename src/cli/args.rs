@@ -9,6 +9,8 @@ use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use super::args_backfill::BackfillArgs;
+#[cfg(feature = "nats")]
+pub use super::args_hook::HookWorkerArgs;
 pub use super::args_hook::{HookCommand, HookServeArgs};
 pub use super::args_mount::{BundleArgs, ContainerArgs, LazyArgs, MountArgs, NetArg, ServeArgs, TraceArgs};
 pub use super::args_read::{CatArgs, InspectArgs, LsArgs, ReadArgs, ReadCacheArgs, VerifyArgs};

@@ -4,6 +4,8 @@ use clap::{Args, Subcommand};
 
 use super::args::BuildArgs;
 pub use super::args_serve::HookServeArgs;
+#[cfg(feature = "nats")]
+pub use super::args_serve::HookWorkerArgs;
 use super::size::ByteSize;
 use crate::image::Platform;
 
@@ -11,6 +13,8 @@ use crate::image::Platform;
 #[derive(Debug, Subcommand)]
 pub enum HookCommand {
     Serve(Box<HookServeArgs>),
+    #[cfg(feature = "nats")]
+    Worker(Box<HookWorkerArgs>),
     Lambda(Box<HookLambdaArgs>),
 }
 

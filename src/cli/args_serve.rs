@@ -10,6 +10,8 @@ use clap::builder::FalseyValueParser;
 use super::args::{BuildArgs, CacheArgs, RegistryArgs};
 use super::size::ByteSize;
 use crate::hook::allow::Allow;
+#[cfg(feature = "nats")]
+use crate::hook::queue::QueueUrl;
 use crate::image::Platform;
 
 const SERVE_LONG_ABOUT: &str = "\
@@ -82,6 +84,43 @@ pub struct HookServeArgs {
     /// Without it, what is not done when the service stops is written to the dead letters.
     #[arg(long, value_name = "FILE", env = "OCISEEK_HOOK_JOURNAL", help_heading = "What is accepted")]
     pub journal: Option<PathBuf>,
+
+    /// Put jobs into this work queue of NATS JetStream, for ociseek hook worker to do, rather than do them here
+    #[cfg(feature = "nats")]
+    #[arg(long, value_name = "nats://HOST[:PORT][/STREAM]", env = "OCISEEK_HOOK_QUEUE", hide_env_values = true)]
+    #[arg(conflicts_with = "journal", help_heading = "What is accepted")]
+    pub queue: Option<QueueUrl>,
+}
+
+#[cfg(feature = "nats")]
+const WORKER_LONG_ABOUT: &str = "\
+Takes jobs out of a work queue of NATS JetStream, into which ociseek hook serve --queue and ociseek backfill put them, and indexes \
+the images.
+
+Any number of workers may run. A job is acknowledged when its index is attached; while it is worked on the worker says so every 10 \
+seconds, and when nothing was heard for 30 seconds another worker gets it. What fails for good is parked in the stream NAME-parked \
+with the reason: nats stream view ociseek-parked.";
+
+#[cfg(feature = "nats")]
+const WORKER_AFTER_HELP: &str = "\
+Example:
+  nats-server -js &
+  ociseek hook serve --queue nats://localhost --allow registry.corp.example &
+  ociseek hook worker --queue nats://localhost --allow registry.corp.example";
+
+/// Index images from a queue that many workers share
+#[cfg(feature = "nats")]
+#[derive(Debug, Args)]
+#[command(long_about = WORKER_LONG_ABOUT, after_help = WORKER_AFTER_HELP)]
+pub struct HookWorkerArgs {
+    /// The queue; [USER:PASSWORD@] or [TOKEN@] before the host, tls:// for TLS
+    ///
+    /// Other users of this machine can see a command line: prefer the environment variable where there is a password.
+    #[arg(long, value_name = "nats://HOST[:PORT][/STREAM]", env = "OCISEEK_HOOK_QUEUE", hide_env_values = true)]
+    pub queue: QueueUrl,
+
+    #[command(flatten)]
+    pub jobs: JobArgs,
 }
 
 /// What services that index have in common.

@@ -18,6 +18,8 @@ use super::{caches, source, ztoc};
 use crate::hook::allow::AllowList;
 use crate::hook::job::Context;
 use crate::hook::log::Log;
+#[cfg(feature = "nats")]
+use crate::hook::queue::Queue;
 use crate::hook::runner::{Runner, dead_letters};
 use crate::hook::secret::Secrets;
 use crate::hook::server::sink::{Here, Sink};
@@ -43,9 +45,16 @@ pub async fn run(args: HookServeArgs, interrupted: &mut oneshot::Receiver<Interr
     let listener = listen(args.listen, &config).await?;
     let allowed: Vec<String> = args.jobs.allow.iter().map(ToString::to_string).collect();
     let runner = Arc::new(runner(args.jobs, log.clone()).await?);
-    let sink = Sink::Here(Here::new(args.queue_size as usize, args.journal.as_deref())?);
+    let here = || Here::new(args.queue_size as usize, args.journal.as_deref()).map(Sink::Here);
+    #[cfg(feature = "nats")]
+    let sink = match &args.queue {
+        Some(url) => Sink::Queue(Queue::connect(url).await?),
+        None => here()?,
+    };
+    #[cfg(not(feature = "nats"))]
+    let sink = here()?;
     let address = listener.local_addr().map_err(CliError::Start)?.to_string();
-    let (queued, _) = sink.lengths();
+    let queued = sink.here().map(|here| here.backlog.lengths().0);
     let fields = json!({"tool": TOOL_IDENTIFIER, "address": address, "allow": allowed, "queued": queued});
     log.info("listening", fields);
     let stop = async {
@@ -55,8 +64,25 @@ pub async fn run(args: HookServeArgs, interrupted: &mut oneshot::Receiver<Interr
     Ok(())
 }
 
+/// `ociseek hook worker`.
+#[cfg(feature = "nats")]
+pub async fn work(
+    args: super::args::HookWorkerArgs,
+    interrupted: &mut oneshot::Receiver<Interrupt>,
+) -> Result<(), CliError> {
+    let (workers, drain) = (args.jobs.workers.into(), Duration::from_secs(args.jobs.drain_timeout.into()));
+    let log = Log::new(io::stderr());
+    let runner = Arc::new(runner(args.jobs, log.clone()).await?);
+    let queue = Queue::connect(&args.queue).await?;
+    log.info("working", json!({"tool": TOOL_IDENTIFIER, "queue": args.queue.to_string()}));
+    let stop = async {
+        let _ = interrupted.await;
+    };
+    Ok(queue.work(runner, workers, drain, stop).await?)
+}
+
 /// What does the jobs.
-pub async fn runner(args: JobArgs, log: Log) -> Result<Runner, CliError> {
+async fn runner(args: JobArgs, log: Log) -> Result<Runner, CliError> {
     let progress: Arc<dyn Progress> = Arc::new(log.clone());
     let cpus = || std::thread::available_parallelism().map_or(1, NonZero::get);
     let options = IndexOptions {

@@ -98,6 +98,8 @@ fn execute(command: Command) -> Result<(), CliError> {
             Command::Trace(args) => trace::run(*args, interrupted).await,
             // It goes on until it is stopped, and then ends in good order.
             Command::Hook(HookCommand::Serve(args)) => hook_serve::run(*args, interrupted).await,
+            #[cfg(feature = "nats")]
+            Command::Hook(HookCommand::Worker(args)) => hook_serve::work(*args, interrupted).await,
             Command::Hook(HookCommand::Lambda(args)) => until(interrupted, hook_lambda::run(*args)).await,
             Command::Ztoc(ztoc) => {
                 // Dropped at a signal, with the future: the thread sees that.

@@ -97,6 +97,9 @@ pub enum CliError {
 
     #[error(transparent)]
     Serve(#[from] hook::server::ServeError),
+    #[cfg(feature = "nats")]
+    #[error(transparent)]
+    Queue(#[from] hook::queue::QueueError),
     #[error(transparent)]
     Journal(#[from] hook::journal::JournalError),
     #[error("{}: holds no secret that can be used", path.display())]

@@ -10,6 +10,7 @@
 //! | [`allow`], [`secret`] | which images may be asked for, and by whom |
 //! | [`runner`] | tries jobs, tells what became of them, and gives up on them |
 //! | [`backlog`], [`journal`] | the jobs that wait in this process, and the file that outlives it |
+//! | `queue` | the queue that many processes share (feature `nats`) |
 //! | [`log`], [`metrics`] | what a service says of itself |
 //! | [`server`] | the HTTP service |
 
@@ -23,6 +24,8 @@ pub mod journal;
 pub mod lambda;
 pub mod log;
 pub mod metrics;
+#[cfg(feature = "nats")]
+pub mod queue;
 pub mod record;
 pub mod runner;
 pub mod secret;

@@ -59,7 +59,12 @@ impl Server {
     /// The distribution registry (no referrers API) in memory. `sections` gives more of its configuration, from a folder
     /// where it may put files.
     pub fn distribution(address: &str, sections: impl FnOnce(&Path) -> String) -> Option<Server> {
-        let program = tool("docker-registry")?;
+        Server::distribution_by("docker-registry", address, sections)
+    }
+
+    /// The same by another `program`: `distribution3` is its third major version.
+    pub fn distribution_by(program: &str, address: &str, sections: impl FnOnce(&Path) -> String) -> Option<Server> {
+        let program = tool(program)?;
         let dir = tempfile::tempdir().unwrap();
         let sections = sections(dir.path());
         let config = format!(
@@ -69,13 +74,19 @@ impl Server {
         );
         let file = dir.path().join("config.yml");
         std::fs::write(&file, config).unwrap();
-        let mut child =
-            Command::new(program).arg("serve").arg(&file).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = Command::new(&program)
+            .arg("serve")
+            .arg(&file)
+            .env("OTEL_TRACES_EXPORTER", "none")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
         let mut told = String::new();
         let host = loop {
             let mut line = String::new();
-            assert!(log.read_line(&mut line).unwrap() > 0, "docker-registry ended: {told}");
+            assert!(log.read_line(&mut line).unwrap() > 0, "{} ended: {told}", program.display());
             if let Some((_, rest)) = line.split_once("listening on ") {
                 break rest.split([',', '"', ' ']).next().unwrap().to_owned();
             }
@@ -145,7 +156,7 @@ impl Server {
 
 /// A port on which nobody listens, below those that the system hands out for port 0. It is not tried by binding it: another
 /// thread that starts a program at that moment would inherit the socket and go on listening for a while.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = 10_000 + (std::process::id() % 200) as u16 * 100;
     (0..100)

@@ -148,7 +148,7 @@ pub async fn serve(
     }
     app.stopping.store(true, Ordering::Relaxed);
     drop(listener);
-    let (waiting, running) = app.sink.lengths();
+    let (waiting, running) = app.sink.here().map_or((0, 0), |here| here.backlog.lengths());
     app.runner.log.info("stopping", json!({"queued": waiting, "running": running}));
     let _ = last.send(());
     let all = async { while connections.join_next().await.is_some() {} };
@@ -197,11 +197,14 @@ async fn ready(axum::extract::State(app): axum::extract::State<Arc<App>>) -> Res
 }
 
 async fn metrics(axum::extract::State(app): axum::extract::State<Arc<App>>) -> Response {
-    let (waiting, running) = app.sink.lengths();
-    let text = app.runner.metrics.text(&[
-        ("ociseek_hook_queued", "Jobs that wait", waiting as u64),
-        ("ociseek_hook_running", "Jobs that are being done", running as u64),
-    ]);
+    // A queue that many share is measured where it is.
+    let gauges = app.sink.here().map(|here| here.backlog.lengths()).map(|(waiting, running)| {
+        [
+            ("ociseek_hook_queued", "Jobs that wait", waiting as u64),
+            ("ociseek_hook_running", "Jobs that are being done", running as u64),
+        ]
+    });
+    let text = app.runner.metrics.text(gauges.as_ref().map_or(&[], |gauges| gauges));
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 

@@ -2,13 +2,17 @@
 
 use std::path::Path;
 
-use super::super::backlog::{Backlog, Item, Offer};
-use super::super::job::Job;
-use super::super::journal::{Journal, JournalError};
+use crate::hook::backlog::{Backlog, Item, Offer};
+use crate::hook::job::Job;
+use crate::hook::journal::{Journal, JournalError};
+#[cfg(feature = "nats")]
+use crate::hook::queue::{Published, Queue, QueueError};
 
 /// The queue of this process, or that of others.
 pub enum Sink {
     Here(Here),
+    #[cfg(feature = "nats")]
+    Queue(Queue),
 }
 
 /// A queue in memory, and the journal that outlives it.
@@ -39,11 +43,21 @@ impl Here {
 pub enum SinkError {
     #[error(transparent)]
     Journal(#[from] JournalError),
+    #[cfg(feature = "nats")]
+    #[error(transparent)]
+    Queue(#[from] QueueError),
 }
 
 impl Sink {
+    /// # Errors
+    /// When it could not be written down where it must be: then it is not taken.
     pub async fn offer(&self, job: Job) -> Result<Offer, SinkError> {
         match self {
+            #[cfg(feature = "nats")]
+            Sink::Queue(queue) => Ok(match queue.publish(&job).await? {
+                Published::New => Offer::Accepted,
+                Published::Duplicate => Offer::Duplicate,
+            }),
             Sink::Here(Here { backlog, journal }) => {
                 let keep = |item: &Item| journal.as_ref().map_or(Ok(()), |journal| journal.accepted(item));
                 Ok(backlog.offer(Item { job, tries: 0 }, keep)?)
@@ -51,16 +65,21 @@ impl Sink {
         }
     }
 
-    /// How many jobs wait, and how many are being done.
-    pub fn lengths(&self) -> (usize, usize) {
+    /// The queue of this process, if it has one.
+    pub fn here(&self) -> Option<&Here> {
         match self {
-            Sink::Here(here) => here.backlog.lengths(),
+            Sink::Here(here) => Some(here),
+            #[cfg(feature = "nats")]
+            Sink::Queue(_) => None,
         }
     }
 
+    /// Whether a job would be taken, as far as that can be said.
     pub fn has_room(&self) -> bool {
         match self {
             Sink::Here(here) => here.backlog.has_room(),
+            #[cfg(feature = "nats")]
+            Sink::Queue(queue) => queue.is_connected(),
         }
     }
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::App;
-use super::sink::{Here, Sink};
+use super::sink::Here;
 use crate::hook::backlog::Item;
 use crate::hook::journal::{Journal, JournalError};
 use crate::hook::runner::{Outcome, TRIES};
@@ -16,7 +16,9 @@ use crate::ops::discover::causes;
 
 pub(super) fn start(app: &Arc<App>) -> JoinSet<()> {
     let mut workers = JoinSet::new();
-    let Sink::Here(_) = &app.sink;
+    if app.sink.here().is_none() {
+        return workers;
+    }
     for _ in 0..app.config.workers.max(1) {
         let app = Arc::clone(app);
         workers.spawn(async move { work(&app).await });
@@ -25,7 +27,7 @@ pub(super) fn start(app: &Arc<App>) -> JoinSet<()> {
 }
 
 async fn work(app: &App) {
-    let Sink::Here(here) = &app.sink;
+    let Some(here) = app.sink.here() else { return };
     while let Some(item) = here.backlog.next().await {
         // In the journal of a process that died with it, time after time.
         if item.tries > TRIES {
@@ -60,7 +62,7 @@ fn note(app: &App, here: &Here, write: impl FnOnce(&Journal) -> Result<(), Journ
 
 /// Lets jobs go on for as long as they may, and says how many are left.
 pub(super) async fn finish(app: &App, mut workers: JoinSet<()>) -> usize {
-    let Sink::Here(here) = &app.sink;
+    let Some(here) = app.sink.here() else { return 0 };
     here.backlog.close();
     let all = async { while workers.join_next().await.is_some() {} };
     let in_time = tokio::time::timeout(app.config.drain, all).await.is_ok();

@@ -1,0 +1,105 @@
+//! Where a queue is.
+
+use std::fmt;
+use std::str::FromStr;
+
+use url::Url;
+
+/// `nats://[USER:PASSWORD@|TOKEN@]HOST[:PORT][/STREAM]`, or `tls://`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct QueueUrl {
+    /// Scheme, host and port.
+    pub(super) server: String,
+    pub(super) tls: bool,
+    /// User and password, or a token alone.
+    pub(super) login: Option<(String, Option<String>)>,
+    pub(super) stream: String,
+}
+
+/// Why a text is no [`QueueUrl`]. The text is not in it: it may hold a password.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum QueueUrlError {
+    #[error("want nats://HOST[:PORT][/STREAM], or tls://")]
+    Url,
+    #[error("a stream's name has letters, digits, - and _, 64 at most")]
+    Stream,
+    #[error("user and password must be UTF-8 behind their percent signs")]
+    Login,
+}
+
+impl FromStr for QueueUrl {
+    type Err = QueueUrlError;
+
+    fn from_str(text: &str) -> Result<QueueUrl, QueueUrlError> {
+        let url = Url::parse(text).map_err(|_| QueueUrlError::Url)?;
+        let host = url.host_str().filter(|host| !host.is_empty()).ok_or(QueueUrlError::Url)?;
+        if !matches!(url.scheme(), "nats" | "tls") || url.query().is_some() || url.fragment().is_some() {
+            return Err(QueueUrlError::Url);
+        }
+        let stream = match url.path().trim_start_matches('/') {
+            "" => "ociseek",
+            stream => stream,
+        };
+        let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        if stream.len() > 64 || !stream.bytes().all(word) {
+            return Err(QueueUrlError::Stream);
+        }
+        let decoded = |text: &str| unescaped(text).ok_or(QueueUrlError::Login);
+        let login = match (url.username(), url.password()) {
+            ("", None) => None,
+            (user, password) => Some((decoded(user)?, password.map(decoded).transpose()?)),
+        };
+        let server = format!("{}://{host}:{}", url.scheme(), url.port().unwrap_or(4222));
+        Ok(QueueUrl { server, tls: url.scheme() == "tls", login, stream: stream.to_owned() })
+    }
+}
+
+/// Without the login.
+impl fmt::Display for QueueUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.server, self.stream)
+    }
+}
+
+impl fmt::Debug for QueueUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// `%XX` is the byte XX (RFC 3986, 2.1).
+fn unescaped(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        rest = after;
+        if first == b'%' {
+            let digits = std::str::from_utf8(after.get(..2)?).ok()?;
+            bytes.push(u8::from_str_radix(digits, 16).ok()?);
+            rest = &after[2..];
+        } else {
+            bytes.push(first);
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_typed() {
+        let parsed = |text: &str| text.parse::<QueueUrl>().unwrap();
+        assert_eq!(parsed("nats://127.0.0.1").to_string(), "nats://127.0.0.1:4222/ociseek");
+        let all = parsed("tls://us%40er:p%3Aw@[::1]:4333/my-stream");
+        assert_eq!(all.to_string(), "tls://[::1]:4333/my-stream");
+        assert_eq!((all.tls, all.login.clone()), (true, Some(("us@er".into(), Some("p:w".into())))));
+        assert_eq!(parsed("nats://token@h").login, Some(("token".into(), None)));
+        assert!(!format!("{all:?}").contains("p:w"));
+        for bad in ["", "h:4222", "http://h", "nats://", "nats://h/a/b", "nats://h/a.b", "nats://h/a?x", "nats://%ff@h"]
+        {
+            assert!(bad.parse::<QueueUrl>().is_err(), "{bad}");
+        }
+    }
+}

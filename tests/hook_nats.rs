@@ -1,0 +1,210 @@
+//! `ociseek hook serve --queue` and `hook worker` with a real JetStream.
+#![cfg(feature = "nats")]
+
+#[path = "support/hook.rs"]
+mod hook;
+#[path = "support/servers.rs"]
+mod servers;
+#[path = "cli/support.rs"]
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use hook::{Hook, PATIENCE, images, indexes, post, pushed, put_blob};
+use ociseek::digest::Digest;
+use ociseek::hook::job::Job;
+use ociseek::hook::queue::{Published, Queue};
+use serde_json::json;
+use servers::{Server, free_port, tool};
+use support::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox};
+
+/// nats-server with JetStream in a directory of its own; killed when this is dropped.
+struct Nats {
+    child: Child,
+    url: String,
+    dir: tempfile::TempDir,
+    port: u16,
+}
+
+impl Drop for Nats {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Nats {
+    fn start() -> Option<Nats> {
+        let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
+        let child = Nats::spawn(dir.path(), port)?;
+        Some(Nats { child, url: format!("nats://127.0.0.1:{port}/test"), dir, port })
+    }
+
+    fn spawn(dir: &std::path::Path, port: u16) -> Option<Child> {
+        // Debian has it where users do not look.
+        let known = std::path::Path::new("/usr/sbin/nats-server");
+        let program = if known.is_file() { known.to_owned() } else { tool("nats-server")? };
+        let mut command = Command::new(program);
+        command.args(["--jetstream", "--addr", "127.0.0.1", "--port", &port.to_string(), "--store_dir"]).arg(dir);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let begun = Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(child.try_wait().unwrap().is_none(), "{command:?} ended");
+            assert!(begun.elapsed() < PATIENCE, "{command:?} does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Some(child)
+    }
+
+    /// It dies, and comes back with what is on its disk.
+    fn restart(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.child = Nats::spawn(self.dir.path(), self.port).unwrap();
+    }
+
+    /// Messages in a stream.
+    async fn messages(&self, stream: &str) -> u64 {
+        let client = async_nats::connect(format!("nats://127.0.0.1:{}", self.port)).await.unwrap();
+        let mut stream = async_nats::jetstream::new(client).get_stream(stream).await.unwrap();
+        stream.info().await.unwrap().state.messages
+    }
+}
+
+fn worker(sandbox: &Sandbox, nats: &Nats, registry: &str, more: &[&str]) -> Hook {
+    let (queue, allow) = (format!("--queue={}", nats.url), format!("--allow={registry}"));
+    let args = [&["worker", &queue, &allow, "--workers=2", "--no-cache"], more].concat();
+    Hook::start(sandbox, &args)
+}
+
+/// How often each image was indexed.
+fn times(hooks: &[Hook]) -> BTreeMap<String, usize> {
+    let mut times = BTreeMap::new();
+    for line in hooks.iter().flat_map(|hook| hook.events("job")).filter(|line| line["result"] == "indexed") {
+        *times.entry(line["image"].as_str().unwrap().to_owned()).or_default() += 1;
+    }
+    times
+}
+
+#[tokio::test]
+async fn three_workers_one_of_them_killed_index_every_image() {
+    let (Some(mut nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else { return };
+    let sandbox = Sandbox::new();
+    let images = images(&server, 8, 200);
+    let queue = format!("--queue={}", nats.url);
+    let serve = Hook::serve(&sandbox, &[&queue, &format!("--allow={}", server.host), "--rate=10000"]);
+    // Two of three events come twice, as a registry sends them whose first answer was lost; half before there are workers.
+    let send = |from: usize, to: usize| {
+        for number in from..to {
+            let (repository, digest) = &images[number];
+            for again in 0..=usize::from(number % 3 > 0) {
+                let body = pushed(&format!("{number} {again}"), &server.host, repository, digest);
+                let (status, text) = serve.post(&body);
+                assert!(matches!(status, 200 | 202), "{text}");
+            }
+        }
+    };
+    send(0, 100);
+    assert_eq!(nats.messages("test").await, 100, "each image stands in the queue once");
+    nats.restart();
+    let workers: Vec<Hook> = (0..3).map(|_| worker(&sandbox, &nats, &server.host, &[])).collect();
+    serve.until("it has found the server again", |hook| hook.get("/readyz").0 == 200);
+    send(100, 200);
+    // In the middle: it has done some, and has some in hand.
+    workers[0].until("it is at work", |hook| hook.indexed() >= 3);
+    workers[0].signal("-KILL");
+    let begun = Instant::now();
+    while nats.messages("test").await > 0 {
+        assert!(begun.elapsed() < PATIENCE, "{} jobs are left", nats.messages("test").await);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    println!("200 images by three workers, the last of the killed one's after {:.1?}", begun.elapsed());
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(nats.messages("test-parked").await, 0);
+    for (repository, digest) in &images {
+        assert_eq!(indexes(&sandbox, &format!("{}/{repository}@{digest}", server.host)), 1, "{repository}@{digest}");
+    }
+    // What the killed one had in hand may have been attached without being acknowledged: then it is found to be done.
+    let times = times(&workers);
+    assert!(times.values().all(|times| *times == 1), "{times:?}");
+    assert!(workers[0].indexed() < 200 && workers[1].indexed() > 0 && workers[2].indexed() > 0);
+    let told: BTreeSet<_> = times.keys().collect();
+    println!("{} told as indexed, {} by the one that was killed", told.len(), workers[0].indexed());
+}
+
+#[tokio::test]
+async fn what_fails_is_parked_with_its_reason_and_others_go_on() {
+    let (Some(nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else { return };
+    let sandbox = Sandbox::new();
+    let good = images(&server, 1, 1);
+    let garbage = b"\x1f\x8b\x08 and then no gzip at all, however often one looks";
+    put_blob(&server.host, "team/app0", garbage);
+    let manifest = json!({
+        "schemaVersion": 2, "mediaType": OCI_MANIFEST,
+        "config": {"mediaType": OCI_CONFIG, "digest": Digest::sha256(b"{}"), "size": 2},
+        "layers": [{"mediaType": GZIP, "digest": Digest::sha256(garbage), "size": garbage.len()}],
+    })
+    .to_string();
+    put_blob(&server.host, "team/app0", b"{}");
+    let broken = Digest::sha256(manifest.as_bytes());
+    server.put_manifest("team/app0", &broken.to_string(), OCI_MANIFEST, manifest.as_bytes());
+
+    let queue = Queue::connect(&nats.url.parse().unwrap()).await.unwrap();
+    let job = |name: &str| Job { image: name.parse().unwrap() };
+    let poison = job(&format!("{}/team/app0@{broken}", server.host));
+    assert_eq!(queue.publish(&poison).await.unwrap(), Published::New);
+    assert_eq!(queue.publish(&poison).await.unwrap(), Published::Duplicate);
+    let stranger = job(&format!("127.0.0.1:1/team/app0@{broken}"));
+    queue.publish(&stranger).await.unwrap();
+    let client = async_nats::connect(format!("nats://127.0.0.1:{}", nats.port)).await.unwrap();
+    client.publish("test.jobs", "{\"registry\": \"../x\"}".into()).await.unwrap();
+    client.flush().await.unwrap();
+    queue.publish(&job(&format!("{}/{}@{}", server.host, good[0].0, good[0].1))).await.unwrap();
+
+    let mut hook = worker(&sandbox, &nats, &server.host, &["--dead-letter=dead"]);
+    hook.until("all are settled", |hook| hook.indexed() == 1 && hook.events("dead-letter").len() == 3);
+    let begun = Instant::now();
+    while (nats.messages("test").await, nats.messages("test-parked").await) != (0, 3) {
+        assert!(begun.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let stream = async_nats::jetstream::new(client).get_stream("test-parked").await.unwrap();
+    let mut reasons = Vec::new();
+    for sequence in 1..=3 {
+        let message = stream.get_raw_message(sequence).await.unwrap();
+        let record: serde_json::Value = serde_json::from_slice(&message.payload).unwrap();
+        reasons.push(record["error"].as_str().unwrap().to_owned());
+    }
+    for want in ["is broken", "not on the list of what is allowed", "is not the JSON of a job"] {
+        assert!(reasons.iter().any(|reason| reason.contains(want)), "{want}: {reasons:?}");
+    }
+    hook.signal("-TERM");
+    assert!(hook.end().success());
+    assert_eq!(hook.events("stopped").len(), 1);
+}
+
+#[tokio::test]
+async fn without_its_queue_the_service_says_so() {
+    let Some(mut nats) = Nats::start() else { return };
+    let sandbox = Sandbox::new();
+    let text = sandbox.run(&["hook", "worker", "--allow=r.example", "--queue=nats://u:hunter2@127.0.0.1:1"]);
+    assert!(text.contains("cannot connect to the queue at nats://127.0.0.1:1") && !text.contains("hunter2"), "{text}");
+    let hook = Hook::serve(&sandbox, &[&format!("--queue={}", nats.url), "--allow=r.example"]);
+    let event = |name: &str| json!({"image": format!("r.example/{name}:v1")}).to_string();
+    assert_eq!(hook.post(&event("a")).0, 202);
+    let _ = nats.child.kill();
+    let _ = nats.child.wait();
+    hook.until("it is seen", |hook| hook.get("/readyz").0 == 503);
+    let (status, text) = hook.post(&event("b"));
+    assert!(status == 503 && text.contains("retry-after: 30"), "{text}");
+    nats.restart();
+    hook.until("it is back", |hook| hook.get("/readyz").0 == 200);
+    assert_eq!(
+        post(&hook.address(), "/", &[("Authorization", &format!("Bearer {}", hook::SECRET))], event("b").as_bytes()).0,
+        202
+    );
+    assert_eq!(nats.messages("test").await, 2);
+}

@@ -1,0 +1,221 @@
+//! `ociseek hook` as a process of its own, its log, and requests to it that no well-behaved client would send.
+
+#![allow(dead_code, reason = "each test binary that includes this uses a part of it")]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use ociseek::digest::Digest;
+use serde_json::{Value, json};
+
+use crate::servers::Server;
+use crate::support::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
+
+/// How long anything may take on a machine that is busy with other tests.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const SECRET: &str = "correct-horse-battery-staple";
+
+/// A running `ociseek hook serve` or `worker`; killed when this is dropped.
+pub struct Hook {
+    pub child: Child,
+    log: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Drop for Hook {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Hook {
+    /// `ociseek hook` with `args`, and small layers not left out.
+    pub fn start(sandbox: &Sandbox, args: &[&str]) -> Hook {
+        let all = [&["hook"], args, &["--min-layer-size=0", "--span-size=16KiB"]].concat();
+        Hook::spawn(sandbox.command(&all).env("OCISEEK_HOOK_SECRET", SECRET))
+    }
+
+    /// `ociseek hook serve` on a free port.
+    pub fn serve(sandbox: &Sandbox, args: &[&str]) -> Hook {
+        Hook::start(sandbox, &[&["serve", "--listen=127.0.0.1:0"], args].concat())
+    }
+
+    pub fn spawn(command: &mut Command) -> Hook {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let (lines, kept) = (BufReader::new(child.stderr.take().unwrap()).lines(), Arc::clone(&log));
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let line = serde_json::from_str(&line).unwrap_or_else(|_| json!({"event": "no JSON", "line": line}));
+                kept.lock().unwrap().push(line);
+            }
+        });
+        Hook { child, log }
+    }
+
+    pub fn log(&self) -> Vec<Value> {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// The lines of one event.
+    pub fn events(&self, event: &str) -> Vec<Value> {
+        self.log().into_iter().filter(|line| line["event"] == event).collect()
+    }
+
+    /// How many jobs came to which end.
+    pub fn results(&self) -> BTreeMap<String, usize> {
+        let mut results = BTreeMap::new();
+        for line in self.events("job") {
+            *results.entry(line["result"].as_str().unwrap().to_owned()).or_default() += 1;
+        }
+        results
+    }
+
+    pub fn indexed(&self) -> usize {
+        self.results().get("indexed").copied().unwrap_or_default()
+    }
+
+    /// Waits until the log is as it should be.
+    pub fn until(&self, what: &str, mut holds: impl FnMut(&Hook) -> bool) {
+        let begun = Instant::now();
+        while !holds(self) {
+            assert!(begun.elapsed() < PATIENCE, "{what} did not come about: {:#?}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// `IP:PORT`, once it listens.
+    pub fn address(&self) -> String {
+        self.until("listening", |hook| !hook.events("listening").is_empty());
+        self.events("listening")[0]["address"].as_str().unwrap().to_owned()
+    }
+
+    pub fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
+    }
+
+    /// Waits for the process to end.
+    pub fn end(&mut self) -> ExitStatus {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                // What it wrote last is still on its way.
+                std::thread::sleep(Duration::from_millis(100));
+                return status;
+            }
+            assert!(begun.elapsed() < PATIENCE, "it did not end: {:#?}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The most memory that the process had, in bytes (proc(5), VmHWM).
+    pub fn peak_memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+
+    pub fn get(&self, path: &str) -> (u16, String) {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+        exchange(&self.address(), request.as_bytes())
+    }
+
+    /// A notification with the secret.
+    pub fn post(&self, body: &str) -> (u16, String) {
+        post(&self.address(), "/", &[("Authorization", &format!("Bearer {SECRET}"))], body.as_bytes())
+    }
+}
+
+/// A POST; status, and the rest of the answer with its header.
+pub fn post(address: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> (u16, String) {
+    let mut request =
+        format!("POST {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
+    for (name, value) in headers {
+        request += &format!("{name}: {value}\r\n");
+    }
+    request += "\r\n";
+    exchange(address, &[request.as_bytes(), body].concat())
+}
+
+/// Sends bytes as they are. That the other side takes not all of them is no error.
+pub fn exchange(address: &str, bytes: &[u8]) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let _ = stream.write_all(bytes);
+    answer(stream)
+}
+
+pub fn answer(mut stream: TcpStream) -> (u16, String) {
+    let mut text = Vec::new();
+    let _ = stream.read_to_end(&mut text);
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
+    (status.unwrap_or_default(), text)
+}
+
+/// The event of distribution for an image that was pushed.
+pub fn pushed(id: &str, host: &str, repository: &str, digest: &Digest) -> String {
+    json!({"events": [{
+        "id": id, "action": "push", "request": {"host": host},
+        "target": {"mediaType": OCI_MANIFEST, "repository": repository, "digest": digest},
+    }]})
+    .to_string()
+}
+
+/// `count` small images in a registry, which differ in an annotation: repository and digest. Nobody is told of them.
+pub fn images(server: &Server, repositories: usize, count: usize) -> Vec<(String, Digest)> {
+    let layer = gzip(&tar(7, 2, 20_000));
+    let config =
+        json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": []}}).to_string();
+    let of = |media_type: &str, content: &[u8]| json!({"mediaType": media_type, "digest": Digest::sha256(content), "size": content.len()});
+    for repository in 0..repositories {
+        put_blob(&server.host, &format!("team/app{repository}"), &layer);
+        put_blob(&server.host, &format!("team/app{repository}"), config.as_bytes());
+    }
+    let push = |number: usize| {
+        let repository = format!("team/app{}", number % repositories);
+        let manifest = json!({
+            "schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": of(OCI_CONFIG, config.as_bytes()),
+            "layers": [of(GZIP, &layer)], "annotations": {"number": number.to_string()},
+        })
+        .to_string();
+        let digest = Digest::sha256(manifest.as_bytes());
+        server.put_manifest(&repository, &digest.to_string(), OCI_MANIFEST, manifest.as_bytes());
+        (repository, digest)
+    };
+    (0..count).map(push).collect()
+}
+
+/// A blob, by nobody's client.
+pub fn put_blob(host: &str, repository: &str, content: &[u8]) {
+    let begin = format!(
+        "POST /v2/{repository}/blobs/uploads/ HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    );
+    let (status, text) = exchange(host, begin.as_bytes());
+    assert_eq!(status, 202, "{text}");
+    let location = text.lines().find_map(|line| {
+        let (name, value) = line.split_once(": ")?;
+        name.eq_ignore_ascii_case("location").then(|| value.trim().to_owned())
+    });
+    let location = location.unwrap();
+    let path = location.strip_prefix(&format!("http://{host}")).unwrap_or(&location);
+    let joint = if path.contains('?') { '&' } else { '?' };
+    let head = format!(
+        "PUT {path}{joint}digest={} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/octet-stream\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n",
+        Digest::sha256(content),
+        content.len()
+    );
+    let (status, text) = exchange(host, &[head.as_bytes(), content].concat());
+    assert_eq!(status, 201, "{text}");
+}
+
+/// How many SOCI indexes an image has.
+pub fn indexes(sandbox: &Sandbox, image: &str) -> usize {
+    let inspected = sandbox.json(0, &["inspect", "--format=json", image]);
+    inspected["manifests"][0]["indexes"].as_array().unwrap().len()
+}
