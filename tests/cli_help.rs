@@ -20,15 +20,17 @@ fn help() {
     Usage: ociseek <COMMAND>
 
     Commands:
-      index    Build the SOCI index of images and attach it
-      inspect  Show which SOCI indexes an image has and what they hold
-      ls       List the files of an image without pulling it
-      cat      Print files of an image without pulling it
-      verify   Prove the SOCI indexes of an image against its layers
-      mount    Mount an image's files without pulling it
-      bundle   Make an OCI runtime bundle that starts before its image is there
-      trace    Run a container and tell which files and spans it read
-      ztoc     Build, show, prove or read through the ztoc of one layer
+      index     Build the SOCI index of images and attach it
+      inspect   Show which SOCI indexes an image has and what they hold
+      ls        List the files of an image without pulling it
+      cat       Print files of an image without pulling it
+      verify    Prove the SOCI indexes of an image against its layers
+      mount     Mount an image's files without pulling it
+      bundle    Make an OCI runtime bundle that starts before its image is there
+      trace     Run a container and tell which files and spans it read
+      hook      Index images as they are pushed
+      backfill  Index every image of a registry or repository that has no index
+      ztoc      Build, show, prove or read through the ztoc of one layer
 
     Options:
       -h, --help
@@ -128,6 +130,15 @@ fn help() {
               How many layers are read side by side [default: one for each CPU]
 
               [env: OCISEEK_JOBS=]
+
+          --timeout <DURATION>
+              Stop reading layers after this time, such as 10m or 90s, and attach what is done by then
+
+              It counts for all IMAGEs together; attaching comes on top. Consumers pull the layers that
+              are left whole. Another run goes on where this one stopped: what is attached is not read
+              again. Time that was up is no failure; the JSON has what is left.
+
+              [env: OCISEEK_TIMEOUT=]
 
     Where it goes:
       -o, --output <oci:DIR>

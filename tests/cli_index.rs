@@ -150,6 +150,7 @@ fn the_report_for_programs() {
             }
           ],
           "error": null,
+          "left": [],
           "bytes_read": 268459,
           "bytes_written": 332218,
           "seconds": …
@@ -167,6 +168,7 @@ fn the_report_for_programs() {
             ],
             "hint": null
           },
+          "left": [],
           "bytes_read": 0,
           "bytes_written": 0,
           "seconds": …

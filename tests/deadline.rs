@@ -394,7 +394,7 @@ async fn the_command_stops_at_its_timeout_and_goes_on_the_next_time() {
         };
         let first = run(&["--timeout=2s"]);
         assert!(first.contains("the time was up; another run goes on with it"), "{first}");
-        assert!(first.contains("1 layer of 176.0 KiB left, since the time was up"), "{first}");
+        assert!(first.contains("1 layer of 178.1 KiB left, since the time was up"), "{first}");
         assert!(first.contains("--- status 0 ---"), "{first}");
         is_slow.store(false, SeqCst);
         let second = sandbox

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub use super::args_backfill::BackfillArgs;
 #[cfg(feature = "nats")]
 pub use super::args_hook::HookWorkerArgs;
 pub use super::args_hook::{HookCommand, HookServeArgs};
@@ -52,6 +53,7 @@ pub enum Command {
     Trace(Box<TraceArgs>),
     #[command(subcommand)]
     Hook(HookCommand),
+    Backfill(Box<BackfillArgs>),
     #[command(subcommand)]
     Ztoc(ZtocCommand),
 }

@@ -1,20 +1,17 @@
 //! `ociseek hook lambda`, and what the program does when it is called `bootstrap`.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
-
-use serde_json::{Value, json};
 
 use super::args_hook::HookLambdaArgs;
 use super::report::{self, CliError};
 use super::ztoc;
 use crate::hook::aws::Ecr;
 use crate::hook::lambda::{Failure, Function, Runtime, Settings, serve};
+use crate::hook::log::Log;
 use crate::ops::index::{Existing, IndexOptions};
-use crate::progress::{Event, Progress};
 
 /// Where Lambda says that its Runtime API is.
 const RUNTIME_API: &str = "AWS_LAMBDA_RUNTIME_API";
@@ -41,8 +38,10 @@ pub async fn run(args: HookLambdaArgs) -> Result<(), CliError> {
             return Err(error.into());
         }
     };
-    let function = Function::new(settings(args), ecr, Arc::new(Log));
-    serve(&runtime, &function, &print).await?;
+    // Lambda makes no difference between the two streams.
+    let log = Log::new(std::io::stdout());
+    let function = Function::new(settings(args), ecr, Arc::new(log.clone()));
+    serve(&runtime, &function, &log).await?;
     Ok(())
 }
 
@@ -64,22 +63,5 @@ fn settings(args: HookLambdaArgs) -> Settings {
         },
         accounts: args.ecr_account,
         registry: args.ecr_registry,
-    }
-}
-
-/// A line of the function's log: a JSON object.
-fn print(line: &Value) {
-    // Where nobody takes the log there is nobody to tell.
-    let _ = writeln!(std::io::stdout().lock(), "{line}");
-}
-
-/// Warnings are lines of the log.
-struct Log;
-
-impl Progress for Log {
-    fn report(&self, event: Event) {
-        if let Event::Warning(text) = event {
-            print(&json!({"warning": text}));
-        }
     }
 }

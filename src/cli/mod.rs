@@ -12,10 +12,12 @@ use signals::Interrupt;
 use terminal::Stdout;
 
 mod args;
+mod args_backfill;
 mod args_hook;
 mod args_mount;
 mod args_read;
 mod args_serve;
+mod backfill;
 mod bundle;
 mod caches;
 mod cat;
@@ -85,6 +87,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         let interrupted = &mut interrupted;
         match command {
             Command::Index(args) => until(interrupted, index::run(*args)).await,
+            Command::Backfill(args) => until(interrupted, backfill::run(*args)).await,
             Command::Inspect(args) => until(interrupted, inspect::run(*args)).await,
             Command::Ls(args) => until(interrupted, ls::run(*args)).await,
             Command::Cat(args) => until(interrupted, cat::run(*args)).await,

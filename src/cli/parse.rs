@@ -1,11 +1,12 @@
 //! Values whose rules are narrower than their types.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::size::ByteSize;
 use crate::hook::aws::is_account;
 use crate::image::is_registry;
+use crate::tar::Time;
 
 /// A span size: at least 1 byte, at most 1 TiB (it stands in signed 64-bit fields, and no layer is that large).
 pub fn span_size(text: &str) -> Result<ByteSize, String> {
@@ -45,6 +46,17 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A day (in UTC), a time in RFC 3339, or how long ago; in seconds since 1970.
+pub fn since(text: &str) -> Result<i64, String> {
+    if let Ok(ago) = duration(text) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        return Ok(i64::try_from(now.saturating_sub(ago).as_secs()).unwrap_or(i64::MAX));
+    }
+    let time = Time::from_rfc3339(text).or_else(|| Time::from_rfc3339(&format!("{text}T00:00:00Z")));
+    time.map(|time| time.seconds)
+        .ok_or_else(|| "want a day such as 2026-01-31, or a time such as 12h or 30d ago".into())
+}
+
 /// The number of an AWS account.
 pub fn aws_account(text: &str) -> Result<String, String> {
     if is_account(text) { Ok(text.to_owned()) } else { Err("want the twelve digits of an account".into()) }
@@ -79,6 +91,10 @@ mod tests {
         assert_eq!(layout_dir("oci:some/dir:x"), Ok(PathBuf::from("some/dir:x")));
         assert!(layout_dir("some/dir").is_err());
         assert!(layout_dir("oci:").is_err());
+        assert_eq!(since("2024-02-29"), Ok(1_709_164_800));
+        assert_eq!(since("2024-02-29T12:00:00Z"), Ok(1_709_208_000));
+        assert!(since("1d").unwrap() > 1_709_208_000);
+        assert!(since("2024-02-30").is_err() && since("lately").is_err());
         assert_eq!(aws_account("123456789012").as_deref(), Ok("123456789012"));
         assert!(aws_account("12345678901x").is_err());
         assert_eq!(registry("Localhost:5000").as_deref(), Ok("localhost:5000"));

@@ -39,6 +39,9 @@ pub enum CliError {
     /// Some images failed; each was reported when it did.
     #[error("{failed} of {all} images failed")]
     Images { failed: usize, all: usize },
+    /// Some images failed; each was listed on standard output, among all the others.
+    #[error("{failed} of {all} images failed")]
+    Backfill { failed: usize, all: usize },
     /// Verification found something; it was listed.
     #[error("what was verified differs")]
     Differs,
@@ -111,6 +114,8 @@ pub enum CliError {
     Read { path: PathBuf, source: io::Error },
     #[error("{}: cannot be written", path.display())]
     Write { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    State(#[from] hook::backfill::StateError),
     #[error("this is no AWS Lambda function: there is no AWS_LAMBDA_RUNTIME_API")]
     NotInLambda,
     #[error(transparent)]
@@ -223,6 +228,9 @@ fn hint(error: &CliError) -> Option<String> {
         ),
         CliError::SecretFile { .. } | CliError::Secret(_) => Some("openssl rand -hex 32 makes one".into()),
         CliError::OpenSecret { path, .. } => Some(format!("chmod 600 {}", path.display())),
+        CliError::State(hook::backfill::StateError::Other { .. }) => {
+            Some("give the options that it was begun with, or another file".into())
+        }
         CliError::NotInLambda => Some("docs/hook.md says how to make a function of this program".into()),
         CliError::Store(error) => store_hint(error),
         CliError::Extract { source: ExtractError::Exists { .. }, .. } => {

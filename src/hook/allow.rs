@@ -93,7 +93,7 @@ impl AllowList {
 }
 
 /// Whether `text` is what `glob` describes. In linear space, and in time of their product.
-fn matches(glob: &[u8], text: &[u8]) -> bool {
+pub(super) fn matches(glob: &[u8], text: &[u8]) -> bool {
     // at[i]: the glob up to here describes the first i bytes of the text.
     let mut at = vec![false; text.len() + 1];
     at[0] = true;

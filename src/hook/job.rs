@@ -171,11 +171,7 @@ pub async fn run(job: &Job, context: &Context) -> Result<Done, JobError> {
     let repository = context.client.repository(&job.image.registry, &job.image.repository);
     let repository = repository.map_err(|error| JobError::Name(error.into()))?;
     let source = Source::Registry(repository.clone());
-    let document = match source.manifest(&job.target()).await {
-        Ok(document) => document,
-        Err(error) if error.is_not_found() => return Ok(Done::Gone),
-        Err(error) => return Err(ResolveError::Find(error).into()),
-    };
+    let Some(document) = fetch(job, &source).await? else { return Ok(Done::Gone) };
     match run_document(&document, &source, repository, context).await {
         // Deleted in the meantime, or broken from the start: its manifest tells.
         Err(error) if error.store().is_some_and(StoreError::is_not_found) => {
@@ -188,17 +184,42 @@ pub async fn run(job: &Job, context: &Context) -> Result<Done, JobError> {
     }
 }
 
+/// `None`: it is not there any more.
+pub(super) async fn fetch(job: &Job, source: &Source) -> Result<Option<Document>, JobError> {
+    match source.manifest(&job.target()).await {
+        Ok(document) => Ok(Some(document)),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(ResolveError::Find(error).into()),
+    }
+}
+
 async fn run_document(
     document: &Document,
     source: &Source,
     repository: Repository,
     context: &Context,
 ) -> Result<Done, JobError> {
-    let Context { cache, options, max_image_size, progress, .. } = context;
+    let Context { cache, options, progress, .. } = context;
+    let image = match resolved(document, source, context).await? {
+        Ok(image) => image,
+        Err(skipped) => return Ok(Done::Skipped(skipped)),
+    };
+    let destination = Destination::Registry(repository);
+    let indexed = index_resolved(source, image, Some(&destination), cache.as_ref(), options, progress).await?;
+    Ok(judged(indexed))
+}
+
+/// The image that a document is, or why there is nothing to do for it.
+pub(super) async fn resolved(
+    document: &Document,
+    source: &Source,
+    context: &Context,
+) -> Result<Result<Resolved, Skipped>, JobError> {
+    let Context { options, max_image_size, progress, .. } = context;
     let manifest = match parse(document) {
         Ok(manifest) => manifest,
         Err(ResolveError::NotAnImage { source: ManifestError::NotAnImage { what }, .. }) => {
-            return Ok(Done::Skipped(Skipped::NotAnImage(what)));
+            return Ok(Err(Skipped::NotAnImage(what)));
         }
         Err(error) => return Err(error.into()),
     };
@@ -207,18 +228,18 @@ async fn run_document(
         Manifest::Index(index) => &index.subject,
     };
     if let Some(subject) = subject {
-        return Ok(Done::Skipped(Skipped::Subject(subject.digest)));
+        return Ok(Err(Skipped::Subject(subject.digest)));
     }
     let image = match resolve_document(source, document, manifest, options.wanted(), progress).await {
         Ok(image) => image,
         Err(error @ ResolveError::NoImage(_)) => {
-            return Ok(Done::Skipped(Skipped::NotAnImage(error.to_string())));
+            return Ok(Err(Skipped::NotAnImage(error.to_string())));
         }
         Err(error @ ResolveError::NoPlatform { .. }) => {
-            return Ok(Done::Skipped(Skipped::NotAnImage(error.to_string())));
+            return Ok(Err(Skipped::NotAnImage(error.to_string())));
         }
         Err(ResolveError::NotAnImage { source: ManifestError::NotAnImage { what }, .. }) => {
-            return Ok(Done::Skipped(Skipped::NotAnImage(what)));
+            return Ok(Err(Skipped::NotAnImage(what)));
         }
         Err(error) => return Err(error.into()),
     };
@@ -226,11 +247,9 @@ async fn run_document(
         && let size = declared_size(&image)
         && size > limit
     {
-        return Ok(Done::Skipped(Skipped::TooLarge { size, limit }));
+        return Ok(Err(Skipped::TooLarge { size, limit }));
     }
-    let destination = Destination::Registry(repository);
-    let indexed = index_resolved(source, image, Some(&destination), cache.as_ref(), options, progress).await?;
-    Ok(judged(indexed))
+    Ok(Ok(image))
 }
 
 /// Bytes of all layers, each blob once.

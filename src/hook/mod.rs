@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`event`] | the push notifications of registries: bytes in, images out (pure) |
 //! | [`job`], [`record`] | one image to be indexed, and what becomes of it; a job as JSON |
+//! | [`backfill`] | what was pushed before anyone listened |
 //! | [`aws`] | Amazon ECR: hosts, tokens, signatures |
 //! | [`lambda`] | a function of AWS Lambda |
 //! | [`allow`], [`secret`] | which images may be asked for, and by whom |
@@ -15,6 +16,7 @@
 
 pub mod allow;
 pub mod aws;
+pub mod backfill;
 pub mod backlog;
 pub mod event;
 pub mod job;

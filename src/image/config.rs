@@ -6,6 +6,7 @@ use super::descriptor::null_is_default;
 use super::json::{self, JsonError};
 use super::platform::Platform;
 use crate::digest::{Digest, DigestError};
+use crate::tar::Time;
 
 /// The largest config that is read, in bytes. Configs carry a history and labels, so they may pass a manifest's limit.
 pub const MAX_CONFIG: usize = 8 << 20;
@@ -37,6 +38,16 @@ pub fn platform(bytes: &[u8]) -> Result<Platform, ConfigError> {
         return Err(ConfigError::Missing("architecture"));
     }
     Ok(platform)
+}
+
+/// When the image was made, as far as its config says so in RFC 3339.
+pub fn created(bytes: &[u8]) -> Result<Option<Time>, ConfigError> {
+    #[derive(Deserialize)]
+    struct Config {
+        created: Option<String>,
+    }
+    let Config { created } = json::parse(bytes, MAX_CONFIG, &["created"])?;
+    Ok(created.as_deref().and_then(Time::from_rfc3339))
 }
 
 /// The digests of the layers' tars that a config lists, from the bottom up.
@@ -72,6 +83,21 @@ mod tests {
         for bad in [&b""[..], b"{}{}", br#"{"os":7}"#, br#"{"os":"linux","os":"linux","architecture":"x"}"#] {
             assert!(matches!(platform(bad), Err(ConfigError::Json(_))));
         }
+    }
+
+    #[test]
+    fn times_of_configs() {
+        let made = |created: &str| created_seconds(format!(r#"{{"os":"linux","created":{created}}}"#).as_bytes());
+        assert_eq!(made(r#""2024-02-29T12:00:00.5Z""#), Some(1_709_208_000));
+        assert_eq!(made(r#""0001-01-01T00:00:00Z""#), Some(-62_135_596_800));
+        for none in ["null", r#""yesterday""#, "\"\""] {
+            assert_eq!(made(none), None);
+        }
+        assert_eq!(created(b"{}").unwrap(), None);
+    }
+
+    fn created_seconds(config: &[u8]) -> Option<i64> {
+        created(config).unwrap().map(|time| time.seconds)
     }
 
     #[test]

@@ -71,7 +71,7 @@ pub struct FakeEcr {
 }
 
 impl FakeEcr {
-    /// It gives tokens that are good for twelve hours, and deletes whatever it is asked to.
+    /// It gives tokens that are good for twelve hours.
     pub async fn start(password: &str) -> FakeEcr {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let fake = FakeEcr {
@@ -119,7 +119,6 @@ async fn answer(State(fake): State<FakeEcr>, request: Request<Body>) -> Response
             let token = BASE64_STANDARD.encode(format!("AWS:{}", fake.password.lock().unwrap()));
             json!({"authorizationData": [{"authorizationToken": token, "expiresAt": now + 43_200.0, "proxyEndpoint": "https://x"}]})
         }
-        "BatchDeleteImage" => json!({"imageIds": [], "failures": []}),
         other => panic!("{other}"),
     };
     Response::new(Body::from(answer.to_string()))

@@ -274,7 +274,7 @@ async fn a_token_that_is_refused_is_asked_for_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_ecr_does_not_delete_by_the_distribution_api_is_deleted_by_its_own() {
+async fn an_index_that_may_not_be_deleted_is_told() {
     let (registry, digest) = registry("p", false).await;
     let ecr = FakeEcr::start("p").await;
     let (api, address) = RuntimeApi::start().await;
@@ -287,14 +287,7 @@ async fn what_ecr_does_not_delete_by_the_distribution_api_is_deleted_by_its_own(
     let _new = Bootstrap::start(&address, &environment);
     let second = api.invoke(pushed("app", &digest, "v1"), LONG).await;
     assert!(second.ok, "{second:?}");
-    assert_eq!(second.body["images"][0]["not_deleted"], Value::Null);
-    let deleted = ecr.calls("BatchDeleteImage");
-    assert_eq!(deleted.len(), 1);
-    let old = &first.body["images"][0]["indexes"][0];
-    assert_eq!(
-        deleted[0].body,
-        json!({"repositoryName": "app", "imageIds": [{"imageDigest": old}], "registryId": ACCOUNT})
-    );
+    assert_eq!(second.body["images"][0]["not_deleted"], first.body["images"][0]["indexes"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -309,6 +302,56 @@ async fn a_function_without_credentials_says_so() {
     }
     assert_eq!(function.has_ended(), Some(1));
     assert_eq!(api.cannot_start()[0]["errorMessage"], "the environment has no AWS_SECRET_ACCESS_KEY");
+}
+
+/// An emulator that is not ours.
+#[tokio::test(flavor = "multi_thread")]
+async fn under_cargo_lambda() {
+    let home = std::env::var_os("HOME").map(std::path::PathBuf::from).unwrap_or_default();
+    let emulator = home.join(".cache/ociseek-tools/python/bin/cargo-lambda");
+    if !emulator.is_file() {
+        return servers::skip("cargo-lambda is not installed");
+    }
+    let (registry, digest) = registry("p", true).await;
+    let ecr = FakeEcr::start("p").await;
+    // It wants a crate around it, though it builds nothing.
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("src")).unwrap();
+    std::fs::write(dir.path().join("src/main.rs"), "fn main() {}").unwrap();
+    std::fs::write(dir.path().join("Cargo.toml"), "[package]\nname = \"f\"\nversion = \"0.1.0\"\n").unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut emulator = tokio::process::Command::new(emulator)
+        .args(["lambda", "watch", "--only-lambda-apis", "--ignore-changes", "-A", "127.0.0.1", "-P", &port.to_string()])
+        .current_dir(dir.path())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(emulator.try_wait().unwrap().is_none(), "cargo-lambda ended");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let _function = Bootstrap::start(
+        &format!("http://127.0.0.1:{port}/.rt/f"),
+        &[
+            ("AWS_ENDPOINT_URL_ECR", &ecr.url),
+            ("OCISEEK_ECR_REGISTRY", &registry.host()),
+            ("OCISEEK_ECR_ACCOUNTS", ACCOUNT),
+        ],
+    );
+    let invoke = async |event: Value| {
+        let url = format!("http://127.0.0.1:{port}/2015-03-31/functions/f/invocations");
+        let curl =
+            tokio::process::Command::new("curl").args(["-s", "-m", "60", "-d", &event.to_string(), &url]).output();
+        serde_json::from_slice::<Value>(&curl.await.unwrap().stdout).unwrap()
+    };
+    let first = invoke(pushed("app", &digest, "v1")).await;
+    assert_eq!(first["images"][0]["status"], "indexed", "{first}");
+    let again = invoke(batch(&[pushed("app", &digest, "v1").to_string(), "x".to_owned()])).await;
+    assert_eq!(failures(&again), ["m1"]);
+    let error = invoke(json!({"image": "docker.io/library/debian"})).await;
+    assert_eq!(error["errorType"], "ImageFailed");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The two calls to Amazon ECR that its registry has no counterpart for (Amazon ECR API Reference): the token that the registry
-//! wants, and deletion, since ECR does not delete manifests by the distribution API.
+//! The one call to Amazon ECR that its registry has no counterpart for: for the token that the registry wants (Amazon ECR API
+//! Reference, GetAuthorizationToken).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,20 +8,20 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use reqwest::StatusCode;
 use serde::Deserialize;
-use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use url::Url;
 
 use super::host::EcrRegistry;
 use super::sigv4::{Credentials, Request, Scope, sign};
-use crate::digest::Digest;
 use crate::store::registry::{ClientConfig, RegistryError, http_client};
 
+/// It asks for the caller's own registry.
+const BODY: &str = "{}";
 /// The largest answer that is read, in bytes. Tokens are some kilobytes long.
 const ANSWER: usize = 256 << 10;
 /// What a call may take altogether.
 const CALL: Duration = Duration::from_secs(10);
-/// Calls of one kind, before it is an error, and the wait after the first.
+/// Calls, before it is an error, and the wait after the first.
 const TRIES: u32 = 3;
 const WAIT: Duration = Duration::from_millis(200);
 /// A token that is good for less than this is not begun with; they last 12 hours, and a function runs for a quarter of one.
@@ -36,12 +36,12 @@ pub enum EcrError {
     Endpoint(String),
     #[error("cannot make a client")]
     Client(#[from] RegistryError),
-    #[error("{call} at {host} failed")]
-    Transport { call: &'static str, host: String, source: reqwest::Error },
-    #[error("{call} at {host} was answered with {status}: {what}")]
-    Refused { call: &'static str, host: String, status: StatusCode, what: String },
-    #[error("{call} at {host} has an answer that cannot be used: {what}")]
-    Answer { call: &'static str, host: String, what: &'static str },
+    #[error("GetAuthorizationToken at {host} failed")]
+    Transport { host: String, source: reqwest::Error },
+    #[error("GetAuthorizationToken at {host} was answered with {status}: {what}")]
+    Refused { host: String, status: StatusCode, what: String },
+    #[error("GetAuthorizationToken at {host} has an answer that cannot be used: {what}")]
+    Answer { host: String, what: &'static str },
 }
 
 impl EcrError {
@@ -139,9 +139,8 @@ impl Ecr {
             /// Seconds since 1970.
             expires_at: Option<f64>,
         }
-        const CALL: &str = "GetAuthorizationToken";
-        let (answer, host) = self.call(registry, CALL, &json!({})).await?;
-        let wrong = |what| EcrError::Answer { call: CALL, host: host.clone(), what };
+        let (answer, host) = self.call(registry).await?;
+        let wrong = |what| EcrError::Answer { host: host.clone(), what };
         // What serde says of an answer may repeat it, and this one holds a secret.
         let answer: Answer = serde_json::from_slice(&answer).map_err(|_| wrong("it is not as documented"))?;
         let authorization = match answer.authorization_data {
@@ -159,57 +158,8 @@ impl Ecr {
         Ok(Token { user: user.to_owned(), password: password.to_owned(), expires })
     }
 
-    /// Deletes manifests by their digests. Gives those that are there still.
-    ///
-    /// # Errors
-    /// When the service does not do so at all.
-    pub async fn delete(
-        &self,
-        registry: &EcrRegistry,
-        repository: &str,
-        digests: &[Digest],
-    ) -> Result<Vec<Digest>, EcrError> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Answer {
-            #[serde(default)]
-            failures: Vec<Failure>,
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Failure {
-            image_id: Option<ImageId>,
-            failure_code: Option<String>,
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct ImageId {
-            image_digest: Option<String>,
-        }
-        const CALL: &str = "BatchDeleteImage";
-        let images: Vec<Value> = digests.iter().map(|digest| json!({"imageDigest": digest.to_string()})).collect();
-        let mut body = json!({"repositoryName": repository, "imageIds": images});
-        if let EcrRegistry::Private { account, .. } = registry {
-            body["registryId"] = json!(account);
-        }
-        let (answer, host) = self.call(registry, CALL, &body).await?;
-        let answer: Answer = serde_json::from_slice(&answer).map_err(|_| EcrError::Answer {
-            call: CALL,
-            host,
-            what: "it is not as documented",
-        })?;
-        let there = answer.failures.iter().filter(|failure| failure.failure_code.as_deref() != Some("ImageNotFound"));
-        let there: Vec<&str> = there.filter_map(|f| f.image_id.as_ref()?.image_digest.as_deref()).collect();
-        Ok(digests.iter().copied().filter(|digest| there.contains(&digest.to_string().as_str())).collect())
-    }
-
     /// The answer's body, and the host that it is from. What may pass is tried again.
-    async fn call(
-        &self,
-        registry: &EcrRegistry,
-        call: &'static str,
-        body: &Value,
-    ) -> Result<(Vec<u8>, String), EcrError> {
+    async fn call(&self, registry: &EcrRegistry) -> Result<(Vec<u8>, String), EcrError> {
         let url = match &self.endpoint {
             Some(endpoint) => endpoint.clone(),
             None => parse_endpoint(&format!("https://{}", registry.api_host()))?,
@@ -217,7 +167,7 @@ impl Ecr {
         let http = http_client(&ClientConfig::default(), &url)?;
         let mut tries = 1;
         loop {
-            match self.once(&http, &url, registry, call, body.to_string()).await {
+            match self.once(&http, &url, registry).await {
                 Err(error) if error.may_pass() && tries < TRIES => {
                     tokio::time::sleep(WAIT * tries).await;
                     tries += 1;
@@ -227,22 +177,14 @@ impl Ecr {
         }
     }
 
-    async fn once(
-        &self,
-        http: &reqwest::Client,
-        url: &Url,
-        registry: &EcrRegistry,
-        call: &'static str,
-        body: String,
-    ) -> Result<Vec<u8>, EcrError> {
-        let (service, prefix) = match registry {
-            EcrRegistry::Private { .. } => ("ecr", "AmazonEC2ContainerRegistry_V20150921"),
-            EcrRegistry::Public => ("ecr-public", "SpencerFrontendService"),
+    async fn once(&self, http: &reqwest::Client, url: &Url, registry: &EcrRegistry) -> Result<Vec<u8>, EcrError> {
+        let (service, target) = match registry {
+            EcrRegistry::Private { .. } => ("ecr", "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken"),
+            EcrRegistry::Public => ("ecr-public", "SpencerFrontendService.GetAuthorizationToken"),
         };
-        let target = format!("{prefix}.{call}");
-        let headers = [("content-type", "application/x-amz-json-1.1"), ("x-amz-target", target.as_str())];
+        let headers = [("content-type", "application/x-amz-json-1.1"), ("x-amz-target", target)];
         let host = host(url);
-        let request = Request { method: "POST", host: &host, headers: &headers, body: body.as_bytes() };
+        let request = Request { method: "POST", host: &host, headers: &headers, body: BODY.as_bytes() };
         let scope = Scope { region: registry.region(), service };
         let mut sent = http.post(url.clone()).timeout(CALL);
         for (name, value) in sign(&request, scope, &self.credentials, SystemTime::now()) {
@@ -252,18 +194,17 @@ impl Ecr {
             sent = sent.header(name, value);
         }
         // Without the URL: it says nothing that the host does not.
-        let failed =
-            |source: reqwest::Error| EcrError::Transport { call, host: host.clone(), source: source.without_url() };
-        let mut answer = sent.body(body.clone()).send().await.map_err(failed)?;
+        let failed = |source: reqwest::Error| EcrError::Transport { host: host.clone(), source: source.without_url() };
+        let mut answer = sent.body(BODY).send().await.map_err(failed)?;
         let status = answer.status();
         let mut bytes = Vec::new();
         while let Some(chunk) = answer.chunk().await.map_err(failed)? {
             bytes.extend_from_slice(&chunk);
             if bytes.len() > ANSWER {
-                return Err(EcrError::Answer { call, host, what: "it is too long" });
+                return Err(EcrError::Answer { host, what: "it is too long" });
             }
         }
-        if status.is_success() { Ok(bytes) } else { Err(EcrError::Refused { call, host, status, what: told(&bytes) }) }
+        if status.is_success() { Ok(bytes) } else { Err(EcrError::Refused { host, status, what: told(&bytes) }) }
     }
 }
 

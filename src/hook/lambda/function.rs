@@ -15,6 +15,7 @@ use crate::digest::Digest;
 use crate::hook::aws::{Ecr, EcrError, EcrRegistry, Token};
 use crate::hook::event::{EventError, Headers, Ignored, PushEvent, Shape, parse};
 use crate::hook::job::{self, Context, Done, Job, JobError};
+use crate::hook::log::Log;
 use crate::ops::index::{IndexOptions, IndexedImage, ManifestResult};
 use crate::progress::Progress;
 use crate::store::registry::{Client, ClientConfig, CredentialSource, RegistryError};
@@ -58,7 +59,13 @@ enum ImageError {
     #[error("cannot make a client")]
     Client(#[from] RegistryError),
     #[error(transparent)]
-    Job(#[from] JobError),
+    Job(Box<JobError>),
+}
+
+impl From<JobError> for ImageError {
+    fn from(error: JobError) -> ImageError {
+        ImageError::Job(Box::new(error))
+    }
 }
 
 /// When an invocation does what.
@@ -93,11 +100,11 @@ impl Function {
         Function { settings, ecr, progress, clients: Mutex::default() }
     }
 
-    /// Handles an event to its end. `log` takes one JSON object for each image.
+    /// Handles an event to its end. `log` gets a line for each image.
     ///
     /// # Errors
     /// What Lambda is told instead of an answer; then it calls again, as far as it was called without waiting for an answer.
-    pub async fn handle(&self, invocation: &Invocation, log: &(dyn Fn(&Value) + Sync)) -> Result<Value, Failure> {
+    pub async fn handle(&self, invocation: &Invocation, log: &Log) -> Result<Value, Failure> {
         let time = Time::of(Instant::now(), invocation.deadline);
         let account = invocation.account.as_deref();
         match Input::of(&invocation.body) {
@@ -128,16 +135,13 @@ impl Function {
         }
     }
 
-    async fn event(
-        &self,
-        body: &[u8],
-        account: Option<&str>,
-        time: Time,
-        log: &(dyn Fn(&Value) + Sync),
-    ) -> (Option<Shape>, Outcome) {
+    async fn event(&self, body: &[u8], account: Option<&str>, time: Time, log: &Log) -> (Option<Shape>, Outcome) {
         let mut outcome = Outcome::default();
         let mut add = |image: Value| {
-            log(&image);
+            match image["status"] == "failed" {
+                true => log.error("image", image.clone()),
+                false => log.info("image", image.clone()),
+            }
             outcome.images.push(image);
         };
         let events = match parse(&Headers::default(), body) {
@@ -162,9 +166,9 @@ impl Function {
             let begun = Instant::now();
             let name = push.image(None).map_or_else(|| push.repository.clone(), |image| image.to_string());
             let mut image = match self.image(push, account, time).await {
-                Ok((done, not_deleted)) => {
+                Ok(done) => {
                     outcome.left += left(&done);
-                    done_image(&done, &not_deleted)
+                    done_image(&done)
                 }
                 Err(error) => {
                     let text = in_one_line(&error);
@@ -185,13 +189,7 @@ impl Function {
         (Some(events.shape), outcome)
     }
 
-    /// Indexes an image. Also gives the indexes that were replaced and could not be deleted.
-    async fn image(
-        &self,
-        push: &PushEvent,
-        account: Option<&str>,
-        time: Time,
-    ) -> Result<(Done, Vec<Digest>), ImageError> {
+    async fn image(&self, push: &PushEvent, account: Option<&str>, time: Time) -> Result<Done, ImageError> {
         if Instant::now() >= time.stop {
             return Err(ImageError::NotBegun);
         }
@@ -209,13 +207,7 @@ impl Function {
                 progress: Arc::clone(&self.progress),
             };
             let job = Job { image };
-            let done = job::run(&job, &context).await?;
-            let stuck = not_deleted(&done);
-            let stuck = match stuck.is_empty() {
-                true => stuck,
-                false => self.delete(&registry, &job.image.repository, stuck).await,
-            };
-            Ok((done, stuck))
+            Ok(job::run(&job, &context).await?)
         };
         let result = timeout_at(time.end.into(), work).await.unwrap_or(Err(ImageError::NotAttached));
         if let Err(ImageError::Job(error)) = &result
@@ -230,15 +222,12 @@ impl Function {
 
     /// The registry that a host stands for, if this function is to index images there.
     fn registry(&self, host: &str, own: Option<&str>) -> Result<EcrRegistry, ImageError> {
-        let found = match EcrRegistry::of_host(host) {
-            Some(found) => found,
-            // The stand-in for all registries may be named by its own name.
-            None if self.settings.registry.as_deref() == Some(host) => {
-                let account = own.unwrap_or("000000000000");
-                EcrRegistry::private(account, "us-east-1").ok_or_else(|| ImageError::NotEcr(host.to_owned()))?
-            }
-            None => return Err(ImageError::NotEcr(host.to_owned())),
-        };
+        let not_ecr = || ImageError::NotEcr(host.to_owned());
+        if self.settings.registry.as_deref() == Some(host) {
+            // The stand-in for all registries may be named by its own name, and is nobody's in particular.
+            return EcrRegistry::private(own.unwrap_or("000000000000"), "us-east-1").ok_or_else(not_ecr);
+        }
+        let found = EcrRegistry::of_host(host).ok_or_else(not_ecr)?;
         match &found {
             EcrRegistry::Private { account, .. }
                 if own != Some(account.as_str()) && !self.settings.accounts.contains(account) =>
@@ -265,14 +254,6 @@ impl Function {
         clients.insert(registry.clone(), (token, client.clone()));
         Ok(client)
     }
-
-    /// ECR deletes nothing by the distribution API, but by its own. Gives what is there still.
-    async fn delete(&self, registry: &EcrRegistry, repository: &str, digests: Vec<Digest>) -> Vec<Digest> {
-        match registry {
-            EcrRegistry::Private { .. } => self.ecr.delete(registry, repository, &digests).await.unwrap_or(digests),
-            EcrRegistry::Public => digests,
-        }
-    }
 }
 
 fn indexed(done: &Done) -> Option<&IndexedImage> {
@@ -286,16 +267,16 @@ fn left(done: &Done) -> usize {
     indexed(done).map_or(0, |image| image.left.len())
 }
 
-fn not_deleted(done: &Done) -> Vec<Digest> {
-    let manifests = indexed(done).into_iter().flat_map(|image| &image.manifests);
-    let stuck = manifests.filter_map(|manifest| match &manifest.result {
+/// Indexes that were replaced and are still there: the function may not delete, or the registry does not.
+fn not_deleted(image: &IndexedImage) -> Vec<Digest> {
+    let stuck = image.manifests.iter().filter_map(|manifest| match &manifest.result {
         ManifestResult::Attached { not_deleted, .. } => Some(not_deleted),
         _ => None,
     });
     stuck.flatten().copied().collect()
 }
 
-fn done_image(done: &Done, not_deleted: &[Digest]) -> Value {
+fn done_image(done: &Done) -> Value {
     let mut said = json!({"status": done.code()});
     if let Done::Skipped(skipped) = done {
         said["reason"] = json!(skipped.to_string());
@@ -311,6 +292,7 @@ fn done_image(done: &Done, not_deleted: &[Digest]) -> Value {
         said["left"] = json!(image.left.iter().map(|layer| layer.digest).collect::<Vec<_>>());
         said["bytes_read"] = json!(image.bytes_read);
         said["bytes_written"] = json!(image.bytes_written);
+        let not_deleted = not_deleted(image);
         if !not_deleted.is_empty() {
             said["not_deleted"] = json!(not_deleted);
         }

@@ -16,13 +16,13 @@ mod runtime;
 pub use function::{Function, Settings};
 pub use runtime::{Failure, Invocation, Runtime, RuntimeError};
 
-use serde_json::Value;
+use super::log::Log;
 
-/// Handles events until the Runtime API gives no more. `log` takes one JSON object for each image.
+/// Handles events until the Runtime API gives no more. `log` gets a line for each image.
 ///
 /// # Errors
 /// When the Runtime API cannot be spoken to any more.
-pub async fn serve(runtime: &Runtime, function: &Function, log: &(dyn Fn(&Value) + Sync)) -> Result<(), RuntimeError> {
+pub async fn serve(runtime: &Runtime, function: &Function, log: &Log) -> Result<(), RuntimeError> {
     loop {
         let invocation = runtime.next().await?;
         let result = function.handle(&invocation, log).await;

@@ -22,6 +22,8 @@ const REQUEST_ID: &str = "lambda-runtime-aws-request-id";
 const DEADLINE: &str = "lambda-runtime-deadline-ms";
 const ARN: &str = "lambda-runtime-invoked-function-arn";
 const ERROR_TYPE: &str = "lambda-runtime-function-error-type";
+/// A deadline of the year 2001, in milliseconds since 1970: before Lambda's time, and longer than it lets anything run.
+const EARLIEST: u64 = 1_000_000_000_000;
 /// A function that is given no time limit, which no real one is.
 const NO_DEADLINE: Duration = Duration::from_secs(900);
 
@@ -65,14 +67,14 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// `address` is `HOST:PORT`, as `AWS_LAMBDA_RUNTIME_API` has it.
+    /// `address` is what `AWS_LAMBDA_RUNTIME_API` has: `HOST:PORT`, or a whole URL, as cargo-lambda names it.
     ///
     /// # Errors
     /// When it is none.
     pub fn new(address: &str) -> Result<Runtime, RuntimeError> {
         let wrong = || RuntimeError::Address(address.chars().take(150).collect());
-        // cargo-lambda puts the name of the function behind the port.
-        let base = Url::parse(&format!("http://{}/", address.trim_end_matches('/'))).map_err(|_| wrong())?;
+        let place = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
+        let base = Url::parse(&format!("http://{place}/")).map_err(|_| wrong())?;
         if base.host().is_none() || base.query().is_some() || base.fragment().is_some() || !base.username().is_empty() {
             return Err(wrong());
         }
@@ -154,9 +156,13 @@ fn accepted(answer: Response) -> Result<Response, RuntimeError> {
     if answer.status().is_success() { Ok(answer) } else { Err(RuntimeError::Refused(answer.status())) }
 }
 
-/// From `now` to the deadline, which Lambda gives in milliseconds since 1970. One that is over leaves no time.
+/// From `now` to the deadline, which Lambda gives in milliseconds since 1970. One that is over leaves no time. cargo-lambda gives
+/// how long it is to the deadline instead.
 fn time_left(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let deadline: u64 = headers.get(DEADLINE)?.to_str().ok()?.parse().ok()?;
+    if deadline < EARLIEST {
+        return Some(Duration::from_millis(deadline).min(NO_DEADLINE));
+    }
     let deadline = UNIX_EPOCH.checked_add(Duration::from_millis(deadline))?;
     Some(deadline.duration_since(now).unwrap_or_default().min(NO_DEADLINE))
 }
@@ -174,7 +180,11 @@ mod tests {
     fn addresses() {
         let next = |address| Runtime::new(address).unwrap().url("invocation/next").unwrap().to_string();
         assert_eq!(next("127.0.0.1:9001"), "http://127.0.0.1:9001/2018-06-01/runtime/invocation/next");
-        assert_eq!(next("[::1]:9000/name"), "http://[::1]:9000/name/2018-06-01/runtime/invocation/next");
+        let named = "http://[::1]:9000/.rt/name/2018-06-01/runtime/invocation/next";
+        assert_eq!(
+            (next("[::1]:9000/.rt/name").as_str(), next("http://[::1]:9000/.rt/name/").as_str()),
+            (named, named)
+        );
         for bad in ["", "a b", "x?y", "u@x", "x#y"] {
             assert!(Runtime::new(bad).is_err(), "{bad}");
         }
@@ -184,10 +194,11 @@ mod tests {
     fn deadlines_and_accounts() {
         let left = |value: &str| {
             let headers = HeaderMap::from_iter([(DEADLINE.parse().unwrap(), value.parse().unwrap())]);
-            time_left(&headers, UNIX_EPOCH + Duration::from_secs(1000))
+            time_left(&headers, UNIX_EPOCH + Duration::from_secs(1_700_000_000))
         };
-        assert_eq!(left("1005500"), Some(Duration::from_millis(5500)));
-        assert_eq!(left("5"), Some(Duration::ZERO));
+        assert_eq!(left("1700000005500"), Some(Duration::from_millis(5500)));
+        assert_eq!(left("1699999999999"), Some(Duration::ZERO));
+        assert_eq!(left("600000"), Some(Duration::from_secs(600)));
         assert_eq!(left("soon"), None);
         assert_eq!(left("18446744073709551615"), Some(NO_DEADLINE));
         assert_eq!(account_of("arn:aws:lambda:us-east-1:123456789012:function:f"), Some("123456789012"));

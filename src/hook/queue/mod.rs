@@ -37,6 +37,9 @@ pub enum QueueError {
     Connect { server: String, source: async_nats::ConnectError },
     #[error("the queue's {what} {name} cannot be had")]
     Setup { what: &'static str, name: String, source: async_nats::Error },
+    /// What were sent now would be sent when the connection is back, although its sender was told that it failed.
+    #[error("the connection to the queue is broken")]
+    Away,
     #[error("the queue does not take the job")]
     Publish(#[source] jetstream::context::PublishError),
 }
@@ -102,6 +105,9 @@ impl Queue {
     /// # Errors
     /// When the server is not there, or has no room: then the job is not in the queue.
     pub async fn publish(&self, job: &Job) -> Result<Published, QueueError> {
+        if !self.is_connected() {
+            return Err(QueueError::Away);
+        }
         let mut message = PublishMessage::build().payload(Bytes::from(job.to_json()));
         // A tag may name another image by the time it is published again.
         if job.image.digest.is_some() {

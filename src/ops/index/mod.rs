@@ -42,6 +42,25 @@ pub use pipeline::index_chunks;
 
 use plan::Plan;
 
+/// Whether an image lacks an index of these options, as far as that can be told without reading its layers.
+///
+/// # Errors
+/// When what is attached to it cannot be looked up.
+pub async fn is_pending(
+    image: Resolved,
+    destination: &Destination,
+    cache: Option<&ZtocCache>,
+    options: &IndexOptions,
+) -> Result<bool, IndexError> {
+    for manifest in image.manifests {
+        let plan = Plan::make(manifest, Some(destination), cache, options).await?;
+        if plan.to_build().next().is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Indexes the image `root` of `source` and attaches the indexes at `destination`.
 ///
 /// Without a destination (a dry run of an archive, say) nothing is looked up or written there. The cache, if any, is read,

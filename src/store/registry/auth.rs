@@ -317,6 +317,10 @@ fn lifetime(seconds: f64) -> Duration {
 /// What to ask a token for: what we need, and what the challenge asks for beyond that for the same repository. A challenge
 /// that names something else is taken at its word.
 fn union(repository: &str, access: Access, asked: Option<&str>) -> String {
+    if repository.is_empty() {
+        // The list of repositories (distribution's token specification, "Resource Class and Type").
+        return asked.unwrap_or("registry:catalog:*").to_owned();
+    }
     let prefix = format!("repository:{repository}:");
     let own = access.actions();
     match asked {
@@ -347,6 +351,8 @@ mod tests {
         ] {
             assert_eq!(union("a/b", access, asked), want);
         }
+        assert_eq!(union("", Access::Pull, None), "registry:catalog:*");
+        assert_eq!(union("", Access::Pull, Some("registry:catalog:pull")), "registry:catalog:pull");
     }
 
     #[test]

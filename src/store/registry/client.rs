@@ -49,16 +49,17 @@ impl Client {
         if !is_repository(name) {
             return Err(RegistryError::Name(name.chars().take(300).collect()));
         }
+        Ok(Repository { registry: self.registry(registry)?, name: name.into(), tags: Arc::clone(&self.shared.tags) })
+    }
+
+    pub(super) fn registry(&self, name: &str) -> Result<Arc<Registry>, RegistryError> {
         let mut registries = self.shared.registries.lock().unwrap_or_else(PoisonError::into_inner);
-        let registry = match registries.get(registry) {
-            Some(known) => Arc::clone(known),
-            None => {
-                let new = Arc::new(Registry::new(Arc::clone(&self.shared.http), &self.shared.config, registry)?);
-                registries.insert(registry.to_owned(), Arc::clone(&new));
-                new
-            }
-        };
-        Ok(Repository { registry, name: name.into(), tags: Arc::clone(&self.shared.tags) })
+        if let Some(known) = registries.get(name) {
+            return Ok(Arc::clone(known));
+        }
+        let new = Arc::new(Registry::new(Arc::clone(&self.shared.http), &self.shared.config, name)?);
+        registries.insert(name.to_owned(), Arc::clone(&new));
+        Ok(new)
     }
 }
 
@@ -105,7 +106,7 @@ impl Repository {
 }
 
 /// `[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(\/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*`, at most 255 characters.
-fn is_repository(name: &str) -> bool {
+pub(super) fn is_repository(name: &str) -> bool {
     let component = |component: &str| {
         let alphanumeric = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
         let separators = component.split(|c: char| alphanumeric(c as u8) && c.is_ascii());

@@ -145,7 +145,7 @@ fn content_digest(response: &Response) -> Result<Option<Digest>, RegistryError> 
 }
 
 /// `[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}`
-fn is_tag(tag: &str) -> bool {
+pub(super) fn is_tag(tag: &str) -> bool {
     let word = |c: u8| c.is_ascii_alphanumeric() || c == b'_';
     let bytes = tag.as_bytes();
     bytes.first().is_some_and(|c| word(*c)) && bytes.len() <= 128 && bytes.iter().all(|c| word(*c) || b".-".contains(c))

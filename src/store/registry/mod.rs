@@ -3,7 +3,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `client` | what callers hold: [`Client`], [`Repository`] |
-//! | `manifests`, `blobs`, `uploads`, `referrers`, `fallback`, `attach` | the calls, one group each |
+//! | `manifests`, `blobs`, `uploads`, `referrers`, `fallback`, `attach`, `names` | the calls, one group each |
 //! | `session` | one registry: authorization, redirects and new tries for each request |
 //! | `auth`, `challenge`, `credentials`, `helper` | what a request must carry, and where that comes from |
 //! | `retry` | when to try again |
@@ -28,6 +28,7 @@ mod gate;
 mod helper;
 mod http;
 mod manifests;
+mod names;
 mod referrers;
 mod retry;
 mod session;
@@ -43,3 +44,4 @@ pub use error::{Answer, Asked, RegistryError, TransportError};
 pub use gate::Reach;
 pub use helper::HelperError;
 pub use http::http_client;
+pub use names::{Names, Page};

@@ -126,7 +126,7 @@ pub(super) fn descriptors(index: &[u8], asked: &Asked) -> Result<Vec<Descriptor>
 }
 
 /// The target of `Link: <…>; rel="next"` (RFC 8288).
-fn next_link(headers: &HeaderMap) -> Option<String> {
+pub(super) fn next_link(headers: &HeaderMap) -> Option<String> {
     let values = headers.get_all(LINK).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).find_map(|link| {
         let (target, parameters) = link.trim().strip_prefix('<')?.split_once('>')?;

@@ -1,0 +1,281 @@
+//! Images that were pushed before anyone listened: walks what registries have, and indexes what has no index.
+//!
+//! Nothing is kept of what was walked but the digests of the repositories at hand, so that memory does not grow with the registry. A run
+//! that is broken off is begun again: what has an index costs a few small requests, and with a state file ([`State`]) one.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use futures_util::StreamExt;
+
+use crate::digest::Digest;
+use crate::hook::job::{self, Context, Done, Job, JobError};
+use crate::image::config::{self, MAX_CONFIG};
+use crate::image::{Reference, is_registry};
+use crate::ops::index::is_pending;
+use crate::ops::resolve::Resolved;
+use crate::store::blob::Document;
+use crate::store::registry::{RegistryError, Repository};
+use crate::store::{Destination, Source};
+
+mod state;
+mod walk;
+
+pub use state::{State, StateError};
+use walk::{Found, walk};
+
+/// What is walked: a registry with all that it lists, or a repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    Registry(String),
+    Repository { registry: String, repository: String },
+}
+
+impl std::str::FromStr for Place {
+    type Err = String;
+
+    /// `HOST`, `HOST:PORT`, or a repository as the command line names images, without tag and digest. A name without a slash is a
+    /// registry if it can be one by its dots or its port.
+    fn from_str(text: &str) -> Result<Place, String> {
+        let like_a_host = text.contains('.') || text.contains(':') || text == "localhost";
+        if !text.contains('/') && like_a_host && is_registry(text) {
+            return Ok(Place::Registry(text.to_ascii_lowercase()));
+        }
+        let named: Reference = text.parse().map_err(|error| format!("{error}"))?;
+        // The tag that a name without one stands for is not written in it.
+        if named.digest.is_some() || text.rsplit('/').next().is_some_and(|last| last.contains(':')) {
+            return Err("want a registry or a repository: all of its tags are looked at".into());
+        }
+        Ok(Place::Repository { registry: named.registry, repository: named.repository })
+    }
+}
+
+/// How it is gone about.
+pub struct Options {
+    /// How images are indexed.
+    pub context: Context,
+    /// Names of repositories, one of which must match; empty means all.
+    pub filters: Vec<Glob>,
+    /// Images that are older are passed over, in seconds since 1970; one that does not say how old it is is not.
+    pub since: Option<i64>,
+    /// Images that are looked at side by side; at least 1.
+    pub jobs: usize,
+    /// Say what has no index, and index nothing.
+    pub dry_run: bool,
+}
+
+/// A pattern of names of repositories: `*` is anything but a slash, `**` anything, `?` one character but a slash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Glob(String);
+
+impl std::str::FromStr for Glob {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Glob, String> {
+        let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-/*?".contains(&byte);
+        match (1..=255).contains(&text.len()) && text.bytes().all(known) {
+            true => Ok(Glob(text.to_owned())),
+            false => Err("want lower-case letters, digits and . _ - / * ?".into()),
+        }
+    }
+}
+
+/// What became of an image, or of a list.
+#[derive(Debug)]
+pub struct Report {
+    /// The image, or the repository or registry of which there is no list.
+    pub name: String,
+    pub digest: Option<Digest>,
+    pub result: Result<Outcome, BackfillError>,
+    pub seconds: f64,
+}
+
+#[derive(Debug)]
+pub enum Outcome {
+    Done(Done),
+    /// It has no index, and this is a dry run.
+    Pending,
+    /// It has its index, and this is a dry run.
+    Complete,
+    /// Made before the time that was asked for.
+    Old,
+    /// The state file says so.
+    DoneBefore,
+    /// Another tag of the repository names the same.
+    SameAsBefore,
+}
+
+impl Outcome {
+    /// A stable word for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Outcome::Done(done) => done.code(),
+            Outcome::Pending => "pending",
+            Outcome::Complete => "already-indexed",
+            Outcome::Old => "old",
+            Outcome::DoneBefore => "done-before",
+            Outcome::SameAsBefore => "same-as-before",
+        }
+    }
+}
+
+/// Why an image was not indexed, or not even found.
+#[derive(Debug, thiserror::Error)]
+pub enum BackfillError {
+    #[error("cannot list the repositories")]
+    Repositories(#[source] RegistryError),
+    #[error("cannot list the tags")]
+    Tags(#[source] RegistryError),
+    #[error("{0} names in the list are none")]
+    Names(usize),
+    #[error(transparent)]
+    Job(#[from] JobError),
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+/// Walks `places` and indexes what has no index. `report` takes what became of each image when it did.
+pub async fn run(places: &[Place], options: &Options, state: Option<State>, report: &(dyn Fn(Report) + Sync)) {
+    let state = state.map(Mutex::new);
+    let found = walk(places, options);
+    let work = found.map(|found| async {
+        match found {
+            Found::Image { image, seen } => {
+                let begun = Instant::now();
+                let name = image.to_string();
+                let (digest, result) = one(Job { image }, options, state.as_ref(), &seen).await;
+                report(Report { name, digest, result, seconds: begun.elapsed().as_secs_f64() });
+            }
+            Found::Failed { name, error } => report(Report { name, digest: None, result: Err(error), seconds: 0.0 }),
+        }
+    });
+    work.buffer_unordered(options.jobs.max(1)).collect::<()>().await;
+}
+
+/// What the tags of one repository name. It goes with the last of them.
+#[derive(Clone, Default)]
+struct Seen(Arc<Mutex<HashSet<Digest>>>);
+
+impl Seen {
+    fn is_new(&self, digest: Digest) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(digest)
+    }
+}
+
+async fn one(
+    mut job: Job,
+    options: &Options,
+    state: Option<&Mutex<State>>,
+    seen: &Seen,
+) -> (Option<Digest>, Result<Outcome, BackfillError>) {
+    let context = &options.context;
+    if let Some(skipped) = job.skipped_by_name() {
+        return (None, Ok(Outcome::Done(Done::Skipped(skipped))));
+    }
+    let repository = match context.client.repository(&job.image.registry, &job.image.repository) {
+        Ok(repository) => repository,
+        Err(error) => return (None, Err(JobError::Name(error.into()).into())),
+    };
+    let source = Source::Registry(repository.clone());
+    let document = match job::fetch(&job, &source).await {
+        Ok(Some(document)) => document,
+        Ok(None) => return (None, Ok(Outcome::Done(Done::Gone))),
+        Err(error) => return (None, Err(error.into())),
+    };
+    let digest = document.digest;
+    let name = format!("{}/{}", job.image.registry, job.image.repository);
+    let lock = |state: &'_ Mutex<State>| state.lock().unwrap_or_else(PoisonError::into_inner).has(&name, &digest);
+    if state.is_some_and(lock) {
+        return (Some(digest), Ok(Outcome::DoneBefore));
+    }
+    if !seen.is_new(digest) {
+        return (Some(digest), Ok(Outcome::SameAsBefore));
+    }
+    // The tag may move while the image is worked on.
+    job.image.digest = Some(digest);
+    let work = async {
+        let outcome = match passed_over(&document, &source, repository, options).await? {
+            Some(outcome) => outcome,
+            None => Outcome::Done(job::run(&job, context).await?),
+        };
+        if let (Some(state), Outcome::Done(Done::Indexed(_) | Done::AlreadyIndexed(_) | Done::Skipped(_))) =
+            (state, &outcome)
+        {
+            state.lock().unwrap_or_else(PoisonError::into_inner).add(&name, &digest)?;
+        }
+        Ok(outcome)
+    };
+    (Some(digest), work.await)
+}
+
+/// What can be told before any layer is read, where it matters; `None`: it is to be indexed.
+async fn passed_over(
+    document: &Document,
+    source: &Source,
+    repository: Repository,
+    options: &Options,
+) -> Result<Option<Outcome>, BackfillError> {
+    if !options.dry_run && options.since.is_none() {
+        return Ok(None);
+    }
+    let context = &options.context;
+    let image = match job::resolved(document, source, context).await? {
+        Ok(image) => image,
+        Err(skipped) => return Ok(Some(Outcome::Done(Done::Skipped(skipped)))),
+    };
+    if let Some(since) = options.since
+        && made(source, &image).await.is_some_and(|made| made < since)
+    {
+        return Ok(Some(Outcome::Old));
+    }
+    if !options.dry_run {
+        return Ok(None);
+    }
+    let destination = Destination::Registry(repository);
+    let pending = is_pending(image, &destination, context.cache.as_ref(), &context.options).await;
+    Ok(Some(if pending.map_err(JobError::Index)? { Outcome::Pending } else { Outcome::Complete }))
+}
+
+/// When the newest of an image's platforms was made, in seconds since 1970; None if none of them says so.
+async fn made(source: &Source, image: &Resolved) -> Option<i64> {
+    let mut newest = None;
+    for manifest in &image.manifests {
+        let config = source.blob_bytes(&manifest.config, MAX_CONFIG as u64).await.ok()?;
+        let made = config::created(&config).ok().flatten()?;
+        newest = newest.max(Some(made.seconds));
+    }
+    newest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn globs() {
+        for good in ["team/**", "*/app", "a?c"] {
+            assert_eq!(good.parse(), Ok(Glob(good.into())));
+        }
+        for bad in ["", "A", "a b", "[a]", &"x".repeat(256)] {
+            assert!(bad.parse::<Glob>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn places() {
+        let place = |text: &str| text.parse::<Place>();
+        for registry in ["ghcr.io", "localhost", "localhost:5000", "127.0.0.1:5000", "[::1]:5000", "registry:5000"] {
+            assert_eq!(place(registry), Ok(Place::Registry(registry.into())));
+        }
+        let repository = |registry: &str, repository: &str| {
+            Ok(Place::Repository { registry: registry.into(), repository: repository.into() })
+        };
+        assert_eq!(place("ghcr.io/a/b"), repository("ghcr.io", "a/b"));
+        assert_eq!(place("localhost:5000/a"), repository("localhost:5000", "a"));
+        assert_eq!(place("debian"), repository("docker.io", "library/debian"));
+        for bad in ["", "a/b:tag", "debian:bookworm", "x.y/a:1", "x.y/a@sha256:00", "http://x", "x.y/", "../x", "A/B"] {
+            assert!(place(bad).is_err(), "{bad}: {:?}", place(bad));
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! From places to images: page by page, and no page before the images of the last one are taken.
+
+use std::collections::VecDeque;
+
+use futures_util::stream::{self, Stream};
+
+use super::{BackfillError, Options, Place, Seen};
+use crate::hook::allow::matches;
+use crate::hook::job::{Job, Skipped};
+use crate::image::Reference;
+use crate::store::registry::{Names, RegistryError};
+
+pub(super) enum Found {
+    Image {
+        image: Reference,
+        seen: Seen,
+    },
+    /// A list that cannot be had.
+    Failed {
+        name: String,
+        error: BackfillError,
+    },
+}
+
+/// Where the walk is.
+struct Walk<'a> {
+    options: &'a Options,
+    places: VecDeque<Place>,
+    /// The list of repositories that is being read, and its registry.
+    catalog: Option<(String, Names)>,
+    /// What it gave last.
+    repositories: VecDeque<(String, String)>,
+    /// The list of tags that is being read, and of which repository.
+    tags: Option<Tags>,
+    found: VecDeque<Found>,
+}
+
+struct Tags {
+    registry: String,
+    repository: String,
+    names: Names,
+    seen: Seen,
+}
+
+impl Tags {
+    /// The image of a tag, unless it is the list of an image's referrers.
+    fn image(&self, tag: String) -> Option<Found> {
+        let (registry, repository) = (self.registry.clone(), self.repository.clone());
+        let job = Job { image: Reference { registry, repository, tag: Some(tag), digest: None } };
+        match job.skipped_by_name() {
+            Some(Skipped::ReferrersTag(_)) => None,
+            _ => Some(Found::Image { image: job.image, seen: self.seen.clone() }),
+        }
+    }
+}
+
+/// All images of `places`. What a registry lists twice comes twice.
+pub(super) fn walk<'a>(places: &[Place], options: &'a Options) -> impl Stream<Item = Found> + 'a {
+    let walk = Walk {
+        options,
+        places: places.iter().cloned().collect(),
+        catalog: None,
+        repositories: VecDeque::new(),
+        tags: None,
+        found: VecDeque::new(),
+    };
+    stream::unfold(walk, |mut walk| async move {
+        loop {
+            if let Some(found) = walk.found.pop_front() {
+                return Some((found, walk));
+            }
+            if !walk.step().await {
+                return None;
+            }
+        }
+    })
+}
+
+impl Walk<'_> {
+    /// One list further. False: that was all.
+    async fn step(&mut self) -> bool {
+        if let Some(mut tags) = self.tags.take() {
+            let name = format!("{}/{}", tags.registry, tags.repository);
+            match tags.names.next_page().await {
+                Ok(Some(page)) => {
+                    self.refused(page.refused, name);
+                    self.found.extend(page.names.into_iter().filter_map(|tag| tags.image(tag)));
+                    self.tags = Some(tags);
+                }
+                Ok(None) => {}
+                // Listed, but all of its images are gone.
+                Err(error) if error.is_not_found() && self.catalog.is_some() => {}
+                Err(error) => self.failed(name, BackfillError::Tags(error)),
+            }
+        } else if let Some((registry, repository)) = self.repositories.pop_front() {
+            match self.list_tags(&registry, &repository).await {
+                Ok(names) => self.tags = Some(Tags { registry, repository, names, seen: Seen::default() }),
+                Err(error) => self.failed(format!("{registry}/{repository}"), BackfillError::Tags(error)),
+            }
+        } else if let Some((registry, mut names)) = self.catalog.take() {
+            match names.next_page().await {
+                Ok(Some(page)) => {
+                    self.refused(page.refused, registry.clone());
+                    let wanted = page.names.into_iter().filter(|name| self.wants(name));
+                    self.repositories = wanted.map(|name| (registry.clone(), name)).collect();
+                    self.catalog = Some((registry, names));
+                }
+                Ok(None) => {}
+                Err(error) => self.failed(registry, BackfillError::Repositories(error)),
+            }
+        } else {
+            match self.places.pop_front() {
+                None => return false,
+                Some(Place::Repository { registry, repository }) if self.wants(&repository) => {
+                    self.repositories.push_back((registry, repository));
+                }
+                Some(Place::Repository { .. }) => {}
+                Some(Place::Registry(registry)) => match self.options.context.client.repositories(&registry).await {
+                    Ok(names) => self.catalog = Some((registry, names)),
+                    Err(error) => self.failed(registry, BackfillError::Repositories(error)),
+                },
+            }
+        }
+        true
+    }
+
+    async fn list_tags(&self, registry: &str, repository: &str) -> Result<Names, RegistryError> {
+        self.options.context.client.repository(registry, repository)?.tags().await
+    }
+
+    fn wants(&self, repository: &str) -> bool {
+        let filters = &self.options.filters;
+        filters.is_empty() || filters.iter().any(|glob| matches(glob.0.as_bytes(), repository.as_bytes()))
+    }
+
+    fn refused(&mut self, refused: usize, name: String) {
+        if refused > 0 {
+            self.failed(name, BackfillError::Names(refused));
+        }
+    }
+
+    fn failed(&mut self, name: String, error: BackfillError) {
+        self.found.push_back(Found::Failed { name, error });
+    }
+}

@@ -1,0 +1,159 @@
+//! What a registry has: its repositories (distribution, "Listing Repositories") and their tags (distribution spec, "Listing Tags").
+//! Both lists come in pages, of which any may be wrong.
+
+use std::collections::VecDeque;
+
+use reqwest::Method;
+use reqwest::header::{ACCEPT, HeaderValue};
+use serde::Deserialize;
+
+use super::auth::{Access, Scope};
+use super::client::{Client, Repository, is_repository};
+use super::error::RegistryError;
+use super::http::Request;
+use super::manifests::is_tag;
+use super::referrers::next_link;
+use super::session::Registry;
+
+/// Names that are asked for at a time.
+const PAGE: &str = "100";
+/// The largest page that is read, in bytes: some registries give all names at once, whatever they are asked for.
+const BODY: u64 = 64 << 20;
+/// Pages of one list. A registry of ten million repositories has as many.
+const PAGES: usize = 100_000;
+/// Pages that are remembered, so that a list that leads back to itself is found out.
+const SEEN: usize = 16;
+
+/// A list of names that comes page by page.
+pub struct Names {
+    registry: std::sync::Arc<Registry>,
+    scope: Scope,
+    kind: Kind,
+    next: Option<Request>,
+    seen: VecDeque<url::Url>,
+    pages: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Repositories,
+    Tags,
+}
+
+/// A page of a list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Page {
+    /// Those of the grammar of the distribution spec.
+    pub names: Vec<String>,
+    /// How many were none.
+    pub refused: usize,
+}
+
+impl Client {
+    /// The repositories of a registry, as far as it tells.
+    ///
+    /// # Errors
+    /// When `registry` is no host.
+    pub async fn repositories(&self, registry: &str) -> Result<Names, RegistryError> {
+        let registry = self.registry(registry)?;
+        // There is no repository of that name: this is the scope of the catalog.
+        let scope = Scope { repository: "".into(), access: Access::Pull };
+        Names::new(registry, scope, Kind::Repositories, "/v2/_catalog").await
+    }
+}
+
+impl Repository {
+    /// The tags of the repository.
+    ///
+    /// # Errors
+    /// When the registry has no address.
+    pub async fn tags(&self) -> Result<Names, RegistryError> {
+        let path = format!("/v2/{}/tags/list", self.name);
+        Names::new(self.registry.clone(), self.scope(Access::Pull), Kind::Tags, &path).await
+    }
+}
+
+impl Names {
+    async fn new(
+        registry: std::sync::Arc<Registry>,
+        scope: Scope,
+        kind: Kind,
+        path: &str,
+    ) -> Result<Names, RegistryError> {
+        let mut url = registry.base().await?.clone();
+        url.set_path(path);
+        url.query_pairs_mut().append_pair("n", PAGE);
+        let request = Request::new(Method::GET, url).header(ACCEPT, HeaderValue::from_static("application/json"));
+        Ok(Names { registry, scope, kind, next: Some(request), seen: VecDeque::new(), pages: 0 })
+    }
+
+    /// The next page; `None` at the end.
+    ///
+    /// # Errors
+    /// When it cannot be had, is no list, or lies elsewhere than at the registry. [`RegistryError::is_not_found`] for a repository
+    /// that is not there.
+    pub async fn next_page(&mut self) -> Result<Option<Page>, RegistryError> {
+        let Some(mut request) = self.next.take() else { return Ok(None) };
+        let asked = self.registry.asked(&request.method, &request.url);
+        let wrong = |what: &str| RegistryError::Protocol { asked: asked.clone(), what: what.to_owned() };
+        self.pages += 1;
+        if self.seen.contains(&request.url) || self.pages > PAGES {
+            return Err(wrong("the list has no end"));
+        }
+        self.seen.push_back(request.url.clone());
+        if self.seen.len() > SEEN {
+            self.seen.pop_front();
+        }
+        let response = self.registry.send(&request, &self.scope).await?.expect(&[200]).await?;
+        if response.media_type() == "text/html" {
+            return Err(wrong("a web page came instead of a list"));
+        }
+        if let Some(link) = next_link(response.headers()) {
+            let base = self.registry.base().await?;
+            let url = request.url.join(&link).ok().filter(|url| super::address::same_origin(base, url));
+            request.url = url.ok_or_else(|| wrong("the next page would be somewhere else than at the registry"))?;
+            self.next = Some(request);
+        }
+        let body = response.bytes(BODY).await?;
+        parse(&body, self.kind).map(Some).map_err(|source| RegistryError::Json { asked, source })
+    }
+}
+
+fn parse(body: &[u8], kind: Kind) -> serde_json::Result<Page> {
+    #[derive(Deserialize)]
+    struct List {
+        // Go writes an empty list as null, where nobody took care.
+        #[serde(default)]
+        repositories: Option<Vec<String>>,
+        #[serde(default)]
+        tags: Option<Vec<String>>,
+    }
+    let list: List = serde_json::from_slice(body)?;
+    let (names, is_sound): (_, fn(&str) -> bool) = match kind {
+        Kind::Repositories => (list.repositories, is_repository),
+        Kind::Tags => (list.tags, is_tag),
+    };
+    let (names, refused): (Vec<String>, Vec<String>) =
+        names.unwrap_or_default().into_iter().partition(|name| is_sound(name));
+    Ok(Page { names, refused: refused.len() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_held_to_their_grammars() {
+        let repositories = br#"{"repositories":["a/b","../x","A","","_catalog","c"],"x":1}"#;
+        let page = parse(repositories, Kind::Repositories).unwrap();
+        assert_eq!((page.names, page.refused), (vec!["a/b".to_owned(), "c".to_owned()], 4));
+        let page = parse(br#"{"name":"a","tags":["v1","-x","a/b","$(x)","V.2"]}"#, Kind::Tags).unwrap();
+        assert_eq!((page.names, page.refused), (vec!["v1".to_owned(), "V.2".to_owned()], 3));
+        for empty in [&br#"{"name":"a","tags":null}"#[..], br#"{"name":"a"}"#, br#"{"tags":[]}"#] {
+            assert_eq!(parse(empty, Kind::Tags).unwrap(), Page::default());
+        }
+        for bad in [&b""[..], b"null", br#"{"tags":"x"}"#, br#"{"tags":[1]}"#] {
+            assert!(parse(bad, Kind::Tags).is_err());
+        }
+    }
+}
