@@ -14,7 +14,7 @@
 //! | [`progress`] | what happens, as events |
 //! | [`store`] | where images live: registries, OCI layouts, archives; the local ztoc cache |
 //! | [`rootfs`] | an indexed image as one file system; its tree is pure |
-//! | [`ops`] | the verbs: index, inspect, verify, open, mount, bundle, trace |
+//! | [`ops`] | the verbs: index, inspect, doctor, verify, open, mount, bundle, trace |
 //! | [`cli`] | the command line |
 //!
 //! Down to `progress` nothing knows a file, a socket or a clock: bytes in, values out.

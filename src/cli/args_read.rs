@@ -179,7 +179,7 @@ Examples:
 JSON: the documentation of the crate, module cli::verify_json, says what each field means.
 
 Exit status: 0 the indexes are right, 1 it could not be told (or there is no index), 2 wrong usage, 3 something differs, \
-130 or 143 interrupted.";
+129, 130 or 143 ended by a hangup, an interrupt, a termination.";
 
 /// Prove the SOCI indexes of an image against its layers
 #[derive(Debug, Args)]

@@ -20,6 +20,9 @@ mod cat;
 mod detach;
 mod difference_json;
 mod difference_text;
+mod doctor;
+mod doctor_args;
+pub mod doctor_json;
 mod index;
 mod inspect;
 pub mod inspect_json;
@@ -37,11 +40,13 @@ mod rootfs;
 mod signals;
 mod size;
 mod source;
+mod step;
 mod terminal;
 mod text;
 mod trace;
 mod verify;
 pub mod verify_json;
+mod version;
 mod ztoc;
 mod ztoc_args;
 mod ztoc_extract;
@@ -85,10 +90,14 @@ fn execute(command: Command) -> Result<(), CliError> {
             Command::Ls(args) => until(interrupted, ls::run(*args)).await,
             Command::Cat(args) => until(interrupted, cat::run(*args)).await,
             Command::Verify(args) => until(interrupted, verify::run(*args)).await,
+            Command::Doctor(args) => until(interrupted, doctor::run(*args)).await,
             // These go on until they are stopped, and clear up then.
             Command::Mount(args) => mount::run(*args, interrupted).await,
             Command::Bundle(args) => bundle::run(*args, interrupted).await,
             Command::Trace(args) => trace::run(*args, interrupted).await,
+            Command::Completions(args) => version::completions(&args),
+            Command::Man(args) => version::man(&args),
+            Command::Version(args) => version::version(&args),
             Command::Ztoc(ztoc) => {
                 // Dropped at a signal, with the future: the thread sees that.
                 let (wanted, still_wanted) = signals::wanted();

@@ -5,7 +5,8 @@
 //! 1. [`resolve`]: from the name to the manifests of the platforms.
 //! 2. `existing`: which indexes are there, and what is to be done about them.
 //! 3. `build`: the ztocs of the layers, from the cache or by reading (`read`). A broken layer ends it here.
-//! 4. `publish`: blobs first, then the index manifest. Before this step nothing was written anywhere but in the cache.
+//! 4. `gate`: whether what came out reaches what was asked for.
+//! 5. `publish`: blobs first, then the index manifest. Before this step nothing was written anywhere but in the cache.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,12 +20,14 @@ use crate::store::{Destination, Source};
 mod build;
 mod error;
 mod existing;
+mod gate;
 mod model;
 mod plan;
 mod publish;
 mod read;
 
 pub use error::IndexError;
+pub use gate::{Gate, Refused, RefusedManifest, Shortfall};
 pub use model::{
     Existing, IndexOptions, IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin,
     OtherIndex, ZtocFacts,
@@ -38,7 +41,8 @@ use plan::Plan;
 /// and written unless this is a dry run.
 ///
 /// # Errors
-/// When the image or one of its layers cannot be read, a layer is broken, or the destination does not take the index. With
+/// When the image or one of its layers cannot be read, a layer is broken, the index falls short of the gate
+/// ([`IndexError::Refused`]), or the destination does not take the index. With
 /// several platforms, [`IndexError::Push`] and [`IndexError::Attach`] can come after some of them got their index; any other
 /// error means that nothing was attached.
 pub async fn index(
@@ -71,6 +75,7 @@ pub async fn index(
         progress.report(Event::Image { manifest: plan.manifest.descriptor.digest, platform, layers: count, bytes });
     }
     build::read_all(&mut layers, unread, source, cache, options, progress).await?;
+    gate::check(&plans, &layers, options).map_err(Box::new)?;
 
     let mut done = IndexedImage {
         digest: image.digest,

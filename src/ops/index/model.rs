@@ -1,8 +1,10 @@
 //! What indexing an image takes and what it yields.
 
+use super::gate::Gate;
 use crate::digest::Digest;
 use crate::image::{Descriptor, Platform};
 use crate::layer::{LayerOptions, Unservable};
+use crate::ops::coverage::Coverage;
 use crate::store::blob::Attached;
 
 /// How an image is indexed.
@@ -18,6 +20,8 @@ pub struct IndexOptions {
     pub jobs: usize,
     /// Build and report only: neither the destination nor the cache is written.
     pub dry_run: bool,
+    /// What the index must reach to be attached.
+    pub gate: Gate,
 }
 
 /// What to do about SOCI indexes (v1) that the image has already.
@@ -54,6 +58,8 @@ pub struct IndexedManifest {
     /// One for each of the manifest's layers, in its order. Empty if the layers were not looked at.
     pub layers: Vec<IndexedLayer>,
     pub result: ManifestResult,
+    /// By the index of `result`.
+    pub coverage: Coverage,
     /// SOCI indexes (v1) of other makers that stay on the manifest beside the result, in the order in which they are listed.
     pub others: Vec<OtherIndex>,
 }
