@@ -182,7 +182,7 @@ pub struct IndexArgs {
 
     /// Append the digests, as NAME=VALUE lines, to this file: $GITHUB_OUTPUT, or a dotenv report in GitLab
     ///
-    /// The names: status (ok or failed), image_digest, index_digest (the first), index_digests (all, with a space between
+    /// The names: status (ok or failed), image_digest, index_digest (the first), index_digests (all, with a comma between
     /// them), coverage (the least of all platforms, in percent). Written also when the run fails.
     #[arg(long, value_name = "FILE", env = "OCISEEK_STEP_OUTPUTS", help_heading = "In CI")]
     pub step_outputs: Option<PathBuf>,

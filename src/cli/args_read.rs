@@ -57,7 +57,7 @@ pub struct InspectArgs {
 #[derive(Debug, Args)]
 pub struct ReadArgs {
     /// The platform, such as linux/arm64 [default: this machine's, or the only one]
-    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM")]
+    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_parser = super::parse::one_platform)]
     pub platform: Option<Platform>,
 
     /// Read through this SOCI index, listed or not [default: the first that can be used]

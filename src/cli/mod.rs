@@ -58,6 +58,9 @@ mod ztoc_verify;
 /// How long work that is already writing a file may take to end in good order after a signal.
 const LAST_WORK: Duration = Duration::from_millis(500);
 
+/// How long a registry may take, after a signal, to answer that an upload is cancelled.
+const LAST_REQUESTS: Duration = Duration::from_secs(2);
+
 /// Runs the program; the one entry point of `main`.
 pub fn run() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -85,7 +88,13 @@ fn execute(command: Command) -> Result<(), CliError> {
     let result = runtime.block_on(async {
         let interrupted = &mut interrupted;
         match command {
-            Command::Index(args) => until(interrupted, index::run(*args)).await,
+            Command::Index(args) => {
+                let result = until(interrupted, index::run(*args)).await;
+                if matches!(result, Err(CliError::Interrupted(_))) {
+                    settle().await;
+                }
+                result
+            }
             Command::Inspect(args) => until(interrupted, inspect::run(*args)).await,
             Command::Ls(args) => until(interrupted, ls::run(*args)).await,
             Command::Cat(args) => until(interrupted, cat::run(*args)).await,
@@ -115,6 +124,17 @@ fn execute(command: Command) -> Result<(), CliError> {
     });
     runtime.shutdown_timeout(LAST_WORK);
     result
+}
+
+/// Waits, but not for long, for what a dropped piece of work still has to send: uploads that it cancels.
+async fn settle() {
+    let metrics = tokio::runtime::Handle::current().metrics();
+    let idle = async {
+        while metrics.num_alive_tasks() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let _ = tokio::time::timeout(LAST_REQUESTS, idle).await;
 }
 
 /// Runs `work` until it is done, or drops it at the first signal.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::size::ByteSize;
+use crate::image::Platform;
 use crate::ops::coverage::Share;
 
 /// A span size: at least 1 byte, at most 1 TiB (it stands in signed 64-bit fields, and no layer is that large).
@@ -41,6 +42,16 @@ pub fn share(text: &str) -> Result<Share, String> {
     all.and_then(Share::new).ok_or_else(|| WANT.into())
 }
 
+/// One platform, for what reads one image. The variable that gives it may hold a list, for `ociseek index`.
+pub fn one_platform(text: &str) -> Result<Platform, String> {
+    if text.contains(',') {
+        return Err("it names several platforms, and one is wanted: give --platform OS/ARCH (it stands before \
+                    $OCISEEK_PLATFORM, which may hold a list for ociseek index)"
+            .into());
+    }
+    text.parse::<Platform>().map_err(|error| error.to_string())
+}
+
 /// `oci:DIR`.
 pub fn layout_dir(text: &str) -> Result<PathBuf, String> {
     match text.strip_prefix("oci:") {
@@ -68,6 +79,8 @@ mod tests {
         }
         assert!(tool_identifier("").is_err());
         assert!(tool_identifier("a\nb").is_err());
+        assert!(one_platform("linux/amd64").is_ok() && one_platform("linux").is_err());
+        assert!(one_platform("linux/amd64,linux/arm64").is_err_and(|text| text.contains("several platforms")));
         assert_eq!(tool_identifier("AWS SOCI CLI v0.2").as_deref(), Ok("AWS SOCI CLI v0.2"));
         assert_eq!(layout_dir("oci:some/dir:x"), Ok(PathBuf::from("some/dir:x")));
         assert!(layout_dir("some/dir").is_err());

@@ -49,7 +49,7 @@ fn outputs(document: &Document) -> String {
         if failed { "failed" } else { "ok" },
         images.unwrap_or_default(),
         indexes.first().map_or("", String::as_str),
-        indexes.join(" "),
+        indexes.join(","),
         coverage.unwrap_or_default(),
     )
 }

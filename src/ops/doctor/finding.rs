@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::{Pieces, cause};
+use super::Pieces;
 use crate::digest::Digest;
 use crate::image::LayerKind;
 use crate::image::soci::Version;
 use crate::ops::TOOL_IDENTIFIER;
-use crate::ops::discover::{Discovered, FoundIndexRef, Note, Via};
+use crate::ops::discover::{Discovered, FoundIndexRef, Note, Via, causes};
 use crate::ops::inspect::{Inspected, ZtocFailure};
 
 /// The least size of an image for which Fargate's documentation recommends lazy loading, in bytes: 250 MiB.
@@ -188,7 +188,7 @@ pub fn findings(inspected: &Inspected, pieces: &Pieces) -> Vec<Finding> {
     let mut all = Vec::new();
     all.extend(pieces.layers.iter().map(|layer| Finding::LostLayer(*layer)));
     if let Err(error) = &image.listing {
-        all.push(Finding::NotListed(cause(error)));
+        all.push(Finding::NotListed(causes(error)));
     }
     all.extend(image.odd_annotation.iter().map(|odd| Finding::OddAnnotation(odd.clone())));
     if image.indexes.is_empty() && image.listing.is_ok() {
@@ -204,7 +204,7 @@ pub fn findings(inspected: &Inspected, pieces: &Pieces) -> Vec<Finding> {
     image.indexes.iter().for_each(|index| about(&mut all, index, pieces));
     all.extend(inspected.layers.iter().filter_map(|layer| match &layer.ztoc {
         Some((_, Err(error @ ZtocFailure::Decode { ztoc, layer, .. }))) => {
-            Some(Finding::BrokenZtoc { ztoc: *ztoc, layer: *layer, why: cause(error) })
+            Some(Finding::BrokenZtoc { ztoc: *ztoc, layer: *layer, why: causes(error) })
         }
         _ => None,
     }));
@@ -228,7 +228,7 @@ fn about(all: &mut Vec<Finding>, found: &FoundIndexRef, pieces: &Pieces) {
     let index = found.digest;
     let content = match &found.content {
         Ok(content) => content,
-        Err(why) => return all.push(Finding::Unusable { index, version: found.version, why: cause(why) }),
+        Err(why) => return all.push(Finding::Unusable { index, version: found.version, why: causes(why) }),
     };
     if let Some(blobs) = pieces.lost.get(&index) {
         all.push(Finding::LostBlobs { index, blobs: blobs.iter().copied().collect() });

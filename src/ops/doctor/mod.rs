@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::discover::{DiscoverError, Discovered, causes};
+use super::discover::{DiscoverError, Discovered};
 use super::inspect::{Inspected, inspect};
 use super::resolve::{ResolveError, Wanted};
 use crate::digest::Digest;
-use crate::image::Descriptor;
 use crate::image::soci::{INDEX_V1, ZTOC};
+use crate::image::{Descriptor, ecr};
 use crate::progress::Progress;
 use crate::store::blob::Target;
 use crate::store::{Source, StoreError};
@@ -78,7 +78,7 @@ async fn pieces(source: &Source, root: &Digest, image: &Discovered) -> Result<Pi
     let mut known = BTreeMap::new();
     let mut pieces = Pieces {
         in_ecr: match source {
-            Source::Registry(repository) => Some(is_ecr(repository.registry())),
+            Source::Registry(repository) => Some(ecr::region(repository.registry()).is_some()),
             Source::Layout(_) | Source::Archive(_) => None,
         },
         ..Pieces::default()
@@ -114,31 +114,4 @@ async fn is_there(source: &Source, blob: &Descriptor, known: &mut BTreeMap<Diges
     let found = source.blob_exists(blob).await.map_err(|source| DoctorError::Blob { digest, source })?;
     known.insert(digest, found);
     Ok(found)
-}
-
-/// An Amazon ECR private registry: `ACCOUNT.dkr.ecr.REGION.amazonaws.com` and its likes in other partitions and for FIPS
-/// (Amazon ECR User Guide, "Amazon ECR private registry"; AWS General Reference, "Amazon ECR endpoints and quotas").
-fn is_ecr(registry: &str) -> bool {
-    let Some((account, rest)) = registry.split_once('.') else { return false };
-    let service = ["dkr.ecr.", "dkr.ecr-fips.", "dkr-ecr."].iter().any(|service| rest.starts_with(service));
-    account.len() == 12 && account.bytes().all(|b| b.is_ascii_digit()) && service
-}
-
-/// A cause in one line.
-fn cause(error: &dyn std::error::Error) -> String {
-    causes(error)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn registries_that_managed_consumers_read() {
-        assert!(is_ecr("123456789012.dkr.ecr.eu-west-1.amazonaws.com"));
-        assert!(is_ecr("123456789012.dkr.ecr-fips.us-gov-west-1.amazonaws.com"));
-        for other in ["public.ecr.aws", "localhost:5000", "x.dkr.ecr.eu-west-1.amazonaws.com", "123456789012.example"] {
-            assert!(!is_ecr(other), "{other}");
-        }
-    }
 }
