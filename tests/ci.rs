@@ -20,6 +20,11 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
+/// `index` with the options of [`index`], but this least layer size.
+fn index_from<'a>(least: &'a str, args: &[&'a str]) -> Vec<&'a str> {
+    index(args).into_iter().map(|arg| if arg == "--min-layer-size=1KiB" { least } else { arg }).collect()
+}
+
 fn referrers(sandbox: &Sandbox) -> usize {
     let index: Value = serde_json::from_slice(&std::fs::read(sandbox.path("img/index.json")).unwrap()).unwrap();
     index["manifests"].as_array().unwrap().len() - 1
@@ -31,7 +36,20 @@ fn referrers(sandbox: &Sandbox) -> usize {
 fn strict_names_each_layer_that_is_left_out_and_attaches_nothing() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
-    insta::assert_snapshot!(sandbox.run(&index(&["--strict", "oci:img"])), @"");
+    insta::assert_snapshot!(sandbox.run(&index(&["--strict", "oci:img"])), @r#"
+    oci:img linux/amd64
+      manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
+      b7ffb93ee50b   199.1 KiB  9 spans  4 files  ztoc 289.6 KiB
+      d92a9332da0b    61.0 KiB  4 spans  2 files      ztoc 840 B
+      ee25e607aff9        24 B  left out: zstd: SOCI consumers know gzip and uncompressed layers only
+      bbd59e0ff808     2.0 KiB   1 span   1 file   ztoc 32.4 KiB
+      covers 3 of 4 layers, 100.0% of 262.2 KiB
+      no index: nothing was attached
+    --- stderr ---
+    error: oci:img: nothing was attached: the index falls short of what was asked for
+      linux/amd64: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 is left out: zstd: SOCI consumers know gzip and uncompressed layers only
+    --- status 1 ---
+    "#);
     assert_eq!(referrers(&sandbox), 0);
     // Without it the same layer is left out and the rest is indexed; then it is the index that is there which counts.
     sandbox.json(0, &index(&["--format=json", "oci:img"]));
@@ -50,7 +68,7 @@ fn strict_names_each_layer_that_is_left_out_and_attaches_nothing() {
 fn small_layers_are_no_reason_for_strict() {
     let sandbox = Sandbox::new();
     two_platforms(&sandbox.path("img"));
-    let report = sandbox.json(0, &index(&["--format=json", "--strict", "--min-layer-size=100KiB", "oci:img"]));
+    let report = sandbox.json(0, &index_from("--min-layer-size=100KiB", &["--format=json", "--strict", "oci:img"]));
     let manifest = &report["images"][0]["manifests"][0];
     assert_eq!((&manifest["coverage"]["layers"], &manifest["coverage"]["of_layers"]), (&1.into(), &2.into()));
 }
@@ -79,13 +97,27 @@ fn coverage_is_a_share_of_the_compressed_bytes() {
     small_image(&sandbox.path("img"));
     // The tiny and the zstd layer are some 2 of 262 KiB.
     insta::assert_snapshot!(
-        sandbox.run(&index(&["--min-coverage=99.9%", "--min-layer-size=100KiB", "oci:img"])), @"");
+        sandbox.run(&index_from("--min-layer-size=100KiB", &["--min-coverage=99.9%", "oci:img"])), @r#"
+    oci:img linux/amd64
+      manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
+      b7ffb93ee50b   199.1 KiB  9 spans  4 files  ztoc 289.6 KiB
+      d92a9332da0b    61.0 KiB  left out: smaller than 100KiB
+      ee25e607aff9        24 B  left out: zstd: SOCI consumers know gzip and uncompressed layers only
+      bbd59e0ff808     2.0 KiB  left out: smaller than 100KiB
+      covers 1 of 4 layers, 76.0% of 262.2 KiB
+      no index: nothing was attached
+    --- stderr ---
+    error: oci:img: nothing was attached: the index falls short of what was asked for
+      linux/amd64: 199.1 KiB of 262.2 KiB in layers are covered (75.95%), less than 99.9%
+    hint: --min-layer-size takes smaller layers into the index
+    --- status 1 ---
+    "#);
     assert_eq!(referrers(&sandbox), 0);
     for (least, layers, status) in [("75%", "100KiB", 0), ("77%", "100KiB", 1), ("99.9%", "0", 0), ("100", "0", 1)] {
         let (least, layers) = (format!("--min-coverage={least}"), format!("--min-layer-size={layers}"));
-        let report = sandbox.json(status, &index(&["--dry-run", "--format=json", &least, &layers, "oci:img"]));
+        let report = sandbox.json(status, &index_from(&layers, &["--dry-run", "--format=json", &least, "oci:img"]));
         let coverage = &report["images"][0]["manifests"][0]["coverage"];
-        assert_eq!(coverage["of_bytes"], 203_924 + 62_464 + 24 + 2_091, "{coverage}");
+        assert_eq!(coverage["of_bytes"], 268_483, "{coverage}");
     }
     assert_eq!(referrers(&sandbox), 0);
 }
@@ -94,9 +126,9 @@ fn coverage_is_a_share_of_the_compressed_bytes() {
 fn an_image_without_a_layer_to_index_does_not_fail_a_build_by_itself() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
-    let args = ["--min-layer-size=1GiB", "oci:img"];
-    assert!(sandbox.run(&index(&args)).ends_with("--- status 0 ---"));
-    let text = sandbox.run(&index(&["--min-coverage=1%", args[0], args[1]]));
+    let least = "--min-layer-size=1GiB";
+    assert!(sandbox.run(&index_from(least, &["oci:img"])).ends_with("--- status 0 ---"));
+    let text = sandbox.run(&index_from(least, &["--min-coverage=1%", "oci:img"]));
     assert!(text.contains("hint: --min-layer-size takes smaller layers into the index"), "{text}");
 }
 
@@ -119,8 +151,40 @@ fn step_files_are_appended_to_and_tell_of_failures_too() {
     sandbox.run(&index(&[files[0], files[1], "oci:img", "oci:nothing"]));
     sandbox.run(&index(&[files[0], files[1], "--strict", "--existing=replace", "oci:img"]));
     let read = |name: &str| std::fs::read_to_string(sandbox.path(name)).unwrap();
-    insta::assert_snapshot!(read("out"), @"");
-    insta::assert_snapshot!(read("sum"), @"");
+    insta::assert_snapshot!(read("out"), @r#"
+    before=1
+    status=failed
+    image_digest=sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
+    index_digest=sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95
+    index_digests=sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95
+    coverage=99.99
+    status=failed
+    image_digest=
+    index_digest=
+    index_digests=
+    coverage=99.99
+    "#);
+    insta::assert_snapshot!(read("sum"), @r#"
+    ### SOCI index
+
+    | image | platform | index | covered | left out |
+    |---|---|---|---|---|
+    | `oci:img` | linux/amd64 | `sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95` attached | 100.0% of 262.2 KiB, 3 of 4 layers | 1 layer |
+    | `oci:nothing` | | failed | | |
+
+    - linux/amd64: layer `ee25e607aff9` (24 B) is left out: zstd: SOCI consumers know gzip and uncompressed layers only
+    - **`oci:nothing`**: cannot open nothing: No such file or directory (os error 2)
+
+    ### SOCI index
+
+    | image | platform | index | covered | left out |
+    |---|---|---|---|---|
+    | `oci:img` | linux/amd64 | refused | 100.0% of 262.2 KiB, 3 of 4 layers | 1 layer |
+
+    - linux/amd64: layer `ee25e607aff9` (24 B) is left out: zstd: SOCI consumers know gzip and uncompressed layers only
+    - **`oci:img`**: nothing was attached: the index falls short of what was asked for
+      - linux/amd64: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 is left out: zstd: SOCI consumers know gzip and uncompressed layers only
+    "#);
     let text = sandbox.run(&index(&["--step-outputs=no/such/dir", "oci:img"]));
     assert!(text.contains("error: no/such/dir: cannot be written") && text.ends_with("--- status 1 ---"), "{text}");
 }

@@ -20,15 +20,19 @@ fn help() {
     Usage: ociseek <COMMAND>
 
     Commands:
-      index    Build the SOCI index of images and attach it
-      inspect  Show which SOCI indexes an image has and what they hold
-      ls       List the files of an image without pulling it
-      cat      Print files of an image without pulling it
-      verify   Prove the SOCI indexes of an image against its layers
-      mount    Mount an image's files without pulling it
-      bundle   Make an OCI runtime bundle that starts before its image is there
-      trace    Run a container and tell which files and spans it read
-      ztoc     Build, show, prove or read through the ztoc of one layer
+      index        Build the SOCI index of images and attach it
+      inspect      Show which SOCI indexes an image has and what they hold
+      ls           List the files of an image without pulling it
+      cat          Print files of an image without pulling it
+      verify       Prove the SOCI indexes of an image against its layers
+      mount        Mount an image's files without pulling it
+      bundle       Make an OCI runtime bundle that starts before its image is there
+      trace        Run a container and tell which files and spans it read
+      doctor       Say which consumer would use which index of an image, and why not
+      ztoc         Build, show, prove or read through the ztoc of one layer
+      completions  Print the completion script of a shell
+      man          Print the manual page, or write those of all commands
+      version      Print version, commit, target, and whose format is written
 
     Options:
       -h, --help
@@ -219,7 +223,7 @@ fn help() {
               in GitLab
 
               The names: status (ok or failed), image_digest, index_digest (the first), index_digests
-              (all, with a space between them), coverage (the least of all platforms, in percent).
+              (all, with a comma between them), coverage (the least of all platforms, in percent).
               Written also when the run fails.
 
               [env: OCISEEK_STEP_OUTPUTS=]
@@ -287,8 +291,8 @@ fn help() {
     "layers": [...]}], "error"}]}. Fields are only ever added. The documentation of the crate, module
     cli::json, says what each one means.
 
-    Exit status: 0 done (also when layers are left out), 1 an image failed or falls short of --strict or
-    --min-coverage, 2 wrong usage, 129, 130 or 143 ended by a hangup, an interrupt, a termination.
+    Exit status: 0 done (also when layers are left out), 1 an image failed or falls short of what was
+    asked of it, 2 wrong usage, 129, 130 or 143 ended by a hangup, an interrupt, a termination.
     --- stderr ---
     --- status 0 ---
     "#);

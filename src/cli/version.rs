@@ -54,7 +54,7 @@ pub fn man(args: &ManArgs) -> Result<(), CliError> {
         Some(dir) => pages(dir).map_err(|source| CliError::Write { path: dir.clone(), source }),
         None => {
             let mut page = Vec::new();
-            clap_mangen::Man::new(command()).render(&mut page).map_err(CliError::Stdout)?;
+            clap_mangen::Man::new(Cli::command()).render(&mut page).map_err(CliError::Stdout)?;
             Stdout::new().write_whole(&page).map_err(CliError::Stdout)
         }
     }
@@ -62,10 +62,5 @@ pub fn man(args: &ManArgs) -> Result<(), CliError> {
 
 fn pages(dir: &Path) -> io::Result<()> {
     std::fs::create_dir_all(dir)?;
-    clap_mangen::generate_to(command(), dir)
-}
-
-/// `-h` is not a page's business, and there is no page for `help`.
-fn command() -> clap::Command {
-    Cli::command().disable_help_flag(true)
+    clap_mangen::generate_to(Cli::command(), dir)
 }
