@@ -43,7 +43,7 @@ fn strict_names_each_layer_that_is_left_out_and_attaches_nothing() {
       d92a9332da0b    61.0 KiB  4 spans  2 files      ztoc 840 B
       ee25e607aff9        24 B  left out: zstd: SOCI consumers know gzip and uncompressed layers only
       bbd59e0ff808     2.0 KiB   1 span   1 file   ztoc 32.4 KiB
-      covers 3 of 4 layers, 100.0% of 262.2 KiB
+      covers 3 of 4 layers, 99.9% of 262.2 KiB
       no index: nothing was attached
     --- stderr ---
     error: oci:img: nothing was attached: the index falls short of what was asked for
@@ -104,7 +104,7 @@ fn coverage_is_a_share_of_the_compressed_bytes() {
       d92a9332da0b    61.0 KiB  left out: smaller than 100KiB
       ee25e607aff9        24 B  left out: zstd: SOCI consumers know gzip and uncompressed layers only
       bbd59e0ff808     2.0 KiB  left out: smaller than 100KiB
-      covers 1 of 4 layers, 76.0% of 262.2 KiB
+      covers 1 of 4 layers, 75.9% of 262.2 KiB
       no index: nothing was attached
     --- stderr ---
     error: oci:img: nothing was attached: the index falls short of what was asked for
@@ -169,7 +169,7 @@ fn step_files_are_appended_to_and_tell_of_failures_too() {
 
     | image | platform | index | covered | left out |
     |---|---|---|---|---|
-    | `oci:img` | linux/amd64 | `sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95` attached | 100.0% of 262.2 KiB, 3 of 4 layers | 1 layer |
+    | `oci:img` | linux/amd64 | `sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95` attached | 99.9% of 262.2 KiB, 3 of 4 layers | 1 layer |
     | `oci:nothing` | | failed | | |
 
     - linux/amd64: layer `ee25e607aff9` (24 B) is left out: zstd: SOCI consumers know gzip and uncompressed layers only
@@ -179,7 +179,7 @@ fn step_files_are_appended_to_and_tell_of_failures_too() {
 
     | image | platform | index | covered | left out |
     |---|---|---|---|---|
-    | `oci:img` | linux/amd64 | refused | 100.0% of 262.2 KiB, 3 of 4 layers | 1 layer |
+    | `oci:img` | linux/amd64 | refused | 99.9% of 262.2 KiB, 3 of 4 layers | 1 layer |
 
     - linux/amd64: layer `ee25e607aff9` (24 B) is left out: zstd: SOCI consumers know gzip and uncompressed layers only
     - **`oci:img`**: nothing was attached: the index falls short of what was asked for

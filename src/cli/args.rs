@@ -25,7 +25,7 @@ and attaches the result to the image as a SOCI index, an OCI referrer. The image
 manifests and layers keep their digests.";
 
 const AFTER_HELP: &str = "\
-Exit status: 0 done, 1 failed, 2 wrong usage, 3 verification found differences, 129, 130 or 143 ended by a hangup, an \
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 verification found differences, or doctor no consumer, 129, 130 or 143 ended by a hangup, an \
 interrupt, a termination.
 
 Start here: ociseek index --help";

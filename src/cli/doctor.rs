@@ -44,12 +44,12 @@ fn text(name: &str, found: &Diagnosis, style: Style) -> String {
             Verdict::Lazy { index, version, coverage } => (
                 style.green("lazy "),
                 format!(
-                    "index {} (version {}): {} of {} layers, {:.1}% of {}",
+                    "index {} (version {}): {} of {} layers, {} of {}",
                     index.short(),
                     number(version),
                     coverage.layers,
                     coverage.of_layers,
-                    coverage.percent(),
+                    coverage.shown(),
                     human(coverage.of_bytes)
                 ),
             ),

@@ -131,6 +131,8 @@ pub struct Coverage {
     bytes: u64,
     pub of_bytes: u64,
     pub percent: f64,
+    #[serde(skip)]
+    pub shown: String,
 }
 
 #[derive(Serialize)]
@@ -268,7 +270,8 @@ impl Manifest {
                 of_layers: coverage.of_layers,
                 bytes: coverage.bytes,
                 of_bytes: coverage.of_bytes,
-                percent: (coverage.percent() * 100.0).round() / 100.0,
+                percent: (coverage.percent() * 100.0).floor() / 100.0,
+                shown: coverage.shown(),
             },
             shortfalls: Vec::new(),
             layers: layers.iter().map(Layer::of).collect(),

@@ -96,11 +96,11 @@ fn row(text: &mut String, image: &Image, manifest: &Manifest) {
     let left_out = (coverage.of_layers - coverage.layers) as u64;
     let _ = writeln!(
         text,
-        "| {} | {} | {index}{} | {:.1}% of {}, {} of {} | {} |",
+        "| {} | {} | {index}{} | {} of {}, {} of {} | {} |",
         code(&image.image),
         platform(manifest),
         manifest.status,
-        coverage.percent,
+        coverage.shown,
         human(coverage.of_bytes),
         coverage.layers,
         counted(coverage.of_layers as u64, "layer", "layers"),

@@ -64,8 +64,8 @@ fn heading(text: &mut String, image: &str, platform: Option<&str>, manifest: &Di
 fn coverage(text: &mut String, coverage: &Coverage) {
     if coverage.layers < coverage.of_layers {
         let layers = counted(coverage.of_layers as u64, "layer", "layers");
-        let (percent, bytes) = (coverage.percent(), human(coverage.of_bytes));
-        let _ = writeln!(text, "  covers {} of {layers}, {percent:.1}% of {bytes}", coverage.layers);
+        let (share, bytes) = (coverage.shown(), human(coverage.of_bytes));
+        let _ = writeln!(text, "  covers {} of {layers}, {share} of {bytes}", coverage.layers);
     }
 }
 

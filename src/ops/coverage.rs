@@ -35,6 +35,11 @@ impl Coverage {
         if self.of_bytes == 0 { 100.0 } else { self.bytes as f64 * 100.0 / self.of_bytes as f64 }
     }
 
+    /// The same for people: cut, not rounded, so that only all is 100.0%.
+    pub fn shown(&self) -> String {
+        format!("{:.1}%", (self.percent() * 10.0).floor() / 10.0)
+    }
+
     /// Whether at least `share` of the bytes is covered; exact, unlike a comparison of [`Coverage::percent`].
     pub fn reaches(&self, share: Share) -> bool {
         u128::from(self.bytes) * u128::from(Share::ALL) >= u128::from(self.of_bytes) * u128::from(share.0)
@@ -89,6 +94,8 @@ mod tests {
         assert!(two_thirds.reaches(share(6666)) && !two_thirds.reaches(share(6667)));
         let nearly = Coverage { layers: 1, of_layers: 2, bytes: u64::MAX - 1, of_bytes: u64::MAX };
         assert!(!nearly.reaches(share(10_000)) && nearly.reaches(share(9_999)));
+        assert_eq!(two_thirds.shown(), "66.6%");
+        assert_eq!(Coverage { bytes: 99_999, of_bytes: 100_000, ..nearly }.shown(), "99.9%");
         assert!(Coverage::of(&layers(&[]), |_| false).reaches(share(10_000)));
         assert!(Coverage::of(&layers(&[7]), |_| false).reaches(share(0)));
         assert_eq!(Share::new(10_001), None);

@@ -40,8 +40,9 @@ fn bash_completes_commands_options_and_values() {
             words[words.len() - 1],
             words[words.len() - 2],
         );
-        let output = Command::new("bash").args(["--noprofile", "--norc", "-c", &script]);
-        let output = output.current_dir(sandbox.dir.path()).output().unwrap();
+        let mut bash = Command::new("bash");
+        bash.args(["--noprofile", "--norc", "-c", &script]).current_dir(sandbox.dir.path());
+        let output = bash.output().unwrap();
         assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };
@@ -70,7 +71,8 @@ fn every_command_has_a_page_that_renders() {
     for command in commands(&sandbox) {
         let name = [&["ociseek".to_owned()][..], &command].concat().join("-");
         let page = sandbox.path("pages").join(format!("{name}.1"));
-        let output = Command::new(&groff).args(["-man", "-Tutf8", "-ww", "-rLL=100n"]).arg(&page).output().unwrap();
+        let output =
+            Command::new(&groff).args(["-man", "-Tutf8", "-ww", "-rLL=100n", "-P-cbou"]).arg(&page).output().unwrap();
         assert!(output.status.success(), "{name}");
         assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{name}");
         let text = String::from_utf8(output.stdout).unwrap();

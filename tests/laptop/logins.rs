@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::json;
 
 use super::push;
-use super::servers::{Server, htpasswd, run, tool};
+use super::servers::{Server, htpasswd, tool};
 use super::support::{Sandbox, index, shown, two_platforms};
 
 /// A registry that wants `u` and `s3cret`, and an image in it.

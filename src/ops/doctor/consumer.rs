@@ -112,8 +112,8 @@ pub enum Verdict {
 pub enum Reason {
     /// By its setting it pulls all layers side by side, and looks for no index.
     NotAsked,
-    /// There is none of the version that it reads. `other`: there is one of the version that it does not read.
-    NoIndex { wants: Version, other: bool },
+    /// There is none of the versions that it reads. `other`: there is one of a version that it does not read.
+    NoIndex { wants: &'static [Version], other: bool },
     /// The indexes of version 1 cannot be listed.
     Unlisted,
     /// The first that it finds cannot be used, and it looks no further.
@@ -156,9 +156,10 @@ impl fmt::Display for Reason {
         let number = |version: &Version| crate::ops::discover::number(*version);
         match self {
             Reason::NotAsked => f.write_str("it pulls layers side by side and reads no index"),
-            Reason::NoIndex { wants, other: false } => write!(f, "it reads version {}: there is none", number(wants)),
-            Reason::NoIndex { wants, other: true } => {
-                write!(f, "it reads version {} only, and there is one of the other version", number(wants))
+            Reason::NoIndex { wants, other } => {
+                let versions: Vec<String> = wants.iter().map(|version| number(version).to_string()).collect();
+                let rest = if *other { ", and there is one of the other version only" } else { ": there is none" };
+                write!(f, "it reads version {}{rest}", versions.join(" and "))
             }
             Reason::Unlisted => f.write_str("the store does not list indexes of version 1"),
             Reason::Unusable(index) => write!(f, "index {} cannot be used, and it looks no further", index.short()),
@@ -197,17 +198,16 @@ fn judge(consumer: Consumer, image: &Discovered, pieces: &Pieces) -> Verdict {
     {
         return Verdict::Whole(reason);
     }
-    let Some(last) = consumer.versions().last() else { return Verdict::Whole(Reason::NotAsked) };
+    let wants = consumer.versions();
+    if wants.is_empty() {
+        return Verdict::Whole(Reason::NotAsked);
+    }
     // It takes the first that there is, and if it cannot use that one it does not try the next.
-    let found =
-        consumer.versions().iter().find_map(|version| image.indexes.iter().find(|index| is_listed(index, *version)));
+    let found = wants.iter().find_map(|version| image.indexes.iter().find(|index| is_listed(index, *version)));
     match found {
         Some(index) => read(index, image, pieces),
-        None if *last == Version::V1 && image.listing.is_err() => Verdict::Whole(Reason::Unlisted),
-        None => {
-            let wants = consumer.versions().first().copied().unwrap_or(Version::V2);
-            Verdict::Whole(Reason::NoIndex { wants, other: !image.indexes.is_empty() })
-        }
+        None if wants.contains(&Version::V1) && image.listing.is_err() => Verdict::Whole(Reason::Unlisted),
+        None => Verdict::Whole(Reason::NoIndex { wants, other: !image.indexes.is_empty() }),
     }
 }
 

@@ -175,8 +175,8 @@ impl fmt::Display for Finding {
             }
             Finding::SmallImage(bytes) => write!(
                 f,
-                "the image has {} MiB of layers; Fargate's documentation recommends lazy loading from 250 MiB on",
-                bytes >> 20
+                "the image has {:.1} MiB of layers; Fargate's documentation recommends lazy loading from 250 MiB on",
+                *bytes as f64 / f64::from(1 << 20)
             ),
         }
     }
