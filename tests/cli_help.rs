@@ -41,8 +41,8 @@ fn help() {
       -V, --version
               Print version
 
-    Exit status: 0 done, 1 failed, 2 wrong usage, 3 verification found differences, 129, 130 or 143
-    ended by a hangup, an interrupt, a termination.
+    Exit status: 0 done, 1 failed, 2 wrong usage, 3 verification found differences, or doctor no
+    consumer, 129, 130 or 143 ended by a hangup, an interrupt, a termination.
 
     Start here: ociseek index --help
     --- stderr ---

@@ -226,7 +226,7 @@ fn text_for_people() {
     oci:img linux/amd64
       manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
       soci-snapshotter 0.10 or later, as it comes      whole  it reads version 2: there is none
-      soci-snapshotter 0.10 or later, soci_v1 enabled  whole  it reads version 2: there is none
+      soci-snapshotter 0.10 or later, soci_v1 enabled  whole  it reads version 2 and 1: there is none
       soci-snapshotter, parallel_pull_unpack enabled   whole  it pulls layers side by side and reads no index
       soci-snapshotter before 0.10                     whole  it reads version 1: there is none
       AWS Fargate                                      whole  it does not support images with zstd layers
@@ -236,7 +236,7 @@ fn text_for_people() {
         next: ociseek index --platform linux/amd64 oci:img
       note: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 is pulled whole: it is zstd, and consumers know gzip and plain tars only (24 B)
         next: build the image with gzip layers: docker buildx build --output type=image,compression=gzip,force-compression=true
-      note: the image has 0 MiB of layers; Fargate's documentation recommends lazy loading from 250 MiB on
+      note: the image has 0.3 MiB of layers; Fargate's documentation recommends lazy loading from 250 MiB on
     --- stderr ---
     --- status 3 ---
     "#);
@@ -244,20 +244,20 @@ fn text_for_people() {
     insta::assert_snapshot!(sandbox.run(&["doctor", "oci:img"]), @r#"
     oci:img linux/amd64
       manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
-      soci-snapshotter 0.10 or later, as it comes      whole  it reads version 2 only, and there is one of the other version
+      soci-snapshotter 0.10 or later, as it comes      whole  it reads version 2, and there is one of the other version only
       soci-snapshotter 0.10 or later, soci_v1 enabled  lazy   index 7ba91f25e64f (version 1): 3 of 4 layers, 99.9% of 262.2 KiB
       soci-snapshotter, parallel_pull_unpack enabled   whole  it pulls layers side by side and reads no index
       soci-snapshotter before 0.10                     lazy   index 7ba91f25e64f (version 1): 3 of 4 layers, 99.9% of 262.2 KiB
       AWS Fargate                                      whole  it does not support images with zstd layers
       AWS Fargate, who used SOCI there before          whole  it does not support images with zstd layers
-      Amazon SageMaker Studio                          whole  it reads version 2 only, and there is one of the other version
+      Amazon SageMaker Studio                          whole  it reads version 2, and there is one of the other version only
       note: index sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95 was made by another tool, "test"
         next: ociseek verify --quick oci:img
       note: the index is of version 1, which soci-snapshotter reads since 0.10 only where soci_v1 is enabled, and Fargate only for those who used SOCI there before
         next: enable it ([pull_modes.soci_v1] enable = true), or make a SOCI-enabled image of version 2 with soci convert
       note: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 is pulled whole: it is zstd, and consumers know gzip and plain tars only (24 B)
         next: build the image with gzip layers: docker buildx build --output type=image,compression=gzip,force-compression=true
-      note: the image has 0 MiB of layers; Fargate's documentation recommends lazy loading from 250 MiB on
+      note: the image has 0.3 MiB of layers; Fargate's documentation recommends lazy loading from 250 MiB on
     --- stderr ---
     --- status 0 ---
     "#);
