@@ -47,7 +47,7 @@ pub struct RefusedManifest {
 pub enum Shortfall {
     /// A layer is not in the index. No reason: the index was there before, and does not say.
     LeftOut {
-        layer: Descriptor,
+        layer: Box<Descriptor>,
         reason: Option<LeftOut>,
     },
     Coverage {
@@ -102,7 +102,7 @@ fn judge(plan: &Plan, layers: &Layers, gate: &Gate, seen: &mut BTreeSet<Digest>)
         let mut named = BTreeSet::new();
         for (layer, reason) in missing {
             if !matches!(reason, Some(LeftOut::Small { .. })) && named.insert(layer.digest) {
-                shortfalls.push(Shortfall::LeftOut { layer, reason });
+                shortfalls.push(Shortfall::LeftOut { layer: Box::new(layer), reason });
             }
         }
     }
