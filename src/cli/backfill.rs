@@ -16,7 +16,7 @@ use super::terminal::{Stdout, safe};
 use super::{caches, json as document, ztoc};
 use crate::hook::backfill::{Options, Outcome, Report, State, run as walk};
 use crate::hook::job::{Context, Done};
-use crate::ops::index::{Existing, IndexOptions, IndexedImage};
+use crate::ops::index::{Existing, Gate, IndexOptions, IndexedImage};
 use crate::progress::Progress;
 use crate::store::StoreError;
 use crate::store::registry::Client;
@@ -39,6 +39,7 @@ pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
         jobs: (cpus / jobs).max(1),
         dry_run: false,
         deadline: None,
+        gate: Gate::default(),
     };
     let state = args.state.as_deref().map(|path| State::open(path, &index)).transpose()?;
     let cache = caches::ztocs(&args.cache, &progress).await;

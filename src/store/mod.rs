@@ -163,6 +163,23 @@ impl Source {
         Ok(Part(InnerPart::Local(Some(bytes))))
     }
 
+    /// Whether a blob is there; it is not read.
+    ///
+    /// # Errors
+    /// When the store does not say.
+    pub async fn blob_exists(&self, blob: &Descriptor) -> Result<bool, StoreError> {
+        let wanted = blob.clone();
+        match self {
+            Source::Registry(repository) => Ok(repository.blob_exists(&wanted.digest).await?),
+            Source::Layout(layout) => local(layout, move |layout| layout.blob_exists(&wanted.digest)).await,
+            Source::Archive(archive) => match local(archive, move |archive| archive.blob(&wanted)).await {
+                Ok(_) => Ok(true),
+                Err(StoreError::Local(LayoutError::Missing { .. })) => Ok(false),
+                Err(error) => Err(error),
+            },
+        }
+    }
+
     /// The referrers of `subject` that are of `artifact_type`, in the order in which the store lists them.
     ///
     /// # Errors
