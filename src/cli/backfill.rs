@@ -16,6 +16,8 @@ use super::terminal::{Stdout, safe};
 use super::{caches, json as document, ztoc};
 use crate::hook::backfill::{Options, Outcome, Report, State, run as walk};
 use crate::hook::job::{Context, Done};
+#[cfg(feature = "nats")]
+use crate::hook::queue::Queue;
 use crate::ops::index::{Existing, Gate, IndexOptions, IndexedImage};
 use crate::progress::Progress;
 use crate::store::StoreError;
@@ -49,6 +51,11 @@ pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
         since: args.since,
         jobs,
         dry_run: args.dry_run,
+        #[cfg(feature = "nats")]
+        queue: match &args.queue {
+            Some(url) => Some(Queue::connect(url).await?),
+            None => None,
+        },
     };
     let summary = Mutex::new(Summary::new(args.format));
     walk(&args.places, &options, state, &|report| {
