@@ -14,7 +14,7 @@
 //! | [`progress`] | what happens, as events |
 //! | [`store`] | where images live: registries, OCI layouts, archives; the local ztoc cache |
 //! | [`rootfs`] | an indexed image as one file system; its tree is pure |
-//! | [`ops`] | the verbs: index, inspect, verify, open, mount, bundle, trace |
+//! | [`ops`] | the verbs: index, inspect, doctor, verify, open, mount, bundle, trace |
 //! | [`hook`] | indexing on push: the events of registries (pure), the jobs that they become |
 //! | [`cli`] | the command line |
 //!

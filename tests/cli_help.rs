@@ -20,17 +20,21 @@ fn help() {
     Usage: ociseek <COMMAND>
 
     Commands:
-      index     Build the SOCI index of images and attach it
-      inspect   Show which SOCI indexes an image has and what they hold
-      ls        List the files of an image without pulling it
-      cat       Print files of an image without pulling it
-      verify    Prove the SOCI indexes of an image against its layers
-      mount     Mount an image's files without pulling it
-      bundle    Make an OCI runtime bundle that starts before its image is there
-      trace     Run a container and tell which files and spans it read
-      hook      Index images as they are pushed
-      backfill  Index every image of a registry or repository that has no index
-      ztoc      Build, show, prove or read through the ztoc of one layer
+      index        Build the SOCI index of images and attach it
+      inspect      Show which SOCI indexes an image has and what they hold
+      ls           List the files of an image without pulling it
+      cat          Print files of an image without pulling it
+      verify       Prove the SOCI indexes of an image against its layers
+      mount        Mount an image's files without pulling it
+      bundle       Make an OCI runtime bundle that starts before its image is there
+      trace        Run a container and tell which files and spans it read
+      doctor       Say which consumer would use which index of an image, and why not
+      hook         Index images as they are pushed
+      backfill     Index every image of a registry or repository that has no index
+      ztoc         Build, show, prove or read through the ztoc of one layer
+      completions  Print the completion script of a shell
+      man          Print the manual page, or write those of all commands
+      version      Print version, commit, target, and whose format is written
 
     Options:
       -h, --help
@@ -39,8 +43,8 @@ fn help() {
       -V, --version
               Print version
 
-    Exit status: 0 done, 1 failed, 2 wrong usage, 3 verification found differences, 130 or 143
-    interrupted.
+    Exit status: 0 done, 1 failed, 2 wrong usage, 3 verification found differences, or doctor no
+    consumer, 129, 130 or 143 ended by a hangup, an interrupt, a termination.
 
     Start here: ociseek index --help
     --- stderr ---
@@ -131,6 +135,35 @@ fn help() {
 
               [env: OCISEEK_JOBS=]
 
+          --timeout <DURATION>
+              Stop reading layers after this time, such as 10m or 90s, and attach what is done by then
+
+              It counts for all IMAGEs together; attaching comes on top. Consumers pull the layers that
+              are left whole. Another run goes on where this one stopped: what is attached is not read
+              again. Time that was up is no failure; the JSON has what is left.
+
+              [env: OCISEEK_TIMEOUT=]
+
+    What must be reached:
+          --strict
+              Fail if a layer is left out for another reason than its size
+
+              Then nothing is attached to the image, on none of its platforms, and each such layer is
+              named: zstd, foreign, encrypted, sparse files, PAX global headers, and whatever else a
+              consumer could not serve. Where an index is there already, it is that one's layers that
+              count.
+
+              [env: OCISEEK_STRICT=]
+
+          --min-coverage <PERCENT>
+              Fail if the index covers less of the image: a share of the compressed bytes of all layers,
+              such as 80%
+
+              Then nothing is attached to the image, on none of its platforms. Each platform must reach
+              it. Layers that are too small count as not covered.
+
+              [env: OCISEEK_MIN_COVERAGE=]
+
     Where it goes:
       -o, --output <oci:DIR>
               Write the index into an OCI layout, oci:DIR, rather than to where the image is
@@ -195,6 +228,22 @@ fn help() {
 
               [env: OCISEEK_INSECURE_SKIP_TLS_VERIFY=]
 
+    In CI:
+          --step-outputs <FILE>
+              Append the digests, as NAME=VALUE lines, to this file: $GITHUB_OUTPUT, or a dotenv report
+              in GitLab
+
+              The names: status (ok or failed), image_digest, index_digest (the first), index_digests
+              (all, with a comma between them), coverage (the least of all platforms, in percent).
+              Written also when the run fails.
+
+              [env: OCISEEK_STEP_OUTPUTS=]
+
+          --step-summary <FILE>
+              Append a table of what was done, in Markdown, to this file: $GITHUB_STEP_SUMMARY
+
+              [env: OCISEEK_STEP_SUMMARY=]
+
     What is printed:
           --format <FORMAT>
               What is printed on standard output: text for people, or one JSON document
@@ -243,6 +292,9 @@ fn help() {
       In CI, for programs:
         ociseek index --format json --progress none $IMAGE | jq -r '.images[].manifests[].index.digest'
 
+      As a gate, by the digest that was pushed, with a table on the job's page:
+        ociseek index --strict --min-coverage 80% --step-summary $GITHUB_STEP_SUMMARY $IMAGE@$DIGEST
+
     Who reads the index: soci-snapshotter, with `[pull_modes.soci_v1] enable = true` or when it is given
     the index digest.
 
@@ -250,8 +302,8 @@ fn help() {
     "layers": [...]}], "error"}]}. Fields are only ever added. The documentation of the crate, module
     cli::json, says what each one means.
 
-    Exit status: 0 done (also when all layers are too small), 1 an image failed, 2 wrong usage, 130 or
-    143 interrupted.
+    Exit status: 0 done (also when layers are left out), 1 an image failed or falls short of what was
+    asked of it, 2 wrong usage, 129, 130 or 143 ended by a hangup, an interrupt, a termination.
     --- stderr ---
     --- status 0 ---
     "#);
@@ -697,7 +749,7 @@ fn help_of_those_that_read() {
     JSON: the documentation of the crate, module cli::verify_json, says what each field means.
 
     Exit status: 0 the indexes are right, 1 it could not be told (or there is no index), 2 wrong usage,
-    3 something differs, 130 or 143 interrupted.
+    3 something differs, 129, 130 or 143 ended by a hangup, an interrupt, a termination.
     --- stderr ---
     --- status 0 ---
     "#);

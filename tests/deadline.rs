@@ -17,7 +17,7 @@ use ociseek::image::soci::{self, SociIndex, ZtocRef};
 use ociseek::layer::LayerOptions;
 use ociseek::ops::TOOL_IDENTIFIER;
 use ociseek::ops::index::{
-    Existing, IndexError, IndexOptions, IndexedImage, LayerOutcome, LeftOut, ManifestResult, Origin, index,
+    Existing, Gate, IndexError, IndexOptions, IndexedImage, LayerOutcome, LeftOut, ManifestResult, Origin, index,
 };
 use ociseek::progress::{Progress, Silent};
 use ociseek::store::blob::Target;
@@ -132,6 +132,7 @@ fn options() -> IndexOptions {
         jobs: 2,
         dry_run: false,
         deadline: None,
+        gate: Gate::default(),
     }
 }
 

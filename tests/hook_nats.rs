@@ -17,6 +17,8 @@ use hook::{Hook, PATIENCE, images, indexes, post, pushed, put_blob};
 use ociseek::digest::Digest;
 use ociseek::hook::job::Job;
 use ociseek::hook::queue::{Published, Queue};
+use ociseek::store::blob::Target;
+use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
 use serde_json::json;
 use servers::{Server, free_port, tool};
 use support::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox};
@@ -206,4 +208,36 @@ async fn without_its_queue_the_service_says_so() {
         202
     );
     assert_eq!(nats.messages("test").await, 2);
+}
+
+/// What was pushed before anyone listened.
+#[tokio::test(flavor = "multi_thread")]
+async fn backfill_puts_what_has_no_index_into_the_queue() {
+    let (Some(nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else { return };
+    let sandbox = Sandbox::new();
+    let client = Client::new(ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() });
+    let repository = client.unwrap().repository(&server.host, "team/app0").unwrap();
+    for (number, (name, digest)) in images(&server, 1, 10).iter().enumerate() {
+        let document = repository.manifest(&Target::Digest(*digest)).await.unwrap();
+        server.put_manifest(name, &format!("v{number}"), OCI_MANIFEST, &document.bytes);
+    }
+    let (place, queue) = (format!("{}/team/app0", server.host), format!("--queue={}", nats.url));
+    let options = ["--min-layer-size=0", "--span-size=16KiB", "--no-cache"];
+    let backfill = |total: &str| {
+        let said = sandbox.run(&[&["backfill", &queue, &place], &options[..]].concat());
+        assert!(said.contains(total) && said.ends_with("--- status 0 ---"), "{said}");
+    };
+    sandbox.json(0, &[&["index", "--format=json", &format!("{place}:v0")], &options[..]].concat());
+    // What is published again a moment later is not in the queue twice.
+    for _ in 0..2 {
+        backfill("10 images: 1 already-indexed, 9 queued");
+        assert_eq!(nats.messages("test").await, 9);
+    }
+    let _worker = worker(&sandbox, &nats, &server.host, &[]);
+    let begun = Instant::now();
+    while nats.messages("test").await > 0 {
+        assert!(begun.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    backfill("10 images: 10 already-indexed");
 }

@@ -14,9 +14,11 @@ pub use super::args_hook::HookWorkerArgs;
 pub use super::args_hook::{HookCommand, HookServeArgs};
 pub use super::args_mount::{BundleArgs, ContainerArgs, LazyArgs, MountArgs, NetArg, ServeArgs, TraceArgs};
 pub use super::args_read::{CatArgs, InspectArgs, LsArgs, ReadArgs, ReadCacheArgs, VerifyArgs};
+pub use super::doctor_args::DoctorArgs;
 use super::size::ByteSize;
 use super::ztoc_args::{ZtocExtractArgs, ZtocVerifyArgs};
 use crate::image::{ImageName, Platform};
+use crate::ops::coverage::Share;
 
 const ABOUT: &str = "Makes the layers of existing container images seekable";
 
@@ -28,7 +30,8 @@ and attaches the result to the image as a SOCI index, an OCI referrer. The image
 manifests and layers keep their digests.";
 
 const AFTER_HELP: &str = "\
-Exit status: 0 done, 1 failed, 2 wrong usage, 3 verification found differences, 130 or 143 interrupted.
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 verification found differences, or doctor no consumer, 129, 130 or 143 ended by a hangup, an \
+interrupt, a termination.
 
 Start here: ociseek index --help";
 
@@ -51,11 +54,15 @@ pub enum Command {
     Mount(Box<MountArgs>),
     Bundle(Box<BundleArgs>),
     Trace(Box<TraceArgs>),
+    Doctor(Box<DoctorArgs>),
     #[command(subcommand)]
     Hook(HookCommand),
     Backfill(Box<BackfillArgs>),
     #[command(subcommand)]
     Ztoc(ZtocCommand),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
+    Version(VersionArgs),
 }
 
 const INDEX_LONG_ABOUT: &str = "\
@@ -103,12 +110,16 @@ Examples:
   In CI, for programs:
     ociseek index --format json --progress none $IMAGE | jq -r '.images[].manifests[].index.digest'
 
+  As a gate, by the digest that was pushed, with a table on the job's page:
+    ociseek index --strict --min-coverage 80% --step-summary $GITHUB_STEP_SUMMARY $IMAGE@$DIGEST
+
 Who reads the index: soci-snapshotter, with `[pull_modes.soci_v1] enable = true` or when it is given the index digest.
 
 JSON: one document, {\"images\": [{\"image\", \"status\", \"manifests\": [{\"platform\", \"status\", \"index\", \"layers\": [...]}], \
 \"error\"}]}. Fields are only ever added. The documentation of the crate, module cli::json, says what each one means.
 
-Exit status: 0 done (also when all layers are too small), 1 an image failed, 2 wrong usage, 130 or 143 interrupted.";
+Exit status: 0 done (also when layers are left out), 1 an image failed or falls short of what was asked of it, \
+2 wrong usage, 129, 130 or 143 ended by a hangup, an interrupt, a termination.";
 
 /// Build the SOCI index of images and attach it
 #[derive(Debug, Args)]
@@ -152,6 +163,22 @@ pub struct IndexArgs {
     #[arg(help_heading = "What is indexed")]
     pub timeout: Option<Duration>,
 
+    /// Fail if a layer is left out for another reason than its size
+    ///
+    /// Then nothing is attached to the image, on none of its platforms, and each such layer is named: zstd, foreign,
+    /// encrypted, sparse files, PAX global headers, and whatever else a consumer could not serve. Where an index is there
+    /// already, it is that one's layers that count.
+    #[arg(long, env = "OCISEEK_STRICT", value_parser = FalseyValueParser::new(), help_heading = "What must be reached")]
+    pub strict: bool,
+
+    /// Fail if the index covers less of the image: a share of the compressed bytes of all layers, such as 80%
+    ///
+    /// Then nothing is attached to the image, on none of its platforms. Each platform must reach it. Layers that are too small
+    /// count as not covered.
+    #[arg(long, value_name = "PERCENT", env = "OCISEEK_MIN_COVERAGE", value_parser = super::parse::share)]
+    #[arg(help_heading = "What must be reached")]
+    pub min_coverage: Option<Share>,
+
     /// Write the index into an OCI layout, oci:DIR, rather than to where the image is
     ///
     /// The layout is made if it is not there. It holds the index and its ztocs, not the image.
@@ -168,6 +195,17 @@ pub struct IndexArgs {
 
     #[command(flatten)]
     pub registry: RegistryArgs,
+
+    /// Append the digests, as NAME=VALUE lines, to this file: $GITHUB_OUTPUT, or a dotenv report in GitLab
+    ///
+    /// The names: status (ok or failed), image_digest, index_digest (the first), index_digests (all, with a comma between
+    /// them), coverage (the least of all platforms, in percent). Written also when the run fails.
+    #[arg(long, value_name = "FILE", env = "OCISEEK_STEP_OUTPUTS", help_heading = "In CI")]
+    pub step_outputs: Option<PathBuf>,
+
+    /// Append a table of what was done, in Markdown, to this file: $GITHUB_STEP_SUMMARY
+    #[arg(long, value_name = "FILE", env = "OCISEEK_STEP_SUMMARY", help_heading = "In CI")]
+    pub step_summary: Option<PathBuf>,
 
     /// What is printed on standard output: text for people, or one JSON document
     #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
@@ -332,4 +370,36 @@ pub struct ZtocShowArgs {
     /// Text for people, or one JSON document
     #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
     pub format: Format,
+}
+
+const COMPLETIONS_AFTER_HELP: &str = "\
+Examples:
+  ociseek completions bash > /etc/bash_completion.d/ociseek
+  ociseek completions zsh > \"${fpath[1]}/_ociseek\"
+  ociseek completions fish > ~/.config/fish/completions/ociseek.fish";
+
+/// Print the completion script of a shell
+#[derive(Debug, Args)]
+#[command(after_help = COMPLETIONS_AFTER_HELP)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+/// Print the manual page, or write those of all commands
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ociseek man | man -l -\n  ociseek man --output /usr/local/share/man/man1")]
+pub struct ManArgs {
+    /// Write ociseek.1, and a page for each command, into this directory
+    #[arg(long, short, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+}
+
+/// Print version, commit, target, and whose format is written
+#[derive(Debug, Args)]
+pub struct VersionArgs {
+    /// Print one JSON document; commit is null where the build did not know it
+    #[arg(long)]
+    pub json: bool,
 }

@@ -8,6 +8,8 @@ use clap::builder::FalseyValueParser;
 use super::args::{BuildArgs, CacheArgs, Format, RegistryArgs};
 use super::size::ByteSize;
 use crate::hook::backfill::{Glob, Place};
+#[cfg(feature = "nats")]
+use crate::hook::queue::QueueUrl;
 use crate::image::Platform;
 
 const LONG_ABOUT: &str = "\
@@ -28,6 +30,9 @@ Examples:
 
   A repository:
     ociseek backfill ghcr.io/acme/app
+
+  By as many workers as there are (ociseek hook worker --queue ...):
+    ociseek backfill --queue nats://queue.corp.example registry.corp.example
 
 Each line on standard output is an image: what became of it, its name, its digest. With --format json each is an object: status, \
 image, digest, error, left, bytes_read, bytes_written, seconds.
@@ -79,6 +84,14 @@ pub struct BackfillArgs {
     /// Write down in this file what is done, and pass over what it says is done
     #[arg(long, value_name = "FILE", help_heading = "How", conflicts_with = "dry_run")]
     pub state: Option<PathBuf>,
+
+    /// Put images that have no index into this work queue of NATS JetStream, for ociseek hook worker to index
+    ///
+    /// [USER:PASSWORD@] or [TOKEN@] stands before the host; tls:// is NATS over TLS.
+    #[cfg(feature = "nats")]
+    #[arg(long, value_name = "nats://HOST[:PORT][/STREAM]", env = "OCISEEK_QUEUE", hide_env_values = true)]
+    #[arg(help_heading = "How", conflicts_with = "dry_run")]
+    pub queue: Option<QueueUrl>,
 
     #[command(flatten)]
     pub cache: CacheArgs,

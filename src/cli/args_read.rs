@@ -57,7 +57,7 @@ pub struct InspectArgs {
 #[derive(Debug, Args)]
 pub struct ReadArgs {
     /// The platform, such as linux/arm64 [default: this machine's, or the only one]
-    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM")]
+    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_parser = super::parse::one_platform)]
     pub platform: Option<Platform>,
 
     /// Read through this SOCI index, listed or not [default: the first that can be used]
@@ -179,7 +179,7 @@ Examples:
 JSON: the documentation of the crate, module cli::verify_json, says what each field means.
 
 Exit status: 0 the indexes are right, 1 it could not be told (or there is no index), 2 wrong usage, 3 something differs, \
-130 or 143 interrupted.";
+129, 130 or 143 ended by a hangup, an interrupt, a termination.";
 
 /// Prove the SOCI indexes of an image against its layers
 #[derive(Debug, Args)]

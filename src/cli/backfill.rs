@@ -16,7 +16,9 @@ use super::terminal::{Stdout, safe};
 use super::{caches, json as document, ztoc};
 use crate::hook::backfill::{Options, Outcome, Report, State, run as walk};
 use crate::hook::job::{Context, Done};
-use crate::ops::index::{Existing, IndexOptions, IndexedImage};
+#[cfg(feature = "nats")]
+use crate::hook::queue::Queue;
+use crate::ops::index::{Existing, Gate, IndexOptions, IndexedImage};
 use crate::progress::Progress;
 use crate::store::StoreError;
 use crate::store::registry::Client;
@@ -39,6 +41,7 @@ pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
         jobs: (cpus / jobs).max(1),
         dry_run: false,
         deadline: None,
+        gate: Gate::default(),
     };
     let state = args.state.as_deref().map(|path| State::open(path, &index)).transpose()?;
     let cache = caches::ztocs(&args.cache, &progress).await;
@@ -48,6 +51,11 @@ pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
         since: args.since,
         jobs,
         dry_run: args.dry_run,
+        #[cfg(feature = "nats")]
+        queue: match &args.queue {
+            Some(url) => Some(Queue::connect(url).await?),
+            None => None,
+        },
     };
     let summary = Mutex::new(Summary::new(args.format));
     walk(&args.places, &options, state, &|report| {

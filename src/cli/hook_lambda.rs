@@ -11,7 +11,7 @@ use super::ztoc;
 use crate::hook::aws::Ecr;
 use crate::hook::lambda::{Failure, Function, Runtime, Settings, serve};
 use crate::hook::log::Log;
-use crate::ops::index::{Existing, IndexOptions};
+use crate::ops::index::{Existing, Gate, IndexOptions};
 
 /// Where Lambda says that its Runtime API is.
 const RUNTIME_API: &str = "AWS_LAMBDA_RUNTIME_API";
@@ -60,6 +60,7 @@ fn settings(args: HookLambdaArgs) -> Settings {
             jobs: args.jobs.map_or_else(cpus, usize::from),
             dry_run: false,
             deadline: None,
+            gate: Gate::default(),
         },
         accounts: args.ecr_account,
         registry: args.ecr_registry,

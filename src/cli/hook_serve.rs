@@ -25,7 +25,7 @@ use crate::hook::secret::Secrets;
 use crate::hook::server::sink::{Here, Sink};
 use crate::hook::server::{ServerConfig, listen, serve};
 use crate::ops::TOOL_IDENTIFIER;
-use crate::ops::index::{Existing, IndexOptions};
+use crate::ops::index::{Existing, Gate, IndexOptions};
 use crate::progress::Progress;
 use crate::store::StoreError;
 
@@ -93,6 +93,7 @@ async fn runner(args: JobArgs, log: Log) -> Result<Runner, CliError> {
         jobs: args.jobs.map_or_else(cpus, usize::from),
         dry_run: false,
         deadline: None,
+        gate: Gate::default(),
     };
     let cache = caches::ztocs(&args.cache, &progress).await;
     let dead = args.dead_letter.map(|path| {

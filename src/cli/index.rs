@@ -10,10 +10,10 @@ use super::progress::Display;
 use super::report::{self, CliError};
 use super::source::Images;
 use super::terminal::Stdout;
-use super::{caches, json, text, ztoc};
+use super::{caches, json, step, text, ztoc};
 use crate::image::ImageName;
 use crate::ops::TOOL_IDENTIFIER;
-use crate::ops::index::{Existing, IndexOptions, IndexedImage, index};
+use crate::ops::index::{Existing, Gate, IndexError, IndexOptions, IndexedImage, Refused, index};
 use crate::progress::Progress;
 use crate::store::cache::ZtocCache;
 use crate::store::layout::Layout;
@@ -25,6 +25,7 @@ pub async fn run(args: IndexArgs) -> Result<(), CliError> {
     check(&args)?;
     let display = Arc::new(Display::new(args.progress, args.quiet));
     let progress: Arc<dyn Progress> = display.clone();
+    let files = step::Files { outputs: args.step_outputs.clone(), summary: args.step_summary.clone() };
     let work = Work {
         options: options(&args, started),
         images: Images::new(args.registry, &progress).await?,
@@ -49,27 +50,34 @@ pub async fn run(args: IndexArgs) -> Result<(), CliError> {
                 report::tell(Some(&image), error);
             }
         }
-        match (result, args.format) {
-            (Ok(done), Format::Text) => {
-                let text = match args.quiet {
-                    true => text::digests(&done),
-                    false => text::report(&image, work.target().as_deref(), &done, seconds, stdout.style),
-                };
-                stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
-            }
-            (Err(_), Format::Text) => {}
-            (Ok(done), Format::Json) => images.push(json::Image::done(image, &done, seconds)),
-            (Err(error), Format::Json) => images.push(json::Image::failed(image, report::failure(&error), seconds)),
+        if args.format == Format::Text {
+            let text = match (&result, args.quiet) {
+                (Ok(done), true) => text::digests(done),
+                (Ok(done), false) => text::report(&image, work.target().as_deref(), done, seconds, stdout.style),
+                (Err(error), false) => {
+                    refused(error).map(|refused| text::refused(&image, refused, stdout.style)).unwrap_or_default()
+                }
+                (Err(_), true) => String::new(),
+            };
+            stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
         }
+        images.push(match &result {
+            Ok(done) => json::Image::done(image, done, seconds),
+            Err(error) => match (refused(error), report::failure(error)) {
+                (Some(refused), failure) => json::Image::refused(image, refused, failure, seconds),
+                (None, failure) => json::Image::failed(image, failure, seconds),
+            },
+        });
     }
+    let document = json::Document {
+        tool: TOOL_IDENTIFIER,
+        bytes_read: images.iter().map(|image| image.bytes_read).sum(),
+        bytes_written: images.iter().map(|image| image.bytes_written).sum(),
+        images,
+        seconds: json::milliseconds(started.elapsed().as_secs_f64()),
+    };
+    files.write(&document)?;
     if args.format == Format::Json {
-        let document = json::Document {
-            tool: TOOL_IDENTIFIER,
-            bytes_read: images.iter().map(|image| image.bytes_read).sum(),
-            bytes_written: images.iter().map(|image| image.bytes_written).sum(),
-            images,
-            seconds: json::milliseconds(started.elapsed().as_secs_f64()),
-        };
         let mut text = serde_json::to_vec_pretty(&document).map_err(|error| CliError::Stdout(error.into()))?;
         text.push(b'\n');
         stdout.write_whole(&text).map_err(CliError::Stdout)?;
@@ -77,6 +85,17 @@ pub async fn run(args: IndexArgs) -> Result<(), CliError> {
     match failed {
         0 => Ok(()),
         failed => Err(CliError::Images { failed, all: args.images.len() }),
+    }
+}
+
+/// What an image falls short of, if that is why it failed.
+fn refused(error: &CliError) -> Option<&Refused> {
+    match error {
+        CliError::Index(error) => match &**error {
+            IndexError::Refused(refused) => Some(refused),
+            _ => None,
+        },
+        _ => None,
     }
 }
 
@@ -104,6 +123,7 @@ fn options(args: &IndexArgs, started: Instant) -> IndexOptions {
         },
         jobs: args.jobs.map_or_else(cpus, usize::from),
         dry_run: args.dry_run,
+        gate: Gate { all_servable: args.strict, least_coverage: args.min_coverage },
         deadline: args.timeout.and_then(|timeout| started.checked_add(timeout)),
     }
 }

@@ -12,6 +12,7 @@ use super::source::Images;
 use super::terminal::{Stdout, Style, safe};
 use super::{inspect_json, ztoc_json, ztoc_text};
 use crate::image::soci::Version;
+use crate::ops::coverage::Coverage;
 use crate::ops::discover::{Discovered, FoundIndexRef, Via};
 use crate::ops::inspect::{Consumer, Inspected, find_ztoc, inspect, without_ztoc};
 use crate::ops::resolve::Wanted;
@@ -147,7 +148,7 @@ fn layers(text: &mut String, inspected: &Inspected, style: Style) {
 }
 
 fn coverage(text: &mut String, inspected: &Inspected) {
-    let covered = Coverage::of(inspected);
+    let covered = covered(&inspected.image);
     let _ = writeln!(
         text,
         "  covered: {} of {}, {} of {} ({:.1}%), by {} of ztocs",
@@ -156,41 +157,19 @@ fn coverage(text: &mut String, inspected: &Inspected) {
         human(covered.bytes),
         human(covered.of_bytes),
         covered.percent(),
-        human(covered.ztocs),
+        human(ztoc_bytes(&inspected.image)),
     );
 }
 
-/// How much of an image an index covers.
-pub struct Coverage {
-    pub layers: usize,
-    /// Of the layers' blobs.
-    pub bytes: u64,
-    pub of_bytes: u64,
-    /// Bytes of the ztocs.
-    pub ztocs: u64,
+/// How much of an image the index that a reader takes covers.
+pub fn covered(image: &Discovered) -> Coverage {
+    Coverage::of(&image.layers, |layer| image.ztoc_for(&layer.digest).is_some())
 }
 
-impl Coverage {
-    pub fn of(inspected: &Inspected) -> Coverage {
-        let mut coverage = Coverage { layers: 0, bytes: 0, of_bytes: 0, ztocs: 0 };
-        let mut seen = BTreeSet::new();
-        for (layer, ztoc) in inspected.image.layers.iter().zip(&inspected.layers) {
-            // What the image has twice is pulled once.
-            let bytes = |bytes| if seen.contains(&layer.digest) { 0 } else { bytes };
-            coverage.of_bytes += bytes(layer.size);
-            if let Some((reference, _)) = &ztoc.ztoc {
-                coverage.layers += 1;
-                coverage.bytes += bytes(layer.size);
-                coverage.ztocs += bytes(reference.size);
-            }
-            seen.insert(layer.digest);
-        }
-        coverage
-    }
-
-    pub fn percent(&self) -> f64 {
-        if self.of_bytes == 0 { 0.0 } else { self.bytes as f64 * 100.0 / self.of_bytes as f64 }
-    }
+/// Bytes of the ztocs that a reader takes.
+pub fn ztoc_bytes(image: &Discovered) -> u64 {
+    let layers: BTreeSet<_> = image.layers.iter().map(|layer| layer.digest).collect();
+    layers.iter().filter_map(|layer| image.ztoc_for(layer)).map(|ztoc| ztoc.size).sum()
 }
 
 fn consumer_line(consumer: &Consumer, layers: usize) -> String {

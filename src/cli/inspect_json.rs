@@ -41,7 +41,7 @@
 
 use serde_json::{Value, json};
 
-use super::inspect::Coverage;
+use super::inspect::{covered, ztoc_bytes};
 use super::report::in_one_line;
 use crate::image::Descriptor;
 use crate::image::soci::ZtocRef;
@@ -55,7 +55,7 @@ pub fn document(image: &str, inspected: &[Inspected]) -> serde_json::Result<Stri
 
 fn manifest(inspected: &Inspected) -> Value {
     let image = &inspected.image;
-    let coverage = Coverage::of(inspected);
+    let coverage = covered(image);
     let indexes = image.indexes.iter().enumerate().map(|(place, found)| index(found, image.chosen == Some(place)));
     let layers = image.layers.iter().zip(&inspected.layers).map(|(descriptor, found)| layer(descriptor, found));
     let consumers = inspected
@@ -75,7 +75,7 @@ fn manifest(inspected: &Inspected) -> Value {
             "bytes": coverage.bytes,
             "of_bytes": coverage.of_bytes,
             "percent": (coverage.percent() * 100.0).round() / 100.0,
-            "ztoc_bytes": coverage.ztocs,
+            "ztoc_bytes": ztoc_bytes(image),
         },
         "consumers": consumers.collect::<Vec<_>>(),
     })

@@ -17,7 +17,7 @@
 //! | `image` | the IMAGE, in full |
 //! | `status` | `ok` or `failed` |
 //! | `digest` | digest of the manifest or image index that the image's name stands for; null if failed |
-//! | `manifests` | one object for each platform's manifest; empty if failed |
+//! | `manifests` | one object for each platform's manifest; empty if failed, unless it was refused for falling short of --strict or --min-coverage |
 //! | `error` | null, or `message` (the causes in one line), `causes` (them one by one), and `hint` (or null) |
 //! | `bytes_read`, `bytes_written`, `seconds` | as above |
 //! | `left` | digests of the layers for which `--timeout` did not suffice |
@@ -28,13 +28,15 @@
 //! |---|---|
 //! | `platform` | such as `linux/arm64`; null if the image does not say |
 //! | `manifest` | `media_type`, `digest` and `size` in bytes of the image manifest |
-//! | `status` | `attached`; `dry-run`; `already-there`; `kept` (another index was left alone); `nothing-to-index`; `out-of-time` |
+//! | `status` | `attached`; `dry-run`; `already-there`; `kept` (another index was left alone); `nothing-to-index`; `out-of-time`; `refused` (nothing was attached, since a platform falls short of --strict or --min-coverage) |
 //! | `index` | null, or `digest`, `size` (null if kept) of the SOCI index |
 //! | `attached` | null, or how: `referrers-api`, `tag-schema` or `layout` |
 //! | `tag` | the tag of the tag schema, else null |
 //! | `replaced` | digests of the indexes whose place it took (or, with `dry-run`, would take) |
 //! | `not_deleted` | those of them that could not be deleted |
 //! | `others` | SOCI indexes of other makers: `digest`, `tool` (or null), `listed_first` (consumers take it then) |
+//! | `coverage` | what the index covers: `layers`, `of_layers`, `bytes` and `of_bytes` of compressed blobs, `percent` of these; if refused, what it would have covered |
+//! | `shortfalls` | demands of --strict and --min-coverage that it does not meet: `code` (`left-out` or `coverage`), `text`, `layer` (its digest, or null) |
 //! | `layers` | one object for each layer, in the image's order; empty if they were not looked at |
 //!
 //! A layer:
@@ -52,7 +54,11 @@ use serde::Serialize;
 
 use crate::digest::Digest;
 use crate::image::Descriptor;
-use crate::ops::index::{IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin};
+use crate::ops::coverage;
+use crate::ops::index::{
+    IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin, Refused,
+    RefusedManifest, Shortfall,
+};
 use crate::store::blob::Attached;
 
 #[derive(Serialize)]
@@ -86,28 +92,30 @@ pub struct Failure {
 
 #[derive(Serialize)]
 pub struct Manifest {
-    platform: Option<String>,
+    pub platform: Option<String>,
     manifest: Blob,
-    status: &'static str,
-    index: Option<IndexRef>,
+    pub status: &'static str,
+    pub index: Option<IndexRef>,
     attached: Option<&'static str>,
     tag: Option<String>,
     replaced: Vec<Digest>,
     not_deleted: Vec<Digest>,
     others: Vec<Other>,
-    layers: Vec<Layer>,
+    pub coverage: Coverage,
+    pub shortfalls: Vec<Short>,
+    pub layers: Vec<Layer>,
 }
 
 #[derive(Serialize)]
-struct Blob {
+pub struct Blob {
     media_type: String,
-    digest: Digest,
-    size: u64,
+    pub digest: Digest,
+    pub size: u64,
 }
 
 #[derive(Serialize)]
-struct IndexRef {
-    digest: Digest,
+pub struct IndexRef {
+    pub digest: Digest,
     size: Option<u64>,
 }
 
@@ -119,20 +127,38 @@ struct Other {
 }
 
 #[derive(Serialize)]
-struct Layer {
+pub struct Coverage {
+    pub layers: usize,
+    pub of_layers: usize,
+    bytes: u64,
+    pub of_bytes: u64,
+    pub percent: f64,
+    #[serde(skip)]
+    pub shown: String,
+}
+
+#[derive(Serialize)]
+pub struct Short {
+    code: &'static str,
+    pub text: String,
+    layer: Option<Digest>,
+}
+
+#[derive(Serialize)]
+pub struct Layer {
     #[serde(flatten)]
-    blob: Blob,
+    pub blob: Blob,
     status: &'static str,
-    reason: Option<Reason>,
+    pub reason: Option<Reason>,
     ztoc: Option<Ztoc>,
     origin: Option<&'static str>,
     seconds: Option<f64>,
 }
 
 #[derive(Serialize)]
-struct Reason {
-    code: &'static str,
-    text: String,
+pub struct Reason {
+    pub code: &'static str,
+    pub text: String,
 }
 
 #[derive(Serialize)]
@@ -160,6 +186,15 @@ impl Image {
         }
     }
 
+    /// It could be indexed, but falls short of what was asked for.
+    pub fn refused(image: String, refused: &Refused, error: Failure, seconds: f64) -> Image {
+        Image {
+            manifests: refused.manifests.iter().map(Manifest::refused).collect(),
+            bytes_read: refused.bytes_read,
+            ..Image::failed(image, error, seconds)
+        }
+    }
+
     pub fn failed(image: String, error: Failure, seconds: f64) -> Image {
         Image {
             image,
@@ -177,20 +212,10 @@ impl Image {
 
 impl Manifest {
     fn of(report: &IndexedManifest) -> Manifest {
-        let mut manifest = Manifest {
-            platform: report.platform.clone(),
-            manifest: Blob::of(&report.manifest),
-            status: "",
-            index: None,
-            attached: None,
-            tag: None,
-            replaced: Vec::new(),
-            not_deleted: Vec::new(),
-            others: (report.others.iter())
-                .map(|o| Other { digest: o.digest, tool: o.tool.clone(), listed_first: o.listed_first })
-                .collect(),
-            layers: report.layers.iter().map(Layer::of).collect(),
-        };
+        let mut manifest = Manifest::new(&report.platform, &report.manifest, &report.coverage, &report.layers);
+        let others = report.others.iter();
+        manifest.others =
+            others.map(|o| Other { digest: o.digest, tool: o.tool.clone(), listed_first: o.listed_first }).collect();
         match &report.result {
             ManifestResult::Attached { index, how, replaced, not_deleted } => {
                 manifest.status = "attached";
@@ -220,6 +245,42 @@ impl Manifest {
             ManifestResult::OutOfTime => manifest.status = "out-of-time",
         }
         manifest
+    }
+
+    fn refused(report: &RefusedManifest) -> Manifest {
+        let mut manifest = Manifest::new(&report.platform, &report.manifest, &report.coverage, &report.layers);
+        manifest.status = "refused";
+        manifest.shortfalls = report.shortfalls.iter().map(Short::of).collect();
+        manifest
+    }
+
+    fn new(
+        platform: &Option<String>,
+        manifest: &Descriptor,
+        coverage: &coverage::Coverage,
+        layers: &[IndexedLayer],
+    ) -> Manifest {
+        Manifest {
+            platform: platform.clone(),
+            manifest: Blob::of(manifest),
+            status: "",
+            index: None,
+            attached: None,
+            tag: None,
+            replaced: Vec::new(),
+            not_deleted: Vec::new(),
+            others: Vec::new(),
+            coverage: Coverage {
+                layers: coverage.layers,
+                of_layers: coverage.of_layers,
+                bytes: coverage.bytes,
+                of_bytes: coverage.of_bytes,
+                percent: (coverage.percent() * 100.0).floor() / 100.0,
+                shown: coverage.shown(),
+            },
+            shortfalls: Vec::new(),
+            layers: layers.iter().map(Layer::of).collect(),
+        }
     }
 }
 
@@ -258,6 +319,33 @@ impl Layer {
                 origin: None,
                 seconds: None,
             },
+        }
+    }
+}
+
+impl Short {
+    fn of(shortfall: &Shortfall) -> Short {
+        let text = shortfall_text(shortfall);
+        match shortfall {
+            Shortfall::LeftOut { layer, .. } => Short { code: "left-out", text, layer: Some(layer.digest) },
+            Shortfall::Coverage { .. } => Short { code: "coverage", text, layer: None },
+        }
+    }
+}
+
+/// A demand that is not met, for people, in one line.
+pub fn shortfall_text(shortfall: &Shortfall) -> String {
+    match shortfall {
+        Shortfall::LeftOut { layer, reason: left_out } => {
+            let why = left_out.as_ref().map_or_else(|| "the index that is there has no ztoc for it".to_owned(), reason);
+            format!("layer {} is left out: {why}", layer.digest)
+        }
+        Shortfall::Coverage { is, least } => {
+            let (bytes, of) = (super::size::human(is.bytes), super::size::human(is.of_bytes));
+            format!(
+                "{bytes} of {of} in layers are covered ({:.2}%), less than {least}",
+                (is.percent() * 100.0).floor() / 100.0
+            )
         }
     }
 }

@@ -24,6 +24,9 @@ mod cat;
 mod detach;
 mod difference_json;
 mod difference_text;
+mod doctor;
+mod doctor_args;
+pub mod doctor_json;
 mod hook_lambda;
 mod hook_serve;
 mod index;
@@ -43,11 +46,13 @@ mod rootfs;
 mod signals;
 mod size;
 mod source;
+mod step;
 mod terminal;
 mod text;
 mod trace;
 mod verify;
 pub mod verify_json;
+mod version;
 mod ztoc;
 mod ztoc_args;
 mod ztoc_extract;
@@ -58,6 +63,9 @@ mod ztoc_verify;
 
 /// How long work that is already writing a file may take to end in good order after a signal.
 const LAST_WORK: Duration = Duration::from_millis(500);
+
+/// How long a registry may take, after a signal, to answer that an upload is cancelled.
+const LAST_REQUESTS: Duration = Duration::from_secs(2);
 
 /// Runs the program; the one entry point of `main`.
 pub fn run() -> ExitCode {
@@ -86,12 +94,13 @@ fn execute(command: Command) -> Result<(), CliError> {
     let result = runtime.block_on(async {
         let interrupted = &mut interrupted;
         match command {
-            Command::Index(args) => until(interrupted, index::run(*args)).await,
-            Command::Backfill(args) => until(interrupted, backfill::run(*args)).await,
+            Command::Index(args) => settled(until(interrupted, index::run(*args)).await).await,
+            Command::Backfill(args) => settled(until(interrupted, backfill::run(*args)).await).await,
             Command::Inspect(args) => until(interrupted, inspect::run(*args)).await,
             Command::Ls(args) => until(interrupted, ls::run(*args)).await,
             Command::Cat(args) => until(interrupted, cat::run(*args)).await,
             Command::Verify(args) => until(interrupted, verify::run(*args)).await,
+            Command::Doctor(args) => until(interrupted, doctor::run(*args)).await,
             // These go on until they are stopped, and clear up then.
             Command::Mount(args) => mount::run(*args, interrupted).await,
             Command::Bundle(args) => bundle::run(*args, interrupted).await,
@@ -101,6 +110,9 @@ fn execute(command: Command) -> Result<(), CliError> {
             #[cfg(feature = "nats")]
             Command::Hook(HookCommand::Worker(args)) => hook_serve::work(*args, interrupted).await,
             Command::Hook(HookCommand::Lambda(args)) => until(interrupted, hook_lambda::run(*args)).await,
+            Command::Completions(args) => version::completions(&args),
+            Command::Man(args) => version::man(&args),
+            Command::Version(args) => version::version(&args),
             Command::Ztoc(ztoc) => {
                 // Dropped at a signal, with the future: the thread sees that.
                 let (wanted, still_wanted) = signals::wanted();
@@ -118,6 +130,25 @@ fn execute(command: Command) -> Result<(), CliError> {
     });
     runtime.shutdown_timeout(LAST_WORK);
     result
+}
+
+/// After an interruption, lets uploads that it cancelled end.
+async fn settled(result: Result<(), CliError>) -> Result<(), CliError> {
+    if matches!(result, Err(CliError::Interrupted(_))) {
+        settle().await;
+    }
+    result
+}
+
+/// Waits, but not for long, for what a dropped piece of work still has to send: uploads that it cancels.
+async fn settle() {
+    let metrics = tokio::runtime::Handle::current().metrics();
+    let idle = async {
+        while metrics.num_alive_tasks() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let _ = tokio::time::timeout(LAST_REQUESTS, idle).await;
 }
 
 /// Runs `work` until it is done, or drops it at the first signal.

@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::size::ByteSize;
 use crate::hook::aws::is_account;
-use crate::image::is_registry;
+use crate::image::{Platform, is_registry};
+use crate::ops::coverage::Share;
 use crate::tar::Time;
 
 /// A span size: at least 1 byte, at most 1 TiB (it stands in signed 64-bit fields, and no layer is that large).
@@ -67,6 +68,35 @@ pub fn registry(text: &str) -> Result<String, String> {
     if is_registry(text) { Ok(text.to_ascii_lowercase()) } else { Err("want HOST or HOST:PORT".into()) }
 }
 
+/// A percentage of at most two decimals, such as `80%`, `99.5%` or `80`.
+pub fn share(text: &str) -> Result<Share, String> {
+    const WANT: &str = "want a percentage from 0% to 100%, such as 80% or 99.5%";
+    let number = text.trim().strip_suffix('%').unwrap_or(text.trim());
+    let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if !digits(whole) || !digits(part) || part.len() > 2 || whole.len() > 3 {
+        return Err(WANT.into());
+    }
+    // Someone who writes 0.8 means four fifths.
+    if whole == "0" && part.bytes().any(|b| b != b'0') && !text.contains('%') {
+        return Err(format!("{WANT}; {text} with a percent sign if it is less than one percent"));
+    }
+    let hundredths = |text: &str| text.parse::<u32>().ok();
+    let part = hundredths(part).map(|digits| if part.len() == 1 { digits * 10 } else { digits });
+    let all = hundredths(whole).zip(part).map(|(whole, part)| whole * 100 + part);
+    all.and_then(Share::new).ok_or_else(|| WANT.into())
+}
+
+/// One platform, for what reads one image. The variable that gives it may hold a list, for `ociseek index`.
+pub fn one_platform(text: &str) -> Result<Platform, String> {
+    if text.contains(',') {
+        return Err("it names several platforms, and one is wanted: give --platform OS/ARCH (it stands before \
+                    $OCISEEK_PLATFORM, which may hold a list for ociseek index)"
+            .into());
+    }
+    text.parse::<Platform>().map_err(|error| error.to_string())
+}
+
 /// `oci:DIR`.
 pub fn layout_dir(text: &str) -> Result<PathBuf, String> {
     match text.strip_prefix("oci:") {
@@ -85,8 +115,17 @@ mod tests {
         assert!(span_size("0").is_err());
         assert!(span_size("0MiB").is_err());
         assert!(span_size("1025GiB").is_err());
+        for (text, want) in [("80%", "80%"), ("80", "80%"), ("99.5%", "99.5%"), ("0.25%", "0.25%"), ("100.00", "100%")]
+        {
+            assert_eq!(share(text).map(|share| share.to_string()).as_deref(), Ok(want));
+        }
+        for text in ["", "%", "0.8", "101", "100.01%", "-1", "+1", "1.234", "80 %x", "1e2", "."] {
+            assert!(share(text).is_err(), "{text}");
+        }
         assert!(tool_identifier("").is_err());
         assert!(tool_identifier("a\nb").is_err());
+        assert!(one_platform("linux/amd64").is_ok() && one_platform("linux").is_err());
+        assert!(one_platform("linux/amd64,linux/arm64").is_err_and(|text| text.contains("several platforms")));
         assert_eq!(tool_identifier("AWS SOCI CLI v0.2").as_deref(), Ok("AWS SOCI CLI v0.2"));
         assert_eq!(layout_dir("oci:some/dir:x"), Ok(PathBuf::from("some/dir:x")));
         assert!(layout_dir("some/dir").is_err());

@@ -8,11 +8,13 @@ use super::json::Failure;
 use super::signals::Interrupt;
 use super::terminal::{Style, complain, safe};
 use crate::hook;
+use crate::image::ecr;
 use crate::layer::{LayerError, Unservable};
 use crate::ops::bundle::BundleError;
 use crate::ops::discover::{DiscoverError, Unusable};
+use crate::ops::doctor::DoctorError;
 use crate::ops::extract::ExtractError;
-use crate::ops::index::IndexError;
+use crate::ops::index::{IndexError, IndexedLayer, LayerOutcome, LeftOut, Refused, RefusedManifest, Shortfall};
 use crate::ops::inspect::ZtocFailure;
 use crate::ops::open::OpenError;
 use crate::ops::resolve::ResolveError;
@@ -22,13 +24,13 @@ use crate::rootfs::content::ReadError;
 use crate::rootfs::fuse::MountError;
 use crate::rootfs::{layers, tree};
 use crate::store::StoreError;
-use crate::store::registry::RegistryError;
+use crate::store::registry::{HelperError, RegistryError};
 use crate::ztoc::ZtocError;
 
 pub const DONE: u8 = 0;
 pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
-/// Verification found differences.
+/// Verification found differences, or no consumer uses an index.
 pub const DIFFERENT: u8 = 3;
 
 /// Why a command ended without doing what was asked.
@@ -45,6 +47,9 @@ pub enum CliError {
     /// Verification found something; it was listed.
     #[error("what was verified differs")]
     Differs,
+    /// No consumer uses an index of the image; why was told.
+    #[error("no consumer uses an index of the image")]
+    Unused,
     #[error("interrupted")]
     Interrupted(Interrupt),
     /// Another process ended so, and has said why.
@@ -70,6 +75,8 @@ pub enum CliError {
     Verify(Box<VerifyError>),
     #[error(transparent)]
     Discover(Box<DiscoverError>),
+    #[error(transparent)]
+    Doctor(Box<DoctorError>),
     #[error(transparent)]
     ReadZtoc(Box<ZtocFailure>),
     #[error("{0:?} names no ztoc of the image, or more than one")]
@@ -140,21 +147,26 @@ macro_rules! boxed {
         })*
     };
 }
-boxed!(IndexError => Index, ZtocFailure => ReadZtoc, OpenError => Open, VerifyError => Verify, DiscoverError => Discover);
+boxed!(IndexError => Index, ZtocFailure => ReadZtoc, OpenError => Open, VerifyError => Verify, DiscoverError => Discover,
+    DoctorError => Doctor);
 
 impl CliError {
     /// The one image or path that there was failed, which has been said.
     pub fn was_told(&self) -> bool {
         matches!(
             self,
-            CliError::Images { all: 1, .. } | CliError::Paths { all: 1, .. } | CliError::Differs | CliError::Exit(_)
+            CliError::Images { all: 1, .. }
+                | CliError::Paths { all: 1, .. }
+                | CliError::Differs
+                | CliError::Unused
+                | CliError::Exit(_)
         )
     }
 
     pub fn exit_code(&self) -> u8 {
         match self {
             CliError::Usage(_) => USAGE,
-            CliError::Differs => DIFFERENT,
+            CliError::Differs | CliError::Unused => DIFFERENT,
             CliError::Interrupted(signal) => signal.exit_code(),
             CliError::Exit(code) => *code,
             _ => FAILED,
@@ -170,8 +182,20 @@ pub fn tell(about: Option<&str>, error: &CliError) {
         None => message(error),
     };
     complain(&format!("{} {what}", style.red("error:")));
+    details(error).iter().for_each(|line| complain(&format!("  {line}")));
     if let Some(hint) = hint(error) {
         complain(&format!("{} {hint}", style.green("hint:")));
+    }
+}
+
+/// What an error is about, where that is several things.
+fn details(error: &CliError) -> Vec<String> {
+    match error {
+        CliError::Index(error) => match &**error {
+            IndexError::Refused(refused) => super::text::shortfalls(refused),
+            _ => Vec::new(),
+        },
+        _ => Vec::new(),
     }
 }
 
@@ -210,6 +234,10 @@ fn hint(error: &CliError) -> Option<String> {
         CliError::Usage(_) => Some("the command's --help tells more".into()),
         CliError::Index(error) => index_hint(error),
         CliError::Discover(error) => discover_hint(error),
+        CliError::Doctor(error) => match &**error {
+            DoctorError::Discover(error) => discover_hint(error),
+            DoctorError::Blob { source, .. } => store_hint(source),
+        },
         CliError::ReadZtoc(error) => match &**error {
             ZtocFailure::Fetch(error) => discover_hint(error),
             ZtocFailure::Decode { .. } => None,
@@ -252,6 +280,7 @@ fn index_hint(error: &IndexError) -> Option<String> {
             "nothing was pushed for this image; if others can pull it, the layer was damaged on its way: try again"
                 .into(),
         ),
+        IndexError::Refused(refused) => refused_hint(refused),
         IndexError::Resolve(error) => resolve_hint(error),
         IndexError::Document { source, .. }
         | IndexError::Referrers { source, .. }
@@ -260,6 +289,17 @@ fn index_hint(error: &IndexError) -> Option<String> {
         | IndexError::Attach { source, .. } => store_hint(source),
         _ => None,
     }
+}
+
+/// Small layers are left out on purpose, and often are what is missing.
+fn refused_hint(refused: &Refused) -> Option<String> {
+    let small = |layer: &IndexedLayer| match &layer.outcome {
+        LayerOutcome::LeftOut(LeftOut::Small { .. }) => true,
+        LayerOutcome::LeftOut(_) | LayerOutcome::Indexed(_) => false,
+    };
+    let uncovered = |m: &&RefusedManifest| m.shortfalls.iter().any(|s| matches!(s, Shortfall::Coverage { .. }));
+    let is_small = refused.manifests.iter().filter(uncovered).any(|m| m.layers.iter().any(small));
+    is_small.then(|| "--min-layer-size takes smaller layers into the index".into())
 }
 
 fn open_hint(error: &OpenError) -> Option<String> {
@@ -365,9 +405,28 @@ fn store_hint(error: &StoreError) -> Option<String> {
 
 fn registry_hint(error: &RegistryError) -> Option<String> {
     let host = error.host()?;
-    let login = if host == "docker.io" { "docker login".to_owned() } else { format!("docker login {host}") };
+    let login = match (host, ecr::region(host)) {
+        ("docker.io", _) => "docker login".to_owned(),
+        // Its passwords last 12 hours (Amazon ECR User Guide, "Private registry authentication").
+        (_, Some(region)) => format!(
+            "aws ecr get-login-password --region {region} | docker login --username AWS --password-stdin {host}"
+        ),
+        (_, None) => format!("docker login {host}"),
+    };
+    if let Some((name, why)) = error.helper() {
+        let program = format!("docker-credential-{name}");
+        return Some(match why {
+            HelperError::Missing | HelperError::Name => {
+                format!("docker's config.json names {program}: install it, or give --creds USER:PASSWORD")
+            }
+            _ => format!("see what it says: echo {host} | {program} get"),
+        });
+    }
     match error.status() {
         Some(401) => return Some(format!("401 from {host}: run {login}, or give --creds USER:PASSWORD")),
+        Some(403) if ecr::region(host).is_some() => {
+            return Some(format!("403 from {host}: a password of ECR lasts 12 hours; {login}"));
+        }
         Some(403) => {
             return Some(format!(
                 "403 from {host}: this login may not do that; run {login} as one that may push there"
@@ -381,6 +440,15 @@ fn registry_hint(error: &RegistryError) -> Option<String> {
     }
     if error.is_certificate() {
         return Some(format!("to trust the private certificate authority of {host}, give --ca-file FILE"));
+    }
+    if error.is_not_tls() {
+        return Some(format!("{host} seems to speak plain HTTP: --plain-http asks it so"));
+    }
+    if error.is_not_plain_http() {
+        return Some(format!("{host} seems to speak TLS: give --ca-file FILE with its certificate authority"));
+    }
+    if error.is_unreachable() {
+        return Some(format!("is {host} the right name, and reachable from here? $HTTPS_PROXY is heeded"));
     }
     None
 }

@@ -2,11 +2,14 @@
 
 use std::fmt::Write;
 
-use super::json::reason;
+use super::json::{reason, shortfall_text};
 use super::size::{counted, duration, human, rate};
 use super::terminal::{Style, safe};
+use crate::digest::Digest;
+use crate::ops::coverage::Coverage;
 use crate::ops::index::{
-    IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin, OtherIndex,
+    IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin, OtherIndex, Refused,
+    Shortfall,
 };
 use crate::store::blob::Attached;
 
@@ -17,17 +20,54 @@ const READERS: &str =
 pub fn report(image: &str, target: Option<&str>, done: &IndexedImage, seconds: f64, style: Style) -> String {
     let mut text = String::new();
     for manifest in &done.manifests {
-        let platform = manifest.platform.as_deref().unwrap_or("unknown platform");
-        let _ = writeln!(text, "{} {}", style.bold(&safe(image)), style.bold(&safe(platform)));
-        let _ = writeln!(text, "  manifest {}", manifest.manifest.digest);
+        heading(&mut text, image, manifest.platform.as_deref(), &manifest.manifest.digest, style);
         layers(&mut text, &manifest.layers, style);
         result(&mut text, target, manifest, style);
         left(&mut text, manifest, style);
+        if !matches!(manifest.result, ManifestResult::NothingToIndex) {
+            coverage(&mut text, &manifest.coverage);
+        }
         members(&mut text, manifest, style);
         others(&mut text, &manifest.others, style);
     }
     let _ = writeln!(text, "{}", style.dim(&totals(done, seconds)));
     text
+}
+
+/// The report on an image that falls short of what was asked for.
+pub fn refused(image: &str, refused: &Refused, style: Style) -> String {
+    let mut text = String::new();
+    for manifest in &refused.manifests {
+        heading(&mut text, image, manifest.platform.as_deref(), &manifest.manifest.digest, style);
+        layers(&mut text, &manifest.layers, style);
+        coverage(&mut text, &manifest.coverage);
+        let _ = writeln!(text, "  {} nothing was attached", style.yellow("no index:"));
+    }
+    text
+}
+
+/// What it falls short of, one thing a line.
+pub fn shortfalls(refused: &Refused) -> Vec<String> {
+    let line = |platform: &Option<String>, shortfall: &Shortfall| {
+        safe(&format!("{}: {}", platform.as_deref().unwrap_or("unknown platform"), shortfall_text(shortfall)))
+    };
+    let manifests = refused.manifests.iter();
+    manifests.flat_map(|m| m.shortfalls.iter().map(move |shortfall| line(&m.platform, shortfall))).collect()
+}
+
+fn heading(text: &mut String, image: &str, platform: Option<&str>, manifest: &Digest, style: Style) {
+    let platform = platform.unwrap_or("unknown platform");
+    let _ = writeln!(text, "{} {}", style.bold(&safe(image)), style.bold(&safe(platform)));
+    let _ = writeln!(text, "  manifest {manifest}");
+}
+
+/// What an index covers, where that is not all.
+fn coverage(text: &mut String, coverage: &Coverage) {
+    if coverage.layers < coverage.of_layers {
+        let layers = counted(coverage.of_layers as u64, "layer", "layers");
+        let (share, bytes) = (coverage.shown(), human(coverage.of_bytes));
+        let _ = writeln!(text, "  covers {} of {layers}, {share} of {bytes}", coverage.layers);
+    }
 }
 
 /// Only the index digests, one a line.

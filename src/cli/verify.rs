@@ -13,7 +13,7 @@ use super::size::{counted, human};
 use super::source::Images;
 use super::terminal::{Stdout, Style, safe};
 use super::verify_json;
-use crate::ops::verify::{Depth, Finding, Proven, Verified, VerifiedManifest, VerifyOptions, verify};
+use crate::ops::verify::{Depth, Finding, MAX_SAMPLE, Proven, Verified, VerifiedManifest, VerifyOptions, verify};
 use crate::progress::{Event, Progress};
 
 pub async fn run(args: VerifyArgs) -> Result<(), CliError> {
@@ -76,6 +76,7 @@ fn indexes(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: D
         let all = index.layers.iter().map(|layer| layer.proven).fold(Proven::default(), |a, b| Proven {
             spans: a.spans + b.spans,
             of_spans: a.of_spans + b.of_spans,
+            too_large: a.too_large + b.too_large,
             entries: a.entries + b.entries,
             bytes: a.bytes + b.bytes,
         });
@@ -97,6 +98,15 @@ fn indexes(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: D
             ),
         };
         let _ = writeln!(text, "{image}: index {}: {verdict} ({what})", index.digest);
+        if all.too_large > 0 {
+            let _ = writeln!(
+                text,
+                "  {} {} not read: --quick reads none of more than {}; without it all are",
+                style.yellow("note:"),
+                counted(all.too_large, "span was", "spans were"),
+                human(MAX_SAMPLE)
+            );
+        }
         findings(text, &index.differences, style);
         for layer in index.layers.iter().filter(|layer| !layer.differences.is_empty()) {
             let _ = writeln!(text, "  layer {} ztoc {}", layer.layer, layer.ztoc);

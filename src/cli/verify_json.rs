@@ -71,6 +71,7 @@ fn layer(verified: &VerifiedLayer) -> Value {
         "ztoc": verified.ztoc,
         "spans": verified.proven.spans,
         "of_spans": verified.proven.of_spans,
+        "spans_too_large": verified.proven.too_large,
         "entries": verified.proven.entries,
         "bytes": verified.proven.bytes,
         "differences": findings(&verified.differences),

@@ -1,18 +1,23 @@
 //! `ociseek ztoc create` and `ociseek ztoc show`.
 
+use std::convert::Infallible;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
 
 use super::args::{BuildArgs, Format, ZtocCreateArgs, ZtocShowArgs};
 use super::report::CliError;
 use super::size::{counted, duration, human, rate};
 use super::terminal::{Stdout, complain};
 use super::{ztoc_json, ztoc_text};
-use crate::layer::{BuiltZtoc, IndexedLayer, LayerIndexer, LayerOptions, Outcome};
+use crate::layer::{BuiltZtoc, IndexedLayer, LayerOptions, Outcome};
+use crate::ops::index::index_chunks;
+use crate::store::Buffers;
 use crate::ztoc::{MAX_ENCODED, Ztoc, decode};
 
-const CHUNK: usize = 256 << 10;
+/// How many chunks are read ahead.
+const CHUNKS: usize = 4;
 
 /// Builds the ztoc of one layer blob, and writes it only when it is whole.
 pub fn create(args: &ZtocCreateArgs, stdout: &mut Stdout) -> Result<(), CliError> {
@@ -37,19 +42,26 @@ pub fn layer_options(build: &BuildArgs) -> LayerOptions {
     LayerOptions { span_size: build.span_size.0, build_tool_identifier: build.build_tool_identifier.clone() }
 }
 
+/// Reads on this thread what others index, a few chunks behind.
 fn index(path: &Path, options: LayerOptions) -> Result<IndexedLayer, CliError> {
-    let broken = |source| CliError::Layer { path: path.to_owned(), source };
     let mut input = open(path)?;
-    let mut indexer = LayerIndexer::new(options, None);
-    let mut buffer = vec![0; CHUNK];
-    loop {
-        match input.read(&mut buffer) {
-            Ok(0) => return indexer.finish().map_err(broken),
-            Ok(read) => indexer.push(&buffer[..read]).map_err(broken)?,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(source) => return Err(unreadable(path, source)),
+    std::thread::scope(|scope| {
+        let (read, chunks) = sync_channel(CHUNKS);
+        let indexing = scope.spawn(move || index_chunks::<Infallible>(options, None, || Ok(chunks.recv().ok())));
+        let buffers = Buffers::default();
+        loop {
+            let chunk = buffers.read_chunk(&mut input).map_err(|source| unreadable(path, source))?;
+            // Who takes no more has found the layer broken, and says so.
+            if chunk.is_empty() || read.send(chunk).is_err() {
+                break;
+            }
         }
-    }
+        drop(read);
+        match indexing.join() {
+            Ok(Ok(indexed)) => indexed.map_err(|source| CliError::Layer { path: path.to_owned(), source }),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
 }
 
 fn summary(ztoc: &BuiltZtoc, layer_size: u64, seconds: f64) -> String {

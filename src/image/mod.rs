@@ -2,6 +2,7 @@
 
 pub mod config;
 pub mod descriptor;
+pub mod ecr;
 pub(crate) mod json;
 mod layer_kind;
 pub mod manifest;

@@ -1,95 +1,28 @@
 //! The indexer: a blob's bytes in, its ztoc out, in one pass.
 
-use super::consumer;
-use super::contents::Contents;
-use super::spans::{GzipSpans, PlainSpans};
-use super::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, Unservable};
-use crate::codec::gzip::{BlockStart, GzipReader, Sink};
-use crate::codec::sniff::{self, Content};
-use crate::digest::{Algorithm, Digest, Hasher};
-use crate::offset::{Compressed, Uncompressed};
-use crate::tar;
-use crate::ztoc::{self, Checkpoints, FileMetadata, MAX_ENCODED, VERSION, Ztoc};
+use super::{IndexedLayer, LayerError, LayerHashes, LayerOptions, LayerScan};
+use crate::digest::Digest;
 
-/// Takes a layer's blob in chunks and builds its ztoc. Chunk borders carry no meaning.
+/// Takes a layer's blob in chunks and builds its ztoc: a [`LayerScan`] and its [`LayerHashes`] on one thread.
 pub struct LayerIndexer {
-    options: LayerOptions,
-    expected: Option<(Digest, u64)>,
-    hasher: Hasher,
-    /// Bytes of the blob so far.
-    size: u64,
-    body: Body,
-    failed: Option<LayerError>,
-}
-
-enum Body {
-    /// Too few bytes yet to say what the blob is.
-    Unknown(Vec<u8>),
-    Gzip(Box<GzipBody>),
-    Plain(Box<PlainBody>),
-    /// Nothing that a ztoc could be made for: only digest and size are checked.
-    Unread(Unservable),
-}
-
-struct GzipBody {
-    reader: GzipReader,
-    sink: GzipSink,
-}
-
-struct GzipSink {
-    contents: Contents,
-    spans: GzipSpans,
-}
-
-struct PlainBody {
-    contents: Contents,
-    spans: PlainSpans,
+    scan: LayerScan,
+    hashes: LayerHashes,
 }
 
 impl LayerIndexer {
     /// Indexes a blob of which digest and size in bytes may be known; if so, they are checked.
     pub fn new(options: LayerOptions, expected: Option<(Digest, u64)>) -> LayerIndexer {
-        let algorithm = expected.map_or(Algorithm::Sha256, |(digest, _)| digest.algorithm());
-        LayerIndexer {
-            options,
-            expected,
-            hasher: Hasher::new(algorithm),
-            size: 0,
-            body: Body::Unknown(Vec::new()),
-            failed: None,
-        }
+        let (scan, hashes) = LayerScan::new(options, expected);
+        LayerIndexer { scan, hashes }
     }
 
-    /// The next bytes of the blob.
+    /// The next bytes of the blob. Chunk borders carry no meaning.
     ///
     /// # Errors
     /// When the layer is broken; every further call fails the same way.
     pub fn push(&mut self, chunk: &[u8]) -> Result<(), LayerError> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
-        let pushed = self.take(chunk);
-        self.failed = pushed.as_ref().err().cloned();
-        pushed
-    }
-
-    fn take(&mut self, chunk: &[u8]) -> Result<(), LayerError> {
-        self.size += chunk.len() as u64;
-        if let Some((_, expected)) = self.expected
-            && self.size > expected
-        {
-            return Err(LayerError::Size { expected, actual: self.size });
-        }
-        self.hasher.update(chunk);
-        let Body::Unknown(head) = &mut self.body else { return self.body.push(chunk) };
-        let taken = chunk.len().min(tar::BLOCK - head.len());
-        head.extend_from_slice(&chunk[..taken]);
-        if head.len() == tar::BLOCK {
-            let head = std::mem::take(head);
-            self.body = Body::told_by(&head, self.options.span_size);
-            self.body.push(&head)?;
-            self.body.push(&chunk[taken..])?;
-        }
+        let spans = self.scan.push(chunk)?;
+        self.hashes.push(chunk, &spans);
         Ok(())
     }
 
@@ -98,156 +31,8 @@ impl LayerIndexer {
     /// # Errors
     /// When size or digest are not the expected ones, or when the blob ends too soon.
     pub fn finish(mut self) -> Result<IndexedLayer, LayerError> {
-        if let Some(error) = self.failed {
-            return Err(error);
-        }
-        let digest = self.hasher.finish();
-        if let Some((expected, expected_size)) = self.expected {
-            if self.size != expected_size {
-                return Err(LayerError::Size { expected: expected_size, actual: self.size });
-            }
-            if digest != expected {
-                return Err(LayerError::Digest { expected, actual: digest });
-            }
-        }
-        if let Body::Unknown(head) = &mut self.body {
-            let head = std::mem::take(head);
-            self.body = Body::told_by(&head, self.options.span_size);
-            self.body.push(&head)?;
-        }
-        let outcome = match self.body.finish(self.options, self.size)? {
-            Ok(built) => Outcome::Ztoc(built),
-            Err(unservable) => Outcome::Unservable(unservable),
-        };
-        Ok(IndexedLayer { digest, size: self.size, outcome })
+        let spans = self.scan.end()?;
+        self.hashes.push(&[], &spans);
+        self.scan.finish(self.hashes.finish())
     }
-}
-
-impl Body {
-    /// Decides by the first block of a blob, or by all of it if it has less.
-    fn told_by(head: &[u8], span_size: u64) -> Body {
-        let is_tar = head.first_chunk().is_some_and(tar::has_valid_checksum);
-        match sniff::content(head) {
-            Content::Gzip => Body::Gzip(Box::new(GzipBody {
-                reader: GzipReader::new(),
-                sink: GzipSink { contents: Contents::new(), spans: GzipSpans::new(span_size) },
-            })),
-            Content::Foreign(name) if !is_tar => {
-                let reason =
-                    format!("it is compressed with {name}, which consumers of SOCI indexes do not read lazily");
-                Body::Unread(Unservable::new("compression", reason))
-            }
-            Content::Foreign(_) | Content::Plain => {
-                Body::Plain(Box::new(PlainBody { contents: Contents::new(), spans: PlainSpans::new(span_size) }))
-            }
-        }
-    }
-
-    fn push(&mut self, chunk: &[u8]) -> Result<(), LayerError> {
-        match self {
-            Body::Unknown(_) | Body::Unread(_) => Ok(()),
-            Body::Gzip(body) => body.push(chunk),
-            Body::Plain(body) => {
-                body.spans.hash(chunk);
-                body.contents.push(chunk);
-                body.contents.check()
-            }
-        }
-    }
-
-    fn finish(self, options: LayerOptions, size: u64) -> Result<Result<BuiltZtoc, Unservable>, LayerError> {
-        match self {
-            // `told_by` has settled an unknown body before this.
-            Body::Unknown(_) => Ok(Err(Unservable::new("empty", "the blob has no bytes"))),
-            Body::Unread(unservable) => Ok(Err(unservable)),
-            Body::Gzip(body) => body.finish(options, size),
-            Body::Plain(body) => {
-                let (files, end) = match body.contents.finish()? {
-                    Ok(contents) => contents,
-                    Err(unservable) => return Ok(Err(unservable)),
-                };
-                let checkpoints = Checkpoints::Uncompressed { span_size: options.span_size, size };
-                Ok(build(options, files, checkpoints, body.spans.finish(), Compressed(size), end, 0))
-            }
-        }
-    }
-}
-
-impl GzipBody {
-    fn push(&mut self, chunk: &[u8]) -> Result<(), LayerError> {
-        self.reader.push(chunk, &mut self.sink)?;
-        if self.sink.contents.is_refused() {
-            self.sink.spans = GzipSpans::new(0); // gives its memory back
-        } else {
-            self.sink.spans.hash(chunk);
-        }
-        self.sink.contents.check()
-    }
-
-    fn finish(self, options: LayerOptions, size: u64) -> Result<Result<BuiltZtoc, Unservable>, LayerError> {
-        let end = self.reader.finish()?;
-        let (files, tar_end) = match self.sink.contents.finish()? {
-            Ok(contents) => contents,
-            Err(unservable) => return Ok(Err(unservable)),
-        };
-        if let Some(from) = end.trailing {
-            let reason = format!("bytes that are not gzip follow its last member, from byte {from} on");
-            return Ok(Err(Unservable::new("trailing-bytes", reason)));
-        }
-        let (list, digests) = self.sink.spans.finish();
-        let checkpoints = Checkpoints::Gzip { span_size: options.span_size, list };
-        Ok(build(options, files, checkpoints, digests, Compressed(size), tar_end, end.members))
-    }
-}
-
-impl Sink for GzipSink {
-    fn output(&mut self, bytes: &[u8]) {
-        self.contents.push(bytes);
-    }
-
-    fn block_start(&mut self, at: BlockStart<'_>) {
-        /// A checkpoint and the digest of its span.
-        const CHECKPOINT: usize = 33 << 10;
-        if self.contents.is_refused() {
-            return;
-        }
-        self.contents.permit(at.input);
-        self.spans.block_start(at);
-        if self.spans.list.len() * CHECKPOINT > MAX_ENCODED {
-            self.contents.refuse(Unservable::new("ztoc-too-large", "its checkpoints would pass 512 MiB"));
-        }
-    }
-}
-
-fn build(
-    options: LayerOptions,
-    files: Vec<FileMetadata>,
-    checkpoints: Checkpoints,
-    span_digests: Vec<Digest>,
-    compressed_size: Compressed,
-    uncompressed_size: Uncompressed,
-    gzip_members: u64,
-) -> Result<BuiltZtoc, Unservable> {
-    consumer::layer(&files, &checkpoints, compressed_size, uncompressed_size)?;
-    if ztoc::encoded_size_bound(&files, &checkpoints) > MAX_ENCODED {
-        return Err(Unservable::new("ztoc-too-large", "its ztoc would pass 512 MiB"));
-    }
-    let ztoc = Ztoc {
-        version: VERSION.into(),
-        build_tool_identifier: options.build_tool_identifier.into_bytes().into(),
-        compressed_size,
-        uncompressed_size,
-        files,
-        checkpoints,
-        span_digests,
-    };
-    let bytes = ztoc::encode(&ztoc);
-    Ok(BuiltZtoc {
-        digest: Digest::sha256(&bytes),
-        bytes,
-        spans: ztoc.checkpoints.spans() as u32,
-        entries: ztoc.files.len() as u64,
-        uncompressed_size: uncompressed_size.0,
-        gzip_members,
-    })
 }

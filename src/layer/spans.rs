@@ -1,35 +1,29 @@
-//! Where checkpoints go, and the digests of the spans between them.
+//! Where spans begin, and the digests of what lies between.
 
 use crate::codec::gzip::BlockStart;
 use crate::digest::{Algorithm, Digest, Hasher};
 use crate::offset::Compressed;
 use crate::ztoc::Checkpoint;
 
-/// Chooses checkpoints among block starts and hashes the blob span by span.
+/// The first byte of a span in the blob.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SpanStart {
+    at: Compressed,
+    /// High bits of the byte before it belong to the span too, so it is hashed with both neighbours.
+    shares_byte: bool,
+}
+
+/// Chooses checkpoints among the block starts of a gzip blob.
 pub(crate) struct GzipSpans {
     span_size: u64,
     pub list: Vec<Checkpoint>,
-    pub digests: Vec<Digest>,
-    /// The digest of the span that is being read; none before the first checkpoint.
-    current: Option<Hasher>,
-    /// How many checkpoints the hashing has met.
-    met: usize,
-    /// How much of the blob has been hashed or passed over, and the byte before that.
-    position: Compressed,
-    last_byte: u8,
+    /// How many of them [`GzipSpans::starts`] has told.
+    told: usize,
 }
 
 impl GzipSpans {
     pub fn new(span_size: u64) -> GzipSpans {
-        GzipSpans {
-            span_size,
-            list: Vec::new(),
-            digests: Vec::new(),
-            current: None,
-            met: 0,
-            position: Compressed(0),
-            last_byte: 0,
-        }
+        GzipSpans { span_size, list: Vec::new(), told: 0 }
     }
 
     /// Takes a checkpoint at the first block, and wherever more than a span size was decoded since the last one
@@ -41,71 +35,77 @@ impl GzipSpans {
         self.list.push(Checkpoint { input: at.input, output: at.output, bits: at.bits, window: Box::new(*at.window) });
     }
 
-    /// Hashes the next chunk of the blob, after its checkpoints were taken.
-    pub fn hash(&mut self, chunk: &[u8]) {
-        let start = self.position;
+    /// The spans that began since the last call.
+    pub fn starts(&mut self) -> Vec<SpanStart> {
+        let new = &self.list[self.told..];
+        self.told = self.list.len();
+        new.iter().map(|checkpoint| SpanStart { at: checkpoint.input, shares_byte: checkpoint.bits != 0 }).collect()
+    }
+}
+
+/// Cuts a plain tar into slices.
+pub(crate) struct PlainSpans {
+    span_size: u64,
+    next: Compressed,
+}
+
+impl PlainSpans {
+    pub fn new(span_size: u64) -> PlainSpans {
+        PlainSpans { span_size, next: Compressed(0) }
+    }
+
+    /// The spans that begin before the byte `end`, other than those of earlier calls.
+    pub fn starts(&mut self, end: Compressed) -> Vec<SpanStart> {
+        let mut starts = Vec::new();
+        while self.next < end {
+            starts.push(SpanStart { at: self.next, shares_byte: false });
+            self.next = self.next + self.span_size;
+        }
+        starts
+    }
+}
+
+/// Hashes a blob span by span.
+#[derive(Default)]
+pub(crate) struct SpanHashes {
+    pub digests: Vec<Digest>,
+    /// The digest of the span that is being read; none before the first one.
+    current: Option<Hasher>,
+    /// How much of the blob was hashed or passed over, and the byte before that.
+    position: Compressed,
+    last_byte: u8,
+}
+
+impl SpanHashes {
+    /// Takes the next bytes of the blob, and the spans that begin in them or right behind them. The whole `blob` is hashed along.
+    pub fn push(&mut self, chunk: &[u8], starts: &[SpanStart], blob: &mut Hasher) {
         let mut from = 0;
-        for checkpoint in &self.list[self.met..] {
-            let to = (checkpoint.input - start) as usize;
+        for start in starts {
+            let to = (start.at - self.position) as usize;
             let mut next = Hasher::new(Algorithm::Sha256);
-            if let Some(mut hasher) = self.current.take() {
-                hasher.update(&chunk[from..to]);
-                self.digests.push(hasher.finish());
-            }
-            if checkpoint.bits != 0 {
-                // Neighbours share the byte in which one ends and the other begins.
+            self.update(&chunk[from..to], blob);
+            self.digests.extend(self.current.take().map(Hasher::finish));
+            if start.shares_byte {
                 next.update(&[if to == 0 { self.last_byte } else { chunk[to - 1] }]);
             }
             self.current = Some(next);
             from = to;
         }
-        self.met = self.list.len();
-        if let Some(hasher) = &mut self.current {
-            hasher.update(&chunk[from..]);
-        }
-        self.position = start + chunk.len() as u64;
+        self.update(&chunk[from..], blob);
+        self.position = self.position + chunk.len() as u64;
         self.last_byte = chunk.last().copied().unwrap_or(self.last_byte);
     }
 
+    fn update(&mut self, bytes: &[u8], blob: &mut Hasher) {
+        match &mut self.current {
+            Some(span) => Hasher::update_both(span, blob, bytes),
+            None => blob.update(bytes),
+        }
+    }
+
     /// The blob is at its end, and so is its last span.
-    pub fn finish(mut self) -> (Vec<Checkpoint>, Vec<Digest>) {
-        self.digests.extend(self.current.take().map(Hasher::finish));
-        (self.list, self.digests)
-    }
-}
-
-/// Hashes the slices of a plain tar.
-pub(crate) struct PlainSpans {
-    span_size: u64,
-    digests: Vec<Digest>,
-    current: Hasher,
-    /// Bytes that the current span still lacks.
-    left: u64,
-}
-
-impl PlainSpans {
-    pub fn new(span_size: u64) -> PlainSpans {
-        PlainSpans { span_size, digests: Vec::new(), current: Hasher::new(Algorithm::Sha256), left: span_size }
-    }
-
-    pub fn hash(&mut self, mut chunk: &[u8]) {
-        while !chunk.is_empty() {
-            let taken = chunk.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
-            self.current.update(&chunk[..taken]);
-            self.left -= taken as u64;
-            if self.left == 0 {
-                let done = std::mem::replace(&mut self.current, Hasher::new(Algorithm::Sha256));
-                self.digests.push(done.finish());
-                self.left = self.span_size;
-            }
-            chunk = &chunk[taken..];
-        }
-    }
-
     pub fn finish(mut self) -> Vec<Digest> {
-        if self.left < self.span_size {
-            self.digests.push(self.current.finish());
-        }
+        self.digests.extend(self.current.take().map(Hasher::finish));
         self.digests
     }
 }

@@ -13,6 +13,8 @@ const ROOT: u32 = 0;
 struct Tree<'a> {
     children: HashMap<(u32, &'a [u8]), u32>,
     nodes: Vec<Node>,
+    /// The directory of the entry before, in which the next one lies too more often than not.
+    recent: Option<(Vec<&'a [u8]>, u32)>,
 }
 
 #[derive(Clone, Copy)]
@@ -27,8 +29,11 @@ struct Node {
 /// # Errors
 /// With the entry that the consumer would refuse or misplace.
 pub(super) fn check(files: &[FileMetadata]) -> Result<(), Unservable> {
-    let mut tree =
-        Tree { children: HashMap::with_capacity(files.len()), nodes: vec![Node { is_dir: true, is_linked: false }] };
+    let mut tree = Tree {
+        children: HashMap::with_capacity(files.len()),
+        nodes: vec![Node { is_dir: true, is_linked: false }],
+        recent: None,
+    };
     files.iter().try_for_each(|file| tree.add(file))
 }
 
@@ -50,6 +55,7 @@ impl<'a> Tree<'a> {
         let parent = self.directory(parents, file)?;
         match (target, self.children.entry((parent, base))) {
             (Some(target), slot) => {
+                self.recent = self.recent.take().filter(|_| matches!(slot, Slot::Vacant(_)));
                 slot.insert_entry(target);
                 self.nodes[target as usize].is_linked = true;
             }
@@ -63,6 +69,7 @@ impl<'a> Tree<'a> {
                 node.is_dir = true;
             }
             (None, slot) => {
+                self.recent = self.recent.take().filter(|_| matches!(slot, Slot::Vacant(_)));
                 slot.insert_entry(self.nodes.len() as u32);
                 self.nodes.push(Node { is_dir, is_linked: false });
             }
@@ -84,8 +91,13 @@ impl<'a> Tree<'a> {
         Err(Unservable::new("hard-link-target", reason))
     }
 
-    /// The directory at `path`, made if need be.
+    /// The directory at `path`, made if need be. The recent one is forgotten when an entry takes a name that was there.
     fn directory(&mut self, path: &[&'a [u8]], file: &FileMetadata) -> Result<u32, Unservable> {
+        if let Some((recent, node)) = &self.recent
+            && recent == path
+        {
+            return Ok(*node);
+        }
         let mut node = ROOT;
         for &part in path {
             let fresh = self.nodes.len() as u32;
@@ -98,6 +110,7 @@ impl<'a> Tree<'a> {
                 return Err(Unservable::new("below-non-directory", reason));
             }
         }
+        self.recent = Some((path.to_vec(), node));
         Ok(node)
     }
 }

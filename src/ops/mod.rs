@@ -4,7 +4,9 @@
 //! with their channels.
 
 pub mod bundle;
+pub mod coverage;
 pub mod discover;
+pub mod doctor;
 pub mod extract;
 pub mod index;
 pub mod inspect;

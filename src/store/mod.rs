@@ -3,7 +3,7 @@
 //! The set is closed: [`Source`] is what can be read, [`Destination`] what can be written. Local stores block: their calls
 //! run on tokio's blocking threads here, and their blobs come through a short channel.
 
-use std::io::{self, Read};
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -13,6 +13,8 @@ use tokio::task::spawn_blocking;
 
 use crate::digest::Digest;
 use crate::image::Descriptor;
+pub use buffers::Buffers;
+
 use archive::Archive;
 use blob::{Attached, Document, Referrers, Target};
 use layout::{BlobReader, Layout, LayoutError};
@@ -20,13 +22,13 @@ use registry::{BlobStream, RegistryError, Repository};
 
 pub mod archive;
 pub mod blob;
+mod buffers;
 pub mod cache;
 pub(crate) mod entries;
 pub mod layout;
 pub mod registry;
 
-/// Bytes of a chunk from a local store, and how many of them may wait.
-const CHUNK: usize = 256 << 10;
+/// How many chunks of a local blob may wait.
 const CHUNKS: usize = 2;
 
 /// Why a store did not do what was asked.
@@ -159,6 +161,23 @@ impl Source {
             Source::Archive(archive) => local(archive, move |archive| archive.blob_range(&wanted, range)).await?,
         };
         Ok(Part(InnerPart::Local(Some(bytes))))
+    }
+
+    /// Whether a blob is there; it is not read.
+    ///
+    /// # Errors
+    /// When the store does not say.
+    pub async fn blob_exists(&self, blob: &Descriptor) -> Result<bool, StoreError> {
+        let wanted = blob.clone();
+        match self {
+            Source::Registry(repository) => Ok(repository.blob_exists(&wanted.digest).await?),
+            Source::Layout(layout) => local(layout, move |layout| layout.blob_exists(&wanted.digest)).await,
+            Source::Archive(archive) => match local(archive, move |archive| archive.blob(&wanted)).await {
+                Ok(_) => Ok(true),
+                Err(StoreError::Local(LayoutError::Missing { .. })) => Ok(false),
+                Err(error) => Err(error),
+            },
+        }
     }
 
     /// The referrers of `subject` that are of `artifact_type`, in the order in which the store lists them.
@@ -357,14 +376,9 @@ impl Blob {
 
 /// Reads a local blob to its end, which an empty chunk tells, or until nobody takes its chunks.
 fn read_chunks(mut reader: BlobReader, chunks: &mpsc::Sender<io::Result<Bytes>>) {
-    let mut buffer = BytesMut::new();
+    let buffers = Buffers::default();
     loop {
-        buffer.resize(CHUNK, 0);
-        let chunk = match reader.read(&mut buffer) {
-            Ok(read) => Ok(buffer.split_to(read).freeze()),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => Err(error),
-        };
+        let chunk = buffers.read_chunk(&mut reader);
         let last = chunk.as_ref().map_or(true, Bytes::is_empty);
         if chunks.blocking_send(chunk).is_err() || last {
             return;

@@ -41,13 +41,13 @@ pub(super) enum BadHeader {
 /// Whether the block is a tar header of any dialect: a good sign that a blob is a tar.
 pub fn has_valid_checksum(block: &[u8; BLOCK]) -> bool {
     let Some(stored) = octal(&block[148..156]) else { return false };
-    let (mut unsigned, mut signed) = (0i64, 0i64);
-    for (i, &byte) in block.iter().enumerate() {
-        // The field itself counts as spaces.
-        let byte = if (148..156).contains(&i) { b' ' } else { byte };
-        unsigned += i64::from(byte);
-        signed += i64::from(byte as i8);
-    }
+    let sum = |bytes: &[u8]| bytes.iter().map(|&byte| i64::from(byte)).sum::<i64>();
+    // Some writers add signed bytes: for them each byte with its first bit set counts 256 less.
+    let high = |bytes: &[u8]| bytes.iter().map(|&byte| i64::from(byte >> 7)).sum::<i64>();
+    // The field itself counts as spaces.
+    let (before, after) = (&block[..148], &block[156..]);
+    let unsigned = sum(before) + sum(after) + 8 * i64::from(b' ');
+    let signed = unsigned - 256 * (high(before) + high(after));
     stored == unsigned || stored == signed
 }
 

@@ -1,7 +1,5 @@
 //! Points in time as tar has them and as Go prints them.
 
-use std::fmt::Write;
-
 /// Seconds since 1970 UTC and nanoseconds after those seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time {
@@ -23,15 +21,33 @@ impl Time {
         }
         let (year, month, day) = civil(self.seconds.div_euclid(DAY));
         let second = self.seconds.rem_euclid(DAY);
-        let mut text = String::with_capacity(30);
-        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-        let _ = write!(text, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}");
-        if self.nanos != 0 {
-            let _ = write!(text, ".{:09}", self.nanos);
-            text.truncate(text.trim_end_matches('0').len());
+        // Every entry of a layer has a time: format strings would take a noticeable part of encoding a ztoc.
+        let mut text = Vec::with_capacity(30);
+        let mut digits = |mut value: i64, count: usize, end: u8| {
+            let from = text.len();
+            text.resize(from + count, 0);
+            for digit in text[from..].iter_mut().rev() {
+                *digit = b'0' + (value % 10) as u8;
+                value /= 10;
+            }
+            text.push(end);
+        };
+        digits(year, 4, b'-');
+        digits(month, 2, b'-');
+        digits(day, 2, b'T');
+        digits(second / 3600, 2, b':');
+        digits(second / 60 % 60, 2, b':');
+        if self.nanos == 0 {
+            digits(second % 60, 2, b'Z');
+        } else {
+            digits(second % 60, 2, b'.');
+            let (mut fraction, mut count) = (i64::from(self.nanos), 9);
+            while fraction % 10 == 0 {
+                (fraction, count) = (fraction / 10, count - 1);
+            }
+            digits(fraction, count, b'Z');
         }
-        text.push('Z');
-        Some(text)
+        String::from_utf8(text).ok()
     }
 
     /// Parses what [`Time::to_rfc3339`] prints, with any UTC offset (soci writes local time). None if it is not that.

@@ -10,12 +10,13 @@
 
 #[allow(unsafe_code, reason = "the only place where it pays: see the module")]
 mod fast;
+mod header;
 mod tables;
 
 use super::WINDOW;
 use tables::{
-    BadCode, CODE_LENGTH_SYMBOLS, CodeLengthTable, DISTANCE_SYMBOLS, DistanceTable, END_OF_BLOCK, EXCEPTIONAL, LITERAL,
-    LITLEN_SYMBOLS, LitlenTable, bits, value,
+    CODE_LENGTH_SYMBOLS, CodeLengthTable, Codes, DISTANCE_SYMBOLS, END_OF_BLOCK, EXCEPTIONAL, LITERAL, LITLEN_SYMBOLS,
+    bits, low_bits, value,
 };
 
 /// Room for the output of many steps. Large enough that moving the window in front of it costs nothing that can be measured.
@@ -30,13 +31,12 @@ pub struct Inflate {
     bits: u64,
     count: u32,
     last_block: bool,
-    litlen: Box<LitlenTable>,
-    distance: Box<DistanceTable>,
+    codes: Box<Codes>,
     /// The lengths of a dynamic block's codes, as far as they are read, and what the header says about their number.
     lengths: [u8; LITLEN_SYMBOLS + DISTANCE_SYMBOLS],
     litlen_count: usize,
     distance_count: usize,
-    code_lengths: Box<CodeLengthTable>,
+    code_length_table: Box<CodeLengthTable>,
     /// History and new output: `buffer[..end]` is valid, and `end >= WINDOW` always.
     buffer: Box<[u8]>,
     /// Where the output of the last step begins.
@@ -121,12 +121,11 @@ impl Inflate {
             bits: 0,
             count: 0,
             last_block: false,
-            litlen: Box::new(LitlenTable::new()),
-            distance: Box::new(DistanceTable::new()),
+            codes: Box::new(Codes::new()),
             lengths: [0; LITLEN_SYMBOLS + DISTANCE_SYMBOLS],
             litlen_count: 0,
             distance_count: 0,
-            code_lengths: Box::new(CodeLengthTable::new()),
+            code_length_table: Box::new(CodeLengthTable::new()),
             buffer: vec![0; WINDOW + SLOT].into_boxed_slice(),
             start: WINDOW,
             end: WINDOW,
@@ -260,13 +259,26 @@ impl Inflate {
                 }
                 State::CodeLengthLengths { .. } => {
                     let lengths = self.lengths.first_chunk().unwrap_or(&[0; CODE_LENGTH_SYMBOLS]);
-                    self.code_lengths
+                    self.code_length_table
                         .build_code_lengths(lengths)
                         .map_err(|_| InflateError("invalid code lengths set"))?;
                     self.state = State::CodeLengths { read: 0 };
                 }
                 State::CodeLengths { read } if read < self.litlen_count + self.distance_count => {
-                    fed!(self.code_length(input, read)?);
+                    let mut read = self.code_lengths(input, read)?;
+                    self.state = State::CodeLengths { read };
+                    if read < self.litlen_count + self.distance_count {
+                        // The symbol is not used up before its extra bits are there too.
+                        loop {
+                            let (_, code, extra) = self.code_length_code();
+                            if code + extra <= self.count {
+                                break;
+                            }
+                            fed!(self.pull(input));
+                        }
+                        read = self.code_length(read)?;
+                        self.state = State::CodeLengths { read };
+                    }
                 }
                 State::CodeLengths { .. } => {
                     self.use_dynamic_codes()?;
@@ -285,11 +297,11 @@ impl Inflate {
                     }
                 }
                 State::Distance { length } => {
-                    let (entry, stream) = fed!(self.entry(input, |this| this.distance.resolve(this.bits)));
+                    let (entry, taken) = fed!(self.entry(input, |this| this.codes.distance.resolve(this.bits)));
                     if entry & EXCEPTIONAL != 0 {
                         return Err(InflateError("invalid distance code"));
                     }
-                    self.copy(length, value(entry, stream) as usize)?;
+                    self.copy(length, value(entry, taken) as usize)?;
                     self.state = State::Symbol;
                 }
                 State::Ended => return Ok(Ok(Stop::End)),
@@ -310,14 +322,14 @@ impl Inflate {
 
     /// Decodes one literal or length; says whether it was the end of the block instead.
     fn symbol(&mut self, input: &mut Input<'_>) -> Result<Result<bool, Starved>, InflateError> {
-        let Ok((entry, stream)) = self.entry(input, |this| this.litlen.resolve(this.bits)) else {
+        let Ok((entry, taken)) = self.entry(input, |this| this.codes.litlen.resolve(this.bits)) else {
             return Ok(Err(Starved));
         };
         if entry & LITERAL != 0 {
             self.buffer[self.end] = (entry >> 16) as u8;
             self.end += 1;
         } else if entry & EXCEPTIONAL == 0 {
-            self.state = State::Distance { length: value(entry, stream) as usize };
+            self.state = State::Distance { length: value(entry, taken) as usize };
         } else if entry & END_OF_BLOCK != 0 {
             return Ok(Ok(true));
         } else {
@@ -338,64 +350,7 @@ impl Inflate {
         Ok(())
     }
 
-    /// Decodes one code length, or a run of them, of a dynamic block's header.
-    fn code_length(&mut self, input: &mut Input<'_>, read: usize) -> Result<Result<(), Starved>, InflateError> {
-        let total = self.litlen_count + self.distance_count;
-        // The symbol is not used up before its extra bits are there too.
-        loop {
-            let (entry, _) = self.code_lengths.resolve(self.bits);
-            let symbol = entry >> 16;
-            let (extra, base) = match symbol {
-                0..16 => (0, 1),
-                16 => (2, 3),
-                17 => (3, 3),
-                _ => (7, 11),
-            };
-            if bits(entry) + extra > self.count {
-                if self.pull(input).is_err() {
-                    return Ok(Err(Starved));
-                }
-                continue;
-            }
-            let length = match (symbol, read) {
-                (0..16, _) => symbol as u8,
-                (16, 0) => return Err(InflateError("invalid bit length repeat")),
-                (16, _) => self.lengths[read - 1],
-                _ => 0,
-            };
-            self.drop_bits(bits(entry));
-            let run = base + (self.bits & ((1 << extra) - 1)) as usize;
-            self.drop_bits(extra);
-            if read + run > total {
-                return Err(InflateError("invalid bit length repeat"));
-            }
-            self.lengths[read..read + run].fill(length);
-            self.state = State::CodeLengths { read: read + run };
-            return Ok(Ok(()));
-        }
-    }
-
-    fn use_dynamic_codes(&mut self) -> Result<(), InflateError> {
-        let lengths = &self.lengths[..self.litlen_count + self.distance_count];
-        let (litlen, distance) = lengths.split_at(self.litlen_count);
-        if litlen[256] == 0 {
-            return Err(InflateError("invalid code -- missing end-of-block"));
-        }
-        self.litlen.build_litlen(litlen).map_err(|_| InflateError("invalid literal/lengths set"))?;
-        self.distance.build_distance(distance).map_err(|_| InflateError("invalid distances set"))
-    }
-
-    /// RFC 1951, section 3.2.6.
-    fn use_fixed_codes(&mut self) -> Result<(), InflateError> {
-        let mut litlen = [8; LITLEN_SYMBOLS];
-        litlen[144..256].fill(9);
-        litlen[256..280].fill(7);
-        let built: Result<(), BadCode> =
-            self.litlen.build_litlen(&litlen).and_then(|()| self.distance.build_distance(&[5; DISTANCE_SYMBOLS]));
-        built.map_err(|_| InflateError("the fixed codes are complete"))
-    }
-
-    /// The next entry of a table and the bits it begins with, both used up. Pulls only as many bytes as the entry needs.
+    /// The next entry of a table and the bits it takes, used up. Pulls only as many bytes as the entry needs.
     fn entry(
         &mut self,
         input: &mut Input<'_>,
@@ -406,9 +361,9 @@ impl Inflate {
             let (entry, skipped) = resolve(self);
             if skipped + bits(entry) <= self.count {
                 self.drop_bits(skipped);
-                let stream = self.bits;
+                let taken = low_bits(self.bits, entry);
                 self.drop_bits(bits(entry));
-                return Ok((entry, stream));
+                return Ok((entry, taken));
             }
             self.pull(input)?;
         }

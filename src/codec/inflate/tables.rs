@@ -24,6 +24,7 @@ pub(super) const CODE_LENGTH_SYMBOLS: usize = 19;
 const LITLEN_BITS: u32 = 11;
 const DISTANCE_BITS: u32 = 8;
 const CODE_LENGTH_BITS: u32 = 7;
+const MAIN_DISTANCES: usize = 1 << DISTANCE_BITS;
 pub(super) const LITLEN_TABLE: usize = 4096;
 pub(super) const DISTANCE_TABLE: usize = 512;
 pub(super) const CODE_LENGTH_TABLE: usize = 128;
@@ -32,10 +33,44 @@ const LENGTH_BASE: [u16; 29] =
     [3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 17, 19, 23, 27, 31, 35, 43, 51, 59, 67, 83, 99, 115, 131, 163, 195, 227, 258];
 const LENGTH_EXTRA: [u8; 29] = [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0];
 
+/// The entries of all symbols, still without their codes' lengths.
+const LITLEN_ENTRIES: [u32; LITLEN_SYMBOLS] = {
+    let mut entries = [EXCEPTIONAL | INVALID; LITLEN_SYMBOLS];
+    let mut symbol = 0;
+    while symbol < 256 {
+        entries[symbol] = LITERAL | (symbol as u32) << 16;
+        symbol += 1;
+    }
+    entries[256] = EXCEPTIONAL | END_OF_BLOCK;
+    let mut length = 0;
+    while length < LENGTH_BASE.len() {
+        entries[257 + length] = (LENGTH_BASE[length] as u32) << 16 | LENGTH_EXTRA[length] as u32;
+        length += 1;
+    }
+    entries
+};
+const DISTANCE_ENTRIES: [u32; DISTANCE_SYMBOLS] = {
+    let mut entries = [EXCEPTIONAL | INVALID; DISTANCE_SYMBOLS];
+    let mut symbol = 0;
+    while symbol < 30 {
+        let extra = if symbol < 4 { 0 } else { symbol / 2 - 1 };
+        let base = if symbol < 4 { symbol } else { (2 + symbol % 2) << extra };
+        entries[symbol as usize] = (base + 1) << 16 | extra;
+        symbol += 1;
+    }
+    entries
+};
+
 /// A table of `N` entries and the mask of its main part.
 pub(super) struct Table<const N: usize> {
     entries: [u32; N],
     mask: u32,
+}
+
+/// The codes of a block side by side, so that the fast loop reaches both from one pointer.
+pub(super) struct Codes {
+    pub litlen: LitlenTable,
+    pub distance: DistanceTable,
 }
 
 pub(super) type LitlenTable = Table<LITLEN_TABLE>;
@@ -54,10 +89,17 @@ pub(super) fn bits(entry: u32) -> u32 {
     entry & 0xff
 }
 
-/// A length or distance: the base value and what the extra bits add, which follow the code in `stream`.
-pub(super) fn value(entry: u32, stream: u64) -> u32 {
-    let all = stream & ((1u64 << bits(entry)) - 1);
-    (entry >> 16) + (all >> (entry >> 8 & 15)) as u32
+/// A length or distance: the base value and what the extra bits add. `taken` are the bits that its entry takes.
+#[inline(always)]
+pub(super) fn value(entry: u32, taken: u64) -> u32 {
+    // The shift counts by its low 6 bits: the length of the code, since the flags above are those of other entries.
+    (entry >> 16) + taken.wrapping_shr(entry >> 8) as u32
+}
+
+/// The low bits of `stream`, as many as stand in the low 6 bits of `count`.
+#[inline(always)]
+pub(super) fn low_bits(stream: u64, count: u32) -> u64 {
+    stream & ((1 << (count & 63)) - 1)
 }
 
 impl<const N: usize> Table<N> {
@@ -145,31 +187,36 @@ impl<const N: usize> Table<N> {
             }
         }
         let mut code = 0u32; // the code, most significant bit first
+        let mut symbols = sorted.iter().map(|&symbol| usize::from(symbol));
+        // The main part grows with the codes' length: it is copied behind itself, and each code writes a single entry.
+        for length in 1..=main_bits {
+            let half = 1 << (length - 1);
+            self.entries.copy_within(..half, half);
+            code <<= 1;
+            for symbol in symbols.by_ref().take(counts[length as usize] as usize) {
+                let reversed = code.reverse_bits() >> (32 - length);
+                self.entries[reversed as usize & (N - 1)] = with_length(entry(symbol), length);
+                code += 1;
+            }
+        }
         let mut end = 1usize << main_bits; // of the entries in use
         let mut prefix = u32::MAX; // the main bits of the current subtable
         let mut sub = (0, 0); // where it begins, and its index bits
-        let mut symbols = sorted.iter();
-        for length in 1..=longest {
+        for length in main_bits + 1..=longest {
             code <<= 1;
             let mut remaining = counts[length as usize];
-            for &symbol in symbols.by_ref().take(remaining as usize) {
+            for symbol in symbols.by_ref().take(remaining as usize) {
                 let reversed = code.reverse_bits() >> (32 - length);
-                let entry = entry(usize::from(symbol));
-                if length <= main_bits {
-                    let entry = with_length(entry, length);
-                    self.fill(reversed as usize, 1 << length, 1 << main_bits, entry);
-                } else {
-                    if reversed & self.mask != prefix {
-                        prefix = reversed & self.mask;
-                        sub = (end, subtable_bits(&counts, length, main_bits, remaining));
-                        end += 1 << sub.1;
-                        self.entries[prefix as usize & (N - 1)] =
-                            EXCEPTIONAL | SUBTABLE | (sub.0 as u32) << 16 | sub.1 << 8 | main_bits;
-                    }
-                    let entry = with_length(entry, length - main_bits);
-                    let first = sub.0 + (reversed >> main_bits) as usize;
-                    self.fill(first, 1 << (length - main_bits), sub.0 + (1 << sub.1), entry);
+                if reversed & self.mask != prefix {
+                    prefix = reversed & self.mask;
+                    sub = (end, subtable_bits(&counts, length, main_bits, remaining));
+                    end += 1 << sub.1;
+                    self.entries[prefix as usize & (N - 1)] =
+                        EXCEPTIONAL | SUBTABLE | (sub.0 as u32) << 16 | sub.1 << 8 | main_bits;
                 }
+                let first = sub.0 + (reversed >> main_bits) as usize;
+                let entry = with_length(entry(symbol), length - main_bits);
+                self.fill(first, 1 << (length - main_bits), sub.0 + (1 << sub.1), entry);
                 code += 1;
                 remaining -= 1;
             }
@@ -203,32 +250,34 @@ fn subtable_bits(counts: &[u32; 16], length: u32, main_bits: u32, remaining: u32
     bits
 }
 
+impl Codes {
+    pub fn new() -> Codes {
+        Codes { litlen: Table::new(), distance: Table::new() }
+    }
+}
+
 impl LitlenTable {
     pub fn build_litlen(&mut self, lengths: &[u8]) -> Result<(), BadCode> {
-        self.build(lengths, LITLEN_BITS, true, |symbol| match symbol {
-            0..256 => LITERAL | (symbol as u32) << 16,
-            256 => EXCEPTIONAL | END_OF_BLOCK,
-            _ => match (LENGTH_BASE.get(symbol - 257), LENGTH_EXTRA.get(symbol - 257)) {
-                (Some(&base), Some(&extra)) => u32::from(base) << 16 | u32::from(extra),
-                _ => EXCEPTIONAL | INVALID,
-            },
-        })
+        self.build(lengths, LITLEN_BITS, true, |symbol| LITLEN_ENTRIES[symbol % LITLEN_SYMBOLS])
     }
 }
 
 impl DistanceTable {
     pub fn build_distance(&mut self, lengths: &[u8]) -> Result<(), BadCode> {
-        self.build(lengths, DISTANCE_BITS, true, |symbol| {
-            let symbol = symbol as u32;
-            match symbol {
-                0..4 => (symbol + 1) << 16,
-                4..30 => {
-                    let extra = symbol / 2 - 1;
-                    (((2 + symbol % 2) << extra) + 1) << 16 | extra
-                }
-                _ => EXCEPTIONAL | INVALID,
-            }
-        })
+        self.build(lengths, DISTANCE_BITS, true, |symbol| DISTANCE_ENTRIES[symbol % DISTANCE_SYMBOLS])?;
+        // The main part has one size for all codes: the fast loop has no register to spare for a mask.
+        while self.mask < MAIN_DISTANCES as u32 - 1 {
+            let filled = self.mask as usize + 1;
+            self.entries.copy_within(..filled, filled);
+            self.mask = self.mask << 1 | 1;
+        }
+        Ok(())
+    }
+
+    /// The entry for the next bits in the main part.
+    #[inline(always)]
+    pub fn far(&self, stream: u64) -> u32 {
+        self.entries[stream as usize % MAIN_DISTANCES]
     }
 }
 

@@ -1,16 +1,18 @@
 //! Images that were pushed before anyone listened: walks what registries have, and indexes what has no index.
 //!
-//! Nothing is kept of what was walked but the digests of the repository at hand, so that memory does not grow with the registry. A run
+//! Nothing is kept of what was walked but the digests of the repositories at hand, so that memory does not grow with the registry. A run
 //! that is broken off is begun again: what has an index costs a few small requests, and with a state file ([`State`]) one.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use futures_util::StreamExt;
 
 use crate::digest::Digest;
 use crate::hook::job::{self, Context, Done, Job, JobError};
+#[cfg(feature = "nats")]
+use crate::hook::queue::{Queue, QueueError};
 use crate::image::config::{self, MAX_CONFIG};
 use crate::image::{Reference, is_registry};
 use crate::ops::index::is_pending;
@@ -63,6 +65,9 @@ pub struct Options {
     pub jobs: usize,
     /// Say what has no index, and index nothing.
     pub dry_run: bool,
+    /// Images that have no index are put into this queue, rather than indexed here.
+    #[cfg(feature = "nats")]
+    pub queue: Option<Queue>,
 }
 
 /// A pattern of names of repositories: `*` is anything but a slash, `**` anything, `?` one character but a slash.
@@ -96,7 +101,9 @@ pub enum Outcome {
     Done(Done),
     /// It has no index, and this is a dry run.
     Pending,
-    /// It has its index, and this is a dry run.
+    /// It has no index, and was put into the queue.
+    Queued,
+    /// It has its index, and nothing is indexed here.
     Complete,
     /// Made before the time that was asked for.
     Old,
@@ -112,6 +119,7 @@ impl Outcome {
         match self {
             Outcome::Done(done) => done.code(),
             Outcome::Pending => "pending",
+            Outcome::Queued => "queued",
             Outcome::Complete => "already-indexed",
             Outcome::Old => "old",
             Outcome::DoneBefore => "done-before",
@@ -133,16 +141,18 @@ pub enum BackfillError {
     Job(#[from] JobError),
     #[error(transparent)]
     State(#[from] StateError),
+    #[cfg(feature = "nats")]
+    #[error(transparent)]
+    Queue(#[from] QueueError),
 }
 
 /// Walks `places` and indexes what has no index. `report` takes what became of each image when it did.
 pub async fn run(places: &[Place], options: &Options, state: Option<State>, report: &(dyn Fn(Report) + Sync)) {
     let state = state.map(Mutex::new);
-    let seen = Seen::default();
     let found = walk(places, options);
     let work = found.map(|found| async {
         match found {
-            Found::Image(image) => {
+            Found::Image { image, seen } => {
                 let begun = Instant::now();
                 let name = image.to_string();
                 let (digest, result) = one(Job { image }, options, state.as_ref(), &seen).await;
@@ -154,17 +164,13 @@ pub async fn run(places: &[Place], options: &Options, state: Option<State>, repo
     work.buffer_unordered(options.jobs.max(1)).collect::<()>().await;
 }
 
-/// The digests of one repository at a time: tags come repository by repository.
-#[derive(Default)]
-struct Seen(Mutex<(String, HashSet<Digest>)>);
+/// What the tags of one repository name. It goes with the last of them.
+#[derive(Clone, Default)]
+struct Seen(Arc<Mutex<HashSet<Digest>>>);
 
 impl Seen {
-    fn is_new(&self, repository: &str, digest: Digest) -> bool {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.0 != repository {
-            *seen = (repository.to_owned(), HashSet::new());
-        }
-        seen.1.insert(digest)
+    fn is_new(&self, digest: Digest) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(digest)
     }
 }
 
@@ -194,7 +200,7 @@ async fn one(
     if state.is_some_and(lock) {
         return (Some(digest), Ok(Outcome::DoneBefore));
     }
-    if !seen.is_new(&name, digest) {
+    if !seen.is_new(digest) {
         return (Some(digest), Ok(Outcome::SameAsBefore));
     }
     // The tag may move while the image is worked on.
@@ -202,16 +208,30 @@ async fn one(
     let work = async {
         let outcome = match passed_over(&document, &source, repository, options).await? {
             Some(outcome) => outcome,
-            None => Outcome::Done(job::run(&job, context).await?),
+            None => done(&job, options).await?,
         };
-        if let (Some(state), Outcome::Done(Done::Indexed(_) | Done::AlreadyIndexed(_) | Done::Skipped(_))) =
-            (state, &outcome)
+        if let (
+            Some(state),
+            Outcome::Queued
+            | Outcome::Complete
+            | Outcome::Done(Done::Indexed(_) | Done::AlreadyIndexed(_) | Done::Skipped(_)),
+        ) = (state, &outcome)
         {
             state.lock().unwrap_or_else(PoisonError::into_inner).add(&name, &digest)?;
         }
         Ok(outcome)
     };
     (Some(digest), work.await)
+}
+
+async fn done(job: &Job, options: &Options) -> Result<Outcome, BackfillError> {
+    #[cfg(feature = "nats")]
+    if let Some(queue) = &options.queue {
+        // One that was published a moment ago is in the queue, or done.
+        queue.publish(job).await?;
+        return Ok(Outcome::Queued);
+    }
+    Ok(Outcome::Done(job::run(job, &options.context).await?))
 }
 
 /// What can be told before any layer is read, where it matters; `None`: it is to be indexed.
@@ -221,7 +241,11 @@ async fn passed_over(
     repository: Repository,
     options: &Options,
 ) -> Result<Option<Outcome>, BackfillError> {
-    if !options.dry_run && options.since.is_none() {
+    #[cfg(feature = "nats")]
+    let look = options.dry_run || options.queue.is_some();
+    #[cfg(not(feature = "nats"))]
+    let look = options.dry_run;
+    if !look && options.since.is_none() {
         return Ok(None);
     }
     let context = &options.context;
@@ -234,12 +258,16 @@ async fn passed_over(
     {
         return Ok(Some(Outcome::Old));
     }
-    if !options.dry_run {
+    if !look {
         return Ok(None);
     }
     let destination = Destination::Registry(repository);
     let pending = is_pending(image, &destination, context.cache.as_ref(), &context.options).await;
-    Ok(Some(if pending.map_err(JobError::Index)? { Outcome::Pending } else { Outcome::Complete }))
+    Ok(match pending.map_err(JobError::Index)? {
+        true if options.dry_run => Some(Outcome::Pending),
+        true => None,
+        false => Some(Outcome::Complete),
+    })
 }
 
 /// When the newest of an image's platforms was made, in seconds since 1970; None if none of them says so.

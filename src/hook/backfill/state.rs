@@ -108,7 +108,7 @@ impl<R: BufRead> Lines<R> {
 mod tests {
     use super::*;
     use crate::layer::LayerOptions;
-    use crate::ops::index::Existing;
+    use crate::ops::index::{Existing, Gate};
 
     fn options(span_size: u64) -> IndexOptions {
         IndexOptions {
@@ -119,6 +119,7 @@ mod tests {
             jobs: 1,
             dry_run: false,
             deadline: None,
+            gate: Gate::default(),
         }
     }
 

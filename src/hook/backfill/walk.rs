@@ -4,13 +4,17 @@ use std::collections::VecDeque;
 
 use futures_util::stream::{self, Stream};
 
-use super::{BackfillError, Options, Place};
+use super::{BackfillError, Options, Place, Seen};
 use crate::hook::allow::matches;
+use crate::hook::job::{Job, Skipped};
 use crate::image::Reference;
 use crate::store::registry::{Names, RegistryError};
 
 pub(super) enum Found {
-    Image(Reference),
+    Image {
+        image: Reference,
+        seen: Seen,
+    },
     /// A list that cannot be had.
     Failed {
         name: String,
@@ -26,9 +30,28 @@ struct Walk<'a> {
     catalog: Option<(String, Names)>,
     /// What it gave last.
     repositories: VecDeque<(String, String)>,
-    /// The list of tags that is being read, its registry and its repository.
-    tags: Option<(String, String, Names)>,
+    /// The list of tags that is being read, and of which repository.
+    tags: Option<Tags>,
     found: VecDeque<Found>,
+}
+
+struct Tags {
+    registry: String,
+    repository: String,
+    names: Names,
+    seen: Seen,
+}
+
+impl Tags {
+    /// The image of a tag, unless it is the list of an image's referrers.
+    fn image(&self, tag: String) -> Option<Found> {
+        let (registry, repository) = (self.registry.clone(), self.repository.clone());
+        let job = Job { image: Reference { registry, repository, tag: Some(tag), digest: None } };
+        match job.skipped_by_name() {
+            Some(Skipped::ReferrersTag(_)) => None,
+            _ => Some(Found::Image { image: job.image, seen: self.seen.clone() }),
+        }
+    }
 }
 
 /// All images of `places`. What a registry lists twice comes twice.
@@ -56,24 +79,22 @@ pub(super) fn walk<'a>(places: &[Place], options: &'a Options) -> impl Stream<It
 impl Walk<'_> {
     /// One list further. False: that was all.
     async fn step(&mut self) -> bool {
-        if let Some((registry, repository, mut names)) = self.tags.take() {
-            match names.next_page().await {
+        if let Some(mut tags) = self.tags.take() {
+            let name = format!("{}/{}", tags.registry, tags.repository);
+            match tags.names.next_page().await {
                 Ok(Some(page)) => {
-                    self.refused(page.refused, format!("{registry}/{repository}"));
-                    self.found.extend(page.names.into_iter().map(|tag| {
-                        let (registry, repository) = (registry.clone(), repository.clone());
-                        Found::Image(Reference { registry, repository, tag: Some(tag), digest: None })
-                    }));
-                    self.tags = Some((registry, repository, names));
+                    self.refused(page.refused, name);
+                    self.found.extend(page.names.into_iter().filter_map(|tag| tags.image(tag)));
+                    self.tags = Some(tags);
                 }
                 Ok(None) => {}
                 // Listed, but all of its images are gone.
                 Err(error) if error.is_not_found() && self.catalog.is_some() => {}
-                Err(error) => self.failed(format!("{registry}/{repository}"), BackfillError::Tags(error)),
+                Err(error) => self.failed(name, BackfillError::Tags(error)),
             }
         } else if let Some((registry, repository)) = self.repositories.pop_front() {
             match self.list_tags(&registry, &repository).await {
-                Ok(names) => self.tags = Some((registry, repository, names)),
+                Ok(names) => self.tags = Some(Tags { registry, repository, names, seen: Seen::default() }),
                 Err(error) => self.failed(format!("{registry}/{repository}"), BackfillError::Tags(error)),
             }
         } else if let Some((registry, mut names)) = self.catalog.take() {

@@ -1,5 +1,6 @@
 //! Why an image could not be indexed.
 
+use super::gate::Refused;
 use crate::digest::Digest;
 use crate::layer::LayerError;
 use crate::ops::resolve::ResolveError;
@@ -20,6 +21,9 @@ pub enum IndexError {
     ReadLayer { layer: Digest, read: u64, source: StoreError },
     #[error("the thread that indexes layer {layer} ended early")]
     LayerThread { layer: Digest },
+    /// It could be indexed, but not as far as was asked for ([`super::Gate`]).
+    #[error(transparent)]
+    Refused(#[from] Box<Refused>),
     #[error("cannot write {what} {digest}")]
     Push { what: &'static str, digest: Digest, source: StoreError },
     #[error("cannot attach index {index}")]
@@ -36,7 +40,7 @@ impl IndexError {
             | IndexError::ReadLayer { source, .. }
             | IndexError::Push { source, .. }
             | IndexError::Attach { source, .. } => Some(source),
-            IndexError::BrokenLayer { .. } | IndexError::LayerThread { .. } => None,
+            IndexError::BrokenLayer { .. } | IndexError::LayerThread { .. } | IndexError::Refused(_) => None,
         }
     }
 }

@@ -4,9 +4,11 @@
 //!
 //! 1. [`resolve`]: from the name to the manifests of the platforms.
 //! 2. `existing`: which indexes are there, and what is to be done about them.
-//! 3. `build`: the ztocs of the layers, from the cache, from an index that is there (`reuse`) or by reading (`read`). A broken
-//!    layer ends it here. A deadline ends it too: the layers that are not done by then are left for another run.
-//! 4. `publish`: blobs first, then the index manifest. Before this step nothing was written anywhere but in the cache.
+//! 3. `build`: the ztocs of the layers, from the cache, from an index that is there (`reuse`) or by reading (`read`), two threads
+//!    a layer (`pipeline`). A broken layer ends it here. A deadline ends it too: the layers that are not done by then are left for
+//!    another run.
+//! 4. `gate`: whether what came out reaches what was asked for.
+//! 5. `publish`: blobs first, then the index manifest. Before this step nothing was written anywhere but in the cache.
 //!
 //! An index that lacks a layer since the time was up is like any other that lacks it: consumers pull that layer whole. Its bytes
 //! cannot say why it lacks it, since they are soci's. So an index counts as complete only if each layer that it lacks is known to
@@ -24,17 +26,22 @@ use crate::store::{Destination, Source};
 mod build;
 mod error;
 mod existing;
+mod gate;
 mod model;
+mod pipeline;
 mod plan;
 mod publish;
 mod read;
 mod reuse;
 
 pub use error::IndexError;
+pub use gate::{Gate, Refused, RefusedManifest, Shortfall};
 pub use model::{
     Existing, IndexOptions, IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin,
     OtherIndex, ZtocFacts,
 };
+
+pub use pipeline::index_chunks;
 
 use plan::Plan;
 
@@ -63,7 +70,8 @@ pub async fn is_pending(
 /// and written unless this is a dry run.
 ///
 /// # Errors
-/// When the image or one of its layers cannot be read, a layer is broken, or the destination does not take the index. With
+/// When the image or one of its layers cannot be read, a layer is broken, the index falls short of the gate
+/// ([`IndexError::Refused`]), or the destination does not take the index. With
 /// several platforms, [`IndexError::Push`] and [`IndexError::Attach`] can come after some of them got their index; any other
 /// error means that nothing was attached.
 pub async fn index(
@@ -111,6 +119,7 @@ pub async fn index_resolved(
         progress.report(Event::Image { manifest: plan.manifest.descriptor.digest, platform, layers: count, bytes });
     }
     build::read_all(&mut layers, unread, source, cache, options, progress).await?;
+    gate::check(&plans, &layers, options).map_err(Box::new)?;
 
     let mut done = IndexedImage {
         digest: image.digest,

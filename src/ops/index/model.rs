@@ -2,9 +2,11 @@
 
 use std::time::Instant;
 
+use super::gate::Gate;
 use crate::digest::Digest;
 use crate::image::{Descriptor, Platform};
 use crate::layer::{LayerOptions, Unservable};
+use crate::ops::coverage::Coverage;
 use crate::ops::resolve::Wanted;
 use crate::store::blob::Attached;
 
@@ -24,6 +26,8 @@ pub struct IndexOptions {
     /// When reading layers ends: from then on no layer is begun, and those that are being read are abandoned. What is done by
     /// then is attached, which takes a while longer.
     pub deadline: Option<Instant>,
+    /// What the index must reach to be attached.
+    pub gate: Gate,
 }
 
 impl IndexOptions {
@@ -69,6 +73,8 @@ pub struct IndexedManifest {
     /// One for each of the manifest's layers, in its order. Empty if the layers were not looked at.
     pub layers: Vec<IndexedLayer>,
     pub result: ManifestResult,
+    /// By the index of `result`.
+    pub coverage: Coverage,
     /// SOCI indexes (v1) of other makers that stay on the manifest beside the result, in the order in which they are listed.
     pub others: Vec<OtherIndex>,
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::build::{BuiltLayer, Layers};
 use super::error::IndexError;
 use super::existing::{Decision, others, outdoes, outdone};
+use super::gate::covered_by;
 use super::model::{
     IndexOptions, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin, OtherIndex, ZtocFacts,
 };
@@ -16,6 +17,7 @@ use crate::digest::Digest;
 use crate::image::soci::{CONFIG, EncodedIndex, INDEX_V1, SociIndex, ZTOC, ZtocRef};
 use crate::image::{Descriptor, LayerKind};
 use crate::layer::{BuiltZtoc, LayerOptions, Outcome};
+use crate::ops::coverage::Coverage;
 use crate::progress::{Event, Progress};
 use crate::store::{AttachReport, Destination, StoreError};
 
@@ -31,34 +33,36 @@ pub(super) async fn publish(
     progress: &Arc<dyn Progress>,
 ) -> Result<(IndexedManifest, u64), IndexError> {
     let Plan { manifest, left_out, found, decision } = &plan;
-    let report = |layers, result, others| IndexedManifest {
+    let report = |layers, covered: &BTreeSet<Digest>, result, others| IndexedManifest {
         platform: manifest.platform.as_ref().map(ToString::to_string),
         manifest: manifest.descriptor.clone(),
         layers,
         result,
+        coverage: Coverage::of(&manifest.layers, |layer| covered.contains(&layer.digest)),
         others,
     };
     let replaces = match decision {
         Decision::Done(place) => {
             let index = found[*place].descriptor.clone();
             let others = others(found, &index.digest, &[]);
-            return Ok((report(Vec::new(), ManifestResult::AlreadyThere { index, built: false }, others), 0));
+            let covered = covered_by(&found[*place]);
+            return Ok((report(Vec::new(), &covered, ManifestResult::AlreadyThere { index, built: false }, others), 0));
         }
         Decision::Keep(place) => {
             let kept = &found[*place];
             let index = kept.descriptor.digest;
             let result = ManifestResult::Kept { index, tool: kept.tool().map(str::to_owned) };
-            return Ok((report(Vec::new(), result, others(found, &index, &[])), 0));
+            return Ok((report(Vec::new(), &covered_by(kept), result, others(found, &index, &[])), 0));
         }
         Decision::Build { replaces } => replaces,
     };
 
     let (indexed, ztocs) = assemble(manifest.layers.iter().zip(left_out), layers, seen);
+    let covered: BTreeSet<Digest> = ztocs.iter().map(|ztoc| ztoc.layer.digest).collect();
     let is_left = |layer: &IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime));
     let sparse = indexed.iter().any(is_left);
     let mut replaces = replaces.clone();
     if sparse {
-        let covered: BTreeSet<Digest> = ztocs.iter().map(|ztoc| ztoc.layer.digest).collect();
         replaces = outdone(found, &replaces, &covered);
         let LayerOptions { span_size, build_tool_identifier } = &options.layer;
         if let Some(place) = outdoes(found, build_tool_identifier, *span_size, &covered)
@@ -66,13 +70,13 @@ pub(super) async fn publish(
             && is_whole(destination, &found[place]).await?
         {
             let index = found[place].descriptor.clone();
-            let others = others(found, &index.digest, &[]);
-            return Ok((report(indexed, ManifestResult::AlreadyThere { index, built: true }, others), 0));
+            let (others, covered) = (others(found, &index.digest, &[]), covered_by(&found[place]));
+            return Ok((report(indexed, &covered, ManifestResult::AlreadyThere { index, built: true }, others), 0));
         }
     }
     if ztocs.is_empty() {
         let result = if sparse { ManifestResult::OutOfTime } else { ManifestResult::NothingToIndex };
-        return Ok((report(indexed, result, others(found, &manifest.descriptor.digest, &[])), 0));
+        return Ok((report(indexed, &covered, result, others(found, &manifest.descriptor.digest, &[])), 0));
     }
     let subject = manifest.descriptor.clone();
     let refs = ztocs.iter().map(|ztoc| ZtocRef {
@@ -96,10 +100,13 @@ pub(super) async fn publish(
         _ => false,
     };
     if there && replaces.is_empty() {
-        return Ok((report(indexed, ManifestResult::AlreadyThere { index: descriptor, built: true }, others), 0));
+        return Ok((
+            report(indexed, &covered, ManifestResult::AlreadyThere { index: descriptor, built: true }, others),
+            0,
+        ));
     }
     let (Some(destination), false) = (destination, options.dry_run) else {
-        return Ok((report(indexed, ManifestResult::DryRun { index: descriptor, replaces }, others), 0));
+        return Ok((report(indexed, &covered, ManifestResult::DryRun { index: descriptor, replaces }, others), 0));
     };
     progress.report(Event::Attaching { index: descriptor.digest, blobs: ztocs.len() + 1 });
     let push = Push { destination, ztocs: &ztocs, index: &descriptor, manifest: bytes.into(), subject: &subject };
@@ -107,7 +114,7 @@ pub(super) async fn publish(
     let AttachReport { attached: how, not_deleted } = attached;
     let others = listed(destination, &subject.digest, &descriptor.digest, others).await;
     let result = ManifestResult::Attached { index: descriptor, how, replaced: replaces, not_deleted };
-    Ok((report(indexed, result, others), written))
+    Ok((report(indexed, &covered, result, others), written))
 }
 
 /// Looks where a new index came to stand among those of other makers: registries list referrers in an order of their own.
@@ -131,8 +138,8 @@ async fn listed(
 }
 
 /// A ztoc that stands in the index.
-struct Ztoc<'a> {
-    layer: &'a Descriptor,
+pub(super) struct Ztoc<'a> {
+    pub layer: &'a Descriptor,
     built: &'a BuiltZtoc,
     /// What holds `built`.
     outcome: &'a Arc<Outcome>,
@@ -155,7 +162,7 @@ impl Ztoc<'_> {
 }
 
 /// The report on each layer, and the ztocs for the index, in the manifest's order.
-fn assemble<'a>(
+pub(super) fn assemble<'a>(
     planned: impl Iterator<Item = (&'a Descriptor, &'a Option<LeftOut>)>,
     layers: &'a Layers,
     seen: &mut BTreeSet<Digest>,

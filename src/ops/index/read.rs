@@ -7,8 +7,9 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::error::IndexError;
+use super::pipeline::index_chunks;
 use crate::image::Descriptor;
-use crate::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions};
+use crate::layer::{IndexedLayer, LayerOptions};
 use crate::progress::{Event, Progress};
 use crate::store::Source;
 
@@ -27,9 +28,12 @@ pub(super) struct ReadLayer {
     pub seconds: f64,
 }
 
+/// That nobody wants the result any more.
+struct Abandoned;
+
 /// Reads a layer's blob to its end and indexes it, as one of `jobs` that do so at a time.
 ///
-/// Async ends here: chunks go through a short channel to a thread that owns the indexer. When this future is dropped, the
+/// Async ends here: chunks go through a short channel to a thread that indexes them. When this future is dropped, the
 /// thread ends with the chunk it is at.
 pub(super) async fn read(
     source: &Source,
@@ -59,9 +63,15 @@ async fn pump(
     let unreadable = |read, source| IndexError::ReadLayer { layer: layer.digest, read, source };
     let mut blob = source.blob(layer).await.map_err(|e| unreadable(0, e))?;
 
-    let (chunks, received) = mpsc::channel((CHUNKS_IN_ALL / jobs).clamp(1, 8));
+    let (chunks, mut received) = mpsc::channel((CHUNKS_IN_ALL / jobs).clamp(1, 8));
     let expected = (layer.digest, layer.size);
-    let thread = tokio::task::spawn_blocking(move || index(LayerIndexer::new(options, Some(expected)), received));
+    let thread = tokio::task::spawn_blocking(move || {
+        index_chunks(options, Some(expected), || match received.blocking_recv() {
+            Some(Message::Chunk(chunk)) => Ok(Some(chunk)),
+            Some(Message::End) => Ok(None),
+            None => Err(Abandoned),
+        })
+    });
     loop {
         let chunk = blob.next().await.map_err(|e| unreadable(read, e))?;
         let message = match chunk {
@@ -79,21 +89,7 @@ async fn pump(
         }
     }
     match thread.await {
-        Ok(Some(result)) => result.map_err(|source| IndexError::BrokenLayer { layer: layer.digest, source }),
-        Ok(None) | Err(_) => Err(IndexError::LayerThread { layer: layer.digest }),
-    }
-}
-
-/// The thread's body. None if it was abandoned.
-fn index(mut indexer: LayerIndexer, mut chunks: mpsc::Receiver<Message>) -> Option<Result<IndexedLayer, LayerError>> {
-    loop {
-        match chunks.blocking_recv()? {
-            Message::Chunk(chunk) => {
-                if let Err(error) = indexer.push(&chunk) {
-                    return Some(Err(error));
-                }
-            }
-            Message::End => return Some(indexer.finish()),
-        }
+        Ok(Ok(result)) => result.map_err(|source| IndexError::BrokenLayer { layer: layer.digest, source }),
+        Ok(Err(Abandoned)) | Err(_) => Err(IndexError::LayerThread { layer: layer.digest }),
     }
 }

@@ -37,6 +37,7 @@ pub use difference::Difference;
 pub use model::{
     Depth, Finding, Proven, Verified, VerifiedIndex, VerifiedLayer, VerifiedManifest, VerifyError, VerifyOptions,
 };
+pub use sample::MAX_SAMPLE;
 
 use ztocs::Job;
 

@@ -91,6 +91,8 @@ pub struct VerifiedLayer {
 pub struct Proven {
     pub spans: u64,
     pub of_spans: u64,
+    /// Spans that were chosen for a quick look and not read, since they are larger than [`MAX_SAMPLE`](super::MAX_SAMPLE).
+    pub too_large: u64,
     pub entries: u64,
     /// Bytes of the tar.
     pub bytes: u64,

@@ -15,8 +15,8 @@ use crate::offset::SpanId;
 use crate::store::Source;
 use crate::ztoc::Checkpoints;
 
-/// The largest span that is read, in bytes of the blob: it is held in memory.
-const MAX_SAMPLE: u64 = 64 << 20;
+/// The largest span that is read, in bytes of the blob: it is held in memory. Larger ones are counted, not read.
+pub const MAX_SAMPLE: u64 = 64 << 20;
 
 /// Reads `count` spans (or all, if there are fewer) and adds what is wrong with them to `done`.
 pub(super) async fn sample(
@@ -33,6 +33,7 @@ pub(super) async fn sample(
         let range = spans.blob_range(span);
         let (start, end) = (range.start.0, range.end.0);
         if end - start > MAX_SAMPLE {
+            done.proven.too_large += 1;
             continue;
         }
         if end > layer.size {

@@ -10,7 +10,7 @@ use crate::codec::gzip::{BlockStart, GzipReader, Sink};
 use crate::codec::sniff::{self, Content};
 use crate::digest::{Digest, Hasher};
 use crate::layer::LayerError;
-use crate::layer::spans::GzipSpans;
+use crate::layer::spans::{GzipSpans, SpanHashes};
 use crate::offset::{Compressed, Uncompressed};
 use crate::rootfs::cache::SpanCache;
 use crate::tar;
@@ -80,6 +80,7 @@ struct PlainBody {
 struct GzipSink {
     entries: Entries,
     spans: GzipSpans,
+    hashes: SpanHashes,
     slices: GzipSlices,
     /// Bytes of the blob before this step.
     blob: u64,
@@ -111,12 +112,13 @@ impl Indexer {
     }
 
     fn step(&mut self, chunk: &[u8]) -> Result<(), Fault> {
-        self.hasher.update(chunk);
         self.size += chunk.len() as u64;
         if self.size > self.expected_size {
             return Err(LayerError::Size { expected: self.expected_size, actual: self.size }.into());
         }
-        let Body::Unknown(head) = &mut self.body else { return self.body.push(chunk, self.size) };
+        let Body::Unknown(head) = &mut self.body else {
+            return self.body.push(chunk, self.size, &mut self.hasher);
+        };
         head.extend_from_slice(chunk);
         if head.len() >= tar::BLOCK { self.tell() } else { Ok(()) }
     }
@@ -147,6 +149,7 @@ impl Indexer {
                 let sink = GzipSink {
                     entries: Entries::new(),
                     spans: GzipSpans::new(self.span_size),
+                    hashes: SpanHashes::default(),
                     slices: GzipSlices::new(kept),
                     blob: 0,
                     plain: 0,
@@ -160,19 +163,23 @@ impl Indexer {
             Content::Foreign(name) if !is_tar => return Err(Fault::Compression(name)),
             Content::Foreign(_) | Content::Plain => Body::Plain(plain(self.span_size, kept.filter(|_| !self.is_near))),
         };
-        self.body.push(&head, self.size)
+        self.body.push(&head, self.size, &mut self.hasher)
     }
 }
 
 impl Body {
-    fn push(&mut self, chunk: &[u8], blob: u64) -> Result<(), Fault> {
+    /// Takes the next bytes of the blob, up to its byte `blob`; `hasher` gets them too.
+    fn push(&mut self, chunk: &[u8], blob: u64, hasher: &mut Hasher) -> Result<(), Fault> {
+        if !matches!(self, Body::Gzip(..)) {
+            hasher.update(chunk);
+        }
         match self {
             Body::Unknown(_) => Ok(()),
             Body::Gzip(reader, sink) => {
                 sink.blob = blob;
                 reader.push(chunk, &mut **sink).map_err(LayerError::from)?;
-                sink.spans.hash(chunk);
-                sink.slices.keep(&sink.spans.list, &sink.spans.digests, sink.plain);
+                sink.hashes.push(chunk, &sink.spans.starts(), hasher);
+                sink.slices.keep(&sink.spans.list, &sink.hashes.digests, sink.plain);
                 sink.fault.take().map_or(Ok(()), Err)
             }
             Body::Plain(body) => body.push(chunk, blob),
@@ -188,13 +195,13 @@ impl Body {
         match self {
             Body::Unknown(_) => Err(Fault::TooLarge), // `tell` was called
             Body::Gzip(reader, sink) => {
-                let GzipSink { entries, spans, mut slices, plain, .. } = *sink;
+                let GzipSink { entries, spans, hashes, mut slices, plain, .. } = *sink;
                 let end = reader.finish().map_err(LayerError::from)?;
                 let (files, mut notes) = entries.finish()?;
                 if let Some(from) = end.trailing {
                     notes.warn(format!("bytes that are not gzip follow its last member, from byte {from} on"));
                 }
-                let (list, digests) = spans.finish();
+                let (list, digests) = (spans.list, hashes.finish());
                 slices.keep(&list, &digests, plain);
                 build(files, Checkpoints::Gzip { span_size, list }, digests, size, plain, notes, false)
             }

@@ -18,6 +18,8 @@ use super::helper::{self, HelperError};
 
 /// No credentials file is larger.
 const FILE: u64 = 4 << 20;
+/// A variable that holds what else a file does.
+const INLINE: &str = "DOCKER_AUTH_CONFIG";
 /// The name by which docker knows its own registry.
 const DOCKER_HUB: &str = "https://index.docker.io/v1/";
 
@@ -74,13 +76,16 @@ pub(super) async fn find(
             Ok(Some(Credential::Password { user: user.clone(), password: password.clone() }))
         }
         CredentialSource::Ambient => {
-            Ambient::new(|name| std::env::var_os(name)).find(registry, repository, limit).await
+            let uid = rustix::process::getuid().as_raw();
+            Ambient::new(|name| std::env::var_os(name), uid).find(registry, repository, limit).await
         }
     }
 }
 
 /// What the environment says about credentials.
 struct Ambient {
+    /// What `$DOCKER_AUTH_CONFIG` holds: docker's CLI (since 28.3) and GitLab's runners put it before the files.
+    inline: Option<OsString>,
     /// The first that has an entry for the registry wins.
     files: Vec<PathBuf>,
     /// Where helpers are searched.
@@ -88,16 +93,18 @@ struct Ambient {
 }
 
 impl Ambient {
-    fn new(variable: impl Fn(&str) -> Option<OsString>) -> Ambient {
+    fn new(variable: impl Fn(&str) -> Option<OsString>, uid: u32) -> Ambient {
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
         let folder = |name: &str| variable(name).map(PathBuf::from);
         let home = folder("HOME");
         let in_home = |below: &str| home.as_ref().map(|home| home.join(below));
         let docker = folder("DOCKER_CONFIG").or_else(|| in_home(".docker")).map(|d| d.join("config.json"));
+        // Where there is none, as for root, podman has a folder of the system for each user.
         let runtime = folder("XDG_RUNTIME_DIR").map(|d| d.join("containers/auth.json"));
+        let runtime = runtime.or_else(|| Some(PathBuf::from(format!("/run/containers/{uid}/auth.json"))));
         let config = folder("XDG_CONFIG_HOME").or_else(|| in_home(".config")).map(|d| d.join("containers/auth.json"));
         let files = [docker, folder("REGISTRY_AUTH_FILE"), runtime, config].into_iter().flatten().collect();
-        Ambient { files, path: variable("PATH").unwrap_or_default() }
+        Ambient { inline: variable(INLINE), files, path: variable("PATH").unwrap_or_default() }
     }
 
     async fn find(
@@ -106,24 +113,41 @@ impl Ambient {
         repository: &str,
         limit: Duration,
     ) -> Result<Option<Credential>, CredentialError> {
+        if let Some(text) = &self.inline {
+            let name = PathBuf::from(format!("${INLINE}"));
+            let file = parse(&name, text.as_encoded_bytes())?;
+            if let Some(found) = self.find_in(&name, &file, registry, repository, limit).await? {
+                return Ok(Some(found));
+            }
+        }
         for path in &self.files {
             let Some(file) = read(path)? else { continue };
-            if let Some(name) = file.helper(registry) {
-                let asked = helper::get(name, server(registry), &self.path, limit).await;
-                match asked.map_err(|source| CredentialError::Helper { name: name.to_owned(), source })? {
-                    Some((user, secret)) if user == "<token>" => return Ok(Some(Credential::Identity(secret))),
-                    Some((user, password)) => return Ok(Some(Credential::Password { user, password })),
-                    None => {}
-                }
-            }
-            if let Some((key, entry)) = file.entry(registry, repository) {
-                let wrong = || CredentialError::Entry { path: path.clone(), key: key.chars().take(300).collect() };
-                if let Some(credential) = entry.credential().map_err(|_| wrong())? {
-                    return Ok(Some(credential));
-                }
+            if let Some(found) = self.find_in(path, &file, registry, repository, limit).await? {
+                return Ok(Some(found));
             }
         }
         Ok(None)
+    }
+
+    async fn find_in(
+        &self,
+        path: &Path,
+        file: &File,
+        registry: &str,
+        repository: &str,
+        limit: Duration,
+    ) -> Result<Option<Credential>, CredentialError> {
+        if let Some(name) = file.helper(registry) {
+            let asked = helper::get(name, server(registry), &self.path, limit).await;
+            match asked.map_err(|source| CredentialError::Helper { name: name.to_owned(), source })? {
+                Some((user, secret)) if user == "<token>" => return Ok(Some(Credential::Identity(secret))),
+                Some((user, password)) => return Ok(Some(Credential::Password { user, password })),
+                None => {}
+            }
+        }
+        let Some((key, entry)) = file.entry(registry, repository) else { return Ok(None) };
+        let wrong = || CredentialError::Entry { path: path.to_owned(), key: key.chars().take(300).collect() };
+        entry.credential().map_err(|_| wrong())
     }
 }
 
@@ -152,10 +176,14 @@ fn read(path: &Path) -> Result<Option<File>, CredentialError> {
     if text.trim_ascii().is_empty() {
         return Ok(None);
     }
+    parse(path, &text).map(Some)
+}
+
+fn parse(path: &Path, text: &[u8]) -> Result<File, CredentialError> {
     // serde_json's own message may repeat a value of the file.
     let json =
         |e: serde_json::Error| CredentialError::Json { path: path.to_owned(), line: e.line(), column: e.column() };
-    serde_json::from_slice(&text).map(Some).map_err(json)
+    serde_json::from_slice(text).map_err(json)
 }
 
 #[derive(Deserialize)]
@@ -255,7 +283,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("config.json");
         std::fs::write(&file, json).unwrap();
-        let ambient = Ambient { files: vec![dir.path().join("none.json"), file], path: OsString::new() };
+        let files = vec![dir.path().join("none.json"), file];
+        let ambient = Ambient { inline: None, files, path: OsString::new() };
         ambient.find(registry, repository, Duration::from_secs(1)).await
     }
 
@@ -287,6 +316,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_variable_comes_before_the_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.json");
+        std::fs::write(&file, r#"{"auths":{"r.io":{"auth":"dTpw"},"q.io":{"auth":"dTpw"}}}"#).unwrap();
+        let with = |text: &str| Ambient { inline: Some(text.into()), files: vec![file.clone()], path: OsString::new() };
+        let inline = with(r#"{"auths":{"r.io":{"username":"i","password":"x"}}}"#);
+        for (registry, want) in [("r.io", password("i", "x")), ("q.io", password("u", "p")), ("s.io", None)] {
+            assert_eq!(inline.find(registry, "a", Duration::from_secs(1)).await.unwrap(), want);
+        }
+        let error = with("hunter2").find("r.io", "a", Duration::from_secs(1)).await.unwrap_err();
+        let text = format!("{error} {error:?}");
+        assert!(text.contains("$DOCKER_AUTH_CONFIG") && !text.contains("hunter2"), "{text}");
+    }
+
+    #[tokio::test]
     async fn podmans_longest_key_wins() {
         let json = r#"{"auths":{"r.io":{"auth":"dTpw"},"r.io/a":{"username":"a","password":"x"},
                        "r.io/a/b":{"username":"b","password":"y"}}}"#;
@@ -312,10 +356,13 @@ mod tests {
     fn the_files_and_their_order() {
         let files = |variables: &[(&str, &str)]| {
             let get = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| OsString::from(v));
-            let files = Ambient::new(get).files;
+            let files = Ambient::new(get, 7).files;
             files.iter().map(|f| f.to_str().unwrap().to_owned()).collect::<Vec<_>>()
         };
-        assert_eq!(files(&[("HOME", "/h")]), ["/h/.docker/config.json", "/h/.config/containers/auth.json"]);
+        assert_eq!(
+            files(&[("HOME", "/h")]),
+            ["/h/.docker/config.json", "/run/containers/7/auth.json", "/h/.config/containers/auth.json"]
+        );
         assert_eq!(
             files(&[
                 ("HOME", "/h"),
@@ -326,7 +373,7 @@ mod tests {
             ]),
             ["/d/config.json", "/a.json", "/run/u/containers/auth.json", "/c/containers/auth.json"]
         );
-        assert!(files(&[]).is_empty());
+        assert_eq!(files(&[]), ["/run/containers/7/auth.json"]);
     }
 
     #[cfg(unix)]
@@ -341,7 +388,7 @@ mod tests {
         helper::tests::script(dir.path(), "token", r#"echo '{"Username":"<token>","Secret":"T"}'"#);
         helper::tests::script(dir.path(), "none", "echo 'credentials not found in native keychain'; exit 1");
         let file = dir.path().join("config.json");
-        let ambient = Ambient { files: vec![file.clone()], path: dir.path().into() };
+        let ambient = Ambient { inline: None, files: vec![file.clone()], path: dir.path().into() };
         for (json, registry, want) in [
             (r#"{"credsStore":"has","auths":{"r.io":{"auth":"dTpw"}}}"#, "r.io", password("hu", "hp")),
             (r#"{"credsStore":"none","credHelpers":{"r.io":"has"}}"#, "r.io", password("hu", "hp")),

@@ -10,6 +10,7 @@ use reqwest::{Method, StatusCode};
 use url::Url;
 
 use super::credentials::CredentialError;
+use super::helper::HelperError;
 use crate::digest::Digest;
 
 /// What was asked of whom: method and URL, without the URL's query and user.
@@ -147,6 +148,30 @@ impl RegistryError {
     /// The certificate of the registry is not to be trusted.
     pub fn is_certificate(&self) -> bool {
         matches!(self.root(), RegistryError::Transport { source, .. } if source.kind == TransportKind::Certificate)
+    }
+
+    /// What answers speaks something else than TLS: most likely plain HTTP.
+    pub fn is_not_tls(&self) -> bool {
+        matches!(self.root(), RegistryError::Transport { source, .. } if source.kind == TransportKind::NotTls)
+    }
+
+    /// It was asked by plain HTTP, and what answered holds that for a mistake (400): most likely it speaks TLS.
+    pub fn is_not_plain_http(&self) -> bool {
+        let RegistryError::Answer(answer) = self.root() else { return false };
+        answer.status == StatusCode::BAD_REQUEST && answer.asked.text.contains(" http://")
+    }
+
+    /// No connection came about.
+    pub fn is_unreachable(&self) -> bool {
+        self.root().is_connect()
+    }
+
+    /// The credential helper that gave no credentials, by its name in docker's configuration.
+    pub fn helper(&self) -> Option<(&str, &HelperError)> {
+        match self.root() {
+            RegistryError::Credentials { source: CredentialError::Helper { name, source }, .. } => Some((name, source)),
+            _ => None,
+        }
     }
 
     /// One of the error codes of the distribution spec is among the answer's.

@@ -107,25 +107,27 @@ impl Repository {
             asked: response.asked.clone(),
             what: "the upload has no Location".to_owned(),
         })?;
+        let mut session = Session { repository: self, scope: &scope, at, open: true };
         let outcome = match chunk {
-            None => self.put(at.clone(), digest, content.clone(), &scope).await,
+            None => self.put(&mut session, digest, content.clone()).await,
             Some(size) => {
                 let least = response.text("oci-chunk-min-length").and_then(|least| least.parse().ok()).unwrap_or(0);
-                self.chunks(at.clone(), digest, content, size.max(least).min(LARGEST_CHUNK), &scope).await
+                self.chunks(&mut session, digest, content, size.max(least).min(LARGEST_CHUNK)).await
             }
         };
+        session.open = false;
         if matches!(outcome, Ok(Progress::TooLarge(_)) | Err(RegistryError::Answer(_))) {
-            // Only tidiness: the registry throws the session away some day anyway.
-            let _ = self.registry.once(&Request::new(Method::DELETE, at), &scope).await;
+            cancel(self, session.at.clone(), &scope).await;
         }
         outcome
     }
 
     /// Ends a session with `rest`, the bytes that were not sent yet.
-    async fn put(&self, mut at: Url, digest: &Digest, rest: Bytes, scope: &Scope) -> Result<Progress, RegistryError> {
+    async fn put(&self, session: &mut Session<'_>, digest: &Digest, rest: Bytes) -> Result<Progress, RegistryError> {
+        let mut at = session.at.clone();
         at.query_pairs_mut().append_pair("digest", &digest.to_string());
         let request = Request::new(Method::PUT, at).body(HeaderValue::from_static("application/octet-stream"), rest);
-        let response = self.unless_busy(&request, scope).await?;
+        let response = self.unless_busy(&request, session.scope).await?;
         match response.status().as_u16() {
             200 | 201 | 204 => Ok(Progress::Done),
             _ => interrupted(response).await,
@@ -135,22 +137,23 @@ impl Repository {
     /// Sends chunk after chunk, each from where the registry says to be.
     async fn chunks(
         &self,
-        mut at: Url,
+        session: &mut Session<'_>,
         digest: &Digest,
         content: &Bytes,
         size: u64,
-        scope: &Scope,
     ) -> Result<Progress, RegistryError> {
+        let scope = session.scope;
         let total = content.len() as u64;
         let (mut sent, mut stalls) = (0, 0);
         let mut retry = Retry::new(&self.registry.http);
         while sent < total {
+            let at = session.at.clone();
             let end = total.min(sent.saturating_add(size));
             let octets = HeaderValue::from_static("application/octet-stream");
             let patch =
                 Request::new(Method::PATCH, at.clone()).body(octets, content.slice(sent as usize..end as usize));
             let range = self.header_value(&patch, &format!("{sent}-{}", end - 1))?;
-            let status = Request::new(Method::GET, at.clone());
+            let status = Request::new(Method::GET, at);
             let response = match self.unless_busy(&patch.header(CONTENT_RANGE, range), scope).await {
                 Ok(response) if response.status() != 416 => response,
                 // It is somewhere else than we believe: where?
@@ -180,10 +183,10 @@ impl Repository {
                 }
             }
             if let Some(next) = self.location(&response).await? {
-                at = next;
+                session.at = next;
             }
         }
-        self.put(at, digest, Bytes::new(), scope).await
+        self.put(session, digest, Bytes::new()).await
     }
 
     /// Sends a part of an upload once; again only where the registry was too busy to look at it.
@@ -204,6 +207,32 @@ impl Repository {
             None => Ok(None),
         }
     }
+}
+
+/// An upload that has begun. Dropped before its end, as when the user interrupts the program, it is cancelled.
+struct Session<'a> {
+    repository: &'a Repository,
+    scope: &'a Scope,
+    /// Where the registry wants what comes next.
+    at: Url,
+    open: bool,
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        if self.open
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let (repository, at, scope) = (self.repository.clone(), self.at.clone(), self.scope.clone());
+            // Whoever drops it decides how long to wait for this.
+            drop(runtime.spawn(async move { cancel(&repository, at, &scope).await }));
+        }
+    }
+}
+
+/// Only tidiness: the registry throws the session away some day anyway.
+async fn cancel(repository: &Repository, at: Url, scope: &Scope) {
+    let _ = repository.registry.once(&Request::new(Method::DELETE, at), scope).await;
 }
 
 /// An answer in the middle of an upload that is not the one that was hoped for.

@@ -1,0 +1,165 @@
+//! `cargo bench --bench stages`: what each stage of indexing and reading costs on one layer. The layer is `$OCISEEK_BENCH_LAYER` (gzip),
+//! else a made one of 24 MB. Ratios to other tools, in the same run, are what `benches/compare` prints.
+
+use std::hint::black_box;
+use std::io::{Read, Write};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
+use ociseek::codec::gzip::{BlockStart, GzipReader, Sink};
+use ociseek::digest::{Algorithm, Hasher};
+use ociseek::layer::span::SpanTable;
+use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
+use ociseek::offset::SpanId;
+use ociseek::tar::Walker;
+use ociseek::ztoc;
+
+/// As stores hand them out.
+const CHUNK: usize = 256 << 10;
+
+struct Layer {
+    blob: Vec<u8>,
+    tar: Vec<u8>,
+}
+
+fn layer() -> Layer {
+    let blob = match std::env::var_os("OCISEEK_BENCH_LAYER") {
+        Some(path) => std::fs::read(path).expect("the layer can be read"),
+        None => made(),
+    };
+    let mut tar = Vec::new();
+    flate2::read::MultiGzDecoder::new(&blob[..]).read_to_end(&mut tar).expect("the layer is gzip");
+    Layer { blob, tar }
+}
+
+/// Files of words from a small vocabulary, of all lengths, and some noise: compresses about as a layer does.
+fn made() -> Vec<u8> {
+    let mut seed = 1u64;
+    let mut random = move |below: u64| {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (seed >> 33) % below
+    };
+    let words: Vec<Vec<u8>> =
+        (0..4000).map(|_| (0..2 + random(12)).map(|_| b'a' + random(26) as u8).collect()).collect();
+    let mut tar = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default()));
+    for file in 0..1200u64 {
+        let mut content = Vec::new();
+        while content.len() < (1 << (file % 16)) {
+            let rare = random(4000) + 1;
+            content.extend_from_slice(&words[random(rare) as usize]);
+            content.push(if random(9) == 0 { random(256) as u8 } else { b' ' });
+        }
+        let mut header = tar::Header::new_ustar();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        header.set_cksum();
+        tar.append_data(&mut header, format!("usr/share/d{}/f{file}", file % 40), &content[..]).expect("is in memory");
+    }
+    let mut gzip = tar.into_inner().expect("is in memory");
+    gzip.flush().expect("is in memory");
+    gzip.finish().expect("is in memory")
+}
+
+struct Nothing;
+
+impl Sink for Nothing {
+    fn output(&mut self, bytes: &[u8]) {
+        black_box(bytes);
+    }
+
+    fn block_start(&mut self, at: BlockStart<'_>) {
+        black_box(at.input);
+    }
+}
+
+fn group<'a>(
+    criterion: &'a mut Criterion,
+    name: &str,
+    bytes: usize,
+) -> BenchmarkGroup<'a, criterion::measurement::WallTime> {
+    let mut group = criterion.benchmark_group(name);
+    group.throughput(Throughput::Bytes(bytes as u64)).sample_size(10);
+    group
+}
+
+fn stages(criterion: &mut Criterion) {
+    let Layer { blob, tar } = layer();
+    let options = LayerOptions { span_size: 4 << 20, build_tool_identifier: "bench".into() };
+    let index = || {
+        let mut indexer = LayerIndexer::new(options.clone(), None);
+        for chunk in blob.chunks(CHUNK) {
+            indexer.push(chunk).expect("the layer is sound");
+        }
+        match indexer.finish().expect("the layer is sound").outcome {
+            Outcome::Ztoc(ztoc) => ztoc,
+            Outcome::Unservable(why) => panic!("{why}"),
+        }
+    };
+
+    let mut codec = group(criterion, "codec (bytes of tar)", tar.len());
+    codec.bench_function("inflate with block stops and CRC-32", |bench| {
+        bench.iter(|| {
+            let mut reader = GzipReader::new();
+            for chunk in blob.chunks(CHUNK) {
+                reader.push(chunk, &mut Nothing).expect("the layer is sound");
+            }
+            reader.finish().expect("the layer is whole")
+        });
+    });
+    codec.finish();
+
+    let mut walk = group(criterion, "tar (bytes of tar)", tar.len());
+    walk.bench_function("walk", |bench| {
+        bench.iter(|| {
+            let (mut walker, mut entries) = (Walker::new(), 0);
+            for chunk in tar.chunks(CHUNK) {
+                walker.push(chunk, &mut |_| entries += 1).expect("the layer is sound");
+            }
+            entries
+        });
+    });
+    walk.finish();
+
+    let mut hashing = group(criterion, "hashing (bytes of blob)", blob.len());
+    hashing.bench_function("one SHA-256", |bench| {
+        bench.iter(|| {
+            let mut hasher = Hasher::new(Algorithm::Sha256);
+            hasher.update(&blob);
+            hasher.finish()
+        });
+    });
+    hashing.bench_function("two SHA-256 at once", |bench| {
+        bench.iter(|| {
+            let (mut a, mut b) = (Hasher::new(Algorithm::Sha256), Hasher::new(Algorithm::Sha256));
+            Hasher::update_both(&mut a, &mut b, &blob);
+            (a.finish(), b.finish())
+        });
+    });
+    hashing.finish();
+
+    let mut indexer = group(criterion, "indexer (bytes of tar)", tar.len());
+    indexer.bench_function("one thread", |bench| bench.iter(index));
+    indexer.finish();
+
+    let ztoc = ztoc::decode(&index().bytes).expect("is ours");
+    let table = SpanTable::new(Arc::new(ztoc)).expect("is ours");
+    let mut spans = group(criterion, "span read (bytes of tar)", tar.len());
+    spans.bench_function("every span from its checkpoint", |bench| {
+        bench.iter(|| {
+            for span in (0..table.count()).map(SpanId) {
+                let range = table.blob_range(span);
+                let compressed = &blob[range.start.0 as usize..range.end.0 as usize];
+                let mut take = |bytes: &[u8]| {
+                    black_box(bytes);
+                    ControlFlow::Continue(())
+                };
+                table.decode(span, compressed, &mut take).expect("the layer is sound");
+            }
+        });
+    });
+    spans.finish();
+}
+
+criterion_group!(benches, stages);
+criterion_main!(benches);

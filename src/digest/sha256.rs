@@ -1,0 +1,156 @@
+//! SHA-256 (FIPS 180-4), of which two can be computed side by side.
+//!
+//! The rounds of one hash wait for each other, and with the CPU's SHA instructions for most of the time: between the instructions of
+//! one hash those of another one cost next to nothing. A layer needs two over the same bytes, of the blob and of the span (measured
+//! on an EPYC: 1.8 GB/s for one, and for two at once 3.2 GB/s together; more than two bring nothing).
+//!
+//! The rounds alone are in `x86`, and only for two; those of one hash, and of any on other CPUs, are the sha2 crate's.
+
+use sha2::block_api::compress256;
+
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code, reason = "to call instructions that not every CPU has")]
+mod x86;
+
+const BLOCK: usize = 64;
+
+/// A SHA-256 in the making.
+#[derive(Clone)]
+pub struct Sha256 {
+    state: [u32; 8],
+    /// The bytes behind the last whole block: as many as `length` modulo the size of a block.
+    pending: [u8; BLOCK],
+    /// Bytes so far.
+    length: u64,
+}
+
+impl Sha256 {
+    pub fn new() -> Sha256 {
+        /// Section 5.3.3.
+        const INITIAL: [u32; 8] =
+            [0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19];
+        Sha256 { state: INITIAL, pending: [0; BLOCK], length: 0 }
+    }
+
+    pub fn update(&mut self, data: &[u8]) {
+        let (blocks, rest) = self.complete(data).as_chunks();
+        compress256(&mut self.state, blocks);
+        self.keep(blocks.len(), rest);
+    }
+
+    /// Feeds both with the same bytes.
+    pub fn update_both(a: &mut Sha256, b: &mut Sha256, data: &[u8]) {
+        let (blocks_a, rest_a) = a.complete(data).as_chunks();
+        let (blocks_b, rest_b) = b.complete(data).as_chunks();
+        let (both_a, more_a) = blocks_a.split_at(blocks_a.len().min(blocks_b.len()));
+        let (both_b, more_b) = blocks_b.split_at(both_a.len());
+        compress_both(&mut a.state, both_a, &mut b.state, both_b);
+        compress256(&mut a.state, more_a);
+        compress256(&mut b.state, more_b);
+        a.keep(blocks_a.len(), rest_a);
+        b.keep(blocks_b.len(), rest_b);
+    }
+
+    pub fn finish(mut self) -> [u8; 32] {
+        // Section 5.1.1: a one, zeros, and the length in bits.
+        let bits = self.length.wrapping_mul(8);
+        let mut padding = [0; BLOCK + 8];
+        padding[0] = 0x80;
+        let zeros = (BLOCK + 55 - self.pending()) % BLOCK;
+        padding[1 + zeros..9 + zeros].copy_from_slice(&bits.to_be_bytes());
+        self.update(&padding[..9 + zeros]);
+        let mut digest = [0; 32];
+        for (bytes, word) in digest.chunks_exact_mut(4).zip(self.state) {
+            bytes.copy_from_slice(&word.to_be_bytes());
+        }
+        digest
+    }
+
+    fn pending(&self) -> usize {
+        (self.length % BLOCK as u64) as usize
+    }
+
+    /// Completes the block that has begun, if `data` suffices; returns what is left of them.
+    fn complete<'a>(&mut self, data: &'a [u8]) -> &'a [u8] {
+        let pending = self.pending();
+        if pending == 0 {
+            return data;
+        }
+        let (taken, rest) = data.split_at(data.len().min(BLOCK - pending));
+        self.pending[pending..pending + taken.len()].copy_from_slice(taken);
+        self.length += taken.len() as u64;
+        if pending + taken.len() == BLOCK {
+            compress256(&mut self.state, &[self.pending]);
+        }
+        rest
+    }
+
+    /// Counts the blocks that were compressed, and keeps what is too short for one.
+    fn keep(&mut self, blocks: usize, rest: &[u8]) {
+        self.length += (blocks * BLOCK) as u64;
+        if !rest.is_empty() {
+            self.pending[..rest.len()].copy_from_slice(rest);
+            self.length += rest.len() as u64;
+        }
+    }
+}
+
+/// Compresses as many blocks into the one state as into the other.
+fn compress_both(a: &mut [u32; 8], blocks_a: &[[u8; BLOCK]], b: &mut [u32; 8], blocks_b: &[[u8; BLOCK]]) {
+    #[cfg(target_arch = "x86_64")]
+    if x86::compress_both(a, blocks_a, b, blocks_b) {
+        return;
+    }
+    compress256(a, blocks_a);
+    compress256(b, blocks_b);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use sha2::Digest;
+
+    use super::*;
+
+    fn theirs(data: &[u8]) -> [u8; 32] {
+        sha2::Sha256::digest(data).into()
+    }
+
+    #[test]
+    fn every_length_is_padded_right() {
+        let data: Vec<u8> = (0..300u32).map(|i| (i * 7) as u8).collect();
+        for length in 0..data.len() {
+            let mut ours = Sha256::new();
+            ours.update(&data[..length]);
+            assert_eq!(ours.finish(), theirs(&data[..length]), "{length}");
+        }
+    }
+
+    proptest! {
+        /// Two hashes that began at different places go on together and apart, in any chunks.
+        #[test]
+        fn both_are_what_each_would_be(
+            data in prop::collection::vec(any::<u8>(), 0..3000),
+            lead in 0usize..200,
+            chunks in prop::collection::vec((1usize..400, any::<bool>()), 0..20),
+        ) {
+            let lead = lead.min(data.len());
+            let (mut a, mut b) = (Sha256::new(), Sha256::new());
+            a.update(&data[..lead]);
+            let mut rest = &data[lead..];
+            for (size, together) in chunks {
+                let (chunk, left) = rest.split_at(size.min(rest.len()));
+                if together {
+                    Sha256::update_both(&mut a, &mut b, chunk);
+                } else {
+                    b.update(chunk);
+                    a.update(chunk);
+                }
+                rest = left;
+            }
+            Sha256::update_both(&mut b, &mut a, rest);
+            prop_assert_eq!(a.finish(), theirs(&data));
+            prop_assert_eq!(b.finish(), theirs(&data[lead..]));
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The digests of a layer: of the whole blob, and of each span.
+
+use super::spans::{SpanHashes, SpanStart};
+use crate::digest::{Algorithm, Digest, Hasher};
+
+/// What [`LayerScan`](super::LayerScan) says of the spans in the bytes that it was given.
+#[derive(Debug)]
+pub struct Spans(pub(super) Found);
+
+#[derive(Debug)]
+pub(super) enum Found {
+    /// Not before there are more bytes.
+    Undecided,
+    /// There is no ztoc to be made.
+    Unwanted,
+    /// These begin in the bytes given, or in those before that were undecided.
+    Starts(Vec<SpanStart>),
+}
+
+/// Hashes what a [`LayerScan`](super::LayerScan) has read: the other half of the work, which can be done by another thread.
+pub struct LayerHashes {
+    blob: Hasher,
+    /// None once there is no ztoc to be made.
+    spans: Option<SpanHashes>,
+    /// Bytes that came before it was clear where spans begin.
+    undecided: Vec<u8>,
+}
+
+/// The digests of a blob.
+pub struct Hashed {
+    pub(super) blob: Digest,
+    pub(super) spans: Vec<Digest>,
+}
+
+impl LayerHashes {
+    pub(super) fn new(algorithm: Algorithm) -> LayerHashes {
+        LayerHashes { blob: Hasher::new(algorithm), spans: Some(SpanHashes::default()), undecided: Vec::new() }
+    }
+
+    /// The next bytes of the blob, with what the scan said of them.
+    pub fn push(&mut self, chunk: &[u8], spans: &Spans) {
+        let starts = match &spans.0 {
+            Found::Undecided => return self.undecided.extend_from_slice(chunk),
+            Found::Unwanted => None,
+            Found::Starts(starts) => Some(&starts[..]),
+        };
+        let before = std::mem::take(&mut self.undecided);
+        let chunk = if before.is_empty() { chunk } else { &[&before, chunk].concat() };
+        match (starts, &mut self.spans) {
+            (Some(starts), Some(hashes)) => hashes.push(chunk, starts, &mut self.blob),
+            _ => {
+                self.spans = None;
+                self.blob.update(chunk);
+            }
+        }
+    }
+
+    /// The blob is at its end.
+    pub fn finish(self) -> Hashed {
+        Hashed { blob: self.blob.finish(), spans: self.spans.map(SpanHashes::finish).unwrap_or_default() }
+    }
+}

@@ -1,0 +1,265 @@
+//! What is wrong, or worth a word, about an image's indexes. Decided without any I/O.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use super::Pieces;
+use crate::digest::Digest;
+use crate::image::LayerKind;
+use crate::image::soci::Version;
+use crate::ops::TOOL_IDENTIFIER;
+use crate::ops::discover::{Discovered, FoundIndexRef, Note, Via, causes};
+use crate::ops::inspect::{Inspected, ZtocFailure};
+
+/// The least size of an image for which Fargate's documentation recommends lazy loading, in bytes: 250 MiB.
+const WORTHWHILE: u64 = 250 << 20;
+/// The least layer that the tools index unless told otherwise, in bytes: 10 MiB.
+const SMALL: u64 = 10 << 20;
+
+/// One thing about an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding {
+    NoIndex,
+    /// Referrers cannot be listed; why.
+    NotListed(String),
+    /// The manifest's annotation for an index of version 2 is no digest.
+    OddAnnotation(String),
+    /// Indexes of version 1, in the order in which they are listed.
+    Several(Vec<Digest>),
+    /// An index that nobody can use; why.
+    Unusable {
+        index: Digest,
+        version: Version,
+        why: String,
+    },
+    /// Something in an index is not as it should be.
+    Note {
+        index: Digest,
+        note: Note,
+    },
+    /// An index names blobs that the store does not have.
+    LostBlobs {
+        index: Digest,
+        blobs: Vec<Digest>,
+    },
+    /// A ztoc that a reader takes cannot be decoded; why.
+    BrokenZtoc {
+        ztoc: Digest,
+        layer: Digest,
+        why: String,
+    },
+    /// The image itself is not whole.
+    LostLayer(Digest),
+    /// Indexes that refer to the image index, where no consumer looks.
+    OnImageIndex(Vec<Digest>),
+    /// There is an index of version 1 and none of version 2.
+    OnlyV1,
+    /// Made by another version of this program.
+    OtherVersion {
+        index: Digest,
+        tool: String,
+    },
+    /// Made by another tool; None: it does not say.
+    Foreign {
+        index: Digest,
+        tool: Option<String>,
+    },
+    /// A layer is not in the index that a reader takes.
+    Uncovered {
+        layer: Digest,
+        size: u64,
+        why: WhyNot,
+    },
+    /// The layers together have so few bytes that lazy loading gains little.
+    SmallImage(u64),
+}
+
+/// Why a layer has no ztoc, as far as can be told without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhyNot {
+    /// Its media type has none; a word for it.
+    Kind(&'static str),
+    /// Smaller than the least that tools index.
+    Small,
+    /// By its content, or by its maker's options.
+    Unknown,
+}
+
+impl Finding {
+    /// A stable word for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Finding::NoIndex => "no-index",
+            Finding::NotListed(_) => "not-listed",
+            Finding::OddAnnotation(_) => "odd-annotation",
+            Finding::Several(_) => "several-indexes",
+            Finding::Unusable { .. } => "unusable-index",
+            Finding::Note { note, .. } => note.code(),
+            Finding::LostBlobs { .. } => "missing-blobs",
+            Finding::BrokenZtoc { .. } => "broken-ztoc",
+            Finding::LostLayer(_) => "missing-layer",
+            Finding::OnImageIndex(_) => "on-image-index",
+            Finding::OnlyV1 => "only-version-1",
+            Finding::OtherVersion { .. } => "other-version",
+            Finding::Foreign { .. } => "foreign-index",
+            Finding::Uncovered { why: WhyNot::Kind(code), .. } => code,
+            Finding::Uncovered { why: WhyNot::Small, .. } => "small-layer",
+            Finding::Uncovered { why: WhyNot::Unknown, .. } => "layer-not-covered",
+            Finding::SmallImage(_) => "small-image",
+        }
+    }
+
+    /// It keeps consumers from what they could have; the others are only worth knowing.
+    pub fn is_problem(&self) -> bool {
+        match self {
+            Finding::Note { note, .. } => !note.is_harmless() || matches!(note, Note::NotBeside),
+            Finding::NoIndex
+            | Finding::NotListed(_)
+            | Finding::OddAnnotation(_)
+            | Finding::Several(_)
+            | Finding::Unusable { .. }
+            | Finding::LostBlobs { .. }
+            | Finding::BrokenZtoc { .. }
+            | Finding::LostLayer(_)
+            | Finding::OnImageIndex(_) => true,
+            Finding::OnlyV1
+            | Finding::OtherVersion { .. }
+            | Finding::Foreign { .. }
+            | Finding::Uncovered { .. }
+            | Finding::SmallImage(_) => false,
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |digests: &[Digest]| digests.iter().map(Digest::to_string).collect::<Vec<_>>().join(", ");
+        match self {
+            Finding::NoIndex => f.write_str("the image has no SOCI index"),
+            Finding::NotListed(why) => write!(f, "indexes of version 1 cannot be listed: {why}"),
+            Finding::OddAnnotation(odd) => write!(f, "the manifest names an index by {odd:?}, which is no digest"),
+            Finding::Several(all) => {
+                write!(f, "{} indexes of version 1 are listed, and consumers take the first: {}", all.len(), list(all))
+            }
+            Finding::Unusable { index, why, .. } => write!(f, "index {index} cannot be used: {why}"),
+            Finding::Note { index, note } => write!(f, "index {index}: {note}"),
+            Finding::LostBlobs { index, blobs } => write!(
+                f,
+                "index {index} names blobs that are not there, so that consumers pull the image whole: {}",
+                list(blobs)
+            ),
+            Finding::BrokenZtoc { ztoc, layer, why } => write!(f, "ztoc {ztoc} of layer {layer}: {why}"),
+            Finding::LostLayer(layer) => write!(f, "layer {layer} is not there: nobody can pull the image"),
+            Finding::OnImageIndex(all) => write!(
+                f,
+                "these indexes refer to the image index, and consumers look at the manifest of their platform: {}",
+                list(all)
+            ),
+            Finding::OnlyV1 => f.write_str(
+                "the index is of version 1, which soci-snapshotter reads since 0.10 only where soci_v1 is enabled, and Fargate \
+                 only for those who used SOCI there before",
+            ),
+            Finding::OtherVersion { index, tool } => write!(f, "index {index} was made by {tool:?}"),
+            Finding::Foreign { index, tool: Some(tool) } => write!(f, "index {index} was made by another tool, {tool:?}"),
+            Finding::Foreign { index, tool: None } => write!(f, "index {index} does not say which tool made it"),
+            Finding::Uncovered { layer, why, .. } => {
+                write!(f, "layer {layer} is pulled whole: ")?;
+                match why {
+                    WhyNot::Kind("zstd-layer") => f.write_str("it is zstd, and consumers know gzip and plain tars only"),
+                    WhyNot::Kind("foreign-layer") => f.write_str("a foreign layer, which is not in this store"),
+                    WhyNot::Kind("encrypted-layer") => f.write_str("it is encrypted"),
+                    WhyNot::Kind(_) => f.write_str("it is no layer of a known type"),
+                    WhyNot::Small => f.write_str("it is small, and pulled whole faster than mounted"),
+                    WhyNot::Unknown => f.write_str("the index has no ztoc for it"),
+                }
+            }
+            Finding::SmallImage(bytes) => write!(
+                f,
+                "the image has {:.1} MiB of layers; Fargate's documentation recommends lazy loading from 250 MiB on",
+                *bytes as f64 / f64::from(1 << 20)
+            ),
+        }
+    }
+}
+
+/// Everything about the image of one platform, problems first.
+pub fn findings(inspected: &Inspected, pieces: &Pieces) -> Vec<Finding> {
+    let image = &inspected.image;
+    let mut all = Vec::new();
+    all.extend(pieces.layers.iter().map(|layer| Finding::LostLayer(*layer)));
+    if let Err(error) = &image.listing {
+        all.push(Finding::NotListed(causes(error)));
+    }
+    all.extend(image.odd_annotation.iter().map(|odd| Finding::OddAnnotation(odd.clone())));
+    if image.indexes.is_empty() && image.listing.is_ok() {
+        all.push(Finding::NoIndex);
+    }
+    if !pieces.on_image_index.is_empty() {
+        all.push(Finding::OnImageIndex(pieces.on_image_index.clone()));
+    }
+    let v1: Vec<Digest> = image.indexes.iter().filter(|index| is_v1(index)).map(|index| index.digest).collect();
+    if v1.len() > 1 {
+        all.push(Finding::Several(v1.clone()));
+    }
+    image.indexes.iter().for_each(|index| about(&mut all, index, pieces));
+    all.extend(inspected.layers.iter().filter_map(|layer| match &layer.ztoc {
+        Some((_, Err(error @ ZtocFailure::Decode { ztoc, layer, .. }))) => {
+            Some(Finding::BrokenZtoc { ztoc: *ztoc, layer: *layer, why: causes(error) })
+        }
+        _ => None,
+    }));
+    if !v1.is_empty() && image.indexes.iter().all(is_v1) {
+        all.push(Finding::OnlyV1);
+    }
+    uncovered(&mut all, image);
+    let bytes: u64 = image.layers.iter().map(|layer| layer.size).fold(0, u64::saturating_add);
+    if bytes < WORTHWHILE {
+        all.push(Finding::SmallImage(bytes));
+    }
+    all.sort_by_key(|finding| !finding.is_problem());
+    all
+}
+
+fn is_v1(index: &FoundIndexRef) -> bool {
+    index.via != Via::Annotation
+}
+
+fn about(all: &mut Vec<Finding>, found: &FoundIndexRef, pieces: &Pieces) {
+    let index = found.digest;
+    let content = match &found.content {
+        Ok(content) => content,
+        Err(why) => return all.push(Finding::Unusable { index, version: found.version, why: causes(why) }),
+    };
+    if let Some(blobs) = pieces.lost.get(&index) {
+        all.push(Finding::LostBlobs { index, blobs: blobs.iter().copied().collect() });
+    }
+    all.extend(content.notes.iter().map(|note| Finding::Note { index, note: note.clone() }));
+    match content.index.build_tool_identifier.as_deref() {
+        Some(TOOL_IDENTIFIER) => {}
+        Some(tool) if tool.starts_with("ociseek v") => all.push(Finding::OtherVersion { index, tool: cut(tool) }),
+        tool => all.push(Finding::Foreign { index, tool: tool.map(cut) }),
+    }
+}
+
+/// The layers that the index which a reader takes does not cover; if there is none, only those that no index can cover.
+fn uncovered(all: &mut Vec<Finding>, image: &Discovered) {
+    let mut seen = BTreeSet::new();
+    for layer in image.layers.iter().filter(|layer| image.ztoc_for(&layer.digest).is_none()) {
+        let why = match LayerKind::of(&layer.media_type) {
+            LayerKind::Zstd => WhyNot::Kind("zstd-layer"),
+            LayerKind::Foreign => WhyNot::Kind("foreign-layer"),
+            LayerKind::Encrypted => WhyNot::Kind("encrypted-layer"),
+            LayerKind::NotALayer => WhyNot::Kind("not-a-layer"),
+            LayerKind::Gzip | LayerKind::Uncompressed | LayerKind::Unknown if image.chosen.is_none() => continue,
+            LayerKind::Gzip | LayerKind::Uncompressed | LayerKind::Unknown if layer.size < SMALL => WhyNot::Small,
+            LayerKind::Gzip | LayerKind::Uncompressed | LayerKind::Unknown => WhyNot::Unknown,
+        };
+        if seen.insert(layer.digest) {
+            all.push(Finding::Uncovered { layer: layer.digest, size: layer.size, why });
+        }
+    }
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(150).collect()
+}
