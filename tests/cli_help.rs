@@ -1291,3 +1291,245 @@ fn help_of_those_that_serve() {
     --- status 0 ---
     "#);
 }
+
+#[test]
+fn help_of_hooks() {
+    let sandbox = Sandbox::new();
+    assert_snapshot!(sandbox.run(&["hook", "--help"]), @r#"
+    Index images as they are pushed
+
+    Usage: ociseek hook <COMMAND>
+
+    Commands:
+      serve   Index images when registries say that they were pushed
+      worker  Index images from a queue that many workers share
+      lambda  Index images pushed to Amazon ECR, as an AWS Lambda function
+
+    Options:
+      -h, --help     Print help
+      -V, --version  Print version
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["hook", "serve", "--help"]), @r#"
+    Takes the push notifications of registries over HTTP, and indexes what was pushed.
+
+    It understands distribution (events v1 and v2), zot, Harbor, Quay, GitHub packages, Azure Container
+    Registry (webhook and Event Grid), Google Artifact Registry (Pub/Sub push), Amazon ECR (EventBridge
+    API destination), Docker Hub, JFrog Artifactory, and {"image": "REGISTRY/REPOSITORY:TAG"}.
+    docs/hook.md has a configuration for each.
+
+    POST / takes a notification. It is answered with 202 when the image is in the queue, and 429 or 503
+    with Retry-After when there is no room. Its own pushes, artifacts and deletions are ignored; an
+    image that is pushed many times is indexed once. GET /healthz, /readyz and /metrics (Prometheus) say
+    how it does; the log, JSON lines, goes to standard error.
+
+    TLS is for a proxy in front of it. At SIGTERM it takes no more, and goes on for --drain-timeout with
+    what it took.
+
+    Usage: ociseek hook serve [OPTIONS] --allow <REGISTRY[/GLOB]>
+
+    Options:
+      -h, --help
+              Print help (see a summary with '-h')
+
+      -V, --version
+              Print version
+
+    Who may ask:
+          --listen <IP:PORT>
+              The address to listen on; one that others can reach needs a secret
+
+              [env: OCISEEK_HOOK_LISTEN=]
+              [default: 127.0.0.1:8080]
+
+          --secret-file <FILE>
+              Read the secret from this file, which nobody else may read; several lines are several
+              secrets
+
+              [env: OCISEEK_HOOK_SECRET_FILE=]
+
+          --secret <SECRET>
+              The secret itself
+
+              Other users of this machine can see a command line: prefer the environment variable, or
+              --secret-file.
+
+              [env: OCISEEK_HOOK_SECRET]
+
+          --rate <N>
+              Notifications a second, on average; ten seconds' worth may come at once
+
+              [env: OCISEEK_HOOK_RATE=]
+              [default: 100]
+
+    What may be indexed:
+          --allow <REGISTRY[/GLOB]>
+              A registry, HOST[:PORT] or *.DOMAIN, whose images may be indexed, and a glob of its
+              repositories; may be repeated
+
+              In the glob, * is anything but a slash and ** anything. No other host is called, but for
+              where these send it: their token services and blob stores, at public addresses. A registry
+              that is named in full may be at a private address.
+
+              [env: OCISEEK_HOOK_ALLOW=]
+
+          --allow-private
+              Go to private addresses too, wherever a registry of the list is or sends us
+
+              [env: OCISEEK_HOOK_ALLOW_PRIVATE=]
+
+          --max-image-size <SIZE>
+              Leave images alone whose layers have more bytes than this together, of all platforms
+
+              [env: OCISEEK_HOOK_MAX_IMAGE_SIZE=]
+              [default: 100GiB]
+
+    What is indexed:
+          --platform <OS/ARCH[/VARIANT]>
+              Only this platform, such as linux/arm64; may be repeated [default: all platforms of an
+              image]
+
+              [env: OCISEEK_PLATFORM=]
+
+          --span-size <SIZE>
+              Bytes of content between two places where decompression can start; suffixes KiB, MiB, GiB
+
+              Smaller spans mean less to fetch for a small file, and a bigger ztoc: 32 KiB more for each
+              span.
+
+              [env: OCISEEK_SPAN_SIZE=]
+              [default: 4MiB]
+
+          --build-tool-identifier <TEXT>
+              The name that stands in each ztoc and in the index as its maker
+
+              With 'AWS SOCI CLI v0.2' and equal sizes the digests are those of the soci tool.
+
+              [env: OCISEEK_BUILD_TOOL_IDENTIFIER=]
+              [default: "ociseek vX"]
+
+          --min-layer-size <SIZE>
+              Leave out layers whose blobs are smaller; 0 indexes all
+
+              [env: OCISEEK_MIN_LAYER_SIZE=]
+              [default: 10MiB]
+
+    Work:
+          --workers <N>
+              How many images are indexed side by side
+
+              [env: OCISEEK_HOOK_WORKERS=]
+              [default: 2]
+
+      -j, --jobs <N>
+              How many layers of an image are read side by side [default: one for each CPU]
+
+              [env: OCISEEK_JOBS=]
+
+          --drain-timeout <SECONDS>
+              How many seconds work goes on after a signal to stop
+
+              [env: OCISEEK_HOOK_DRAIN_TIMEOUT=]
+              [default: 20]
+
+          --dead-letter <FILE>
+              Add a JSON line to this file for each image that is given up; the log has it too
+
+              [env: OCISEEK_HOOK_DEAD_LETTER=]
+
+    Cache:
+          --cache-dir <DIR>
+              Where ztocs are kept, so that no layer is read twice [default: $XDG_CACHE_HOME/ociseek or
+              ~/.cache/ociseek]
+
+              [env: OCISEEK_CACHE_DIR=]
+
+          --no-cache
+              Neither read nor write the cache
+
+              [env: OCISEEK_NO_CACHE=]
+
+    Registry:
+          --creds <USER:PASSWORD>
+              Log in with these instead of what docker login or podman login left
+
+              Other users of this machine can see a command line: prefer the environment variable, or
+              --password-stdin with --creds USER.
+
+              [env: OCISEEK_CREDS]
+
+          --password-stdin
+              Read the password of --creds USER from standard input
+
+              [env: OCISEEK_PASSWORD_STDIN=]
+
+          --plain-http
+              Speak HTTP without TLS to the registry [default: only to a registry on this machine]
+
+              [env: OCISEEK_PLAIN_HTTP=]
+
+          --ca-file <FILE>
+              Trust the certificate authorities in this PEM file too; may be repeated
+
+              [env: OCISEEK_CA_FILE=]
+
+          --client-cert <FILE>
+              Identify with this client certificate (PEM)
+
+              [env: OCISEEK_CLIENT_CERT=]
+
+          --client-key <FILE>
+              The private key of --client-cert (PEM)
+
+              [env: OCISEEK_CLIENT_KEY=]
+
+          --insecure-skip-tls-verify
+              Accept any TLS certificate: whoever is in between can then read and change everything
+
+              [env: OCISEEK_INSECURE_SKIP_TLS_VERIFY=]
+
+    What is accepted:
+          --queue-size <N>
+              How many jobs may wait; one repository may have a quarter of them
+
+              [env: OCISEEK_HOOK_QUEUE_SIZE=]
+              [default: 10000]
+
+          --journal <FILE>
+              Write down what was accepted and is not done; it is taken up at the next start, however
+              this one ends
+
+              Without it, what is not done when the service stops is written to the dead letters.
+
+              [env: OCISEEK_HOOK_JOURNAL=]
+
+          --queue <nats://HOST[:PORT][/STREAM]>
+              Put jobs into this work queue of NATS JetStream, for ociseek hook worker to do, rather
+              than do them here
+
+              [env: OCISEEK_HOOK_QUEUE]
+
+    A sender shows the secret as Authorization: Bearer SECRET (or Basic, as the password; or the bare
+    secret, as Harbor sends it), as X-Hub-Signature-256: sha256=HMAC of the body (GitHub), or, where it
+    can be told a URL only, as ?token=SECRET.
+
+    An event that does not say its registry (zot, JFrog), or says it under a name that is not known
+    here, needs ?registry=HOST.
+
+    Examples:
+      A registry on this machine, and nobody else:
+        ociseek hook serve --allow localhost:5000
+        curl -d '{"image": "localhost:5000/app:v1"}' http://127.0.0.1:8080/
+
+      For the network, with a secret, a journal that survives the process, and one team's repositories:
+        openssl rand -hex 32 > secret; chmod 600 secret
+        ociseek hook serve --listen 0.0.0.0:8080 --secret-file secret --journal /var/lib/ociseek/journal
+        \
+          --allow 'registry.corp.example/team/**'
+
+    Exit status: 0 stopped in good order, 1 it could not start, 2 wrong usage.
+    --- stderr ---
+    --- status 0 ---
+    "#);
+}

@@ -100,8 +100,7 @@ async fn three_workers_one_of_them_killed_index_every_image() {
     let serve = Hook::serve(&sandbox, &[&queue, &format!("--allow={}", server.host), "--rate=10000"]);
     // Two of three events come twice, as a registry sends them whose first answer was lost; half before there are workers.
     let send = |from: usize, to: usize| {
-        for number in from..to {
-            let (repository, digest) = &images[number];
+        for (number, (repository, digest)) in images.iter().enumerate().take(to).skip(from) {
             for again in 0..=usize::from(number % 3 > 0) {
                 let body = pushed(&format!("{number} {again}"), &server.host, repository, digest);
                 let (status, text) = serve.post(&body);

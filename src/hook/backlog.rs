@@ -8,10 +8,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::job::Job;
+use super::remembered::Remembered;
 
-/// How many images that are done are remembered, and how long: about as long as registries send an event again.
-const REMEMBERED: usize = 10_000;
-const MEMORY: Duration = Duration::from_secs(600);
 /// A repository may fill this part of the queue.
 const SHARE: usize = 4;
 
@@ -52,7 +50,9 @@ struct State {
     /// To be tried again at a time; the number tells two of one time apart.
     later: BTreeMap<(Instant, u64), Item>,
     number: u64,
-    /// Keys of all that wait, now or later.
+    /// Those of a tag that is being worked on, by key: what it names is looked at again when that has ended.
+    behind: HashMap<String, Item>,
+    /// Keys of all that wait, in any of these ways.
     queued: HashSet<String>,
     /// By key.
     running: BTreeMap<String, Item>,
@@ -124,7 +124,11 @@ impl Backlog {
             return Ok(Offer::RepositoryFull);
         }
         keep(&item)?;
-        state.queued.insert(key);
+        state.queued.insert(key.clone());
+        if state.running.contains_key(&key) {
+            state.behind.insert(key, item);
+            return Ok(Offer::Accepted);
+        }
         state.queue(item);
         drop(state);
         self.changed.notify_one();
@@ -166,21 +170,22 @@ impl Backlog {
         }
     }
 
-    /// A job has come to its end. If it was `done`, the same image is not taken again for a while.
-    pub fn finished(&self, item: &Item, done: bool) {
+    /// A job has come to its end. If it was `done`, the same image is not taken again for a while. Gives the job that waited behind it.
+    pub fn finished(&self, item: &Item, done: bool) -> Option<Item> {
         let key = item.job.key();
         let mut state = self.state();
-        state.running.remove(&key);
+        let next = self.ended(&mut state, &key);
         if done && item.job.image.digest.is_some() {
             state.done.add(key, Instant::now());
         }
+        next
     }
 
     /// A job that failed waits for another try. False: the same waits already, or there is no waiting any more.
     pub fn again(&self, item: Item, wait: Duration) -> bool {
         let key = item.job.key();
         let mut state = self.state();
-        state.running.remove(&key);
+        self.ended(&mut state, &key);
         if !state.queued.insert(key) {
             return false;
         }
@@ -190,6 +195,14 @@ impl Backlog {
         drop(state);
         self.changed.notify_one();
         true
+    }
+
+    fn ended(&self, state: &mut State, key: &str) -> Option<Item> {
+        state.running.remove(key);
+        let next = state.behind.remove(key)?;
+        state.queue(next.clone());
+        self.changed.notify_one();
+        Some(next)
     }
 
     /// No more is taken; what is there is still handed out.
@@ -206,7 +219,9 @@ impl Backlog {
         state.turns.clear();
         let waiting = state.waiting.drain().flat_map(|(_, line)| line);
         let running = std::mem::take(&mut state.running).into_values();
-        running.chain(waiting).chain(std::mem::take(&mut state.later).into_values()).collect()
+        let behind = std::mem::take(&mut state.behind).into_values();
+        let later = std::mem::take(&mut state.later).into_values();
+        running.chain(waiting).chain(behind).chain(later).collect()
     }
 
     /// How many wait, and how many are being done.
@@ -223,32 +238,6 @@ impl Backlog {
 
 fn repository(job: &Job) -> String {
     format!("{}/{}", job.image.registry, job.image.repository)
-}
-
-/// The last things that happened, for a while.
-#[derive(Default)]
-pub struct Remembered {
-    known: HashSet<String>,
-    order: VecDeque<(Instant, String)>,
-}
-
-impl Remembered {
-    pub fn knows(&mut self, key: &str, now: Instant) -> bool {
-        while let Some((at, _)) = self.order.front()
-            && (self.order.len() > REMEMBERED || now.saturating_duration_since(*at) > MEMORY)
-            && let Some((_, old)) = self.order.pop_front()
-        {
-            self.known.remove(&old);
-        }
-        self.known.contains(key)
-    }
-
-    pub fn add(&mut self, key: String, now: Instant) {
-        if !self.knows(&key, now) {
-            self.known.insert(key.clone());
-            self.order.push_back((now, key));
-        }
-    }
 }
 
 #[cfg(test)]
@@ -293,8 +282,15 @@ mod tests {
         assert_eq!(offer(&backlog, tagged("a")), Offer::Duplicate);
         let first = backlog.next().await.unwrap();
         assert_eq!(offer(&backlog, tagged("a")), Offer::Accepted);
+        assert_eq!(offer(&backlog, tagged("a")), Offer::Duplicate);
+        offer(&backlog, tagged("b"));
+        assert_eq!(backlog.next().await.unwrap().job.image.repository, "b", "not two at a time");
+        assert_eq!(backlog.lengths(), (1, 2));
         backlog.finished(&first, true);
-        assert!(backlog.next().await.is_some());
+        let second = backlog.next().await.unwrap();
+        assert_eq!(offer(&backlog, tagged("a")), Offer::Accepted);
+        assert!(!backlog.again(second, Duration::ZERO), "the newer one takes its place");
+        assert_eq!(backlog.next().await.unwrap().tries, 1);
     }
 
     #[tokio::test]
@@ -363,18 +359,5 @@ mod tests {
         assert!(backlog.next().await.is_none());
         assert!(backlog.next().await.is_none());
         assert_eq!(backlog.drain().len(), 2);
-    }
-
-    #[test]
-    fn memory_is_bounded_in_number_and_time() {
-        let mut remembered = Remembered::default();
-        let now = Instant::now();
-        for n in 0..3 * REMEMBERED {
-            remembered.add(n.to_string(), now);
-        }
-        assert!(remembered.order.len() <= REMEMBERED + 1 && remembered.known.len() == remembered.order.len());
-        let last = (3 * REMEMBERED - 1).to_string();
-        assert!(remembered.knows(&last, now));
-        assert!(!remembered.knows(&last, now + MEMORY * 2));
     }
 }

@@ -9,7 +9,7 @@
 //! | [`lambda`] | a function of AWS Lambda |
 //! | [`allow`], [`secret`] | which images may be asked for, and by whom |
 //! | [`runner`] | tries jobs, tells what became of them, and gives up on them |
-//! | [`backlog`], [`journal`] | the jobs that wait in this process, and the file that outlives it |
+//! | [`backlog`], [`journal`], [`remembered`] | the jobs that wait in this process, the file that outlives it, what was done a moment ago |
 //! | `queue` | the queue that many processes share (feature `nats`) |
 //! | [`log`], [`metrics`] | what a service says of itself |
 //! | [`server`] | the HTTP service |
@@ -27,6 +27,7 @@ pub mod metrics;
 #[cfg(feature = "nats")]
 pub mod queue;
 pub mod record;
+pub mod remembered;
 pub mod runner;
 pub mod secret;
 pub mod server;

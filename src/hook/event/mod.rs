@@ -21,11 +21,10 @@
 
 use std::fmt;
 
-use serde::Deserialize;
-use serde::de::IgnoredAny;
-
 use crate::digest::Digest;
-use crate::image::{Reference, is_registry, is_repository, is_tag, soci};
+use crate::image::Reference;
+use recognise::{check, recognise};
+use told::{Told, image_media_type, split_name};
 
 mod acr;
 mod artifact_registry;
@@ -37,6 +36,8 @@ mod github;
 mod harbor;
 mod jfrog;
 mod quay;
+mod recognise;
+mod told;
 mod zot;
 
 pub(crate) use ecr::domain as ecr_domain;
@@ -228,148 +229,6 @@ pub fn parse(headers: &Headers, body: &[u8]) -> Result<Events, EventError> {
     Ok(events)
 }
 
-/// What the keys at the top of a body tell: which are there, and what the telling ones say.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Probe {
-    events: Option<IgnoredAny>,
-    specversion: Option<IgnoredAny>,
-    r#type: Option<String>,
-    #[serde(rename = "detail-type")]
-    detail_type: Option<IgnoredAny>,
-    event_data: Option<IgnoredAny>,
-    docker_url: Option<IgnoredAny>,
-    registry_package: Option<IgnoredAny>,
-    package: Option<IgnoredAny>,
-    target: Option<IgnoredAny>,
-    message: Option<IgnoredAny>,
-    push_data: Option<IgnoredAny>,
-    domain: Option<IgnoredAny>,
-    image: Option<IgnoredAny>,
-}
-
-fn recognise(headers: &Headers, body: &[u8]) -> Result<Shape, EventError> {
-    check(body)?;
-    if headers.github_event.is_some() {
-        return Ok(Shape::Github);
-    }
-    if let Some(kind) = headers.ce_type {
-        return of_cloud_event(kind).ok_or(EventError::Unknown);
-    }
-    // Event Grid's own schema is a list of events, and nobody else's is.
-    if body.trim_ascii_start().starts_with(b"[") {
-        return Ok(Shape::Acr);
-    }
-    let probe: Probe = serde_json::from_slice(body).map_err(EventError::Json)?;
-    let shapes = [
-        (probe.events.is_some(), Shape::Distribution),
-        (probe.event_data.is_some(), Shape::Harbor),
-        (probe.detail_type.is_some(), Shape::Ecr),
-        (probe.docker_url.is_some(), Shape::Quay),
-        (probe.registry_package.is_some() || probe.package.is_some(), Shape::Github),
-        (probe.push_data.is_some(), Shape::DockerHub),
-        (probe.target.is_some(), Shape::Acr),
-        (probe.domain.is_some(), Shape::Jfrog),
-        (probe.message.is_some(), Shape::ArtifactRegistry),
-        (probe.image.is_some(), Shape::Direct),
-    ];
-    match (probe.specversion, probe.r#type) {
-        (Some(_), Some(kind)) => of_cloud_event(&kind).ok_or(EventError::Unknown),
-        _ => shapes.iter().find(|(there, _)| *there).map(|(_, shape)| *shape).ok_or(EventError::Unknown),
-    }
-}
-
-fn of_cloud_event(kind: &str) -> Option<Shape> {
-    let kinds =
-        [("zotregistry.", Shape::Zot), ("harbor.", Shape::Harbor), ("Microsoft.ContainerRegistry.", Shape::Acr)];
-    kinds.iter().find(|(prefix, _)| kind.starts_with(prefix)).map(|(_, shape)| *shape)
-}
-
-/// The limits, before anything is parsed.
-fn check(body: &[u8]) -> Result<(), EventError> {
-    if body.len() > MAX_BODY {
-        return Err(EventError::TooLarge);
-    }
-    let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
-    for byte in body {
-        match (in_string, byte) {
-            (true, _) if escaped => escaped = false,
-            (true, b'\\') => escaped = true,
-            (_, b'"') => in_string = !in_string,
-            (false, b'[' | b'{') => depth += 1,
-            (false, b']' | b'}') => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        if depth > MAX_DEPTH {
-            return Err(EventError::TooDeep);
-        }
-    }
-    Ok(())
-}
-
-/// What an event says of an image, not yet looked at.
-#[derive(Debug, Default, Clone, Copy)]
-struct Told<'a> {
-    id: Option<&'a str>,
-    registry: Option<&'a str>,
-    repository: &'a str,
-    tag: Option<&'a str>,
-    digest: Option<&'a str>,
-}
-
-impl Told<'_> {
-    /// Holds what was told to the grammars. Empty tags and digests are none.
-    fn push(self) -> Item {
-        let malformed = |value: &str, what| Ignored::Malformed(cut(value), what);
-        if let Some(registry) = self.registry.filter(|registry| !is_registry(registry)) {
-            return Err(malformed(registry, "registry host"));
-        }
-        if !is_repository(self.repository) {
-            return Err(malformed(self.repository, "repository name"));
-        }
-        let tag = self.tag.filter(|tag| !tag.is_empty());
-        if let Some(tag) = tag.filter(|tag| !is_tag(tag)) {
-            return Err(malformed(tag, "tag"));
-        }
-        let digest = match self.digest.filter(|digest| !digest.is_empty()) {
-            Some(digest) => Some(digest.parse().map_err(|_| malformed(digest, "digest"))?),
-            None => None,
-        };
-        if tag.is_none() && digest.is_none() {
-            return Err(Ignored::Nameless);
-        }
-        Ok(PushEvent {
-            // What is too long to be remembered is handled as if it had no name.
-            id: self.id.filter(|id| !id.is_empty() && id.len() <= MAX_ID).map(str::to_owned),
-            registry: self.registry.map(str::to_ascii_lowercase),
-            repository: self.repository.to_owned(),
-            tag: tag.map(str::to_owned),
-            digest,
-        })
-    }
-}
-
-/// Splits `HOST/REPOSITORY[:TAG][@DIGEST]`. The first part is a host, whatever it looks like.
-fn split_name<'a>(name: &'a str, id: Option<&'a str>) -> Told<'a> {
-    let (named, digest) = name.split_once('@').map_or((name, None), |(named, digest)| (named, Some(digest)));
-    let (registry, rest) = named.split_once('/').map_or((None, named), |(host, rest)| (Some(host), rest));
-    let (repository, tag) = rest.split_once(':').map_or((rest, None), |(repository, tag)| (repository, Some(tag)));
-    Told { id, registry, repository, tag, digest }
-}
-
-/// A media type that an image's manifest or index has; events of blobs have others, and those of our own indexes a telling
-/// artifact type. An event that says nothing of it may be anyone's.
-fn image_media_type(media_type: Option<&str>, artifact_type: Option<&str>) -> Result<(), Ignored> {
-    if let Some(ours) = artifact_type.filter(|artifact_type| [soci::INDEX_V1, soci::INDEX_V2].contains(artifact_type)) {
-        return Err(Ignored::NotAnImage(ours.to_owned()));
-    }
-    let manifest = |media_type: &str| media_type.contains(".manifest.") || media_type.contains(".index.");
-    match media_type.filter(|media_type| !media_type.is_empty() && !manifest(media_type)) {
-        Some(other) => Err(Ignored::NotAnImage(cut(other))),
-        None => Ok(()),
-    }
-}
-
 /// What a stranger wrote, short enough for a log line.
 fn cut(text: &str) -> String {
     text.chars().take(150).collect()
@@ -403,37 +262,6 @@ mod tests {
         assert!(parse(&Headers::default(), b"{\"image\":\"\xff\"}").is_err());
         let strange = Headers { ce_type: Some("com.example.x"), ..Headers::default() };
         assert!(matches!(parse(&strange, b"{}"), Err(EventError::Unknown)));
-    }
-
-    #[test]
-    fn names_pass_the_grammar_or_are_ignored() {
-        let told = Told { registry: Some("R.example:5000"), repository: "a/b", tag: Some("t"), ..Told::default() };
-        assert_eq!(told.push().unwrap().registry.as_deref(), Some("r.example:5000"));
-        let digest = format!("sha256:{}", "0".repeat(64));
-        let bad = [
-            Told { repository: "../../x", ..told },
-            Told { repository: "%2e%2e", ..told },
-            Told { repository: "A/b", ..told },
-            Told { repository: "", ..told },
-            Told { repository: "a?b", ..told },
-            Told { repository: "a#b", ..told },
-            Told { repository: "_catalog", ..told },
-            Told { tag: Some("$(x)"), ..told },
-            Told { tag: Some(&digest), ..told },
-            Told { digest: Some("latest"), ..told },
-            Told { digest: Some("sha256:../../x"), ..told },
-            Told { registry: Some("u@r.example"), ..told },
-            Told { registry: Some("r.example/x"), ..told },
-            Told { registry: Some("r。example"), ..told },
-            Told { registry: Some(""), ..told },
-        ];
-        for told in bad {
-            assert!(matches!(told.push(), Err(Ignored::Malformed(..))), "{told:?}");
-        }
-        let long = "a".repeat(300);
-        assert!(Told { repository: &long, ..told }.push().is_err());
-        assert_eq!(Told { tag: Some(""), digest: Some(""), ..told }.push(), Err(Ignored::Nameless));
-        assert_eq!(Told { id: Some(&long), ..told }.push().unwrap().id, None);
     }
 
     #[test]

@@ -29,8 +29,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::task::JoinSet;
 
-use super::backlog::Remembered;
 use super::metrics::Counter;
+use super::remembered::Remembered;
 use super::runner::Runner;
 use super::secret::Secrets;
 use bounds::Bucket;

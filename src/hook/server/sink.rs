@@ -9,6 +9,7 @@ use crate::hook::journal::{Journal, JournalError};
 use crate::hook::queue::{Published, Queue, QueueError};
 
 /// The queue of this process, or that of others.
+#[allow(clippy::large_enum_variant, reason = "there is one of them at a time")]
 pub enum Sink {
     Here(Here),
     #[cfg(feature = "nats")]

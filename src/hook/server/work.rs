@@ -49,8 +49,12 @@ async fn work(app: &App) {
 }
 
 fn end(app: &App, here: &Here, item: &Item, done: bool) {
-    here.backlog.finished(item, done);
+    let next = here.backlog.finished(item, done);
     note(app, here, |journal| journal.done(item));
+    // It has the same name in the journal as the one that has ended.
+    if let Some(next) = next {
+        note(app, here, |journal| journal.accepted(&next));
+    }
 }
 
 /// What was accepted stands in the journal; that the rest cannot be written costs doing a job again.

@@ -1,0 +1,103 @@
+//! What an event says of an image, and whether that can be an image.
+
+use super::{Ignored, Item, MAX_ID, PushEvent, cut};
+use crate::image::{is_registry, is_repository, is_tag, soci};
+
+/// What an event says of an image, not yet looked at.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Told<'a> {
+    pub id: Option<&'a str>,
+    pub registry: Option<&'a str>,
+    pub repository: &'a str,
+    pub tag: Option<&'a str>,
+    pub digest: Option<&'a str>,
+}
+
+impl Told<'_> {
+    /// Holds what was told to the grammars. Empty tags and digests are none.
+    pub fn push(self) -> Item {
+        let malformed = |value: &str, what| Ignored::Malformed(cut(value), what);
+        if let Some(registry) = self.registry.filter(|registry| !is_registry(registry)) {
+            return Err(malformed(registry, "registry host"));
+        }
+        if !is_repository(self.repository) {
+            return Err(malformed(self.repository, "repository name"));
+        }
+        let tag = self.tag.filter(|tag| !tag.is_empty());
+        if let Some(tag) = tag.filter(|tag| !is_tag(tag)) {
+            return Err(malformed(tag, "tag"));
+        }
+        let digest = match self.digest.filter(|digest| !digest.is_empty()) {
+            Some(digest) => Some(digest.parse().map_err(|_| malformed(digest, "digest"))?),
+            None => None,
+        };
+        if tag.is_none() && digest.is_none() {
+            return Err(Ignored::Nameless);
+        }
+        Ok(PushEvent {
+            // What is too long to be remembered is handled as if it had no name.
+            id: self.id.filter(|id| !id.is_empty() && id.len() <= MAX_ID).map(str::to_owned),
+            registry: self.registry.map(str::to_ascii_lowercase),
+            repository: self.repository.to_owned(),
+            tag: tag.map(str::to_owned),
+            digest,
+        })
+    }
+}
+
+/// Splits `HOST/REPOSITORY[:TAG][@DIGEST]`. The first part is a host, whatever it looks like.
+pub(super) fn split_name<'a>(name: &'a str, id: Option<&'a str>) -> Told<'a> {
+    let (named, digest) = name.split_once('@').map_or((name, None), |(named, digest)| (named, Some(digest)));
+    let (registry, rest) = named.split_once('/').map_or((None, named), |(host, rest)| (Some(host), rest));
+    let (repository, tag) = rest.split_once(':').map_or((rest, None), |(repository, tag)| (repository, Some(tag)));
+    Told { id, registry, repository, tag, digest }
+}
+
+/// A media type that an image's manifest or index has; events of blobs have others, and those of our own indexes a telling
+/// artifact type. An event that says nothing of it may be anyone's.
+pub(super) fn image_media_type(media_type: Option<&str>, artifact_type: Option<&str>) -> Result<(), Ignored> {
+    if let Some(ours) = artifact_type.filter(|artifact_type| [soci::INDEX_V1, soci::INDEX_V2].contains(artifact_type)) {
+        return Err(Ignored::NotAnImage(ours.to_owned()));
+    }
+    let manifest = |media_type: &str| media_type.contains(".manifest.") || media_type.contains(".index.");
+    match media_type.filter(|media_type| !media_type.is_empty() && !manifest(media_type)) {
+        Some(other) => Err(Ignored::NotAnImage(cut(other))),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_pass_the_grammar_or_are_ignored() {
+        let told = Told { registry: Some("R.example:5000"), repository: "a/b", tag: Some("t"), ..Told::default() };
+        assert_eq!(told.push().unwrap().registry.as_deref(), Some("r.example:5000"));
+        let digest = format!("sha256:{}", "0".repeat(64));
+        let bad = [
+            Told { repository: "../../x", ..told },
+            Told { repository: "%2e%2e", ..told },
+            Told { repository: "A/b", ..told },
+            Told { repository: "", ..told },
+            Told { repository: "a?b", ..told },
+            Told { repository: "a#b", ..told },
+            Told { repository: "_catalog", ..told },
+            Told { tag: Some("$(x)"), ..told },
+            Told { tag: Some(&digest), ..told },
+            Told { digest: Some("latest"), ..told },
+            Told { digest: Some("sha256:../../x"), ..told },
+            Told { registry: Some("u@r.example"), ..told },
+            Told { registry: Some("r.example/x"), ..told },
+            Told { registry: Some("r。example"), ..told },
+            Told { registry: Some(""), ..told },
+        ];
+        for told in bad {
+            assert!(matches!(told.push(), Err(Ignored::Malformed(..))), "{told:?}");
+        }
+        let long = "a".repeat(300);
+        assert!(Told { repository: &long, ..told }.push().is_err());
+        assert_eq!(Told { tag: Some(""), digest: Some(""), ..told }.push(), Err(Ignored::Nameless));
+        assert_eq!(Told { id: Some(&long), ..told }.push().unwrap().id, None);
+    }
+}
