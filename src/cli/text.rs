@@ -24,7 +24,7 @@ pub fn report(image: &str, target: Option<&str>, done: &IndexedImage, seconds: f
         layers(&mut text, &manifest.layers, style);
         result(&mut text, target, manifest, style);
         left(&mut text, manifest, style);
-        if !matches!(manifest.result, ManifestResult::NothingToIndex) {
+        if !matches!(manifest.result, ManifestResult::NothingToIndex | ManifestResult::OutOfTime) {
             coverage(&mut text, &manifest.coverage);
         }
         members(&mut text, manifest, style);
