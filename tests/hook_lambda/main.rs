@@ -103,7 +103,7 @@ async fn pushes_are_indexed_once_and_our_own_are_passed_over() {
     assert_eq!((&done["status"], &done["digest"], &done["left"]), (&json!("indexed"), &json!(digest), &json!([])));
     assert_eq!(done["image"], format!("{ACCOUNT}.dkr.ecr.us-west-2.amazonaws.com/team/app:v1@{digest}"));
     let index = done["indexes"][0].as_str().unwrap().to_owned();
-    assert_eq!(indexes(&sandbox, &format!("{}/team/app:v1", server.host)), [index.clone()]);
+    assert_eq!(indexes(&sandbox, &format!("{}/team/app:v1", server.host)), std::slice::from_ref(&index));
 
     // The same again, by tag, and from someone who waits for the answer.
     let again = api.invoke(json!({"image": format!("{}/team/app:v1", server.host)}), LONG).await;
