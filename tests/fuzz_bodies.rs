@@ -91,3 +91,8 @@ fn ztoc_decoder() {
 fn layer_indexer() {
     replay("layer", layers(""), bodies::layer);
 }
+
+#[test]
+fn two_hashes() {
+    replay("sha256", layers(".tar"), bodies::sha256);
+}

@@ -1,5 +1,8 @@
 //! The first half of indexing: decoding and the tar walk. The second half is [`LayerHashes`].
 
+use std::panic::resume_unwind;
+use std::thread;
+
 use super::consumer;
 use super::contents::Contents;
 use super::hashes::{Found, Hashed, LayerHashes, Spans};
@@ -11,6 +14,9 @@ use crate::digest::{Algorithm, Digest};
 use crate::offset::{Compressed, Uncompressed};
 use crate::tar;
 use crate::ztoc::{self, Checkpoints, FileMetadata, MAX_ENCODED, VERSION, Ztoc};
+
+/// From so many files on, starting a thread costs less than it saves.
+const MANY_FILES: usize = 4096;
 
 /// Takes a layer's blob in chunks, decodes it and walks the tar. What it says of each chunk goes with that chunk to a
 /// [`LayerHashes`], on this thread or on another one.
@@ -256,8 +262,8 @@ fn build(
     uncompressed_size: Uncompressed,
     gzip_members: u64,
 ) -> Result<BuiltZtoc, Unservable> {
-    consumer::layer(&files, &checkpoints, compressed_size, uncompressed_size)?;
     if ztoc::encoded_size_bound(&files, &checkpoints) > MAX_ENCODED {
+        consumer::layer(&files, &checkpoints, compressed_size, uncompressed_size)?;
         return Err(Unservable::new("ztoc-too-large", "its ztoc would pass 512 MiB"));
     }
     let ztoc = Ztoc {
@@ -269,9 +275,26 @@ fn build(
         checkpoints,
         span_digests,
     };
-    let bytes = ztoc::encode(&ztoc);
+    let judge = || consumer::layer(&ztoc.files, &ztoc.checkpoints, compressed_size, uncompressed_size);
+    let encode = || {
+        let bytes = ztoc::encode(&ztoc);
+        (Digest::sha256(&bytes), bytes)
+    };
+    // With many files both take long, and the thread that hashed has nothing to do any more.
+    let (judged, (digest, bytes)) = match ztoc.files.len() {
+        0..MANY_FILES => {
+            judge()?;
+            (Ok(()), encode())
+        }
+        _ => thread::scope(|scope| {
+            let judged = scope.spawn(judge);
+            let encoded = encode();
+            (judged.join().unwrap_or_else(|panic| resume_unwind(panic)), encoded)
+        }),
+    };
+    judged?;
     Ok(BuiltZtoc {
-        digest: Digest::sha256(&bytes),
+        digest,
         bytes,
         spans: ztoc.checkpoints.spans() as u32,
         entries: ztoc.files.len() as u64,

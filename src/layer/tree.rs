@@ -117,7 +117,7 @@ impl<'a> Tree<'a> {
 
 /// The parts of a path below the root, as Go's filepath.Clean leaves them.
 pub(crate) fn clean(name: &[u8]) -> Vec<&[u8]> {
-    let mut parts = Vec::new();
+    let mut parts = Vec::with_capacity(8);
     for part in name.split(|&b| b == b'/') {
         match part {
             b"" | b"." => {}

@@ -41,14 +41,16 @@ pub(super) enum BadHeader {
 /// Whether the block is a tar header of any dialect: a good sign that a blob is a tar.
 pub fn has_valid_checksum(block: &[u8; BLOCK]) -> bool {
     let Some(stored) = octal(&block[148..156]) else { return false };
-    let sum = |bytes: &[u8]| bytes.iter().map(|&byte| i64::from(byte)).sum::<i64>();
-    // Some writers add signed bytes: for them each byte with its first bit set counts 256 less.
-    let high = |bytes: &[u8]| bytes.iter().map(|&byte| i64::from(byte >> 7)).sum::<i64>();
+    let sum = |bytes: &[u8]| bytes.iter().map(|&byte| u32::from(byte)).sum::<u32>();
     // The field itself counts as spaces.
     let (before, after) = (&block[..148], &block[156..]);
-    let unsigned = sum(before) + sum(after) + 8 * i64::from(b' ');
-    let signed = unsigned - 256 * (high(before) + high(after));
-    stored == unsigned || stored == signed
+    let unsigned = i64::from(sum(before) + sum(after) + 8 * u32::from(b' '));
+    if stored == unsigned {
+        return true;
+    }
+    // Some writers add signed bytes: for them each byte with its first bit set counts 256 less.
+    let high = |bytes: &[u8]| bytes.iter().map(|&byte| u32::from(byte >> 7)).sum::<u32>();
+    stored == unsigned - 256 * i64::from(high(before) + high(after))
 }
 
 fn dialect(block: &[u8; BLOCK]) -> Dialect {
