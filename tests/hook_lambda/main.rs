@@ -125,7 +125,7 @@ async fn pushes_are_indexed_once_and_our_own_are_passed_over() {
     assert_eq!((gone.ok, &gone.body["images"][0]["status"]), (true, &json!("gone")));
 
     assert_eq!(std::fs::read_dir(function.tmp.path()).unwrap().count(), 0, "nothing is written to /tmp");
-    let log = function.log.lock().unwrap();
+    let log = function.logged(7).await;
     assert_eq!(log.len(), 7);
     assert!(!format!("{log:?}").contains("auth-token"), "no token stands in the log");
 }
@@ -269,7 +269,7 @@ async fn a_token_that_is_refused_is_asked_for_anew() {
     ecr.change_password("new");
     assert!(api.invoke(pushed("app", &digest, "v1"), LONG).await.ok);
     assert_eq!(ecr.calls("GetAuthorizationToken").len(), 2);
-    let said = format!("{:?} {refused:?}", function.log.lock().unwrap());
+    let said = format!("{:?} {refused:?}", function.logged(2).await);
     assert!(!said.contains("AWS:") && !said.contains("QVdTO"), "{said}");
 }
 

@@ -110,7 +110,7 @@ async fn handle(State(api): State<RuntimeApi>, request: Request<Body>) -> Respon
 /// The program as Lambda runs it: by its name, in a folder that it cannot write, with what Lambda puts into the environment.
 pub struct Bootstrap {
     child: Child,
-    pub log: Arc<Mutex<Vec<Value>>>,
+    log: Arc<Mutex<Vec<Value>>>,
     /// `/tmp` of the function.
     pub tmp: tempfile::TempDir,
 }
@@ -150,6 +150,17 @@ impl Bootstrap {
             }
         });
         Bootstrap { child, log, tmp }
+    }
+
+    /// What it has logged, once that are so many lines: an answer can be here before the line that was written ahead of it is read.
+    pub async fn logged(&self, lines: usize) -> Vec<Value> {
+        for _ in 0..1000 {
+            if self.log.lock().unwrap().len() >= lines {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        self.log.lock().unwrap().clone()
     }
 
     /// The peak of its resident memory so far, in MiB.
