@@ -8,17 +8,18 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::args::{BackfillArgs, Format, ProgressStyle};
+use super::index::unattended;
 use super::progress::Display;
 use super::report::{CliError, in_one_line};
 use super::size::{counted, duration, human};
 use super::source::client_config;
 use super::terminal::{Stdout, safe};
-use super::{caches, json as document, ztoc};
+use super::{caches, json as document};
 use crate::hook::backfill::{Options, Outcome, Report, State, run as walk};
 use crate::hook::job::{Context, Done};
 #[cfg(feature = "nats")]
 use crate::hook::queue::Queue;
-use crate::ops::index::{Existing, Gate, IndexOptions, IndexedImage};
+use crate::ops::index::IndexedImage;
 use crate::progress::Progress;
 use crate::store::StoreError;
 use crate::store::registry::Client;
@@ -32,17 +33,8 @@ pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
     let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
     let jobs = args.jobs.map_or(cpus, usize::from);
     let client = Client::new(client_config(args.registry, &progress).await?).map_err(StoreError::from)?;
-    let index = IndexOptions {
-        platforms: args.platform,
-        layer: ztoc::layer_options(&args.build),
-        min_layer_size: args.min_layer_size.0,
-        existing: Existing::Skip,
-        // What is not used for other images is for the layers of one.
-        jobs: (cpus / jobs).max(1),
-        dry_run: false,
-        deadline: None,
-        gate: Gate::default(),
-    };
+    // What is not used for other images is for the layers of one.
+    let index = unattended(args.platform, &args.build, args.min_layer_size, (cpus / jobs).max(1));
     let state = args.state.as_deref().map(|path| State::open(path, &index)).transpose()?;
     let cache = caches::ztocs(&args.cache, &progress).await;
     let options = Options {

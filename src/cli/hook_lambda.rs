@@ -6,12 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::args_hook::HookLambdaArgs;
+use super::index::unattended;
 use super::report::{self, CliError};
-use super::ztoc;
 use crate::hook::aws::Ecr;
 use crate::hook::lambda::{Failure, Function, Runtime, Settings, serve};
 use crate::hook::log::Log;
-use crate::ops::index::{Existing, Gate, IndexOptions};
 
 /// Where Lambda says that its Runtime API is.
 const RUNTIME_API: &str = "AWS_LAMBDA_RUNTIME_API";
@@ -52,16 +51,7 @@ fn variable(name: &str) -> Option<String> {
 fn settings(args: HookLambdaArgs) -> Settings {
     let cpus = || std::thread::available_parallelism().map_or(1, NonZero::get);
     Settings {
-        options: IndexOptions {
-            platforms: args.platform,
-            layer: ztoc::layer_options(&args.build),
-            min_layer_size: args.min_layer_size.0,
-            existing: Existing::Skip,
-            jobs: args.jobs.map_or_else(cpus, usize::from),
-            dry_run: false,
-            deadline: None,
-            gate: Gate::default(),
-        },
+        options: unattended(args.platform, &args.build, args.min_layer_size, args.jobs.map_or_else(cpus, usize::from)),
         accounts: args.ecr_account,
         registry: args.ecr_registry,
     }

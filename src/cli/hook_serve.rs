@@ -12,9 +12,10 @@ use tokio::sync::oneshot;
 
 use super::args::HookServeArgs;
 use super::args_serve::JobArgs;
+use super::index::unattended;
 use super::report::CliError;
 use super::signals::Interrupt;
-use super::{caches, source, ztoc};
+use super::{caches, source};
 use crate::hook::allow::AllowList;
 use crate::hook::job::Context;
 use crate::hook::log::Log;
@@ -25,7 +26,6 @@ use crate::hook::secret::Secrets;
 use crate::hook::server::sink::{Here, Sink};
 use crate::hook::server::{ServerConfig, listen, serve};
 use crate::ops::TOOL_IDENTIFIER;
-use crate::ops::index::{Existing, Gate, IndexOptions};
 use crate::progress::Progress;
 use crate::store::StoreError;
 
@@ -85,16 +85,8 @@ pub async fn work(
 async fn runner(args: JobArgs, log: Log) -> Result<Runner, CliError> {
     let progress: Arc<dyn Progress> = Arc::new(log.clone());
     let cpus = || std::thread::available_parallelism().map_or(1, NonZero::get);
-    let options = IndexOptions {
-        platforms: args.platform,
-        layer: ztoc::layer_options(&args.build),
-        min_layer_size: args.min_layer_size.0,
-        existing: Existing::Skip,
-        jobs: args.jobs.map_or_else(cpus, usize::from),
-        dry_run: false,
-        deadline: None,
-        gate: Gate::default(),
-    };
+    let jobs = args.jobs.map_or_else(cpus, usize::from);
+    let options = unattended(args.platform, &args.build, args.min_layer_size, jobs);
     let cache = caches::ztocs(&args.cache, &progress).await;
     let dead = args.dead_letter.map(|path| {
         let opened = dead_letters(&path);

@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::args::{ExistingArg, Format, IndexArgs};
+use super::args::{BuildArgs, ExistingArg, Format, IndexArgs};
 use super::progress::Display;
 use super::report::{self, CliError};
+use super::size::ByteSize;
 use super::source::Images;
 use super::terminal::Stdout;
 use super::{caches, json, step, text, ztoc};
-use crate::image::ImageName;
+use crate::image::{ImageName, Platform};
 use crate::ops::TOOL_IDENTIFIER;
 use crate::ops::index::{Existing, Gate, IndexError, IndexOptions, IndexedImage, Refused, index};
 use crate::progress::Progress;
@@ -125,6 +126,20 @@ fn options(args: &IndexArgs, started: Instant) -> IndexOptions {
         dry_run: args.dry_run,
         gate: Gate { all_servable: args.strict, least_coverage: args.min_coverage },
         deadline: args.timeout.and_then(|timeout| started.checked_add(timeout)),
+    }
+}
+
+/// What is done for images that nobody names by hand: hooks and backfill.
+pub fn unattended(platforms: Vec<Platform>, build: &BuildArgs, min_layer_size: ByteSize, jobs: usize) -> IndexOptions {
+    IndexOptions {
+        platforms,
+        layer: ztoc::layer_options(build),
+        min_layer_size: min_layer_size.0,
+        existing: Existing::Skip,
+        jobs,
+        dry_run: false,
+        deadline: None,
+        gate: Gate::default(),
     }
 }
 

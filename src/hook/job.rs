@@ -232,10 +232,7 @@ pub(super) async fn resolved(
     }
     let image = match resolve_document(source, document, manifest, options.wanted(), progress).await {
         Ok(image) => image,
-        Err(error @ ResolveError::NoImage(_)) => {
-            return Ok(Err(Skipped::NotAnImage(error.to_string())));
-        }
-        Err(error @ ResolveError::NoPlatform { .. }) => {
+        Err(error @ (ResolveError::NoImage(_) | ResolveError::NoPlatform { .. })) => {
             return Ok(Err(Skipped::NotAnImage(error.to_string())));
         }
         Err(ResolveError::NotAnImage { source: ManifestError::NotAnImage { what }, .. }) => {

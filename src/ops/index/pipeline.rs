@@ -8,11 +8,11 @@ use bytes::Bytes;
 use crate::digest::Digest;
 use crate::layer::{IndexedLayer, LayerError, LayerHashes, LayerOptions, LayerScan, Spans};
 
-/// How many chunks may wait to be hashed. Hashing is faster than decoding, so that one is enough nearly always.
+/// How many chunks may wait to be hashed: enough to even out chunks that decode to much and to little.
 const CHUNKS: usize = 4;
 
 /// Indexes a blob, of which digest and size in bytes may be known. `next` gives its chunks and `None` at its end; it waits for the wire.
-/// Decodes on this thread and hashes on another one: to decode takes longest, and this way it is all that is waited for.
+/// Decodes on this thread and hashes on another one: what is waited for is the longer of the two, which is decoding, or for a plain tar hashing.
 ///
 /// # Errors
 /// The outer one is that of `next`. The inner one tells that the layer is broken.
