@@ -8,8 +8,9 @@ mod span;
 use std::io::Read;
 
 use ociseek::codec::gzip::{BlockStart, GzipEnd, GzipError, GzipReader, Sink};
+use ociseek::codec::stretch::{MemberFinder, Stretch};
 use ociseek::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
-use ociseek::offset::Uncompressed;
+use ociseek::offset::{Compressed, Uncompressed};
 use ociseek::tar::{Entry, Kind, TarError, Walker};
 use ociseek::ztoc::{self, Checkpoints};
 
@@ -71,9 +72,37 @@ fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Option<(Decoded, Result
     Some((recorder.0, reader.finish()))
 }
 
-/// Invariants: how the input is cut does not matter; block starts go forward; what is accepted is what flate2 decodes.
+/// The same with what begins at `at` decoded ahead, as a member that may or may not begin there.
+fn decode_ahead(data: &[u8], at: usize) -> (Decoded, Result<GzipEnd, GzipError>) {
+    let (before, rest) = data.split_at(at);
+    let ahead: Vec<&[u8]> = pieces(rest).collect();
+    let limit = usize::from(data[0]) << (data.len() % 16);
+    let stretch = Stretch::decode(Compressed(at as u64), &ahead, vec![1, 2, 3], limit);
+    let mut reader = GzipReader::new();
+    let mut recorder = Recorder(Decoded::default(), crc32fast::Hasher::new());
+    let mut decoded = reader.push(before, &mut recorder);
+    if decoded.is_ok() {
+        let taken = stretch.hand_over(&mut reader, &mut recorder).taken;
+        decoded = reader.push(&rest[taken..], &mut recorder);
+    }
+    recorder.0.crc = recorder.1.finalize();
+    (recorder.0, decoded.and_then(|()| reader.finish()))
+}
+
+/// Invariants: how the input is cut does not matter, nor what is decoded ahead; block starts go forward; what is accepted is what
+/// flate2 decodes.
 pub fn gzip(data: &[u8]) {
     let Some((whole, end)) = decode(std::iter::once(data)) else { return };
+    let finder = MemberFinder::like(data);
+    let mut at = 0;
+    while let Some(next) = finder.as_ref().and_then(|finder| finder.find(data, at)).filter(|_| at < 4096) {
+        let (ahead, ahead_end) = decode_ahead(data, next);
+        assert_eq!(end.is_ok(), ahead_end.is_ok(), "{end:?}, with what is at {next} decoded ahead {ahead_end:?}");
+        if end.is_ok() {
+            assert_eq!((&whole, &end), (&ahead, &ahead_end));
+        }
+        at = next + 1;
+    }
     if let Some((cut, cut_end)) = decode(pieces(data)) {
         assert_eq!(end.is_ok(), cut_end.is_ok(), "{end:?}, in pieces {cut_end:?}");
         if end.is_ok() {

@@ -1,10 +1,9 @@
 //! `ociseek ztoc create` and `ociseek ztoc show`.
 
-use std::convert::Infallible;
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::sync_channel;
 
 use super::args::{BuildArgs, Format, ZtocCreateArgs, ZtocShowArgs};
 use super::report::CliError;
@@ -15,9 +14,6 @@ use crate::layer::{BuiltZtoc, IndexedLayer, LayerOptions, Outcome};
 use crate::ops::index::index_chunks;
 use crate::store::Buffers;
 use crate::ztoc::{MAX_ENCODED, Ztoc, decode};
-
-/// How many chunks are read ahead.
-const CHUNKS: usize = 4;
 
 /// Builds the ztoc of one layer blob, and writes it only when it is whole.
 pub fn create(args: &ZtocCreateArgs, stdout: &mut Stdout) -> Result<(), CliError> {
@@ -42,26 +38,14 @@ pub fn layer_options(build: &BuildArgs) -> LayerOptions {
     LayerOptions { span_size: build.span_size.0, build_tool_identifier: build.build_tool_identifier.clone() }
 }
 
-/// Reads on this thread what others index, a few chunks behind.
 fn index(path: &Path, options: LayerOptions) -> Result<IndexedLayer, CliError> {
     let mut input = open(path)?;
-    std::thread::scope(|scope| {
-        let (read, chunks) = sync_channel(CHUNKS);
-        let indexing = scope.spawn(move || index_chunks::<Infallible>(options, None, || Ok(chunks.recv().ok())));
-        let buffers = Buffers::default();
-        loop {
-            let chunk = buffers.read_chunk(&mut input).map_err(|source| unreadable(path, source))?;
-            // Who takes no more has found the layer broken, and says so.
-            if chunk.is_empty() || read.send(chunk).is_err() {
-                break;
-            }
-        }
-        drop(read);
-        match indexing.join() {
-            Ok(Ok(indexed)) => indexed.map_err(|source| CliError::Layer { path: path.to_owned(), source }),
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-    })
+    let buffers = Buffers::default();
+    let chunks = || buffers.read_chunk(&mut input).map(|chunk| (!chunk.is_empty()).then_some(chunk));
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    index_chunks(options, None, cores, chunks)
+        .map_err(|source| unreadable(path, source))?
+        .map_err(|source| CliError::Layer { path: path.to_owned(), source })
 }
 
 fn summary(ztoc: &BuiltZtoc, layer_size: u64, seconds: f64) -> String {
@@ -146,7 +130,6 @@ fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // The name of the temporary file, which the error names, is nothing to the user.
     let mut file = builder.prefix(".ociseek-").tempfile_in(dir).map_err(|error| io::Error::from(error.kind()))?;
     file.write_all(bytes)?;
-    file.as_file().sync_all()?;
     file.persist(path)?;
     Ok(())
 }

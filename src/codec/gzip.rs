@@ -108,6 +108,32 @@ impl GzipReader {
         }
     }
 
+    /// Reads on from `input` bytes into a blob, where a member begins. Members and output are counted from there.
+    pub(super) fn at_member(input: Compressed) -> GzipReader {
+        GzipReader { input, ..GzipReader::new() }
+    }
+
+    /// Whether a member may begin with the next byte, which is that `input` bytes into the blob.
+    pub(super) fn is_between_members(&self, input: Compressed) -> bool {
+        matches!(&self.state, State::Header(header) if header.is_empty()) && self.input == input
+    }
+
+    /// Puts what this reader has read in front of what `ahead` has, which began here and made `plain`.
+    pub(super) fn go_on_as(&mut self, mut ahead: GzipReader, plain: &[u8]) {
+        ahead.inflate.precede(self.inflate.window(), plain.len());
+        ahead.output = self.output + plain.len() as u64;
+        ahead.members += self.members;
+        *self = ahead;
+    }
+
+    pub(super) fn window(&self) -> &[u8; WINDOW] {
+        self.inflate.window()
+    }
+
+    pub(super) fn output(&self) -> Uncompressed {
+        self.output
+    }
+
     /// Reads on from where a block starts. `before` is the byte before `at.input`; it counts where `at.bits` is not 0. The
     /// checksum of the member that `at` lies in is not checked, nor are members counted that came before.
     pub fn resume(at: BlockStart<'_>, before: u8) -> GzipReader {

@@ -44,7 +44,7 @@ pub(crate) fn file(entry: Entry) -> Result<FileMetadata, Unservable> {
         let what = format!("belongs to {}:{}, which is no pair of 32-bit ids", entry.uid, entry.gid);
         return Err(refuse("owner-out-of-range", &entry, &what));
     };
-    if entry.mtime.to_rfc3339().is_none() {
+    if !entry.mtime.has_rfc3339() {
         let what = format!("was modified {} seconds after 1970, outside of the years 0 to 9999", entry.mtime.seconds);
         return Err(refuse("mtime-out-of-range", &entry, &what));
     }

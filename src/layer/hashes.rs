@@ -39,18 +39,29 @@ impl LayerHashes {
 
     /// The next bytes of the blob, with what the scan said of them.
     pub fn push(&mut self, chunk: &[u8], spans: &Spans) {
-        let starts = match &spans.0 {
-            Found::Undecided => return self.undecided.extend_from_slice(chunk),
-            Found::Unwanted => None,
+        self.push_all(&[chunk], spans);
+    }
+
+    /// The same for chunks that the scan took at once.
+    pub fn push_all<C: AsRef<[u8]>>(&mut self, chunks: &[C], spans: &Spans) {
+        let mut starts = match &spans.0 {
+            Found::Undecided => None,
+            Found::Unwanted => {
+                self.spans = None;
+                Some(&[][..])
+            }
             Found::Starts(starts) => Some(&starts[..]),
         };
-        let before = std::mem::take(&mut self.undecided);
-        let chunk = if before.is_empty() { chunk } else { &[&before, chunk].concat() };
-        match (starts, &mut self.spans) {
-            (Some(starts), Some(hashes)) => hashes.push(chunk, starts, &mut self.blob),
-            _ => {
-                self.spans = None;
-                self.blob.update(chunk);
+        for chunk in chunks.iter().map(C::as_ref) {
+            let Some(starts) = &mut starts else {
+                self.undecided.extend_from_slice(chunk);
+                continue;
+            };
+            let before = std::mem::take(&mut self.undecided);
+            let chunk = if before.is_empty() { chunk } else { &[&before, chunk].concat() };
+            match &mut self.spans {
+                Some(hashes) => hashes.push(chunk, starts, &mut self.blob),
+                None => self.blob.update(chunk),
             }
         }
     }

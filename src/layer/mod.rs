@@ -20,5 +20,5 @@ pub(crate) use contents::explain;
 pub use hashes::{Hashed, LayerHashes, Spans};
 pub use indexer::LayerIndexer;
 pub use model::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, Unservable};
-pub use scan::LayerScan;
+pub use scan::{Decoded, LayerScan};
 pub(crate) use tree::clean;

@@ -10,6 +10,7 @@ use super::spans::{GzipSpans, PlainSpans};
 use super::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, Unservable};
 use crate::codec::gzip::{BlockStart, GzipReader, Sink};
 use crate::codec::sniff::{self, Content};
+use crate::codec::stretch::{HandedOver, Stretch};
 use crate::digest::{Algorithm, Digest};
 use crate::offset::{Compressed, Uncompressed};
 use crate::tar;
@@ -29,6 +30,15 @@ pub struct LayerScan {
     failed: Option<LayerError>,
     /// What was wrong with a blob that ended before it was clear what it is.
     failed_at_end: Option<LayerError>,
+}
+
+/// What [`LayerScan::push_decoded`] did.
+pub struct Decoded {
+    pub spans: Spans,
+    /// What was decoded before was of use.
+    pub was_right: bool,
+    /// To decode another stretch into.
+    pub plain: Vec<u8>,
 }
 
 enum Body {
@@ -75,6 +85,42 @@ impl LayerScan {
         let pushed = self.take(chunk);
         self.failed = pushed.as_ref().err().cloned();
         pushed.map(|()| self.body.spans(Compressed(self.size)))
+    }
+
+    /// The next bytes of the blob, in chunks, which were decoded to `stretch` before this came to them: does the same as pushing
+    /// the chunks one after the other.
+    ///
+    /// # Errors
+    /// As [`LayerScan::push`].
+    pub fn push_decoded<C: AsRef<[u8]>>(&mut self, chunks: &[C], stretch: Stretch) -> Result<Decoded, LayerError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let size: usize = chunks.iter().map(|chunk| chunk.as_ref().len()).sum();
+        let HandedOver { mut taken, plain } = match &mut self.body {
+            Body::Gzip(body) if self.expected.is_none_or(|(_, expected)| self.size + size as u64 <= expected) => {
+                body.take_over(stretch)
+            }
+            _ => stretch.give_up(),
+        };
+        let was_right = taken > 0;
+        self.size += taken as u64;
+        let mut push = || {
+            if was_right {
+                self.body.check()?;
+            }
+            for chunk in chunks {
+                let (before, rest) = chunk.as_ref().split_at(taken.min(chunk.as_ref().len()));
+                taken -= before.len();
+                if !rest.is_empty() {
+                    self.take(rest)?;
+                }
+            }
+            Ok(())
+        };
+        let pushed = push();
+        self.failed = pushed.as_ref().err().cloned();
+        pushed.map(|()| Decoded { spans: self.body.spans(Compressed(self.size)), was_right, plain })
     }
 
     fn take(&mut self, chunk: &[u8]) -> Result<(), LayerError> {
@@ -170,6 +216,15 @@ impl Body {
         }
     }
 
+    /// Fails if what was decoded is no tar.
+    fn check(&self) -> Result<(), LayerError> {
+        match self {
+            Body::Unknown(_) | Body::Unread(_) => Ok(()),
+            Body::Gzip(body) => body.sink.contents.check(),
+            Body::Plain(body) => body.contents.check(),
+        }
+    }
+
     /// The spans that began in what was pushed since this was asked last; the blob has come to `end`.
     fn spans(&mut self, end: Compressed) -> Spans {
         Spans(match self {
@@ -208,10 +263,14 @@ impl Body {
 impl GzipBody {
     fn push(&mut self, chunk: &[u8]) -> Result<(), LayerError> {
         self.reader.push(chunk, &mut self.sink)?;
-        if self.sink.contents.is_refused() {
-            self.sink.spans = GzipSpans::new(0); // gives its memory back
-        }
+        self.sink.give_memory_back();
         self.sink.contents.check()
+    }
+
+    fn take_over(&mut self, stretch: Stretch) -> HandedOver {
+        let handed_over = stretch.hand_over(&mut self.reader, &mut self.sink);
+        self.sink.give_memory_back();
+        handed_over
     }
 
     fn finish(
@@ -231,6 +290,14 @@ impl GzipBody {
         }
         let checkpoints = Checkpoints::Gzip { span_size: options.span_size, list: self.sink.spans.list };
         Ok(build(options, files, checkpoints, digests, Compressed(size), tar_end, end.members))
+    }
+}
+
+impl GzipSink {
+    fn give_memory_back(&mut self) {
+        if self.contents.is_refused() {
+            self.spans = GzipSpans::new(0);
+        }
     }
 }
 

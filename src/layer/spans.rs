@@ -77,10 +77,14 @@ pub(crate) struct SpanHashes {
 }
 
 impl SpanHashes {
-    /// Takes the next bytes of the blob, and the spans that begin in them or right behind them. The whole `blob` is hashed along.
-    pub fn push(&mut self, chunk: &[u8], starts: &[SpanStart], blob: &mut Hasher) {
+    /// Takes the next bytes of the blob, and from the front of `starts` the spans that begin in them or right behind them. The whole
+    /// `blob` is hashed along.
+    pub fn push(&mut self, chunk: &[u8], starts: &mut &[SpanStart], blob: &mut Hasher) {
         let mut from = 0;
-        for start in starts {
+        let end = self.position + chunk.len() as u64;
+        let (here, later) = starts.split_at(starts.partition_point(|start| start.at <= end));
+        *starts = later;
+        for start in here {
             let to = (start.at - self.position) as usize;
             let mut next = Hasher::new(Algorithm::Sha256);
             self.update(&chunk[from..to], blob);

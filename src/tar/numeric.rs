@@ -31,14 +31,14 @@ pub(super) fn field(bytes: &[u8]) -> Option<i64> {
 pub(super) fn octal(bytes: &[u8]) -> Option<i64> {
     let is_pad = |b: &u8| *b == b' ' || *b == 0;
     let Some(from) = bytes.iter().position(|b| !is_pad(b)) else { return Some(0) };
-    let to = bytes.iter().rposition(|b| !is_pad(b)).map_or(from, |last| last + 1);
-    let digits = cut_at_nul(&bytes[from..to]);
     let mut value: u64 = 0;
-    for &digit in digits {
-        if !(b'0'..=b'7').contains(&digit) || value >> 61 != 0 {
-            return None;
+    for (at, &byte) in bytes.iter().enumerate().skip(from) {
+        match byte {
+            b'0'..=b'7' if value >> 61 == 0 => value = value << 3 | u64::from(byte - b'0'),
+            0 => break,
+            b' ' if bytes[at..].iter().all(is_pad) => break,
+            _ => return None,
         }
-        value = value << 3 | u64::from(digit - b'0');
     }
     Some(value as i64)
 }
@@ -95,6 +95,12 @@ mod tests {
             (b"  644 \0 ", Some(0o644)),
             (b"        ", Some(0)),
             (b"12\x0034\0\0\0", Some(0o12)),
+            (b"12\x0089\0\0\0", Some(0o12)),
+            (b"12 \0 34 \0", None),
+            (b"12 34\0\0\0", None),
+            (b"\0 12 \0  ", Some(0o12)),
+            (b"1777777777777777777777", Some(-1)),
+            (b"2777777777777777777777", None),
             (b"0000648\0", None),
             (b"-000644\0", None),
             (b"+644\0\0\0\0", None),

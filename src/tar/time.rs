@@ -16,7 +16,7 @@ impl Time {
     /// RFC 3339 in UTC with up to nine fractional digits, trailing zeros cut, as Go's time.MarshalText prints it.
     /// None for years outside 0..=9999.
     pub fn to_rfc3339(self) -> Option<String> {
-        if !RFC3339_SECONDS.contains(&self.seconds) {
+        if !self.has_rfc3339() {
             return None;
         }
         let (year, month, day) = civil(self.seconds.div_euclid(DAY));
@@ -48,6 +48,11 @@ impl Time {
             digits(fraction, count, b'Z');
         }
         String::from_utf8(text).ok()
+    }
+
+    /// Whether [`Time::to_rfc3339`] gives something.
+    pub fn has_rfc3339(self) -> bool {
+        RFC3339_SECONDS.contains(&self.seconds)
     }
 
     /// Parses what [`Time::to_rfc3339`] prints, with any UTC offset (soci writes local time). None if it is not that.

@@ -5,9 +5,12 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Offset(u32);
 
+/// The fields of a file's entry; no other table has more.
+const MOST_FIELDS: usize = 14;
+
 /// Writes back to front, last things first.
 pub(super) struct Builder {
-    /// `bytes[head..]` is written.
+    /// `bytes[head..]` is written; before that are zeros.
     bytes: Vec<u8>,
     head: usize,
     /// The largest alignment asked for.
@@ -18,7 +21,7 @@ pub(super) struct Builder {
 /// A table in the making.
 pub(super) struct Table {
     /// For each field, where it was written, 0 if not; counted as [`Offset`] is.
-    fields: Vec<u32>,
+    fields: [u32; MOST_FIELDS],
     /// Where the table's end is.
     end: u32,
 }
@@ -32,9 +35,9 @@ impl Builder {
 
     pub fn string(&mut self, text: &[u8]) -> Offset {
         self.prepare(4, text.len() + 1);
-        self.place(&[0]);
+        self.skip(1);
         self.place(text);
-        self.place(&(text.len() as u32).to_le_bytes());
+        self.place_word((text.len() as u32).to_le_bytes());
         self.offset()
     }
 
@@ -44,7 +47,7 @@ impl Builder {
         for part in parts_last_first {
             self.place(part);
         }
-        self.place(&(length as u32).to_le_bytes());
+        self.place_word((length as u32).to_le_bytes());
         self.offset()
     }
 
@@ -53,12 +56,12 @@ impl Builder {
         for &offset in offsets.iter().rev() {
             self.prepend_offset(offset);
         }
-        self.place(&(offsets.len() as u32).to_le_bytes());
+        self.place_word((offsets.len() as u32).to_le_bytes());
         self.offset()
     }
 
-    pub fn start_table(&mut self, fields: usize) -> Table {
-        Table { fields: vec![0; fields], end: self.offset().0 }
+    pub fn start_table(&mut self) -> Table {
+        Table { fields: [0; MOST_FIELDS], end: self.offset().0 }
     }
 
     pub fn add_offset(&mut self, table: &mut Table, field: usize, value: Offset) {
@@ -67,23 +70,23 @@ impl Builder {
     }
 
     pub fn add_i64(&mut self, table: &mut Table, field: usize, value: i64) {
-        self.add_scalar(table, field, value != 0, &value.to_le_bytes());
+        self.add_scalar(table, field, value != 0, value.to_le_bytes());
     }
 
     pub fn add_u32(&mut self, table: &mut Table, field: usize, value: u32) {
-        self.add_scalar(table, field, value != 0, &value.to_le_bytes());
+        self.add_scalar(table, field, value != 0, value.to_le_bytes());
     }
 
     /// A byte whose default is `default`.
     pub fn add_u8(&mut self, table: &mut Table, field: usize, value: u8, default: u8) {
-        self.add_scalar(table, field, value != default, &[value]);
+        self.add_scalar(table, field, value != default, [value]);
     }
 
     /// Default values are left out.
-    fn add_scalar(&mut self, table: &mut Table, field: usize, differs: bool, bytes: &[u8]) {
+    fn add_scalar<const N: usize>(&mut self, table: &mut Table, field: usize, differs: bool, bytes: [u8; N]) {
         if differs {
-            self.prepare(bytes.len(), 0);
-            self.place(bytes);
+            self.prepare(N, 0);
+            self.place_word(bytes);
             table.fields[field] = self.offset().0;
         }
     }
@@ -91,19 +94,19 @@ impl Builder {
     /// Ends the table with its vtable, or with a pointer to an equal one.
     pub fn end_table(&mut self, table: Table) -> Offset {
         self.prepare(4, 0);
-        self.place(&[0; 4]);
+        self.skip(4);
         let object = self.offset();
         let used = table.fields.iter().rposition(|&field| field != 0).map_or(0, |last| last + 1);
-        let fields: Vec<u16> =
-            table.fields[..used].iter().map(|&field| if field == 0 { 0 } else { (object.0 - field) as u16 }).collect();
-        let vtable = match self.vtables.iter().rev().copied().find(|&vtable| self.vtable_has(vtable, &fields)) {
+        let fields = table.fields.map(|field| if field == 0 { 0 } else { (object.0 - field) as u16 });
+        let fields = &fields[..used];
+        let vtable = match self.vtables.iter().rev().copied().find(|&vtable| self.vtable_has(vtable, fields)) {
             Some(vtable) => vtable,
             None => {
                 for field in fields.iter().rev() {
-                    self.place(&field.to_le_bytes());
+                    self.place_word(field.to_le_bytes());
                 }
-                self.place(&((object.0 - table.end) as u16).to_le_bytes());
-                self.place(&((fields.len() + 2) as u16 * 2).to_le_bytes());
+                self.place_word(((object.0 - table.end) as u16).to_le_bytes());
+                self.place_word(((fields.len() + 2) as u16 * 2).to_le_bytes());
                 let vtable = self.offset();
                 self.vtables.push(vtable);
                 vtable
@@ -139,30 +142,46 @@ impl Builder {
     fn prepend_offset(&mut self, to: Offset) {
         self.prepare(4, 0);
         let distance = self.offset().0 - to.0 + 4;
-        self.place(&distance.to_le_bytes());
+        self.place_word(distance.to_le_bytes());
     }
 
     /// Pads so that, after `additional` more bytes, something of `size` bytes is aligned.
+    #[inline]
     fn prepare(&mut self, size: usize, additional: usize) {
         self.alignment = self.alignment.max(size);
         let unaligned = self.offset().0 as usize + additional;
-        let pad = unaligned.wrapping_neg() & (size - 1);
-        self.place(&[0; 8][..pad]);
+        self.skip(unaligned.wrapping_neg() & (size - 1));
     }
 
+    #[inline]
     fn place(&mut self, bytes: &[u8]) {
-        if self.head < bytes.len() {
-            self.grow(bytes.len());
-        }
-        self.head -= bytes.len();
+        self.skip(bytes.len());
         self.bytes[self.head..self.head + bytes.len()].copy_from_slice(bytes);
     }
 
+    /// The same for a length that the compiler knows.
+    #[inline]
+    fn place_word<const N: usize>(&mut self, bytes: [u8; N]) {
+        self.skip(N);
+        self.bytes[self.head..self.head + N].copy_from_slice(&bytes);
+    }
+
+    /// Writes so many zeros, which are there already.
+    #[inline]
+    fn skip(&mut self, count: usize) {
+        if self.head < count {
+            self.grow(count);
+        }
+        self.head -= count;
+    }
+
+    #[cold]
     fn grow(&mut self, needed: usize) {
         let extra = self.bytes.len().max(needed);
         let old = self.bytes.len();
         self.bytes.resize(old + extra, 0);
         self.bytes.copy_within(0..old, extra);
+        self.bytes[..extra].fill(0);
         self.head += extra;
     }
 }

@@ -63,7 +63,7 @@ pub(super) fn encode(checkpoints: &Checkpoints, builder: &mut Builder) -> Offset
         }
         Checkpoints::Uncompressed { span_size, size } => {
             let mut inner = Builder::with_capacity(64);
-            let mut table = inner.start_table(3);
+            let mut table = inner.start_table();
             inner.add_u32(&mut table, 0, TAR_VERSION as u32);
             inner.add_i64(&mut table, 1, *span_size as i64);
             inner.add_i64(&mut table, 2, *size as i64);

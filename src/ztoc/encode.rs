@@ -17,7 +17,7 @@ pub fn encode(ztoc: &Ztoc) -> Vec<u8> {
     let mut files: Vec<Offset> = ztoc.files.iter().rev().map(|file| encode_file(&mut b, file)).collect();
     files.reverse();
     let files = b.offset_vector(&files);
-    let mut toc = b.start_table(1);
+    let mut toc = b.start_table();
     b.add_offset(&mut toc, 0, files);
     let toc = b.end_table(toc);
 
@@ -28,14 +28,14 @@ pub fn encode(ztoc: &Ztoc) -> Vec<u8> {
         Checkpoints::Gzip { .. } => (1, 1),
         Checkpoints::Uncompressed { .. } => (2, 1),
     };
-    let mut info = b.start_table(4);
+    let mut info = b.start_table();
     b.add_u32(&mut info, 1, ztoc.checkpoints.spans().saturating_sub(1) as u32);
     b.add_offset(&mut info, 2, digests);
     b.add_offset(&mut info, 3, bytes);
     b.add_u8(&mut info, 0, algorithm, gzip);
     let info = b.end_table(info);
 
-    let mut root = b.start_table(6);
+    let mut root = b.start_table();
     b.add_offset(&mut root, 0, version);
     b.add_offset(&mut root, 1, tool);
     b.add_offset(&mut root, 4, toc);
@@ -60,7 +60,7 @@ fn encode_file(b: &mut Builder, file: &FileMetadata) -> Offset {
         .map(|record| {
             let key = b.string(&record.key);
             let value = b.string(&record.value);
-            let mut table = b.start_table(2);
+            let mut table = b.start_table();
             b.add_offset(&mut table, 0, key);
             b.add_offset(&mut table, 1, value);
             b.end_table(table)
@@ -68,7 +68,7 @@ fn encode_file(b: &mut Builder, file: &FileMetadata) -> Offset {
         .collect();
     let records = b.offset_vector(&records);
 
-    let mut table = b.start_table(14);
+    let mut table = b.start_table();
     b.add_offset(&mut table, 0, name);
     b.add_offset(&mut table, 1, kind);
     b.add_i64(&mut table, 2, file.offset.0 as i64);

@@ -166,6 +166,13 @@ impl Inflate {
         }
     }
 
+    /// Says what lay before the first of the `made` bytes that this decoder has made, for [`Inflate::window`]: no match may reach it.
+    pub fn precede(&mut self, before: &[u8; WINDOW], made: usize) {
+        let unknown = WINDOW.saturating_sub(made);
+        let window = self.end - WINDOW;
+        self.buffer[window..window + unknown].copy_from_slice(&before[WINDOW - unknown..]);
+    }
+
     /// Decodes from `input` until something stops it. The output of the step before is gone after this.
     ///
     /// # Errors

@@ -98,7 +98,7 @@ pub(super) async fn read_all(
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
 ) -> Result<(), IndexError> {
-    let jobs = options.jobs.max(1);
+    let jobs = options.jobs.clamp(1, unread.len().max(1));
     let in_time = || options.deadline.is_none_or(|deadline| Instant::now() < deadline);
     let mut reading = stream::iter(unread)
         .take_while(|_| ready(in_time()))

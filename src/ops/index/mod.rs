@@ -23,7 +23,9 @@ use crate::store::blob::Target;
 use crate::store::cache::ZtocCache;
 use crate::store::{Destination, Source};
 
+mod ahead;
 mod build;
+mod cut;
 mod error;
 mod existing;
 mod gate;

@@ -1,50 +1,138 @@
-//! One layer on two threads: one decodes, the other hashes.
+//! One layer on several threads.
 
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 
 use bytes::Bytes;
 
+use super::ahead::{Ahead, Team};
+use super::cut::{Cutter, Piece};
 use crate::digest::Digest;
 use crate::layer::{IndexedLayer, LayerError, LayerHashes, LayerOptions, LayerScan, Spans};
 
-/// How many chunks may wait to be hashed: enough to even out chunks that decode to much and to little.
-const CHUNKS: usize = 4;
+/// How many chunks may be under way: enough to even out chunks that decode to much and to little.
+const CHUNKS: usize = 8;
+/// A stretch is worth so many of them.
+const STRETCH: usize = 2;
+/// More threads for one layer find nothing to do: by then what cannot be shared out takes longer.
+const MOST_DECODERS: usize = 8;
 
 /// Indexes a blob, of which digest and size in bytes may be known. `next` gives its chunks and `None` at its end; it waits for the wire.
-/// Decodes on this thread and hashes on another one: what is waited for is the longer of the two, which is decoding, or for a plain tar hashing.
+///
+/// Scans, which is mostly decoding, on a thread of its own, and reads and hashes on this one: what is waited for is the longer of the two,
+/// which is decoding, or for a plain tar hashing. A third thread would only get in the way of the one that decodes where there
+/// are two cores. Blobs of many gzip members are decoded by further threads, `cores` of them at most. What comes out is the same in any case.
 ///
 /// # Errors
 /// The outer one is that of `next`. The inner one tells that the layer is broken.
 pub fn index_chunks<E>(
     options: LayerOptions,
     expected: Option<(Digest, u64)>,
+    cores: usize,
     mut next: impl FnMut() -> Result<Option<Bytes>, E>,
 ) -> Result<Result<IndexedLayer, LayerError>, E> {
-    let (mut scan, mut hashes) = LayerScan::new(options, expected);
+    let (mut scan, hashes) = LayerScan::new(options, expected);
+    let decoders = cores.min(MOST_DECODERS);
+    let most = CHUNKS.max(STRETCH * (decoders + 2));
     thread::scope(|scope| {
-        let (scanned, to_hash) = sync_channel::<(Bytes, Spans)>(CHUNKS);
-        let hashing = scope.spawn(move || {
-            for (chunk, spans) in to_hash {
-                hashes.push(&chunk, &spans);
+        let mut team = Team::new(scope, decoders);
+        let shared = team.shared();
+        let (read, to_scan) = sync_channel::<Work>(most);
+        let (scanned, to_hash) = sync_channel::<(Work, Spans)>(most);
+        let scanning = scope.spawn(move || {
+            for work in to_scan {
+                let spans = match &work {
+                    Work::Chunk(chunk) => scan.push(chunk)?,
+                    Work::Ahead(ahead) => shared.scan(ahead, &mut scan)?,
+                };
+                // Nobody takes it any more if `next` failed.
+                if scanned.send((work, spans)).is_err() {
+                    break;
+                }
             }
-            LayerHashes::finish(hashes)
+            Ok((scan.end()?, scan))
         });
-        while let Some(chunk) = next()? {
-            match scan.push(&chunk) {
-                // Nobody takes it only if that thread panicked, which joining it passes on.
-                Ok(spans) => drop(scanned.send((chunk, spans))),
-                Err(error) => return Ok(Err(error)),
+        let mut hashing = Hashing { hashes, scanned: to_hash, under_way: 0, most };
+        let mut cutter = Cutter::new(decoders < 2);
+        let mut pass_on = |piece: Piece, team: &mut Team| {
+            let work = match piece {
+                Piece::Chunk(chunk) => Work::Chunk(chunk),
+                Piece::Stretch { at, chunks } => Work::Ahead(team.decode(at, chunks)),
+            };
+            hashing.under_way += work.weight();
+            read.send(work).map_err(|_| Broken)?;
+            hashing.catch_up()
+        };
+        let mut passed_on = Ok(());
+        while let (Some(chunk), Ok(())) = (next()?, &passed_on) {
+            passed_on = cutter.push(chunk, |piece| pass_on(piece, &mut team));
+            if team.is_misled() {
+                cutter.give_up();
             }
         }
-        match scan.end() {
-            Ok(spans) => drop(scanned.send((Bytes::new(), spans))),
-            Err(error) => return Ok(Err(error)),
-        }
-        drop(scanned);
-        match hashing.join() {
-            Ok(hashed) => Ok(scan.finish(hashed)),
+        // That the layer is broken is for the scan to say.
+        let _ = passed_on.and_then(|()| cutter.end().map_or(Ok(()), |piece| pass_on(piece, &mut team)));
+        drop((read, team));
+        hashing.finish();
+        match scanning.join() {
+            Ok(Ok((spans, scan))) => {
+                hashing.hashes.push(&[], &spans);
+                Ok(scan.finish(hashing.hashes.finish()))
+            }
+            Ok(Err(error)) => Ok(Err(error)),
             Err(panic) => std::panic::resume_unwind(panic),
         }
     })
+}
+
+/// What goes to the scan, and comes back to be hashed.
+enum Work {
+    Chunk(Bytes),
+    Ahead(Ahead),
+}
+
+/// That the scan takes no more.
+struct Broken;
+
+impl Work {
+    fn weight(&self) -> usize {
+        match self {
+            Work::Chunk(_) => 1,
+            Work::Ahead(_) => STRETCH,
+        }
+    }
+}
+
+/// Hashes what is scanned.
+struct Hashing {
+    hashes: LayerHashes,
+    scanned: Receiver<(Work, Spans)>,
+    /// What was given to the scan and did not come back.
+    under_way: usize,
+    most: usize,
+}
+
+impl Hashing {
+    /// Until less is under way than may be.
+    fn catch_up(&mut self) -> Result<(), Broken> {
+        while self.under_way >= self.most {
+            let (work, spans) = self.scanned.recv().map_err(|_| Broken)?;
+            self.hash(&work, &spans);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) {
+        while let Ok((work, spans)) = self.scanned.recv() {
+            self.hash(&work, &spans);
+        }
+    }
+
+    fn hash(&mut self, work: &Work, spans: &Spans) {
+        self.under_way -= work.weight();
+        match work {
+            Work::Chunk(chunk) => self.hashes.push(chunk, spans),
+            Work::Ahead(ahead) => self.hashes.push_all(&ahead.chunks, spans),
+        }
+    }
 }

@@ -1,6 +1,8 @@
 //! One layer's bytes, from the store to the thread that indexes them.
 
+use std::num::NonZero;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -65,8 +67,9 @@ async fn pump(
 
     let (chunks, mut received) = mpsc::channel((CHUNKS_IN_ALL / jobs).clamp(1, 8));
     let expected = (layer.digest, layer.size);
+    let cores = available_parallelism().map_or(1, NonZero::get) / jobs;
     let thread = tokio::task::spawn_blocking(move || {
-        index_chunks(options, Some(expected), || match received.blocking_recv() {
+        index_chunks(options, Some(expected), cores, || match received.blocking_recv() {
             Some(Message::Chunk(chunk)) => Ok(Some(chunk)),
             Some(Message::End) => Ok(None),
             None => Err(Abandoned),

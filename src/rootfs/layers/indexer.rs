@@ -178,7 +178,7 @@ impl Body {
             Body::Gzip(reader, sink) => {
                 sink.blob = blob;
                 reader.push(chunk, &mut **sink).map_err(LayerError::from)?;
-                sink.hashes.push(chunk, &sink.spans.starts(), hasher);
+                sink.hashes.push(chunk, &mut &sink.spans.starts()[..], hasher);
                 sink.slices.keep(&sink.spans.list, &sink.hashes.digests, sink.plain);
                 sink.fault.take().map_or(Ok(()), Err)
             }

@@ -1,0 +1,189 @@
+//! Layers of many gzip members: decoded by several threads they give what one thread gives, byte for byte and error for error.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::io::Write;
+
+use bytes::Bytes;
+use flate2::write::GzEncoder;
+use flate2::{Compression, GzBuilder};
+use ociseek::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
+use ociseek::ops::index::index_chunks;
+
+/// The headers that tools write: bgzip's and mgzip's extra fields hold the member's size, which nothing here reads.
+const BGZIP: &[u8] = b"BC\x02\x00\xff\x3f";
+const MGZIP: &[u8] = b"SZ\x04\x00\x00\x00\x01\x00";
+
+struct Noise(u64);
+
+impl Noise {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+
+    /// Bytes that shrink to about three quarters.
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.below(64) as u8).collect()
+    }
+}
+
+/// A tar of files, and where each of their headers begins.
+fn tar(files: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>) {
+    let (mut builder, mut starts) = (tar::Builder::new(Vec::new()), Vec::new());
+    for (number, data) in files.iter().enumerate() {
+        starts.push(builder.get_ref().len());
+        let mut header = tar::Header::new_ustar();
+        header.set_size(data.len() as u64);
+        header.set_mode(0o644);
+        builder.append_data(&mut header, format!("dir/file{number}"), &data[..]).unwrap();
+    }
+    (builder.into_inner().unwrap(), starts)
+}
+
+fn files(noise: &mut Noise, count: u64, most: u64) -> Vec<Vec<u8>> {
+    (0..count)
+        .map(|_| {
+            let size = noise.below(most) as usize;
+            if noise.below(4) == 0 { vec![b'z'; size] } else { noise.bytes(size) }
+        })
+        .collect()
+}
+
+fn member(plain: &[u8], extra: &[u8], level: u32) -> Vec<u8> {
+    let builder = GzBuilder::new().operating_system(255);
+    let builder = if extra.is_empty() { builder } else { builder.extra(extra) };
+    let mut encoder: GzEncoder<_> = builder.write(Vec::new(), Compression::new(level));
+    encoder.write_all(plain).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// Cut at every `size` bytes of tar, as bgzip and mgzip do.
+fn by_size(tar: &[u8], size: usize, extra: &[u8], level: u32) -> Vec<u8> {
+    tar.chunks(size).flat_map(|part| member(part, extra, level)).collect()
+}
+
+/// A member begins with each file, as in eStargz.
+fn by_file(tar: &[u8], starts: &[usize]) -> Vec<u8> {
+    let ends = starts[1..].iter().copied().chain([tar.len()]);
+    starts.iter().zip(ends).flat_map(|(&start, end)| member(&tar[start..end], b"", 6)).collect()
+}
+
+fn options() -> LayerOptions {
+    LayerOptions { span_size: 300_000, build_tool_identifier: "members".into() }
+}
+
+fn straight(blob: &[u8], chunk: usize) -> Result<IndexedLayer, LayerError> {
+    let mut indexer = LayerIndexer::new(options(), None);
+    for chunk in blob.chunks(chunk) {
+        indexer.push(chunk)?;
+    }
+    indexer.finish()
+}
+
+fn on_cores(blob: &[u8], chunk: usize, cores: usize) -> Result<IndexedLayer, LayerError> {
+    let blob = Bytes::copy_from_slice(blob);
+    let mut at = 0;
+    let next = || {
+        let from = at;
+        at = (at + chunk).min(blob.len());
+        Ok::<_, Infallible>((from < at).then(|| blob.slice(from..at)))
+    };
+    index_chunks(options(), None, cores, next).unwrap()
+}
+
+/// What comes out with one core, two and seven is what one thread makes of it.
+fn compare(name: &str, blob: &[u8]) -> Result<IndexedLayer, LayerError> {
+    for chunk in [256 << 10, 100_003, 16 << 10] {
+        let straight = straight(blob, chunk);
+        for cores in [1, 2, 7] {
+            let shared = on_cores(blob, chunk, cores);
+            assert!(shared == straight, "{name}, chunks of {chunk}, {cores} cores: {shared:?}\n{straight:?}");
+        }
+    }
+    straight(blob, 256 << 10)
+}
+
+fn members(layer: &IndexedLayer) -> u64 {
+    match &layer.outcome {
+        Outcome::Ztoc(built) => built.gzip_members,
+        Outcome::Unservable(why) => panic!("left out: {why}"),
+    }
+}
+
+#[test]
+fn as_tools_write_them() {
+    let mut noise = Noise(1);
+    let (tar, starts) = tar(&files(&mut noise, 60, 200_000));
+    for (name, blob) in [
+        ("bgzip", by_size(&tar, 0xff00, BGZIP, 6)),
+        ("mgzip", by_size(&tar, 1_000_000, MGZIP, 6)),
+        ("eStargz", by_file(&tar, &starts)),
+        ("members of 3 MB", by_size(&tar, 3_000_000, b"", 1)),
+        ("small members", by_size(&tar, 1000, b"", 6)),
+        ("one member", by_size(&tar, usize::MAX, b"", 6)),
+    ] {
+        let layer = compare(name, &blob).unwrap();
+        assert!(members(&layer) > 1 || name == "one member", "{name}");
+    }
+}
+
+#[test]
+fn members_that_make_much_of_little() {
+    let mut noise = Noise(2);
+    let mut files = files(&mut noise, 12, 400_000);
+    files.insert(4, vec![0; 40 << 20]);
+    files.push(vec![b'a'; 9 << 20]);
+    let (tar, starts) = tar(&files);
+    compare("zeros by file", &by_file(&tar, &starts)).unwrap();
+    compare("zeros, by size", &by_size(&tar, 0xff00, BGZIP, 6)).unwrap();
+}
+
+/// Files that are such members themselves, stored: none of their headers is a border of the layer.
+#[test]
+fn headers_that_begin_no_member() {
+    let mut noise = Noise(3);
+    let inner = by_size(&noise.bytes(6 << 20), 300_000, b"", 6);
+    let (tar, starts) = tar(&[noise.bytes(500_000), inner.clone(), noise.bytes(700_000), inner, noise.bytes(900_000)]);
+    for level in [0, 6] {
+        compare("gzip in one member", &by_size(&tar, usize::MAX, b"", level)).unwrap();
+        compare("gzip in members", &by_size(&tar, 777_777, b"", level)).unwrap();
+    }
+    compare("gzip by file", &by_file(&tar, &starts)).unwrap();
+    let mut header = member(b"", b"", 6);
+    header.truncate(10);
+    let traps: Vec<u8> = header.iter().copied().cycle().take(4 << 20).collect();
+    let (tar, _) = self::tar(&[traps]);
+    compare("nothing but headers", &by_size(&tar, usize::MAX, b"", 0)).unwrap();
+}
+
+#[test]
+fn broken_blobs() {
+    let mut noise = Noise(4);
+    let (tar, starts) = tar(&files(&mut noise, 40, 150_000));
+    let whole = [by_size(&tar, 0xff00, BGZIP, 6), by_file(&tar, &starts)];
+    let mut errors = BTreeSet::<String>::new();
+    for round in 0..24 {
+        let mut blob = whole[round % 2].clone();
+        let at = noise.below(blob.len() as u64) as usize;
+        match round % 6 {
+            0 | 1 => blob[at] ^= 1 << noise.below(8),
+            2 => blob.truncate(at),
+            3 => blob.extend_from_slice(&noise.bytes(2 << 20)),
+            4 => drop(blob.splice(at..at, noise.bytes(3))),
+            _ => drop(blob.drain(at..at + 1)),
+        }
+        match compare(&format!("broken {round} at {at}"), &blob) {
+            Ok(layer) => errors.insert(format!("{:?}", layer.outcome).chars().take(20).collect()),
+            Err(error) => errors.insert(format!("{error:?}").chars().take(12).collect()),
+        };
+    }
+    assert!(errors.len() >= 3, "the blobs are all broken in the same way: {errors:?}");
+    // The tar breaks off in the middle of the blob, and the gzip later on.
+    let mut tar = tar;
+    tar[starts[20]..starts[20] + 512].fill(b'x');
+    let mut blob = by_size(&tar, 0xff00, BGZIP, 6);
+    let late = blob.len() - 300_000;
+    blob[late..late + 40].fill(0xff);
+    compare("broken tar in broken gzip", &blob).unwrap_err();
+}
