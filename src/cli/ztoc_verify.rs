@@ -1,6 +1,5 @@
 //! `ociseek ztoc verify`.
 
-use std::io::{self, Read};
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -16,9 +15,8 @@ use super::ztoc_args::ZtocVerifyArgs;
 use crate::digest::{Algorithm, Digest};
 use crate::ops::verify::Difference;
 use crate::ops::verify::layer::{LayerProof, Proof};
+use crate::store::Buffers;
 use crate::ztoc::{Ztoc, decode};
-
-const CHUNK: usize = 256 << 10;
 
 /// Proves the ztoc, and fails with [`CliError::Differs`] when something was found and printed.
 pub fn run(args: &ZtocVerifyArgs, stdout: &mut Stdout) -> Result<(), CliError> {
@@ -28,17 +26,11 @@ pub fn run(args: &ZtocVerifyArgs, stdout: &mut Stdout) -> Result<(), CliError> {
         Err(error) => (None, Some(Difference::Malformed(error))),
     };
     let mut layer = open(&args.layer)?;
-    let mut proof = LayerProof::new(ztoc.clone(), Algorithm::Sha256, Algorithm::Sha256);
-    let mut buffer = vec![0; CHUNK];
-    loop {
-        match layer.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(read) => proof.push(&buffer[..read]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(source) => return Err(unreadable(&args.layer, source)),
-        }
-    }
-    let mut proof = proof.finish();
+    let buffers = Buffers::default();
+    let proof = LayerProof::new(ztoc.clone(), Algorithm::Sha256, Algorithm::Sha256);
+    let mut proof = proof
+        .read(|| buffers.read_chunk(&mut layer).map(|chunk| (!chunk.is_empty()).then_some(chunk)))
+        .map_err(|source| unreadable(&args.layer, source))?;
     proof.differences.extend(malformed);
     let text = match args.format {
         Format::Text => text(ztoc.as_deref(), &proof),

@@ -343,29 +343,34 @@ fn build(
         span_digests,
     };
     let judge = || consumer::layer(&ztoc.files, &ztoc.checkpoints, compressed_size, uncompressed_size);
-    let encode = || {
+    let (spans, entries) = (ztoc.checkpoints.spans() as u32, ztoc.files.len());
+    let (bytes, digest) = if entries < MANY_FILES {
+        judge()?;
         let bytes = ztoc::encode(&ztoc);
-        (Digest::sha256(&bytes), bytes)
+        let digest = Digest::sha256(&bytes);
+        (bytes, digest)
+    } else {
+        // Each of these takes long then, and other threads have nothing to do any more.
+        let (judged, bytes) = beside(judge, || ztoc::encode(&ztoc));
+        judged?;
+        let (_, digest) = beside(move || drop(ztoc), || Digest::sha256(&bytes));
+        (bytes, digest)
     };
-    // With many files both take long, and the thread that hashed has nothing to do any more.
-    let (judged, (digest, bytes)) = match ztoc.files.len() {
-        0..MANY_FILES => {
-            judge()?;
-            (Ok(()), encode())
-        }
-        _ => thread::scope(|scope| {
-            let judged = scope.spawn(judge);
-            let encoded = encode();
-            (judged.join().unwrap_or_else(|panic| resume_unwind(panic)), encoded)
-        }),
-    };
-    judged?;
     Ok(BuiltZtoc {
         digest,
         bytes,
-        spans: ztoc.checkpoints.spans() as u32,
-        entries: ztoc.files.len() as u64,
+        spans,
+        entries: entries as u64,
         uncompressed_size: uncompressed_size.0,
         gzip_members,
+    })
+}
+
+/// Does two things at once.
+fn beside<A: Send, B>(other: impl FnOnce() -> A + Send, this: impl FnOnce() -> B) -> (A, B) {
+    thread::scope(|scope| {
+        let other = scope.spawn(other);
+        let this = this();
+        (other.join().unwrap_or_else(|panic| resume_unwind(panic)), this)
     })
 }

@@ -11,7 +11,7 @@ use crate::digest::Digest;
 use crate::layer::{IndexedLayer, LayerError, LayerHashes, LayerOptions, LayerScan, Spans};
 
 /// How many chunks may be under way: enough to even out chunks that decode to much and to little.
-const CHUNKS: usize = 8;
+const CHUNKS: usize = 4;
 /// A stretch is worth so many of them.
 const STRETCH: usize = 2;
 /// More threads for one layer find nothing to do: by then what cannot be shared out takes longer.
@@ -33,7 +33,7 @@ pub fn index_chunks<E>(
 ) -> Result<Result<IndexedLayer, LayerError>, E> {
     let (mut scan, hashes) = LayerScan::new(options, expected);
     let decoders = cores.min(MOST_DECODERS);
-    let most = CHUNKS.max(STRETCH * (decoders + 2));
+    let most = if decoders < 2 { CHUNKS } else { STRETCH * (decoders + 2) };
     thread::scope(|scope| {
         let mut team = Team::new(scope, decoders);
         let shared = team.shared();

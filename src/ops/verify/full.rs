@@ -69,7 +69,7 @@ enum Failure {
     Thread,
 }
 
-/// Async ends here: chunks go through a short channel to a thread that owns the proof, and ends with the channel.
+/// Async ends here: chunks go through a short channel to a thread that owns the proof, and ends with the channel. It has another one help it.
 async fn pump(
     source: &Source,
     job: &Job,
@@ -92,10 +92,10 @@ async fn pump(
     thread.await.ok().flatten().ok_or(Failure::Thread)
 }
 
+/// That nobody wants the proof any more.
+struct Abandoned;
+
 /// The thread's body: chunks up to a `None`. None if it was abandoned.
-fn take(mut proof: LayerProof, mut chunks: mpsc::Receiver<Option<Bytes>>) -> Option<Proof> {
-    while let Some(chunk) = chunks.blocking_recv()? {
-        proof.push(&chunk);
-    }
-    Some(proof.finish())
+fn take(proof: LayerProof, mut chunks: mpsc::Receiver<Option<Bytes>>) -> Option<Proof> {
+    proof.read(|| chunks.blocking_recv().ok_or(Abandoned)).ok()
 }

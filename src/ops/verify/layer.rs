@@ -7,7 +7,12 @@
 //! When every entry is equal to the layer's and every span decodes to the layer's bytes, then every file reads right through the
 //! spans, and every tar header lies where a consumer looks for it: behind the data of the entry before.
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread;
+
+use bytes::Bytes;
 
 use super::difference::{Difference, Differences};
 use super::entries::Entries;
@@ -18,16 +23,24 @@ use crate::layer::servable;
 use crate::layer::span::SpanTable;
 use crate::ztoc::{Checkpoints, VERSION, Ztoc};
 
+/// How many chunks the straight decoder may lag behind.
+const CHUNKS: usize = 8;
+
 /// Takes a layer's blob in chunks and finds what differs from its ztoc. Chunk borders carry no meaning, unless the layer
 /// breaks off: then they decide how much of it is looked at before that.
 ///
 /// Memory does not grow with the layer, but for some bytes for each span and entry of the ztoc.
 pub struct LayerProof {
+    straight: Straight,
+    blob: Blob,
+    ztoc: Option<Arc<Ztoc>>,
+}
+
+/// The half that takes the blob as it is.
+struct Blob {
     digest: Hasher,
     size: u64,
-    straight: Straight,
     spans: Option<BlobSpans>,
-    ztoc: Option<Arc<Ztoc>>,
     differences: Differences,
 }
 
@@ -87,29 +100,43 @@ impl LayerProof {
             spans: table.clone().map(PlainSpans::new),
             differences: Differences::default(),
         };
-        LayerProof {
-            digest: Hasher::new(blob),
-            size: 0,
-            straight: Straight::new(plain),
-            spans: table.map(BlobSpans::new),
-            ztoc,
-            differences,
-        }
+        let blob = Blob { digest: Hasher::new(blob), size: 0, spans: table.map(BlobSpans::new), differences };
+        LayerProof { straight: Straight::new(plain), blob, ztoc }
+    }
+
+    /// Takes all of the blob from `next`, which gives its chunks and `None` at its end. The straight decoder has a thread of its own: it and
+    /// the decoder of spans need nothing of each other.
+    ///
+    /// # Errors
+    /// Those of `next`.
+    pub fn read<E>(self, mut next: impl FnMut() -> Result<Option<Bytes>, E>) -> Result<Proof, E> {
+        let LayerProof { mut straight, mut blob, ztoc } = self;
+        thread::scope(|scope| {
+            let (read, chunks) = sync_channel::<Bytes>(CHUNKS);
+            let decoding = scope.spawn(move || {
+                chunks.iter().for_each(|chunk| straight.push(&chunk));
+                straight
+            });
+            while let Some(chunk) = next()? {
+                // Nobody takes it only if that thread panicked, which joining it passes on.
+                let _ = read.send(chunk.clone());
+                blob.push(&chunk);
+            }
+            drop(read);
+            let straight = decoding.join().unwrap_or_else(|panic| resume_unwind(panic));
+            Ok(LayerProof { straight, blob, ztoc }.finish())
+        })
     }
 
     /// The next bytes of the blob.
     pub fn push(&mut self, chunk: &[u8]) {
-        self.digest.update(chunk);
-        self.size += chunk.len() as u64;
         self.straight.push(chunk);
-        if let Some(spans) = &mut self.spans {
-            spans.push(chunk, &mut self.differences);
-        }
+        self.blob.push(chunk);
     }
 
     /// The blob is at its end.
     pub fn finish(self) -> Proof {
-        let LayerProof { digest, size, straight, spans, ztoc, mut differences } = self;
+        let LayerProof { straight, blob: Blob { digest, size, spans, mut differences }, ztoc } = self;
         let straight = straight.finish();
         let mut plain = straight.plain;
         if let Some(ztoc) = &ztoc {
@@ -151,6 +178,16 @@ impl LayerProof {
     }
 }
 
+impl Blob {
+    fn push(&mut self, chunk: &[u8]) {
+        self.digest.update(chunk);
+        self.size += chunk.len() as u64;
+        if let Some(spans) = &mut self.spans {
+            spans.push(chunk, &mut self.differences);
+        }
+    }
+}
+
 impl Plain {
     /// Takes bytes for nobody.
     pub fn nothing() -> Plain {
@@ -163,13 +200,13 @@ impl Plain {
     }
 
     pub fn push(&mut self, bytes: &[u8]) {
-        self.diff_id.update(bytes);
         self.size += bytes.len() as u64;
         if let Some(entries) = &mut self.entries {
             entries.push(bytes, &mut self.differences);
         }
-        if let Some(spans) = &mut self.spans {
-            spans.push(bytes, &mut self.differences);
+        match &mut self.spans {
+            Some(spans) => spans.push(bytes, &mut self.diff_id, &mut self.differences),
+            None => self.diff_id.update(bytes),
         }
     }
 }

@@ -269,9 +269,10 @@ impl PlainSpans {
         PlainSpans { table, next: 0, hasher: None, position: 0, recent: Vec::new(), hashes: Vec::new() }
     }
 
-    pub fn push(&mut self, mut bytes: &[u8], differences: &mut Differences) {
+    /// `layer` is fed with the same bytes.
+    pub fn push(&mut self, mut bytes: &[u8], layer: &mut Hasher, differences: &mut Differences) {
         let ztoc = self.table.ztoc().clone();
-        let Checkpoints::Gzip { list, .. } = &ztoc.checkpoints else { return };
+        let Checkpoints::Gzip { list, .. } = &ztoc.checkpoints else { return layer.update(bytes) };
         loop {
             if let Some(checkpoint) = list.get(self.next).filter(|next| next.output.0 == self.position) {
                 self.close();
@@ -293,8 +294,9 @@ impl PlainSpans {
             };
             let taken = usize::try_from(border - self.position).map_or(bytes.len(), |most| most.min(bytes.len()));
             let (now, later) = bytes.split_at(taken);
-            if let Some(hasher) = &mut self.hasher {
-                hasher.update(now);
+            match &mut self.hasher {
+                Some(span) => Hasher::update_both(span, layer, now),
+                None => layer.update(now),
             }
             self.remember(now);
             self.position += taken as u64;
@@ -328,7 +330,7 @@ impl PlainSpans {
 
     /// The layer is at its end. Returns the digest of each span's bytes, as far as there are such.
     pub fn finish(mut self, differences: &mut Differences) -> Vec<Digest> {
-        self.push(&[], differences);
+        self.push(&[], &mut Hasher::new(Algorithm::Sha256), differences);
         self.hashes
     }
 }
