@@ -1,5 +1,5 @@
 """What the benches share: where things are, how a command is measured, how a layout is made."""
-import hashlib, json, os, statistics, subprocess, sys, time
+import os, statistics, subprocess, sys, time
 
 root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 cache = os.path.expanduser("~/.cache")
@@ -11,7 +11,9 @@ tool_id = "AWS SOCI CLI v0.2"
 
 
 def run(command, stdin=(), stderr=None):
-    """Wall seconds, CPU seconds, peak MB and standard output of a command, which must succeed; `stdin` is in pieces."""
+    """Wall seconds, CPU seconds, peak MB and standard output of a command, which must succeed; `stdin` is in pieces.
+
+    The peak is never below that of this process, which the kernel counts in."""
     started = time.monotonic()
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env={**os.environ, "TZ": "UTC"})
     for piece in stdin:
@@ -35,6 +37,8 @@ def interleaved(rounds, jobs):
 
 def layout(folder, layers, diff_ids=None):
     """An OCI layout of one image, v1, with these layers, each given in pieces. Without diff_ids the config has wrong ones."""
+    import hashlib, json  # not above: what they take would show as the peak of every command
+
     os.makedirs(f"{folder}/blobs/sha256")
 
     def blob(chunks, media_type):
