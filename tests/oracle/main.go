@@ -4,6 +4,7 @@
 //	build    span size, tool, gzip|uncompressed, LAYER, OUT  (tab-separated)  writes the ztoc that soci builds
 //	verify   ZTOC, LAYER                                                      what the snapshotter would serve
 //	index    one JSON document a line                                         the SOCI index manifest, by soci's MarshalIndex
+//	convert  LAYOUT, OUT, span size, minimum layer size                       the layout that `soci convert --standalone` writes
 //
 // soci panics on some layers, and takes for ever on others: neither ends the run.
 package main
@@ -27,9 +28,9 @@ func refused(err error) verdict          { return verdict{"refused", err.Error()
 
 func main() {
 	time.Local = time.UTC // soci writes modification times in the local zone
-	commands := map[string]func(string) verdict{"build": build, "verify": verify, "index": index}
+	commands := map[string]func(string) verdict{"build": build, "verify": verify, "index": index, "convert": convert}
 	if len(os.Args) != 2 || commands[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: ociseek-oracle build|verify|index < jobs")
+		fmt.Fprintln(os.Stderr, "usage: ociseek-oracle build|verify|index|convert < jobs")
 		os.Exit(2)
 	}
 	command := commands[os.Args[1]]

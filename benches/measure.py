@@ -1,0 +1,60 @@
+"""What the benches share: where things are, how a command is measured, how a layout is made."""
+import os, statistics, subprocess, sys, time
+
+root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+cache = os.path.expanduser("~/.cache")
+tools = os.environ.get("OCISEEK_TEST_TOOLS", f"{cache}/ociseek-tools/bin")
+corpus = os.environ.get("OCISEEK_CORPUS", f"{cache}/ociseek-corpus")
+release = os.environ.get("CARGO_TARGET_DIR", f"{root}/target") + "/release"
+program = f"{release}/ociseek"
+tool_id = "AWS SOCI CLI v0.2"
+
+
+def run(command, stdin=(), stderr=None):
+    """Wall seconds, CPU seconds, peak MB and standard output of a command, which must succeed; `stdin` is in pieces.
+
+    The peak is never below that of this process, which the kernel counts in."""
+    started = time.monotonic()
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env={**os.environ, "TZ": "UTC"})
+    for piece in stdin:
+        process.stdin.write(piece)
+    process.stdin.close()
+    output = process.stdout.read().decode()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status != 0:
+        sys.exit(f"{' '.join(command)}: status {status}")
+    return time.monotonic() - started, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, output
+
+
+def interleaved(rounds, jobs):
+    """Runs all jobs in turn, so many times; for each name, the median of each of the figures that its job returns."""
+    figures = {name: [] for name in jobs}
+    for _ in range(rounds):
+        for name, job in jobs.items():
+            figures[name].append(job())
+    return {name: [statistics.median(column) for column in zip(*rows)] for name, rows in figures.items()}
+
+
+def layout(folder, layers, diff_ids=None):
+    """An OCI layout of one image, v1, with these layers, each given in pieces. Without diff_ids the config has wrong ones."""
+    import hashlib, json  # not above: what they take would show as the peak of every command
+
+    os.makedirs(f"{folder}/blobs/sha256")
+
+    def blob(chunks, media_type):
+        digest, size = hashlib.sha256(), 0
+        with open(f"{folder}/blobs/new", "wb") as out:
+            for chunk in chunks:
+                digest.update(chunk)
+                size += out.write(chunk)
+        os.rename(f"{folder}/blobs/new", f"{folder}/blobs/sha256/{digest.hexdigest()}")
+        return {"mediaType": media_type, "digest": f"sha256:{digest.hexdigest()}", "size": size}
+
+    oci = "application/vnd.oci.image"
+    layers = [blob(layer, f"{oci}.layer.v1.tar+gzip") for layer in layers]
+    config = {"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids or [layer["digest"] for layer in layers]}}
+    manifest = {"schemaVersion": 2, "mediaType": f"{oci}.manifest.v1+json", "config": blob([json.dumps(config).encode()], f"{oci}.config.v1+json"), "layers": layers}
+    manifest = blob([json.dumps(manifest).encode()], manifest["mediaType"])
+    manifest["annotations"] = {"org.opencontainers.image.ref.name": "v1"}
+    open(f"{folder}/index.json", "w").write(json.dumps({"schemaVersion": 2, "manifests": [manifest]}))
+    open(f"{folder}/oci-layout", "w").write('{"imageLayoutVersion":"1.0.0"}')

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/awslabs/soci-snapshotter/soci"
+	"github.com/awslabs/soci-snapshotter/soci/store"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/plugins/content/local"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/content/oci"
+)
+
+// The build tool identifier of soci's command.
+const cliTool = "AWS SOCI CLI v0.2"
+
+// soci.NewDB opens one database for the life of the process, so a second job would find the ztocs of the first one and build none.
+var converted bool
+
+// convert does what `soci convert --standalone --format oci-dir LAYOUT OUT` of v0.15 does (cmd/soci/commands/convert.go and
+// internal/standalone.go there, a module of its own that is not to be had from here), by the same calls of soci's library: LAYOUT is copied into
+// a temporary directory ($TMPDIR), converted there with a new artifacts database, and copied to OUT, which gets an index.json of the
+// converted image alone. OUT must not be there. One job a process; the answer has the digest of the converted image, and what the
+// conversion alone took, without both copies.
+//
+// Left out: tars as input and as output (which is the command's default format), platforms other than the image's own, layouts of more
+// than one image, prefetch files, and the parsing of a command line.
+func convert(job string) verdict {
+	parts, err := fields(job, 4)
+	if err != nil {
+		return refused(err)
+	}
+	span, err := strconv.ParseInt(parts[2], 10, 64)
+	if err != nil {
+		return refused(err)
+	}
+	smallest, err := strconv.ParseInt(parts[3], 10, 64)
+	if err != nil {
+		return refused(err)
+	}
+	if converted {
+		return refused(errors.New("one conversion a process"))
+	}
+	converted = true
+	os.Stdout = os.Stderr // the library names each layer there; the answers have their own writer already
+	v, err := convertLayout(context.Background(), parts[0], parts[1], span, smallest)
+	if err != nil {
+		return refused(err)
+	}
+	return v
+}
+
+func convertLayout(ctx context.Context, layout, out string, span, smallest int64) (verdict, error) {
+	var none verdict
+	work, err := os.MkdirTemp("", "oracle-layout-*")
+	if err != nil {
+		return none, err
+	}
+	defer os.RemoveAll(work)
+	if err := os.CopyFS(work, os.DirFS(layout)); err != nil {
+		return none, fmt.Errorf("copying the layout: %w", err)
+	}
+	image, err := onlyImage(work)
+	if err != nil {
+		return none, err
+	}
+	orasStore, err := oci.New(work)
+	if err != nil {
+		return none, err
+	}
+	contentStore, err := local.NewStore(work)
+	if err != nil {
+		return none, err
+	}
+	records, err := os.MkdirTemp("", "oracle-artifacts-*")
+	if err != nil {
+		return none, err
+	}
+	defer os.RemoveAll(records)
+	db, err := soci.NewDB(soci.ArtifactsDbPath(records))
+	if err != nil {
+		return none, err
+	}
+	blobs := &store.SociStore{Store: orasStore}
+	builder, err := soci.NewIndexBuilder(contentStore, blobs, soci.WithSpanSize(span), soci.WithMinLayerSize(smallest),
+		soci.WithBuildToolIdentifier(cliTool), soci.WithArtifactsDb(db))
+	if err != nil {
+		return none, err
+	}
+	batch, done, err := blobs.BatchOpen(ctx)
+	if err != nil {
+		return none, err
+	}
+	defer done(ctx)
+	started, spent := time.Now(), cpu()
+	made, err := builder.Convert(batch, images.Image{Name: layout, Target: image})
+	if err != nil {
+		return none, err
+	}
+	wall, spent := time.Since(started), cpu()-spent
+	if err := os.CopyFS(out, os.DirFS(work)); err != nil {
+		return none, fmt.Errorf("copying the converted layout: %w", err)
+	}
+	index, err := json.Marshal(ocispec.Index{
+		Versioned: specs.Versioned{SchemaVersion: 2},
+		MediaType: ocispec.MediaTypeImageIndex,
+		Manifests: []ocispec.Descriptor{*made},
+	})
+	if err != nil {
+		return none, err
+	}
+	if err := os.WriteFile(filepath.Join(out, ocispec.ImageIndexFile), index, 0o644); err != nil {
+		return none, err
+	}
+	return ok("%s converted in %.3f s, %.3f CPU s", made.Digest, wall.Seconds(), spent.Seconds()), nil
+}
+
+// onlyImage is what the index.json of a layout points to.
+func onlyImage(layout string) (ocispec.Descriptor, error) {
+	var index ocispec.Index
+	bytes, err := os.ReadFile(filepath.Join(layout, ocispec.ImageIndexFile))
+	if err == nil {
+		err = json.Unmarshal(bytes, &index)
+	}
+	if err == nil && len(index.Manifests) != 1 {
+		err = fmt.Errorf("want one image, got %d", len(index.Manifests))
+	}
+	if err != nil {
+		return ocispec.Descriptor{}, fmt.Errorf("index.json: %w", err)
+	}
+	return index.Manifests[0], nil
+}
+
+// cpu is what this process has used so far, on all threads, in user and system mode.
+func cpu() time.Duration {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		panic(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
