@@ -1,18 +1,23 @@
-//! Layers of many gzip members: decoded by several threads they give what one thread gives, byte for byte and error for error.
+//! Layers of many gzip members, or with a ztoc as a guide: decoded by several threads they give what one thread gives, byte for byte
+//! and error for error.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io::Write;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use flate2::write::GzEncoder;
 use flate2::{Compression, GzBuilder};
 use ociseek::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
-use ociseek::ops::index::index_chunks;
+use ociseek::ops::index::{Threads, index_chunks};
+use ociseek::ztoc::{Checkpoints, Ztoc, decode};
 
 /// The headers that tools write: bgzip's and mgzip's extra fields hold the member's size, which nothing here reads.
 const BGZIP: &[u8] = b"BC\x02\x00\xff\x3f";
 const MGZIP: &[u8] = b"SZ\x04\x00\x00\x00\x01\x00";
+
+const SPAN: u64 = 300_000;
 
 struct Noise(u64);
 
@@ -69,19 +74,19 @@ fn by_file(tar: &[u8], starts: &[usize]) -> Vec<u8> {
     starts.iter().zip(ends).flat_map(|(&start, end)| member(&tar[start..end], b"", 6)).collect()
 }
 
-fn options() -> LayerOptions {
-    LayerOptions { span_size: 300_000, build_tool_identifier: "members".into() }
+fn options(span_size: u64) -> LayerOptions {
+    LayerOptions { span_size, build_tool_identifier: "members".into() }
 }
 
-fn straight(blob: &[u8], chunk: usize) -> Result<IndexedLayer, LayerError> {
-    let mut indexer = LayerIndexer::new(options(), None);
+fn straight(blob: &[u8], chunk: usize, span_size: u64) -> Result<IndexedLayer, LayerError> {
+    let mut indexer = LayerIndexer::new(options(span_size), None);
     for chunk in blob.chunks(chunk) {
         indexer.push(chunk)?;
     }
     indexer.finish()
 }
 
-fn on_cores(blob: &[u8], chunk: usize, cores: usize) -> Result<IndexedLayer, LayerError> {
+fn on_cores(blob: &[u8], chunk: usize, cores: usize, guide: Option<&Arc<Ztoc>>) -> Result<IndexedLayer, LayerError> {
     let blob = Bytes::copy_from_slice(blob);
     let mut at = 0;
     let next = || {
@@ -89,19 +94,27 @@ fn on_cores(blob: &[u8], chunk: usize, cores: usize) -> Result<IndexedLayer, Lay
         at = (at + chunk).min(blob.len());
         Ok::<_, Infallible>((from < at).then(|| blob.slice(from..at)))
     };
-    index_chunks(options(), None, cores, next).unwrap()
+    index_chunks(options(SPAN), None, Threads { cores, guide: guide.cloned() }, next).unwrap()
 }
 
 /// What comes out with one core, two and seven is what one thread makes of it.
-fn compare(name: &str, blob: &[u8]) -> Result<IndexedLayer, LayerError> {
+fn compare(name: &str, blob: &[u8], guide: Option<&Arc<Ztoc>>) -> Result<IndexedLayer, LayerError> {
     for chunk in [256 << 10, 100_003, 16 << 10] {
-        let straight = straight(blob, chunk);
+        let straight = straight(blob, chunk, SPAN);
         for cores in [1, 2, 7] {
-            let shared = on_cores(blob, chunk, cores);
+            let shared = on_cores(blob, chunk, cores, guide);
             assert!(shared == straight, "{name}, chunks of {chunk}, {cores} cores: {shared:?}\n{straight:?}");
         }
     }
-    straight(blob, 256 << 10)
+    straight(blob, 256 << 10, SPAN)
+}
+
+/// The ztoc of a layer.
+fn ztoc(blob: &[u8], span_size: u64) -> Ztoc {
+    match straight(blob, 256 << 10, span_size).unwrap().outcome {
+        Outcome::Ztoc(built) => decode(&built.bytes).unwrap(),
+        Outcome::Unservable(why) => panic!("left out: {why}"),
+    }
 }
 
 fn members(layer: &IndexedLayer) -> u64 {
@@ -123,7 +136,7 @@ fn as_tools_write_them() {
         ("small members", by_size(&tar, 1000, b"", 6)),
         ("one member", by_size(&tar, usize::MAX, b"", 6)),
     ] {
-        let layer = compare(name, &blob).unwrap();
+        let layer = compare(name, &blob, None).unwrap();
         assert!(members(&layer) > 1 || name == "one member", "{name}");
     }
 }
@@ -135,8 +148,8 @@ fn members_that_make_much_of_little() {
     files.insert(4, vec![0; 40 << 20]);
     files.push(vec![b'a'; 9 << 20]);
     let (tar, starts) = tar(&files);
-    compare("zeros by file", &by_file(&tar, &starts)).unwrap();
-    compare("zeros, by size", &by_size(&tar, 0xff00, BGZIP, 6)).unwrap();
+    compare("zeros by file", &by_file(&tar, &starts), None).unwrap();
+    compare("zeros, by size", &by_size(&tar, 0xff00, BGZIP, 6), None).unwrap();
 }
 
 /// Files that are such members themselves, stored: none of their headers is a border of the layer.
@@ -146,15 +159,15 @@ fn headers_that_begin_no_member() {
     let inner = by_size(&noise.bytes(6 << 20), 300_000, b"", 6);
     let (tar, starts) = tar(&[noise.bytes(500_000), inner.clone(), noise.bytes(700_000), inner, noise.bytes(900_000)]);
     for level in [0, 6] {
-        compare("gzip in one member", &by_size(&tar, usize::MAX, b"", level)).unwrap();
-        compare("gzip in members", &by_size(&tar, 777_777, b"", level)).unwrap();
+        compare("gzip in one member", &by_size(&tar, usize::MAX, b"", level), None).unwrap();
+        compare("gzip in members", &by_size(&tar, 777_777, b"", level), None).unwrap();
     }
-    compare("gzip by file", &by_file(&tar, &starts)).unwrap();
+    compare("gzip by file", &by_file(&tar, &starts), None).unwrap();
     let mut header = member(b"", b"", 6);
     header.truncate(10);
     let traps: Vec<u8> = header.iter().copied().cycle().take(4 << 20).collect();
     let (tar, _) = self::tar(&[traps]);
-    compare("nothing but headers", &by_size(&tar, usize::MAX, b"", 0)).unwrap();
+    compare("nothing but headers", &by_size(&tar, usize::MAX, b"", 0), None).unwrap();
 }
 
 #[test]
@@ -173,7 +186,7 @@ fn broken_blobs() {
             4 => drop(blob.splice(at..at, noise.bytes(3))),
             _ => drop(blob.drain(at..at + 1)),
         }
-        match compare(&format!("broken {round} at {at}"), &blob) {
+        match compare(&format!("broken {round} at {at}"), &blob, None) {
             Ok(layer) => errors.insert(format!("{:?}", layer.outcome).chars().take(20).collect()),
             Err(error) => errors.insert(format!("{error:?}").chars().take(12).collect()),
         };
@@ -185,5 +198,63 @@ fn broken_blobs() {
     let mut blob = by_size(&tar, 0xff00, BGZIP, 6);
     let late = blob.len() - 300_000;
     blob[late..late + 40].fill(0xff);
-    compare("broken tar in broken gzip", &blob).unwrap_err();
+    compare("broken tar in broken gzip", &blob, None).unwrap_err();
+}
+
+/// The layer's own ztoc, of whatever span size, in members and without.
+#[test]
+fn a_ztoc_is_a_guide() {
+    let mut noise = Noise(5);
+    let mut files = files(&mut noise, 60, 200_000);
+    files.insert(9, vec![b'q'; 30 << 20]);
+    let (tar, _) = tar(&files);
+    for (name, blob) in [
+        ("one member", by_size(&tar, usize::MAX, b"", 6)),
+        ("fixed codes", by_size(&tar, usize::MAX, b"", 1)),
+        ("stored", by_size(&tar, usize::MAX, b"", 0)),
+        ("members of 3 MB", by_size(&tar, 3_000_000, b"", 6)),
+        ("small members", by_size(&tar, 0xff00, BGZIP, 6)),
+    ] {
+        for span_size in [10_000, 1 << 20, 4 << 20] {
+            let guide = Arc::new(ztoc(&blob, span_size));
+            compare(&format!("{name}, guided by spans of {span_size}"), &blob, Some(&guide)).unwrap();
+        }
+    }
+}
+
+/// Guides that say what is not so: what comes out is what comes out without them.
+#[test]
+fn wrong_guides() {
+    let mut noise = Noise(6);
+    let (tar, _) = tar(&files(&mut noise, 60, 200_000));
+    let (other, _) = self::tar(&files(&mut noise, 60, 200_000));
+    let blob = by_size(&tar, 2_000_000, b"", 6);
+    let right = ztoc(&blob, 300_000);
+    let of_other = Arc::new(ztoc(&by_size(&other, 2_000_000, b"", 6), 300_000));
+    compare("the ztoc of another layer", &blob, Some(&of_other)).unwrap();
+    let plain = Arc::new(ztoc(&tar, 300_000));
+    compare("the ztoc of the plain tar", &blob, Some(&plain)).unwrap();
+    compare("the ztoc of a gzip for a plain tar", &tar, Some(&Arc::new(right.clone()))).unwrap();
+    for round in 0..12 {
+        let mut guide = right.clone();
+        let Checkpoints::Gzip { list, .. } = &mut guide.checkpoints else { panic!("is of a gzip") };
+        for checkpoint in list.iter_mut().skip(1) {
+            match (round % 4) + 4 * noise.below(2) {
+                0 => checkpoint.window[noise.below(32 << 10) as usize] ^= 1,
+                1 => checkpoint.bits = noise.below(8) as u8,
+                2 => checkpoint.input.0 += noise.below(3),
+                3 => checkpoint.output.0 += noise.below(3),
+                _ => {}
+            }
+        }
+        compare(&format!("a damaged ztoc, {round}"), &blob, Some(&Arc::new(guide))).unwrap();
+    }
+    // Matches that reach back to before their member are damage, though a window has what they reach.
+    let mut broken = by_size(&tar, 1_500_000, b"", 6);
+    let guide = Arc::new(ztoc(&broken, 20_000));
+    for _ in 0..6 {
+        let at = noise.below(broken.len() as u64) as usize;
+        broken[at] ^= 1 << noise.below(8);
+        compare("a broken blob", &broken, Some(&guide)).unwrap_err();
+    }
 }

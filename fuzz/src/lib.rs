@@ -8,7 +8,7 @@ mod span;
 use std::io::Read;
 
 use ociseek::codec::gzip::{BlockStart, GzipEnd, GzipError, GzipReader, Sink};
-use ociseek::codec::stretch::{MemberFinder, Stretch};
+use ociseek::codec::stretch::{Begin, MemberFinder, Stretch};
 use ociseek::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
 use ociseek::offset::{Compressed, Uncompressed};
 use ociseek::tar::{Entry, Kind, TarError, Walker};
@@ -72,12 +72,12 @@ fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Option<(Decoded, Result
     Some((recorder.0, reader.finish()))
 }
 
-/// The same with what begins at `at` decoded ahead, as a member that may or may not begin there.
-fn decode_ahead(data: &[u8], at: usize) -> (Decoded, Result<GzipEnd, GzipError>) {
+/// The same with what begins at `at` decoded ahead, as what may or may not begin there.
+fn decode_ahead(data: &[u8], at: usize, begin: Begin) -> (Decoded, Result<GzipEnd, GzipError>) {
     let (before, rest) = data.split_at(at);
     let ahead: Vec<&[u8]> = pieces(rest).collect();
-    let limit = usize::from(data[0]) << (data.len() % 16);
-    let stretch = Stretch::decode(Compressed(at as u64), &ahead, vec![1, 2, 3], limit);
+    let limit = usize::from(data[data.len() - 1]) << (data.len() % 16);
+    let stretch = Stretch::decode(Compressed(at as u64), begin, &ahead, vec![1, 2, 3], limit);
     let mut reader = GzipReader::new();
     let mut recorder = Recorder(Decoded::default(), crc32fast::Hasher::new());
     let mut decoded = reader.push(before, &mut recorder);
@@ -89,19 +89,46 @@ fn decode_ahead(data: &[u8], at: usize) -> (Decoded, Result<GzipEnd, GzipError>)
     (recorder.0, decoded.and_then(|()| reader.finish()))
 }
 
+/// The places where something can be decoded ahead: what look like members, and a block; the block's window is wrong now and then.
+fn begins(data: &[u8], starts: usize) -> Vec<(usize, Begin)> {
+    struct Wanted(usize, Option<(usize, Begin)>);
+    impl Sink for Wanted {
+        fn output(&mut self, _bytes: &[u8]) {}
+        fn block_start(&mut self, at: BlockStart<'_>) {
+            if self.0 == 0 {
+                let block = Begin::Block { bits: at.bits, before: 0, window: Box::new(*at.window) };
+                self.1 = Some((at.input.0 as usize, block));
+            }
+            self.0 = self.0.wrapping_sub(1);
+        }
+    }
+    let mut begins = Vec::new();
+    let finder = MemberFinder::like(data);
+    let mut at = 0;
+    while let Some(next) = finder.as_ref().and_then(|finder| finder.find(data, at)).filter(|_| begins.len() < 8) {
+        begins.push((next, Begin::Member));
+        at = next + 1;
+    }
+    let last = usize::from(data.last().copied().unwrap_or(0));
+    let mut wanted = Wanted(last * starts / 256, None);
+    let _ = GzipReader::new().push(data, &mut wanted);
+    if let Some((at, Begin::Block { bits, mut window, .. })) = wanted.1 {
+        window[(last << 7) % (32 << 10)] ^= u8::from(data.len().is_multiple_of(8));
+        begins.push((at, Begin::Block { bits, before: data[at - 1], window }));
+    }
+    begins
+}
+
 /// Invariants: how the input is cut does not matter, nor what is decoded ahead; block starts go forward; what is accepted is what
 /// flate2 decodes.
 pub fn gzip(data: &[u8]) {
     let Some((whole, end)) = decode(std::iter::once(data)) else { return };
-    let finder = MemberFinder::like(data);
-    let mut at = 0;
-    while let Some(next) = finder.as_ref().and_then(|finder| finder.find(data, at)).filter(|_| at < 4096) {
-        let (ahead, ahead_end) = decode_ahead(data, next);
-        assert_eq!(end.is_ok(), ahead_end.is_ok(), "{end:?}, with what is at {next} decoded ahead {ahead_end:?}");
+    for (at, begin) in begins(data, whole.starts.len()) {
+        let (ahead, ahead_end) = decode_ahead(data, at, begin);
+        assert_eq!(end.is_ok(), ahead_end.is_ok(), "{end:?}, with what is at {at} decoded ahead {ahead_end:?}");
         if end.is_ok() {
             assert_eq!((&whole, &end), (&ahead, &ahead_end));
         }
-        at = next + 1;
     }
     if let Some((cut, cut_end)) = decode(pieces(data)) {
         assert_eq!(end.is_ok(), cut_end.is_ok(), "{end:?}, in pieces {cut_end:?}");

@@ -348,6 +348,10 @@ pub struct ZtocCreateArgs {
     #[arg(long, short, value_name = "FILE")]
     pub output: PathBuf,
 
+    /// A ztoc that the layer has already, of other options: several cores decode faster by it. The result is the same without
+    #[arg(long, value_name = "FILE")]
+    pub guide: Option<PathBuf>,
+
     #[command(flatten)]
     pub build: BuildArgs,
 }

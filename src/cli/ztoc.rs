@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::args::{BuildArgs, Format, ZtocCreateArgs, ZtocShowArgs};
 use super::report::CliError;
@@ -11,14 +12,15 @@ use super::size::{counted, duration, human, rate};
 use super::terminal::{Stdout, complain};
 use super::{ztoc_json, ztoc_text};
 use crate::layer::{BuiltZtoc, IndexedLayer, LayerOptions, Outcome};
-use crate::ops::index::index_chunks;
+use crate::ops::index::{Threads, index_chunks};
 use crate::store::Buffers;
 use crate::ztoc::{MAX_ENCODED, Ztoc, decode};
 
 /// Builds the ztoc of one layer blob, and writes it only when it is whole.
 pub fn create(args: &ZtocCreateArgs, stdout: &mut Stdout) -> Result<(), CliError> {
     let started = std::time::Instant::now();
-    let layer = index(&args.layer, layer_options(&args.build))?;
+    let guide = args.guide.as_deref().map(read_ztoc).transpose()?.map(|(_, ztoc)| Arc::new(ztoc));
+    let layer = index(&args.layer, layer_options(&args.build), guide)?;
     let seconds = started.elapsed().as_secs_f64();
     let ztoc = match layer.outcome {
         Outcome::Ztoc(ztoc) => ztoc,
@@ -38,12 +40,12 @@ pub fn layer_options(build: &BuildArgs) -> LayerOptions {
     LayerOptions { span_size: build.span_size.0, build_tool_identifier: build.build_tool_identifier.clone() }
 }
 
-fn index(path: &Path, options: LayerOptions) -> Result<IndexedLayer, CliError> {
+fn index(path: &Path, options: LayerOptions, guide: Option<Arc<Ztoc>>) -> Result<IndexedLayer, CliError> {
     let mut input = open(path)?;
     let buffers = Buffers::default();
     let chunks = || buffers.read_chunk(&mut input).map(|chunk| (!chunk.is_empty()).then_some(chunk));
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    index_chunks(options, None, cores, chunks)
+    index_chunks(options, None, Threads { cores, guide }, chunks)
         .map_err(|source| unreadable(path, source))?
         .map_err(|source| CliError::Layer { path: path.to_owned(), source })
 }

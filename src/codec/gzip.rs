@@ -39,7 +39,18 @@ pub struct GzipReader {
     length: u64,
     /// The member's beginning was not read, so that they cannot be compared with its trailer.
     is_partial: bool,
+    /// The end of such a member.
+    unproven: Option<Unproven>,
     members: u64,
+    /// The last block start that was reported.
+    block: (Compressed, u8),
+}
+
+/// What there was of a member, and its trailer.
+struct Unproven {
+    crc: crc32fast::Hasher,
+    length: u64,
+    trailer: [u8; 8],
 }
 
 enum State {
@@ -104,7 +115,9 @@ impl GzipReader {
             crc: crc32fast::Hasher::new(),
             length: 0,
             is_partial: false,
+            unproven: None,
             members: 0,
+            block: (Compressed(0), 0),
         }
     }
 
@@ -118,11 +131,31 @@ impl GzipReader {
         matches!(&self.state, State::Header(header) if header.is_empty()) && self.input == input
     }
 
+    /// Whether a block begins `input` bytes into the blob, but for `bits` that the byte before has of it, and nothing of it was read; and
+    /// whether matches in it may reach all of the window.
+    pub(super) fn is_at_block(&self, input: Compressed, bits: u8) -> bool {
+        // From fewer than 8 bits left over a header can be read, and nothing that it stands for.
+        self.input == input && self.block == (input, bits) && self.length >= WINDOW as u64
+    }
+
+    /// Whether what `ahead` has read, which began here, agrees with the checksum of the member that it began in.
+    pub(super) fn is_continued_by(&self, ahead: &GzipReader) -> bool {
+        ahead.unproven.as_ref().is_none_or(|Unproven { crc, length, trailer }| {
+            let (stored_crc, stored_length) = fields(*trailer);
+            stored_crc == joined(&self.crc, crc).finalize() && stored_length == (self.length + length) as u32
+        })
+    }
+
     /// Puts what this reader has read in front of what `ahead` has, which began here and made `plain`.
     pub(super) fn go_on_as(&mut self, mut ahead: GzipReader, plain: &[u8]) {
         ahead.inflate.precede(self.inflate.window(), plain.len());
         ahead.output = self.output + plain.len() as u64;
         ahead.members += self.members;
+        if ahead.is_partial {
+            ahead.crc = joined(&self.crc, &ahead.crc);
+            ahead.length += self.length;
+        }
+        (ahead.is_partial, ahead.unproven) = (false, None);
         *self = ahead;
     }
 
@@ -241,24 +274,38 @@ impl GzipReader {
         }
     }
 
-    fn report(&self, taken: usize, bits: u8, sink: &mut impl Sink) {
+    fn report(&mut self, taken: usize, bits: u8, sink: &mut impl Sink) {
         let input = self.input + taken as u64;
+        self.block = (input, bits);
         sink.block_start(BlockStart { input, output: self.output, bits, window: self.inflate.window() });
     }
 
     fn end_member(&mut self, trailer: [u8; 8], end: Compressed) -> Result<(), GzipError> {
         let member = self.members + 1;
-        let [a, b, c, d, e, f, g, h] = trailer;
-        let (stored, actual) = (u32::from_le_bytes([a, b, c, d]), self.crc.clone().finalize());
-        if stored != actual && !self.is_partial {
-            return Err(GzipError::Crc { offset: end, member, stored, actual });
-        }
-        let stored = u32::from_le_bytes([e, f, g, h]);
-        if stored != self.length as u32 && !self.is_partial {
-            return Err(GzipError::Length { offset: end, member, stored, actual: self.length });
+        let (stored_crc, stored_length) = fields(trailer);
+        let actual = self.crc.clone().finalize();
+        if self.is_partial {
+            self.unproven = Some(Unproven { crc: self.crc.clone(), length: self.length, trailer });
+        } else if stored_crc != actual {
+            return Err(GzipError::Crc { offset: end, member, stored: stored_crc, actual });
+        } else if stored_length != self.length as u32 {
+            return Err(GzipError::Length { offset: end, member, stored: stored_length, actual: self.length });
         }
         self.members = member;
         self.state = State::Header(HeaderParser::default());
         Ok(())
     }
+}
+
+/// The CRC-32 and the length of a member, modulo 2^32 (RFC 1952, section 2.3.1).
+fn fields(trailer: [u8; 8]) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = trailer;
+    (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))
+}
+
+/// The checksum of what two have read one after the other.
+fn joined(first: &crc32fast::Hasher, second: &crc32fast::Hasher) -> crc32fast::Hasher {
+    let mut joined = first.clone();
+    joined.combine(second);
+    joined
 }

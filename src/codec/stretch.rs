@@ -1,8 +1,9 @@
 //! Stretches of a gzip blob that are decoded by themselves, on other threads, before a reader comes to where they begin.
 //!
 //! A member needs nothing of what lies before it. Tools that write many members (bgzip, mgzip, eStargz) write one kind of header, so
-//! the bytes of a blob's first header show where others may begin. That is a guess: whether a member does begin there is
-//! known when the reader in front of it has come there, and until then nothing that a stretch says counts.
+//! the bytes of a blob's first header show where others may begin. A block needs a window, which the checkpoint of a ztoc has.
+//! Both are guesses: whether a member or that block does begin there is known when the reader in front of it has come there, and until
+//! then nothing that a stretch says counts.
 
 use memchr::memmem;
 
@@ -42,10 +43,23 @@ impl MemberFinder {
     }
 }
 
+/// What a stretch is taken to begin with.
+#[derive(Debug, Clone)]
+pub enum Begin {
+    Member,
+    /// A block in the middle of a member, which the high `bits` (0..=7) of the byte `before` it belong to.
+    Block {
+        bits: u8,
+        before: u8,
+        window: Box<[u8; WINDOW]>,
+    },
+}
+
 /// What came out of a stretch.
 pub struct Stretch {
     /// Where in the blob it begins.
     at: Compressed,
+    begin: Begin,
     /// Decoded it, and can go on with what follows. Counts output from the stretch's start.
     reader: GzipReader,
     made: Made,
@@ -87,17 +101,30 @@ impl Default for Stretch {
     /// One that is of no use.
     fn default() -> Stretch {
         let reader = GzipReader::new();
-        Stretch { at: Compressed(0), reader, made: Made::default(), taken: 0, is_broken: true }
+        Stretch { at: Compressed(0), begin: Begin::Member, reader, made: Made::default(), taken: 0, is_broken: true }
     }
 }
 
 impl Stretch {
-    /// Decodes the bytes of `chunks`, which lie at `at` in a blob, as if a member began there. Stops when they have made more than `limit`
+    /// Decodes the bytes of `chunks`, which lie at `at` in a blob, as if they began so. Stops when they have made more than `limit`
     /// bytes; at most 4 MiB more are kept. `plain` is where they go, emptied before.
-    pub fn decode<C: AsRef<[u8]>>(at: Compressed, chunks: &[C], mut plain: Vec<u8>, limit: usize) -> Stretch {
+    pub fn decode<C: AsRef<[u8]>>(
+        at: Compressed,
+        begin: Begin,
+        chunks: &[C],
+        mut plain: Vec<u8>,
+        limit: usize,
+    ) -> Stretch {
         plain.clear();
         let made = Made { plain, starts: Vec::new() };
-        let mut stretch = Stretch { at, reader: GzipReader::at_member(at), made, taken: 0, is_broken: false };
+        let reader = match &begin {
+            Begin::Member => GzipReader::at_member(at),
+            Begin::Block { bits, before, window } => {
+                let block = BlockStart { input: at, output: Uncompressed(0), bits: *bits, window };
+                GzipReader::resume(block, *before)
+            }
+        };
+        let mut stretch = Stretch { at, begin, reader, made, taken: 0, is_broken: false };
         for step in chunks.iter().flat_map(|chunk| chunk.as_ref().chunks(STEP)) {
             stretch.is_broken = stretch.reader.push(step, &mut stretch.made).is_err();
             if stretch.is_broken {
@@ -112,10 +139,16 @@ impl Stretch {
     }
 
     /// Makes `reader` go on behind this stretch, as if it had decoded it into `sink` itself, if it has come to where the
-    /// stretch begins and a member may begin there. Says how many bytes it need not be given any more: none if the guess was wrong.
+    /// stretch begins, and that is what it was taken for. Says how many bytes it need not be given any more: none if the guess was wrong.
     pub fn hand_over(self, reader: &mut GzipReader, sink: &mut impl Sink) -> HandedOver {
-        let Stretch { at, reader: ahead, made: Made { plain, starts }, taken, is_broken } = self;
-        if is_broken || !reader.is_between_members(at) {
+        let Stretch { at, begin, reader: ahead, made: Made { plain, starts }, taken, is_broken } = self;
+        let was_right = match &begin {
+            Begin::Member => reader.is_between_members(at),
+            Begin::Block { bits, window, .. } => {
+                reader.is_at_block(at, *bits) && reader.window() == &**window && reader.is_continued_by(&ahead)
+            }
+        };
+        if is_broken || !was_right {
             return HandedOver { taken: 0, plain };
         }
         let mut told = 0;
@@ -151,4 +184,107 @@ pub struct HandedOver {
     pub taken: usize,
     /// To decode another stretch into.
     pub plain: Vec<u8>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    /// Two members of noise, and what each of them is at.
+    fn blob() -> (Vec<u8>, usize) {
+        let mut seed = 7u32;
+        let mut plain: Vec<u8> = Vec::new();
+        for _ in 0..300_000 {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            plain.push((seed >> 26) as u8);
+        }
+        let member = |plain: &[u8]| {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+            encoder.write_all(plain).unwrap();
+            encoder.finish().unwrap()
+        };
+        let first = member(&plain);
+        (([&first[..], &member(&plain[1000..])].concat()), first.len())
+    }
+
+    /// Reads `blob` up to `at`, and from there on as a stretch; says how much of that was taken over, and what came out.
+    fn read(blob: &[u8], at: usize, begin: Begin) -> (usize, Made) {
+        let (mut reader, mut made) = (GzipReader::new(), Made::default());
+        reader.push(&blob[..at], &mut made).unwrap();
+        let stretch = Stretch::decode(Compressed(at as u64), begin, &[&blob[at..]], Vec::new(), usize::MAX);
+        let taken = stretch.hand_over(&mut reader, &mut made).taken;
+        reader.push(&blob[at + taken..], &mut made).unwrap();
+        assert_eq!(reader.finish().unwrap().members, 2);
+        (taken, made)
+    }
+
+    /// The block starts of a blob, with their windows.
+    fn blocks(blob: &[u8]) -> Vec<(usize, Begin)> {
+        struct Blocks(Vec<(usize, Begin)>);
+        impl Sink for Blocks {
+            fn output(&mut self, _bytes: &[u8]) {}
+            fn block_start(&mut self, at: BlockStart<'_>) {
+                let (at, bits, window) = (at.input.0 as usize, at.bits, Box::new(*at.window));
+                self.0.push((at, Begin::Block { bits, before: 0, window }));
+            }
+        }
+        let mut blocks = Blocks(Vec::new());
+        GzipReader::new().push(blob, &mut blocks).unwrap();
+        let with_byte = |(at, begin): (usize, Begin)| match begin {
+            Begin::Block { bits, window, .. } => (at, Begin::Block { bits, before: blob[at - 1], window }),
+            Begin::Member => (at, begin),
+        };
+        blocks.0.into_iter().map(with_byte).collect()
+    }
+
+    #[test]
+    fn right_guesses_are_taken_over_and_wrong_ones_are_not() {
+        let (blob, border) = blob();
+        let (taken, straight) = read(&blob, blob.len(), Begin::Member);
+        assert_eq!(taken, 0);
+        let same = |made: &Made| made.plain == straight.plain && made.starts.len() == straight.starts.len();
+
+        let (taken, made) = read(&blob, border, Begin::Member);
+        assert!(taken == blob.len() - border && same(&made));
+        for wrong in [border - 1, border + 1, 100] {
+            let (taken, made) = read(&blob, wrong, Begin::Member);
+            assert!(taken == 0 && same(&made));
+        }
+
+        let blocks = blocks(&blob);
+        assert!(blocks.len() > 8);
+        for (number, ((at, begin), start)) in blocks.iter().zip(&straight.starts).enumerate() {
+            let (taken, made) = read(&blob, *at, begin.clone());
+            assert!(same(&made));
+            // A member's first blocks may not reach what is before the member.
+            let reaches = start.output % 300_000 >= WINDOW;
+            assert_eq!(taken, if reaches { blob.len() - at } else { 0 });
+
+            let Begin::Block { bits, before, window } = begin else { unreachable!() };
+            let mut other = window.clone();
+            other[number] ^= 1;
+            let wrong = [
+                (*at, Begin::Block { bits: *bits, before: *before, window: other }),
+                (*at, Begin::Block { bits: bits ^ 1, before: *before, window: window.clone() }),
+                (*at + 1, begin.clone()),
+                (*at, Begin::Member),
+            ];
+            for (at, begin) in wrong {
+                let (taken, made) = read(&blob, at, begin);
+                assert!(taken == 0 && same(&made));
+            }
+        }
+    }
+
+    #[test]
+    fn too_much_is_left_to_the_reader() {
+        let (blob, border) = blob();
+        let stretch = Stretch::decode(Compressed(0), Begin::Member, &[&blob[..]], Vec::new(), 50_000);
+        let (mut reader, mut made) = (GzipReader::new(), Made::default());
+        let taken = stretch.hand_over(&mut reader, &mut made).taken;
+        assert!(taken > 20_000 && taken < border && (50_000..60_000).contains(&made.plain.len()));
+        reader.push(&blob[taken..], &mut made).unwrap();
+        assert_eq!(reader.finish().unwrap().output, Uncompressed(599_000));
+    }
 }

@@ -7,13 +7,13 @@ use std::thread::Scope;
 
 use bytes::Bytes;
 
-use crate::codec::stretch::Stretch;
+use crate::codec::stretch::{Begin, Stretch};
 use crate::layer::{LayerError, LayerScan, Spans};
 use crate::offset::Compressed;
 
 /// Plain bytes of a stretch after which it is left to the scan.
 const PLAIN: usize = 8 << 20;
-/// So many wrong guesses tell that the layer holds bytes that look like members and are none.
+/// So many wrong guesses tell that the layer holds bytes that look like members and are none, or that the ztoc is not its own.
 const WRONG: usize = 4;
 
 /// The chunks of a stretch and what becomes of them.
@@ -24,6 +24,7 @@ pub(super) struct Ahead {
 
 struct Job {
     at: Compressed,
+    begin: Begin,
     chunks: Arc<Vec<Bytes>>,
     reply: SyncSender<Stretch>,
 }
@@ -59,12 +60,12 @@ impl<'scope, 'env> Team<'scope, 'env> {
     }
 
     /// Has a stretch decoded that lies at `at` of the blob.
-    pub fn decode(&mut self, at: Compressed, chunks: Vec<Bytes>) -> Ahead {
+    pub fn decode(&mut self, at: Compressed, begin: Begin, chunks: Vec<Bytes>) -> Ahead {
         let chunks = Arc::new(chunks);
         let (reply, decoded) = sync_channel(1);
         let jobs = self.jobs.get_or_insert_with(|| start(self.scope, self.threads, &self.shared));
         // Without a thread to take it the scan decodes it.
-        let _ = jobs.send(Job { at, chunks: Arc::clone(&chunks), reply });
+        let _ = jobs.send(Job { at, begin, chunks: Arc::clone(&chunks), reply });
         Ahead { chunks, decoded }
     }
 }
@@ -77,10 +78,10 @@ fn start<'scope>(scope: &'scope Scope<'scope, '_>, threads: usize, shared: &Arc<
         scope.spawn(move || {
             loop {
                 let next = locked(&queue).recv();
-                let Ok(Job { at, chunks, reply }) = next else { break };
+                let Ok(Job { at, begin, chunks, reply }) = next else { break };
                 let plain = locked(&shared.idle).pop().unwrap_or_default();
                 // Nobody takes it any more if the scan is over.
-                let _ = reply.send(Stretch::decode(at, &chunks, plain, PLAIN));
+                let _ = reply.send(Stretch::decode(at, begin, &chunks, plain, PLAIN));
             }
         });
     }

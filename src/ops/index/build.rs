@@ -8,6 +8,7 @@ use std::time::Instant;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::error::IndexError;
+use super::guide::Guides;
 use super::model::{IndexOptions, Origin};
 use super::read::{ReadLayer, read};
 use crate::digest::Digest;
@@ -89,6 +90,11 @@ pub(super) async fn look_up(
     (layers, unread)
 }
 
+/// How many of the layers will be read side by side.
+pub(super) fn at_a_time(unread: &[Descriptor], options: &IndexOptions) -> usize {
+    options.jobs.clamp(1, unread.len().max(1))
+}
+
 /// Reads what the cache did not know, up to the deadline. The first layer that cannot be read or is broken ends it.
 pub(super) async fn read_all(
     layers: &mut Layers,
@@ -96,14 +102,16 @@ pub(super) async fn read_all(
     source: &Source,
     cache: Option<&ZtocCache>,
     options: &IndexOptions,
+    guides: &Guides,
     progress: &Arc<dyn Progress>,
 ) -> Result<(), IndexError> {
-    let jobs = options.jobs.clamp(1, unread.len().max(1));
+    let jobs = at_a_time(&unread, options);
     let in_time = || options.deadline.is_none_or(|deadline| Instant::now() < deadline);
     let mut reading = stream::iter(unread)
         .take_while(|_| ready(in_time()))
         .map(|layer| async move {
-            let ReadLayer { indexed, seconds } = read(source, &layer, options.layer.clone(), jobs, progress).await?;
+            let (how, guide) = (options.layer.clone(), guides.get(&layer.digest).cloned());
+            let ReadLayer { indexed, seconds } = read(source, &layer, how, jobs, guide, progress).await?;
             let outcome = Arc::new(indexed.outcome);
             if !options.dry_run {
                 keep(cache, &layer, options, &outcome).await;

@@ -1,12 +1,16 @@
-//! Cuts a gzip blob of many members into stretches that can be decoded side by side.
+//! Cuts a gzip blob into stretches that can be decoded side by side: where members begin, or at the checkpoints of a ztoc.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::codec::stretch::MemberFinder;
+use crate::codec::stretch::{Begin, MemberFinder};
 use crate::offset::Compressed;
+use crate::ztoc::{Checkpoint, Checkpoints, Ztoc};
 
-/// A stretch of less is not worth handing around.
+/// A stretch of less is not worth handing around, unless it makes as much as a span.
 const LEAST: usize = 256 << 10;
+const SPAN: u64 = 4 << 20;
 /// Where a stretch ends without a border in sight. What follows is decoded behind it.
 const MOST: usize = 4 << 20;
 /// A blob that has no second member so far has none, or too few to be worth the search.
@@ -16,18 +20,22 @@ const SEARCHED: u64 = 16 << 20;
 pub(super) struct Cutter {
     search: Search,
     position: Compressed,
+    last_byte: u8,
     open: Option<Open>,
 }
 
 enum Search {
     NotBegun,
-    For(Box<MemberFinder>),
+    Members(Box<MemberFinder>),
+    /// The number of the checkpoint that may be next.
+    Checkpoints(Arc<Ztoc>, usize),
     Over,
 }
 
 /// A stretch in the making.
 struct Open {
     at: Compressed,
+    begin: Begin,
     chunks: Vec<Bytes>,
     size: usize,
 }
@@ -35,34 +43,35 @@ struct Open {
 /// What follows the piece before it in a blob.
 pub(super) enum Piece {
     Chunk(Bytes),
-    /// A member may begin with it.
-    Stretch {
-        at: Compressed,
-        chunks: Vec<Bytes>,
-    },
+    Stretch { at: Compressed, begin: Begin, chunks: Vec<Bytes> },
 }
 
 impl Cutter {
-    /// One that gives chunks back as they are, if the blob `is_whole`.
-    pub fn new(is_whole: bool) -> Cutter {
-        let search = if is_whole { Search::Over } else { Search::NotBegun };
-        Cutter { search, position: Compressed(0), open: None }
+    /// One that gives chunks back as they are.
+    pub fn idle() -> Cutter {
+        Cutter { search: Search::Over, position: Compressed(0), last_byte: 0, open: None }
+    }
+
+    /// Cuts at the checkpoints of `guide`, if there is one.
+    pub fn new(guide: Option<Arc<Ztoc>>) -> Cutter {
+        let search = guide.map_or(Search::NotBegun, |ztoc| Search::Checkpoints(ztoc, 0));
+        Cutter { search, ..Cutter::idle() }
     }
 
     /// Takes the next chunk of the blob; `out` gets the pieces that are complete.
     pub fn push<E>(&mut self, mut chunk: Bytes, mut out: impl FnMut(Piece) -> Result<(), E>) -> Result<(), E> {
         if let Search::NotBegun = self.search {
-            self.search = MemberFinder::like(&chunk).map_or(Search::Over, |finder| Search::For(Box::new(finder)));
+            self.search = MemberFinder::like(&chunk).map_or(Search::Over, |finder| Search::Members(Box::new(finder)));
         }
-        while let Some(border) = self.border(&chunk) {
+        while let Some((border, begin)) = self.border(&chunk) {
             let before = chunk.split_to(border);
             if let Some(whole) = self.add(before).or_else(|| self.close()) {
                 out(whole)?;
             }
-            self.open = Some(Open { at: self.position, chunks: Vec::new(), size: 0 });
+            self.open = Some(Open { at: self.position, begin, chunks: Vec::new(), size: 0 });
         }
         let ended = self.add(chunk);
-        if self.open.is_none() && self.position.0 > SEARCHED && ended.is_some() {
+        if matches!(self.search, Search::Members(_)) && self.position.0 > SEARCHED && ended.is_some() {
             self.search = Search::Over;
         }
         if self.open.as_ref().is_some_and(|open| open.size > MOST)
@@ -83,22 +92,37 @@ impl Cutter {
         self.search = Search::Over;
     }
 
-    /// Where in `chunk` a stretch is to begin.
-    fn border(&self, chunk: &Bytes) -> Option<usize> {
-        let Search::For(finder) = &self.search else { return None };
-        let from = match &self.open {
-            Some(open) => LEAST.saturating_sub(open.size),
-            // The blob's first member needs no search.
-            None => usize::from(self.position == Compressed(0)),
-        };
-        finder.find(chunk, from)
+    /// Where in `chunk` a stretch is to begin, and with what.
+    fn border(&mut self, chunk: &Bytes) -> Option<(usize, Begin)> {
+        // The blob's beginning needs no search.
+        let least = |open: &Option<Open>| open.as_ref().map_or(1, |open| open.at.0 + LEAST as u64);
+        match &mut self.search {
+            Search::Members(finder) => {
+                let from = least(&self.open).saturating_sub(self.position.0) as usize;
+                Some((finder.find(chunk, from)?, Begin::Member))
+            }
+            Search::Checkpoints(ztoc, next) => {
+                let Checkpoints::Gzip { list, .. } = &ztoc.checkpoints else { return None };
+                let opened = next.checked_sub(1).filter(|_| self.open.is_some()).map(|opened| list[opened].output);
+                let is_far = |checkpoint: &Checkpoint| {
+                    let plain = opened.map_or(0, |opened| checkpoint.output.0.saturating_sub(opened.0));
+                    checkpoint.input.0 >= least(&self.open) || plain >= SPAN
+                };
+                let skipped = |checkpoint: &&Checkpoint| checkpoint.input < self.position || !is_far(checkpoint);
+                let number = *next + list[*next..].iter().take_while(skipped).count();
+                let Checkpoint { input, bits, window, .. } = list.get(number)?;
+                let at = usize::try_from(*input - self.position).ok().filter(|at| *at < chunk.len())?;
+                let before = at.checked_sub(1).map_or(self.last_byte, |before| chunk[before]);
+                *next = number + 1;
+                Some((at, Begin::Block { bits: *bits, before, window: window.clone() }))
+            }
+            Search::NotBegun | Search::Over => None,
+        }
     }
 
     /// Adds bytes to the open stretch, or gives them back if there is none.
     fn add(&mut self, chunk: Bytes) -> Option<Piece> {
-        if chunk.is_empty() {
-            return None;
-        }
+        self.last_byte = *chunk.last()?;
         self.position = self.position + chunk.len() as u64;
         match &mut self.open {
             Some(open) => {
@@ -111,7 +135,7 @@ impl Cutter {
     }
 
     fn close(&mut self) -> Option<Piece> {
-        self.open.take().map(|Open { at, chunks, .. }| Piece::Stretch { at, chunks })
+        self.open.take().map(|Open { at, begin, chunks, .. }| Piece::Stretch { at, begin, chunks })
     }
 }
 
@@ -130,11 +154,11 @@ mod tests {
 
     /// The pieces of a blob pushed in chunks: where they begin, their sizes, and whether they are stretches.
     fn cut(blob: &Bytes, chunk: usize) -> Vec<(usize, usize, bool)> {
-        let (mut cutter, mut pieces, mut joined) = (Cutter::new(false), Vec::new(), Vec::new());
+        let (mut cutter, mut pieces, mut joined) = (Cutter::new(None), Vec::new(), Vec::new());
         let mut out = |piece: Piece| {
             let (chunks, stretch) = match piece {
                 Piece::Chunk(chunk) => (vec![chunk], None),
-                Piece::Stretch { at, chunks } => (chunks, Some(at)),
+                Piece::Stretch { at, chunks, .. } => (chunks, Some(at)),
             };
             let at = joined.len();
             chunks.iter().for_each(|chunk| joined.extend_from_slice(chunk));

@@ -5,7 +5,8 @@
 //! 1. [`resolve`]: from the name to the manifests of the platforms.
 //! 2. `existing`: which indexes are there, and what is to be done about them.
 //! 3. `build`: the ztocs of the layers, from the cache, from an index that is there (`reuse`) or by reading (`read`), two threads
-//!    a layer (`pipeline`). A broken layer ends it here. A deadline ends it too: the layers that are not done by then are left for
+//!    a layer (`pipeline`), and more (`ahead`) where the layer can be cut (`cut`) by its members or by a ztoc of other options (`guide`).
+//!    A broken layer ends it here. A deadline ends it too: the layers that are not done by then are left for
 //!    another run.
 //! 4. `gate`: whether what came out reaches what was asked for.
 //! 5. `publish`: blobs first, then the index manifest. Before this step nothing was written anywhere but in the cache.
@@ -29,6 +30,7 @@ mod cut;
 mod error;
 mod existing;
 mod gate;
+mod guide;
 mod model;
 mod pipeline;
 mod plan;
@@ -43,7 +45,7 @@ pub use model::{
     OtherIndex, ZtocFacts,
 };
 
-pub use pipeline::index_chunks;
+pub use pipeline::{Threads, index_chunks};
 
 use plan::Plan;
 
@@ -120,7 +122,8 @@ pub async fn index_resolved(
         let platform = plan.manifest.platform.as_ref().map_or_else(String::new, ToString::to_string);
         progress.report(Event::Image { manifest: plan.manifest.descriptor.digest, platform, layers: count, bytes });
     }
-    build::read_all(&mut layers, unread, source, cache, options, progress).await?;
+    let guides = guide::guides(&plans, &unread, destination, options).await;
+    build::read_all(&mut layers, unread, source, cache, options, &guides, progress).await?;
     gate::check(&plans, &layers, options).map_err(Box::new)?;
 
     let mut done = IndexedImage {

@@ -1,5 +1,6 @@
 //! One layer on several threads.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 
@@ -9,6 +10,7 @@ use super::ahead::{Ahead, Team};
 use super::cut::{Cutter, Piece};
 use crate::digest::Digest;
 use crate::layer::{IndexedLayer, LayerError, LayerHashes, LayerOptions, LayerScan, Spans};
+use crate::ztoc::Ztoc;
 
 /// How many chunks may be under way: enough to even out chunks that decode to much and to little.
 const CHUNKS: usize = 4;
@@ -17,22 +19,33 @@ const STRETCH: usize = 2;
 /// More threads for one layer find nothing to do: by then what cannot be shared out takes longer.
 const MOST_DECODERS: usize = 8;
 
+/// What a layer's decoding can be shared out by.
+#[derive(Debug, Clone)]
+pub struct Threads {
+    /// How many cores there are for this layer.
+    pub cores: usize,
+    /// A ztoc that the layer is said to have, of whatever options. It need not be right: what it says is used only where the layer itself
+    /// shows that it is.
+    pub guide: Option<Arc<Ztoc>>,
+}
+
 /// Indexes a blob, of which digest and size in bytes may be known. `next` gives its chunks and `None` at its end; it waits for the wire.
 ///
 /// Scans, which is mostly decoding, on a thread of its own, and reads and hashes on this one: what is waited for is the longer of the two,
 /// which is decoding, or for a plain tar hashing. A third thread would only get in the way of the one that decodes where there
-/// are two cores. Blobs of many gzip members are decoded by further threads, `cores` of them at most. What comes out is the same in any case.
+/// are two cores. Blobs of many gzip members, and those that have a ztoc already, are decoded by further threads. What comes out is the
+/// same in any case.
 ///
 /// # Errors
 /// The outer one is that of `next`. The inner one tells that the layer is broken.
 pub fn index_chunks<E>(
     options: LayerOptions,
     expected: Option<(Digest, u64)>,
-    cores: usize,
+    threads: Threads,
     mut next: impl FnMut() -> Result<Option<Bytes>, E>,
 ) -> Result<Result<IndexedLayer, LayerError>, E> {
     let (mut scan, hashes) = LayerScan::new(options, expected);
-    let decoders = cores.min(MOST_DECODERS);
+    let decoders = threads.cores.min(MOST_DECODERS);
     let most = if decoders < 2 { CHUNKS } else { STRETCH * (decoders + 2) };
     thread::scope(|scope| {
         let mut team = Team::new(scope, decoders);
@@ -53,11 +66,11 @@ pub fn index_chunks<E>(
             Ok((scan.end()?, scan))
         });
         let mut hashing = Hashing { hashes, scanned: to_hash, under_way: 0, most };
-        let mut cutter = Cutter::new(decoders < 2);
+        let mut cutter = if decoders < 2 { Cutter::idle() } else { Cutter::new(threads.guide) };
         let mut pass_on = |piece: Piece, team: &mut Team| {
             let work = match piece {
                 Piece::Chunk(chunk) => Work::Chunk(chunk),
-                Piece::Stretch { at, chunks } => Work::Ahead(team.decode(at, chunks)),
+                Piece::Stretch { at, begin, chunks } => Work::Ahead(team.decode(at, begin, chunks)),
             };
             hashing.under_way += work.weight();
             read.send(work).map_err(|_| Broken)?;

@@ -9,11 +9,12 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::error::IndexError;
-use super::pipeline::index_chunks;
+use super::pipeline::{Threads, index_chunks};
 use crate::image::Descriptor;
 use crate::layer::{IndexedLayer, LayerOptions};
 use crate::progress::{Event, Progress};
 use crate::store::Source;
+use crate::ztoc::Ztoc;
 
 /// How many chunks (of 256 KiB at most, as stores hand them out) may wait for their threads, over all layers in flight: 16 MiB.
 const CHUNKS_IN_ALL: usize = 64;
@@ -33,7 +34,12 @@ pub(super) struct ReadLayer {
 /// That nobody wants the result any more.
 struct Abandoned;
 
-/// Reads a layer's blob to its end and indexes it, as one of `jobs` that do so at a time.
+/// How many cores there are for each of so many layers.
+pub(super) fn cores(jobs: usize) -> usize {
+    available_parallelism().map_or(1, NonZero::get) / jobs
+}
+
+/// Reads a layer's blob to its end and indexes it, as one of `jobs` that do so at a time; a ztoc that it has already may be its guide.
 ///
 /// Async ends here: chunks go through a short channel to a thread that indexes them. When this future is dropped, the
 /// thread ends with the chunk it is at.
@@ -42,11 +48,12 @@ pub(super) async fn read(
     layer: &Descriptor,
     options: LayerOptions,
     jobs: usize,
+    guide: Option<Arc<Ztoc>>,
     progress: &Arc<dyn Progress>,
 ) -> Result<ReadLayer, IndexError> {
     let started = Instant::now();
     progress.report(Event::LayerStarted { layer: layer.digest, bytes: layer.size });
-    let result = pump(source, layer, options, jobs, progress).await;
+    let result = pump(source, layer, options, jobs, guide, progress).await;
     progress.report(match result {
         Ok(_) => Event::LayerDone { layer: layer.digest },
         Err(_) => Event::LayerFailed { layer: layer.digest },
@@ -59,6 +66,7 @@ async fn pump(
     layer: &Descriptor,
     options: LayerOptions,
     jobs: usize,
+    guide: Option<Arc<Ztoc>>,
     progress: &Arc<dyn Progress>,
 ) -> Result<IndexedLayer, IndexError> {
     let mut read = 0;
@@ -67,9 +75,9 @@ async fn pump(
 
     let (chunks, mut received) = mpsc::channel((CHUNKS_IN_ALL / jobs).clamp(1, 8));
     let expected = (layer.digest, layer.size);
-    let cores = available_parallelism().map_or(1, NonZero::get) / jobs;
+    let threads = Threads { cores: cores(jobs), guide };
     let thread = tokio::task::spawn_blocking(move || {
-        index_chunks(options, Some(expected), cores, || match received.blocking_recv() {
+        index_chunks(options, Some(expected), threads, || match received.blocking_recv() {
             Some(Message::Chunk(chunk)) => Ok(Some(chunk)),
             Some(Message::End) => Ok(None),
             None => Err(Abandoned),
