@@ -323,6 +323,10 @@ fn help() {
       -o, --output <FILE>
               Where the ztoc is written; - is standard output
 
+          --guide <FILE>
+              A ztoc that the layer has already, of other options: several cores decode faster by it.
+              The result is the same without
+
       -h, --help
               Print help (see a summary with '-h')
 

@@ -284,6 +284,34 @@ fn rules_for_what_is_there() {
     assert_eq!(run(&["--existing=replace"])["status"], "already-there");
 }
 
+/// An index of another span size is there already: its ztoc is a guide to the layer, right or not, and changes nothing.
+#[test]
+fn an_index_of_other_options_changes_nothing() {
+    let sandbox = Sandbox::new();
+    let layer = gzip(&tar(5, 3, 16 << 20));
+    assert!(layer.len() > 32 << 20, "too small for a guide");
+    for name in ["img", "fresh"] {
+        let mut layout = Layout::new(&sandbox.path(name));
+        let layers = [layout.blob(GZIP, &layer)];
+        let image = layout.image("amd64", &layers);
+        layout.tag(image, "v1");
+    }
+    let run = |span_size: &str, image: &str| {
+        let report = sandbox.json(0, &["index", "--format=json", "--no-cache", "--span-size", span_size, image]);
+        report["images"][0]["manifests"][0]["index"]["digest"].clone()
+    };
+    let first = run("4MiB", "oci:img");
+    let fresh = run("1MiB", "oci:fresh");
+    assert_ne!(first, fresh);
+    assert_eq!(run("1MiB", "oci:img"), fresh);
+    // The ztoc that is there now can be had no more.
+    let index = sandbox.path("fresh/blobs").join(fresh.as_str().unwrap().replace(':', "/"));
+    let index: Value = serde_json::from_slice(&std::fs::read(index).unwrap()).unwrap();
+    let ztoc = index["layers"][0]["digest"].as_str().unwrap().replace(':', "/");
+    std::fs::write(sandbox.path("img/blobs").join(ztoc), b"gone").unwrap();
+    assert_eq!(run("4MiB", "oci:img"), first);
+}
+
 #[test]
 fn a_dry_run_writes_nothing() {
     let sandbox = Sandbox::new();

@@ -60,8 +60,8 @@ impl Cutter {
 
     /// Takes the next chunk of the blob; `out` gets the pieces that are complete.
     pub fn push<E>(&mut self, mut chunk: Bytes, mut out: impl FnMut(Piece) -> Result<(), E>) -> Result<(), E> {
-        if let Search::NotBegun = self.search {
-            self.search = MemberFinder::like(&chunk).map_or(Search::Over, |finder| Search::Members(Box::new(finder)));
+        if self.position == Compressed(0) && !chunk.is_empty() {
+            self.begin(&chunk);
         }
         while let Some((border, begin)) = self.border(&chunk) {
             let before = chunk.split_to(border);
@@ -80,6 +80,20 @@ impl Cutter {
             out(stretch)?;
         }
         ended.map_or(Ok(()), out)
+    }
+
+    /// Decides what to search for, by the blob's first chunk. Where members are small, no block can be guided to.
+    fn begin(&mut self, chunk: &Bytes) {
+        let members = MemberFinder::like(chunk).filter(|finder| match &self.search {
+            Search::NotBegun => true,
+            Search::Checkpoints(..) => finder.find(chunk, 1).is_some(),
+            Search::Members(_) | Search::Over => false,
+        });
+        match members {
+            Some(finder) => self.search = Search::Members(Box::new(finder)),
+            None if matches!(self.search, Search::NotBegun) => self.search = Search::Over,
+            None => {}
+        }
     }
 
     /// The blob is at its end: what is left of it.
