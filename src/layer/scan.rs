@@ -97,6 +97,7 @@ impl LayerScan {
             return Err(error.clone());
         }
         let size: usize = chunks.iter().map(|chunk| chunk.as_ref().len()).sum();
+        // A blob that is too long is told from one that is broken by what comes first: then it goes on chunk by chunk.
         let HandedOver { mut taken, plain } = match &mut self.body {
             Body::Gzip(body) if self.expected.is_none_or(|(_, expected)| self.size + size as u64 <= expected) => {
                 body.take_over(stretch)
