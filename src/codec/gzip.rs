@@ -42,6 +42,8 @@ pub struct GzipReader {
     /// The end of such a member.
     unproven: Option<Unproven>,
     members: u64,
+    /// Where the current member's header begins.
+    header: Compressed,
     /// The last block start that was reported.
     block: (Compressed, u8),
 }
@@ -85,7 +87,8 @@ pub enum GzipError {
         #[source]
         cause: HeaderError,
     },
-    #[error("damaged deflate data near byte {offset}: {message}")]
+    /// The offset is that of the block.
+    #[error("damaged deflate data in the block at byte {offset}: {message}")]
     Deflate { offset: Compressed, message: &'static str },
     #[error(
         "gzip member {member}, which ends at byte {offset}, should have CRC-32 {stored:#010x}; its data have {actual:#010x}"
@@ -117,13 +120,14 @@ impl GzipReader {
             is_partial: false,
             unproven: None,
             members: 0,
+            header: Compressed(0),
             block: (Compressed(0), 0),
         }
     }
 
     /// Reads on from `input` bytes into a blob, where a member begins. Members and output are counted from there.
     pub(super) fn at_member(input: Compressed) -> GzipReader {
-        GzipReader { input, ..GzipReader::new() }
+        GzipReader { input, header: input, ..GzipReader::new() }
     }
 
     /// Whether a member may begin with the next byte, which is that `input` bytes into the blob.
@@ -176,6 +180,7 @@ impl GzipReader {
             input: at.input,
             output: at.output,
             is_partial: true,
+            block: (at.input, at.bits),
             ..GzipReader::new()
         }
     }
@@ -196,12 +201,12 @@ impl GzipReader {
                     }
                     // A first member that is none is a broken blob; after a sound one it is something else behind the gzip.
                     Err(HeaderError::Magic | HeaderError::Method(_)) if self.members > 0 => {
-                        self.state = State::Trailing { from: self.input };
+                        self.state = State::Trailing { from: self.header };
                         chunk.len()
                     }
                     Err(cause) => {
                         let member = self.members + 1;
-                        return Err(GzipError::Header { offset: self.input, member, cause });
+                        return Err(GzipError::Header { offset: self.header, member, cause });
                     }
                 },
                 State::Deflate => self.inflate(chunk, sink)?,
@@ -255,7 +260,7 @@ impl GzipReader {
             let step = self
                 .inflate
                 .step(&chunk[taken..])
-                .map_err(|e| GzipError::Deflate { offset: self.input + taken as u64, message: e.0 })?;
+                .map_err(|e| GzipError::Deflate { offset: self.block.0, message: e.0 })?;
             taken += step.consumed;
             let bytes = self.inflate.output();
             self.crc.update(bytes);
@@ -292,6 +297,7 @@ impl GzipReader {
             return Err(GzipError::Length { offset: end, member, stored: stored_length, actual: self.length });
         }
         self.members = member;
+        self.header = end;
         self.state = State::Header(HeaderParser::default());
         Ok(())
     }

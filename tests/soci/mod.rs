@@ -1,12 +1,17 @@
 //! What tests against soci's own library share: the oracle (tests/oracle, a Go program), and how a layer is indexed here.
 #![allow(dead_code)] // each test binary uses its part
 
+use std::convert::Infallible;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 
-use ociseek::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions};
+use bytes::Bytes;
+use ociseek::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
+use ociseek::ops::index::{Threads, index_chunks};
+use ociseek::ztoc::decode;
 
 /// What soci's own command writes into a ztoc.
 pub const TOOL: &str = "AWS SOCI CLI v0.2";
@@ -32,18 +37,40 @@ pub fn tools() -> Option<PathBuf> {
     std::env::var_os("OCISEEK_TEST_TOOLS").map(PathBuf::from).or_else(cache)
 }
 
-/// Indexes a blob in a file, as any caller does.
+/// Indexes a blob in a file, as any caller does: on one thread, and on several for one, two and seven cores, the last of them with the
+/// ztoc that came out before as their guide. All must give the same.
 pub fn index(layer: &Path, span_size: u64, tool: &str) -> Result<IndexedLayer, LayerError> {
     let options = LayerOptions { span_size, build_tool_identifier: tool.into() };
-    let mut indexer = LayerIndexer::new(options, None);
-    let mut file = File::open(layer).expect("the layer is there");
-    let mut chunk = vec![0; 256 << 10];
-    loop {
-        match file.read(&mut chunk).expect("the layer can be read") {
-            0 => return indexer.finish(),
-            n => indexer.push(&chunk[..n])?,
-        }
+    let straight = straight(layer, options.clone());
+    for cores in [1, 2, 7] {
+        let guide = match &straight {
+            Ok(IndexedLayer { outcome: Outcome::Ztoc(built), .. }) if cores == 7 => {
+                decode(&built.bytes).ok().map(Arc::new)
+            }
+            _ => None,
+        };
+        let mut chunks = chunks(layer);
+        let next = || Ok::<_, Infallible>(chunks.next());
+        let shared = index_chunks(options.clone(), None, Threads { cores, guide }, next);
+        assert!(shared == Ok(straight.clone()), "{}, {cores} cores: {shared:?}\n{straight:?}", layer.display());
     }
+    straight
+}
+
+fn straight(layer: &Path, options: LayerOptions) -> Result<IndexedLayer, LayerError> {
+    let mut indexer = LayerIndexer::new(options, None);
+    chunks(layer).try_for_each(|chunk| indexer.push(&chunk))?;
+    indexer.finish()
+}
+
+fn chunks(layer: &Path) -> impl Iterator<Item = Bytes> + use<> {
+    let mut file = File::open(layer).expect("the layer is there");
+    std::iter::from_fn(move || {
+        let mut chunk = vec![0; 256 << 10];
+        let read = file.read(&mut chunk).expect("the layer can be read");
+        chunk.truncate(read);
+        (read > 0).then(|| chunk.into())
+    })
 }
 
 /// The compression that soci is told, which it does not find out for itself.
