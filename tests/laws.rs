@@ -66,6 +66,30 @@ fn ztoc_of(layer: IndexedLayer) -> BuiltZtoc {
     }
 }
 
+/// Where damage lies is told by the block, the member's header or the trailing bytes: none of them moves with the chunks.
+#[test]
+fn what_is_said_of_a_broken_blob_does_not_depend_on_chunks() {
+    let tar = tar_of(&[5_000, 70_000], 1);
+    let two = gzip(&tar, 6, 2);
+    let mut damaged = two.clone();
+    let late = damaged.len() * 3 / 4;
+    damaged[late..late + 30].fill(0xff);
+    let cases = [
+        ("trailing bytes that begin as a member does", [&two[..], b"\x1fx, and more"].concat()),
+        ("a header with reserved flags", [&two[..], b"\x1f\x8b\x08\xe0\0\0\0\0\0\0"].concat()),
+        ("damage in the second member", damaged),
+        ("a cut in a header", [&two[..], b"\x1f\x8b\x08"].concat()),
+    ];
+    for (name, blob) in cases {
+        let whole = index(&blob, 4096, []);
+        assert!(!matches!(&whole, Ok(IndexedLayer { outcome: Outcome::Ztoc(_), .. })), "{name}: {whole:?}");
+        for size in [1, 7, 1000] {
+            let chunks = std::iter::repeat_n(size, blob.len().div_ceil(size));
+            assert_eq!(index(&blob, 4096, chunks), whole, "{name}, in chunks of {size}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
