@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::codec::WINDOW;
 use crate::codec::stretch::{Begin, MemberFinder};
 use crate::offset::Compressed;
 use crate::ztoc::{Checkpoint, Checkpoints, Ztoc};
@@ -122,7 +123,11 @@ impl Cutter {
                     let plain = opened.map_or(0, |opened| checkpoint.output.0.saturating_sub(opened.0));
                     checkpoint.input.0 >= least(&self.open) || plain >= SPAN
                 };
-                let skipped = |checkpoint: &&Checkpoint| checkpoint.input < self.position || !is_far(checkpoint);
+                // Before the first window is full no block can be guided to.
+                let is_early = |checkpoint: &Checkpoint| checkpoint.output.0 < WINDOW as u64;
+                let skipped = |checkpoint: &&Checkpoint| {
+                    checkpoint.input < self.position || is_early(checkpoint) || !is_far(checkpoint)
+                };
                 let number = *next + list[*next..].iter().take_while(skipped).count();
                 let Checkpoint { input, bits, window, .. } = list.get(number)?;
                 let at = usize::try_from(*input - self.position).ok().filter(|at| *at < chunk.len())?;
