@@ -88,11 +88,10 @@ fn straight(blob: &[u8], chunk: usize, span_size: u64) -> Result<IndexedLayer, L
 
 fn on_cores(blob: &[u8], chunk: usize, cores: usize, guide: Option<&Arc<Ztoc>>) -> Result<IndexedLayer, LayerError> {
     let blob = Bytes::copy_from_slice(blob);
-    let mut at = 0;
+    let mut chunks = (0..blob.len()).step_by(chunk).map(|at| blob.slice(at..(at + chunk).min(blob.len())));
     let next = || {
-        let from = at;
-        at = (at + chunk).min(blob.len());
-        Ok::<_, Infallible>((from < at).then(|| blob.slice(from..at)))
+        let batch: Vec<_> = chunks.by_ref().take(cores).collect();
+        Ok::<_, Infallible>((!batch.is_empty()).then_some(batch))
     };
     index_chunks(options(SPAN), None, Threads { cores, guide: guide.cloned() }, next).unwrap()
 }

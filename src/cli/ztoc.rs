@@ -43,7 +43,7 @@ pub fn layer_options(build: &BuildArgs) -> LayerOptions {
 fn index(path: &Path, options: LayerOptions, guide: Option<Arc<Ztoc>>) -> Result<IndexedLayer, CliError> {
     let mut input = open(path)?;
     let buffers = Buffers::default();
-    let chunks = || buffers.read_chunk(&mut input).map(|chunk| (!chunk.is_empty()).then_some(chunk));
+    let chunks = || buffers.read_chunk(&mut input).map(|chunk| (!chunk.is_empty()).then_some(vec![chunk]));
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     index_chunks(options, None, Threads { cores, guide }, chunks)
         .map_err(|source| unreadable(path, source))?

@@ -79,10 +79,18 @@ impl LayerScan {
     /// # Errors
     /// When the layer is broken; every further call fails the same way.
     pub fn push(&mut self, chunk: &[u8]) -> Result<Spans, LayerError> {
+        self.push_all(&[chunk])
+    }
+
+    /// The same for several chunks, which are to be hashed at once too.
+    ///
+    /// # Errors
+    /// As [`LayerScan::push`].
+    pub fn push_all<C: AsRef<[u8]>>(&mut self, chunks: &[C]) -> Result<Spans, LayerError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        let pushed = self.take(chunk);
+        let pushed = chunks.iter().try_for_each(|chunk| self.take(chunk.as_ref()));
         self.failed = pushed.as_ref().err().cloned();
         pushed.map(|()| self.body.spans(Compressed(self.size)))
     }

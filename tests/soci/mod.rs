@@ -50,7 +50,9 @@ pub fn index(layer: &Path, span_size: u64, tool: &str) -> Result<IndexedLayer, L
             _ => None,
         };
         let mut chunks = chunks(layer);
-        let next = || Ok::<_, Infallible>(chunks.next());
+        let next = || {
+            Ok::<_, Infallible>(Some(chunks.by_ref().take(cores).collect()).filter(|batch: &Vec<_>| !batch.is_empty()))
+        };
         let shared = index_chunks(options.clone(), None, Threads { cores, guide }, next);
         assert!(shared == Ok(straight.clone()), "{}, {cores} cores: {shared:?}\n{straight:?}", layer.display());
     }

@@ -60,14 +60,14 @@ impl Cutter {
     }
 
     /// Takes the next chunk of the blob; `out` gets the pieces that are complete.
-    pub fn push<E>(&mut self, mut chunk: Bytes, mut out: impl FnMut(Piece) -> Result<(), E>) -> Result<(), E> {
+    pub fn push(&mut self, mut chunk: Bytes, mut out: impl FnMut(Piece)) {
         if self.position == Compressed(0) && !chunk.is_empty() {
             self.begin(&chunk);
         }
         while let Some((border, begin)) = self.border(&chunk) {
             let before = chunk.split_to(border);
             if let Some(whole) = self.add(before).or_else(|| self.close()) {
-                out(whole)?;
+                out(whole);
             }
             self.open = Some(Open { at: self.position, begin, chunks: Vec::new(), size: 0 });
         }
@@ -78,9 +78,9 @@ impl Cutter {
         if self.open.as_ref().is_some_and(|open| open.size > MOST)
             && let Some(stretch) = self.close()
         {
-            out(stretch)?;
+            out(stretch);
         }
-        ended.map_or(Ok(()), out)
+        ended.into_iter().for_each(out);
     }
 
     /// Decides what to search for, by the blob's first chunk. Where members are small, no block can be guided to.
@@ -183,12 +183,11 @@ mod tests {
             chunks.iter().for_each(|chunk| joined.extend_from_slice(chunk));
             assert!(stretch.is_none_or(|stretch| stretch == Compressed(at as u64)));
             pieces.push((at, joined.len() - at, stretch.is_some()));
-            Ok::<(), ()>(())
         };
         for from in (0..blob.len()).step_by(chunk) {
-            cutter.push(blob.slice(from..(from + chunk).min(blob.len())), &mut out).unwrap();
+            cutter.push(blob.slice(from..(from + chunk).min(blob.len())), &mut out);
         }
-        cutter.end().map_or(Ok(()), &mut out).unwrap();
+        cutter.end().into_iter().for_each(&mut out);
         assert!(joined == blob[..], "the pieces are not the blob");
         pieces
     }

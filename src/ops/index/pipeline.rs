@@ -12,10 +12,8 @@ use crate::digest::Digest;
 use crate::layer::{IndexedLayer, LayerError, LayerHashes, LayerOptions, LayerScan, Spans};
 use crate::ztoc::Ztoc;
 
-/// How many chunks may be under way: enough to even out chunks that decode to much and to little.
-const CHUNKS: usize = 4;
-/// A stretch is worth so many of them.
-const STRETCH: usize = 2;
+/// How many batches or stretches may be under way, if not for more decoders: enough to even out those that decode to much and to little.
+const UNDER_WAY: usize = 4;
 /// More threads for one layer find nothing to do: by then what cannot be shared out takes longer.
 const MOST_DECODERS: usize = 8;
 
@@ -29,7 +27,8 @@ pub struct Threads {
     pub guide: Option<Arc<Ztoc>>,
 }
 
-/// Indexes a blob, of which digest and size in bytes may be known. `next` gives its chunks and `None` at its end; it waits for the wire.
+/// Indexes a blob, of which digest and size in bytes may be known. `next` gives its chunks, a batch at a time, and `None` at its end; it
+/// waits for the wire. Each batch goes from thread to thread at once.
 ///
 /// Scans, which is mostly decoding, on a thread of its own, and reads and hashes on this one: what is waited for is the longer of the two,
 /// which is decoding, or for a plain tar hashing. A third thread would only get in the way of the one that decodes where there
@@ -42,11 +41,11 @@ pub fn index_chunks<E>(
     options: LayerOptions,
     expected: Option<(Digest, u64)>,
     threads: Threads,
-    mut next: impl FnMut() -> Result<Option<Bytes>, E>,
+    mut next: impl FnMut() -> Result<Option<Vec<Bytes>>, E>,
 ) -> Result<Result<IndexedLayer, LayerError>, E> {
     let (mut scan, hashes) = LayerScan::new(options, expected);
     let decoders = threads.cores.min(MOST_DECODERS);
-    let most = if decoders < 2 { CHUNKS } else { STRETCH * (decoders + 2) };
+    let most = UNDER_WAY.max(decoders + 2);
     thread::scope(|scope| {
         let mut team = Team::new(scope, decoders);
         let shared = team.shared();
@@ -55,7 +54,7 @@ pub fn index_chunks<E>(
         let scanning = scope.spawn(move || {
             for work in to_scan {
                 let spans = match &work {
-                    Work::Chunk(chunk) => scan.push(chunk)?,
+                    Work::Batch(chunks) => scan.push_all(chunks)?,
                     Work::Ahead(ahead) => shared.scan(ahead, &mut scan)?,
                 };
                 // Nobody takes it any more if `next` failed.
@@ -67,24 +66,37 @@ pub fn index_chunks<E>(
         });
         let mut hashing = Hashing { hashes, scanned: to_hash, under_way: 0, most };
         let mut cutter = if decoders < 2 { Cutter::idle() } else { Cutter::new(threads.guide) };
-        let mut pass_on = |piece: Piece, team: &mut Team| {
-            let work = match piece {
-                Piece::Chunk(chunk) => Work::Chunk(chunk),
-                Piece::Stretch { at, begin, chunks } => Work::Ahead(team.decode(at, begin, chunks)),
-            };
-            hashing.under_way += work.weight();
+        let mut pass_on = |work: Work| {
+            hashing.under_way += 1;
             read.send(work).map_err(|_| Broken)?;
             hashing.catch_up()
         };
+        let mut pass_on_all = |pieces: Vec<Piece>, team: &mut Team| {
+            let mut batch = Vec::new();
+            for piece in pieces {
+                match piece {
+                    Piece::Chunk(chunk) => batch.push(chunk),
+                    Piece::Stretch { at, begin, chunks } => {
+                        if !batch.is_empty() {
+                            pass_on(Work::Batch(std::mem::take(&mut batch)))?;
+                        }
+                        pass_on(Work::Ahead(team.decode(at, begin, chunks)))?;
+                    }
+                }
+            }
+            if batch.is_empty() { Ok(()) } else { pass_on(Work::Batch(batch)) }
+        };
         let mut passed_on = Ok(());
-        while let (Some(chunk), Ok(())) = (next()?, &passed_on) {
-            passed_on = cutter.push(chunk, |piece| pass_on(piece, &mut team));
+        while let (Some(chunks), Ok(())) = (next()?, &passed_on) {
+            let mut pieces = Vec::with_capacity(chunks.len());
+            chunks.into_iter().for_each(|chunk| cutter.push(chunk, |piece| pieces.push(piece)));
+            passed_on = pass_on_all(pieces, &mut team);
             if team.is_misled() {
                 cutter.give_up();
             }
         }
         // That the layer is broken is for the scan to say.
-        let _ = passed_on.and_then(|()| cutter.end().map_or(Ok(()), |piece| pass_on(piece, &mut team)));
+        let _ = passed_on.and_then(|()| pass_on_all(cutter.end().into_iter().collect(), &mut team));
         drop((read, team));
         hashing.finish();
         match scanning.join() {
@@ -100,21 +112,12 @@ pub fn index_chunks<E>(
 
 /// What goes to the scan, and comes back to be hashed.
 enum Work {
-    Chunk(Bytes),
+    Batch(Vec<Bytes>),
     Ahead(Ahead),
 }
 
 /// That the scan takes no more.
 struct Broken;
-
-impl Work {
-    fn weight(&self) -> usize {
-        match self {
-            Work::Chunk(_) => 1,
-            Work::Ahead(_) => STRETCH,
-        }
-    }
-}
 
 /// Hashes what is scanned.
 struct Hashing {
@@ -142,9 +145,9 @@ impl Hashing {
     }
 
     fn hash(&mut self, work: &Work, spans: &Spans) {
-        self.under_way -= work.weight();
+        self.under_way -= 1;
         match work {
-            Work::Chunk(chunk) => self.hashes.push(chunk, spans),
+            Work::Batch(chunks) => self.hashes.push_all(chunks, spans),
             Work::Ahead(ahead) => self.hashes.push_all(&ahead.chunks, spans),
         }
     }

@@ -16,12 +16,15 @@ use crate::progress::{Event, Progress};
 use crate::store::Source;
 use crate::ztoc::Ztoc;
 
-/// How many chunks (of 256 KiB at most, as stores hand them out) may wait for their threads, over all layers in flight: 16 MiB.
-const CHUNKS_IN_ALL: usize = 64;
+/// Bytes of a layer that go to its thread at once, at least: a registry's chunks can be as small as a TLS record (16 KiB), and each
+/// batch has to wake the thread.
+const BATCH: u64 = 256 << 10;
+/// How many batches may wait for their threads, over all layers in flight.
+const BATCHES_IN_ALL: usize = 16;
 
 /// What a layer's thread is told. That the channel closes without [`Message::End`] means that nobody wants the result.
 enum Message {
-    Chunk(Bytes),
+    Batch(Vec<Bytes>),
     End,
 }
 
@@ -73,31 +76,31 @@ async fn pump(
     let unreadable = |read, source| IndexError::ReadLayer { layer: layer.digest, read, source };
     let mut blob = source.blob(layer).await.map_err(|e| unreadable(0, e))?;
 
-    let (chunks, mut received) = mpsc::channel((CHUNKS_IN_ALL / jobs).clamp(1, 8));
+    let (chunks, mut received) = mpsc::channel((BATCHES_IN_ALL / jobs).clamp(1, 4));
     let expected = (layer.digest, layer.size);
     let threads = Threads { cores: cores(jobs), guide };
     let thread = tokio::task::spawn_blocking(move || {
         index_chunks(options, Some(expected), threads, || match received.blocking_recv() {
-            Some(Message::Chunk(chunk)) => Ok(Some(chunk)),
+            Some(Message::Batch(chunks)) => Ok(Some(chunks)),
             Some(Message::End) => Ok(None),
             None => Err(Abandoned),
         })
     });
-    loop {
-        let chunk = blob.next().await.map_err(|e| unreadable(read, e))?;
-        let message = match chunk {
-            Some(chunk) => {
-                read += chunk.len() as u64;
-                progress.report(Event::LayerRead { layer: layer.digest, bytes: chunk.len() as u64 });
-                Message::Chunk(chunk)
+    let (mut batch, mut passed_on) = (Vec::new(), 0);
+    while let Some(chunk) = blob.next().await.map_err(|e| unreadable(read, e))? {
+        read += chunk.len() as u64;
+        progress.report(Event::LayerRead { layer: layer.digest, bytes: chunk.len() as u64 });
+        batch.push(chunk);
+        if read - passed_on >= BATCH {
+            passed_on = read;
+            // A thread that takes no more has found the layer broken, and says so below.
+            if chunks.send(Message::Batch(std::mem::take(&mut batch))).await.is_err() {
+                break;
             }
-            None => Message::End,
-        };
-        let last = matches!(message, Message::End);
-        // A thread that takes no more has found the layer broken, and says so below.
-        if chunks.send(message).await.is_err() || last {
-            break;
         }
+    }
+    for message in [Message::Batch(batch), Message::End] {
+        let _ = chunks.send(message).await;
     }
     match thread.await {
         Ok(Ok(result)) => result.map_err(|source| IndexError::BrokenLayer { layer: layer.digest, source }),
