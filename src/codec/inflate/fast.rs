@@ -206,14 +206,14 @@ unsafe fn copy_match(to: *mut u8, distance: usize, length: usize) {
         let from = to.sub(distance).cast_const();
         let mut done = 0;
         if distance >= 8 {
-            // Most matches are shorter than 40 bytes: this branch is nearly always foretold right.
-            loop {
-                for at in (done..done + 40).step_by(8) {
-                    copy_word(to.add(at), from.add(at));
-                }
-                done += 40;
-                if done >= length {
-                    break;
+            // Most matches are no longer than this, so the branch behind it is nearly always foretold right. It stands before the loop, which
+            // counts: as the first turn of one loop it made all decoding 3% slower.
+            copy_words(to, from);
+            if length > 40 {
+                let (mut to, mut from, end) = (to.add(40), from.add(40), to.add(length));
+                while to < end {
+                    copy_words(to, from);
+                    (to, from) = (to.add(40), from.add(40));
                 }
             }
         } else if distance == 1 {
@@ -229,6 +229,18 @@ unsafe fn copy_match(to: *mut u8, distance: usize, length: usize) {
                 done += distance;
             }
         }
+    }
+}
+
+/// Copies 40 bytes.
+///
+/// # Safety
+/// 40 bytes must be readable at `from` and writable at `to`.
+#[inline(always)]
+unsafe fn copy_words(to: *mut u8, from: *const u8) {
+    for at in (0..40).step_by(8) {
+        // SAFETY: the caller's.
+        unsafe { copy_word(to.add(at), from.add(at)) };
     }
 }
 
