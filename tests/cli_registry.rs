@@ -8,9 +8,9 @@ mod support;
 use std::path::Path;
 use std::process::Stdio;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use servers::{Server, htpasswd, run, tool};
-use support::{Sandbox, index, two_platforms};
+use support::{GZIP, Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, gzip, index, tar, two_platforms};
 
 /// Two platforms under `a/b:v1` of a registry; `more` are arguments for skopeo.
 fn copied(server: &Server, more: &[&str]) -> Option<(Sandbox, String)> {
@@ -93,4 +93,63 @@ fn what_is_not_there_is_said() {
     let text = Sandbox::new().run(&index(&[&format!("{}/a/b:v1", server.host)]));
     assert!(text.contains("cannot find the image") && text.contains("hint: 404 from"), "{text}");
     assert!(text.ends_with("--- status 1 ---"), "{text}");
+}
+
+/// Whoever may push writes the list of referrers under the tag of an image's digest. What it names is deleted only if it is a
+/// SOCI index of that image.
+#[test]
+fn replacing_deletes_nothing_but_indexes_of_the_image() {
+    let Some(server) = Server::distribution("127.0.0.1:0", |_| String::new()) else { return };
+    let Some(skopeo) = tool("skopeo") else { return };
+    let sandbox = Sandbox::new();
+    let mut layout = Layout::new(&sandbox.path("img"));
+    for (seed, tag) in [(1, "mine"), (2, "prod")] {
+        let layer = layout.blob(GZIP, &gzip(&tar(seed, 1, 50_000)));
+        let image = layout.image("amd64", &[layer]);
+        layout.tag(image, tag);
+        let to = format!("docker://{}/a/b:{tag}", server.host);
+        let from = format!("oci:{}:{tag}", sandbox.path("img").display());
+        run(&skopeo, &["copy", "--quiet", "--dest-tls-verify=false", &from, &to]);
+    }
+    let image = |tag: &str| format!("{}/a/b:{tag}", server.host);
+    let attached = |args: &[&str]| sandbox.json(0, &index(args))["images"][0]["manifests"][0].clone();
+    let old = attached(&["--format=json", &image("mine")]);
+    let prod = attached(&["--format=json", &image("prod")]);
+    assert_eq!((&old["status"], &prod["status"]), (&Value::from("attached"), &Value::from("attached")));
+
+    let listed = |descriptor: &Value| {
+        json!({
+            "mediaType": OCI_MANIFEST, "digest": descriptor["digest"], "size": descriptor["size"],
+            "artifactType": "application/vnd.amazon.soci.index.v1+json",
+        })
+    };
+    let strangers = [&prod["manifest"], &prod["index"]];
+    let list = json!({
+        "schemaVersion": 2, "mediaType": OCI_INDEX,
+        "manifests": [listed(strangers[0]), listed(strangers[1]), listed(&old["index"])],
+    });
+    let tag = old["manifest"]["digest"].as_str().unwrap().replace(':', "-");
+    server.put_manifest("a/b", &tag, OCI_INDEX, list.to_string().as_bytes());
+
+    let other = ["index", "--build-tool-identifier=test", "--min-layer-size=0", "--no-cache", &image("mine")];
+    let skipped = sandbox.run(&other);
+    for line in [
+        format!(
+            "{} is listed as a SOCI index of this image and is listed first, and left as it is: it is not a valid SOCI \
+             index: the manifest is not a SOCI index: its config is \"{OCI_CONFIG}\"",
+            strangers[0]["digest"].as_str().unwrap()
+        ),
+        format!("it is the index of another image manifest, {}", prod["manifest"]["digest"].as_str().unwrap()),
+    ] {
+        assert!(skipped.contains(&line), "{skipped}");
+    }
+    assert!(!skipped.contains("--existing"), "{skipped}");
+
+    let replaced = attached(&["--format=json", "--existing=replace", &image("mine")]);
+    assert_eq!(replaced["replaced"].as_array().map(Vec::len), Some(1), "{replaced}");
+    let others: Vec<&Value> = replaced["others"].as_array().unwrap().iter().map(|other| &other["digest"]).collect();
+    assert_eq!(others, strangers.map(|stranger| &stranger["digest"]));
+    // Nothing of the other image was touched.
+    let again = sandbox.json(0, &index(&["--format=json", &image("prod")]));
+    assert_eq!(statuses(&again), ["already-there"]);
 }

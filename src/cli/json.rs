@@ -56,7 +56,7 @@ use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::ops::coverage;
 use crate::ops::index::{
-    IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin, Refused,
+    IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin, OtherIndex, Refused,
     RefusedManifest, Shortfall,
 };
 use crate::store::blob::Attached;
@@ -124,6 +124,7 @@ struct Other {
     digest: Digest,
     tool: Option<String>,
     listed_first: bool,
+    unusable: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -213,9 +214,13 @@ impl Image {
 impl Manifest {
     fn of(report: &IndexedManifest) -> Manifest {
         let mut manifest = Manifest::new(&report.platform, &report.manifest, &report.coverage, &report.layers);
-        let others = report.others.iter();
-        manifest.others =
-            others.map(|o| Other { digest: o.digest, tool: o.tool.clone(), listed_first: o.listed_first }).collect();
+        let other = |o: &OtherIndex| Other {
+            digest: o.digest,
+            tool: o.tool.clone(),
+            listed_first: o.listed_first,
+            unusable: o.unusable.clone(),
+        };
+        manifest.others = report.others.iter().map(other).collect();
         match &report.result {
             ManifestResult::Attached { index, how, replaced, not_deleted } => {
                 manifest.status = "attached";

@@ -16,6 +16,9 @@ use crate::store::blob::Attached;
 const READERS: &str =
     "read by soci-snapshotter with [pull_modes.soci_v1] enable = true, or when it is given this index digest";
 
+/// Other SOCI indexes that are named; the rest are counted.
+const MOST_OTHERS: usize = 16;
+
 /// The report on one image that was indexed in `seconds`. `target` says where the index was written, if not to the image.
 pub fn report(image: &str, target: Option<&str>, done: &IndexedImage, seconds: f64, style: Style) -> String {
     let mut text = String::new();
@@ -224,16 +227,23 @@ fn members(text: &mut String, manifest: &IndexedManifest, style: Style) {
 }
 
 fn others(text: &mut String, others: &[OtherIndex], style: Style) {
-    for other in others {
-        let maker = maker(other.tool.as_deref());
-        let first = if other.listed_first { " and is listed first" } else { "" };
-        let _ = writeln!(
-            text,
-            "  {} SOCI index {} by {maker} is there too{first}: consumers take the first that is listed; \
-             --existing replace leaves only ours",
-            style.yellow("note:"),
-            other.digest,
-        );
+    let note = style.yellow("note:");
+    for OtherIndex { digest, tool, listed_first, unusable } in others.iter().take(MOST_OTHERS) {
+        let first = if *listed_first { " and is listed first" } else { "" };
+        let line = match unusable {
+            None => format!(
+                "SOCI index {digest} by {} is there too{first}: consumers take the first that is listed; \
+                 --existing replace leaves only ours",
+                maker(tool.as_deref()),
+            ),
+            Some(why) => {
+                format!("{digest} is listed as a SOCI index of this image{first}, and left as it is: {}", safe(why))
+            }
+        };
+        let _ = writeln!(text, "  {note} {line}");
+    }
+    if let Some(more @ 1..) = others.len().checked_sub(MOST_OTHERS) {
+        let _ = writeln!(text, "  {note} {more} more manifests are listed as SOCI indexes of this image");
     }
 }
 

@@ -147,7 +147,7 @@ pub struct FoundIndex {
 pub enum SociIndexError {
     #[error("the SOCI index cannot be relied on")]
     Json(#[from] JsonError),
-    #[error("the manifest is no SOCI index: its config is {0:?}")]
+    #[error("the manifest is not a SOCI index: its config is {0:?}")]
     NotASociIndex(String),
     #[error("the SOCI index has {found:?} where {expected:?} is due")]
     MediaType { expected: &'static str, found: String },

@@ -29,7 +29,7 @@ pub enum Unusable {
     Size { expected: u64, found: u64 },
     #[error("it is not an OCI image manifest but {0:?}")]
     MediaType(String),
-    #[error("it is no sound SOCI index")]
+    #[error("it is not a valid SOCI index")]
     Soci(#[from] SociIndexError),
     #[error("it is a SOCI index of version {}, and found where one of the other version belongs", number(*.0))]
     Version(Version),
@@ -137,6 +137,21 @@ impl fmt::Display for Note {
     }
 }
 
+/// The SOCI index that a manifest is, if it is one of `version` and belongs to the image manifest `subject`.
+///
+/// # Errors
+/// When the manifest is something else, or the index of another image.
+pub(in crate::ops) fn parse(bytes: &[u8], version: Option<Version>, subject: &Digest) -> Result<FoundIndex, Unusable> {
+    let index = soci::parse(bytes)?;
+    if version.is_some_and(|version| version != index.version) {
+        return Err(Unusable::Version(index.version));
+    }
+    match &index.subject {
+        Some(named) if named.digest != *subject => Err(Unusable::Subject(named.digest)),
+        _ => Ok(index),
+    }
+}
+
 /// Judges the manifest of an index that was found on the image `manifest` with these `layers`, where one of `version` belongs.
 pub(super) fn judge(
     bytes: &[u8],
@@ -144,13 +159,7 @@ pub(super) fn judge(
     manifest: &Descriptor,
     layers: &[Descriptor],
 ) -> Result<IndexContent, Unusable> {
-    let index = soci::parse(bytes)?;
-    if version.is_some_and(|version| version != index.version) {
-        return Err(Unusable::Version(index.version));
-    }
-    if let Some(subject) = index.subject.as_ref().filter(|subject| subject.digest != manifest.digest) {
-        return Err(Unusable::Subject(subject.digest));
-    }
+    let index = parse(bytes, version, &manifest.digest)?;
     let mut notes = Vec::new();
     if !index.canonical {
         notes.push(Note::NotCanonical);

@@ -20,6 +20,7 @@ use crate::store::{Source, StoreError};
 
 mod judge;
 
+pub(super) use judge::parse as parse_index;
 pub use judge::{IndexContent, Note, Unusable, number};
 
 /// The largest ztoc that is read, in bytes. Where a layer's is larger, the layer is read as if it had none.
@@ -170,6 +171,14 @@ pub async fn fetch_ztoc(source: &Source, ztoc: &ZtocRef) -> Result<Bytes, Discov
     bytes.map_err(|source| DiscoverError::Ztoc { ztoc: digest, layer, source })
 }
 
+/// The manifests that a store lists as indexes of version 1, each once, and why it is not read, if so: only the first
+/// [`MAX_INDEXES`] are.
+pub(super) fn to_read(listed: Vec<Descriptor>) -> impl Iterator<Item = (Descriptor, Option<Unusable>)> {
+    let mut seen = BTreeSet::new();
+    let once = listed.into_iter().filter(move |descriptor| seen.insert(descriptor.digest));
+    once.enumerate().map(|(place, found)| (found, (place >= MAX_INDEXES).then_some(Unusable::Unread(MAX_INDEXES))))
+}
+
 async fn indexes_of(
     source: &Source,
     image: PlatformManifest,
@@ -232,21 +241,11 @@ impl Finder<'_> {
             (Source::Registry(_), false) => Via::TagSchema,
             (Source::Layout(_) | Source::Archive(_), _) => Via::Layout,
         };
-        let mut seen = BTreeSet::new();
-        for descriptor in listed.descriptors {
-            if !seen.insert(descriptor.digest) {
-                continue;
-            }
-            if seen.len() <= MAX_INDEXES {
-                self.read(descriptor.digest, Some(descriptor.size), Version::V1, via).await;
-            } else {
-                self.found(
-                    descriptor.digest,
-                    Some(descriptor.size),
-                    Version::V1,
-                    via,
-                    Err(Unusable::Unread(MAX_INDEXES)),
-                );
+        for (descriptor, unread) in to_read(listed.descriptors) {
+            let (digest, size) = (descriptor.digest, Some(descriptor.size));
+            match unread {
+                None => self.read(digest, size, Version::V1, via).await,
+                Some(why) => self.found(digest, size, Version::V1, via, Err(why)),
             }
         }
         Ok(via)

@@ -9,13 +9,15 @@ use super::model::{Existing, OtherIndex};
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::soci::ZtocRef;
+use crate::ops::discover::{Unusable, causes};
 
-/// A SOCI index (v1) that the destination lists as a referrer.
-#[derive(Debug, Clone)]
+/// What the destination lists as a SOCI index (v1) of the image.
+#[derive(Debug)]
 pub(super) struct Found {
     pub descriptor: Descriptor,
-    /// None if its manifest cannot be read or is no SOCI index.
-    pub content: Option<Content>,
+    /// An error if it was not read or is not a SOCI index of the image. Whoever may push can list any manifest of the
+    /// repository here, so such a manifest is never replaced: replacing deletes.
+    pub content: Result<Content, Unusable>,
 }
 
 /// What an index says of itself.
@@ -55,9 +57,14 @@ pub(super) struct Want<'a> {
 
 pub(super) fn decide(found: &[Found], want: &Want) -> Decision {
     match want.rule {
-        Existing::Keep if !found.is_empty() => Decision::Keep(0),
-        Existing::Keep => Decision::Build { replaces: Vec::new() },
-        Existing::Replace => Decision::Build { replaces: found.iter().map(|f| f.descriptor.digest).collect() },
+        Existing::Keep => match found.iter().position(|f| f.content.is_ok()) {
+            Some(first) => Decision::Keep(first),
+            None => Decision::Build { replaces: Vec::new() },
+        },
+        Existing::Replace => {
+            let indexes = found.iter().filter(|f| f.content.is_ok());
+            Decision::Build { replaces: indexes.map(|f| f.descriptor.digest).collect() }
+        }
         Existing::Skip => {
             let ours = |f: &&Found| f.tool().is_some_and(|tool| is_ours(tool, want.tool));
             let done = found.iter().position(|f| f.matches(want));
@@ -76,7 +83,7 @@ pub(super) fn decide(found: &[Found], want: &Want) -> Decision {
 /// what covers more is of more use than it, and stays until the complete one is there.
 pub(super) fn outdone(found: &[Found], replaces: &[Digest], layers: &BTreeSet<Digest>) -> Vec<Digest> {
     let covered = |digest: &Digest| {
-        let content = found.iter().find(|f| f.descriptor.digest == *digest).and_then(|f| f.content.as_ref());
+        let content = found.iter().find(|f| f.descriptor.digest == *digest).and_then(|f| f.content.as_ref().ok());
         content.is_none_or(|content| content.ztocs.iter().all(|ztoc| layers.contains(&ztoc.layer)))
     };
     replaces.iter().copied().filter(covered).collect()
@@ -90,7 +97,7 @@ pub(super) fn outdoes(found: &[Found], tool: &str, span_size: u64, layers: &BTre
                 && content.tool.as_deref() == Some(tool)
                 && content.ztocs.iter().all(|ztoc| ztoc.span_size == span_size)
         };
-        f.content.as_ref().filter(same).is_some_and(|content| {
+        f.content.as_ref().ok().filter(same).is_some_and(|content| {
             let indexed: BTreeSet<Digest> = content.ztocs.iter().map(|ztoc| ztoc.layer).collect();
             layers.is_subset(&indexed)
         })
@@ -107,18 +114,19 @@ pub(super) fn others(found: &[Found], index: &Digest, replaced: &[Digest]) -> Ve
             digest: f.descriptor.digest,
             tool: f.tool().map(str::to_owned),
             listed_first: place < ours,
+            unusable: f.content.as_ref().err().map(|why| causes(why)),
         })
         .collect()
 }
 
 impl Found {
     pub fn tool(&self) -> Option<&str> {
-        self.content.as_ref()?.tool.as_deref()
+        self.content.as_ref().ok()?.tool.as_deref()
     }
 
     /// The same tool with the same options would build this very index.
     fn matches(&self, want: &Want) -> bool {
-        let Some(content) = &self.content else { return false };
+        let Ok(content) = &self.content else { return false };
         if content.tool.as_deref() != Some(want.tool) || !content.usual {
             return false;
         }
@@ -176,7 +184,7 @@ mod tests {
             .collect();
         Found {
             descriptor: Descriptor::of("application/vnd.oci.image.manifest.v1+json", &[n, 0, 0]),
-            content: Some(Content { tool: tool.map(str::to_owned), ztocs, usual: true }),
+            content: Ok(Content { tool: tool.map(str::to_owned), ztocs, usual: true }),
         }
     }
 
@@ -234,26 +242,42 @@ mod tests {
     #[test]
     fn another_tools_index_is_not_touched_unless_all_are_to_go() {
         let soci = index(1, Some("AWS SOCI CLI v0.2"), 4096, &[1]);
-        let broken = Found { content: None, ..index(2, None, 0, &[]) };
-        let found = [soci.clone(), broken.clone()];
-        assert_eq!(decided(Existing::Skip, &found, &[(1, false)]), replaces(&[]));
-        assert_eq!(decided(Existing::Replace, &found, &[(1, false)]), replaces(&[&soci, &broken]));
-        assert_eq!(decided(Existing::Keep, &found, &[(1, false)]), Decision::Keep(0));
+        let found = std::slice::from_ref(&soci);
+        assert_eq!(decided(Existing::Skip, found, &[(1, false)]), replaces(&[]));
+        assert_eq!(decided(Existing::Replace, found, &[(1, false)]), replaces(&[&soci]));
+        assert_eq!(decided(Existing::Keep, found, &[(1, false)]), Decision::Keep(0));
 
-        let ours = index(3, Some(TOOL), 4096, &[1]);
-        let found = [soci, ours.clone()];
+        let found = [soci, index(3, Some(TOOL), 4096, &[1])];
         assert_eq!(decided(Existing::Skip, &found, &[(1, false)]), Decision::Done(1));
-        let others = others(&found, &ours.descriptor.digest, &[]);
+        let others = others(&found, &found[1].descriptor.digest, &[]);
         assert_eq!(others.len(), 1);
         assert!(others[0].listed_first);
         assert_eq!(others[0].tool.as_deref(), Some("AWS SOCI CLI v0.2"));
     }
 
     #[test]
+    fn what_is_no_index_of_the_image_is_never_replaced_nor_kept() {
+        let stranger = |n, why| Found { content: Err(why), ..index(n, None, 0, &[]) };
+        let image = stranger(1, Unusable::Subject(layer(1)));
+        let unread = stranger(2, Unusable::Unread(32));
+        let soci = index(3, Some("AWS SOCI CLI v0.2"), 4096, &[1]);
+        let found = [image, unread, soci];
+        assert_eq!(decided(Existing::Replace, &found, &[(1, false)]), replaces(&[&found[2]]));
+        assert_eq!(decided(Existing::Keep, &found, &[(1, false)]), Decision::Keep(2));
+        assert_eq!(decided(Existing::Keep, &found[..2], &[(1, false)]), replaces(&[]));
+        assert_eq!(decided(Existing::Skip, &found, &[(1, false)]), replaces(&[]));
+        let others = others(&found, &layer(9), &[found[2].descriptor.digest]);
+        let why: Vec<_> = others.iter().filter_map(|other| other.unusable.as_deref()).collect();
+        assert_eq!(why.len(), 2);
+        assert!(why[1].contains("was not read"), "{why:?}");
+    }
+
+    #[test]
     fn an_old_one_of_ours_beside_the_right_one_is_cleared_away() {
         let old = index(1, Some("ociseek v0.0.1"), 4096, &[1]);
         let same = index(2, Some(TOOL), 4096, &[1]);
-        assert_eq!(decided(Existing::Skip, &[old.clone(), same.clone()], &[(1, false)]), replaces(&[&old, &same]));
+        let found = [old, same];
+        assert_eq!(decided(Existing::Skip, &found, &[(1, false)]), replaces(&[&found[0], &found[1]]));
     }
 
     #[test]
@@ -268,18 +292,18 @@ mod tests {
     #[test]
     fn an_index_of_some_layers_takes_the_place_of_no_index_of_more() {
         let [few, more] = [index(1, Some(TOOL), 4096, &[1]), index(2, Some("ociseek v0.0.1"), 4096, &[1, 2, 3])];
-        let broken = Found { content: None, ..index(3, None, 0, &[]) };
-        let found = [few, more, broken];
+        let found = [few, more];
         let all: Vec<Digest> = found.iter().map(|f| f.descriptor.digest).collect();
         let layers = |layers: &[u8]| layers.iter().map(|&l| layer(l)).collect::<BTreeSet<_>>();
-        assert_eq!(outdone(&found, &all, &layers(&[1, 2])), [all[0], all[2]]);
+        assert_eq!(outdone(&found, &all, &layers(&[1, 2])), [all[0]]);
         assert_eq!(outdone(&found, &all, &layers(&[1, 2, 3])), all);
         assert_eq!(outdone(&found, &all[..1], &layers(&[2])), []);
 
         assert_eq!(outdoes(&found, TOOL, 4096, &layers(&[1])), Some(0));
         assert_eq!(outdoes(&found, TOOL, 4096, &layers(&[1, 2])), None);
         assert_eq!(outdoes(&found, TOOL, 8192, &layers(&[1])), None);
-        assert_eq!(outdoes(&[unusual(found[0].clone())], TOOL, 4096, &layers(&[1])), None);
+        let [few, _] = found;
+        assert_eq!(outdoes(&[unusual(few)], TOOL, 4096, &layers(&[1])), None);
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(super) async fn guides(
     let mut guides = Guides::new();
     let Some(destination) = destination.filter(|_| cores(at_a_time(unread, options)) > 1) else { return guides };
     let known: BTreeMap<Digest, &ZtocRef> = (plans.iter().flat_map(|plan| &plan.found))
-        .filter_map(|found| found.content.as_ref())
+        .filter_map(|found| found.content.as_ref().ok())
         .flat_map(|content| &content.ztocs)
         .map(|ztoc| (ztoc.layer, ztoc))
         .collect();

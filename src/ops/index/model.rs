@@ -43,7 +43,7 @@ pub enum Existing {
     /// One of the same tool version and options is left as it is and nothing is read; an older one of ours is replaced;
     /// another tool's is left where it is.
     Skip,
-    /// All of them are replaced, whoever made them.
+    /// All of them are replaced, whoever made them. What is listed as one of them and is not stays.
     Replace,
     /// If there is any, nothing is done.
     Keep,
@@ -75,7 +75,7 @@ pub struct IndexedManifest {
     pub result: ManifestResult,
     /// By the index of `result`.
     pub coverage: Coverage,
-    /// SOCI indexes (v1) of other makers that stay on the manifest beside the result, in the order in which they are listed.
+    /// What else stays listed as a SOCI index (v1) of the manifest beside the result, in the order of the list.
     pub others: Vec<OtherIndex>,
 }
 
@@ -110,7 +110,7 @@ pub enum ManifestResult {
     OutOfTime,
 }
 
-/// A SOCI index of someone else.
+/// A SOCI index of someone else, or what is listed as one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtherIndex {
     pub digest: Digest,
@@ -118,6 +118,8 @@ pub struct OtherIndex {
     pub tool: Option<String>,
     /// The destination lists it before ours, so that consumers take it.
     pub listed_first: bool,
+    /// Why it is not a SOCI index of the image, or was not read. It is left in place whatever was asked for.
+    pub unusable: Option<String>,
 }
 
 /// What became of one layer.

@@ -9,9 +9,10 @@ use super::existing::{Content, Decision, Found, Want, Wanted, decide};
 use super::model::{Existing, IndexOptions, LeftOut};
 use super::publish::mislabelled;
 use crate::digest::Digest;
-use crate::image::soci::{self, CONFIG, INDEX_V1, Version};
+use crate::image::soci::{CONFIG, INDEX_V1, Version};
 use crate::image::{Descriptor, LayerKind};
 use crate::layer::Outcome;
+use crate::ops::discover::{Unusable, parse_index, to_read};
 use crate::ops::resolve::PlatformManifest;
 use crate::store::cache::ZtocCache;
 use crate::store::{Destination, StoreError};
@@ -20,7 +21,7 @@ pub(super) struct Plan {
     pub manifest: PlatformManifest,
     /// For each layer of the manifest: why it will not be in the index, as far as that is known without reading it.
     pub left_out: Vec<Option<LeftOut>>,
-    /// The SOCI indexes (v1) that are there, in the destination's order.
+    /// What the destination lists as SOCI indexes (v1), in its order.
     pub found: Vec<Found>,
     pub decision: Decision,
 }
@@ -121,39 +122,37 @@ fn left_out(layer: &Descriptor, options: &IndexOptions) -> Option<LeftOut> {
     }
 }
 
-/// The SOCI indexes (v1) of `manifest`, and what they say.
+/// What is listed as SOCI indexes (v1) of `manifest`, and what it says.
 async fn find(destination: &Destination, manifest: &Descriptor) -> Result<Vec<Found>, IndexError> {
     let subject = manifest.digest;
     let unlisted = |source| IndexError::Referrers { subject, source };
     let listed = destination.referrers(&subject, INDEX_V1).await.map_err(unlisted)?;
     let mut found: Vec<Found> = Vec::with_capacity(listed.descriptors.len());
-    let mut seen = BTreeSet::new();
-    for descriptor in listed.descriptors {
-        if !seen.insert(descriptor.digest) {
-            continue;
-        }
-        let content = match destination.manifest(&descriptor.digest).await {
-            Ok(document) => content(&document.bytes, &subject),
-            Err(StoreError::Registry(error)) if !error.is_not_found() => return Err(unlisted(error.into())),
-            // Listed, but gone or damaged: then nobody can read it.
-            Err(_) => None,
+    for (descriptor, unread) in to_read(listed.descriptors) {
+        let content = match unread {
+            Some(why) => Err(why),
+            None => match destination.manifest(&descriptor.digest).await {
+                Ok(document) => content(&document.bytes, &subject),
+                Err(StoreError::Registry(error)) if !error.is_not_found() => return Err(unlisted(error.into())),
+                // Listed, but gone or damaged: then nobody can read it.
+                Err(error) => Err(Unusable::Fetch(error)),
+            },
         };
         found.push(Found { descriptor, content });
     }
     Ok(found)
 }
 
-/// What an index says of itself; None if it is none, or another image's.
-fn content(manifest: &[u8], subject: &Digest) -> Option<Content> {
-    let index = soci::parse(manifest).ok()?;
-    let ours = index.subject.as_ref().is_some_and(|s| s.digest == *subject);
-    let usual = index.canonical && index.others.is_empty() && index.version == Version::V1;
-    ours.then_some(Content { tool: index.build_tool_identifier, ztocs: index.ztocs, usual })
+/// What an index says of itself.
+fn content(manifest: &[u8], subject: &Digest) -> Result<Content, Unusable> {
+    let index = parse_index(manifest, Some(Version::V1), subject)?;
+    let usual = index.canonical && index.others.is_empty();
+    Ok(Content { tool: index.build_tool_identifier, ztocs: index.ztocs, usual })
 }
 
 /// Whether all that an index names is there.
 pub(super) async fn is_whole(destination: &Destination, found: &Found) -> Result<bool, IndexError> {
-    let Some(content) = &found.content else { return Ok(false) };
+    let Ok(content) = &found.content else { return Ok(false) };
     let lost = |digest| move |source: StoreError| IndexError::Document { what: "blob", digest, source };
     let mut asked = BTreeSet::new();
     for digest in content.ztocs.iter().map(|z| z.ztoc).chain([Digest::sha256(CONFIG)]) {

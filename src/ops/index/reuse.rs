@@ -63,7 +63,7 @@ fn there<'a>(plans: &'a [Plan], options: &IndexOptions) -> BTreeMap<Digest, &'a 
         .filter(building)
         .flat_map(|plan| &plan.found)
         .filter(|found| found.tool() == tool)
-        .filter_map(|found| found.content.as_ref())
+        .filter_map(|found| found.content.as_ref().ok())
         .flat_map(|content| &content.ztocs)
         .filter(|ztoc| ztoc.span_size == options.layer.span_size)
         .map(|ztoc| (ztoc.layer, ztoc))

@@ -19,7 +19,8 @@ pub struct AttachReport {
 
 impl Repository {
     /// Pushes `manifest`, of which `index` is the descriptor and which names `subject`, and makes it a referrer in the place
-    /// of `replaces`, which are then deleted as far as the registry allows it. All blobs that it names must be there.
+    /// of `replaces`, which are then deleted as far as the registry allows it. All blobs that it names must be there. The
+    /// caller has read each of `replaces`: a list of referrers can name any manifest of the repository.
     ///
     /// `index` carries artifact type and annotations for the list of the tag schema.
     ///
