@@ -47,7 +47,7 @@ fn named(descriptor: &Descriptor, key: &str, name: &str) -> serde_json::Value {
 }
 
 fn index_of(subject: &Descriptor, tool: &str) -> ociseek::image::soci::EncodedIndex {
-    let subject = subject.clone();
+    let subject = Some(subject.clone());
     SociIndex { layers: Vec::new(), subject, build_tool_identifier: tool.to_owned() }.encode()
 }
 

@@ -3,6 +3,8 @@
 pub mod config;
 pub mod descriptor;
 pub mod ecr;
+pub mod enabled;
+pub mod go;
 pub(crate) mod json;
 mod layer_kind;
 pub mod manifest;

@@ -8,7 +8,7 @@ use super::platform::Platform;
 pub const MAX_NESTING: usize = 4;
 
 /// BuildKit's mark on attestation manifests.
-const REFERENCE_TYPE: &str = "vnd.docker.reference.type";
+pub const REFERENCE_TYPE: &str = "vnd.docker.reference.type";
 
 /// What a child of an index is, as its descriptor says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

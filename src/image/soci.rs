@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::descriptor::{Descriptor, null_is_default};
+use super::go;
 use super::json::{self, JsonError};
 use super::manifest::{MAX_DESCRIPTORS, MAX_DOCUMENT, OCI_MANIFEST};
 use crate::digest::Digest;
@@ -40,13 +41,14 @@ pub struct ZtocRef {
     pub span_size: u64,
 }
 
-/// A SOCI index v1 to be written.
+/// A SOCI index to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SociIndex {
     /// In the order of the image's layers; layers may be missing.
     pub layers: Vec<ZtocRef>,
-    /// The image manifest of one platform; only media type, digest and size are written.
-    pub subject: Descriptor,
+    /// The image manifest of one platform; only media type, digest and size are written. With one, the index is of version 1,
+    /// without, of version 2.
+    pub subject: Option<Descriptor>,
     pub build_tool_identifier: String,
 }
 
@@ -54,7 +56,7 @@ pub struct SociIndex {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedIndex {
     pub bytes: Vec<u8>,
-    /// With artifact type and annotations, as lists of referrers show it.
+    /// With artifact type, and in version 1 with annotations, as lists of referrers show it.
     pub descriptor: Descriptor,
 }
 
@@ -85,40 +87,25 @@ impl SociIndex {
             ]);
             descriptor
         });
-        let subject = &self.subject;
+        let subject = self.subject.as_ref().map(|s| Descriptor::new(s.media_type.clone(), s.digest, s.size));
+        let (artifact_type, is_v1) = if subject.is_some() { (INDEX_V1, true) } else { (INDEX_V2, false) };
         let annotations = BTreeMap::from([(BUILD_TOOL.to_owned(), self.build_tool_identifier.clone())]);
         let document = Document {
             schema_version: 2,
             media_type: OCI_MANIFEST.to_owned(),
-            config: Descriptor::of(INDEX_V1, CONFIG),
+            config: Descriptor::of(artifact_type, CONFIG),
             layers: layers.collect(),
-            subject: Some(Descriptor::new(subject.media_type.clone(), subject.digest, subject.size)),
+            subject,
             annotations: annotations.clone(),
         };
-        let bytes = go_json(&document);
+        let bytes = go::encode(&document);
         let mut descriptor = Descriptor::of(OCI_MANIFEST, &bytes);
-        descriptor.artifact_type = Some(INDEX_V1.to_owned());
-        descriptor.annotations = annotations;
+        descriptor.artifact_type = Some(artifact_type.to_owned());
+        if is_v1 {
+            descriptor.annotations = annotations;
+        }
         EncodedIndex { bytes, descriptor }
     }
-}
-
-/// What Go's encoding/json writes: `<`, `>`, `&` and the line separators U+2028 and U+2029 escaped. They occur in strings only.
-fn go_json(document: &Document) -> Vec<u8> {
-    // Strings, integers and maps with string keys cannot fail to encode.
-    let plain = serde_json::to_string(document).unwrap_or_default();
-    let mut escaped = String::with_capacity(plain.len());
-    for c in plain.chars() {
-        match c {
-            '<' => escaped.push_str("\\u003c"),
-            '>' => escaped.push_str("\\u003e"),
-            '&' => escaped.push_str("\\u0026"),
-            '\u{2028}' => escaped.push_str("\\u2028"),
-            '\u{2029}' => escaped.push_str("\\u2029"),
-            c => escaped.push(c),
-        }
-    }
-    escaped.into_bytes()
 }
 
 /// Which kind of SOCI index a manifest is.
@@ -193,7 +180,7 @@ pub fn parse(bytes: &[u8]) -> Result<FoundIndex, SociIndexError> {
     if version == Version::V1 && document.subject.is_none() {
         return Err(SociIndexError::NoSubject);
     }
-    let canonical = go_json(&document) == bytes;
+    let canonical = go::encode(&document) == bytes;
     let (ztocs, others): (Vec<Descriptor>, Vec<Descriptor>) =
         document.layers.into_iter().partition(|layer| layer.media_type == ZTOC);
     Ok(FoundIndex {
@@ -243,7 +230,7 @@ mod tests {
                     span_size: 1 << (16 + i),
                 })
                 .collect(),
-            subject: Descriptor::new(OCI_MANIFEST, digest("subject".to_owned()), 567),
+            subject: Some(Descriptor::new(OCI_MANIFEST, digest("subject".to_owned()), 567)),
             build_tool_identifier: tool.to_owned(),
         }
     }
@@ -269,7 +256,7 @@ mod tests {
         let found = parse(&index.encode().bytes).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(found.version, Version::V1);
         assert_eq!(found.ztocs, index.layers);
-        assert_eq!(found.subject, Some(index.subject));
+        assert_eq!(found.subject, index.subject);
         assert_eq!(found.build_tool_identifier, Some(index.build_tool_identifier));
         assert!(found.canonical && found.others.is_empty());
     }

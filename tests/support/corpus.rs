@@ -79,7 +79,7 @@ impl Image {
             layer_media_type: self.layer.media_type.clone(),
             span_size,
         };
-        let subject = self.manifest.clone();
+        let subject = Some(self.manifest.clone());
         let index = SociIndex { layers: vec![entry], subject, build_tool_identifier: tool.into() }.encode();
         self.layout.attach(&index.descriptor, &index.bytes, &self.manifest, replaces).unwrap();
         index.descriptor.digest

@@ -11,6 +11,7 @@ use bytes::Bytes;
 
 use super::resolve::{PlatformManifest, ResolveError, Wanted, resolve};
 use crate::digest::Digest;
+use crate::image::enabled::INDEX_DIGEST;
 use crate::image::manifest::OCI_MANIFEST;
 use crate::image::soci::{INDEX_V1, Version, ZTOC, ZtocRef};
 use crate::image::{Descriptor, Platform};
@@ -25,8 +26,6 @@ pub use judge::{IndexContent, Note, Unusable, number};
 
 /// The largest ztoc that is read, in bytes. Where a layer's is larger, the layer is read as if it had none.
 pub const MAX_ZTOC: u64 = 256 << 20;
-/// The annotation of an image manifest that names its SOCI index of version 2 (soci-snapshotter, soci/soci_convert.go).
-pub const INDEX_DIGEST: &str = "com.amazon.soci.index-digest";
 /// How many indexes of version 1 are read of one image.
 const MAX_INDEXES: usize = 32;
 

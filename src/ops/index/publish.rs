@@ -88,7 +88,7 @@ pub(super) async fn publish(
     });
     let index = SociIndex {
         layers: refs.collect(),
-        subject: subject.clone(),
+        subject: Some(subject.clone()),
         build_tool_identifier: options.layer.build_tool_identifier.clone(),
     };
     let EncodedIndex { bytes, descriptor } = index.encode();

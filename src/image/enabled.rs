@@ -1,0 +1,495 @@
+//! SOCI-enabled images (version 2): an image index whose image manifests name their SOCI indexes, which stand beside them.
+//!
+//! The bytes are those of `soci convert` (soci-snapshotter v0.15.0, soci/soci_convert.go) wherever its result is sound. What
+//! differs, since soci's result breaks something: artifacts keep their manifests, attestations their annotations, Windows versions
+//! and OS features are platforms of their own, and an index of a platform that is not converted stays as it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::go::{Index, Manifest};
+use super::layer_kind::LayerKind;
+use super::manifest::{DOCKER_CONFIG, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
+use super::select::REFERENCE_TYPE;
+use super::soci::{EncodedIndex, INDEX_V2, SociIndex, ZtocRef};
+use super::{Descriptor, Platform};
+use crate::digest::Digest;
+
+/// The annotation of an image manifest that names its SOCI index of version 2.
+pub const INDEX_DIGEST: &str = "com.amazon.soci.index-digest";
+/// The annotation of a SOCI index's descriptor that names its image manifest.
+pub const MANIFEST_DIGEST: &str = "com.amazon.soci.image-manifest-digest";
+/// The annotation of an attestation's descriptor that names what is attested (BuildKit).
+const REFERENCE_DIGEST: &str = "vnd.docker.reference.digest";
+
+/// An image before its conversion.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Original {
+    pub index: Index,
+    /// For each of the index's manifests, in its order.
+    pub contents: Vec<Content>,
+}
+
+/// What an entry of an image index stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// The manifest of an image or attestation, which is written anew. For an index in the index, the first manifest in it.
+    Image(Box<Manifest>),
+    /// Whatever else: it stays as it is.
+    Kept,
+}
+
+/// An image that is to be indexed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Its place in the image index.
+    pub entry: usize,
+    /// What its SOCI index is listed for.
+    pub platform: Platform,
+}
+
+/// Which images are to be indexed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Targets {
+    pub targets: Vec<Target>,
+    /// Places of images that are not: another one of the same platform comes first, and consumers take that one.
+    pub shadowed: Vec<usize>,
+    /// Platforms that were asked for and are not there.
+    pub missing: Vec<Platform>,
+}
+
+/// A SOCI-enabled image: documents, and what they replace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Enabled {
+    /// The manifests that were written anew, in the order of the index; those that came out as they were are among them.
+    pub manifests: Vec<Rewritten>,
+    /// The SOCI indexes, in the order of the targets.
+    pub indexes: Vec<EncodedIndex>,
+    pub index: Index,
+    pub bytes: Vec<u8>,
+    pub digest: Digest,
+}
+
+/// A manifest that was written anew.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rewritten {
+    /// Its place in the original index.
+    pub entry: usize,
+    /// The digest that the original index has there.
+    pub was: Digest,
+    pub digest: Digest,
+    pub bytes: Vec<u8>,
+}
+
+impl Content {
+    /// What becomes of a manifest. An artifact (its config is not an image's) stays: a new config type would make it an image.
+    pub fn of(manifest: Manifest) -> Content {
+        // Docker before 1.10 pushed configs as octet-stream.
+        let image = ["", OCI_CONFIG, DOCKER_CONFIG, "application/octet-stream"];
+        match image.contains(&manifest.config.media_type.as_str()) {
+            true => Content::Image(Box::new(manifest)),
+            false => Content::Kept,
+        }
+    }
+
+    pub fn image(&self) -> Option<&Manifest> {
+        match self {
+            Content::Image(manifest) => Some(manifest),
+            Content::Kept => None,
+        }
+    }
+}
+
+/// Whether an entry is an image that a consumer could run, so that its platform matters. Attestations and signatures are not.
+pub fn is_runnable(descriptor: &Descriptor, content: &Content) -> bool {
+    let Content::Image(manifest) = content else { return false };
+    let layers = manifest.layers();
+    let layered = layers.is_empty() || layers.iter().any(|l| LayerKind::of(&l.media_type) != LayerKind::NotALayer);
+    layered && !is_attestation(descriptor)
+}
+
+fn is_attestation(descriptor: &Descriptor) -> bool {
+    let unknown = |platform: &Platform| platform.os == "unknown" || platform.architecture == "unknown";
+    descriptor.annotations.contains_key(REFERENCE_TYPE) || descriptor.platform.as_ref().is_some_and(unknown)
+}
+
+impl Original {
+    /// An image of one manifest; its platform stands in its descriptor.
+    pub fn single(descriptor: Descriptor, manifest: Manifest) -> Original {
+        let index = Index {
+            schema_version: 2,
+            media_type: OCI_INDEX.to_owned(),
+            artifact_type: String::new(),
+            manifests: vec![descriptor],
+            subject: None,
+            annotations: BTreeMap::new(),
+        };
+        Original { index, contents: vec![Content::Image(Box::new(manifest))] }
+    }
+
+    /// The images of the platforms in `asked`, or all images if it is empty. An image without a platform has none.
+    pub fn targets(&self, asked: &[Platform]) -> Targets {
+        let entries = self.index.manifests.iter().zip(&self.contents).enumerate();
+        let images: Vec<(usize, &Platform)> = entries
+            .filter(|(_, (descriptor, content))| is_runnable(descriptor, content))
+            .filter_map(|(entry, (descriptor, _))| Some((entry, descriptor.platform.as_ref()?)))
+            .collect();
+        let mut seen = BTreeSet::new();
+        let (mut targets, mut shadowed, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+        if asked.is_empty() {
+            for (entry, platform) in images {
+                match seen.insert(Key::of(platform)) {
+                    true => targets.push(Target { entry, platform: platform.clone() }),
+                    false => shadowed.push(entry),
+                }
+            }
+            return Targets { targets, shadowed, missing };
+        }
+        for wanted in asked {
+            let mut found: Vec<&(usize, &Platform)> = images.iter().filter(|(_, p)| p.matches(wanted)).collect();
+            if found.is_empty() {
+                missing.push(wanted.clone());
+            }
+            // Features that nobody asked for are the second choice.
+            found.sort_by_key(|(_, platform)| platform.os_features.len() != wanted.os_features.len());
+            let windows = Key::of(wanted).is_windows();
+            for (entry, platform) in found.into_iter().copied() {
+                // Of each version of Windows there is one; of other systems only the first image is taken.
+                if seen.insert(if windows { Key::of(platform) } else { Key::of(wanted) }) {
+                    let exact = windows || !platform.os_features.is_empty();
+                    let platform = if exact { platform.clone() } else { wanted.clone() };
+                    targets.push(Target { entry, platform });
+                }
+            }
+        }
+        Targets { targets, shadowed, missing }
+    }
+
+    /// The converted image. `indexed` has the ztocs of each target; it is left without an index if there are none.
+    pub fn enable(self, indexed: &[(Target, Vec<ZtocRef>)], tool: &str) -> Enabled {
+        let Original { mut index, contents } = self;
+        let digests: Vec<Digest> = index.manifests.iter().map(|descriptor| descriptor.digest).collect();
+        let indexed: Vec<&(Target, Vec<ZtocRef>)> = indexed.iter().filter(|(_, ztocs)| !ztocs.is_empty()).collect();
+        let was = |place: usize| digests.get(indexed[place].0.entry);
+        let mut indexes: Vec<EncodedIndex> = indexed
+            .iter()
+            .map(|(_, ztocs)| {
+                let build_tool_identifier = tool.to_owned();
+                SociIndex { layers: ztocs.clone(), subject: None, build_tool_identifier }.encode()
+            })
+            .collect();
+
+        let mut manifests = Vec::new();
+        let mut renamed = BTreeMap::new();
+        for (entry, content) in contents.into_iter().enumerate() {
+            let (Content::Image(manifest), Some(descriptor)) = (content, index.manifests.get_mut(entry)) else {
+                continue;
+            };
+            // What is listed for two platforms names the index of the first.
+            let place = (0..indexed.len()).find(|&place| was(place) == Some(&descriptor.digest));
+            let rewritten = rewrite(entry, *manifest, descriptor, place.map(|place| indexes[place].descriptor.digest));
+            if let Some(place) = place {
+                let annotations = &mut indexes[place].descriptor.annotations;
+                annotations.insert(MANIFEST_DIGEST.to_owned(), rewritten.digest.to_string());
+            }
+            renamed.insert(rewritten.was.to_string(), rewritten.digest.to_string());
+            manifests.push(rewritten);
+        }
+        for descriptor in &mut index.manifests {
+            let key = if is_attestation(descriptor) { REFERENCE_DIGEST } else { MANIFEST_DIGEST };
+            let is_meant = key == REFERENCE_DIGEST || is_soci_index(descriptor);
+            if let Some(named) = descriptor.annotations.get_mut(key).filter(|_| is_meant)
+                && let Some(new) = renamed.get(named)
+            {
+                named.clone_from(new);
+            }
+        }
+        for ((target, _), new) in indexed.iter().zip(&mut indexes) {
+            new.descriptor.platform = Some(target.platform.clone());
+            let named = digests.get(target.entry).map(Digest::to_string).unwrap_or_default();
+            list(&mut index.manifests, new.descriptor.clone(), &named);
+        }
+        OCI_INDEX.clone_into(&mut index.media_type);
+        let bytes = index.encode();
+        let digest = Digest::sha256(&bytes);
+        Enabled { manifests, indexes, index, bytes, digest }
+    }
+}
+
+/// Writes a manifest anew, and its descriptor: both by OCI's types, naming the SOCI index if there is one.
+fn rewrite(entry: usize, mut manifest: Manifest, descriptor: &mut Descriptor, index: Option<Digest>) -> Rewritten {
+    OCI_MANIFEST.clone_into(&mut manifest.media_type);
+    OCI_CONFIG.clone_into(&mut manifest.config.media_type);
+    if let Some(index) = index {
+        manifest.annotations.insert(INDEX_DIGEST.to_owned(), index.to_string());
+    }
+    let was = descriptor.digest;
+    let bytes = manifest.encode();
+    let new = Descriptor::of(OCI_MANIFEST, &bytes);
+    // What an attestation is and what it attests stand in its descriptor alone.
+    let own = if is_attestation(descriptor) { std::mem::take(&mut descriptor.annotations) } else { BTreeMap::new() };
+    descriptor.annotations = manifest.annotations;
+    descriptor.annotations.extend(own);
+    descriptor.media_type = new.media_type;
+    descriptor.digest = new.digest;
+    descriptor.size = new.size;
+    Rewritten { entry, was, digest: new.digest, bytes }
+}
+
+/// Lists a SOCI index in the place of the first one of its platform, and without further ones; else at the end. `named` is the
+/// image manifest's digest before it was written anew.
+fn list(manifests: &mut Vec<Descriptor>, new: Descriptor, named: &str) {
+    let key = new.platform.as_ref().map(Key::of);
+    let goes = |old: &Descriptor| {
+        is_soci_index(old)
+            && match &old.platform {
+                Some(platform) => Some(Key::of(platform)) == key,
+                None => old.annotations.get(MANIFEST_DIGEST).is_some_and(|digest| digest == named),
+            }
+    };
+    let place = manifests.iter().position(goes).unwrap_or(manifests.len());
+    manifests.retain(|old| !goes(old));
+    manifests.insert(place, new);
+}
+
+/// The SOCI indexes (v2) that an index of manifests lists.
+pub fn listed(manifests: &[Descriptor]) -> impl Iterator<Item = &Descriptor> {
+    manifests.iter().filter(|descriptor| is_soci_index(descriptor))
+}
+
+fn is_soci_index(descriptor: &Descriptor) -> bool {
+    descriptor.artifact_type.as_deref() == Some(INDEX_V2)
+}
+
+/// What two images must have in common to be of the same platform. The system's version counts on Windows only, as for containerd.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    os: String,
+    architecture: String,
+    variant: Option<String>,
+    version: Option<String>,
+    features: BTreeSet<String>,
+}
+
+impl Key {
+    fn of(platform: &Platform) -> Key {
+        let Platform { architecture, os, os_version, os_features, variant } = platform.normalized();
+        let version = os_version.filter(|_| os == WINDOWS);
+        Key { os, architecture, variant, version, features: os_features.into_iter().collect() }
+    }
+
+    fn is_windows(&self) -> bool {
+        self.os == WINDOWS
+    }
+}
+
+const WINDOWS: &str = "windows";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::go::{decode_index, decode_manifest};
+    use crate::image::soci;
+    use proptest::prelude::*;
+
+    const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+
+    fn manifest(content: &str) -> Manifest {
+        Manifest {
+            schema_version: 2,
+            media_type: "application/vnd.docker.distribution.manifest.v2+json".to_owned(),
+            artifact_type: String::new(),
+            config: Descriptor::of(DOCKER_CONFIG, content.as_bytes()),
+            layers: Some(vec![Descriptor::of(GZIP, content.as_bytes())]),
+            subject: None,
+            annotations: BTreeMap::new(),
+        }
+    }
+
+    fn platform(text: &str) -> Platform {
+        let mut parts = text.split('/');
+        let mut part = || parts.next().unwrap_or_default().to_owned();
+        let (os, architecture, variant, version) = (part(), part(), part(), part());
+        let some = |text: String| Some(text).filter(|text| !text.is_empty());
+        Platform { os, architecture, variant: some(variant), os_version: some(version), os_features: Vec::new() }
+    }
+
+    /// An image index of images, named by their platforms and told apart by their content.
+    fn original(entries: &[(&str, &str)]) -> Original {
+        let contents: Vec<Content> = entries.iter().map(|(_, content)| Content::of(manifest(content))).collect();
+        let manifests = entries.iter().zip(&contents).map(|((name, _), content)| {
+            let mut descriptor = Descriptor::of(OCI_MANIFEST, &content.image().unwrap().encode());
+            descriptor.platform = Some(platform(name)).filter(|p| !p.os.is_empty());
+            descriptor
+        });
+        let mut original = Original::single(Descriptor::of("", b""), manifest(""));
+        original.index.manifests = manifests.collect();
+        original.contents = contents;
+        original
+    }
+
+    fn ztoc(layer: &Descriptor) -> ZtocRef {
+        ZtocRef {
+            ztoc: Digest::sha256(layer.digest.to_string().as_bytes()),
+            size: 7,
+            layer: layer.digest,
+            layer_media_type: layer.media_type.clone(),
+            span_size: 4 << 20,
+        }
+    }
+
+    fn convert(original: Original, asked: &[&str]) -> Enabled {
+        let asked: Vec<Platform> = asked.iter().map(|name| platform(name)).collect();
+        let targets = original.targets(&asked);
+        assert_eq!(targets.missing, []);
+        let indexed: Vec<(Target, Vec<ZtocRef>)> = targets
+            .targets
+            .into_iter()
+            .map(|target| {
+                let ztocs = original.contents[target.entry].image().unwrap().layers().iter().map(ztoc).collect();
+                (target, ztocs)
+            })
+            .collect();
+        original.enable(&indexed, "tool")
+    }
+
+    /// What a reader finds in the converted image.
+    fn read(enabled: &Enabled, before: &Original) -> Original {
+        let index = decode_index(&enabled.bytes).unwrap();
+        let contents = index.manifests.iter().enumerate().map(|(entry, descriptor)| {
+            let new = enabled.manifests.iter().find(|m| m.digest == descriptor.digest);
+            match new {
+                Some(new) => Content::of(decode_manifest(&new.bytes).unwrap()),
+                None => before.contents.get(entry).filter(|c| **c == Content::Kept).cloned().unwrap_or(Content::Kept),
+            }
+        });
+        Original { contents: contents.collect(), index }
+    }
+
+    fn platforms(enabled: &Enabled) -> Vec<String> {
+        listed(&enabled.index.manifests)
+            .map(|d| {
+                let platform = d.platform.as_ref().unwrap();
+                format!("{platform}{}", platform.os_version.as_deref().map(|v| format!("@{v}")).unwrap_or_default())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn each_image_names_its_index_and_each_index_its_image() {
+        let original = original(&[("linux/amd64", "a"), ("linux/arm64/v8", "b")]);
+        let enabled = convert(original, &[]);
+        let entries = &enabled.index.manifests;
+        assert_eq!(platforms(&enabled), ["linux/amd64", "linux/arm64/v8"]);
+        for (image, index) in [(0, 2), (1, 3)] {
+            assert_eq!(entries[index].annotations[MANIFEST_DIGEST], entries[image].digest.to_string());
+            assert_eq!(entries[image].annotations[INDEX_DIGEST], entries[index].digest.to_string());
+            assert_eq!(entries[image].media_type, OCI_MANIFEST);
+            let manifest = decode_manifest(&enabled.manifests[image].bytes).unwrap();
+            assert_eq!(manifest.annotations, entries[image].annotations);
+            assert_eq!(manifest.config.media_type, OCI_CONFIG);
+            let found = soci::parse(&enabled.indexes[image].bytes).unwrap();
+            assert!(found.canonical && found.version == soci::Version::V2 && found.subject.is_none());
+        }
+    }
+
+    #[test]
+    fn platforms_that_are_indexed() {
+        for (entries, asked, want) in [
+            (&["linux/amd64", "linux/x86_64", "Linux/amd64/v1"][..], &[][..], &["linux/amd64"][..]),
+            (&["Linux/x86_64", "linux/amd64/v3"], &[], &["Linux/x86_64", "linux/amd64/v3"]),
+            (&["linux/arm64/v8"], &["linux/arm64"], &["linux/arm64"]),
+            (&["linux/arm64"], &["linux/arm64/v8", "linux/arm64"], &["linux/arm64/v8"]),
+            (&["linux/arm", "linux/arm/v7"], &[], &["linux/arm"]),
+            (&["unknown/unknown", "linux/unknown", "linux/386"], &[], &["linux/386"]),
+            (&["linux/amd64//1", "linux/amd64//2"], &[], &["linux/amd64@1"]),
+            (
+                &["windows/amd64//10.0.1", "windows/amd64//10.0.2"],
+                &[],
+                &["windows/amd64@10.0.1", "windows/amd64@10.0.2"],
+            ),
+            (
+                &["windows/amd64//10.0.1", "linux/amd64", "windows/amd64//10.0.2"],
+                &["windows/amd64"],
+                &["windows/amd64@10.0.1", "windows/amd64@10.0.2"],
+            ),
+        ] {
+            let named: Vec<(&str, &str)> = entries.iter().map(|name| (*name, *name)).collect();
+            assert_eq!(platforms(&convert(original(&named), asked)), want, "{entries:?} {asked:?}");
+        }
+        let targets = original(&[("linux/amd64", "a"), ("linux/amd64", "b")]).targets(&[platform("linux/386")]);
+        assert_eq!((targets.targets.len(), targets.missing), (0, vec![platform("linux/386")]));
+        assert_eq!(original(&[("linux/amd64", "a"), ("linux/amd64", "b")]).targets(&[]).shadowed, [1]);
+    }
+
+    #[test]
+    fn features_of_the_system_tell_images_apart() {
+        let mut original = original(&[("linux/amd64", "a"), ("linux/amd64", "b")]);
+        original.index.manifests[0].platform.as_mut().unwrap().os_features = vec!["f".to_owned()];
+        assert_eq!(original.targets(&[]).targets.len(), 2);
+        let asked = original.targets(&[platform("linux/amd64")]).targets;
+        assert_eq!(asked.iter().map(|target| target.entry).collect::<Vec<_>>(), [1]);
+    }
+
+    #[test]
+    fn attestations_follow_and_artifacts_stay() {
+        let mut original = original(&[("linux/amd64", "a"), ("unknown/unknown", "att")]);
+        let image = original.index.manifests[0].digest;
+        let annotations = &mut original.index.manifests[1].annotations;
+        annotations.insert(REFERENCE_TYPE.to_owned(), "attestation-manifest".to_owned());
+        annotations.insert(REFERENCE_DIGEST.to_owned(), image.to_string());
+        let mut chart = manifest("chart");
+        chart.config.media_type = "application/vnd.cncf.helm.config.v1+json".to_owned();
+        let mut entry = Descriptor::of(OCI_MANIFEST, &chart.encode());
+        entry.annotations.insert("own".to_owned(), "1".to_owned());
+        original.index.manifests.push(entry.clone());
+        original.contents.push(Content::of(chart));
+        let enabled = convert(original, &[]);
+        let entries = &enabled.index.manifests;
+        assert_ne!(entries[0].digest, image);
+        assert_eq!(entries[1].annotations[REFERENCE_DIGEST], entries[0].digest.to_string());
+        assert_eq!(entries[1].annotations[REFERENCE_TYPE], "attestation-manifest");
+        assert_eq!(entries[2], entry);
+        assert_eq!(enabled.manifests.len(), 2);
+    }
+
+    #[test]
+    fn one_platform_is_converted_beside_the_index_of_another() {
+        let before = original(&[("linux/amd64", "a"), ("linux/arm64", "b")]);
+        let both = convert(before.clone(), &[]);
+        let amd64 = convert(read(&both, &before), &["linux/amd64"]);
+        assert_eq!(amd64.digest, both.digest);
+        // With another tool the one index is replaced where it stands, and the other one stays.
+        let image = read(&both, &before);
+        let target = image.targets(&[platform("linux/amd64")]).targets.remove(0);
+        let ztocs = image.contents[target.entry].image().unwrap().layers().iter().map(ztoc).collect();
+        let other = image.enable(&[(target, ztocs)], "other");
+        assert_eq!(platforms(&other), ["linux/amd64", "linux/arm64"]);
+        let entries = (&other.index.manifests, &both.index.manifests);
+        assert_eq!((&entries.0[1], &entries.0[3]), (&entries.1[1], &entries.1[3]));
+        assert_eq!(entries.0[0].annotations[INDEX_DIGEST], entries.0[2].digest.to_string());
+        assert_ne!(entries.0[2].digest, entries.1[2].digest);
+    }
+
+    proptest! {
+        #[test]
+        fn converting_twice_changes_nothing(
+            names in proptest::collection::vec(0_usize..10, 1..8),
+            contents in proptest::collection::vec(0_usize..4, 8),
+            asked in proptest::option::of(0_usize..10),
+        ) {
+            const NAMES: [&str; 10] = [
+                "linux/amd64", "linux/x86_64", "linux/arm64/v8", "linux/arm64", "linux/arm", "Linux/ARM/v6",
+                "windows/amd64//10.0.1", "windows/amd64//10.0.2", "unknown/unknown", "",
+            ];
+            const CONTENTS: [&str; 4] = ["a", "b", "c", "d"];
+            let entries: Vec<_> = names.iter().zip(&contents).map(|(n, c)| (NAMES[*n], CONTENTS[*c])).collect();
+            let before = original(&entries);
+            let asked: Vec<&str> = asked.map(|place| NAMES[place]).into_iter().collect();
+            let there = before.targets(&asked.iter().map(|name| platform(name)).collect::<Vec<_>>());
+            prop_assume!(there.missing.is_empty() && !there.targets.is_empty());
+            let once = convert(before.clone(), &asked);
+            let twice = convert(read(&once, &before), &asked);
+            prop_assert_eq!(String::from_utf8_lossy(&twice.bytes), String::from_utf8_lossy(&once.bytes));
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Text that is not quite Unicode. Go reads it with U+FFFD in the place of what is wrong; serde_json refuses it.
+
+use std::borrow::Cow;
+
+/// The document with U+FFFD for each byte that is not UTF-8 and for each escaped surrogate without its other half.
+pub fn repaired(bytes: &[u8]) -> Cow<'_, str> {
+    let text = decoded(bytes);
+    match lone_surrogates(&text) {
+        lone if lone.is_empty() => text,
+        lone => {
+            let mut repaired = String::with_capacity(text.len());
+            let mut done = 0;
+            for at in lone {
+                repaired.push_str(&text[done..at]);
+                repaired.push_str("\\ufffd");
+                done = at + ESCAPE;
+            }
+            repaired.push_str(&text[done..]);
+            Cow::Owned(repaired)
+        }
+    }
+}
+
+/// Bytes of `\uXXXX`.
+const ESCAPE: usize = 6;
+
+/// Go takes one byte at a time where the standard library replaces a cut-off character as a whole.
+fn decoded(bytes: &[u8]) -> Cow<'_, str> {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return Cow::Borrowed(text);
+    }
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        text.extend(chunk.invalid().iter().map(|_| char::REPLACEMENT_CHARACTER));
+    }
+    Cow::Owned(text)
+}
+
+/// Where escapes of lone surrogates begin.
+fn lone_surrogates(text: &str) -> Vec<usize> {
+    let bytes = text.as_bytes();
+    let mut lone = Vec::new();
+    let mut at = 0;
+    while let Some(found) = memchr::memchr(b'\\', bytes.get(at..).unwrap_or_default()) {
+        at += found;
+        match unit(bytes, at) {
+            // An escaped backslash, or another escape of two characters.
+            None => at += 2,
+            Some(0xd800..=0xdbff) if matches!(unit(bytes, at + ESCAPE), Some(0xdc00..=0xdfff)) => at += 2 * ESCAPE,
+            Some(0xd800..=0xdfff) => {
+                lone.push(at);
+                at += ESCAPE;
+            }
+            Some(_) => at += ESCAPE,
+        }
+    }
+    lone
+}
+
+/// The UTF-16 unit of the escape `\uXXXX` at a place, if there is one.
+fn unit(bytes: &[u8], at: usize) -> Option<u16> {
+    let hex = bytes.get(at..at + ESCAPE)?.strip_prefix(b"\\u")?;
+    let digits = hex.iter().all(u8::is_ascii_hexdigit).then_some(hex)?;
+    u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_go_reads() {
+        for (bytes, read) in [
+            (&b"{\"a\":\"b\"}"[..], "{\"a\":\"b\"}"),
+            (b"\"\xff\xe2\x82x\"", "\"\u{fffd}\u{fffd}\u{fffd}x\""),
+            (br#""\ud83d\ude00""#, r#""\ud83d\ude00""#),
+            (br#""\ud83d""#, r#""\ufffd""#),
+            (br#""\ude00\ud83d""#, r#""\ufffd\ufffd""#),
+            (br#""\ud83d\ud83d\ude00""#, r#""\ufffd\ud83d\ude00""#),
+            (br#""\\ud83d""#, r#""\\ud83d""#),
+            (br#""\ud83d\u0041""#, r#""\ufffd\u0041""#),
+            (br#""\u""#, r#""\u""#),
+            (br"\", r"\"),
+        ] {
+            assert_eq!(repaired(bytes), read);
+        }
+    }
+}
