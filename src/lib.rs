@@ -5,6 +5,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`offset`] | compressed and uncompressed offsets, span numbers: newtypes that never mix |
+//! | [`budget`] | how much memory the work on one image may take |
 //! | [`digest`] | content digests and hashing |
 //! | [`codec`] | compressed bytes to plain bytes, and where decoding can resume |
 //! | [`tar`] | plain bytes to entries, with the semantics of Go's archive/tar |
@@ -22,6 +23,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod budget;
 pub mod cli;
 pub mod codec;
 pub mod digest;

@@ -17,6 +17,7 @@ pub use super::args_read::{CatArgs, InspectArgs, LsArgs, ReadArgs, ReadCacheArgs
 pub use super::doctor_args::DoctorArgs;
 use super::size::ByteSize;
 use super::ztoc_args::{ZtocExtractArgs, ZtocVerifyArgs};
+use crate::budget::DEFAULT_LIMIT;
 use crate::image::{ImageName, Platform};
 use crate::ops::coverage::Share;
 
@@ -287,6 +288,20 @@ pub struct RegistryArgs {
     /// Accept any TLS certificate: whoever is in between can then read and change everything
     #[arg(long, env = "OCISEEK_INSECURE_SKIP_TLS_VERIFY", value_parser = FalseyValueParser::new())]
     pub insecure_skip_tls_verify: bool,
+
+    #[command(flatten)]
+    pub memory: MemoryArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Limits")]
+pub struct MemoryArgs {
+    /// Give up on an image that needs more memory than this
+    ///
+    /// What counts is what grows with the image: its manifests and SOCI indexes, its ztocs, the file lists of its layers. The
+    /// program and its buffers come on top, some 50 to 100 MiB. An image of millions of files needs more than the default.
+    #[arg(long, value_name = "SIZE", env = "OCISEEK_MAX_MEMORY", default_value_t = ByteSize(DEFAULT_LIMIT))]
+    pub max_memory: ByteSize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::args::BuildArgs;
+use super::args::{BuildArgs, MemoryArgs};
 pub use super::args_serve::HookServeArgs;
 #[cfg(feature = "nats")]
 pub use super::args_serve::HookWorkerArgs;
@@ -66,4 +66,7 @@ pub struct HookLambdaArgs {
     #[arg(long, value_name = "HOST[:PORT]", env = "OCISEEK_ECR_REGISTRY", value_parser = super::parse::registry)]
     #[arg(help_heading = "Where")]
     pub ecr_registry: Option<String>,
+
+    #[command(flatten)]
+    pub memory: MemoryArgs,
 }

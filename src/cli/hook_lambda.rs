@@ -54,5 +54,6 @@ fn settings(args: HookLambdaArgs) -> Settings {
         options: unattended(args.platform, &args.build, args.min_layer_size, args.jobs.map_or_else(cpus, usize::from)),
         accounts: args.ecr_account,
         registry: args.ecr_registry,
+        max_memory: args.memory.max_memory.0,
     }
 }

@@ -155,19 +155,20 @@ struct Work {
 impl Work {
     async fn index(&self, name: &ImageName) -> Result<IndexedImage, CliError> {
         let (source, root) = self.images.open(name).await?;
-        let destination = self.destination(home(&source)).await?;
+        let destination = self.destination(&source).await?;
         Ok(index(&source, &root, destination.as_ref(), self.cache.as_ref(), &self.options, &self.progress).await?)
     }
 
     /// Where the index goes. A dry run makes no layout that is not there: then it is as if nothing were in it.
-    async fn destination(&self, home: Option<Destination>) -> Result<Option<Destination>, CliError> {
-        let Some(dir) = self.output.clone() else { return Ok(home) };
+    async fn destination(&self, source: &Source) -> Result<Option<Destination>, CliError> {
+        let Some(dir) = self.output.clone() else { return Ok(home(source)) };
         if self.options.dry_run && !dir.exists() {
             return Ok(None);
         }
         let dry_run = self.options.dry_run;
         let open = move || if dry_run { Layout::open(&dir) } else { Layout::open_or_create(&dir) };
-        Ok(Some(Destination::Layout(Arc::new(blocking(open).await?))))
+        let layout = blocking(open).await?.with_budget(source.budget().clone());
+        Ok(Some(Destination::Layout(Arc::new(layout))))
     }
 
     fn target(&self) -> Option<String> {

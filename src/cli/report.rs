@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use super::json::Failure;
 use super::signals::Interrupt;
 use super::terminal::{Style, complain, safe};
+use crate::budget::OverBudget;
 use crate::hook;
 use crate::image::ecr;
 use crate::layer::{LayerError, Unservable};
@@ -230,6 +231,9 @@ fn causes(error: &dyn Error) -> Vec<String> {
 
 /// What the user can do about it, where we know.
 fn hint(error: &CliError) -> Option<String> {
+    if is_over_budget(error) {
+        return Some("raise --max-memory (OCISEEK_MAX_MEMORY) if you trust the image".into());
+    }
     match error {
         CliError::Usage(_) => Some("the command's --help tells more".into()),
         CliError::Index(error) => index_hint(error),
@@ -269,6 +273,21 @@ fn hint(error: &CliError) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// The memory that one image may take was not enough.
+fn is_over_budget(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        let of_store = |error: &StoreError| {
+            matches!(error, StoreError::Memory(_) | StoreError::Registry(RegistryError::Memory(_)))
+        };
+        if cause.is::<OverBudget>() || cause.downcast_ref::<StoreError>().is_some_and(of_store) {
+            return true;
+        }
+        next = cause.source();
+    }
+    false
 }
 
 fn index_hint(error: &IndexError) -> Option<String> {
@@ -399,7 +418,11 @@ fn resolve_hint(error: &ResolveError) -> Option<String> {
 fn store_hint(error: &StoreError) -> Option<String> {
     match error {
         StoreError::Registry(error) => registry_hint(error),
-        StoreError::Local(_) | StoreError::Read { .. } | StoreError::Range { .. } | StoreError::Thread => None,
+        StoreError::Local(_)
+        | StoreError::Read { .. }
+        | StoreError::Range { .. }
+        | StoreError::Thread
+        | StoreError::Memory(_) => None,
     }
 }
 

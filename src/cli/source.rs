@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::args::RegistryArgs;
 use super::report::CliError;
+use crate::budget::Budget;
 use crate::image::ImageName;
 use crate::progress::Progress;
 use crate::store::archive::Archive;
@@ -16,13 +17,16 @@ use crate::store::{Source, StoreError, blocking};
 /// Opens images. What is learned about a registry serves all images that are there.
 pub struct Images {
     client: Client,
+    /// For each image, in bytes.
+    max_memory: u64,
 }
 
 impl Images {
     /// Reads a password, if it is to come from standard input; nothing is sent yet.
     pub async fn new(args: RegistryArgs, progress: &Arc<dyn Progress>) -> Result<Images, CliError> {
         let config = client_config(args, progress).await?;
-        Ok(Images { client: Client::new(config).map_err(StoreError::from)? })
+        let max_memory = config.max_memory;
+        Ok(Images { client: Client::new(config).map_err(StoreError::from)?, max_memory })
     }
 
     /// Where the image is, and which one it is there.
@@ -40,8 +44,9 @@ impl Images {
             }
             ImageName::Layout { dir, select } => {
                 let (dir, select) = (dir.clone(), select.clone());
+                let budget = Budget::new(self.max_memory);
                 let (layout, found) = blocking(move || {
-                    let layout = Layout::open(&dir)?;
+                    let layout = Layout::open(&dir)?.with_budget(budget);
                     let found = layout.find(&select)?;
                     Ok((Arc::new(layout), found))
                 })
@@ -50,8 +55,9 @@ impl Images {
             }
             ImageName::Archive { file, select } => {
                 let (file, select) = (file.clone(), select.clone());
+                let budget = Budget::new(self.max_memory);
                 let (archive, found) = blocking(move || {
-                    let archive = Archive::open(&file)?;
+                    let archive = Archive::open(&file)?.with_budget(budget);
                     let found = archive.find(&select)?;
                     Ok((Arc::new(archive), found))
                 })
@@ -85,6 +91,7 @@ pub async fn client_config(args: RegistryArgs, progress: &Arc<dyn Progress>) -> 
         client_cert: args.client_cert,
         client_key: args.client_key,
         insecure_skip_tls_verify: args.insecure_skip_tls_verify,
+        max_memory: args.memory.max_memory.0,
         progress: Arc::clone(progress),
         ..ClientConfig::default()
     })

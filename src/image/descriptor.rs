@@ -47,6 +47,25 @@ pub struct Platform {
 }
 
 impl Descriptor {
+    /// About how many bytes of memory it takes.
+    pub fn footprint(&self) -> usize {
+        /// What an allocation costs beside its bytes, and an entry of a map that is not full.
+        const PIECE: usize = 32;
+        let text = |text: &String| text.len() + PIECE;
+        let strings = [Some(&self.media_type), self.data.as_ref(), self.artifact_type.as_ref()];
+        let platform = self.platform.iter().flat_map(|p| {
+            [Some(&p.architecture), Some(&p.os), p.os_version.as_ref(), p.variant.as_ref()]
+                .into_iter()
+                .flatten()
+                .chain(&p.os_features)
+        });
+        let annotation = |(key, value): (&String, &String)| 2 * size_of::<String>() + PIECE + text(key) + text(value);
+        size_of::<Descriptor>()
+            + strings.into_iter().flatten().chain(platform).map(text).sum::<usize>()
+            + self.urls.iter().map(|url| size_of::<String>() + text(url)).sum::<usize>()
+            + self.annotations.iter().map(annotation).sum::<usize>()
+    }
+
     /// A descriptor with nothing but the three fields that each has.
     pub fn new(media_type: impl Into<String>, digest: Digest, size: u64) -> Descriptor {
         Descriptor {

@@ -11,6 +11,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
+use crate::budget::{Budget, Charge, OverBudget};
 use crate::digest::Digest;
 use crate::image::Descriptor;
 pub use buffers::Buffers;
@@ -44,6 +45,8 @@ pub enum StoreError {
     Range { digest: Digest, range: Range<u64>, size: u64 },
     #[error("the thread that works on the disk ended early")]
     Thread,
+    #[error(transparent)]
+    Memory(#[from] OverBudget),
 }
 
 impl StoreError {
@@ -58,13 +61,28 @@ impl StoreError {
             StoreError::Registry(error) => error.may_pass(),
             // A disk that is full, say, can be full again in a minute, or not.
             StoreError::Local(_) | StoreError::Read { .. } | StoreError::Thread => true,
-            StoreError::Range { .. } => false,
+            StoreError::Range { .. } | StoreError::Memory(_) => false,
         }
     }
 
     /// A manifest was refused since a blob that it names is not there.
     pub fn is_blob_unknown(&self) -> bool {
         matches!(self, StoreError::Registry(error) if error.is_blob_unknown())
+    }
+}
+
+/// Bytes of memory, at most, that a byte of a manifest becomes: parsed, and copied into what is reported of each layer.
+pub(crate) const DOCUMENT_COST: u64 = 8;
+
+/// Bytes that are charged to a budget.
+struct Charged {
+    content: Bytes,
+    _charge: Charge,
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        &self.content
     }
 }
 
@@ -77,30 +95,48 @@ pub enum Source {
 }
 
 impl Source {
-    /// A manifest or image index; its bytes match its digest.
-    ///
-    /// # Errors
-    /// When it is not there, cannot be had, or is not what its digest says.
-    pub async fn manifest(&self, target: &Target) -> Result<Document, StoreError> {
-        let target = target.clone();
+    /// What the work on the image may take. Clones of a source share it.
+    pub fn budget(&self) -> &Budget {
         match self {
-            Source::Registry(repository) => Ok(repository.manifest(&target).await?),
-            Source::Layout(layout) => local(layout, move |layout| layout.manifest(&target)).await,
-            Source::Archive(archive) => local(archive, move |archive| archive.manifest(&target)).await,
+            Source::Registry(repository) => repository.budget(),
+            Source::Layout(layout) => layout.budget(),
+            Source::Archive(archive) => archive.budget(),
         }
     }
 
-    /// A blob of at most `limit` bytes, its digest checked.
+    /// A manifest or image index; its bytes match its digest. It stays charged to the budget, with what it becomes once it
+    /// is parsed.
     ///
     /// # Errors
-    /// When it is not there, cannot be had, is larger, or is not what its digest says.
+    /// When it is not there, cannot be had, is not what its digest says, or does not fit into the budget.
+    pub async fn manifest(&self, target: &Target) -> Result<Document, StoreError> {
+        let target = target.clone();
+        let document = match self {
+            Source::Registry(repository) => repository.manifest(&target).await?,
+            Source::Layout(layout) => local(layout, move |layout| layout.manifest(&target)).await?,
+            Source::Archive(archive) => local(archive, move |archive| archive.manifest(&target)).await?,
+        };
+        let (digest, size) = (document.digest, document.bytes.len() as u64);
+        let charge = self.budget().charge(size * DOCUMENT_COST, || format!("manifest {digest} of {size} bytes"))?;
+        charge.keep();
+        Ok(document)
+    }
+
+    /// A blob of at most `limit` bytes, its digest checked. It is charged to the budget for as long as its bytes are there.
+    ///
+    /// # Errors
+    /// When it is not there, cannot be had, is larger, is not what its digest says, or does not fit into the budget.
     pub async fn blob_bytes(&self, blob: &Descriptor, limit: u64) -> Result<Bytes, StoreError> {
+        let Descriptor { digest, size, .. } = *blob;
+        // What is larger than the limit is refused for that, without memory.
+        let charge = self.budget().charge(size.min(limit), || format!("blob {digest} of {size} bytes"))?;
         let blob = blob.clone();
-        match self {
-            Source::Registry(repository) => Ok(repository.blob_bytes(&blob, limit).await?),
-            Source::Layout(layout) => local(layout, move |layout| layout.blob_bytes(&blob, limit)).await,
-            Source::Archive(archive) => local(archive, move |archive| archive.blob_bytes(&blob, limit)).await,
-        }
+        let content = match self {
+            Source::Registry(repository) => repository.blob_bytes(&blob, limit).await?,
+            Source::Layout(layout) => local(layout, move |layout| layout.blob_bytes(&blob, limit)).await?,
+            Source::Archive(archive) => local(archive, move |archive| archive.blob_bytes(&blob, limit)).await?,
+        };
+        Ok(Bytes::from_owner(Charged { content, _charge: charge }))
     }
 
     /// A blob as a stream. Its size is what its descriptor says; its digest is for the reader to check.
@@ -233,6 +269,14 @@ impl Destination {
     /// When it is not there, cannot be had, is larger, or is not what its digest says.
     pub async fn blob_bytes(&self, blob: &Descriptor, limit: u64) -> Result<Bytes, StoreError> {
         self.as_source().blob_bytes(blob, limit).await
+    }
+
+    /// As [`Source::budget`].
+    pub fn budget(&self) -> &Budget {
+        match self {
+            Destination::Registry(repository) => repository.budget(),
+            Destination::Layout(layout) => layout.budget(),
+        }
     }
 
     fn as_source(&self) -> Source {

@@ -30,6 +30,8 @@ pub struct Settings {
     pub accounts: Vec<String>,
     /// `HOST[:PORT]` that stands for every registry of ECR, in tests.
     pub registry: Option<String>,
+    /// Bytes of memory that the work on one image may take.
+    pub max_memory: u64,
 }
 
 /// A function that indexes images in Amazon ECR.
@@ -249,7 +251,8 @@ impl Function {
         }
         let Token { user, password, .. } = token.clone();
         let credentials = CredentialSource::Only { registry: host.to_owned(), user, password };
-        let config = ClientConfig { credentials, progress: Arc::clone(&self.progress), ..ClientConfig::default() };
+        let (progress, max_memory) = (Arc::clone(&self.progress), self.settings.max_memory);
+        let config = ClientConfig { credentials, progress, max_memory, ..ClientConfig::default() };
         let client = Client::new(config)?;
         clients.insert(registry.clone(), (token, client.clone()));
         Ok(client)

@@ -16,6 +16,7 @@ use self::tar::{Headers, Kind};
 use super::blob::{Document, Referrers, Target};
 use super::layout::read::{self, Files};
 use super::layout::{BlobReader, Extent, LayoutError, check_marker};
+use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::image::{Descriptor, Select};
 
@@ -30,9 +31,21 @@ pub struct Archive {
     file: Arc<File>,
     blobs: Arc<HashMap<Digest, (u64, u64)>>,
     index_json: Arc<Vec<u8>>,
+    budget: Budget,
 }
 
 impl Archive {
+    /// As [`Layout::with_budget`](super::layout::Layout::with_budget).
+    #[must_use]
+    pub fn with_budget(self, budget: Budget) -> Archive {
+        Archive { budget, ..self }
+    }
+
+    /// What the work on one image of it may take.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
     /// Walks the headers of the tar, without reading what lies between.
     pub fn open(path: &Path) -> Result<Archive, LayoutError> {
         let io = |action, source| LayoutError::Io { action, path: path.to_owned(), source };
@@ -101,7 +114,8 @@ impl Archive {
             BlobReader::new(extent).read_to_end(&mut bytes).map(|_| bytes).map_err(|e| io("read", e))
         };
         let (marker, index_json) = (whole(marker)?, Arc::new(whole(index)?));
-        let archive = Archive { path: path.to_owned(), file, blobs: Arc::new(blobs), index_json };
+        let budget = Budget::default();
+        let archive = Archive { path: path.to_owned(), file, blobs: Arc::new(blobs), index_json, budget };
         check_marker(&archive, &marker)?;
         Ok(archive)
     }

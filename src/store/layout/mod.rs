@@ -19,6 +19,7 @@ pub use error::LayoutError;
 use read::Files;
 
 use super::blob::{Attached, Document, Referrers, Target};
+use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::image::{Descriptor, Select, json};
 
@@ -26,9 +27,21 @@ use crate::image::{Descriptor, Select, json};
 #[derive(Debug, Clone)]
 pub struct Layout {
     dir: PathBuf,
+    budget: Budget,
 }
 
 impl Layout {
+    /// The same with another budget than the default one.
+    #[must_use]
+    pub fn with_budget(self, budget: Budget) -> Layout {
+        Layout { budget, ..self }
+    }
+
+    /// What the work on one image of it may take.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
     /// Opens a layout that is there.
     pub fn open(dir: &Path) -> Result<Layout, LayoutError> {
         let not = |reason: &str| LayoutError::NotALayout { path: dir.to_owned(), reason: reason.to_owned() };
@@ -51,7 +64,7 @@ impl Layout {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(not("it has no file oci-layout")),
             Err(source) => return Err(LayoutError::Io { action: "read", path: marker, source }),
         };
-        let layout = Layout { dir: dir.to_owned() };
+        let layout = Layout { dir: dir.to_owned(), budget: Budget::default() };
         check_marker(&layout, &bytes)?;
         Ok(layout)
     }

@@ -64,7 +64,7 @@ impl Repository {
     /// Whether a registry that did not say so (`OCI-Subject`) lists the referrer all the same. Any doubt is a no: then the
     /// tag schema is used too, which does no harm.
     async fn api_lists(&self, index: &Descriptor, subject: &Digest) -> bool {
-        let listed = self.api_referrers(subject, index.artifact_type.as_deref()).await;
+        let listed = self.api_referrers(subject, index.artifact_type.as_deref(), &mut self.budget.open()).await;
         matches!(listed, Ok(Some(listed)) if listed.iter().any(|found| found.digest == index.digest))
     }
 }

@@ -12,6 +12,7 @@ use super::config::ClientConfig;
 use super::error::{Asked, RegistryError};
 use super::http::{Http, Request};
 use super::session::Registry;
+use crate::budget::Budget;
 
 /// Speaks to registries; cheap to clone. What it learns about one (its tokens, above all) serves all of its repositories.
 #[derive(Clone)]
@@ -41,7 +42,7 @@ impl Client {
     }
 
     /// The repository `name` of `registry`: `HOST` or `HOST:PORT`, IPv6 addresses in brackets; `docker.io` is known by that
-    /// name.
+    /// name. It comes with a budget of its own ([`ClientConfig::max_memory`]): ask for one for each image.
     ///
     /// # Errors
     /// When `registry` is no host, or `name` is not of the distribution spec's grammar ("Pulling manifests").
@@ -49,7 +50,12 @@ impl Client {
         if !is_repository(name) {
             return Err(RegistryError::Name(name.chars().take(300).collect()));
         }
-        Ok(Repository { registry: self.registry(registry)?, name: name.into(), tags: Arc::clone(&self.shared.tags) })
+        Ok(Repository {
+            registry: self.registry(registry)?,
+            name: name.into(),
+            tags: Arc::clone(&self.shared.tags),
+            budget: Budget::new(self.shared.config.max_memory),
+        })
     }
 
     pub(super) fn registry(&self, name: &str) -> Result<Arc<Registry>, RegistryError> {
@@ -69,9 +75,15 @@ pub struct Repository {
     pub(super) registry: Arc<Registry>,
     pub(super) name: Arc<str>,
     pub(super) tags: TagLocks,
+    pub(super) budget: Budget,
 }
 
 impl Repository {
+    /// What the work on one image of it may take.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
     /// The registry, as it was named.
     pub fn registry(&self) -> &str {
         &self.registry.name

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::gate::Reach;
+use crate::budget::DEFAULT_LIMIT;
 use crate::progress::{Progress, Silent};
 
 /// Settings of a [`Client`](super::Client). The default is what a user without flags gets.
@@ -26,6 +27,8 @@ pub struct ClientConfig {
     /// Where the client may go: registries, token services, and where these send it.
     pub reach: Reach,
     pub limits: Limits,
+    /// Bytes of memory for each [`Repository`](super::Repository) that the client hands out, and so for each image.
+    pub max_memory: u64,
     /// Takes the warnings of registries.
     pub progress: Arc<dyn Progress>,
 }
@@ -41,6 +44,7 @@ impl Default for ClientConfig {
             insecure_skip_tls_verify: false,
             reach: Reach::default(),
             limits: Limits::default(),
+            max_memory: DEFAULT_LIMIT,
             progress: Arc::new(Silent),
         }
     }

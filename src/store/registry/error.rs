@@ -11,6 +11,7 @@ use url::Url;
 
 use super::credentials::CredentialError;
 use super::helper::HelperError;
+use crate::budget::OverBudget;
 use crate::digest::Digest;
 
 /// What was asked of whom: method and URL, without the URL's query and user.
@@ -47,6 +48,8 @@ pub(super) fn shown(url: &Url) -> String {
 /// Why a request to a registry failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
+    #[error(transparent)]
+    Memory(#[from] OverBudget),
     #[error("{0:?} is not a registry: want HOST or HOST:PORT")]
     Host(String),
     #[error("{0:?} is not a repository name")]

@@ -13,6 +13,7 @@ use super::error::{Asked, RegistryError};
 use super::http::Request;
 use super::manifests::{INDEX, MANIFEST};
 use super::retry::Retry;
+use crate::budget::{Charge, OverBudget};
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::store::blob::Referrers;
@@ -33,22 +34,26 @@ impl Repository {
     /// # Errors
     /// What the registry answers beyond "no such API"; a list that is broken, or has no end.
     pub async fn referrers(&self, subject: &Digest, artifact_type: Option<&str>) -> Result<Referrers, RegistryError> {
-        let (mut descriptors, api) = match self.api_referrers(subject, artifact_type).await? {
+        let mut charge = self.budget.open();
+        let (descriptors, api) = match self.api_referrers(subject, artifact_type, &mut charge).await? {
             Some(descriptors) => (descriptors, true),
-            None => (self.tagged_referrers(subject).await?, false),
+            None => {
+                let mut descriptors = self.tagged_referrers(subject).await?;
+                keep_wanted(&mut descriptors, artifact_type);
+                charge_list(&mut charge, subject, &descriptors)?;
+                (descriptors, false)
+            }
         };
-        // The registry may have filtered them, or not.
-        if let Some(wanted) = artifact_type {
-            descriptors.retain(|descriptor| descriptor.artifact_type.as_deref() == Some(wanted));
-        }
+        charge.keep();
         Ok(Referrers { descriptors, api })
     }
 
-    /// `None`: the registry has no such API.
+    /// Those of one artifact type, if one is given, and what they take. `None`: the registry has no such API.
     pub(super) async fn api_referrers(
         &self,
         subject: &Digest,
         artifact_type: Option<&str>,
+        charge: &mut Charge,
     ) -> Result<Option<Vec<Descriptor>>, RegistryError> {
         let mut request = self.request(Method::GET, &format!("referrers/{subject}")).await?;
         request = request.header(ACCEPT, HeaderValue::from_static(INDEX));
@@ -56,6 +61,7 @@ impl Repository {
             request.url.query_pairs_mut().append_pair("artifactType", wanted);
         }
         let mut found = Vec::new();
+        let mut listed = 0;
         let mut seen = HashSet::new();
         loop {
             let asked = self.asked(&request);
@@ -71,8 +77,12 @@ impl Repository {
                     Err(endless("a further page of the list is not there"))
                 };
             };
-            found.extend(descriptors(&page.bytes, &asked)?);
-            if found.len() > REFERRERS || seen.len() > PAGES {
+            let mut on_page = descriptors(&page.bytes, &asked)?;
+            listed += on_page.len();
+            keep_wanted(&mut on_page, artifact_type);
+            charge_list(charge, subject, &on_page)?;
+            found.append(&mut on_page);
+            if listed > REFERRERS || seen.len() > PAGES {
                 return Err(endless("the list has no end"));
             }
             let Some(next) = page.next else { return Ok(Some(found)) };
@@ -111,6 +121,19 @@ impl Repository {
             what: "the next page of the list would be somewhere else than at the registry".to_owned(),
         })
     }
+}
+
+/// Drops what is not of the artifact type: the registry may have filtered the list, or not.
+fn keep_wanted(descriptors: &mut Vec<Descriptor>, artifact_type: Option<&str>) {
+    if let Some(wanted) = artifact_type {
+        descriptors.retain(|descriptor| descriptor.artifact_type.as_deref() == Some(wanted));
+        descriptors.shrink_to_fit();
+    }
+}
+
+fn charge_list(charge: &mut Charge, subject: &Digest, list: &[Descriptor]) -> Result<(), OverBudget> {
+    let bytes: usize = list.iter().map(Descriptor::footprint).sum();
+    charge.grow(bytes as u64, || format!("the list of referrers of {subject}"))
 }
 
 /// The entries of an index of referrers.

@@ -1,0 +1,140 @@
+//! How much memory the work on one image may take, whatever the image holds.
+//!
+//! Whoever may push decides how large manifests, ztocs and lists of files are, and how many of them there are. Each is
+//! charged to the image's budget before memory is taken for it. All work on the image shares the budget. What would exceed
+//! it is an error that names it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The limit unless another is asked for, in bytes. The program and its buffers come on top.
+pub const DEFAULT_LIMIT: u64 = 384 << 20;
+
+/// Something that does not fit into what is left of a budget.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} would take {needed} bytes of memory, and {used} of the image's {limit} are in use")]
+pub struct OverBudget {
+    /// What it is, with its digest or path.
+    pub what: String,
+    /// Bytes.
+    pub needed: u64,
+    pub used: u64,
+    pub limit: u64,
+}
+
+/// The memory that one image may take. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Budget(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    limit: u64,
+    used: AtomicU64,
+}
+
+impl Default for Budget {
+    fn default() -> Budget {
+        Budget::new(DEFAULT_LIMIT)
+    }
+}
+
+impl Budget {
+    /// A budget of `limit` bytes.
+    pub fn new(limit: u64) -> Budget {
+        Budget(Arc::new(Inner { limit, used: AtomicU64::new(0) }))
+    }
+
+    /// A charge of nothing, which can grow.
+    pub fn open(&self) -> Charge {
+        Charge { budget: self.clone(), bytes: 0 }
+    }
+
+    /// Charges `bytes` for `what`, until the charge is dropped.
+    ///
+    /// # Errors
+    /// When less is left.
+    pub fn charge(&self, bytes: u64, what: impl FnOnce() -> String) -> Result<Charge, OverBudget> {
+        let mut charge = self.open();
+        charge.grow(bytes, what)?;
+        Ok(charge)
+    }
+
+    /// Bytes that are charged now.
+    pub fn used(&self) -> u64 {
+        self.0.used.load(Ordering::Relaxed)
+    }
+}
+
+/// Memory that is charged to a budget, until this is dropped.
+#[derive(Debug)]
+pub struct Charge {
+    budget: Budget,
+    bytes: u64,
+}
+
+impl Charge {
+    /// Charges `more` bytes for `what`.
+    ///
+    /// # Errors
+    /// When less is left; nothing more is charged then.
+    pub fn grow(&mut self, more: u64, what: impl FnOnce() -> String) -> Result<(), OverBudget> {
+        let Inner { limit, used } = &*self.budget.0;
+        let taken = used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+            used.checked_add(more).filter(|used| used <= limit)
+        });
+        match taken {
+            Ok(_) => {
+                self.bytes += more;
+                Ok(())
+            }
+            Err(used) => Err(OverBudget { what: what(), needed: more, used, limit: *limit }),
+        }
+    }
+
+    /// Gives back all but `bytes`, if more are charged.
+    pub fn shrink_to(&mut self, bytes: u64) {
+        let less = self.bytes.saturating_sub(bytes);
+        self.bytes -= less;
+        self.budget.0.used.fetch_sub(less, Ordering::Relaxed);
+    }
+
+    /// Leaves it charged for as long as there is the budget.
+    pub fn keep(mut self) {
+        self.bytes = 0;
+    }
+
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.shrink_to(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_dropped_is_given_back() {
+        let budget = Budget::new(100);
+        let first = budget.charge(60, String::new).unwrap();
+        let error = budget.clone().charge(41, || "manifest x".into()).unwrap_err();
+        assert_eq!(error, OverBudget { what: "manifest x".into(), needed: 41, used: 60, limit: 100 });
+        let text = "manifest x would take 41 bytes of memory, and 60 of the image's 100 are in use";
+        assert_eq!(error.to_string(), text);
+        let mut second = budget.charge(40, String::new).unwrap();
+        drop(first);
+        assert_eq!(budget.used(), 40);
+        assert!(second.grow(61, String::new).is_err());
+        second.grow(60, String::new).unwrap();
+        second.shrink_to(10);
+        assert_eq!(budget.used(), 10);
+        second.keep();
+        assert_eq!(budget.used(), 10, "kept for good");
+        assert!(budget.charge(u64::MAX, String::new).is_err(), "sums do not wrap around");
+    }
+}
