@@ -279,7 +279,8 @@ impl Destination {
         }
     }
 
-    fn as_source(&self) -> Source {
+    /// The same store, to read from.
+    pub fn as_source(&self) -> Source {
         match self {
             Destination::Registry(repository) => Source::Registry(repository.clone()),
             Destination::Layout(layout) => Source::Layout(Arc::clone(layout)),

@@ -81,11 +81,11 @@ fn record_head(checkpoint: &Checkpoint) -> [u8; 17] {
     head
 }
 
-/// Reads the checkpoints of a gzip layer of `size` compressed bytes.
+/// The number of spans and the span size that the checkpoints of a gzip layer claim. Takes no memory.
 ///
 /// # Errors
-/// When they are not what a reader could start from: out of order, out of range, or of another number than claimed.
-pub(super) fn decode_gzip(bytes: &[u8], size: Compressed) -> Result<Checkpoints, CheckpointsError> {
+/// When there are not as many checkpoints as they claim, or the span size is not positive.
+pub(super) fn gzip_head(bytes: &[u8]) -> Result<(u64, u64), CheckpointsError> {
     let (Some(count), Some(span_size)) = (bytes.get(..4), bytes.get(4..HEADER)) else {
         return Err(CheckpointsError::Length(bytes.len(), 0));
     };
@@ -93,13 +93,22 @@ pub(super) fn decode_gzip(bytes: &[u8], size: Compressed) -> Result<Checkpoints,
     let span_size = i64::from_le_bytes(span_size.try_into().unwrap_or_default());
     let records = &bytes[HEADER..];
     let stored = (records.len() / RECORD) as i64;
-    // Version 1 left checkpoint 0 out; readers tell it by the length alone.
-    let first_is_missing = stored + 1 == count;
-    if !records.len().is_multiple_of(RECORD) || (stored != count && !first_is_missing) {
+    if !records.len().is_multiple_of(RECORD) || (stored != count && stored + 1 != count) {
         return Err(CheckpointsError::Length(bytes.len(), count));
     }
-    let span_size =
-        u64::try_from(span_size).ok().filter(|&size| size > 0).ok_or(CheckpointsError::SpanSize(span_size))?;
+    let claimed = u64::try_from(count).map_err(|_| CheckpointsError::Length(bytes.len(), count))?;
+    Ok((claimed, positive(span_size)?))
+}
+
+/// Reads the checkpoints of a gzip layer of `size` compressed bytes.
+///
+/// # Errors
+/// When they are not what a reader could start from: out of order, out of range, or of another number than claimed.
+pub(super) fn decode_gzip(bytes: &[u8], size: Compressed) -> Result<Checkpoints, CheckpointsError> {
+    let (count, span_size) = gzip_head(bytes)?;
+    let records = &bytes[HEADER..];
+    // Version 1 left checkpoint 0 out; readers tell it by the length alone.
+    let first_is_missing = (records.len() / RECORD) as u64 != count;
     let mut list = Vec::with_capacity(count as usize);
     if first_is_missing {
         list.push(Checkpoint {
@@ -147,9 +156,12 @@ pub(super) fn decode_tar(bytes: &[u8], size: Compressed) -> Result<Checkpoints, 
         Ok((root.i64(1)?, root.i64(2)?))
     };
     let (span_size, stored) = read().map_err(CheckpointsError::Tar)?;
-    let span_size =
-        u64::try_from(span_size).ok().filter(|&size| size > 0).ok_or(CheckpointsError::SpanSize(span_size))?;
+    let span_size = positive(span_size)?;
     let total = u64::try_from(stored).ok().filter(|&total| total == size.0);
     let size = total.ok_or(CheckpointsError::TarSize(stored))?;
     Ok(Checkpoints::Uncompressed { span_size, size })
+}
+
+fn positive(span_size: i64) -> Result<u64, CheckpointsError> {
+    u64::try_from(span_size).ok().filter(|&size| size > 0).ok_or(CheckpointsError::SpanSize(span_size))
 }

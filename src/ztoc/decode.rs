@@ -1,10 +1,11 @@
 //! Bytes to a ztoc. They come from whoever could push to the registry: nothing in them is believed.
 
 use super::checkpoints::{CheckpointsError, decode_gzip, decode_tar};
+use super::head::{Head, head};
 use super::model::{FileKind, FileMetadata, Ztoc};
 use super::view::{Malformed, Table, View};
 use crate::digest::{Digest, DigestError};
-use crate::offset::{Compressed, Uncompressed};
+use crate::offset::Uncompressed;
 use crate::tar::{PaxRecord, Time};
 
 /// Why bytes are not a ztoc that can be used.
@@ -37,11 +38,8 @@ pub enum ZtocError {
 /// # Errors
 /// When the buffer is malformed, or says what no reader could act on.
 pub fn decode(bytes: &[u8]) -> Result<Ztoc, ZtocError> {
+    let Head { version, build_tool_identifier, compressed_size, uncompressed_size, .. } = head(bytes)?;
     let root = View::new(bytes).root()?;
-    let size = |field, what| u64::try_from(root.i64(field)?).map_err(|_| ZtocError::NegativeSize(what));
-    let compressed_size = Compressed(size(2, "compressed layer")?);
-    let uncompressed_size = Uncompressed(size(3, "uncompressed layer")?);
-
     let mut budget = Budget { left: bytes.len().saturating_mul(2), size: bytes.len() };
     let offsets = root.table(4)?.offsets(0)?;
     budget.take(offsets.len().saturating_mul(FILE_COST))?;
@@ -72,8 +70,8 @@ pub fn decode(bytes: &[u8]) -> Result<Ztoc, ZtocError> {
         })
         .collect::<Result<_, ZtocError>>()?;
     Ok(Ztoc {
-        version: root.bytes(0)?.into(),
-        build_tool_identifier: root.bytes(1)?.into(),
+        version: version.into(),
+        build_tool_identifier: build_tool_identifier.into(),
         compressed_size,
         uncompressed_size,
         files,

@@ -4,11 +4,13 @@ mod builder;
 mod checkpoints;
 mod decode;
 mod encode;
+mod head;
 mod model;
 mod view;
 
 pub use checkpoints::CheckpointsError;
 pub use decode::{ZtocError, decode};
 pub use encode::{MAX_ENCODED, encode, encoded_size_bound};
+pub use head::{Head, head};
 pub use model::{Checkpoint, Checkpoints, FileKind, FileMetadata, VERSION, Ztoc};
 pub use view::Malformed;

@@ -1,4 +1,5 @@
-//! All layers of an image, each read once, as many side by side as was asked for.
+//! The ztocs of layers, from wherever they can be had: the cache, SOCI indexes that list them, and the layers themselves, each read
+//! once, as many side by side as was asked for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::ready;
@@ -8,26 +9,70 @@ use std::time::Instant;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::error::IndexError;
-use super::guide::Guides;
+use super::guide::{Guides, guides};
 use super::model::{IndexOptions, Origin};
 use super::read::{ReadLayer, read};
+use super::reuse::reuse;
 use crate::digest::Digest;
 use crate::image::Descriptor;
+use crate::image::soci::ZtocRef;
 use crate::layer::{LayerOptions, Outcome};
 use crate::progress::Progress;
 use crate::store::Source;
 use crate::store::cache::{CacheKey, ZtocCache};
 
+/// Where ztocs come from.
+pub(in crate::ops) struct Supply<'a> {
+    /// Where the layers are.
+    pub source: &'a Source,
+    pub cache: Option<&'a ZtocCache>,
+    /// Indexes of the image itself, whose ztocs are reused before others are looked for.
+    pub known: Vec<Offer>,
+}
+
+/// A SOCI index whose ztocs may be reused.
+#[derive(Clone)]
+pub(in crate::ops) struct Offer {
+    /// Where the ztocs are.
+    pub store: Source,
+    /// What the index names as its maker.
+    pub tool: Option<String>,
+    pub ztocs: Vec<ZtocRef>,
+    /// What is reported of layers whose ztocs come from here.
+    pub origin: Origin,
+}
+
+/// The ztocs of the `wanted` layers. `announce` gets the layers that will be read, before the first of them is.
+///
+/// A layer that the deadline left over is missing from the result.
+///
+/// # Errors
+/// When a layer cannot be read or is broken.
+pub(in crate::ops) async fn ztocs(
+    wanted: Wanted,
+    supply: &Supply<'_>,
+    options: &IndexOptions,
+    announce: impl FnOnce(&[Descriptor]),
+    progress: &Arc<dyn Progress>,
+) -> Result<Layers, IndexError> {
+    let (mut layers, unread) = look_up(wanted, supply.cache, options).await;
+    let unread = reuse(&mut layers, unread, supply, options).await;
+    announce(&unread);
+    let guides = guides(&supply.known, &unread, options).await;
+    read_all(&mut layers, unread, supply, options, &guides, progress).await?;
+    Ok(layers)
+}
+
 /// A layer's blob. What names the same digest with another size is another blob, and one of the two will not be found.
 type Blob = (Digest, u64);
 
 /// What is known of each layer after building.
-pub(super) struct Layers {
+pub(in crate::ops) struct Layers {
     by_blob: BTreeMap<Blob, BuiltLayer>,
     pub bytes_read: u64,
 }
 
-pub(super) struct BuiltLayer {
+pub(in crate::ops) struct BuiltLayer {
     pub outcome: Arc<Outcome>,
     pub origin: Origin,
 }
@@ -44,7 +89,7 @@ impl Layers {
 
 /// Layers that are to be indexed, each once, in the order in which they came: what the cache has, and what must be read.
 #[derive(Default)]
-pub(super) struct Wanted {
+pub(in crate::ops) struct Wanted {
     layers: Vec<Descriptor>,
     known: BTreeSet<Blob>,
 }
@@ -61,11 +106,7 @@ impl Wanted {
 }
 
 /// Splits `wanted` into what the cache knows and what must be read, in the order in which that is done.
-pub(super) async fn look_up(
-    wanted: Wanted,
-    cache: Option<&ZtocCache>,
-    options: &IndexOptions,
-) -> (Layers, Vec<Descriptor>) {
+async fn look_up(wanted: Wanted, cache: Option<&ZtocCache>, options: &IndexOptions) -> (Layers, Vec<Descriptor>) {
     let mut layers = Layers { by_blob: BTreeMap::new(), bytes_read: 0 };
     let mut unread = Vec::new();
     for layer in wanted.layers {
@@ -96,16 +137,16 @@ pub(super) fn at_a_time(unread: &[Descriptor], options: &IndexOptions) -> usize 
 }
 
 /// Reads what the cache did not know, up to the deadline. The first layer that cannot be read or is broken ends it.
-pub(super) async fn read_all(
+async fn read_all(
     layers: &mut Layers,
     unread: Vec<Descriptor>,
-    source: &Source,
-    cache: Option<&ZtocCache>,
+    supply: &Supply<'_>,
     options: &IndexOptions,
     guides: &Guides,
     progress: &Arc<dyn Progress>,
 ) -> Result<(), IndexError> {
     let jobs = at_a_time(&unread, options);
+    let Supply { source, cache, .. } = *supply;
     let in_time = || options.deadline.is_none_or(|deadline| Instant::now() < deadline);
     let mut reading = stream::iter(unread)
         .take_while(|_| ready(in_time()))

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::build::{at_a_time, before};
+use super::build::{Offer, at_a_time, before};
 use super::model::IndexOptions;
-use super::plan::Plan;
 use super::read::cores;
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::soci::{ZTOC, ZtocRef};
-use crate::store::Destination;
+use crate::store::Source;
 use crate::ztoc::{self, Ztoc};
 
 /// Nothing is fetched for layers that take less than a moment.
@@ -23,23 +22,17 @@ const MOST: u64 = 128 << 20;
 pub(super) type Guides = BTreeMap<Digest, Arc<Ztoc>>;
 
 /// Fetches a ztoc for each layer of `unread` that has one and more than one core for itself. What cannot be had or decoded is passed over.
-pub(super) async fn guides(
-    plans: &[Plan],
-    unread: &[Descriptor],
-    destination: Option<&Destination>,
-    options: &IndexOptions,
-) -> Guides {
+pub(super) async fn guides(offers: &[Offer], unread: &[Descriptor], options: &IndexOptions) -> Guides {
     let mut guides = Guides::new();
-    let Some(destination) = destination.filter(|_| cores(at_a_time(unread, options)) > 1) else { return guides };
-    let known: BTreeMap<Digest, &ZtocRef> = (plans.iter().flat_map(|plan| &plan.found))
-        .filter_map(|found| found.content.as_ref().ok())
-        .flat_map(|content| &content.ztocs)
-        .map(|ztoc| (ztoc.layer, ztoc))
-        .collect();
+    if cores(at_a_time(unread, options)) <= 1 {
+        return guides;
+    }
+    let ztocs = offers.iter().flat_map(|offer| offer.ztocs.iter().map(|ztoc| (ztoc.layer, (ztoc, &offer.store))));
+    let known: BTreeMap<Digest, (&ZtocRef, &Source)> = ztocs.collect();
     for layer in unread.iter().filter(|layer| layer.size >= SMALLEST_LAYER) {
-        let Some(ztoc) = known.get(&layer.digest) else { continue };
+        let Some((ztoc, store)) = known.get(&layer.digest) else { continue };
         let blob = Descriptor::new(ZTOC, ztoc.ztoc, ztoc.size);
-        let fetching = destination.blob_bytes(&blob, MOST.min(layer.size / MOST_OF_LAYER));
+        let fetching = store.blob_bytes(&blob, MOST.min(layer.size / MOST_OF_LAYER));
         let Some(Ok(bytes)) = before(options.deadline, fetching).await else { continue };
         if let Ok(ztoc) = ztoc::decode(&bytes) {
             guides.insert(layer.digest, Arc::new(ztoc));

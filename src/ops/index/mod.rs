@@ -19,6 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::resolve::{Resolved, resolve};
+use crate::image::Descriptor;
 use crate::progress::{Event, Progress};
 use crate::store::blob::Target;
 use crate::store::cache::ZtocCache;
@@ -47,6 +48,7 @@ pub use model::{
 
 pub use pipeline::{Threads, index_chunks};
 
+use build::Supply;
 use plan::Plan;
 
 /// Whether an image lacks an index of these options, as far as that can be told without reading its layers.
@@ -114,16 +116,17 @@ pub async fn index_resolved(
             plan.to_build().filter(|layer| wanted.add(layer)).map(|l| (l.digest, l.size)).collect::<BTreeSet<_>>(),
         );
     }
-    let (mut layers, unread) = build::look_up(wanted, cache, options).await;
-    let unread = reuse::reuse(&plans, &mut layers, unread, destination, options).await;
-    for (plan, new) in plans.iter().zip(&news) {
-        let reads = unread.iter().filter(|l| new.contains(&(l.digest, l.size)));
-        let (count, bytes) = reads.fold((0, 0), |(count, bytes), layer| (count + 1, bytes + layer.size));
-        let platform = plan.manifest.platform.as_ref().map_or_else(String::new, ToString::to_string);
-        progress.report(Event::Image { manifest: plan.manifest.descriptor.digest, platform, layers: count, bytes });
-    }
-    let guides = guide::guides(&plans, &unread, destination, options).await;
-    build::read_all(&mut layers, unread, source, cache, options, &guides, progress).await?;
+    let offers = destination.into_iter().flat_map(|there| plans.iter().flat_map(|plan| plan.offers(there)));
+    let supply = Supply { source, cache, known: offers.collect() };
+    let announce = |unread: &[Descriptor]| {
+        for (plan, new) in plans.iter().zip(&news) {
+            let reads = unread.iter().filter(|l| new.contains(&(l.digest, l.size)));
+            let (count, bytes) = reads.fold((0, 0), |(count, bytes), layer| (count + 1, bytes + layer.size));
+            let platform = plan.manifest.platform.as_ref().map_or_else(String::new, ToString::to_string);
+            progress.report(Event::Image { manifest: plan.manifest.descriptor.digest, platform, layers: count, bytes });
+        }
+    };
+    let layers = build::ztocs(wanted, &supply, options, announce, progress).await?;
     gate::check(&plans, &layers, options).map_err(Box::new)?;
 
     let mut done = IndexedImage {

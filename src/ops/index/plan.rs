@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::build::cached;
+use super::build::{Offer, cached};
 use super::error::IndexError;
 use super::existing::{Content, Decision, Found, Want, Wanted, decide};
-
-use super::model::{Existing, IndexOptions, LeftOut};
+use super::model::{Existing, IndexOptions, LeftOut, Origin};
 use super::publish::mislabelled;
 use crate::digest::Digest;
 use crate::image::soci::{CONFIG, INDEX_V1, Version};
@@ -62,6 +61,17 @@ impl Plan {
     pub fn to_build(&self) -> impl Iterator<Item = &Descriptor> {
         let build = matches!(self.decision, Decision::Build { .. });
         self.servable().filter(move |_| build)
+    }
+
+    /// The indexes that are there, as places to take ztocs from.
+    pub fn offers(&self, destination: &Destination) -> impl Iterator<Item = Offer> {
+        let store = destination.as_source();
+        self.found.iter().filter_map(|found| found.content.as_ref().ok()).map(move |content| Offer {
+            store: store.clone(),
+            tool: content.tool.clone(),
+            ztocs: content.ztocs.clone(),
+            origin: Origin::Destination,
+        })
     }
 
     fn servable(&self) -> impl Iterator<Item = &Descriptor> {

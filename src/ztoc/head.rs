@@ -1,0 +1,99 @@
+//! What a ztoc says of itself at its root, for those who decide by it whether to decode the rest.
+
+use super::checkpoints::{decode_tar, gzip_head};
+use super::decode::ZtocError;
+use super::view::View;
+use crate::offset::{Compressed, Uncompressed};
+
+/// The root of a ztoc. Nothing in it is believed: it may be anything that fits into the buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head<'a> {
+    pub version: &'a [u8],
+    pub build_tool_identifier: &'a [u8],
+    /// Size of the blob in bytes.
+    pub compressed_size: Compressed,
+    /// Bytes of the tar.
+    pub uncompressed_size: Uncompressed,
+    /// Bytes of tar between two checkpoints, at least.
+    pub span_size: u64,
+    pub spans: u64,
+}
+
+/// Reads the root of a ztoc: in constant time, and without allocating anything.
+///
+/// # Errors
+/// When the buffer is malformed there, or says what no reader could act on.
+pub fn head(bytes: &[u8]) -> Result<Head<'_>, ZtocError> {
+    let root = View::new(bytes).root()?;
+    let size = |field, what| u64::try_from(root.i64(field)?).map_err(|_| ZtocError::NegativeSize(what));
+    let compressed_size = Compressed(size(2, "compressed layer")?);
+    let uncompressed_size = Uncompressed(size(3, "uncompressed layer")?);
+    let info = root.table(5)?;
+    let stored = info.bytes(3)?;
+    let (spans, span_size) = match info.u8(0, 1)? {
+        1 => gzip_head(stored)?,
+        2 => {
+            let table = decode_tar(stored, compressed_size)?;
+            (table.spans(), table.span_size())
+        }
+        other => return Err(ZtocError::Algorithm(other)),
+    };
+    let (version, build_tool_identifier) = (root.bytes(0)?, root.bytes(1)?);
+    Ok(Head { version, build_tool_identifier, compressed_size, uncompressed_size, span_size, spans })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::WINDOW;
+    use crate::ztoc::{Checkpoint, Checkpoints, VERSION, Ztoc, encode};
+
+    fn ztoc(checkpoints: Checkpoints) -> Ztoc {
+        Ztoc {
+            version: VERSION.into(),
+            build_tool_identifier: b"tool".as_slice().into(),
+            compressed_size: Compressed(1000),
+            uncompressed_size: Uncompressed(5000),
+            files: Vec::new(),
+            checkpoints,
+            span_digests: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_root_is_what_was_encoded() {
+        let checkpoint = |n: u64| Checkpoint {
+            input: Compressed(10 + n),
+            output: Uncompressed(n),
+            bits: 0,
+            window: Box::new([0; WINDOW]),
+        };
+        let gzip = Checkpoints::Gzip { span_size: 64, list: vec![checkpoint(0), checkpoint(100)] };
+        let plain = Checkpoints::Uncompressed { span_size: 300, size: 1000 };
+        for (checkpoints, spans, span_size) in [(gzip, 2, 64), (plain, 4, 300)] {
+            let bytes = encode(&ztoc(checkpoints));
+            let expected = Head {
+                version: VERSION,
+                build_tool_identifier: b"tool",
+                compressed_size: Compressed(1000),
+                uncompressed_size: Uncompressed(5000),
+                span_size,
+                spans,
+            };
+            assert_eq!(head(&bytes), Ok(expected));
+            for cut in 0..bytes.len().min(64) {
+                assert!(head(&bytes[..cut]).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn what_nobody_could_act_on() {
+        let mut bad = ztoc(Checkpoints::Uncompressed { span_size: 1 << 63, size: 1000 });
+        assert!(matches!(head(&encode(&bad)), Err(ZtocError::Checkpoints(_))));
+        bad.checkpoints = Checkpoints::Uncompressed { span_size: 300, size: 999 };
+        assert!(matches!(head(&encode(&bad)), Err(ZtocError::Checkpoints(_))));
+        bad.compressed_size = Compressed(u64::MAX);
+        assert!(matches!(head(&encode(&bad)), Err(ZtocError::NegativeSize(_))));
+    }
+}
