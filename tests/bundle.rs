@@ -9,12 +9,13 @@ mod servers;
 mod support;
 
 use std::ffi::OsStr;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use mounts::{Clean, Serving, can_mount, have, image, mounts_below, wait_until};
 use serde_json::{Value, json};
-use support::{Sandbox, masked};
+use support::{Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, masked};
 
 /// Bytes of the image that no container here reads.
 const UNREAD: usize = 8_000_000;
@@ -69,7 +70,7 @@ fn sandbox() -> Option<Sandbox> {
         "Entrypoint": ["sh", "-c"],
         "Cmd": ["echo $GREETING; id; echo $PWD; echo x > /tmp/x || echo refused; hostname"],
         "WorkingDir": "/srv",
-        "Labels": {"some": "label"},
+        "Labels": {"org.opencontainers.image.title": "a title", "run.oci.handler": "any", "some": "label"},
     });
     image(&sandbox, "img", &[rootfs(&busybox)], &run);
     Some(sandbox)
@@ -127,13 +128,13 @@ fn a_container_starts_before_its_image_is_there() {
         "good morning\nuid=33(web) gid=34(www) groups=4(adm)\n/srv\nrefused\nHOST\nsh: can't create /tmp/x: Permission denied\n"
     );
     assert_eq!(code, Some(0));
-    assert_eq!(spec["annotations"]["some"], "label");
+    // Runtimes obey some of the others.
+    let annotations: Vec<&str> = spec["annotations"].as_object().unwrap().keys().map(String::as_str).collect();
+    assert!(annotations.iter().all(|key| key.starts_with("org.opencontainers.image.")), "{annotations:?}");
+    assert_eq!(spec["annotations"]["org.opencontainers.image.title"], "a title");
     assert_eq!(std::fs::read_dir(sandbox.path("b/upper")).unwrap().count(), 0);
     // Nobody else may reach the image's programs.
-    assert_eq!(
-        std::os::unix::fs::PermissionsExt::mode(&sandbox.path("b").metadata().unwrap().permissions()) & 0o777,
-        0o700
-    );
+    assert_eq!(sandbox.path("b").metadata().unwrap().permissions().mode() & 0o777, 0o700);
 
     assert_eq!(sandbox.run(&["bundle", "--rm", "b"]), "--- stderr ---\n--- status 0 ---");
     nothing_is_left(&sandbox);
@@ -242,7 +243,61 @@ fn taking_bundles_down() {
         idle,
         "--- stderr ---\nerror: the image does not say what to run\nhint: give a command after --\n--- status 1 ---"
     );
+    let mut layout = Layout::new(&sandbox.path("win"));
+    let config = layout.blob(
+        OCI_CONFIG,
+        br#"{"os":"windows","architecture":"amd64","rootfs":{"diff_ids":[]},"config":{"Cmd":["cmd"]}}"#,
+    );
+    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": []});
+    let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
+    layout.tag(manifest, "v1");
+    let windows = sandbox.run(&["bundle", "oci:win:v1", "b"]);
+    assert!(windows.contains("for \"windows\", and only Linux containers can be run"), "{windows}");
     nothing_is_left(&sandbox);
+}
+
+#[test]
+fn directories_that_others_can_reach_are_refused() {
+    let Some(sandbox) = sandbox() else { return };
+    let _clean = Clean(&sandbox);
+    const NOBODY: Option<u32> = Some(65_534);
+    let mode = |name: &str, mode: u32| {
+        let path = sandbox.path(name);
+        std::fs::create_dir_all(&path).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode("theirs/b", 0o755);
+    chown(sandbox.path("theirs/b"), NOBODY, None).unwrap();
+    mode("home", 0o755);
+    chown(sandbox.path("home"), NOBODY, None).unwrap();
+    mode("open", 0o777);
+    mode("group", 0o775);
+    mode("sticky", 0o1777);
+    symlink(sandbox.path("sticky"), sandbox.path("link")).unwrap();
+    let nothing_in = |dir: &str| std::fs::read_dir(sandbox.path(dir)).unwrap().count() == 0;
+    for (dir, above, why) in [
+        ("theirs/b", "theirs/b", "the directory belongs to user 65534"),
+        ("home/b", "home", "other users can replace the directory, since they can write to "),
+        ("open/b", "open", "other users can replace the directory"),
+        ("open/../open/b", "open", "other users can replace the directory"),
+        ("group/b", "group", "other users can replace the directory"),
+        ("link", "sticky", "Not a directory"),
+    ] {
+        let (said, code) = stdout(&mut sandbox.command(&["bundle", "oci:img:v1", dir]));
+        assert!(code == Some(1) && said.contains(why) && nothing_in(above), "{dir}: {said}");
+        assert!(dir == "link" || said.contains("hint: DIR and the directories above it must belong to root"), "{said}");
+    }
+    let args = ["bundle", "--quiet", "--detach", "oci:img:v1", "sticky/b"];
+    assert_eq!(sandbox.run(&args), "--- stderr ---\n--- status 0 ---");
+
+    // Nor is a bundle taken down that others could have put there.
+    mode("sticky", 0o777);
+    let (said, code) = stdout(&mut sandbox.command(&["bundle", "--rm", "sticky/b"]));
+    assert!(code == Some(1) && said.contains("other users can replace the directory"), "{said}");
+    assert_eq!(mounts_below(sandbox.dir.path()).len(), 2);
+    mode("sticky", 0o1777);
+    assert_eq!(sandbox.run(&["bundle", "--rm", "sticky/b"]), "--- stderr ---\n--- status 0 ---");
+    assert!(nothing_in("sticky"));
 }
 
 #[test]
@@ -284,6 +339,14 @@ fn a_trace_tells_what_was_read() {
     let (said, code) = stdout(&mut trace(&["--runtime", "no-such-runtime", "oci:img:v1"]));
     assert_eq!(code, Some(1));
     assert!(said.contains("error: no-such-runtime is not there\nhint: install an OCI runtime"), "{said}");
+
+    // Others cannot get at its directory, whatever the umask.
+    let inner = trace(&["oci:img:v1", "--", "true"]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "umask 0; exec \"$0\" \"$@\""]).arg(inner.get_program()).args(inner.get_args());
+    shell.current_dir(sandbox.dir.path()).env("TMPDIR", &tmp);
+    let (said, code) = stdout(&mut shell);
+    assert_eq!(code, Some(0), "{said}");
 
     // A signal ends the container, and nothing is left of it.
     let args = ["--output", "report", "oci:img:v1", "--", "echo up; sleep 1000"];

@@ -26,6 +26,8 @@ pub struct LazyArgs {
     pub prefetch: bool,
 
     /// How long a read waits for the registry before it ends with an input/output error
+    ///
+    /// For a second after that, other reads of the same bytes fail at once: the kernel asks twice for what a program waits for.
     #[arg(long, value_name = "SECONDS", env = "OCISEEK_DEADLINE", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub deadline: u64,
@@ -174,10 +176,12 @@ writable overlay on top. A container starts while its image is still in the regi
   ociseek bundle --detach IMAGE DIR && runc run -b DIR NAME
 
 config.json is made from the image's config: entrypoint and command, environment, user (by the image's own /etc/passwd and \
-/etc/group), working directory, labels. The rest is as docker has it: capabilities, mounts, masked paths. It may be edited \
-before the container starts.
+/etc/group), working directory. Of its labels only org.opencontainers.image.* become annotations, since runtimes obey others. \
+The rest is as docker has it: capabilities, mounts, masked paths. It may be edited before the container starts. The image must be \
+for Linux.
 
-DIR is made if it is not there; else it must be empty, and is closed to others. It must not lie on an overlay itself. Needs root.";
+DIR is made if it is not there; else it must be empty and belong to root. It is closed to others. The directories above it must \
+belong to root too, and be writable by nobody else unless they are sticky as /tmp is. It must not lie on an overlay itself. Needs root.";
 
 const BUNDLE_AFTER_HELP: &str = "\
 Examples:
@@ -185,7 +189,7 @@ Examples:
   ociseek bundle --rm /run/redis
 
   With another command than the image's:
-    ociseek bundle --detach --tty debian:12 deb -- bash && runc run -b deb deb; ociseek bundle --rm deb
+    ociseek bundle --detach --tty debian:12 /run/deb -- bash && runc run -b /run/deb deb; ociseek bundle --rm /run/deb
 
 In the foreground it stays until SIGINT, SIGTERM or SIGHUP, and then takes everything down. Either way, what the container wrote is \
 lost when the bundle is taken down.

@@ -393,6 +393,11 @@ fn bundle_hint(error: &BundleError) -> Option<String> {
         BundleError::NotRoot => Some("run it as root; ociseek mount works for other users too".into()),
         BundleError::Exists(dir) => Some(format!("ociseek bundle --rm {} takes it down", dir.display())),
         BundleError::NotEmpty(_) => Some("give an empty directory, or one that is not there yet".into()),
+        BundleError::Foreign { .. } | BundleError::Replaceable { .. } => Some(
+            "DIR and the directories above it must belong to root, and nobody else may write to those above unless they \
+             are sticky as /tmp is: /run/NAME will do"
+                .into(),
+        ),
         BundleError::NoCommand => Some("give a command after --".into()),
         BundleError::InUse { pid, .. } => {
             Some(format!("end its container first (runc list; runc kill), or kill {pid}"))

@@ -1,7 +1,9 @@
 //! `ociseek trace`.
 
 use std::fmt::Write as _;
+use std::fs::Permissions;
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -32,7 +34,9 @@ struct Run {
 pub async fn run(args: TraceArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
     let mut output = args.output.as_deref().map(lazy::create).transpose()?;
     // Dropped last: a directory with a mount in it must not be cleared.
-    let temporary = tempfile::Builder::new().prefix("ociseek-trace-").tempdir().map_err(CliError::Start)?;
+    let mut temporary = tempfile::Builder::new();
+    temporary.prefix("ociseek-trace-").permissions(Permissions::from_mode(0o700));
+    let temporary = temporary.tempdir().map_err(CliError::Start)?;
     let dir = temporary.path().join("bundle");
     let options = lazy::run_options(args.container, args.command);
     let name = args.image.to_string();

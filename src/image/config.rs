@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::descriptor::null_is_default;
-use super::json::{self, JsonError};
+use super::json::{self, JsonError, Level};
 use super::platform::Platform;
 use crate::digest::{Digest, DigestError};
 use crate::tar::Time;
@@ -61,7 +61,8 @@ pub fn diff_ids(bytes: &[u8]) -> Result<Vec<Digest>, ConfigError> {
         #[serde(deserialize_with = "null_is_default", default)]
         diff_ids: Vec<String>,
     }
-    let Config { rootfs } = json::parse(bytes, MAX_CONFIG, &["rootfs", "diff_ids"])?;
+    const BELOW: &[(&str, Level)] = &[("rootfs", Level { keys: &["diff_ids"], below: &[] })];
+    let Config { rootfs } = json::parse_levels(bytes, MAX_CONFIG, Level { keys: &["rootfs"], below: BELOW })?;
     let listed = rootfs.ok_or(ConfigError::Missing("rootfs"))?.diff_ids;
     listed
         .iter()
@@ -108,7 +109,9 @@ mod tests {
         assert_eq!(one.ok(), Some(vec![digest]));
         assert_eq!(listed(r#"{"type":"layers","diff_ids":null}"#).ok(), Some(Vec::new()));
         assert!(matches!(listed(r#"{"diff_ids":["sha256:.."]}"#), Err(ConfigError::DiffId { number: 0, .. })));
-        assert!(matches!(listed(r#"{"diff_ids":[7]}"#), Err(ConfigError::Json(_))));
+        for bad in [r#"{"diff_ids":[7]}"#, r#"{"diff_ids":[],"Diff_IDs":[]}"#] {
+            assert!(matches!(listed(bad), Err(ConfigError::Json(_))), "{bad}");
+        }
         assert!(matches!(diff_ids(b"{}"), Err(ConfigError::Missing("rootfs"))));
     }
 }

@@ -161,8 +161,8 @@ pub fn parse(bytes: &[u8]) -> Result<FoundIndex, SociIndexError> {
     struct PeekConfig {
         media_type: Option<String>,
     }
-    let keys = ["schemaVersion", "mediaType", "config", "layers", "subject", "annotations"];
-    let peek: Peek = json::parse(bytes, MAX_DOCUMENT, &keys)?;
+    let keys = &["schemaVersion", "mediaType", "config", "layers", "subject", "annotations"];
+    let peek: Peek = json::parse(bytes, MAX_DOCUMENT, keys)?;
     let config = peek.config.and_then(|c| c.media_type).unwrap_or_default();
     let version = match config.as_str() {
         INDEX_V1 => Version::V1,

@@ -14,7 +14,7 @@ use super::image::ImageConfig;
 use super::overlay::mount_overlay;
 use super::remove::{Mark, clear, unmount, user_of};
 use super::spec::{self, RunOptions, Surroundings};
-use super::{BundleError, CONFIG, IMAGE, MARK, ROOTFS, UPPER, WORK, made, user};
+use super::{BundleError, CONFIG, IMAGE, MARK, ROOTFS, UPPER, WORK, directory, made, user};
 use crate::digest::Digest;
 use crate::ops::TOOL_IDENTIFIER;
 use crate::rootfs::content::Content;
@@ -36,6 +36,9 @@ pub async fn plan(
     options: &RunOptions,
 ) -> Result<Value, BundleError> {
     let image = ImageConfig::parse(config).map_err(BundleError::Config)?;
+    if !image.os.is_empty() && !image.os.eq_ignore_ascii_case("linux") {
+        return Err(BundleError::NotLinux(image.os.chars().take(80).collect()));
+    }
     if spec::arguments(&image, options).is_empty() {
         return Err(BundleError::NoCommand);
     }
@@ -77,13 +80,12 @@ impl Bundle {
     /// Makes the directory for the image that people call `image`. It blocks.
     ///
     /// # Errors
-    /// When `dir` has something in it, or cannot be made; only root can.
+    /// When `dir` cannot be made, has something in it, or is within reach of other users; only root can.
     pub fn new(dir: &Path, image: &str) -> Result<Bundle, BundleError> {
         if !rustix::process::geteuid().is_root() {
             return Err(BundleError::NotRoot);
         }
-        let made_directory = make_directory(dir)?;
-        let dir = dir.canonicalize().map_err(made(dir))?;
+        let (dir, made_directory) = directory::claim(dir)?;
         let mark = Mark { tool: TOOL_IDENTIFIER.to_owned(), image: image.to_owned(), made_directory };
         let file = write_json(&dir.join(MARK), &mark)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| made(&dir.join(MARK))(error.into()))?;
@@ -155,23 +157,6 @@ impl Drop for Bundle {
             let _ = self.take_down();
         }
     }
-}
-
-/// True: it was not there. Nobody else may look into it: the image's set-user-ID programs are as good as this machine's.
-fn make_directory(dir: &Path) -> Result<bool, BundleError> {
-    match DirBuilder::new().mode(0o700).create(dir) {
-        Ok(()) => return Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(made(dir)(error)),
-    }
-    if dir.join(MARK).exists() {
-        return Err(BundleError::Exists(dir.to_owned()));
-    }
-    if fs::read_dir(dir).map_err(made(dir))?.next().is_some() {
-        return Err(BundleError::NotEmpty(dir.to_owned()));
-    }
-    fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(made(dir))?;
-    Ok(false)
 }
 
 fn write_json(path: &Path, document: &impl Serialize) -> Result<File, BundleError> {

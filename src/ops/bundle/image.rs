@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use crate::image::config::MAX_CONFIG;
-use crate::image::json::{self, JsonError};
+use crate::image::json::{self, JsonError, Level};
 
 /// The parts of the config that a container is made from; what it does not state is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -45,6 +45,13 @@ pub struct RunConfig {
     pub exposed_ports: BTreeMap<String, serde_json::Value>,
 }
 
+/// The keys of both, which Go's readers take in any spelling.
+const TOP: Level = Level {
+    keys: &["architecture", "os", "author", "created", "config"],
+    below: &[("config", Level { keys: RUN, below: &[] })],
+};
+const RUN: &[&str] = &["User", "Env", "Entrypoint", "Cmd", "WorkingDir", "Labels", "StopSignal", "ExposedPorts"];
+
 /// Go writes `null` for lists and maps that are empty.
 fn or_empty<'de, D: serde::Deserializer<'de>, T: Default + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
     Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
@@ -54,7 +61,7 @@ impl ImageConfig {
     /// # Errors
     /// When it is no JSON that all readers understand in the same way, or says it in other types.
     pub fn parse(bytes: &[u8]) -> Result<ImageConfig, JsonError> {
-        json::parse(bytes, MAX_CONFIG, &["architecture", "os", "author", "created", "config"])
+        json::parse_levels(bytes, MAX_CONFIG, TOP)
     }
 }
 
@@ -75,5 +82,19 @@ mod tests {
             assert_eq!(ImageConfig::parse(empty.as_bytes()).unwrap(), ImageConfig::default(), "{empty}");
         }
         assert!(ImageConfig::parse(br#"{"config":{"Cmd":"sh"}}"#).is_err());
+    }
+
+    #[test]
+    fn what_go_would_read_in_another_way_is_refused() {
+        for key in RUN {
+            for other in [key.to_lowercase(), key.to_uppercase(), key.replace('s', "\u{17f}").replace('k', "\u{212a}")]
+            {
+                let parsed = ImageConfig::parse(format!(r#"{{"config":{{"{other}":null}}}}"#).as_bytes());
+                assert_eq!(matches!(parsed, Err(JsonError::Spelling { .. })), other != **key, "{other}");
+            }
+        }
+        // A label may have any name.
+        let labels = br#"{"config":{"Labels":{"user":"a","USER":"b"}}}"#;
+        assert_eq!(ImageConfig::parse(labels).map(|image| image.config.labels.len()).ok(), Some(2));
     }
 }

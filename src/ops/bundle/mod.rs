@@ -24,6 +24,7 @@ pub use spec::RunOptions;
 pub use user::UserError;
 
 mod create;
+mod directory;
 mod image;
 mod overlay;
 mod remove;
@@ -48,12 +49,18 @@ pub enum BundleError {
     NotEmpty(PathBuf),
     #[error("{}: this is no bundle that ociseek made", .0.display())]
     NotABundle(PathBuf),
+    #[error("{}: the directory belongs to user {owner}, who could run the image's set-user-ID programs", dir.display())]
+    Foreign { dir: PathBuf, owner: u32 },
+    #[error("{}: other users can replace the directory, since they can write to {}", dir.display(), above.display())]
+    Replaceable { dir: PathBuf, above: PathBuf },
     #[error("{}: process {pid} still runs in it", dir.display())]
     InUse { dir: PathBuf, pid: u32 },
     #[error("{}: the process behind its mount does not end", .0.display())]
     Held(PathBuf),
     #[error("the image's config cannot be relied on")]
     Config(#[source] JsonError),
+    #[error("the image is for {0:?}, and only Linux containers can be run")]
+    NotLinux(String),
     #[error("the image does not say what to run")]
     NoCommand,
     #[error("the image's user {text:?} cannot be told")]

@@ -10,7 +10,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::mount::UnmountFlags;
 use serde::{Deserialize, Serialize};
 
-use super::{BundleError, CONFIG, IMAGE, MARK, ROOTFS, UPPER, WORK};
+use super::{BundleError, CONFIG, IMAGE, MARK, ROOTFS, UPPER, WORK, directory};
 use crate::rootfs::fuse::{MountError, mounted_at, take_down};
 
 /// How long the process behind the mount may take to end once its mount is gone.
@@ -28,11 +28,12 @@ pub(super) struct Mark {
 /// Takes down the bundle in `dir`, whether the process behind it lives or not. What the container wrote is lost. It blocks.
 ///
 /// # Errors
-/// When there is no bundle of ours, a container still runs in it, or something cannot be unmounted or removed; trying again goes
+/// When there is no bundle of ours, other users can reach its directory, a container still runs in it, or something cannot be unmounted or removed; trying again goes
 /// on where it ended.
 pub fn remove(dir: &Path) -> Result<(), BundleError> {
     let dir = dir.canonicalize().map_err(|_| BundleError::NotABundle(dir.to_owned()))?;
     let mark = read_mark(&dir)?;
+    directory::check(&dir)?;
     if let Some(pid) = user_of(&dir) {
         return Err(BundleError::InUse { dir, pid });
     }

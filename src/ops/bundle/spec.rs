@@ -98,7 +98,8 @@ pub fn config_json(image: &ImageConfig, options: &RunOptions, around: &Surroundi
 }
 
 fn process(image: &ImageConfig, options: &RunOptions, user: &User) -> Value {
-    let mut env = image.config.env.clone();
+    // An entry without a value sets nothing, and runc would refuse it.
+    let mut env: Vec<String> = image.config.env.iter().filter(|entry| entry.contains('=')).cloned().collect();
     let has = |env: &[String], name: &str| env.iter().any(|e| e.split('=').next() == Some(name));
     if !has(&env, "PATH") {
         env.insert(0, PATH.to_owned());
@@ -157,7 +158,12 @@ fn namespaces(options: &RunOptions, around: &Surroundings) -> Value {
     Value::Array(kinds.map(|kind| json!({"type": kind})).collect())
 }
 
-/// The labels, and what the config says elsewhere under the keys that conversion.md gives it; a label of that key wins.
+/// What labels may say: image-spec's own keys.
+const SAFE_LABELS: &str = "org.opencontainers.image.";
+
+/// The image's labels as far as they are safe, and what the config says elsewhere under the keys that conversion.md gives it; a
+/// label of that key wins. Runtimes obey other annotations, such as `org.systemd.property.*`, `org.criu.config` and
+/// `run.oci.*`, and whoever made the image is not to steer them.
 fn annotations(image: &ImageConfig) -> Value {
     let ports = image.config.exposed_ports.keys().map(String::as_str).collect::<Vec<_>>().join(",");
     let mut annotations = Map::new();
@@ -170,11 +176,10 @@ fn annotations(image: &ImageConfig) -> Value {
         ("exposedPorts", &ports),
     ] {
         if !value.is_empty() {
-            annotations.insert(format!("org.opencontainers.image.{key}"), value.as_str().into());
+            annotations.insert(format!("{SAFE_LABELS}{key}"), value.as_str().into());
         }
     }
-    // The runtime-spec wants keys that are not empty.
-    let labels = image.config.labels.iter().filter(|(key, _)| !key.is_empty());
+    let labels = image.config.labels.iter().filter(|(key, _)| key.starts_with(SAFE_LABELS));
     annotations.extend(labels.map(|(key, value)| (key.clone(), value.as_str().into())));
     Value::Object(annotations)
 }
@@ -213,7 +218,8 @@ mod tests {
     fn the_document() {
         let image = image(
             r#"{"Env":["A=b","PATH=/x"],"Cmd":["sh"],"WorkingDir":"srv","StopSignal":"SIGQUIT",
-            "Labels":{"a":"b","":"x","org.opencontainers.image.os":"mine"},"ExposedPorts":{"80/tcp":{},"53/udp":{}}}"#,
+            "Labels":{"a":"b","":"x","org.opencontainers.image.os":"mine","org.systemd.property.DeviceAllow":"x",
+                "org.criu.config":"x","run.oci.handler":"x"},"ExposedPorts":{"80/tcp":{},"53/udp":{}}}"#,
         );
         let spec = config_json(&image, &RunOptions::default(), &around(0));
         assert_eq!(spec["process"]["env"], json!(["A=b", "PATH=/x"]));
@@ -223,15 +229,15 @@ mod tests {
         assert_eq!(
             spec["annotations"],
             json!({"org.opencontainers.image.os": "mine", "org.opencontainers.image.architecture": "amd64",
-                "org.opencontainers.image.stopSignal": "SIGQUIT", "org.opencontainers.image.exposedPorts": "53/udp,80/tcp",
-                "a": "b"})
+                "org.opencontainers.image.stopSignal": "SIGQUIT", "org.opencontainers.image.exposedPorts": "53/udp,80/tcp"})
         );
         assert_eq!(spec["linux"]["namespaces"].as_array().map(Vec::len), Some(5));
     }
 
     #[test]
     fn what_differs() {
-        let image = image(r#"{"Cmd":["sh"]}"#);
+        // An entry without a value does not displace the default.
+        let image = image(r#"{"Cmd":["sh"],"Env":["PATH"]}"#);
         let options = RunOptions { terminal: true, host_network: true, ..RunOptions::default() };
         let spec = config_json(&image, &options, &Surroundings { unified_cgroups: true, ..around(1000) });
         assert_eq!(spec["process"]["env"], json!([PATH, "TERM=xterm"]));

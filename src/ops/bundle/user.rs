@@ -4,6 +4,9 @@
 /// The largest user or group number that is taken: past it some readers wrap around to root (CVE-2024-40635).
 const MAX_ID: u32 = i32::MAX as u32;
 
+/// The most supplementary groups that the kernel takes (`NGROUPS_MAX`).
+const MAX_GROUPS: usize = 65_536;
+
 /// A process's user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct User {
@@ -22,12 +25,14 @@ pub enum UserError {
     NoGroup(String),
     #[error("{0} is no user or group number: they end at {MAX_ID}")]
     Range(String),
+    #[error("the image's /etc/group puts {0:?} in {1} groups, more than the {MAX_GROUPS} that the kernel takes")]
+    TooManyGroups(String, usize),
 }
 
 /// The user that `text` (`USER`, `USER:GROUP`, each a name or a number; empty: root) means.
 ///
 /// # Errors
-/// When a name is not listed, or a number is too large.
+/// When a name is not listed, a number is too large, or the user is in more groups than a process can have.
 pub fn resolve(text: &str, passwd: &[u8], group: &[u8]) -> Result<User, UserError> {
     let (name, group_name) = text.split_once(':').unwrap_or((text, ""));
     let mut users = lines(passwd).filter_map(Account::parse);
@@ -50,6 +55,9 @@ pub fn resolve(text: &str, passwd: &[u8], group: &[u8]) -> Result<User, UserErro
         // A group that is stated is the only one.
         "" => user.groups = found.map_or_else(Vec::new, |account| memberships(group, account.name)),
         stated => user.gid = group_id(stated, group)?,
+    }
+    if user.groups.len() > MAX_GROUPS {
+        return Err(UserError::TooManyGroups(shown(name), user.groups.len()));
     }
     Ok(user)
 }
@@ -151,6 +159,10 @@ mod tests {
         ] {
             assert_eq!(resolve(text, PASSWD, GROUP), expected, "{text:?}");
         }
+        let groups = |count: u32| -> String { (1..=count).map(|gid| format!("g{gid}:x:{gid}:web\n")).collect() };
+        assert_eq!(resolve("web", PASSWD, groups(65_536).as_bytes()).map(|user| user.groups.len()), Ok(65_536));
+        let too_many = Err(UserError::TooManyGroups("web".into(), 65_537));
+        assert_eq!(resolve("web", PASSWD, groups(65_537).as_bytes()), too_many);
         // An image from scratch has neither file.
         assert_eq!(resolve("", b"", b""), user(0, 0, &[]));
         assert_eq!(resolve("65534:65534", b"", b""), user(65_534, 65_534, &[]));

@@ -7,6 +7,7 @@ use std::io;
 use std::path::PathBuf;
 
 pub use mounts::{FS_TYPE, MountInfo, mounted_at, mounts};
+pub(crate) use point::without_following;
 pub use point::{Existing, prepare, take_down};
 pub use session::{FuseOptions, Mounted};
 

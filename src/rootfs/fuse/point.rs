@@ -66,12 +66,12 @@ fn stale(dir: &Path, existing: Existing) -> Result<PathBuf, MountError> {
     }
 }
 
-/// The path of a place that cannot be looked at itself.
-fn without_following(dir: &Path) -> io::Result<PathBuf> {
+/// The path of a place that is not looked at itself: without symbolic links, unless its last name is one.
+pub(crate) fn without_following(dir: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(dir)?;
     match (absolute.parent(), absolute.file_name()) {
         (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
-        _ => Ok(absolute),
+        _ => absolute.canonicalize(),
     }
 }
 

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount};
 use rustix::process::{getgid, getuid};
 use tokio::runtime::Handle;
@@ -218,13 +220,26 @@ fn kernel_mount(point: &Path, options: &FuseOptions) -> Result<Option<OwnedFd>, 
     let mut flags = MountFlags::RDONLY;
     flags.set(MountFlags::NOSUID, !options.suid);
     flags.set(MountFlags::NODEV, !options.dev);
-    match mount(source_name(&options.source), point, FS_TYPE, flags, data.as_c_str()).map_err(io::Error::from) {
+    let held = hold(point).map_err(refused)?;
+    let target = format!("/proc/self/fd/{}", held.as_raw_fd());
+    match mount(source_name(&options.source), target, FS_TYPE, flags, data.as_c_str()).map_err(io::Error::from) {
         Ok(()) => Ok(Some(device.into())),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => match helper::is_there() {
             true => Ok(None),
             false => Err(MountError::NoHelper),
         },
         Err(error) => Err(refused(error)),
+    }
+}
+
+/// The directory to mount on. Whoever can write to a directory above it may have put a symbolic link in its way meanwhile, and
+/// root's mounts would follow that anywhere.
+fn hold(point: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match openat2(CWD, point, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+        // Kernels before 5.6, and containers that forbid what they do not know.
+        Err(Errno::NOSYS | Errno::PERM) => Ok(openat(CWD, point, flags, Mode::empty())?),
+        held => Ok(held?),
     }
 }
 
@@ -243,6 +258,19 @@ fn helper_mount(filesystem: ImageFs, point: &Path, options: &FuseOptions) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_link_leads_a_mount_astray() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().canonicalize().unwrap().join(name);
+        std::fs::create_dir_all(path("real/point")).unwrap();
+        std::os::unix::fs::symlink(path("real"), path("link")).unwrap();
+        std::os::unix::fs::symlink(path("real/point"), path("real/other")).unwrap();
+        assert!(hold(&path("real/point")).is_ok());
+        for astray in ["link/point", "real/other"] {
+            assert!(hold(&path(astray)).is_err(), "{astray}");
+        }
+    }
 
     #[test]
     fn no_name_adds_a_mount_option() {
