@@ -112,18 +112,39 @@ fn a_cache_that_cannot_be_used_warns_once() {
     let file = dir.path().join("file");
     fs::write(&file, "x").unwrap();
     let layer = Digest::sha256(b"layer");
-    // Root may write anywhere, so what cannot be made is a directory below a file, and what cannot be written is gone.
+    // Root may write anywhere, so what cannot be made is a directory below a file, or where a file has taken its place.
     let gone = dir.path().join("gone");
     for path in [file.join("cache"), file.clone(), gone.clone()] {
         let recorder = Arc::new(Recorder::default());
         let cache = ZtocCache::open(Some(&path), Arc::clone(&recorder) as Arc<dyn Progress>);
-        let _ = fs::remove_dir_all(&gone);
+        if fs::remove_dir_all(&gone).is_ok() {
+            fs::write(&gone, "x").unwrap();
+        }
         for _ in 0..3 {
             cache.put(key(&layer), 1, &ztoc(b"x"));
             assert_eq!(cache.get(key(&layer)), None);
         }
         assert_eq!(recorder.events().len(), 1, "{}: {:?}", path.display(), recorder.events());
     }
+}
+
+#[test]
+fn neither_a_lock_nor_a_deleted_directory_stops_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a/cache");
+    let recorder = Arc::new(Recorder::default());
+    let cache = ZtocCache::open(Some(&path), Arc::clone(&recorder) as Arc<dyn Progress>);
+    // What a stopped process of an earlier version, or a dead NFS client, leaves.
+    let lock = fs::File::create(path.join("lock")).unwrap();
+    lock.lock().unwrap();
+    let layer = Digest::sha256(b"layer");
+    cache.put(key(&layer), 1, &ztoc(b"x"));
+    assert!(cache.get(key(&layer)).is_some());
+    fs::remove_dir_all(dir.path().join("a")).unwrap();
+    assert_eq!(cache.get(key(&layer)), None);
+    cache.put(key(&layer), 1, &ztoc(b"x"));
+    assert!(cache.get(key(&layer)).is_some());
+    assert_eq!(recorder.events().len(), 0, "{:?}", recorder.events());
 }
 
 #[test]

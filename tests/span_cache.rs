@@ -159,13 +159,30 @@ fn a_cache_that_cannot_be_used_warns_once() {
     for path in [file.join("cache"), file.clone(), gone.clone()] {
         let recorder = Arc::new(Recorder::default());
         let cache = SpanCache::open(Some(&path), PLENTY, Arc::clone(&recorder) as Arc<dyn Progress>);
-        let _ = fs::remove_dir_all(&gone);
+        if fs::remove_dir_all(&gone).is_ok() {
+            fs::write(&gone, "x").unwrap();
+        }
         for _ in 0..3 {
             cache.put(&key(b"span"), b"span");
             assert_eq!(read(&cache, b"span"), None);
         }
         assert_eq!(recorder.events().len(), 1, "{}: {:?}", path.display(), recorder.events());
     }
+}
+
+#[test]
+fn a_directory_that_was_deleted_is_made_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a/cache");
+    let recorder = Arc::new(Recorder::default());
+    let cache = SpanCache::open(Some(&path), PLENTY, Arc::clone(&recorder) as Arc<dyn Progress>);
+    for _ in 0..2 {
+        assert!(cache.put(&key(b"span"), b"span"));
+        assert!(read(&cache, b"span").is_some());
+        fs::remove_dir_all(dir.path().join("a")).unwrap();
+        assert_eq!(read(&cache, b"span"), None);
+    }
+    assert_eq!(recorder.events().len(), 0, "{:?}", recorder.events());
 }
 
 /// A full disk: a write that fails is no more than an entry that is not there.

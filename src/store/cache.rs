@@ -1,12 +1,12 @@
 //! The local cache of ztocs: a layer that was indexed once is not read again.
 //!
-//! An entry is one file, named by the digest of its key: the digest of all that follows, a line of JSON, and the ztoc. It is built in
-//! a temporary file without any lock; the lock is held for the rename alone. Whoever dies leaves a temporary file at most, and an
-//! entry that is not exactly what was written does not match its digest and is dropped.
+//! An entry is one file, named by the digest of its key: the digest of all that follows, a line of JSON, and the ztoc. It is written
+//! to a temporary file and then renamed. Nothing is locked, so that no process waits for another: a rename is whole by itself.
+//! A process that dies leaves a temporary file at most, and an entry that is not exactly what was written does not match its
+//! digest and is dropped.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use super::entries::{TEMPORARY, drop_entry, evict, open_entry};
+use super::entries::{drop_entry, evict, make_dir, open_entry, temporary};
 use crate::digest::Digest;
 use crate::layer::{BuiltZtoc, Outcome, Unservable};
 use crate::progress::{Event, Progress};
@@ -86,7 +86,7 @@ impl ZtocCache {
     pub fn with_limit(dir: Option<&Path>, max: u64, progress: Arc<dyn Progress>) -> ZtocCache {
         let mut inner = Inner { dir: dir.map(Path::to_owned), max, warned: AtomicBool::new(false), progress };
         if let Some(dir) = dir
-            && let Err(e) = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+            && let Err(e) = make_dir(dir)
         {
             inner.warn(dir, &e);
             inner.dir = None;
@@ -211,12 +211,9 @@ fn read_entry(file: &File, size: u64) -> Option<Vec<u8>> {
 }
 
 fn write_entry(dir: &Path, path: &Path, entry: &[u8]) -> io::Result<()> {
-    let mut file = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(dir)?;
+    let mut file = temporary(dir)?;
     file.write_all(entry)?;
     file.as_file().sync_all()?;
-    let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(dir.join("lock"))?;
-    // File systems without locks have the rename, which is whole by itself.
-    let _ = lock.lock();
     file.persist(path).map_err(|e| e.error)?;
     Ok(())
 }

@@ -1,16 +1,32 @@
 //! The files of the local caches: each entry is one file with a name of 64 hex digits, and its content proves itself. Any number
 //! of processes may share their directory.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use tempfile::NamedTempFile;
+
 /// How the names of files begin that are being written.
-pub(crate) const TEMPORARY: &str = ".tmp-";
+const TEMPORARY: &str = ".tmp-";
 /// Temporary files of this age belong to nobody alive.
 const STALE: Duration = Duration::from_secs(60 * 60);
+
+/// Makes a cache's directory, and those above it that are missing.
+pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+/// A file to write an entry to. A directory that was deleted meanwhile is made again.
+pub(crate) fn temporary(dir: &Path) -> io::Result<NamedTempFile> {
+    let make = || tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(dir);
+    match make() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => make_dir(dir).and_then(|()| make()),
+        made => made,
+    }
+}
 
 /// Opens a regular file of our own and of at most `most` bytes, and nothing else: no link is followed, no FIFO waited for.
 pub(crate) fn open_entry(path: &Path, most: u64) -> io::Result<(File, u64)> {

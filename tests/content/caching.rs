@@ -154,3 +154,72 @@ async fn a_reader_that_goes_away_takes_nothing_from_the_others() {
     assert!(read(&content, 5, 1000).await.unwrap() == plain[5..1005]);
     assert_eq!(faulty.saw("GET", "/blobs/").len(), 1);
 }
+
+/// A zstd layer in a registry.
+async fn whole(plain: Vec<u8>) -> (Faulty, Source, Descriptor, Vec<u8>) {
+    let blob = zstd(&plain);
+    let faulty = Faulty::honest(Nature::default()).await;
+    faulty.add_blob(blob.clone());
+    let source = registry(&faulty.host());
+    (faulty, source, Descriptor::of(ZSTD, &blob), plain)
+}
+
+#[tokio::test]
+async fn a_zstd_layer_goes_into_a_cache_that_was_deleted_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_faulty, source, layer, plain) = whole(tar(&[6_000_000, 6_000_000])).await;
+    let content = Desk::new(Some(dir.path())).one(&source, &layer, None).await;
+    std::fs::remove_dir_all(dir.path().join("spans")).unwrap();
+    assert!(read(&content, 1000, 1000).await.unwrap() == plain[1000..2000]);
+    let asked = content.stats().requests;
+    // The reader of the first span is done before the cache has the last one.
+    check(&content, 0, &plain, 20).await;
+    assert!(content.stats().requests == asked, "{:?}", content.stats());
+}
+
+#[tokio::test]
+async fn a_zstd_layer_that_the_cache_does_not_keep_is_decoded_as_far_as_it_is_wanted() {
+    // Spans are larger than half of the first cache, and the layer than the second.
+    for most in [4 << 20, 10 << 20] {
+        let dir = tempfile::tempdir().unwrap();
+        let (_faulty, source, layer, plain) = whole(tar(&[40_000_000])).await;
+        let desk = Desk::with_limit(Some(dir.path()), most);
+        let open = desk.open(&source, &layer, None).await.unwrap();
+        let content = desk.content(&source, vec![open], ContentOptions { memory: 0, ..options() });
+        for _ in 0..3 {
+            let _ = std::fs::remove_dir_all(dir.path().join("spans"));
+            let before = content.stats();
+            assert!(read(&content, 1000, 1000).await.unwrap() == plain[1000..2000]);
+            // Whoever decodes on holds the layer: a read behind it tells that nobody does.
+            assert!(read(&content, 2000, 1000).await.unwrap() == plain[2000..3000]);
+            let fetched = content.stats().bytes_fetched - before.bytes_fetched;
+            assert!(fetched < layer.size, "{most}: {fetched} of {}", layer.size);
+            assert!(content.stats().spans_decoded - before.spans_decoded <= 2, "{most}: {:?}", content.stats());
+        }
+        let told = desk.warnings().iter().filter(|warning| warning.contains("more than the cache keeps")).count();
+        assert_eq!(told, 1, "{:?}", desk.warnings());
+        check(&content, 0, &plain, 5).await;
+    }
+}
+
+#[tokio::test]
+async fn a_bomb_does_not_push_others_out_of_the_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut bomb = Vec::new();
+    for number in 0..25u8 {
+        bomb.extend(tarball::file(&format!("f{number}"), &vec![number; 4 << 20]));
+    }
+    bomb.extend(tarball::end());
+    let (_faulty, source, layer, plain) = whole(bomb).await;
+    let desk = Desk::with_limit(Some(dir.path()), 90 << 20);
+    let mine = SpanKey::plain(&Digest::sha256(b"mine"), 4);
+    assert!(desk.caches.spans.put(&mine, b"mine"));
+    let content = desk.one(&source, &layer, None).await;
+    for at in [90 << 20, 50 << 20, 1000] {
+        assert!(read(&content, at, 1000).await.unwrap() == plain[at..at + 1000]);
+    }
+    let kept = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().metadata().unwrap().len();
+    let kept: u64 = std::fs::read_dir(dir.path().join("spans")).unwrap().map(kept).sum();
+    assert!(kept < 75 << 20, "{kept}");
+    assert!(desk.caches.spans.has(&mine, 4));
+}

@@ -24,7 +24,7 @@ use ociseek::image::Descriptor;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek::offset::Uncompressed;
 use ociseek::progress::{Event, Progress, Recorder, Silent};
-use ociseek::rootfs::cache::SpanCache;
+use ociseek::rootfs::cache::{SpanCache, SpanKey};
 use ociseek::rootfs::content::{Content, ContentOptions, ReadError};
 use ociseek::rootfs::layers::{Caches, How, OpenError, OpenLayer, open_layer};
 use ociseek::store::Source;

@@ -8,10 +8,9 @@
 mod entry;
 mod key;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,13 +22,17 @@ pub use entry::PIECE;
 pub use key::SpanKey;
 
 use crate::progress::{Event, Progress};
-use crate::store::entries::{TEMPORARY, drop_entry, evict, open_entry};
+use crate::store::entries::{drop_entry, evict, make_dir, open_entry, temporary};
 use entry::Layout;
 
 /// What all entries may take together unless the user says otherwise, in bytes: 4 GiB, a few large images.
 pub const DEFAULT_MAX: u64 = 4 << 30;
 /// The largest span that is kept, in bytes.
 const MAX_SPAN: u64 = 1 << 30;
+/// What is kept ahead of any layer, however small its blob, in bytes; and for each byte of its blob. Layers of programs and
+/// their data are decoded to less than 20 times their size.
+const WORTH: u64 = 64 << 20;
+const WORTH_TIMES: u64 = 64;
 /// An entry's time of use is not written down again within this time.
 const TOUCH: Duration = Duration::from_secs(1);
 
@@ -64,7 +67,7 @@ impl SpanCache {
             progress,
         };
         if let Some(dir) = &inner.dir
-            && let Err(e) = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+            && let Err(e) = make_dir(dir)
         {
             inner.warn(&e);
             inner.dir = None;
@@ -119,8 +122,7 @@ impl SpanCache {
     pub fn writer(&self, key: &SpanKey, size: u64) -> Option<Writer> {
         let (dir, path) = (self.inner.dir.as_ref()?, self.path(key)?);
         let layout = Layout::new(size).filter(|l| size <= MAX_SPAN && l.file_size() <= self.inner.max / 2)?;
-        let opened = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(dir);
-        let entry = opened.map(|file| entry::Writer::new(file, *key, layout));
+        let entry = temporary(dir).map(|file| entry::Writer::new(file, *key, layout));
         match entry {
             Ok(entry) => Some(Writer { cache: self.clone(), path, entry }),
             Err(e) => {
@@ -130,16 +132,16 @@ impl SpanCache {
         }
     }
 
-    /// Keeps a whole span.
-    pub fn put(&self, key: &SpanKey, span: &[u8]) {
-        if let Some(mut writer) = self.writer(key, span.len() as u64) {
-            for piece in span.chunks(PIECE) {
-                if !writer.write(piece) {
-                    return;
-                }
-            }
-            writer.finish();
-        }
+    /// Keeps a whole span. False: it is not kept.
+    pub fn put(&self, key: &SpanKey, span: &[u8]) -> bool {
+        let Some(mut writer) = self.writer(key, span.len() as u64) else { return false };
+        span.chunks(PIECE).all(|piece| writer.write(piece)) && writer.finish()
+    }
+
+    /// How many bytes of a layer may be kept that nobody has asked for yet, where its blob has `compressed` bytes. No layer may
+    /// push out all others, and one that is fetched in no time is not worth much room, however large it is when decoded.
+    pub fn room_for(&self, compressed: u64) -> u64 {
+        (self.inner.max / 10 * 8).min(WORTH.saturating_add(compressed.saturating_mul(WORTH_TIMES)))
     }
 
     fn path(&self, key: &SpanKey) -> Option<PathBuf> {
@@ -163,12 +165,12 @@ impl Writer {
         written.is_ok()
     }
 
-    /// All pieces are there: from now on the span is in the cache.
-    pub fn finish(self) {
+    /// All pieces are there: from now on the span is in the cache. False: it could not be kept.
+    pub fn finish(self) -> bool {
         let inner = &self.cache.inner;
-        if let Err(e) = self.entry.finish(&self.path).and_then(|size| inner.make_room(size)) {
-            inner.warn(&e);
-        }
+        let finished = self.entry.finish(&self.path).and_then(|size| inner.make_room(size));
+        finished.as_ref().err().into_iter().for_each(|e| inner.warn(e));
+        finished.is_ok()
     }
 }
 

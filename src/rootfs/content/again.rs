@@ -1,5 +1,5 @@
-//! Layers in which no place can be decoded alone: what the cache on disk has no more is decoded again, from the layer's start, and the
-//! cache gets all that it lacks.
+//! Layers in which no place can be decoded alone: what the cache on disk has no more is decoded again, from the layer's start. If
+//! there is room for the whole layer, the cache gets all that it lacks; else it ends with the last span that somebody waits for.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,8 @@ use crate::rootfs::layers::{Chunks, Fed, Next, OpenError, ZstdReader, feed};
 /// The spans that are still to come, in order; shared by the thread that decodes them and the task that says why they did not come.
 type Queue = Arc<Mutex<VecDeque<Wanted>>>;
 
-/// Lands the flights of spans of a layer that is decoded whole. `spans` is in order. It may go on after that, for the cache.
+/// Lands the flights of spans of a layer that is decoded whole. `spans` is in order. It goes on after that for the cache, as long as
+/// that keeps what it gets.
 pub(super) async fn decode_again(inner: &Arc<Inner>, number: u32, layer: &Layer, spans: Vec<Wanted>, anew: bool) {
     let _alone = layer.again.lock().await;
     // Whoever was before us has left it all there.
@@ -56,7 +57,7 @@ fn run(inner: &Inner, number: u32, queue: &Queue, mut chunks: Chunks) -> Result<
     let digest = layer.open.descriptor.digest;
     let broken = |source| OpenError::Zstd { layer: digest, source };
     let mut reader = ZstdReader::new().map_err(broken)?;
-    let mut spans = Spans { inner, number, layer, queue, next: 0, current: None };
+    let mut spans = Spans { inner, number, layer, queue, next: 0, current: None, fills: fills(inner, layer) };
     loop {
         match chunks.next() {
             Next::Chunk(chunk) => match reader.push(&chunk, &mut |plain| spans.push(plain)) {
@@ -69,6 +70,19 @@ fn run(inner: &Inner, number: u32, queue: &Queue, mut chunks: Chunks) -> Result<
             Next::Abandoned => return Ok(()),
         }
     }
+}
+
+/// Whether all of a layer is kept. It says so once where the cache is too small for it.
+fn fills(inner: &Inner, layer: &Layer) -> bool {
+    let fits = inner.keeps_whole(layer);
+    if !fits && inner.cache.is_enabled() {
+        let (digest, size) = (layer.open.descriptor.digest, layer.end());
+        inner.warn(format!(
+            "layer {digest} is zstd and has {size} bytes when decoded, more than the cache keeps of it: \
+             it is fetched again, from its start, for what the cache lacks"
+        ));
+    }
+    fits
 }
 
 enum Stop {
@@ -91,6 +105,8 @@ struct Spans<'a> {
     queue: &'a Queue,
     next: u32,
     current: Option<Current<'a>>,
+    /// What nobody waits for is decoded too, for the cache.
+    fills: bool,
 }
 
 struct Current<'a> {
@@ -131,19 +147,20 @@ impl<'a> Spans<'a> {
             return Err(Stop::Enough);
         }
         self.next += 1;
-        let keeps = self.inner.keeps_on_disk(self.layer);
         let pieces = {
             let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-            if queue.is_empty() && !keeps {
+            if queue.is_empty() && !self.fills {
                 return Err(Stop::Enough);
             }
             queue.front().filter(|first| first.flight.span == span).map(|first| first.pieces.clone())
         };
-        let lacks = || keeps && !self.inner.cache.has(&self.layer.key(span), left);
+        let lacks = || self.fills && !self.inner.cache.has(&self.layer.key(span), left);
         let landing = (pieces.is_some() || lacks()).then(|| {
             let landing = Landing::new(self.inner, self.number, self.layer, span, pieces.flatten().as_ref());
             (landing, Hasher::new(self.layer.open.spans.digest(SpanId(span)).algorithm()))
         });
+        // It would be decoded to its end for nothing.
+        self.fills &= landing.as_ref().is_none_or(|(landing, _)| landing.is_kept());
         Ok(Current { span, left, landing })
     }
 
@@ -154,7 +171,8 @@ impl<'a> Spans<'a> {
         if actual != expected {
             return Err(Stop::Span(SpanError::Digest { span, expected, actual }));
         }
-        let run = landing.finish();
+        let (run, is_kept) = landing.finish();
+        self.fills &= is_kept;
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if queue.front().is_some_and(|first| first.flight.span == current.span)
             && let Some(first) = queue.pop_front()

@@ -75,20 +75,23 @@ impl<'a> Landing<'a> {
         if self.keep.is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// All bytes were right. They are in the caches after this.
-    pub fn finish(mut self) -> Run {
+    /// Whether the cache on disk has taken all of it so far.
+    pub fn is_kept(&self) -> bool {
+        self.keep.writer.is_some()
+    }
+
+    /// All bytes were right. They are in the caches after this; the second value tells whether the one on disk has them.
+    pub fn finish(mut self) -> (Run, bool) {
         let keep = &mut self.keep;
         if !keep.is_over {
             self.cutter.finish(&mut |number, piece| keep.take(number, piece));
         }
-        if let Some(writer) = self.keep.writer {
-            writer.finish();
-        }
+        let is_kept = self.keep.writer.is_some_and(Writer::finish);
         for (number, piece) in (self.keep.run.first..).zip(&self.keep.run.pieces) {
             self.inner.memory.put((self.layer, self.span, number), piece.clone());
         }
         self.inner.counts.spans_decoded.add(1);
-        self.keep.run
+        (self.keep.run, is_kept)
     }
 }
 
@@ -103,5 +106,5 @@ pub(super) fn decode(
 ) -> Result<Run, SpanError> {
     let mut landing = Landing::new(inner, number, layer, span, wanted);
     layer.open.spans.decode(SpanId(span), blob, &mut |bytes| landing.push(bytes))?;
-    Ok(landing.finish())
+    Ok(landing.finish().0)
 }

@@ -13,6 +13,7 @@ mod decode;
 mod error;
 mod fetch;
 mod flights;
+mod late;
 mod layer;
 mod memory;
 mod model;
@@ -40,10 +41,11 @@ use crate::store::Source;
 use crate::ztoc::Checkpoints;
 use counts::Counts;
 use flights::Flights;
+use late::Late;
 use layer::Layer;
 use memory::Memory;
 
-/// Failed reads that are told of.
+/// Different warnings that are given.
 const WARNINGS: usize = 64;
 
 /// Reads from the layers of one image. Cheap to clone.
@@ -60,6 +62,7 @@ struct Inner {
     progress: Arc<dyn Progress>,
     memory: Memory,
     flights: Flights,
+    late: Late,
     counts: Counts,
     /// Room for compressed bytes.
     room: Arc<Semaphore>,
@@ -69,7 +72,7 @@ struct Inner {
     decoders: Arc<Semaphore>,
     /// Reads that wait for something.
     waiting: AtomicUsize,
-    /// What was told of failed reads.
+    /// The warnings that were given.
     told: Mutex<BTreeSet<String>>,
 }
 
@@ -96,6 +99,7 @@ impl Content {
             cache,
             progress,
             memory: Memory::new(options.memory),
+            late: Late::new(options.deadline),
             options,
             flights: Flights::default(),
             counts,
@@ -113,7 +117,7 @@ impl Content {
     ///
     /// # Errors
     /// When they cannot be had within the deadline, or are not what the ztoc says. It is also reported as a warning, once for each
-    /// message.
+    /// message. A span that has missed the deadline within the last second is not waited for again.
     pub async fn read(&self, layer: u32, at: Uncompressed, size: usize) -> Result<Bytes, ReadError> {
         let read = read::read(&self.inner, layer, at, size).await;
         if let Err(error) = &read {
@@ -153,6 +157,11 @@ impl Inner {
         self.cache.is_enabled() && !(is_near && is_plain && layer.open.how != How::Whole)
     }
 
+    /// Whether all spans of a layer that is decoded whole go to the disk, also those that nobody has asked for.
+    fn keeps_whole(&self, layer: &Layer) -> bool {
+        self.keeps_on_disk(layer) && layer.end() <= self.cache.room_for(layer.open.descriptor.size)
+    }
+
     fn tell(&self, error: &ReadError) {
         let mut text = error.to_string();
         let mut next = error.source();
@@ -160,6 +169,11 @@ impl Inner {
             text.push_str(&format!(": {cause}"));
             next = cause.source();
         }
+        self.warn(text);
+    }
+
+    /// Warns once.
+    fn warn(&self, text: String) {
         let is_new = self.told.lock().is_ok_and(|mut told| told.len() < WARNINGS && told.insert(text.clone()));
         if is_new {
             self.progress.report(Event::Warning(text));

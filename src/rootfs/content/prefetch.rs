@@ -13,7 +13,7 @@ use super::Inner;
 use super::fetch::{Wanted, launch};
 use super::flights::Boarding;
 use super::layer::Layer;
-use crate::progress::Event;
+use crate::rootfs::layers::How;
 
 /// Compressed bytes that are asked for at a time: a read that comes in between waits for no more.
 const STEP: u64 = 4 << 20;
@@ -21,6 +21,7 @@ const STEP: u64 = 4 << 20;
 const PAUSE: Duration = Duration::from_millis(5);
 /// Fetches that may fail one after the other before it is given up.
 const FAILURES: u32 = 8;
+const TOO_SMALL: &str = "the cache is too small for the whole image: what is left of it is fetched when it is read";
 
 pub(super) async fn prefetch(inner: &Arc<Inner>) {
     let mut failures = 0;
@@ -31,14 +32,18 @@ pub(super) async fn prefetch(inner: &Arc<Inner>) {
         if !inner.keeps_on_disk(layer) || !seen.insert(layer.open.descriptor.digest) {
             continue;
         }
+        // Each step would decode it from its start.
+        if layer.open.how == How::Whole && !inner.keeps_whole(layer) {
+            inner.warn(TOO_SMALL.to_owned());
+            continue;
+        }
         let mut next = 0;
         while next < layer.open.spans.count() {
             let spans = step(layer, next);
             next = spans.end;
             let size: u64 = spans.clone().map(|span| layer.size(span)).sum();
             let Some(left) = room.checked_sub(size) else {
-                let what = "the cache is too small for the whole image: what is left of it is fetched when it is read";
-                inner.progress.report(Event::Warning(what.to_owned()));
+                inner.warn(TOO_SMALL.to_owned());
                 return;
             };
             room = left;

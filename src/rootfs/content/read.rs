@@ -49,8 +49,9 @@ pub(super) async fn read(inner: &Arc<Inner>, number: u32, at: Uncompressed, size
     match timeout(deadline, gather(inner, number, layer, &mut parts, ahead)).await {
         Ok(gathered) => gathered?,
         Err(_) => {
-            let span = parts.iter().find(|part| part.found.is_none()).map_or(0, |part| part.span);
-            return Err(ReadError::Deadline { layer: digest, span, after: deadline });
+            let missing = || parts.iter().filter(|part| part.found.is_none()).map(|part| part.span);
+            inner.late.add(number, missing());
+            return Err(ReadError::Deadline { layer: digest, span: missing().next().unwrap_or(0), after: deadline });
         }
     }
     let mut found = parts.into_iter().filter_map(|part| part.found).flatten();
@@ -80,6 +81,11 @@ async fn gather(
             inner.counts.memory_hits.add(u64::from(part.found.is_some() && look == 0));
         }
         from_disk(inner, number, layer, parts).await;
+        let late = parts.iter().find(|part| part.found.is_none() && inner.late.has(number, part.span));
+        if let Some(late) = late.filter(|_| look == 0) {
+            let (layer, after) = (layer.open.descriptor.digest, inner.options.deadline);
+            return Err(ReadError::Deadline { layer, span: late.span, after });
+        }
         let mut waiters = board(inner, number, layer, parts, ahead.take(), look > 0);
         if waiters.is_empty() {
             return Ok(());

@@ -4,7 +4,7 @@
 use std::io;
 
 use super::entries::{Entries, Notes, TooMany};
-use super::slices::{GzipSlices, Slices};
+use super::slices::{GzipSlices, Shelf, Slices};
 use super::zstd::ZstdReader;
 use crate::codec::gzip::{BlockStart, GzipReader, Sink};
 use crate::codec::sniff::{self, Content};
@@ -142,8 +142,8 @@ impl Indexer {
         let head = std::mem::take(head);
         let is_tar = head.first_chunk().is_some_and(tar::has_valid_checksum);
         let plain =
-            |size, cache| Box::new(PlainBody { entries: Entries::new(), slices: Slices::new(size, cache), size: 0 });
-        let kept = Some(self.cache.clone()).filter(SpanCache::is_enabled);
+            |size, shelf| Box::new(PlainBody { entries: Entries::new(), slices: Slices::new(size, shelf), size: 0 });
+        let kept = self.cache.is_enabled().then(|| Shelf::new(&self.cache, self.expected_size));
         self.body = match sniff::content(&head) {
             Content::Gzip => {
                 let sink = GzipSink {
