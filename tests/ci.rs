@@ -43,8 +43,8 @@ fn strict_names_each_layer_that_is_left_out_and_attaches_nothing() {
       d92a9332da0b    61.0 KiB  4 spans  2 files      ztoc 840 B
       ee25e607aff9        24 B  left out: zstd: SOCI consumers know gzip and uncompressed layers only
       bbd59e0ff808     2.0 KiB   1 span   1 file   ztoc 32.4 KiB
-      covers 3 of 4 layers, 99.9% of 262.2 KiB
-      no index: nothing was attached
+      covers 3 of 4 layers, 99.99% of 262.2 KiB
+      refused: nothing was attached
     --- stderr ---
     error: oci:img: nothing was attached: the index falls short of what was asked for
       linux/amd64: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 is left out: zstd: SOCI consumers know gzip and uncompressed layers only
@@ -95,25 +95,23 @@ fn one_platform_that_falls_short_keeps_all_from_being_attached() {
 fn coverage_is_a_share_of_the_compressed_bytes() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
-    // The tiny and the zstd layer are some 2 of 262 KiB.
     insta::assert_snapshot!(
-        sandbox.run(&index_from("--min-layer-size=100KiB", &["--min-coverage=99.9%", "oci:img"])), @r#"
+        sandbox.run(&index_from("--min-layer-size=0", &["--min-coverage=100%", "oci:img"])), @r#"
     oci:img linux/amd64
       manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
       b7ffb93ee50b   199.1 KiB  9 spans  4 files  ztoc 289.6 KiB
-      d92a9332da0b    61.0 KiB  left out: smaller than 100KiB
+      d92a9332da0b    61.0 KiB  4 spans  2 files      ztoc 840 B
       ee25e607aff9        24 B  left out: zstd: SOCI consumers know gzip and uncompressed layers only
-      bbd59e0ff808     2.0 KiB  left out: smaller than 100KiB
-      covers 1 of 4 layers, 75.9% of 262.2 KiB
-      no index: nothing was attached
+      bbd59e0ff808     2.0 KiB   1 span   1 file   ztoc 32.4 KiB
+      covers 3 of 4 layers, 99.99% of 262.2 KiB
+      refused: nothing was attached
     --- stderr ---
     error: oci:img: nothing was attached: the index falls short of what was asked for
-      linux/amd64: 199.1 KiB of 262.2 KiB in layers are covered (75.95%), less than 99.9%
-    hint: --min-layer-size takes smaller layers into the index
+      linux/amd64: 99.99% of 262.2 KiB in layers is covered, less than 100%: 24 B is missing
     --- status 1 ---
     "#);
     assert_eq!(referrers(&sandbox), 0);
-    for (least, layers, status) in [("75%", "100KiB", 0), ("77%", "100KiB", 1), ("99.9%", "0", 0), ("100", "0", 1)] {
+    for (least, layers, status) in [("100%", "100KiB", 0), ("100%", "1KiB", 0), ("99.9%", "0", 0), ("100", "0", 1)] {
         let (least, layers) = (format!("--min-coverage={least}"), format!("--min-layer-size={layers}"));
         let report = sandbox.json(status, &index_from(&layers, &["--dry-run", "--format=json", &least, "oci:img"]));
         let coverage = &report["images"][0]["manifests"][0]["coverage"];
@@ -123,13 +121,31 @@ fn coverage_is_a_share_of_the_compressed_bytes() {
 }
 
 #[test]
-fn an_image_without_a_layer_to_index_does_not_fail_a_build_by_itself() {
+fn an_image_of_small_layers_passes() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     let least = "--min-layer-size=1GiB";
-    assert!(sandbox.run(&index_from(least, &["oci:img"])).ends_with("--- status 0 ---"));
-    let text = sandbox.run(&index_from(least, &["--min-coverage=1%", "oci:img"]));
-    assert!(text.contains("hint: --min-layer-size takes smaller layers into the index"), "{text}");
+    for gate in [&[][..], &["--min-coverage=100%"]] {
+        let text = sandbox.run(&index_from(least, &[gate, &["oci:img"]].concat()));
+        assert!(text.contains("no index: all layers are small") || text.contains("no index: none"), "{text}");
+        assert!(text.ends_with("--- status 0 ---"), "{text}");
+    }
+}
+
+#[test]
+fn an_index_that_is_there_is_measured_and_stays() {
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    sandbox.run(&index_from("--min-layer-size=100KiB", &["oci:img"]));
+    let args = index_from("--min-layer-size=1KiB", &["--existing=keep", "--min-coverage=90%", "oci:img"]);
+    let text = sandbox.run(&args);
+    assert!(!text.contains("no index") && text.contains("was there before and stays"), "{text}");
+    assert!(text.contains("in layers of at least 1KiB is covered, less than 90%: 63.0 KiB is missing"), "{text}");
+    assert!(text.contains("hint: --existing replace builds the index that is there anew"), "{text}");
+    let json = sandbox.json(1, &[&args[..], &["--format=json"]].concat());
+    let manifest = &json["images"][0]["manifests"][0];
+    assert!(text.contains(manifest["index"]["digest"].as_str().unwrap()), "{text}");
+    assert_eq!(referrers(&sandbox), 1);
 }
 
 #[test]
@@ -169,7 +185,7 @@ fn step_files_are_appended_to_and_tell_of_failures_too() {
 
     | image | platform | index | covered | left out |
     |---|---|---|---|---|
-    | `oci:img` | linux/amd64 | `sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95` attached | 99.9% of 262.2 KiB, 3 of 4 layers | 1 layer |
+    | `oci:img` | linux/amd64 | `sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95` attached | 99.99% of 262.2 KiB, 3 of 4 layers | 1 layer |
     | `oci:nothing` | | failed | | |
 
     - linux/amd64: layer `ee25e607aff9` (24 B) is left out: zstd: SOCI consumers know gzip and uncompressed layers only
@@ -179,7 +195,7 @@ fn step_files_are_appended_to_and_tell_of_failures_too() {
 
     | image | platform | index | covered | left out |
     |---|---|---|---|---|
-    | `oci:img` | linux/amd64 | refused | 99.9% of 262.2 KiB, 3 of 4 layers | 1 layer |
+    | `oci:img` | linux/amd64 | refused | 99.99% of 262.2 KiB, 3 of 4 layers | 1 layer |
 
     - linux/amd64: layer `ee25e607aff9` (24 B) is left out: zstd: SOCI consumers know gzip and uncompressed layers only
     - **`oci:img`**: nothing was attached: the index falls short of what was asked for
@@ -324,12 +340,15 @@ fn the_action_indexes_what_was_pushed() {
         let listed = [0, 1].map(|n| found["manifests"][n]["indexes"][0]["digest"].as_str().unwrap().to_owned());
         assert_eq!(listed, [first, second]);
         let summary = std::fs::read_to_string(action.sandbox.path("summary.md")).unwrap();
-        assert!(summary.contains("| linux/amd64 | `sha256:") && summary.contains("attached | 100.0% of"), "{summary}");
+        assert!(summary.contains("| linux/amd64 | `sha256:") && summary.contains("attached | 100% of"), "{summary}");
 
-        let mut action = Action::new(&[("image", &image), given[1], ("min-coverage", "50%"), ("existing", "replace")]);
+        // An index that lacks layers is not good enough.
+        Sandbox::new().run(&["index", "--no-cache", "--existing=replace", "--min-layer-size=100KiB", &image]);
+        let gate = [("min-layer-size", "1KiB"), ("min-coverage", "90%"), ("existing", "keep")];
+        let mut action = Action::new(&[&[("image", image.as_str()), given[1]], &gate[..]].concat());
         let (done, text) = action.run();
-        assert!(!done && text.contains("less than 50%"), "{text}");
-        assert_eq!((action.output("status"), action.output("index-digest")), ("failed".into(), String::new()));
+        assert!(!done && text.contains("less than 90%"), "{text}");
+        assert_eq!(action.output("status"), "failed");
     }
 }
 

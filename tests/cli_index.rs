@@ -30,7 +30,7 @@ fn the_report_for_people() {
       index sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95
       written as a referrer into the image's layout
       read by soci-snapshotter with [pull_modes.soci_v1] enable = true, or when it is given this index digest
-      covers 3 of 4 layers, 99.9% of 262.2 KiB
+      covers 3 of 4 layers, 99.99% of 262.2 KiB
     read 262.2 KiB, wrote 324.4 KiB, in …
     --- stderr ---
     --- status 0 ---
@@ -40,7 +40,7 @@ fn the_report_for_people() {
       manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
       index sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95
       already there, of the same options and version: no layer was read
-      covers 3 of 4 layers, 99.9% of 262.2 KiB
+      covers 3 of 4 layers, 99.99% of 262.2 KiB
     read 0 B, in …
     --- stderr ---
     --- status 0 ---

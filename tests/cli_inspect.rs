@@ -31,7 +31,7 @@ fn an_image_with_an_index() {
       d92a9332da0b   61.0 KiB      4      2   61.0 KiB      840 B  cb4de5f71533
       ee25e607aff9       24 B                                      no ztoc: zstd
       bbd59e0ff808    2.0 KiB      1      1    2.0 KiB   32.4 KiB  9c912a729319
-      covered: 3 of 4 layers, 262.2 KiB of 262.2 KiB (100.0%), by 322.8 KiB of ztocs
+      covered: 3 of 4 layers, 262.2 KiB of 262.2 KiB (99.99%), by 322.8 KiB of ztocs
       soci-snapshotter by default: pulls all layers (the image manifest names no index of this version)
       soci-snapshotter with [pull_modes.soci_v1] enable = true: mounts 3 layers lazily, pulls 1
     --- stderr ---
@@ -220,7 +220,7 @@ fn platforms_are_shown_one_by_one() {
       LAYER              SIZE  SPANS  FILES      PLAIN       ZTOC
       b7ffb93ee50b  199.1 KiB      9      4  199.0 KiB  289.6 KiB  122fa77d34d7
       e88179a68c0a   42.0 KiB      2      2   42.0 KiB   64.7 KiB  0421609b3e48
-      covered: 2 of 2 layers, 241.2 KiB of 241.2 KiB (100.0%), by 354.3 KiB of ztocs
+      covered: 2 of 2 layers, 241.2 KiB of 241.2 KiB (100%), by 354.3 KiB of ztocs
       soci-snapshotter by default: pulls all layers (the image manifest names no index of this version)
       soci-snapshotter with [pull_modes.soci_v1] enable = true: mounts 2 layers lazily, pulls 0
     --- stderr ---
@@ -250,7 +250,7 @@ fn an_index_of_version_2() {
       d92a9332da0b   61.0 KiB      4      2   61.0 KiB      840 B  cb4de5f71533
       ee25e607aff9       24 B                                      no ztoc: zstd
       bbd59e0ff808    2.0 KiB      1      1    2.0 KiB   32.4 KiB  9c912a729319
-      covered: 3 of 4 layers, 262.2 KiB of 262.2 KiB (100.0%), by 322.8 KiB of ztocs
+      covered: 3 of 4 layers, 262.2 KiB of 262.2 KiB (99.99%), by 322.8 KiB of ztocs
       soci-snapshotter by default: mounts 3 layers lazily, pulls 1
       soci-snapshotter with [pull_modes.soci_v1] enable = true: pulls all layers (no index of this version is listed)
     --- stderr ---

@@ -17,7 +17,8 @@ use ociseek::image::soci::{self, SociIndex, ZtocRef};
 use ociseek::layer::LayerOptions;
 use ociseek::ops::TOOL_IDENTIFIER;
 use ociseek::ops::index::{
-    Existing, Gate, IndexError, IndexOptions, IndexedImage, LayerOutcome, LeftOut, ManifestResult, Origin, index,
+    Existing, Gate, IndexError, IndexOptions, IndexedImage, IndexedLayer, LayerOutcome, LeftOut, ManifestResult,
+    Origin, index,
 };
 use ociseek::progress::{Progress, Silent};
 use ociseek::store::blob::Target;
@@ -171,7 +172,10 @@ async fn what_is_done_in_time_is_attached_and_the_next_run_does_the_rest() {
         let first = slow.in_time().await;
         assert!(begun.elapsed() < SOON + Duration::from_secs(3), "{:?}", begun.elapsed());
         assert_eq!(left(&first), slow.digests(&[1]));
-        assert!(matches!(first.manifests[0].layers[1].outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime)));
+        assert!(matches!(
+            first.manifests[0].layers[1].outcome,
+            LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: false })
+        ));
         let sparse = attached(&first).0.clone();
         let bytes = slow.registry.manifest(&sparse.digest.to_string()).unwrap();
         assert_eq!(bytes, manifest_of(&slow, &first, &[0, 2, 3]));
@@ -219,6 +223,10 @@ async fn when_nothing_is_done_in_time_nothing_is_attached() {
     let slow = Slow::registry(true, &[0, 1, 2, 3]).await;
     let done = slow.in_time().await;
     assert!(matches!(done.manifests[0].result, ManifestResult::OutOfTime), "{done:?}");
+    // Another run like it would get no further, and nobody is told otherwise.
+    let stuck =
+        |layer: &IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: true }));
+    assert!(done.manifests[0].layers.iter().all(stuck), "{done:?}");
     assert_eq!(left(&done), slow.digests(&[0, 1, 2, 3]));
     let written = slow.registry.seen().into_iter().filter(|seen| !matches!(seen.method.as_str(), "GET" | "HEAD"));
     assert_eq!(written.count(), 0);
@@ -232,6 +240,9 @@ async fn a_deadline_that_is_over_begins_nothing() {
     let done = slow.index(&IndexOptions { deadline: Some(Instant::now()), ..options() }).await.unwrap();
     assert_eq!(done.left.len(), 4);
     assert_eq!(slow.reads(), [0; 4]);
+    let begun =
+        |layer: &IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: true }));
+    assert!(!done.manifests[0].layers.iter().any(begun), "{done:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -396,6 +407,10 @@ async fn the_command_stops_at_its_timeout_and_goes_on_the_next_time() {
         assert!(first.contains("the time was up; another run goes on with it"), "{first}");
         assert!(first.contains("1 layer of 178.1 KiB left, since the time was up"), "{first}");
         assert!(first.contains("--- status 0 ---"), "{first}");
+        // It is now alone with all the time, and that is not enough for it.
+        let alone = run(&["--timeout=1s"]);
+        assert!(alone.contains("the time was up before any layer was done; it needs a longer --timeout"), "{alone}");
+        assert!(alone.contains("give a longer --timeout: in this one") && !alone.contains("goes on"), "{alone}");
         is_slow.store(false, SeqCst);
         let second = sandbox
             .json(0, &["index", "--no-cache", "--min-layer-size=0", "--span-size=16KiB", "--format=json", &image]);

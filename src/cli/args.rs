@@ -159,7 +159,9 @@ pub struct IndexArgs {
     /// Stop reading layers after this time, such as 10m or 90s, and attach what is done by then
     ///
     /// It counts for all IMAGEs together; attaching comes on top. Consumers pull the layers that are left whole. Another run goes
-    /// on where this one stopped: what is attached is not read again. Time that was up is no failure; the JSON has what is left.
+    /// on where this one stopped: what is attached is not read again. A layer that is not read to its end in one run has to be read
+    /// from its start by the next, so that a layer which needs more time than this is never done: then the report says so, and only a
+    /// longer --timeout helps. Time that was up is no failure; the JSON has what is left.
     #[arg(long, value_name = "DURATION", env = "OCISEEK_TIMEOUT", value_parser = super::parse::duration)]
     #[arg(help_heading = "What is indexed")]
     pub timeout: Option<Duration>,
@@ -172,10 +174,11 @@ pub struct IndexArgs {
     #[arg(long, env = "OCISEEK_STRICT", value_parser = FalseyValueParser::new(), help_heading = "What must be reached")]
     pub strict: bool,
 
-    /// Fail if the index covers less of the image: a share of the compressed bytes of all layers, such as 80%
+    /// Fail if the index covers less of the image: a share of the compressed bytes of its layers, such as 80%
     ///
-    /// Then nothing is attached to the image, on none of its platforms. Each platform must reach it. Layers that are too small
-    /// count as not covered.
+    /// Then nothing is attached to the image, on none of its platforms. Each platform must reach it. Layers below
+    /// --min-layer-size do not count, so that an image of small layers only passes. Layers that cannot be served count as not
+    /// covered; to fail for any of them, see --strict.
     #[arg(long, value_name = "PERCENT", env = "OCISEEK_MIN_COVERAGE", value_parser = super::parse::share)]
     #[arg(help_heading = "What must be reached")]
     pub min_coverage: Option<Share>,

@@ -12,7 +12,7 @@ use super::size::human;
 use super::source::Images;
 use super::terminal::{Stdout, Style, safe};
 use crate::ops::discover::{Note, number};
-use crate::ops::doctor::{Diagnosis, Finding, Verdict, WhyNot, diagnose};
+use crate::ops::doctor::{Diagnosis, Finding, NoIndex, Reason, Verdict, WhyNot, diagnose};
 use crate::ops::resolve::Wanted;
 use crate::progress::Progress;
 
@@ -49,10 +49,11 @@ fn text(name: &str, found: &Diagnosis, style: Style) -> String {
                     number(version),
                     coverage.layers,
                     coverage.of_layers,
-                    coverage.shown(),
+                    coverage.share(),
                     human(coverage.of_bytes)
                 ),
             ),
+            Verdict::Whole(reason @ Reason::MissingLayer(_)) => (style.red("fails"), reason.to_string()),
             Verdict::Whole(reason) => (style.yellow("whole"), reason.to_string()),
         };
         let _ = writeln!(text, "  {:width$}  {mark}  {what}", consumer.name());
@@ -80,14 +81,14 @@ pub fn next(finding: &Finding, image: &str, platform: &str) -> Option<String> {
     let image = quoted(image.as_bytes());
     let index = |options: &str| Some(format!("ociseek index {options}{image}"));
     match finding {
-        Finding::NoIndex => match platform.parse::<crate::image::Platform>() {
+        Finding::NoIndex(NoIndex::Possible) => match platform.parse::<crate::image::Platform>() {
             Ok(_) => index(&format!("--platform {platform} ")),
             Err(_) => index(""),
         },
         Finding::OnImageIndex(_) | Finding::OtherVersion { .. } => index(""),
         Finding::Several(_)
         | Finding::Unusable { version: crate::image::soci::Version::V1, .. }
-        | Finding::BrokenZtoc { .. }
+        | Finding::BrokenZtoc(_)
         | Finding::Note { note: Note::NotCanonical | Note::TooLarge { .. } | Note::NotInImage { .. }, .. }
         | Finding::Note { note: Note::Second { .. } | Note::NotServable { .. } | Note::MediaType { .. }, .. }
         | Finding::LostBlobs { .. } => index("--existing replace "),
@@ -105,10 +106,10 @@ pub fn next(finding: &Finding, image: &str, platform: &str) -> Option<String> {
         Finding::Uncovered { why: WhyNot::Kind("zstd-layer"), .. } => {
             Some("build the image with gzip layers: docker buildx build --output type=image,compression=gzip,force-compression=true".into())
         }
-        Finding::Uncovered { why: WhyNot::Small, .. } => index("--min-layer-size 0 --existing replace "),
         Finding::Uncovered { why: WhyNot::Unknown, .. } => index("--dry-run --existing replace "),
         Finding::Foreign { .. } => Some(format!("ociseek verify --quick {image}")),
-        Finding::NotListed(_)
+        Finding::NoIndex(NoIndex::Small | NoIndex::Impossible)
+        | Finding::NotListed(_)
         | Finding::Note { note: Note::Unknown { .. }, .. }
         | Finding::Uncovered { .. }
         | Finding::SmallImage(_) => None,

@@ -10,7 +10,8 @@ Says which consumer would use which SOCI index of an image, and why the others w
 settings, AWS Fargate, SageMaker Studio. Then what is wrong: several indexes, wrong or missing pieces, layers that no index \
 covers, each with the command that helps.
 
-No layer is read. What consumers do is taken from their sources and documentation; --format json names which. IMAGE is named \
+No layer is read, but the ztocs of the index that a reader takes are, and whether they can be its layers'; ociseek verify proves \
+it. What consumers do is taken from their sources and documentation; --format json names which. IMAGE is named \
 as for ociseek index.";
 
 const AFTER_HELP: &str = "\
@@ -21,7 +22,7 @@ Examples:
 JSON: the documentation of the crate, module cli::doctor_json, says what each field means.
 
 Exit status: 0 at least one consumer uses an index of the image, on at least one of the platforms, 1 it could not be told, \
-2 wrong usage, 3 no consumer does, 129, 130 or 143 ended by a hangup, an interrupt, a termination.";
+2 wrong usage, 3 no consumer does or a layer of the image is gone, 129, 130 or 143 ended by a hangup, an interrupt, a termination.";
 
 /// Say which consumer would use which index of an image, and why not
 #[derive(Debug, Args)]

@@ -23,7 +23,7 @@
 //! | `name` | for people |
 //! | `lazy` | whether it uses an index |
 //! | `index`, `version`, `layers`, `of_layers`, `percent` | the index that it uses and what that covers; null if none |
-//! | `reason` | null, or `code` (a stable word) and `text`: why it pulls all layers |
+//! | `reason` | null, or `code` (a stable word) and `text`: why it mounts no layer lazily |
 //! | `source` | where it is written down what the consumer does |
 
 use serde_json::{Value, json};
@@ -72,7 +72,7 @@ fn consumer(consumer: Consumer, verdict: Verdict) -> Value {
         "version": index.map(|(_, version)| number(version)),
         "layers": coverage.map(|c| c.layers),
         "of_layers": coverage.map(|c| c.of_layers),
-        "percent": coverage.map(|c| (c.percent() * 100.0).round() / 100.0),
+        "percent": coverage.map(|c| c.share().percent()),
         "reason": reason.map(|reason| json!({"code": reason.code(), "text": reason.to_string()})),
         "source": consumer.source(),
     })

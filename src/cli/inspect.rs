@@ -151,12 +151,12 @@ fn coverage(text: &mut String, inspected: &Inspected) {
     let covered = covered(&inspected.image);
     let _ = writeln!(
         text,
-        "  covered: {} of {}, {} of {} ({:.1}%), by {} of ztocs",
+        "  covered: {} of {}, {} of {} ({}), by {} of ztocs",
         covered.layers,
         counted(inspected.layers.len() as u64, "layer", "layers"),
         human(covered.bytes),
         human(covered.of_bytes),
-        covered.percent(),
+        covered.share(),
         human(ztoc_bytes(&inspected.image)),
     );
 }

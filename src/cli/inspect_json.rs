@@ -74,7 +74,7 @@ fn manifest(inspected: &Inspected) -> Value {
             "of_layers": image.layers.len(),
             "bytes": coverage.bytes,
             "of_bytes": coverage.of_bytes,
-            "percent": (coverage.percent() * 100.0).round() / 100.0,
+            "percent": coverage.share().percent(),
             "ztoc_bytes": ztoc_bytes(image),
         },
         "consumers": consumers.collect::<Vec<_>>(),

@@ -29,13 +29,13 @@
 //! | `platform` | such as `linux/arm64`; null if the image does not say |
 //! | `manifest` | `media_type`, `digest` and `size` in bytes of the image manifest |
 //! | `status` | `attached`; `dry-run`; `already-there`; `kept` (another index was left alone); `nothing-to-index`; `out-of-time`; `refused` (nothing was attached, since a platform falls short of --strict or --min-coverage) |
-//! | `index` | null, or `digest`, `size` (null if kept) of the SOCI index |
+//! | `index` | null, or `digest`, `size` (null if kept, or if refused: one that is there and stays) of the SOCI index |
 //! | `attached` | null, or how: `referrers-api`, `tag-schema` or `layout` |
 //! | `tag` | the tag of the tag schema, else null |
 //! | `replaced` | digests of the indexes whose place it took (or, with `dry-run`, would take) |
 //! | `not_deleted` | those of them that could not be deleted |
 //! | `others` | SOCI indexes of other makers: `digest`, `tool` (or null), `listed_first` (consumers take it then) |
-//! | `coverage` | what the index covers: `layers`, `of_layers`, `bytes` and `of_bytes` of compressed blobs, `percent` of these; if refused, what it would have covered |
+//! | `coverage` | what the index covers: `layers`, `of_layers`, `bytes` and `of_bytes` of compressed blobs, `percent` of these, cut after two decimals, so that only all is 100; if refused, what it would have covered, or what the index that stays covers |
 //! | `shortfalls` | demands of --strict and --min-coverage that it does not meet: `code` (`left-out` or `coverage`), `text`, `layer` (its digest, or null) |
 //! | `layers` | one object for each layer, in the image's order; empty if they were not looked at |
 //!
@@ -45,13 +45,14 @@
 //! |---|---|
 //! | `media_type`, `digest`, `size` | of the layer's blob, in bytes |
 //! | `status` | `indexed` or `left-out` |
-//! | `reason` | null, or `code` (a stable word) and `text` |
+//! | `reason` | null, or `code` (a stable word) and `text`. `out-of-time`: another run goes on with it; `needs-more-time`: no layer was done in the time that was given, and another run needs more of it |
 //! | `ztoc` | null, or `digest`, `size` in bytes, `spans`, `entries`, `uncompressed_size`, `gzip_members` (0: a plain tar; null: not known) |
 //! | `origin` | how the ztoc was come by: `read`, `cache`, `destination` (an index that lacked other layers had it), `repeated` (the same layer earlier in the image); null if left out |
 //! | `seconds` | time to read and index it; null unless `origin` is `read` |
 
 use serde::Serialize;
 
+use super::size::{ByteSize, human};
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::ops::coverage;
@@ -255,6 +256,7 @@ impl Manifest {
     fn refused(report: &RefusedManifest) -> Manifest {
         let mut manifest = Manifest::new(&report.platform, &report.manifest, &report.coverage, &report.layers);
         manifest.status = "refused";
+        manifest.index = report.stays.map(|digest| IndexRef { digest, size: None });
         manifest.shortfalls = report.shortfalls.iter().map(Short::of).collect();
         manifest
     }
@@ -280,8 +282,8 @@ impl Manifest {
                 of_layers: coverage.of_layers,
                 bytes: coverage.bytes,
                 of_bytes: coverage.of_bytes,
-                percent: (coverage.percent() * 100.0).floor() / 100.0,
-                shown: coverage.shown(),
+                percent: coverage.share().percent(),
+                shown: coverage.share().to_string(),
             },
             shortfalls: Vec::new(),
             layers: layers.iter().map(Layer::of).collect(),
@@ -345,12 +347,13 @@ pub fn shortfall_text(shortfall: &Shortfall) -> String {
             let why = left_out.as_ref().map_or_else(|| "the index that is there has no ztoc for it".to_owned(), reason);
             format!("layer {} is left out: {why}", layer.digest)
         }
-        Shortfall::Coverage { is, least } => {
-            let (bytes, of) = (super::size::human(is.bytes), super::size::human(is.of_bytes));
-            format!(
-                "{bytes} of {of} in layers are covered ({:.2}%), less than {least}",
-                (is.percent() * 100.0).floor() / 100.0
-            )
+        Shortfall::Coverage { is, least, min_layer_size } => {
+            let (missing, all) = (human(is.of_bytes - is.bytes), human(is.of_bytes));
+            let which = match min_layer_size {
+                0 => "in layers".to_owned(),
+                least => format!("in layers of at least {}", ByteSize(*least)),
+            };
+            format!("{} of {all} {which} is covered, less than {least}: {missing} is missing", is.share())
         }
     }
 }
@@ -358,10 +361,13 @@ pub fn shortfall_text(shortfall: &Shortfall) -> String {
 /// The reason for people, in one line.
 pub fn reason(left_out: &LeftOut) -> String {
     match left_out {
-        LeftOut::Small { least } => format!("smaller than {}", super::size::ByteSize(*least)),
+        LeftOut::Small { least } => format!("smaller than {}", ByteSize(*least)),
         LeftOut::Kind { reason, .. } => reason.clone(),
         LeftOut::Unservable(verdict) => verdict.reason.clone(),
-        LeftOut::OutOfTime => "the time was up; another run goes on with it".to_owned(),
+        LeftOut::OutOfTime { stuck: false } => "the time was up; another run goes on with it".to_owned(),
+        LeftOut::OutOfTime { stuck: true } => {
+            "the time was up before any layer was done; it needs a longer --timeout".to_owned()
+        }
     }
 }
 

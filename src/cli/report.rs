@@ -15,7 +15,7 @@ use crate::ops::bundle::BundleError;
 use crate::ops::discover::{DiscoverError, Unusable};
 use crate::ops::doctor::DoctorError;
 use crate::ops::extract::ExtractError;
-use crate::ops::index::{IndexError, IndexedLayer, LayerOutcome, LeftOut, Refused, RefusedManifest, Shortfall};
+use crate::ops::index::{IndexError, Refused, RefusedManifest};
 use crate::ops::inspect::ZtocFailure;
 use crate::ops::open::OpenError;
 use crate::ops::resolve::ResolveError;
@@ -310,15 +310,10 @@ fn index_hint(error: &IndexError) -> Option<String> {
     }
 }
 
-/// Small layers are left out on purpose, and often are what is missing.
+/// An index that is there is measured as it is.
 fn refused_hint(refused: &Refused) -> Option<String> {
-    let small = |layer: &IndexedLayer| match &layer.outcome {
-        LayerOutcome::LeftOut(LeftOut::Small { .. }) => true,
-        LayerOutcome::LeftOut(_) | LayerOutcome::Indexed(_) => false,
-    };
-    let uncovered = |m: &&RefusedManifest| m.shortfalls.iter().any(|s| matches!(s, Shortfall::Coverage { .. }));
-    let is_small = refused.manifests.iter().filter(uncovered).any(|m| m.layers.iter().any(small));
-    is_small.then(|| "--min-layer-size takes smaller layers into the index".into())
+    let stays = |m: &RefusedManifest| m.stays.is_some() && !m.shortfalls.is_empty();
+    refused.manifests.iter().any(stays).then(|| "--existing replace builds the index that is there anew".into())
 }
 
 fn open_hint(error: &OpenError) -> Option<String> {

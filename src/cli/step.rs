@@ -41,7 +41,7 @@ fn outputs(document: &Document) -> String {
     let manifests = || document.images.iter().flat_map(|image| &image.manifests);
     let indexes: Vec<String> = manifests().filter_map(|m| m.index.as_ref()).map(|i| i.digest.to_string()).collect();
     let images = document.images.iter().find_map(|image| image.digest).map(|digest| digest.to_string());
-    // The least, since it is what a gate looks at.
+    // The least: each platform must reach a gate.
     let coverage = manifests().map(|m| m.coverage.percent).min_by(f64::total_cmp).map(|percent| percent.to_string());
     let failed = document.images.iter().any(|image| image.error.is_some());
     format!(

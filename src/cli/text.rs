@@ -43,8 +43,11 @@ pub fn refused(image: &str, refused: &Refused, style: Style) -> String {
     for manifest in &refused.manifests {
         heading(&mut text, image, manifest.platform.as_deref(), &manifest.manifest.digest, style);
         layers(&mut text, &manifest.layers, style);
+        if let Some(index) = manifest.stays {
+            let _ = writeln!(text, "  index {index}\n  was there before and stays");
+        }
         coverage(&mut text, &manifest.coverage);
-        let _ = writeln!(text, "  {} nothing was attached", style.yellow("no index:"));
+        let _ = writeln!(text, "  {} nothing was attached", style.yellow("refused:"));
     }
     text
 }
@@ -68,7 +71,7 @@ fn heading(text: &mut String, image: &str, platform: Option<&str>, manifest: &Di
 fn coverage(text: &mut String, coverage: &Coverage) {
     if coverage.layers < coverage.of_layers {
         let layers = counted(coverage.of_layers as u64, "layer", "layers");
-        let (share, bytes) = (coverage.shown(), human(coverage.of_bytes));
+        let (share, bytes) = (coverage.share(), human(coverage.of_bytes));
         let _ = writeln!(text, "  covers {} of {layers}, {share} of {bytes}", coverage.layers);
     }
 }
@@ -198,10 +201,16 @@ fn why_nothing(layers: &[IndexedLayer]) -> &'static str {
 /// What another run would do.
 fn left(text: &mut String, manifest: &IndexedManifest, style: Style) {
     let (layers, bytes) = manifest.left().fold((0, 0), |(layers, bytes), layer| (layers + 1, bytes + layer.size));
+    let is_stuck =
+        |layer: &IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: true }));
+    let next = match manifest.layers.iter().any(is_stuck) {
+        true => "give a longer --timeout: in this one no layer was done, so that another run may get no further",
+        false => "run it again to go on",
+    };
     if layers > 0 {
         let _ = writeln!(
             text,
-            "  {} {} of {} left, since the time was up: consumers pull what is left whole; run it again to go on",
+            "  {} {} of {} left, since the time was up: consumers pull what is left whole; {next}",
             style.yellow("note:"),
             counted(layers, "layer", "layers"),
             human(bytes),

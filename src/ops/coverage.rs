@@ -30,19 +30,16 @@ impl Coverage {
         coverage
     }
 
-    /// Of the bytes. Of nothing, all is covered.
-    pub fn percent(&self) -> f64 {
-        if self.of_bytes == 0 { 100.0 } else { self.bytes as f64 * 100.0 / self.of_bytes as f64 }
+    /// The part of the bytes that is covered; all of nothing. It is cut and not rounded, so that only all is 100%.
+    pub fn share(&self) -> Share {
+        let (bytes, all) = (u128::from(self.bytes), u128::from(self.of_bytes));
+        let cut = (bytes * u128::from(Share::ALL)).checked_div(all).and_then(|share| u32::try_from(share).ok());
+        Share(cut.unwrap_or(Share::ALL).min(Share::ALL))
     }
 
-    /// The same for people: cut, not rounded, so that only all is 100.0%.
-    pub fn shown(&self) -> String {
-        format!("{:.1}%", (self.percent() * 10.0).floor() / 10.0)
-    }
-
-    /// Whether at least `share` of the bytes is covered; exact, unlike a comparison of [`Coverage::percent`].
-    pub fn reaches(&self, share: Share) -> bool {
-        u128::from(self.bytes) * u128::from(Share::ALL) >= u128::from(self.of_bytes) * u128::from(share.0)
+    /// Whether at least `least` of the bytes is covered.
+    pub fn reaches(&self, least: Share) -> bool {
+        self.share() >= least
     }
 }
 
@@ -52,6 +49,11 @@ pub struct Share(u32);
 
 impl Share {
     const ALL: u32 = 10_000;
+
+    /// For programs.
+    pub fn percent(self) -> f64 {
+        f64::from(self.0) / 100.0
+    }
 
     /// None: it is more than the whole.
     pub fn new(hundredths_of_a_percent: u32) -> Option<Share> {
@@ -84,7 +86,7 @@ mod tests {
         layers.push(layers[0].clone());
         let coverage = Coverage::of(&layers, |layer| layer.size == 100);
         assert_eq!(coverage, Coverage { layers: 2, of_layers: 3, bytes: 100, of_bytes: 400 });
-        assert_eq!(coverage.percent(), 25.0);
+        assert_eq!((coverage.share().to_string(), coverage.share().percent()), ("25%".to_owned(), 25.0));
     }
 
     #[test]
@@ -94,8 +96,9 @@ mod tests {
         assert!(two_thirds.reaches(share(6666)) && !two_thirds.reaches(share(6667)));
         let nearly = Coverage { layers: 1, of_layers: 2, bytes: u64::MAX - 1, of_bytes: u64::MAX };
         assert!(!nearly.reaches(share(10_000)) && nearly.reaches(share(9_999)));
-        assert_eq!(two_thirds.shown(), "66.6%");
-        assert_eq!(Coverage { bytes: 99_999, of_bytes: 100_000, ..nearly }.shown(), "99.9%");
+        assert_eq!((two_thirds.share().to_string(), two_thirds.share().percent()), ("66.66%".to_owned(), 66.66));
+        assert_eq!((nearly.share().to_string(), nearly.share().percent()), ("99.99%".to_owned(), 99.99));
+        assert_eq!(Coverage { bytes: u64::MAX, ..nearly }.share().to_string(), "100%");
         assert!(Coverage::of(&layers(&[]), |_| false).reaches(share(10_000)));
         assert!(Coverage::of(&layers(&[7]), |_| false).reaches(share(0)));
         assert_eq!(Share::new(10_001), None);

@@ -37,6 +37,8 @@ pub struct ZtocFacts {
     pub spans: u64,
     /// Entries of the tar, of every type.
     pub entries: u64,
+    /// Bytes of the layer's blob that it is for.
+    pub compressed_size: u64,
     /// Size of the tar in bytes, up to where its reader stops.
     pub uncompressed_size: u64,
 }
@@ -136,6 +138,7 @@ async fn fetch_facts(source: &Source, reference: &ZtocRef) -> Result<ZtocFacts, 
         is_gzip: matches!(ztoc.checkpoints, Checkpoints::Gzip { .. }),
         spans: ztoc.checkpoints.spans(),
         entries: ztoc.files.len() as u64,
+        compressed_size: ztoc.compressed_size.0,
         uncompressed_size: ztoc.uncompressed_size.0,
     })
 }

@@ -103,13 +103,15 @@ impl Consumer {
 pub enum Verdict {
     /// It mounts the layers that the index covers, and pulls the others whole.
     Lazy { index: Digest, version: Version, coverage: Coverage },
-    /// It pulls all layers.
+    /// It mounts none of them lazily.
     Whole(Reason),
 }
 
-/// Why an image is pulled whole.
+/// Why no layer of an image is mounted lazily.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
+    /// A layer of the image is gone: it cannot be pulled at all.
+    MissingLayer(Digest),
     /// By its setting it pulls all layers side by side, and looks for no index.
     NotAsked,
     /// There is none of the versions that it reads. `other`: there is one of a version that it does not read.
@@ -122,6 +124,8 @@ pub enum Reason {
     NotCanonical(Digest),
     /// A blob that the index names is gone; it needs them all.
     Incomplete(Digest),
+    /// A ztoc of the index is damaged, or is not its layer's.
+    BrokenZtoc(Digest),
     /// The index covers none of the layers.
     CoversNothing(Digest),
     /// It reads from Amazon ECR private registries only.
@@ -136,6 +140,7 @@ impl Reason {
     /// A stable word for programs.
     pub fn code(self) -> &'static str {
         match self {
+            Reason::MissingLayer(_) => "missing-layer",
             Reason::NotAsked => "reads-no-index",
             Reason::NoIndex { other: true, .. } => "other-version-only",
             Reason::NoIndex { other: false, .. } => "no-index",
@@ -143,6 +148,7 @@ impl Reason {
             Reason::Unusable(_) => "unusable",
             Reason::NotCanonical(_) => "not-canonical",
             Reason::Incomplete(_) => "incomplete",
+            Reason::BrokenZtoc(_) => "broken-ztoc",
             Reason::CoversNothing(_) => "covers-nothing",
             Reason::NotInEcr => "not-in-ecr",
             Reason::Zstd => "zstd",
@@ -155,6 +161,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = |version: &Version| crate::ops::discover::number(*version);
         match self {
+            Reason::MissingLayer(layer) => write!(f, "it cannot run the image: layer {} is gone", layer.short()),
             Reason::NotAsked => f.write_str("it pulls layers side by side and reads no index"),
             Reason::NoIndex { wants, other } => {
                 let versions: Vec<String> = wants.iter().map(|version| number(version).to_string()).collect();
@@ -165,6 +172,7 @@ impl fmt::Display for Reason {
             Reason::Unusable(index) => write!(f, "index {} cannot be used, and it looks no further", index.short()),
             Reason::NotCanonical(index) => write!(f, "the JSON of index {} is not such as Go writes it", index.short()),
             Reason::Incomplete(index) => write!(f, "index {} names blobs that are gone", index.short()),
+            Reason::BrokenZtoc(index) => write!(f, "index {} has a ztoc that cannot be used", index.short()),
             Reason::CoversNothing(index) => write!(f, "index {} covers no layer of the image", index.short()),
             Reason::NotInEcr => f.write_str("it reads indexes from Amazon ECR private registries only"),
             Reason::Zstd => f.write_str("it does not support images with zstd layers"),
@@ -193,6 +201,9 @@ impl Verdicts {
 }
 
 fn judge(consumer: Consumer, image: &Discovered, pieces: &Pieces) -> Verdict {
+    if let Some(layer) = pieces.layers.first() {
+        return Verdict::Whole(Reason::MissingLayer(*layer));
+    }
     if consumer.is_managed()
         && let Some(reason) = unmanageable(consumer, image, pieces)
     {
@@ -248,6 +259,9 @@ fn read(index: &FoundIndexRef, image: &Discovered, pieces: &Pieces) -> Verdict {
     }
     if pieces.lost.contains_key(&digest) {
         return whole(Reason::Incomplete);
+    }
+    if !pieces.broken.is_empty() && image.index().is_some_and(|(chosen, _)| chosen.digest == digest) {
+        return whole(Reason::BrokenZtoc);
     }
     let coverage = Coverage::of(&image.layers, |layer| content.ztocs.contains_key(&layer.digest));
     match coverage.layers {

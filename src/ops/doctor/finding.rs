@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::Pieces;
+use super::{BrokenZtoc, Pieces};
 use crate::digest::Digest;
-use crate::image::LayerKind;
 use crate::image::soci::Version;
+use crate::image::{Descriptor, LayerKind};
 use crate::ops::TOOL_IDENTIFIER;
 use crate::ops::discover::{Discovered, FoundIndexRef, Note, Via, causes};
-use crate::ops::inspect::{Inspected, ZtocFailure};
+use crate::ops::inspect::Inspected;
 
 /// The least size of an image for which Fargate's documentation recommends lazy loading, in bytes: 250 MiB.
 const WORTHWHILE: u64 = 250 << 20;
@@ -19,7 +19,7 @@ const SMALL: u64 = 10 << 20;
 /// One thing about an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    NoIndex,
+    NoIndex(NoIndex),
     /// Referrers cannot be listed; why.
     NotListed(String),
     /// The manifest's annotation for an index of version 2 is no digest.
@@ -42,12 +42,8 @@ pub enum Finding {
         index: Digest,
         blobs: Vec<Digest>,
     },
-    /// A ztoc that a reader takes cannot be decoded; why.
-    BrokenZtoc {
-        ztoc: Digest,
-        layer: Digest,
-        why: String,
-    },
+    /// A ztoc that a reader takes is damaged or another layer's.
+    BrokenZtoc(BrokenZtoc),
     /// The image itself is not whole.
     LostLayer(Digest),
     /// Indexes that refer to the image index, where no consumer looks.
@@ -74,6 +70,16 @@ pub enum Finding {
     SmallImage(u64),
 }
 
+/// Whether an image without an index could have one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoIndex {
+    Possible,
+    /// All layers that could be in it are smaller than what the tools index unless told otherwise.
+    Small,
+    /// No layer can be in one.
+    Impossible,
+}
+
 /// Why a layer has no ztoc, as far as can be told without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhyNot {
@@ -89,14 +95,14 @@ impl Finding {
     /// A stable word for programs.
     pub fn code(&self) -> &'static str {
         match self {
-            Finding::NoIndex => "no-index",
+            Finding::NoIndex(_) => "no-index",
             Finding::NotListed(_) => "not-listed",
             Finding::OddAnnotation(_) => "odd-annotation",
             Finding::Several(_) => "several-indexes",
             Finding::Unusable { .. } => "unusable-index",
             Finding::Note { note, .. } => note.code(),
             Finding::LostBlobs { .. } => "missing-blobs",
-            Finding::BrokenZtoc { .. } => "broken-ztoc",
+            Finding::BrokenZtoc(_) => "broken-ztoc",
             Finding::LostLayer(_) => "missing-layer",
             Finding::OnImageIndex(_) => "on-image-index",
             Finding::OnlyV1 => "only-version-1",
@@ -113,13 +119,13 @@ impl Finding {
     pub fn is_problem(&self) -> bool {
         match self {
             Finding::Note { note, .. } => !note.is_harmless() || matches!(note, Note::NotBeside),
-            Finding::NoIndex
+            Finding::NoIndex(_)
             | Finding::NotListed(_)
             | Finding::OddAnnotation(_)
             | Finding::Several(_)
             | Finding::Unusable { .. }
             | Finding::LostBlobs { .. }
-            | Finding::BrokenZtoc { .. }
+            | Finding::BrokenZtoc(_)
             | Finding::LostLayer(_)
             | Finding::OnImageIndex(_) => true,
             Finding::OnlyV1
@@ -135,7 +141,14 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |digests: &[Digest]| digests.iter().map(Digest::to_string).collect::<Vec<_>>().join(", ");
         match self {
-            Finding::NoIndex => f.write_str("the image has no SOCI index"),
+            Finding::NoIndex(NoIndex::Possible) => f.write_str("the image has no SOCI index"),
+            Finding::NoIndex(NoIndex::Small) => f.write_str(
+                "the image has no SOCI index and needs none: its layers have less than 10 MiB each, which are pulled whole \
+                 faster than mounted",
+            ),
+            Finding::NoIndex(NoIndex::Impossible) => {
+                f.write_str("the image has no SOCI index and cannot have one: none of its layers can be indexed")
+            }
             Finding::NotListed(why) => write!(f, "indexes of version 1 cannot be listed: {why}"),
             Finding::OddAnnotation(odd) => write!(f, "the manifest names an index by {odd:?}, which is no digest"),
             Finding::Several(all) => {
@@ -148,7 +161,7 @@ impl fmt::Display for Finding {
                 "index {index} names blobs that are not there, so that consumers pull the image whole: {}",
                 list(blobs)
             ),
-            Finding::BrokenZtoc { ztoc, layer, why } => write!(f, "ztoc {ztoc} of layer {layer}: {why}"),
+            Finding::BrokenZtoc(BrokenZtoc { ztoc, layer, why }) => write!(f, "ztoc {ztoc} of layer {layer}: {why}"),
             Finding::LostLayer(layer) => write!(f, "layer {layer} is not there: nobody can pull the image"),
             Finding::OnImageIndex(all) => write!(
                 f,
@@ -192,7 +205,12 @@ pub fn findings(inspected: &Inspected, pieces: &Pieces) -> Vec<Finding> {
     }
     all.extend(image.odd_annotation.iter().map(|odd| Finding::OddAnnotation(odd.clone())));
     if image.indexes.is_empty() && image.listing.is_ok() {
-        all.push(Finding::NoIndex);
+        let could = |why: Option<WhyNot>| image.layers.iter().any(|layer| why_not(layer) == why);
+        all.push(Finding::NoIndex(match () {
+            () if could(None) => NoIndex::Possible,
+            () if could(Some(WhyNot::Small)) => NoIndex::Small,
+            () => NoIndex::Impossible,
+        }));
     }
     if !pieces.on_image_index.is_empty() {
         all.push(Finding::OnImageIndex(pieces.on_image_index.clone()));
@@ -202,12 +220,7 @@ pub fn findings(inspected: &Inspected, pieces: &Pieces) -> Vec<Finding> {
         all.push(Finding::Several(v1.clone()));
     }
     image.indexes.iter().for_each(|index| about(&mut all, index, pieces));
-    all.extend(inspected.layers.iter().filter_map(|layer| match &layer.ztoc {
-        Some((_, Err(error @ ZtocFailure::Decode { ztoc, layer, .. }))) => {
-            Some(Finding::BrokenZtoc { ztoc: *ztoc, layer: *layer, why: causes(error) })
-        }
-        _ => None,
-    }));
+    all.extend(pieces.broken.iter().map(|broken| Finding::BrokenZtoc(broken.clone())));
     if !v1.is_empty() && image.indexes.iter().all(is_v1) {
         all.push(Finding::OnlyV1);
     }
@@ -245,18 +258,24 @@ fn about(all: &mut Vec<Finding>, found: &FoundIndexRef, pieces: &Pieces) {
 fn uncovered(all: &mut Vec<Finding>, image: &Discovered) {
     let mut seen = BTreeSet::new();
     for layer in image.layers.iter().filter(|layer| image.ztoc_for(&layer.digest).is_none()) {
-        let why = match LayerKind::of(&layer.media_type) {
-            LayerKind::Zstd => WhyNot::Kind("zstd-layer"),
-            LayerKind::Foreign => WhyNot::Kind("foreign-layer"),
-            LayerKind::Encrypted => WhyNot::Kind("encrypted-layer"),
-            LayerKind::NotALayer => WhyNot::Kind("not-a-layer"),
-            LayerKind::Gzip | LayerKind::Uncompressed | LayerKind::Unknown if image.chosen.is_none() => continue,
-            LayerKind::Gzip | LayerKind::Uncompressed | LayerKind::Unknown if layer.size < SMALL => WhyNot::Small,
-            LayerKind::Gzip | LayerKind::Uncompressed | LayerKind::Unknown => WhyNot::Unknown,
+        let why = match why_not(layer) {
+            None | Some(WhyNot::Small) if image.chosen.is_none() => continue,
+            why => why.unwrap_or(WhyNot::Unknown),
         };
         if seen.insert(layer.digest) {
             all.push(Finding::Uncovered { layer: layer.digest, size: layer.size, why });
         }
+    }
+}
+
+/// Why tools leave a layer out, as far as its media type and size tell.
+fn why_not(layer: &Descriptor) -> Option<WhyNot> {
+    match LayerKind::of(&layer.media_type) {
+        LayerKind::Zstd => Some(WhyNot::Kind("zstd-layer")),
+        LayerKind::Foreign => Some(WhyNot::Kind("foreign-layer")),
+        LayerKind::Encrypted => Some(WhyNot::Kind("encrypted-layer")),
+        LayerKind::NotALayer => Some(WhyNot::Kind("not-a-layer")),
+        LayerKind::Gzip | LayerKind::Uncompressed | LayerKind::Unknown => (layer.size < SMALL).then_some(WhyNot::Small),
     }
 }
 

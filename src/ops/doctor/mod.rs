@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::discover::{DiscoverError, Discovered};
+use super::discover::{DiscoverError, Discovered, causes};
 use super::inspect::{Inspected, inspect};
 use super::resolve::{ResolveError, Wanted};
 use crate::digest::Digest;
@@ -17,7 +17,7 @@ mod consumer;
 mod finding;
 
 pub use consumer::{Consumer, Reason, Verdict, Verdicts};
-pub use finding::{Finding, WhyNot, findings};
+pub use finding::{Finding, NoIndex, WhyNot, findings};
 
 /// The image of one platform: who reads it how, and what is wrong.
 #[derive(Debug)]
@@ -36,10 +36,21 @@ pub struct Pieces {
     pub lost: BTreeMap<Digest, BTreeSet<Digest>>,
     /// Layers of the image that the store does not have.
     pub layers: BTreeSet<Digest>,
+    /// What is wrong with ztocs of the index that a reader takes, though they are there.
+    pub broken: Vec<BrokenZtoc>,
     /// Indexes that refer to the image index instead of the manifest of a platform, where no consumer looks.
     pub on_image_index: Vec<Digest>,
     /// The registry is of a kind that the managed consumers read from. None: the image is in no registry.
     pub in_ecr: Option<bool>,
+}
+
+/// A ztoc that cannot be its layer's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BrokenZtoc {
+    pub ztoc: Digest,
+    pub layer: Digest,
+    /// For people.
+    pub why: String,
 }
 
 /// Why nothing can be said about an image.
@@ -66,7 +77,8 @@ pub async fn diagnose(
     let root = Target::Digest(document.digest);
     let mut all = Vec::new();
     for inspected in inspect(source, &root, wanted, None, progress).await? {
-        let pieces = pieces(source, &document.digest, &inspected.image).await?;
+        let mut pieces = pieces(source, &document.digest, &inspected.image).await?;
+        pieces.broken = broken(&inspected, &pieces);
         let verdicts = Verdicts::of(&inspected.image, &pieces);
         let findings = findings(&inspected, &pieces);
         all.push(Diagnosis { inspected, verdicts, findings });
@@ -104,6 +116,30 @@ async fn pieces(source: &Source, root: &Digest, image: &Discovered) -> Result<Pi
         pieces.on_image_index = listed.descriptors.iter().map(|descriptor| descriptor.digest).collect();
     }
     Ok(pieces)
+}
+
+/// The ztocs that are there and cannot be used. Those that are gone are told with their index.
+fn broken(inspected: &Inspected, pieces: &Pieces) -> Vec<BrokenZtoc> {
+    let lost = |ztoc: &Digest| pieces.lost.values().any(|blobs| blobs.contains(ztoc));
+    let layers = inspected.image.layers.iter().zip(&inspected.layers);
+    let broken = layers.filter_map(|(layer, inspected)| {
+        let (reference, facts) = inspected.ztoc.as_ref().filter(|(reference, _)| !lost(&reference.ztoc))?;
+        let why = match facts {
+            Ok(facts) if facts.compressed_size == layer.size => return None,
+            Ok(facts) => {
+                format!("it is for a layer of {} bytes, and this one has {}", facts.compressed_size, layer.size)
+            }
+            Err(error) => causes(error),
+        };
+        Some(BrokenZtoc { ztoc: reference.ztoc, layer: layer.digest, why })
+    });
+    let mut all: Vec<BrokenZtoc> = Vec::new();
+    for one in broken {
+        if !all.contains(&one) {
+            all.push(one);
+        }
+    }
+    all
 }
 
 async fn is_there(source: &Source, blob: &Descriptor, known: &mut BTreeMap<Digest, bool>) -> Result<bool, DoctorError> {

@@ -70,6 +70,8 @@ type Blob = (Digest, u64);
 pub(in crate::ops) struct Layers {
     by_blob: BTreeMap<Blob, BuiltLayer>,
     pub bytes_read: u64,
+    /// Layers were read until the time was up, and none was done.
+    pub stuck: bool,
 }
 
 pub(in crate::ops) struct BuiltLayer {
@@ -107,7 +109,7 @@ impl Wanted {
 
 /// Splits `wanted` into what the cache knows and what must be read, in the order in which that is done.
 async fn look_up(wanted: Wanted, cache: Option<&ZtocCache>, options: &IndexOptions) -> (Layers, Vec<Descriptor>) {
-    let mut layers = Layers { by_blob: BTreeMap::new(), bytes_read: 0 };
+    let mut layers = Layers { by_blob: BTreeMap::new(), bytes_read: 0, stuck: false };
     let mut unread = Vec::new();
     for layer in wanted.layers {
         match cached(cache, &layer, options).await {
@@ -148,6 +150,8 @@ async fn read_all(
     let jobs = at_a_time(&unread, options);
     let Supply { source, cache, .. } = *supply;
     let in_time = || options.deadline.is_none_or(|deadline| Instant::now() < deadline);
+    // Unless it is cleared below: by the first layer that is done.
+    layers.stuck = !unread.is_empty() && in_time();
     let mut reading = stream::iter(unread)
         .take_while(|_| ready(in_time()))
         .map(|layer| async move {
@@ -162,6 +166,7 @@ async fn read_all(
         .buffer_unordered(jobs);
     // What is done is taken before the clock is looked at. Layers that are being read then are dropped with `reading`.
     while let Some((layer, built)) = before(options.deadline, reading.try_next()).await.transpose()?.flatten() {
+        layers.stuck = false;
         layers.bytes_read += layer.size;
         layers.add(&layer, built);
     }

@@ -18,7 +18,8 @@ use crate::ops::coverage::{Coverage, Share};
 pub struct Gate {
     /// No layer may be left out for another reason than its size: not by its media type, nor by its content.
     pub all_servable: bool,
-    /// The least share of the bytes of all layers, small ones too, that the index covers.
+    /// The least share that the index covers of the bytes of all layers that are not smaller than
+    /// [`IndexOptions::min_layer_size`]. Layers that cannot be served count, as not covered.
     pub least_coverage: Option<Share>,
 }
 
@@ -38,6 +39,9 @@ pub struct RefusedManifest {
     pub manifest: Descriptor,
     /// Empty if the layers were not looked at, since an index is there.
     pub layers: Vec<IndexedLayer>,
+    /// An index that is there, and is held against the gate. None: one would have been attached.
+    pub stays: Option<Digest>,
+    /// Of all layers.
     pub coverage: Coverage,
     pub shortfalls: Vec<Shortfall>,
 }
@@ -46,13 +50,12 @@ pub struct RefusedManifest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Shortfall {
     /// A layer is not in the index. No reason: the index was there before, and does not say.
-    LeftOut {
-        layer: Box<Descriptor>,
-        reason: Option<LeftOut>,
-    },
+    LeftOut { layer: Box<Descriptor>, reason: Option<LeftOut> },
     Coverage {
+        /// Of the layers of at least `min_layer_size` bytes.
         is: Coverage,
         least: Share,
+        min_layer_size: u64,
     },
 }
 
@@ -70,14 +73,15 @@ pub(super) fn check(plans: &[Plan], layers: &Layers, options: &IndexOptions) -> 
         return Ok(());
     }
     let mut seen = BTreeSet::new();
-    let manifests: Vec<_> = plans.iter().map(|plan| judge(plan, layers, &options.gate, &mut seen)).collect();
+    let manifests: Vec<_> = plans.iter().map(|plan| judge(plan, layers, options, &mut seen)).collect();
     match manifests.iter().all(|manifest| manifest.shortfalls.is_empty()) {
         true => Ok(()),
         false => Err(Refused { manifests, bytes_read: layers.bytes_read }),
     }
 }
 
-fn judge(plan: &Plan, layers: &Layers, gate: &Gate, seen: &mut BTreeSet<Digest>) -> RefusedManifest {
+fn judge(plan: &Plan, layers: &Layers, options: &IndexOptions, seen: &mut BTreeSet<Digest>) -> RefusedManifest {
+    let (gate, min_layer_size) = (&options.gate, options.min_layer_size);
     let Plan { manifest, left_out, found, decision } = plan;
     let (outcomes, covered, missing) = match decision {
         Decision::Build { .. } => {
@@ -106,11 +110,18 @@ fn judge(plan: &Plan, layers: &Layers, gate: &Gate, seen: &mut BTreeSet<Digest>)
             }
         }
     }
-    if let Some(least) = gate.least_coverage.filter(|least| !coverage.reaches(*least)) {
-        shortfalls.push(Shortfall::Coverage { is: coverage, least });
+    // Small layers are left out on purpose.
+    let large = manifest.layers.iter().filter(|layer| layer.size >= min_layer_size);
+    let is = Coverage::of(large, |layer| covered.contains(&layer.digest));
+    if let Some(least) = gate.least_coverage.filter(|least| !is.reaches(*least)) {
+        shortfalls.push(Shortfall::Coverage { is, least, min_layer_size });
     }
+    let stays = match decision {
+        Decision::Build { .. } => None,
+        Decision::Done(place) | Decision::Keep(place) => Some(found[*place].descriptor.digest),
+    };
     let platform = manifest.platform.as_ref().map(ToString::to_string);
-    RefusedManifest { platform, manifest: manifest.descriptor.clone(), layers: outcomes, coverage, shortfalls }
+    RefusedManifest { platform, manifest: manifest.descriptor.clone(), layers: outcomes, stays, coverage, shortfalls }
 }
 
 /// The layers for which an index that is there lists a ztoc.

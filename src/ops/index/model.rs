@@ -60,7 +60,8 @@ pub struct IndexedImage {
     pub bytes_read: u64,
     /// What was uploaded or written for it; 0 if everything was there already.
     pub bytes_written: u64,
-    /// Layers for which the time did not suffice, each once. Another run with the same options goes on with them.
+    /// Layers for which the time did not suffice, each once. Another run with the same options goes on with them, unless this one
+    /// was [stuck](LeftOut::OutOfTime).
     pub left: Vec<Descriptor>,
 }
 
@@ -82,7 +83,7 @@ pub struct IndexedManifest {
 impl IndexedManifest {
     /// The layers for which the time did not suffice.
     pub fn left(&self) -> impl Iterator<Item = &Descriptor> {
-        let left = |layer: &&IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime));
+        let left = |layer: &&IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { .. }));
         self.layers.iter().filter(left).map(|layer| &layer.descriptor)
     }
 }
@@ -106,7 +107,7 @@ pub enum ManifestResult {
     Kept { index: Digest, tool: Option<String> },
     /// No layer can be served lazily, so that an index would be empty.
     NothingToIndex,
-    /// The time was up before any layer was done: nothing was attached.
+    /// The time was up, and there is no layer to attach an index for.
     OutOfTime,
 }
 
@@ -172,8 +173,9 @@ pub enum LeftOut {
     Kind { code: &'static str, reason: String },
     /// By its content.
     Unservable(Unservable),
-    /// The time was up before it was read.
-    OutOfTime,
+    /// The time was up before it was read. `stuck`: all the time went into layers of which none was done, so that another run
+    /// with as much time may get no further.
+    OutOfTime { stuck: bool },
 }
 
 impl LeftOut {
@@ -183,7 +185,8 @@ impl LeftOut {
             LeftOut::Small { .. } => "too-small",
             LeftOut::Kind { code, .. } => code,
             LeftOut::Unservable(verdict) => verdict.code,
-            LeftOut::OutOfTime => "out-of-time",
+            LeftOut::OutOfTime { stuck: false } => "out-of-time",
+            LeftOut::OutOfTime { stuck: true } => "needs-more-time",
         }
     }
 }

@@ -59,7 +59,7 @@ pub(super) async fn publish(
 
     let (indexed, ztocs) = assemble(manifest.layers.iter().zip(left_out), layers, seen);
     let covered: BTreeSet<Digest> = ztocs.iter().map(|ztoc| ztoc.layer.digest).collect();
-    let is_left = |layer: &IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime));
+    let is_left = |layer: &IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { .. }));
     let sparse = indexed.iter().any(is_left);
     let mut replaces = replaces.clone();
     if sparse {
@@ -173,7 +173,7 @@ pub(super) fn assemble<'a>(
         let outcome = match (left_out, layers.get(layer)) {
             (Some(left_out), _) => LayerOutcome::LeftOut(left_out.clone()),
             // Each layer that was not left out has been built, unless the time was up.
-            (None, None) => LayerOutcome::LeftOut(LeftOut::OutOfTime),
+            (None, None) => LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: layers.stuck }),
             (None, Some(built)) => match &*built.outcome {
                 Outcome::Unservable(verdict) => LayerOutcome::LeftOut(LeftOut::Unservable(verdict.clone())),
                 Outcome::Ztoc(ztoc) => match mislabelled(layer, ztoc) {
