@@ -303,7 +303,7 @@ fn text_for_people() {
       AWS Fargate                                      whole  it does not support images with zstd layers
       AWS Fargate, who used SOCI there before          whole  it does not support images with zstd layers
       Amazon SageMaker Studio                          whole  it reads version 2: there is none
-      problem: the image has no SOCI index and needs none: its layers have less than 10 MiB each, which are pulled whole faster than mounted
+      problem: the image has no SOCI index: its layers have less than 10 MiB each, which are pulled whole faster than mounted
       note: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 is pulled whole: it is zstd, and consumers know gzip and plain tars only (24 B)
         next: build the image with gzip layers: docker buildx build --output type=image,compression=gzip,force-compression=true
       note: the image has 0.3 MiB of layers; Fargate's documentation recommends lazy loading from 250 MiB on

@@ -143,7 +143,7 @@ impl fmt::Display for Finding {
         match self {
             Finding::NoIndex(NoIndex::Possible) => f.write_str("the image has no SOCI index"),
             Finding::NoIndex(NoIndex::Small) => f.write_str(
-                "the image has no SOCI index and needs none: its layers have less than 10 MiB each, which are pulled whole \
+                "the image has no SOCI index: its layers have less than 10 MiB each, which are pulled whole \
                  faster than mounted",
             ),
             Finding::NoIndex(NoIndex::Impossible) => {
