@@ -10,8 +10,8 @@ Says which consumer would use which SOCI index of an image, and why the others w
 settings, AWS Fargate, SageMaker Studio. Then what is wrong: several indexes, wrong or missing pieces, layers that no index \
 covers, each with the command that helps.
 
-No layer is read, but the ztocs of the index that a reader takes are, and whether they can be its layers'; ociseek verify proves \
-it. What consumers do is taken from their sources and documentation; --format json names which. IMAGE is named \
+No layer is read. The ztocs of the index that consumers take are, and their sizes are compared with those of the layers; ociseek \
+verify proves them. What consumers do is taken from their sources and documentation; --format json names which. IMAGE is named \
 as for ociseek index.";
 
 const AFTER_HELP: &str = "\
