@@ -19,6 +19,8 @@ pub enum Event {
     LayerFailed { layer: Digest },
     /// An index is being attached: what the destination is asked to take.
     Attaching { index: Digest, blobs: usize },
+    /// A registry sends us to a token service on another host, which is shown the user's login.
+    TokenService { registry: String, host: String },
     /// Something worth saying that is no failure.
     Warning(String),
 }

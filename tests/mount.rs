@@ -463,15 +463,18 @@ mod troubled {
     const BROKEN: u8 = 3;
 
     /// A registry with the image `a/b:v1` of one file of a million bytes, which behaves as `mood` says.
-    async fn registry(sandbox: &Sandbox, mood: &Arc<AtomicU8>) -> Faulty {
-        std::fs::create_dir(sandbox.path("source")).unwrap();
-        std::fs::write(sandbox.path("source/file"), bytes(3, 1_000_000)).unwrap();
+    async fn registry(sandbox: &Sandbox, at: &str, mood: &Arc<AtomicU8>) -> Faulty {
+        // Another registry of the same image gets the same file, of the same time.
+        if !sandbox.path("source").exists() {
+            std::fs::create_dir(sandbox.path("source")).unwrap();
+            std::fs::write(sandbox.path("source/file"), bytes(3, 1_000_000)).unwrap();
+        }
         let tar = packed(&sandbox.path("source"));
         let layer = mounts::compressed(&tar);
         let config = mounts::config(&[tar], &json!({}));
         let digest = ociseek::digest::Digest::sha256(&layer).to_string();
         let mood = Arc::clone(mood);
-        let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, move |seen, faulty| {
+        let registry = Faulty::at(at, Nature { referrers: true, ..Nature::default() }, move |seen, faulty| {
             if !seen.is("GET", &digest) {
                 return None;
             }
@@ -513,7 +516,7 @@ mod troubled {
         let _clean = Clean(&sandbox);
         let mood = Arc::new(AtomicU8::new(HONEST));
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let registry = runtime.block_on(registry(&sandbox, &mood));
+        let registry = runtime.block_on(registry(&sandbox, "127.0.0.1:0", &mood));
         std::fs::create_dir(sandbox.path("mnt")).unwrap();
         let name = format!("{}/a/b:v1", registry.host());
         mounts::index(&sandbox, &name);
@@ -549,5 +552,36 @@ mod troubled {
         serving.signal("TERM");
         assert_eq!(serving.end().code(), Some(0));
         assert_eq!(mounts_below(sandbox.dir.path()).len(), 0);
+    }
+
+    #[test]
+    fn a_read_outlives_a_registry_that_restarts() {
+        if !can_mount() {
+            return;
+        }
+        let sandbox = Sandbox::new();
+        let _clean = Clean(&sandbox);
+        let mood = Arc::new(AtomicU8::new(HONEST));
+        let start = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let first = start();
+        let host = first.block_on(registry(&sandbox, "127.0.0.1:0", &mood)).host();
+        std::fs::create_dir(sandbox.path("mnt")).unwrap();
+        let name = format!("{host}/a/b:v1");
+        mounts::index(&sandbox, &name);
+        // Less than the time that it is away: the deadline counts for those who read.
+        let options = ["mount", "--retry-for=1s", "--no-cache", &name, "mnt"];
+        let mut serving = Serving::start(&sandbox, &options);
+        first.shutdown_timeout(Duration::from_secs(10));
+        let file = sandbox.path("mnt/file");
+        let reader = std::thread::spawn(move || std::fs::read(file));
+        let waiting = format!("cannot connect to {host} (");
+        wait_until("it says that it waits", || serving.stderr().contains(&waiting));
+        std::thread::sleep(Duration::from_secs(2));
+        assert!(!reader.is_finished(), "{:?}", reader.join());
+        let second = start();
+        second.block_on(registry(&sandbox, &host, &mood));
+        assert!(reader.join().unwrap().unwrap() == bytes(3, 1_000_000));
+        serving.signal("TERM");
+        assert_eq!(serving.end().code(), Some(0));
     }
 }

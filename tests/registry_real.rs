@@ -15,7 +15,7 @@ use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 use ociseek::progress::{Event, Recorder};
 use ociseek::store::blob::{Attached, Target};
-use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits, RegistryError, Repository};
+use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits, RegistryError, Repository, Untrusted};
 use serde_json::{Value, json};
 use servers::{Server, htpasswd, private_ca, run, tool};
 
@@ -28,8 +28,8 @@ fn config() -> ClientConfig {
     ClientConfig { credentials: CredentialSource::Anonymous, limits, ..ClientConfig::default() }
 }
 
-fn as_user(user: &str, password: &str) -> ClientConfig {
-    let credentials = CredentialSource::Explicit { user: user.into(), password: password.into() };
+fn as_user(host: &str, user: &str, password: &str) -> ClientConfig {
+    let credentials = CredentialSource::Only { registry: host.into(), user: user.into(), password: password.into() };
     ClientConfig { credentials, ..config() }
 }
 
@@ -191,8 +191,8 @@ async fn distribution_with_passwords() {
         format!("auth: {{htpasswd: {{realm: r, path: '{}'}}}}\n", dir.join("passwords").display())
     };
     let Some(server) = Server::distribution("127.0.0.1:0", sections) else { return };
-    round(&server.host, as_user("u", "p:q")).await;
-    for config in [as_user("u", "hunter2"), config()] {
+    round(&server.host, as_user(&server.host, "u", "p:q")).await;
+    for config in [as_user(&server.host, "u", "hunter2"), config()] {
         let error = repository(&server.host, config).manifest(&Target::Tag("t".into())).await.unwrap_err();
         assert!(error.is_unauthorized(), "{error:?}");
         assert!(!format!("{error:?}").contains("hunter2"));
@@ -220,7 +220,7 @@ async fn distribution_with_tls_of_a_private_authority() {
     assert!(get(ClientConfig { insecure_skip_tls_verify: true, ..config() }).await.is_not_found());
     // A stranger's certificate is not tried again.
     let error = get(ClientConfig { plain_http: Some(false), ..config() }).await;
-    assert!(error.is_certificate(), "{error:?}");
+    assert_eq!(error.untrusted(), Some(Untrusted::Issuer { given: false }), "{error:?}");
     assert!(matches!(error, RegistryError::Transport { .. }), "{error:?}");
     // HTTP to a registry that speaks HTTPS: it says so.
     let error = get(config()).await;
@@ -247,7 +247,17 @@ async fn distribution_that_wants_certificates_of_its_clients() {
     let known = ClientConfig { client_cert: Some(at("cert.pem")), client_key: Some(at("key.pem")), ..stranger() };
     round(&server.host, known).await;
     let error = repository(&server.host, stranger()).manifest(&Target::Tag("t".into())).await.unwrap_err();
-    assert!(error.status().is_none() && !error.is_certificate(), "{error:?}");
+    assert!(error.wants_client_certificate(), "{error:?}");
+    // The same from where docker has them.
+    let folder = tempfile::tempdir().unwrap();
+    let host = folder.path().join(&server.host);
+    std::fs::create_dir(&host).unwrap();
+    for (from, to) in [("ca.pem", "ca.crt"), ("cert.pem", "client.cert"), ("key.pem", "client.key")] {
+        std::fs::copy(at(from), host.join(to)).unwrap();
+    }
+    let certs_d = Some(vec![folder.path().to_owned()]);
+    let error = repository(&server.host, ClientConfig { certs_d, ..config() }).manifest(&Target::Tag("t".into())).await;
+    assert!(error.unwrap_err().is_not_found());
 }
 
 /// Keys and certificate of a token service, made by openssl.
@@ -326,7 +336,7 @@ async fn distribution_with_tokens() {
         format!("auth: {{token: {token}}}\n")
     };
     let Some(server) = Server::distribution("127.0.0.1:0", sections) else { return };
-    round(&server.host, as_user("u", "p")).await;
+    round(&server.host, as_user(&server.host, "u", "p")).await;
     // Anyone may read, and nobody else may write.
     let anyone = repository(&server.host, config());
     assert!(anyone.manifest(&Target::Tag("none".into())).await.unwrap_err().is_not_found());
@@ -334,7 +344,10 @@ async fn distribution_with_tokens() {
     assert!(error.is_none_or(|error| error.is_unauthorized()));
     let pushed = anyone.push_blob(&Descriptor::of("x/y", b"new"), Bytes::from_static(b"new")).await;
     assert!(pushed.as_ref().is_err_and(RegistryError::is_unauthorized), "{pushed:?}");
-    let error = repository(&server.host, as_user("u", "hunter2")).manifest(&Target::Tag("t".into())).await.unwrap_err();
+    let error = repository(&server.host, as_user(&server.host, "u", "hunter2"))
+        .manifest(&Target::Tag("t".into()))
+        .await
+        .unwrap_err();
     assert!(matches!(error, RegistryError::Token { .. }) && error.is_unauthorized(), "{error:?}");
 }
 
@@ -394,8 +407,8 @@ async fn olareg_with_passwords_and_with_tokens() {
             vec![format!("{kind}={}", file.display()), format!("--external-url=http://127.0.0.1:{port}")]
         };
         let Some(server) = Server::olareg(arguments) else { return };
-        round(&server.host, as_user("alice", "pw")).await;
-        for config in [as_user("alice", "hunter2"), config()] {
+        round(&server.host, as_user(&server.host, "alice", "pw")).await;
+        for config in [as_user(&server.host, "alice", "hunter2"), config()] {
             let error = repository(&server.host, config).manifest(&Target::Tag("t".into())).await.unwrap_err();
             assert!(matches!(error.status(), Some(401 | 403)), "{kind}: {error:?}");
         }

@@ -261,10 +261,10 @@ pub struct CacheArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Registry")]
 pub struct RegistryArgs {
-    /// Log in with these instead of what docker login or podman login left
+    /// Log in with these instead of what docker login or podman login left; for one registry only
     ///
-    /// Other users of this machine can see a command line: prefer the environment variable, or --password-stdin with
-    /// --creds USER.
+    /// If a command names several registries, use docker login. Other users of this machine can see a command line: prefer the
+    /// environment variable, or --password-stdin with --creds USER.
     #[arg(long, value_name = "USER:PASSWORD", env = "OCISEEK_CREDS", hide_env_values = true)]
     pub creds: Option<String>,
 
@@ -272,15 +272,21 @@ pub struct RegistryArgs {
     #[arg(long, env = "OCISEEK_PASSWORD_STDIN", value_parser = FalseyValueParser::new(), requires = "creds")]
     pub password_stdin: bool,
 
-    /// Speak HTTP without TLS to the registry [default: only to a registry on this machine]
-    #[arg(long, env = "OCISEEK_PLAIN_HTTP", value_parser = FalseyValueParser::new())]
-    pub plain_http: bool,
+    /// Speak HTTP without TLS to the registry; --plain-http=false: always TLS [default: HTTP only to a registry on this machine]
+    #[arg(long, value_name = "BOOL", env = "OCISEEK_PLAIN_HTTP", value_parser = super::parse::plain_http)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub plain_http: Option<PlainHttp>,
 
-    /// Trust the certificate authorities in this PEM file too; may be repeated
+    /// Trust the certificates in this PEM file too: authorities, or a registry's own certificate; may be repeated
+    ///
+    /// Also trusted are the system's authorities ($SSL_CERT_FILE, $SSL_CERT_DIR) and, for each registry, those in
+    /// certs.d/HOST[:PORT]/*.crt below ~/.config/containers, ~/.config/docker, ~/.docker, /etc/containers and /etc/docker.
     #[arg(long, value_name = "FILE", env = "OCISEEK_CA_FILE")]
     pub ca_file: Vec<PathBuf>,
 
-    /// Identify with this client certificate (PEM)
+    /// Identify with this client certificate (PEM) [default: certs.d/HOST[:PORT]/*.cert]; for one registry only
+    ///
+    /// Only the registry itself is shown it, not the hosts to which it redirects.
     #[arg(long, value_name = "FILE", env = "OCISEEK_CLIENT_CERT", requires = "client_key")]
     pub client_cert: Option<PathBuf>,
 
@@ -291,6 +297,14 @@ pub struct RegistryArgs {
     /// Accept any TLS certificate: whoever is in between can then read and change everything
     #[arg(long, env = "OCISEEK_INSECURE_SKIP_TLS_VERIFY", value_parser = FalseyValueParser::new())]
     pub insecure_skip_tls_verify: bool,
+
+    /// How long to keep trying while the registry cannot be reached, such as 30s or 5m
+    ///
+    /// Errors that may pass, such as 503, are retried for this long too, and at least 7 times. A host name that cannot be resolved
+    /// fails sooner, unless it could be before. Reads through a mount are retried until --deadline.
+    #[arg(long, value_name = "DURATION", env = "OCISEEK_RETRY_FOR", default_value = "30s")]
+    #[arg(value_parser = super::parse::duration)]
+    pub retry_for: Duration,
 
     #[command(flatten)]
     pub memory: MemoryArgs,
@@ -305,6 +319,15 @@ pub struct MemoryArgs {
     /// program and its buffers come on top, some 50 to 100 MiB. An image of millions of files needs more than the default.
     #[arg(long, value_name = "SIZE", env = "OCISEEK_MAX_MEMORY", default_value_t = ByteSize(DEFAULT_LIMIT))]
     pub max_memory: ByteSize,
+}
+
+/// Whether registries are spoken to without TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlainHttp {
+    Always,
+    Never,
+    /// Only those on this machine.
+    Local,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -12,10 +12,10 @@ use super::index::unattended;
 use super::progress::Display;
 use super::report::{CliError, in_one_line};
 use super::size::{counted, duration, human};
-use super::source::client_config;
+use super::source::{Registries, client_config};
 use super::terminal::{Stdout, safe};
 use super::{caches, json as document};
-use crate::hook::backfill::{Options, Outcome, Report, State, run as walk};
+use crate::hook::backfill::{Options, Outcome, Place, Report, State, run as walk};
 use crate::hook::job::{Context, Done};
 #[cfg(feature = "nats")]
 use crate::hook::queue::Queue;
@@ -32,7 +32,8 @@ pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
     let progress: Arc<dyn Progress> = display.clone();
     let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
     let jobs = args.jobs.map_or(cpus, usize::from);
-    let client = Client::new(client_config(args.registry, &progress).await?).map_err(StoreError::from)?;
+    let registries = Registries::of(args.places.iter().map(Place::registry));
+    let client = Client::new(client_config(args.registry, registries, &progress).await?).map_err(StoreError::from)?;
     // What is not used for other images is for the layers of one.
     let index = unattended(args.platform, &args.build, args.min_layer_size, (cpus / jobs).max(1));
     let state = args.state.as_deref().map(|path| State::open(path, &index)).transpose()?;

@@ -12,11 +12,12 @@ use tokio::sync::oneshot;
 
 use super::args::HookServeArgs;
 use super::args_serve::JobArgs;
+use super::caches;
 use super::index::unattended;
 use super::report::CliError;
 use super::signals::Interrupt;
-use super::{caches, source};
-use crate::hook::allow::AllowList;
+use super::source::{Registries, client_config};
+use crate::hook::allow::{Allow, AllowList};
 use crate::hook::job::Context;
 use crate::hook::log::Log;
 #[cfg(feature = "nats")]
@@ -92,7 +93,13 @@ async fn runner(args: JobArgs, log: Log) -> Result<Runner, CliError> {
         let opened = dead_letters(&path);
         opened.map_err(|source| CliError::Write { path, source })
     });
-    let config = source::client_config(args.registry, &progress).await?;
+    // A pattern stands for as many registries as there are hosts that it fits.
+    let registries = if args.allow.iter().any(|allow| allow.registry().is_none()) {
+        Registries::Several
+    } else {
+        Registries::of(args.allow.iter().filter_map(Allow::registry))
+    };
+    let config = client_config(args.registry, registries, &progress).await?;
     let max_image_size = Some(args.max_image_size.0);
     let context = |client| Context { client, cache, options, max_image_size, progress };
     let allow = AllowList::new(args.allow, args.allow_private);

@@ -29,7 +29,7 @@ pub async fn run(args: IndexArgs) -> Result<(), CliError> {
     let files = step::Files { outputs: args.step_outputs.clone(), summary: args.step_summary.clone() };
     let work = Work {
         options: options(&args, started),
-        images: Images::new(args.registry, &progress).await?,
+        images: Images::new(args.registry, &args.images, &progress).await?,
         cache: caches::ztocs(&args.cache, &progress).await,
         output: args.output,
         progress,

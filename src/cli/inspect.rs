@@ -20,7 +20,7 @@ use crate::progress::Progress;
 
 pub async fn run(args: InspectArgs) -> Result<(), CliError> {
     let progress: Arc<dyn Progress> = Arc::new(Display::new(ProgressStyle::None, false));
-    let images = Images::new(args.registry, &progress).await?;
+    let images = Images::new(args.registry, [&args.image], &progress).await?;
     let (source, root) = images.open(&args.image).await?;
     let wanted = if args.platform.is_empty() { Wanted::All } else { Wanted::Each(&args.platform) };
     let mut stdout = Stdout::new();

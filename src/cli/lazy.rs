@@ -48,7 +48,7 @@ pub async fn open_image(
     let progress: Arc<dyn Progress> = display.clone();
     let (name, image) = (name.to_string(), name);
     display.begin(&name);
-    let images = Images::new(args.registry, &progress).await?;
+    let images = Images::new(args.registry, [image], &progress).await?;
     let (source, root) = images.open(image).await?;
     let caches = caches::reading(&args.cache, &progress).await?;
     let content = ContentOptions { deadline: Duration::from_secs(args.deadline), ..ContentOptions::default() };

@@ -41,6 +41,7 @@ mod mount;
 mod parse;
 mod progress;
 mod quote;
+mod registry_hint;
 mod report;
 mod rootfs;
 mod signals;

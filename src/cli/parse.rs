@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::args::PlainHttp;
 use super::size::ByteSize;
 use crate::hook::aws::is_account;
 use crate::image::{Platform, is_registry};
@@ -24,6 +25,16 @@ pub fn tool_identifier(text: &str) -> Result<String, String> {
         return Err("want 1 to 256 bytes without control characters".into());
     }
     Ok(text.to_owned())
+}
+
+/// A yes or no in the words that the variables of other options take; an empty variable says nothing.
+pub fn plain_http(text: &str) -> Result<PlainHttp, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "" => Ok(PlainHttp::Local),
+        "1" | "true" | "t" | "yes" | "y" | "on" => Ok(PlainHttp::Always),
+        "0" | "false" | "f" | "no" | "n" | "off" => Ok(PlainHttp::Never),
+        _ => Err("want true or false".into()),
+    }
 }
 
 /// A whole number and one of the units s, m, h and d; at least a second.

@@ -163,6 +163,7 @@ impl Bars {
                     whole.set_message("attaching");
                 }
             }
+            Event::TokenService { .. } => {}
             Event::Warning(text) => {
                 let _ = self.all.println(warning(&text));
             }
@@ -268,7 +269,7 @@ impl Plain {
                 state.layers += layers;
                 state.bytes += bytes;
             }
-            Event::LayerStarted { .. } => {}
+            Event::LayerStarted { .. } | Event::TokenService { .. } => {}
             Event::LayerRead { bytes, .. } => state.bytes_read += bytes,
             Event::LayerDone { .. } | Event::LayerFailed { .. } => state.layers_done += 1,
             Event::Attaching { .. } => state.phase = "attaching the index",

@@ -5,11 +5,11 @@ use std::io;
 use std::path::PathBuf;
 
 use super::json::Failure;
+use super::registry_hint::registry_hint;
 use super::signals::Interrupt;
 use super::terminal::{Style, complain, safe};
 use crate::budget::OverBudget;
 use crate::hook;
-use crate::image::ecr;
 use crate::layer::{LayerError, Unservable};
 use crate::ops::bundle::BundleError;
 use crate::ops::discover::{DiscoverError, Unusable};
@@ -25,7 +25,6 @@ use crate::rootfs::content::ReadError;
 use crate::rootfs::fuse::MountError;
 use crate::rootfs::{layers, tree};
 use crate::store::StoreError;
-use crate::store::registry::{HelperError, RegistryError};
 use crate::ztoc::ZtocError;
 
 pub const DONE: u8 = 0;
@@ -424,54 +423,4 @@ fn store_hint(error: &StoreError) -> Option<String> {
         | StoreError::Thread
         | StoreError::Memory(_) => None,
     }
-}
-
-fn registry_hint(error: &RegistryError) -> Option<String> {
-    let host = error.host()?;
-    let login = match (host, ecr::region(host)) {
-        ("docker.io", _) => "docker login".to_owned(),
-        // Its passwords last 12 hours (Amazon ECR User Guide, "Private registry authentication").
-        (_, Some(region)) => format!(
-            "aws ecr get-login-password --region {region} | docker login --username AWS --password-stdin {host}"
-        ),
-        (_, None) => format!("docker login {host}"),
-    };
-    if let Some((name, why)) = error.helper() {
-        let program = format!("docker-credential-{name}");
-        return Some(match why {
-            HelperError::Missing | HelperError::Name => {
-                format!("docker's config.json names {program}: install it, or give --creds USER:PASSWORD")
-            }
-            _ => format!("see what it says: echo {host} | {program} get"),
-        });
-    }
-    match error.status() {
-        Some(401) => return Some(format!("401 from {host}: run {login}, or give --creds USER:PASSWORD")),
-        Some(403) if ecr::region(host).is_some() => {
-            return Some(format!("403 from {host}: a password of ECR lasts 12 hours; {login}"));
-        }
-        Some(403) => {
-            return Some(format!(
-                "403 from {host}: this login may not do that; run {login} as one that may push there"
-            ));
-        }
-        Some(404) => return Some(format!("404 from {host}: is the name right? A private image may need {login} too")),
-        Some(429) => {
-            return Some(format!("429 from {host}: it limits how often it is asked; try again later, or {login}"));
-        }
-        _ => {}
-    }
-    if error.is_certificate() {
-        return Some(format!("to trust the private certificate authority of {host}, give --ca-file FILE"));
-    }
-    if error.is_not_tls() {
-        return Some(format!("{host} seems to speak plain HTTP: --plain-http asks it so"));
-    }
-    if error.is_not_plain_http() {
-        return Some(format!("{host} seems to speak TLS: give --ca-file FILE with its certificate authority"));
-    }
-    if error.is_unreachable() {
-        return Some(format!("is {host} the right name, and reachable from here? $HTTPS_PROXY is heeded"));
-    }
-    None
 }

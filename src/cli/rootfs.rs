@@ -25,7 +25,7 @@ pub struct Named {
 
 impl Named {
     pub async fn new(name: &ImageName, args: &ReadArgs, progress: Arc<dyn Progress>) -> Result<Named, CliError> {
-        let images = Images::new(args.registry.clone(), &progress).await?;
+        let images = Images::new(args.registry.clone(), [name], &progress).await?;
         let (source, root) = images.open(name).await?;
         let caches = caches::reading(&args.cache, &progress).await?;
         Ok(Named { source, root, caches, progress })

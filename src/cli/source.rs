@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use super::args::RegistryArgs;
+use super::args::{PlainHttp, RegistryArgs};
 use super::report::CliError;
 use crate::budget::Budget;
 use crate::image::ImageName;
@@ -11,7 +11,7 @@ use crate::progress::Progress;
 use crate::store::archive::Archive;
 use crate::store::blob::Target;
 use crate::store::layout::Layout;
-use crate::store::registry::{Client, ClientConfig, CredentialSource};
+use crate::store::registry::{Client, ClientConfig, CredentialSource, Limits};
 use crate::store::{Source, StoreError, blocking};
 
 /// Opens images. What is learned about a registry serves all images that are there.
@@ -22,9 +22,18 @@ pub struct Images {
 }
 
 impl Images {
-    /// Reads a password, if it is to come from standard input; nothing is sent yet.
-    pub async fn new(args: RegistryArgs, progress: &Arc<dyn Progress>) -> Result<Images, CliError> {
-        let config = client_config(args, progress).await?;
+    /// For `images` and no others. Reads a password, if it is to come from standard input; nothing is sent yet.
+    pub async fn new<'a>(
+        args: RegistryArgs,
+        images: impl IntoIterator<Item = &'a ImageName>,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<Images, CliError> {
+        let registry = |image: &'a ImageName| match image {
+            ImageName::Registry(reference) => Some(reference.registry.as_str()),
+            ImageName::Layout { .. } | ImageName::Archive { .. } => None,
+        };
+        let registries = Registries::of(images.into_iter().filter_map(registry));
+        let config = client_config(args, registries, progress).await?;
         let max_memory = config.max_memory;
         Ok(Images { client: Client::new(config).map_err(StoreError::from)?, max_memory })
     }
@@ -68,8 +77,25 @@ impl Images {
     }
 }
 
+/// The registries that a command may be told to go to.
+pub enum Registries<'a> {
+    None,
+    One(&'a str),
+    Several,
+}
+
+impl<'a> Registries<'a> {
+    pub fn of(names: impl Iterator<Item = &'a str>) -> Registries<'a> {
+        names.fold(Registries::None, |all, name| match all {
+            Registries::None => Registries::One(name),
+            Registries::One(other) if other.eq_ignore_ascii_case(name) => Registries::One(other),
+            Registries::One(_) | Registries::Several => Registries::Several,
+        })
+    }
+}
+
 /// What clap cannot see for itself.
-fn check(args: &RegistryArgs) -> Result<(), CliError> {
+fn check(args: &RegistryArgs, registries: &Registries<'_>) -> Result<(), CliError> {
     let password = args.creds.as_deref().is_some_and(|creds| creds.contains(':'));
     if password && args.password_stdin {
         return Err(CliError::Usage("--creds has a password already; with --password-stdin give --creds USER"));
@@ -77,35 +103,55 @@ fn check(args: &RegistryArgs) -> Result<(), CliError> {
     if !password && args.creds.is_some() && !args.password_stdin {
         return Err(CliError::Usage("--creds wants USER:PASSWORD, or USER together with --password-stdin"));
     }
-    Ok(())
+    match registries {
+        // One registry's secrets are no business of another's.
+        Registries::Several if args.creds.is_some() => Err(CliError::Usage(
+            "--creds is for one registry, and several are named: run docker login for each, or this command once for each",
+        )),
+        Registries::Several if args.client_cert.is_some() => Err(CliError::Usage(
+            "--client-cert is for one registry, and several are named: put a certificate for each into certs.d/HOST, or run \
+             this command once for each",
+        )),
+        _ => Ok(()),
+    }
 }
 
-/// How registries are spoken to. Reads a password, if it is to come from standard input.
-pub async fn client_config(args: RegistryArgs, progress: &Arc<dyn Progress>) -> Result<ClientConfig, CliError> {
-    check(&args)?;
+/// How `registries` are spoken to. Reads a password, if it is to come from standard input.
+pub async fn client_config(
+    args: RegistryArgs,
+    registries: Registries<'_>,
+    progress: &Arc<dyn Progress>,
+) -> Result<ClientConfig, CliError> {
+    check(&args, &registries)?;
     Ok(ClientConfig {
-        credentials: credentials(args.creds).await?,
+        credentials: credentials(args.creds, registries).await?,
         // Without the flag, registries on this machine are spoken to by HTTP all the same.
-        plain_http: args.plain_http.then_some(true),
+        plain_http: match args.plain_http {
+            Some(PlainHttp::Always) => Some(true),
+            Some(PlainHttp::Never) => Some(false),
+            Some(PlainHttp::Local) | None => None,
+        },
         ca_files: args.ca_file,
         client_cert: args.client_cert,
         client_key: args.client_key,
         insecure_skip_tls_verify: args.insecure_skip_tls_verify,
         max_memory: args.memory.max_memory.0,
+        limits: Limits { patience: Some(args.retry_for), ..Limits::default() },
         progress: Arc::clone(progress),
         ..ClientConfig::default()
     })
 }
 
-async fn credentials(creds: Option<String>) -> Result<CredentialSource, CliError> {
-    let Some(creds) = creds else { return Ok(CredentialSource::Ambient) };
+async fn credentials(creds: Option<String>, registries: Registries<'_>) -> Result<CredentialSource, CliError> {
+    let (Some(creds), Registries::One(registry)) = (creds, registries) else { return Ok(CredentialSource::Ambient) };
+    let registry = registry.to_owned();
     if let Some((user, password)) = creds.split_once(':') {
-        return Ok(CredentialSource::Explicit { user: user.to_owned(), password: password.to_owned() });
+        return Ok(CredentialSource::Only { registry, user: user.to_owned(), password: password.to_owned() });
     }
     // On another thread, so that a signal ends the wait for someone who does not type.
     let read = tokio::task::spawn_blocking(password_from_stdin).await;
     let password = read.map_err(|error| CliError::Stdin(error.into()))??;
-    Ok(CredentialSource::Explicit { user: creds, password })
+    Ok(CredentialSource::Only { registry, user: creds, password })
 }
 
 /// One line of at most 64 KiB, without its end.

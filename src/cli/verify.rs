@@ -19,7 +19,7 @@ use crate::progress::{Event, Progress};
 pub async fn run(args: VerifyArgs) -> Result<(), CliError> {
     let display = Arc::new(Display::new(args.progress, false));
     let progress: Arc<dyn Progress> = display.clone();
-    let images = Images::new(args.registry, &progress).await?;
+    let images = Images::new(args.registry, [&args.image], &progress).await?;
     let cpus = || std::thread::available_parallelism().map_or(1, NonZero::get);
     // What a standard library without randomness of its own has to offer: keys that the system chose.
     let seed = args.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());

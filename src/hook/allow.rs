@@ -53,6 +53,11 @@ impl fmt::Display for Allow {
 }
 
 impl Allow {
+    /// The registry, in lower case, unless it is a pattern.
+    pub fn registry(&self) -> Option<&str> {
+        Some(self.registry.as_str()).filter(|registry| !registry.starts_with('*'))
+    }
+
     fn admits(&self, image: &Reference) -> bool {
         let registry = image.registry.to_ascii_lowercase();
         let registry_is_good = match self.registry.strip_prefix('*') {
@@ -87,8 +92,7 @@ impl AllowList {
         if self.private {
             return Reach::Any;
         }
-        let exact = self.allowed.iter().map(|allow| allow.registry.as_str()).filter(|name| !name.starts_with('*'));
-        Reach::public_and(exact)
+        Reach::public_and(self.allowed.iter().filter_map(Allow::registry))
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::progress::{Event, Progress};
 use crate::tar::Time;
@@ -46,11 +46,15 @@ impl Log {
     }
 }
 
-/// Warnings of the registry client and of indexing.
+/// Warnings of the registry client and of indexing, and to whom logins are shown.
 impl Progress for Log {
     fn report(&self, event: Event) {
-        if let Event::Warning(text) = event {
-            self.warn("warning", serde_json::json!({"message": text}));
+        match event {
+            Event::Warning(text) => self.warn("warning", json!({"message": text})),
+            Event::TokenService { registry, host } => {
+                self.info("token-service", json!({"registry": registry, "host": host}));
+            }
+            _ => {}
         }
     }
 }

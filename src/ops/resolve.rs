@@ -15,7 +15,7 @@ use crate::store::{Source, StoreError};
 /// Why a name does not lead to the manifests that are wanted.
 #[derive(Debug, thiserror::Error)]
 pub enum ResolveError {
-    #[error("cannot find the image")]
+    #[error("cannot {} the image", if .0.is_not_found() { "find" } else { "read" })]
     Find(#[source] StoreError),
     #[error("cannot read {what} {digest}")]
     Document { what: &'static str, digest: Digest, source: StoreError },

@@ -56,7 +56,7 @@ fn tls_where_there_is_none_and_none_where_there_is() {
     let sandbox = Sandbox::new();
     let mut command = sandbox.command(&["index", "registry.invalid/a/b:v1"]);
     let text = shown(command.env("HTTPS_PROXY", format!("http://{proxy}")));
-    assert!(text.contains("hint: registry.invalid seems to speak plain HTTP: --plain-http asks it so\n"), "{text}");
+    assert!(text.contains("hint: registry.invalid seems to speak plain HTTP: use --plain-http\n"), "{text}");
 
     let dir = tempfile::tempdir().unwrap();
     let Some(()) = private_ca(dir.path()) else { return };
@@ -67,7 +67,7 @@ fn tls_where_there_is_none_and_none_where_there_is() {
     small_image(&sandbox.path("img"));
     let Some(image) = push(&sandbox, "img", &server, &[]) else { return };
     let text = sandbox.run(&index(&[&image]));
-    let hint = format!("hint: {} seems to speak TLS: give --ca-file FILE", server.host);
+    let hint = format!("hint: {} seems to speak TLS: use --plain-http=false, and --ca-file FILE", server.host);
     assert!(text.contains(&hint) && text.ends_with("--- status 1 ---"), "{text}");
     let text = sandbox.run(&index(&["--ca-file", &at("ca.pem"), &image]));
     assert!(text.ends_with("--- status 0 ---"), "{text}");

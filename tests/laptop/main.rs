@@ -11,6 +11,7 @@ mod commands;
 mod doctor;
 mod hints;
 mod logins;
+mod network;
 
 use servers::{Server, run, tool};
 use support::Sandbox;

@@ -129,14 +129,15 @@ async fn passwords_go_to_the_token_service_and_a_wrong_one_is_told() {
     let faulty = Faulty::honest(nature).await;
     faulty.add_blob("x");
     let blob = Descriptor::of("x/y", b"x");
-    repository(&faulty, with_password("u", "p:q")).blob_bytes(&blob, 1).await.unwrap();
+    repository(&faulty, with_password(&faulty, "u", "p:q")).blob_bytes(&blob, 1).await.unwrap();
     let token = &faulty.saw("GET", "/token")[0];
     assert_eq!(token.header("authorization"), Some(basic("u", "p:q").as_str()));
     assert!(faulty.saw("GET", "/blobs/").iter().all(|get| get.header("authorization") != Some(&basic("u", "p:q"))));
 
-    let error = repository(&faulty, with_password("u", "hunter2")).blob_bytes(&blob, 1).await.unwrap_err();
+    let error = repository(&faulty, with_password(&faulty, "u", "hunter2")).blob_bytes(&blob, 1).await.unwrap_err();
     assert!(error.is_unauthorized(), "{error:?}");
     assert_eq!(error.to_string(), format!("no token for {} could be had", faulty.host()));
+    assert_eq!((error.rejected(), error.token_service()), (Some(Shown::Given), None));
     let all = everything(&error);
     assert!(
         all.contains("wrong password") && !all.contains("hunter2") && !all.contains(&basic("u", "hunter2")),
@@ -149,17 +150,18 @@ async fn basic_authorization_is_shown_when_it_is_asked_for() {
     let faulty = Faulty::honest(Nature { basic: Some(("u".into(), "p".into())), ..Nature::default() }).await;
     faulty.add_blob("x");
     let blob = Descriptor::of("x/y", b"x");
-    let right = repository(&faulty, with_password("u", "p"));
+    let right = repository(&faulty, with_password(&faulty, "u", "p"));
     right.blob_bytes(&blob, 1).await.unwrap();
     right.blob_bytes(&blob, 1).await.unwrap();
     let shown: Vec<_> = faulty.seen().iter().map(|seen| seen.header("authorization").is_some()).collect();
     assert_eq!(shown, [false, true, true]);
 
-    for (config, requests) in [(with_password("u", "hunter2"), 2), (config(), 1)] {
+    for (config, requests) in [(with_password(&faulty, "u", "hunter2"), 2), (config(), 1)] {
         let before = faulty.seen().len();
         let error = repository(&faulty, config).blob_bytes(&blob, 1).await.unwrap_err();
         assert!(error.is_unauthorized(), "{error:?}");
         assert!(error.to_string().contains("UNAUTHORIZED: authentication required"), "{error}");
+        assert_eq!(error.rejected(), (requests == 2).then_some(Shown::Given), "{error:?}");
         assert_eq!(faulty.seen().len() - before, requests);
     }
 }
@@ -167,7 +169,8 @@ async fn basic_authorization_is_shown_when_it_is_asked_for() {
 #[tokio::test]
 async fn a_401_that_does_not_say_what_it_wants_is_final() {
     let faulty = Faulty::start(Nature::default(), |_, _| Some(status(401))).await;
-    let error = repository(&faulty, with_password("u", "p")).manifest(&Target::Tag("t".into())).await.unwrap_err();
+    let error =
+        repository(&faulty, with_password(&faulty, "u", "p")).manifest(&Target::Tag("t".into())).await.unwrap_err();
     assert!(error.is_unauthorized(), "{error:?}");
     assert_eq!(faulty.seen().len(), 1);
     assert_eq!(faulty.seen()[0].header("authorization"), None);
@@ -195,7 +198,8 @@ async fn token_services_where_credentials_must_not_go() {
             )
         })
         .await;
-        let error = repository(&faulty, with_password("u", "p")).manifest(&Target::Tag("t".into())).await.unwrap_err();
+        let error =
+            repository(&faulty, with_password(&faulty, "u", "p")).manifest(&Target::Tag("t".into())).await.unwrap_err();
         let RegistryError::Token { source, .. } = &error else { panic!("{realm}: {error:?}") };
         assert!(matches!(**source, RegistryError::Detour { .. }), "{realm}: {error:?}");
         assert_eq!(faulty.seen().len(), 1);
@@ -209,7 +213,39 @@ async fn a_token_service_that_redirects_gets_no_second_look() {
     let to = format!("http://{}/token", other.host());
     let nature = Nature { bearer: Some(Some(("u".into(), "p".into()))), ..Nature::default() };
     let faulty = Faulty::start(nature, move |seen, _| seen.is("GET", "/token").then(|| redirect(307, &to))).await;
-    let error = repository(&faulty, with_password("u", "p")).manifest(&Target::Tag("t".into())).await.unwrap_err();
+    let error =
+        repository(&faulty, with_password(&faulty, "u", "p")).manifest(&Target::Tag("t".into())).await.unwrap_err();
     assert_eq!(error.status(), Some(307));
     assert!(other.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_token_service_elsewhere_that_is_shown_a_password_is_told_once() {
+    let other = Faulty::honest(Nature { bearer: Some(Some(("u".into(), "p".into()))), ..Nature::default() }).await;
+    let realm = format!("http://localhost:{}/token", other.address.port());
+    let challenge = format!("Bearer realm=\"{realm}\",service=\"s\"");
+    let faulty = Faulty::start(Nature::default(), move |_, _| {
+        let answer = Response::builder().status(401).header(header::WWW_AUTHENTICATE, &challenge);
+        Some(answer.body(Body::empty()).unwrap())
+    })
+    .await;
+    for (password, rejected) in [("p", Shown::Granted), ("hunter2", Shown::Given)] {
+        let recorder = Arc::new(Recorder::default());
+        let config = ClientConfig { progress: recorder.clone(), ..with_password(&faulty, "u", password) };
+        let client = Client::new(config).unwrap();
+        for name in ["a", "b"] {
+            let repository = client.repository(&faulty.host(), name).unwrap();
+            let error = repository.manifest(&Target::Tag("t".into())).await.unwrap_err();
+            assert_eq!(error.rejected(), Some(rejected), "{error:?}");
+            let service = (rejected == Shown::Given).then_some("localhost");
+            assert_eq!(error.token_service(), service, "{error:?}");
+        }
+        let told = Event::TokenService { registry: faulty.host(), host: "localhost".into() };
+        assert_eq!(recorder.events(), [told]);
+    }
+    // Who has no password shows none.
+    let recorder = Arc::new(Recorder::default());
+    let anyone = repository(&faulty, ClientConfig { progress: recorder.clone(), ..config() });
+    anyone.manifest(&Target::Tag("t".into())).await.unwrap_err();
+    assert!(recorder.events().is_empty());
 }

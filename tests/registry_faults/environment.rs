@@ -11,7 +11,7 @@ async fn errors_hold_no_secret() {
         (seen.is("GET", "/v2/") && seen.header("authorization").is_some()).then(|| redirect(307, &to))
     })
     .await;
-    let config = with_password("u", "hunter2");
+    let config = with_password(&faulty, "u", "hunter2");
     assert!(!format!("{:?}", config.credentials).contains("hunter2"));
     let error = repository(&faulty, config).manifest(&Target::Tag("t".into())).await.unwrap_err();
     let all = everything(&error);
@@ -65,7 +65,14 @@ async fn proxies_of_the_environment() {
     proxy.add_blob("x");
     let url = format!("http://pu:pp@{}", proxy.host());
     let run = move || {
-        in_child("environment::child_with_a_proxy", &[("HTTP_PROXY", &url), ("NO_PROXY", "10.0.0.0/8,direct.invalid")])
+        in_child(
+            "environment::child_with_a_proxy",
+            &[
+                ("HTTP_PROXY", &url),
+                ("NO_PROXY", "10.0.0.0/8,direct.invalid,ported.invalid:80"),
+                ("HTTPS_PROXY", "htp://pu:pp@h"),
+            ],
+        )
     };
     tokio::task::spawn_blocking(run).await.unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()));
     let seen = proxy.seen();
@@ -85,6 +92,12 @@ async fn child_with_a_proxy() {
     };
     assert_eq!(get("registry.invalid").await.unwrap(), "x");
     get("direct.invalid").await.unwrap_err();
+    get("ported.invalid").await.unwrap_err();
+    // What nobody can use is not passed over.
+    let client = Client::new(ClientConfig { plain_http: Some(false), ..config() }).unwrap();
+    let error = client.repository("registry.invalid", "a/b").unwrap().blob_bytes(&Descriptor::of("x/y", b"x"), 1).await;
+    let error = error.unwrap_err();
+    assert!(error.proxy_variable() == Some("HTTPS_PROXY") && !everything(&error).contains("pp@"), "{error:?}");
     // This machine is not behind a proxy.
     let local = Faulty::honest(Nature::default()).await;
     local.add_blob("x");

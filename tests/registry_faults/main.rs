@@ -2,12 +2,16 @@
 
 #[path = "../support/faulty.rs"]
 mod faulty;
+#[path = "../support/servers.rs"]
+mod servers;
 
 mod attaching;
 mod authorization;
+mod certificates;
 mod downloads;
 mod environment;
 mod manifests;
+mod outages;
 mod redirects;
 mod referrers;
 mod retries;
@@ -26,7 +30,7 @@ use ociseek::image::Descriptor;
 use ociseek::progress::{Event, Recorder};
 use ociseek::store::blob::{Attached, Target};
 use ociseek::store::registry::{
-    AttachReport, Client, ClientConfig, CredentialSource, Limits, RegistryError, Repository,
+    AttachReport, Client, ClientConfig, CredentialSource, Limits, RegistryError, Repository, Shown, Untrusted,
 };
 use serde_json::json;
 
@@ -40,17 +44,19 @@ fn limits() -> Limits {
         idle: Duration::from_secs(10),
         first_wait: Duration::from_millis(2),
         longest_wait: Duration::from_secs(5),
+        patience: Some(Duration::ZERO),
         settle: Duration::from_millis(10),
         ..Limits::default()
     }
 }
 
 fn config() -> ClientConfig {
-    ClientConfig { credentials: CredentialSource::Anonymous, limits: limits(), ..ClientConfig::default() }
+    let credentials = CredentialSource::Anonymous;
+    ClientConfig { credentials, limits: limits(), certs_d: Some(Vec::new()), ..ClientConfig::default() }
 }
 
-fn with_password(user: &str, password: &str) -> ClientConfig {
-    let credentials = CredentialSource::Explicit { user: user.into(), password: password.into() };
+fn with_password(faulty: &Faulty, user: &str, password: &str) -> ClientConfig {
+    let credentials = CredentialSource::Only { registry: faulty.host(), user: user.into(), password: password.into() };
     ClientConfig { credentials, ..config() }
 }
 

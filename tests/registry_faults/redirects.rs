@@ -17,8 +17,10 @@ async fn another_host_never_sees_the_authorization() {
                 (seen.is("GET", "/blobs/") && seen.header("authorization").is_some()).then(|| redirect(status, &to))
             })
             .await;
-            let found =
-                repository(&faulty, with_password("u", "p")).blob_bytes(&descriptor(&blob), 1000).await.unwrap();
+            let found = repository(&faulty, with_password(&faulty, "u", "p"))
+                .blob_bytes(&descriptor(&blob), 1000)
+                .await
+                .unwrap();
             assert_eq!(found, blob);
             let seen = store.seen();
             assert_eq!(seen.len(), 1);

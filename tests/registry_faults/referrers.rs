@@ -97,8 +97,10 @@ async fn lists_without_end_have_one() {
                 Some(answer)
             })
             .await;
-        let error =
-            repository(&faulty, with_password("u", "p")).referrers(&subject().1.digest, None).await.unwrap_err();
+        let error = repository(&faulty, with_password(&faulty, "u", "p"))
+            .referrers(&subject().1.digest, None)
+            .await
+            .unwrap_err();
         assert!(matches!(error, RegistryError::Protocol { .. }), "{kind}: {error:?}");
     }
     assert!(other.seen().is_empty());

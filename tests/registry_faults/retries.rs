@@ -116,21 +116,17 @@ async fn an_upload_that_nobody_takes_is_not_waited_for_for_ever() {
 }
 
 #[tokio::test]
-async fn connections_that_break_before_an_answer_are_tried_again_and_refused_ones_soon_left_alone() {
+async fn connections_that_break_before_an_answer_are_tried_again() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let host = listener.local_addr().unwrap().to_string();
     let accepted = tokio::spawn(async move {
-        for _ in 0..8 {
+        // One of them is to see whether it speaks TLS.
+        for _ in 0..9 {
             drop(listener.accept().await.unwrap());
         }
     });
-    let get = |host: String| async move {
-        let repository = Client::new(config()).unwrap().repository(&host, "a").unwrap();
-        repository.manifest(&Target::Tag("t".into())).await.unwrap_err()
-    };
-    assert_eq!(get(host.clone()).await.to_string(), "gave up after 8 tries");
+    let repository = Client::new(config()).unwrap().repository(&host, "a").unwrap();
+    let error = repository.manifest(&Target::Tag("t".into())).await.unwrap_err();
+    assert_eq!(error.to_string(), "gave up after 8 tries");
     accepted.await.unwrap();
-    let error = get(host).await;
-    assert_eq!(error.to_string(), "gave up after 3 tries");
-    assert!(everything(&error).contains("Connection refused"), "{error:?}");
 }

@@ -175,7 +175,12 @@ async fn upload_locations() {
         })
     })
     .await;
-    assert!(repository(&faulty, with_password("u", "p")).push_blob(&descriptor(&blob), blob.clone()).await.unwrap());
+    assert!(
+        repository(&faulty, with_password(&faulty, "u", "p"))
+            .push_blob(&descriptor(&blob), blob.clone())
+            .await
+            .unwrap()
+    );
 
     // Somewhere else: without.
     let store = Faulty::start(Nature::default(), |_, _| Some(status(201))).await;
@@ -184,7 +189,12 @@ async fn upload_locations() {
         (seen.is("POST", "uploads") && seen.header("authorization").is_some()).then(|| redirect(202, &to))
     })
     .await;
-    assert!(repository(&faulty, with_password("u", "p")).push_blob(&descriptor(&blob), blob.clone()).await.unwrap());
+    assert!(
+        repository(&faulty, with_password(&faulty, "u", "p"))
+            .push_blob(&descriptor(&blob), blob.clone())
+            .await
+            .unwrap()
+    );
     let seen = store.seen();
     assert_eq!(seen.len(), 1);
     assert!(seen[0].path.starts_with("/up?sig=1&digest=sha256%3A"), "{}", seen[0].path);

@@ -36,7 +36,8 @@ impl Hook {
     /// `ociseek hook` with `args`, and small layers not left out.
     pub fn start(sandbox: &Sandbox, args: &[&str]) -> Hook {
         let all = [&["hook"], args, &["--min-layer-size=0", "--span-size=16KiB"]].concat();
-        Hook::spawn(sandbox.command(&all).env("OCISEEK_HOOK_SECRET", SECRET))
+        let mut command = sandbox.command(&all);
+        Hook::spawn(command.env("OCISEEK_HOOK_SECRET", SECRET).env("OCISEEK_RETRY_FOR", "1s"))
     }
 
     /// `ociseek hook serve` on a free port.

@@ -34,6 +34,14 @@ pub enum Place {
     Repository { registry: String, repository: String },
 }
 
+impl Place {
+    pub fn registry(&self) -> &str {
+        match self {
+            Place::Registry(registry) | Place::Repository { registry, .. } => registry,
+        }
+    }
+}
+
 impl std::str::FromStr for Place {
     type Err = String;
 

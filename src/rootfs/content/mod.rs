@@ -92,6 +92,10 @@ impl Content {
             counts.bytes_fetched.add(layer.bytes_read);
             counts.requests.add(u64::from(layer.bytes_read > 0));
         }
+        if let Source::Registry(repository) = &source {
+            // The deadline of a read is its only limit: a registry that restarts is no error to a file's reader.
+            repository.outlast_outages();
+        }
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
         let inner = Inner {
             source,

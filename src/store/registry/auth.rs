@@ -2,6 +2,7 @@
 //! all that wait for it, renewed before it runs out, and once more when the registry says 401.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,9 +18,10 @@ use super::address::{base_url, refuse_realm};
 use super::challenge::{Challenge, challenge};
 use super::config::CredentialSource;
 use super::credentials::{self, Credential};
-use super::error::{Asked, RegistryError, shown};
+use super::error::{Asked, RegistryError, Shown, shown};
 use super::http::{Http, Request, Response};
 use super::retry::Retry;
+use crate::progress::Event;
 
 /// A token service's answer; tokens that list many rights are long.
 const ANSWER: u64 = 1 << 20;
@@ -68,6 +70,8 @@ pub(super) struct Authorizer {
     slots: Mutex<HashMap<Scope, Arc<tokio::sync::Mutex<Slot>>>>,
     /// By repository.
     credentials: tokio::sync::Mutex<HashMap<Arc<str>, LookedUp>>,
+    /// That a token service elsewhere is shown them was told.
+    told: AtomicBool,
 }
 
 /// What was found, and when.
@@ -97,6 +101,7 @@ impl Authorizer {
             last: Mutex::default(),
             slots: Mutex::default(),
             credentials: tokio::sync::Mutex::default(),
+            told: AtomicBool::new(false),
         }
     }
 
@@ -177,8 +182,11 @@ impl Authorizer {
             (Challenge::Bearer { realm, service, scope: asked }, credential) => {
                 let scope = union(&scope.repository, scope.access, asked.as_deref());
                 let fetched = self.token(http, base, realm, service.as_deref(), &scope, credential).await;
-                let wrap =
-                    |source| RegistryError::Token { registry: Arc::clone(&self.registry), source: Box::new(source) };
+                let wrap = |source| RegistryError::Token {
+                    registry: Arc::clone(&self.registry),
+                    realm: elsewhere(base, realm),
+                    source: Box::new(source),
+                };
                 Some(fetched.map_err(wrap)?)
             }
         };
@@ -209,6 +217,25 @@ impl Authorizer {
         Ok(found)
     }
 
+    /// What a request of this scope that was answered with 401 carried.
+    pub async fn shown(&self, scope: &Scope) -> Option<Shown> {
+        let slot = self.slot(scope);
+        let is_bearer = matches!(slot.lock().await.challenge.as_ref()?, Challenge::Bearer { .. });
+        let known = self.credentials.lock().await;
+        match known.get(&scope.repository)?.credential.as_ref()? {
+            Credential::Password { .. } | Credential::Identity(_) if is_bearer => Some(Shown::Granted),
+            _ => Some(self.origin()),
+        }
+    }
+
+    /// Where the credentials came from, if there are any.
+    fn origin(&self) -> Shown {
+        match self.source {
+            CredentialSource::Ambient => Shown::Stored,
+            CredentialSource::Anonymous | CredentialSource::Only { .. } => Shown::Given,
+        }
+    }
+
     async fn forget_stale(&self, repository: &Arc<str>) {
         let mut known = self.credentials.lock().await;
         if known.get(repository).is_some_and(|looked_up| looked_up.at.elapsed() > STALE) {
@@ -237,6 +264,12 @@ impl Authorizer {
             return Err(RegistryError::Detour { asked: asked(&Method::GET, base), to: shown(&url), reason });
         }
         url.set_fragment(None);
+        let shown = credential.is_some().then(|| self.origin());
+        if let Some(host) = elsewhere(base, realm).filter(|_| shown.is_some())
+            && !self.told.swap(true, Ordering::Relaxed)
+        {
+            http.progress().report(Event::TokenService { registry: self.registry.to_string(), host });
+        }
 
         let mut request = match credential {
             Some(Credential::Identity(token)) => {
@@ -271,9 +304,9 @@ impl Authorizer {
 
         let mut retry = Retry::new(http);
         loop {
-            match self.ask(http, &request, asked(&request.method, &request.url)).await {
+            match self.ask(http, &request, shown, asked(&request.method, &request.url)).await {
                 Ok(header) => {
-                    http.budget.succeeded();
+                    http.answered(&self.registry);
                     return Ok(header);
                 }
                 Err(error) => retry.again(error).await?,
@@ -281,9 +314,17 @@ impl Authorizer {
         }
     }
 
-    async fn ask(&self, http: &Arc<Http>, request: &Request, asked: Asked) -> Result<Header, RegistryError> {
+    async fn ask(
+        &self,
+        http: &Arc<Http>,
+        request: &Request,
+        shown: Option<Shown>,
+        asked: Asked,
+    ) -> Result<Header, RegistryError> {
         // Redirects are not followed: the credentials are for this address only.
-        let response: Response = http.exchange(request, None, asked.clone()).await?.expect(&[200]).await?;
+        let mut response: Response = http.exchange(request, None, asked.clone()).await?;
+        response.shown = shown;
+        let response = response.expect(&[200]).await?;
         let body = response.bytes(ANSWER).await?;
         #[derive(serde::Deserialize)]
         struct Answer {
@@ -303,6 +344,12 @@ impl Authorizer {
         let lasts = answer.expires_in.as_ref().and_then(serde_json::Value::as_f64).unwrap_or_default();
         Ok(Header { value, renew_at: Some(Instant::now() + lifetime(lasts).mul_f64(0.8)) })
     }
+}
+
+/// The host of a token service that is not the registry's own.
+fn elsewhere(base: &Url, realm: &str) -> Option<String> {
+    let realm = Url::parse(realm).ok()?;
+    (realm.host() != base.host()).then(|| realm.host_str().map(str::to_owned))?
 }
 
 fn basic(user: &str, password: &str) -> String {

@@ -10,7 +10,7 @@ use url::Url;
 use super::auth::{Access, Scope};
 use super::config::ClientConfig;
 use super::error::{Asked, RegistryError};
-use super::http::{Http, Request};
+use super::http::{Common, Request};
 use super::session::Registry;
 use crate::budget::Budget;
 
@@ -22,7 +22,7 @@ pub struct Client {
 
 struct Shared {
     config: ClientConfig,
-    http: Arc<Http>,
+    common: Arc<Common>,
     registries: Mutex<HashMap<String, Arc<Registry>>>,
     tags: TagLocks,
 }
@@ -36,8 +36,8 @@ impl Client {
     /// # Errors
     /// When a certificate or key file cannot be read, or a certificate comes without its key.
     pub fn new(config: ClientConfig) -> Result<Client, RegistryError> {
-        let http = Arc::new(Http::new(&config)?);
-        let shared = Shared { config, http, registries: Mutex::default(), tags: TagLocks::default() };
+        let common = Arc::new(Common::new(&config)?);
+        let shared = Shared { config, common, registries: Mutex::default(), tags: TagLocks::default() };
         Ok(Client { shared: Arc::new(shared) })
     }
 
@@ -63,7 +63,7 @@ impl Client {
         if let Some(known) = registries.get(name) {
             return Ok(Arc::clone(known));
         }
-        let new = Arc::new(Registry::new(Arc::clone(&self.shared.http), &self.shared.config, name)?);
+        let new = Arc::new(Registry::new(&self.shared.common, &self.shared.config, name)?);
         registries.insert(name.to_owned(), Arc::clone(&new));
         Ok(new)
     }
@@ -91,6 +91,12 @@ impl Repository {
 
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// From now on requests to all registries of its client are tried again for as long as their callers wait: those have a limit of
+    /// their own.
+    pub fn outlast_outages(&self) {
+        self.registry.http.be_endless();
     }
 
     pub(super) fn scope(&self, access: Access) -> Scope {

@@ -15,13 +15,17 @@ pub struct ClientConfig {
     pub credentials: CredentialSource,
     /// `Some(true)`: HTTP for every registry. `Some(false)`: HTTPS for every registry. `None`: HTTPS, but for registries
     /// on this machine (`localhost`, 127.0.0.0/8, `::1`), which are spoken to by HTTP; if any TLS setting below is given
-    /// they are asked whether they speak TLS first.
+    /// for them they are asked whether they speak TLS first.
     pub plain_http: Option<bool>,
     /// PEM files of certificate authorities to trust beside the system's.
     pub ca_files: Vec<PathBuf>,
-    /// PEM files of a client's certificate chain and of its key, for mutual TLS. Both or neither.
+    /// PEM files of a client's certificate chain and of its key, for mutual TLS. Both or neither. Registries are shown it, but not the
+    /// hosts to which they redirect, and not token services elsewhere.
     pub client_cert: Option<PathBuf>,
     pub client_key: Option<PathBuf>,
+    /// Folders with one folder for each registry (`HOST[:PORT]`) in which its authorities and its client certificate lie, as docker and
+    /// podman have them. `None`: theirs.
+    pub certs_d: Option<Vec<PathBuf>>,
     /// Any certificate is as good as any other.
     pub insecure_skip_tls_verify: bool,
     /// Where the client may go: registries, token services, and where these send it.
@@ -41,6 +45,7 @@ impl Default for ClientConfig {
             ca_files: Vec::new(),
             client_cert: None,
             client_key: None,
+            certs_d: None,
             insecure_skip_tls_verify: false,
             reach: Reach::default(),
             limits: Limits::default(),
@@ -55,8 +60,6 @@ impl Default for ClientConfig {
 pub enum CredentialSource {
     /// Nowhere: what the registry gives to everyone.
     Anonymous,
-    /// These, for every registry.
-    Explicit { user: String, password: String },
     /// These, for this registry (as it is named to the client); the others are asked as anyone.
     Only { registry: String, user: String, password: String },
     /// What docker and podman were told by `login`: `$DOCKER_CONFIG/config.json` or `~/.docker/config.json` with its
@@ -71,7 +74,6 @@ impl fmt::Debug for CredentialSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             CredentialSource::Anonymous => "Anonymous",
-            CredentialSource::Explicit { .. } => "Explicit",
             CredentialSource::Only { .. } => "Only",
             CredentialSource::Ambient => "Ambient",
         })
@@ -93,10 +95,13 @@ pub struct Limits {
     pub helper: Duration,
     /// Before the second try; each further wait doubles, up to 30 s, give or take the half.
     pub first_wait: Duration,
-    /// All waits before new tries of one request together; a registry that asks for more is not waited for.
+    /// All waits before new tries of one request together, unless `patience` is longer; a registry that asks for more is not waited for.
     pub longest_wait: Duration,
-    /// Tries of one request.
+    /// Tries of one request that the registry answers with failures, or does not answer at all, at least.
     pub tries: u32,
+    /// For how long a registry is tried again that cannot be connected to, or that fails otherwise and was tried often enough. `None`:
+    /// until the caller does not want it any more.
+    pub patience: Option<Duration>,
     /// Failures that a client may meet beyond its successes, over all requests, before it stops to try again.
     pub failures: u32,
     /// Content of more bytes than this is uploaded in chunks, the last but one of `chunk` bytes each.
@@ -120,6 +125,7 @@ impl Default for Limits {
             first_wait: Duration::from_millis(250),
             longest_wait: Duration::from_secs(300),
             tries: 8,
+            patience: Some(Duration::from_secs(30)),
             failures: 128,
             monolithic: 64 << 20,
             chunk: 16 << 20,

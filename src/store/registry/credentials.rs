@@ -71,8 +71,8 @@ pub(super) async fn find(
 ) -> Result<Option<Credential>, CredentialError> {
     match source {
         CredentialSource::Anonymous => Ok(None),
-        CredentialSource::Only { registry: only, .. } if only != registry => Ok(None),
-        CredentialSource::Explicit { user, password } | CredentialSource::Only { user, password, .. } => {
+        CredentialSource::Only { registry: only, .. } if !only.eq_ignore_ascii_case(registry) => Ok(None),
+        CredentialSource::Only { user, password, .. } => {
             Ok(Some(Credential::Password { user: user.clone(), password: password.clone() }))
         }
         CredentialSource::Ambient => {

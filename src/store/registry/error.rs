@@ -11,6 +11,8 @@ use url::Url;
 
 use super::credentials::CredentialError;
 use super::helper::HelperError;
+use super::proxy::ProxyError;
+use super::transport::{TransportError, TransportKind, Untrusted};
 use crate::budget::OverBudget;
 use crate::digest::Digest;
 
@@ -58,6 +60,10 @@ pub enum RegistryError {
     Pem { path: PathBuf, what: &'static str, source: Option<rustls::pki_types::pem::Error> },
     #[error("a client certificate needs its key, and a key its certificate")]
     ClientCertificate,
+    #[error("{path} {what}", path = .path.display())]
+    CertsD { path: PathBuf, what: &'static str },
+    #[error("{path} cannot be read", path = .path.display())]
+    File { path: PathBuf, source: std::io::Error },
     #[error("TLS cannot be set up")]
     Tls(#[source] rustls::Error),
     #[error("HTTP cannot be set up")]
@@ -65,18 +71,24 @@ pub enum RegistryError {
 
     #[error("looking up credentials for {registry}")]
     Credentials { registry: Arc<str>, source: CredentialError },
+    /// `realm` is the host of the token service, where it is another one than the registry's.
     #[error("no token for {registry} could be had")]
-    Token { registry: Arc<str>, source: Box<RegistryError> },
+    Token { registry: Arc<str>, realm: Option<String>, source: Box<RegistryError> },
     /// The registry's answer points to a place where we do not go.
     #[error("{asked}: it points to {to}: {reason}")]
     Detour { asked: Asked, to: String, reason: &'static str },
 
+    #[error("{asked}")]
+    Proxy { asked: Asked, source: ProxyError },
     #[error("{asked}")]
     Transport { asked: Asked, source: TransportError },
     #[error("{asked}: {awaited} did not come within {} s", .within.as_secs_f32())]
     Timeout { asked: Asked, awaited: &'static str, within: Duration },
     #[error("{asked}: less than {slowest} bytes a second came")]
     Slow { asked: Asked, slowest: u64 },
+    /// It was asked by plain HTTP.
+    #[error("{asked}: what listens there speaks TLS")]
+    SpeaksTls { asked: Asked },
     #[error("{0}")]
     Answer(Box<Answer>),
     #[error("gave up after {tries} tries")]
@@ -118,6 +130,8 @@ impl RegistryError {
         match self {
             RegistryError::Credentials { registry, .. } | RegistryError::Token { registry, .. } => Some(registry),
             RegistryError::Detour { asked, .. }
+            | RegistryError::Proxy { asked, .. }
+            | RegistryError::SpeaksTls { asked }
             | RegistryError::Transport { asked, .. }
             | RegistryError::Timeout { asked, .. }
             | RegistryError::Slow { asked, .. }
@@ -148,25 +162,81 @@ impl RegistryError {
         self.has_code("MANIFEST_BLOB_UNKNOWN") || self.has_code("BLOB_UNKNOWN")
     }
 
-    /// The certificate of the registry is not to be trusted.
-    pub fn is_certificate(&self) -> bool {
-        matches!(self.root(), RegistryError::Transport { source, .. } if source.kind == TransportKind::Certificate)
+    /// Credentials were shown, and the registry or its token service does not take them (401).
+    pub fn rejected(&self) -> Option<Shown> {
+        match self.root() {
+            RegistryError::Answer(answer) if answer.status == StatusCode::UNAUTHORIZED => answer.shown,
+            _ => None,
+        }
+    }
+
+    /// Another host than the registry answered, its token service's: that host.
+    pub fn token_service(&self) -> Option<&str> {
+        match self {
+            RegistryError::GaveUp { source, .. } | RegistryError::UploadLost { source, .. } => source.token_service(),
+            RegistryError::Token { realm, .. } => realm.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// Why the certificate of the registry is not to be trusted, if that is what is wrong.
+    pub fn untrusted(&self) -> Option<Untrusted> {
+        match self.transport()?.kind {
+            TransportKind::Certificate(why) => Some(why),
+            _ => None,
+        }
+    }
+
+    /// The registry wants a client certificate, or another one than it was shown.
+    pub fn wants_client_certificate(&self) -> bool {
+        self.transport().is_some_and(|transport| transport.kind == TransportKind::ClientCertificate)
     }
 
     /// What answers speaks something else than TLS: most likely plain HTTP.
     pub fn is_not_tls(&self) -> bool {
-        matches!(self.root(), RegistryError::Transport { source, .. } if source.kind == TransportKind::NotTls)
+        self.transport().is_some_and(|transport| transport.kind == TransportKind::NotTls)
     }
 
-    /// It was asked by plain HTTP, and what answered holds that for a mistake (400): most likely it speaks TLS.
+    /// It was asked by plain HTTP, and what answered speaks TLS, or holds plain HTTP for a mistake (400).
     pub fn is_not_plain_http(&self) -> bool {
-        let RegistryError::Answer(answer) = self.root() else { return false };
-        answer.status == StatusCode::BAD_REQUEST && answer.asked.text.contains(" http://")
+        match self.root() {
+            RegistryError::SpeaksTls { .. } => true,
+            RegistryError::Answer(answer) => {
+                answer.status == StatusCode::BAD_REQUEST && answer.asked.text.contains(" http://")
+            }
+            _ => false,
+        }
     }
 
     /// No connection came about.
     pub fn is_unreachable(&self) -> bool {
         self.root().is_connect()
+    }
+
+    /// The proxy that the failed request went by, without its user and password, and the variable that names it.
+    pub fn proxy(&self) -> Option<&str> {
+        self.transport()?.proxy.as_deref()
+    }
+
+    /// The proxy refused to pass the request on until it is shown a user and a password (407).
+    pub fn is_proxy_login(&self) -> bool {
+        self.status() == Some(407)
+            || self.transport().is_some_and(|transport| transport.kind == TransportKind::ProxyLogin)
+    }
+
+    /// A variable of the environment names a proxy that cannot be used: that variable.
+    pub fn proxy_variable(&self) -> Option<&'static str> {
+        match self.root() {
+            RegistryError::Proxy { source, .. } => Some(source.variable),
+            _ => None,
+        }
+    }
+
+    fn transport(&self) -> Option<&TransportError> {
+        match self.root() {
+            RegistryError::Transport { source, .. } => Some(source),
+            _ => None,
+        }
     }
 
     /// The credential helper that gave no credentials, by its name in docker's configuration.
@@ -186,9 +256,7 @@ impl RegistryError {
     pub(super) fn is_temporary(&self) -> bool {
         match self {
             RegistryError::Timeout { .. } | RegistryError::Slow { .. } => true,
-            RegistryError::Transport { source, .. } => {
-                matches!(source.kind, TransportKind::Connect | TransportKind::Broken)
-            }
+            RegistryError::Transport { source, .. } => source.kind.is_lost() || source.kind == TransportKind::Broken,
             RegistryError::Answer(answer) => is_temporary(answer.status),
             _ => false,
         }
@@ -204,7 +272,17 @@ impl RegistryError {
 
     /// No connection came about, so that nothing can have been done.
     pub(super) fn is_connect(&self) -> bool {
-        matches!(self, RegistryError::Transport { source, .. } if source.kind == TransportKind::Connect)
+        matches!(self, RegistryError::Transport { source, .. } if source.kind.is_lost())
+    }
+
+    /// The host's name leads nowhere.
+    pub(super) fn is_unresolved(&self) -> bool {
+        matches!(self, RegistryError::Transport { source, .. } if source.kind == TransportKind::Unresolved)
+    }
+
+    /// The connection ended before an answer came.
+    pub(super) fn is_broken(&self) -> bool {
+        matches!(self, RegistryError::Transport { source, .. } if source.kind == TransportKind::Broken)
     }
 
     /// What the registry asks to wait.
@@ -240,6 +318,19 @@ pub struct Answer {
     /// What the registry says for people: one line, cut and escaped; may be empty.
     pub(super) message: String,
     pub(super) retry_after: Option<Duration>,
+    /// The credentials that the request carried.
+    pub(super) shown: Option<Shown>,
+}
+
+/// Where credentials came from that a registry was shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    /// From whoever made the client.
+    Given,
+    /// From what a login left.
+    Stored,
+    /// Either; the token service took them, and gave a token for them that does not suffice.
+    Granted,
 }
 
 impl fmt::Display for Answer {
@@ -255,68 +346,6 @@ impl fmt::Display for Answer {
             Some(wait) => write!(f, " (asks to wait {} s)", wait.as_secs()),
             None => Ok(()),
         }
-    }
-}
-
-/// Why no answer came, or not all of it.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("{text}")]
-pub struct TransportError {
-    pub(super) kind: TransportKind,
-    text: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TransportKind {
-    Connect,
-    /// The other side could not prove to be who it should be.
-    Certificate,
-    /// The two sides did not agree, such as on a client certificate.
-    Tls,
-    /// It speaks something else than TLS.
-    NotTls,
-    /// Its name leads to an address to which we do not go.
-    Refused,
-    Broken,
-}
-
-impl TransportError {
-    /// The causes in one line, without the outer ones that say nothing, and without any URL.
-    pub(super) fn new(error: reqwest::Error) -> TransportError {
-        let error = error.without_url();
-        let mut kind = if error.is_connect() { TransportKind::Connect } else { TransportKind::Broken };
-        let mut causes: Vec<String> = Vec::new();
-        let mut next: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(&error);
-        while let Some(cause) = next {
-            if cause.is::<super::gate::Refused>() {
-                kind = TransportKind::Refused;
-            }
-            match rustls_error(cause) {
-                Some(rustls::Error::InvalidMessage(_)) => kind = TransportKind::NotTls,
-                Some(rustls::Error::InvalidCertificate(_)) => kind = TransportKind::Certificate,
-                Some(_) => kind = TransportKind::Tls,
-                None => {}
-            }
-            causes.push(cause.to_string());
-            next = cause.source();
-        }
-        let outer = causes.iter().take_while(|cause| cause.starts_with("client error (")).count();
-        causes.drain(..outer.min(causes.len().saturating_sub(1)));
-        causes.dedup();
-        let text = if causes.is_empty() { error.to_string() } else { causes.join(": ") };
-        TransportError { kind, text: one_line(&text, 300) }
-    }
-
-    pub(super) fn broken(text: &str) -> TransportError {
-        TransportError { kind: TransportKind::Broken, text: text.to_owned() }
-    }
-}
-
-/// The TLS error in an error: an io::Error hides what it wraps from `source()`, and may wrap another one.
-fn rustls_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
-    match error.downcast_ref::<std::io::Error>() {
-        Some(io) => io.get_ref().and_then(|inner| rustls_error(inner)),
-        None => error.downcast_ref(),
     }
 }
 

@@ -63,6 +63,14 @@ pub(super) struct Refused {
     kind: &'static str,
 }
 
+/// A name leads nowhere, or nobody was there to ask.
+#[derive(Debug, thiserror::Error)]
+#[error("the name {name} cannot be resolved")]
+pub(super) struct Unresolved {
+    name: String,
+    source: std::io::Error,
+}
+
 /// The system's resolver, but names that lead to where we do not go lead nowhere.
 pub(super) struct Resolver {
     pub public_only: bool,
@@ -72,7 +80,9 @@ impl Resolve for Resolver {
     fn resolve(&self, name: Name) -> Resolving {
         let public_only = self.public_only;
         Box::pin(async move {
-            let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await;
+            let unresolved = |source| Unresolved { name: name.as_str().to_owned(), source };
+            let found: Vec<SocketAddr> = found.map_err(unresolved)?.collect();
             let refused = |ip: IpAddr| is_link_local(ip) || public_only && !is_public(ip);
             let (bad, good): (Vec<_>, Vec<_>) = found.into_iter().partition(|address| refused(address.ip()));
             if good.is_empty() && !bad.is_empty() {

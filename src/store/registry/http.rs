@@ -2,7 +2,7 @@
 //! try again is decided elsewhere.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,12 +13,15 @@ use reqwest::{Method, StatusCode, redirect};
 use tokio::time::{Instant, sleep, timeout};
 use url::Url;
 
-use super::address::is_loopback;
+use super::address::{base_url, same_origin};
 use super::config::{ClientConfig, Limits};
-use super::error::{Answer, Asked, RegistryError, TransportError, one_line, shown};
+use super::error::{Answer, Asked, RegistryError, Shown, one_line, shown};
 use super::gate::{Reach, Resolver, refuse_address};
+use super::outage::Outages;
+use super::proxy::Proxies;
 use super::retry::Budget;
-use super::tls::tls;
+use super::tls::Tls;
+use super::transport::{Context, TransportError};
 use crate::progress::{Event, Progress};
 
 /// What may stand in an error answer's body.
@@ -53,21 +56,43 @@ impl Request {
     }
 }
 
-/// The connections of a client, and what all of its requests share.
-pub(super) struct Http {
-    /// By the proxy that the environment names (`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`), if any; where only public
-    /// addresses are gone to, to those, and by none.
-    outside: reqwest::Client,
-    /// For hosts on this machine, which are never behind a proxy (as in Go's net/http), and those that may be anywhere.
-    inside: reqwest::Client,
+/// What all registries of a client have in common.
+pub(super) struct Common {
+    tls: Tls,
+    /// For every host for which nothing else is said.
+    connections: Connections,
+    proxies: Proxies,
     reach: Reach,
-    pub limits: Limits,
-    pub budget: Budget,
+    limits: Limits,
+    /// Requests are tried again for as long as their callers wait.
+    endless: AtomicBool,
+    budget: Budget,
+    outages: Outages,
     progress: Arc<dyn Progress>,
     warned: Mutex<HashSet<String>>,
 }
 
-fn builder(config: &ClientConfig, tls: rustls::ClientConfig, public_only: bool) -> reqwest::ClientBuilder {
+/// The connections by one TLS configuration; clones share them.
+#[derive(Clone)]
+struct Connections {
+    /// Where only public addresses are gone to, those alone, and by no proxy.
+    outside: reqwest::Client,
+    /// To hosts that may be anywhere.
+    inside: reqwest::Client,
+}
+
+/// How one registry, and the hosts to which it leads, are spoken to.
+pub(super) struct Http {
+    pub limits: Limits,
+    common: Arc<Common>,
+    /// The only place where the client's certificate may be shown.
+    origin: Url,
+    home: Connections,
+    away: Connections,
+    own_authorities: bool,
+}
+
+fn builder(limits: &Limits, tls: rustls::ClientConfig, public_only: bool) -> reqwest::ClientBuilder {
     reqwest::Client::builder()
         .tls_backend_preconfigured(tls)
         .user_agent(concat!("ociseek/", env!("CARGO_PKG_VERSION")))
@@ -75,35 +100,110 @@ fn builder(config: &ClientConfig, tls: rustls::ClientConfig, public_only: bool) 
         .referer(false)
         .retry(reqwest::retry::never())
         .dns_resolver(Arc::new(Resolver { public_only }))
-        .connect_timeout(config.limits.connect)
+        .connect_timeout(limits.connect)
+        .no_proxy()
+}
+
+fn by_proxy(builder: reqwest::ClientBuilder, proxies: Proxies) -> reqwest::ClientBuilder {
+    // A proxy that cannot be used is an error before the request gets here.
+    builder.proxy(reqwest::Proxy::custom(move |url| proxies.of(url).ok().flatten().map(|proxy| proxy.url.clone())))
 }
 
 /// What speaks to `host`, which is no registry, with the same trust. It follows no redirects, tries nothing twice, and waits for an
 /// answer as long as its caller does.
 ///
 /// # Errors
-/// As [`Client::new`](super::Client::new).
+/// As [`Client::new`](super::Client::new), and when the environment names a proxy for `host` that cannot be used.
 pub fn http_client(config: &ClientConfig, host: &Url) -> Result<reqwest::Client, RegistryError> {
-    let builder = builder(config, tls(config)?, false);
-    let builder = if is_loopback(host) { builder.no_proxy() } else { builder };
-    builder.build().map_err(RegistryError::Http)
+    let proxies = Proxies::of_environment();
+    if let Err(source) = proxies.of(host) {
+        let registry = host.host_str().unwrap_or_default().into();
+        return Err(RegistryError::Proxy { asked: Asked::new(&registry, &Method::GET, host), source });
+    }
+    let builder = builder(&config.limits, Tls::new(config)?.common()?, false);
+    by_proxy(builder, proxies).build().map_err(RegistryError::Http)
 }
 
-impl Http {
-    pub fn new(config: &ClientConfig) -> Result<Http, RegistryError> {
-        let tls = tls(config)?;
-        let public_only = config.reach.is_public_only();
-        let outside = builder(config, tls.clone(), public_only);
-        let outside = if public_only { outside.no_proxy() } else { outside };
-        Ok(Http {
-            outside: outside.build().map_err(RegistryError::Http)?,
-            inside: builder(config, tls, false).no_proxy().build().map_err(RegistryError::Http)?,
+impl Common {
+    pub fn new(config: &ClientConfig) -> Result<Common, RegistryError> {
+        let (tls, proxies) = (Tls::new(config)?, Proxies::of_environment());
+        Ok(Common {
+            connections: Connections::new(&config.limits, &config.reach, &proxies, tls.common()?)?,
+            tls,
+            proxies,
             reach: config.reach.clone(),
             budget: Budget::new(config.limits.failures),
             limits: config.limits.clone(),
+            endless: AtomicBool::new(false),
+            outages: Outages::default(),
             progress: Arc::clone(&config.progress),
             warned: Mutex::default(),
         })
+    }
+}
+
+impl Connections {
+    fn new(
+        limits: &Limits,
+        reach: &Reach,
+        proxies: &Proxies,
+        tls: rustls::ClientConfig,
+    ) -> Result<Connections, RegistryError> {
+        let build = |builder: reqwest::ClientBuilder| builder.build().map_err(RegistryError::Http);
+        if reach.is_public_only() {
+            let inside = build(builder(limits, tls.clone(), false))?;
+            return Ok(Connections { outside: build(builder(limits, tls, true))?, inside });
+        }
+        let anywhere = build(by_proxy(builder(limits, tls, false), proxies.clone()))?;
+        Ok(Connections { outside: anywhere.clone(), inside: anywhere })
+    }
+}
+
+impl Http {
+    /// For the registry `name`.
+    pub fn new(common: &Arc<Common>, name: &str) -> Result<Http, RegistryError> {
+        let connections = |tls| Connections::new(&common.limits, &common.reach, &common.proxies, tls);
+        let (home, away, own_authorities) = match common.tls.own(name)? {
+            Some(own) => (connections(own.home)?, connections(own.away)?, own.own_authorities),
+            None => (common.connections.clone(), common.connections.clone(), common.tls.has_own_authorities()),
+        };
+        let (common, origin) = (Arc::clone(common), base_url("https", name)?);
+        Ok(Http { limits: common.limits.clone(), common, origin, home, away, own_authorities })
+    }
+
+    /// The user gave certificate authorities for this registry.
+    pub fn has_own_authorities(&self) -> bool {
+        self.own_authorities
+    }
+
+    pub fn budget(&self) -> &Budget {
+        &self.common.budget
+    }
+
+    pub fn outages(&self) -> &Outages {
+        &self.common.outages
+    }
+
+    pub fn progress(&self) -> &Arc<dyn Progress> {
+        &self.common.progress
+    }
+
+    /// For how long what failed is tried again; `None`: as long as its caller waits.
+    pub fn patience(&self) -> Option<Duration> {
+        self.limits.patience.filter(|_| !self.common.endless.load(Ordering::Relaxed))
+    }
+
+    /// From now on all registries of the client are tried again for as long as callers wait.
+    pub fn be_endless(&self) {
+        self.common.endless.store(true, Ordering::Relaxed);
+    }
+
+    /// Word from a registry.
+    pub fn answered(&self, registry: &str) {
+        self.common.budget.succeeded();
+        if self.common.outages.answered(registry) {
+            self.progress().report(Event::Warning(format!("{registry} can be reached again")));
+        }
     }
 
     /// Sends a request and takes the header of the answer, whatever its status.
@@ -113,14 +213,20 @@ impl Http {
         authorization: Option<HeaderValue>,
         asked: Asked,
     ) -> Result<Response, RegistryError> {
-        if let Some(reason) = refuse_address(&self.reach, &request.url) {
+        let Common { reach, proxies, .. } = &*self.common;
+        if let Some(reason) = refuse_address(reach, &request.url) {
             return Err(RegistryError::Detour { asked, to: shown(&request.url), reason });
         }
-        let inside = match self.reach {
-            Reach::Any => is_loopback(&request.url),
-            Reach::Public { .. } => self.reach.is_inside(&request.url),
+        let proxy = match proxies.of(&request.url) {
+            Ok(proxy) => proxy.filter(|_| !reach.is_public_only()),
+            // Where no proxy is used, none can be wrong.
+            Err(_) if reach.is_public_only() => None,
+            Err(source) => return Err(RegistryError::Proxy { asked, source }),
         };
-        let client = if inside { &self.inside } else { &self.outside };
+        let context =
+            Context { proxy: proxy.map(|proxy| proxy.to_string().into()), own_authorities: self.own_authorities };
+        let connections = if same_origin(&self.origin, &request.url) { &self.home } else { &self.away };
+        let client = if reach.is_inside(&request.url) { &connections.inside } else { &connections.outside };
         let mut builder = client
             .request(request.method.clone(), request.url.clone())
             .headers(request.headers.clone())
@@ -150,11 +256,11 @@ impl Http {
         };
         let inner = match inner {
             Ok(inner) => inner,
-            Err(error) => return Err(RegistryError::Transport { asked, source: TransportError::new(error) }),
+            Err(error) => return Err(RegistryError::Transport { asked, source: TransportError::new(error, &context) }),
         };
         self.pass_on_warnings(&asked, inner.headers());
         let pace = Pace::new(&self.limits);
-        Ok(Response { url: request.url.clone(), asked, pace, idle: self.limits.idle, inner })
+        Ok(Response { url: request.url.clone(), asked, shown: None, inner, pace, idle: self.limits.idle, context })
     }
 
     /// Registries may warn (distribution spec, "Warnings"): each warning is said once, and not too many of them.
@@ -162,9 +268,9 @@ impl Http {
         for value in headers.get_all(header::WARNING) {
             let Some(text) = value.to_str().ok().and_then(|v| v.strip_prefix("299 - ")) else { continue };
             let text = one_line(text.trim().trim_matches('"'), 300);
-            let Ok(mut warned) = self.warned.lock() else { continue };
+            let Ok(mut warned) = self.common.warned.lock() else { continue };
             if warned.len() < WARNINGS && warned.insert(text.clone()) {
-                self.progress.report(Event::Warning(format!("{} says: {text}", asked.registry())));
+                self.progress().report(Event::Warning(format!("{} says: {text}", asked.registry())));
             }
         }
     }
@@ -186,9 +292,12 @@ pub(super) struct Response {
     /// Where it came from, after redirects.
     pub url: Url,
     pub asked: Asked,
+    /// The credentials that the request carried, if this answer may be about them.
+    pub shown: Option<Shown>,
     inner: reqwest::Response,
     pace: Pace,
     idle: Duration,
+    context: Context,
 }
 
 impl Response {
@@ -221,7 +330,7 @@ impl Response {
         let chunk = match timeout(self.idle, self.inner.chunk()).await {
             Ok(Ok(chunk)) => chunk,
             Ok(Err(error)) => {
-                let source = TransportError::new(error);
+                let source = TransportError::new(error, &self.context);
                 return Err(RegistryError::Transport { asked: self.asked.clone(), source });
             }
             Err(_) => {
@@ -270,7 +379,8 @@ impl Response {
             }
         }
         let (codes, message) = explain(&body);
-        RegistryError::Answer(Box::new(Answer { asked, status, codes, message, retry_after }))
+        let shown = self.shown;
+        RegistryError::Answer(Box::new(Answer { asked, status, codes, message, retry_after, shown }))
     }
 }
 

@@ -6,11 +6,13 @@
 //! | `manifests`, `blobs`, `uploads`, `referrers`, `fallback`, `attach`, `names` | the calls, one group each |
 //! | `session` | one registry: authorization, redirects and new tries for each request |
 //! | `auth`, `challenge`, `credentials`, `helper` | what a request must carry, and where that comes from |
-//! | `retry` | when to try again |
-//! | `http`, `tls`, `address`, `gate` | one request and its answer; whom to trust; where we may go |
-//! | `config`, `error` | what goes in, and what may come out |
+//! | `retry`, `outage` | when to try again |
+//! | `http`, `proxy`, `address`, `gate` | one request and its answer; by which way; where we may go |
+//! | `tls`, `certs_d`, `verifier` | whom to trust, and as whom to speak |
+//! | `config`, `error`, `transport` | what goes in, and what may come out |
 //!
-//! Rules that hold everywhere: `Authorization` goes to the registry itself and to nobody else; a place that an answer names
+//! Rules that hold everywhere: `Authorization` and the client's certificate go to the registry itself and to nobody else (a password
+//! also to the token service that the registry names); a place that an answer names
 //! (redirect, upload location, token service, next page) is looked at before anything is sent there; every wait has an end,
 //! and every body a limit; errors hold no secret.
 
@@ -18,6 +20,7 @@ mod address;
 mod attach;
 mod auth;
 mod blobs;
+mod certs_d;
 mod challenge;
 mod client;
 mod config;
@@ -29,19 +32,25 @@ mod helper;
 mod http;
 mod manifests;
 mod names;
+mod outage;
+mod proxy;
 mod referrers;
 mod retry;
 mod session;
 mod tls;
+mod transport;
 mod uploads;
+mod verifier;
 
 pub use attach::AttachReport;
 pub use blobs::BlobStream;
 pub use client::{Client, Repository};
 pub use config::{ClientConfig, CredentialSource, Limits};
 pub use credentials::CredentialError;
-pub use error::{Answer, Asked, RegistryError, TransportError};
+pub use error::{Answer, Asked, RegistryError, Shown};
 pub use gate::Reach;
 pub use helper::HelperError;
 pub use http::http_client;
 pub use names::{Names, Page};
+pub use proxy::ProxyError;
+pub use transport::{TransportError, Untrusted};

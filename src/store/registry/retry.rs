@@ -5,16 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
+use tokio::time::Instant;
+
 use super::error::RegistryError;
 use super::http::Http;
+use crate::progress::Event;
 
 /// No wait between two tries is longer, unless the registry asks for it.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
-/// Where nobody listens, it is rarely worth to knock more often.
-const CONNECT_TRIES: u32 = 3;
+/// The same where nobody listens: to knock costs little, and the registry may be back at any time.
+const LONGEST_KNOCK: Duration = Duration::from_secs(2);
+/// Tries of a name that cannot be resolved and under which nobody has answered yet: it is mistyped more often than not.
+const NAME_TRIES: u32 = 3;
 
-/// What a run may spend on new tries: each costs one, each success gives one back. A registry that is down altogether
-/// is thus left alone soon, however many requests there are.
+/// What a run may spend on new tries: each costs one, each success gives one back. A registry that answers with nothing but failures
+/// is thus left alone soon, however many requests there are; for one that does not answer at all see [`super::outage`].
 pub(super) struct Budget {
     left: AtomicU32,
     full: u32,
@@ -40,11 +45,13 @@ pub(super) struct Retry {
     http: Arc<Http>,
     tries: u32,
     waited: Duration,
+    /// When the first of them failed.
+    since: Option<Instant>,
 }
 
 impl Retry {
     pub fn new(http: &Arc<Http>) -> Retry {
-        Retry { http: Arc::clone(http), tries: 0, waited: Duration::ZERO }
+        Retry { http: Arc::clone(http), tries: 0, waited: Duration::ZERO, since: None }
     }
 
     /// After a try failed: returns when it is time for the next, or with the error when there will be none.
@@ -53,10 +60,14 @@ impl Retry {
         if !error.is_temporary() {
             return Err(error);
         }
-        let limits = &self.http.limits;
-        let most = if error.is_connect() { limits.tries.min(CONNECT_TRIES) } else { limits.tries };
-        let wait = self.wait(error.retry_after());
-        if self.tries >= most || self.waited.saturating_add(wait) > limits.longest_wait || !self.http.budget.spend() {
+        let now = Instant::now();
+        let failing = now - *self.since.get_or_insert(now);
+        let is_lost = error.is_connect();
+        // Where there is no limit somebody waits for the answer, such as the reader of a mounted file.
+        let soon = is_lost || self.http.patience().is_none();
+        let wait = self.wait(error.retry_after(), if soon { LONGEST_KNOCK } else { LONGEST_BACKOFF });
+        let goes_on = if is_lost { self.knocks_on(&error, now, failing) } else { self.asks_on(failing, wait) };
+        if !goes_on {
             return Err(match self.tries {
                 1 => error,
                 tries => RegistryError::GaveUp { tries, source: Box::new(error) },
@@ -67,15 +78,48 @@ impl Retry {
         Ok(())
     }
 
+    /// Whether a registry that cannot be connected to is tried again. That it is waited for is said once.
+    fn knocks_on(&self, error: &RegistryError, now: Instant, failing: Duration) -> bool {
+        let registry = error.host().unwrap_or_default();
+        let failure = self.http.outages().failed(registry, now);
+        let patience = self.http.patience();
+        let goes_on = if error.is_unresolved() && !failure.known {
+            self.tries < NAME_TRIES
+        } else {
+            patience.is_none_or(|patience| failing.max(failure.lasts) < patience)
+        };
+        if goes_on && (failure.known || !error.is_unresolved()) && self.http.outages().is_news(registry) {
+            let until = match patience {
+                Some(patience) => format!("for {} s", patience.as_secs_f32()),
+                None => "until it can be reached".to_owned(),
+            };
+            let why = std::error::Error::source(error).map(|cause| format!(" ({cause})")).unwrap_or_default();
+            self.http
+                .progress()
+                .report(Event::Warning(format!("cannot connect to {registry}{why}; trying again {until}")));
+        }
+        goes_on
+    }
+
+    /// Whether a registry that failed otherwise is asked again.
+    fn asks_on(&self, failing: Duration, wait: Duration) -> bool {
+        let limits = &self.http.limits;
+        let Some(patience) = self.http.patience() else { return true };
+        (self.tries < limits.tries || failing < patience)
+            && self.waited.saturating_add(wait) <= limits.longest_wait.max(patience)
+            && self.http.budget().spend()
+    }
+
     /// It went on: what failed before counts no more.
     pub fn progressed(&mut self) {
         self.tries = 0;
         self.waited = Duration::ZERO;
+        self.since = None;
     }
 
-    fn wait(&self, asked: Option<Duration>) -> Duration {
+    fn wait(&self, asked: Option<Duration>, longest: Duration) -> Duration {
         let doubled = self.http.limits.first_wait.saturating_mul(1 << self.tries.saturating_sub(1).min(16));
-        let backoff = jitter(doubled.min(LONGEST_BACKOFF));
+        let backoff = jitter(doubled.min(longest));
         match asked {
             // All that were sent away together should not come back together.
             Some(asked) => asked.max(backoff).saturating_add(jitter(self.http.limits.first_wait)),

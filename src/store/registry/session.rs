@@ -11,9 +11,10 @@ use url::Url;
 use super::address::{base_url, is_loopback, refuse_detour, same_origin};
 use super::auth::{Authorizer, Scope};
 use super::config::ClientConfig;
-use super::error::{Asked, RegistryError, TransportKind, is_temporary, shown};
-use super::http::{Http, Request, Response};
+use super::error::{Asked, RegistryError, is_temporary, shown};
+use super::http::{Common, Http, Request, Response};
 use super::retry::Retry;
+use super::transport::TransportKind;
 
 /// Redirects that are followed for one request.
 const HOPS: usize = 10;
@@ -28,6 +29,8 @@ pub(super) struct Registry {
     auth: Authorizer,
     scheme: Scheme,
     base: OnceCell<Url>,
+    /// Whether what is asked by plain HTTP, and hung up on that, speaks TLS.
+    is_tls_after_all: OnceCell<bool>,
 }
 
 enum Scheme {
@@ -55,9 +58,10 @@ impl Ranges {
 }
 
 impl Registry {
-    pub fn new(http: Arc<Http>, config: &ClientConfig, name: &str) -> Result<Registry, RegistryError> {
+    pub fn new(common: &Arc<Common>, config: &ClientConfig, name: &str) -> Result<Registry, RegistryError> {
         let https = base_url("https", name)?;
-        let tls = config.insecure_skip_tls_verify || config.client_cert.is_some() || !config.ca_files.is_empty();
+        let http = Arc::new(Http::new(common, name)?);
+        let tls = config.insecure_skip_tls_verify || config.client_cert.is_some() || http.has_own_authorities();
         let scheme = match config.plain_http {
             Some(true) => Scheme::Http,
             Some(false) => Scheme::Https,
@@ -67,7 +71,8 @@ impl Registry {
         };
         let name: Arc<str> = name.into();
         let auth = Authorizer::new(Arc::clone(&name), config.credentials.clone());
-        Ok(Registry { http, name, ranges: Ranges::default(), auth, scheme, base: OnceCell::new() })
+        let (base, is_tls_after_all) = (OnceCell::new(), OnceCell::new());
+        Ok(Registry { http, name, ranges: Ranges::default(), auth, scheme, base, is_tls_after_all })
     }
 
     /// The registry's root URL.
@@ -78,23 +83,51 @@ impl Registry {
                 let speaks_tls = match self.scheme {
                     Scheme::Http => false,
                     Scheme::Https => true,
-                    Scheme::Ask => self.speaks_tls(&https).await,
+                    Scheme::Ask => self.speaks_tls(&https).await?,
                 };
                 if speaks_tls { Ok(https) } else { base_url("http", &self.name) }
             })
             .await
     }
 
-    async fn speaks_tls(&self, base: &Url) -> bool {
+    /// Whether TLS is spoken at `base`. One that cannot be reached is tried again: it may say at its next start.
+    async fn speaks_tls(&self, base: &Url) -> Result<bool, RegistryError> {
         let request = Request::new(Method::HEAD, base.clone());
-        match self.http.exchange(&request, None, self.asked(&request.method, base)).await {
-            Ok(_) => true,
-            Err(RegistryError::Transport { source, .. }) => {
-                // What breaks after the handshake, such as over a client's certificate, is no sign of plain HTTP.
-                !matches!(source.kind, TransportKind::Connect | TransportKind::NotTls)
+        let mut retry = Retry::new(&self.http);
+        loop {
+            match self.http.exchange(&request, None, self.asked(&request.method, base)).await {
+                Ok(_) => return Ok(true),
+                Err(RegistryError::Transport { asked, source }) => match source.kind {
+                    TransportKind::Dropped | TransportKind::NotTls => return Ok(false),
+                    TransportKind::Connect | TransportKind::Unresolved => {
+                        retry.again(RegistryError::Transport { asked, source }).await?;
+                    }
+                    // What breaks after the handshake, such as over a client's certificate, is no sign of plain HTTP.
+                    _ => return Ok(true),
+                },
+                Err(_) => return Ok(true),
             }
-            Err(_) => true,
         }
+    }
+
+    /// A server that speaks TLS may hang up on plain HTTP without a word: one handshake shows it.
+    async fn is_tls_after_all(&self, asked: &Url) -> bool {
+        if asked.scheme() != "http" || self.http.outages().is_known(&self.name) {
+            return false;
+        }
+        let ask = || async {
+            let Ok(base) = base_url("https", &self.name) else { return false };
+            let request = Request::new(Method::HEAD, base.clone());
+            match self.http.exchange(&request, None, self.asked(&request.method, &base)).await {
+                Ok(_) => true,
+                Err(RegistryError::Transport { source, .. }) => matches!(
+                    source.kind,
+                    TransportKind::Certificate(_) | TransportKind::ClientCertificate | TransportKind::Tls
+                ),
+                Err(_) => false,
+            }
+        };
+        *self.is_tls_after_all.get_or_init(ask).await
     }
 
     pub fn asked(&self, method: &Method, url: &Url) -> Asked {
@@ -114,11 +147,16 @@ impl Registry {
 
     /// One try: adds authorization, renews it once at 401, follows redirects. A status that may pass is an error.
     pub async fn once(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
-        let response = self.follow(request, scope).await?;
+        let response = match self.follow(request, scope).await {
+            Err(error) if error.is_broken() && self.is_tls_after_all(&request.url).await => {
+                return Err(RegistryError::SpeaksTls { asked: self.asked(&request.method, &request.url) });
+            }
+            answered => answered?,
+        };
         if is_temporary(response.status()) {
             return Err(response.refusal().await);
         }
-        self.http.budget.succeeded();
+        self.http.answered(&self.name);
         Ok(response)
     }
 
@@ -136,7 +174,10 @@ impl Registry {
                 }
                 false => (None, None),
             };
-            let response = self.http.exchange(&hop, authorization, self.asked(&hop.method, &hop.url)).await?;
+            let mut response = self.http.exchange(&hop, authorization, self.asked(&hop.method, &hop.url)).await?;
+            if at_home && response.status() == StatusCode::UNAUTHORIZED {
+                response.shown = self.auth.shown(scope).await;
+            }
             match (response.status(), used) {
                 (StatusCode::UNAUTHORIZED, Some(used)) if !renewed => {
                     renewed = true;

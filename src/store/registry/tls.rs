@@ -1,55 +1,146 @@
-//! Whom to trust: the system's certificate authorities, those of the user, and the client's own certificate.
+//! Whom to trust, and as whom to speak: the system's certificate authorities, those of the user, the client's own certificate.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::client::WebPkiServerVerifier;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig as TlsConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig as TlsConfig, RootCertStore};
 
+use super::certs_d;
 use super::config::ClientConfig;
 use super::error::RegistryError;
+use super::verifier::{Pinned, TrustAnyone};
 
-/// The TLS side of a client. A machine without any system certificates is no error here: it can still speak to registries
-/// whose authority is given, and by plain HTTP.
-pub(super) fn tls(config: &ClientConfig) -> Result<TlsConfig, RegistryError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = TlsConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()
-        .map_err(RegistryError::Tls)?;
-    let builder = if config.insecure_skip_tls_verify {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(TrustAnyone(provider)))
-    } else {
-        builder.with_root_certificates(roots(config)?)
-    };
-    let mut tls = match (&config.client_cert, &config.client_key) {
-        (Some(cert), Some(key)) => {
-            let key = PrivateKeyDer::from_pem_file(key).map_err(|source| RegistryError::Pem {
-                path: key.clone(),
-                what: "key",
-                source: Some(source),
-            })?;
-            builder.with_client_auth_cert(certificates(cert)?, key).map_err(RegistryError::Tls)?
-        }
-        (None, None) => builder.with_no_client_auth(),
-        _ => return Err(RegistryError::ClientCertificate),
-    };
-    // Not HTTP/2: its frames of 16 KiB and its windows are for many small answers. Indexing took a fifth longer by it, and more CPU.
-    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(tls)
+/// What the registries of a client have in common. A machine without any system certificates is no error here: it can still speak to
+/// registries whose authority is given, and by plain HTTP.
+pub(super) struct Tls {
+    provider: Arc<CryptoProvider>,
+    anyone: bool,
+    authorities: Authorities,
+    identity: Option<Identity>,
+    folders: Vec<PathBuf>,
 }
 
-fn roots(config: &ClientConfig) -> Result<RootCertStore, RegistryError> {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    for path in &config.ca_files {
-        for certificate in certificates(path)? {
-            roots.add(certificate).map_err(RegistryError::Tls)?;
-        }
+#[derive(Clone)]
+struct Authorities {
+    roots: RootCertStore,
+    /// Those among them that the user gave.
+    given: Vec<CertificateDer<'static>>,
+}
+
+/// A client's certificate chain and its key.
+struct Identity {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+}
+
+/// How one registry is spoken to, where that is not as everything else is.
+pub(super) struct OwnTls {
+    /// For the registry itself: with the client's certificate.
+    pub home: TlsConfig,
+    /// For the hosts to which it leads, by redirects and as its token service.
+    pub away: TlsConfig,
+    /// The user gave authorities for it.
+    pub own_authorities: bool,
+}
+
+impl Tls {
+    pub fn new(config: &ClientConfig) -> Result<Tls, RegistryError> {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        let mut authorities = Authorities { roots, given: Vec::new() };
+        authorities.add(&config.ca_files)?;
+        let identity = match (&config.client_cert, &config.client_key) {
+            (Some(cert), Some(key)) => Some(Identity::read(cert, key)?),
+            (None, None) => None,
+            _ => return Err(RegistryError::ClientCertificate),
+        };
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let folders = config.certs_d.clone().unwrap_or_else(certs_d::folders);
+        let tls = Tls { provider, anyone: config.insecure_skip_tls_verify, authorities, identity, folders };
+        // A certificate and a key that do not fit are told of before anything is sent.
+        tls.build(&tls.authorities, tls.identity.as_ref())?;
+        Ok(tls)
     }
-    Ok(roots)
+
+    /// The user gave authorities for every registry.
+    pub fn has_own_authorities(&self) -> bool {
+        !self.authorities.given.is_empty()
+    }
+
+    /// For every host for which nothing else is said. Nobody is shown the client's certificate.
+    pub fn common(&self) -> Result<TlsConfig, RegistryError> {
+        self.build(&self.authorities, None)
+    }
+
+    /// For a registry with a folder of certificates, or one that is shown the client's certificate.
+    pub fn own(&self, registry: &str) -> Result<Option<OwnTls>, RegistryError> {
+        let found = certs_d::find(&self.folders, registry)?;
+        let of_folder = match (&self.identity, &found.client) {
+            (None, Some((cert, key))) => Some(Identity::read(cert, key)?),
+            _ => None,
+        };
+        let identity = self.identity.as_ref().or(of_folder.as_ref());
+        if identity.is_none() && found.authorities.is_empty() {
+            return Ok(None);
+        }
+        let mut authorities = self.authorities.clone();
+        authorities.add(&found.authorities)?;
+        Ok(Some(OwnTls {
+            home: self.build(&authorities, identity)?,
+            away: self.build(&authorities, None)?,
+            own_authorities: !authorities.given.is_empty(),
+        }))
+    }
+
+    fn build(&self, authorities: &Authorities, identity: Option<&Identity>) -> Result<TlsConfig, RegistryError> {
+        let provider = Arc::clone(&self.provider);
+        let builder = TlsConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(RegistryError::Tls)?;
+        let Authorities { roots, given } = authorities.clone();
+        let builder = if self.anyone {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(TrustAnyone(provider)))
+        } else if given.is_empty() {
+            builder.with_root_certificates(roots)
+        } else {
+            let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
+            let inner = inner.map_err(|error| RegistryError::Tls(rustls::Error::General(error.to_string())))?;
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(Pinned { inner, given }))
+        };
+        let mut tls = match identity {
+            Some(Identity { chain, key }) => {
+                builder.with_client_auth_cert(chain.clone(), key.clone_key()).map_err(RegistryError::Tls)?
+            }
+            None => builder.with_no_client_auth(),
+        };
+        // Not HTTP/2: its frames of 16 KiB and its windows are for many small answers. Indexing took a fifth longer by it, and more CPU.
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(tls)
+    }
+}
+
+impl Authorities {
+    fn add(&mut self, files: &[PathBuf]) -> Result<(), RegistryError> {
+        for path in files {
+            for certificate in certificates(path)? {
+                self.roots.add(certificate.clone()).map_err(RegistryError::Tls)?;
+                self.given.push(certificate);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Identity {
+    fn read(cert: &Path, key: &Path) -> Result<Identity, RegistryError> {
+        let wrong = |source| RegistryError::Pem { path: key.to_owned(), what: "key", source: Some(source) };
+        let key = PrivateKeyDer::from_pem_file(key).map_err(wrong)?;
+        Ok(Identity { chain: certificates(cert)?, key })
+    }
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, RegistryError> {
@@ -57,43 +148,4 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, RegistryErr
     let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).map_err(|e| wrong(Some(e)))?.collect();
     let found = found.map_err(|e| wrong(Some(e)))?;
     if found.is_empty() { Err(wrong(None)) } else { Ok(found) }
-}
-
-/// What `--insecure-skip-tls-verify` asks for: signatures must be sound, but anyone may have made them.
-#[derive(Debug)]
-struct TrustAnyone(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for TrustAnyone {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }

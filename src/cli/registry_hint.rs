@@ -1,0 +1,141 @@
+//! What the user can do about a registry that did not do what was asked.
+
+use crate::image::ecr;
+use crate::store::registry::{HelperError, RegistryError, Shown, Untrusted};
+
+pub fn registry_hint(error: &RegistryError) -> Option<String> {
+    match error {
+        RegistryError::CertsD { .. } => return Some("see docs/laptop.md, TLS, for the names of the files".into()),
+        RegistryError::Credentials { registry, .. } => {
+            if let Some((name, why)) = error.helper() {
+                return Some(helper_hint(registry, name, why));
+            }
+        }
+        _ => {}
+    }
+    if let Some(variable) = error.proxy_variable() {
+        return Some(format!("set ${variable} to a URL such as http://proxy.example:3128, or unset it"));
+    }
+    let host = error.host()?;
+    let hint = answer_hint(error, host).or_else(|| connection_hint(error, host))?;
+    Some(match error.token_service() {
+        Some(service) => format!("{hint} (logins for {host} go to its token service, {service})"),
+        None => hint,
+    })
+}
+
+fn helper_hint(host: &str, name: &str, why: &HelperError) -> String {
+    let program = format!("docker-credential-{name}");
+    match why {
+        HelperError::Missing | HelperError::Name => {
+            format!("docker's config.json names {program}: install it, or give --creds USER:PASSWORD")
+        }
+        _ => format!("see what it says: echo {host} | {program} get"),
+    }
+}
+
+/// The command that logs in.
+fn login(host: &str) -> String {
+    match (host, ecr::region(host)) {
+        ("docker.io", _) => "docker login".to_owned(),
+        // Its passwords last 12 hours (Amazon ECR User Guide, "Private registry authentication").
+        (_, Some(region)) => format!(
+            "aws ecr get-login-password --region {region} | docker login --username AWS --password-stdin {host}"
+        ),
+        (_, None) => format!("docker login {host}"),
+    }
+}
+
+/// By the status of an answer.
+fn answer_hint(error: &RegistryError, host: &str) -> Option<String> {
+    let login = login(host);
+    Some(match (error.status()?, error.rejected()) {
+        (401, Some(Shown::Given)) => {
+            format!("401 from {host}: it rejected the user name or the password of --creds")
+        }
+        (401, Some(Shown::Stored)) if ecr::region(host).is_some() => {
+            format!("401 from {host}: it rejected the stored login, and a password of ECR lasts 12 hours; {login}")
+        }
+        (401, Some(Shown::Stored)) => {
+            format!("401 from {host}: it rejected the stored login: run {login} again, or give --creds USER:PASSWORD")
+        }
+        (401, Some(Shown::Granted)) => {
+            format!("401 from {host}: this login may not do that; use one that may, {login} or --creds USER:PASSWORD")
+        }
+        (401, None) => format!("401 from {host}: run {login}, or give --creds USER:PASSWORD"),
+        (403, _) if ecr::region(host).is_some() => {
+            format!("403 from {host}: a password of ECR lasts 12 hours; {login}")
+        }
+        (403, _) => format!("403 from {host}: this login may not do that; run {login} as one that may push there"),
+        (404, _) => format!("404 from {host}: is the name right? A private image may need {login} too"),
+        (405, _) => format!(
+            "405 from {host}: it seems to be read-only, such as a mirror or during maintenance; --output oci:DIR writes the index \
+             to disk"
+        ),
+        (429, _) => format!("429 from {host}: it limits how often it is asked; try again later, or {login}"),
+        _ => return None,
+    })
+}
+
+/// By what went wrong before there was an answer, or instead of one.
+fn connection_hint(error: &RegistryError, host: &str) -> Option<String> {
+    if error.is_proxy_login() {
+        return Some("the proxy wants a login: set its variable to http://USER:PASSWORD@HOST:PORT".into());
+    }
+    if let Some(why) = error.untrusted() {
+        return Some(certificate_hint(why, host));
+    }
+    if error.wants_client_certificate() {
+        return Some(format!(
+            "{host} wants a client certificate that it knows: give --client-cert FILE and --client-key FILE, or put them into \
+             /etc/docker/certs.d/{host}/ as client.cert and client.key"
+        ));
+    }
+    if error.is_not_tls() {
+        return Some(format!("{host} seems to speak plain HTTP: use --plain-http"));
+    }
+    if error.is_not_plain_http() {
+        return Some(format!(
+            "{host} seems to speak TLS: use --plain-http=false, and --ca-file FILE if its certificate authority is a private one"
+        ));
+    }
+    if error.is_unreachable() {
+        return Some(match error.proxy() {
+            Some(proxy) => format!(
+                "the request went to the proxy {proxy}: is that one right, and reachable from here? NO_PROXY={host} goes without it"
+            ),
+            None => format!(
+                "is {host} the right name, and reachable from here? --retry-for waits longer for one that starts"
+            ),
+        });
+    }
+    None
+}
+
+fn certificate_hint(why: Untrusted, host: &str) -> String {
+    const SKIP: &str = "--insecure-skip-tls-verify goes on without looking at it";
+    match why {
+        Untrusted::Issuer { given: false } => format!(
+            "to trust the private certificate authority of {host}, give --ca-file FILE, or put it into \
+             /etc/docker/certs.d/{host}/ca.crt"
+        ),
+        Untrusted::Issuer { given: true } => format!(
+            "no certificate of --ca-file or certs.d/{host} signed it; openssl s_client -showcerts -connect {} shows who did",
+            with_port(host)
+        ),
+        Untrusted::Authority => {
+            format!("give this very certificate as --ca-file FILE, or as /etc/docker/certs.d/{host}/ca.crt")
+        }
+        Untrusted::Expired => format!("the certificate of {host} must be renewed, or the clock here is wrong; {SKIP}"),
+        Untrusted::NotYetValid => format!("is the clock here right? {SKIP}"),
+        Untrusted::Name => {
+            format!("name the registry as its certificate does, or have one issued for {host}; {SKIP}")
+        }
+        Untrusted::Other => format!("the registry needs another certificate; {SKIP}"),
+    }
+}
+
+fn with_port(host: &str) -> String {
+    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
+    if has_port { host.to_owned() } else { format!("{host}:443") }
+}

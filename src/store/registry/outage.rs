@@ -1,0 +1,99 @@
+//! Registries that cannot be connected to. An outage is the registry's, not one request's: once it has lasted too long, no request
+//! waits for its end any more, however many there are.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// What was not seen to fail for this long may have been well in between.
+const FORGOTTEN: Duration = Duration::from_secs(60);
+
+/// The registries of a client, by the name that the user gave them.
+#[derive(Default)]
+pub(super) struct Outages(Mutex<HashMap<Box<str>, Seen>>);
+
+#[derive(Default)]
+struct Seen {
+    /// It has answered before: its name is right.
+    known: bool,
+    outage: Option<Outage>,
+}
+
+struct Outage {
+    since: Instant,
+    last: Instant,
+    told: bool,
+}
+
+/// What one more failure says.
+pub(super) struct Failure {
+    pub known: bool,
+    /// How long nobody has got through.
+    pub lasts: Duration,
+}
+
+impl Outages {
+    fn with<T>(&self, registry: &str, run: impl FnOnce(&mut Seen) -> T) -> T {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match all.get_mut(registry) {
+            Some(seen) => run(seen),
+            None => run(all.entry(registry.into()).or_default()),
+        }
+    }
+
+    pub fn failed(&self, registry: &str, now: Instant) -> Failure {
+        self.with(registry, |seen| {
+            let outage = seen.outage.take().filter(|outage| now - outage.last < FORGOTTEN);
+            let outage = outage.unwrap_or(Outage { since: now, last: now, told: false });
+            let lasts = now - outage.since;
+            seen.outage = Some(Outage { last: now, ..outage });
+            Failure { known: seen.known, lasts }
+        })
+    }
+
+    /// Whether the registry has ever answered.
+    pub fn is_known(&self, registry: &str) -> bool {
+        self.with(registry, |seen| seen.known)
+    }
+
+    /// Whether the outage is to be told of: once.
+    pub fn is_news(&self, registry: &str) -> bool {
+        self.with(registry, |seen| {
+            seen.outage.as_mut().is_some_and(|outage| !std::mem::replace(&mut outage.told, true))
+        })
+    }
+
+    /// It answered. True: that ends an outage that was told of.
+    pub fn answered(&self, registry: &str) -> bool {
+        self.with(registry, |seen| {
+            seen.known = true;
+            seen.outage.take().is_some_and(|outage| outage.told)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_is_of_all_requests_and_ends_with_an_answer() {
+        let outages = Outages::default();
+        let begun = Instant::now();
+        let first = outages.failed("r", begun);
+        assert!(!first.known && first.lasts.is_zero());
+        assert!(outages.is_news("r") && !outages.is_news("r"));
+        let later = begun + Duration::from_secs(40);
+        assert_eq!(outages.failed("r", later).lasts, Duration::from_secs(40));
+        assert!(outages.failed("other", later).lasts.is_zero());
+        assert!(outages.answered("r") && !outages.answered("r"));
+        let again = outages.failed("r", later);
+        assert!(again.known && again.lasts.is_zero());
+        assert!(outages.is_news("r"));
+        // Nobody asked for long: what fails now is another outage.
+        let much_later = later + FORGOTTEN;
+        assert!(outages.failed("r", much_later).lasts.is_zero() && outages.is_news("r"));
+    }
+}

@@ -1,0 +1,210 @@
+//! Why a request got no answer: the kind of the failure, and its cause in words.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use rustls::{AlertDescription, CertificateError};
+
+use super::error::one_line;
+
+/// Why no answer came, or not all of it.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{}{text}", .proxy.as_ref().map(|proxy| format!("by the proxy {proxy}: ")).unwrap_or_default())]
+pub struct TransportError {
+    pub(super) kind: TransportKind,
+    text: String,
+    /// What the request went by, without its user and password.
+    pub(super) proxy: Option<Arc<str>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TransportKind {
+    Connect,
+    /// The host's name leads nowhere.
+    Unresolved,
+    /// The other side hung up while TLS was agreed on.
+    Dropped,
+    /// The other side could not prove to be who it should be.
+    Certificate(Untrusted),
+    /// The other side wants a client certificate, or another one.
+    ClientCertificate,
+    /// The two sides did not agree.
+    Tls,
+    /// It speaks something else than TLS.
+    NotTls,
+    /// Its name leads to an address to which we do not go.
+    Refused,
+    /// The proxy wants a user and a password.
+    ProxyLogin,
+    Broken,
+}
+
+impl TransportKind {
+    /// There was no connection, so that nothing can have been done.
+    pub fn is_lost(self) -> bool {
+        matches!(self, TransportKind::Connect | TransportKind::Unresolved | TransportKind::Dropped)
+    }
+}
+
+/// Why a server's certificate is not to be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Untrusted {
+    Expired,
+    NotYetValid,
+    /// It is for other hosts.
+    Name,
+    /// No authority that is trusted has signed it. `given`: not even one that the user gave for this registry.
+    Issuer {
+        given: bool,
+    },
+    /// It is an authority's own certificate, and none that the user gave.
+    Authority,
+    Other,
+}
+
+/// What else is to be known of a request that failed.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Context {
+    pub proxy: Option<Arc<str>>,
+    /// The user gave certificate authorities for this registry.
+    pub own_authorities: bool,
+}
+
+impl TransportError {
+    /// The causes in one line, without the outer ones that say nothing, and without any URL.
+    pub(super) fn new(error: reqwest::Error, context: &Context) -> TransportError {
+        let error = error.without_url();
+        let mut kind = if error.is_connect() { TransportKind::Connect } else { TransportKind::Broken };
+        let mut causes: Vec<String> = Vec::new();
+        let mut next: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(&error);
+        while let Some(cause) = next {
+            if cause.is::<super::gate::Refused>() {
+                kind = TransportKind::Refused;
+            }
+            if cause.is::<super::gate::Unresolved>() {
+                kind = TransportKind::Unresolved;
+            }
+            if kind == TransportKind::Connect && cause.downcast_ref().is_some_and(is_hang_up) {
+                kind = TransportKind::Dropped;
+            }
+            let text = cause.to_string();
+            if text == "proxy authorization required" {
+                kind = TransportKind::ProxyLogin;
+            }
+            if let Some(tls) = rustls_error(cause) {
+                let (kind, text) = of_tls(tls, context);
+                return TransportError { kind, text, proxy: context.proxy.clone() };
+            }
+            causes.push(text);
+            next = cause.source();
+        }
+        let outer = causes.iter().take_while(|cause| cause.starts_with("client error (")).count();
+        causes.drain(..outer.min(causes.len().saturating_sub(1)));
+        causes.dedup();
+        let text = if causes.is_empty() { error.to_string() } else { causes.join(": ") };
+        TransportError { kind, text: one_line(&text, 300), proxy: context.proxy.clone() }
+    }
+
+    pub(super) fn broken(text: &str) -> TransportError {
+        TransportError { kind: TransportKind::Broken, text: text.to_owned(), proxy: None }
+    }
+}
+
+/// What a peer that does not like our first bytes does, or one that goes away at that moment.
+fn is_hang_up(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
+}
+
+/// The TLS error in an error: an io::Error hides what it wraps from `source()`, and may wrap another one.
+fn rustls_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
+    match error.downcast_ref::<io::Error>() {
+        Some(io) => io.get_ref().and_then(|inner| rustls_error(inner)),
+        None => error.downcast_ref(),
+    }
+}
+
+/// rustls writes its errors for programmers.
+fn of_tls(error: &rustls::Error, context: &Context) -> (TransportKind, String) {
+    use rustls::Error;
+    match error {
+        Error::InvalidMessage(_) => (TransportKind::NotTls, "what answers does not speak TLS".to_owned()),
+        Error::InvalidCertificate(error) => {
+            let (why, text) = of_certificate(error, context);
+            (TransportKind::Certificate(why), text)
+        }
+        Error::AlertReceived(alert) => of_alert(*alert),
+        Error::PeerIncompatible(_) => {
+            (TransportKind::Tls, "it has no version of TLS (1.2 or 1.3) or no cipher in common with us".to_owned())
+        }
+        other => (TransportKind::Tls, one_line(&other.to_string(), 300)),
+    }
+}
+
+fn of_alert(alert: AlertDescription) -> (TransportKind, String) {
+    use AlertDescription as Alert;
+    match alert {
+        Alert::CertificateRequired => (TransportKind::ClientCertificate, "it wants a client certificate".to_owned()),
+        // By TLS 1.2 there is no other word for a certificate that is missing.
+        Alert::BadCertificate
+        | Alert::UnsupportedCertificate
+        | Alert::CertificateRevoked
+        | Alert::CertificateExpired
+        | Alert::CertificateUnknown
+        | Alert::UnknownCA
+        | Alert::AccessDenied => (
+            TransportKind::ClientCertificate,
+            format!("it does not accept the client certificate, or wants one ({alert:?})"),
+        ),
+        Alert::ProtocolVersion => (TransportKind::Tls, "it speaks neither TLS 1.2 nor TLS 1.3".to_owned()),
+        Alert::HandshakeFailure => {
+            (TransportKind::Tls, "it has no cipher in common with us, or wants a client certificate".to_owned())
+        }
+        other => (TransportKind::Tls, format!("it broke off TLS ({other:?})")),
+    }
+}
+
+fn of_certificate(error: &CertificateError, context: &Context) -> (Untrusted, String) {
+    let date = |seconds: u64| httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds.min(1 << 37)));
+    match error {
+        CertificateError::ExpiredContext { not_after, .. } => {
+            (Untrusted::Expired, format!("its certificate expired on {}", date(not_after.as_secs())))
+        }
+        CertificateError::Expired => (Untrusted::Expired, "its certificate has expired".to_owned()),
+        CertificateError::NotValidYetContext { not_before, .. } => {
+            (Untrusted::NotYetValid, format!("its certificate is not valid before {}", date(not_before.as_secs())))
+        }
+        CertificateError::NotValidYet => (Untrusted::NotYetValid, "its certificate is not valid yet".to_owned()),
+        CertificateError::NotValidForNameContext { expected, presented } => {
+            let presented: Vec<&str> = presented.iter().map(|name| plain_name(name)).collect();
+            let names = if presented.is_empty() { "no host".to_owned() } else { presented.join(", ") };
+            let text = format!("its certificate is for {names}, not for {}", expected.to_str());
+            (Untrusted::Name, one_line(&text, 300))
+        }
+        CertificateError::NotValidForName => (Untrusted::Name, "its certificate is for another host".to_owned()),
+        CertificateError::UnknownIssuer => {
+            let why = Untrusted::Issuer { given: context.own_authorities };
+            (why, "its certificate is not signed by an authority that is trusted".to_owned())
+        }
+        CertificateError::BadSignature => {
+            let why = Untrusted::Issuer { given: context.own_authorities };
+            (why, "its certificate is not signed by the authority that it names".to_owned())
+        }
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            (Untrusted::Other, "its certificate is not one for servers".to_owned())
+        }
+        // What webpki says of a CA certificate that a server shows as its own; its error type is not ours to name.
+        CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+            (Untrusted::Authority, "its certificate is that of a certificate authority (CA:TRUE)".to_owned())
+        }
+        CertificateError::BadEncoding => (Untrusted::Other, "its certificate cannot be read".to_owned()),
+        _ => (Untrusted::Other, "its certificate cannot be verified".to_owned()),
+    }
+}
+
+/// `DnsName("x")` is how webpki writes the name x, and `IpAddress(x)` the address x.
+fn plain_name(presented: &str) -> &str {
+    let inner = presented.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+    inner.unwrap_or(presented).trim_matches('"')
+}

@@ -1,0 +1,120 @@
+//! Registries that go away, and come back or do not.
+
+use super::*;
+
+/// A port where nobody listens.
+async fn nobody() -> String {
+    tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string()
+}
+
+fn patient(patience: Duration, recorder: &Arc<Recorder>) -> ClientConfig {
+    let limits = Limits { patience: Some(patience), first_wait: Duration::from_millis(20), ..limits() };
+    ClientConfig { limits, progress: recorder.clone(), ..config() }
+}
+
+fn warnings(recorder: &Recorder) -> Vec<String> {
+    let text = |event| match event {
+        Event::Warning(text) => Some(text),
+        _ => None,
+    };
+    recorder.events().into_iter().filter_map(text).collect()
+}
+
+async fn until(recorder: &Recorder, part: &str) {
+    while !warnings(recorder).iter().any(|warning| warning.contains(part)) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_registry_that_restarts_is_waited_for_and_that_is_said_once() {
+    let (host, recorder) = (nobody().await, Arc::new(Recorder::default()));
+    let client = Client::new(patient(Duration::from_secs(60), &recorder)).unwrap();
+    let read = |blob: &'static [u8]| {
+        let repository = client.repository(&host, "a/b").unwrap();
+        tokio::spawn(async move { repository.blob_bytes(&Descriptor::of("x/y", blob), 1).await })
+    };
+    let reads = [read(b"x"), read(b"y")];
+    until(&recorder, "cannot connect to").await;
+    // Longer than the three tries of former times.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let faulty = Faulty::at(&host, Nature::default(), |_, _| None).await;
+    (faulty.add_blob("x"), faulty.add_blob("y"));
+    for read in reads {
+        read.await.unwrap().unwrap();
+    }
+    let warnings = warnings(&recorder);
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(warnings[0].starts_with(&format!("cannot connect to {host} (")), "{warnings:?}");
+    assert!(warnings[0].ends_with("; trying again for 60 s"), "{warnings:?}");
+    assert_eq!(warnings[1], format!("{host} can be reached again"));
+}
+
+#[tokio::test]
+async fn an_outage_that_lasts_is_not_waited_for_by_every_request() {
+    let (host, recorder) = (nobody().await, Arc::new(Recorder::default()));
+    let client = Client::new(patient(Duration::from_millis(300), &recorder)).unwrap();
+    let get = || async { client.repository(&host, "a").unwrap().manifest(&Target::Tag("t".into())).await.unwrap_err() };
+    let first = get().await;
+    let RegistryError::GaveUp { tries, .. } = &first else { panic!("{first:?}") };
+    assert!(*tries > 3 && first.is_unreachable() && first.may_pass(), "{first:?}");
+    assert!(everything(&first).contains("Connection refused"), "{first:?}");
+    let second = get().await;
+    assert!(matches!(second, RegistryError::Transport { .. }), "one try, {second:?}");
+}
+
+#[tokio::test]
+async fn a_name_that_nobody_knows_is_left_alone_soon() {
+    let recorder = Arc::new(Recorder::default());
+    let client = Client::new(patient(Duration::from_secs(3600), &recorder)).unwrap();
+    let error = client.repository("registry.invalid", "a").unwrap().manifest(&Target::Tag("t".into())).await;
+    let error = error.unwrap_err();
+    assert_eq!(error.to_string(), "gave up after 3 tries");
+    assert!(everything(&error).contains("the name registry.invalid cannot be resolved: "), "{error:?}");
+    assert!(error.is_unreachable() && warnings(&recorder).is_empty());
+}
+
+#[tokio::test]
+async fn whoever_waits_for_an_answer_with_a_limit_of_his_own_is_not_given_up() {
+    for (outlasts, requests) in [(false, 8), (true, 10)] {
+        let some = first(9);
+        let faulty = Faulty::start(Nature::default(), move |_, _| some().then(|| status(503))).await;
+        faulty.add_manifest("t", MANIFEST, "{}");
+        let repository = repository(&faulty, config());
+        if outlasts {
+            repository.outlast_outages();
+        }
+        let found = repository.manifest(&Target::Tag("t".into())).await;
+        assert_eq!((found.is_ok(), faulty.seen().len()), (outlasts, requests));
+    }
+}
+
+/// A server that hangs up on what is not TLS, and says that it does not like the certificate of what is.
+fn hangs_up_on_plain_http() -> (String, Arc<std::sync::atomic::AtomicUsize>) {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = listener.local_addr().unwrap().to_string();
+    let connections = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = Arc::clone(&connections);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            let mut first = [0; 1];
+            if stream.read_exact(&mut first).is_ok() && first[0] == 22 {
+                // TLS 1.2, alert, fatal, handshake_failure.
+                let _ = stream.write_all(&[21, 3, 3, 0, 2, 2, 40]);
+                let _ = stream.read_to_end(&mut Vec::new());
+            }
+        }
+    });
+    (host, connections)
+}
+
+#[tokio::test]
+async fn tls_that_hangs_up_on_plain_http_is_found_out() {
+    let (host, connections) = hangs_up_on_plain_http();
+    let repository = Client::new(config()).unwrap().repository(&host, "a").unwrap();
+    let error = repository.manifest(&Target::Tag("t".into())).await.unwrap_err();
+    assert!(matches!(error, RegistryError::SpeaksTls { .. }) && error.is_not_plain_http(), "{error:?}");
+    assert_eq!(connections.load(std::sync::atomic::Ordering::SeqCst), 2, "asked once, and once by TLS");
+}
