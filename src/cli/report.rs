@@ -25,6 +25,7 @@ use crate::rootfs::content::ReadError;
 use crate::rootfs::fuse::MountError;
 use crate::rootfs::{layers, tree};
 use crate::store::StoreError;
+use crate::store::registry::RegistryError;
 use crate::ztoc::ZtocError;
 
 pub const DONE: u8 = 0;
