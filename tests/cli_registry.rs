@@ -73,9 +73,12 @@ fn a_registry_that_wants_a_password() {
     };
     let Some(server) = Server::distribution("127.0.0.1:0", sections) else { return };
     let Some((sandbox, image)) = copied(&server, &["--dest-creds=u:s3cret"]) else { return };
-    for wrong in [&index(&[&image]), &index(&["--creds=u:hunter2", &image])] {
-        let text = sandbox.run(wrong);
-        let hint = format!("hint: 401 from {0}: run docker login {0}, or give --creds USER:PASSWORD\n", server.host);
+    for (wrong, todo) in [
+        (index(&[&image]), format!("run docker login {}, or give --creds USER:PASSWORD", server.host)),
+        (index(&["--creds=u:hunter2", &image]), "it rejected the user name or the password of --creds".into()),
+    ] {
+        let text = sandbox.run(&wrong);
+        let hint = format!("hint: 401 from {}: {todo}\n", server.host);
         assert!(text.contains(&hint) && text.ends_with("--- status 1 ---"), "{text}");
         assert!(!text.contains("hunter2"), "{text}");
     }

@@ -462,17 +462,17 @@ mod troubled {
     const SILENT: u8 = 2;
     const BROKEN: u8 = 3;
 
-    /// A registry with the image `a/b:v1` of one file of a million bytes, which behaves as `mood` says.
-    async fn registry(sandbox: &Sandbox, at: &str, mood: &Arc<AtomicU8>) -> Faulty {
-        // Another registry of the same image gets the same file, of the same time.
-        if !sandbox.path("source").exists() {
-            std::fs::create_dir(sandbox.path("source")).unwrap();
-            std::fs::write(sandbox.path("source/file"), bytes(3, 1_000_000)).unwrap();
-        }
+    /// Layer and config of an image of one file of a million bytes.
+    fn image(sandbox: &Sandbox) -> (Vec<u8>, Vec<u8>) {
+        std::fs::create_dir(sandbox.path("source")).unwrap();
+        std::fs::write(sandbox.path("source/file"), bytes(3, 1_000_000)).unwrap();
         let tar = packed(&sandbox.path("source"));
-        let layer = mounts::compressed(&tar);
-        let config = mounts::config(&[tar], &json!({}));
-        let digest = ociseek::digest::Digest::sha256(&layer).to_string();
+        (mounts::compressed(&tar), mounts::config(&[tar], &json!({})))
+    }
+
+    /// A registry with this image as `a/b:v1`, which behaves as `mood` says.
+    async fn registry((layer, config): &(Vec<u8>, Vec<u8>), at: &str, mood: &Arc<AtomicU8>) -> Faulty {
+        let digest = ociseek::digest::Digest::sha256(layer).to_string();
         let mood = Arc::clone(mood);
         let registry = Faulty::at(at, Nature { referrers: true, ..Nature::default() }, move |seen, faulty| {
             if !seen.is("GET", &digest) {
@@ -501,7 +501,7 @@ mod troubled {
             let digest = registry.add_blob(content.to_vec());
             json!({"mediaType": media_type, "digest": digest, "size": content.len()})
         };
-        let (config, layer) = (blob(support::OCI_CONFIG, &config), blob(support::GZIP, &layer));
+        let (config, layer) = (blob(support::OCI_CONFIG, config), blob(support::GZIP, layer));
         let manifest = json!({"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": [layer]});
         registry.add_manifest("v1", MANIFEST, manifest.to_string());
         registry
@@ -516,7 +516,7 @@ mod troubled {
         let _clean = Clean(&sandbox);
         let mood = Arc::new(AtomicU8::new(HONEST));
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let registry = runtime.block_on(registry(&sandbox, "127.0.0.1:0", &mood));
+        let registry = runtime.block_on(registry(&image(&sandbox), "127.0.0.1:0", &mood));
         std::fs::create_dir(sandbox.path("mnt")).unwrap();
         let name = format!("{}/a/b:v1", registry.host());
         mounts::index(&sandbox, &name);
@@ -564,7 +564,8 @@ mod troubled {
         let mood = Arc::new(AtomicU8::new(HONEST));
         let start = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let first = start();
-        let host = first.block_on(registry(&sandbox, "127.0.0.1:0", &mood)).host();
+        let image = image(&sandbox);
+        let host = first.block_on(registry(&image, "127.0.0.1:0", &mood)).host();
         std::fs::create_dir(sandbox.path("mnt")).unwrap();
         let name = format!("{host}/a/b:v1");
         mounts::index(&sandbox, &name);
@@ -579,7 +580,7 @@ mod troubled {
         std::thread::sleep(Duration::from_secs(2));
         assert!(!reader.is_finished(), "{:?}", reader.join());
         let second = start();
-        second.block_on(registry(&sandbox, &host, &mood));
+        second.block_on(registry(&image, &host, &mood));
         assert!(reader.join().unwrap().unwrap() == bytes(3, 1_000_000));
         serving.signal("TERM");
         assert_eq!(serving.end().code(), Some(0));

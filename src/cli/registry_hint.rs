@@ -80,7 +80,9 @@ fn answer_hint(error: &RegistryError, host: &str) -> Option<String> {
 /// By what went wrong before there was an answer, or instead of one.
 fn connection_hint(error: &RegistryError, host: &str) -> Option<String> {
     if error.is_proxy_login() {
-        return Some("the proxy wants a login: set its variable to http://USER:PASSWORD@HOST:PORT".into());
+        return Some(
+            "the proxy wants a login, or another one than its variable has: http://USER:PASSWORD@HOST:PORT".into(),
+        );
     }
     if let Some(why) = error.untrusted() {
         return Some(certificate_hint(why, host));

@@ -39,7 +39,8 @@ async fn a_registry_that_restarts_is_waited_for_and_that_is_said_once() {
     // Longer than the three tries of former times.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let faulty = Faulty::at(&host, Nature::default(), |_, _| None).await;
-    (faulty.add_blob("x"), faulty.add_blob("y"));
+    faulty.add_blob("x");
+    faulty.add_blob("y");
     for read in reads {
         read.await.unwrap().unwrap();
     }
@@ -80,12 +81,17 @@ async fn whoever_waits_for_an_answer_with_a_limit_of_his_own_is_not_given_up() {
         let some = first(9);
         let faulty = Faulty::start(Nature::default(), move |_, _| some().then(|| status(503))).await;
         faulty.add_manifest("t", MANIFEST, "{}");
-        let repository = repository(&faulty, config());
+        let recorder = Arc::new(Recorder::default());
+        let repository = repository(&faulty, ClientConfig { progress: recorder.clone(), ..config() });
         if outlasts {
             repository.outlast_outages();
         }
         let found = repository.manifest(&Target::Tag("t".into())).await;
         assert_eq!((found.is_ok(), faulty.seen().len()), (outlasts, requests));
+        let warnings = warnings(&recorder);
+        assert_eq!(warnings.len(), if outlasts { 2 } else { 0 }, "{warnings:?}");
+        let why = "503 Service Unavailable; trying again as long as somebody waits for it";
+        assert!(warnings.first().is_none_or(|warning| warning.ends_with(why)), "{warnings:?}");
     }
 }
 

@@ -66,7 +66,8 @@ impl Retry {
         // Where there is no limit somebody waits for the answer, such as the reader of a mounted file.
         let soon = is_lost || self.http.patience().is_none();
         let wait = self.wait(error.retry_after(), if soon { LONGEST_KNOCK } else { LONGEST_BACKOFF });
-        let goes_on = if is_lost { self.knocks_on(&error, now, failing) } else { self.asks_on(failing, wait) };
+        let goes_on =
+            if is_lost { self.knocks_on(&error, now, failing) } else { self.asks_on(&error, now, failing, wait) };
         if !goes_on {
             return Err(match self.tries {
                 1 => error,
@@ -88,26 +89,38 @@ impl Retry {
         } else {
             patience.is_none_or(|patience| failing.max(failure.lasts) < patience)
         };
-        if goes_on && (failure.known || !error.is_unresolved()) && self.http.outages().is_news(registry) {
-            let until = match patience {
-                Some(patience) => format!("for {} s", patience.as_secs_f32()),
-                None => "until it can be reached".to_owned(),
-            };
+        if goes_on && (failure.known || !error.is_unresolved()) {
             let why = std::error::Error::source(error).map(|cause| format!(" ({cause})")).unwrap_or_default();
-            self.http
-                .progress()
-                .report(Event::Warning(format!("cannot connect to {registry}{why}; trying again {until}")));
+            self.tell(registry, &format!("cannot connect to {registry}{why}"));
         }
         goes_on
     }
 
     /// Whether a registry that failed otherwise is asked again.
-    fn asks_on(&self, failing: Duration, wait: Duration) -> bool {
+    fn asks_on(&self, error: &RegistryError, now: Instant, failing: Duration, wait: Duration) -> bool {
         let limits = &self.http.limits;
-        let Some(patience) = self.http.patience() else { return true };
+        let Some(patience) = self.http.patience() else {
+            if self.tries == limits.tries {
+                let registry = error.host().unwrap_or_default();
+                self.http.outages().failed(registry, now);
+                self.tell(registry, &error.to_string());
+            }
+            return wait <= limits.longest_wait;
+        };
         (self.tries < limits.tries || failing < patience)
             && self.waited.saturating_add(wait) <= limits.longest_wait.max(patience)
             && self.http.budget().spend()
+    }
+
+    /// Says once what a registry that is waited for does.
+    fn tell(&self, registry: &str, what: &str) {
+        if self.http.outages().is_news(registry) {
+            let until = match self.http.patience() {
+                Some(patience) => format!("for {} s", patience.as_secs_f32()),
+                None => "as long as somebody waits for it".to_owned(),
+            };
+            self.http.progress().report(Event::Warning(format!("{what}; trying again {until}")));
+        }
     }
 
     /// It went on: what failed before counts no more.

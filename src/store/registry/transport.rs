@@ -84,6 +84,8 @@ impl TransportError {
             }
             if cause.is::<super::gate::Unresolved>() {
                 kind = TransportKind::Unresolved;
+                // "dns error: error resolving DNS" says no more.
+                causes.clear();
             }
             if kind == TransportKind::Connect && cause.downcast_ref().is_some_and(is_hang_up) {
                 kind = TransportKind::Dropped;
