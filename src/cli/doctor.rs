@@ -53,7 +53,7 @@ fn text(name: &str, found: &Diagnosis, style: Style) -> String {
                     human(coverage.of_bytes)
                 ),
             ),
-            Verdict::Whole(reason @ Reason::MissingLayer(_)) => (style.red("fails"), reason.to_string()),
+            Verdict::Whole(reason @ Reason::MissingBlob(_)) => (style.red("fails"), reason.to_string()),
             Verdict::Whole(reason) => (style.yellow("whole"), reason.to_string()),
         };
         let _ = writeln!(text, "  {:width$}  {mark}  {what}", consumer.name());
@@ -102,7 +102,7 @@ pub fn next(finding: &Finding, image: &str, platform: &str) -> Option<String> {
             "enable it ([pull_modes.soci_v1] enable = true), or make a SOCI-enabled image of version 2 with soci convert"
                 .into(),
         ),
-        Finding::LostLayer(_) => Some("push the image again".into()),
+        Finding::LostLayer(_) | Finding::LostConfig(_) => Some("push the image again".into()),
         Finding::Uncovered { why: WhyNot::Kind("zstd-layer"), .. } => {
             Some("build the image with gzip layers: docker buildx build --output type=image,compression=gzip,force-compression=true".into())
         }

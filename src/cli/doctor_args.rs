@@ -22,7 +22,7 @@ Examples:
 JSON: the documentation of the crate, module cli::doctor_json, says what each field means.
 
 Exit status: 0 at least one consumer uses an index of the image, on at least one of the platforms, 1 it could not be told, \
-2 wrong usage, 3 no consumer does or a layer of the image is gone, 129, 130 or 143 ended by a hangup, an interrupt, a termination.";
+2 wrong usage, 3 no consumer does or the image is not whole, 129, 130 or 143 ended by a hangup, an interrupt, a termination.";
 
 /// Say which consumer would use which index of an image, and why not
 #[derive(Debug, Args)]

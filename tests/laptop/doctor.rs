@@ -234,7 +234,21 @@ fn pieces_of_the_image_and_of_a_ztoc() {
     std::fs::remove_file(blob(&found["ztocs"][1]["layer"])).unwrap();
     let gone = diagnosis(&sandbox, 3, 0, "oci:img");
     assert_eq!(problems(&gone), ["missing-layer"]);
-    assert!(verdicts(&gone).iter().all(|verdict| verdict == "missing-layer"), "{gone}");
+    assert!(verdicts(&gone).iter().all(|verdict| verdict == "missing-blob"), "{gone}");
+
+    // Of an image index, whose entries name the platforms, doctor needs no config.
+    two_platforms(&sandbox.path("two"));
+    sandbox.run(&index(&["oci:two"]));
+    let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:two"]);
+    for manifest in inspected["manifests"].as_array().unwrap() {
+        let blob = |digest: &str| sandbox.path("two/blobs/sha256").join(&digest["sha256:".len()..]);
+        let manifest = std::fs::read(blob(manifest["manifest"]["digest"].as_str().unwrap())).unwrap();
+        let manifest: Value = serde_json::from_slice(&manifest).unwrap();
+        let _ = std::fs::remove_file(blob(manifest["config"]["digest"].as_str().unwrap()));
+    }
+    let gone = diagnosis(&sandbox, 3, 0, "oci:two");
+    assert_eq!(problems(&gone), ["missing-config"]);
+    assert!(verdicts(&gone).iter().all(|verdict| verdict == "missing-blob"), "{gone}");
 }
 
 #[test]

@@ -110,8 +110,8 @@ pub enum Verdict {
 /// Why no layer of an image is mounted lazily.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// A layer of the image is gone: it cannot be pulled at all.
-    MissingLayer(Digest),
+    /// A layer of the image, or its config, is gone: it cannot be pulled at all.
+    MissingBlob(Digest),
     /// By its setting it pulls all layers side by side, and looks for no index.
     NotAsked,
     /// There is none of the versions that it reads. `other`: there is one of a version that it does not read.
@@ -140,7 +140,7 @@ impl Reason {
     /// A stable word for programs.
     pub fn code(self) -> &'static str {
         match self {
-            Reason::MissingLayer(_) => "missing-layer",
+            Reason::MissingBlob(_) => "missing-blob",
             Reason::NotAsked => "reads-no-index",
             Reason::NoIndex { other: true, .. } => "other-version-only",
             Reason::NoIndex { other: false, .. } => "no-index",
@@ -161,7 +161,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = |version: &Version| crate::ops::discover::number(*version);
         match self {
-            Reason::MissingLayer(layer) => write!(f, "it cannot run the image: layer {} is gone", layer.short()),
+            Reason::MissingBlob(blob) => write!(f, "it cannot run the image: blob {} is gone", blob.short()),
             Reason::NotAsked => f.write_str("it pulls layers side by side and reads no index"),
             Reason::NoIndex { wants, other } => {
                 let versions: Vec<String> = wants.iter().map(|version| number(version).to_string()).collect();
@@ -201,8 +201,8 @@ impl Verdicts {
 }
 
 fn judge(consumer: Consumer, image: &Discovered, pieces: &Pieces) -> Verdict {
-    if let Some(layer) = pieces.layers.first() {
-        return Verdict::Whole(Reason::MissingLayer(*layer));
+    if let Some(blob) = pieces.config.as_ref().or(pieces.layers.first()) {
+        return Verdict::Whole(Reason::MissingBlob(*blob));
     }
     if consumer.is_managed()
         && let Some(reason) = unmanageable(consumer, image, pieces)

@@ -46,6 +46,7 @@ pub enum Finding {
     BrokenZtoc(BrokenZtoc),
     /// The image itself is not whole.
     LostLayer(Digest),
+    LostConfig(Digest),
     /// Indexes that refer to the image index, where no consumer looks.
     OnImageIndex(Vec<Digest>),
     /// There is an index of version 1 and none of version 2.
@@ -104,6 +105,7 @@ impl Finding {
             Finding::LostBlobs { .. } => "missing-blobs",
             Finding::BrokenZtoc(_) => "broken-ztoc",
             Finding::LostLayer(_) => "missing-layer",
+            Finding::LostConfig(_) => "missing-config",
             Finding::OnImageIndex(_) => "on-image-index",
             Finding::OnlyV1 => "only-version-1",
             Finding::OtherVersion { .. } => "other-version",
@@ -127,6 +129,7 @@ impl Finding {
             | Finding::LostBlobs { .. }
             | Finding::BrokenZtoc(_)
             | Finding::LostLayer(_)
+            | Finding::LostConfig(_)
             | Finding::OnImageIndex(_) => true,
             Finding::OnlyV1
             | Finding::OtherVersion { .. }
@@ -162,6 +165,9 @@ impl fmt::Display for Finding {
                 list(blobs)
             ),
             Finding::BrokenZtoc(BrokenZtoc { ztoc, layer, why }) => write!(f, "ztoc {ztoc} of layer {layer}: {why}"),
+            Finding::LostConfig(config) => {
+                write!(f, "the image's config {config} is not there: nobody can pull the image")
+            }
             Finding::LostLayer(layer) => write!(f, "layer {layer} is not there: nobody can pull the image"),
             Finding::OnImageIndex(all) => write!(
                 f,
@@ -199,6 +205,7 @@ impl fmt::Display for Finding {
 pub fn findings(inspected: &Inspected, pieces: &Pieces) -> Vec<Finding> {
     let image = &inspected.image;
     let mut all = Vec::new();
+    all.extend(pieces.config.map(Finding::LostConfig));
     all.extend(pieces.layers.iter().map(|layer| Finding::LostLayer(*layer)));
     if let Err(error) = &image.listing {
         all.push(Finding::NotListed(causes(error)));

@@ -36,6 +36,8 @@ pub struct Pieces {
     pub lost: BTreeMap<Digest, BTreeSet<Digest>>,
     /// Layers of the image that the store does not have.
     pub layers: BTreeSet<Digest>,
+    /// The image's config, if the store does not have it.
+    pub config: Option<Digest>,
     /// What is wrong with ztocs of the index that a reader takes, though they are there.
     pub broken: Vec<BrokenZtoc>,
     /// Indexes that refer to the image index instead of the manifest of a platform, where no consumer looks.
@@ -108,6 +110,9 @@ async fn pieces(source: &Source, root: &Digest, image: &Discovered) -> Result<Pi
         if !is_there(source, layer, &mut known).await? {
             pieces.layers.insert(layer.digest);
         }
+    }
+    if !is_there(source, &image.config, &mut known).await? {
+        pieces.config = Some(image.config.digest);
     }
     // A list that cannot be had was told with that of the manifest.
     if *root != image.manifest.digest
