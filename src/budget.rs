@@ -44,6 +44,12 @@ impl Budget {
         Budget(Arc::new(Inner { limit, used: AtomicU64::new(0) }))
     }
 
+    /// Another budget, of a fraction of what this one had at its start.
+    #[must_use]
+    pub fn apart(&self, divisor: u64) -> Budget {
+        Budget::new(self.0.limit / divisor.max(1))
+    }
+
     /// A charge of nothing, which can grow.
     pub fn open(&self) -> Charge {
         Charge { budget: self.clone(), bytes: 0 }

@@ -14,6 +14,7 @@ pub use super::args_hook::HookWorkerArgs;
 pub use super::args_hook::{HookCommand, HookServeArgs};
 pub use super::args_mount::{BundleArgs, ContainerArgs, LazyArgs, MountArgs, NetArg, ServeArgs, TraceArgs};
 pub use super::args_read::{CatArgs, InspectArgs, LsArgs, ReadArgs, ReadCacheArgs, VerifyArgs};
+use super::args_reuse::ReuseArgs;
 pub use super::doctor_args::DoctorArgs;
 use super::size::ByteSize;
 use super::ztoc_args::{ZtocExtractArgs, ZtocVerifyArgs};
@@ -145,6 +146,9 @@ pub struct IndexArgs {
     #[arg(long, value_name = "SIZE", env = "OCISEEK_MIN_LAYER_SIZE", default_value = "10MiB")]
     #[arg(help_heading = "What is indexed")]
     pub min_layer_size: ByteSize,
+
+    #[command(flatten)]
+    pub reuse: ReuseArgs,
 
     /// What to do when the image has a SOCI index already
     #[arg(long, value_name = "RULE", env = "OCISEEK_EXISTING", value_enum, default_value_t = ExistingArg::Skip)]

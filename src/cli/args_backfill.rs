@@ -6,6 +6,7 @@ use clap::Args;
 use clap::builder::FalseyValueParser;
 
 use super::args::{BuildArgs, CacheArgs, Format, RegistryArgs};
+use super::args_reuse::HookReuseArgs;
 use super::size::ByteSize;
 use crate::hook::backfill::{Glob, Place};
 #[cfg(feature = "nats")]
@@ -71,6 +72,9 @@ pub struct BackfillArgs {
     #[arg(long, value_name = "SIZE", env = "OCISEEK_MIN_LAYER_SIZE", default_value = "10MiB")]
     #[arg(help_heading = "What is indexed")]
     pub min_layer_size: ByteSize,
+
+    #[command(flatten)]
+    pub reuse: HookReuseArgs,
 
     /// How many images are worked on side by side [default: one for each CPU]
     #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", value_parser = clap::value_parser!(u16).range(1..=256))]

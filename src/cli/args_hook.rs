@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::args::{BuildArgs, MemoryArgs};
+use super::args_reuse::HookReuseArgs;
 pub use super::args_serve::HookServeArgs;
 #[cfg(feature = "nats")]
 pub use super::args_serve::HookWorkerArgs;
@@ -31,7 +32,7 @@ the next call goes on from there.";
 const LAMBDA_AFTER_HELP: &str = "\
 The function's role needs ecr:GetAuthorizationToken, and for the repositories ecr:BatchGetImage, ecr:GetDownloadUrlForLayer, \
 ecr:BatchCheckLayerAvailability, ecr:InitiateLayerUpload, ecr:UploadLayerPart, ecr:CompleteLayerUpload, ecr:PutImage, and \
-ecr:BatchDeleteImage (to remove an index that a better one replaced).
+ecr:BatchDeleteImage (to remove an index that a better one replaced). With ecr:ListImages it finds layers that other tags have indexed.
 
 AWS_ENDPOINT_URL_ECR or AWS_ENDPOINT_URL sends the calls to ECR elsewhere. docs/hook.md has a template.";
 
@@ -51,6 +52,9 @@ pub struct HookLambdaArgs {
     #[arg(long, value_name = "SIZE", env = "OCISEEK_MIN_LAYER_SIZE", default_value = "10MiB")]
     #[arg(help_heading = "What is indexed")]
     pub min_layer_size: ByteSize,
+
+    #[command(flatten)]
+    pub reuse: HookReuseArgs,
 
     /// How many layers are read side by side [default: one for each CPU]
     #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", value_parser = clap::value_parser!(u16).range(1..=256))]

@@ -8,6 +8,7 @@ use clap::Args;
 use clap::builder::FalseyValueParser;
 
 use super::args::{BuildArgs, CacheArgs, RegistryArgs};
+use super::args_reuse::HookReuseArgs;
 use super::size::ByteSize;
 use crate::hook::allow::Allow;
 #[cfg(feature = "nats")]
@@ -151,6 +152,9 @@ pub struct JobArgs {
 
     #[command(flatten)]
     pub build: BuildArgs,
+
+    #[command(flatten)]
+    pub reuse: HookReuseArgs,
 
     /// Leave out layers whose blobs are smaller; 0 indexes all
     #[arg(long, value_name = "SIZE", env = "OCISEEK_MIN_LAYER_SIZE", default_value = "10MiB")]

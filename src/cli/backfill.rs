@@ -35,11 +35,18 @@ pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
     let registries = Registries::of(args.places.iter().map(Place::registry));
     let client = Client::new(client_config(args.registry, registries, &progress).await?).map_err(StoreError::from)?;
     // What is not used for other images is for the layers of one.
-    let index = unattended(args.platform, &args.build, args.min_layer_size, (cpus / jobs).max(1));
+    let index = unattended(args.platform, &args.build, args.min_layer_size, (cpus / jobs).max(1), &args.reuse);
     let state = args.state.as_deref().map(|path| State::open(path, &index)).transpose()?;
     let cache = caches::ztocs(&args.cache, &progress).await;
     let options = Options {
-        context: Context { client, cache, options: index, max_image_size: None, progress },
+        context: Context {
+            client,
+            cache,
+            options: index,
+            max_image_size: None,
+            reuse_from: args.reuse.reuse_from,
+            progress,
+        },
         filters: args.filter,
         since: args.since,
         jobs,

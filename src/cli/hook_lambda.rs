@@ -50,8 +50,10 @@ fn variable(name: &str) -> Option<String> {
 
 fn settings(args: HookLambdaArgs) -> Settings {
     let cpus = || std::thread::available_parallelism().map_or(1, NonZero::get);
+    let jobs = args.jobs.map_or_else(cpus, usize::from);
     Settings {
-        options: unattended(args.platform, &args.build, args.min_layer_size, args.jobs.map_or_else(cpus, usize::from)),
+        options: unattended(args.platform, &args.build, args.min_layer_size, jobs, &args.reuse),
+        reuse_from: args.reuse.reuse_from,
         accounts: args.ecr_account,
         registry: args.ecr_registry,
         max_memory: args.memory.max_memory.0,

@@ -87,7 +87,7 @@ async fn runner(args: JobArgs, log: Log) -> Result<Runner, CliError> {
     let progress: Arc<dyn Progress> = Arc::new(log.clone());
     let cpus = || std::thread::available_parallelism().map_or(1, NonZero::get);
     let jobs = args.jobs.map_or_else(cpus, usize::from);
-    let options = unattended(args.platform, &args.build, args.min_layer_size, jobs);
+    let options = unattended(args.platform, &args.build, args.min_layer_size, jobs, &args.reuse);
     let cache = caches::ztocs(&args.cache, &progress).await;
     let dead = args.dead_letter.map(|path| {
         let opened = dead_letters(&path);
@@ -101,7 +101,8 @@ async fn runner(args: JobArgs, log: Log) -> Result<Runner, CliError> {
     };
     let config = client_config(args.registry, registries, &progress).await?;
     let max_image_size = Some(args.max_image_size.0);
-    let context = |client| Context { client, cache, options, max_image_size, progress };
+    let reuse_from = args.reuse.reuse_from;
+    let context = |client| Context { client, cache, options, max_image_size, reuse_from, progress };
     let allow = AllowList::new(args.allow, args.allow_private);
     let runner = Runner::new(config, context, allow, dead.transpose()?, log);
     Ok(runner.map_err(StoreError::from)?)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::args::{BuildArgs, ExistingArg, Format, IndexArgs};
+use super::args_reuse::HookReuseArgs;
 use super::progress::Display;
 use super::report::{self, CliError};
 use super::size::ByteSize;
@@ -14,8 +15,9 @@ use super::terminal::Stdout;
 use super::{caches, json, step, text, ztoc};
 use crate::image::{ImageName, Platform};
 use crate::ops::TOOL_IDENTIFIER;
-use crate::ops::index::{Existing, Gate, IndexError, IndexOptions, IndexedImage, Refused, index};
-use crate::progress::Progress;
+use crate::ops::discover::causes;
+use crate::ops::index::{Elsewhere, Existing, Gate, IndexError, IndexOptions, IndexedImage, Refused, index};
+use crate::progress::{Event, Progress};
 use crate::store::cache::ZtocCache;
 use crate::store::layout::Layout;
 use crate::store::{Destination, Source, blocking};
@@ -27,13 +29,21 @@ pub async fn run(args: IndexArgs) -> Result<(), CliError> {
     let display = Arc::new(Display::new(args.progress, args.quiet));
     let progress: Arc<dyn Progress> = display.clone();
     let files = step::Files { outputs: args.step_outputs.clone(), summary: args.step_summary.clone() };
-    let work = Work {
-        options: options(&args, started),
-        images: Images::new(args.registry, &args.images, &progress).await?,
-        cache: caches::ztocs(&args.cache, &progress).await,
-        output: args.output,
-        progress,
-    };
+    let mut options = options(&args, started);
+    let images = Images::new(args.registry, &args.images, &progress).await?;
+    for name in &args.reuse.reuse_from {
+        match images.open(name).await {
+            Ok((source, target)) => {
+                options.reuse.from.push(Elsewhere { name: name.to_string().into(), source, target });
+            }
+            Err(error) => {
+                let why = format!("nothing is reused from {name}: {}", causes(&error));
+                progress.report(Event::Warning(why));
+            }
+        }
+    }
+    let work =
+        Work { options, images, cache: caches::ztocs(&args.cache, &progress).await, output: args.output, progress };
     let mut stdout = Stdout::new();
     let mut images = Vec::new();
     let mut failed = 0;
@@ -126,11 +136,18 @@ fn options(args: &IndexArgs, started: Instant) -> IndexOptions {
         dry_run: args.dry_run,
         gate: Gate { all_servable: args.strict, least_coverage: args.min_coverage },
         deadline: args.timeout.and_then(|timeout| started.checked_add(timeout)),
+        reuse: args.reuse.shared.options(),
     }
 }
 
 /// What is done for images that nobody names by hand: hooks and backfill.
-pub fn unattended(platforms: Vec<Platform>, build: &BuildArgs, min_layer_size: ByteSize, jobs: usize) -> IndexOptions {
+pub fn unattended(
+    platforms: Vec<Platform>,
+    build: &BuildArgs,
+    min_layer_size: ByteSize,
+    jobs: usize,
+    reuse: &HookReuseArgs,
+) -> IndexOptions {
     IndexOptions {
         platforms,
         layer: ztoc::layer_options(build),
@@ -140,6 +157,7 @@ pub fn unattended(platforms: Vec<Platform>, build: &BuildArgs, min_layer_size: B
         dry_run: false,
         deadline: None,
         gate: Gate::default(),
+        reuse: reuse.shared.options(),
     }
 }
 
@@ -156,7 +174,12 @@ impl Work {
     async fn index(&self, name: &ImageName) -> Result<IndexedImage, CliError> {
         let (source, root) = self.images.open(name).await?;
         let destination = self.destination(&source).await?;
-        Ok(index(&source, &root, destination.as_ref(), self.cache.as_ref(), &self.options, &self.progress).await?)
+        let mut options = self.options.clone();
+        options.reuse.tag = match name {
+            ImageName::Registry(reference) => reference.tag.clone(),
+            ImageName::Layout { .. } | ImageName::Archive { .. } => None,
+        };
+        Ok(index(&source, &root, destination.as_ref(), self.cache.as_ref(), &options, &self.progress).await?)
     }
 
     /// Where the index goes. A dry run makes no layout that is not there: then it is as if nothing were in it.

@@ -20,6 +20,7 @@
 //! | `manifests` | one object for each platform's manifest; empty if failed, unless it was refused for falling short of --strict or --min-coverage |
 //! | `error` | null, or `message` (the causes in one line), `causes` (them one by one), and `hint` (or null) |
 //! | `bytes_read`, `bytes_written`, `seconds` | as above |
+//! | `bytes_compared` | bytes of other layers that were compared with ztocs before these were reused; there only if it is not 0 |
 //! | `left` | digests of the layers for which `--timeout` did not suffice |
 //!
 //! A manifest:
@@ -47,7 +48,8 @@
 //! | `status` | `indexed` or `left-out` |
 //! | `reason` | null, or `code` (a stable word) and `text`. `out-of-time`: another run goes on with it; `needs-more-time`: no layer was done in the time that was given, and another run needs more of it |
 //! | `ztoc` | null, or `digest`, `size` in bytes, `spans`, `entries`, `uncompressed_size`, `gzip_members` (0: a plain tar; null: not known) |
-//! | `origin` | how the ztoc was come by: `read`, `cache`, `destination` (an index that lacked other layers had it), `repeated` (the same layer earlier in the image); null if left out |
+//! | `origin` | how the ztoc was come by: `read`, `cache`, `destination` (an index that is replaced had it), `reused` (another image's index had it, or another index of this image), `repeated` (the same layer earlier in the image); null if left out |
+//! | `reused_from` | the image, or the digest of the index, that the ztoc was reused from; there only if `origin` is `reused` |
 //! | `seconds` | time to read and index it; null unless `origin` is `read` |
 
 use serde::Serialize;
@@ -80,6 +82,8 @@ pub struct Image {
     pub error: Option<Failure>,
     pub left: Vec<Digest>,
     pub bytes_read: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub bytes_compared: u64,
     pub bytes_written: u64,
     pub seconds: f64,
 }
@@ -154,6 +158,8 @@ pub struct Layer {
     pub reason: Option<Reason>,
     ztoc: Option<Ztoc>,
     origin: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reused_from: Option<String>,
     seconds: Option<f64>,
 }
 
@@ -183,6 +189,7 @@ impl Image {
             error: None,
             left: report.left.iter().map(|layer| layer.digest).collect(),
             bytes_read: report.bytes_read,
+            bytes_compared: report.bytes_compared,
             bytes_written: report.bytes_written,
             seconds: milliseconds(seconds),
         }
@@ -193,6 +200,7 @@ impl Image {
         Image {
             manifests: refused.manifests.iter().map(Manifest::refused).collect(),
             bytes_read: refused.bytes_read,
+            bytes_compared: 0,
             ..Image::failed(image, error, seconds)
         }
     }
@@ -206,6 +214,7 @@ impl Image {
             error: Some(error),
             left: Vec::new(),
             bytes_read: 0,
+            bytes_compared: 0,
             bytes_written: 0,
             seconds: milliseconds(seconds),
         }
@@ -291,6 +300,10 @@ impl Manifest {
     }
 }
 
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
+}
+
 impl Layer {
     fn of(report: &IndexedLayer) -> Layer {
         let blob = Blob::of(&report.descriptor);
@@ -307,15 +320,20 @@ impl Layer {
                     uncompressed_size: facts.uncompressed_size,
                     gzip_members: facts.gzip_members,
                 }),
-                origin: Some(match facts.origin {
+                origin: Some(match &facts.origin {
                     Origin::Read { .. } => "read",
                     Origin::Cache => "cache",
                     Origin::Destination => "destination",
+                    Origin::Reused(_) => "reused",
                     Origin::Repeated => "repeated",
                 }),
+                reused_from: match &facts.origin {
+                    Origin::Reused(from) => Some(from.to_string()),
+                    _ => None,
+                },
                 seconds: match facts.origin {
                     Origin::Read { seconds } => Some(milliseconds(seconds)),
-                    Origin::Cache | Origin::Destination | Origin::Repeated => None,
+                    _ => None,
                 },
             },
             LayerOutcome::LeftOut(left_out) => Layer {
@@ -324,6 +342,7 @@ impl Layer {
                 reason: Some(Reason { code: left_out.code(), text: reason(left_out) }),
                 ztoc: None,
                 origin: None,
+                reused_from: None,
                 seconds: None,
             },
         }

@@ -16,6 +16,7 @@ mod args_backfill;
 mod args_hook;
 mod args_mount;
 mod args_read;
+mod args_reuse;
 mod args_serve;
 mod backfill;
 mod bundle;

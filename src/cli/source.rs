@@ -44,12 +44,7 @@ impl Images {
             ImageName::Registry(reference) => {
                 let repository =
                     self.client.repository(&reference.registry, &reference.repository).map_err(StoreError::from)?;
-                let target = match (&reference.digest, &reference.tag) {
-                    (Some(digest), _) => Target::Digest(*digest),
-                    (None, Some(tag)) => Target::Tag(tag.clone()),
-                    (None, None) => Target::Tag("latest".to_owned()),
-                };
-                (Source::Registry(repository), target)
+                (Source::Registry(repository), Target::of(reference))
             }
             ImageName::Layout { dir, select } => {
                 let (dir, select) = (dir.clone(), select.clone());

@@ -120,18 +120,19 @@ fn layers(text: &mut String, layers: &[IndexedLayer], style: Style) {
 /// Spans, files, ztoc size, speed, and a remark.
 fn columns(layer: &IndexedLayer) -> Option<[String; 5]> {
     let LayerOutcome::Indexed(facts) = &layer.outcome else { return None };
-    let (speed, remark) = match facts.origin {
-        Origin::Read { seconds } => (rate(layer.descriptor.size, seconds), ""),
-        Origin::Cache => (String::new(), "from the cache"),
-        Origin::Destination => (String::new(), "from the index that was there"),
-        Origin::Repeated => (String::new(), "the same layer again"),
+    let (speed, remark) = match &facts.origin {
+        Origin::Read { seconds } => (rate(layer.descriptor.size, *seconds), String::new()),
+        Origin::Cache => (String::new(), "from the cache".to_owned()),
+        Origin::Destination => (String::new(), "from the index that was there".to_owned()),
+        Origin::Reused(from) => (String::new(), format!("reused from {}", safe(from))),
+        Origin::Repeated => (String::new(), "the same layer again".to_owned()),
     };
     Some([
         counted(u64::from(facts.spans), "span", "spans"),
         counted(facts.entries, "file", "files"),
         format!("ztoc {}", human(facts.size)),
         speed,
-        remark.to_owned(),
+        remark,
     ])
 }
 
@@ -266,5 +267,9 @@ fn totals(done: &IndexedImage, seconds: f64) -> String {
         0 => String::new(),
         bytes => format!(", wrote {}", human(bytes)),
     };
-    format!("read {}{written}, in {}", human(done.bytes_read), duration(seconds))
+    let compared = match done.bytes_compared {
+        0 => String::new(),
+        bytes => format!(", compared {} with what is reused", human(bytes)),
+    };
+    format!("read {}{compared}{written}, in {}", human(done.bytes_read), duration(seconds))
 }

@@ -7,10 +7,11 @@
 use std::sync::Arc;
 
 use crate::digest::Digest;
-use crate::image::{Manifest, ManifestError, Reference};
-use crate::ops::index::{IndexError, IndexOptions, IndexedImage, ManifestResult, index_resolved};
+use crate::image::{Manifest, ManifestError, Reference, is_referrers_tag};
+use crate::ops::discover::causes;
+use crate::ops::index::{Elsewhere, IndexError, IndexOptions, IndexedImage, ManifestResult, index_resolved};
 use crate::ops::resolve::{ResolveError, Resolved, parse, resolve_document};
-use crate::progress::Progress;
+use crate::progress::{Event, Progress};
 use crate::store::blob::{Document, Target};
 use crate::store::cache::ZtocCache;
 use crate::store::registry::{Client, Repository};
@@ -30,7 +31,31 @@ pub struct Context {
     pub options: IndexOptions,
     /// Images whose layers have more bytes together, as their manifests say, are left alone.
     pub max_image_size: Option<u64>,
+    /// Images whose indexes may have ztocs of any of the images.
+    pub reuse_from: Vec<Reference>,
     pub progress: Arc<dyn Progress>,
+}
+
+impl Context {
+    /// The options for the image of one job.
+    fn options(&self, image: &Reference) -> IndexOptions {
+        let mut options = self.options.clone();
+        options.reuse.tag = image.tag.clone();
+        for from in &self.reuse_from {
+            match self.client.repository(&from.registry, &from.repository) {
+                Ok(repository) => options.reuse.from.push(Elsewhere {
+                    name: from.to_string().into(),
+                    source: Source::Registry(repository),
+                    target: Target::of(from),
+                }),
+                Err(error) => {
+                    let why = format!("nothing is reused from {from}: {}", causes(&error));
+                    self.progress.report(Event::Warning(why));
+                }
+            }
+        }
+        options
+    }
 }
 
 /// What became of a job.
@@ -147,11 +172,7 @@ impl Job {
 
     /// The digest where it is known: a tag may have moved since the event.
     pub fn target(&self) -> Target {
-        match (&self.image.digest, &self.image.tag) {
-            (Some(digest), _) => Target::Digest(*digest),
-            (None, Some(tag)) => Target::Tag(tag.clone()),
-            (None, None) => Target::Tag("latest".to_owned()),
-        }
+        Target::of(&self.image)
     }
 
     /// Two jobs with the same key are the same work: an index is attached to a digest in a repository.
@@ -172,7 +193,7 @@ pub async fn run(job: &Job, context: &Context) -> Result<Done, JobError> {
     let repository = repository.map_err(|error| JobError::Name(error.into()))?;
     let source = Source::Registry(repository.clone());
     let Some(document) = fetch(job, &source).await? else { return Ok(Done::Gone) };
-    match run_document(&document, &source, repository, context).await {
+    match run_document(job, &document, &source, repository, context).await {
         // Deleted in the meantime, or broken from the start: its manifest tells.
         Err(error) if error.store().is_some_and(StoreError::is_not_found) => {
             match source.manifest(&Target::Digest(document.digest)).await {
@@ -194,18 +215,20 @@ pub(super) async fn fetch(job: &Job, source: &Source) -> Result<Option<Document>
 }
 
 async fn run_document(
+    job: &Job,
     document: &Document,
     source: &Source,
     repository: Repository,
     context: &Context,
 ) -> Result<Done, JobError> {
-    let Context { cache, options, progress, .. } = context;
+    let Context { cache, progress, .. } = context;
     let image = match resolved(document, source, context).await? {
         Ok(image) => image,
         Err(skipped) => return Ok(Done::Skipped(skipped)),
     };
     let destination = Destination::Registry(repository);
-    let indexed = index_resolved(source, image, Some(&destination), cache.as_ref(), options, progress).await?;
+    let options = context.options(&job.image);
+    let indexed = index_resolved(source, image, Some(&destination), cache.as_ref(), &options, progress).await?;
     Ok(judged(indexed))
 }
 
@@ -268,16 +291,6 @@ fn judged(indexed: IndexedImage) -> Done {
     } else {
         Done::Skipped(Skipped::NothingToIndex)
     }
-}
-
-/// The tag of the referrers tag schema (distribution spec, "Referrers Tag Schema"), and those that cosign makes by its example.
-fn is_referrers_tag(tag: &str) -> bool {
-    let hex = match tag.split_once('-') {
-        Some(("sha256" | "sha512", hex)) => hex,
-        _ => return false,
-    };
-    let (hex, rest) = hex.split_at(hex.bytes().take_while(u8::is_ascii_hexdigit).count());
-    hex.len() == 64 && (rest.is_empty() || rest.starts_with('.'))
 }
 
 #[cfg(test)]

@@ -20,4 +20,6 @@ pub use layer_kind::LayerKind;
 pub use manifest::{ImageIndex, ImageManifest, Manifest, ManifestError};
 pub use name::{ImageName, ImageNameError, Select};
 pub use platform::{Platform, PlatformError};
-pub use reference::{DOCKER_HUB, Reference, ReferenceError, is_registry, is_repository, is_tag};
+pub use reference::{
+    DEFAULT_TAG, DOCKER_HUB, Reference, ReferenceError, is_referrers_tag, is_registry, is_repository, is_tag,
+};

@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use crate::digest::{Digest, DigestError};
 
+/// The tag that a name without tag and digest stands for.
+pub const DEFAULT_TAG: &str = "latest";
 /// Where docker looks for names without a registry.
 pub const DOCKER_HUB: &str = "docker.io";
 /// The longest repository name, registry included, in bytes (distribution, `RepositoryNameTotalLengthMax`).
@@ -91,7 +93,7 @@ impl FromStr for Reference {
         let tag = match (tag, digest) {
             (Some(tag), _) => Some(tag.to_owned()),
             (None, Some(_)) => None,
-            (None, None) => Some("latest".to_owned()),
+            (None, None) => Some(DEFAULT_TAG.to_owned()),
         };
         Ok(Reference { registry: registry.to_owned(), repository, tag, digest })
     }
@@ -203,6 +205,16 @@ pub fn is_tag(s: &str) -> bool {
     let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     (1..=MAX_TAG).contains(&s.len())
         && s.bytes().enumerate().all(|(i, b)| word(b) || (i > 0 && matches!(b, b'.' | b'-')))
+}
+
+/// The tag of the referrers tag schema (distribution spec, "Referrers Tag Schema"), and those that cosign makes by its example.
+pub fn is_referrers_tag(tag: &str) -> bool {
+    let hex = match tag.split_once('-') {
+        Some(("sha256" | "sha512", hex)) => hex,
+        _ => return false,
+    };
+    let (hex, rest) = hex.split_at(hex.bytes().take_while(u8::is_ascii_hexdigit).count());
+    hex.len() == 64 && (rest.is_empty() || rest.starts_with('.'))
 }
 
 #[cfg(test)]

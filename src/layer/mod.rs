@@ -21,4 +21,5 @@ pub use hashes::{Hashed, LayerHashes, Spans};
 pub use indexer::LayerIndexer;
 pub use model::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, Unservable};
 pub use scan::{Decoded, LayerScan};
+pub(crate) use spans::are_chosen;
 pub(crate) use tree::clean;

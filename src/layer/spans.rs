@@ -2,7 +2,7 @@
 
 use crate::codec::gzip::BlockStart;
 use crate::digest::{Algorithm, Digest, Hasher};
-use crate::offset::Compressed;
+use crate::offset::{Compressed, Uncompressed};
 use crate::ztoc::Checkpoint;
 
 /// The first byte of a span in the blob.
@@ -29,7 +29,7 @@ impl GzipSpans {
     /// Takes a checkpoint at the first block, and wherever more than a span size was decoded since the last one
     /// (soci-snapshotter, gzip_zinfo.c; unlike it, never twice at output 0, since consumers refuse that).
     pub fn block_start(&mut self, at: BlockStart<'_>) {
-        if self.list.last().is_some_and(|last| at.output - last.output <= self.span_size) {
+        if self.list.last().is_some_and(|last| !is_apart(last.output, at.output, self.span_size)) {
             return;
         }
         self.list.push(Checkpoint { input: at.input, output: at.output, bits: at.bits, window: Box::new(*at.window) });
@@ -41,6 +41,16 @@ impl GzipSpans {
         self.told = self.list.len();
         new.iter().map(|checkpoint| SpanStart { at: checkpoint.input, shares_byte: checkpoint.bits != 0 }).collect()
     }
+}
+
+fn is_apart(last: Uncompressed, next: Uncompressed, span_size: u64) -> bool {
+    next - last > span_size
+}
+
+/// Whether [`GzipSpans`] could have chosen these checkpoints, which are in order.
+pub(crate) fn are_chosen(list: &[Checkpoint], span_size: u64) -> bool {
+    let starts = list.first().is_some_and(|first| first.bits == 0 && first.window.iter().all(|byte| *byte == 0));
+    starts && list.windows(2).all(|two| is_apart(two[0].output, two[1].output, span_size))
 }
 
 /// Cuts a plain tar into slices.

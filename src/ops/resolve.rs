@@ -154,7 +154,7 @@ async fn alone(
 }
 
 impl PlatformManifest {
-    fn new(descriptor: Descriptor, platform: Option<Platform>, image: ImageManifest) -> PlatformManifest {
+    pub(super) fn new(descriptor: Descriptor, platform: Option<Platform>, image: ImageManifest) -> PlatformManifest {
         let ImageManifest { config, layers, annotations, .. } = image;
         PlatformManifest { descriptor, platform, config, layers, annotations }
     }

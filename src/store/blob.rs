@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::digest::Digest;
-use crate::image::Descriptor;
+use crate::image::{DEFAULT_TAG, Descriptor, Reference};
 
 /// A manifest or image index as a store holds it: its bytes match its digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +36,16 @@ pub struct Referrers {
 pub enum Target {
     Tag(String),
     Digest(Digest),
+}
+
+impl Target {
+    /// What a name stands for: its digest where it has one, else its tag.
+    pub fn of(reference: &Reference) -> Target {
+        match (reference.digest, reference.tag.as_deref()) {
+            (Some(digest), _) => Target::Digest(digest),
+            (None, tag) => Target::Tag(tag.unwrap_or(DEFAULT_TAG).to_owned()),
+        }
+    }
 }
 
 impl std::fmt::Display for Target {

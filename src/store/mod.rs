@@ -104,6 +104,15 @@ impl Source {
         }
     }
 
+    /// The same registry with another budget. A local store keeps its own.
+    #[must_use]
+    pub fn with_budget(&self, budget: Budget) -> Source {
+        match self {
+            Source::Registry(repository) => Source::Registry(repository.with_budget(budget)),
+            Source::Layout(_) | Source::Archive(_) => self.clone(),
+        }
+    }
+
     /// A manifest or image index; its bytes match its digest. It stays charged to the budget, with what it becomes once it
     /// is parsed.
     ///
@@ -284,6 +293,17 @@ impl Destination {
         match self {
             Destination::Registry(repository) => Source::Registry(repository.clone()),
             Destination::Layout(layout) => Source::Layout(Arc::clone(layout)),
+        }
+    }
+
+    /// Whether it is where `source` reads.
+    pub fn is(&self, source: &Source) -> bool {
+        match (self, source) {
+            (Destination::Registry(here), Source::Registry(there)) => {
+                here.registry() == there.registry() && here.name() == there.name()
+            }
+            (Destination::Layout(here), Source::Layout(there)) => Arc::ptr_eq(here, there),
+            _ => false,
         }
     }
 

@@ -216,6 +216,7 @@ impl Faulty {
                 let removed = self.content.lock().unwrap().manifests.remove(reference);
                 status(if removed.is_some() { 202 } else { 404 })
             }
+            ("GET", "tags") => self.tags(query),
             ("GET", "referrers") if self.nature.referrers => self.get_referrers(reference),
             ("GET", "referrers") => status(404),
             _ => status(405),
@@ -362,6 +363,22 @@ impl Faulty {
             answer = answer.header("oci-subject", subject);
         }
         answer.body(Body::empty()).unwrap()
+    }
+
+    /// A page of tags, in the order of their characters.
+    fn tags(&self, query: &str) -> Response<Body> {
+        let asked = |key: &str| query.split('&').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
+        let (count, last) = (asked("n").map_or(usize::MAX, |n| n.parse().unwrap()), asked("last").unwrap_or_default());
+        let all = self.content.lock().unwrap();
+        let mut names: Vec<&str> = all.manifests.keys().map(String::as_str).collect();
+        names.retain(|name| !name.contains(':') && *name > last);
+        let mut answer = Response::builder().header(header::CONTENT_TYPE, "application/json");
+        if names.len() > count {
+            names.truncate(count);
+            let next = format!("</v2/a/b/tags/list?n={count}&last={}>; rel=\"next\"", names[count - 1]);
+            answer = answer.header(header::LINK, next);
+        }
+        answer.body(Body::from(json!({"name": "a/b", "tags": names}).to_string())).unwrap()
     }
 
     pub fn get_referrers(&self, subject: &str) -> Response<Body> {

@@ -134,7 +134,7 @@ fn entries_that_are_missing_or_made_up() {
     image.edit_ztoc(0, |ztoc| {
         ztoc.files.remove(2);
     });
-    found(&image, &["entry-missing"], &[]);
+    found(&image, &["entry-missing"], &["entry-field"]);
     let image = Image::new();
     image.edit_ztoc(0, |ztoc| {
         let mut last = ztoc.files[0].clone();
@@ -143,7 +143,7 @@ fn entries_that_are_missing_or_made_up() {
         last.size = 0;
         ztoc.files.push(last);
     });
-    found(&image, &["entry-added"], &[]);
+    found(&image, &["entry-added"], &["entry-added"]);
 }
 
 #[test]

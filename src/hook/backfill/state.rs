@@ -108,7 +108,7 @@ impl<R: BufRead> Lines<R> {
 mod tests {
     use super::*;
     use crate::layer::LayerOptions;
-    use crate::ops::index::{Existing, Gate};
+    use crate::ops::index::{Existing, Gate, Reuse};
 
     fn options(span_size: u64) -> IndexOptions {
         IndexOptions {
@@ -120,6 +120,7 @@ mod tests {
             dry_run: false,
             deadline: None,
             gate: Gate::default(),
+            reuse: Reuse::default(),
         }
     }
 

@@ -125,7 +125,7 @@ impl Walk<'_> {
     }
 
     async fn list_tags(&self, registry: &str, repository: &str) -> Result<Names, RegistryError> {
-        self.options.context.client.repository(registry, repository)?.tags().await
+        self.options.context.client.repository(registry, repository)?.tags(None).await
     }
 
     fn wants(&self, repository: &str) -> bool {

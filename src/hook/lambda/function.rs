@@ -16,6 +16,7 @@ use crate::hook::aws::{Ecr, EcrError, EcrRegistry, Token};
 use crate::hook::event::{EventError, Headers, Ignored, PushEvent, Shape, parse};
 use crate::hook::job::{self, Context, Done, Job, JobError};
 use crate::hook::log::Log;
+use crate::image::Reference;
 use crate::ops::index::{IndexOptions, IndexedImage, ManifestResult};
 use crate::progress::Progress;
 use crate::store::registry::{Client, ClientConfig, CredentialSource, RegistryError};
@@ -26,6 +27,8 @@ const MARGIN: Duration = Duration::from_secs(30);
 /// How a function is set up.
 pub struct Settings {
     pub options: IndexOptions,
+    /// Images whose indexes may have ztocs of any of the images.
+    pub reuse_from: Vec<Reference>,
     /// Accounts whose registries are indexed, beside the function's own.
     pub accounts: Vec<String>,
     /// `HOST[:PORT]` that stands for every registry of ECR, in tests.
@@ -206,6 +209,7 @@ impl Function {
                 cache: None,
                 options: IndexOptions { deadline: Some(time.stop), ..self.settings.options.clone() },
                 max_image_size: None,
+                reuse_from: self.settings.reuse_from.clone(),
                 progress: Arc::clone(&self.progress),
             };
             let job = Job { image };

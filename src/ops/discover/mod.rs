@@ -178,6 +178,24 @@ pub(super) fn to_read(listed: Vec<Descriptor>) -> impl Iterator<Item = (Descript
     once.enumerate().map(|(place, found)| (found, (place >= MAX_INDEXES).then_some(Unusable::Unread(MAX_INDEXES))))
 }
 
+/// The indexes of an image that can be used, by their digests: that of version 2, which its manifest names, and, if `listed`, those of
+/// version 1. Whatever cannot be had is as good as not there.
+pub(super) async fn usable(
+    source: &Source,
+    image: &PlatformManifest,
+    artifacts: &[Descriptor],
+    listed: bool,
+) -> Vec<(Digest, IndexContent)> {
+    let mut finder = Finder { source, manifest: &image.descriptor, layers: &image.layers, indexes: Vec::new() };
+    if let Some(digest) = image.annotations.get(INDEX_DIGEST).and_then(|named| named.parse().ok()) {
+        finder.named(digest, artifacts).await;
+    }
+    if listed {
+        let _ = finder.listed().await;
+    }
+    finder.indexes.into_iter().filter_map(|found| Some((found.digest, found.content.ok()?))).collect()
+}
+
 async fn indexes_of(
     source: &Source,
     image: PlatformManifest,

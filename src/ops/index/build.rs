@@ -17,6 +17,7 @@ use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::soci::ZtocRef;
 use crate::layer::{LayerOptions, Outcome};
+use crate::ops::resolve::PlatformManifest;
 use crate::progress::Progress;
 use crate::store::Source;
 use crate::store::cache::{CacheKey, ZtocCache};
@@ -28,6 +29,17 @@ pub(in crate::ops) struct Supply<'a> {
     pub cache: Option<&'a ZtocCache>,
     /// Indexes of the image itself, whose ztocs are reused before others are looked for.
     pub known: Vec<Offer>,
+    pub own: Own<'a>,
+}
+
+/// The image whose layers these are.
+pub(in crate::ops) struct Own<'a> {
+    pub digest: Digest,
+    pub manifests: Vec<&'a PlatformManifest>,
+    /// What its image index lists beside its images.
+    pub artifacts: &'a [Descriptor],
+    /// The indexes of version 1 that `source` lists are among those that are known.
+    pub is_listed: bool,
 }
 
 /// A SOCI index whose ztocs may be reused.
@@ -56,7 +68,7 @@ pub(in crate::ops) async fn ztocs(
     progress: &Arc<dyn Progress>,
 ) -> Result<Layers, IndexError> {
     let (mut layers, unread) = look_up(wanted, supply.cache, options).await;
-    let unread = reuse(&mut layers, unread, supply, options).await;
+    let unread = reuse(&mut layers, unread, supply, options, progress).await;
     announce(&unread);
     let guides = guides(&supply.known, &unread, options).await;
     read_all(&mut layers, unread, supply, options, &guides, progress).await?;
@@ -70,6 +82,8 @@ type Blob = (Digest, u64);
 pub(in crate::ops) struct Layers {
     by_blob: BTreeMap<Blob, BuiltLayer>,
     pub bytes_read: u64,
+    /// Bytes of layers that were compared with ztocs to reuse.
+    pub bytes_compared: u64,
     /// Layers were read until the time was up, and none was done.
     pub stuck: bool,
 }
@@ -109,7 +123,7 @@ impl Wanted {
 
 /// Splits `wanted` into what the cache knows and what must be read, in the order in which that is done.
 async fn look_up(wanted: Wanted, cache: Option<&ZtocCache>, options: &IndexOptions) -> (Layers, Vec<Descriptor>) {
-    let mut layers = Layers { by_blob: BTreeMap::new(), bytes_read: 0, stuck: false };
+    let mut layers = Layers { by_blob: BTreeMap::new(), bytes_read: 0, bytes_compared: 0, stuck: false };
     let mut unread = Vec::new();
     for layer in wanted.layers {
         match cached(cache, &layer, options).await {

@@ -142,6 +142,9 @@ impl Found {
 }
 
 const OURS: &str = "ociseek v";
+/// The first version of this program that builds the ztocs that this one builds. It goes up with the cache's format version, whenever
+/// another ztoc for the same layer became right.
+const FIRST_ALIKE: [u64; 3] = [0, 0, 0];
 
 /// Made by some version of this program, or under the name that is asked for.
 fn is_ours(tool: &str, asked: &str) -> bool {
@@ -152,6 +155,13 @@ fn is_ours(tool: &str, asked: &str) -> bool {
 fn is_newer(tool: &str) -> bool {
     let own = version(env!("CARGO_PKG_VERSION"));
     tool.strip_prefix(OURS).and_then(version) > own
+}
+
+/// Whether the ztocs of `tool` are those that are built under the name `asked`, but for the name: those of the same name, and of
+/// versions of this program up to this one. What another tool would do with the layer is not known.
+pub(super) fn builds_alike(tool: &str, asked: &str) -> bool {
+    let alike = |found: [u64; 3]| FIRST_ALIKE <= found && Some(found) <= version(env!("CARGO_PKG_VERSION"));
+    tool == asked || tool.strip_prefix(OURS).and_then(version).is_some_and(alike)
 }
 
 /// Major, minor, patch. What follows them is not looked at.
@@ -316,5 +326,15 @@ mod tests {
         assert_eq!(version("x"), None);
         assert!(!is_newer(TOOL));
         assert!(!is_newer("ociseek vNext"));
+    }
+
+    #[test]
+    fn ztocs_of_older_versions_are_like_ours_and_those_of_others_are_not() {
+        for alike in [TOOL, "ociseek v0.0.9", "my tool"] {
+            assert!(builds_alike(alike, "my tool"), "{alike}");
+        }
+        for other in ["ociseek v999.0.0", "ociseek vNext", "AWS SOCI CLI v0.2", "other", ""] {
+            assert!(!builds_alike(other, "my tool"), "{other}");
+        }
     }
 }

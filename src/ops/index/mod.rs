@@ -4,7 +4,7 @@
 //!
 //! 1. [`resolve`]: from the name to the manifests of the platforms.
 //! 2. `existing`: which indexes are there, and what is to be done about them.
-//! 3. `build`: the ztocs of the layers, from the cache, from an index that is there (`reuse`) or by reading (`read`), two threads
+//! 3. `build`: the ztocs of the layers, from the cache, from an index of this image or of another one (`reuse`) or by reading (`read`), two threads
 //!    a layer (`pipeline`), and more (`ahead`) where the layer can be cut (`cut`) by its members or by a ztoc of other options (`guide`).
 //!    A broken layer ends it here. A deadline ends it too: the layers that are not done by then are left for
 //!    another run.
@@ -42,13 +42,13 @@ mod reuse;
 pub use error::IndexError;
 pub use gate::{Gate, Refused, RefusedManifest, Shortfall};
 pub use model::{
-    Existing, IndexOptions, IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin,
-    OtherIndex, ZtocFacts,
+    Elsewhere, Existing, IndexOptions, IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut,
+    ManifestResult, Origin, OtherIndex, Reuse, ZtocFacts,
 };
 
 pub use pipeline::{Threads, index_chunks};
 
-use build::Supply;
+use build::{Own, Supply};
 use plan::Plan;
 
 /// Whether an image lacks an index of these options, as far as that can be told without reading its layers.
@@ -104,8 +104,9 @@ pub async fn index_resolved(
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
 ) -> Result<IndexedImage, IndexError> {
-    let mut plans = Vec::with_capacity(image.manifests.len());
-    for manifest in image.manifests {
+    let Resolved { digest, manifests, artifacts } = image;
+    let mut plans = Vec::with_capacity(manifests.len());
+    for manifest in manifests {
         plans.push(Plan::make(manifest, destination, cache, options).await?);
     }
 
@@ -117,7 +118,13 @@ pub async fn index_resolved(
         );
     }
     let offers = destination.into_iter().flat_map(|there| plans.iter().flat_map(|plan| plan.offers(there)));
-    let supply = Supply { source, cache, known: offers.collect() };
+    let own = Own {
+        digest,
+        manifests: plans.iter().map(|plan| &plan.manifest).collect(),
+        artifacts: &artifacts,
+        is_listed: destination.is_some_and(|there| there.is(source)),
+    };
+    let supply = Supply { source, cache, known: offers.collect(), own };
     let announce = |unread: &[Descriptor]| {
         for (plan, new) in plans.iter().zip(&news) {
             let reads = unread.iter().filter(|l| new.contains(&(l.digest, l.size)));
@@ -130,9 +137,10 @@ pub async fn index_resolved(
     gate::check(&plans, &layers, options).map_err(Box::new)?;
 
     let mut done = IndexedImage {
-        digest: image.digest,
+        digest,
         manifests: Vec::with_capacity(plans.len()),
         bytes_read: layers.bytes_read,
+        bytes_compared: layers.bytes_compared,
         bytes_written: 0,
         left: Vec::new(),
     };

@@ -1,5 +1,7 @@
 //! What indexing an image takes and what it yields.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::gate::Gate;
@@ -8,7 +10,8 @@ use crate::image::{Descriptor, Platform};
 use crate::layer::{LayerOptions, Unservable};
 use crate::ops::coverage::Coverage;
 use crate::ops::resolve::Wanted;
-use crate::store::blob::Attached;
+use crate::store::Source;
+use crate::store::blob::{Attached, Target};
 
 /// How an image is indexed.
 #[derive(Debug, Clone)]
@@ -28,6 +31,46 @@ pub struct IndexOptions {
     pub deadline: Option<Instant>,
     /// What the index must reach to be attached.
     pub gate: Gate,
+    pub reuse: Reuse,
+}
+
+/// Which ztocs that exist are used instead of reading their layers.
+#[derive(Debug, Clone)]
+pub struct Reuse {
+    /// False: none but those in the cache.
+    pub indexes: bool,
+    /// Images that the user names: their indexes are looked at first.
+    pub from: Vec<Elsewhere>,
+    /// Of how many other tags of the image's repository the manifests are looked at.
+    pub tags: usize,
+    /// The image's own tag, if it has one: tags like it are looked at before others.
+    pub tag: Option<String>,
+}
+
+impl Reuse {
+    /// As many tags as are looked at unless the user says otherwise.
+    pub const TAGS: usize = 8;
+}
+
+impl Default for Reuse {
+    fn default() -> Reuse {
+        Reuse { indexes: true, from: Vec::new(), tags: Reuse::TAGS, tag: None }
+    }
+}
+
+/// An image whose indexes may have ztocs of another image's layers.
+#[derive(Clone)]
+pub struct Elsewhere {
+    /// As the user knows it.
+    pub name: Arc<str>,
+    pub source: Source,
+    pub target: Target,
+}
+
+impl fmt::Debug for Elsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
 }
 
 impl IndexOptions {
@@ -58,6 +101,8 @@ pub struct IndexedImage {
     pub manifests: Vec<IndexedManifest>,
     /// Bytes of layer blobs that were read.
     pub bytes_read: u64,
+    /// Bytes of other layer blobs that were compared with ztocs before these were reused.
+    pub bytes_compared: u64,
     /// What was uploaded or written for it; 0 if everything was there already.
     pub bytes_written: u64,
     /// Layers for which the time did not suffice, each once. Another run with the same options goes on with them, unless this one
@@ -146,13 +191,13 @@ pub struct ZtocFacts {
     /// Entries of the tar, of every type.
     pub entries: u64,
     pub uncompressed_size: u64,
-    /// Members of the gzip stream; 0 for a plain tar. None if that is not known, as with a ztoc from the destination.
+    /// Members of the gzip stream; 0 for a plain tar. None if that is not known, as with a ztoc that was reused.
     pub gzip_members: Option<u64>,
     pub origin: Origin,
 }
 
 /// How the facts on a layer were come by.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Origin {
     /// The blob was read, in this many seconds.
     Read { seconds: f64 },
@@ -160,6 +205,8 @@ pub enum Origin {
     Cache,
     /// From an index of the same options that the destination had, which lacked other layers.
     Destination,
+    /// From the index of another image, or from one of this image that is not at the destination: the image or index.
+    Reused(Arc<str>),
     /// The same blob stands earlier in this image.
     Repeated,
 }

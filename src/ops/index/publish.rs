@@ -180,7 +180,8 @@ pub(super) fn assemble<'a>(
                     Some(left_out) => LayerOutcome::LeftOut(left_out),
                     None => {
                         ztocs.push(Ztoc { layer, built: ztoc, outcome: &built.outcome });
-                        let origin = if seen.insert(layer.digest) { built.origin } else { Origin::Repeated };
+                        let first = seen.insert(layer.digest);
+                        let origin = if first { built.origin.clone() } else { Origin::Repeated };
                         LayerOutcome::Indexed(facts(built, ztoc, origin))
                     }
                 },
@@ -192,7 +193,8 @@ pub(super) fn assemble<'a>(
 }
 
 fn facts(layer: &BuiltLayer, ztoc: &BuiltZtoc, origin: Origin) -> ZtocFacts {
-    let members_known = ztoc.gzip_members == 0 || layer.origin != Origin::Destination;
+    let reused = matches!(layer.origin, Origin::Destination | Origin::Reused(_));
+    let members_known = ztoc.gzip_members == 0 || !reused;
     ZtocFacts {
         digest: ztoc.digest,
         size: ztoc.bytes.len() as u64,

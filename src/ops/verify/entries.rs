@@ -138,7 +138,7 @@ impl Compare {
 }
 
 /// Compares all that the format states of an entry.
-fn fields(entry: usize, stated: &FileMetadata, actual: &FileMetadata, differences: &mut Differences) {
+pub(super) fn fields(entry: usize, stated: &FileMetadata, actual: &FileMetadata, differences: &mut Differences) {
     if stated == actual {
         return;
     }

@@ -26,6 +26,7 @@ mod difference;
 mod documents;
 mod entries;
 mod full;
+mod headers;
 pub mod layer;
 mod model;
 mod sample;
@@ -38,6 +39,7 @@ pub use model::{
     Depth, Finding, Proven, Verified, VerifiedIndex, VerifiedLayer, VerifiedManifest, VerifyError, VerifyOptions,
 };
 pub use sample::MAX_SAMPLE;
+pub(super) use sample::probe;
 
 use ztocs::Job;
 

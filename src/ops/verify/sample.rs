@@ -5,6 +5,8 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
+use super::difference::Difference;
+use super::headers::{Headers, headers_of};
 use super::model::{Finding, VerifyError};
 use super::ztocs::Done;
 use super::{causes, documents};
@@ -17,6 +19,10 @@ use crate::ztoc::Checkpoints;
 
 /// The largest span that is read, in bytes of the blob: it is held in memory. Larger ones are counted, not read.
 pub const MAX_SAMPLE: u64 = 64 << 20;
+/// How many entries are looked at for one whose headers lie in one span.
+const MOST_TRIED: usize = 16;
+/// How many wrong entries of one span are reported.
+const MOST_ENTRIES: usize = 10;
 
 /// Reads `count` spans (or all, if there are fewer) and adds what is wrong with them to `done`.
 pub(super) async fn sample(
@@ -29,7 +35,47 @@ pub(super) async fn sample(
 ) -> Result<(), VerifyError> {
     // Each layer has a choice of its own, and the same one at any number of layers beside it.
     let salt = layer.digest.as_bytes().iter().take(8).fold(0, |salt, byte| salt << 8 | u64::from(*byte));
-    for span in chosen(spans.count(), count, seed ^ salt) {
+    read(source, layer, spans, chosen(spans.count(), count, seed ^ salt), done).await
+}
+
+/// Reads the spans that hold the tar headers of `count` entries, which `seed` chooses, and the last span, which shows where layer
+/// and tar end.
+///
+/// # Errors
+/// When the layer cannot be read for a reason that says nothing about the ztoc.
+pub(in crate::ops) async fn probe(
+    source: &Source,
+    layer: &Descriptor,
+    spans: &SpanTable,
+    count: u32,
+    seed: u64,
+) -> Result<Done, VerifyError> {
+    let mut done = Done::default();
+    let Some(last) = spans.count().checked_sub(1) else { return Ok(done) };
+    let entries = u32::try_from(spans.ztoc().files.len()).unwrap_or(u32::MAX);
+    let headers = chosen(entries, count, seed).map(|SpanId(entry)| with_headers(spans, entry as usize));
+    let numbers: BTreeSet<SpanId> = headers.chain([SpanId(last)]).collect();
+    read(source, layer, spans, numbers.into_iter(), &mut done).await?;
+    Ok(done)
+}
+
+/// The span that holds the headers of an entry, or those of the next entry whose headers lie in one span.
+fn with_headers(spans: &SpanTable, entry: usize) -> SpanId {
+    let files = &spans.ztoc().files;
+    let span = |entry: usize| spans.covering(headers_of(files, entry)).collect::<Vec<u32>>();
+    let whole = (entry..files.len()).take(MOST_TRIED).map(span).find(|spans| spans.len() == 1);
+    let first = whole.unwrap_or_else(|| span(entry)).first().copied();
+    SpanId(first.unwrap_or_default().min(spans.count().saturating_sub(1)))
+}
+
+async fn read(
+    source: &Source,
+    layer: &Descriptor,
+    spans: &SpanTable,
+    numbers: impl Iterator<Item = SpanId>,
+    done: &mut Done,
+) -> Result<(), VerifyError> {
+    for span in numbers {
         let range = spans.blob_range(span);
         let (start, end) = (range.start.0, range.end.0);
         if end - start > MAX_SAMPLE {
@@ -65,15 +111,18 @@ pub(super) async fn sample(
 }
 
 /// Decodes one span. What stands before it and what it holds must end in the window of the next checkpoint: no digest is over
-/// the windows, and a wrong one gives wrong bytes.
-fn check(spans: &SpanTable, span: SpanId, bytes: &Bytes) -> Option<Finding> {
-    let list = match &spans.ztoc().checkpoints {
+/// the windows, and a wrong one gives wrong bytes. The tar headers in it must be those of the ztoc's entries.
+fn check(spans: &SpanTable, span: SpanId, bytes: &Bytes) -> Vec<Finding> {
+    let ztoc = spans.ztoc();
+    let list = match &ztoc.checkpoints {
         Checkpoints::Gzip { list, .. } => &list[..],
         Checkpoints::Uncompressed { .. } => &[],
     };
     let mut tail = Tail::new(list.get(span.0 as usize).map_or(&[][..], |checkpoint| &checkpoint.window[..]));
+    let mut headers = Headers::new(&ztoc.files, &spans.plain_range(span));
     let decoded = spans.decode(span, bytes, &mut |piece| {
         tail.push(piece);
+        headers.push(piece);
         ControlFlow::Continue(())
     });
     if let Err(error) = decoded {
@@ -81,12 +130,17 @@ fn check(spans: &SpanTable, span: SpanId, bytes: &Bytes) -> Option<Finding> {
             SpanError::Digest { .. } => "span-digest",
             _ => "span-content",
         };
-        return Some(Finding::new(code, causes(&error)));
+        return vec![Finding::new(code, causes(&error))];
     }
-    let next = list.get(span.0 as usize + 1)?;
-    let same = tail.bytes().eq(next.window.iter().copied());
-    let text = || format!("the window of span {} is not what span {span} decodes to", span.0 + 1);
-    (!same).then(|| Finding::new("window", text()))
+    let entries = headers.finish();
+    let of = |difference: &Difference| Finding::new(difference.code(), difference.to_string());
+    let mut wrong: Vec<Finding> = entries.list.iter().take(MOST_ENTRIES).map(of).collect();
+    let next = list.get(span.0 as usize + 1);
+    if next.is_some_and(|next| !tail.bytes().eq(next.window.iter().copied())) {
+        let text = format!("the window of span {} is not what span {span} decodes to", span.0 + 1);
+        wrong.push(Finding::new("window", text));
+    }
+    wrong
 }
 
 /// The last [`WINDOW`] bytes of what was pushed.

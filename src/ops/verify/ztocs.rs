@@ -23,7 +23,7 @@ pub(super) struct Job {
 
 /// What came of it.
 #[derive(Default)]
-pub(super) struct Done {
+pub(in crate::ops) struct Done {
     pub proven: Proven,
     pub differences: Vec<Finding>,
     pub bytes_read: u64,

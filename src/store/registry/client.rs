@@ -84,6 +84,12 @@ impl Repository {
         &self.budget
     }
 
+    /// The same repository with another budget.
+    #[must_use]
+    pub fn with_budget(&self, budget: Budget) -> Repository {
+        Repository { budget, ..self.clone() }
+    }
+
     /// The registry, as it was named.
     pub fn registry(&self) -> &str {
         &self.registry.name

@@ -63,13 +63,17 @@ impl Client {
 }
 
 impl Repository {
-    /// The tags of the repository.
+    /// The tags of the repository; with `after` those that follow it in the registry's order, if the registry can do that.
     ///
     /// # Errors
     /// When the registry has no address.
-    pub async fn tags(&self) -> Result<Names, RegistryError> {
+    pub async fn tags(&self, after: Option<&str>) -> Result<Names, RegistryError> {
         let path = format!("/v2/{}/tags/list", self.name);
-        Names::new(self.registry.clone(), self.scope(Access::Pull), Kind::Tags, &path).await
+        let mut names = Names::new(self.registry.clone(), self.scope(Access::Pull), Kind::Tags, &path).await?;
+        if let (Some(request), Some(after)) = (&mut names.next, after) {
+            request.url.query_pairs_mut().append_pair("last", after);
+        }
+        Ok(names)
     }
 }
 
@@ -85,6 +89,11 @@ impl Names {
         url.query_pairs_mut().append_pair("n", PAGE);
         let request = Request::new(Method::GET, url).header(ACCEPT, HeaderValue::from_static("application/json"));
         Ok(Names { registry, scope, kind, next: Some(request), seen: VecDeque::new(), pages: 0 })
+    }
+
+    /// Whether all pages were taken.
+    pub fn is_over(&self) -> bool {
+        self.next.is_none()
     }
 
     /// The next page; `None` at the end.

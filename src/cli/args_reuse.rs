@@ -1,0 +1,63 @@
+//! The options that say which ztocs that exist are used instead of reading their layers.
+
+use clap::Args;
+use clap::builder::{FalseyValueParser, TypedValueParser};
+
+use crate::image::{ImageName, Reference};
+use crate::ops::index::Reuse;
+
+/// The most tags that are looked at.
+const MOST_TAGS: i64 = 100;
+
+/// Of one image.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Reuse")]
+pub struct ReuseArgs {
+    /// Use the SOCI indexes of this image too, such as :latest or the base image; may be repeated
+    ///
+    /// A layer that such an index lists is not read: its ztoc is fetched, checked, and compared with some spans of the layer. The
+    /// image may be in another repository or registry, or in a layout. If it cannot be read, a warning says so.
+    #[arg(long, value_name = "IMAGE", env = "OCISEEK_REUSE_FROM", value_delimiter = ',')]
+    pub reuse_from: Vec<ImageName>,
+
+    #[command(flatten)]
+    pub shared: SharedReuseArgs,
+}
+
+/// Of the images that hooks and backfill index.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Reuse")]
+pub struct HookReuseArgs {
+    /// Use the SOCI indexes of this image too, such as a base image; may be repeated
+    ///
+    /// It counts for each image that is indexed. The image may be in another repository or registry, and must be one that the service
+    /// may speak to.
+    #[arg(long, value_name = "IMAGE", env = "OCISEEK_REUSE_FROM", value_delimiter = ',')]
+    pub reuse_from: Vec<Reference>,
+
+    #[command(flatten)]
+    pub shared: SharedReuseArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Reuse")]
+pub struct SharedReuseArgs {
+    /// Look for layers that are indexed already under this many other tags of the image's repository; 0 looks at none
+    ///
+    /// Tags are looked at only when layers of at least 1 MiB would have to be read: latest first, then those whose numbers are nearest,
+    /// then those that begin like the image's own.
+    #[arg(long, value_name = "N", env = "OCISEEK_REUSE_TAGS", default_value_t = Reuse::TAGS)]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=MOST_TAGS).map(|tags| tags as usize))]
+    pub reuse_tags: usize,
+
+    /// Read every layer that is not in the cache, whatever SOCI indexes there are
+    #[arg(long, env = "OCISEEK_NO_REUSE", value_parser = FalseyValueParser::new(), conflicts_with = "reuse_from")]
+    pub no_reuse: bool,
+}
+
+impl SharedReuseArgs {
+    /// What they ask for; of no image yet.
+    pub fn options(&self) -> Reuse {
+        Reuse { indexes: !self.no_reuse, tags: self.reuse_tags, ..Reuse::default() }
+    }
+}

@@ -1,0 +1,166 @@
+//! Whether bytes are the ztoc that would be built of a layer, as far as they tell by themselves.
+
+use std::sync::Arc;
+
+use super::super::existing::builds_alike;
+use crate::digest::{Algorithm, Digest};
+use crate::layer::span::SpanTable;
+use crate::layer::{BuiltZtoc, LayerOptions, are_chosen, servable};
+use crate::ops::discover::{MAX_ZTOC, causes};
+use crate::ztoc::{self, Checkpoints, MAX_ENCODED, Ztoc};
+
+/// What a ztoc of any layer may have, in bytes.
+const SMALL: u64 = 1 << 20;
+/// A checkpoint and the digest of its span in a ztoc, in bytes.
+const CHECKPOINT: u64 = 33 << 10;
+/// The compression ratio up to which the checkpoints of a layer's ztoc are in proportion to the layer.
+const RATIO: u64 = 8;
+
+/// Why a ztoc is not used.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unfit {
+    /// It may be right, but it is not what would be built.
+    Other,
+    /// It is not what its index says that it is.
+    Wrong(String),
+}
+
+/// The largest ztoc, in bytes, that is fetched for a layer of this size: [`SMALL`], half the layer for its entries, and the
+/// checkpoints of a layer that was compressed to an eighth. For most layers that is some hundredths of the layer. A larger ztoc may be
+/// right, but then reading its layer costs little more than fetching it.
+pub(super) fn in_proportion(layer_size: u64, span_size: u64) -> u64 {
+    let checkpoints = layer_size.saturating_mul(RATIO).div_ceil(span_size.max(1)).saturating_mul(CHECKPOINT);
+    (layer_size / 2).saturating_add(checkpoints).saturating_add(SMALL).min(MAX_ZTOC)
+}
+
+/// Decodes the ztoc of a layer of `layer_size` bytes. It bears the name of the tool that `options` ask for, whichever of those that
+/// build the same made it. Its root is judged before anything else is looked at.
+///
+/// # Errors
+/// When it is not what would be built with `options`, or no consumer could be served from it.
+pub(super) fn decoded(bytes: &[u8], layer_size: u64, options: &LayerOptions) -> Result<SpanTable, Unfit> {
+    let wrong = |error: &dyn std::error::Error| Unfit::Wrong(causes(error));
+    let head = ztoc::head(bytes).map_err(|error| wrong(&error))?;
+    let tool = std::str::from_utf8(head.build_tool_identifier).map_err(|_| Unfit::Other)?;
+    if head.version != ztoc::VERSION || !builds_alike(tool, &options.build_tool_identifier) {
+        return Err(Unfit::Other);
+    }
+    if head.compressed_size.0 != layer_size {
+        return Err(Unfit::Wrong(format!("it is for a layer of {} bytes, not of {layer_size}", head.compressed_size)));
+    }
+    if head.span_size != options.span_size {
+        let (found, expected) = (head.span_size, options.span_size);
+        return Err(Unfit::Wrong(format!("it has spans of {found} bytes, not of {expected} as its index says")));
+    }
+    let mut ztoc = ztoc::decode(bytes).map_err(|error| wrong(&error))?;
+    servable(&ztoc).map_err(|error| wrong(&error))?;
+    if !is_as_built(&ztoc) {
+        return Err(Unfit::Wrong("it is not as ociseek builds ztocs".to_owned()));
+    }
+    ztoc.build_tool_identifier = options.build_tool_identifier.as_bytes().into();
+    SpanTable::new(Arc::new(ztoc)).map_err(|error| wrong(&error))
+}
+
+/// What a consumer does not mind, but our own ztocs always have.
+fn is_as_built(ztoc: &Ztoc) -> bool {
+    let chosen = match &ztoc.checkpoints {
+        Checkpoints::Gzip { span_size, list } => are_chosen(list, *span_size),
+        Checkpoints::Uncompressed { .. } => true,
+    };
+    chosen
+        && ztoc.span_digests.iter().all(|digest| digest.algorithm() == Algorithm::Sha256)
+        && ztoc.files.iter().all(|file| file.pax.is_sorted_by(|one, next| one.key < next.key))
+        && ztoc::encoded_size_bound(&ztoc.files, &ztoc.checkpoints) <= MAX_ENCODED
+}
+
+/// The ztoc as we write it.
+pub(super) fn encoded(spans: &SpanTable) -> BuiltZtoc {
+    let ztoc = spans.ztoc();
+    let bytes = ztoc::encode(ztoc);
+    BuiltZtoc {
+        digest: Digest::sha256(&bytes),
+        bytes,
+        spans: spans.count(),
+        entries: ztoc.files.len() as u64,
+        uncompressed_size: ztoc.uncompressed_size.0,
+        // A ztoc does not say how many they are; what is reported of it leaves them open.
+        gzip_members: u64::from(matches!(ztoc.checkpoints, Checkpoints::Gzip { .. })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layer::{LayerIndexer, Outcome};
+    use crate::ops::TOOL_IDENTIFIER;
+    use crate::tar::PaxRecord;
+
+    #[test]
+    fn a_ztoc_is_in_proportion_to_its_layer() {
+        const MIB: u64 = 1 << 20;
+        assert_eq!(in_proportion(0, 4 * MIB), SMALL);
+        // Tiny spans make a ztoc that is larger than the layer, and yet what the layer's options lead to.
+        assert!(in_proportion(100 * MIB, 64 << 10) > 400 * CHECKPOINT);
+        let usual = in_proportion(100 * MIB, 4 * MIB);
+        assert!((50 * MIB..60 * MIB).contains(&usual), "{usual}");
+        assert_eq!(in_proportion(u64::MAX, 1), MAX_ZTOC);
+    }
+
+    fn options(tool: &str) -> LayerOptions {
+        LayerOptions { span_size: 4096, build_tool_identifier: tool.into() }
+    }
+
+    /// The ztoc of a layer of 1024 bytes.
+    fn built(options: LayerOptions) -> BuiltZtoc {
+        let mut indexer = LayerIndexer::new(options, None);
+        indexer.push(&[0; 1024]).unwrap();
+        let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };
+        built
+    }
+
+    #[test]
+    fn the_same_ztoc_comes_out_whoever_made_it() {
+        let ours = built(options(TOOL_IDENTIFIER));
+        for tool in [TOOL_IDENTIFIER, "ociseek v0.0.9"] {
+            let found = built(options(tool));
+            let table = decoded(&found.bytes, 1024, &options(TOOL_IDENTIFIER)).unwrap();
+            assert_eq!(encoded(&table), ours, "{tool}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_alike_is_left_alone_and_what_does_not_fit_is_wrong() {
+        let ours = options(TOOL_IDENTIFIER);
+        for tool in ["AWS SOCI CLI v0.2", "ociseek v999.0.0"] {
+            assert_eq!(decoded(&built(options(tool)).bytes, 1024, &ours).err(), Some(Unfit::Other), "{tool}");
+        }
+        let bytes = built(ours.clone()).bytes;
+        let is_wrong =
+            |bytes: &[u8], size, options: &LayerOptions| matches!(decoded(bytes, size, options), Err(Unfit::Wrong(_)));
+        assert!(is_wrong(&bytes, 1025, &ours));
+        assert!(is_wrong(&bytes[..bytes.len() / 2], 1024, &ours));
+        assert!(is_wrong(&bytes, 1024, &LayerOptions { span_size: 8192, ..ours.clone() }));
+        let mut sha512 = ztoc::decode(&bytes).unwrap();
+        sha512.span_digests[0] = Digest::of(Algorithm::Sha512, b"x");
+        assert!(is_wrong(&ztoc::encode(&sha512), 1024, &ours));
+    }
+
+    #[test]
+    fn pax_records_stand_in_order() {
+        let mut indexer = LayerIndexer::new(options(TOOL_IDENTIFIER), None);
+        let mut builder = tar::Builder::new(Vec::new());
+        builder.append_pax_extensions([("SCHILY.xattr.user.a", &b"1"[..]), ("SCHILY.xattr.user.b", b"2")]).unwrap();
+        let mut header = tar::Header::new_ustar();
+        header.set_size(0);
+        builder.append_data(&mut header, "file", &[][..]).unwrap();
+        let layer = builder.into_inner().unwrap();
+        indexer.push(&layer).unwrap();
+        let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };
+        let mut ztoc = ztoc::decode(&built.bytes).unwrap();
+        assert!(is_as_built(&ztoc));
+        let reversed: Vec<PaxRecord> = ztoc.files[0].pax.iter().rev().cloned().collect();
+        assert_eq!(reversed.len(), 2);
+        ztoc.files[0].pax = reversed.into();
+        assert!(!is_as_built(&ztoc));
+    }
+}

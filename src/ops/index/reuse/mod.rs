@@ -1,0 +1,173 @@
+//! Ztocs that SOCI indexes list already: their layers are not read again.
+//!
+//! An index is trusted as far as whoever may push to the image's repository is, or whom the user names. Even so no ztoc is taken at
+//! its word: its size and its root are compared before anything is decoded, what it says is judged as a consumer would, and some of its
+//! spans are read from the layer and compared. A ztoc that fails is passed over with a warning, and the layer is read.
+//!
+//! What is reused does not go into the cache: the cache serves images of all repositories, and a ztoc that was checked in part is
+//! trusted in its own repository alone.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+
+use futures_util::{StreamExt, stream};
+use tokio::task::spawn_blocking;
+
+use super::build::{BuiltLayer, Layers, Offer, Supply, before};
+use super::existing::builds_alike;
+use super::model::{Existing, IndexOptions, Origin};
+use crate::digest::Digest;
+use crate::image::Descriptor;
+use crate::image::soci::{ZTOC, ZtocRef};
+use crate::layer::{BuiltZtoc, Outcome};
+use crate::ops::discover::{MAX_ZTOC, causes};
+use crate::ops::verify::probe;
+use crate::progress::{Event, Progress};
+use check::Unfit;
+use places::Places;
+
+mod check;
+mod places;
+mod tags;
+
+/// How many ztocs are tried for a layer before it is read.
+const TRIES: usize = 3;
+/// Bytes of memory, at most, that a byte of a ztoc takes while it is checked: decoded, and encoded again.
+const COST: u64 = 3;
+/// One span is read of each this many bytes of a layer, ...
+const PROBE_EVERY: u64 = 128 << 20;
+/// ... but of no layer more spans than these. The last span comes on top.
+const MOST_PROBES: u64 = 4;
+
+/// Gets ztocs for the layers of `unread` from indexes; what is left of `unread` must be read.
+pub(super) async fn reuse(
+    layers: &mut Layers,
+    unread: Vec<Descriptor>,
+    supply: &Supply<'_>,
+    options: &IndexOptions,
+    progress: &Arc<dyn Progress>,
+) -> Vec<Descriptor> {
+    if !options.reuse.indexes {
+        return unread;
+    }
+    let work = Work { supply, options, progress, seed: RandomState::new().build_hasher().finish() };
+    let mut places = Places::new(supply, options, progress);
+    let mut missing = unread;
+    // Who has all indexes replaced wants no ztoc out of them, but may name other images.
+    let anew = options.existing == Existing::Replace;
+    if !anew {
+        missing = work.take(layers, missing, &supply.known).await;
+        let Some(own) = before(options.deadline, places.own(&missing)).await else { return missing };
+        missing = work.take(layers, missing, &own).await;
+    }
+    let Some(named) = before(options.deadline, places.named(&missing)).await else { return missing };
+    missing = work.take(layers, missing, &named).await;
+    if !anew {
+        let Some(others) = before(options.deadline, places.tags(&missing)).await else { return missing };
+        missing = work.take(layers, missing, &others).await;
+    }
+    missing
+}
+
+/// Whether the ztocs of an index by `tool` may be what `options` lead to.
+fn may_fit(tool: Option<&str>, ztoc: &ZtocRef, options: &IndexOptions) -> bool {
+    tool.is_some_and(|tool| builds_alike(tool, &options.layer.build_tool_identifier))
+        && ztoc.span_size == options.layer.span_size
+}
+
+struct Work<'a> {
+    supply: &'a Supply<'a>,
+    options: &'a IndexOptions,
+    progress: &'a Arc<dyn Progress>,
+    /// Chooses the spans that are compared, so that nobody knows them beforehand.
+    seed: u64,
+}
+
+/// A ztoc for a layer, or none, and how many bytes of the layer were read to find out.
+struct Tried {
+    layer: Descriptor,
+    found: Option<(BuiltZtoc, Origin)>,
+    read: u64,
+}
+
+impl Work<'_> {
+    /// What is still `missing` when the ztocs of `offers` were taken, in the same order.
+    async fn take(&self, layers: &mut Layers, missing: Vec<Descriptor>, offers: &[Offer]) -> Vec<Descriptor> {
+        let ztocs = offers.iter().flat_map(|offer| offer.ztocs.iter().map(move |ztoc| (ztoc, offer)));
+        let mut by_layer: BTreeMap<Digest, Vec<(&ZtocRef, &Offer)>> = BTreeMap::new();
+        for (ztoc, offer) in ztocs.filter(|(ztoc, offer)| may_fit(offer.tool.as_deref(), ztoc, self.options)) {
+            let there = by_layer.entry(ztoc.layer).or_default();
+            if there.iter().all(|(known, _)| known.ztoc != ztoc.ztoc) {
+                there.push((ztoc, offer));
+            }
+        }
+        if by_layer.is_empty() {
+            return missing;
+        }
+        let mut trying = stream::iter(missing)
+            .map(|layer| {
+                let offered = by_layer.get(&layer.digest).map_or(&[][..], Vec::as_slice);
+                self.obtain(layer, offered)
+            })
+            // In order, since that of reading is decided.
+            .buffered(self.options.jobs.max(1));
+        let mut unread = Vec::new();
+        while let Some(Tried { layer, found, read }) = before(self.options.deadline, trying.next()).await.flatten() {
+            layers.bytes_compared += read;
+            match found {
+                Some((ztoc, origin)) => {
+                    layers.add(&layer, BuiltLayer { outcome: Arc::new(Outcome::Ztoc(ztoc)), origin });
+                }
+                None => unread.push(layer),
+            }
+        }
+        unread
+    }
+
+    async fn obtain(&self, layer: Descriptor, offered: &[(&ZtocRef, &Offer)]) -> Tried {
+        let mut read = 0;
+        for (ztoc, offer) in offered.iter().take(TRIES) {
+            match self.fetch(ztoc, offer, &layer, &mut read).await {
+                Ok(built) => return Tried { layer, found: Some((built, offer.origin.clone())), read },
+                Err(Unfit::Other) => {}
+                Err(Unfit::Wrong(why)) => {
+                    let text = format!("ztoc {} of layer {} is not reused: {why}", ztoc.ztoc, layer.digest);
+                    self.progress.report(Event::Warning(text));
+                }
+            }
+        }
+        Tried { layer, found: None, read }
+    }
+
+    async fn fetch(
+        &self,
+        ztoc: &ZtocRef,
+        offer: &Offer,
+        layer: &Descriptor,
+        read: &mut u64,
+    ) -> Result<BuiltZtoc, Unfit> {
+        if ztoc.size > check::in_proportion(layer.size, ztoc.span_size) {
+            return Err(Unfit::Other);
+        }
+        let what = || format!("ztoc {} of {} bytes", ztoc.ztoc, ztoc.size);
+        let charged = self.supply.source.budget().charge(ztoc.size.saturating_mul(COST), what);
+        let _charged = charged.map_err(|error| Unfit::Wrong(causes(&error)))?;
+        let blob = Descriptor::new(ZTOC, ztoc.ztoc, ztoc.size);
+        let bytes = offer.store.blob_bytes(&blob, MAX_ZTOC).await.map_err(|error| Unfit::Wrong(causes(&error)))?;
+        let (layer_size, options) = (layer.size, self.options.layer.clone());
+        let decoded = spawn_blocking(move || check::decoded(&bytes, layer_size, &options)).await;
+        let spans = decoded.map_err(|_| Unfit::Other)??;
+
+        let count = 1 + (layer.size / PROBE_EVERY).min(MOST_PROBES - 1);
+        let probed = probe(self.supply.source, layer, &spans, count as u32, self.seed).await;
+        let probed = probed.map_err(|error| Unfit::Wrong(causes(&error)))?;
+        *read += probed.bytes_read;
+        match probed.differences.first() {
+            Some(difference) => Err(Unfit::Wrong(difference.text.clone())),
+            // All of the chosen ones are too large to be read at once.
+            None if probed.proven.spans == 0 => Err(Unfit::Other),
+            None => spawn_blocking(move || check::encoded(&spans)).await.map_err(|_| Unfit::Other),
+        }
+    }
+}

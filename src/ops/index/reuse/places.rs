@@ -1,0 +1,250 @@
+//! Where indexes are looked for that may list ztocs of an image's layers: the image itself, images that the user names, and other tags of
+//! the image's repository. Each search ends after a number of requests that does not depend on what is found.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use futures_util::{StreamExt, stream};
+
+use super::super::build::{Offer, Own, Supply};
+use super::super::model::{Elsewhere, IndexOptions, Origin};
+use super::may_fit;
+use super::tags;
+use crate::budget::Budget;
+use crate::digest::Digest;
+use crate::image::soci::INDEX_V2;
+use crate::image::{DEFAULT_TAG, Descriptor, ImageIndex, Manifest};
+use crate::ops::discover::{self, causes};
+use crate::ops::resolve::{PlatformManifest, ResolveError, parse};
+use crate::progress::{Event, Progress};
+use crate::store::blob::{Document, Target};
+use crate::store::registry::Repository;
+use crate::store::{Source, StoreError};
+
+/// Tags are looked at only for so many bytes of layers: less is read sooner than they are.
+const WORTH_A_SEARCH: u64 = 1 << 20;
+/// How many platforms of an image are looked at, those that are being indexed before others.
+const PLATFORMS: usize = 4;
+/// The same for an image that the user names.
+const PLATFORMS_OF_NAMED: usize = 16;
+/// Of how many manifests the indexes are read in one search: those with the most bytes of layers in common.
+const MOST_LISTED: usize = 8;
+/// The budget of a search is this part of the image's.
+const PART_OF_BUDGET: u64 = 4;
+/// How many manifests are fetched side by side.
+const SIDE_BY_SIDE: usize = 4;
+
+/// An image of one platform that may have layers in common with the one that is indexed.
+struct Image {
+    store: Source,
+    manifest: PlatformManifest,
+    /// What stands beside it in its image index.
+    artifacts: Vec<Descriptor>,
+    /// As it is reported.
+    name: Arc<str>,
+}
+
+pub(super) struct Places<'a> {
+    supply: &'a Supply<'a>,
+    options: &'a IndexOptions,
+    progress: &'a Arc<dyn Progress>,
+    /// Manifests of the image's repository of which the indexes were looked at.
+    seen: BTreeSet<Digest>,
+    /// What the documents of other images may take, so that they leave the image's own budget alone.
+    budget: Budget,
+}
+
+impl<'a> Places<'a> {
+    pub fn new(supply: &'a Supply<'a>, options: &'a IndexOptions, progress: &'a Arc<dyn Progress>) -> Places<'a> {
+        let seen = supply.own.manifests.iter().map(|manifest| manifest.descriptor.digest).collect();
+        let budget = supply.source.budget().apart(PART_OF_BUDGET);
+        Places { supply, options, progress, seen, budget }
+    }
+
+    /// The indexes of the image itself that the destination does not list: those of version 2, those that its source lists if that is
+    /// another place, and those of platforms that are not indexed now.
+    pub async fn own(&mut self, missing: &[Descriptor]) -> Vec<Offer> {
+        let Own { digest, manifests, artifacts, is_listed } = &self.supply.own;
+        let mut offers = Vec::new();
+        for manifest in manifests.iter().filter(|manifest| in_common(manifest, missing) > 0) {
+            let source = self.supply.source;
+            for (index, content) in discover::usable(source, manifest, artifacts, !is_listed).await {
+                offers.push(offer(source, content, index.to_string().into()));
+            }
+        }
+        if !missing.is_empty() && !self.options.platforms.is_empty() {
+            let target = Target::Digest(*digest);
+            let name: Arc<str> = digest.to_string().into();
+            let place = Elsewhere { name, source: self.supply.source.clone(), target };
+            let mut images = self.images(place, PLATFORMS).await.unwrap_or_default();
+            self.keep_new(&mut images);
+            offers.extend(self.offers_of(images, missing).await);
+        }
+        self.seen.insert(*digest);
+        offers
+    }
+
+    /// The indexes of the images that the user names.
+    pub async fn named(&self, missing: &[Descriptor]) -> Vec<Offer> {
+        let mut found = Vec::new();
+        for place in self.options.reuse.from.iter().filter(|_| !missing.is_empty()) {
+            match self.images(place.clone(), PLATFORMS_OF_NAMED).await {
+                Ok(images) => found.extend(images),
+                Err(error) => {
+                    let text = format!("nothing is reused from {}: {}", place.name, causes(&error));
+                    self.progress.report(Event::Warning(text));
+                }
+            }
+        }
+        self.offers_of(found, missing).await
+    }
+
+    /// The indexes of other tags of the repository. That they cannot be had is nothing worth saying.
+    pub async fn tags(&mut self, missing: &[Descriptor]) -> Vec<Offer> {
+        let bytes = missing.iter().fold(0u64, |sum, layer| sum.saturating_add(layer.size));
+        let (most, own) = (self.options.reuse.tags, self.options.reuse.tag.as_deref());
+        let Source::Registry(repository) = self.supply.source else { return Vec::new() };
+        if most == 0 || bytes < WORTH_A_SEARCH {
+            return Vec::new();
+        }
+        let names = tags::nearest(own, listed(repository, own).await, most);
+        let place = |tag: String| Elsewhere {
+            name: format!("{}/{}:{tag}", repository.registry(), repository.name()).into(),
+            source: self.supply.source.clone(),
+            target: Target::Tag(tag),
+        };
+        let fetching = stream::iter(names).map(|tag| self.images(place(tag), PLATFORMS));
+        let found: Vec<_> = fetching.buffered(SIDE_BY_SIDE).collect().await;
+        let mut images = found.into_iter().flatten().flatten().collect();
+        self.keep_new(&mut images);
+        self.offers_of(images, missing).await
+    }
+
+    /// Drops those that were looked at before.
+    fn keep_new(&mut self, images: &mut Vec<Image>) {
+        images.retain(|image| self.seen.insert(image.manifest.descriptor.digest));
+    }
+
+    async fn images(&self, place: Elsewhere, most: usize) -> Result<Vec<Image>, ResolveError> {
+        let source = place.source.with_budget(self.budget.clone());
+        images(Elsewhere { source, ..place }, self.options, most).await
+    }
+
+    /// The indexes of `images`, until all `missing` layers are listed in one of them.
+    async fn offers_of(&self, mut images: Vec<Image>, missing: &[Descriptor]) -> Vec<Offer> {
+        let mut missing = missing.to_vec();
+        let mut offers = Vec::new();
+        for _ in 0..MOST_LISTED {
+            let shares =
+                images.iter().enumerate().map(|(at, image)| (in_common(&image.manifest, &missing), Reverse(at)));
+            let Some((1.., Reverse(best))) = shares.max() else { break };
+            let Image { store, manifest, artifacts, name } = images.remove(best);
+            for (_, content) in discover::usable(&store, &manifest, &artifacts, true).await {
+                let offer = offer(&store, content, Arc::clone(&name));
+                let fits: BTreeSet<Digest> = (offer.ztocs.iter())
+                    .filter(|ztoc| may_fit(offer.tool.as_deref(), ztoc, self.options))
+                    .map(|ztoc| ztoc.layer)
+                    .collect();
+                missing.retain(|layer| !fits.contains(&layer.digest));
+                offers.push(offer);
+            }
+        }
+        offers
+    }
+}
+
+fn offer(store: &Source, content: discover::IndexContent, name: Arc<str>) -> Offer {
+    Offer {
+        store: store.clone(),
+        tool: content.index.build_tool_identifier,
+        ztocs: content.ztocs.into_values().collect(),
+        origin: Origin::Reused(name),
+    }
+}
+
+/// Bytes of the `missing` layers that an image has.
+fn in_common(image: &PlatformManifest, missing: &[Descriptor]) -> u64 {
+    let there: BTreeSet<_> = image.layers.iter().map(|layer| (layer.digest, layer.size)).collect();
+    let shared = missing.iter().filter(|layer| there.contains(&(layer.digest, layer.size)));
+    shared.fold(0, |sum, layer| sum.saturating_add(layer.size))
+}
+
+/// Names of tags: a page, another one with those that are like `own` where there are more, and `latest` in any case.
+async fn listed(repository: &Repository, own: Option<&str>) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut is_all = false;
+    if let Ok(mut list) = repository.tags(None).await
+        && let Ok(Some(page)) = list.next_page().await
+    {
+        names = page.names;
+        is_all = list.is_over();
+    }
+    if let Some(begin) = own.and_then(tags::before).filter(|_| !is_all && !names.is_empty())
+        && let Ok(mut list) = repository.tags(Some(begin)).await
+        && let Ok(Some(page)) = list.next_page().await
+    {
+        names.extend(page.names);
+    }
+    if !is_all {
+        names.push(DEFAULT_TAG.to_owned());
+    }
+    names
+}
+
+/// The images of at most `most` platforms that a name stands for.
+async fn images(place: Elsewhere, options: &IndexOptions, most: usize) -> Result<Vec<Image>, ResolveError> {
+    let Elsewhere { name, source: store, target } = place;
+    let document = store.manifest(&target).await.map_err(ResolveError::Find)?;
+    let image = |manifest, artifacts| Image { store: store.clone(), manifest, artifacts, name: Arc::clone(&name) };
+    let index = match parse(&document)? {
+        Manifest::Image(found) => {
+            let descriptor = described(&document, found.media_type);
+            return Ok(vec![image(PlatformManifest::new(descriptor, None, found), Vec::new())]);
+        }
+        Manifest::Index(index) => index,
+    };
+    let mut images = Vec::new();
+    for child in children(&index, options).into_iter().take(most) {
+        let document = match store.manifest(&Target::Digest(child.digest)).await {
+            Ok(document) if document.bytes.len() as u64 == child.size => document,
+            Ok(_) => continue,
+            Err(error) if may_be_missing(&error) => continue,
+            Err(error) => return Err(ResolveError::Find(error)),
+        };
+        // What is no image has no layers either.
+        if let Ok(Manifest::Image(found)) = parse(&document) {
+            let descriptor = described(&document, found.media_type);
+            let artifacts: Vec<Descriptor> = index.manifests.iter().filter(|d| is_soci(d)).cloned().collect();
+            images.push(image(PlatformManifest::new(descriptor, child.platform.clone(), found), artifacts));
+        }
+    }
+    Ok(images)
+}
+
+/// A manifest that an image index lists may never have been pushed: sparse indexes are usual.
+fn may_be_missing(error: &StoreError) -> bool {
+    error.is_not_found() || matches!(error, StoreError::Local(_))
+}
+
+fn described(document: &Document, media_type: &str) -> Descriptor {
+    Descriptor::new(media_type, document.digest, document.bytes.len() as u64)
+}
+
+/// The images that an image index lists, those of the platforms that are asked for first.
+fn children<'a>(index: &'a ImageIndex, options: &IndexOptions) -> Vec<&'a Descriptor> {
+    let is_image = |child: &&Descriptor| {
+        child.artifact_type.is_none() && child.platform.as_ref().is_none_or(|platform| platform.os != "unknown")
+    };
+    let mut children: Vec<&Descriptor> = index.manifests.iter().filter(is_image).collect();
+    let asked = |child: &&Descriptor| {
+        let is_it = |platform| options.platforms.iter().any(|asked| asked.matches(platform));
+        child.platform.as_ref().is_some_and(is_it)
+    };
+    children.sort_by_key(|child| !asked(child));
+    children
+}
+
+fn is_soci(descriptor: &Descriptor) -> bool {
+    descriptor.artifact_type.as_deref() == Some(INDEX_V2)
+}

@@ -1,0 +1,152 @@
+//! The tar headers that lie in one span, against the entries that the ztoc states there.
+
+use std::ops::Range;
+
+use super::difference::{Difference, Differences};
+use super::entries::fields;
+use crate::layer::stated;
+use crate::offset::Uncompressed;
+use crate::tar::{BLOCK, Walker};
+use crate::ztoc::FileMetadata;
+
+/// Takes what a span decodes to, and compares each entry whose headers all lie in it.
+pub(super) struct Headers<'a> {
+    files: &'a [FileMetadata],
+    /// The entry whose headers come next.
+    next: usize,
+    /// Where they begin in the tar, by the ztoc; what the span has before that is passed over.
+    begin: Uncompressed,
+    position: Uncompressed,
+    end: Uncompressed,
+    walker: Walker,
+    error: Option<String>,
+    differences: Differences,
+}
+
+impl<'a> Headers<'a> {
+    /// For the bytes of `span` of the tar, of which `files` are the entries in the tar's order.
+    pub fn new(files: &'a [FileMetadata], span: &Range<Uncompressed>) -> Headers<'a> {
+        // The headers of an entry begin where the padded data of the one before end.
+        let next = match span.start {
+            Uncompressed(0) => 0,
+            start => files.partition_point(|file| data_end(file) < start) + 1,
+        };
+        let before = next.checked_sub(1).map(|before| files.get(before));
+        // Without an entry before that reaches into the span, nothing but the tar's end lies there.
+        let begin = before.map_or(Uncompressed(0), |before| before.map_or(span.end, data_end));
+        let differences = Differences::default();
+        let (position, end, walker) = (span.start, span.end, Walker::new());
+        Headers { files, next, begin, position, end, walker, error: None, differences }
+    }
+
+    /// The next bytes of the span.
+    pub fn push(&mut self, piece: &[u8]) {
+        let skipped = self.begin.0.saturating_sub(self.position.0).min(piece.len() as u64);
+        self.position = self.position + piece.len() as u64;
+        if self.error.is_some() || self.walker.is_over() {
+            return;
+        }
+        let Headers { files, next, begin, walker, differences, .. } = self;
+        let walked = walker.push(&piece[skipped as usize..], &mut |mut entry| {
+            entry.data = *begin + entry.data.0;
+            let (name, offset) = (entry.name.clone(), entry.data);
+            match (stated(entry), files.get(*next)) {
+                (Err(unservable), _) => differences.add(Difference::Unservable(unservable)),
+                (Ok(_), None) => differences.add(Difference::EntryMissing { name, offset }),
+                (Ok(actual), Some(stated)) => fields(*next, stated, &actual, differences),
+            }
+            *next += 1;
+        });
+        self.error = walked.err().map(|error| error.to_string());
+    }
+
+    /// The span is at its end.
+    pub fn finish(mut self) -> Differences {
+        let overdue = self.files.get(self.next).filter(|file| self.walker.is_over() || file.offset <= self.end);
+        if let Some(error) = self.error {
+            self.differences.add(Difference::Tar(error));
+        } else if let Some(file) = overdue.filter(|_| self.begin < self.end) {
+            self.differences.add(Difference::EntryAdded { entry: self.next, name: file.name.clone() });
+        }
+        self.differences
+    }
+}
+
+/// Where the tar headers of an entry lie: behind the data of the one before.
+pub(super) fn headers_of(files: &[FileMetadata], entry: usize) -> Range<Uncompressed> {
+    let before = entry.checked_sub(1).and_then(|before| files.get(before));
+    let end = files.get(entry).map_or(Uncompressed(0), |file| file.offset);
+    before.map_or(Uncompressed(0), data_end).min(end)..end
+}
+
+/// Where the data of an entry end, with their padding.
+fn data_end(file: &FileMetadata) -> Uncompressed {
+    Uncompressed((file.offset.0 + file.size).next_multiple_of(BLOCK as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layer::{LayerIndexer, LayerOptions, Outcome};
+    use crate::ztoc;
+
+    /// A tar of five files, and its entries.
+    fn tar() -> (Vec<u8>, Vec<FileMetadata>) {
+        let mut builder = tar::Builder::new(Vec::new());
+        for (number, size) in [0, 700, 512, 3000, 1].into_iter().enumerate() {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(size as u64);
+            header.set_mode(0o644);
+            // One of the names is too long for a header, so that it has a second one.
+            let name = "x".repeat(if number == 3 { 150 } else { 10 + number });
+            builder.append_data(&mut header, name, &vec![7; size][..]).unwrap();
+        }
+        let tar = builder.into_inner().unwrap();
+        let options = LayerOptions { span_size: 1 << 20, build_tool_identifier: "test".into() };
+        let mut indexer = LayerIndexer::new(options, None);
+        indexer.push(&tar).unwrap();
+        let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };
+        (tar, ztoc::decode(&built.bytes).unwrap().files)
+    }
+
+    fn codes(tar: &[u8], files: &[FileMetadata], span: Range<u64>) -> Vec<&'static str> {
+        let range = Uncompressed(span.start)..Uncompressed(span.end);
+        let mut headers = Headers::new(files, &range);
+        tar[span.start as usize..span.end as usize].chunks(100).for_each(|piece| headers.push(piece));
+        headers.finish().list.iter().map(Difference::code).collect()
+    }
+
+    #[test]
+    fn sound_entries_are_found_in_any_span() {
+        let (tar, files) = tar();
+        let ends = || (0..=tar.len() as u64).step_by(256);
+        for start in ends() {
+            for end in ends().filter(|end| *end > start) {
+                assert_eq!(codes(&tar, &files, start..end), [""; 0], "{start}..{end}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_found_where_it_lies() {
+        let (tar, files) = tar();
+        let all = 0..tar.len() as u64;
+        let header = files[2].offset.0 - 512..files[2].offset.0;
+        let mut renamed = files.clone();
+        renamed[2].name = b"other".as_slice().into();
+        assert_eq!(codes(&tar, &renamed, all.clone()), ["entry-field"]);
+        assert_eq!(codes(&tar, &renamed, header.clone()), ["entry-field"]);
+        // It is not in this span.
+        assert_eq!(codes(&tar, &renamed, 0..header.start), [""; 0]);
+        let mut longer = files.clone();
+        longer[1].size += 512;
+        assert!(codes(&tar, &longer, all.clone()).contains(&"entry-field"));
+        assert!(codes(&tar, &files[..4], all.clone()).contains(&"entry-missing"));
+        let mut added = files.clone();
+        added.push(FileMetadata { name: b"added".as_slice().into(), ..files[4].clone() });
+        assert!(codes(&tar, &added, all.clone()).contains(&"entry-added"));
+        let mut shifted = files;
+        shifted.iter_mut().for_each(|file| file.offset = file.offset + 1);
+        assert!(!codes(&tar, &shifted, all).is_empty());
+    }
+}
