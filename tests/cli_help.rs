@@ -183,7 +183,7 @@ fn every_option_of_index_has_an_environment_variable() {
             line.strip_prefix("-o, ").or(line.strip_prefix("-j, ")).or(line.strip_prefix("-q, ")).or(Some(line))
         })
         .filter_map(|line| line.strip_prefix("--"))
-        .filter_map(|line| line.split([' ', '.']).next())
+        .filter_map(|line| line.split([' ', '.', '[']).next())
         .filter(|name| !matches!(*name, "help" | "version") && !name.starts_with('-'))
         .collect();
     assert!(options.len() >= 20, "{options:?}");
