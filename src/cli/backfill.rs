@@ -32,7 +32,8 @@ pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
     let progress: Arc<dyn Progress> = display.clone();
     let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
     let jobs = args.jobs.map_or(cpus, usize::from);
-    let registries = Registries::of(args.places.iter().map(Place::registry));
+    let places = args.places.iter().map(Place::registry);
+    let registries = Registries::of(places.chain(args.reuse.reuse_from.iter().map(|image| image.registry.as_str())));
     let client = Client::new(client_config(args.registry, registries, &progress).await?).map_err(StoreError::from)?;
     // What is not used for other images is for the layers of one.
     let index = unattended(args.platform, &args.build, args.min_layer_size, (cpus / jobs).max(1), &args.reuse);

@@ -30,7 +30,7 @@ pub async fn run(args: IndexArgs) -> Result<(), CliError> {
     let progress: Arc<dyn Progress> = display.clone();
     let files = step::Files { outputs: args.step_outputs.clone(), summary: args.step_summary.clone() };
     let mut options = options(&args, started);
-    let images = Images::new(args.registry, &args.images, &progress).await?;
+    let images = Images::new(args.registry, args.images.iter().chain(&args.reuse.reuse_from), &progress).await?;
     for name in &args.reuse.reuse_from {
         match images.open(name).await {
             Ok((source, target)) => {

@@ -70,6 +70,8 @@ fn secrets_for_one_registry_are_not_shown_to_several() {
         (&["index", "--creds=u:hunter2", "localhost:1/a", "oci:x", "localhost:2/a"][..], creds),
         (&[&["index", "localhost:1/a", "localhost:2/a"][..], &pair].concat(), certificate),
         (&["backfill", "--creds=u:hunter2", "localhost:1", "localhost:2/a"], creds),
+        (&["index", "--creds=u:hunter2", "--reuse-from=localhost:2/a", "localhost:1/a"], creds),
+        (&["backfill", "--creds=u:hunter2", "--reuse-from=localhost:2/a", "localhost:1/a"], creds),
         (&[&hook[..], &["--allow=a.example", "--allow=b.example/x"]].concat(), creds),
         (&[&hook[..], &["--allow=*.example.com"]].concat(), creds),
     ] {
