@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::args::PlainHttp;
 use super::size::ByteSize;
-use crate::hook::aws::is_account;
+use crate::image::ecr::is_account;
 use crate::image::{Platform, is_registry};
 use crate::ops::coverage::Share;
 use crate::tar::Time;

@@ -1,40 +1,212 @@
-//! Names of Amazon ECR private registries: `ACCOUNT.dkr.ecr.REGION.amazonaws.com` and its likes in other partitions, for FIPS
-//! and for dual-stack hosts (Amazon ECR User Guide, "Amazon ECR private registry"; AWS General Reference, "Amazon ECR endpoints
-//! and quotas").
+//! The registries of Amazon ECR and their host names: the one place that knows how they look.
+//!
+//! | host | which registry |
+//! |---|---|
+//! | `ACCOUNT.dkr.ecr.REGION.amazonaws.com` | an account's own, by IPv4 |
+//! | `ACCOUNT.dkr.ecr-fips.REGION.amazonaws.com` | the same, by cryptography that FIPS 140 validates |
+//! | `ACCOUNT.dkr-ecr.REGION.on.aws`, `ACCOUNT.dkr-ecr-fips.REGION.on.aws` | the same two, by IPv4 and IPv6 |
+//! | `public.ecr.aws`, `ecr-public.aws.com` | the public one, the second by IPv4 and IPv6 |
+//!
+//! Other partitions (China, the European sovereign cloud, the isolated ones) have other domains (Amazon ECR User Guide, "Making
+//! requests to Amazon ECR registries"; AWS General Reference, "Amazon ECR endpoints and quotas"; botocore, partitions.json).
 
-const SERVICES: [&str; 4] = ["dkr.ecr.", "dkr.ecr-fips.", "dkr-ecr.", "dkr-ecr-fips."];
+/// The host of the public registry, and its dual-stack name.
+const PUBLIC: [&str; 2] = ["public.ecr.aws", "ecr-public.aws.com"];
+/// The region that gives tokens for it.
+const PUBLIC_REGION: &str = "us-east-1";
 
-/// The region of an ECR private registry; None: `registry` is another one.
-pub fn region(registry: &str) -> Option<&str> {
-    let (account, rest) = registry.split_once('.')?;
-    if account.len() != 12 || !account.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
+/// The domains of one partition.
+struct Partition {
+    /// What its regions begin with.
+    regions: &'static str,
+    /// Where services are reached by IPv4.
+    ipv4: &'static str,
+    /// Where they are reached by both protocols: registries below `on.`, APIs below `api.`.
+    dual_stack: &'static str,
+}
+
+/// The partition of all regions that no other has.
+const COMMERCIAL: Partition = Partition { regions: "", ipv4: "amazonaws.com", dual_stack: "aws" };
+
+const PARTITIONS: [Partition; 6] = [
+    Partition { regions: "cn-", ipv4: "amazonaws.com.cn", dual_stack: "amazonwebservices.com.cn" },
+    Partition { regions: "eusc-", ipv4: "amazonaws.eu", dual_stack: "amazonwebservices.eu" },
+    Partition { regions: "us-iso-", ipv4: "c2s.ic.gov", dual_stack: "aws.ic.gov" },
+    Partition { regions: "us-isob-", ipv4: "sc2s.sgov.gov", dual_stack: "aws.scloud" },
+    Partition { regions: "us-isof-", ipv4: "csp.hci.ic.gov", dual_stack: "aws.hci.ic.gov" },
+    Partition { regions: "eu-isoe-", ipv4: "cloud.adc-e.uk", dual_stack: "cloud-aws.adc-e.uk" },
+];
+
+/// Which of the hosts of a registry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Endpoint {
+    pub fips: bool,
+    pub dual_stack: bool,
+}
+
+/// A registry of Amazon ECR, as one of its hosts names it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EcrRegistry {
+    /// An account's own in one region.
+    Private { account: String, region: String, endpoint: Endpoint },
+    /// The one for everyone.
+    Public { dual_stack: bool },
+}
+
+impl EcrRegistry {
+    /// The registry of an account in a region, at its usual host. None if there are no such account and region.
+    pub fn private(account: &str, region: &str) -> Option<EcrRegistry> {
+        let sound = is_account(account) && is_region(region);
+        let (account, region) = (account.to_owned(), region.to_owned());
+        sound.then(|| EcrRegistry::Private { account, region, endpoint: Endpoint::default() })
     }
-    let (region, domain) = SERVICES.iter().find_map(|service| rest.strip_prefix(service))?.split_once('.')?;
-    let is_region =
-        !region.is_empty() && region.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
-    (is_region && !domain.is_empty()).then_some(region)
+
+    /// The registry that a host name stands for. None if it is not one of ECR's.
+    pub fn of_host(host: &str) -> Option<EcrRegistry> {
+        if let Some(place) = PUBLIC.iter().position(|public| *public == host) {
+            return Some(EcrRegistry::Public { dual_stack: place == 1 });
+        }
+        let (account, rest) = host.split_once('.')?;
+        let (dual_stack, rest) = match rest.strip_prefix("dkr-ecr") {
+            Some(rest) => (true, rest),
+            None => (false, rest.strip_prefix("dkr.ecr")?),
+        };
+        let (fips, rest) = rest.strip_prefix("-fips").map_or((false, rest), |rest| (true, rest));
+        let (region, _) = rest.strip_prefix('.')?.split_once('.')?;
+        if !is_account(account) || !is_region(region) {
+            return None;
+        }
+        let endpoint = Endpoint { fips, dual_stack };
+        let found = EcrRegistry::Private { account: account.to_owned(), region: region.to_owned(), endpoint };
+        // The domain must be the region's own.
+        (found.host() == host).then_some(found)
+    }
+
+    pub fn host(&self) -> String {
+        match self {
+            EcrRegistry::Private { account, region, endpoint } => {
+                let fips = if endpoint.fips { "-fips" } else { "" };
+                let Partition { ipv4, dual_stack, .. } = partition(region);
+                match endpoint.dual_stack {
+                    false => format!("{account}.dkr.ecr{fips}.{region}.{ipv4}"),
+                    true => format!("{account}.dkr-ecr{fips}.{region}.on.{dual_stack}"),
+                }
+            }
+            EcrRegistry::Public { dual_stack } => PUBLIC[usize::from(*dual_stack)].to_owned(),
+        }
+    }
+
+    /// The region that signed calls are for.
+    pub fn region(&self) -> &str {
+        match self {
+            EcrRegistry::Private { region, .. } => region,
+            EcrRegistry::Public { .. } => PUBLIC_REGION,
+        }
+    }
+
+    /// The host of the service's own API, reached in the way in which the registry is.
+    pub fn api_host(&self) -> String {
+        let region = self.region();
+        let Partition { ipv4, dual_stack, .. } = partition(region);
+        match self {
+            EcrRegistry::Private { endpoint, .. } => match (endpoint.dual_stack, endpoint.fips) {
+                (false, false) => format!("api.ecr.{region}.{ipv4}"),
+                (false, true) => format!("ecr-fips.{region}.{ipv4}"),
+                (true, false) => format!("ecr.{region}.api.{dual_stack}"),
+                (true, true) => format!("ecr-fips.{region}.api.{dual_stack}"),
+            },
+            EcrRegistry::Public { dual_stack: false } => format!("api.ecr-public.{region}.{ipv4}"),
+            EcrRegistry::Public { dual_stack: true } => format!("ecr-public.{region}.api.{dual_stack}"),
+        }
+    }
+}
+
+/// The region of an ECR private registry. None: `registry` is another one.
+pub fn region(registry: &str) -> Option<String> {
+    match EcrRegistry::of_host(registry)? {
+        EcrRegistry::Private { region, .. } => Some(region),
+        EcrRegistry::Public { .. } => None,
+    }
+}
+
+/// Whether `text` is a number of an AWS account: twelve digits.
+pub fn is_account(text: &str) -> bool {
+    text.len() == 12 && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Whether `text` has the form of a region's name.
+fn is_region(text: &str) -> bool {
+    let word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=32).contains(&text.len()) && text.bytes().all(word)
+}
+
+fn partition(region: &str) -> &'static Partition {
+    PARTITIONS.iter().find(|partition| region.starts_with(partition.regions)).unwrap_or(&COMMERCIAL)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::region;
+    use super::*;
 
     #[test]
-    fn private_registries_and_others() {
-        assert_eq!(region("123456789012.dkr.ecr.eu-west-1.amazonaws.com"), Some("eu-west-1"));
-        assert_eq!(region("123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn"), Some("cn-north-1"));
-        assert_eq!(region("123456789012.dkr.ecr-fips.us-gov-west-1.amazonaws.com"), Some("us-gov-west-1"));
-        assert_eq!(region("123456789012.dkr-ecr.us-east-1.on.aws"), Some("us-east-1"));
-        for other in [
-            "public.ecr.aws",
-            "localhost:5000",
-            "x.dkr.ecr.eu-west-1.amazonaws.com",
-            "123456789012.dkr.ecr",
-            "123456789012.dkr.ecr.$(x).amazonaws.com",
-            "123456789012.example",
+    fn hosts_registries_and_apis() {
+        for (host, region, api) in [
+            ("123456789012.dkr.ecr.eu-west-1.amazonaws.com", "eu-west-1", "api.ecr.eu-west-1.amazonaws.com"),
+            ("123456789012.dkr.ecr-fips.us-east-1.amazonaws.com", "us-east-1", "ecr-fips.us-east-1.amazonaws.com"),
+            ("123456789012.dkr-ecr.us-east-1.on.aws", "us-east-1", "ecr.us-east-1.api.aws"),
+            ("123456789012.dkr-ecr-fips.us-gov-west-1.on.aws", "us-gov-west-1", "ecr-fips.us-gov-west-1.api.aws"),
+            ("123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn", "cn-north-1", "api.ecr.cn-north-1.amazonaws.com.cn"),
+            (
+                "123456789012.dkr-ecr.cn-north-1.on.amazonwebservices.com.cn",
+                "cn-north-1",
+                "ecr.cn-north-1.api.amazonwebservices.com.cn",
+            ),
+            (
+                "123456789012.dkr.ecr.us-isob-east-1.sc2s.sgov.gov",
+                "us-isob-east-1",
+                "api.ecr.us-isob-east-1.sc2s.sgov.gov",
+            ),
+            ("123456789012.dkr-ecr.us-iso-east-1.on.aws.ic.gov", "us-iso-east-1", "ecr.us-iso-east-1.api.aws.ic.gov"),
+            ("public.ecr.aws", "us-east-1", "api.ecr-public.us-east-1.amazonaws.com"),
+            ("ecr-public.aws.com", "us-east-1", "ecr-public.us-east-1.api.aws"),
         ] {
-            assert_eq!(region(other), None, "{other}");
+            let registry = EcrRegistry::of_host(host).expect(host);
+            assert_eq!(registry.host(), host);
+            assert_eq!((registry.region(), registry.api_host()), (region, api.to_owned()), "{host}");
+            let private = (!host.contains("public")).then(|| region.to_owned());
+            assert_eq!(super::region(host), private, "{host}");
         }
+    }
+
+    #[test]
+    fn what_only_looks_like_one() {
+        for host in [
+            "12345678901.dkr.ecr.eu-west-1.amazonaws.com",
+            "12345678901x.dkr.ecr.eu-west-1.amazonaws.com",
+            "x.dkr.ecr.eu-west-1.amazonaws.com",
+            "123456789012.dkr.ecr.eu-west-1.amazonaws.com.evil.example",
+            "123456789012.dkr.ecr.eu-west-1.amazonaws.com:8443",
+            "123456789012.dkr.ecr.eu-west-1.evil.example",
+            "123456789012.dkr.ecr.eu-west-1.on.aws",
+            "123456789012.dkr-ecr.eu-west-1.amazonaws.com",
+            "123456789012.dkr-ecr.eu-west-1.on.aws.evil.example",
+            "123456789012.dkr.ecr-fipsx.us-east-1.amazonaws.com",
+            "123456789012.dkr.ecr.cn-north-1.amazonaws.com",
+            "123456789012.dkr.ecr..amazonaws.com",
+            "123456789012.dkr.ecr.$(x).amazonaws.com",
+            "123456789012.dkr.ecr.EU.amazonaws.com",
+            "123456789012.dkr.ecr",
+            "123456789012.example",
+            "evil.example/123456789012.dkr.ecr.eu-west-1.amazonaws.com",
+            "public.ecr.aws.evil.example",
+            "x.public.ecr.aws",
+            "docker.io",
+            "localhost:5000",
+            "",
+        ] {
+            assert_eq!(EcrRegistry::of_host(host), None, "{host}");
+        }
+        assert_eq!(EcrRegistry::private("123456789012", "x.evil.example"), None);
+        assert_eq!(EcrRegistry::private("1234", "eu-west-1"), None);
     }
 }

@@ -256,6 +256,25 @@ async fn a_token_is_asked_for_once_signed_and_shown_to_ecr_alone() {
     assert_eq!(calls[2].body, json!({}));
 }
 
+/// FIPS and dual-stack hosts are the account's registry too; what only looks like them is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_host_of_ecr_is_known() {
+    let (registry, _) = registry("p", true).await;
+    let ecr = FakeEcr::start("p").await;
+    let (api, address) = RuntimeApi::start().await;
+    let _function =
+        Bootstrap::start(&address, &[("AWS_ENDPOINT_URL_ECR", &ecr.url), ("OCISEEK_ECR_REGISTRY", &registry.host())]);
+    for host in ["dkr.ecr.us-east-1.amazonaws.com", "dkr.ecr-fips.us-east-1.amazonaws.com", "dkr-ecr.us-east-1.on.aws"]
+    {
+        let answer = api.invoke(json!({"image": format!("{ACCOUNT}.{host}/app:v1")}), LONG).await;
+        assert!(answer.ok, "{host}: {answer:?}");
+    }
+    for host in ["dkr.ecr.us-east-1.on.aws", "dkr-ecr.us-east-1.on.aws.evil.example"] {
+        let answer = api.invoke(json!({"image": format!("{ACCOUNT}.{host}/app:v1")}), LONG).await;
+        assert!(!answer.ok && format!("{:?}", answer.body).contains("registry of Amazon ECR"), "{host}: {answer:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_is_refused_is_asked_for_anew() {
     let (registry, digest) = registry("new", true).await;

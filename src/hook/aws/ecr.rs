@@ -11,8 +11,8 @@ use serde::Deserialize;
 use tokio::sync::Mutex;
 use url::Url;
 
-use super::host::EcrRegistry;
 use super::sigv4::{Credentials, Request, Scope, sign};
+use crate::image::ecr::EcrRegistry;
 use crate::store::registry::{ClientConfig, RegistryError, http_client};
 
 /// It asks for the caller's own registry.
@@ -180,7 +180,7 @@ impl Ecr {
     async fn once(&self, http: &reqwest::Client, url: &Url, registry: &EcrRegistry) -> Result<Vec<u8>, EcrError> {
         let (service, target) = match registry {
             EcrRegistry::Private { .. } => ("ecr", "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken"),
-            EcrRegistry::Public => ("ecr-public", "SpencerFrontendService.GetAuthorizationToken"),
+            EcrRegistry::Public { .. } => ("ecr-public", "SpencerFrontendService.GetAuthorizationToken"),
         };
         let headers = [("content-type", "application/x-amz-json-1.1"), ("x-amz-target", target)];
         let host = host(url);

@@ -4,6 +4,7 @@
 use serde::Deserialize;
 
 use super::{Ignored, Item, Told, cut, image_media_type};
+use crate::image::ecr::{EcrRegistry, is_account};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -48,14 +49,12 @@ fn push(event: &Event) -> Item {
         return Err(Ignored::Failed(cut(&detail.result)));
     }
     image_media_type(detail.manifest_media_type.as_deref(), detail.artifact_media_type.as_deref())?;
-    if account.len() != 12 || !account.bytes().all(|byte| byte.is_ascii_digit()) {
+    if !is_account(account) {
         return Err(Ignored::Malformed(cut(account), "AWS account"));
     }
-    let word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if !(1..=32).contains(&region.len()) || !region.bytes().all(word) {
-        return Err(Ignored::Malformed(cut(region), "AWS region"));
-    }
-    let host = format!("{account}.dkr.ecr.{region}.{}", domain(region));
+    let registry = EcrRegistry::private(account, region);
+    let registry = registry.ok_or_else(|| Ignored::Malformed(cut(region), "AWS region"))?;
+    let host = registry.host();
     Told {
         id: event.id.as_deref(),
         registry: Some(&host),
@@ -64,19 +63,6 @@ fn push(event: &Event) -> Item {
         digest: detail.image_digest.as_deref(),
     }
     .push()
-}
-
-/// The domain of a region's partition (the DNS suffixes of botocore's partitions.json).
-pub(crate) fn domain(region: &str) -> &'static str {
-    let partitions = [
-        ("cn-", "amazonaws.com.cn"),
-        ("eusc-", "amazonaws.eu"),
-        ("us-iso-", "c2s.ic.gov"),
-        ("us-isob-", "sc2s.sgov.gov"),
-        ("us-isof-", "csp.hci.ic.gov"),
-        ("eu-isoe-", "cloud.adc-e.uk"),
-    ];
-    partitions.iter().find(|(prefix, _)| region.starts_with(prefix)).map_or("amazonaws.com", |(_, domain)| domain)
 }
 
 #[cfg(test)]

@@ -40,8 +40,6 @@ mod recognise;
 mod told;
 mod zot;
 
-pub(crate) use ecr::domain as ecr_domain;
-
 /// The largest body that is read, in bytes.
 pub const MAX_BODY: usize = 1 << 20;
 /// How deep a body may nest.

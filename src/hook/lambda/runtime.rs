@@ -169,7 +169,7 @@ fn time_left(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
 
 /// `arn:PARTITION:lambda:REGION:ACCOUNT:function:NAME`
 fn account_of(arn: &str) -> Option<&str> {
-    arn.split(':').nth(4).filter(|account| super::super::aws::is_account(account))
+    arn.split(':').nth(4).filter(|account| crate::image::ecr::is_account(account))
 }
 
 #[cfg(test)]
