@@ -32,6 +32,10 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// Credentials of this age are looked up again before a 401 is final: helpers give out ones that expire.
 const STALE: Duration = Duration::from_secs(60);
 
+/// Scopes, and repositories, of which tokens and credentials are kept: those that were used last. Who walks a whole registry
+/// does not come back to the others soon.
+const KEPT: usize = 256;
+
 /// What is to be done with a repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Access {
@@ -67,7 +71,7 @@ pub(super) struct Authorizer {
     source: CredentialSource,
     /// The last challenge, without its scope: the first guess for scopes that have not been asked for yet.
     last: Mutex<Option<Challenge>>,
-    slots: Mutex<HashMap<Scope, Arc<tokio::sync::Mutex<Slot>>>>,
+    slots: Mutex<Slots>,
     /// By repository.
     credentials: tokio::sync::Mutex<HashMap<Arc<str>, LookedUp>>,
     /// That a token service elsewhere is shown them was told.
@@ -78,6 +82,28 @@ pub(super) struct Authorizer {
 struct LookedUp {
     at: Instant,
     credential: Option<Credential>,
+}
+
+#[derive(Default)]
+struct Slots {
+    /// And when each was used last, in uses of all.
+    by_scope: HashMap<Scope, (u64, Arc<tokio::sync::Mutex<Slot>>)>,
+    uses: u64,
+}
+
+impl Slots {
+    fn slot(&mut self, scope: &Scope) -> Arc<tokio::sync::Mutex<Slot>> {
+        self.uses += 1;
+        if self.by_scope.len() >= KEPT && !self.by_scope.contains_key(scope) {
+            // What somebody is waiting for stays.
+            let idle = self.by_scope.iter().filter(|(_, (_, slot))| Arc::strong_count(slot) == 1);
+            let oldest = idle.min_by_key(|(_, (used, _))| *used).map(|(scope, _)| scope.clone());
+            oldest.and_then(|scope| self.by_scope.remove(&scope));
+        }
+        let (used, slot) = self.by_scope.entry(scope.clone()).or_default();
+        *used = self.uses;
+        Arc::clone(slot)
+    }
 }
 
 /// One scope's state. Its lock is held while a token is fetched, so that the others wait for that one.
@@ -106,8 +132,7 @@ impl Authorizer {
     }
 
     fn slot(&self, scope: &Scope) -> Arc<tokio::sync::Mutex<Slot>> {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(slots.entry(scope.clone()).or_default())
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner).slot(scope)
     }
 
     fn last(&self) -> std::sync::MutexGuard<'_, Option<Challenge>> {
@@ -145,7 +170,8 @@ impl Authorizer {
         let Some(challenge) = challenge(answer) else { return Ok(false) };
         let slot = self.slot(scope);
         let mut slot = slot.lock().await;
-        if Generation(slot.generation) != used {
+        // One that was forgotten since has nothing to show yet.
+        if Generation(slot.generation) != used && slot.generation > 0 {
             return Ok(slot.header.is_some());
         }
         *self.last() = Some(challenge.clone().without_scope());
@@ -213,6 +239,10 @@ impl Authorizer {
         let found = credentials::find(&self.source, &self.registry, repository, http.limits.helper).await;
         let wrap = |source| RegistryError::Credentials { registry: Arc::clone(&self.registry), source };
         let found = found.map_err(wrap)?;
+        if known.len() >= KEPT {
+            let oldest = known.iter().min_by_key(|(_, looked_up)| looked_up.at).map(|(name, _)| Arc::clone(name));
+            oldest.and_then(|name| known.remove(&name));
+        }
         known.insert(Arc::clone(repository), LookedUp { at: Instant::now(), credential: found.clone() });
         Ok(found)
     }
@@ -407,5 +437,21 @@ mod tests {
         for (seconds, want) in [(0.0, 60), (-5.0, 60), (60.0, 60), (300.0, 300), (300e9, 3600)] {
             assert_eq!(lifetime(seconds), Duration::from_secs(want));
         }
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_does_not_grow_with_the_registry() {
+        let mut slots = Slots::default();
+        let scope = |n: usize| Scope { repository: format!("r{n}").into(), access: Access::Pull };
+        let waiting = slots.slot(&scope(0));
+        slots.slot(&scope(1)).lock().await.generation = 7;
+        for n in 2..10 * KEPT {
+            slots.slot(&scope(n));
+            slots.slot(&scope(1));
+        }
+        assert_eq!(slots.by_scope.len(), KEPT);
+        assert!(Arc::ptr_eq(&waiting, &slots.slot(&scope(0))), "somebody holds it");
+        assert_eq!(slots.slot(&scope(1)).lock().await.generation, 7, "it is in use");
+        assert!(!slots.by_scope.contains_key(&scope(2)));
     }
 }

@@ -27,6 +27,8 @@ const READINGS: u32 = 5;
 /// The waits between the readings, all together, are this many times as long as another writer may take between its
 /// reading and its writing, taking it to be as fast as us.
 const PATIENCE: u32 = 4;
+/// Tags of which the locks are kept; beyond that those that nobody holds are dropped.
+const TAGS: usize = 256;
 /// No reading back waits longer than this before it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
@@ -86,6 +88,9 @@ impl Repository {
         };
         let lock = {
             let mut locks = self.tags.lock().unwrap_or_else(PoisonError::into_inner);
+            if locks.len() >= TAGS {
+                locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+            }
             Arc::clone(locks.entry(format!("{}/{}:{tag}", self.registry.name, self.name)).or_default())
         };
         let _one_at_a_time = lock.lock().await;

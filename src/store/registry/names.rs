@@ -21,6 +21,8 @@ const PAGE: &str = "100";
 const BODY: u64 = 64 << 20;
 /// Pages of one list. A registry of ten million repositories has as many.
 const PAGES: usize = 100_000;
+/// Pages in a row that may hold no name, as where a registry leaves out what its user may not see.
+const EMPTY: usize = 1000;
 /// Pages that are remembered, so that a list that leads back to itself is found out.
 const SEEN: usize = 16;
 
@@ -32,6 +34,8 @@ pub struct Names {
     next: Option<Request>,
     seen: VecDeque<url::Url>,
     pages: usize,
+    /// Pages without any name since the last one that had some.
+    empty: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -88,7 +92,7 @@ impl Names {
         url.set_path(path);
         url.query_pairs_mut().append_pair("n", PAGE);
         let request = Request::new(Method::GET, url).header(ACCEPT, HeaderValue::from_static("application/json"));
-        Ok(Names { registry, scope, kind, next: Some(request), seen: VecDeque::new(), pages: 0 })
+        Ok(Names { registry, scope, kind, next: Some(request), seen: VecDeque::new(), pages: 0, empty: 0 })
     }
 
     /// Whether all pages were taken.
@@ -124,7 +128,12 @@ impl Names {
             self.next = Some(request);
         }
         let body = response.bytes(BODY).await?;
-        parse(&body, self.kind).map(Some).map_err(|source| RegistryError::Json { asked, source })
+        let page = parse(&body, self.kind).map_err(|source| RegistryError::Json { asked: asked.clone(), source })?;
+        self.empty = if page.names.is_empty() && page.refused == 0 { self.empty + 1 } else { 0 };
+        if self.empty > EMPTY {
+            return Err(wrong(&format!("the list has no end: {EMPTY} pages in a row hold no name")));
+        }
+        Ok(Some(page))
     }
 }
 
