@@ -8,6 +8,7 @@ mod servers;
 mod support;
 
 use std::process::Stdio;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::body::Body;
 use axum::http::Response;
@@ -17,7 +18,7 @@ use ociseek::image::Descriptor;
 use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
 use serde_json::{Value, json};
 use servers::Server;
-use support::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
+use support::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar};
 
 /// More than a page of the lists.
 const MANY: usize = 120;
@@ -133,6 +134,13 @@ async fn many(server: &Server, has_catalog: bool) {
         assert_eq!((count(&lines, "indexed"), count(&lines, "already-indexed")), (0, MANY + 2));
         assert!(lines.iter().all(|line| line["bytes_written"] == 0));
 
+        // Unless they are to be made anew.
+        let one = format!("{host}/many/app7");
+        let (lines, _) = backfill(&sandbox, 0, &["--existing=replace", "--no-cache", &one]);
+        assert!(lines[0]["bytes_read"].as_u64().unwrap() > 0, "{lines:?}");
+        let (lines, _) = backfill(&sandbox, 0, &["--existing=keep", "--no-cache", &one]);
+        assert_eq!(count(&lines, "already-indexed"), 1);
+
         // For people; a repository alone.
         let text = sandbox.run(&["backfill", "--min-layer-size=0", "--span-size=16KiB", &format!("{host}/many/app7")]);
         let expected = format!("already-indexed {host}/many/app7:v1@sha256:");
@@ -194,14 +202,25 @@ async fn lists_that_lie() {
 
     let names = r#"{"repositories":["../../etc","a?b","A","x%2fy","_catalog"]}"#;
     let names = lying([("_catalog", names, None)]).await;
-    assert_eq!(failed(&names).await, ["5 names in the list are none"]);
+    assert_eq!(failed(&names).await, ["5 names in the list are not valid"]);
     assert_eq!(names.seen().len(), 1);
 
     let tags =
         lying([("_catalog", r#"{"repositories":["a"]}"#, None), ("/a/tags/list", r#"{"tags":["../x","$(x)"]}"#, None)])
             .await;
-    assert_eq!(failed(&tags).await, ["2 names in the list are none"]);
+    assert_eq!(failed(&tags).await, ["2 names in the list are not valid"]);
     assert_eq!(tags.seen().len(), 2);
+
+    // Each page is another, and none holds anything.
+    let page = AtomicUsize::new(0);
+    let empty = Faulty::start(Nature::default(), move |seen, _| {
+        let number = page.fetch_add(1, Ordering::SeqCst);
+        let mut answer = seen.is("GET", "_catalog").then(|| json_answer(200, &json!({"repositories": []})))?;
+        answer.headers_mut().insert("link", format!("</v2/_catalog?last={number}>; rel=\"next\"").parse().unwrap());
+        Some(answer)
+    })
+    .await;
+    assert!(failed(&empty).await[0].contains("the list has no end: 1000 pages in a row hold no name"));
 
     // Many keep their catalog to themselves.
     let closed = Faulty::start(Nature::default(), |seen, _| {
@@ -209,6 +228,60 @@ async fn lists_that_lie() {
     })
     .await;
     assert!(failed(&closed).await[0].starts_with("cannot list the repositories: "));
+}
+
+/// A list is no image, and what helps against its failure is said.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_cannot_be_had_is_told_as_one() {
+    for (status, hint) in [(404, "name the repositories, HOST/REPOSITORY"), (401, "docker login")] {
+        let closed = Faulty::start(Nature::default(), move |seen, _| {
+            seen.is("GET", "_catalog").then(|| Response::builder().status(status).body(Body::empty()).unwrap())
+        })
+        .await;
+        let host = closed.host();
+        let work = move || Sandbox::new().run(&["backfill", "--no-cache", &host]);
+        let said = tokio::task::spawn_blocking(work).await.unwrap();
+        assert!(said.contains("error: 1 list cannot be read\n") && said.contains("\n0 images, in "), "{said}");
+        assert!(said.contains("hint: ") && said.contains(hint) && said.ends_with("--- status 1 ---"), "{said}");
+    }
+}
+
+/// Nothing to index has a reason, and a dry run tells the same as the run.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_skipped_is_skipped_for_its_true_reason() {
+    let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, |seen, _| {
+        seen.is("GET", "/app/tags/list").then(|| json_answer(200, &json!({"tags": ["small", "zstd", "both"]})))
+    })
+    .await;
+    let config = json!({"os": "linux", "architecture": "amd64"}).to_string();
+    let gzip = gzip(&tar(1, 1, 20_000));
+    for blob in [config.as_bytes(), &gzip, b"zstd"] {
+        registry.add_blob(blob.to_vec());
+    }
+    let (small, zstd) = (Descriptor::of(GZIP, &gzip), Descriptor::of(ZSTD, b"zstd"));
+    for (tag, layers) in [("small", vec![&small]), ("zstd", vec![&zstd]), ("both", vec![&small, &zstd])] {
+        let config = Descriptor::of(OCI_CONFIG, config.as_bytes());
+        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+        registry.add_manifest(tag, OCI_MANIFEST, manifest.to_string());
+    }
+    let place = format!("{}/app", registry.host());
+    let work = move || {
+        let told = |sandbox: &Sandbox, more: &[&str]| {
+            let said = sandbox.command(&[&["backfill", "--format=json", "--jobs=1"], more].concat()).output().unwrap();
+            let lines = String::from_utf8(said.stdout).unwrap();
+            let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+            lines.map(|line| [line["status"].to_string(), line["reason"].to_string()]).collect::<Vec<_>>()
+        };
+        let sandbox = Sandbox::new();
+        let want = ["layers-too-small", "not-servable", "not-servable"];
+        let want = want.map(|reason| ["\"skipped\"".to_owned(), format!("\"{reason}\"")]);
+        assert_eq!(told(&sandbox, &["--dry-run", &place]), want);
+        assert_eq!(told(&sandbox, &[&place]), want);
+        let said = sandbox.run(&["backfill", "--jobs=1", &place]);
+        assert!(said.contains(": all of its layers are smaller than 10485760 bytes"), "{said}");
+        assert!(said.contains(": none of its layers can be served lazily (too-small, zstd)"), "{said}");
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::FalseyValueParser;
 
-use super::args::{BuildArgs, CacheArgs, Format, RegistryArgs};
+use super::args::{BuildArgs, CacheArgs, ExistingArg, Format, RegistryArgs};
 use super::args_reuse::HookReuseArgs;
 use super::size::ByteSize;
 use crate::hook::backfill::{Glob, Place};
@@ -36,7 +36,8 @@ Examples:
     ociseek backfill --queue nats://queue.corp.example registry.corp.example
 
 Each line on standard output is an image: what became of it, its name, its digest. With --format json each is an object: status, \
-image, digest, error, left, bytes_read, bytes_written, seconds.
+image, digest, reason (of what is skipped), error, left, bytes_read, bytes_written, seconds. A list of repositories or tags that \
+cannot be had has a line too, with the status failed.
 
 Exit status: 0 done, 1 an image or a list failed, 2 wrong usage, 130 or 143 interrupted.";
 
@@ -73,6 +74,11 @@ pub struct BackfillArgs {
     #[arg(help_heading = "What is indexed")]
     pub min_layer_size: ByteSize,
 
+    /// What to do with an image that has a SOCI index already
+    #[arg(long, value_name = "RULE", env = "OCISEEK_EXISTING", value_enum, default_value_t = ExistingArg::Skip)]
+    #[arg(help_heading = "What is indexed")]
+    pub existing: ExistingArg,
+
     #[command(flatten)]
     pub reuse: HookReuseArgs,
 
@@ -94,7 +100,7 @@ pub struct BackfillArgs {
     /// [USER:PASSWORD@] or [TOKEN@] stands before the host; tls:// is NATS over TLS.
     #[cfg(feature = "nats")]
     #[arg(long, value_name = "nats://HOST[:PORT][/STREAM]", env = "OCISEEK_QUEUE", hide_env_values = true)]
-    #[arg(help_heading = "How", conflicts_with = "dry_run")]
+    #[arg(help_heading = "How", conflicts_with_all = ["dry_run", "existing"])]
     pub queue: Option<QueueUrl>,
 
     #[command(flatten)]

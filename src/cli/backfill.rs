@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::args::{BackfillArgs, Format, ProgressStyle};
 use super::index::unattended;
 use super::progress::Display;
-use super::report::{CliError, in_one_line};
+use super::report::{CliError, backfill_hint, in_one_line};
 use super::size::{counted, duration, human};
 use super::source::{Registries, client_config};
 use super::terminal::{Stdout, safe};
@@ -18,8 +18,10 @@ use super::{caches, json as document};
 use crate::hook::backfill::{Options, Outcome, Place, Report, State, run as walk};
 use crate::hook::job::{Context, Done};
 #[cfg(feature = "nats")]
-use crate::hook::queue::Queue;
-use crate::ops::index::IndexedImage;
+use crate::hook::queue::{Change, Queue};
+use crate::ops::index::{IndexOptions, IndexedImage};
+#[cfg(feature = "nats")]
+use crate::progress::Event;
 use crate::progress::Progress;
 use crate::store::StoreError;
 use crate::store::registry::Client;
@@ -37,8 +39,14 @@ pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
     let client = Client::new(client_config(args.registry, registries, &progress).await?).map_err(StoreError::from)?;
     // What is not used for other images is for the layers of one.
     let index = unattended(args.platform, &args.build, args.min_layer_size, (cpus / jobs).max(1), &args.reuse);
+    let index = IndexOptions { existing: args.existing.into(), ..index };
     let state = args.state.as_deref().map(|path| State::open(path, &index)).transpose()?;
     let cache = caches::ztocs(&args.cache, &progress).await;
+    #[cfg(feature = "nats")]
+    let told = {
+        let progress = Arc::clone(&progress);
+        move |change: Change| progress.report(Event::Warning(change.to_string()))
+    };
     let options = Options {
         context: Context {
             client,
@@ -54,7 +62,7 @@ pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
         dry_run: args.dry_run,
         #[cfg(feature = "nats")]
         queue: match &args.queue {
-            Some(url) => Some(Queue::connect(url).await?),
+            Some(url) => Some(Queue::connect(url, told).await?),
             None => None,
         },
     };
@@ -73,18 +81,28 @@ struct Summary {
     stdout: Stdout,
     /// The first time that standard output took nothing.
     lost: Option<std::io::Error>,
+    /// Images, by what became of them.
     counts: BTreeMap<&'static str, usize>,
+    /// Lists that could not be had.
+    lists: usize,
+    /// What helps against the first failure for which something is known to help.
+    hint: Option<String>,
     bytes_read: u64,
 }
 
 impl Summary {
     fn new(format: Format) -> Summary {
-        Summary { format, stdout: Stdout::new(), lost: None, counts: BTreeMap::new(), bytes_read: 0 }
+        let stdout = Stdout::new();
+        Summary { format, stdout, lost: None, counts: BTreeMap::new(), lists: 0, hint: None, bytes_read: 0 }
     }
 
     fn add(&mut self, report: &Report) {
         let code = report.result.as_ref().map_or("failed", Outcome::code);
-        *self.counts.entry(code).or_default() += 1;
+        match &report.result {
+            Err(error) if error.is_list() => self.lists += 1,
+            _ => *self.counts.entry(code).or_default() += 1,
+        }
+        self.hint = self.hint.take().or_else(|| report.result.as_ref().err().and_then(backfill_hint));
         let image = report.result.as_ref().ok().and_then(indexed);
         self.bytes_read += image.map_or(0, |image| image.bytes_read);
         let line = match self.format {
@@ -113,10 +131,15 @@ impl Summary {
             };
             self.print(&line);
         }
-        match (self.lost, failed) {
-            (Some(error), _) => Err(CliError::Stdout(error)),
-            (None, 0) => Ok(()),
-            (None, failed) => Err(CliError::Backfill { failed, all }),
+        if let Some(error) = self.lost {
+            return Err(CliError::Stdout(error));
+        }
+        let lists = self.lists as u64;
+        let lists = (lists > 0).then(|| format!("{} cannot be read", counted(lists, "list", "lists")));
+        let failed = (failed > 0).then(|| format!("{failed} of {all} images failed"));
+        match [lists, failed].into_iter().flatten().collect::<Vec<_>>() {
+            none if none.is_empty() => Ok(()),
+            all => Err(CliError::Backfill { what: all.join(", "), hint: self.hint }),
         }
     }
 }

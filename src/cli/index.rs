@@ -121,17 +121,23 @@ fn check(args: &IndexArgs) -> Result<(), CliError> {
     Ok(())
 }
 
+impl From<ExistingArg> for Existing {
+    fn from(rule: ExistingArg) -> Existing {
+        match rule {
+            ExistingArg::Skip => Existing::Skip,
+            ExistingArg::Replace => Existing::Replace,
+            ExistingArg::Keep => Existing::Keep,
+        }
+    }
+}
+
 fn options(args: &IndexArgs, started: Instant) -> IndexOptions {
     let cpus = || std::thread::available_parallelism().map_or(1, NonZero::get);
     IndexOptions {
         platforms: args.platform.clone(),
         layer: ztoc::layer_options(&args.build),
         min_layer_size: args.min_layer_size.0,
-        existing: match args.existing {
-            ExistingArg::Skip => Existing::Skip,
-            ExistingArg::Replace => Existing::Replace,
-            ExistingArg::Keep => Existing::Keep,
-        },
+        existing: args.existing.into(),
         jobs: args.jobs.map_or_else(cpus, usize::from),
         dry_run: args.dry_run,
         gate: Gate { all_servable: args.strict, least_coverage: args.min_coverage },

@@ -10,6 +10,8 @@ use super::signals::Interrupt;
 use super::terminal::{Style, complain, safe};
 use crate::budget::OverBudget;
 use crate::hook;
+use crate::hook::backfill::BackfillError;
+use crate::hook::job::JobError;
 use crate::layer::{LayerError, Unservable};
 use crate::ops::bundle::BundleError;
 use crate::ops::discover::{DiscoverError, Unusable};
@@ -42,9 +44,9 @@ pub enum CliError {
     /// Some images failed; each was reported when it did.
     #[error("{failed} of {all} images failed")]
     Images { failed: usize, all: usize },
-    /// Some images failed; each was listed on standard output, among all the others.
-    #[error("{failed} of {all} images failed")]
-    Backfill { failed: usize, all: usize },
+    /// Some images or lists failed; each was listed on standard output, among all the others.
+    #[error("{what}")]
+    Backfill { what: String, hint: Option<String> },
     /// Verification found something; it was listed.
     #[error("what was verified differs")]
     Differs,
@@ -114,9 +116,8 @@ pub enum CliError {
     SecretFile { path: PathBuf, source: hook::secret::SecretError },
     #[error("the secret cannot be used")]
     Secret(#[from] hook::secret::SecretError),
-    /// Anyone in the group, or everyone, can read a file that holds a secret.
-    #[error("{}: others can read this secret (mode {mode:o})", path.display())]
-    OpenSecret { path: PathBuf, mode: u32 },
+    #[error("{}: others can {what} this secret (mode {mode:o})", path.display())]
+    OpenSecret { path: PathBuf, mode: u32, what: &'static str },
 
     #[error("{}: cannot be read", path.display())]
     Read { path: PathBuf, source: io::Error },
@@ -221,7 +222,8 @@ fn causes(error: &dyn Error) -> Vec<String> {
     let mut next = error.source();
     while let Some(cause) = next {
         let text = safe(&cause.to_string());
-        if causes.last() != Some(&text) {
+        // Some errors repeat their source.
+        if causes.last().is_none_or(|last| !last.ends_with(&text)) {
             causes.push(text);
         }
         next = cause.source();
@@ -258,6 +260,7 @@ fn hint(error: &CliError) -> Option<String> {
             "give --secret-file FILE or OCISEEK_HOOK_SECRET (openssl rand -hex 32 makes one), or --listen 127.0.0.1:8080"
                 .into(),
         ),
+        CliError::Backfill { hint, .. } => hint.clone(),
         CliError::SecretFile { .. } | CliError::Secret(_) => Some("openssl rand -hex 32 makes one".into()),
         CliError::OpenSecret { path, .. } => Some(format!("chmod 600 {}", path.display())),
         CliError::State(hook::backfill::StateError::Other { .. }) => {
@@ -288,6 +291,21 @@ fn is_over_budget(error: &(dyn Error + 'static)) -> bool {
         next = cause.source();
     }
     false
+}
+
+/// The same for what `backfill` tells among other things.
+pub fn backfill_hint(error: &BackfillError) -> Option<String> {
+    match error {
+        BackfillError::Repositories(error) if !matches!(error.status(), Some(403..=405)) => registry_hint(error),
+        BackfillError::Repositories(_) => Some(
+            "some registries keep the list of their repositories to themselves: name the repositories, HOST/REPOSITORY"
+                .into(),
+        ),
+        BackfillError::Tags(error) => registry_hint(error),
+        BackfillError::Job(JobError::Name(error)) => store_hint(error),
+        BackfillError::Job(JobError::Index(error)) => index_hint(error),
+        _ => None,
+    }
 }
 
 fn index_hint(error: &IndexError) -> Option<String> {

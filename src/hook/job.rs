@@ -4,12 +4,15 @@
 //! it. Such an event must end here, or indexing would never end: what is not an image with layers is skipped, at the latest when
 //! its manifest has been read, with one request.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::digest::Digest;
 use crate::image::{Manifest, ManifestError, Reference, is_referrers_tag};
 use crate::ops::discover::causes;
-use crate::ops::index::{Elsewhere, IndexError, IndexOptions, IndexedImage, ManifestResult, index_resolved};
+use crate::ops::index::{
+    Elsewhere, IndexError, IndexOptions, IndexedImage, LayerOutcome, LeftOut, ManifestResult, index_resolved,
+};
 use crate::ops::resolve::{ResolveError, Resolved, parse, resolve_document};
 use crate::progress::{Event, Progress};
 use crate::store::blob::{Document, Target};
@@ -107,8 +110,11 @@ pub enum Skipped {
     Subject(Digest),
     #[error("its layers have {size} bytes where at most {limit} are read")]
     TooLarge { size: u64, limit: u64 },
-    #[error("none of its layers can be served lazily")]
-    NothingToIndex,
+    #[error("all of its layers are smaller than {least} bytes")]
+    LayersTooSmall { least: u64 },
+    /// Why, by the stable words for each reason.
+    #[error("none of its layers can be served lazily ({})", .0.join(", "))]
+    NotServable(Vec<&'static str>),
 }
 
 impl Skipped {
@@ -120,7 +126,25 @@ impl Skipped {
             Skipped::NotAnImage(_) => "not-an-image",
             Skipped::Subject(_) => "has-a-subject",
             Skipped::TooLarge { .. } => "too-large",
-            Skipped::NothingToIndex => "nothing-to-index",
+            Skipped::LayersTooSmall { .. } => "layers-too-small",
+            Skipped::NotServable(_) => "not-servable",
+        }
+    }
+
+    /// No layer is in the index, for these reasons. An image that only has small layers is as its maker wants it; of another
+    /// one the maker should hear.
+    pub(super) fn nothing_to_index<'a>(reasons: impl Iterator<Item = &'a LeftOut>) -> Skipped {
+        let (mut codes, mut size) = (BTreeSet::new(), None);
+        for reason in reasons {
+            codes.insert(reason.code());
+            if let LeftOut::Small { least } = reason {
+                size = Some(*least);
+            }
+        }
+        match size {
+            Some(least) if codes.len() == 1 => Skipped::LayersTooSmall { least },
+            _ if codes.is_empty() => Skipped::NotServable(vec!["no-layers"]),
+            _ => Skipped::NotServable(codes.into_iter().collect()),
         }
     }
 }
@@ -275,7 +299,7 @@ pub(super) async fn resolved(
 /// Bytes of all layers, each blob once.
 fn declared_size(image: &Resolved) -> u64 {
     let layers = image.manifests.iter().flat_map(|manifest| &manifest.layers);
-    let blobs: std::collections::BTreeSet<_> = layers.map(|layer| (layer.digest, layer.size)).collect();
+    let blobs: BTreeSet<_> = layers.map(|layer| (layer.digest, layer.size)).collect();
     blobs.iter().fold(0, |sum, (_, size)| sum.saturating_add(*size))
 }
 
@@ -289,7 +313,11 @@ fn judged(indexed: IndexedImage) -> Done {
     } else if is(|result| !matches!(result, ManifestResult::NothingToIndex)) {
         Done::AlreadyIndexed(indexed)
     } else {
-        Done::Skipped(Skipped::NothingToIndex)
+        let layers = indexed.manifests.iter().flat_map(|manifest| &manifest.layers);
+        Done::Skipped(Skipped::nothing_to_index(layers.filter_map(|layer| match &layer.outcome {
+            LayerOutcome::LeftOut(reason) => Some(reason),
+            LayerOutcome::Indexed(_) => None,
+        })))
     }
 }
 
@@ -329,5 +357,16 @@ mod tests {
         let [one, two] = ["1", "2"].map(|tag| job(&format!("r.example/a:{tag}")));
         assert_ne!(one.key(), two.key());
         assert_ne!(one.key(), job("r.example/b:1").key());
+    }
+
+    #[test]
+    fn why_nothing_is_indexed() {
+        let small = LeftOut::Small { least: 10 };
+        let zstd = LeftOut::Kind { code: "zstd", reason: String::new() };
+        let skipped = |reasons: &[&LeftOut]| Skipped::nothing_to_index(reasons.iter().copied());
+        assert_eq!(skipped(&[&small, &small]), Skipped::LayersTooSmall { least: 10 });
+        assert_eq!(skipped(&[&zstd, &small, &zstd]), Skipped::NotServable(vec!["too-small", "zstd"]));
+        assert_eq!(skipped(&[&zstd]).to_string(), "none of its layers can be served lazily (zstd)");
+        assert_eq!(skipped(&[]).to_string(), "none of its layers can be served lazily (no-layers)");
     }
 }

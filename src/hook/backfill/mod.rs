@@ -1,6 +1,7 @@
 //! Images that were pushed before anyone listened: walks what registries have, and indexes what has no index.
 //!
-//! Nothing is kept of what was walked but the digests of the repositories at hand, so that memory does not grow with the registry. A run
+//! Nothing is kept of what was walked but the digests of the repositories at hand, and the client forgets their tokens, so that
+//! memory does not grow with the registry. A run
 //! that is broken off is begun again: what has an index costs a few small requests, and with a state file ([`State`]) one.
 
 use std::collections::HashSet;
@@ -10,12 +11,12 @@ use std::time::Instant;
 use futures_util::StreamExt;
 
 use crate::digest::Digest;
-use crate::hook::job::{self, Context, Done, Job, JobError};
+use crate::hook::job::{self, Context, Done, Job, JobError, Skipped};
 #[cfg(feature = "nats")]
 use crate::hook::queue::{Queue, QueueError};
 use crate::image::config::{self, MAX_CONFIG};
 use crate::image::{Reference, is_registry};
-use crate::ops::index::is_pending;
+use crate::ops::index::{Outlook, outlook};
 use crate::ops::resolve::Resolved;
 use crate::store::blob::Document;
 use crate::store::registry::{RegistryError, Repository};
@@ -143,7 +144,7 @@ pub enum BackfillError {
     Repositories(#[source] RegistryError),
     #[error("cannot list the tags")]
     Tags(#[source] RegistryError),
-    #[error("{0} names in the list are none")]
+    #[error("{0} names in the list are not valid")]
     Names(usize),
     #[error(transparent)]
     Job(#[from] JobError),
@@ -152,6 +153,13 @@ pub enum BackfillError {
     #[cfg(feature = "nats")]
     #[error(transparent)]
     Queue(#[from] QueueError),
+}
+
+impl BackfillError {
+    /// It is about a list of repositories or tags, rather than about an image.
+    pub fn is_list(&self) -> bool {
+        matches!(self, BackfillError::Repositories(_) | BackfillError::Tags(_) | BackfillError::Names(_))
+    }
 }
 
 /// Walks `places` and indexes what has no index. `report` takes what became of each image when it did.
@@ -235,7 +243,7 @@ async fn one(
 async fn done(job: &Job, options: &Options) -> Result<Outcome, BackfillError> {
     #[cfg(feature = "nats")]
     if let Some(queue) = &options.queue {
-        // One that was published a moment ago is in the queue, or done.
+        // Now it stands in the queue, whether it stood there before or not.
         queue.publish(job).await?;
         return Ok(Outcome::Queued);
     }
@@ -270,11 +278,14 @@ async fn passed_over(
         return Ok(None);
     }
     let destination = Destination::Registry(repository);
-    let pending = is_pending(image, &destination, context.cache.as_ref(), &context.options).await;
-    Ok(match pending.map_err(JobError::Index)? {
-        true if options.dry_run => Some(Outcome::Pending),
-        true => None,
-        false => Some(Outcome::Complete),
+    let outlook = outlook(image, &destination, context.cache.as_ref(), &context.options).await;
+    Ok(match outlook.map_err(JobError::Index)? {
+        Outlook::Pending if options.dry_run => Some(Outcome::Pending),
+        Outlook::Pending => None,
+        Outlook::Complete => Some(Outcome::Complete),
+        Outlook::NothingToIndex(reasons) => {
+            Some(Outcome::Done(Done::Skipped(Skipped::nothing_to_index(reasons.iter()))))
+        }
     })
 }
 

@@ -7,7 +7,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use crate::digest::Digest;
-use crate::ops::index::IndexOptions;
+use crate::ops::index::{Existing, IndexOptions};
 
 /// The longest line that is read, in bytes: a registry, a repository and a digest are shorter.
 const LINE: u64 = 4096;
@@ -78,8 +78,13 @@ impl State {
 fn header(options: &IndexOptions) -> String {
     let platforms: Vec<String> = options.platforms.iter().map(ToString::to_string).collect();
     let IndexOptions { layer, min_layer_size, .. } = options;
+    let existing = match options.existing {
+        Existing::Skip => "",
+        Existing::Replace => "existing replaced, ",
+        Existing::Keep => "existing kept, ",
+    };
     format!(
-        "ociseek backfill 1: span size {}, least layer {min_layer_size}, platforms [{}], {}",
+        "ociseek backfill 1: span size {}, least layer {min_layer_size}, platforms [{}], {existing}{}",
         layer.span_size,
         platforms.join(","),
         layer.build_tool_identifier
@@ -108,7 +113,7 @@ impl<R: BufRead> Lines<R> {
 mod tests {
     use super::*;
     use crate::layer::LayerOptions;
-    use crate::ops::index::{Existing, Gate, Reuse};
+    use crate::ops::index::{Gate, Reuse};
 
     fn options(span_size: u64) -> IndexOptions {
         IndexOptions {
@@ -137,6 +142,8 @@ mod tests {
         let state = State::open(&path, &options(1)).unwrap();
         assert!(state.has("r/x", &a) && state.has("r/x", &b) && !state.has("r/y", &a));
         assert!(matches!(State::open(&path, &options(2)), Err(StateError::Other { .. })));
+        let replacing = IndexOptions { existing: Existing::Replace, ..options(1) };
+        assert!(matches!(State::open(&path, &replacing), Err(StateError::Other { .. })));
         std::fs::write(dir.path().join("other"), "x\n").unwrap();
         assert!(matches!(State::open(&dir.path().join("other"), &options(1)), Err(StateError::Other { .. })));
         assert!(matches!(State::open(dir.path(), &options(1)), Err(StateError::Io { .. })));

@@ -49,25 +49,43 @@ pub use model::{
 pub use pipeline::{Threads, index_chunks};
 
 use build::{Own, Supply};
+use existing::Decision;
 use plan::Plan;
 
-/// Whether an image lacks an index of these options, as far as that can be told without reading its layers.
+/// What indexing an image would come to, as far as that can be told without reading its layers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outlook {
+    /// It lacks an index of these options.
+    Pending,
+    /// It has what it can have.
+    Complete,
+    /// No layer would be in an index, for these reasons.
+    NothingToIndex(Vec<LeftOut>),
+}
+
+/// Looks at what is attached to an image, and at what the cache knows of its layers.
 ///
 /// # Errors
 /// When what is attached to it cannot be looked up.
-pub async fn is_pending(
+pub async fn outlook(
     image: Resolved,
     destination: &Destination,
     cache: Option<&ZtocCache>,
     options: &IndexOptions,
-) -> Result<bool, IndexError> {
+) -> Result<Outlook, IndexError> {
+    let (mut has_index, mut reasons) = (false, Vec::new());
     for manifest in image.manifests {
         let plan = Plan::make(manifest, Some(destination), cache, options).await?;
-        if plan.to_build().next().is_some() {
-            return Ok(true);
+        has_index |= !matches!(plan.decision, Decision::Build { .. });
+        for layer in plan.to_build() {
+            match plan::unservable(cache, layer, options).await {
+                Some(reason) => reasons.push(reason),
+                None => return Ok(Outlook::Pending),
+            }
         }
+        reasons.extend(plan.left_out.into_iter().flatten());
     }
-    Ok(false)
+    Ok(if has_index { Outlook::Complete } else { Outlook::NothingToIndex(reasons) })
 }
 
 /// Indexes the image `root` of `source` and attaches the indexes at `destination`.

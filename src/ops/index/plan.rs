@@ -98,12 +98,7 @@ impl Plan {
         if options.existing == Existing::Skip && !self.found.is_empty() && matches!(decision, Decision::Build { .. }) {
             // Perhaps the index that is there lacks a layer of which the cache knows why.
             for (wanted, layer) in wanted.iter_mut().zip(self.servable()) {
-                let outcome = cached(cache, layer, options).await;
-                wanted.unservable = match outcome {
-                    Some(Outcome::Ztoc(ztoc)) => mislabelled(layer, &ztoc).is_some(),
-                    Some(Outcome::Unservable(_)) => true,
-                    None => false,
-                };
+                wanted.unservable = unservable(cache, layer, options).await.is_some();
             }
             decision = decided(&wanted);
         }
@@ -115,6 +110,18 @@ impl Plan {
             return Ok(Decision::Build { replaces });
         }
         Ok(decision)
+    }
+}
+
+/// Why a layer cannot be in an index, if its content was read before and the cache remembers.
+pub(super) async fn unservable(
+    cache: Option<&ZtocCache>,
+    layer: &Descriptor,
+    options: &IndexOptions,
+) -> Option<LeftOut> {
+    match cached(cache, layer, options).await? {
+        Outcome::Ztoc(ztoc) => mislabelled(layer, &ztoc),
+        Outcome::Unservable(verdict) => Some(LeftOut::Unservable(verdict)),
     }
 }
 
