@@ -13,7 +13,7 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use hook::{Hook, PATIENCE, images, indexes, post, pushed, put_blob};
+use hook::{Hook, PATIENCE, exchange, images, indexes, post, pushed, put_blob, stalling};
 use ociseek::digest::Digest;
 use ociseek::hook::job::Job;
 use ociseek::hook::queue::{Published, Queue};
@@ -66,6 +66,21 @@ impl Nats {
         let _ = self.child.kill();
         let _ = self.child.wait();
         self.child = Nats::spawn(self.dir.path(), self.port).unwrap();
+    }
+
+    /// It ends in good order.
+    fn stop(&mut self) {
+        assert!(Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap().success());
+        let _ = self.child.wait();
+    }
+
+    /// Waits for a stream to have so many messages.
+    async fn until(&self, stream: &str, messages: u64) {
+        let begun = Instant::now();
+        while self.messages(stream).await != messages {
+            assert!(begun.elapsed() < PATIENCE, "{stream} has {} messages", self.messages(stream).await);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 
     /// Messages in a stream.
@@ -153,7 +168,7 @@ async fn what_fails_is_parked_with_its_reason_and_others_go_on() {
     let broken = Digest::sha256(manifest.as_bytes());
     server.put_manifest("team/app0", &broken.to_string(), OCI_MANIFEST, manifest.as_bytes());
 
-    let queue = Queue::connect(&nats.url.parse().unwrap()).await.unwrap();
+    let queue = Queue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
     let job = |name: &str| Job { image: name.parse().unwrap() };
     let poison = job(&format!("{}/team/app0@{broken}", server.host));
     assert_eq!(queue.publish(&poison).await.unwrap(), Published::New);
@@ -185,6 +200,83 @@ async fn what_fails_is_parked_with_its_reason_and_others_go_on() {
     hook.signal("-TERM");
     assert!(hook.end().success());
     assert_eq!(hook.events("stopped").len(), 1);
+
+    // The server knows the image still; somebody who wants it tried again gets what he asks for.
+    assert_eq!(queue.publish(&poison).await.unwrap(), Published::New);
+    assert_eq!(queue.publish(&poison).await.unwrap(), Published::Duplicate);
+    assert_eq!(nats.messages("test").await, 1);
+    let hook = worker(&sandbox, &nats, &server.host, &[]);
+    hook.until("it is parked again", |hook| hook.events("dead-letter").len() == 1);
+    nats.until("test-parked", 4).await;
+    assert_eq!(queue.publish(&poison).await.unwrap(), Published::New, "and again");
+}
+
+/// `IP:PORT` of what a worker says of itself.
+fn own_address(worker: &Hook) -> String {
+    worker.until("it works", |worker| !worker.events("working").is_empty());
+    worker.events("working")[0]["address"].as_str().unwrap().to_owned()
+}
+
+fn get(address: &str, path: &str) -> (u16, String) {
+    exchange(address, format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").as_bytes())
+}
+
+#[tokio::test]
+async fn a_worker_outlives_its_queue_and_ends_without_it() {
+    let (Some(mut nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else { return };
+    let sandbox = Sandbox::new();
+    let images = images(&server, 1, 1);
+    let mut hook = worker(&sandbox, &nats, &server.host, &["--listen=127.0.0.1:0", "--drain-timeout=1"]);
+    let address = own_address(&hook);
+    assert_eq!((get(&address, "/healthz").0, get(&address, "/readyz").0), (200, 200));
+
+    // One line when it goes, one when it is back, and jobs are done as before.
+    let _ = nats.child.kill();
+    let _ = nats.child.wait();
+    hook.until("it is seen", |hook| hook.events("queue").len() == 1);
+    assert_eq!((get(&address, "/healthz").0, get(&address, "/readyz").0), (200, 503));
+    nats.restart();
+    hook.until("it is back", |hook| hook.events("queue").len() == 2);
+    assert_eq!(get(&address, "/readyz").0, 200);
+    let queue = Queue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
+    let (repository, digest) = &images[0];
+    let job = Job { image: format!("{}/{repository}@{digest}", server.host).parse().unwrap() };
+    queue.publish(&job).await.unwrap();
+    hook.until("it is indexed", |hook| hook.indexed() == 1);
+    let (status, text) = get(&address, "/metrics");
+    assert!(status == 200 && text.contains("ociseek_hook_jobs_total{result=\"indexed\"} 1"), "{text}");
+
+    // This time the server says good-bye, and stays away.
+    nats.stop();
+    hook.until("it is seen", |hook| hook.events("queue").len() == 3);
+    hook.signal("-TERM");
+    assert!(hook.end().success());
+    let lines = hook.events("queue");
+    let levels: Vec<_> = lines.iter().map(|line| line["level"].as_str().unwrap()).collect();
+    assert_eq!(levels, ["warn", "info", "warn"], "{lines:?}");
+    assert!(lines[0]["error"].as_str().unwrap().starts_with("the connection to the queue is lost"), "{lines:?}");
+    assert_eq!(lines[1]["message"], "the connection to the queue is back");
+}
+
+/// A job that takes longer than the workers live is not to blame.
+#[tokio::test]
+async fn orderly_stops_use_up_no_tries() {
+    let Some(nats) = Nats::start() else { return };
+    let (sandbox, host) = (Sandbox::new(), stalling());
+    let queue = Queue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
+    let job = Job { image: format!("{host}/a:v1").parse().unwrap() };
+    queue.publish(&job).await.unwrap();
+    for _ in 0..7 {
+        let mut hook = worker(&sandbox, &nats, &host, &["--listen=127.0.0.1:0", "--drain-timeout=0"]);
+        let address = own_address(&hook);
+        hook.until("it is in hand", |hook| {
+            assert!(hook.events("dead-letter").is_empty(), "{:?}", hook.log());
+            get(&address, "/metrics").1.contains("ociseek_hook_running 1")
+        });
+        hook.signal("-TERM");
+        assert!(hook.end().success());
+    }
+    assert_eq!((nats.messages("test").await, nats.messages("test-parked").await), (1, 0));
 }
 
 #[tokio::test]
@@ -193,6 +285,7 @@ async fn without_its_queue_the_service_says_so() {
     let sandbox = Sandbox::new();
     let text = sandbox.run(&["hook", "worker", "--allow=r.example", "--queue=nats://u:hunter2@127.0.0.1:1"]);
     assert!(text.contains("cannot connect to the queue at nats://127.0.0.1:1") && !text.contains("hunter2"), "{text}");
+    assert_eq!(text.matches("Connection refused").count(), 1, "{text}");
     let hook = Hook::serve(&sandbox, &[&format!("--queue={}", nats.url), "--allow=r.example"]);
     let event = |name: &str| json!({"image": format!("r.example/{name}:v1")}).to_string();
     assert_eq!(hook.post(&event("a")).0, 202);

@@ -11,17 +11,19 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hmac::{Hmac, KeyInit, Mac};
-use hook::{Hook, PATIENCE, SECRET, answer, exchange, images, indexes, post, pushed, put_blob};
+use hook::{Hook, PATIENCE, SECRET, answer, exchange, images, indexes, post, pushed, put_blob, stalling};
 use ociseek::digest::Digest;
 use serde_json::json;
-use servers::{Server, free_port, run, tool};
+use servers::{Server, free_port, run, skip, tool};
 use sha2::Sha256;
 use support::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, small_image};
+use tokio::net::TcpSocket;
 
 /// A registry that tells `hook` of every push.
 fn telling(program: &str, host: &str, hook: &str) -> Option<Server> {
@@ -70,7 +72,7 @@ fn a_push_is_indexed(program: &str, client: &str) {
     let skipped = hook.events("job").into_iter().find(|line| line["result"] == "skipped").unwrap();
     assert_eq!(skipped["reason"], "not-an-image", "{skipped}");
     assert_eq!(indexes(&sandbox, &image), 1);
-    let (status, metrics) = hook.get("/metrics");
+    let (status, metrics) = hook.get(&format!("/metrics?token={SECRET}"));
     assert_eq!(status, 200);
     assert!(metrics.contains("ociseek_hook_jobs_total{result=\"indexed\"} 1"), "{metrics}");
     assert!(metrics.contains("ociseek_hook_events_total{shape=\"distribution\"}"), "{metrics}");
@@ -94,7 +96,7 @@ fn signature(body: &str) -> String {
 #[test]
 fn forged_replayed_and_broken_requests() {
     let sandbox = Sandbox::new();
-    let hook = Hook::serve(&sandbox, &["--allow=127.0.0.1:1"]);
+    let hook = Hook::serve(&sandbox, &["--allow=127.0.0.1:1", "--client-timeout=3"]);
     let address = hook.address();
     let digest = Digest::sha256(b"x");
     let body = |id: &str| pushed(id, "127.0.0.1:1", "a/b", &digest);
@@ -156,10 +158,85 @@ fn forged_replayed_and_broken_requests() {
     assert_eq!(hook.get("/readyz").0, 200);
     assert_eq!(header.read(&mut [0; 100]).unwrap(), 0, "a header that does not come ends the connection");
     assert_eq!(answer(slow).0, 408);
-    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
 
     let log = format!("{:?}", hook.log());
     assert!(!log.contains(SECRET) && hook.events("no JSON").is_empty(), "{log}");
+}
+
+/// They fill every place there is, ask again and again, and take nothing of what they are answered.
+#[tokio::test]
+async fn connections_whose_answers_nobody_takes_come_to_an_end() {
+    let sandbox = Sandbox::new();
+    let hook = Hook::serve(&sandbox, &["--allow=127.0.0.1:1", "--client-timeout=1"]);
+    let address = hook.address().parse().unwrap();
+    let requests = "GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n".repeat(2000);
+    let mut held = Vec::new();
+    for number in 0..512 {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        socket.bind(if number % 2 == 0 { "127.0.0.2:0" } else { "127.0.0.3:0" }.parse().unwrap()).unwrap();
+        let stream = socket.connect(address).await.unwrap();
+        let _ = stream.try_write(requests.as_bytes());
+        held.push(stream);
+    }
+    let (status, text) = tokio::task::spawn_blocking(move || (hook.get("/healthz"), hook).0).await.unwrap();
+    assert_eq!(status, 200, "{text}");
+    drop(held);
+}
+
+#[test]
+fn what_is_counted_is_told_to_those_who_know_the_secret() {
+    let sandbox = Sandbox::new();
+    let hook = Hook::serve(&sandbox, &["--allow=127.0.0.1:1", "--metrics-listen=127.0.0.1:0"]);
+    let get = |address: &str, path: &str, header: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{header}\r\n");
+        exchange(address, request.as_bytes())
+    };
+    let bearer = format!("Authorization: Bearer {SECRET}\r\n");
+    let (status, text) = get(&hook.address(), "/metrics", "");
+    assert!(status == 401 && !text.contains("ociseek_hook"), "{text}");
+    assert_eq!(get(&hook.address(), "/metrics", "Authorization: Bearer wrong-wrong-wrong\r\n").0, 401);
+    let (status, text) = get(&hook.address(), "/metrics", &bearer);
+    assert!(status == 200 && text.contains("ociseek_hook_requests_total{code=\"401\"} 2"), "{text}");
+    assert_eq!((hook.get("/healthz").0, hook.get("/readyz").0), (200, 200));
+
+    let own = hook.events("listening")[0]["metrics"].as_str().unwrap().to_owned();
+    for path in ["/healthz", "/readyz", "/metrics"] {
+        assert_eq!(get(&own, path, "").0, 200, "{path}");
+    }
+    assert_eq!(post(&own, "/", &[("Authorization", &format!("Bearer {SECRET}"))], b"{}").0, 404);
+}
+
+#[test]
+fn a_web_page_cannot_send_notifications_to_a_service_without_a_secret() {
+    let sandbox = Sandbox::new();
+    let args = ["hook", "serve", "--listen=127.0.0.1:0", "--allow=127.0.0.1:1"];
+    let hook = Hook::spawn(&mut sandbox.command(&args));
+    let body = json!({"image": "127.0.0.1:1/a:v1"}).to_string();
+    for header in [("Origin", "https://evil.example"), ("Origin", "null"), ("Sec-Fetch-Site", "cross-site")] {
+        let headers = [("Content-Type", "text/plain"), header];
+        let (status, text) = post(&hook.address(), "/", &headers, body.as_bytes());
+        assert!(status == 403 && text.contains("a web page may not send notifications"), "{header:?} {text}");
+    }
+    assert!(hook.events("accepted").is_empty());
+    assert_eq!(post(&hook.address(), "/", &[("Content-Type", "text/plain")], body.as_bytes()).0, 202);
+}
+
+#[test]
+fn an_event_whose_job_failed_is_taken_when_it_comes_again() {
+    let sandbox = Sandbox::new();
+    let (host, _) = misleading("403 Forbidden", |_| "X: y".into());
+    let hook = Hook::serve(&sandbox, &[&format!("--allow={host}")]);
+    let event = |repository: &str| pushed("the same id", &host, repository, &Digest::sha256(b"x"));
+    for times in 1..=2 {
+        let (status, text) = hook.post(&event("a"));
+        assert!(status == 202 && text.contains("\"accepted\":1"), "{text}");
+        hook.until("it is given up", |hook| hook.events("dead-letter").len() == times);
+        // The line is written a moment before the event is forgotten.
+        hook.until("it is over", |hook| hook.get(&format!("/metrics?token={SECRET}")).1.contains("running 0"));
+    }
+    let (status, text) = hook.post(&event("b"));
+    assert!(status == 202 && text.contains("\"accepted\":1"), "another repository's event: {text}");
 }
 
 #[test]
@@ -185,17 +262,48 @@ fn it_does_not_start_unprotected() {
     assert!(text.contains("hint: give --secret-file") && text.ends_with("--- status 1 ---"), "{text}");
     let file = sandbox.path("secret");
     std::fs::write(&file, SECRET).unwrap();
-    for (mode, want) in [(0o644, "others can read this secret (mode 644)"), (0o640, "chmod 600")] {
+    for (mode, want) in [
+        (0o644, "others can read this secret (mode 644)"),
+        (0o444, "chmod 600"),
+        (0o660, "others can write this secret (mode 660)"),
+    ] {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
         let text = started(&["--secret-file=secret"]);
         assert!(text.contains(want) && text.ends_with("--- status 1 ---"), "{text}");
     }
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     std::fs::write(&file, "short").unwrap();
-    assert!(started(&["--secret-file=secret"]).contains("a secret has 5 characters where at least 16 are asked for"));
+    // Its group may read it, as where Kubernetes mounts a secret for a group.
+    for mode in [0o600, 0o400, 0o640, 0o440] {
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        let text = started(&["--secret-file=secret"]);
+        assert!(text.contains("a secret has 5 characters where at least 16 are asked for"), "{mode:o}: {text}");
+    }
     assert!(started(&["--allow=http://x"]).ends_with("--- status 2 ---"));
     let text = sandbox.run(&["hook", "serve"]);
     assert!(text.contains("--allow") && text.ends_with("--- status 2 ---"), "nothing is allowed by itself: {text}");
+}
+
+/// Where a container runtime mounts it, everyone in the container may read a secret, and nobody can change that.
+#[test]
+fn secrets_as_docker_and_kubernetes_mount_them() {
+    let in_a_namespace = |script: &str| Command::new("unshare").args(["--mount", "sh", "-ec", script]).output();
+    if !in_a_namespace("mount -t tmpfs none /mnt").is_ok_and(|output| output.status.success()) {
+        return skip("no mount namespace can be made");
+    }
+    for (mounts, path) in [
+        ("mount -t tmpfs none /run; mkdir /run/secrets; cd /run/secrets", "/run/secrets/link"),
+        ("mount -t tmpfs none /mnt; cd /mnt", "/mnt/link"),
+    ] {
+        // A link, as Kubernetes makes them; a read-only mount, as Kubernetes makes them.
+        let script = format!(
+            "{mounts}; mkdir data; printf short > data/secret; chmod 444 data/secret; ln -s data/secret link; cd /; \
+             test {path} = /run/secrets/link || mount -o remount,ro /mnt; \
+             exec {} hook serve --allow r.example --secret-file {path}",
+            env!("CARGO_BIN_EXE_ociseek")
+        );
+        let said = String::from_utf8(in_a_namespace(&script).unwrap().stderr).unwrap();
+        assert!(said.contains("a secret has 5 characters"), "{path}: {said}");
+    }
 }
 
 /// Somebody who must not be called. Counts who does.
@@ -378,39 +486,6 @@ fn a_thousand_events_at_once_index_each_image_once() {
     assert!(hook.peak_memory() < 128 << 20, "{} bytes", hook.peak_memory());
 }
 
-/// A registry of which one layer never comes.
-fn stalling() -> String {
-    let layer = json!({"mediaType": GZIP, "digest": Digest::sha256(b"layer"), "size": 50_000_000});
-    let config = json!({"mediaType": OCI_CONFIG, "digest": Digest::sha256(b"{}"), "size": 2});
-    let manifest =
-        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]}).to_string();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let host = listener.local_addr().unwrap().to_string();
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let manifest = manifest.clone();
-            std::thread::spawn(move || {
-                let mut head = [0; 4096];
-                let read = stream.read(&mut head).unwrap_or(0);
-                let line = String::from_utf8_lossy(&head[..read]).lines().next().unwrap_or_default().to_owned();
-                let answer = if line.contains("/manifests/") && !line.contains("/manifests/sha256-") {
-                    let length = manifest.len();
-                    format!(
-                        "200 OK\r\nContent-Type: {OCI_MANIFEST}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{manifest}"
-                    )
-                } else if line.contains(&Digest::sha256(b"layer").hex()) {
-                    "200 OK\r\nContent-Length: 50000000\r\n\r\n\x1f".to_owned()
-                } else {
-                    "404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_owned()
-                };
-                let _ = stream.write_all(format!("HTTP/1.1 {answer}").as_bytes());
-                std::thread::sleep(PATIENCE);
-            });
-        }
-    });
-    host
-}
-
 #[test]
 fn a_full_queue_says_so_and_one_repository_cannot_fill_it() {
     let (sandbox, host) = (Sandbox::new(), stalling());
@@ -419,7 +494,9 @@ fn a_full_queue_says_so_and_one_repository_cannot_fill_it() {
     let mut hook = Hook::serve(&sandbox, &args);
     let send = |image: &str| hook.post(&json!({"image": format!("{host}/{image}")}).to_string());
     assert_eq!(send("a:1").0, 202);
-    hook.until("it is being worked on", |hook| hook.get("/metrics").1.contains("ociseek_hook_running 1"));
+    hook.until("it is being worked on", |hook| {
+        hook.get(&format!("/metrics?token={SECRET}")).1.contains("ociseek_hook_running 1")
+    });
     assert_eq!((send("a:2").0, send("a:2").0, send("a:3").0), (202, 200, 202));
     let (status, text) = send("a:4");
     assert!(status == 429 && text.contains("retry-after: 10"), "{text}");

@@ -11,6 +11,7 @@ use super::args::{BuildArgs, CacheArgs, RegistryArgs};
 use super::args_reuse::HookReuseArgs;
 use super::size::ByteSize;
 use crate::hook::allow::Allow;
+use crate::hook::http::PATIENCE;
 #[cfg(feature = "nats")]
 use crate::hook::queue::QueueUrl;
 use crate::image::Platform;
@@ -24,7 +25,7 @@ Grid), Google Artifact Registry (Pub/Sub push), Amazon ECR (EventBridge API dest
 
 POST / takes a notification. It is answered with 202 when the image is in the queue, and 429 or 503 with Retry-After when there \
 is no room. Its own pushes, artifacts and deletions are ignored; an image that is pushed many times is indexed once. \
-GET /healthz, /readyz and /metrics (Prometheus) say how it does; the log, JSON lines, goes to standard error.
+GET /healthz and /readyz say how it does, and /metrics (Prometheus, with the secret if there is one) what it did; the log, JSON lines, goes to standard error.
 
 TLS is for a proxy in front of it. At SIGTERM it takes no more, and goes on for --drain-timeout with what it took.";
 
@@ -56,7 +57,10 @@ pub struct HookServeArgs {
     #[arg(help_heading = "Who may ask")]
     pub listen: SocketAddr,
 
-    /// Read the secret from this file, which nobody else may read; several lines are several secrets
+    /// Read the secret from this file; several lines are several secrets
+    ///
+    /// Its group may read it. Other users may not, except below /run/secrets and on file systems that are mounted read-only,
+    /// as Docker and Kubernetes mount secrets.
     #[arg(long, value_name = "FILE", env = "OCISEEK_HOOK_SECRET_FILE", conflicts_with = "secret")]
     #[arg(help_heading = "Who may ask")]
     pub secret_file: Option<PathBuf>,
@@ -71,6 +75,19 @@ pub struct HookServeArgs {
     /// Notifications a second, on average; ten seconds' worth may come at once
     #[arg(long, value_name = "N", env = "OCISEEK_HOOK_RATE", default_value = "100", help_heading = "Who may ask")]
     pub rate: NonZeroU32,
+
+    /// Answer /healthz, /readyz and /metrics on this address too, without asking for the secret
+    ///
+    /// For Prometheus and for probes. On the address of --listen, /metrics asks for the secret if there is one.
+    #[arg(long, value_name = "IP:PORT", env = "OCISEEK_HOOK_METRICS_LISTEN", help_heading = "Who may ask")]
+    pub metrics_listen: Option<SocketAddr>,
+
+    /// How many seconds a client may take to send a header or a body, or to accept any part of an answer
+    ///
+    /// A connection is closed after eight times as long. One address may have 256 of the 512 connections.
+    #[arg(long, value_name = "SECONDS", env = "OCISEEK_HOOK_CLIENT_TIMEOUT", default_value_t = PATIENCE)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3600), help_heading = "Who may ask")]
+    pub client_timeout: u32,
 
     #[command(flatten)]
     pub jobs: JobArgs,
@@ -119,6 +136,10 @@ pub struct HookWorkerArgs {
     /// Other users of this machine can see a command line: prefer the environment variable where there is a password.
     #[arg(long, value_name = "nats://HOST[:PORT][/STREAM]", env = "OCISEEK_HOOK_QUEUE", hide_env_values = true)]
     pub queue: QueueUrl,
+
+    /// Answer GET /healthz, /readyz and /metrics (Prometheus) on this address [default: none]
+    #[arg(long, value_name = "IP:PORT", env = "OCISEEK_HOOK_WORKER_LISTEN")]
+    pub listen: Option<SocketAddr>,
 
     #[command(flatten)]
     pub jobs: JobArgs,

@@ -45,6 +45,7 @@ mod quote;
 mod registry_hint;
 mod report;
 mod rootfs;
+mod secret_file;
 mod signals;
 mod size;
 mod source;

@@ -170,15 +170,16 @@ impl Backlog {
         }
     }
 
-    /// A job has come to its end. If it was `done`, the same image is not taken again for a while. Gives the job that waited behind it.
-    pub fn finished(&self, item: &Item, done: bool) -> Option<Item> {
+    /// A job has come to its end. If it was `done`, the same image is not taken again for a while. `note` writes that down,
+    /// and which job waited behind it, before another of the same name can be offered.
+    pub fn finished(&self, item: &Item, done: bool, note: impl FnOnce(Option<&Item>)) {
         let key = item.job.key();
         let mut state = self.state();
         let next = self.ended(&mut state, &key);
         if done && item.job.image.digest.is_some() {
             state.done.add(key, Instant::now());
         }
-        next
+        note(next.as_ref());
     }
 
     /// A job that failed waits for another try. False: the same waits already, or there is no waiting any more.
@@ -268,10 +269,10 @@ mod tests {
         assert_eq!(offer(&backlog, item("b", 1)), Offer::Accepted, "the same digest in another repository");
         let first = backlog.next().await.unwrap();
         assert_eq!((offer(&backlog, item("a", 1)), first.tries), (Offer::Duplicate, 1));
-        backlog.finished(&first, true);
+        backlog.finished(&first, true, |_| {});
         assert_eq!(offer(&backlog, item("a", 1)), Offer::Duplicate);
         let second = backlog.next().await.unwrap();
-        backlog.finished(&second, false);
+        backlog.finished(&second, false, |_| {});
         assert_eq!(offer(&backlog, item("b", 1)), Offer::Accepted, "it failed, so it may come again");
     }
 
@@ -286,11 +287,35 @@ mod tests {
         offer(&backlog, tagged("b"));
         assert_eq!(backlog.next().await.unwrap().job.image.repository, "b", "not two at a time");
         assert_eq!(backlog.lengths(), (1, 2));
-        backlog.finished(&first, true);
+        backlog.finished(&first, true, |_| {});
         let second = backlog.next().await.unwrap();
         assert_eq!(offer(&backlog, tagged("a")), Offer::Accepted);
         assert!(!backlog.again(second, Duration::ZERO), "the newer one takes its place");
         assert_eq!(backlog.next().await.unwrap().tries, 1);
+    }
+
+    /// Or a crash would lose the newer one.
+    #[tokio::test]
+    async fn the_end_of_a_job_is_written_down_before_the_same_is_accepted_again() {
+        let backlog = Backlog::new(8);
+        offer(&backlog, tagged("a"));
+        let first = backlog.next().await.unwrap();
+        let lines = Mutex::new(Vec::new());
+        let write = |line: &'static str| lines.lock().unwrap().push(line);
+        std::thread::scope(|scope| {
+            backlog.finished(&first, true, |next| {
+                assert_eq!(next, None);
+                scope.spawn(|| {
+                    backlog.offer(tagged("a"), |_| {
+                        write("accepted");
+                        Ok::<_, Infallible>(())
+                    })
+                });
+                std::thread::sleep(Duration::from_millis(100));
+                write("done");
+            });
+        });
+        assert_eq!(*lines.lock().unwrap(), ["done", "accepted"]);
     }
 
     #[tokio::test]

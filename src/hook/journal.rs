@@ -85,49 +85,71 @@ impl Journal {
     /// # Errors
     /// When it could not be written: then the job must not be accepted.
     pub fn accepted(&self, item: &Item) -> Result<(), JournalError> {
-        self.write(&Line::Accepted(item.job.clone()), |open| {
-            open.insert(item.job.key(), item.clone());
-        })
+        self.write(&[Line::Accepted(item.job.clone())])
     }
 
     /// # Errors
     /// When it could not be written.
     pub fn begun(&self, item: &Item) -> Result<(), JournalError> {
-        self.write(&Line::Begun(item.job.clone()), |open| {
-            open.insert(item.job.key(), item.clone());
-        })
+        self.write(&[Line::Begun(item.job.clone())])
     }
 
     /// # Errors
     /// When it could not be written.
     pub fn released(&self, item: &Item) -> Result<(), JournalError> {
-        self.write(&Line::Released(item.job.clone()), |_| {})
+        self.write(&[Line::Released(item.job.clone())])
     }
 
+    /// A job has ended. `next` is one of the same name that was accepted in the meantime: both are written in one go, so that
+    /// a crash cannot come between them.
+    ///
     /// # Errors
     /// When it could not be written: the job will be done again, which changes nothing.
-    pub fn done(&self, item: &Item) -> Result<(), JournalError> {
-        self.write(&Line::Done(item.job.clone()), |open| {
-            open.remove(&item.job.key());
-        })
+    pub fn done(&self, item: &Item, next: Option<&Item>) -> Result<(), JournalError> {
+        let next = next.map(|next| Line::Accepted(next.job.clone()));
+        let lines: Vec<Line> = std::iter::once(Line::Done(item.job.clone())).chain(next).collect();
+        self.write(&lines)
     }
 
-    fn write(&self, line: &Line, change: impl FnOnce(&mut HashMap<String, Item>)) -> Result<(), JournalError> {
+    fn write(&self, lines: &[Line]) -> Result<(), JournalError> {
         let failed = |source| JournalError { path: self.path.clone(), what: "written", source };
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = if inner.torn { vec![b'\n'] } else { Vec::new() };
-        serde_json::to_writer(&mut text, line).map_err(|error| failed(error.into()))?;
-        text.push(b'\n');
+        for line in lines {
+            serde_json::to_writer(&mut text, line).map_err(|error| failed(error.into()))?;
+            text.push(b'\n');
+        }
         let written = inner.file.write_all(&text);
         inner.torn = written.is_err();
         written.map_err(failed)?;
-        inner.lines += 1;
-        change(&mut inner.open);
+        inner.lines += lines.len();
+        for line in lines {
+            apply(&mut inner.open, line);
+        }
         if inner.lines > COMPACT && inner.lines > 4 * inner.open.len() {
-            inner.file = rewrite(&self.path, &inner.open).map_err(failed)?;
+            // Without room for another file, or descriptors, the old one is good for as many lines again.
+            if let Ok(file) = rewrite(&self.path, &inner.open) {
+                inner.file = file;
+            }
             inner.lines = inner.open.len();
         }
         Ok(())
+    }
+}
+
+/// What a line means for what is not done, by key.
+fn apply(open: &mut HashMap<String, Item>, line: &Line) {
+    match line {
+        Line::Accepted(job) => {
+            open.entry(job.key()).or_insert_with(|| Item { job: job.clone(), tries: 0 });
+        }
+        Line::Begun(job) => open.entry(job.key()).or_insert_with(|| Item { job: job.clone(), tries: 0 }).tries += 1,
+        Line::Released(job) => {
+            if let Some(item) = open.get_mut(&job.key()) {
+                item.tries = item.tries.saturating_sub(1);
+            }
+        }
+        Line::Done(job) => drop(open.remove(&job.key())),
     }
 }
 
@@ -143,34 +165,25 @@ fn read(file: File) -> io::Result<(HashMap<String, Item>, HashMap<String, usize>
             break;
         }
         // What is no whole line was never answered for.
-        match serde_json::from_slice(&line) {
-            Ok(Line::Accepted(job)) => {
+        let Ok(line) = serde_json::from_slice(&line) else { continue };
+        match &line {
+            Line::Accepted(job) | Line::Begun(job) => {
                 lines.entry(job.key()).or_insert(number);
-                open.entry(job.key()).or_insert(Item { job, tries: 0 });
             }
-            Ok(Line::Begun(job)) => {
-                lines.entry(job.key()).or_insert(number);
-                open.entry(job.key()).or_insert(Item { job, tries: 0 }).tries += 1;
-            }
-            Ok(Line::Released(job)) => {
-                if let Some(item) = open.get_mut(&job.key()) {
-                    item.tries = item.tries.saturating_sub(1);
-                }
-            }
-            Ok(Line::Done(job)) => {
-                lines.remove(&job.key());
-                open.remove(&job.key());
-            }
-            Err(_) => {}
+            Line::Released(_) => {}
+            Line::Done(job) => drop(lines.remove(&job.key())),
         }
+        apply(&mut open, &line);
     }
     Ok((open, lines))
 }
 
-/// Writes a new file with what is open, puts it in the place of the old one, and leaves it open for more lines.
+/// Writes a new file with what is open, and puts it in the place of the old one. More lines go to the descriptor by which it
+/// was written: to open the file by its name once more could fail, when the old one has no name any more.
 fn rewrite(path: &Path, open: &HashMap<String, Item>) -> io::Result<File> {
     let new = path.with_added_extension("new");
-    let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&new)?;
+    let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(&new)?;
+    file.set_len(0)?;
     let mut text = Vec::new();
     for item in open.values() {
         let lines = std::iter::once(Line::Accepted(item.job.clone()))
@@ -183,7 +196,7 @@ fn rewrite(path: &Path, open: &HashMap<String, Item>) -> io::Result<File> {
     file.write_all(&text)?;
     file.sync_all()?;
     std::fs::rename(&new, path)?;
-    OpenOptions::new().append(true).open(path)
+    Ok(file)
 }
 
 #[cfg(test)]
@@ -212,7 +225,7 @@ mod tests {
         journal.begun(&Item { tries: 1, ..item(2) }).unwrap();
         journal.begun(&Item { tries: 1, ..item(4) }).unwrap();
         journal.released(&item(4)).unwrap();
-        journal.done(&item(2)).unwrap();
+        journal.done(&item(2), None).unwrap();
         assert!(Journal::open(&path).is_err(), "one process at a time");
         drop(journal);
         let want = [("3".to_owned(), 0), ("1".to_owned(), 1), ("4".to_owned(), 0)];
@@ -251,10 +264,42 @@ mod tests {
         journal.accepted(&item(0)).unwrap();
         for n in 1..3 * COMPACT as u32 {
             journal.accepted(&item(n)).unwrap();
-            journal.done(&item(n)).unwrap();
+            journal.done(&item(n), None).unwrap();
         }
         drop(journal);
         assert!(std::fs::metadata(&path).unwrap().len() < 2 * COMPACT as u64 * 100);
         assert_eq!(reopened(&path), [("0".to_owned(), 0)]);
+    }
+
+    #[test]
+    fn one_that_was_accepted_meanwhile_outlives_the_end_of_the_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let (journal, _) = Journal::open(&path).unwrap();
+        let first = Item { tries: 1, ..item(1) };
+        journal.accepted(&item(1)).unwrap();
+        journal.begun(&first).unwrap();
+        journal.accepted(&item(1)).unwrap();
+        journal.done(&first, Some(&item(1))).unwrap();
+        drop(journal);
+        assert_eq!(reopened(&path), [("1".to_owned(), 0)]);
+    }
+
+    #[test]
+    fn where_it_cannot_be_written_anew_it_goes_on_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let (journal, _) = Journal::open(&path).unwrap();
+        let in_the_way = path.with_added_extension("new");
+        std::fs::create_dir(&in_the_way).unwrap();
+        journal.accepted(&item(0)).unwrap();
+        for n in 1..COMPACT as u32 {
+            journal.accepted(&item(n)).unwrap();
+            journal.done(&item(n), None).unwrap();
+        }
+        journal.accepted(&item(1)).unwrap();
+        drop(journal);
+        std::fs::remove_dir(&in_the_way).unwrap();
+        assert_eq!(reopened(&path), [("0".to_owned(), 0), ("1".to_owned(), 0)]);
     }
 }

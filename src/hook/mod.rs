@@ -12,6 +12,7 @@
 //! | [`backlog`], [`journal`], [`remembered`] | the jobs that wait in this process, the file that outlives it, what was done a moment ago |
 //! | `queue` | the queue that many processes share (feature `nats`) |
 //! | [`log`], [`metrics`] | what a service says of itself |
+//! | [`http`] | connections within bounds; health and metrics |
 //! | [`server`] | the HTTP service |
 
 pub mod allow;
@@ -19,6 +20,7 @@ pub mod aws;
 pub mod backfill;
 pub mod backlog;
 pub mod event;
+pub mod http;
 pub mod job;
 pub mod journal;
 pub mod lambda;

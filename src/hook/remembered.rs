@@ -1,6 +1,6 @@
 //! The last things that happened: a short memory, bounded in number and time.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -8,10 +8,13 @@ use tokio::time::Instant;
 /// How many things are remembered, and how long: about as long as registries send an event again.
 const REMEMBERED: usize = 10_000;
 const MEMORY: Duration = Duration::from_secs(600);
+
 /// The last things that happened, for a while.
 #[derive(Default)]
 pub struct Remembered {
-    known: HashSet<String>,
+    /// By name, and since when.
+    known: BTreeMap<String, Instant>,
+    /// In the order in which they happened. What was forgotten since may still stand here.
     order: VecDeque<(Instant, String)>,
 }
 
@@ -19,17 +22,30 @@ impl Remembered {
     pub fn knows(&mut self, key: &str, now: Instant) -> bool {
         while let Some((at, _)) = self.order.front()
             && (self.order.len() > REMEMBERED || now.saturating_duration_since(*at) > MEMORY)
-            && let Some((_, old)) = self.order.pop_front()
+            && let Some((at, old)) = self.order.pop_front()
         {
-            self.known.remove(&old);
+            if self.known.get(&old) == Some(&at) {
+                self.known.remove(&old);
+            }
         }
-        self.known.contains(key)
+        self.known.contains_key(key)
     }
 
     pub fn add(&mut self, key: String, now: Instant) {
         if !self.knows(&key, now) {
-            self.known.insert(key.clone());
+            self.known.insert(key.clone(), now);
             self.order.push_back((now, key));
+        }
+    }
+
+    /// Forgets everything whose name begins with `prefix`.
+    pub fn forget(&mut self, prefix: &str) {
+        let names: Vec<String> = (self.known.range(prefix.to_owned()..))
+            .map(|(name, _)| name.clone())
+            .take_while(|name| name.starts_with(prefix))
+            .collect();
+        for name in names {
+            self.known.remove(&name);
         }
     }
 }
@@ -49,5 +65,20 @@ mod tests {
         let last = (3 * REMEMBERED - 1).to_string();
         assert!(remembered.knows(&last, now));
         assert!(!remembered.knows(&last, now + MEMORY * 2));
+    }
+    #[test]
+    fn what_is_forgotten_can_happen_again() {
+        let mut remembered = Remembered::default();
+        let now = Instant::now();
+        for name in ["a 1", "a 2", "ab 1", "b 1"] {
+            remembered.add(name.into(), now);
+        }
+        remembered.forget("a ");
+        let known =
+            |remembered: &mut Remembered, at| ["a 1", "a 2", "ab 1", "b 1"].map(|name| remembered.knows(name, at));
+        assert_eq!(known(&mut remembered, now), [false, false, true, true]);
+        // Its second time counts from then on.
+        remembered.add("a 1".into(), now + MEMORY);
+        assert_eq!(known(&mut remembered, now + MEMORY + Duration::from_secs(1)), [true, false, false, false]);
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -219,4 +219,37 @@ pub fn put_blob(host: &str, repository: &str, content: &[u8]) {
 pub fn indexes(sandbox: &Sandbox, image: &str) -> usize {
     let inspected = sandbox.json(0, &["inspect", "--format=json", image]);
     inspected["manifests"][0]["indexes"].as_array().unwrap().len()
+}
+
+/// A registry of which one layer never comes.
+pub fn stalling() -> String {
+    let layer = json!({"mediaType": GZIP, "digest": Digest::sha256(b"layer"), "size": 50_000_000});
+    let config = json!({"mediaType": OCI_CONFIG, "digest": Digest::sha256(b"{}"), "size": 2});
+    let manifest =
+        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]}).to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let manifest = manifest.clone();
+            std::thread::spawn(move || {
+                let mut head = [0; 4096];
+                let read = stream.read(&mut head).unwrap_or(0);
+                let line = String::from_utf8_lossy(&head[..read]).lines().next().unwrap_or_default().to_owned();
+                let answer = if line.contains("/manifests/") && !line.contains("/manifests/sha256-") {
+                    let length = manifest.len();
+                    format!(
+                        "200 OK\r\nContent-Type: {OCI_MANIFEST}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{manifest}"
+                    )
+                } else if line.contains(&Digest::sha256(b"layer").hex()) {
+                    "200 OK\r\nContent-Length: 50000000\r\n\r\n\x1f".to_owned()
+                } else {
+                    "404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_owned()
+                };
+                let _ = stream.write_all(format!("HTTP/1.1 {answer}").as_bytes());
+                std::thread::sleep(PATIENCE);
+            });
+        }
+    });
+    host
 }

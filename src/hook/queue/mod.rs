@@ -3,14 +3,16 @@
 //! There are two streams, which are made if they are not there. `NAME` holds the jobs (subject `NAME.jobs`): each is removed when
 //! its index is attached and that was acknowledged. `NAME-parked` holds those that were given up (subject `NAME.parked`) with the
 //! reason, for people to look at. Delivery is at least once; that an image is indexed once is its digest's doing, and the
-//! `Nats-Msg-Id`, by which the server drops what was published a moment ago.
+//! `Nats-Msg-Id`, by which the server drops what stands in the queue already.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use async_nats::ConnectOptions;
 use async_nats::jetstream::message::PublishMessage;
-use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy};
+use async_nats::jetstream::stream::{Config, DiscardPolicy, RawMessageErrorKind, RetentionPolicy};
 use async_nats::jetstream::{self, Context};
+use async_nats::{ConnectOptions, Event};
 use bytes::Bytes;
 
 use super::job::Job;
@@ -19,9 +21,12 @@ mod url;
 mod work;
 
 pub use url::{QueueUrl, QueueUrlError};
+pub use work::Worker;
 
-/// For how long the server knows what was published, and drops it when it comes again.
+/// For how long the server knows what was published, and tells it when it comes again.
 const DUPLICATES: Duration = Duration::from_secs(600);
+/// How often one image can be published, come to an end, and be published again, while the server knows it.
+const TIMES_KNOWN: usize = 20;
 /// Jobs that may wait. What comes on top is refused, which whoever sends it is told.
 const WAITING: i64 = 1_000_000;
 /// How many parked jobs are kept, and how long.
@@ -42,14 +47,32 @@ pub enum QueueError {
     Away,
     #[error("the queue does not take the job")]
     Publish(#[source] jetstream::context::PublishError),
+    #[error("cannot look up a job in the queue")]
+    Look(#[source] async_nats::Error),
 }
 
 /// What became of a job that was published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Published {
     New,
-    /// The same image was published a moment ago.
+    /// The same image stands in the queue, and is not done.
     Duplicate,
+}
+
+/// What happens to a connection after it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    Lost,
+    Back,
+}
+
+impl std::fmt::Display for Change {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Change::Lost => "the connection to the queue is lost; it will be made anew",
+            Change::Back => "the connection to the queue is back",
+        })
+    }
 }
 
 /// A connection to the queue; cheap to clone. It is made anew when it breaks.
@@ -57,15 +80,32 @@ pub enum Published {
 pub struct Queue {
     jetstream: Context,
     name: String,
+    /// How often the connection was lost.
+    losses: Arc<AtomicU64>,
 }
 
 impl Queue {
-    /// Connects, and makes the streams if they are not there.
+    /// Connects, and makes the streams if they are not there. `tell` is told when the connection is lost, and
+    /// when it is back.
     ///
     /// # Errors
     /// When nobody answers there, or the streams cannot be made.
-    pub async fn connect(url: &QueueUrl) -> Result<Queue, QueueError> {
+    pub async fn connect(url: &QueueUrl, tell: impl Fn(Change) + Send + Sync + 'static) -> Result<Queue, QueueError> {
+        let losses = Arc::new(AtomicU64::new(0));
+        let (counted, is_lost) = (Arc::clone(&losses), AtomicBool::new(false));
+        let changed = move |event| {
+            match event {
+                Event::Disconnected if !is_lost.swap(true, Ordering::SeqCst) => {
+                    counted.fetch_add(1, Ordering::SeqCst);
+                    tell(Change::Lost);
+                }
+                Event::Connected if is_lost.swap(false, Ordering::SeqCst) => tell(Change::Back),
+                _ => {}
+            }
+            std::future::ready(())
+        };
         let options = ConnectOptions::new().name("ociseek").connection_timeout(ANSWER).require_tls(url.tls);
+        let options = options.event_callback(changed);
         let options = match &url.login {
             Some((user, Some(password))) => options.user_and_password(user.clone(), password.clone()),
             Some((token, None)) => options.token(token.clone()),
@@ -75,7 +115,7 @@ impl Queue {
         let client = options.connect(&url.server).await.map_err(failed)?;
         let mut jetstream = jetstream::new(client);
         jetstream.set_timeout(ANSWER);
-        let queue = Queue { jetstream, name: url.stream.clone() };
+        let queue = Queue { jetstream, name: url.stream.clone(), losses };
         let jobs = Config {
             name: queue.name.clone(),
             subjects: vec![queue.jobs()],
@@ -100,7 +140,7 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Puts a job into the queue. Returns when the server has it on its disk.
+    /// Puts a job into the queue, unless it stands there. Returns when the server has it on its disk.
     ///
     /// # Errors
     /// When the server is not there, or has no room: then the job is not in the queue.
@@ -108,14 +148,40 @@ impl Queue {
         if !self.is_connected() {
             return Err(QueueError::Away);
         }
-        let mut message = PublishMessage::build().payload(Bytes::from(job.to_json()));
+        let message = || PublishMessage::build().payload(Bytes::from(job.to_json()));
         // A tag may name another image by the time it is published again.
         if job.image.digest.is_some() {
-            message = message.message_id(job.key());
+            let mut id = job.key();
+            for _ in 0..TIMES_KNOWN {
+                let there = self.send(message().message_id(&id)).await?;
+                let Some(sequence) = there else { return Ok(Published::New) };
+                if self.holds(sequence).await? {
+                    return Ok(Published::Duplicate);
+                }
+                // The server knows it still, but it came to its end; perhaps a bad one, and somebody wants it
+                // tried again. Whoever else finds that out now makes the same name of it.
+                id = format!("{} after {sequence}", job.key());
+            }
         }
+        self.send(message()).await.map(|_| Published::New)
+    }
+
+    /// Sends a message to the jobs. Gives the place of one with the same id, if the server dropped this one for it.
+    async fn send(&self, message: PublishMessage) -> Result<Option<u64>, QueueError> {
         let sent = self.jetstream.send_publish(self.jobs(), message).await.map_err(QueueError::Publish)?;
         let acknowledged = sent.await.map_err(QueueError::Publish)?;
-        Ok(if acknowledged.duplicate { Published::Duplicate } else { Published::New })
+        Ok(acknowledged.duplicate.then_some(acknowledged.sequence))
+    }
+
+    /// Whether the job at this place in the queue is not done.
+    async fn holds(&self, sequence: u64) -> Result<bool, QueueError> {
+        let stream = self.jetstream.get_stream_no_info(&self.name).await;
+        let stream = stream.map_err(|error| QueueError::Look(error.into()))?;
+        match stream.get_raw_message(sequence).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => Ok(false),
+            Err(error) => Err(QueueError::Look(error.into())),
+        }
     }
 
     /// Whether the server is there.

@@ -2,17 +2,21 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, Consumer, pull};
+use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::{AckKind, Message};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::{Queue, QueueError};
+use crate::hook::http::Monitored;
 use crate::hook::job::Job;
 use crate::hook::log::now;
 use crate::hook::runner::{Outcome, Runner};
@@ -25,11 +29,15 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// A worker that is busy says so this often.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// How often a job is handed out before it is parked unseen: workers that die of it must come to an end.
-const DELIVERIES: i64 = 5;
+const DELIVERIES: u32 = 5;
+/// The header of a job that was handed back: how often it was tried before.
+const TRIES: &str = "Ociseek-Tries";
 /// Jobs that all workers together may have in hand.
 const IN_HAND: i64 = 10_000;
 /// How long the server is asked for a job before it is asked anew.
 const ASK: Duration = Duration::from_secs(20);
+/// How long jobs that are not done may take to go back to the queue.
+const LAST_WORDS: Duration = Duration::from_secs(3);
 /// Before the server is asked again when it could not be.
 const PAUSE: Duration = Duration::from_secs(2);
 
@@ -43,40 +51,77 @@ enum Phase {
     Over,
 }
 
-impl Queue {
+/// A process that does the jobs of a queue.
+pub struct Worker {
+    queue: Queue,
+    runner: Arc<Runner>,
+    running: AtomicU64,
+    stopping: AtomicBool,
+    /// The server was asked for jobs in vain, and that was told.
+    failing: AtomicBool,
+}
+
+impl Worker {
+    pub fn new(queue: Queue, runner: Arc<Runner>) -> Worker {
+        let [stopping, failing] = [false, false].map(AtomicBool::new);
+        Worker { queue, runner, running: AtomicU64::new(0), stopping, failing }
+    }
+
     /// Works on jobs, `slots` at a time, until `stop`; then ends those in hand, or hands them back after `drain`.
+    /// It ends whether the server is there or not.
     ///
     /// # Errors
     /// When the consumer cannot be made.
     pub async fn work(
-        &self,
-        runner: Arc<Runner>,
+        self: &Arc<Self>,
         slots: usize,
         drain: Duration,
         stop: impl Future<Output = ()>,
     ) -> Result<(), QueueError> {
-        let consumer = self.consumer().await?;
+        let consumer = self.queue.consumer().await?;
         let (phase, phases) = watch::channel(Phase::Working);
         let mut workers = JoinSet::new();
         for _ in 0..slots.max(1) {
-            let slot = Slot { queue: self.clone(), runner: Arc::clone(&runner), phases: phases.clone() };
+            let slot = Slot { worker: Arc::clone(self), phases: phases.clone() };
             let consumer = consumer.clone();
             workers.spawn(async move { slot.run(&consumer).await });
         }
         stop.await;
-        runner.log.info("stopping", json!({}));
+        self.stopping.store(true, Ordering::SeqCst);
+        self.runner.log.info("stopping", json!({}));
         phase.send_replace(Phase::Ending);
-        let all = async { while workers.join_next().await.is_some() {} };
-        if tokio::time::timeout(drain, all).await.is_err() {
+        let mut all = std::pin::pin!(async { while workers.join_next().await.is_some() {} });
+        if timeout(drain, &mut all).await.is_err() {
             phase.send_replace(Phase::Over);
-            while workers.join_next().await.is_some() {}
+            let _ = timeout(LAST_WORDS, all).await;
         }
-        // What was said last must have been sent.
-        let _ = self.jetstream.client().flush().await;
-        runner.log.info("stopped", json!({}));
+        // What was said last must have been sent. Without a connection that would wait for one.
+        if self.queue.is_connected() {
+            let _ = timeout(LAST_WORDS, self.queue.jetstream.client().flush()).await;
+        }
+        self.runner.log.info("stopped", json!({}));
         Ok(())
     }
+}
 
+impl Monitored for Worker {
+    fn runner(&self) -> &Runner {
+        &self.runner
+    }
+
+    fn is_ready(&self) -> bool {
+        !self.stopping.load(Ordering::SeqCst) && self.queue.is_connected()
+    }
+
+    fn gauges(&self) -> Vec<(&'static str, &'static str, u64)> {
+        vec![
+            ("ociseek_hook_running", "Jobs that are being done", self.running.load(Ordering::SeqCst)),
+            ("ociseek_hook_connected", "Whether the queue is there", self.queue.is_connected().into()),
+        ]
+    }
+}
+
+impl Queue {
     async fn consumer(&self) -> Result<Consumer<pull::Config>, QueueError> {
         let setup =
             |source: async_nats::Error| QueueError::Setup { what: "consumer", name: CONSUMER.to_owned(), source };
@@ -104,8 +149,7 @@ impl Queue {
 }
 
 struct Slot {
-    queue: Queue,
-    runner: Arc<Runner>,
+    worker: Arc<Worker>,
     phases: watch::Receiver<Phase>,
 }
 
@@ -115,38 +159,57 @@ impl Slot {
             let asked = tokio::select! {
                 biased;
                 () = reached(self.phases.clone(), Phase::Ending) => return,
-                asked = next(consumer) => asked,
+                asked = self.next(consumer) => asked,
             };
-            match asked {
-                Ok(Some(message)) => self.handle(&message).await,
-                Ok(None) => {}
-                Err(error) => {
-                    self.runner.log.warn("queue", json!({"error": error.to_string()}));
-                    tokio::time::sleep(PAUSE).await;
+            if let Some(message) = asked {
+                self.worker.running.fetch_add(1, Ordering::SeqCst);
+                self.handle(&message).await;
+                self.worker.running.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// One job, if there is one before long.
+    async fn next(&self, consumer: &Consumer<pull::Config>) -> Option<Message> {
+        let Worker { queue, runner, failing, .. } = &*self.worker;
+        let losses = queue.losses.load(Ordering::SeqCst);
+        match fetch(consumer).await {
+            Ok(message) => {
+                failing.store(false, Ordering::SeqCst);
+                message
+            }
+            Err(error) => {
+                tokio::time::sleep(PAUSE).await;
+                // That the connection is lost is told where it is noticed; that others fail too need not be told again.
+                let is_lost = !queue.is_connected() || queue.losses.load(Ordering::SeqCst) != losses;
+                if !is_lost && !failing.swap(true, Ordering::SeqCst) {
+                    runner.log.warn("queue", json!({"error": format!("cannot get a job: {}", plain(&error))}));
                 }
+                None
             }
         }
     }
 
     async fn handle(&self, message: &Message) {
+        let Worker { runner, .. } = &*self.worker;
         let deliveries = message.info().map_or(1, |info| info.delivered);
         let job = match Job::from_json(&message.payload) {
             Ok(job) => job,
             Err(error) => {
                 let text: String = String::from_utf8_lossy(&message.payload).chars().take(1000).collect();
                 let record = json!({"time": now(), "payload": text, "error": causes(&error)});
-                self.runner.log.error("dead-letter", record.clone());
+                runner.log.error("dead-letter", record.clone());
                 return self.settle(message, Some(&record)).await;
             }
         };
-        let tries = u32::try_from(deliveries).unwrap_or(u32::MAX);
-        let outcome = if deliveries > DELIVERIES {
-            self.runner.give_up(&job, tries - 1, "no worker that had it came to an end with it")
+        let before = message.headers.as_ref().and_then(|headers| headers.get(TRIES)?.as_str().parse().ok());
+        let tries = u32::try_from(deliveries).unwrap_or(u32::MAX).saturating_add(before.unwrap_or(0));
+        let outcome = if tries > DELIVERIES {
+            runner.give_up(&job, tries - 1, "no worker that had it came to an end with it")
         } else {
             match self.work(message, &job, tries).await {
                 Some(outcome) => outcome,
-                // Another worker may begin at once.
-                None => return self.say(message, AckKind::Nak(None)).await,
+                None => return self.hand_back(message, tries - 1).await,
             }
         };
         match outcome {
@@ -161,13 +224,14 @@ impl Slot {
 
     /// Does the job, and lets the server know that somebody is at it. None: there was no time to end it.
     async fn work(&self, message: &Message, job: &Job, tries: u32) -> Option<Outcome> {
-        let run = AssertUnwindSafe(self.runner.run(job, tries)).catch_unwind();
+        let Worker { runner, .. } = &*self.worker;
+        let run = AssertUnwindSafe(runner.run(job, tries)).catch_unwind();
         let mut run = std::pin::pin!(run);
         let mut over = std::pin::pin!(reached(self.phases.clone(), Phase::Over));
         loop {
             tokio::select! {
                 outcome = &mut run => {
-                    return Some(outcome.unwrap_or_else(|_| self.runner.give_up(job, tries, "ociseek panicked")));
+                    return Some(outcome.unwrap_or_else(|_| runner.give_up(job, tries, "ociseek panicked")));
                 }
                 () = &mut over => return None,
                 () = tokio::time::sleep(HEARTBEAT) => self.say(message, AckKind::Progress).await,
@@ -175,21 +239,40 @@ impl Slot {
         }
     }
 
+    /// Puts a job whose try does not count back into the queue, with the number of those that do. The server counts
+    /// how often it hands a message out and nothing else: so this is a new message, and the old one leaves. The
+    /// job goes to the end of the queue.
+    async fn hand_back(&self, message: &Message, tries: u32) {
+        let Worker { queue, .. } = &*self.worker;
+        // Without a connection the server notices the silence.
+        if !queue.is_connected() {
+            return;
+        }
+        let again = PublishMessage::build().payload(message.payload.clone()).header(TRIES, tries.to_string().as_str());
+        match queue.send(again).await {
+            Ok(_) => self.settle(message, None).await,
+            // The queue is full, say: then the try counts.
+            Err(_) => self.say(message, AckKind::Nak(None)).await,
+        }
+    }
+
     /// The job leaves the queue; where there is a record it is parked first. If the server cannot be told, it comes again.
     async fn settle(&self, message: &Message, parked: Option<&Value>) {
         if let Some(record) = parked
-            && !self.queue.park(record).await
+            && !self.worker.queue.park(record).await
         {
             return self.say(message, AckKind::Nak(Some(SILENCE))).await;
         }
         if let Err(error) = message.double_ack().await {
-            self.runner.log.warn("queue", json!({"error": error.to_string()}));
+            let error = format!("cannot take a job off the queue, it will be handed out again: {}", plain(&error));
+            self.worker.runner.log.warn("queue", json!({"error": error}));
         }
     }
 
     async fn say(&self, message: &Message, what: AckKind) {
         if let Err(error) = message.ack_with(what).await {
-            self.runner.log.warn("queue", json!({"error": error.to_string()}));
+            let error = format!("cannot tell the queue how a job does: {}", plain(&error));
+            self.worker.runner.log.warn("queue", json!({"error": error}));
         }
     }
 }
@@ -199,8 +282,27 @@ async fn reached(mut phases: watch::Receiver<Phase>, phase: Phase) {
     let _ = phases.wait_for(|now| *now >= phase).await;
 }
 
-/// One job, if there is one before long.
-async fn next(consumer: &Consumer<pull::Config>) -> Result<Option<Message>, async_nats::Error> {
+async fn fetch(consumer: &Consumer<pull::Config>) -> Result<Option<Message>, async_nats::Error> {
     let mut batch = consumer.fetch().max_messages(1).expires(ASK).messages().await?;
     batch.next().await.transpose()
+}
+
+/// What the client says of an error; the server's own words stand in it as Rust writes them:
+/// `409, Some("Server Shutdown")`.
+fn plain(error: &async_nats::Error) -> String {
+    error.to_string().replace(", Some(\"", " ").replace("\")", "").replace(", None", "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_told_in_plain_words() {
+        let said = |text: &str| plain(&text.to_owned().into());
+        let from = "error while processing messages from the stream: 409";
+        assert_eq!(said(&format!("{from}, Some(\"Server Shutdown\")")), format!("{from} Server Shutdown"));
+        assert_eq!(said(&format!("{from}, None")), from);
+        assert_eq!(said("timed out"), "timed out");
+    }
 }

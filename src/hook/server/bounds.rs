@@ -7,9 +7,6 @@ use axum::body::Body;
 use bytes::BytesMut;
 use futures_util::StreamExt;
 
-/// From the end of the header to the last byte of the body.
-const BODY: Duration = Duration::from_secs(15);
-
 /// A token bucket: `rate` a second on average, and a number of seconds' worth at once.
 pub struct Bucket {
     rate: f64,
@@ -45,8 +42,8 @@ pub enum BodyError {
     Broken,
 }
 
-/// A body of at most `limit` bytes, if it is there in time.
-pub async fn read(body: Body, limit: usize) -> Result<BytesMut, BodyError> {
+/// A body of at most `limit` bytes, if it is there within `patience`.
+pub async fn read(body: Body, limit: usize, patience: Duration) -> Result<BytesMut, BodyError> {
     let read = async {
         let mut chunks = body.into_data_stream();
         let mut bytes = BytesMut::new();
@@ -59,7 +56,7 @@ pub async fn read(body: Body, limit: usize) -> Result<BytesMut, BodyError> {
         }
         Ok(bytes)
     };
-    tokio::time::timeout(BODY, read).await.unwrap_or(Err(BodyError::TooSlow))
+    tokio::time::timeout(patience, read).await.unwrap_or(Err(BodyError::TooSlow))
 }
 
 #[cfg(test)]

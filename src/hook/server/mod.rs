@@ -5,11 +5,11 @@
 //! | `POST /` or `/events` | takes a notification, `?registry=HOST` says where it comes from, `?token=` may show the secret |
 //! | `GET /healthz` | 200 while the process serves |
 //! | `GET /readyz` | 200 while it takes notifications, else 503 |
-//! | `GET /metrics` | counters for Prometheus |
+//! | `GET /metrics` | counters for Prometheus, for those who show the secret if there is one |
 //!
-//! Everything has a bound: connections, the time for a header and for a body, a body's bytes, bodies in memory at a time,
-//! notifications a second, jobs that wait. An event is answered with success only when it is in the queue, and in the journal if
-//! there is one.
+//! Everything has a bound: connections, of one peer too, and how long they last; the time for a header, for a body, and for
+//! taking an answer; a body's bytes, bodies in memory at a time; notifications a second, jobs that wait. An event is answered
+//! with success only when it is in the queue, and in the journal if there is one.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -18,17 +18,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn_with_state, map_response};
+use axum::response::Response;
+use axum::routing::post;
 use serde_json::json;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Mutex, Semaphore, watch};
-use tokio::task::JoinSet;
+use tokio::net::TcpListener;
+use tokio::sync::{Mutex, Semaphore};
 
+use super::http::{Monitored, accept, monitor, monitor_router};
 use super::metrics::Counter;
 use super::remembered::Remembered;
 use super::runner::Runner;
@@ -41,14 +40,10 @@ mod notify;
 pub mod sink;
 mod work;
 
-/// Connections at a time; more wait in the listener's queue.
-const CONNECTIONS: usize = 512;
-/// Bodies that are read at a time: as many MiB at most.
-const BODIES: usize = 32;
-/// From the first byte of a header to its last.
-const HEADER: Duration = Duration::from_secs(10);
-/// How long requests that are being answered may take at the end.
-const LAST_REQUESTS: Duration = Duration::from_secs(5);
+/// Bodies that are read at a time of senders who have shown the secret: as many MiB at most.
+const BODIES: usize = 24;
+/// The same of senders whose secret must be judged by the body: strangers may be among them.
+const UNPROVEN_BODIES: usize = 8;
 
 /// How a service behaves.
 pub struct ServerConfig {
@@ -58,8 +53,17 @@ pub struct ServerConfig {
     pub rate: NonZeroU32,
     /// Jobs that are done side by side, where they are done here.
     pub workers: usize,
+    /// How long a client may take to send a header, or a body, and to take some of an answer.
+    pub patience: Duration,
     /// How long work goes on after the service was told to stop.
     pub drain: Duration,
+}
+
+/// Where a service is reached.
+pub struct Listeners {
+    pub notifications: TcpListener,
+    /// Where health and metrics are told to whoever asks, beside where notifications are taken.
+    pub monitor: Option<TcpListener>,
 }
 
 /// Why a service does not start.
@@ -80,12 +84,13 @@ struct App {
     /// Refusals that are logged a second: strangers must not fill the disk.
     complaints: Bucket,
     bodies: Semaphore,
-    /// Ids of events that were answered with success.
+    unproven_bodies: Semaphore,
+    /// Events that were answered with success, and whose jobs did not fail: [`notify::events_of`] their job, then their ids.
     seen: Mutex<Remembered>,
     stopping: AtomicBool,
 }
 
-/// Listens on `address`, and refuses to do so for the whole network without a secret.
+/// Listens on `address` for notifications, and refuses to do so for the whole network without a secret.
 ///
 /// # Errors
 /// When there is no secret, or the address cannot be had.
@@ -93,13 +98,21 @@ pub async fn listen(address: SocketAddr, config: &ServerConfig) -> Result<TcpLis
     if config.secrets.is_none() && !address.ip().to_canonical().is_loopback() {
         return Err(ServeError::NoSecret(address));
     }
+    listen_to_all(address).await
+}
+
+/// Listens on `address` for what everyone may ask: [`monitor`].
+///
+/// # Errors
+/// When the address cannot be had.
+pub async fn listen_to_all(address: SocketAddr) -> Result<TcpListener, ServeError> {
     TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })
 }
 
 /// Serves until `stop`, then ends in good order: no more connections, requests that have begun are answered, jobs go on for
 /// [`ServerConfig::drain`], and what is left by then is in the journal or among the dead letters.
 pub async fn serve(
-    listener: TcpListener,
+    listeners: Listeners,
     runner: Arc<Runner>,
     sink: Sink,
     config: ServerConfig,
@@ -109,53 +122,33 @@ pub async fn serve(
         rate: Bucket::new(config.rate.get(), 10),
         complaints: Bucket::new(1, 20),
         bodies: Semaphore::new(BODIES),
+        unproven_bodies: Semaphore::new(UNPROVEN_BODIES),
         seen: Mutex::default(),
         stopping: AtomicBool::new(false),
         runner,
         sink,
         config,
     });
+    let patience = app.config.patience;
     let workers = work::start(&app);
-    let (last, ending) = watch::channel(());
-    let mut connections = JoinSet::new();
-    let permits = Arc::new(Semaphore::new(CONNECTIONS));
-    let router = router(&app);
-    let mut stop = std::pin::pin!(stop);
-    loop {
-        let accepted = async {
-            let permit = Arc::clone(&permits).acquire_owned().await;
-            (permit, listener.accept().await)
-        };
-        tokio::select! {
-            biased;
-            () = &mut stop => break,
-            Some(_) = connections.join_next() => {}
-            (permit, accepted) = accepted => match accepted {
-                Ok((stream, peer)) => {
-                    let (router, ending) = (router.clone(), ending.clone());
-                    connections.spawn(async move {
-                        let _permit = permit;
-                        connection(stream, peer, router, ending).await;
-                    });
-                }
-                // Out of file descriptors, say: connections that end give some back.
-                Err(error) => {
-                    app.runner.log.warn("accept", json!({"error": error.to_string()}));
-                    tokio::time::sleep(Duration::from_millis(200)).await;
-                }
-            }
-        }
+    let stopped = async {
+        stop.await;
+        app.stopping.store(true, Ordering::Relaxed);
+        let (waiting, running) = app.sink.here().map_or((0, 0), |here| here.backlog.lengths());
+        app.runner.log.info("stopping", json!({"queued": waiting, "running": running}));
+    };
+    let service = async {
+        accept(listeners.notifications, router(&app), patience, app.runner.log.clone(), stopped).await;
+        let left = work::finish(&app, workers).await;
+        app.runner.log.info("stopped", json!({"left": left}));
+    };
+    match listeners.monitor {
+        Some(listener) => tokio::select! {
+            () = service => {}
+            () = monitor(listener, Arc::clone(&app), patience) => {}
+        },
+        None => service.await,
     }
-    app.stopping.store(true, Ordering::Relaxed);
-    drop(listener);
-    let (waiting, running) = app.sink.here().map_or((0, 0), |here| here.backlog.lengths());
-    app.runner.log.info("stopping", json!({"queued": waiting, "running": running}));
-    let _ = last.send(());
-    let all = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(LAST_REQUESTS, all).await;
-    connections.shutdown().await;
-    let left = work::finish(&app, workers).await;
-    app.runner.log.info("stopped", json!({"left": left}));
 }
 
 fn router(app: &Arc<App>) -> Router {
@@ -168,44 +161,37 @@ fn router(app: &Arc<App>) -> Router {
     Router::new()
         .route("/", taken())
         .route("/events", taken())
-        .route("/healthz", get(async || "ok\n"))
-        .route("/readyz", get(ready))
-        .route("/metrics", get(metrics))
         .with_state(Arc::clone(app))
-        .layer(axum::middleware::map_response(count))
+        .merge(monitor_router(Arc::clone(app)).route_layer(from_fn_with_state(Arc::clone(app), guard)))
+        .layer(map_response(count))
 }
 
-async fn connection(stream: TcpStream, peer: SocketAddr, router: Router, mut ending: watch::Receiver<()>) {
-    let _ = stream.set_nodelay(true);
-    let service = TowerToHyperService::new(router.layer(axum::Extension(notify::Peer(peer.ip()))));
-    let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEADER).max_buf_size(64 << 10);
-    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
-    // How a connection ends is its peer's affair.
-    tokio::select! {
-        _ = connection.as_mut() => return,
-        _ = ending.changed() => connection.as_mut().graceful_shutdown(),
-    }
-    let _ = connection.await;
-}
-
-async fn ready(axum::extract::State(app): axum::extract::State<Arc<App>>) -> Response {
-    match !app.stopping.load(Ordering::Relaxed) && app.sink.has_room() {
-        true => "ready\n".into_response(),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response(),
+/// Where there is a secret, the service may be reached by strangers, and what it counts is none of their business.
+async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    match request.uri().path() == "/metrics" && !notify::shows_secret(&app, request.headers(), request.uri()) {
+        true => notify::unauthorized(),
+        false => next.run(request).await,
     }
 }
 
-async fn metrics(axum::extract::State(app): axum::extract::State<Arc<App>>) -> Response {
-    // A queue that many share is measured where it is.
-    let gauges = app.sink.here().map(|here| here.backlog.lengths()).map(|(waiting, running)| {
-        [
+impl Monitored for App {
+    fn runner(&self) -> &Runner {
+        &self.runner
+    }
+
+    fn is_ready(&self) -> bool {
+        !self.stopping.load(Ordering::Relaxed) && self.sink.has_room()
+    }
+
+    /// A queue that many share is measured where it is.
+    fn gauges(&self) -> Vec<(&'static str, &'static str, u64)> {
+        let Some(here) = self.sink.here() else { return Vec::new() };
+        let (waiting, running) = here.backlog.lengths();
+        vec![
             ("ociseek_hook_queued", "Jobs that wait", waiting as u64),
             ("ociseek_hook_running", "Jobs that are being done", running as u64),
         ]
-    });
-    let text = app.runner.metrics.text(gauges.as_ref().map_or(&[], |gauges| gauges));
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
+    }
 }
 
 fn code(status: StatusCode) -> &'static str {
@@ -214,6 +200,7 @@ fn code(status: StatusCode) -> &'static str {
         202 => "202",
         400 => "400",
         401 => "401",
+        403 => "403",
         404 => "404",
         405 => "405",
         408 => "408",

@@ -1,6 +1,5 @@
 //! One notification: who sends it, what it says, and what becomes of each image in it.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,7 +15,8 @@ use url::form_urlencoded;
 use super::App;
 use super::bounds::{BodyError, read};
 use crate::hook::backlog::Offer;
-use crate::hook::event::{Events, Headers, MAX_BODY, PushEvent, parse};
+use crate::hook::event::{Events, Headers, MAX_BODY, parse};
+use crate::hook::http::Peer;
 use crate::hook::job::Job;
 use crate::hook::metrics::Counter;
 use crate::hook::secret::{Shown, Verdict};
@@ -27,10 +27,6 @@ use crate::ops::discover::causes;
 const TURN: Duration = Duration::from_secs(5);
 /// Reasons that an answer gives, of all that an event was not taken for.
 const REASONS: usize = 10;
-
-/// Who is at the other end.
-#[derive(Clone, Copy)]
-pub(super) struct Peer(pub IpAddr);
 
 /// An answer that is no success.
 struct Refusal {
@@ -78,6 +74,30 @@ pub(super) async fn may_i(headers: HeaderMap) -> Response {
     response
 }
 
+fn no_secret() -> Refusal {
+    Refusal::new(StatusCode::UNAUTHORIZED, "the secret is missing or wrong")
+}
+
+/// The answer to whoever does not know the secret.
+pub(super) fn unauthorized() -> Response {
+    no_secret().answer()
+}
+
+/// Whether a request without a body shows the secret, if there is one.
+pub(super) fn shows_secret(app: &App, headers: &HeaderMap, uri: &Uri) -> bool {
+    let query = Query::of(uri);
+    app.config.secrets.as_ref().is_none_or(|secrets| secrets.judge(&shown(headers, &query)) == Verdict::Good)
+}
+
+fn shown<'a>(headers: &'a HeaderMap, query: &'a Query) -> Shown<'a> {
+    let named = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    Shown {
+        authorization: named("authorization"),
+        signature: named("x-hub-signature-256"),
+        token: query.token.as_deref(),
+    }
+}
+
 /// `POST`: a notification.
 pub(super) async fn notify(
     State(app): State<Arc<App>>,
@@ -104,18 +124,17 @@ async fn take(app: &App, request: Request) -> Result<Response, Refusal> {
     let query = Query::of(&parts.uri);
     let text = |name: header::HeaderName| parts.headers.get(name).and_then(|value| value.to_str().ok());
     let named = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
-    let unauthorized = || Refusal::new(StatusCode::UNAUTHORIZED, "the secret is missing or wrong");
 
     // Whatever can be judged by the header is, so that strangers cost no body.
-    let shown = Shown {
-        authorization: text(header::AUTHORIZATION),
-        signature: named("x-hub-signature-256"),
-        token: query.token.as_deref(),
-    };
+    let shown = shown(&parts.headers, &query);
     let secrets = app.config.secrets.as_ref();
     let verdict = secrets.map_or(Verdict::Good, |secrets| secrets.judge(&shown));
     if verdict == Verdict::Bad {
-        return Err(unauthorized());
+        return Err(no_secret());
+    }
+    // Without a secret any web page could have a browser on this machine send something. Browsers say so, registries do not.
+    if secrets.is_none() && ["origin", "sec-fetch-site"].iter().any(|name| parts.headers.contains_key(*name)) {
+        return Err(Refusal::new(StatusCode::FORBIDDEN, "a web page may not send notifications"));
     }
     if let Some(registry) = query.registry.as_deref().filter(|registry| !is_registry(registry)) {
         let shown: String = registry.chars().take(150).collect();
@@ -130,8 +149,9 @@ async fn take(app: &App, request: Request) -> Result<Response, Refusal> {
         return Err(too_large());
     }
     let busy = |_| Refusal::later(StatusCode::SERVICE_UNAVAILABLE, 5, "too many notifications at once");
-    let turn = tokio::time::timeout(TURN, app.bodies.acquire()).await.map_err(busy)?;
-    let body = read(body, MAX_BODY).await.map_err(|error| match error {
+    let bodies = if verdict == Verdict::Signature { &app.unproven_bodies } else { &app.bodies };
+    let turn = tokio::time::timeout(TURN, bodies.acquire()).await.map_err(busy)?;
+    let body = read(body, MAX_BODY, app.config.patience).await.map_err(|error| match error {
         BodyError::TooLarge => too_large(),
         BodyError::TooSlow => Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body did not come in time"),
         BodyError::Broken => Refusal::new(StatusCode::BAD_REQUEST, "the body broke off"),
@@ -139,7 +159,7 @@ async fn take(app: &App, request: Request) -> Result<Response, Refusal> {
     if verdict == Verdict::Signature {
         let signed = |(secrets, signature): (&crate::hook::secret::Secrets, &str)| secrets.signed(signature, &body);
         if !secrets.zip(shown.signature).is_some_and(signed) {
-            return Err(unauthorized());
+            return Err(no_secret());
         }
     }
     if !app.rate.take() {
@@ -182,21 +202,30 @@ async fn enqueue(app: &App, events: Events, registry: Option<&str>) -> Result<Re
     // All of them are looked at: those for which there is no room are sent again with the others, which then are duplicates.
     let mut full = None;
     for push in events.pushes {
-        let id = push.id.as_ref().map(|id| format!("{} {id}", events.shape));
-        if let Some(id) = &id
-            && app.seen.lock().await.knows(id, Instant::now())
-        {
-            app.runner.metrics.count(Counter::Images, "replayed");
-            taken.duplicates += 1;
+        let Some(image) = push.image(registry) else {
+            let name = &push.repository;
+            let reason = format!("{name}: the event does not say its registry: add ?registry=HOST to the URL");
+            taken.ignore(app, "ignored", reason);
             continue;
-        }
-        match one(app, &push, registry, &mut taken).await {
-            Ok(()) => {
-                if let Some(id) = id {
-                    app.seen.lock().await.add(id, Instant::now());
-                }
+        };
+        let job = Job { image };
+        // What became of a job that others do, they alone know: a shared queue tells by itself what it has already.
+        let id = app.sink.here().and(push.id.as_ref()).map(|id| format!("{}{} {id}", events_of(&job), events.shape));
+        if let Some(id) = &id {
+            let mut seen = app.seen.lock().await;
+            if seen.knows(id, Instant::now()) {
+                app.runner.metrics.count(Counter::Images, "replayed");
+                taken.duplicates += 1;
+                continue;
             }
-            Err(refusal) => full = Some(refusal),
+            // Before the job is there: it may fail, and its events be forgotten, at once.
+            seen.add(id.clone(), Instant::now());
+        }
+        if let Err(refusal) = one(app, job, &mut taken).await {
+            full = Some(refusal);
+            if let Some(id) = &id {
+                app.seen.lock().await.forget(id);
+            }
         }
     }
     if let Some(refusal) = full {
@@ -209,13 +238,12 @@ async fn enqueue(app: &App, events: Events, registry: Option<&str>) -> Result<Re
     Ok(answer(status, &body))
 }
 
-async fn one(app: &App, push: &PushEvent, registry: Option<&str>, taken: &mut Taken) -> Result<(), Refusal> {
-    let Some(image) = push.image(registry) else {
-        let reason = format!("{}: the event does not say its registry: add ?registry=HOST to the URL", push.repository);
-        taken.ignore(app, "ignored", reason);
-        return Ok(());
-    };
-    let job = Job { image };
+/// What the names begin with of all events that asked for a job.
+pub(super) fn events_of(job: &Job) -> String {
+    format!("{} ", job.key())
+}
+
+async fn one(app: &App, job: Job, taken: &mut Taken) -> Result<(), Refusal> {
     if let Some(skipped) = job.skipped_by_name() {
         taken.ignore(app, "ignored", skipped.to_string());
         return Ok(());

@@ -8,6 +8,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::App;
+use super::notify::events_of;
 use super::sink::Here;
 use crate::hook::backlog::Item;
 use crate::hook::journal::{Journal, JournalError};
@@ -32,7 +33,7 @@ async fn work(app: &App) {
         // In the journal of a process that died with it, time after time.
         if item.tries > TRIES {
             app.runner.give_up(&item.job, item.tries - 1, "the process ended each time while it worked on it");
-            end(app, here, &item, false);
+            end(app, here, &item, false).await;
             continue;
         }
         note(app, here, |journal| journal.begun(&item));
@@ -40,20 +41,19 @@ async fn work(app: &App) {
         let run = AssertUnwindSafe(app.runner.run(&item.job, item.tries)).catch_unwind();
         let outcome = run.await.unwrap_or_else(|_| app.runner.give_up(&item.job, item.tries, "ociseek panicked"));
         match outcome {
-            Outcome::Done(_) => end(app, here, &item, true),
-            Outcome::Dead(_) => end(app, here, &item, false),
+            Outcome::Done(_) => end(app, here, &item, true).await,
+            Outcome::Dead(_) => end(app, here, &item, false).await,
             // False: the same waits already, and stands in the journal.
             Outcome::Again(wait) => drop(here.backlog.again(item, wait)),
         }
     }
 }
 
-fn end(app: &App, here: &Here, item: &Item, done: bool) {
-    let next = here.backlog.finished(item, done);
-    note(app, here, |journal| journal.done(item));
-    // It has the same name in the journal as the one that has ended.
-    if let Some(next) = next {
-        note(app, here, |journal| journal.accepted(&next));
+async fn end(app: &App, here: &Here, item: &Item, done: bool) {
+    here.backlog.finished(item, done, |next| note(app, here, |journal| journal.done(item, next)));
+    if !done {
+        // Whoever sends the event again wants it tried again.
+        app.seen.lock().await.forget(&events_of(&item.job));
     }
 }
 
