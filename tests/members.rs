@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use flate2::write::GzEncoder;
 use flate2::{Compression, GzBuilder};
+use ociseek::budget::Budget;
 use ociseek::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
 use ociseek::ops::index::{Threads, index_chunks};
 use ociseek::ztoc::{Checkpoints, Ztoc, decode};
@@ -93,7 +94,7 @@ fn on_cores(blob: &[u8], chunk: usize, cores: usize, guide: Option<&Arc<Ztoc>>) 
         let batch: Vec<_> = chunks.by_ref().take(cores).collect();
         Ok::<_, Infallible>((!batch.is_empty()).then_some(batch))
     };
-    index_chunks(options(SPAN), None, Threads { cores, guide: guide.cloned() }, next).unwrap()
+    index_chunks(options(SPAN), None, Threads { cores, guide: guide.cloned() }, &Budget::new(u64::MAX), next).unwrap()
 }
 
 /// What comes out with one core, two and seven is what one thread makes of it.

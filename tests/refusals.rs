@@ -209,6 +209,28 @@ fn a_bomb_of_names_is_refused() {
     assert_eq!(index(&fewer, 1 << 20), Verdict::Entries(50));
 }
 
+/// What is written can be read: both sides have one limit. A checkpoint has a window of 32 KiB.
+#[test]
+fn a_ztoc_that_no_reader_takes_is_not_written() {
+    assert_eq!(ociseek::ops::discover::MAX_ZTOC, ociseek::ztoc::MAX_ENCODED as u64);
+    let most = ociseek::ztoc::MAX_ENCODED / (33 << 10);
+    let gzip_of = |checkpoints: usize| {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder
+            .write_all(&Block { name: b"a".to_vec(), size: 1024 * checkpoints as i64, ..Block::default() }.bytes())
+            .unwrap();
+        for _ in 0..checkpoints {
+            encoder.write_all(&[0; 1024]).unwrap();
+            // The next bytes begin a block.
+            encoder.flush().unwrap();
+        }
+        encoder.write_all(&end()).unwrap();
+        encoder.finish().unwrap()
+    };
+    assert_eq!(index(&gzip_of(most + 8), 512), Verdict::Refused("ztoc-too-large"));
+    assert_eq!(index(&gzip_of(100), 512), Verdict::Entries(1));
+}
+
 /// Entries are what a layer may have many of.
 #[test]
 fn many_entries_are_not_too_many() {

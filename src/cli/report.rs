@@ -353,7 +353,7 @@ fn verify_hint(error: &VerifyError) -> Option<String> {
         | VerifyError::Config { source, .. }
         | VerifyError::Index { source, .. }
         | VerifyError::Layer { source, .. } => store_hint(source),
-        VerifyError::Thread { .. } => None,
+        VerifyError::Memory { .. } | VerifyError::Thread { .. } => None,
     }
 }
 

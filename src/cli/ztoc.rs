@@ -11,6 +11,7 @@ use super::report::CliError;
 use super::size::{counted, duration, human, rate};
 use super::terminal::{Stdout, complain};
 use super::{ztoc_json, ztoc_text};
+use crate::budget::Budget;
 use crate::layer::{BuiltZtoc, IndexedLayer, LayerOptions, Outcome};
 use crate::ops::index::{Threads, index_chunks};
 use crate::store::Buffers;
@@ -45,7 +46,9 @@ fn index(path: &Path, options: LayerOptions, guide: Option<Arc<Ztoc>>) -> Result
     let buffers = Buffers::default();
     let chunks = || buffers.read_chunk(&mut input).map(|chunk| (!chunk.is_empty()).then_some(vec![chunk]));
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    index_chunks(options, None, Threads { cores, guide }, chunks)
+    // One layer, of the user's own choice.
+    let budget = Budget::new(u64::MAX);
+    index_chunks(options, None, Threads { cores, guide }, &budget, chunks)
         .map_err(|source| unreadable(path, source))?
         .map_err(|source| CliError::Layer { path: path.to_owned(), source })
 }

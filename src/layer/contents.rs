@@ -2,6 +2,7 @@
 
 use super::consumer;
 use super::{LayerError, Unservable};
+use crate::budget::{Charge, OverBudget};
 use crate::codec::sniff;
 use crate::offset::{Compressed, Uncompressed};
 use crate::tar::{TarError, TarFault, Walker};
@@ -17,9 +18,15 @@ pub(super) struct Contents {
     limit: usize,
     verdict: Option<Unservable>,
     error: Option<TarError>,
+    /// What files and checkpoints take in memory.
+    memory: Charge,
+    over: Option<OverBudget>,
     /// The first bytes, to say what something looks like that is no tar.
     head: Vec<u8>,
 }
+
+/// The entries, where the tar's reader stops, and what is charged; or why there are none to serve.
+type Settled = Result<(Vec<FileMetadata>, Uncompressed, Charge), Unservable>;
 
 /// How many bytes are kept for that.
 const HEAD: usize = 64;
@@ -27,7 +34,7 @@ const HEAD: usize = 64;
 const LEAST_LIMIT: usize = 64 << 20;
 
 impl Contents {
-    pub fn new() -> Contents {
+    pub fn new(memory: Charge) -> Contents {
         Contents {
             walker: Walker::new(),
             files: Vec::new(),
@@ -35,6 +42,8 @@ impl Contents {
             limit: MAX_ENCODED,
             verdict: None,
             error: None,
+            memory,
+            over: None,
             head: Vec::new(),
         }
     }
@@ -46,14 +55,15 @@ impl Contents {
         if self.is_settled() {
             return;
         }
-        let Contents { walker, files, encoded_size, limit, verdict, .. } = self;
+        let Contents { walker, files, encoded_size, limit, verdict, memory, over, .. } = self;
         let walked = walker.push(bytes, &mut |entry| {
-            if verdict.is_some() {
+            if verdict.is_some() || over.is_some() {
                 return;
             }
             match consumer::file(entry) {
                 Ok(file) => {
                     *encoded_size += file.encoded_size_bound();
+                    *over = memory.grow(file.footprint() as u64, || "the list of its files".to_owned()).err();
                     files.push(file);
                     if *encoded_size > *limit {
                         let reason = format!("its table of contents would pass {} MiB", *limit >> 20);
@@ -67,8 +77,23 @@ impl Contents {
         if self.verdict.is_none() {
             self.error = walked.err();
         } else {
-            self.files = Vec::new();
+            self.drop_files();
         }
+        if self.over.is_some() {
+            self.drop_files();
+        }
+    }
+
+    /// Charges memory for another checkpoint.
+    pub fn charge_checkpoint(&mut self, bytes: usize) {
+        if self.over.is_none() {
+            self.over = self.memory.grow(bytes as u64, || "its checkpoints".to_owned()).err();
+        }
+    }
+
+    fn drop_files(&mut self) {
+        self.files = Vec::new();
+        self.memory.shrink_to(0);
     }
 
     /// Keeps the list of entries in proportion to the blob, of which so many bytes were read: names and PAX records can be
@@ -80,7 +105,7 @@ impl Contents {
 
     /// Gives the layer up for a reason that lies outside the tar.
     pub fn refuse(&mut self, unservable: Unservable) {
-        self.files = Vec::new();
+        self.drop_files();
         self.verdict.get_or_insert(unservable);
     }
 
@@ -88,29 +113,30 @@ impl Contents {
         self.verdict.is_some()
     }
 
-    /// Fails as soon as it is clear that the bytes are no tar.
+    /// Fails as soon as it is clear that the bytes are no tar, or that what they hold does not fit into memory.
     ///
     /// # Errors
     /// With what is wrong with them.
     pub fn check(&self) -> Result<(), LayerError> {
+        if let Some(over) = &self.over {
+            return Err(over.clone().into());
+        }
         self.error.clone().map_or(Ok(()), |error| Err(explain(error, &self.head)))
     }
 
     fn is_settled(&self) -> bool {
-        self.verdict.is_some() || self.error.is_some() || self.walker.is_over()
+        self.verdict.is_some() || self.error.is_some() || self.over.is_some() || self.walker.is_over()
     }
 
-    /// The entries and where the tar's reader stops; or why there are none to serve.
-    ///
     /// # Errors
     /// When the tar is cut off or broken.
-    pub fn finish(self) -> Result<Result<(Vec<FileMetadata>, Uncompressed), Unservable>, LayerError> {
+    pub fn finish(self) -> Result<Settled, LayerError> {
         if let Some(verdict) = self.verdict {
             return Ok(Err(verdict));
         }
         self.check()?;
         let end = self.walker.finish().map_err(|error| explain(error, &self.head))?;
-        Ok(Ok((self.files, end)))
+        Ok(Ok((self.files, end, self.memory)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The indexer: a blob's bytes in, its ztoc out, in one pass.
 
 use super::{IndexedLayer, LayerError, LayerHashes, LayerOptions, LayerScan};
+use crate::budget::Budget;
 use crate::digest::Digest;
 
 /// Takes a layer's blob in chunks and builds its ztoc: a [`LayerScan`] and its [`LayerHashes`] on one thread.
@@ -12,7 +13,7 @@ pub struct LayerIndexer {
 impl LayerIndexer {
     /// Indexes a blob of which digest and size in bytes may be known; if so, they are checked.
     pub fn new(options: LayerOptions, expected: Option<(Digest, u64)>) -> LayerIndexer {
-        let (scan, hashes) = LayerScan::new(options, expected);
+        let (scan, hashes) = LayerScan::new(options, expected, Budget::new(u64::MAX).open());
         LayerIndexer { scan, hashes }
     }
 

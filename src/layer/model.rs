@@ -1,5 +1,6 @@
 //! What indexing one layer needs and what it yields.
 
+use crate::budget::OverBudget;
 use crate::codec::gzip::GzipError;
 use crate::digest::Digest;
 use crate::tar::TarError;
@@ -104,6 +105,9 @@ pub enum LayerError {
         #[source]
         cause: TarError,
     },
+    /// The list of its files or its checkpoints do not fit into what the image may take.
+    #[error("its table of contents does not fit into memory")]
+    Memory(#[from] OverBudget),
     #[error("the blob has {actual} bytes where its descriptor says {expected}")]
     Size { expected: u64, actual: u64 },
     #[error("the blob's digest is {actual}, not {expected}")]

@@ -8,6 +8,7 @@ use super::contents::Contents;
 use super::hashes::{Found, Hashed, LayerHashes, Spans};
 use super::spans::{GzipSpans, PlainSpans};
 use super::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, Unservable};
+use crate::budget::Charge;
 use crate::codec::gzip::{BlockStart, GzipReader, Sink};
 use crate::codec::sniff::{self, Content};
 use crate::codec::stretch::{HandedOver, Stretch};
@@ -27,6 +28,8 @@ pub struct LayerScan {
     /// Bytes of the blob so far.
     size: u64,
     body: Body,
+    /// None once the body has it.
+    memory: Option<Charge>,
     failed: Option<LayerError>,
     /// What was wrong with a blob that ended before it was clear what it is.
     failed_at_end: Option<LayerError>,
@@ -66,11 +69,13 @@ struct PlainBody {
 }
 
 impl LayerScan {
-    /// Both halves, for a blob of which digest and size in bytes may be known; if so, they are checked.
-    pub fn new(options: LayerOptions, expected: Option<(Digest, u64)>) -> (LayerScan, LayerHashes) {
+    /// Both halves, for a blob of which digest and size in bytes may be known; if so, they are checked. `memory` grows with
+    /// what is collected.
+    pub fn new(options: LayerOptions, expected: Option<(Digest, u64)>, memory: Charge) -> (LayerScan, LayerHashes) {
         let algorithm = expected.map_or(Algorithm::Sha256, |(digest, _)| digest.algorithm());
         let body = Body::Unknown(Vec::new());
-        let scan = LayerScan { options, expected, size: 0, body, failed: None, failed_at_end: None };
+        let memory = Some(memory);
+        let scan = LayerScan { options, expected, size: 0, body, memory, failed: None, failed_at_end: None };
         (scan, LayerHashes::new(algorithm))
     }
 
@@ -153,7 +158,8 @@ impl LayerScan {
     fn tell(&mut self) -> Result<(), LayerError> {
         let Body::Unknown(head) = &mut self.body else { return Ok(()) };
         let head = std::mem::take(head);
-        self.body = Body::told_by(&head, self.options.span_size);
+        let Some(memory) = self.memory.take() else { return Ok(()) };
+        self.body = Body::told_by(&head, self.options.span_size, memory);
         self.body.push(&head)
     }
 
@@ -196,12 +202,12 @@ impl LayerScan {
 
 impl Body {
     /// Decides by the first block of a blob, or by all of it if it has less.
-    fn told_by(head: &[u8], span_size: u64) -> Body {
+    fn told_by(head: &[u8], span_size: u64, memory: Charge) -> Body {
         let is_tar = head.first_chunk().is_some_and(tar::has_valid_checksum);
         match sniff::content(head) {
             Content::Gzip => Body::Gzip(Box::new(GzipBody {
                 reader: GzipReader::new(),
-                sink: GzipSink { contents: Contents::new(), spans: GzipSpans::new(span_size) },
+                sink: GzipSink { contents: Contents::new(memory), spans: GzipSpans::new(span_size) },
             })),
             Content::Foreign(name) if !is_tar => {
                 let reason =
@@ -209,7 +215,7 @@ impl Body {
                 Body::Unread(Unservable::new("compression", reason))
             }
             Content::Foreign(_) | Content::Plain => {
-                Body::Plain(Box::new(PlainBody { contents: Contents::new(), spans: PlainSpans::new(span_size) }))
+                Body::Plain(Box::new(PlainBody { contents: Contents::new(memory), spans: PlainSpans::new(span_size) }))
             }
         }
     }
@@ -258,12 +264,12 @@ impl Body {
             Body::Unread(unservable) => Ok(Err(unservable)),
             Body::Gzip(body) => body.finish(options, size, digests),
             Body::Plain(body) => {
-                let (files, end) = match body.contents.finish()? {
+                let (files, end, memory) = match body.contents.finish()? {
                     Ok(contents) => contents,
                     Err(unservable) => return Ok(Err(unservable)),
                 };
                 let checkpoints = Checkpoints::Uncompressed { span_size: options.span_size, size };
-                Ok(build(options, files, checkpoints, digests, Compressed(size), end, 0))
+                build(options, files, checkpoints, digests, Compressed(size), end, 0, memory)
             }
         }
     }
@@ -289,7 +295,7 @@ impl GzipBody {
         digests: Vec<Digest>,
     ) -> Result<Result<BuiltZtoc, Unservable>, LayerError> {
         let end = self.reader.finish()?;
-        let (files, tar_end) = match self.sink.contents.finish()? {
+        let (files, tar_end, memory) = match self.sink.contents.finish()? {
             Ok(contents) => contents,
             Err(unservable) => return Ok(Err(unservable)),
         };
@@ -298,7 +304,7 @@ impl GzipBody {
             return Ok(Err(Unservable::new("trailing-bytes", reason)));
         }
         let checkpoints = Checkpoints::Gzip { span_size: options.span_size, list: self.sink.spans.list };
-        Ok(build(options, files, checkpoints, digests, Compressed(size), tar_end, end.members))
+        build(options, files, checkpoints, digests, Compressed(size), tar_end, end.members, memory)
     }
 }
 
@@ -322,13 +328,20 @@ impl Sink for GzipSink {
             return;
         }
         self.contents.permit(at.input);
+        let before = self.spans.list.len();
         self.spans.block_start(at);
-        if self.spans.list.len() * CHECKPOINT > MAX_ENCODED {
-            self.contents.refuse(Unservable::new("ztoc-too-large", "its checkpoints would pass 512 MiB"));
+        let spans = self.spans.list.len();
+        if spans > before {
+            self.contents.charge_checkpoint(CHECKPOINT);
+        }
+        if spans * CHECKPOINT > MAX_ENCODED {
+            let reason = format!("its checkpoints would pass {} MiB", MAX_ENCODED >> 20);
+            self.contents.refuse(Unservable::new("ztoc-too-large", reason));
         }
     }
 }
 
+#[expect(clippy::too_many_arguments, reason = "each is a part of the ztoc, but for the charge")]
 fn build(
     options: LayerOptions,
     files: Vec<FileMetadata>,
@@ -337,11 +350,18 @@ fn build(
     compressed_size: Compressed,
     uncompressed_size: Uncompressed,
     gzip_members: u64,
-) -> Result<BuiltZtoc, Unservable> {
-    if ztoc::encoded_size_bound(&files, &checkpoints) > MAX_ENCODED {
-        consumer::layer(&files, &checkpoints, compressed_size, uncompressed_size)?;
-        return Err(Unservable::new("ztoc-too-large", "its ztoc would pass 512 MiB"));
+    mut memory: Charge,
+) -> Result<Result<BuiltZtoc, Unservable>, LayerError> {
+    /// What judging an entry takes: its place in a tree.
+    const JUDGED: usize = 96;
+    memory.grow((files.len() * JUDGED) as u64, || "the tree of its files".to_owned())?;
+    let encoded = ztoc::encoded_size_bound(&files, &checkpoints);
+    if encoded > MAX_ENCODED {
+        let judged = consumer::layer(&files, &checkpoints, compressed_size, uncompressed_size);
+        let reason = format!("its ztoc would pass {} MiB", MAX_ENCODED >> 20);
+        return Ok(Err(judged.err().unwrap_or_else(|| Unservable::new("ztoc-too-large", reason))));
     }
+    memory.grow(encoded as u64, || format!("its ztoc of {encoded} bytes"))?;
     let ztoc = Ztoc {
         version: VERSION.into(),
         build_tool_identifier: options.build_tool_identifier.into_bytes().into(),
@@ -354,25 +374,23 @@ fn build(
     let judge = || consumer::layer(&ztoc.files, &ztoc.checkpoints, compressed_size, uncompressed_size);
     let (spans, entries) = (ztoc.checkpoints.spans() as u32, ztoc.files.len());
     let (bytes, digest) = if entries < MANY_FILES {
-        judge()?;
+        if let Err(unservable) = judge() {
+            return Ok(Err(unservable));
+        }
         let bytes = ztoc::encode(&ztoc);
         let digest = Digest::sha256(&bytes);
         (bytes, digest)
     } else {
         // Each of these takes long then, and other threads have nothing to do any more.
         let (judged, bytes) = beside(judge, || ztoc::encode(&ztoc));
-        judged?;
+        if let Err(unservable) = judged {
+            return Ok(Err(unservable));
+        }
         let (_, digest) = beside(move || drop(ztoc), || Digest::sha256(&bytes));
         (bytes, digest)
     };
-    Ok(BuiltZtoc {
-        digest,
-        bytes,
-        spans,
-        entries: entries as u64,
-        uncompressed_size: uncompressed_size.0,
-        gzip_members,
-    })
+    let (entries, uncompressed_size) = (entries as u64, uncompressed_size.0);
+    Ok(Ok(BuiltZtoc { digest, bytes, spans, entries, uncompressed_size, gzip_members }))
 }
 
 /// Does two things at once.

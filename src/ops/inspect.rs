@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::discover::{DiscoverError, Discovered, FoundIndexRef, IndexContent, Via, discover_all, fetch_ztoc};
 use super::resolve::Wanted;
+use crate::budget::Charge;
 use crate::digest::Digest;
 use crate::image::LayerKind;
 use crate::image::soci::{Version, ZtocRef};
@@ -121,19 +122,23 @@ pub async fn find_ztoc(
         found.extend(named.map(|z| (z.ztoc, z)));
     }
     let (Some((_, reference)), None) = (found.pop_first(), found.pop_first()) else { return Ok(None) };
-    read(source, reference).await.map(Some)
+    let mut memory = source.budget().open();
+    let found = read(source, reference, &mut memory).await?;
+    memory.keep();
+    Ok(Some(found))
 }
 
 /// A ztoc, fetched and decoded.
-async fn read(source: &Source, reference: &ZtocRef) -> Result<(Bytes, Ztoc), ZtocFailure> {
+async fn read(source: &Source, reference: &ZtocRef, memory: &mut Charge) -> Result<(Bytes, Ztoc), ZtocFailure> {
     let bytes = fetch_ztoc(source, reference).await?;
     let ZtocRef { ztoc, layer, .. } = *reference;
-    let decoded = ztoc::decode(&bytes).map_err(|source| ZtocFailure::Decode { ztoc, layer, source })?;
+    let decoded = ztoc::decode_within(&bytes, memory).map_err(|source| ZtocFailure::Decode { ztoc, layer, source })?;
     Ok((bytes, decoded))
 }
 
 async fn fetch_facts(source: &Source, reference: &ZtocRef) -> Result<ZtocFacts, ZtocFailure> {
-    let (_, ztoc) = read(source, reference).await?;
+    let mut memory = source.budget().open();
+    let (_, ztoc) = read(source, reference, &mut memory).await?;
     Ok(ZtocFacts {
         is_gzip: matches!(ztoc.checkpoints, Checkpoints::Gzip { .. }),
         spans: ztoc.checkpoints.spans(),

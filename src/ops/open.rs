@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
-use futures_util::stream;
 
-use super::discover::{self, DiscoverError, Discovered};
+use super::discover::{self, DiscoverError, Discovered, MAX_ZTOC};
+use crate::budget::{Budget, Charge, OverBudget};
 use crate::digest::Digest;
 use crate::image::config::{self, ConfigError, MAX_CONFIG};
 use crate::image::soci::ZtocRef;
@@ -16,11 +15,8 @@ use crate::rootfs::content::{Content, ContentOptions};
 use crate::rootfs::layers::{self, Caches, How, OpenLayer};
 use crate::rootfs::tree::{Tree, TreeError};
 use crate::store::blob::Target;
-use crate::store::{Source, StoreError};
+use crate::store::{Source, StoreError, charged};
 use crate::ztoc::Ztoc;
-
-/// How many ztocs are fetched side by side.
-const FETCHES: usize = 8;
 
 /// What is opened of an image, and how it is read.
 #[derive(Debug, Clone, Default)]
@@ -46,6 +42,8 @@ pub struct RootFs {
     pub layers: Vec<LayerFacts>,
     pub tree: Arc<Tree>,
     pub content: Content,
+    /// What the tree takes. Held, and not read.
+    _memory: Charge,
 }
 
 /// How a layer is read.
@@ -73,6 +71,8 @@ pub enum OpenError {
     NoLayer { wanted: usize, layers: usize },
     #[error(transparent)]
     Layer(#[from] layers::OpenError),
+    #[error("the tree of the image's files does not fit into memory")]
+    Memory(#[from] OverBudget),
     #[error("the layers do not make a file system")]
     Tree(#[from] TreeError),
     #[error("the program is ending")]
@@ -99,12 +99,11 @@ pub async fn open(
             vec![layer.ok_or(OpenError::NoLayer { wanted, layers: found.layers.len() })?]
         }
     };
-    let (config, ztocs) =
-        tokio::join!(read_config(source, &found), fetch_ztocs(source, &found, &wanted, caches, progress));
-    let config = config?;
-    let with_ztocs = wanted.into_iter().zip(ztocs).collect();
-    let opened = layers::open_layers(source, with_ztocs, caches, progress).await?;
+    let config = read_config(source, &found).await?;
+    let ztoc = |layer| fetch_ztoc_of(source, found.ztoc_for(&layer), caches, progress);
+    let opened = layers::open_layers(source, wanted, ztoc, caches, progress).await?;
     let facts: Vec<LayerFacts> = opened.iter().map(facts).collect();
+    let memory = charge_tree(source.budget(), &facts)?;
     let tree = flatten(&facts, progress).await?;
     let content =
         Content::new(source.clone(), opened, caches.spans.clone(), options.content.clone(), Arc::clone(progress));
@@ -116,6 +115,7 @@ pub async fn open(
         layers: facts,
         tree: Arc::new(tree),
         content,
+        _memory: memory,
     })
 }
 
@@ -147,39 +147,49 @@ async fn read_config(source: &Source, found: &Discovered) -> Result<Bytes, OpenE
     }
 }
 
-/// The ztocs of `layers`, as far as the index has them and they can be had.
-async fn fetch_ztocs(
+/// Charges what flattening the layers makes, beside the lists of their files.
+fn charge_tree(budget: &Budget, layers: &[LayerFacts]) -> Result<Charge, OverBudget> {
+    /// A node, its name, and its places in the tables by which it is found.
+    const NODE: u64 = 256;
+    let files = || layers.iter().flat_map(|layer| &layer.ztoc.files);
+    let bytes = files().map(|file| NODE + file.name.len() as u64 + file.linkname.len() as u64).sum();
+    budget.charge(bytes, || format!("the tree of {} files", files().count()))
+}
+
+/// A ztoc, if there is one and it can be had. One that does not fit into memory is an error: the layer would fit even less.
+async fn fetch_ztoc_of(
     source: &Source,
-    found: &Discovered,
-    layers: &[Descriptor],
+    ztoc: Option<&ZtocRef>,
     caches: &Caches,
     progress: &Arc<dyn Progress>,
-) -> Vec<Option<Bytes>> {
-    let fetch = |ztoc: Option<ZtocRef>| async move {
-        let ztoc = ztoc?;
-        match fetch_ztoc(source, &ztoc, caches).await {
-            Ok(bytes) => Some(bytes),
-            Err(error) => {
-                let layer = ztoc.layer;
-                let why = discover::causes(&error);
-                progress.report(Event::Warning(format!("layer {layer} is read without its ztoc: {why}")));
-                None
-            }
+) -> Result<Option<Bytes>, layers::OpenError> {
+    let Some(ztoc) = ztoc else { return Ok(None) };
+    let layer = ztoc.layer;
+    match fetch_ztoc(source, ztoc, caches).await {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(DiscoverError::Ztoc { source: StoreError::Memory(source), .. }) => {
+            Err(layers::OpenError::Memory { layer, source })
         }
-    };
-    let wanted: Vec<Option<ZtocRef>> = layers.iter().map(|layer| found.ztoc_for(&layer.digest).cloned()).collect();
-    stream::iter(wanted).map(fetch).buffered(FETCHES).collect().await
+        Err(error) => {
+            let why = discover::causes(&error);
+            progress.report(Event::Warning(format!("layer {layer} is read without its ztoc: {why}")));
+            Ok(None)
+        }
+    }
 }
 
 async fn fetch_ztoc(source: &Source, ztoc: &ZtocRef, caches: &Caches) -> Result<Bytes, DiscoverError> {
-    let digest = ztoc.ztoc;
+    let ZtocRef { ztoc: digest, layer, size, .. } = *ztoc;
+    let charge = source.budget().charge(size.min(MAX_ZTOC), || format!("ztoc {digest} of {size} bytes"));
+    let charge = charge.map_err(|over| DiscoverError::Ztoc { ztoc: digest, layer, source: over.into() })?;
     let cache = caches.ztocs.clone();
     if let Ok(Some(kept)) = tokio::task::spawn_blocking(move || cache.get_ztoc(&digest)).await {
-        return Ok(kept.into());
+        return Ok(charged(kept.into(), charge));
     }
+    drop(charge);
     let bytes = discover::fetch_ztoc(source, ztoc).await?;
-    let (cache, kept) = (caches.ztocs.clone(), bytes.to_vec());
+    let (cache, kept) = (caches.ztocs.clone(), bytes.clone());
     // Whether it is kept makes no difference to this image.
-    let _ = tokio::task::spawn_blocking(move || cache.put_ztoc(&digest, kept)).await;
+    let _ = tokio::task::spawn_blocking(move || cache.put_ztoc(&digest, &kept)).await;
     Ok(bytes)
 }

@@ -15,7 +15,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use super::entries::{drop_entry, evict, make_dir, open_entry, temporary};
-use crate::digest::Digest;
+use crate::digest::{Algorithm, Digest, Hasher};
 use crate::layer::{BuiltZtoc, Outcome, Unservable};
 use crate::progress::{Event, Progress};
 
@@ -99,7 +99,7 @@ impl ZtocCache {
         let path = self.entry_path(&key)?;
         match open_entry(&path, MAX_ENTRY) {
             Ok((file, size)) => {
-                let found = read_entry(&file, size).and_then(|bytes| decode(&bytes, &key));
+                let found = read_entry(&file, size).and_then(|bytes| decode(bytes, &key));
                 if found.is_some() {
                     // The age by which entries go. A cache that cannot be written serves all the same.
                     let _ = file.set_modified(SystemTime::now());
@@ -122,12 +122,17 @@ impl ZtocCache {
 
     /// Keeps an outcome of a layer of `size` bytes.
     pub fn put(&self, key: CacheKey<'_>, size: u64, outcome: &Outcome) {
-        let (Some(dir), Some(path)) = (&self.inner.dir, self.entry_path(&key)) else { return };
-        let Some(entry) = encode(&key, size, outcome) else { return };
-        if entry.len() as u64 > MAX_ENTRY.min(self.inner.max) {
+        let (kept, ztoc) = kept(outcome);
+        self.put_entry(&key, size, kept, ztoc);
+    }
+
+    fn put_entry(&self, key: &CacheKey<'_>, size: u64, kept: Kept, ztoc: &[u8]) {
+        let (Some(dir), Some(path)) = (&self.inner.dir, self.entry_path(key)) else { return };
+        let Some(head) = head(key, size, kept, ztoc) else { return };
+        if (head.len() + ztoc.len()) as u64 > MAX_ENTRY.min(self.inner.max) {
             return;
         }
-        if let Err(e) = write_entry(dir, &path, &entry).and_then(|()| evict(dir, self.inner.max).map(|_| ())) {
+        if let Err(e) = write_entry(dir, &path, &[&head, ztoc]).and_then(|()| evict(dir, self.inner.max).map(|_| ())) {
             self.inner.warn(dir, &e);
         }
     }
@@ -141,9 +146,9 @@ impl ZtocCache {
     }
 
     /// Keeps a ztoc, which is the content of `digest`.
-    pub fn put_ztoc(&self, digest: &Digest, bytes: Vec<u8>) {
-        let kept = BuiltZtoc { bytes, digest: *digest, spans: 0, entries: 0, uncompressed_size: 0, gzip_members: 0 };
-        self.put(CacheKey::of_ztoc(digest), 0, &Outcome::Ztoc(kept));
+    pub fn put_ztoc(&self, digest: &Digest, bytes: &[u8]) {
+        let kept = Kept::Ztoc { spans: 0, entries: 0, uncompressed_size: 0, gzip_members: 0 };
+        self.put_entry(&CacheKey::of_ztoc(digest), 0, kept, bytes);
     }
 
     fn entry_path(&self, key: &CacheKey<'_>) -> Option<PathBuf> {
@@ -160,9 +165,9 @@ impl Inner {
     }
 }
 
-/// The entry as a file's content. `None` only if its meta data could not be written as JSON.
-fn encode(key: &CacheKey<'_>, layer_size: u64, outcome: &Outcome) -> Option<Vec<u8>> {
-    let (outcome, ztoc) = match outcome {
+/// What is kept of an outcome: facts, and the ztoc.
+fn kept(outcome: &Outcome) -> (Kept, &[u8]) {
+    match outcome {
         Outcome::Ztoc(z) => {
             let BuiltZtoc { bytes, spans, entries, uncompressed_size, gzip_members, .. } = z;
             let (spans, entries) = (*spans, *entries);
@@ -173,17 +178,23 @@ fn encode(key: &CacheKey<'_>, layer_size: u64, outcome: &Outcome) -> Option<Vec<
             let (code, reason) = (verdict.code.to_owned(), verdict.reason.clone());
             (Kept::Unservable { code, reason }, &[][..])
         }
-    };
-    let mut body = serde_json::to_vec(&Meta { key: key.text(), layer_size, outcome }).ok()?;
-    body.push(b'\n');
-    body.extend_from_slice(ztoc);
-    let mut entry = Digest::sha256(&body).as_bytes().to_vec();
-    entry.append(&mut body);
-    Some(entry)
+    }
 }
 
-/// `None` for whatever [`encode`] did not write for this key.
-fn decode(entry: &[u8], key: &CacheKey<'_>) -> Option<(u64, Outcome)> {
+/// What an entry's file has in front of the ztoc. `None` only if its meta data could not be written as JSON.
+fn head(key: &CacheKey<'_>, layer_size: u64, outcome: Kept, ztoc: &[u8]) -> Option<Vec<u8>> {
+    let mut meta = serde_json::to_vec(&Meta { key: key.text(), layer_size, outcome }).ok()?;
+    meta.push(b'\n');
+    let mut hasher = Hasher::new(Algorithm::Sha256);
+    hasher.update(&meta);
+    hasher.update(ztoc);
+    let mut head = hasher.finish().as_bytes().to_vec();
+    head.append(&mut meta);
+    Some(head)
+}
+
+/// `None` for whatever was not written for this key.
+fn decode(mut entry: Vec<u8>, key: &CacheKey<'_>) -> Option<(u64, Outcome)> {
     let (digest, body) = entry.split_at_checked(32)?;
     if Digest::sha256(body).as_bytes() != digest {
         return None;
@@ -193,7 +204,9 @@ fn decode(entry: &[u8], key: &CacheKey<'_>) -> Option<(u64, Outcome)> {
     if meta.key != key.text() {
         return None;
     }
-    let bytes = body[end + 1..].to_vec();
+    // In place: a ztoc can be large.
+    entry.drain(..32 + end + 1);
+    let bytes = entry;
     let outcome = match meta.outcome {
         Kept::Ztoc { spans, entries, uncompressed_size, gzip_members } => {
             let digest = Digest::sha256(&bytes);
@@ -205,14 +218,14 @@ fn decode(entry: &[u8], key: &CacheKey<'_>) -> Option<(u64, Outcome)> {
 }
 
 fn read_entry(file: &File, size: u64) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(usize::try_from(size).ok()?.saturating_add(1));
     file.take(size + 1).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
 
-fn write_entry(dir: &Path, path: &Path, entry: &[u8]) -> io::Result<()> {
+fn write_entry(dir: &Path, path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     let mut file = temporary(dir)?;
-    file.write_all(entry)?;
+    parts.iter().try_for_each(|part| file.write_all(part))?;
     file.as_file().sync_all()?;
     file.persist(path).map_err(|e| e.error)?;
     Ok(())

@@ -74,16 +74,18 @@ impl StoreError {
 /// Bytes of memory, at most, that a byte of a manifest becomes: parsed, and copied into what is reported of each layer.
 pub(crate) const DOCUMENT_COST: u64 = 8;
 
-/// Bytes that are charged to a budget.
-struct Charged {
-    content: Bytes,
-    _charge: Charge,
-}
-
-impl AsRef<[u8]> for Charged {
-    fn as_ref(&self) -> &[u8] {
-        &self.content
+/// The same bytes, which stay charged for as long as they are there.
+pub(crate) fn charged(content: Bytes, charge: Charge) -> Bytes {
+    struct Charged {
+        content: Bytes,
+        _charge: Charge,
     }
+    impl AsRef<[u8]> for Charged {
+        fn as_ref(&self) -> &[u8] {
+            &self.content
+        }
+    }
+    Bytes::from_owner(Charged { content, _charge: charge })
 }
 
 /// Where an image is read from. Cheap to clone.
@@ -145,7 +147,7 @@ impl Source {
             Source::Layout(layout) => local(layout, move |layout| layout.blob_bytes(&blob, limit)).await?,
             Source::Archive(archive) => local(archive, move |archive| archive.blob_bytes(&blob, limit)).await?,
         };
-        Ok(Bytes::from_owner(Charged { content, _charge: charge }))
+        Ok(charged(content, charge))
     }
 
     /// A blob as a stream. Its size is what its descriptor says; its digest is for the reader to check.

@@ -4,9 +4,8 @@ use super::builder::{Builder, Offset};
 use super::checkpoints;
 use super::model::{Checkpoints, FileMetadata, Ztoc};
 
-/// The largest ztoc that we write, in bytes. Go's builder, and so the reference, panics at 1 GiB; a layer that needs more
-/// than half of that is left out instead.
-pub const MAX_ENCODED: usize = 512 << 20;
+/// The largest ztoc that is written, and that is read, in bytes. A layer that needs more is left out of an index.
+pub const MAX_ENCODED: usize = 256 << 20;
 
 /// The bytes that soci's library writes for the same ztoc.
 pub fn encode(ztoc: &Ztoc) -> Vec<u8> {

@@ -9,7 +9,7 @@ mod model;
 mod view;
 
 pub use checkpoints::CheckpointsError;
-pub use decode::{ZtocError, decode};
+pub use decode::{ZtocError, decode, decode_within};
 pub use encode::{MAX_ENCODED, encode, encoded_size_bound};
 pub use head::{Head, head};
 pub use model::{Checkpoint, Checkpoints, FileKind, FileMetadata, VERSION, Ztoc};

@@ -114,6 +114,28 @@ pub struct FileMetadata {
     pub pax: Box<[PaxRecord]>,
 }
 
+impl FileMetadata {
+    /// About how many bytes of memory it takes.
+    pub fn footprint(&self) -> usize {
+        let texts = [&self.name, &self.linkname, &self.uname, &self.gname];
+        let records: usize = self.pax.iter().map(record_footprint).sum();
+        size_of::<FileMetadata>() + texts.into_iter().map(|text| text_footprint(text.len())).sum::<usize>() + records
+    }
+}
+
+/// What a PAX record takes.
+pub(super) fn record_footprint(record: &PaxRecord) -> usize {
+    size_of::<PaxRecord>() + text_footprint(record.key.len()) + text_footprint(record.value.len())
+}
+
+/// What a text of so many bytes takes on the heap.
+pub(super) fn text_footprint(length: usize) -> usize {
+    /// The smallest allocation, and what each has beside its bytes.
+    const LEAST: usize = 32;
+    const HEAD: usize = 16;
+    if length == 0 { 0 } else { LEAST.max(length.saturating_add(HEAD)) }
+}
+
 /// The types of entries that a ztoc can state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {

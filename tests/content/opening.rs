@@ -176,6 +176,7 @@ async fn a_ztoc_that_does_not_fit_is_told_of_and_not_used() {
         }),
         ("an entry behind the end", spoilt(|z| z.files[1].size = 1 << 40)),
         ("entries in one place", spoilt(|z| z.files[1].offset = z.files[0].offset)),
+        ("another format version", spoilt(|z| z.version = (*b"1.0").into())),
         ("a span digest too few", spoilt(|z| z.span_digests.truncate(1))),
     ] {
         let desk = Desk::new(None);
@@ -268,8 +269,10 @@ async fn a_layer_that_stands_twice_is_read_once() {
     faulty.add_blob(a.clone());
     faulty.add_blob(b.clone());
     let (desk, source) = (Desk::new(None), registry(&faulty.host()));
-    let layers = [&a, &b, &a].map(|blob| (Descriptor::of(GZIP, blob), None)).to_vec();
-    let opened = ociseek::rootfs::layers::open_layers(&source, layers, &desk.caches, &desk.progress).await.unwrap();
+    let layers = [&a, &b, &a].map(|blob| Descriptor::of(GZIP, blob)).to_vec();
+    let none = async |_| Ok(None);
+    let opened = ociseek::rootfs::layers::open_layers(&source, layers, none, &desk.caches, &desk.progress);
+    let opened = opened.await.unwrap();
     let sizes: Vec<_> = opened.iter().map(|open| open.descriptor.size).collect();
     assert_eq!(sizes, [a.len() as u64, b.len() as u64, a.len() as u64]);
     assert_eq!(faulty.seen().len(), 2);

@@ -9,6 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use ociseek::budget::Budget;
 use ociseek::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
 use ociseek::ops::index::{Threads, index_chunks};
 use ociseek::ztoc::decode;
@@ -53,7 +54,7 @@ pub fn index(layer: &Path, span_size: u64, tool: &str) -> Result<IndexedLayer, L
         let next = || {
             Ok::<_, Infallible>(Some(chunks.by_ref().take(cores).collect()).filter(|batch: &Vec<_>| !batch.is_empty()))
         };
-        let shared = index_chunks(options.clone(), None, Threads { cores, guide }, next);
+        let shared = index_chunks(options.clone(), None, Threads { cores, guide }, &Budget::new(u64::MAX), next);
         assert!(shared == Ok(straight.clone()), "{}, {cores} cores: {shared:?}\n{straight:?}", layer.display());
     }
     straight

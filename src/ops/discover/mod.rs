@@ -18,6 +18,7 @@ use crate::image::{Descriptor, Platform};
 use crate::progress::{Event, Progress};
 use crate::store::blob::{Document, Target};
 use crate::store::{Source, StoreError};
+use crate::ztoc::MAX_ENCODED;
 
 mod judge;
 
@@ -25,7 +26,7 @@ pub(super) use judge::parse as parse_index;
 pub use judge::{IndexContent, Note, Unusable, number};
 
 /// The largest ztoc that is read, in bytes. Where a layer's is larger, the layer is read as if it had none.
-pub const MAX_ZTOC: u64 = 256 << 20;
+pub const MAX_ZTOC: u64 = MAX_ENCODED as u64;
 /// How many indexes of version 1 are read of one image.
 const MAX_INDEXES: usize = 32;
 

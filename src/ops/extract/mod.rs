@@ -20,7 +20,7 @@ use crate::layer::shown;
 use crate::layer::span::{SpanError, SpanTable};
 use crate::offset::{SpanId, Uncompressed};
 use crate::rootfs::tree::{Extent, NodeId, NodeKind, Tree, TreeError};
-use crate::ztoc::{FileKind, FileMetadata, Ztoc};
+use crate::ztoc::{FileKind, FileMetadata, VERSION, Ztoc};
 
 /// The largest span that is read, in bytes of the blob: consumers cannot count further either.
 const MAX_SPAN: u64 = i32::MAX as u64;
@@ -38,6 +38,8 @@ pub struct Extracted {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ExtractError {
+    #[error("the ztoc has the format version {0:?}, and only 0.9 is known")]
+    Version(String),
     #[error("the ztoc is for a layer of {stated} bytes; this one has {actual}")]
     Size { stated: u64, actual: u64 },
     #[error("the ztoc's spans cannot be used")]
@@ -99,6 +101,9 @@ pub fn extract(
     go_on: &dyn Fn() -> bool,
 ) -> Result<Extracted, ExtractError> {
     let ztoc = table.ztoc();
+    if *ztoc.version != *VERSION {
+        return Err(ExtractError::Version(shown(&ztoc.version)));
+    }
     let actual = blob.metadata().map_err(ExtractError::Read)?.len();
     if actual != ztoc.compressed_size.0 {
         return Err(ExtractError::Size { stated: ztoc.compressed_size.0, actual });

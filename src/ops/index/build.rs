@@ -13,6 +13,7 @@ use super::guide::{Guides, guides};
 use super::model::{IndexOptions, Origin};
 use super::read::{ReadLayer, read};
 use super::reuse::reuse;
+use crate::budget::{Budget, Charge, OverBudget};
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::soci::ZtocRef;
@@ -21,6 +22,7 @@ use crate::ops::resolve::PlatformManifest;
 use crate::progress::Progress;
 use crate::store::Source;
 use crate::store::cache::{CacheKey, ZtocCache};
+use crate::ztoc::Ztoc;
 
 /// Where ztocs come from.
 pub(in crate::ops) struct Supply<'a> {
@@ -59,7 +61,7 @@ pub(in crate::ops) struct Offer {
 /// A layer that the deadline left over is missing from the result.
 ///
 /// # Errors
-/// When a layer cannot be read or is broken.
+/// When a layer cannot be read, is broken, or does not fit into memory.
 pub(in crate::ops) async fn ztocs(
     wanted: Wanted,
     supply: &Supply<'_>,
@@ -67,11 +69,11 @@ pub(in crate::ops) async fn ztocs(
     announce: impl FnOnce(&[Descriptor]),
     progress: &Arc<dyn Progress>,
 ) -> Result<Layers, IndexError> {
-    let (mut layers, unread) = look_up(wanted, supply.cache, options).await;
+    let (mut layers, unread) = look_up(wanted, supply.cache, options, supply.source.budget()).await?;
     let unread = reuse(&mut layers, unread, supply, options, progress).await;
     announce(&unread);
     let guides = guides(&supply.known, &unread, options).await;
-    read_all(&mut layers, unread, supply, options, &guides, progress).await?;
+    read_all(&mut layers, unread, supply, options, guides, progress).await?;
     Ok(layers)
 }
 
@@ -86,6 +88,8 @@ pub(in crate::ops) struct Layers {
     pub bytes_compared: u64,
     /// Layers were read until the time was up, and none was done.
     pub stuck: bool,
+    /// What the ztocs take.
+    memory: Charge,
 }
 
 pub(in crate::ops) struct BuiltLayer {
@@ -98,8 +102,17 @@ impl Layers {
         self.by_blob.get(&(layer.digest, layer.size))
     }
 
-    pub(super) fn add(&mut self, layer: &Descriptor, built: BuiltLayer) {
+    /// Adds a layer, once its ztoc is charged.
+    ///
+    /// # Errors
+    /// When it does not fit.
+    pub(super) fn add(&mut self, layer: &Descriptor, built: BuiltLayer) -> Result<(), OverBudget> {
+        if let Outcome::Ztoc(ztoc) = &*built.outcome {
+            let bytes = ztoc.bytes.len() as u64;
+            self.memory.grow(bytes, || format!("its ztoc {} of {bytes} bytes", ztoc.digest))?;
+        }
         self.by_blob.insert((layer.digest, layer.size), built);
+        Ok(())
     }
 }
 
@@ -122,16 +135,20 @@ impl Wanted {
 }
 
 /// Splits `wanted` into what the cache knows and what must be read, in the order in which that is done.
-async fn look_up(wanted: Wanted, cache: Option<&ZtocCache>, options: &IndexOptions) -> (Layers, Vec<Descriptor>) {
-    let mut layers = Layers { by_blob: BTreeMap::new(), bytes_read: 0, bytes_compared: 0, stuck: false };
+async fn look_up(
+    wanted: Wanted,
+    cache: Option<&ZtocCache>,
+    options: &IndexOptions,
+    budget: &Budget,
+) -> Result<(Layers, Vec<Descriptor>), IndexError> {
+    let mut layers =
+        Layers { by_blob: BTreeMap::new(), bytes_read: 0, bytes_compared: 0, stuck: false, memory: budget.open() };
     let mut unread = Vec::new();
     for layer in wanted.layers {
         match cached(cache, &layer, options).await {
             Some(outcome) => {
-                layers.by_blob.insert(
-                    (layer.digest, layer.size),
-                    BuiltLayer { outcome: Arc::new(outcome), origin: Origin::Cache },
-                );
+                let built = BuiltLayer { outcome: Arc::new(outcome), origin: Origin::Cache };
+                layers.add(&layer, built).map_err(|over| IndexError::memory(&layer, over))?;
             }
             None => unread.push(layer),
         }
@@ -144,7 +161,7 @@ async fn look_up(wanted: Wanted, cache: Option<&ZtocCache>, options: &IndexOptio
         // could use up the time of every run and keep the others from being done.
         Some(_) => unread.sort_by_key(|layer| layer.size),
     }
-    (layers, unread)
+    Ok((layers, unread))
 }
 
 /// How many of the layers will be read side by side.
@@ -153,38 +170,73 @@ pub(super) fn at_a_time(unread: &[Descriptor], options: &IndexOptions) -> usize 
 }
 
 /// Reads what the cache did not know, up to the deadline. The first layer that cannot be read or is broken ends it.
+///
+/// Layers that are read side by side may not fit into memory together. One that does not is read again alone, after the
+/// others: whether an image can be indexed must not depend on which of its layers was faster.
 async fn read_all(
     layers: &mut Layers,
     unread: Vec<Descriptor>,
     supply: &Supply<'_>,
     options: &IndexOptions,
-    guides: &Guides,
+    guides: Guides,
     progress: &Arc<dyn Progress>,
 ) -> Result<(), IndexError> {
     let jobs = at_a_time(&unread, options);
-    let Supply { source, cache, .. } = *supply;
     let in_time = || options.deadline.is_none_or(|deadline| Instant::now() < deadline);
     // Unless it is cleared below: by the first layer that is done.
     layers.stuck = !unread.is_empty() && in_time();
-    let mut reading = stream::iter(unread)
-        .take_while(|_| ready(in_time()))
-        .map(|layer| async move {
-            let (how, guide) = (options.layer.clone(), guides.get(&layer.digest).cloned());
-            let ReadLayer { indexed, seconds } = read(source, &layer, how, jobs, guide, progress).await?;
-            let outcome = Arc::new(indexed.outcome);
-            if !options.dry_run {
-                keep(cache, &layer, options, &outcome).await;
+    let mut alone = Vec::new();
+    {
+        let guides = &guides;
+        let mut reading = stream::iter(unread)
+            .take_while(|_| ready(in_time()))
+            .map(|layer| async move {
+                let guide = guides.get(&layer.digest).cloned();
+                match read_one(supply, &layer, options, jobs, guide, progress).await {
+                    Err(IndexError::Memory { .. }) if jobs > 1 || !guides.is_empty() => Ok((layer, None)),
+                    built => built.map(|built| (layer, Some(built))),
+                }
+            })
+            .buffer_unordered(jobs);
+        // What is done is taken before the clock is looked at. Layers that are being read then are dropped with `reading`.
+        while let Some((layer, built)) = before(options.deadline, reading.try_next()).await.transpose()?.flatten() {
+            match built {
+                Some(built) => {
+                    layers.stuck = false;
+                    layers.bytes_read += layer.size;
+                    layers.add(&layer, built).map_err(|over| IndexError::memory(&layer, over))?;
+                }
+                None => alone.push(layer),
             }
-            Ok::<_, IndexError>((layer, BuiltLayer { outcome, origin: Origin::Read { seconds } }))
-        })
-        .buffer_unordered(jobs);
-    // What is done is taken before the clock is looked at. Layers that are being read then are dropped with `reading`.
-    while let Some((layer, built)) = before(options.deadline, reading.try_next()).await.transpose()?.flatten() {
+        }
+    }
+    drop(guides);
+    for layer in alone {
+        let reading = read_one(supply, &layer, options, 1, None, progress);
+        let Some(built) = before(options.deadline, reading).await.transpose()? else { break };
         layers.stuck = false;
         layers.bytes_read += layer.size;
-        layers.add(&layer, built);
+        layers.add(&layer, built).map_err(|over| IndexError::memory(&layer, over))?;
     }
     Ok(())
+}
+
+/// Reads a layer as one of `jobs` at a time, and keeps what comes of it in the cache.
+async fn read_one(
+    supply: &Supply<'_>,
+    layer: &Descriptor,
+    options: &IndexOptions,
+    jobs: usize,
+    guide: Option<Arc<Ztoc>>,
+    progress: &Arc<dyn Progress>,
+) -> Result<BuiltLayer, IndexError> {
+    let reading = read(supply.source, layer, options.layer.clone(), jobs, guide, progress);
+    let ReadLayer { indexed, seconds } = reading.await?;
+    let outcome = Arc::new(indexed.outcome);
+    if !options.dry_run {
+        keep(supply.cache, layer, options, &outcome).await;
+    }
+    Ok(BuiltLayer { outcome, origin: Origin::Read { seconds } })
 }
 
 /// What `work` gives, unless the deadline passes before.

@@ -1,7 +1,9 @@
 //! Why an image could not be indexed.
 
 use super::gate::Refused;
+use crate::budget::OverBudget;
 use crate::digest::Digest;
+use crate::image::Descriptor;
 use crate::layer::LayerError;
 use crate::ops::resolve::ResolveError;
 use crate::store::StoreError;
@@ -17,6 +19,8 @@ pub enum IndexError {
     Referrers { subject: Digest, source: StoreError },
     #[error("layer {layer} is broken")]
     BrokenLayer { layer: Digest, source: LayerError },
+    #[error("layer {layer} does not fit into memory")]
+    Memory { layer: Digest, source: OverBudget },
     #[error("cannot read layer {layer}, {read} bytes were read of it")]
     ReadLayer { layer: Digest, read: u64, source: StoreError },
     #[error("the thread that indexes layer {layer} ended early")]
@@ -31,6 +35,10 @@ pub enum IndexError {
 }
 
 impl IndexError {
+    pub(super) fn memory(layer: &Descriptor, source: OverBudget) -> IndexError {
+        IndexError::Memory { layer: layer.digest, source }
+    }
+
     /// What a store did not do, if that is why.
     pub fn store(&self) -> Option<&StoreError> {
         match self {
@@ -40,7 +48,10 @@ impl IndexError {
             | IndexError::ReadLayer { source, .. }
             | IndexError::Push { source, .. }
             | IndexError::Attach { source, .. } => Some(source),
-            IndexError::BrokenLayer { .. } | IndexError::LayerThread { .. } | IndexError::Refused(_) => None,
+            IndexError::BrokenLayer { .. }
+            | IndexError::Memory { .. }
+            | IndexError::LayerThread { .. }
+            | IndexError::Refused(_) => None,
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::build::{Offer, at_a_time, before};
 use super::model::IndexOptions;
 use super::read::cores;
+use crate::budget::Charge;
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::soci::{ZTOC, ZtocRef};
@@ -19,11 +20,27 @@ const MOST_OF_LAYER: u64 = 8;
 const MOST: u64 = 128 << 20;
 
 /// The ztocs, by layer.
-pub(super) type Guides = BTreeMap<Digest, Arc<Ztoc>>;
+#[derive(Default)]
+pub(super) struct Guides {
+    by_layer: BTreeMap<Digest, Arc<Ztoc>>,
+    /// What they take. Held, and not read.
+    _memory: Vec<Charge>,
+}
 
-/// Fetches a ztoc for each layer of `unread` that has one and more than one core for itself. What cannot be had or decoded is passed over.
+impl Guides {
+    pub fn get(&self, layer: &Digest) -> Option<&Arc<Ztoc>> {
+        self.by_layer.get(layer)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.by_layer.is_empty()
+    }
+}
+
+/// Fetches a ztoc for each layer of `unread` that has one and more than one core for itself. What cannot be had or decoded,
+/// or does not fit into memory, is passed over.
 pub(super) async fn guides(offers: &[Offer], unread: &[Descriptor], options: &IndexOptions) -> Guides {
-    let mut guides = Guides::new();
+    let mut guides = Guides::default();
     if cores(at_a_time(unread, options)) <= 1 {
         return guides;
     }
@@ -34,8 +51,10 @@ pub(super) async fn guides(offers: &[Offer], unread: &[Descriptor], options: &In
         let blob = Descriptor::new(ZTOC, ztoc.ztoc, ztoc.size);
         let fetching = store.blob_bytes(&blob, MOST.min(layer.size / MOST_OF_LAYER));
         let Some(Ok(bytes)) = before(options.deadline, fetching).await else { continue };
-        if let Ok(ztoc) = ztoc::decode(&bytes) {
-            guides.insert(layer.digest, Arc::new(ztoc));
+        let mut memory = store.budget().open();
+        if let Ok(ztoc) = ztoc::decode_within(&bytes, &mut memory) {
+            guides._memory.push(memory);
+            guides.by_layer.insert(layer.digest, Arc::new(ztoc));
         }
     }
     guides

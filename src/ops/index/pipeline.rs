@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::ahead::{Ahead, Team};
 use super::cut::{Cutter, Piece};
+use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::layer::{IndexedLayer, LayerError, LayerHashes, LayerOptions, LayerScan, Spans};
 use crate::ztoc::Ztoc;
@@ -30,6 +31,8 @@ pub struct Threads {
 /// Indexes a blob, of which digest and size in bytes may be known. `next` gives its chunks, a batch at a time, and `None` at its end; it
 /// waits for the wire. Each batch goes from thread to thread at once.
 ///
+/// What is collected of the layer is charged to `budget` until it is done.
+///
 /// Scans, which is mostly decoding, on a thread of its own, and reads and hashes on this one: what is waited for is the longer of the two,
 /// which is decoding, or for a plain tar hashing. A third thread would only get in the way of the one that decodes where there
 /// are two cores. Blobs of many gzip members, and those that have a ztoc already, are decoded by further threads. What comes out is the
@@ -41,9 +44,10 @@ pub fn index_chunks<E>(
     options: LayerOptions,
     expected: Option<(Digest, u64)>,
     threads: Threads,
+    budget: &Budget,
     mut next: impl FnMut() -> Result<Option<Vec<Bytes>>, E>,
 ) -> Result<Result<IndexedLayer, LayerError>, E> {
-    let (mut scan, hashes) = LayerScan::new(options, expected);
+    let (mut scan, hashes) = LayerScan::new(options, expected, budget.open());
     let decoders = threads.cores.min(MOST_DECODERS);
     let most = UNDER_WAY.max(decoders + 2);
     thread::scope(|scope| {

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::error::IndexError;
 use super::pipeline::{Threads, index_chunks};
 use crate::image::Descriptor;
-use crate::layer::{IndexedLayer, LayerOptions};
+use crate::layer::{IndexedLayer, LayerError, LayerOptions};
 use crate::progress::{Event, Progress};
 use crate::store::Source;
 use crate::ztoc::Ztoc;
@@ -79,8 +79,9 @@ async fn pump(
     let (chunks, mut received) = mpsc::channel((BATCHES_IN_ALL / jobs).clamp(1, 4));
     let expected = (layer.digest, layer.size);
     let threads = Threads { cores: cores(jobs), guide };
+    let budget = source.budget().clone();
     let thread = tokio::task::spawn_blocking(move || {
-        index_chunks(options, Some(expected), threads, || match received.blocking_recv() {
+        index_chunks(options, Some(expected), threads, &budget, || match received.blocking_recv() {
             Some(Message::Batch(chunks)) => Ok(Some(chunks)),
             Some(Message::End) => Ok(None),
             None => Err(Abandoned),
@@ -103,7 +104,10 @@ async fn pump(
         let _ = chunks.send(message).await;
     }
     match thread.await {
-        Ok(Ok(result)) => result.map_err(|source| IndexError::BrokenLayer { layer: layer.digest, source }),
+        Ok(Ok(result)) => result.map_err(|source| match source {
+            LayerError::Memory(over) => IndexError::memory(layer, over),
+            source => IndexError::BrokenLayer { layer: layer.digest, source },
+        }),
         Ok(Err(Abandoned)) | Err(_) => Err(IndexError::LayerThread { layer: layer.digest }),
     }
 }

@@ -1,6 +1,7 @@
 //! What verifying takes and what it yields.
 
 use super::super::discover::DiscoverError;
+use crate::budget::OverBudget;
 use crate::digest::Digest;
 use crate::image::soci::Version;
 use crate::image::{Descriptor, Platform};
@@ -128,6 +129,8 @@ pub enum VerifyError {
     Index { digest: Digest, source: StoreError },
     #[error("cannot read layer {layer}")]
     Layer { layer: Digest, source: StoreError },
+    #[error("ztoc {ztoc} of layer {layer} does not fit into memory")]
+    Memory { ztoc: Digest, layer: Digest, source: OverBudget },
     #[error("the thread that proves layer {layer} ended early")]
     Thread { layer: Digest },
 }

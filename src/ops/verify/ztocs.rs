@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::model::{Depth, Finding, Proven, VerifyError};
 use super::{causes, documents, sample};
+use crate::budget::Charge;
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::soci::ZtocRef;
@@ -11,7 +12,7 @@ use crate::layer::span::SpanTable;
 use crate::ops::discover::{DiscoverError, fetch_ztoc};
 use crate::progress::Progress;
 use crate::store::Source;
-use crate::ztoc;
+use crate::ztoc::{self, ZtocError};
 
 /// A layer and the ztoc that is said to be its.
 pub(super) struct Job {
@@ -32,7 +33,8 @@ pub(in crate::ops) struct Done {
 impl Job {
     pub async fn run(self, source: &Source, depth: Depth, progress: &Arc<dyn Progress>) -> Result<Done, VerifyError> {
         let mut done = Done::default();
-        let Some(spans) = self.spans(source, depth, &mut done).await? else { return Ok(done) };
+        let mut memory = source.budget().open();
+        let Some(spans) = self.spans(source, depth, &mut done, &mut memory).await? else { return Ok(done) };
         done.proven.of_spans = u64::from(spans.count());
         match depth {
             Depth::Quick { spans: count, seed } => {
@@ -44,8 +46,17 @@ impl Job {
     }
 
     /// The ztoc's spans, if it is one to be used; what is wrong with it goes into `done`.
-    async fn spans(&self, source: &Source, depth: Depth, done: &mut Done) -> Result<Option<SpanTable>, VerifyError> {
-        let digest = self.ztoc.ztoc;
+    async fn spans(
+        &self,
+        source: &Source,
+        depth: Depth,
+        done: &mut Done,
+        memory: &mut Charge,
+    ) -> Result<Option<SpanTable>, VerifyError> {
+        /// What comparing takes for an entry, where it must be searched.
+        const COMPARED: u64 = 96;
+        let ZtocRef { ztoc: digest, layer, .. } = self.ztoc;
+        let too_large = |source| VerifyError::Memory { ztoc: digest, layer, source };
         let mut differ = |code, text| done.differences.push(Finding::new(code, text));
         let bytes = match fetch_ztoc(source, &self.ztoc).await {
             Ok(bytes) => bytes,
@@ -57,13 +68,15 @@ impl Job {
             Err(error) => return Err(error.into()),
         };
         done.bytes_read += bytes.len() as u64;
-        let ztoc = match ztoc::decode(&bytes) {
+        let ztoc = match ztoc::decode_within(&bytes, memory) {
             Ok(ztoc) => Arc::new(ztoc),
+            Err(ZtocError::Memory(source)) => return Err(too_large(source)),
             Err(error) => {
                 differ("ztoc-malformed", format!("ztoc {digest}: {}", causes(&error)));
                 return Ok(None);
             }
         };
+        memory.grow(COMPARED * ztoc.files.len() as u64, || "the list of its files".to_owned()).map_err(too_large)?;
         done.differences.extend(documents::of_annotations(&ztoc, &self.ztoc));
         if depth != Depth::Full {
             done.differences.extend(documents::of_ztoc(&ztoc, self.layer.size));

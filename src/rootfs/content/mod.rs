@@ -21,7 +21,7 @@ mod pieces;
 mod prefetch;
 mod read;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::error::Error;
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
@@ -35,6 +35,7 @@ pub use model::{ContentOptions, ContentStats};
 
 use super::cache::SpanCache;
 use super::layers::{How, OpenLayer};
+use crate::digest::Digest;
 use crate::offset::Uncompressed;
 use crate::progress::{Event, Progress};
 use crate::store::Source;
@@ -56,7 +57,8 @@ pub struct Content {
 
 struct Inner {
     source: Source,
-    layers: Vec<Layer>,
+    /// The same layer twice is one of these.
+    layers: Vec<Arc<Layer>>,
     cache: SpanCache,
     options: ContentOptions,
     progress: Arc<dyn Progress>,
@@ -96,10 +98,16 @@ impl Content {
             // The deadline of a read is its only limit: a registry that restarts is no error to a file's reader.
             repository.outlast_outages();
         }
+        let mut once: HashMap<(Digest, u64), Arc<Layer>> = HashMap::new();
+        let mut shared = |open: OpenLayer| {
+            let blob = (open.descriptor.digest, open.descriptor.size);
+            Arc::clone(once.entry(blob).or_insert_with(|| Arc::new(Layer::new(open, &options))))
+        };
+        let layers = layers.into_iter().map(&mut shared).collect();
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
         let inner = Inner {
             source,
-            layers: layers.into_iter().map(|open| Layer::new(open, &options)).collect(),
+            layers,
             cache,
             progress,
             memory: Memory::new(options.memory),

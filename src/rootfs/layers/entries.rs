@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::budget::{Charge, OverBudget};
 use crate::layer::{LayerError, explain, metadata, shown};
 use crate::offset::Uncompressed;
 use crate::tar::{Entry, Kind, Walker};
@@ -43,6 +44,8 @@ pub(super) struct Entries {
     files: Vec<FileMetadata>,
     notes: Notes,
     encoded_size: usize,
+    memory: Charge,
+    over: Option<OverBudget>,
     head: Vec<u8>,
 }
 
@@ -51,12 +54,14 @@ pub(super) struct Entries {
 pub(super) struct TooMany;
 
 impl Entries {
-    pub fn new() -> Entries {
+    pub fn new(memory: Charge) -> Entries {
         Entries {
             walker: Walker::past_sparse_files(),
             files: Vec::new(),
             notes: Notes::default(),
             encoded_size: 0,
+            memory,
+            over: None,
             head: Vec::new(),
         }
     }
@@ -68,24 +73,34 @@ impl Entries {
         }
         let blob = usize::try_from(blob).unwrap_or(usize::MAX);
         let limit = LEAST_LIMIT.saturating_add(blob.saturating_mul(PER_BYTE)).min(MAX_ENCODED);
-        let Entries { walker, files, notes, encoded_size, head } = self;
+        let Entries { walker, files, notes, encoded_size, memory, over, head } = self;
         let walked = walker.push(bytes, &mut |entry| {
             if *encoded_size <= limit
+                && over.is_none()
                 && let Some(file) = file(entry, files.len(), notes)
             {
                 *encoded_size += file.encoded_size_bound();
+                *over = memory.grow(file.footprint() as u64, || "the list of its files".to_owned()).err();
                 files.push(file);
             }
         });
         walked.map_err(|error| explain(error, head))?;
+        if let Some(over) = over.take() {
+            return Err(over.into());
+        }
         Ok(if *encoded_size > limit { Err(TooMany) } else { Ok(()) })
+    }
+
+    /// Charges memory for another checkpoint or digest of a span.
+    pub fn charge_span(&mut self, bytes: usize) -> Result<(), OverBudget> {
+        self.memory.grow(bytes as u64, || "its checkpoints".to_owned())
     }
 
     /// # Errors
     /// When the tar is cut off.
-    pub fn finish(self) -> Result<(Vec<FileMetadata>, Notes), LayerError> {
+    pub fn finish(self) -> Result<(Vec<FileMetadata>, Notes, Charge), LayerError> {
         self.walker.finish().map_err(|error| explain(error, &self.head))?;
-        Ok((self.files, self.notes))
+        Ok((self.files, self.notes, self.memory))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 
 use super::indexer::Fault;
+use crate::budget::OverBudget;
 use crate::digest::Digest;
 use crate::layer::LayerError;
 use crate::layer::span::SpanError;
@@ -18,6 +19,8 @@ pub enum OpenError {
     NotALayer { layer: Digest, media_type: String },
     #[error("layer {layer} cannot be fetched, after {read} bytes of it")]
     Read { layer: Digest, read: u64, source: StoreError },
+    #[error("layer {layer} does not fit into memory")]
+    Memory { layer: Digest, source: OverBudget },
     #[error("layer {layer} is broken")]
     Broken { layer: Digest, source: LayerError },
     #[error("layer {layer} is broken zstd")]
@@ -40,6 +43,7 @@ impl OpenError {
             | OpenError::Compression { layer, .. }
             | OpenError::NotALayer { layer, .. }
             | OpenError::Read { layer, .. }
+            | OpenError::Memory { layer, .. }
             | OpenError::Broken { layer, .. }
             | OpenError::Zstd { layer, .. }
             | OpenError::TooLarge { layer }
@@ -50,6 +54,7 @@ impl OpenError {
 
     pub(super) fn of(fault: Fault, layer: Digest) -> OpenError {
         match fault {
+            Fault::Layer(LayerError::Memory(source)) => OpenError::Memory { layer, source },
             Fault::Layer(source) => OpenError::Broken { layer, source },
             Fault::Zstd(source) => OpenError::Zstd { layer, source },
             Fault::Compression(name) => OpenError::Compression { layer, name: name.to_owned() },

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::MAX_COMPRESSED;
+use crate::budget::Charge;
 use crate::image::{Descriptor, LayerKind};
 use crate::layer::span::{SpanError, SpanTable};
 use crate::offset::{Compressed, SpanId, Uncompressed};
@@ -16,6 +17,8 @@ pub(super) enum Unfit {
     Ztoc(#[from] ZtocError),
     #[error(transparent)]
     Spans(#[from] SpanError),
+    #[error("it is of format version {0:?}, and only 0.9 is known")]
+    Version(String),
     #[error("it is for a layer of {0} bytes, and this one has {1}")]
     Size(Compressed, u64),
     #[error("it is for another compression than that of {0}")]
@@ -29,8 +32,13 @@ pub(super) enum Unfit {
 }
 
 /// The spans and entries of `layer` by a ztoc that says to be its.
-pub(super) fn spans(layer: &Descriptor, bytes: &[u8]) -> Result<SpanTable, Unfit> {
-    let ztoc = ztoc::decode(bytes)?;
+///
+/// `memory` grows by what they take.
+pub(super) fn spans(layer: &Descriptor, bytes: &[u8], memory: &mut Charge) -> Result<SpanTable, Unfit> {
+    let ztoc = ztoc::decode_within(bytes, memory)?;
+    if *ztoc.version != *ztoc::VERSION {
+        return Err(Unfit::Version(String::from_utf8_lossy(&ztoc.version).chars().take(20).collect()));
+    }
     if ztoc.compressed_size != Compressed(layer.size) {
         return Err(Unfit::Size(ztoc.compressed_size, layer.size));
     }

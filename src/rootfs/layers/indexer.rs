@@ -6,9 +6,11 @@ use std::io;
 use super::entries::{Entries, Notes, TooMany};
 use super::slices::{GzipSlices, Shelf, Slices};
 use super::zstd::ZstdReader;
+use crate::budget::Charge;
 use crate::codec::gzip::{BlockStart, GzipReader, Sink};
 use crate::codec::sniff::{self, Content};
 use crate::digest::{Digest, Hasher};
+use crate::image::Descriptor;
 use crate::layer::LayerError;
 use crate::layer::spans::{GzipSpans, SpanHashes};
 use crate::offset::{Compressed, Uncompressed};
@@ -46,6 +48,8 @@ pub(super) struct Indexed {
     pub notes: Notes,
     /// The ztoc is that of the decoded tar: the blob itself has no places to start from.
     pub is_whole: bool,
+    /// What it takes.
+    pub memory: Charge,
 }
 
 /// Takes a blob in chunks.
@@ -60,6 +64,8 @@ pub(super) struct Indexer {
     /// Plain tars need not be kept.
     is_near: bool,
     cache: SpanCache,
+    /// None once the body has it.
+    memory: Option<Charge>,
     body: Body,
 }
 
@@ -89,8 +95,16 @@ struct GzipSink {
 }
 
 impl Indexer {
-    /// An indexer for a blob of this digest and size. `is_near` tells that the store is on this machine.
-    pub fn new(span_size: u64, whole: u64, digest: Digest, size: u64, is_near: bool, cache: SpanCache) -> Indexer {
+    /// An indexer for a blob. `is_near` tells that the store is on this machine. `memory` grows by what is collected.
+    pub fn new(
+        span_size: u64,
+        whole: u64,
+        blob: &Descriptor,
+        is_near: bool,
+        cache: SpanCache,
+        memory: Charge,
+    ) -> Indexer {
+        let Descriptor { digest, size, .. } = *blob;
         Indexer {
             span_size,
             whole_span_size: whole,
@@ -100,6 +114,7 @@ impl Indexer {
             size: 0,
             is_near,
             cache,
+            memory: Some(memory),
             body: Body::Unknown(Vec::new()),
         }
     }
@@ -140,14 +155,16 @@ impl Indexer {
     fn tell(&mut self) -> Result<(), Fault> {
         let Body::Unknown(head) = &mut self.body else { return Ok(()) };
         let head = std::mem::take(head);
+        let Some(memory) = self.memory.take() else { return Ok(()) };
         let is_tar = head.first_chunk().is_some_and(tar::has_valid_checksum);
-        let plain =
-            |size, shelf| Box::new(PlainBody { entries: Entries::new(), slices: Slices::new(size, shelf), size: 0 });
+        let plain = |size, shelf, memory| {
+            Box::new(PlainBody { entries: Entries::new(memory), slices: Slices::new(size, shelf), size: 0 })
+        };
         let kept = self.cache.is_enabled().then(|| Shelf::new(&self.cache, self.expected_size));
         self.body = match sniff::content(&head) {
             Content::Gzip => {
                 let sink = GzipSink {
-                    entries: Entries::new(),
+                    entries: Entries::new(memory),
                     spans: GzipSpans::new(self.span_size),
                     hashes: SpanHashes::default(),
                     slices: GzipSlices::new(kept),
@@ -158,10 +175,12 @@ impl Indexer {
                 Body::Gzip(Box::default(), Box::new(sink))
             }
             Content::Foreign("zstd") if !is_tar => {
-                Body::Zstd(Box::new(ZstdReader::new()?), plain(self.whole_span_size, kept))
+                Body::Zstd(Box::new(ZstdReader::new()?), plain(self.whole_span_size, kept, memory))
             }
             Content::Foreign(name) if !is_tar => return Err(Fault::Compression(name)),
-            Content::Foreign(_) | Content::Plain => Body::Plain(plain(self.span_size, kept.filter(|_| !self.is_near))),
+            Content::Foreign(_) | Content::Plain => {
+                Body::Plain(plain(self.span_size, kept.filter(|_| !self.is_near), memory))
+            }
         };
         self.body.push(&head, self.size, &mut self.hasher)
     }
@@ -188,34 +207,34 @@ impl Body {
     }
 
     fn finish(self, span_size: u64, whole_span_size: u64, size: u64) -> Result<Indexed, Fault> {
-        let build = |files, checkpoints, span_digests, compressed, plain, notes, is_whole| {
+        let build = |files, checkpoints, span_digests, compressed, plain, notes, is_whole, memory| {
             let ztoc = ztoc_of(files, checkpoints, span_digests, Compressed(compressed), Uncompressed(plain))?;
-            Ok(Indexed { ztoc, notes, is_whole })
+            Ok(Indexed { ztoc, notes, is_whole, memory })
         };
         match self {
             Body::Unknown(_) => Err(Fault::TooLarge), // `tell` was called
             Body::Gzip(reader, sink) => {
                 let GzipSink { entries, spans, hashes, mut slices, plain, .. } = *sink;
                 let end = reader.finish().map_err(LayerError::from)?;
-                let (files, mut notes) = entries.finish()?;
+                let (files, mut notes, memory) = entries.finish()?;
                 if let Some(from) = end.trailing {
                     notes.warn(format!("bytes that are not gzip follow its last member, from byte {from} on"));
                 }
                 let (list, digests) = (spans.list, hashes.finish());
                 slices.keep(&list, &digests, plain);
-                build(files, Checkpoints::Gzip { span_size, list }, digests, size, plain, notes, false)
+                build(files, Checkpoints::Gzip { span_size, list }, digests, size, plain, notes, false, memory)
             }
             Body::Plain(body) => {
-                let (files, notes) = body.entries.finish()?;
+                let (files, notes, memory) = body.entries.finish()?;
                 let checkpoints = Checkpoints::Uncompressed { span_size, size };
-                build(files, checkpoints, body.slices.finish(), size, size, notes, false)
+                build(files, checkpoints, body.slices.finish(), size, size, notes, false, memory)
             }
             Body::Zstd(reader, body) => {
                 reader.finish()?;
-                let (files, notes) = body.entries.finish()?;
+                let (files, notes, memory) = body.entries.finish()?;
                 let size = body.size;
                 let checkpoints = Checkpoints::Uncompressed { span_size: whole_span_size, size };
-                build(files, checkpoints, body.slices.finish(), size, size, notes, true)
+                build(files, checkpoints, body.slices.finish(), size, size, notes, true, memory)
             }
         }
     }
@@ -247,9 +266,13 @@ impl Sink for GzipSink {
         if self.fault.is_some() {
             return;
         }
+        let before = self.spans.list.len();
         self.spans.block_start(at);
-        if self.spans.list.len() * CHECKPOINT > MAX_ENCODED {
+        let spans = self.spans.list.len();
+        if spans * CHECKPOINT > MAX_ENCODED {
             self.fault = Some(Fault::TooLarge);
+        } else if spans > before {
+            self.fault = self.entries.charge_span(CHECKPOINT).err().map(|over| LayerError::from(over).into());
         }
     }
 }

@@ -5,12 +5,13 @@ use serde::{Deserialize, Serialize};
 
 use super::entries::Notes;
 use super::indexer::Indexed;
+use crate::budget::{Budget, Charge, OverBudget};
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::layer::{BuiltZtoc, Outcome};
 use crate::store::cache::{CacheKey, ZtocCache};
 use crate::tar::Time;
-use crate::ztoc;
+use crate::ztoc::{self, Ztoc, ZtocError};
 
 /// Changes whenever a layer is read in another way than before: what was kept then is not found.
 const TOOL: &str = "ociseek reader 1";
@@ -21,16 +22,45 @@ struct Extra {
     notes: Notes,
 }
 
-/// What is kept of a layer.
-pub(super) fn get(cache: &ZtocCache, layer: &Descriptor, span_size: u64) -> Option<Indexed> {
+/// What is kept of a layer, if it fits into memory.
+///
+/// # Errors
+/// When it is there and does not fit.
+pub(super) fn get(
+    cache: &ZtocCache,
+    layer: &Descriptor,
+    span_size: u64,
+    budget: &Budget,
+) -> Result<Option<Indexed>, OverBudget> {
+    let mut memory = budget.open();
+    match decoded(cache, layer, span_size, &mut memory) {
+        Some(Ok((ztoc, Extra { is_whole, notes }))) => Ok(Some(Indexed { ztoc, notes, is_whole, memory })),
+        Some(Err(over)) => Err(over),
+        None => Ok(None),
+    }
+}
+
+fn decoded(
+    cache: &ZtocCache,
+    layer: &Descriptor,
+    span_size: u64,
+    memory: &mut Charge,
+) -> Option<Result<(Ztoc, Extra), OverBudget>> {
     let (size, outcome) = cache.get(key(&layer.digest, span_size))?;
     let Outcome::Ztoc(built) = outcome else { return None };
-    let mut ztoc = ztoc::decode(&built.bytes).ok().filter(|_| size == layer.size)?;
-    let Extra { is_whole, notes } = serde_json::from_slice(&ztoc.build_tool_identifier).ok()?;
-    for &(number, seconds, nanos) in &notes.times {
+    if size != layer.size {
+        return None;
+    }
+    let mut ztoc = match ztoc::decode_within(&built.bytes, memory) {
+        Ok(ztoc) => ztoc,
+        Err(ZtocError::Memory(over)) => return Some(Err(over)),
+        Err(_) => return None,
+    };
+    let extra: Extra = serde_json::from_slice(&ztoc.build_tool_identifier).ok()?;
+    for &(number, seconds, nanos) in &extra.notes.times {
         ztoc.files.get_mut(number as usize)?.mtime = Some(Time { seconds, nanos });
     }
-    Some(Indexed { ztoc, notes, is_whole })
+    Some(Ok((ztoc, extra)))
 }
 
 /// Keeps what a layer can be read by.
@@ -39,6 +69,9 @@ pub(super) fn put(cache: &ZtocCache, layer: &Descriptor, span_size: u64, indexed
         return;
     };
     indexed.ztoc.build_tool_identifier = extra.into();
+    let size = ztoc::encoded_size_bound(&indexed.ztoc.files, &indexed.ztoc.checkpoints) as u64;
+    // What does not fit beside the layer itself is not kept.
+    let Ok(_memory) = indexed.memory.budget().charge(size, String::new) else { return };
     let bytes = ztoc::encode(&indexed.ztoc);
     let built = BuiltZtoc {
         digest: Digest::sha256(&bytes),

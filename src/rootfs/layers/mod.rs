@@ -14,6 +14,7 @@ mod kept;
 mod slices;
 mod zstd;
 
+use std::collections::HashMap;
 use std::error::Error;
 use std::sync::Arc;
 
@@ -24,16 +25,19 @@ use tokio::task::spawn_blocking;
 pub(in crate::rootfs) use entries::UNREADABLE;
 pub use error::OpenError;
 pub(in crate::rootfs) use feed::{Chunks, Fed, Next, feed};
+use given::Unfit;
 use indexer::{Indexed, Indexer};
 pub(in crate::rootfs) use zstd::ZstdReader;
 
+use crate::budget::Charge;
+use crate::digest::Digest;
 use crate::image::{Descriptor, LayerKind};
 use crate::layer::span::SpanTable;
 use crate::progress::{Event, Progress};
 use crate::rootfs::cache::SpanCache;
 use crate::store::Source;
 use crate::store::cache::ZtocCache;
-use crate::ztoc::Ztoc;
+use crate::ztoc::{Ztoc, ZtocError};
 
 /// Layers that are opened at a time.
 const SIDE_BY_SIDE: usize = 4;
@@ -45,6 +49,9 @@ const LARGE_LAYER: u64 = 1 << 30;
 pub(in crate::rootfs) const MAX_COMPRESSED: u64 = 128 << 20;
 /// Bytes in a span of a tar that is kept whole.
 const WHOLE_SPAN_SIZE: u64 = 4 << 20;
+
+/// Bytes that a reader keeps for a span.
+const SPAN_KEY: u64 = 40;
 
 /// By what a layer is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -68,6 +75,8 @@ pub struct OpenLayer {
     /// Bytes of the blob that were read to open it.
     pub bytes_read: u64,
     pub(in crate::rootfs) spans: SpanTable,
+    /// What it takes. Held, and not read.
+    _memory: Arc<Charge>,
 }
 
 impl OpenLayer {
@@ -84,27 +93,31 @@ pub struct Caches {
     pub spans: SpanCache,
 }
 
-/// Opens the layers of an image, some side by side, each of them once. Each comes with its ztoc from the image's index, encoded.
+/// Opens the layers of an image, some side by side, each of them once. `ztoc` fetches a layer's ztoc from the image's index,
+/// encoded, if there is any: once for each layer, when its turn has come.
 ///
 /// # Errors
-/// Those of [`open_layer`]; the first one ends it.
-pub async fn open_layers(
+/// Those of `ztoc` and of [`open_layer`]; the first one ends it.
+pub async fn open_layers<F: Future<Output = Result<Option<Bytes>, OpenError>>>(
     source: &Source,
-    layers: Vec<(Descriptor, Option<Bytes>)>,
+    layers: Vec<Descriptor>,
+    ztoc: impl Fn(Digest) -> F,
     caches: &Caches,
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<OpenLayer>, OpenError> {
-    let same = |a: &Descriptor, b: &Descriptor| a.digest == b.digest && a.size == b.size;
-    let mut once: Vec<(Descriptor, Option<Bytes>)> = Vec::new();
+    let mut once: Vec<Descriptor> = Vec::new();
+    let mut known: HashMap<(Digest, u64), usize> = HashMap::new();
     let mut places = Vec::with_capacity(layers.len());
-    for (layer, ztoc) in layers {
-        let place = once.iter().position(|(known, _)| same(known, &layer)).unwrap_or(once.len());
+    for layer in layers {
+        let place = *known.entry((layer.digest, layer.size)).or_insert(once.len());
         if place == once.len() {
-            once.push((layer, ztoc));
+            once.push(layer);
         }
         places.push(place);
     }
-    let open = |(layer, ztoc): (Descriptor, Option<Bytes>)| async move {
+    let ztoc = &ztoc;
+    let open = |layer: Descriptor| async move {
+        let ztoc = ztoc(layer.digest).await?;
         open_layer(source, &layer, ztoc, caches, progress).await
     };
     let opened: Vec<OpenLayer> = stream::iter(once).map(open).buffered(SIDE_BY_SIDE).try_collect().await?;
@@ -126,9 +139,11 @@ pub async fn open_layer(
 ) -> Result<OpenLayer, OpenError> {
     let digest = layer.digest;
     if let Some(bytes) = ztoc {
-        let wanted = layer.clone();
-        match spawn_blocking(move || given::spans(&wanted, &bytes)).await {
-            Ok(Ok(spans)) => return Ok(opened(layer, spans, How::Index, 0)),
+        let (wanted, mut memory) = (layer.clone(), source.budget().open());
+        let decoded = spawn_blocking(move || given::spans(&wanted, &bytes, &mut memory).map(|spans| (spans, memory)));
+        match decoded.await {
+            Ok(Ok((spans, memory))) => return opened(layer, spans, How::Index, 0, memory),
+            Ok(Err(Unfit::Ztoc(ZtocError::Memory(source)))) => return Err(OpenError::Memory { layer: digest, source }),
             Ok(Err(unfit)) => {
                 let why = unfit.source().map(|why| format!(": {why}")).unwrap_or_default();
                 let what = format!("the index's ztoc for layer {digest} is not used: {unfit}{why}");
@@ -146,7 +161,9 @@ pub async fn open_layer(
         _ => {}
     }
     let (span_size, ztocs, wanted) = (span_size(layer.size), caches.ztocs.clone(), layer.clone());
-    let kept = spawn_blocking(move || kept::get(&ztocs, &wanted, span_size)).await.ok().flatten();
+    let budget = source.budget().clone();
+    let kept = spawn_blocking(move || kept::get(&ztocs, &wanted, span_size, &budget)).await.unwrap_or(Ok(None));
+    let kept = kept.map_err(|source| OpenError::Memory { layer: digest, source })?;
     let (indexed, read) = match kept {
         Some(indexed) => (indexed, 0),
         None => (index(source, layer, span_size, caches, progress).await?, layer.size),
@@ -154,11 +171,22 @@ pub async fn open_layer(
     tell(layer, &indexed, progress);
     let how = if indexed.is_whole { How::Whole } else { How::Local };
     let spans = SpanTable::new(Arc::new(indexed.ztoc)).map_err(|source| OpenError::Spans { layer: digest, source })?;
-    Ok(opened(layer, spans, how, read))
+    opened(layer, spans, how, read, indexed.memory)
 }
 
-fn opened(layer: &Descriptor, spans: SpanTable, how: How, bytes_read: u64) -> OpenLayer {
-    OpenLayer { descriptor: layer.clone(), ztoc: Arc::clone(spans.ztoc()), how, bytes_read, spans }
+fn opened(
+    layer: &Descriptor,
+    spans: SpanTable,
+    how: How,
+    bytes_read: u64,
+    mut memory: Charge,
+) -> Result<OpenLayer, OpenError> {
+    // Whoever reads from it keeps a key for each span.
+    let keys = u64::from(spans.count()) * SPAN_KEY;
+    let charged = memory.grow(keys, || format!("the keys of its {} spans", spans.count()));
+    charged.map_err(|source| OpenError::Memory { layer: layer.digest, source })?;
+    let (ztoc, _memory) = (Arc::clone(spans.ztoc()), Arc::new(memory));
+    Ok(OpenLayer { descriptor: layer.clone(), ztoc, how, bytes_read, spans, _memory })
 }
 
 fn span_size(layer: u64) -> u64 {
@@ -204,7 +232,8 @@ async fn read_through(
     let mut read = 0;
     let blob = source.blob(layer).await.map_err(|source| OpenError::Read { layer: digest, read, source })?;
     let is_near = !matches!(source, Source::Registry(_));
-    let mut indexer = Indexer::new(span_size, WHOLE_SPAN_SIZE, digest, layer.size, is_near, caches.spans.clone());
+    let (kept, memory) = (caches.spans.clone(), source.budget().open());
+    let mut indexer = Indexer::new(span_size, WHOLE_SPAN_SIZE, layer, is_near, kept, memory);
     let (ztocs, wanted) = (caches.ztocs.clone(), layer.clone());
     let work = move |mut chunks: Chunks| loop {
         match chunks.next() {

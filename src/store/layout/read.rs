@@ -254,7 +254,7 @@ fn whole(files: &impl Files, digest: &Digest, extent: Extent, limit: u64) -> Res
     if size > limit {
         return Err(LayoutError::TooLarge { path: path(), digest: *digest, size, limit });
     }
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default().saturating_add(1));
     BlobReader::new(extent).read_to_end(&mut bytes).map_err(|source| LayoutError::Io {
         action: "read a blob of",
         path: path(),

@@ -53,7 +53,8 @@ impl Repository {
         }
         let mut stream = self.blob(blob).await?;
         let mut hasher = Hasher::new(blob.digest.algorithm());
-        let mut content = BytesMut::new();
+        // Grown by doubling it would take up to three times as much for a moment; pages that are not written take none.
+        let mut content = BytesMut::with_capacity(usize::try_from(blob.size).unwrap_or_default());
         while let Some(chunk) = stream.next().await? {
             hasher.update(&chunk);
             content.extend_from_slice(&chunk);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::super::existing::builds_alike;
+use crate::budget::Charge;
 use crate::digest::{Algorithm, Digest};
 use crate::layer::span::SpanTable;
 use crate::layer::{BuiltZtoc, LayerOptions, are_chosen, servable};
@@ -36,9 +37,16 @@ pub(super) fn in_proportion(layer_size: u64, span_size: u64) -> u64 {
 /// Decodes the ztoc of a layer of `layer_size` bytes. It bears the name of the tool that `options` ask for, whichever of those that
 /// build the same made it. Its root is judged before anything else is looked at.
 ///
+/// `memory` grows by what it takes.
+///
 /// # Errors
 /// When it is not what would be built with `options`, or no consumer could be served from it.
-pub(super) fn decoded(bytes: &[u8], layer_size: u64, options: &LayerOptions) -> Result<SpanTable, Unfit> {
+pub(super) fn decoded(
+    bytes: &[u8],
+    layer_size: u64,
+    options: &LayerOptions,
+    memory: &mut Charge,
+) -> Result<SpanTable, Unfit> {
     let wrong = |error: &dyn std::error::Error| Unfit::Wrong(causes(error));
     let head = ztoc::head(bytes).map_err(|error| wrong(&error))?;
     let tool = std::str::from_utf8(head.build_tool_identifier).map_err(|_| Unfit::Other)?;
@@ -52,7 +60,7 @@ pub(super) fn decoded(bytes: &[u8], layer_size: u64, options: &LayerOptions) -> 
         let (found, expected) = (head.span_size, options.span_size);
         return Err(Unfit::Wrong(format!("it has spans of {found} bytes, not of {expected} as its index says")));
     }
-    let mut ztoc = ztoc::decode(bytes).map_err(|error| wrong(&error))?;
+    let mut ztoc = ztoc::decode_within(bytes, memory).map_err(|error| wrong(&error))?;
     servable(&ztoc).map_err(|error| wrong(&error))?;
     if !is_as_built(&ztoc) {
         return Err(Unfit::Wrong("it is not as ociseek builds ztocs".to_owned()));
@@ -91,6 +99,7 @@ pub(super) fn encoded(spans: &SpanTable) -> BuiltZtoc {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::Budget;
     use crate::layer::{LayerIndexer, Outcome};
     use crate::ops::TOOL_IDENTIFIER;
     use crate::tar::PaxRecord;
@@ -104,6 +113,10 @@ mod tests {
         let usual = in_proportion(100 * MIB, 4 * MIB);
         assert!((50 * MIB..60 * MIB).contains(&usual), "{usual}");
         assert_eq!(in_proportion(u64::MAX, 1), MAX_ZTOC);
+    }
+
+    fn decoded(bytes: &[u8], layer_size: u64, options: &LayerOptions) -> Result<SpanTable, Unfit> {
+        super::decoded(bytes, layer_size, options, &mut Budget::default().open())
     }
 
     fn options(tool: &str) -> LayerOptions {

@@ -33,8 +33,9 @@ mod tags;
 
 /// How many ztocs are tried for a layer before it is read.
 const TRIES: usize = 3;
-/// Bytes of memory, at most, that a byte of a ztoc takes while it is checked: decoded, and encoded again.
-const COST: u64 = 3;
+/// Bytes of memory that a byte of a ztoc takes while it is checked, beside what it decodes to: as it was fetched, and encoded
+/// again.
+const COST: u64 = 2;
 /// One span is read of each this many bytes of a layer, ...
 const PROBE_EVERY: u64 = 128 << 20;
 /// ... but of no layer more spans than these. The last span comes on top.
@@ -117,7 +118,10 @@ impl Work<'_> {
             layers.bytes_compared += read;
             match found {
                 Some((ztoc, origin)) => {
-                    layers.add(&layer, BuiltLayer { outcome: Arc::new(Outcome::Ztoc(ztoc)), origin });
+                    let built = BuiltLayer { outcome: Arc::new(Outcome::Ztoc(ztoc)), origin };
+                    if layers.add(&layer, built).is_err() {
+                        unread.push(layer);
+                    }
                 }
                 None => unread.push(layer),
             }
@@ -152,12 +156,12 @@ impl Work<'_> {
         }
         let what = || format!("ztoc {} of {} bytes", ztoc.ztoc, ztoc.size);
         let charged = self.supply.source.budget().charge(ztoc.size.saturating_mul(COST), what);
-        let _charged = charged.map_err(|error| Unfit::Wrong(causes(&error)))?;
+        let mut memory = charged.map_err(|error| Unfit::Wrong(causes(&error)))?;
         let blob = Descriptor::new(ZTOC, ztoc.ztoc, ztoc.size);
         let bytes = offer.store.blob_bytes(&blob, MAX_ZTOC).await.map_err(|error| Unfit::Wrong(causes(&error)))?;
         let (layer_size, options) = (layer.size, self.options.layer.clone());
-        let decoded = spawn_blocking(move || check::decoded(&bytes, layer_size, &options)).await;
-        let spans = decoded.map_err(|_| Unfit::Other)??;
+        let decode = move || check::decoded(&bytes, layer_size, &options, &mut memory).map(|spans| (spans, memory));
+        let (spans, _memory) = spawn_blocking(decode).await.map_err(|_| Unfit::Other)??;
 
         let count = 1 + (layer.size / PROBE_EVERY).min(MOST_PROBES - 1);
         let probed = probe(self.supply.source, layer, &spans, count as u32, self.seed).await;
