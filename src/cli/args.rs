@@ -9,6 +9,7 @@ use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use super::args_backfill::BackfillArgs;
+use super::args_convert::ConvertArgs;
 #[cfg(feature = "nats")]
 pub use super::args_hook::HookWorkerArgs;
 pub use super::args_hook::{HookCommand, HookServeArgs};
@@ -49,6 +50,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Index(Box<IndexArgs>),
+    Convert(Box<ConvertArgs>),
     Inspect(Box<InspectArgs>),
     Ls(Box<LsArgs>),
     Cat(Box<CatArgs>),

@@ -93,15 +93,15 @@ pub fn next(finding: &Finding, image: &str, platform: &str) -> Option<String> {
         | Finding::Note { note: Note::Second { .. } | Note::NotServable { .. } | Note::MediaType { .. }, .. }
         | Finding::LostBlobs { .. } => index("--existing replace "),
         Finding::Unusable { .. } | Finding::OddAnnotation(_) => {
-            Some("soci convert, with the image that it was made from, into a new tag".into())
+            Some("ociseek convert, from the image that it was made from, to a new tag".into())
         }
         Finding::Note { note: Note::NotBeside, .. } => {
             Some("copy the image with all that its image index lists: skopeo copy --all, crane copy".into())
         }
-        Finding::OnlyV1 => Some(
-            "enable it ([pull_modes.soci_v1] enable = true), or make a SOCI-enabled image of version 2 with soci convert"
-                .into(),
-        ),
+        Finding::OnlyV1 => Some(format!(
+            "ociseek convert {image} NEW-NAME makes a SOCI-enabled image of version 2; or enable version 1 \
+             ([pull_modes.soci_v1] enable = true)"
+        )),
         Finding::LostLayer(_) | Finding::LostConfig(_) => Some("push the image again".into()),
         Finding::Uncovered { why: WhyNot::Kind("zstd-layer"), .. } => {
             Some("build the image with gzip layers: docker buildx build --output type=image,compression=gzip,force-compression=true".into())

@@ -31,17 +31,7 @@ pub async fn run(args: IndexArgs) -> Result<(), CliError> {
     let files = step::Files { outputs: args.step_outputs.clone(), summary: args.step_summary.clone() };
     let mut options = options(&args, started);
     let images = Images::new(args.registry, args.images.iter().chain(&args.reuse.reuse_from), &progress).await?;
-    for name in &args.reuse.reuse_from {
-        match images.open(name).await {
-            Ok((source, target)) => {
-                options.reuse.from.push(Elsewhere { name: name.to_string().into(), source, target });
-            }
-            Err(error) => {
-                let why = format!("nothing is reused from {name}: {}", causes(&error));
-                progress.report(Event::Warning(why));
-            }
-        }
-    }
+    options.reuse.from = named(&images, &args.reuse.reuse_from, &progress).await;
     let work =
         Work { options, images, cache: caches::ztocs(&args.cache, &progress).await, output: args.output, progress };
     let mut stdout = Stdout::new();
@@ -110,6 +100,21 @@ fn refused(error: &CliError) -> Option<&Refused> {
     }
 }
 
+/// The images of --reuse-from; those that cannot be opened are warned of.
+pub async fn named(images: &Images, names: &[ImageName], progress: &Arc<dyn Progress>) -> Vec<Elsewhere> {
+    let mut found = Vec::with_capacity(names.len());
+    for name in names {
+        match images.open(name).await {
+            Ok((source, target)) => found.push(Elsewhere { name: name.to_string().into(), source, target }),
+            Err(error) => {
+                let why = format!("nothing is reused from {name}: {}", causes(&error));
+                progress.report(Event::Warning(why));
+            }
+        }
+    }
+    found
+}
+
 /// What clap cannot see for itself.
 fn check(args: &IndexArgs) -> Result<(), CliError> {
     let archive = args.images.iter().any(|image| matches!(image, ImageName::Archive { .. }));
@@ -132,7 +137,6 @@ impl From<ExistingArg> for Existing {
 }
 
 fn options(args: &IndexArgs, started: Instant) -> IndexOptions {
-    let cpus = || std::thread::available_parallelism().map_or(1, NonZero::get);
     IndexOptions {
         platforms: args.platform.clone(),
         layer: ztoc::layer_options(&args.build),
@@ -144,6 +148,11 @@ fn options(args: &IndexArgs, started: Instant) -> IndexOptions {
         deadline: args.timeout.and_then(|timeout| started.checked_add(timeout)),
         reuse: args.reuse.shared.options(),
     }
+}
+
+/// How many layers are read side by side unless the user says otherwise.
+pub fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// What is done for images that nobody names by hand: hooks and backfill.

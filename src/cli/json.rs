@@ -286,14 +286,7 @@ impl Manifest {
             replaced: Vec::new(),
             not_deleted: Vec::new(),
             others: Vec::new(),
-            coverage: Coverage {
-                layers: coverage.layers,
-                of_layers: coverage.of_layers,
-                bytes: coverage.bytes,
-                of_bytes: coverage.of_bytes,
-                percent: coverage.share().percent(),
-                shown: coverage.share().to_string(),
-            },
+            coverage: Coverage::of(coverage),
             shortfalls: Vec::new(),
             layers: layers.iter().map(Layer::of).collect(),
         }
@@ -304,8 +297,21 @@ fn is_zero(bytes: &u64) -> bool {
     *bytes == 0
 }
 
+impl Coverage {
+    pub fn of(coverage: &coverage::Coverage) -> Coverage {
+        Coverage {
+            layers: coverage.layers,
+            of_layers: coverage.of_layers,
+            bytes: coverage.bytes,
+            of_bytes: coverage.of_bytes,
+            percent: coverage.share().percent(),
+            shown: coverage.share().to_string(),
+        }
+    }
+}
+
 impl Layer {
-    fn of(report: &IndexedLayer) -> Layer {
+    pub fn of(report: &IndexedLayer) -> Layer {
         let blob = Blob::of(&report.descriptor);
         match &report.outcome {
             LayerOutcome::Indexed(facts) => Layer {
@@ -397,7 +403,7 @@ impl Blob {
 }
 
 impl IndexRef {
-    fn of(index: &Descriptor) -> IndexRef {
+    pub fn of(index: &Descriptor) -> IndexRef {
         IndexRef { digest: index.digest, size: Some(index.size) }
     }
 }

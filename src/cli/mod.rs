@@ -13,6 +13,7 @@ use terminal::Stdout;
 
 mod args;
 mod args_backfill;
+mod args_convert;
 mod args_hook;
 mod args_mount;
 mod args_read;
@@ -22,6 +23,9 @@ mod backfill;
 mod bundle;
 mod caches;
 mod cat;
+mod convert;
+pub mod convert_json;
+mod convert_text;
 mod detach;
 mod difference_json;
 mod difference_text;
@@ -98,6 +102,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         let interrupted = &mut interrupted;
         match command {
             Command::Index(args) => settled(until(interrupted, index::run(*args)).await).await,
+            Command::Convert(args) => settled(until(interrupted, convert::run(*args)).await).await,
             Command::Backfill(args) => settled(until(interrupted, backfill::run(*args)).await).await,
             Command::Inspect(args) => until(interrupted, inspect::run(*args)).await,
             Command::Ls(args) => until(interrupted, ls::run(*args)).await,

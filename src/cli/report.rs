@@ -14,6 +14,7 @@ use crate::hook::backfill::BackfillError;
 use crate::hook::job::JobError;
 use crate::layer::{LayerError, Unservable};
 use crate::ops::bundle::BundleError;
+use crate::ops::convert::{ConvertError, are_small};
 use crate::ops::discover::{DiscoverError, Unusable};
 use crate::ops::doctor::DoctorError;
 use crate::ops::extract::ExtractError;
@@ -61,6 +62,8 @@ pub enum CliError {
 
     #[error(transparent)]
     Index(Box<IndexError>),
+    #[error(transparent)]
+    Convert(Box<ConvertError>),
     #[error(transparent)]
     Open(Box<OpenError>),
     #[error(transparent)]
@@ -149,7 +152,7 @@ macro_rules! boxed {
         })*
     };
 }
-boxed!(IndexError => Index, ZtocFailure => ReadZtoc, OpenError => Open, VerifyError => Verify, DiscoverError => Discover,
+boxed!(IndexError => Index, ConvertError => Convert, ZtocFailure => ReadZtoc, OpenError => Open, VerifyError => Verify, DiscoverError => Discover,
     DoctorError => Doctor);
 
 impl CliError {
@@ -239,6 +242,7 @@ fn hint(error: &CliError) -> Option<String> {
     match error {
         CliError::Usage(_) => Some("the command's --help tells more".into()),
         CliError::Index(error) => index_hint(error),
+        CliError::Convert(error) => convert_hint(error),
         CliError::Discover(error) => discover_hint(error),
         CliError::Doctor(error) => match &**error {
             DoctorError::Discover(error) => discover_hint(error),
@@ -325,6 +329,20 @@ fn index_hint(error: &IndexError) -> Option<String> {
         | IndexError::Push { source, .. }
         | IndexError::Attach { source, .. } => store_hint(source),
         _ => None,
+    }
+}
+
+fn convert_hint(error: &ConvertError) -> Option<String> {
+    match error {
+        ConvertError::Index(error) => index_hint(error),
+        ConvertError::NoPlatform { .. } => Some("leave out --platform to index all platforms of the image".into()),
+        ConvertError::NothingToIndex { layers } if are_small(layers) => {
+            Some("all layers are small, and pulled whole fast: --min-layer-size 0 takes them too".into())
+        }
+        ConvertError::SourceTag { .. } => {
+            Some("give DST another tag, or --replace-tag: then the original is reachable by its digest alone".into())
+        }
+        error => error.store().and_then(store_hint),
     }
 }
 

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use super::args::{PlainHttp, RegistryArgs};
 use super::report::CliError;
 use crate::budget::Budget;
-use crate::image::ImageName;
+use crate::image::{ImageName, Reference};
+use crate::ops::convert::SourceImage;
 use crate::progress::Progress;
 use crate::store::archive::Archive;
 use crate::store::blob::Target;
 use crate::store::layout::Layout;
-use crate::store::registry::{Client, ClientConfig, CredentialSource, Limits};
+use crate::store::registry::{Client, ClientConfig, CredentialSource, Limits, Repository};
 use crate::store::{Source, StoreError, blocking};
 
 /// Opens images. What is learned about a registry serves all images that are there.
@@ -40,11 +41,21 @@ impl Images {
 
     /// Where the image is, and which one it is there.
     pub async fn open(&self, name: &ImageName) -> Result<(Source, Target), CliError> {
+        let SourceImage { source, root, .. } = self.open_root(name).await?;
+        Ok((source, root))
+    }
+
+    /// The repository of an image.
+    pub fn repository(&self, reference: &Reference) -> Result<Repository, CliError> {
+        Ok(self.client.repository(&reference.registry, &reference.repository).map_err(StoreError::from)?)
+    }
+
+    /// The same as [`Images::open`], with what a layout's index.json says of the image.
+    pub async fn open_root(&self, name: &ImageName) -> Result<SourceImage, CliError> {
         Ok(match name {
             ImageName::Registry(reference) => {
-                let repository =
-                    self.client.repository(&reference.registry, &reference.repository).map_err(StoreError::from)?;
-                (Source::Registry(repository), Target::of(reference))
+                let source = Source::Registry(self.repository(reference)?);
+                SourceImage { source, root: Target::of(reference), descriptor: None }
             }
             ImageName::Layout { dir, select } => {
                 let (dir, select) = (dir.clone(), select.clone());
@@ -55,7 +66,8 @@ impl Images {
                     Ok((Arc::new(layout), found))
                 })
                 .await?;
-                (Source::Layout(layout), Target::Digest(found.digest))
+                let root = Target::Digest(found.digest);
+                SourceImage { source: Source::Layout(layout), root, descriptor: Some(found) }
             }
             ImageName::Archive { file, select } => {
                 let (file, select) = (file.clone(), select.clone());
@@ -66,7 +78,8 @@ impl Images {
                     Ok((Arc::new(archive), found))
                 })
                 .await?;
-                (Source::Archive(archive), Target::Digest(found.digest))
+                let root = Target::Digest(found.digest);
+                SourceImage { source: Source::Archive(archive), root, descriptor: Some(found) }
             }
         })
     }

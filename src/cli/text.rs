@@ -30,7 +30,7 @@ pub fn report(image: &str, target: Option<&str>, done: &IndexedImage, seconds: f
         if !matches!(manifest.result, ManifestResult::NothingToIndex | ManifestResult::OutOfTime) {
             coverage(&mut text, &manifest.coverage);
         }
-        members(&mut text, manifest, style);
+        members(&mut text, &manifest.layers, style);
         others(&mut text, &manifest.others, style);
     }
     let _ = writeln!(text, "{}", style.dim(&totals(done, seconds)));
@@ -61,14 +61,14 @@ pub fn shortfalls(refused: &Refused) -> Vec<String> {
     manifests.flat_map(|m| m.shortfalls.iter().map(move |shortfall| line(&m.platform, shortfall))).collect()
 }
 
-fn heading(text: &mut String, image: &str, platform: Option<&str>, manifest: &Digest, style: Style) {
+pub fn heading(text: &mut String, image: &str, platform: Option<&str>, manifest: &Digest, style: Style) {
     let platform = platform.unwrap_or("unknown platform");
     let _ = writeln!(text, "{} {}", style.bold(&safe(image)), style.bold(&safe(platform)));
     let _ = writeln!(text, "  manifest {manifest}");
 }
 
 /// What an index covers, where that is not all.
-fn coverage(text: &mut String, coverage: &Coverage) {
+pub fn coverage(text: &mut String, coverage: &Coverage) {
     if coverage.layers < coverage.of_layers {
         let layers = counted(coverage.of_layers as u64, "layer", "layers");
         let (share, bytes) = (coverage.share(), human(coverage.of_bytes));
@@ -93,7 +93,7 @@ pub fn digests(done: &IndexedImage) -> String {
 }
 
 /// A line for each layer, in columns.
-fn layers(text: &mut String, layers: &[IndexedLayer], style: Style) {
+pub fn layers(text: &mut String, layers: &[IndexedLayer], style: Style) {
     let rows: Vec<Option<[String; 5]>> = layers.iter().map(columns).collect();
     let width = |column: usize| rows.iter().flatten().map(|row| row[column].len()).max().unwrap_or(0);
     let widths: [usize; 4] = std::array::from_fn(width);
@@ -188,7 +188,7 @@ fn result(text: &mut String, target: Option<&str>, manifest: &IndexedManifest, s
     }
 }
 
-fn why_nothing(layers: &[IndexedLayer]) -> &'static str {
+pub fn why_nothing(layers: &[IndexedLayer]) -> &'static str {
     let small = |layer: &IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::Small { .. }));
     match layers {
         [] => "the image has no layers",
@@ -220,8 +220,8 @@ fn left(text: &mut String, manifest: &IndexedManifest, style: Style) {
 }
 
 /// soci-snapshotter before 0.14 took a gzip blob for one member.
-fn members(text: &mut String, manifest: &IndexedManifest, style: Style) {
-    let several = (manifest.layers.iter())
+pub fn members(text: &mut String, layers: &[IndexedLayer], style: Style) {
+    let several = (layers.iter())
         .filter(
             |layer| matches!(&layer.outcome, LayerOutcome::Indexed(facts) if facts.gzip_members.is_some_and(|n| n > 1)),
         )

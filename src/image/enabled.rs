@@ -27,6 +27,8 @@ pub struct Original {
     pub index: Index,
     /// For each of the index's manifests, in its order.
     pub contents: Vec<Content>,
+    /// The platforms of entries that do not state theirs, by their places.
+    pub found: BTreeMap<usize, Platform>,
 }
 
 /// What an entry of an image index stands for.
@@ -123,7 +125,7 @@ impl Original {
             subject: None,
             annotations: BTreeMap::new(),
         };
-        Original { index, contents: vec![Content::Image(Box::new(manifest))] }
+        Original { index, contents: vec![Content::Image(Box::new(manifest))], found: BTreeMap::new() }
     }
 
     /// The images of the platforms in `asked`, or all images if it is empty. An image without a platform has none.
@@ -131,7 +133,9 @@ impl Original {
         let entries = self.index.manifests.iter().zip(&self.contents).enumerate();
         let images: Vec<(usize, &Platform)> = entries
             .filter(|(_, (descriptor, content))| is_runnable(descriptor, content))
-            .filter_map(|(entry, (descriptor, _))| Some((entry, descriptor.platform.as_ref()?)))
+            .filter_map(|(entry, (descriptor, _))| {
+                Some((entry, descriptor.platform.as_ref().or_else(|| self.found.get(&entry))?))
+            })
             .collect();
         let mut seen = BTreeSet::new();
         let (mut targets, mut shadowed, mut missing) = (Vec::new(), Vec::new(), Vec::new());
@@ -166,7 +170,7 @@ impl Original {
 
     /// The converted image. `indexed` has the ztocs of each target; it is left without an index if there are none.
     pub fn enable(self, indexed: &[(Target, Vec<ZtocRef>)], tool: &str) -> Enabled {
-        let Original { mut index, contents } = self;
+        let Original { mut index, contents, found } = self;
         let digests: Vec<Digest> = index.manifests.iter().map(|descriptor| descriptor.digest).collect();
         let indexed: Vec<&(Target, Vec<ZtocRef>)> = indexed.iter().filter(|(_, ztocs)| !ztocs.is_empty()).collect();
         let was = |place: usize| digests.get(indexed[place].0.entry);
@@ -204,6 +208,10 @@ impl Original {
             }
         }
         for ((target, _), new) in indexed.iter().zip(&mut indexes) {
+            // Consumers prefer entries that state their platform: without one the image would lose to its own SOCI index.
+            if let (Some(image), Some(found)) = (index.manifests.get_mut(target.entry), found.get(&target.entry)) {
+                image.platform.get_or_insert_with(|| found.clone());
+            }
             new.descriptor.platform = Some(target.platform.clone());
             let named = digests.get(target.entry).map(Digest::to_string).unwrap_or_default();
             list(&mut index.manifests, new.descriptor.clone(), &named);
@@ -362,7 +370,7 @@ mod tests {
                 None => before.contents.get(entry).filter(|c| **c == Content::Kept).cloned().unwrap_or(Content::Kept),
             }
         });
-        Original { contents: contents.collect(), index }
+        Original { contents: contents.collect(), index, found: BTreeMap::new() }
     }
 
     fn platforms(enabled: &Enabled) -> Vec<String> {

@@ -45,10 +45,20 @@ impl LayerKind {
         }
         let foreign = [DOCKER_FOREIGN, OCI_FOREIGN].iter().find_map(|prefix| media_type.strip_prefix(prefix));
         match foreign {
-            Some("" | ".gzip" | ".zstd" | "+gzip" | "+zstd") => LayerKind::Foreign,
-            Some(suffix) => other(suffix),
+            Some("" | ".gzip" | ".zstd") => LayerKind::Foreign,
+            Some(suffix) => match other(suffix) {
+                LayerKind::Gzip | LayerKind::Zstd => LayerKind::Foreign,
+                kind => kind,
+            },
             None => LayerKind::NotALayer,
         }
+    }
+
+    /// Whether soci takes a layer of this type for gzip, foreign layers too.
+    pub fn is_gzip(media_type: &str) -> bool {
+        let prefixes = [DOCKER, OCI, DOCKER_FOREIGN, OCI_FOREIGN];
+        let suffix = prefixes.iter().find_map(|prefix| media_type.strip_prefix(prefix)).unwrap_or_default();
+        suffix == ".gzip" || last_suffix(suffix) == Some("gzip")
     }
 
     /// Whether consumers of SOCI indexes can read such a layer.
@@ -58,12 +68,38 @@ impl LayerKind {
 }
 
 fn other(suffix: &str) -> LayerKind {
-    if suffix.ends_with("+encrypted") { LayerKind::Encrypted } else { LayerKind::NotALayer }
+    if suffix.split('+').skip(1).any(|suffix| suffix == "encrypted") {
+        return LayerKind::Encrypted;
+    }
+    match last_suffix(suffix) {
+        Some("gzip") => LayerKind::Gzip,
+        Some("zstd") => LayerKind::Zstd,
+        _ => LayerKind::NotALayer,
+    }
+}
+
+/// Of several suffixes (`+estargz+gzip`) containerd takes the last in alphabetical order for the compression.
+fn last_suffix(suffix: &str) -> Option<&str> {
+    suffix.strip_prefix('+')?.split('+').max()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_soci_takes_for_gzip() {
+        for (media_type, gzip) in [
+            ("application/vnd.oci.image.layer.v1.tar", false),
+            ("application/vnd.oci.image.layer.v1.tar+gzip", true),
+            ("application/vnd.oci.image.layer.nondistributable.v1.tar+gzip", true),
+            ("application/vnd.oci.image.layer.nondistributable.v1.tar", false),
+            ("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", true),
+            ("application/vnd.in-toto+gzip", false),
+        ] {
+            assert_eq!(LayerKind::is_gzip(media_type), gzip, "{media_type}");
+        }
+    }
 
     #[test]
     fn every_kind() {
@@ -75,6 +111,10 @@ mod tests {
             ("application/vnd.oci.image.layer.v1.tar+encrypted", LayerKind::Encrypted),
             ("application/vnd.oci.image.layer.v1.tar+xz", LayerKind::NotALayer),
             ("application/vnd.oci.image.layer.v1.tarball", LayerKind::NotALayer),
+            ("application/vnd.oci.image.layer.v1.tar+estargz+gzip", LayerKind::Gzip),
+            ("application/vnd.oci.image.layer.v1.tar+gzip+estargz", LayerKind::Gzip),
+            ("application/vnd.oci.image.layer.v1.tar+gzip+zstd", LayerKind::Zstd),
+            ("application/vnd.oci.image.layer.nondistributable.v1.tar+estargz+gzip", LayerKind::Foreign),
             ("application/vnd.oci.image.layer.nondistributable.v1.tar+gzip", LayerKind::Foreign),
             ("application/vnd.docker.image.rootfs.diff.tar.gzip", LayerKind::Gzip),
             ("application/vnd.docker.image.rootfs.diff.tar.zstd", LayerKind::Zstd),

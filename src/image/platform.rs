@@ -34,6 +34,22 @@ impl FromStr for Platform {
 }
 
 impl Platform {
+    /// Reads `os/arch[/variant]` into what containerd makes of it (containerd/platforms, `Parse`): normalised, but that `arm` has
+    /// no variant unless one is typed, and `arm64/v8` keeps its own.
+    ///
+    /// # Errors
+    /// When it is no platform.
+    pub fn as_asked(typed: &str) -> Result<Platform, PlatformError> {
+        let mut platform: Platform = typed.parse()?;
+        let variant_was_typed = typed.split('/').count() == 3;
+        match (platform.architecture.as_str(), platform.variant.as_deref(), variant_was_typed) {
+            ("arm64", None, true) => platform.variant = Some("v8".to_owned()),
+            ("arm", Some("v7"), false) => platform.variant = None,
+            _ => {}
+        }
+        Ok(platform)
+    }
+
     /// The one spelling of this platform: `aarch64` is `arm64`, `arm64/v8` is `arm64`, `arm` is `arm/v7`, `macos` is `darwin`.
     pub fn normalized(&self) -> Platform {
         let os = match self.os.to_ascii_lowercase().as_str() {
@@ -46,6 +62,7 @@ impl Platform {
             ("x86_64" | "x86-64" | "amd64", "v1") => ("amd64".to_owned(), String::new()),
             ("x86_64" | "x86-64" | "amd64", v) => ("amd64".to_owned(), v.to_owned()),
             ("aarch64" | "arm64", "8" | "v8" | "v8.0") => ("arm64".to_owned(), String::new()),
+            ("aarch64" | "arm64", "9" | "9.0" | "v9.0") => ("arm64".to_owned(), "v9".to_owned()),
             ("aarch64" | "arm64", v) => ("arm64".to_owned(), v.to_owned()),
             ("armhf", _) => ("arm".to_owned(), "v7".to_owned()),
             ("armel", _) => ("arm".to_owned(), "v6".to_owned()),
@@ -105,6 +122,7 @@ mod tests {
             ("linux/aarch64", "linux/arm64"),
             ("linux/arm64/v8", "linux/arm64"),
             ("linux/arm64/v9", "linux/arm64/v9"),
+            ("linux/arm64/9.0", "linux/arm64/v9"),
             ("linux/arm", "linux/arm/v7"),
             ("linux/arm/6", "linux/arm/v6"),
             ("linux/armhf", "linux/arm/v7"),
@@ -118,6 +136,22 @@ mod tests {
         }
         for bad in ["", "linux", "linux/", "/amd64", "linux/amd64/v1/x", "linux/a b", "linux//v7", "a/é"] {
             assert!(bad.parse::<Platform>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn as_containerd_reads_what_was_asked() {
+        for (typed, asked) in [
+            ("linux/arm64", "linux/arm64"),
+            ("linux/arm64/v8", "linux/arm64/v8"),
+            ("linux/aarch64/8", "linux/arm64/v8"),
+            ("linux/arm", "linux/arm"),
+            ("linux/armhf", "linux/arm"),
+            ("linux/arm/v7", "linux/arm/v7"),
+            ("linux/armel", "linux/arm/v6"),
+            ("Linux/x86_64", "linux/amd64"),
+        ] {
+            assert_eq!(Platform::as_asked(typed).map(|p| p.to_string()), Ok(asked.to_owned()), "{typed}");
         }
     }
 

@@ -4,6 +4,7 @@
 //! with their channels.
 
 pub mod bundle;
+pub mod convert;
 pub mod coverage;
 pub mod discover;
 pub mod doctor;

@@ -25,6 +25,7 @@ pub mod archive;
 pub mod blob;
 mod buffers;
 pub mod cache;
+pub mod copy;
 pub(crate) mod entries;
 pub mod layout;
 pub mod registry;
@@ -53,6 +54,11 @@ impl StoreError {
     /// What was asked for is not there.
     pub fn is_not_found(&self) -> bool {
         matches!(self, StoreError::Registry(error) if error.is_not_found())
+    }
+
+    /// A local store lacks a blob that it lists.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, StoreError::Local(LayoutError::Missing { .. }))
     }
 
     /// What failed may go well at another time.
@@ -304,7 +310,7 @@ impl Destination {
             (Destination::Registry(here), Source::Registry(there)) => {
                 here.registry() == there.registry() && here.name() == there.name()
             }
-            (Destination::Layout(here), Source::Layout(there)) => Arc::ptr_eq(here, there),
+            (Destination::Layout(here), Source::Layout(there)) => here.is_same(there),
             _ => false,
         }
     }
@@ -332,6 +338,29 @@ impl Destination {
             }
             Destination::Registry(repository) => Ok(repository.push_blob(&blob, content).await?),
             Destination::Layout(layout) => local(layout, move |layout| layout.write_blob(&blob, &content)).await,
+        }
+    }
+
+    /// Writes a manifest or index, of which all parts are there. In a registry it gets the `tag` at once; a layout lists it under
+    /// the tag ([`Destination::name`] does that).
+    ///
+    /// # Errors
+    /// When the destination does not take it.
+    pub async fn push_manifest(
+        &self,
+        manifest: &Descriptor,
+        bytes: Bytes,
+        tag: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let manifest = manifest.clone();
+        match self {
+            Destination::Registry(repository) => {
+                let target = tag.map_or(Target::Digest(manifest.digest), |tag| Target::Tag(tag.to_owned()));
+                Ok(repository.push_manifest(&target, &manifest.media_type, bytes).await?)
+            }
+            Destination::Layout(layout) => {
+                local(layout, move |layout| layout.write_blob(&manifest, &bytes)).await.map(drop)
+            }
         }
     }
 

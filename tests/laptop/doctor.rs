@@ -337,8 +337,8 @@ fn text_for_people() {
       Amazon SageMaker Studio                          whole  it reads version 2, and there is one of the other version only
       note: index sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95 was made by another tool, "test"
         next: ociseek verify --quick oci:img
-      note: the index is of version 1, which soci-snapshotter reads since 0.10 only where soci_v1 is enabled, and Fargate only for those who used SOCI there before
-        next: enable it ([pull_modes.soci_v1] enable = true), or make a SOCI-enabled image of version 2 with soci convert
+      note: the index is of version 1, which soci-snapshotter reads since 0.10 only where soci_v1 is enabled, Amazon SageMaker Studio does not read, and Fargate reads only for those who used SOCI there before, with an announced end on 9 February 2026 (pabis.eu, 31 August 2025)
+        next: ociseek convert oci:img NEW-NAME makes a SOCI-enabled image of version 2; or enable version 1 ([pull_modes.soci_v1] enable = true)
       note: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 is pulled whole: it is zstd, and consumers know gzip and plain tars only (24 B)
         next: build the image with gzip layers: docker buildx build --output type=image,compression=gzip,force-compression=true
       note: the image has 0.3 MiB of layers; Fargate's documentation recommends lazy loading from 250 MiB on

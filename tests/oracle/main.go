@@ -6,6 +6,10 @@
 //	index    one JSON document a line                                         the SOCI index manifest, by soci's MarshalIndex
 //	convert  LAYOUT, OUT, span size, minimum layer size                       the layout that `soci convert --standalone` writes
 //
+// and one that takes its job from its arguments:
+//
+//	standalone [options] SRC DST    soci's whole converter: the layout that `soci convert --standalone --format oci-dir` writes
+//
 // soci panics on some layers, and takes for ever on others: neither ends the run.
 package main
 
@@ -28,9 +32,13 @@ func refused(err error) verdict          { return verdict{"refused", err.Error()
 
 func main() {
 	time.Local = time.UTC // soci writes modification times in the local zone
+	if len(os.Args) > 1 && os.Args[1] == "standalone" {
+		runStandalone(os.Args[2:])
+		return
+	}
 	commands := map[string]func(string) verdict{"build": build, "verify": verify, "index": index, "convert": convert}
 	if len(os.Args) != 2 || commands[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: ociseek-oracle build|verify|index|convert < jobs")
+		fmt.Fprintln(os.Stderr, "usage: ociseek-oracle build|verify|index|convert < jobs, or standalone [options] SRC DST")
 		os.Exit(2)
 	}
 	command := commands[os.Args[1]]

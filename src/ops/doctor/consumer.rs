@@ -74,11 +74,14 @@ impl Consumer {
             }
             Consumer::SociParallel => "soci-snapshotter v0.15.0: docs/parallel-mode.md",
             Consumer::SociOld => "soci-snapshotter v0.15.0: docs/soci-index-manifest-v2.md, \"Migrating\"",
-            Consumer::Fargate | Consumer::FargateEarlier => {
-                "Amazon ECS Developer Guide: \"Amazon ECS task definition differences for Fargate\""
+            Consumer::Fargate => {
+                "Amazon ECS Developer Guide: \"Amazon ECS task definition differences for Fargate\", as of November 2026"
+            }
+            Consumer::FargateEarlier => {
+                "the same, as of November 2026; pabis.eu, 31 August 2025: the end of version 1 was announced for 9 February 2026"
             }
             Consumer::SageMaker => {
-                "Amazon SageMaker AI Developer Guide: \"Speed up container startup with SOCI\" and \"Integrate SOCI-indexed images with Studio example\""
+                "Amazon SageMaker AI Developer Guide: \"Speed up container startup with SOCI\" and \"Integrate SOCI-indexed images with Studio example\", as of November 2026"
             }
         }
     }

@@ -175,8 +175,9 @@ impl fmt::Display for Finding {
                 list(all)
             ),
             Finding::OnlyV1 => f.write_str(
-                "the index is of version 1, which soci-snapshotter reads since 0.10 only where soci_v1 is enabled, and Fargate \
-                 only for those who used SOCI there before",
+                "the index is of version 1, which soci-snapshotter reads since 0.10 only where soci_v1 is enabled, Amazon SageMaker \
+                 Studio does not read, and Fargate reads only for those who used SOCI there before, with an announced end on \
+                 9 February 2026 (pabis.eu, 31 August 2025)",
             ),
             Finding::OtherVersion { index, tool } => write!(f, "index {index} was made by {tool:?}"),
             Finding::Foreign { index, tool: Some(tool) } => write!(f, "index {index} was made by another tool, {tool:?}"),

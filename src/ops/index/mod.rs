@@ -48,7 +48,10 @@ pub use model::{
 
 pub use pipeline::{Threads, index_chunks};
 
-use build::{Own, Supply};
+pub(in crate::ops) use build::{Offer, Own, Supply, Wanted, ztocs};
+pub(in crate::ops) use plan::left_out;
+pub(in crate::ops) use publish::{Ztoc, assemble};
+
 use existing::Decision;
 use plan::Plan;
 

@@ -126,7 +126,7 @@ pub(super) async fn unservable(
 }
 
 /// Why a layer is not to be read at all.
-fn left_out(layer: &Descriptor, options: &IndexOptions) -> Option<LeftOut> {
+pub(in crate::ops) fn left_out(layer: &Descriptor, options: &IndexOptions) -> Option<LeftOut> {
     let kind = |code, reason: &str| Some(LeftOut::Kind { code, reason: reason.to_owned() });
     match LayerKind::of(&layer.media_type) {
         LayerKind::Zstd => kind("zstd", "zstd: SOCI consumers know gzip and uncompressed layers only"),

@@ -79,15 +79,8 @@ pub(super) async fn publish(
         return Ok((report(indexed, &covered, result, others(found, &manifest.descriptor.digest, &[])), 0));
     }
     let subject = manifest.descriptor.clone();
-    let refs = ztocs.iter().map(|ztoc| ZtocRef {
-        ztoc: ztoc.built.digest,
-        size: ztoc.built.bytes.len() as u64,
-        layer: ztoc.layer.digest,
-        layer_media_type: ztoc.layer.media_type.clone(),
-        span_size: options.layer.span_size,
-    });
     let index = SociIndex {
-        layers: refs.collect(),
+        layers: ztocs.iter().map(|ztoc| ztoc.reference(options.layer.span_size)).collect(),
         subject: Some(subject.clone()),
         build_tool_identifier: options.layer.build_tool_identifier.clone(),
     };
@@ -138,7 +131,7 @@ async fn listed(
 }
 
 /// A ztoc that stands in the index.
-pub(super) struct Ztoc<'a> {
+pub(in crate::ops) struct Ztoc<'a> {
     pub layer: &'a Descriptor,
     built: &'a BuiltZtoc,
     /// What holds `built`.
@@ -146,8 +139,23 @@ pub(super) struct Ztoc<'a> {
 }
 
 impl Ztoc<'_> {
+    pub fn digest(&self) -> Digest {
+        self.built.digest
+    }
+
+    /// What the index says of it.
+    pub fn reference(&self, span_size: u64) -> ZtocRef {
+        ZtocRef {
+            ztoc: self.built.digest,
+            size: self.built.bytes.len() as u64,
+            layer: self.layer.digest,
+            layer_media_type: self.layer.media_type.clone(),
+            span_size,
+        }
+    }
+
     /// Its bytes, not copied: ztocs are what takes memory.
-    fn content(&self) -> Bytes {
+    pub fn content(&self) -> Bytes {
         struct Shared(Arc<Outcome>);
         impl AsRef<[u8]> for Shared {
             fn as_ref(&self) -> &[u8] {
@@ -162,7 +170,7 @@ impl Ztoc<'_> {
 }
 
 /// The report on each layer, and the ztocs for the index, in the manifest's order.
-pub(super) fn assemble<'a>(
+pub(in crate::ops) fn assemble<'a>(
     planned: impl Iterator<Item = (&'a Descriptor, &'a Option<LeftOut>)>,
     layers: &'a Layers,
     seen: &mut BTreeSet<Digest>,

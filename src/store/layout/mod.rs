@@ -120,6 +120,22 @@ impl Layout {
         write::blob(self, &blob.digest, content)
     }
 
+    /// Writes a blob from its chunks, in their order; its size and digest are checked. None among them ends it early: then nothing
+    /// is written.
+    pub fn write_chunks(
+        &self,
+        blob: &Descriptor,
+        chunks: impl Iterator<Item = Option<Bytes>>,
+    ) -> Result<(), LayoutError> {
+        write::chunks(self, blob, chunks)
+    }
+
+    /// Lists an image that is there in index.json under the name `tag`, or without a name. Another image that has the name loses
+    /// it: its entry stays without a name if it is one of `keep`, and goes if not.
+    pub fn name(&self, image: &Descriptor, tag: Option<&str>, keep: Option<&Digest>) -> Result<(), LayoutError> {
+        write::name(self, image, tag, keep)
+    }
+
     /// Writes a manifest whose blobs are there, and lists it in index.json as a referrer, in the place of the first of `replaces`;
     /// the others of these leave the list. Their blobs stay. The subject need not be in this layout.
     pub fn attach(
@@ -132,6 +148,12 @@ impl Layout {
         write::blob(self, &index.digest, manifest)?;
         write::entry(self, index, replaces)?;
         Ok(Attached::Layout)
+    }
+
+    /// Whether both are the same directory.
+    pub fn is_same(&self, other: &Layout) -> bool {
+        let real = |layout: &Layout| layout.dir.canonicalize().unwrap_or_else(|_| layout.dir.clone());
+        real(self) == real(other)
     }
 
     fn blob_path(&self, digest: &Digest) -> PathBuf {

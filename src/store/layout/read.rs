@@ -18,9 +18,9 @@ use crate::store::blob::{Document, Referrers, Target};
 /// The largest index.json that is read, in bytes: 4 MiB, as for any image index, would hold some 10,000 entries.
 pub(super) const MAX_INDEX_JSON: usize = 16 << 20;
 /// The name that image-spec gives an entry (annotations.md): a tag, or a full name.
-const REF_NAME: &str = "org.opencontainers.image.ref.name";
+pub(super) const REF_NAME: &str = "org.opencontainers.image.ref.name";
 /// The full name that containerd, BuildKit and Docker write.
-const IMAGE_NAME: &str = "io.containerd.image.name";
+pub(super) const IMAGE_NAME: &str = "io.containerd.image.name";
 
 /// The files of a layout, in a directory or a tar.
 pub(in crate::store) trait Files {
@@ -268,7 +268,7 @@ fn whole(files: &impl Files, digest: &Digest, extent: Extent, limit: u64) -> Res
 }
 
 /// Whether `typed` names the entry: by its whole name, or by the tag that a full name ends with.
-fn is_named(entry: &Descriptor, typed: &str) -> bool {
+pub(super) fn is_named(entry: &Descriptor, typed: &str) -> bool {
     let tag_of = |name: &str| name.rsplit_once(':').is_some_and(|(_, tag)| tag == typed);
     [REF_NAME, IMAGE_NAME]
         .iter()
@@ -276,7 +276,7 @@ fn is_named(entry: &Descriptor, typed: &str) -> bool {
         .any(|name| name == typed || tag_of(name))
 }
 
-fn name_of(entry: &Descriptor) -> Option<&str> {
+pub(super) fn name_of(entry: &Descriptor) -> Option<&str> {
     [REF_NAME, IMAGE_NAME].iter().find_map(|key| entry.annotations.get(*key)).map(String::as_str)
 }
 

@@ -5,13 +5,16 @@ use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use bytes::Bytes;
 use serde_json::{Value, json};
+use tempfile::NamedTempFile;
 
 use super::Layout;
 use super::error::LayoutError;
-use super::read::{Files, MAX_INDEX_JSON, document_error};
-use crate::digest::Digest;
+use super::read::{Files, IMAGE_NAME, MAX_INDEX_JSON, REF_NAME, document_error, is_named, name_of};
+use crate::digest::{Digest, Hasher};
 use crate::image::manifest::OCI_INDEX;
+use crate::image::select::Child;
 use crate::image::{Descriptor, JsonError};
 
 /// What image-spec's image-layout.md puts into every layout.
@@ -63,6 +66,78 @@ pub(super) fn blob(layout: &Layout, digest: &Digest, content: &[u8]) -> Result<b
     Ok(true)
 }
 
+/// Writes a blob from chunks; what is not whole in the end is taken away.
+pub(super) fn chunks(
+    layout: &Layout,
+    blob: &Descriptor,
+    chunks: impl Iterator<Item = Option<Bytes>>,
+) -> Result<(), LayoutError> {
+    let path = layout.blob_path(&blob.digest);
+    let failed = |source| io_error("write", &path, source);
+    let parent = path.parent().unwrap_or(layout.path());
+    fs::create_dir_all(parent).map_err(|source| io_error("create", parent, source))?;
+    let mut file = temporary(layout.path()).map_err(failed)?;
+    let mut hasher = Hasher::new(blob.digest.algorithm());
+    let mut size = 0;
+    for chunk in chunks {
+        let interrupted = || failed(io::Error::new(io::ErrorKind::Interrupted, "its bytes did not all come"));
+        let chunk = chunk.ok_or_else(interrupted)?;
+        size += chunk.len() as u64;
+        hasher.update(&chunk);
+        file.write_all(&chunk).map_err(failed)?;
+    }
+    let actual = hasher.finish();
+    if size != blob.size {
+        let path = layout.path().to_owned();
+        return Err(LayoutError::Size { path, digest: blob.digest, expected: blob.size, actual: size });
+    }
+    if actual != blob.digest {
+        return Err(LayoutError::Content { expected: blob.digest, actual });
+    }
+    persist(file, &path, parent).map_err(failed)
+}
+
+/// Gives an image a name in index.json.
+pub(super) fn name(
+    layout: &Layout,
+    image: &Descriptor,
+    tag: Option<&str>,
+    keep: Option<&Digest>,
+) -> Result<(), LayoutError> {
+    amend(layout, |manifests| {
+        let mut entry = Descriptor::new(image.media_type.clone(), image.digest, image.size);
+        entry.annotations.extend(tag.map(|tag| (REF_NAME.to_owned(), tag.to_owned())));
+        let new = serde_json::to_value(&entry)?;
+        let mut place = None;
+        let mut kept = Vec::with_capacity(manifests.len() + 1);
+        for mut old in std::mem::take(manifests) {
+            let Ok(described) = serde_json::from_value::<Descriptor>(old.clone()) else {
+                kept.push(old);
+                continue;
+            };
+            let same_name = match tag {
+                Some(tag) => is_named(&described, tag),
+                None => name_of(&described).is_none() && matches!(Child::of(&described), Child::Image | Child::Index),
+            };
+            let nameless = described.digest == image.digest && name_of(&described).is_none();
+            if !same_name && !nameless {
+                kept.push(old);
+                continue;
+            }
+            place.get_or_insert(kept.len());
+            if keep == Some(&described.digest) && described.digest != image.digest {
+                if let Some(annotations) = old.get_mut("annotations").and_then(Value::as_object_mut) {
+                    annotations.retain(|key, _| key != REF_NAME && key != IMAGE_NAME);
+                }
+                kept.push(old);
+            }
+        }
+        kept.insert(place.unwrap_or(kept.len()), new);
+        *manifests = kept;
+        Ok(())
+    })
+}
+
 fn same(file: File, content: &[u8]) -> io::Result<bool> {
     use io::Read;
     if file.metadata()?.len() != content.len() as u64 {
@@ -76,6 +151,24 @@ fn same(file: File, content: &[u8]) -> io::Result<bool> {
 /// Puts `entry` into index.json, in the place of the first of `replaces` and without the others. Fields and entries of other tools
 /// stay as they are.
 pub(super) fn entry(layout: &Layout, entry: &Descriptor, replaces: &[Digest]) -> Result<(), LayoutError> {
+    amend(layout, |manifests| {
+        let new = serde_json::to_value(entry)?;
+        let goes: Vec<String> = replaces.iter().chain([&entry.digest]).map(Digest::to_string).collect();
+        let is_going = |m: &Value| m["digest"].as_str().is_some_and(|d| goes.iter().any(|g| g == d));
+        // An entry of the same digest is the same manifest: another tool's tag on it survives.
+        let kept = manifests.iter().find(|m| m["digest"] == new["digest"]).cloned();
+        let place = manifests.iter().position(is_going).unwrap_or(manifests.len());
+        manifests.retain(|m| !is_going(m));
+        manifests.insert(place.min(manifests.len()), merged(new, kept));
+        Ok(())
+    })
+}
+
+/// Changes the list of index.json while other processes are kept from it.
+fn amend(
+    layout: &Layout,
+    change: impl FnOnce(&mut Vec<Value>) -> Result<(), serde_json::Error>,
+) -> Result<(), LayoutError> {
     let dir = layout.path();
     let _lock = lock(dir)?;
     let bytes = layout.index_json()?;
@@ -87,14 +180,7 @@ pub(super) fn entry(layout: &Layout, entry: &Descriptor, replaces: &[Digest]) ->
         Some(Value::Array(manifests)) => manifests,
         _ => Vec::new(),
     };
-    let new = serde_json::to_value(entry).map_err(unsound)?;
-    let goes: Vec<String> = replaces.iter().chain([&entry.digest]).map(Digest::to_string).collect();
-    let is_going = |m: &Value| m["digest"].as_str().is_some_and(|d| goes.iter().any(|g| g == d));
-    // An entry of the same digest is the same manifest: another tool's tag on it survives.
-    let kept = manifests.iter().find(|m| m["digest"] == new["digest"]).cloned();
-    let place = manifests.iter().position(is_going).unwrap_or(manifests.len());
-    manifests.retain(|m| !is_going(m));
-    manifests.insert(place.min(manifests.len()), merged(new, kept));
+    change(&mut manifests).map_err(unsound)?;
     index.insert("manifests".to_owned(), Value::Array(manifests));
     let text = serde_json::to_vec(&index).map_err(unsound)?;
     if text.len() > MAX_INDEX_JSON {
@@ -126,14 +212,22 @@ const TEMPORARY: &str = ".ociseek-";
 /// Writes a file of the layout: a temporary file beside the layout's own, on disk before it gets its name.
 fn replace(dir: &Path, path: &Path, content: &[u8]) -> Result<(), LayoutError> {
     let failed = |source| io_error("write", path, source);
+    let mut file = temporary(dir).map_err(failed)?;
+    file.write_all(content).map_err(failed)?;
+    persist(file, path, path.parent().unwrap_or(dir)).map_err(failed)
+}
+
+fn temporary(dir: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     // Modes of others' tools: readable by all, as far as the umask allows.
-    builder.prefix(TEMPORARY).permissions(Permissions::from_mode(0o644));
-    let mut file = builder.tempfile_in(dir).map_err(failed)?;
-    file.write_all(content).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
-    file.persist(path).map_err(|e| failed(e.error))?;
-    let parent = path.parent().unwrap_or(dir);
-    File::open(parent).and_then(|d| d.sync_all()).map_err(failed)
+    builder.prefix(TEMPORARY).permissions(Permissions::from_mode(0o644)).tempfile_in(dir)
+}
+
+/// Gives a file its name once it is on disk.
+fn persist(file: NamedTempFile, path: &Path, parent: &Path) -> io::Result<()> {
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|e| e.error)?;
+    File::open(parent)?.sync_all()
 }
 
 /// Keeps other processes from index.json for as long as the answer lives; they hold it for milliseconds. Where the file system

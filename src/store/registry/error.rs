@@ -108,6 +108,9 @@ pub enum RegistryError {
     /// The content at hand is not what its descriptor says; nothing was sent.
     #[error("the content for {digest} ({expected} bytes) is something else ({found} bytes)")]
     Content { digest: Digest, expected: u64, found: u64 },
+    /// What was being uploaded is something else than its descriptor says; the registry was not told to keep it.
+    #[error("the content for {expected} is {found}")]
+    Blob { expected: Box<Digest>, found: Box<Digest> },
     #[error("blob {digest} of {size} bytes is larger than the {limit} that were asked for")]
     BlobTooLarge { digest: Digest, size: u64, limit: u64 },
     #[error("the upload of {digest} was begun {times} times, and lost by the registry each time")]

@@ -121,6 +121,19 @@ impl Repository {
         Ok(response)
     }
 
+    /// Pushes a manifest or index, of which all parts are there, by its digest or under a tag.
+    ///
+    /// # Errors
+    /// [`RegistryError::is_blob_unknown`] when the registry misses a part; whatever else it answers.
+    pub async fn push_manifest(&self, target: &Target, media_type: &str, bytes: Bytes) -> Result<(), RegistryError> {
+        if let Target::Tag(tag) = target
+            && !is_tag(tag)
+        {
+            return Err(RegistryError::Name(format!("{}:{}", self.name, tag.chars().take(300).collect::<String>())));
+        }
+        self.put_manifest(target, media_type, bytes, None).await.map(drop)
+    }
+
     /// Deletes a manifest; one that is not there is as good as deleted.
     pub(super) async fn delete_manifest(&self, digest: &Digest) -> Result<(), RegistryError> {
         let request = self.request(Method::DELETE, &format!("manifests/{digest}")).await?;

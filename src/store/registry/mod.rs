@@ -54,3 +54,4 @@ pub use http::http_client;
 pub use names::{Names, Page};
 pub use proxy::ProxyError;
 pub use transport::{TransportError, Untrusted};
+pub use uploads::{Upload, Uploaded};

@@ -1,6 +1,6 @@
 //! Uploading blobs (distribution spec, "Push"): in one request, or in chunks.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use reqwest::Method;
 use reqwest::header::{CONTENT_RANGE, HeaderValue, LOCATION, RANGE};
 use url::Url;
@@ -10,7 +10,7 @@ use super::client::Repository;
 use super::error::RegistryError;
 use super::http::{Request, Response};
 use super::retry::Retry;
-use crate::digest::Digest;
+use crate::digest::{Digest, Hasher};
 use crate::image::Descriptor;
 
 /// Upload sessions that are begun for one blob, when registries lose them.
@@ -19,6 +19,8 @@ const SESSIONS: u32 = 3;
 const LARGEST_CHUNK: u64 = 1 << 30;
 /// Chunks are cut to this where a larger body was too large for someone on the way (413).
 const SMALL_CHUNK: u64 = 4 << 20;
+/// What is held in memory of a blob that is copied, in bytes, however large the chunks are that the registry asks for.
+const LARGEST_BUFFER: u64 = 64 << 20;
 
 /// Times in a row that a chunk may be sent without anything of it being taken.
 const STALLS: u32 = 3;
@@ -86,8 +88,11 @@ impl Repository {
         }
     }
 
-    /// Whether the registry has the blob, whole. What it does not say for sure is a no.
-    async fn is_there(&self, blob: &Descriptor) -> Result<bool, RegistryError> {
+    /// Whether the registry has the blob, whole, for one who may push. What it does not say for sure is a no.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or refuses the credentials.
+    pub async fn is_there(&self, blob: &Descriptor) -> Result<bool, RegistryError> {
         let request = self.request(Method::HEAD, &format!("blobs/{}", blob.digest)).await?;
         let response = self.registry.send(&request, &self.scope(Access::Push)).await?;
         match response.status().as_u16() {
@@ -100,6 +105,17 @@ impl Repository {
     /// One session, from its beginning to the blob. A request that fails is not sent again within it: the registry may have
     /// taken a part of its body.
     async fn session(&self, digest: &Digest, content: &Bytes, chunk: Option<u64>) -> Result<Progress, RegistryError> {
+        let (mut session, least) = self.begin().await?;
+        let outcome = match chunk {
+            None => self.put(&mut session, digest, content.clone()).await,
+            Some(size) => self.chunks(&mut session, digest, content, size.max(least).min(LARGEST_CHUNK)).await,
+        };
+        session.close(&outcome).await;
+        outcome
+    }
+
+    /// Begins a session; also the least size of a chunk that the registry asks for.
+    async fn begin(&self) -> Result<(Session<'_>, u64), RegistryError> {
         let scope = self.scope(Access::Push);
         let request = self.request(Method::POST, "blobs/uploads/").await?;
         let response = self.registry.send(&request, &scope).await?.expect(&[202]).await?;
@@ -107,19 +123,8 @@ impl Repository {
             asked: response.asked.clone(),
             what: "the upload has no Location".to_owned(),
         })?;
-        let mut session = Session { repository: self, scope: &scope, at, open: true };
-        let outcome = match chunk {
-            None => self.put(&mut session, digest, content.clone()).await,
-            Some(size) => {
-                let least = response.text("oci-chunk-min-length").and_then(|least| least.parse().ok()).unwrap_or(0);
-                self.chunks(&mut session, digest, content, size.max(least).min(LARGEST_CHUNK)).await
-            }
-        };
-        session.open = false;
-        if matches!(outcome, Ok(Progress::TooLarge(_)) | Err(RegistryError::Answer(_))) {
-            cancel(self, session.at.clone(), &scope).await;
-        }
-        outcome
+        let least = response.text("oci-chunk-min-length").and_then(|least| least.parse().ok()).unwrap_or(0);
+        Ok((Session { repository: self, scope, at, open: true }, least))
     }
 
     /// Ends a session with `rest`, the bytes that were not sent yet.
@@ -127,14 +132,14 @@ impl Repository {
         let mut at = session.at.clone();
         at.query_pairs_mut().append_pair("digest", &digest.to_string());
         let request = Request::new(Method::PUT, at).body(HeaderValue::from_static("application/octet-stream"), rest);
-        let response = self.unless_busy(&request, session.scope).await?;
+        let response = self.unless_busy(&request, &session.scope).await?;
         match response.status().as_u16() {
             200 | 201 | 204 => Ok(Progress::Done),
             _ => interrupted(response).await,
         }
     }
 
-    /// Sends chunk after chunk, each from where the registry says to be.
+    /// Sends all of the content in chunks, and ends the session.
     async fn chunks(
         &self,
         session: &mut Session<'_>,
@@ -142,16 +147,31 @@ impl Repository {
         content: &Bytes,
         size: u64,
     ) -> Result<Progress, RegistryError> {
-        let scope = session.scope;
-        let total = content.len() as u64;
-        let (mut sent, mut stalls) = (0, 0);
+        match self.piece(session, content, 0, size).await? {
+            Progress::Done => self.put(session, digest, Bytes::new()).await,
+            other => Ok(other),
+        }
+    }
+
+    /// Sends chunk after chunk of a piece that begins at `from` of the blob, each from where the registry says to be.
+    async fn piece(
+        &self,
+        session: &mut Session<'_>,
+        piece: &Bytes,
+        from: u64,
+        size: u64,
+    ) -> Result<Progress, RegistryError> {
+        let scope = session.scope.clone();
+        let scope = &scope;
+        let total = from + piece.len() as u64;
+        let (mut sent, mut stalls) = (from, 0);
         let mut retry = Retry::new(&self.registry.http);
         while sent < total {
             let at = session.at.clone();
             let end = total.min(sent.saturating_add(size));
             let octets = HeaderValue::from_static("application/octet-stream");
-            let patch =
-                Request::new(Method::PATCH, at.clone()).body(octets, content.slice(sent as usize..end as usize));
+            let patch = Request::new(Method::PATCH, at.clone())
+                .body(octets, piece.slice((sent - from) as usize..(end - from) as usize));
             let range = self.header_value(&patch, &format!("{sent}-{}", end - 1))?;
             let status = Request::new(Method::GET, at);
             let response = match self.unless_busy(&patch.header(CONTENT_RANGE, range), scope).await {
@@ -186,7 +206,7 @@ impl Repository {
                 session.at = next;
             }
         }
-        self.put(session, digest, Bytes::new()).await
+        Ok(Progress::Done)
     }
 
     /// Sends a part of an upload once; again only where the registry was too busy to look at it.
@@ -209,13 +229,130 @@ impl Repository {
     }
 }
 
+/// A blob on its way to a registry that is not held in memory as a whole: at most a chunk of it is.
+pub struct Upload<'a> {
+    repository: &'a Repository,
+    session: Session<'a>,
+    blob: Descriptor,
+    /// Bytes of a chunk.
+    size: usize,
+    /// Bytes that the registry has.
+    sent: u64,
+    waiting: BytesMut,
+    hasher: Hasher,
+}
+
+/// How an upload went.
+pub enum Uploaded {
+    Done,
+    /// The registry lost it, or takes smaller chunks only ([`SMALL_CHUNK`]): it is to be begun anew.
+    Again(RegistryError),
+}
+
+impl Repository {
+    /// Has the registry take over a blob of another of its repositories. False: it does not, and the blob is to be uploaded.
+    ///
+    /// # Errors
+    /// When the registry cannot be reached.
+    pub async fn mount_blob(&self, digest: &Digest, from: &Repository) -> Result<bool, RegistryError> {
+        let scope = self.scope(Access::Push);
+        let mut request = self.request(Method::POST, "blobs/uploads/").await?;
+        request.url.query_pairs_mut().append_pair("mount", &digest.to_string()).append_pair("from", &from.name);
+        let response = self.registry.send(&request, &scope).await?;
+        if response.status() == 202
+            && let Some(at) = self.location(&response).await?
+        {
+            // It began an upload instead.
+            cancel(self, at, &scope).await;
+        }
+        Ok(response.status() == 201)
+    }
+
+    /// Begins the upload of a blob. With `small` chunks are of a size that every proxy lets pass.
+    ///
+    /// # Errors
+    /// What the registry answers.
+    pub async fn upload(&self, blob: &Descriptor, small: bool) -> Result<Upload<'_>, RegistryError> {
+        let (session, least) = self.begin().await?;
+        let size = if small { SMALL_CHUNK } else { self.registry.http.limits.chunk };
+        Ok(Upload {
+            repository: self,
+            session,
+            blob: blob.clone(),
+            size: usize::try_from(size.max(least).min(LARGEST_BUFFER)).unwrap_or(usize::MAX),
+            sent: 0,
+            waiting: BytesMut::new(),
+            hasher: Hasher::new(blob.digest.algorithm()),
+        })
+    }
+}
+
+impl Upload<'_> {
+    /// Takes the next bytes of the blob.
+    ///
+    /// # Errors
+    /// What the registry answers; transport errors after new tries.
+    pub async fn push(&mut self, chunk: &[u8]) -> Result<Uploaded, RegistryError> {
+        self.hasher.update(chunk);
+        self.waiting.extend_from_slice(chunk);
+        while self.waiting.len() > self.size {
+            let piece = self.waiting.split_to(self.size).freeze();
+            let outcome = self.repository.piece(&mut self.session, &piece, self.sent, self.size as u64).await;
+            match outcome {
+                Ok(Progress::Done) => self.sent += piece.len() as u64,
+                outcome => return self.closed(outcome).await,
+            }
+        }
+        Ok(Uploaded::Done)
+    }
+
+    /// Ends the upload with what was not sent yet.
+    ///
+    /// # Errors
+    /// [`RegistryError::Content`] and [`RegistryError::Blob`] when the bytes were not those of the blob, which then is not there;
+    /// else as [`Upload::push`].
+    pub async fn finish(mut self) -> Result<Uploaded, RegistryError> {
+        let found = self.sent + self.waiting.len() as u64;
+        let Descriptor { digest, size, .. } = self.blob;
+        if found != size {
+            return Err(RegistryError::Content { digest, expected: size, found });
+        }
+        let hasher = std::mem::replace(&mut self.hasher, Hasher::new(digest.algorithm()));
+        let actual = hasher.finish();
+        if actual != digest {
+            return Err(RegistryError::Blob { expected: digest.into(), found: actual.into() });
+        }
+        let rest = self.waiting.split().freeze();
+        let outcome = self.repository.put(&mut self.session, &digest, rest).await;
+        self.closed(outcome).await
+    }
+
+    async fn closed(&mut self, outcome: Result<Progress, RegistryError>) -> Result<Uploaded, RegistryError> {
+        self.session.close(&outcome).await;
+        match outcome? {
+            Progress::Done => Ok(Uploaded::Done),
+            Progress::Lost(error) | Progress::TooLarge(error) => Ok(Uploaded::Again(error)),
+        }
+    }
+}
+
 /// An upload that has begun. Dropped before its end, as when the user interrupts the program, it is cancelled.
 struct Session<'a> {
     repository: &'a Repository,
-    scope: &'a Scope,
+    scope: Scope,
     /// Where the registry wants what comes next.
     at: Url,
     open: bool,
+}
+
+impl Session<'_> {
+    /// The session came to an end; where the registry does not know that, it is told.
+    async fn close(&mut self, outcome: &Result<Progress, RegistryError>) {
+        self.open = false;
+        if matches!(outcome, Ok(Progress::TooLarge(_)) | Err(RegistryError::Answer(_))) {
+            cancel(self.repository, self.at.clone(), &self.scope).await;
+        }
+    }
 }
 
 impl Drop for Session<'_> {

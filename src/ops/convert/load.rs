@@ -1,0 +1,296 @@
+//! The documents of an image that is to be converted, within limits.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+
+use super::error::ConvertError;
+use super::model::SourceImage;
+use crate::digest::Digest;
+use crate::image::config::MAX_CONFIG;
+use crate::image::enabled::{Content, Original, Target as Image, is_runnable};
+use crate::image::go::{GoError, Manifest, decode_index, decode_manifest, decode_platform};
+use crate::image::manifest::{DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST};
+use crate::image::select::MAX_NESTING;
+use crate::image::{Descriptor, Platform};
+use crate::ops::discover::causes;
+use crate::ops::resolve::PlatformManifest;
+use crate::progress::{Event, Progress};
+use crate::store::blob::Target;
+use crate::store::{Source, StoreError};
+
+/// The most manifests of an image index: each is fetched and written anew.
+pub const MAX_MANIFESTS: usize = 1000;
+/// The most bytes of an image's manifests together. All of them are held until the new ones are written.
+pub const MAX_DOCUMENTS: u64 = 64 << 20;
+
+/// An image's documents.
+pub(super) struct Loaded {
+    /// Of the manifest or image index that the image's name stands for.
+    pub root: Digest,
+    pub original: Original,
+    /// Manifests that stay as they are, by digest: what a store that lacks them needs.
+    pub kept: BTreeMap<Digest, Bytes>,
+}
+
+fn is_manifest(media_type: &str) -> bool {
+    matches!(media_type, OCI_MANIFEST | DOCKER_MANIFEST)
+}
+
+fn is_index(media_type: &str) -> bool {
+    matches!(media_type, OCI_INDEX | DOCKER_LIST)
+}
+
+/// Fetches the documents. An image index with a single manifest, or of which a layout has only one, is converted as that manifest.
+pub(super) async fn load(from: &SourceImage, progress: &Arc<dyn Progress>) -> Result<Loaded, ConvertError> {
+    let mut loader =
+        Loader { source: &from.source, read: 0, documents: BTreeMap::new(), root: None, kept: BTreeMap::new() };
+    let (media_type, digest, bytes) = match from.source.manifest(&from.root).await {
+        Ok(document) => (document.media_type, document.digest, document.bytes),
+        Err(error) => match from.descriptor.as_ref().and_then(|d| Some((d, embedded(d)?))) {
+            Some((descriptor, bytes)) if error.is_missing() => {
+                (descriptor.media_type.clone(), descriptor.digest, bytes)
+            }
+            _ => return Err(ConvertError::Find(error)),
+        },
+    };
+    loader.root = Some(digest);
+    let stated = from.descriptor.as_ref().filter(|descriptor| descriptor.digest == digest);
+    let media_type = stated.map_or(media_type, |descriptor| descriptor.media_type.clone());
+    if is_manifest(&media_type) {
+        let bare = Descriptor::new(media_type, digest, bytes.len() as u64);
+        let descriptor = stated.cloned().unwrap_or(bare);
+        let manifest = unsound(digest, decode_manifest(&bytes))?;
+        return loader.single(digest, descriptor, manifest).await;
+    }
+    if !is_index(&media_type) {
+        return Err(ConvertError::NotAnImage { digest });
+    }
+    let mut index = unsound(digest, decode_index(&bytes))?;
+    if index.manifests.len() > MAX_MANIFESTS {
+        return Err(ConvertError::TooMany { digest, count: index.manifests.len() });
+    }
+    let mut missing = Vec::new();
+    if !matches!(from.source, Source::Registry(_)) {
+        for entry in &index.manifests {
+            if loader.is_missing(entry).await {
+                missing.push(entry.digest);
+            }
+        }
+    }
+    for digest in &missing {
+        progress.report(Event::Warning(format!("{digest} is not in the layout: the converted image is without it")));
+    }
+    index.manifests.retain(|entry| !missing.contains(&entry.digest));
+    match &index.manifests[..] {
+        [] => return Err(ConvertError::Empty { digest }),
+        [only] if is_manifest(&only.media_type) => {
+            let only = only.clone();
+            let manifest = loader.manifest(&only).await?;
+            return loader.single(digest, only, manifest).await;
+        }
+        _ => {}
+    }
+    let mut contents = Vec::with_capacity(index.manifests.len());
+    let mut found = BTreeMap::new();
+    for (place, entry) in index.manifests.iter().enumerate() {
+        let (content, platform) = loader.content(entry, progress).await?;
+        contents.push(content);
+        found.extend(platform.map(|platform| (place, platform)));
+    }
+    Ok(Loaded { root: digest, original: Original { index, contents, found }, kept: loader.kept })
+}
+
+impl Loaded {
+    /// The image of a target, as the search for its ztocs takes it.
+    pub fn image(&self, target: &Image) -> Option<PlatformManifest> {
+        let listed = self.original.index.manifests.get(target.entry)?;
+        let manifest = self.original.contents.get(target.entry)?.image()?;
+        Some(PlatformManifest {
+            descriptor: Descriptor::new(listed.media_type.clone(), listed.digest, listed.size),
+            platform: Some(target.platform.clone()),
+            config: manifest.config.clone(),
+            layers: manifest.layers().to_vec(),
+            annotations: manifest.annotations.clone(),
+        })
+    }
+}
+
+struct Loader<'a> {
+    source: &'a Source,
+    /// Bytes of documents so far.
+    read: u64,
+    /// What is listed more than once is fetched once.
+    documents: BTreeMap<Digest, Bytes>,
+    root: Option<Digest>,
+    kept: BTreeMap<Digest, Bytes>,
+}
+
+impl Loader<'_> {
+    async fn single(
+        self,
+        root: Digest,
+        mut descriptor: Descriptor,
+        manifest: Manifest,
+    ) -> Result<Loaded, ConvertError> {
+        let content = Content::of(manifest.clone());
+        if content == Content::Kept {
+            return Err(ConvertError::NotAnImage { digest: root });
+        }
+        let stated = self.config_platform(&manifest).await?;
+        descriptor.platform.get_or_insert(stated);
+        Ok(Loaded { root, original: Original::single(descriptor, manifest), kept: self.kept })
+    }
+
+    /// What an entry of the image index stands for, and the platform of an image whose entry does not state it.
+    async fn content(
+        &mut self,
+        entry: &Descriptor,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<(Content, Option<Platform>), ConvertError> {
+        let mut platform = None;
+        let content = if is_manifest(&entry.media_type) {
+            Content::of(self.manifest(entry).await?)
+        } else if is_index(&entry.media_type) {
+            match self.first(entry, progress).await? {
+                Some(first) => {
+                    platform.clone_from(&first.platform);
+                    Content::of(self.manifest(&first).await?)
+                }
+                None => Content::Kept,
+            }
+        } else {
+            Content::Kept
+        };
+        if content == Content::Kept && !self.kept.contains_key(&entry.digest) {
+            // What is neither a manifest nor an index may be of a kind that the store does not hand out.
+            match self.fetch(entry, "manifest").await {
+                Ok(bytes) => drop(self.kept.insert(entry.digest, bytes)),
+                Err(error) if is_manifest(&entry.media_type) || is_index(&entry.media_type) => return Err(error),
+                Err(_) => {}
+            }
+        }
+        let Content::Image(manifest) = &content else { return Ok((content, None)) };
+        if entry.platform.is_some() || !is_runnable(entry, &content) {
+            return Ok((content, None));
+        }
+        if platform.is_none() {
+            match self.config_platform(manifest).await {
+                Ok(found) => platform = Some(found),
+                Err(error) => progress.report(Event::Warning(format!(
+                    "{} states no platform, and its config does not either: it is not indexed: {}",
+                    entry.digest,
+                    causes(&error)
+                ))),
+            }
+        }
+        Ok((content, platform))
+    }
+
+    /// The first manifest in an index that stands in the image index.
+    async fn first(
+        &mut self,
+        entry: &Descriptor,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<Option<Descriptor>, ConvertError> {
+        // What is to be looked at, the first one last.
+        let mut todo = vec![(entry.clone(), 1)];
+        let mut seen = BTreeSet::from_iter(self.root);
+        let (mut first, mut others) = (None, 0);
+        while let Some((next, depth)) = todo.pop() {
+            let digest = next.digest;
+            if is_manifest(&next.media_type) {
+                others += usize::from(first.is_some());
+                first.get_or_insert(next);
+            } else if is_index(&next.media_type) {
+                if depth >= MAX_NESTING || digest == entry.digest && depth > 1 || self.root == Some(digest) {
+                    return Err(ConvertError::TooDeep { digest, limit: MAX_NESTING });
+                }
+                if !seen.insert(digest) {
+                    continue;
+                }
+                let index = unsound(digest, decode_index(&self.fetch(&next, "image index").await?))?;
+                if todo.len() + index.manifests.len() > MAX_MANIFESTS {
+                    return Err(ConvertError::TooMany { digest, count: todo.len() + index.manifests.len() });
+                }
+                todo.extend(index.manifests.into_iter().rev().map(|child| (child, depth + 1)));
+            }
+        }
+        if let Some(first) = first.as_ref().filter(|_| others > 0) {
+            progress.report(Event::Warning(format!(
+                "the image index {} in the image is replaced by its first manifest, {}; others in it: {others}",
+                entry.digest, first.digest
+            )));
+        }
+        Ok(first)
+    }
+
+    async fn manifest(&mut self, descriptor: &Descriptor) -> Result<Manifest, ConvertError> {
+        let bytes = self.fetch(descriptor, "manifest").await?;
+        unsound(descriptor.digest, decode_manifest(&bytes))
+    }
+
+    async fn is_missing(&self, descriptor: &Descriptor) -> bool {
+        matches!(self.source.blob_exists(descriptor).await, Ok(false))
+    }
+
+    /// A document that a descriptor names: of the size and the digest that it says.
+    async fn fetch(&mut self, descriptor: &Descriptor, what: &'static str) -> Result<Bytes, ConvertError> {
+        let digest = descriptor.digest;
+        let bytes = match self.documents.get(&digest) {
+            Some(known) => known.clone(),
+            None => {
+                let target = Target::Digest(digest);
+                let bytes = match self.source.manifest(&target).await {
+                    Ok(document) => document.bytes,
+                    Err(error) => {
+                        let embedded = embedded(descriptor).filter(|_| is_absent(&error));
+                        embedded.ok_or(ConvertError::Document { what, digest, source: error })?
+                    }
+                };
+                self.read += bytes.len() as u64;
+                if self.read > MAX_DOCUMENTS {
+                    return Err(ConvertError::TooLarge { digest: self.root.unwrap_or(digest) });
+                }
+                self.documents.insert(digest, bytes.clone());
+                bytes
+            }
+        };
+        let found = bytes.len() as u64;
+        match found == descriptor.size {
+            true => Ok(bytes),
+            false => Err(ConvertError::Size { what, digest, expected: descriptor.size, found }),
+        }
+    }
+
+    /// The platform that an image's config states, as containerd reads it.
+    async fn config_platform(&self, manifest: &Manifest) -> Result<Platform, ConvertError> {
+        let config = &manifest.config;
+        let bytes = self.source.blob_bytes(config, MAX_CONFIG as u64).await;
+        let failed = |source| ConvertError::Document { what: "config", digest: config.digest, source };
+        let stated = unsound(config.digest, decode_platform(&bytes.map_err(failed)?))?;
+        let mut platform = stated.normalized();
+        if platform.os.is_empty() {
+            "linux".clone_into(&mut platform.os);
+        }
+        platform.os_features = BTreeSet::from_iter(platform.os_features).into_iter().collect();
+        Ok(platform)
+    }
+}
+
+fn is_absent(error: &StoreError) -> bool {
+    error.is_missing() || error.is_not_found()
+}
+
+/// What a descriptor holds itself of what it names.
+fn embedded(descriptor: &Descriptor) -> Option<Bytes> {
+    let bytes = BASE64_STANDARD.decode(descriptor.data.as_ref()?).ok()?;
+    (Digest::of(descriptor.digest.algorithm(), &bytes) == descriptor.digest).then(|| bytes.into())
+}
+
+fn unsound<T>(digest: Digest, decoded: Result<T, GoError>) -> Result<T, ConvertError> {
+    decoded.map_err(|source| ConvertError::Unsound { digest, source })
+}

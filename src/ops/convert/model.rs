@@ -1,0 +1,119 @@
+//! What converting an image takes and what it yields.
+
+use super::ConvertError;
+use crate::digest::Digest;
+use crate::image::go::{Index, decode_index};
+use crate::image::manifest::{DOCKER_LIST, OCI_INDEX};
+use crate::image::{Descriptor, Platform, Select};
+use crate::ops::coverage::Coverage;
+use crate::ops::index::IndexedLayer;
+use crate::store::blob::{Document, Target};
+use crate::store::{Destination, Source, StoreError, blocking};
+
+/// The image that is converted.
+pub struct SourceImage {
+    pub source: Source,
+    pub root: Target,
+    /// What a layout's index.json says of it.
+    pub descriptor: Option<Descriptor>,
+}
+
+/// Where the converted image goes.
+pub struct Destined {
+    /// None: a dry run into a layout that is not there yet.
+    pub destination: Option<Destination>,
+    /// None: a layout lists it without a name.
+    pub tag: Option<String>,
+    /// The tag may be the one of the image that is converted.
+    pub replace_tag: bool,
+}
+
+/// What the destination's name stands for already.
+pub(super) struct There {
+    pub digest: Digest,
+    /// If it is an image index.
+    pub manifests: Vec<Descriptor>,
+}
+
+/// A converted image.
+#[derive(Debug, Clone)]
+pub struct Converted {
+    /// Of the image that was converted.
+    pub source: Digest,
+    /// Of the SOCI-enabled image.
+    pub digest: Digest,
+    /// Bytes of its image index.
+    pub size: u64,
+    /// The images in it that were to be indexed, in the order in which they were asked for, or of the image index.
+    pub images: Vec<ConvertedImage>,
+    pub outcome: Outcome,
+    /// Bytes of layers that were read to index them.
+    pub bytes_read: u64,
+    /// Bytes of layers that were compared with ztocs to reuse.
+    pub bytes_compared: u64,
+    /// Bytes of blobs that were copied from the source.
+    pub bytes_copied: u64,
+    /// Bytes of new blobs and manifests.
+    pub bytes_written: u64,
+}
+
+/// The image of one platform.
+#[derive(Debug, Clone)]
+pub struct ConvertedImage {
+    pub platform: Platform,
+    /// Its manifest before, or the index that stood in its place.
+    pub was: Digest,
+    pub manifest: Digest,
+    /// None if no layer can be served lazily.
+    pub index: Option<Descriptor>,
+    pub layers: Vec<IndexedLayer>,
+    pub coverage: Coverage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// `replaced` is what the tag named before; it is still there under its digest.
+    Written { replaced: Option<Digest> },
+    /// The very image is there under its tag: nothing was written.
+    AlreadyThere,
+    /// Nothing was written.
+    DryRun { replaces: Option<Digest> },
+}
+
+impl Destined {
+    /// What the name stands for now. What is not an image index is only known by its digest.
+    pub(super) async fn there(&self) -> Result<Option<There>, ConvertError> {
+        let Some(document) = self.document().await.map_err(ConvertError::Destination)? else { return Ok(None) };
+        let is_index = matches!(document.media_type.as_str(), OCI_INDEX | DOCKER_LIST);
+        let index = decode_index(&document.bytes).ok().filter(|_| is_index);
+        Ok(Some(There { digest: document.digest, manifests: index.map_or_else(Vec::new, |i: Index| i.manifests) }))
+    }
+
+    /// Whether it stands for this image, asked again.
+    pub(super) async fn is_there(&self, digest: &Digest) -> Result<bool, ConvertError> {
+        Ok(self.there().await?.is_some_and(|there| there.digest == *digest))
+    }
+
+    async fn document(&self) -> Result<Option<Document>, StoreError> {
+        match (&self.destination, &self.tag) {
+            (Some(Destination::Registry(repository)), Some(tag)) => {
+                match repository.manifest(&Target::Tag(tag.clone())).await {
+                    Ok(document) => Ok(Some(document)),
+                    Err(error) if error.is_not_found() => Ok(None),
+                    Err(error) => Err(error.into()),
+                }
+            }
+            (Some(Destination::Layout(layout)), tag) => {
+                let select = tag.clone().map_or(Select::Any, Select::Tag);
+                let layout = std::sync::Arc::clone(layout);
+                blocking(move || {
+                    // There may be nothing by that name, or what it names may be damaged: then it is written.
+                    let found = layout.find(&select).ok();
+                    Ok(found.and_then(|found| layout.manifest(&Target::Digest(found.digest)).ok()))
+                })
+                .await
+            }
+            _ => Ok(None),
+        }
+    }
+}

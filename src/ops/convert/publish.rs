@@ -1,0 +1,176 @@
+//! Brings the converted image to its destination: blobs, then manifests, then the image index under its tag.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use super::error::ConvertError;
+use super::load::Loaded;
+use super::model::Destined;
+use crate::digest::Digest;
+use crate::image::enabled::{Content, Enabled};
+use crate::image::go::{Manifest, decode_manifest};
+use crate::image::manifest::{OCI_INDEX, OCI_MANIFEST};
+use crate::image::soci::{CONFIG, INDEX_V2, ZTOC};
+use crate::image::{Descriptor, LayerKind};
+use crate::ops::index::Ztoc;
+use crate::progress::{Event, Progress};
+use crate::store::copy::Copied;
+use crate::store::{Destination, Source, blocking};
+
+/// Bytes that went to the destination.
+#[derive(Default)]
+pub(super) struct Written {
+    /// Of blobs of the source.
+    pub copied: u64,
+    /// Of new blobs and of manifests.
+    pub written: u64,
+}
+
+#[allow(clippy::too_many_arguments, reason = "each is another thing, and there is one caller")]
+pub(super) async fn publish(
+    loaded: &Loaded,
+    enabled: &Enabled,
+    ztocs: &[Ztoc<'_>],
+    source: &Source,
+    destination: &Destination,
+    to: &Destined,
+    jobs: usize,
+    progress: &Arc<dyn Progress>,
+) -> Result<Written, ConvertError> {
+    let mut done = Written::default();
+    let elsewhere = !destination.is(source);
+    if elsewhere {
+        done.copied = copy(loaded, source, destination, jobs, progress).await?;
+    }
+    done.written += blobs(ztocs, destination, false).await?;
+    let manifests = Manifests { loaded, enabled, destination, elsewhere };
+    match manifests.push(to).await {
+        // The registry said of a blob that it was there, and it is not: now it gets it.
+        Err(ConvertError::Push { source: error, .. }) if error.is_blob_unknown() => {
+            done.written += blobs(ztocs, destination, true).await?;
+            done.written += manifests.push(to).await?;
+        }
+        written => done.written += written?,
+    }
+    if let Destination::Layout(layout) = destination {
+        let layout = Arc::clone(layout);
+        let image = Descriptor::new(OCI_INDEX, enabled.digest, enabled.bytes.len() as u64);
+        let (tag, keep) = (to.tag.clone(), loaded.root);
+        let named = blocking(move || layout.name(&image, tag.as_deref(), Some(&keep))).await;
+        named.map_err(|source| ConvertError::Push { what: "image index", digest: enabled.digest, source })?;
+    }
+    Ok(done)
+}
+
+/// Copies what the image consists of, as many blobs side by side as `jobs` says. Gives the bytes that were sent.
+async fn copy(
+    loaded: &Loaded,
+    source: &Source,
+    destination: &Destination,
+    jobs: usize,
+    progress: &Arc<dyn Progress>,
+) -> Result<u64, ConvertError> {
+    let mut blobs: BTreeMap<Digest, Descriptor> = BTreeMap::new();
+    let images = loaded.original.contents.iter().filter_map(Content::image).cloned();
+    // What is no manifest has no parts that are known.
+    let kept = loaded.kept.values().filter_map(|bytes| decode_manifest(bytes).ok());
+    for manifest in images.chain(kept) {
+        let Manifest { config, layers, .. } = manifest;
+        for blob in layers.into_iter().flatten().chain([config]) {
+            blobs.entry(blob.digest).or_insert(blob);
+        }
+    }
+    let copied = AtomicU64::new(0);
+    let copied = &copied;
+    stream::iter(blobs.into_values().map(Ok))
+        .try_for_each_concurrent(jobs.clamp(1, 8), async |blob: Descriptor| {
+            let layer = blob.digest;
+            progress.report(Event::LayerStarted { layer, bytes: blob.size });
+            let sent = |bytes| {
+                progress.report(Event::LayerRead { layer, bytes });
+            };
+            match destination.copy_blob(&blob, source, &sent).await {
+                Ok(Copied::Sent) => drop(copied.fetch_add(blob.size, Ordering::Relaxed)),
+                Ok(Copied::There | Copied::Mounted) => {}
+                // A foreign layer lies elsewhere: the manifest says where.
+                Err(error)
+                    if LayerKind::of(&blob.media_type) == LayerKind::Foreign
+                        && (error.is_missing() || error.is_not_found()) => {}
+                Err(source) => {
+                    progress.report(Event::LayerFailed { layer });
+                    return Err(ConvertError::Copy { digest: layer, source });
+                }
+            }
+            progress.report(Event::LayerDone { layer });
+            Ok(())
+        })
+        .await?;
+    Ok(copied.load(Ordering::Relaxed))
+}
+
+/// Writes the ztocs, and the config of the SOCI indexes.
+async fn blobs(ztocs: &[Ztoc<'_>], destination: &Destination, unchecked: bool) -> Result<u64, ConvertError> {
+    let mut all: BTreeMap<Digest, (Descriptor, &'static str, Bytes)> = BTreeMap::new();
+    for ztoc in ztocs {
+        let content = ztoc.content();
+        let blob = Descriptor::new(ZTOC, ztoc.digest(), content.len() as u64);
+        all.insert(blob.digest, (blob, "ztoc", content));
+    }
+    let config = Descriptor::of(INDEX_V2, CONFIG);
+    all.insert(config.digest, (config, "config", Bytes::from_static(CONFIG)));
+    let written = stream::iter(all.into_values())
+        .map(async |(blob, what, content)| {
+            let pushed = destination.push_blob(&blob, content, unchecked).await;
+            let failed = |source| ConvertError::Push { what, digest: blob.digest, source };
+            Ok::<_, ConvertError>(if pushed.map_err(failed)? { blob.size } else { 0 })
+        })
+        .buffer_unordered(4);
+    written.try_fold(0, async |sum, size| Ok(sum + size)).await
+}
+
+/// The documents of the converted image.
+struct Manifests<'a> {
+    loaded: &'a Loaded,
+    enabled: &'a Enabled,
+    destination: &'a Destination,
+    /// The destination may lack what the source has.
+    elsewhere: bool,
+}
+
+impl Manifests<'_> {
+    /// Writes all of them, the image index last. Gives their bytes.
+    async fn push(&self, to: &Destined) -> Result<u64, ConvertError> {
+        let Enabled { manifests, indexes, index, bytes, digest } = self.enabled;
+        let mut written = 0;
+        if self.elsewhere {
+            for entry in &index.manifests {
+                if let Some(bytes) = self.loaded.kept.get(&entry.digest) {
+                    let kept = Descriptor::new(entry.media_type.clone(), entry.digest, bytes.len() as u64);
+                    written += self.one(&kept, bytes.clone(), None).await?;
+                }
+            }
+        }
+        for manifest in manifests.iter().filter(|manifest| self.elsewhere || manifest.digest != manifest.was) {
+            let descriptor = Descriptor::new(OCI_MANIFEST, manifest.digest, manifest.bytes.len() as u64);
+            written += self.one(&descriptor, manifest.bytes.clone().into(), None).await?;
+        }
+        for index in indexes {
+            written += self.one(&index.descriptor, index.bytes.clone().into(), None).await?;
+        }
+        let whole = Descriptor::new(OCI_INDEX, *digest, bytes.len() as u64);
+        written += self.one(&whole, bytes.clone().into(), to.tag.as_deref()).await?;
+        Ok(written)
+    }
+
+    async fn one(&self, manifest: &Descriptor, bytes: Bytes, tag: Option<&str>) -> Result<u64, ConvertError> {
+        let size = bytes.len() as u64;
+        let what = if manifest.media_type == OCI_INDEX { "image index" } else { "manifest" };
+        let pushed = self.destination.push_manifest(manifest, bytes, tag).await;
+        pushed.map_err(|source| ConvertError::Push { what, digest: manifest.digest, source })?;
+        Ok(size)
+    }
+}
