@@ -30,7 +30,7 @@ use ociseek::store::{Destination, Source};
 use ociseek::ztoc::{Checkpoint, Checkpoints, Ztoc};
 use serde_json::json;
 use servers::Server;
-use support::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
+use support::{GZIP, Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, for_platform, gzip, tar};
 
 const SPAN: u64 = 64 << 10;
 
@@ -331,7 +331,7 @@ async fn an_image_that_the_user_names_may_be_in_another_registry() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_of_version_2_and_other_platforms_have_ztocs_too() {
+async fn an_index_of_version_2_has_ztocs_too() {
     let setting = Setting::new().await;
     let base = layer(1, 3 << 20);
     let v1 = setting.push("v1", &[&base]);
@@ -349,6 +349,27 @@ async fn an_index_of_version_2_and_other_platforms_have_ztocs_too() {
     let done = setting.index("enabled", &none).await;
     assert_eq!(origins(&done), [Origin::Reused(v2.to_string().into())]);
     assert_eq!(requests(&setting, &base).0, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_index_of_another_platform_has_ztocs_too() {
+    let setting = Setting::new().await;
+    let (base, arm, amd) = (layer(1, 3 << 20), layer(2, 50_000), layer(3, 50_000));
+    let manifests = [("arm64", &arm), ("amd64", &amd)].map(|(architecture, own)| {
+        let manifest = serde_json::to_value(setting.push(architecture, &[&base, own])).unwrap();
+        for_platform(manifest, architecture)
+    });
+    let index = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests}).to_string();
+    setting.registry.add_manifest("v1", OCI_INDEX, index);
+    let only = |platform: &str| IndexOptions {
+        platforms: vec![platform.parse().unwrap()],
+        ..with(Reuse { tags: 0, ..Reuse::default() })
+    };
+    setting.index("v1", &only("linux/arm64")).await;
+    let done = setting.index("v1", &only("linux/amd64")).await;
+    assert_eq!(origins(&done)[0], Origin::Reused(done.digest.to_string().into()));
+    assert_eq!(requests(&setting, &base).0, 1);
+    assert_eq!(done.bytes_read, amd.len() as u64);
 }
 
 /// What a real registry answers.
