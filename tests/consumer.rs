@@ -104,9 +104,24 @@ impl Consumer {
             run(&self.regctl, &["--host", &insecure(server), "artifact", "list", &reference, "--format", "body"]);
         assert!(listed.contains(&index) && listed.contains(SOCI), "{reference}: regctl does not see {index}: {listed}");
         assert_eq!(manifest["attached"].as_str().expect("it was attached").contains("api"), api, "{manifest}");
+        self.mounts(&reference, &["--index", &index]);
 
-        let output =
-            Command::new(&self.script).args([&reference, "--index", &index]).output().expect("the consumer runs");
+        // The same image in version 2, by the snapshotter's default settings.
+        let enabled = format!("{reference}-soci");
+        let output = Command::new(env!("CARGO_BIN_EXE_ociseek"))
+            .args(["convert", "--min-layer-size=0", "--span-size=1MiB", "--no-cache", "--format=json"])
+            .args([&reference, &enabled])
+            .output()
+            .expect("the command runs");
+        assert!(output.status.success(), "{enabled}: {}", String::from_utf8_lossy(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+        let index = report["images"][0]["index"]["digest"].as_str().expect("an index");
+        self.mounts(&enabled, &["--mode", "v2", "--index", index]);
+    }
+
+    /// The snapshotter mounts the image lazily by the index that is named, and every file is right.
+    fn mounts(&self, reference: &str, options: &[&str]) {
+        let output = Command::new(&self.script).arg(reference).args(options).output().expect("the consumer runs");
         let (said, summary) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
         println!("{reference}: {}", summary.lines().last().unwrap_or_default());
         assert!(output.status.success(), "{reference}: the real consumer does not take our index:\n{said}{summary}");
