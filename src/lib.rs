@@ -27,6 +27,7 @@ pub mod budget;
 pub mod cli;
 pub mod codec;
 pub mod digest;
+mod glob;
 pub mod hook;
 pub mod image;
 pub mod layer;

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 /// The modules in the order of lib.rs; those before `store` are pure, and so are those of `PURE`.
-const ORDER: [&str; 15] = [
-    "offset", "budget", "digest", "codec", "tar", "ztoc", "layer", "image", "progress", "store", "rootfs", "ops",
-    "hook", "cli", "main",
+const ORDER: [&str; 16] = [
+    "offset", "budget", "digest", "glob", "codec", "tar", "ztoc", "layer", "image", "progress", "store", "rootfs",
+    "ops", "hook", "cli", "main",
 ];
 const PURE: [&str; 2] = ["rootfs/tree", "hook/event"];
 

@@ -10,6 +10,7 @@ mod layer_kind;
 pub mod manifest;
 mod name;
 pub mod platform;
+pub mod prefetch;
 mod reference;
 pub mod select;
 pub mod soci;

@@ -13,6 +13,7 @@ pub mod index;
 pub mod inspect;
 pub mod mount;
 pub mod open;
+pub mod prefetch;
 pub mod resolve;
 pub mod trace;
 pub mod verify;

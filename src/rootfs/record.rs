@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::content::Content;
 use super::tree::{NodeId, Tree};
@@ -57,6 +57,66 @@ impl Serialize for FilePath {
         }
         map.end()
     }
+}
+
+/// A read of a recorded start, as far as it can be used for another build of the image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordedRead {
+    /// Of the file, without a slash in front.
+    pub path: Vec<u8>,
+    /// In bytes of the file.
+    pub offset: u64,
+    pub size: u64,
+}
+
+/// Why something is not a record of reads.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error("line {0} is not a record of a read")]
+    Line(usize, #[source] serde_json::Error),
+    #[error("line {0} has neither a path nor a path in base64")]
+    Path(usize),
+    #[error("not the report of a trace")]
+    Report(#[source] serde_json::Error),
+    #[error("it records no reads")]
+    Empty,
+}
+
+#[derive(Deserialize)]
+struct Line {
+    path: Option<String>,
+    path_b64: Option<String>,
+    offset: u64,
+    size: u64,
+}
+
+/// Reads what [`Recorder`] wrote: its lines, or the JSON report of `ociseek trace`, which has them in `touches`.
+///
+/// # Errors
+/// When `text` is something else, or records no reads.
+pub fn parse(text: &[u8]) -> Result<Vec<RecordedRead>, RecordError> {
+    #[derive(Deserialize)]
+    struct Report {
+        touches: Vec<Line>,
+    }
+    let lines: Vec<&[u8]> = text.split(|&b| b == b'\n').filter(|line| !line.trim_ascii().is_empty()).collect();
+    let is_report = lines.first().is_some_and(|first| first.trim_ascii() == b"{");
+    let touches: Vec<Line> = match is_report {
+        true => serde_json::from_slice::<Report>(text).map_err(RecordError::Report)?.touches,
+        false => (1..)
+            .zip(&lines)
+            .map(|(number, line)| serde_json::from_slice(line).map_err(|error| RecordError::Line(number, error)))
+            .collect::<Result<_, _>>()?,
+    };
+    if touches.is_empty() {
+        return Err(RecordError::Empty);
+    }
+    let read = |(number, Line { path, path_b64, offset, size })| {
+        let decoded = || path_b64.and_then(|text: String| STANDARD.decode(text).ok());
+        let path = path.map(String::into_bytes).or_else(decoded).ok_or(RecordError::Path(number))?;
+        Ok(RecordedRead { path, offset, size })
+    };
+    (1..).zip(touches).map(read).collect()
 }
 
 fn milliseconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
@@ -164,7 +224,27 @@ mod tests {
                 Digest::sha256(b"")
             )
         );
+        let named = line(&touch);
         touch.path = FilePath(b"\xff".to_vec());
-        assert!(line(&touch).contains(r#""path_b64":"/w==","#));
+        touch.offset = 9;
+        let odd = line(&touch);
+        assert!(odd.contains(r#""path_b64":"/w==","#));
+
+        let read = |path: &[u8], offset| RecordedRead { path: path.to_vec(), offset, size: 7 };
+        let reads = vec![read(b"usr/bin/env", 0), read(b"\xff", 9)];
+        assert_eq!(parse(format!("{named}\n{odd}\n").as_bytes()).unwrap(), reads);
+        let report = serde_json::json!({"image": "x", "touches": [touch, touch]});
+        let report = serde_json::to_string_pretty(&report).unwrap();
+        assert_eq!(parse(report.as_bytes()).unwrap(), vec![reads[1].clone(); 2]);
+    }
+
+    #[test]
+    fn what_is_no_record() {
+        assert!(matches!(parse(b""), Err(RecordError::Empty)));
+        assert!(matches!(parse(b"/usr/bin/env\n"), Err(RecordError::Line(1, _))));
+        let line = r#"{"path":"a","offset":0,"size":1}"#;
+        assert!(matches!(parse(format!("{line}\n\n{{\"offset\":0}}").as_bytes()), Err(RecordError::Line(2, _))));
+        assert!(matches!(parse(br#"{"offset":0,"size":1}"#), Err(RecordError::Path(1))));
+        assert!(matches!(parse(b"{\n}"), Err(RecordError::Report(_))));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use futures_util::stream::{self, Stream};
 
 use super::{BackfillError, Options, Place, Seen};
-use crate::hook::allow::matches;
+use crate::glob::matches;
 use crate::hook::job::{Job, Skipped};
 use crate::image::Reference;
 use crate::store::registry::{Names, RegistryError};

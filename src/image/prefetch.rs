@@ -1,0 +1,136 @@
+//! The prefetch artifact of a SOCI index: spans of one layer that a consumer fetches before the container starts
+//! (soci-snapshotter v0.15.0, soci/prefetch.go).
+
+use std::ops::RangeInclusive;
+
+use serde::{Deserialize, Serialize};
+
+use super::json::{self, JsonError};
+
+/// The largest artifact that is read, in bytes: some 20,000 ranges.
+pub const MAX_PREFETCH: u64 = 1 << 20;
+/// The only version there is.
+const VERSION: &str = "1.0";
+
+/// Numbers of spans, the last one included.
+pub type SpanRange = RangeInclusive<u32>;
+
+/// Why a prefetch artifact cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PrefetchError {
+    #[error("the prefetch artifact cannot be relied on")]
+    Json(#[from] JsonError),
+    #[error("the prefetch artifact has version {0:?}, and 1.0 is the only one known")]
+    Version(String),
+    #[error("the prefetch artifact lists no spans")]
+    Empty,
+    #[error("the prefetch artifact lists spans {first} to {last}")]
+    Reversed { first: u32, last: u32 },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Document {
+    version: String,
+    prefetch_spans: Vec<Entry>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    start_span: u32,
+    end_span: u32,
+}
+
+/// Sorts the ranges, and joins those that overlap or touch.
+pub fn merge(mut ranges: Vec<SpanRange>) -> Vec<SpanRange> {
+    ranges.sort_unstable_by_key(|range| (*range.start(), *range.end()));
+    let mut merged: Vec<SpanRange> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if u64::from(*range.start()) <= u64::from(*last.end()) + 1 => {
+                *last = *last.start()..=*last.end().max(range.end());
+            }
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
+/// The artifact, byte for byte as soci's `MarshalPrefetchArtifact` writes it. `ranges` are [merged](merge).
+pub fn encode(ranges: &[SpanRange]) -> Vec<u8> {
+    let entries = ranges.iter().map(|range| Entry { start_span: *range.start(), end_span: *range.end() });
+    let document = Document { version: VERSION.to_owned(), prefetch_spans: entries.collect() };
+    // Strings and integers cannot fail to encode.
+    serde_json::to_vec(&document).unwrap_or_default()
+}
+
+/// Reads an artifact. The ranges come back [merged](merge); they may go past the layer's last span.
+///
+/// # Errors
+/// When it is not such an artifact, or lists no spans.
+pub fn parse(bytes: &[u8]) -> Result<Vec<SpanRange>, PrefetchError> {
+    let document: Document = json::parse(bytes, MAX_PREFETCH as usize, &["version", "prefetch_spans"])?;
+    if document.version != VERSION {
+        return Err(PrefetchError::Version(document.version.chars().take(150).collect()));
+    }
+    let mut ranges = Vec::with_capacity(document.prefetch_spans.len());
+    for Entry { start_span: first, end_span: last } in document.prefetch_spans {
+        if last < first {
+            return Err(PrefetchError::Reversed { first, last });
+        }
+        ranges.push(first..=last);
+    }
+    match ranges.is_empty() {
+        true => Err(PrefetchError::Empty),
+        false => Ok(merge(ranges)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_merged() {
+        for (ranges, merged) in [
+            (vec![], vec![]),
+            (vec![3..=4, 1..=2], vec![1..=4]),
+            (vec![1..=9, 2..=3, 11..=11], vec![1..=9, 11..=11]),
+            (vec![0..=u32::MAX, 5..=5], vec![0..=u32::MAX]),
+        ] {
+            assert_eq!(merge(ranges), merged);
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_socis_and_is_read_again() {
+        let ranges = [0..=0, 10..=15];
+        let bytes = encode(&ranges);
+        let text =
+            r#"{"version":"1.0","prefetch_spans":[{"start_span":0,"end_span":0},{"start_span":10,"end_span":15}]}"#;
+        assert_eq!(String::from_utf8_lossy(&bytes), text);
+        assert_eq!(parse(&bytes).unwrap(), ranges);
+        // soci may add a priority, which has no meaning yet.
+        let with_priority = text.replace("\"end_span\":0", "\"end_span\":0,\"priority\":3");
+        assert_eq!(parse(with_priority.as_bytes()).unwrap(), ranges);
+    }
+
+    #[test]
+    fn strangers_artifacts_are_judged() {
+        let with = |spans: &str| format!(r#"{{"version":"1.0","prefetch_spans":[{spans}]}}"#);
+        assert!(matches!(parse(with("").as_bytes()), Err(PrefetchError::Empty)));
+        let reversed = with(r#"{"start_span":3,"end_span":2}"#);
+        assert!(matches!(parse(reversed.as_bytes()), Err(PrefetchError::Reversed { first: 3, last: 2 })));
+        let newer = with(r#"{"start_span":1,"end_span":2}"#).replace("1.0", "2.0");
+        assert!(matches!(parse(newer.as_bytes()), Err(PrefetchError::Version(_))));
+        for odd in [
+            r#"{"start_span":-1,"end_span":2}"#,
+            r#"{"start_span":4294967296,"end_span":4294967297}"#,
+            r#"{"start_span":1}"#,
+            "1",
+        ] {
+            assert!(matches!(parse(with(odd).as_bytes()), Err(PrefetchError::Json(_))), "{odd}");
+        }
+        let long = with(&vec![r#"{"start_span":1,"end_span":2}"#; 50_000].join(","));
+        assert!(matches!(parse(long.as_bytes()), Err(PrefetchError::Json(JsonError::TooLarge { .. }))));
+    }
+}

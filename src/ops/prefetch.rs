@@ -1,0 +1,349 @@
+//! What a container reads when it starts, as spans of its layers: the list that a SOCI index carries for those who prefetch.
+//!
+//! Paths are resolved in the flattened image, through whiteouts and links, to the layer that holds the file's bytes. Only layers
+//! with a ztoc count: consumers pull the others whole. The spans of a whole file are soci's: it counts the byte
+//! behind the file too (soci-snapshotter v0.15.0, soci/soci_index.go, `buildPrefetchLayer`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::digest::Digest;
+use crate::glob;
+use crate::image::prefetch::{SpanRange, merge};
+use crate::layer::span::{SpanError, SpanTable};
+use crate::offset::Uncompressed;
+use crate::rootfs::record::{self, RecordError};
+use crate::rootfs::tree::{Extent, NodeId, NodeKind, Tree, TreeError};
+use crate::ztoc::Ztoc;
+
+/// What is to be prefetched, as users state it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PrefetchList {
+    wishes: Vec<Wish>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Wish {
+    /// A whole file, or all files that a glob matches.
+    File(Vec<u8>),
+    /// A part of a file, in bytes.
+    Part { path: Vec<u8>, offset: u64, size: u64 },
+}
+
+/// Why a list cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ListError {
+    #[error("not a JSON array of paths")]
+    Json(#[source] serde_json::Error),
+    #[error("not a list of paths: it is not UTF-8")]
+    Utf8(#[source] std::str::Utf8Error),
+    #[error("it lists no paths")]
+    Empty,
+    #[error(transparent)]
+    Record(#[from] RecordError),
+}
+
+/// Why the files of a list cannot be looked up.
+#[derive(Debug, thiserror::Error)]
+pub enum PrefetchError {
+    #[error("the files to prefetch cannot be looked up: the layers do not make a file system")]
+    Tree(#[from] TreeError),
+    #[error("the files to prefetch cannot be looked up: the ztoc of layer {layer} cannot be read")]
+    Spans { layer: Digest, source: SpanError },
+}
+
+/// What came of a list.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Prefetch {
+    /// For each layer that was given, in the same order; [merged](merge), empty for most.
+    pub spans: Vec<Vec<SpanRange>>,
+    /// Why some paths stand for nothing, for people.
+    pub warnings: Vec<String>,
+}
+
+impl PrefetchList {
+    /// A path or a glob, from the root of the image whether it begins with a slash or not.
+    pub fn add_path(&mut self, path: &str) {
+        self.wishes.push(Wish::File(path.as_bytes().to_vec()));
+    }
+
+    /// A file of paths: a JSON array of strings, as soci's `--prefetch-files-json` takes it, or a path a line.
+    ///
+    /// # Errors
+    /// When it is neither, or empty.
+    pub fn add_list(&mut self, text: &[u8]) -> Result<(), ListError> {
+        let paths: Vec<String> = match text.trim_ascii_start().first() {
+            Some(b'[') => serde_json::from_slice(text).map_err(ListError::Json)?,
+            _ => std::str::from_utf8(text).map_err(ListError::Utf8)?.lines().map(str::to_owned).collect(),
+        };
+        let before = self.wishes.len();
+        // As soci trims them.
+        paths.iter().map(|path| path.trim()).filter(|path| !path.is_empty()).for_each(|path| self.add_path(path));
+        match self.wishes.len() > before {
+            true => Ok(()),
+            false => Err(ListError::Empty),
+        }
+    }
+
+    /// A recorded start ([`record::parse`]).
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn add_profile(&mut self, text: &[u8]) -> Result<(), ListError> {
+        let reads = record::parse(text)?.into_iter();
+        self.wishes.extend(reads.map(|read| Wish::Part { path: read.path, offset: read.offset, size: read.size }));
+        Ok(())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.wishes.is_empty()
+    }
+}
+
+/// The spans of `layers`, the lowest first, that hold what is on the list.
+///
+/// # Errors
+/// When the layers do not fit together.
+pub fn resolve(list: &PrefetchList, layers: &[(Digest, Arc<Ztoc>)]) -> Result<Prefetch, PrefetchError> {
+    let tree = Tree::flatten(layers.iter().map(|(_, ztoc)| &ztoc.files[..]))?;
+    let mut tables = Vec::with_capacity(layers.len());
+    for (layer, ztoc) in layers {
+        let table = SpanTable::new(Arc::clone(ztoc));
+        tables.push(table.map_err(|source| PrefetchError::Spans { layer: *layer, source })?);
+    }
+    let mut found = Spans { tree: &tree, tables, spans: vec![Vec::new(); layers.len()] };
+    let mut warnings = Vec::new();
+    // Of each file that was recorded and is not there, once.
+    let mut missing = BTreeMap::new();
+    for wish in &list.wishes {
+        match wish {
+            Wish::File(path) => {
+                if let Err(why) = found.add_files(path) {
+                    warnings.push(format!("{} is not prefetched: {why}", shown(path)));
+                }
+            }
+            Wish::Part { path, offset, size } => match found.file(path) {
+                Ok(extent) => found.add_part(extent, *offset, *size),
+                Err(why) => {
+                    missing.entry(path).or_insert(why);
+                }
+            },
+        }
+    }
+    warnings.extend(missing.into_iter().map(|(path, why)| format!("{} is not prefetched: {why}", shown(path))));
+    // One blob may be several layers of an image; its spans are the same for each.
+    let mut by_layer: BTreeMap<Digest, Vec<SpanRange>> = BTreeMap::new();
+    for ((layer, _), spans) in layers.iter().zip(found.spans) {
+        by_layer.entry(*layer).or_default().extend(spans);
+    }
+    by_layer.values_mut().for_each(|spans| *spans = merge(std::mem::take(spans)));
+    let spans = layers.iter().map(|(layer, _)| by_layer.get(layer).cloned().unwrap_or_default()).collect();
+    Ok(Prefetch { spans, warnings })
+}
+
+struct Spans<'a> {
+    tree: &'a Tree,
+    /// Of each layer.
+    tables: Vec<SpanTable>,
+    spans: Vec<Vec<SpanRange>>,
+}
+
+impl Spans<'_> {
+    /// A file by its path; else all files that the path matches as a glob.
+    fn add_files(&mut self, path: &[u8]) -> Result<(), String> {
+        let why = match self.file(path) {
+            Ok(extent) => {
+                self.add_whole(extent);
+                return Ok(());
+            }
+            Err(why) => why,
+        };
+        if !path.iter().any(|b| b"*?".contains(b)) {
+            return Err(why);
+        }
+        let pattern = path.strip_prefix(b"./").unwrap_or(path);
+        let pattern = pattern.strip_prefix(b"/").unwrap_or(pattern);
+        let mut matched = false;
+        // A file of several names matches by any of them.
+        let mut directories = vec![(Tree::ROOT, Vec::new())];
+        while let Some((directory, above)) = directories.pop() {
+            for (name, node) in self.tree.children(directory) {
+                let mut path: Vec<u8> = above.clone();
+                path.extend_from_slice(name);
+                if self.tree.node(node).kind.is_directory() {
+                    path.push(b'/');
+                    directories.push((node, path));
+                } else if glob::matches(pattern, &path)
+                    && let Ok(extent) = self.file(&path)
+                {
+                    matched = true;
+                    self.add_whole(extent);
+                }
+            }
+        }
+        match matched {
+            true => Ok(()),
+            false => Err("no file of the indexed layers matches it".to_owned()),
+        }
+    }
+
+    /// Where the file lies that `path` leads to.
+    fn file(&self, path: &[u8]) -> Result<Extent, String> {
+        let node: NodeId = self.tree.resolve(path, true).map_err(|error| error.to_string())?;
+        match &self.tree.node(node).kind {
+            NodeKind::File(extent) => Ok(*extent),
+            NodeKind::Directory(_) => Err("it is a directory (add /** to prefetch the files in it)".to_owned()),
+            _ => Err("it is not a regular file".to_owned()),
+        }
+    }
+
+    /// The whole file, and as soci counts it, the byte behind it.
+    fn add_whole(&mut self, extent: Extent) {
+        self.add(extent.layer, extent.offset, extent.size.saturating_add(1));
+    }
+
+    fn add_part(&mut self, extent: Extent, offset: u64, size: u64) {
+        let size = size.min(extent.size.saturating_sub(offset));
+        if size > 0 {
+            self.add(extent.layer, extent.offset + offset, size);
+        }
+    }
+
+    fn add(&mut self, layer: u32, from: Uncompressed, size: u64) {
+        let layer = layer as usize;
+        if let (Some(table), Some(spans)) = (self.tables.get(layer), self.spans.get_mut(layer)) {
+            let covering = table.covering(from..Uncompressed(from.0.saturating_add(size)));
+            if !covering.is_empty() {
+                spans.push(covering.start..=covering.end - 1);
+            }
+        }
+    }
+}
+
+fn shown(path: &[u8]) -> String {
+    crate::layer::shown(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layer::{LayerIndexer, LayerOptions, Outcome};
+    use crate::ztoc;
+
+    const SPAN: u64 = 4096;
+
+    /// A plain layer of these entries: name, link target, size. A size makes a file, a target that begins with `=` a hard link.
+    fn layer(entries: &[(&str, &str, u64)]) -> (Digest, Arc<Ztoc>) {
+        let mut tar = tar::Builder::new(Vec::new());
+        for (name, target, size) in entries {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(*size);
+            header.set_mode(0o644);
+            let kind = match target.strip_prefix('=') {
+                Some(_) => tar::EntryType::Link,
+                None if !target.is_empty() => tar::EntryType::Symlink,
+                None if name.ends_with('/') => tar::EntryType::Directory,
+                None => tar::EntryType::Regular,
+            };
+            header.set_entry_type(kind);
+            header.as_gnu_mut().unwrap().name[..name.len()].copy_from_slice(name.as_bytes());
+            if !target.is_empty() {
+                header.set_link_name(target.trim_start_matches('=')).unwrap();
+            }
+            header.set_cksum();
+            tar.append(&header, &vec![b'x'; *size as usize][..]).unwrap();
+        }
+        let tar = tar.into_inner().unwrap();
+        let mut indexer = LayerIndexer::new(LayerOptions { span_size: SPAN, build_tool_identifier: "t".into() }, None);
+        indexer.push(&tar).unwrap();
+        let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };
+        (Digest::sha256(&tar), Arc::new(ztoc::decode(&built.bytes).unwrap()))
+    }
+
+    fn list(paths: &[&str]) -> PrefetchList {
+        let mut list = PrefetchList::default();
+        paths.iter().for_each(|path| list.add_path(path));
+        list
+    }
+
+    /// Two layers. The lower one: headers at 0, 512 (directory), then `lib/a` at 1,536..9,536, `lib/b` at 10,240..10,250.
+    fn image() -> Vec<(Digest, Arc<Ztoc>)> {
+        let lower = layer(&[("./", "", 0), ("./lib/", "", 0), ("./lib/a", "", 8000), ("./lib/b", "", 10)]);
+        let upper = layer(&[
+            ("lib/.wh.b", "", 0),
+            ("lib/c", "", 7680),
+            ("lib/hard", "=lib/c", 0),
+            ("lib/soft", "a", 0),
+            ("abs", "/lib/soft", 0),
+        ]);
+        vec![lower, upper]
+    }
+
+    #[test]
+    fn paths_lead_to_the_layer_that_holds_the_file() {
+        let image = image();
+        for (path, lower, upper) in [
+            ("/lib/a", vec![0..=2], vec![]),
+            ("./lib//a", vec![0..=2], vec![]),
+            ("abs", vec![0..=2], vec![]),
+            // 1,024 to 8,704; the byte behind it lies in the same span.
+            ("lib/c", vec![], vec![0..=2]),
+            ("lib/hard", vec![], vec![0..=2]),
+            ("lib/*", vec![0..=2], vec![0..=2]),
+            ("**/a", vec![0..=2], vec![]),
+        ] {
+            let found = resolve(&list(&[path]), &image).unwrap();
+            assert_eq!((&found.spans[0], &found.spans[1]), (&lower, &upper), "{path}");
+            assert_eq!(found.warnings, Vec::<String>::new(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_ends_where_a_span_ends_takes_the_next_span_too_as_soci_has_it() {
+        // 512 to 4,096.
+        let image = [layer(&[("a", "", SPAN - 512), ("b", "", 1)])];
+        assert_eq!(resolve(&list(&["a"]), &image).unwrap().spans, [vec![0..=1]]);
+    }
+
+    #[test]
+    fn what_is_not_there_is_a_warning() {
+        let found = resolve(&list(&["lib/b", "lib", "nothing/*", "lib/a/x"]), &image()).unwrap();
+        assert_eq!(found.spans, [vec![], vec![]]);
+        assert_eq!(found.warnings.len(), 4, "{:?}", found.warnings);
+        assert!(found.warnings[1].contains("/**"), "{:?}", found.warnings);
+    }
+
+    #[test]
+    fn recorded_reads_are_parts_of_files() {
+        let read = |path: &str, offset: u64, size: u64| {
+            format!(r#"{{"ms":1.0,"path":"{path}","layer":"sha256:0","offset":{offset},"size":{size},"spans":[7]}}"#)
+        };
+        let profile = [read("lib/a", 7000, 4096), read("gone", 0, 1), read("gone", 1, 1), read("lib/c", 9000, 1)];
+        let mut list = PrefetchList::default();
+        list.add_profile(profile.join("\n").as_bytes()).unwrap();
+        let found = resolve(&list, &image()).unwrap();
+        // Bytes 8,536 to 9,536 of the lower tar; what lies behind the end of a file that was larger once is nothing.
+        assert_eq!(found.spans, [vec![2..=2], vec![]]);
+        assert_eq!(found.warnings.len(), 1, "{:?}", found.warnings);
+    }
+
+    #[test]
+    fn lists_are_json_or_lines() {
+        let mut lines = PrefetchList::default();
+        lines.add_list(b" /a \n\n/b\r\n").unwrap();
+        let mut json = PrefetchList::default();
+        json.add_list(b"\n[\"/a\", \" /b\", \"\"]").unwrap();
+        assert_eq!(lines, json);
+        assert_eq!(lines, list(&["/a", "/b"]));
+        for bad in [&b""[..], b"[]", b"[1]", b"\xff"] {
+            assert!(PrefetchList::default().add_list(bad).is_err());
+        }
+    }
+
+    #[test]
+    fn a_layer_that_is_there_twice_has_one_list() {
+        let twice = layer(&[("a", "", 10_000)]);
+        let found = resolve(&list(&["a"]), &[twice.clone(), twice]).unwrap();
+        assert_eq!(found.spans, [vec![0..=2], vec![0..=2]]);
+    }
+}
