@@ -329,12 +329,27 @@ fn a_trace_tells_what_was_read() {
     let (fetched, all) = (report["content"]["bytes_fetched"].as_u64(), report["content"]["image_bytes"].as_u64());
     assert!(fetched > Some(0) && fetched < all.map(|all| all / 2), "{report}");
 
+    // What a start needs does not depend on what the cache has by now.
+    let again =
+        trace(&["--format", "json", "oci:img:v1", "--", "echo hello; cat /etc/group; exit 7"]).output().unwrap();
+    let again: Value = serde_json::from_slice(&again.stdout).unwrap();
+    assert_eq!(again["content"]["bytes_fetched"], json!(0), "{again}");
+    assert_eq!(again["needed"], report["needed"]);
+    assert!(report["needed"]["bytes"].as_u64() > Some(0), "{report}");
+
+    // Where standard output is no terminal, the report is lines that `index --prefetch-profile` takes.
+    let output = trace(&["oci:img:v1", "--", "true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let reads = ociseek::rootfs::record::parse(&output.stdout).unwrap();
+    assert!(reads.iter().any(|read| read.path == b"bin/busybox"), "{reads:?}");
+
     // With a file for the report, standard output is the container's.
-    let (said, code) = stdout(&mut trace(&["--output", "report", "oci:img:v1", "--", "echo hello"]));
+    let format = ["--format", "text", "--output", "report", "oci:img:v1", "--", "echo hello"];
+    let (said, code) = stdout(&mut trace(&format));
     assert_eq!((said.lines().next(), code), (Some("hello"), Some(0)), "{said}");
     let report = std::fs::read_to_string(sandbox.path("report")).unwrap();
     assert!(report.starts_with("oci:img:v1\n") && report.contains("  bin/busybox\n"), "{report}");
-    assert!(masked(&report).contains("exit status 0 after"), "{report}");
+    assert!(masked(&said).contains("exit status 0 after"), "{said}");
 
     let (said, code) = stdout(&mut trace(&["--runtime", "no-such-runtime", "oci:img:v1"]));
     assert_eq!(code, Some(1));

@@ -13,7 +13,9 @@ use super::args_convert::ConvertArgs;
 #[cfg(feature = "nats")]
 pub use super::args_hook::HookWorkerArgs;
 pub use super::args_hook::{HookCommand, HookServeArgs};
-pub use super::args_mount::{BundleArgs, ContainerArgs, LazyArgs, MountArgs, NetArg, ServeArgs, TraceArgs};
+pub use super::args_mount::{
+    BundleArgs, ContainerArgs, LazyArgs, MountArgs, NetArg, ServeArgs, TraceArgs, TraceFormat,
+};
 pub use super::args_read::{CatArgs, InspectArgs, LsArgs, ReadArgs, ReadCacheArgs, VerifyArgs};
 use super::args_reuse::ReuseArgs;
 pub use super::doctor_args::DoctorArgs;

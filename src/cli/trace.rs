@@ -1,8 +1,9 @@
 //! `ociseek trace`.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs::Permissions;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
@@ -11,18 +12,20 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::args::{Format, ProgressStyle, TraceArgs};
+use super::args::{ProgressStyle, TraceArgs, TraceFormat};
 use super::bundle::{blocking, make};
 use super::lazy::{self, Opened};
 use super::report::{CliError, FAILED};
 use super::signals::Interrupt;
 use super::size::{counted, duration, human};
-use super::terminal::{Stdout, safe};
+use super::terminal::{Stdout, complain, safe};
 use super::{json, until};
+use crate::offset::SpanId;
 use crate::ops::bundle::Bundle;
 use crate::ops::mount::Record;
 use crate::ops::trace::Container;
-use crate::rootfs::record::Touch;
+use crate::rootfs::layers::How;
+use crate::rootfs::record::{Touch, write_line};
 
 /// What became of the container.
 struct Run {
@@ -40,6 +43,7 @@ pub async fn run(args: TraceArgs, interrupted: &mut oneshot::Receiver<Interrupt>
     let dir = temporary.path().join("bundle");
     let options = lazy::run_options(args.container, args.command);
     let name = args.image.to_string();
+    let quiet = args.lazy.quiet;
     let (mut opened, made) = until(interrupted, async {
         let bundle = blocking(move || Bundle::new(&dir, &name)).await?;
         let prefetch = args.lazy.prefetch;
@@ -66,13 +70,22 @@ pub async fn run(args: TraceArgs, interrupted: &mut oneshot::Receiver<Interrupt>
     }
     opened.write_stats(mounted)?;
     let run = Run { status: ran?, took, touches };
-    let text = match args.format {
-        Format::Json => document(&opened, &run)?,
-        Format::Text => text(&opened, &run).into_bytes(),
+    let format = args.format.unwrap_or(match output.is_none() && std::io::stdout().is_terminal() {
+        true => TraceFormat::Text,
+        false => TraceFormat::Jsonl,
+    });
+    let needed = Needed::of(&opened, &run.touches);
+    let text = match format {
+        TraceFormat::Json => document(&opened, &run, &needed)?,
+        TraceFormat::Jsonl => lines(&run.touches)?,
+        TraceFormat::Text => text(&opened, &run).into_bytes(),
     };
     match (&mut output, args.output) {
         (Some(file), Some(path)) => file.write_all(&text).map_err(|source| CliError::Write { path, source })?,
         _ => Stdout::new().write_whole(&text).map_err(CliError::Stdout)?,
+    }
+    if !quiet {
+        complain(&needed.summary(&opened, &run));
     }
     match code(run.status) {
         0 => Ok(()),
@@ -90,13 +103,65 @@ fn code(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED)
 }
 
-fn document(opened: &Opened, run: &Run) -> Result<Vec<u8>, CliError> {
+/// What a start needs of the image, whatever the caches had of it.
+struct Needed {
+    files: u64,
+    spans: u64,
+    /// Of layer blobs. A layer that the SOCI index does not cover counts whole: it is read before anything starts.
+    bytes: u64,
+}
+
+impl Needed {
+    fn of(opened: &Opened, touches: &[Touch]) -> Needed {
+        let files: BTreeSet<&[u8]> = touches.iter().map(|touch| &touch.path.0[..]).collect();
+        let spans: BTreeSet<_> =
+            touches.iter().flat_map(|touch| touch.spans.iter().map(|span| (touch.layer, SpanId(*span)))).collect();
+        let mut needed = Needed { files: files.len() as u64, spans: spans.len() as u64, bytes: 0 };
+        let mut seen = BTreeSet::new();
+        for layer in opened.image.content.layers().filter(|layer| seen.insert(layer.descriptor.digest)) {
+            needed.bytes += match layer.how {
+                How::Index => (spans.iter())
+                    .filter(|(digest, _)| *digest == layer.descriptor.digest)
+                    .map(|(_, span)| layer.spans().blob_range(*span))
+                    .map(|range| range.end - range.start)
+                    .sum(),
+                How::Local | How::Whole => layer.descriptor.size,
+            };
+        }
+        needed
+    }
+
+    fn summary(&self, opened: &Opened, run: &Run) -> String {
+        let stats = opened.image.content.stats();
+        let share = self.bytes.saturating_mul(100).checked_div(stats.image_bytes).unwrap_or(0);
+        format!(
+            "this start reads {} in {}: {} of {} ({share}%); {} fetched now in {}; exit status {} after {}",
+            counted(self.files, "file", "files"),
+            counted(self.spans, "span", "spans"),
+            human(self.bytes),
+            human(stats.image_bytes),
+            human(stats.bytes_fetched),
+            counted(stats.requests, "request", "requests"),
+            code(run.status),
+            duration(run.took.as_secs_f64()),
+        )
+    }
+}
+
+fn document(opened: &Opened, run: &Run, needed: &Needed) -> Result<Vec<u8>, CliError> {
     let mut document = opened.figures();
     document["status"] = code(run.status).into();
     document["seconds"] = json::milliseconds(run.took.as_secs_f64()).into();
+    document["needed"] = json!({"files": needed.files, "spans": needed.spans, "bytes": needed.bytes});
     document["touches"] = json!(run.touches);
     let mut text = serde_json::to_vec_pretty(&document).map_err(|error| CliError::Stdout(error.into()))?;
     text.push(b'\n');
+    Ok(text)
+}
+
+fn lines(touches: &[Touch]) -> Result<Vec<u8>, CliError> {
+    let mut text = Vec::new();
+    touches.iter().try_for_each(|touch| write_line(&mut text, touch)).map_err(CliError::Stdout)?;
     Ok(text)
 }
 
@@ -109,20 +174,6 @@ fn text(opened: &Opened, run: &Run) -> String {
         let (ms, layer) = (touch.since_mount.as_secs_f64() * 1000.0, touch.layer.short());
         let _ = writeln!(text, "{ms:>10.1}  {:>10}  {layer:12}  {:12}  {path}", touch.size, spans(&touch.spans));
     }
-    let files = run.touches.iter().map(|touch| &touch.path.0).collect::<std::collections::BTreeSet<_>>().len();
-    let touched = run.touches.iter().map(|touch| touch.spans.len() as u64).sum();
-    let stats = opened.image.content.stats();
-    let _ = writeln!(
-        text,
-        "{}, {}; {} of {} fetched in {}; exit status {} after {}",
-        counted(files as u64, "file", "files"),
-        counted(touched, "span", "spans"),
-        human(stats.bytes_fetched),
-        human(stats.image_bytes),
-        counted(stats.requests, "request", "requests"),
-        code(run.status),
-        duration(run.took.as_secs_f64()),
-    );
     text
 }
 

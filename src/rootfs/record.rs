@@ -196,10 +196,14 @@ impl Recorder {
     }
 }
 
-fn write_line(file: &mut File, touch: &Touch) -> io::Result<()> {
+/// Writes a touch as a line of JSON.
+///
+/// # Errors
+/// When `out` does not take it.
+pub fn write_line(out: &mut impl Write, touch: &Touch) -> io::Result<()> {
     let mut line = serde_json::to_vec(touch)?;
     line.push(b'\n');
-    file.write_all(&line)
+    out.write_all(&line)
 }
 
 #[cfg(test)]

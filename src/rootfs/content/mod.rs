@@ -36,6 +36,7 @@ pub use model::{ContentOptions, ContentStats};
 use super::cache::SpanCache;
 use super::layers::{How, OpenLayer};
 use crate::digest::Digest;
+use crate::image::prefetch::SpanRange;
 use crate::offset::Uncompressed;
 use crate::progress::{Event, Progress};
 use crate::store::Source;
@@ -147,6 +148,11 @@ impl Content {
     /// The layers, lowest first.
     pub fn layers(&self) -> impl ExactSizeIterator<Item = &OpenLayer> {
         self.inner.layers.iter().map(|layer| &layer.open)
+    }
+
+    /// Fetches listed spans of layers, by their numbers, into the cache on disk. Without one it ends at once. To stop it, drop it.
+    pub async fn prefetch_listed(&self, listed: Vec<(u32, Vec<SpanRange>)>) {
+        prefetch::listed(&self.inner, listed).await;
     }
 
     /// Fetches all spans that the cache on disk lacks, in order, letting reads go first. It ends when that is done, when the cache

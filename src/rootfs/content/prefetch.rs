@@ -1,11 +1,13 @@
-//! Bringing the rest of an image in the background.
+//! Bringing in the background what a start is known to read, or the rest of an image.
 
 use std::collections::BTreeSet;
+use std::future::ready;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::{StreamExt, stream};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
@@ -13,6 +15,7 @@ use super::Inner;
 use super::fetch::{Wanted, launch};
 use super::flights::Boarding;
 use super::layer::Layer;
+use crate::image::prefetch::SpanRange;
 use crate::rootfs::layers::How;
 
 /// Compressed bytes that are asked for at a time: a read that comes in between waits for no more.
@@ -22,6 +25,37 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Fetches that may fail one after the other before it is given up.
 const FAILURES: u32 = 8;
 const TOO_SMALL: &str = "the cache is too small for the whole image: what is left of it is fetched when it is read";
+
+/// Fetches of listed spans that are under way at a time.
+const AT_A_TIME: usize = 4;
+
+/// Brings the spans that are listed for each layer, by its number. What is listed and not there is passed over.
+pub(super) async fn listed(inner: &Arc<Inner>, listed: Vec<(u32, Vec<SpanRange>)>) {
+    // What this image takes may not push out itself.
+    let room = inner.cache.max_bytes() / 10 * 8;
+    let mut steps = Vec::new();
+    let mut planned = 0;
+    for (number, ranges) in listed {
+        let Some(layer) = inner.layers.get(number as usize).filter(|layer| inner.keeps_on_disk(layer)) else {
+            continue;
+        };
+        for range in ranges {
+            let end = range.end().saturating_add(1).min(layer.open.spans.count());
+            let mut next = *range.start();
+            while next < end {
+                let spans = next..step(layer, next).end.min(end);
+                next = spans.end;
+                planned += spans.clone().map(|span| layer.size(span)).sum::<u64>();
+                if planned <= room {
+                    steps.push((number, spans));
+                }
+            }
+        }
+    }
+    let bringing = stream::iter(steps).map(|(number, spans)| bring(inner, number, spans));
+    // A span that does not come is fetched again when it is read.
+    bringing.buffer_unordered(AT_A_TIME).for_each(|_| ready(())).await;
+}
 
 pub(super) async fn prefetch(inner: &Arc<Inner>) {
     let mut failures = 0;
