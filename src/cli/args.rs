@@ -16,6 +16,7 @@ pub use super::args_hook::{HookCommand, HookServeArgs};
 pub use super::args_mount::{
     BundleArgs, ContainerArgs, LazyArgs, MountArgs, NetArg, ServeArgs, TraceArgs, TraceFormat,
 };
+pub use super::args_prefetch::PrefetchArgs;
 pub use super::args_read::{CatArgs, InspectArgs, LsArgs, ReadArgs, ReadCacheArgs, VerifyArgs};
 use super::args_reuse::ReuseArgs;
 pub use super::doctor_args::DoctorArgs;
@@ -143,6 +144,9 @@ pub struct IndexArgs {
 
     #[command(flatten)]
     pub build: BuildArgs,
+
+    #[command(flatten)]
+    pub prefetch: PrefetchArgs,
 
     /// Leave out layers whose blobs are smaller; 0 indexes all
     ///

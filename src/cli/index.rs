@@ -29,7 +29,7 @@ pub async fn run(args: IndexArgs) -> Result<(), CliError> {
     let display = Arc::new(Display::new(args.progress, args.quiet));
     let progress: Arc<dyn Progress> = display.clone();
     let files = step::Files { outputs: args.step_outputs.clone(), summary: args.step_summary.clone() };
-    let mut options = options(&args, started);
+    let mut options = options(&args, started)?;
     let images = Images::new(args.registry, args.images.iter().chain(&args.reuse.reuse_from), &progress).await?;
     options.reuse.from = named(&images, &args.reuse.reuse_from, &progress).await;
     let work =
@@ -136,8 +136,8 @@ impl From<ExistingArg> for Existing {
     }
 }
 
-fn options(args: &IndexArgs, started: Instant) -> IndexOptions {
-    IndexOptions {
+fn options(args: &IndexArgs, started: Instant) -> Result<IndexOptions, CliError> {
+    Ok(IndexOptions {
         platforms: args.platform.clone(),
         layer: ztoc::layer_options(&args.build),
         min_layer_size: args.min_layer_size.0,
@@ -147,7 +147,8 @@ fn options(args: &IndexArgs, started: Instant) -> IndexOptions {
         gate: Gate { all_servable: args.strict, least_coverage: args.min_coverage },
         deadline: args.timeout.and_then(|timeout| started.checked_add(timeout)),
         reuse: args.reuse.shared.options(),
-    }
+        prefetch: args.prefetch.list()?,
+    })
 }
 
 /// How many layers are read side by side unless the user says otherwise.
@@ -173,6 +174,7 @@ pub fn unattended(
         deadline: None,
         gate: Gate::default(),
         reuse: reuse.shared.options(),
+        prefetch: None,
     }
 }
 

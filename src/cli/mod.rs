@@ -16,6 +16,7 @@ mod args_backfill;
 mod args_convert;
 mod args_hook;
 mod args_mount;
+mod args_prefetch;
 mod args_read;
 mod args_reuse;
 mod args_serve;

@@ -21,6 +21,7 @@ use crate::ops::extract::ExtractError;
 use crate::ops::index::{IndexError, Refused, RefusedManifest};
 use crate::ops::inspect::ZtocFailure;
 use crate::ops::open::OpenError;
+use crate::ops::prefetch::ListError;
 use crate::ops::resolve::ResolveError;
 use crate::ops::trace::RuntimeError;
 use crate::ops::verify::VerifyError;
@@ -96,6 +97,8 @@ pub enum CliError {
     #[error(transparent)]
     Store(#[from] StoreError),
 
+    #[error("{}: not a list of what to prefetch", path.display())]
+    Prefetch { path: PathBuf, source: ListError },
     #[error("{}: this is no ztoc that can be used", path.display())]
     Ztoc { path: PathBuf, source: ZtocError },
     #[error("{}: this is no ztoc: it is larger than {limit} bytes", path.display())]

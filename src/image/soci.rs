@@ -50,6 +50,8 @@ pub struct SociIndex {
     /// without, of version 2.
     pub subject: Option<Descriptor>,
     pub build_tool_identifier: String,
+    /// Prefetch artifacts, listed after the ztocs as they are.
+    pub prefetch: Vec<Descriptor>,
 }
 
 /// A SOCI index as a manifest.
@@ -94,7 +96,7 @@ impl SociIndex {
             schema_version: 2,
             media_type: OCI_MANIFEST.to_owned(),
             config: Descriptor::of(artifact_type, CONFIG),
-            layers: layers.collect(),
+            layers: layers.chain(self.prefetch.iter().cloned()).collect(),
             subject,
             annotations: annotations.clone(),
         };

@@ -54,7 +54,7 @@ pub enum PrefetchError {
 
 /// What came of a list.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Prefetch {
+pub struct Resolved {
     /// For each layer that was given, in the same order; [merged](merge), empty for most.
     pub spans: Vec<Vec<SpanRange>>,
     /// Why some paths stand for nothing, for people.
@@ -104,7 +104,7 @@ impl PrefetchList {
 ///
 /// # Errors
 /// When the layers do not fit together.
-pub fn resolve(list: &PrefetchList, layers: &[(Digest, Arc<Ztoc>)]) -> Result<Prefetch, PrefetchError> {
+pub fn resolve(list: &PrefetchList, layers: &[(Digest, Arc<Ztoc>)]) -> Result<Resolved, PrefetchError> {
     let tree = Tree::flatten(layers.iter().map(|(_, ztoc)| &ztoc.files[..]))?;
     let mut tables = Vec::with_capacity(layers.len());
     for (layer, ztoc) in layers {
@@ -138,7 +138,7 @@ pub fn resolve(list: &PrefetchList, layers: &[(Digest, Arc<Ztoc>)]) -> Result<Pr
     }
     by_layer.values_mut().for_each(|spans| *spans = merge(std::mem::take(spans)));
     let spans = layers.iter().map(|(layer, _)| by_layer.get(layer).cloned().unwrap_or_default()).collect();
-    Ok(Prefetch { spans, warnings })
+    Ok(Resolved { spans, warnings })
 }
 
 struct Spans<'a> {

@@ -5,8 +5,10 @@ use crate::budget::OverBudget;
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::layer::LayerError;
+use crate::ops::prefetch::PrefetchError;
 use crate::ops::resolve::ResolveError;
 use crate::store::StoreError;
+use crate::ztoc::ZtocError;
 
 /// Why an image could not be indexed. Nothing was attached for it, unless [`IndexError::Attach`] says otherwise.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +30,12 @@ pub enum IndexError {
     /// It could be indexed, but not as far as was asked for ([`super::Gate`]).
     #[error(transparent)]
     Refused(#[from] Box<Refused>),
+    #[error(transparent)]
+    Prefetch(#[from] PrefetchError),
+    #[error("the ztoc of layer {layer} cannot be read again")]
+    OwnZtoc { layer: Digest, source: ZtocError },
+    #[error("the thread that looks up the files to prefetch ended early")]
+    PrefetchThread,
     #[error("cannot write {what} {digest}")]
     Push { what: &'static str, digest: Digest, source: StoreError },
     #[error("cannot attach index {index}")]
@@ -51,6 +59,9 @@ impl IndexError {
             IndexError::BrokenLayer { .. }
             | IndexError::Memory { .. }
             | IndexError::LayerThread { .. }
+            | IndexError::Prefetch(_)
+            | IndexError::OwnZtoc { .. }
+            | IndexError::PrefetchThread
             | IndexError::Refused(_) => None,
         }
     }

@@ -25,7 +25,9 @@ pub(super) struct Found {
 pub(super) struct Content {
     pub tool: Option<String>,
     pub ztocs: Vec<ZtocRef>,
-    /// It is such as we write: consumers ignore an index whose JSON is not Go's, and we add nothing to the ztocs.
+    /// Its prefetch artifacts.
+    pub prefetch: Vec<Digest>,
+    /// It is such as we write: consumers ignore an index whose JSON is not Go's, and we add nothing else to the ztocs.
     pub usual: bool,
 }
 
@@ -52,6 +54,8 @@ pub(super) struct Want<'a> {
     pub rule: Existing,
     pub tool: &'a str,
     pub span_size: u64,
+    /// It is to have a prefetch list, which only building tells.
+    pub prefetch: bool,
     pub layers: &'a [Wanted],
 }
 
@@ -127,7 +131,7 @@ impl Found {
     /// The same tool with the same options would build this very index.
     fn matches(&self, want: &Want) -> bool {
         let Ok(content) = &self.content else { return false };
-        if content.tool.as_deref() != Some(want.tool) || !content.usual {
+        if content.tool.as_deref() != Some(want.tool) || !content.usual || want.prefetch {
             return false;
         }
         let indexed: BTreeSet<Digest> = content.ztocs.iter().map(|z| z.layer).collect();
@@ -194,7 +198,7 @@ mod tests {
             .collect();
         Found {
             descriptor: Descriptor::of("application/vnd.oci.image.manifest.v1+json", &[n, 0, 0]),
-            content: Ok(Content { tool: tool.map(str::to_owned), ztocs, usual: true }),
+            content: Ok(Content { tool: tool.map(str::to_owned), ztocs, prefetch: Vec::new(), usual: true }),
         }
     }
 

@@ -35,6 +35,7 @@ mod guide;
 mod model;
 mod pipeline;
 mod plan;
+mod prefetch;
 mod publish;
 mod read;
 mod reuse;

@@ -9,6 +9,7 @@ use crate::digest::Digest;
 use crate::image::{Descriptor, Platform};
 use crate::layer::{LayerOptions, Unservable};
 use crate::ops::coverage::Coverage;
+use crate::ops::prefetch::PrefetchList;
 use crate::ops::resolve::Wanted;
 use crate::store::Source;
 use crate::store::blob::{Attached, Target};
@@ -31,6 +32,8 @@ pub struct IndexOptions {
     pub deadline: Option<Instant>,
     /// What the index must reach to be attached.
     pub gate: Gate,
+    /// What consumers are told to prefetch. None: an index that is there with such a list is as good as one without.
+    pub prefetch: Option<Arc<PrefetchList>>,
     pub reuse: Reuse,
 }
 

@@ -8,7 +8,7 @@ use super::existing::{Content, Decision, Found, Want, Wanted, decide};
 use super::model::{Existing, IndexOptions, LeftOut, Origin};
 use super::publish::mislabelled;
 use crate::digest::Digest;
-use crate::image::soci::{CONFIG, INDEX_V1, Version};
+use crate::image::soci::{CONFIG, INDEX_V1, PREFETCH, Version};
 use crate::image::{Descriptor, LayerKind};
 use crate::layer::Outcome;
 use crate::ops::discover::{Unusable, parse_index, to_read};
@@ -92,7 +92,8 @@ impl Plan {
         let mut wanted: Vec<Wanted> = self.servable().map(|l| Wanted { layer: l.digest, unservable: false }).collect();
         let decided = |layers: &[Wanted]| {
             let tool = &options.layer.build_tool_identifier;
-            decide(&self.found, &Want { rule: options.existing, tool, span_size: options.layer.span_size, layers })
+            let (span_size, prefetch) = (options.layer.span_size, options.prefetch.is_some());
+            decide(&self.found, &Want { rule: options.existing, tool, span_size, prefetch, layers })
         };
         let mut decision = decided(&wanted);
         if options.existing == Existing::Skip && !self.found.is_empty() && matches!(decision, Decision::Build { .. }) {
@@ -163,8 +164,9 @@ async fn find(destination: &Destination, manifest: &Descriptor) -> Result<Vec<Fo
 /// What an index says of itself.
 fn content(manifest: &[u8], subject: &Digest) -> Result<Content, Unusable> {
     let index = parse_index(manifest, Some(Version::V1), subject)?;
-    let usual = index.canonical && index.others.is_empty();
-    Ok(Content { tool: index.build_tool_identifier, ztocs: index.ztocs, usual })
+    let usual = index.canonical && index.others.iter().all(|other| other.media_type == PREFETCH);
+    let prefetch = index.others.iter().map(|other| other.digest).collect();
+    Ok(Content { tool: index.build_tool_identifier, ztocs: index.ztocs, prefetch, usual })
 }
 
 /// Whether all that an index names is there.
@@ -172,7 +174,8 @@ pub(super) async fn is_whole(destination: &Destination, found: &Found) -> Result
     let Ok(content) = &found.content else { return Ok(false) };
     let lost = |digest| move |source: StoreError| IndexError::Document { what: "blob", digest, source };
     let mut asked = BTreeSet::new();
-    for digest in content.ztocs.iter().map(|z| z.ztoc).chain([Digest::sha256(CONFIG)]) {
+    let blobs = content.ztocs.iter().map(|ztoc| ztoc.ztoc).chain(content.prefetch.iter().copied());
+    for digest in blobs.chain([Digest::sha256(CONFIG)]) {
         if asked.insert(digest) && !destination.blob_exists(&digest).await.map_err(lost(digest))? {
             return Ok(false);
         }
