@@ -137,6 +137,7 @@ fn options() -> IndexOptions {
         deadline: None,
         gate: Gate::default(),
         reuse: Reuse::default(),
+        prefetch: None,
     }
 }
 
@@ -164,7 +165,9 @@ fn manifest_of(slow: &Slow, done: &IndexedImage, places: &[usize]) -> Vec<u8> {
         other => panic!("{other:?}"),
     });
     let subject = Some(slow.subject.clone());
-    SociIndex { layers: layers.collect(), subject, build_tool_identifier: TOOL_IDENTIFIER.into() }.encode().bytes
+    SociIndex { layers: layers.collect(), subject, build_tool_identifier: TOOL_IDENTIFIER.into(), prefetch: Vec::new() }
+        .encode()
+        .bytes
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -331,6 +334,7 @@ async fn a_ztoc_that_is_lost_or_not_what_it_should_be_is_made_again() {
         }],
         subject: Some(slow.subject.clone()),
         build_tool_identifier: TOOL_IDENTIFIER.into(),
+        prefetch: Vec::new(),
     };
     slow.registry.add_manifest("forged", OCI_MANIFEST, forged.encode().bytes);
     let done = slow.complete().await;

@@ -48,7 +48,7 @@ fn named(descriptor: &Descriptor, key: &str, name: &str) -> serde_json::Value {
 
 fn index_of(subject: &Descriptor, tool: &str) -> ociseek::image::soci::EncodedIndex {
     let subject = Some(subject.clone());
-    SociIndex { layers: Vec::new(), subject, build_tool_identifier: tool.to_owned() }.encode()
+    SociIndex { layers: Vec::new(), subject, build_tool_identifier: tool.to_owned(), prefetch: Vec::new() }.encode()
 }
 
 fn index_json(dir: &Path) -> serde_json::Value {

@@ -99,6 +99,7 @@ impl Setting {
             }],
             subject: Some(subject.clone()),
             build_tool_identifier: tool.into(),
+            prefetch: Vec::new(),
         };
         self.registry.add_blob(&b"{}"[..]);
         self.registry.add_manifest("attached", OCI_MANIFEST, index.encode().bytes);
@@ -116,6 +117,7 @@ fn options() -> IndexOptions {
         deadline: None,
         gate: Gate::default(),
         reuse: Reuse::default(),
+        prefetch: None,
     }
 }
 

@@ -3,7 +3,7 @@
 use clap::Args;
 use clap::builder::FalseyValueParser;
 
-use super::args::{BuildArgs, CacheArgs, Format, ProgressStyle, RegistryArgs};
+use super::args::{BuildArgs, CacheArgs, Format, PrefetchArgs, ProgressStyle, RegistryArgs};
 use super::args_reuse::ReuseArgs;
 use super::size::ByteSize;
 use crate::image::{ImageName, Platform};
@@ -66,6 +66,9 @@ pub struct ConvertArgs {
 
     #[command(flatten)]
     pub build: BuildArgs,
+
+    #[command(flatten)]
+    pub prefetch: PrefetchArgs,
 
     /// Leave out layers whose blobs are smaller; 0 indexes all
     ///

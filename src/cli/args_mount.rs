@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use super::args::{ReadCacheArgs, RegistryArgs};
 use crate::digest::Digest;
 use crate::image::{ImageName, Platform};
+use crate::ops::mount::Prefetch;
 
 /// What all commands share that serve an image's files while something runs.
 #[derive(Debug, Args)]
@@ -24,6 +25,10 @@ pub struct LazyArgs {
     /// Fetch in the background what nobody has read yet
     #[arg(long, env = "OCISEEK_PREFETCH", value_parser = FalseyValueParser::new())]
     pub prefetch: bool,
+
+    /// Do not fetch ahead what the index lists for that
+    #[arg(long, env = "OCISEEK_IGNORE_PREFETCH_LIST", value_parser = FalseyValueParser::new())]
+    pub ignore_prefetch_list: bool,
 
     /// How long a read waits for the registry before it ends with an input/output error
     ///
@@ -46,6 +51,12 @@ pub struct LazyArgs {
     #[arg(long, short, env = "OCISEEK_QUIET", value_parser = FalseyValueParser::new())]
     #[arg(help_heading = "What is printed")]
     pub quiet: bool,
+}
+
+impl LazyArgs {
+    pub fn prefetching(&self) -> Prefetch {
+        Prefetch { ignore_lists: self.ignore_prefetch_list, all: self.prefetch }
+    }
 }
 
 /// How a command that serves files goes on.

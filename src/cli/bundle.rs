@@ -12,7 +12,7 @@ use super::report::CliError;
 use super::signals::Interrupt;
 use super::until;
 use crate::ops::bundle::{Bundle, BundleError, RunOptions, plan, remove};
-use crate::ops::mount::{LiveMount, MountOptions, Record, mount};
+use crate::ops::mount::{LiveMount, MountOptions, Prefetch, Record, mount};
 use crate::rootfs::fuse::FuseOptions;
 
 pub async fn run(args: BundleArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
@@ -34,7 +34,7 @@ pub async fn run(args: BundleArgs, interrupted: &mut oneshot::Receiver<Interrupt
         let image = name.to_string();
         let bundle = blocking(move || Bundle::new(&dir, &image)).await?;
         let run = lazy::run_options(args.container, args.command);
-        let prefetch = args.lazy.prefetch;
+        let prefetch = args.lazy.prefetching();
         let opened = lazy::open_image(&name, None, args.lazy, style).await?;
         let made = make(&opened, bundle, &run, record, prefetch).await?;
         Ok((opened, made))
@@ -69,7 +69,7 @@ pub async fn make(
     bundle: Bundle,
     run: &RunOptions,
     record: Option<Record>,
-    prefetch: bool,
+    prefetch: Prefetch,
 ) -> Result<Made, CliError> {
     let image = &opened.image;
     let config = plan(&image.manifest.digest, &image.config, &image.tree, &image.content, run).await?;

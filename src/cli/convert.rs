@@ -43,6 +43,7 @@ pub async fn run(args: ConvertArgs) -> Result<(), CliError> {
         deadline: None,
         gate: Gate::default(),
         reuse,
+        prefetch: args.prefetch.list()?,
     };
     display.begin(&args.source.to_string());
     let result = async {

@@ -24,7 +24,7 @@ pub async fn run(args: MountArgs, interrupted: &mut oneshot::Receiver<Interrupt>
     let (mut opened, mut live) = until(interrupted, async {
         let prepared = spawn_blocking(move || prepare(&dir, existing)).await;
         let point = prepared.map_err(|error| CliError::Start(error.into()))??;
-        let prefetch = args.lazy.prefetch;
+        let prefetch = args.lazy.prefetching();
         let opened = lazy::open_image(&name, args.layer, args.lazy, style).await?;
         let fuse = FuseOptions {
             source: opened.name.clone(),

@@ -46,7 +46,7 @@ pub async fn run(args: TraceArgs, interrupted: &mut oneshot::Receiver<Interrupt>
     let quiet = args.lazy.quiet;
     let (mut opened, made) = until(interrupted, async {
         let bundle = blocking(move || Bundle::new(&dir, &name)).await?;
-        let prefetch = args.lazy.prefetch;
+        let prefetch = args.lazy.prefetching();
         let opened = lazy::open_image(&args.image, None, args.lazy, ProgressStyle::Auto).await?;
         let made = make(&opened, bundle, &options, Some(Record::Kept), prefetch).await?;
         Ok((opened, made))

@@ -49,6 +49,16 @@ pub struct Target {
     pub platform: Platform,
 }
 
+/// What the SOCI index of a target lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Indexed {
+    pub target: Target,
+    /// In the order of the image's layers; without any, there is no index.
+    pub ztocs: Vec<ZtocRef>,
+    /// Prefetch artifacts.
+    pub prefetch: Vec<Descriptor>,
+}
+
 /// Which images are to be indexed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Targets {
@@ -168,17 +178,17 @@ impl Original {
         Targets { targets, shadowed, missing }
     }
 
-    /// The converted image. `indexed` has the ztocs of each target; it is left without an index if there are none.
-    pub fn enable(self, indexed: &[(Target, Vec<ZtocRef>)], tool: &str) -> Enabled {
+    /// The converted image.
+    pub fn enable(self, indexed: &[Indexed], tool: &str) -> Enabled {
         let Original { mut index, contents, found } = self;
         let digests: Vec<Digest> = index.manifests.iter().map(|descriptor| descriptor.digest).collect();
-        let indexed: Vec<&(Target, Vec<ZtocRef>)> = indexed.iter().filter(|(_, ztocs)| !ztocs.is_empty()).collect();
-        let was = |place: usize| digests.get(indexed[place].0.entry);
+        let indexed: Vec<&Indexed> = indexed.iter().filter(|indexed| !indexed.ztocs.is_empty()).collect();
+        let was = |place: usize| digests.get(indexed[place].target.entry);
         let mut indexes: Vec<EncodedIndex> = indexed
             .iter()
-            .map(|(_, ztocs)| {
-                let build_tool_identifier = tool.to_owned();
-                SociIndex { layers: ztocs.clone(), subject: None, build_tool_identifier }.encode()
+            .map(|Indexed { ztocs, prefetch, .. }| {
+                let (layers, prefetch, build_tool_identifier) = (ztocs.clone(), prefetch.clone(), tool.to_owned());
+                SociIndex { layers, subject: None, build_tool_identifier, prefetch }.encode()
             })
             .collect();
 
@@ -207,7 +217,7 @@ impl Original {
                 named.clone_from(new);
             }
         }
-        for ((target, _), new) in indexed.iter().zip(&mut indexes) {
+        for (Indexed { target, .. }, new) in indexed.iter().zip(&mut indexes) {
             // Consumers prefer entries that state their platform: without one the image would lose to its own SOCI index.
             if let (Some(image), Some(found)) = (index.manifests.get_mut(target.entry), found.get(&target.entry)) {
                 image.platform.get_or_insert_with(|| found.clone());
@@ -349,12 +359,12 @@ mod tests {
         let asked: Vec<Platform> = asked.iter().map(|name| platform(name)).collect();
         let targets = original.targets(&asked);
         assert_eq!(targets.missing, []);
-        let indexed: Vec<(Target, Vec<ZtocRef>)> = targets
+        let indexed: Vec<Indexed> = targets
             .targets
             .into_iter()
             .map(|target| {
                 let ztocs = original.contents[target.entry].image().unwrap().layers().iter().map(ztoc).collect();
-                (target, ztocs)
+                Indexed { target, ztocs, prefetch: Vec::new() }
             })
             .collect();
         original.enable(&indexed, "tool")
@@ -470,7 +480,7 @@ mod tests {
         let image = read(&both, &before);
         let target = image.targets(&[platform("linux/amd64")]).targets.remove(0);
         let ztocs = image.contents[target.entry].image().unwrap().layers().iter().map(ztoc).collect();
-        let other = image.enable(&[(target, ztocs)], "other");
+        let other = image.enable(&[Indexed { target, ztocs, prefetch: Vec::new() }], "other");
         assert_eq!(platforms(&other), ["linux/amd64", "linux/arm64"]);
         let entries = (&other.index.manifests, &both.index.manifests);
         assert_eq!((&entries.0[1], &entries.0[3]), (&entries.1[1], &entries.1[3]));

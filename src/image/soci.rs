@@ -234,6 +234,7 @@ mod tests {
                 .collect(),
             subject: Some(Descriptor::new(OCI_MANIFEST, digest("subject".to_owned()), 567)),
             build_tool_identifier: tool.to_owned(),
+            prefetch: Vec::new(),
         }
     }
 
@@ -261,6 +262,17 @@ mod tests {
         assert_eq!(found.subject, index.subject);
         assert_eq!(found.build_tool_identifier, Some(index.build_tool_identifier));
         assert!(found.canonical && found.others.is_empty());
+    }
+
+    #[test]
+    fn prefetch_artifacts_come_after_the_ztocs() {
+        let mut index = index("x", 1);
+        let mut artifact = Descriptor::of(PREFETCH, b"{}");
+        artifact.annotations = BTreeMap::from([(LAYER_DIGEST.to_owned(), index.layers[0].layer.to_string())]);
+        index.prefetch = vec![artifact.clone()];
+        let found = parse(&index.encode().bytes).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!((found.ztocs, found.others), (index.layers, vec![artifact]));
+        assert!(found.canonical);
     }
 
     #[test]

@@ -20,8 +20,16 @@ pub struct MountOptions {
     pub fuse: FuseOptions,
     /// What is read first is noted.
     pub record: Option<Record>,
-    /// What nobody has read yet is fetched in the background.
-    pub prefetch: bool,
+    pub prefetch: Prefetch,
+}
+
+/// What is fetched in the background before anybody reads it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Prefetch {
+    /// Not even what the index lists.
+    pub ignore_lists: bool,
+    /// In the end, everything.
+    pub all: bool,
 }
 
 /// Where the notes go.
@@ -36,7 +44,7 @@ pub enum Record {
 pub struct LiveMount {
     pub mounted: Mounted,
     recorder: Option<Arc<Recorder>>,
-    prefetch: Option<AbortHandle>,
+    prefetch: AbortHandle,
     since: Instant,
 }
 
@@ -50,7 +58,7 @@ pub async fn mount(
     options: MountOptions,
     progress: &Arc<dyn Progress>,
 ) -> Result<LiveMount, MountError> {
-    let MountOptions { mut fuse, record, prefetch } = options;
+    let MountOptions { mut fuse, record, prefetch: Prefetch { ignore_lists, all } } = options;
     let (tree, content) = (&image.tree, &image.content);
     let recorder = record.map(|record| {
         let layers: Vec<Digest> = image.layers.iter().map(|layer| layer.descriptor.digest).collect();
@@ -65,7 +73,14 @@ pub async fn mount(
     let mounted = spawn_blocking(move || Mounted::new(files, reads, &at, &fuse, runtime)).await;
     let mounted = mounted.map_err(|error| MountError::Session { point: point.to_owned(), source: error.into() })??;
     let content = content.clone();
-    let prefetch = prefetch.then(|| tokio::spawn(async move { content.prefetch().await }).abort_handle());
+    let artifacts = if ignore_lists { Vec::new() } else { image.prefetch.clone() };
+    let fetching = async move {
+        content.prefetch_listed(artifacts).await;
+        if all {
+            content.prefetch().await;
+        }
+    };
+    let prefetch = tokio::spawn(fetching).abort_handle();
     Ok(LiveMount { mounted, recorder, prefetch, since: Instant::now() })
 }
 
@@ -92,8 +107,6 @@ impl LiveMount {
 
 impl Drop for LiveMount {
     fn drop(&mut self) {
-        if let Some(prefetch) = &self.prefetch {
-            prefetch.abort();
-        }
+        self.prefetch.abort();
     }
 }

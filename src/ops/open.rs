@@ -1,5 +1,6 @@
 //! Opening an image to read from it: its index, its layers, their tree.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,7 +9,7 @@ use super::discover::{self, DiscoverError, Discovered, MAX_ZTOC};
 use crate::budget::{Budget, Charge, OverBudget};
 use crate::digest::Digest;
 use crate::image::config::{self, ConfigError, MAX_CONFIG};
-use crate::image::soci::ZtocRef;
+use crate::image::soci::{LAYER_DIGEST, PREFETCH, ZtocRef};
 use crate::image::{Descriptor, Platform};
 use crate::progress::{Event, Progress};
 use crate::rootfs::content::{Content, ContentOptions};
@@ -40,6 +41,8 @@ pub struct RootFs {
     pub index: Option<Digest>,
     /// The opened layers, from the bottom up.
     pub layers: Vec<LayerFacts>,
+    /// The index's prefetch artifacts, each with the number of its layer.
+    pub prefetch: Vec<(u32, Descriptor)>,
     pub tree: Arc<Tree>,
     pub content: Content,
     /// What the tree takes. Held, and not read.
@@ -109,6 +112,7 @@ pub async fn open(
         Content::new(source.clone(), opened, caches.spans.clone(), options.content.clone(), Arc::clone(progress));
     Ok(RootFs {
         index: found.index().map(|(index, _)| index.digest),
+        prefetch: prefetch_artifacts(&found, &facts),
         manifest: found.manifest,
         platform: found.platform,
         config,
@@ -117,6 +121,21 @@ pub async fn open(
         content,
         _memory: memory,
     })
+}
+
+/// The prefetch artifacts of the index that is used. Of a layer's, the first one counts, as for soci-snapshotter.
+fn prefetch_artifacts(found: &Discovered, layers: &[LayerFacts]) -> Vec<(u32, Descriptor)> {
+    let Some((_, content)) = found.index() else { return Vec::new() };
+    let mut artifacts = BTreeMap::new();
+    for artifact in content.index.others.iter().filter(|other| other.media_type == PREFETCH) {
+        if let Some(Ok(layer)) = artifact.annotations.get(LAYER_DIGEST).map(|layer| layer.parse::<Digest>()) {
+            artifacts.entry(layer).or_insert(artifact);
+        }
+    }
+    let indexed = (0..).zip(layers).filter(|(_, layer)| layer.how == How::Index);
+    indexed
+        .filter_map(|(number, layer)| Some((number, (*artifacts.remove(&layer.descriptor.digest)?).clone())))
+        .collect()
 }
 
 fn facts(layer: &OpenLayer) -> LayerFacts {

@@ -25,7 +25,7 @@ import (
 // --format oci-dir` of v0.15.0 calls them (cmd/soci/commands/internal/standalone.go; soci's cmd is a module that the Go proxy cannot
 // build). It prints the digest of the converted image.
 //
-//	ociseek-oracle standalone [--all-platforms] [--platform P] [--span-size N] [--min-layer-size N] [--build-tool-identifier T] SRC DST
+//	ociseek-oracle standalone [--all-platforms] [--platform P] [--span-size N] [--min-layer-size N] [--build-tool-identifier T] [--prefetch-file PATH]... SRC DST
 //
 // SRC and DST are directories, or oci:DIR:TAG as ociseek has them: then the tag is written into DST's index.json. One conversion a
 // process: soci.NewDB opens one database for the life of it.
@@ -34,10 +34,12 @@ func runStandalone(args []string) {
 	all, one := fs.Bool("all-platforms", false, ""), fs.String("platform", "", "")
 	span, smallest := fs.Int64("span-size", 1<<22, ""), fs.Int64("min-layer-size", 10<<20, "")
 	tool := fs.String("build-tool-identifier", cliTool, "")
+	var prefetch []string
+	fs.Func("prefetch-file", "", func(path string) error { prefetch = append(prefetch, path); return nil })
 	fs.Parse(args)
 	src, _ := reference(fs.Arg(0))
 	dst, tag := reference(fs.Arg(1))
-	desc, err := standalone(src, dst, tag, *all, *one, *span, *smallest, *tool)
+	desc, err := standalone(src, dst, tag, *all, *one, *span, *smallest, *tool, prefetch)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "soci:", err)
 		os.Exit(1)
@@ -54,7 +56,7 @@ func reference(s string) (dir, tag string) {
 	return rest[:i], rest[i+1:]
 }
 
-func standalone(src, dst, tag string, all bool, one string, span, smallest int64, tool string) (*ocispec.Descriptor, error) {
+func standalone(src, dst, tag string, all bool, one string, span, smallest int64, tool string, prefetch []string) (*ocispec.Descriptor, error) {
 	ctx := context.Background()
 	work, err := os.MkdirTemp("", "glue-*")
 	if err != nil {
@@ -85,7 +87,7 @@ func standalone(src, dst, tag string, all bool, one string, span, smallest int64
 	os.Stdout = os.Stderr // the library names each layer there
 	defer func() { os.Stdout = stdout }()
 	builder, err := soci.NewIndexBuilder(content, &store.SociStore{Store: orasStore}, soci.WithMinLayerSize(smallest), soci.WithSpanSize(span),
-		soci.WithBuildToolIdentifier(tool), soci.WithArtifactsDb(db))
+		soci.WithBuildToolIdentifier(tool), soci.WithArtifactsDb(db), soci.WithPrefetchPaths(prefetch))
 	if err != nil {
 		return nil, err
 	}

@@ -80,7 +80,9 @@ impl Image {
             span_size,
         };
         let subject = Some(self.manifest.clone());
-        let index = SociIndex { layers: vec![entry], subject, build_tool_identifier: tool.into() }.encode();
+        let index =
+            SociIndex { layers: vec![entry], subject, build_tool_identifier: tool.into(), prefetch: Vec::new() }
+                .encode();
         self.layout.attach(&index.descriptor, &index.bytes, &self.manifest, replaces).unwrap();
         index.descriptor.digest
     }

@@ -152,7 +152,7 @@ fn ztocs_of_soci_are_right() {
     }
     assert_eq!(layers.len(), 3);
     let subject = serde_json::from_value(document["subject"].clone()).unwrap();
-    let index = SociIndex { layers, subject, build_tool_identifier: soci::TOOL.into() }.encode();
+    let index = SociIndex { layers, subject, build_tool_identifier: soci::TOOL.into(), prefetch: Vec::new() }.encode();
     image.replace_index(std::str::from_utf8(&index.bytes).unwrap());
     let verified = image.verify(0, &[]);
     assert_eq!(verified["manifests"][0]["indexes"][0]["tool"], soci::TOOL);

@@ -126,6 +126,7 @@ mod tests {
             deadline: None,
             gate: Gate::default(),
             reuse: Reuse::default(),
+            prefetch: None,
         }
     }
 

@@ -12,13 +12,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::digest::Digest;
-use crate::image::enabled::{Enabled, Target as Image};
+use crate::image::enabled::{Enabled, Indexed, Target as Image};
 use crate::image::soci::{self, ZtocRef};
 use crate::image::{Descriptor, LayerKind, Platform};
 use crate::ops::coverage::Coverage;
 use crate::ops::index::{
-    IndexOptions, IndexedLayer, LayerOutcome, LeftOut, Offer, Origin, Own, Supply, Wanted, Ztoc, assemble, left_out,
-    ztocs,
+    IndexOptions, IndexedLayer, LayerOutcome, LeftOut, Offer, Origin, Own, Supply, Wanted, Ztoc, artifacts, assemble,
+    left_out, ztocs,
 };
 use crate::ops::resolve::PlatformManifest;
 use crate::progress::{Event, Progress};
@@ -86,11 +86,14 @@ pub async fn convert(
     let mut seen = BTreeSet::new();
     let mut indexed = Vec::with_capacity(targets.len());
     let mut reports = Vec::with_capacity(targets.len());
-    let mut all_ztocs = Vec::new();
+    let (mut all_ztocs, mut all_prefetch) = (Vec::new(), Vec::new());
     for (target, planned) in targets.iter().zip(&planned) {
         let (report, ztocs) = assemble(planned.iter().map(|(layer, why)| (layer, why)), &layers, &mut seen);
         let refs: Vec<ZtocRef> = ztocs.iter().map(|ztoc| ztoc.reference(options.layer.span_size)).collect();
-        indexed.push((target.clone(), refs));
+        let prefetch = artifacts(options.prefetch.as_ref(), &ztocs, progress).await?;
+        let listed = prefetch.iter().map(|artifact| artifact.descriptor.clone()).collect();
+        indexed.push(Indexed { target: target.clone(), ztocs: refs, prefetch: listed });
+        all_prefetch.extend(prefetch);
         reports.push(report);
         all_ztocs.extend(ztocs);
     }
@@ -124,8 +127,17 @@ pub async fn convert(
     }
     let blobs = BTreeSet::from_iter(all_ztocs.iter().map(Ztoc::digest)).len();
     progress.report(Event::Attaching { index: enabled.digest, blobs });
-    let written =
-        publish::publish(&loaded, &enabled, &all_ztocs, &from.source, destination, to, options.jobs, progress).await?;
+    let written = publish::publish(
+        &loaded,
+        &enabled,
+        (&all_ztocs, &all_prefetch),
+        &from.source,
+        destination,
+        to,
+        options.jobs,
+        progress,
+    )
+    .await?;
     converted.bytes_copied = written.copied;
     converted.bytes_written = written.written;
     converted.outcome = Outcome::Written { replaced: replaces };
@@ -213,12 +225,12 @@ fn soci_indexes(manifests: &[Descriptor]) -> impl Iterator<Item = &Descriptor> {
 fn report(
     loaded: &Loaded,
     enabled: &Enabled,
-    indexed: &[(Image, Vec<ZtocRef>)],
+    indexed: &[Indexed],
     reports: Vec<Vec<IndexedLayer>>,
 ) -> Vec<ConvertedImage> {
     let mut made = enabled.indexes.iter();
     let mut images = Vec::with_capacity(indexed.len());
-    for ((target, refs), layers) in indexed.iter().zip(reports) {
+    for (Indexed { target, ztocs: refs, .. }, layers) in indexed.iter().zip(reports) {
         let new = enabled.manifests.iter().find(|manifest| manifest.entry == target.entry);
         let was = loaded.original.index.manifests.get(target.entry).map(|entry| entry.digest);
         let covered: BTreeSet<Digest> = refs.iter().map(|ztoc| ztoc.layer).collect();

@@ -16,7 +16,7 @@ use crate::image::go::{Manifest, decode_manifest};
 use crate::image::manifest::{OCI_INDEX, OCI_MANIFEST};
 use crate::image::soci::{CONFIG, INDEX_V2, ZTOC};
 use crate::image::{Descriptor, LayerKind};
-use crate::ops::index::Ztoc;
+use crate::ops::index::{Artifact, Ztoc};
 use crate::progress::{Event, Progress};
 use crate::store::copy::Copied;
 use crate::store::{Destination, Source, blocking};
@@ -34,7 +34,7 @@ pub(super) struct Written {
 pub(super) async fn publish(
     loaded: &Loaded,
     enabled: &Enabled,
-    ztocs: &[Ztoc<'_>],
+    (ztocs, prefetch): (&[Ztoc<'_>], &[Artifact]),
     source: &Source,
     destination: &Destination,
     to: &Destined,
@@ -46,12 +46,12 @@ pub(super) async fn publish(
     if elsewhere {
         done.copied = copy(loaded, source, destination, jobs, progress).await?;
     }
-    done.written += blobs(ztocs, destination, false).await?;
+    done.written += blobs(ztocs, prefetch, destination, false).await?;
     let manifests = Manifests { loaded, enabled, destination, elsewhere };
     match manifests.push(to).await {
         // The registry said of a blob that it was there, and it is not: now it gets it.
         Err(ConvertError::Push { source: error, .. }) if error.is_blob_unknown() => {
-            done.written += blobs(ztocs, destination, true).await?;
+            done.written += blobs(ztocs, prefetch, destination, true).await?;
             done.written += manifests.push(to).await?;
         }
         written => done.written += written?,
@@ -113,12 +113,20 @@ async fn copy(
 }
 
 /// Writes the ztocs, and the config of the SOCI indexes.
-async fn blobs(ztocs: &[Ztoc<'_>], destination: &Destination, unchecked: bool) -> Result<u64, ConvertError> {
+async fn blobs(
+    ztocs: &[Ztoc<'_>],
+    prefetch: &[Artifact],
+    destination: &Destination,
+    unchecked: bool,
+) -> Result<u64, ConvertError> {
     let mut all: BTreeMap<Digest, (Descriptor, &'static str, Bytes)> = BTreeMap::new();
     for ztoc in ztocs {
         let content = ztoc.content();
         let blob = Descriptor::new(ZTOC, ztoc.digest(), content.len() as u64);
         all.insert(blob.digest, (blob, "ztoc", content));
+    }
+    for Artifact { descriptor, bytes } in prefetch {
+        all.insert(descriptor.digest, (descriptor.clone(), "prefetch artifact", bytes.clone()));
     }
     let config = Descriptor::of(INDEX_V2, CONFIG);
     all.insert(config.digest, (config, "config", Bytes::from_static(CONFIG)));

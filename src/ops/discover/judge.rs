@@ -226,7 +226,8 @@ mod tests {
 
     fn index(layers: Vec<ZtocRef>) -> String {
         let subject = Some(Descriptor::of("application/vnd.oci.image.manifest.v1+json", b"image"));
-        let encoded = SociIndex { layers, subject, build_tool_identifier: "test".into() }.encode();
+        let encoded =
+            SociIndex { layers, subject, build_tool_identifier: "test".into(), prefetch: Vec::new() }.encode();
         String::from_utf8(encoded.bytes).unwrap()
     }
 

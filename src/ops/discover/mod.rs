@@ -15,6 +15,7 @@ use crate::image::enabled::INDEX_DIGEST;
 use crate::image::manifest::OCI_MANIFEST;
 use crate::image::soci::{INDEX_V1, Version, ZTOC, ZtocRef};
 use crate::image::{Descriptor, Platform};
+pub(crate) use crate::progress::causes;
 use crate::progress::{Event, Progress};
 use crate::store::blob::{Document, Target};
 use crate::store::{Source, StoreError};
@@ -332,18 +333,4 @@ fn warn(discovered: &Discovered, progress: &Arc<dyn Progress>) {
             warn(format!("SOCI index {}: {note}", index.digest));
         }
     }
-}
-
-/// An error and what is behind it, in one line.
-pub(crate) fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        next = cause.source();
-    }
-    text
 }

@@ -212,7 +212,7 @@ mod tests {
     }
 
     fn decided(rule: Existing, found: &[Found], layers: &[(u8, bool)]) -> Decision {
-        decide(found, &Want { rule, tool: TOOL, span_size: 4096, layers: &wanted(layers) })
+        decide(found, &Want { rule, tool: TOOL, span_size: 4096, prefetch: false, layers: &wanted(layers) })
     }
 
     fn replaces(found: &[&Found]) -> Decision {

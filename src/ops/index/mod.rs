@@ -51,6 +51,7 @@ pub use pipeline::{Threads, index_chunks};
 
 pub(in crate::ops) use build::{Offer, Own, Supply, Wanted, ztocs};
 pub(in crate::ops) use plan::left_out;
+pub(in crate::ops) use prefetch::{Artifact, artifacts};
 pub(in crate::ops) use publish::{Ztoc, assemble};
 
 use existing::Decision;

@@ -22,18 +22,19 @@ pub(in crate::ops) struct Artifact {
     pub bytes: Bytes,
 }
 
-/// The artifacts for the layers of `ztocs`, which are in the manifest's order. Paths that lead to nothing are reported.
+/// The artifacts for the layers of `ztocs`, which are in the manifest's order; none without a list. Paths that lead to nothing
+/// are reported.
 ///
 /// # Errors
 /// When the layers do not make a file system in which paths could be looked up.
 pub(in crate::ops) async fn artifacts(
-    list: &Arc<PrefetchList>,
+    list: Option<&Arc<PrefetchList>>,
     ztocs: &[Ztoc<'_>],
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<Artifact>, IndexError> {
+    let Some(list) = list.cloned() else { return Ok(Vec::new()) };
     let encoded: Vec<(Digest, Digest, Bytes)> =
         ztocs.iter().map(|ztoc| (ztoc.layer.digest, ztoc.digest(), ztoc.content())).collect();
-    let list = Arc::clone(list);
     let resolved = spawn_blocking(move || {
         let mut decoded = BTreeMap::new();
         let mut layers = Vec::with_capacity(encoded.len());
@@ -45,7 +46,7 @@ pub(in crate::ops) async fn artifacts(
             decoded.insert(digest, Arc::clone(&ztoc));
             layers.push((layer, ztoc));
         }
-        Ok(resolve(&list, &layers)?)
+        resolve(&list, &layers).map_err(IndexError::from)
     });
     let Resolved { spans, warnings } = resolved.await.map_err(|_| IndexError::PrefetchThread)??;
     warnings.into_iter().for_each(|warning| progress.report(Event::Warning(warning)));

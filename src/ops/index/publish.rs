@@ -13,6 +13,7 @@ use super::model::{
     IndexOptions, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin, OtherIndex, ZtocFacts,
 };
 use super::plan::{Plan, is_whole};
+use super::prefetch::{Artifact, artifacts};
 use crate::digest::Digest;
 use crate::image::soci::{CONFIG, EncodedIndex, INDEX_V1, SociIndex, ZTOC, ZtocRef};
 use crate::image::{Descriptor, LayerKind};
@@ -78,11 +79,13 @@ pub(super) async fn publish(
         let result = if sparse { ManifestResult::OutOfTime } else { ManifestResult::NothingToIndex };
         return Ok((report(indexed, &covered, result, others(found, &manifest.descriptor.digest, &[])), 0));
     }
+    let prefetch = artifacts(options.prefetch.as_ref(), &ztocs, progress).await?;
     let subject = manifest.descriptor.clone();
     let index = SociIndex {
         layers: ztocs.iter().map(|ztoc| ztoc.reference(options.layer.span_size)).collect(),
         subject: Some(subject.clone()),
         build_tool_identifier: options.layer.build_tool_identifier.clone(),
+        prefetch: prefetch.iter().map(|artifact| artifact.descriptor.clone()).collect(),
     };
     let EncodedIndex { bytes, descriptor } = index.encode();
 
@@ -101,8 +104,10 @@ pub(super) async fn publish(
     let (Some(destination), false) = (destination, options.dry_run) else {
         return Ok((report(indexed, &covered, ManifestResult::DryRun { index: descriptor, replaces }, others), 0));
     };
-    progress.report(Event::Attaching { index: descriptor.digest, blobs: ztocs.len() + 1 });
-    let push = Push { destination, ztocs: &ztocs, index: &descriptor, manifest: bytes.into(), subject: &subject };
+    progress.report(Event::Attaching { index: descriptor.digest, blobs: ztocs.len() + prefetch.len() + 1 });
+    let manifest = bytes.into();
+    let push =
+        Push { destination, ztocs: &ztocs, prefetch: &prefetch, index: &descriptor, manifest, subject: &subject };
     let (attached, written) = push.run(&replaces).await?;
     let AttachReport { attached: how, not_deleted } = attached;
     let others = listed(destination, &subject.digest, &descriptor.digest, others).await;
@@ -228,6 +233,7 @@ pub(super) fn mislabelled(layer: &Descriptor, ztoc: &BuiltZtoc) -> Option<LeftOu
 struct Push<'a> {
     destination: &'a Destination,
     ztocs: &'a [Ztoc<'a>],
+    prefetch: &'a [Artifact],
     index: &'a Descriptor,
     manifest: Bytes,
     subject: &'a Descriptor,
@@ -258,6 +264,9 @@ impl Push<'_> {
                 let blob = Descriptor::new(ZTOC, ztoc.built.digest, content.len() as u64);
                 written += self.blob("ztoc", &blob, content, unchecked).await?;
             }
+        }
+        for Artifact { descriptor, bytes } in self.prefetch {
+            written += self.blob("prefetch artifact", descriptor, bytes.clone(), unchecked).await?;
         }
         Ok(written
             + self.blob("config", &Descriptor::of(INDEX_V1, CONFIG), Bytes::from_static(CONFIG), unchecked).await?)

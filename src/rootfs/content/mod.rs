@@ -22,7 +22,6 @@ mod prefetch;
 mod read;
 
 use std::collections::{BTreeSet, HashMap};
-use std::error::Error;
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
@@ -36,9 +35,9 @@ pub use model::{ContentOptions, ContentStats};
 use super::cache::SpanCache;
 use super::layers::{How, OpenLayer};
 use crate::digest::Digest;
-use crate::image::prefetch::SpanRange;
+use crate::image::Descriptor;
 use crate::offset::Uncompressed;
-use crate::progress::{Event, Progress};
+use crate::progress::{Event, Progress, causes};
 use crate::store::Source;
 use crate::ztoc::Checkpoints;
 use counts::Counts;
@@ -150,9 +149,10 @@ impl Content {
         self.inner.layers.iter().map(|layer| &layer.open)
     }
 
-    /// Fetches listed spans of layers, by their numbers, into the cache on disk. Without one it ends at once. To stop it, drop it.
-    pub async fn prefetch_listed(&self, listed: Vec<(u32, Vec<SpanRange>)>) {
-        prefetch::listed(&self.inner, listed).await;
+    /// Fetches the spans that prefetch artifacts list, each for the layer of a number, into the cache on disk. Without one it
+    /// ends at once. To stop it, drop it.
+    pub async fn prefetch_listed(&self, artifacts: Vec<(u32, Descriptor)>) {
+        prefetch::artifacts(&self.inner, artifacts).await;
     }
 
     /// Fetches all spans that the cache on disk lacks, in order, letting reads go first. It ends when that is done, when the cache
@@ -181,13 +181,7 @@ impl Inner {
     }
 
     fn tell(&self, error: &ReadError) {
-        let mut text = error.to_string();
-        let mut next = error.source();
-        while let Some(cause) = next {
-            text.push_str(&format!(": {cause}"));
-            next = cause.source();
-        }
-        self.warn(text);
+        self.warn(causes(error));
     }
 
     /// Warns once.

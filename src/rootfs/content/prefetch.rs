@@ -15,7 +15,9 @@ use super::Inner;
 use super::fetch::{Wanted, launch};
 use super::flights::Boarding;
 use super::layer::Layer;
-use crate::image::prefetch::SpanRange;
+use crate::image::Descriptor;
+use crate::image::prefetch::{MAX_PREFETCH, SpanRange, parse};
+use crate::progress::causes;
 use crate::rootfs::layers::How;
 
 /// Compressed bytes that are asked for at a time: a read that comes in between waits for no more.
@@ -29,8 +31,24 @@ const TOO_SMALL: &str = "the cache is too small for the whole image: what is lef
 /// Fetches of listed spans that are under way at a time.
 const AT_A_TIME: usize = 4;
 
+/// Brings the spans that prefetch artifacts list, each for the layer of a number. An artifact that cannot be used is a warning.
+pub(super) async fn artifacts(inner: &Arc<Inner>, artifacts: Vec<(u32, Descriptor)>) {
+    let mut all = Vec::new();
+    for (number, artifact) in artifacts {
+        let ranges = match inner.source.blob_bytes(&artifact, MAX_PREFETCH).await {
+            Ok(bytes) => parse(&bytes).map_err(|error| causes(&error)),
+            Err(error) => Err(causes(&error)),
+        };
+        match ranges {
+            Ok(ranges) => all.push((number, ranges)),
+            Err(why) => inner.warn(format!("prefetch artifact {} is not used: {why}", artifact.digest)),
+        }
+    }
+    listed(inner, all).await;
+}
+
 /// Brings the spans that are listed for each layer, by its number. What is listed and not there is passed over.
-pub(super) async fn listed(inner: &Arc<Inner>, listed: Vec<(u32, Vec<SpanRange>)>) {
+async fn listed(inner: &Arc<Inner>, listed: Vec<(u32, Vec<SpanRange>)>) {
     // What this image takes may not push out itself.
     let room = inner.cache.max_bytes() / 10 * 8;
     let mut steps = Vec::new();
