@@ -141,6 +141,33 @@ async fn what_was_prefetched_needs_no_registry() {
     assert_eq!(content.stats().requests, 0);
 }
 
+#[tokio::test]
+async fn what_an_index_lists_is_fetched_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let (faulty, source, layer, plain, ztoc) = served(&[3_000_000]).await;
+    let desk = Desk::new(Some(dir.path()));
+    let content = desk.one(&source, &layer, Some(ztoc)).await;
+    let list = |content: &str| {
+        faulty.add_blob(content.as_bytes().to_vec());
+        Descriptor::of("application/vnd.amazon.soci.prefetch.v1+json", content.as_bytes())
+    };
+    // A list may go past the last span. What is not a list, or for a layer that is not there, is passed over.
+    let [near, far] = ["2,\"end_span\":3", "90000,\"end_span\":4294967295"].map(|r| format!("{{\"start_span\":{r}}}"));
+    let listed = list(&format!("{{\"version\":\"1.0\",\"prefetch_spans\":[{near},{far}]}}"));
+    let odd = list("{\"version\":\"1.0\",\"prefetch_spans\":[]}");
+    content.prefetch_listed(vec![(0, odd), (0, listed.clone()), (7, listed)]).await;
+    let blob = layer.digest.to_string();
+    assert_eq!(faulty.saw("GET", &blob).len(), 1, "neighbours come in one request");
+    let warnings = desk.warnings();
+    assert!(warnings.len() == 1 && warnings[0].contains("lists no spans"), "{warnings:?}");
+    let range = content.layers().next().map(|layer| layer.spans().plain_range(SpanId(2))).unwrap();
+    let at = usize::try_from(range.start.0).unwrap();
+    assert_eq!(read(&content, at, 1000).await.unwrap(), plain[at..at + 1000]);
+    assert_eq!(faulty.saw("GET", &blob).len(), 1, "it is there");
+    assert_eq!(read(&content, 0, 1000).await.unwrap(), plain[..1000]);
+    assert_eq!(faulty.saw("GET", &blob).len(), 2, "and nothing else is");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_goes_away_takes_nothing_from_the_others() {
     let (plain, slow) = (tar(&[500_000]), Duration::from_millis(300));

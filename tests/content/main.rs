@@ -22,7 +22,7 @@ use faulty::*;
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
-use ociseek::offset::Uncompressed;
+use ociseek::offset::{SpanId, Uncompressed};
 use ociseek::progress::{Event, Progress, Recorder, Silent};
 use ociseek::rootfs::cache::{SpanCache, SpanKey};
 use ociseek::rootfs::content::{Content, ContentOptions, ReadError};
