@@ -177,9 +177,13 @@ fn with_ztoc(registry: &Faulty, layer: &[u8], times: usize, ztoc: &[u8]) -> Stri
         span_size: 512,
     };
     registry.add_blob("{}");
-    let index =
-        SociIndex { layers: vec![reference; times], subject: Some(subject), build_tool_identifier: "test".into() }
-            .encode();
+    let index = SociIndex {
+        layers: vec![reference; times],
+        subject: Some(subject),
+        build_tool_identifier: "test".into(),
+        prefetch: Vec::new(),
+    }
+    .encode();
     registry.add_manifest(&index.descriptor.digest.to_string(), MANIFEST, index.bytes);
     let list = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [index.descriptor]});
     let digest = image["digest"].as_str().unwrap();

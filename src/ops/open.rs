@@ -106,7 +106,7 @@ pub async fn open(
     let ztoc = |layer| fetch_ztoc_of(source, found.ztoc_for(&layer), caches, progress);
     let opened = layers::open_layers(source, wanted, ztoc, caches, progress).await?;
     let facts: Vec<LayerFacts> = opened.iter().map(facts).collect();
-    let memory = charge_tree(source.budget(), &facts)?;
+    let memory = charge_tree(source.budget(), facts.iter().map(|layer| &*layer.ztoc))?;
     let tree = flatten(&facts, progress).await?;
     let content =
         Content::new(source.clone(), opened, caches.spans.clone(), options.content.clone(), Arc::clone(progress));
@@ -167,10 +167,13 @@ async fn read_config(source: &Source, found: &Discovered) -> Result<Bytes, OpenE
 }
 
 /// Charges what flattening the layers makes, beside the lists of their files.
-fn charge_tree(budget: &Budget, layers: &[LayerFacts]) -> Result<Charge, OverBudget> {
+pub(in crate::ops) fn charge_tree<'a>(
+    budget: &Budget,
+    layers: impl Iterator<Item = &'a Ztoc> + Clone,
+) -> Result<Charge, OverBudget> {
     /// A node, its name, and its places in the tables by which it is found.
     const NODE: u64 = 256;
-    let files = || layers.iter().flat_map(|layer| &layer.ztoc.files);
+    let files = || layers.clone().flat_map(|ztoc| &ztoc.files);
     let bytes = files().map(|file| NODE + file.name.len() as u64 + file.linkname.len() as u64).sum();
     budget.charge(bytes, || format!("the tree of {} files", files().count()))
 }

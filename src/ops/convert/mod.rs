@@ -17,8 +17,8 @@ use crate::image::soci::{self, ZtocRef};
 use crate::image::{Descriptor, LayerKind, Platform};
 use crate::ops::coverage::Coverage;
 use crate::ops::index::{
-    IndexOptions, IndexedLayer, LayerOutcome, LeftOut, Offer, Origin, Own, Supply, Wanted, Ztoc, artifacts, assemble,
-    left_out, ztocs,
+    IndexOptions, IndexedLayer, LayerOutcome, LeftOut, Offer, Origin, Own, Supply, Wanted, Ztoc, assemble, left_out,
+    prefetch_artifacts, ztocs,
 };
 use crate::ops::resolve::PlatformManifest;
 use crate::progress::{Event, Progress};
@@ -90,7 +90,7 @@ pub async fn convert(
     for (target, planned) in targets.iter().zip(&planned) {
         let (report, ztocs) = assemble(planned.iter().map(|(layer, why)| (layer, why)), &layers, &mut seen);
         let refs: Vec<ZtocRef> = ztocs.iter().map(|ztoc| ztoc.reference(options.layer.span_size)).collect();
-        let prefetch = artifacts(options.prefetch.as_ref(), &ztocs, progress).await?;
+        let prefetch = prefetch_artifacts(options.prefetch.as_ref(), &ztocs, from.source.budget(), progress).await?;
         let listed = prefetch.iter().map(|artifact| artifact.descriptor.clone()).collect();
         indexed.push(Indexed { target: target.clone(), ztocs: refs, prefetch: listed });
         all_prefetch.extend(prefetch);

@@ -23,6 +23,8 @@ pub enum IndexError {
     BrokenLayer { layer: Digest, source: LayerError },
     #[error("layer {layer} does not fit into memory")]
     Memory { layer: Digest, source: OverBudget },
+    #[error("the files to prefetch cannot be looked up")]
+    PrefetchMemory(#[from] OverBudget),
     #[error("cannot read layer {layer}, {read} bytes were read of it")]
     ReadLayer { layer: Digest, read: u64, source: StoreError },
     #[error("the thread that indexes layer {layer} ended early")]
@@ -58,6 +60,7 @@ impl IndexError {
             | IndexError::Attach { source, .. } => Some(source),
             IndexError::BrokenLayer { .. }
             | IndexError::Memory { .. }
+            | IndexError::PrefetchMemory(_)
             | IndexError::LayerThread { .. }
             | IndexError::Prefetch(_)
             | IndexError::OwnZtoc { .. }

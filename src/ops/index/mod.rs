@@ -51,7 +51,7 @@ pub use pipeline::{Threads, index_chunks};
 
 pub(in crate::ops) use build::{Offer, Own, Supply, Wanted, ztocs};
 pub(in crate::ops) use plan::left_out;
-pub(in crate::ops) use prefetch::{Artifact, artifacts};
+pub(in crate::ops) use prefetch::{Artifact, prefetch_artifacts};
 pub(in crate::ops) use publish::{Ztoc, assemble};
 
 use existing::Decision;
@@ -172,7 +172,8 @@ pub async fn index_resolved(
         if options.deadline.is_some() {
             plan.renew(destination, cache, options).await?;
         }
-        let (manifest, written) = publish::publish(plan, &layers, &mut seen, destination, options, progress).await?;
+        let (manifest, written) =
+            publish::publish(plan, &layers, &mut seen, destination, source.budget(), options, progress).await?;
         done.bytes_written += written;
         for layer in manifest.left() {
             if !done.left.iter().any(|left| left.digest == layer.digest) {

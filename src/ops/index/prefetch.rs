@@ -8,10 +8,12 @@ use tokio::task::spawn_blocking;
 
 use super::error::IndexError;
 use super::publish::Ztoc;
+use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::prefetch::encode;
 use crate::image::soci::{LAYER_DIGEST, PREFETCH};
+use crate::ops::open::charge_tree;
 use crate::ops::prefetch::{PrefetchList, Resolved, resolve};
 use crate::progress::{Event, Progress};
 use crate::ztoc;
@@ -27,25 +29,31 @@ pub(in crate::ops) struct Artifact {
 ///
 /// # Errors
 /// When the layers do not make a file system in which paths could be looked up.
-pub(in crate::ops) async fn artifacts(
+pub(in crate::ops) async fn prefetch_artifacts(
     list: Option<&Arc<PrefetchList>>,
     ztocs: &[Ztoc<'_>],
+    budget: &Budget,
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<Artifact>, IndexError> {
     let Some(list) = list.cloned() else { return Ok(Vec::new()) };
     let encoded: Vec<(Digest, Digest, Bytes)> =
         ztocs.iter().map(|ztoc| (ztoc.layer.digest, ztoc.digest(), ztoc.content())).collect();
+    let mut charge = budget.open();
     let resolved = spawn_blocking(move || {
         let mut decoded = BTreeMap::new();
         let mut layers = Vec::with_capacity(encoded.len());
         for (layer, digest, bytes) in encoded {
             let ztoc = match decoded.get(&digest) {
                 Some(ztoc) => Arc::clone(ztoc),
-                None => Arc::new(ztoc::decode(&bytes).map_err(|source| IndexError::OwnZtoc { layer, source })?),
+                None => {
+                    let decoded = ztoc::decode_within(&bytes, &mut charge);
+                    Arc::new(decoded.map_err(|source| IndexError::OwnZtoc { layer, source })?)
+                }
             };
             decoded.insert(digest, Arc::clone(&ztoc));
             layers.push((layer, ztoc));
         }
+        let _tree = charge_tree(charge.budget(), layers.iter().map(|(_, ztoc)| &**ztoc))?;
         resolve(&list, &layers).map_err(IndexError::from)
     });
     let Resolved { spans, warnings } = resolved.await.map_err(|_| IndexError::PrefetchThread)??;

@@ -13,7 +13,8 @@ use super::model::{
     IndexOptions, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin, OtherIndex, ZtocFacts,
 };
 use super::plan::{Plan, is_whole};
-use super::prefetch::{Artifact, artifacts};
+use super::prefetch::{Artifact, prefetch_artifacts};
+use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::image::soci::{CONFIG, EncodedIndex, INDEX_V1, SociIndex, ZTOC, ZtocRef};
 use crate::image::{Descriptor, LayerKind};
@@ -30,6 +31,7 @@ pub(super) async fn publish(
     layers: &Layers,
     seen: &mut BTreeSet<Digest>,
     destination: Option<&Destination>,
+    budget: &Budget,
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
 ) -> Result<(IndexedManifest, u64), IndexError> {
@@ -79,7 +81,7 @@ pub(super) async fn publish(
         let result = if sparse { ManifestResult::OutOfTime } else { ManifestResult::NothingToIndex };
         return Ok((report(indexed, &covered, result, others(found, &manifest.descriptor.digest, &[])), 0));
     }
-    let prefetch = artifacts(options.prefetch.as_ref(), &ztocs, progress).await?;
+    let prefetch = prefetch_artifacts(options.prefetch.as_ref(), &ztocs, budget, progress).await?;
     let subject = manifest.descriptor.clone();
     let index = SociIndex {
         layers: ztocs.iter().map(|ztoc| ztoc.reference(options.layer.span_size)).collect(),
