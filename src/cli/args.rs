@@ -13,6 +13,7 @@ use super::args_convert::ConvertArgs;
 #[cfg(feature = "nats")]
 pub use super::args_hook::HookWorkerArgs;
 pub use super::args_hook::{HookCommand, HookServeArgs};
+pub use super::args_lifecycle::{CacheCommand, CopyArgs, DiffArgs, ListArgs, PruneArgs, RmArgs};
 pub use super::args_mount::{
     BundleArgs, ContainerArgs, LazyArgs, MountArgs, NetArg, ServeArgs, TraceArgs, TraceFormat,
 };
@@ -62,11 +63,18 @@ pub enum Command {
     Bundle(Box<BundleArgs>),
     Trace(Box<TraceArgs>),
     Doctor(Box<DoctorArgs>),
+    List(Box<ListArgs>),
+    Copy(Box<CopyArgs>),
+    Rm(Box<RmArgs>),
+    Prune(Box<PruneArgs>),
+    Diff(Box<DiffArgs>),
     #[command(subcommand)]
     Hook(HookCommand),
     Backfill(Box<BackfillArgs>),
     #[command(subcommand)]
     Ztoc(ZtocCommand),
+    #[command(subcommand)]
+    Cache(CacheCommand),
     Completions(CompletionsArgs),
     Man(ManArgs),
     Version(VersionArgs),
@@ -258,12 +266,24 @@ pub struct BuildArgs {
     pub build_tool_identifier: String,
 }
 
+/// Where all caches are.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Cache")]
-pub struct CacheArgs {
+pub struct CacheDirArgs {
     /// Where ztocs are kept, so that no layer is read twice [default: $XDG_CACHE_HOME/ociseek or ~/.cache/ociseek]
     #[arg(long, value_name = "DIR", env = "OCISEEK_CACHE_DIR")]
     pub cache_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Cache")]
+pub struct CacheArgs {
+    #[command(flatten)]
+    pub dir: CacheDirArgs,
+
+    /// How much the ztocs in the cache may take; those that were not used for longest go first. 0 keeps none
+    #[arg(long, value_name = "SIZE", env = "OCISEEK_ZTOC_CACHE_SIZE", default_value = "1GiB")]
+    pub ztoc_cache_size: ByteSize,
 
     /// Neither read nor write the cache
     #[arg(long, env = "OCISEEK_NO_CACHE", value_parser = FalseyValueParser::new())]

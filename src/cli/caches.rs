@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::args::{CacheArgs, ReadCacheArgs};
+use super::args::{CacheArgs, CacheDirArgs, ReadCacheArgs};
 use super::report::CliError;
 use crate::progress::Progress;
 use crate::rootfs::cache::SpanCache;
@@ -11,7 +11,7 @@ use crate::rootfs::layers::Caches;
 use crate::store::cache::ZtocCache;
 
 /// The directory of all caches; None if there is no place for one.
-pub fn dir(args: &CacheArgs) -> Option<PathBuf> {
+pub fn dir(args: &CacheDirArgs) -> Option<PathBuf> {
     let var = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     args.cache_dir
         .clone()
@@ -21,10 +21,10 @@ pub fn dir(args: &CacheArgs) -> Option<PathBuf> {
 
 /// The caches of those who read from images: of ztocs, and of what spans hold.
 pub async fn reading(args: &ReadCacheArgs, progress: &Arc<dyn Progress>) -> Result<Caches, CliError> {
-    let dir = if args.cache.no_cache { None } else { dir(&args.cache) };
-    let (max, progress) = (args.cache_size.0, Arc::clone(progress));
+    let dir = if args.cache.no_cache { None } else { dir(&args.cache.dir) };
+    let (max, ztocs, progress) = (args.cache_size.0, args.cache.ztoc_cache_size.0, Arc::clone(progress));
     let opened = tokio::task::spawn_blocking(move || Caches {
-        ztocs: ZtocCache::open(dir.as_deref(), Arc::clone(&progress)),
+        ztocs: ZtocCache::with_limit(dir.as_deref(), ztocs, Arc::clone(&progress)),
         spans: SpanCache::open(dir.as_deref(), max, progress),
     });
     opened.await.map_err(|error| CliError::Start(error.into()))
@@ -35,7 +35,7 @@ pub async fn ztocs(args: &CacheArgs, progress: &Arc<dyn Progress>) -> Option<Zto
     if args.no_cache {
         return None;
     }
-    let dir = dir(args);
+    let (dir, max) = (dir(&args.dir), args.ztoc_cache_size.0);
     let progress = Arc::clone(progress);
-    tokio::task::spawn_blocking(move || ZtocCache::open(dir.as_deref(), progress)).await.ok()
+    tokio::task::spawn_blocking(move || ZtocCache::with_limit(dir.as_deref(), max, progress)).await.ok()
 }

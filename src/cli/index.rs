@@ -10,7 +10,7 @@ use super::args_reuse::HookReuseArgs;
 use super::progress::Display;
 use super::report::{self, CliError};
 use super::size::ByteSize;
-use super::source::Images;
+use super::source::{Images, home};
 use super::terminal::Stdout;
 use super::{caches, json, step, text, ztoc};
 use crate::image::{ImageName, Platform};
@@ -213,14 +213,5 @@ impl Work {
 
     fn target(&self) -> Option<String> {
         self.output.as_ref().map(|dir| format!("oci:{}", dir.display()))
-    }
-}
-
-/// Where an image's index goes unless the user says otherwise: to the image. An archive is only read.
-fn home(source: &Source) -> Option<Destination> {
-    match source {
-        Source::Registry(repository) => Some(Destination::Registry(repository.clone())),
-        Source::Layout(layout) => Some(Destination::Layout(Arc::clone(layout))),
-        Source::Archive(_) => None,
     }
 }

@@ -15,6 +15,7 @@ mod args;
 mod args_backfill;
 mod args_convert;
 mod args_hook;
+mod args_lifecycle;
 mod args_mount;
 mod args_prefetch;
 mod args_read;
@@ -22,12 +23,15 @@ mod args_reuse;
 mod args_serve;
 mod backfill;
 mod bundle;
+mod cache;
 mod caches;
 mod cat;
 mod convert;
 pub mod convert_json;
 mod convert_text;
+mod copy;
 mod detach;
+mod diff;
 mod difference_json;
 mod difference_text;
 mod doctor;
@@ -40,15 +44,20 @@ mod inspect;
 pub mod inspect_json;
 pub mod json;
 mod lazy;
+mod list;
+pub mod list_json;
 mod ls;
 pub mod ls_json;
 mod ls_text;
 mod mount;
 mod parse;
 mod progress;
+mod prune;
 mod quote;
 mod registry_hint;
 mod report;
+mod rm;
+pub mod rm_json;
 mod rootfs;
 mod secret_file;
 mod signals;
@@ -110,6 +119,11 @@ fn execute(command: Command) -> Result<(), CliError> {
             Command::Cat(args) => until(interrupted, cat::run(*args)).await,
             Command::Verify(args) => until(interrupted, verify::run(*args)).await,
             Command::Doctor(args) => until(interrupted, doctor::run(*args)).await,
+            Command::List(args) => until(interrupted, list::run(*args)).await,
+            Command::Copy(args) => settled(until(interrupted, copy::run(*args)).await).await,
+            Command::Prune(args) => until(interrupted, prune::run(*args)).await,
+            Command::Diff(args) => until(interrupted, diff::run(*args)).await,
+            Command::Rm(args) => until(interrupted, rm::run(*args)).await,
             // These go on until they are stopped, and clear up then.
             Command::Mount(args) => mount::run(*args, interrupted).await,
             Command::Bundle(args) => bundle::run(*args, interrupted).await,
@@ -119,6 +133,7 @@ fn execute(command: Command) -> Result<(), CliError> {
             #[cfg(feature = "nats")]
             Command::Hook(HookCommand::Worker(args)) => hook_serve::work(*args, interrupted).await,
             Command::Hook(HookCommand::Lambda(args)) => until(interrupted, hook_lambda::run(*args)).await,
+            Command::Cache(command) => until(interrupted, blocking(move || cache::run(command))).await,
             Command::Completions(args) => version::completions(&args),
             Command::Man(args) => version::man(&args),
             Command::Version(args) => version::version(&args),

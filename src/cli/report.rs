@@ -12,9 +12,12 @@ use crate::budget::OverBudget;
 use crate::hook;
 use crate::hook::backfill::BackfillError;
 use crate::hook::job::JobError;
+use crate::image::ImageNameError;
 use crate::layer::{LayerError, Unservable};
 use crate::ops::bundle::BundleError;
 use crate::ops::convert::{ConvertError, are_small};
+use crate::ops::copy::CopyError;
+use crate::ops::diff::DiffError;
 use crate::ops::discover::{DiscoverError, Unusable};
 use crate::ops::doctor::DoctorError;
 use crate::ops::extract::ExtractError;
@@ -22,6 +25,8 @@ use crate::ops::index::{IndexError, Refused, RefusedManifest};
 use crate::ops::inspect::ZtocFailure;
 use crate::ops::open::OpenError;
 use crate::ops::prefetch::ListError;
+use crate::ops::prune::PruneError;
+use crate::ops::remove::RemoveError;
 use crate::ops::resolve::ResolveError;
 use crate::ops::trace::RuntimeError;
 use crate::ops::verify::VerifyError;
@@ -84,6 +89,24 @@ pub enum CliError {
     Discover(Box<DiscoverError>),
     #[error(transparent)]
     Doctor(Box<DoctorError>),
+    #[error(transparent)]
+    Copy(Box<CopyError>),
+    #[error(transparent)]
+    Diff(Box<DiffError>),
+    #[error("{typed:?} is neither a file nor an image")]
+    ImageName { typed: String, source: ImageNameError },
+    #[error(transparent)]
+    Prune(Box<PruneError>),
+    #[error(transparent)]
+    Remove(#[from] RemoveError),
+    /// Some images could not be looked at; each was listed with the reason.
+    #[error("{failed} of {all} images could not be looked at")]
+    Listed { failed: usize, all: usize },
+    #[error("there is no directory for a cache: neither $XDG_CACHE_HOME nor $HOME is set")]
+    NoCacheDir,
+    /// Some indexes could not be removed; each was listed with the reason.
+    #[error("{failed} of {all} indexes could not be removed")]
+    NotRemoved { failed: usize, all: usize, source: StoreError },
     #[error(transparent)]
     ReadZtoc(Box<ZtocFailure>),
     #[error("{0:?} names no ztoc of the image, or more than one")]
@@ -156,7 +179,7 @@ macro_rules! boxed {
     };
 }
 boxed!(IndexError => Index, ConvertError => Convert, ZtocFailure => ReadZtoc, OpenError => Open, VerifyError => Verify, DiscoverError => Discover,
-    DoctorError => Doctor);
+    DoctorError => Doctor, CopyError => Copy, PruneError => Prune, DiffError => Diff);
 
 impl CliError {
     /// The one image or path that there was failed, which has been said.
@@ -173,7 +196,7 @@ impl CliError {
 
     pub fn exit_code(&self) -> u8 {
         match self {
-            CliError::Usage(_) => USAGE,
+            CliError::Usage(_) | CliError::ImageName { .. } => USAGE,
             CliError::Differs | CliError::Unused => DIFFERENT,
             CliError::Interrupted(signal) => signal.exit_code(),
             CliError::Exit(code) => *code,
@@ -256,6 +279,19 @@ fn hint(error: &CliError) -> Option<String> {
             ZtocFailure::Decode { .. } => None,
         },
         CliError::Open(error) => open_hint(error),
+        CliError::Copy(error) => copy_hint(error),
+        CliError::Diff(error) => match &**error {
+            DiffError::Discover(error) => discover_hint(error),
+            DiffError::NoIndex(_) => Some("ociseek index makes one".into()),
+            DiffError::Ztoc { .. } => None,
+        },
+        CliError::Prune(error) => match &**error {
+            PruneError::Tags(error) => registry_hint(error),
+            _ => None,
+        },
+        CliError::Remove(error) => remove_hint(error),
+        CliError::NoCacheDir => Some("name one: --cache-dir DIR".into()),
+        CliError::NotRemoved { source, .. } => delete_hint(source),
         CliError::Verify(error) => verify_hint(error),
         CliError::NoZtoc(_) => Some("ociseek inspect without --ztoc lists them".into()),
         CliError::Mount(error) => mount_hint(error),
@@ -363,6 +399,40 @@ fn open_hint(error: &OpenError) -> Option<String> {
         }
         OpenError::Tree(_) => Some("ociseek ls --layer N shows what one layer has".into()),
         _ => None,
+    }
+}
+
+fn copy_hint(error: &CopyError) -> Option<String> {
+    match error {
+        CopyError::Find(source)
+        | CopyError::Read { source, .. }
+        | CopyError::Referrers { source, .. }
+        | CopyError::Blob { source, .. }
+        | CopyError::Push { source, .. }
+        | CopyError::Tag { source, .. } => store_hint(source),
+        CopyError::Json { .. } | CopyError::Schema1(_) | CopyError::Size { .. } | CopyError::TooMany => None,
+    }
+}
+
+fn remove_hint(error: &RemoveError) -> Option<String> {
+    match error {
+        RemoveError::Resolve(error) => resolve_hint(error),
+        RemoveError::List { source, .. } | RemoveError::Read { source, .. } | RemoveError::Unlist { source, .. } => {
+            store_hint(source)
+        }
+        RemoveError::Version2(_) => None,
+    }
+}
+
+/// Many registries do not delete manifests unless they are told to.
+fn delete_hint(error: &StoreError) -> Option<String> {
+    match error {
+        StoreError::Registry(error) if matches!(error.status(), Some(405 | 501)) => Some(format!(
+            "{} does not delete manifests by its API: allow it (distribution: REGISTRY_STORAGE_DELETE_ENABLED=true), \
+             or use the registry's own tool",
+            error.host().unwrap_or("the registry")
+        )),
+        _ => store_hint(error),
     }
 }
 

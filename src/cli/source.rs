@@ -1,6 +1,7 @@
 //! From the name of an image, as typed, to where it can be read.
 
 use std::io::{self, Read};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::args::{PlainHttp, RegistryArgs};
@@ -8,12 +9,13 @@ use super::report::CliError;
 use crate::budget::Budget;
 use crate::image::{ImageName, Reference};
 use crate::ops::convert::SourceImage;
+use crate::ops::list::Place;
 use crate::progress::Progress;
 use crate::store::archive::Archive;
 use crate::store::blob::Target;
 use crate::store::layout::Layout;
 use crate::store::registry::{Client, ClientConfig, CredentialSource, Limits, Repository};
-use crate::store::{Source, StoreError, blocking};
+use crate::store::{Destination, Source, StoreError, blocking};
 
 /// Opens images. What is learned about a registry serves all images that are there.
 pub struct Images {
@@ -29,14 +31,23 @@ impl Images {
         images: impl IntoIterator<Item = &'a ImageName>,
         progress: &Arc<dyn Progress>,
     ) -> Result<Images, CliError> {
-        let registry = |image: &'a ImageName| match image {
-            ImageName::Registry(reference) => Some(reference.registry.as_str()),
-            ImageName::Layout { .. } | ImageName::Archive { .. } => None,
-        };
-        let registries = Registries::of(images.into_iter().filter_map(registry));
-        let config = client_config(args, registries, progress).await?;
+        Images::at(args, images.into_iter().filter_map(registry), progress).await
+    }
+
+    /// For images in these registries, and local ones.
+    pub async fn at<'a>(
+        args: RegistryArgs,
+        registries: impl Iterator<Item = &'a str>,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<Images, CliError> {
+        let config = client_config(args, Registries::of(registries), progress).await?;
         let max_memory = config.max_memory;
         Ok(Images { client: Client::new(config).map_err(StoreError::from)?, max_memory })
+    }
+
+    /// A repository of a registry, by their names.
+    pub fn repository_at(&self, registry: &str, repository: &str) -> Result<Repository, CliError> {
+        Ok(self.client.repository(registry, repository).map_err(StoreError::from)?)
     }
 
     /// Where the image is, and which one it is there.
@@ -85,6 +96,14 @@ impl Images {
     }
 }
 
+/// The registry that an image is in, if it is in one.
+pub fn registry(image: &ImageName) -> Option<&str> {
+    match image {
+        ImageName::Registry(reference) => Some(&reference.registry),
+        ImageName::Layout { .. } | ImageName::Archive { .. } => None,
+    }
+}
+
 /// The registries that a command may be told to go to.
 pub enum Registries<'a> {
     None,
@@ -99,6 +118,27 @@ impl<'a> Registries<'a> {
             Registries::One(other) if other.eq_ignore_ascii_case(name) => Registries::One(other),
             Registries::One(_) | Registries::Several => Registries::Several,
         })
+    }
+}
+
+/// A layout, and all of its images.
+pub async fn layout_images(dir: PathBuf) -> Result<(Arc<Layout>, Vec<Place>), CliError> {
+    let opened = blocking(move || {
+        let layout = Layout::open(&dir)?;
+        let images = layout.images()?;
+        Ok((Arc::new(layout), images))
+    });
+    let (layout, images) = opened.await?;
+    let place = |(name, digest)| Place { name, target: Target::Digest(digest) };
+    Ok((layout, images.into_iter().map(place).collect()))
+}
+
+/// Where an image's index goes unless the user says otherwise: to the image. An archive is only read.
+pub fn home(source: &Source) -> Option<Destination> {
+    match source {
+        Source::Registry(repository) => Some(Destination::Registry(repository.clone())),
+        Source::Layout(layout) => Some(Destination::Layout(Arc::clone(layout))),
+        Source::Archive(_) => None,
     }
 }
 

@@ -16,6 +16,7 @@ pub mod select;
 pub mod soci;
 
 pub use descriptor::Descriptor;
+pub(crate) use descriptor::null_is_default;
 pub use json::JsonError;
 pub use layer_kind::LayerKind;
 pub use manifest::{ImageIndex, ImageManifest, Manifest, ManifestError};

@@ -5,15 +5,21 @@
 
 pub mod bundle;
 pub mod convert;
+pub mod copy;
 pub mod coverage;
+pub mod diff;
 pub mod discover;
 pub mod doctor;
 pub mod extract;
 pub mod index;
 pub mod inspect;
+pub mod list;
+pub mod maker;
 pub mod mount;
 pub mod open;
 pub mod prefetch;
+pub mod prune;
+pub mod remove;
 pub mod resolve;
 pub mod trace;
 pub mod verify;

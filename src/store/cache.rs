@@ -21,7 +21,7 @@ use crate::progress::{Event, Progress};
 
 /// Changes whenever another outcome for the same layer and options became right: entries of other versions are not found.
 const FORMAT_VERSION: &str = "ociseek 1, ztoc 0.9";
-/// What all entries may take together, in bytes. When it is passed, the entries that were not used for longest go, down to 9/10.
+/// What all entries may take together unless the user says otherwise, in bytes. When it is passed, the entries that were not used for longest go, down to 9/10.
 pub const MAX_CACHE: u64 = 1 << 30;
 /// The largest entry that is read or kept, in bytes.
 const MAX_ENTRY: u64 = 256 << 20;
@@ -77,6 +77,11 @@ struct Inner {
 }
 
 impl ZtocCache {
+    /// Where the entries lie, of the directory of all caches.
+    pub fn dir_in(all: &Path) -> PathBuf {
+        all.to_owned()
+    }
+
     /// A cache in `dir`, made when it is missing; `None` is a cache that keeps nothing.
     pub fn open(dir: Option<&Path>, progress: Arc<dyn Progress>) -> ZtocCache {
         ZtocCache::with_limit(dir, MAX_CACHE, progress)

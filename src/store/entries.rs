@@ -4,7 +4,7 @@
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use tempfile::NamedTempFile;
@@ -46,13 +46,61 @@ pub(crate) fn drop_entry(path: &Path) {
     let _ = if is_dir { fs::remove_dir_all(path) } else { fs::remove_file(path) };
 }
 
-/// Removes the entries that were not used for longest, down to 9/10 of `max` bytes if they take more than that, and temporary files
-/// that nobody will rename. Says what the others take.
-pub(crate) fn evict(dir: &Path, max: u64) -> io::Result<u64> {
+/// What the entries of a cache take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    pub entries: u64,
+    pub bytes: u64,
+}
+
+impl Usage {
+    /// Of the entries in `dir`. A directory that is not there has none.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn of(dir: &Path) -> io::Result<Usage> {
+        Ok(entries(dir)?.iter().fold(Usage::default(), Usage::with))
+    }
+
+    /// Removes the entries in `dir`, and says what was removed. Other processes may use them meanwhile: what one of them has open it
+    /// can read to its end, and what it misses it makes again.
+    ///
+    /// # Errors
+    /// When the directory cannot be read, or an entry cannot be removed.
+    pub fn clear(dir: &Path) -> io::Result<Usage> {
+        let mut removed = Usage::default();
+        for entry in entries(dir)? {
+            match fs::remove_file(&entry.path) {
+                Ok(()) => removed = removed.with(&entry),
+                // Another process was faster.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(removed)
+    }
+
+    fn with(self, entry: &Entry) -> Usage {
+        Usage { entries: self.entries + 1, bytes: self.bytes + entry.size }
+    }
+}
+
+/// A file that holds an entry.
+struct Entry {
+    used: SystemTime,
+    size: u64,
+    path: PathBuf,
+}
+
+/// The entries of a cache. Removes temporary files that nobody will rename.
+fn entries(dir: &Path) -> io::Result<Vec<Entry>> {
     let now = SystemTime::now();
     let mut entries = Vec::new();
-    let mut total = 0;
-    for file in fs::read_dir(dir)? {
+    let files = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(entries),
+        files => files?,
+    };
+    for file in files {
         let file = file?;
         // Another process may have removed it meanwhile.
         let Ok(metadata) = file.metadata() else { continue };
@@ -61,18 +109,25 @@ pub(crate) fn evict(dir: &Path, max: u64) -> io::Result<u64> {
         if name.starts_with(TEMPORARY) && now.duration_since(used).is_ok_and(|age| age > STALE) {
             let _ = fs::remove_file(file.path());
         } else if metadata.is_file() && name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit()) {
-            total += metadata.len();
-            entries.push((used, metadata.len(), file.path()));
+            entries.push(Entry { used, size: metadata.len(), path: file.path() });
         }
     }
+    Ok(entries)
+}
+
+/// Removes the entries that were not used for longest, down to 9/10 of `max` bytes if they take more than that, and temporary files
+/// that nobody will rename. Says what the others take.
+pub(crate) fn evict(dir: &Path, max: u64) -> io::Result<u64> {
+    let mut entries = entries(dir)?;
+    let mut total = entries.iter().map(|entry| entry.size).sum();
     if total > max {
-        entries.sort();
-        for (_, size, path) in entries {
+        entries.sort_by(|a, b| (a.used, a.size, &a.path).cmp(&(b.used, b.size, &b.path)));
+        for entry in entries {
             if total <= max / 10 * 9 {
                 break;
             }
-            total -= size;
-            let _ = fs::remove_file(path);
+            total -= entry.size;
+            let _ = fs::remove_file(entry.path);
         }
     }
     Ok(total)

@@ -26,7 +26,7 @@ pub mod blob;
 mod buffers;
 pub mod cache;
 pub mod copy;
-pub(crate) mod entries;
+pub mod entries;
 pub mod layout;
 pub mod registry;
 
@@ -59,6 +59,17 @@ impl StoreError {
     /// A local store lacks a blob that it lists.
     pub fn is_missing(&self) -> bool {
         matches!(self, StoreError::Local(LayoutError::Missing { .. }))
+    }
+
+    /// The store does not hold what was asked for, or not as it should be: nobody can read it there.
+    pub fn is_lost(&self) -> bool {
+        match self {
+            StoreError::Registry(error) => error.is_not_found(),
+            StoreError::Local(error) => {
+                matches!(error, LayoutError::Missing { .. } | LayoutError::Size { .. } | LayoutError::Damaged { .. })
+            }
+            _ => false,
+        }
     }
 
     /// What failed may go well at another time.
@@ -233,6 +244,19 @@ impl Source {
         }
     }
 
+    /// All referrers of `subject`, in the order in which the store lists them.
+    ///
+    /// # Errors
+    /// When they cannot be had; that there are none is no error.
+    pub async fn all_referrers(&self, subject: &Digest) -> Result<Referrers, StoreError> {
+        let subject = *subject;
+        match self {
+            Source::Registry(repository) => Ok(repository.referrers(&subject, None).await?),
+            Source::Layout(layout) => local(layout, move |layout| layout.referrers(&subject, None)).await,
+            Source::Archive(archive) => local(archive, move |archive| archive.referrers(&subject, None)).await,
+        }
+    }
+
     /// The referrers of `subject` that are of `artifact_type`, in the order in which the store lists them.
     ///
     /// # Errors
@@ -360,6 +384,43 @@ impl Destination {
             }
             Destination::Layout(layout) => {
                 local(layout, move |layout| layout.write_blob(&manifest, &bytes)).await.map(drop)
+            }
+        }
+    }
+
+    /// Gives a manifest that is there a tag.
+    ///
+    /// # Errors
+    /// When the destination does not take it.
+    pub async fn tag_manifest(&self, manifest: &Descriptor, bytes: Bytes, tag: &str) -> Result<(), StoreError> {
+        match self {
+            Destination::Registry(_) => self.push_manifest(manifest, bytes, Some(tag)).await,
+            Destination::Layout(layout) => {
+                let (manifest, tag) = (manifest.clone(), tag.to_owned());
+                local(layout, move |layout| layout.name(&manifest, Some(&tag), None)).await
+            }
+        }
+    }
+
+    /// Takes manifests off the list of `subject`'s referrers, and deletes them where that is the store's way: in a layout their
+    /// blobs stay. Gives what became of each, in their order. Each must be a referrer of `subject` that was read.
+    ///
+    /// # Errors
+    /// When the list cannot be changed; then nothing is deleted.
+    pub async fn detach(
+        &self,
+        subject: &Digest,
+        referrers: &[Digest],
+    ) -> Result<Vec<Result<(), StoreError>>, StoreError> {
+        match self {
+            Destination::Registry(repository) => {
+                let deleted = repository.detach(subject, referrers).await?;
+                Ok(deleted.into_iter().map(|result| result.map_err(StoreError::from)).collect())
+            }
+            Destination::Layout(layout) => {
+                let (subject, gone) = (*subject, referrers.to_vec());
+                local(layout, move |layout| layout.detach(&subject, &gone)).await?;
+                Ok(referrers.iter().map(|_| Ok(())).collect())
             }
         }
     }

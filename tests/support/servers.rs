@@ -64,12 +64,27 @@ impl Server {
 
     /// The same by another `program`: `distribution3` is its third major version.
     pub fn distribution_by(program: &str, address: &str, sections: impl FnOnce(&Path) -> String) -> Option<Server> {
+        Server::distribution_from(program, address, true, sections)
+    }
+
+    /// The same without deletion, as it is unless its configuration allows it.
+    pub fn distribution_that_keeps() -> Option<Server> {
+        Server::distribution_from("docker-registry", "127.0.0.1:0", false, |_| String::new())
+    }
+
+    fn distribution_from(
+        program: &str,
+        address: &str,
+        deletes: bool,
+        sections: impl FnOnce(&Path) -> String,
+    ) -> Option<Server> {
         let program = tool(program)?;
         let dir = tempfile::tempdir().unwrap();
         let sections = sections(dir.path());
+        let purging = "maintenance: {uploadpurging: {enabled: false}}";
         let config = format!(
             "version: 0.1\n\
-             storage: {{inmemory: {{}}, delete: {{enabled: true}}, maintenance: {{uploadpurging: {{enabled: false}}}}}}\n\
+             storage: {{inmemory: {{}}, delete: {{enabled: {deletes}}}, {purging}}}\n\
              http:\n  addr: '{address}'\n  secret: x\n{sections}"
         );
         let file = dir.path().join("config.yml");

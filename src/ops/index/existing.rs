@@ -9,7 +9,9 @@ use super::model::{Existing, OtherIndex};
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::soci::ZtocRef;
+use crate::ops::TOOL_IDENTIFIER;
 use crate::ops::discover::{Unusable, causes};
+use crate::ops::maker;
 
 /// What the destination lists as a SOCI index (v1) of the image.
 #[derive(Debug)]
@@ -145,35 +147,25 @@ impl Found {
     }
 }
 
-const OURS: &str = "ociseek v";
 /// The first version of this program that builds the ztocs that this one builds. It goes up with the cache's format version, whenever
 /// another ztoc for the same layer became right.
 const FIRST_ALIKE: [u64; 3] = [0, 0, 0];
 
 /// Made by some version of this program, or under the name that is asked for.
 fn is_ours(tool: &str, asked: &str) -> bool {
-    tool == asked || tool.starts_with(OURS)
+    tool == asked || maker::is_ours(tool)
 }
 
 /// Made by a later version of this program than this one is.
 fn is_newer(tool: &str) -> bool {
-    let own = version(env!("CARGO_PKG_VERSION"));
-    tool.strip_prefix(OURS).and_then(version) > own
+    maker::version(tool) > maker::version(TOOL_IDENTIFIER)
 }
 
 /// Whether the ztocs of `tool` are those that are built under the name `asked`, but for the name: those of the same name, and of
 /// versions of this program up to this one. What another tool would do with the layer is not known.
 pub(super) fn builds_alike(tool: &str, asked: &str) -> bool {
-    let alike = |found: [u64; 3]| FIRST_ALIKE <= found && Some(found) <= version(env!("CARGO_PKG_VERSION"));
-    tool == asked || tool.strip_prefix(OURS).and_then(version).is_some_and(alike)
-}
-
-/// Major, minor, patch. What follows them is not looked at.
-fn version(text: &str) -> Option<[u64; 3]> {
-    let core = text.split(['-', '+', ' ']).next()?;
-    let mut parts = core.split('.').map(|part| part.parse().ok());
-    let version = [parts.next()??, parts.next()??, parts.next()??];
-    parts.next().is_none().then_some(version)
+    let alike = |found: [u64; 3]| FIRST_ALIKE <= found && Some(found) <= maker::version(TOOL_IDENTIFIER);
+    tool == asked || maker::version(tool).is_some_and(alike)
 }
 
 #[cfg(test)]
@@ -321,15 +313,9 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_numbers() {
-        assert_eq!(version("0.10.0"), Some([0, 10, 0]));
-        assert!(version("0.10.0") > version("0.9.9"));
-        assert_eq!(version("1.0.0-rc.1"), Some([1, 0, 0]));
-        assert_eq!(version("1.0"), None);
-        assert_eq!(version("1.0.0.0"), None);
-        assert_eq!(version("x"), None);
-        assert!(!is_newer(TOOL));
-        assert!(!is_newer("ociseek vNext"));
+    fn newer_is_a_later_version_of_ours() {
+        assert!(is_newer("ociseek v999.0.0"));
+        assert!(!is_newer(TOOL) && !is_newer("ociseek vNext") && !is_newer("AWS SOCI CLI v999.0.0"));
     }
 
     #[test]

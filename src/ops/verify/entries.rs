@@ -139,14 +139,20 @@ impl Compare {
 
 /// Compares all that the format states of an entry.
 pub(super) fn fields(entry: usize, stated: &FileMetadata, actual: &FileMetadata, differences: &mut Differences) {
+    for (field, says, is) in differing(stated, actual) {
+        let name = stated.name.clone();
+        differences.add(Difference::Entry { entry, name, field, stated: says, actual: is });
+    }
+}
+
+/// The fields in which two entries differ, and what each has there, for people.
+pub(in crate::ops) fn differing(stated: &FileMetadata, actual: &FileMetadata) -> Vec<(&'static str, String, String)> {
+    let mut found = Vec::new();
     if stated == actual {
-        return;
+        return found;
     }
     let mut compared = |field, pair: Option<(String, String)>| {
-        if let Some((says, is)) = pair {
-            let name = stated.name.clone();
-            differences.add(Difference::Entry { entry, name, field, stated: says, actual: is });
-        }
+        found.extend(pair.map(|(says, is)| (field, says, is)));
     };
     let number = |of: fn(&FileMetadata) -> i128| {
         let (stated, actual) = (of(stated), of(actual));
@@ -168,6 +174,7 @@ pub(super) fn fields(entry: usize, stated: &FileMetadata, actual: &FileMetadata,
     compared("devmajor", number(|file| file.devmajor.into()));
     compared("devminor", number(|file| file.devminor.into()));
     compared("xattrs", records(stated, actual));
+    found
 }
 
 /// The first PAX record in which two entries differ, of each. Their order means nothing.

@@ -35,6 +35,7 @@ mod straight;
 mod ztocs;
 
 pub use difference::Difference;
+pub(super) use entries::differing;
 pub use model::{
     Depth, Finding, Proven, Verified, VerifiedIndex, VerifiedLayer, VerifiedManifest, VerifyError, VerifyOptions,
 };

@@ -54,10 +54,15 @@ struct Inner {
 }
 
 impl SpanCache {
+    /// Where the entries lie, of the directory of all caches.
+    pub fn dir_in(all: &Path) -> PathBuf {
+        all.join("spans")
+    }
+
     /// A cache of at most `max_bytes` in `dir/spans`, made when it is missing; `None` is a cache that keeps nothing. When the
     /// entries pass `max_bytes`, those that were not used for longest go, down to 9/10.
     pub fn open(dir: Option<&Path>, max_bytes: u64, progress: Arc<dyn Progress>) -> SpanCache {
-        let dir = dir.filter(|_| max_bytes > 0).map(|dir| dir.join("spans"));
+        let dir = dir.filter(|_| max_bytes > 0).map(SpanCache::dir_in);
         let mut inner = Inner {
             dir,
             max: max_bytes,

@@ -86,6 +86,11 @@ impl Layout {
         read::find(self, select)
     }
 
+    /// The images in index.json: how each is named there, or its digest, and its digest.
+    pub fn images(&self) -> Result<Vec<(String, Digest)>, LayoutError> {
+        read::images(self)
+    }
+
     /// A manifest or index of at most 4 MiB, its digest checked.
     pub fn manifest(&self, target: &Target) -> Result<Document, LayoutError> {
         read::manifest(self, target)
@@ -154,6 +159,11 @@ impl Layout {
     pub fn is_same(&self, other: &Layout) -> bool {
         let real = |layout: &Layout| layout.dir.canonicalize().unwrap_or_else(|_| layout.dir.clone());
         real(self) == real(other)
+    }
+
+    /// Takes manifests off the lists of referrers of `subject`. Their blobs stay.
+    pub fn detach(&self, subject: &Digest, referrers: &[Digest]) -> Result<(), LayoutError> {
+        write::unlist(self, subject, referrers)
     }
 
     fn blob_path(&self, digest: &Digest) -> PathBuf {

@@ -12,7 +12,7 @@ use super::error::LayoutError;
 use crate::digest::Digest;
 use crate::image::manifest::{self, MAX_DOCUMENT, Manifest, OCI_INDEX, OCI_MANIFEST};
 use crate::image::select::Child;
-use crate::image::{Descriptor, JsonError, Select, json};
+use crate::image::{Descriptor, JsonError, Select, is_referrers_tag, json};
 use crate::store::blob::{Document, Referrers, Target};
 
 /// The largest index.json that is read, in bytes: 4 MiB, as for any image index, would hold some 10,000 entries.
@@ -83,6 +83,18 @@ pub(in crate::store) fn find(files: &impl Files, select: &Select) -> Result<Desc
             Err(LayoutError::SeveralImages { path: path(), there })
         }
     }
+}
+
+/// The images in index.json, but for the lists of referrers that regctl keeps.
+pub(super) fn images(files: &impl Files) -> Result<Vec<(String, Digest)>, LayoutError> {
+    let mut entries = entries(files, &files.index_json()?)?;
+    let is_list = |entry: &Descriptor| name_of(entry).is_some_and(is_referrers_tag);
+    entries.retain(|entry| {
+        matches!(Child::of(entry), Child::Image | Child::Index) && !is_list(entry) && !is_artifact(files, entry)
+    });
+    let name =
+        |entry: Descriptor| (name_of(&entry).map_or_else(|| entry.digest.to_string(), str::to_owned), entry.digest);
+    Ok(entries.into_iter().map(name).collect())
 }
 
 /// An entry of index.json, or any manifest that the layout holds.
@@ -173,7 +185,7 @@ pub(in crate::store) fn referrers(
     artifact_type: Option<&str>,
 ) -> Result<Referrers, LayoutError> {
     let entries = entries(files, &files.index_json()?)?;
-    let fallback = format!("{}-{}", subject.algorithm().name(), subject.hex());
+    let fallback = fallback_tag(subject);
     let mut candidates = entries.clone();
     for entry in entries.iter().filter(|entry| is_named(entry, &fallback)) {
         if let Ok(document) = document(files, &entry.digest, Some(entry))
@@ -265,6 +277,11 @@ fn whole(files: &impl Files, digest: &Digest, extent: Extent, limit: u64) -> Res
         return Err(LayoutError::Damaged { path: path(), expected: *digest, actual });
     }
     Ok(bytes.into())
+}
+
+/// The tag of the index that regctl keeps a manifest's referrers in.
+pub(super) fn fallback_tag(subject: &Digest) -> String {
+    format!("{}-{}", subject.algorithm().name(), subject.hex())
 }
 
 /// Whether `typed` names the entry: by its whole name, or by the tag that a full name ends with.

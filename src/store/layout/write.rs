@@ -16,6 +16,7 @@ use crate::digest::{Digest, Hasher};
 use crate::image::manifest::OCI_INDEX;
 use crate::image::select::Child;
 use crate::image::{Descriptor, JsonError};
+use crate::store::blob::Target;
 
 /// What image-spec's image-layout.md puts into every layout.
 const OCI_LAYOUT: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
@@ -107,7 +108,7 @@ pub(super) fn name(
     amend(layout, |manifests| {
         let mut entry = Descriptor::new(image.media_type.clone(), image.digest, image.size);
         entry.annotations.extend(tag.map(|tag| (REF_NAME.to_owned(), tag.to_owned())));
-        let new = serde_json::to_value(&entry)?;
+        let new = value(layout, &entry)?;
         let mut place = None;
         let mut kept = Vec::with_capacity(manifests.len() + 1);
         for mut old in std::mem::take(manifests) {
@@ -152,23 +153,54 @@ fn same(file: File, content: &[u8]) -> io::Result<bool> {
 /// stay as they are.
 pub(super) fn entry(layout: &Layout, entry: &Descriptor, replaces: &[Digest]) -> Result<(), LayoutError> {
     amend(layout, |manifests| {
-        let new = serde_json::to_value(entry)?;
-        let goes: Vec<String> = replaces.iter().chain([&entry.digest]).map(Digest::to_string).collect();
-        let is_going = |m: &Value| m["digest"].as_str().is_some_and(|d| goes.iter().any(|g| g == d));
+        let new = value(layout, entry)?;
+        let goes: Vec<Digest> = replaces.iter().chain([&entry.digest]).copied().collect();
         // An entry of the same digest is the same manifest: another tool's tag on it survives.
         let kept = manifests.iter().find(|m| m["digest"] == new["digest"]).cloned();
-        let place = manifests.iter().position(is_going).unwrap_or(manifests.len());
-        manifests.retain(|m| !is_going(m));
+        let place = manifests.iter().position(|m| is_one_of(m, &goes)).unwrap_or(manifests.len());
+        manifests.retain(|m| !is_one_of(m, &goes));
         manifests.insert(place.min(manifests.len()), merged(new, kept));
         Ok(())
     })
 }
 
+/// Takes `goes` out of index.json, and out of the list of `subject`'s referrers that regctl keeps.
+pub(super) fn unlist(layout: &Layout, subject: &Digest, goes: &[Digest]) -> Result<(), LayoutError> {
+    let fallback = super::read::fallback_tag(subject);
+    amend(layout, |manifests| {
+        manifests.retain(|m| !is_one_of(m, goes));
+        for listed in manifests {
+            let Ok(entry) = serde_json::from_value::<Descriptor>(listed.clone()) else { continue };
+            if !super::read::is_named(&entry, &fallback) {
+                continue;
+            }
+            let document = layout.manifest(&Target::Digest(entry.digest))?;
+            let unsound = |e| document_error(layout, entry.digest.to_string(), JsonError::Json(e));
+            let mut list: Value = serde_json::from_slice(&document.bytes).map_err(unsound)?;
+            if let Some(referrers) = list["manifests"].as_array_mut().filter(|r| r.iter().any(|m| is_one_of(m, goes))) {
+                referrers.retain(|m| !is_one_of(m, goes));
+                let text = list.to_string();
+                let digest = Digest::sha256(text.as_bytes());
+                blob(layout, &digest, text.as_bytes())?;
+                listed["digest"] = json!(digest);
+                listed["size"] = json!(text.len());
+            }
+        }
+        Ok(())
+    })
+}
+
+fn is_one_of(entry: &Value, digests: &[Digest]) -> bool {
+    entry["digest"].as_str().and_then(|digest| digest.parse().ok()).is_some_and(|d: Digest| digests.contains(&d))
+}
+
+/// A descriptor as an entry of index.json.
+fn value(layout: &Layout, entry: &Descriptor) -> Result<Value, LayoutError> {
+    serde_json::to_value(entry).map_err(|e| document_error(layout, "index.json", JsonError::Json(e)))
+}
+
 /// Changes the list of index.json while other processes are kept from it.
-fn amend(
-    layout: &Layout,
-    change: impl FnOnce(&mut Vec<Value>) -> Result<(), serde_json::Error>,
-) -> Result<(), LayoutError> {
+fn amend(layout: &Layout, change: impl FnOnce(&mut Vec<Value>) -> Result<(), LayoutError>) -> Result<(), LayoutError> {
     let dir = layout.path();
     let _lock = lock(dir)?;
     let bytes = layout.index_json()?;
@@ -180,7 +212,7 @@ fn amend(
         Some(Value::Array(manifests)) => manifests,
         _ => Vec::new(),
     };
-    change(&mut manifests).map_err(unsound)?;
+    change(&mut manifests)?;
     index.insert("manifests".to_owned(), Value::Array(manifests));
     let text = serde_json::to_vec(&index).map_err(unsound)?;
     if text.len() > MAX_INDEX_JSON {

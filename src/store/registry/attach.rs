@@ -61,6 +61,41 @@ impl Repository {
         Ok(AttachReport { attached, not_deleted })
     }
 
+    /// Takes manifests off the list of `subject`'s referrers, if there is one under the fallback tag, and then deletes them, so
+    /// that none is listed and not there. Gives what became of each, in their order. None of them may be anything but a referrer
+    /// of `subject` that was read: on most registries a deleted manifest takes all of its tags with it.
+    ///
+    /// # Errors
+    /// When the list cannot be changed; then nothing is deleted.
+    pub async fn detach(
+        &self,
+        subject: &Digest,
+        referrers: &[Digest],
+    ) -> Result<Vec<Result<(), RegistryError>>, RegistryError> {
+        self.unlist_under_tag(subject, referrers).await?;
+        let mut deleted = Vec::with_capacity(referrers.len());
+        for digest in referrers {
+            deleted.push(self.delete_manifest(digest).await);
+        }
+        Ok(deleted)
+    }
+
+    /// The referrers of `subject` that are listed under the fallback tag, whatever the registry lists itself.
+    ///
+    /// # Errors
+    /// When the list cannot be read. That there is none is no error.
+    pub async fn listed_under_tag(&self, subject: &Digest) -> Result<Vec<Descriptor>, RegistryError> {
+        self.tagged_referrers(subject).await
+    }
+
+    /// Takes manifests off the list under the fallback tag. Nothing is deleted.
+    ///
+    /// # Errors
+    /// When the list cannot be changed.
+    pub async fn unlist(&self, subject: &Digest, referrers: &[Digest]) -> Result<(), RegistryError> {
+        self.unlist_under_tag(subject, referrers).await
+    }
+
     /// Whether a registry that did not say so (`OCI-Subject`) lists the referrer all the same. Any doubt is a no: then the
     /// tag schema is used too, which does no harm.
     async fn api_lists(&self, index: &Descriptor, subject: &Digest) -> bool {

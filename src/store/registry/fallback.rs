@@ -32,6 +32,20 @@ const TAGS: usize = 256;
 /// No reading back waits longer than this before it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
+/// How the list of a subject's referrers is to be changed.
+struct Change<'a> {
+    /// What it is to have.
+    entry: Option<&'a Descriptor>,
+    /// What it is not to have any more.
+    goes: &'a [Digest],
+}
+
+impl Change<'_> {
+    fn is_made(&self, listed: &[Descriptor]) -> bool {
+        self.entry.is_none_or(|entry| listed.contains(entry)) && !listed.iter().any(|d| self.goes.contains(&d.digest))
+    }
+}
+
 /// What stands under the tag.
 struct Tagged {
     digest: Digest,
@@ -70,17 +84,28 @@ impl Repository {
     }
 
     /// Lists `entry` under the fallback tag, in the place of `replaces`, and makes as sure as can be that it stays there.
-    ///
-    /// Registries offer no way to write only if nobody else did (where one honours If-Match, that is used). So the index
-    /// is read back several times, over a time that is longer than others need from their reading to their writing; when
-    /// our entry is gone, it is merged into what is there then.
     pub(super) async fn list_under_tag(
         &self,
         entry: &Descriptor,
         subject: &Descriptor,
         replaces: &[Digest],
     ) -> Result<String, RegistryError> {
-        let tag = tag(&subject.digest);
+        self.change_list(&subject.digest, &Change { entry: Some(entry), goes: replaces }).await
+    }
+
+    /// Takes `goes` off the list under the fallback tag, if there is one. The list stays, even when nothing is left in it:
+    /// deleting it could take with it what somebody else lists at that moment.
+    pub(super) async fn unlist_under_tag(&self, subject: &Digest, goes: &[Digest]) -> Result<(), RegistryError> {
+        self.change_list(subject, &Change { entry: None, goes }).await.map(|_| ())
+    }
+
+    /// Makes a change to the list under the fallback tag, and makes as sure as can be that it lasts.
+    ///
+    /// Registries offer no way to write only if nobody else did (where one honours If-Match, that is used). So the index
+    /// is read back several times, over a time that is longer than others need from their reading to their writing; when
+    /// our change is undone, it is made again to what is there then.
+    async fn change_list(&self, subject: &Digest, change: &Change<'_>) -> Result<String, RegistryError> {
+        let tag = tag(subject);
         let failed = |reason: String| RegistryError::FallbackTag {
             repository: format!("{}/{}", self.registry.name, self.name),
             tag: tag.clone(),
@@ -100,7 +125,9 @@ impl Repository {
         let mut writes = 0;
         loop {
             let begun = Instant::now();
-            let there = match self.tagged(&subject.digest, Access::Push).await? {
+            let there = match self.tagged(subject, Access::Push).await? {
+                // Where there is no list, nothing needs to go from it.
+                Ok(None) | Err(_) if change.entry.is_none() => return Ok(tag),
                 Ok(there) => there,
                 Err(media_type) => {
                     let reason = format!("it names something that is no index of referrers ({media_type:?})");
@@ -110,17 +137,16 @@ impl Repository {
             let wrong = |e: serde_json::Error| failed(format!("its index cannot be read: {e}"));
             let before =
                 there.as_ref().map(|tagged| serde_json::from_slice(&tagged.bytes)).transpose().map_err(wrong)?;
-            let after =
-                amended(before.as_ref(), entry, replaces).ok_or_else(|| failed("its index has no list".into()))?;
+            let after = amended(before.as_ref(), change).ok_or_else(|| failed("its index has no list".into()))?;
             if before.as_ref() == Some(&after) {
-                if writes == 0 || self.stays(entry, subject, begun.elapsed()).await? {
+                if writes == 0 || self.lasts(change, subject, begun.elapsed()).await? {
                     return Ok(tag);
                 }
                 continue;
             }
             writes += 1;
             if writes > WRITES {
-                return Err(failed(format!("others overwrote our entry {WRITES} times")));
+                return Err(failed(format!("others overwrote our change {WRITES} times")));
             }
             let bytes = Bytes::from(after.to_string());
             if bytes.len() as u64 > MANIFEST {
@@ -138,18 +164,18 @@ impl Repository {
                 }
                 Err(error) => return Err(error),
             }
-            if self.stays(entry, subject, begun.elapsed()).await? {
+            if self.lasts(change, subject, begun.elapsed()).await? {
                 return Ok(tag);
             }
         }
     }
 
-    /// Whether the entry is still there in reading after reading. `window` is what our own reading and writing took.
-    async fn stays(&self, entry: &Descriptor, subject: &Descriptor, window: Duration) -> Result<bool, RegistryError> {
+    /// Whether the list has the change in reading after reading. `window` is what our own reading and writing took.
+    async fn lasts(&self, change: &Change<'_>, subject: &Digest, window: Duration) -> Result<bool, RegistryError> {
         let pause = self.registry.http.limits.settle.max(window * PATIENCE / READINGS).min(LONGEST_PAUSE);
         for _ in 0..READINGS {
             sleep(jitter(pause)).await;
-            if !self.tagged_referrers(&subject.digest).await?.iter().any(|found| found == entry) {
+            if !change.is_made(&self.tagged_referrers(subject).await?) {
                 return Ok(false);
             }
         }
@@ -165,10 +191,9 @@ fn condition(there: Option<&Tagged>) -> Option<(HeaderName, HeaderValue)> {
     }
 }
 
-/// The index with `entry` where the first of `replaces` (or an older form of itself) was, otherwise at the end: consumers
-/// take the first of their kind. All that others wrote stays, to the last unknown field.
-fn amended(index: Option<&Value>, entry: &Descriptor, replaces: &[Digest]) -> Option<Value> {
-    let ours = serde_json::to_value(entry).ok()?;
+/// The changed index: without what goes, and with the new entry where the first of those (or an older form of itself) was,
+/// otherwise at the end: consumers take the first of their kind. All that others wrote stays, to the last unknown field.
+fn amended(index: Option<&Value>, change: &Change<'_>) -> Option<Value> {
     let mut index = match index {
         Some(index) => index.clone(),
         None => json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": []}),
@@ -181,11 +206,13 @@ fn amended(index: Option<&Value>, entry: &Descriptor, replaces: &[Digest]) -> Op
     let list = list.as_array_mut()?;
     let goes = |listed: &Value| {
         let digest = listed.get("digest").and_then(Value::as_str).and_then(|digest| digest.parse::<Digest>().ok());
-        digest.is_some_and(|digest| digest == entry.digest || replaces.contains(&digest))
+        digest.is_some_and(|digest| change.entry.is_some_and(|e| e.digest == digest) || change.goes.contains(&digest))
     };
     let place = list.iter().position(goes).unwrap_or(list.len());
     list.retain(|listed| !goes(listed));
-    list.insert(place, ours);
+    if let Some(entry) = change.entry {
+        list.insert(place, serde_json::to_value(entry).ok()?);
+    }
     Some(index)
 }
 
@@ -197,6 +224,27 @@ mod tests {
         let mut entry = Descriptor::of("application/vnd.oci.image.manifest.v1+json", name.as_bytes());
         entry.artifact_type = Some("x/y".into());
         entry
+    }
+
+    fn listing(index: Option<&Value>, entry: &Descriptor, goes: &[Digest]) -> Option<Value> {
+        amended(index, &Change { entry: Some(entry), goes })
+    }
+
+    #[test]
+    fn what_goes_leaves_all_else_as_it_was() {
+        let [a, b, c] = ["a", "b", "c"].map(entry);
+        let mut foreign = serde_json::to_value(&a).unwrap();
+        foreign["x-unknown"] = json!({"k": [1]});
+        let index = json!({"schemaVersion": 2, "x": 1, "manifests": [b, foreign, c]});
+        let without = |goes: &[Digest]| amended(Some(&index), &Change { entry: None, goes }).unwrap();
+        assert_eq!(without(&[b.digest, c.digest]), json!({"schemaVersion": 2, "x": 1, "manifests": [foreign]}));
+        assert_eq!(without(&[Digest::sha256(b"d")]), index);
+        assert_eq!(without(&[a.digest, b.digest, c.digest])["manifests"], json!([]));
+        let goes = [a.digest];
+        let gone = Change { entry: None, goes: &goes };
+        assert!(gone.is_made(std::slice::from_ref(&b)) && !gone.is_made(&[b.clone(), a.clone()]));
+        let moved = Change { entry: Some(&b), goes: &goes };
+        assert!(moved.is_made(std::slice::from_ref(&b)) && !moved.is_made(&[c]) && !moved.is_made(&[a, b.clone()]));
     }
 
     #[test]
@@ -213,27 +261,27 @@ mod tests {
         let mut foreign = serde_json::to_value(&a).unwrap();
         foreign["x-unknown"] = json!({"k": [1]});
         let index = json!({"schemaVersion": 2, "x": 1, "manifests": [foreign, b, c]});
-        let after = amended(Some(&index), &d, &[c.digest, b.digest]).unwrap();
+        let after = listing(Some(&index), &d, &[c.digest, b.digest]).unwrap();
         assert_eq!(after, json!({"schemaVersion": 2, "x": 1, "manifests": [foreign, d]}));
-        let after = amended(Some(&index), &d, &[]).unwrap();
+        let after = listing(Some(&index), &d, &[]).unwrap();
         assert_eq!(after["manifests"][3], serde_json::to_value(&d).unwrap());
         // Once listed, nothing changes any more.
-        assert_eq!(amended(Some(&after), &d, &[]).unwrap(), after);
+        assert_eq!(listing(Some(&after), &d, &[]).unwrap(), after);
         // An entry of ours that lost its artifact type gets it back, in its place.
         let mut bare = serde_json::to_value(&b).unwrap();
         bare.as_object_mut().unwrap().remove("artifactType");
         let index = json!({"schemaVersion": 2, "manifests": [bare, c]});
-        assert_eq!(amended(Some(&index), &b, &[]).unwrap()["manifests"], json!([b, c]));
+        assert_eq!(listing(Some(&index), &b, &[]).unwrap()["manifests"], json!([b, c]));
     }
 
     #[test]
     fn there_may_be_no_index_or_a_strange_one() {
         let a = entry("a");
-        let fresh = amended(None, &a, &[]).unwrap();
+        let fresh = listing(None, &a, &[]).unwrap();
         assert_eq!(fresh, json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [a]}));
-        assert_eq!(amended(Some(&json!({"manifests": null})), &a, &[]).unwrap(), json!({"manifests": [a]}));
+        assert_eq!(listing(Some(&json!({"manifests": null})), &a, &[]).unwrap(), json!({"manifests": [a]}));
         for strange in [json!([]), json!("x"), json!({"manifests": {}})] {
-            assert_eq!(amended(Some(&strange), &a, &[]), None);
+            assert_eq!(listing(Some(&strange), &a, &[]), None);
         }
     }
 }

@@ -1,0 +1,335 @@
+//! `copy`: an image with all that refers to it, digest by digest, from one store to another.
+//!
+//! Documents are read first and held to their digests; then blobs go over, then manifests, children before those that list them and
+//! images before what refers to them, and the tag comes last. So whoever finds the tag finds all of it, and a copy that was broken off
+//! is simply begun again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use serde::Deserialize;
+
+use super::discover::causes;
+use crate::digest::Digest;
+use crate::image::manifest::MAX_DOCUMENT;
+use crate::image::{Descriptor, JsonError, LayerKind, json};
+use crate::progress::{Event, Progress};
+use crate::store::blob::{Document, Target};
+use crate::store::copy::Copied;
+use crate::store::{Destination, Source, StoreError};
+
+/// Manifests and indexes that are copied at most, referrers counted.
+const MAX_MANIFESTS: usize = 10_000;
+
+/// Fields of documents that decide what is copied.
+const KEYS: [&str; 8] =
+    ["config", "layers", "blobs", "manifests", "subject", "artifactType", "annotations", "fsLayers"];
+
+#[derive(Debug, Clone)]
+pub struct CopyOptions {
+    /// The tag that the copy gets.
+    pub tag: String,
+    /// What refers to the image goes with it.
+    pub referrers: bool,
+    /// Blobs that are on their way side by side; at least 1.
+    pub jobs: usize,
+}
+
+/// What was copied.
+#[derive(Debug)]
+pub struct CopyReport {
+    pub digest: Digest,
+    /// Manifests and image indexes, referrers not counted.
+    pub manifests: usize,
+    pub referrers: Vec<CopiedReferrer>,
+    pub blobs: BlobCounts,
+}
+
+#[derive(Debug)]
+pub struct CopiedReferrer {
+    pub digest: Digest,
+    pub subject: Digest,
+    pub artifact_type: Option<String>,
+}
+
+/// How the blobs came over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BlobCounts {
+    pub there: usize,
+    pub mounted: usize,
+    pub streamed: usize,
+    /// Of those that were streamed.
+    pub bytes: u64,
+}
+
+/// Why an image was not copied.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    #[error("cannot find the image")]
+    Find(#[source] StoreError),
+    #[error("cannot read manifest {digest}")]
+    Read { digest: Digest, source: StoreError },
+    #[error("manifest {digest} cannot be relied on")]
+    Json { digest: Digest, source: JsonError },
+    #[error("{0} is a Docker schema 1 manifest, which other tools have to convert first")]
+    Schema1(Digest),
+    #[error("manifest {digest} has {found} bytes where its descriptor says {expected}")]
+    Size { digest: Digest, expected: u64, found: u64 },
+    #[error("what refers to {subject} cannot be listed")]
+    Referrers { subject: Digest, source: StoreError },
+    #[error("the image has more than {MAX_MANIFESTS} manifests, with what refers to it")]
+    TooMany,
+    #[error("cannot copy blob {digest}")]
+    Blob { digest: Digest, source: StoreError },
+    #[error("the destination does not take manifest {digest}")]
+    Push { digest: Digest, source: StoreError },
+    #[error("the destination does not take the tag {tag:?}")]
+    Tag { tag: String, source: StoreError },
+}
+
+/// A manifest or image index of any kind, as far as it names other things.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Named {
+    artifact_type: Option<String>,
+    config: Option<Descriptor>,
+    layers: Option<Vec<Descriptor>>,
+    /// Of an artifact manifest, which OCI had for a while.
+    blobs: Option<Vec<Descriptor>>,
+    manifests: Option<Vec<Descriptor>>,
+    subject: Option<Descriptor>,
+    fs_layers: Option<serde::de::IgnoredAny>,
+    #[serde(default, deserialize_with = "crate::image::null_is_default")]
+    annotations: BTreeMap<String, String>,
+}
+
+/// A document, and what it names.
+struct Node {
+    /// With artifact type and annotations, as lists of referrers show it.
+    descriptor: Descriptor,
+    bytes: Bytes,
+    children: Vec<Descriptor>,
+    blobs: Vec<Descriptor>,
+    subject: Option<Descriptor>,
+}
+
+/// All documents of an image.
+#[derive(Default)]
+struct Graph {
+    nodes: BTreeMap<Digest, Node>,
+    /// In the order in which they were found: the image, then what refers to it or to one of them.
+    roots: Vec<Digest>,
+    referrers: BTreeSet<Digest>,
+}
+
+/// Copies the image `root` of `from`, with its digests.
+///
+/// # Errors
+/// When a part of it cannot be read or is not taken. Then the destination has no new tag.
+pub async fn copy(
+    from: &Source,
+    root: &Target,
+    to: &Destination,
+    options: &CopyOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<CopyReport, CopyError> {
+    let document = from.manifest(root).await.map_err(CopyError::Find)?;
+    let digest = document.digest;
+    let graph = Graph::read(from, document, options, progress).await?;
+    let blobs = blobs(&graph, from, to, options.jobs, progress).await?;
+
+    let order = graph.order();
+    let mut referrers = Vec::new();
+    for node in &order {
+        let pushed = |source| CopyError::Push { digest: node.descriptor.digest, source };
+        match node.subject.as_ref().filter(|_| graph.referrers.contains(&node.descriptor.digest)) {
+            None => to.push_manifest(&node.descriptor, node.bytes.clone(), None).await.map_err(pushed)?,
+            Some(subject) => {
+                to.attach(&node.descriptor, node.bytes.clone(), subject, &[]).await.map_err(pushed)?;
+                let artifact_type = node.descriptor.artifact_type.clone();
+                let subject = subject.digest;
+                referrers.push(CopiedReferrer { digest: node.descriptor.digest, subject, artifact_type });
+            }
+        }
+    }
+    if let Some(image) = graph.nodes.get(&digest) {
+        let plain = Descriptor::new(image.descriptor.media_type.clone(), digest, image.descriptor.size);
+        let tagged = to.tag_manifest(&plain, image.bytes.clone(), &options.tag).await;
+        tagged.map_err(|source| CopyError::Tag { tag: options.tag.clone(), source })?;
+    }
+    Ok(CopyReport { digest, manifests: order.len() - referrers.len(), referrers, blobs })
+}
+
+impl Graph {
+    async fn read(
+        from: &Source,
+        document: Document,
+        options: &CopyOptions,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<Graph, CopyError> {
+        let mut graph = Graph { roots: vec![document.digest], ..Graph::default() };
+        let mut level = vec![document.digest];
+        graph.add(node(document)?);
+        while !level.is_empty() {
+            let children: Vec<Descriptor> = (level.iter().filter_map(|digest| graph.nodes.get(digest)))
+                .flat_map(|node| &node.children)
+                .filter(|child| !graph.nodes.contains_key(&child.digest))
+                .cloned()
+                .collect();
+            let mut next: Vec<(Descriptor, Option<Digest>)> = children.into_iter().map(|child| (child, None)).collect();
+            if options.referrers {
+                let listed: Vec<_> = stream::iter(level)
+                    .map(|subject| async move { (subject, from.all_referrers(&subject).await) })
+                    .buffered(options.jobs)
+                    .collect()
+                    .await;
+                for (subject, listed) in listed {
+                    let listed = listed.map_err(|source| CopyError::Referrers { subject, source })?;
+                    let of_subject = listed.descriptors.into_iter().map(|referrer| (referrer, Some(subject)));
+                    next.extend(of_subject);
+                }
+            }
+            next.retain({
+                let mut seen = BTreeSet::new();
+                move |(descriptor, _)| seen.insert(descriptor.digest)
+            });
+            next.retain(|(descriptor, _)| !graph.nodes.contains_key(&descriptor.digest));
+            if graph.nodes.len() + next.len() > MAX_MANIFESTS {
+                return Err(CopyError::TooMany);
+            }
+            level = graph.fetch(from, next, options.jobs, progress).await?;
+        }
+        Ok(graph)
+    }
+
+    /// Reads documents; those that were new. A referrer that is listed and not there, or refers to something else, is passed over.
+    async fn fetch(
+        &mut self,
+        from: &Source,
+        wanted: Vec<(Descriptor, Option<Digest>)>,
+        jobs: usize,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<Vec<Digest>, CopyError> {
+        let mut fetched = stream::iter(wanted)
+            .map(|(descriptor, subject)| async move {
+                let document = from.manifest(&Target::Digest(descriptor.digest)).await;
+                (descriptor, subject, document)
+            })
+            .buffered(jobs);
+        let mut added = Vec::new();
+        while let Some((descriptor, subject, document)) = fetched.next().await {
+            let digest = descriptor.digest;
+            let warn = |why: &str| {
+                progress.report(Event::Warning(format!("{digest} is listed as a referrer and not copied: {why}")));
+            };
+            let document = match document {
+                Ok(document) => document,
+                Err(error) if subject.is_some() && error.is_lost() => {
+                    warn(&causes(&error));
+                    continue;
+                }
+                Err(source) => return Err(CopyError::Read { digest, source }),
+            };
+            let found = document.bytes.len() as u64;
+            if subject.is_none() && found != descriptor.size {
+                return Err(CopyError::Size { digest, expected: descriptor.size, found });
+            }
+            let node = node(document)?;
+            if let Some(subject) = subject {
+                if node.subject.as_ref().is_none_or(|named| named.digest != subject) {
+                    warn("it does not refer to the image");
+                    continue;
+                }
+                self.referrers.insert(digest);
+                self.roots.push(digest);
+            }
+            self.add(node);
+            added.push(digest);
+        }
+        Ok(added)
+    }
+
+    fn add(&mut self, node: Node) {
+        self.nodes.insert(node.descriptor.digest, node);
+    }
+
+    /// All documents, each after those that it lists, and referrers after what they refer to.
+    fn order(&self) -> Vec<&Node> {
+        let mut order = Vec::with_capacity(self.nodes.len());
+        let mut begun = BTreeSet::new();
+        for root in &self.roots {
+            let mut stack = vec![(*root, false)];
+            while let Some((digest, listed_are_done)) = stack.pop() {
+                let Some(node) = self.nodes.get(&digest) else { continue };
+                if listed_are_done {
+                    order.push(node);
+                } else if begun.insert(digest) {
+                    stack.push((digest, true));
+                    stack.extend(node.children.iter().rev().map(|child| (child.digest, false)));
+                }
+            }
+        }
+        order
+    }
+}
+
+/// What a document names.
+fn node(document: Document) -> Result<Node, CopyError> {
+    let Document { media_type, digest, bytes } = document;
+    let named: Named = json::parse(&bytes, MAX_DOCUMENT, &KEYS).map_err(|source| CopyError::Json { digest, source })?;
+    if named.fs_layers.is_some() {
+        return Err(CopyError::Schema1(digest));
+    }
+    let mut descriptor = Descriptor::new(media_type, digest, bytes.len() as u64);
+    let config_type = named.config.as_ref().map(|config| config.media_type.clone());
+    descriptor.artifact_type = named.artifact_type.filter(|stated| !stated.is_empty()).or(config_type);
+    descriptor.annotations = named.annotations;
+    let blobs = named.config.into_iter().chain(named.layers.unwrap_or_default()).chain(named.blobs.unwrap_or_default());
+    Ok(Node {
+        descriptor,
+        bytes,
+        children: named.manifests.unwrap_or_default(),
+        // A foreign layer is had from elsewhere: no registry needs to hold it.
+        blobs: blobs.filter(|blob| LayerKind::of(&blob.media_type) != LayerKind::Foreign).collect(),
+        subject: named.subject,
+    })
+}
+
+/// Copies the blobs that the documents name, each once.
+async fn blobs(
+    graph: &Graph,
+    from: &Source,
+    to: &Destination,
+    jobs: usize,
+    progress: &Arc<dyn Progress>,
+) -> Result<BlobCounts, CopyError> {
+    let mut seen = BTreeSet::new();
+    let all = graph.order().into_iter().flat_map(|node| &node.blobs);
+    let blobs: Vec<&Descriptor> = all.filter(|blob| seen.insert(blob.digest)).collect();
+    let copied: Vec<(u64, Copied)> = stream::iter(blobs)
+        .map(|blob| async move {
+            let layer = blob.digest;
+            progress.report(Event::LayerStarted { layer, bytes: blob.size });
+            let sent = |bytes| progress.report(Event::LayerRead { layer, bytes });
+            let copied = to.copy_blob(blob, from, &sent).await;
+            progress.report(if copied.is_ok() { Event::LayerDone { layer } } else { Event::LayerFailed { layer } });
+            copied.map(|copied| (blob.size, copied)).map_err(|source| CopyError::Blob { digest: layer, source })
+        })
+        .buffer_unordered(jobs)
+        .try_collect()
+        .await?;
+    let mut counts = BlobCounts::default();
+    for (bytes, copied) in copied {
+        match copied {
+            Copied::There => counts.there += 1,
+            Copied::Mounted => counts.mounted += 1,
+            Copied::Sent => {
+                counts.streamed += 1;
+                counts.bytes += bytes;
+            }
+        }
+    }
+    Ok(counts)
+}

@@ -1,0 +1,257 @@
+//! `diff`: two ztocs, entry by entry and span by span, or two SOCI indexes, layer by layer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::discover::{DiscoverError, discover, fetch_ztoc, number};
+use super::resolve::ResolveError;
+use super::verify::differing;
+use crate::digest::Digest;
+use crate::image::Platform;
+use crate::image::soci::{self, FoundIndex, ZtocRef};
+use crate::layer::shown;
+use crate::offset::SpanId;
+use crate::progress::Progress;
+use crate::store::Source;
+use crate::store::blob::Target;
+use crate::ztoc::{self, Checkpoints, FileMetadata, Ztoc, ZtocError};
+
+/// Changes that are listed of one ztoc; the rest is counted.
+const MOST: usize = 1000;
+
+/// One thing in which A and B differ.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// A stable word for programs.
+    pub code: &'static str,
+    pub text: String,
+    /// The span that it is about.
+    pub span: Option<u32>,
+    /// The name of the entry that it is about.
+    pub entry: Option<Box<[u8]>>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    pub list: Vec<Change>,
+    /// Found beyond those listed.
+    pub more: u64,
+}
+
+impl Changes {
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    fn add(&mut self, code: &'static str, text: impl FnOnce() -> String, span: Option<u32>, entry: Option<&[u8]>) {
+        if self.list.len() < MOST {
+            self.list.push(Change { code, text: text(), span, entry: entry.map(Into::into) });
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// A value that both state, if they differ in it.
+    fn value<T: PartialEq + std::fmt::Display>(&mut self, code: &'static str, what: &str, a: T, b: T) {
+        if a != b {
+            self.add(code, || format!("{what}: {a} in A, {b} in B"), None, None);
+        }
+    }
+}
+
+/// In what two ztocs differ.
+pub fn ztocs(a: &Ztoc, b: &Ztoc) -> Changes {
+    let mut changes = Changes::default();
+    let quoted = |text: &[u8]| format!("\"{}\"", text.escape_ascii());
+    let compression = |ztoc: &Ztoc| match ztoc.checkpoints {
+        Checkpoints::Gzip { .. } => "gzip",
+        Checkpoints::Uncompressed { .. } => "uncompressed",
+    };
+    changes.value("version", "format version", quoted(&a.version), quoted(&b.version));
+    changes.value("tool", "made by", quoted(&a.build_tool_identifier), quoted(&b.build_tool_identifier));
+    changes.value("compression", "the layer is", compression(a), compression(b));
+    changes.value("size", "bytes of the layer", a.compressed_size.0, b.compressed_size.0);
+    changes.value("size", "bytes of the tar", a.uncompressed_size.0, b.uncompressed_size.0);
+    changes.value("span-size", "span size", a.checkpoints.span_size(), b.checkpoints.span_size());
+    changes.value("spans", "number of spans", a.checkpoints.spans(), b.checkpoints.spans());
+    spans(a, b, &mut changes);
+    entries(&a.files, &b.files, &mut changes);
+    changes
+}
+
+fn spans(a: &Ztoc, b: &Ztoc, changes: &mut Changes) {
+    let count = a.checkpoints.spans().min(b.checkpoints.spans());
+    for span in (0..count).map_while(|span| u32::try_from(span).ok()) {
+        let (start_a, start_b) = (a.checkpoints.start(SpanId(span)), b.checkpoints.start(SpanId(span)));
+        if let (Some((in_a, out_a)), Some((in_b, out_b))) = (start_a, start_b)
+            && start_a != start_b
+        {
+            let text = || {
+                format!(
+                    "span {span} starts at byte {in_a} of the layer and {out_a} of the tar in A, at {in_b} and {out_b} in B"
+                )
+            };
+            changes.add("span-start", text, Some(span), None);
+        }
+        let place = span as usize;
+        let (digest_a, digest_b) = (a.span_digests.get(place), b.span_digests.get(place));
+        if let (Some(in_a), Some(in_b)) = (digest_a, digest_b)
+            && in_a != in_b
+        {
+            changes.add("span-digest", || format!("span {span} is {in_a} in A, {in_b} in B"), Some(span), None);
+        }
+        if let (Checkpoints::Gzip { list: in_a, .. }, Checkpoints::Gzip { list: in_b, .. }) =
+            (&a.checkpoints, &b.checkpoints)
+            && let (Some(in_a), Some(in_b)) = (in_a.get(place), in_b.get(place))
+        {
+            if in_a.window != in_b.window {
+                let text = || format!("the windows of checkpoint {span} differ");
+                changes.add("checkpoint-window", text, Some(span), None);
+            }
+            if in_a.bits != in_b.bits {
+                let text = || format!("checkpoint {span} starts {} bits early in A, {} in B", in_a.bits, in_b.bits);
+                changes.add("checkpoint-bits", text, Some(span), None);
+            }
+        }
+    }
+}
+
+/// Entries of the same name are compared in their order: a tar may have a name twice.
+fn entries(a: &[FileMetadata], b: &[FileMetadata], changes: &mut Changes) {
+    if a == b {
+        return;
+    }
+    let mut by_name: BTreeMap<&[u8], Vec<usize>> = BTreeMap::new();
+    for (place, file) in b.iter().enumerate().rev() {
+        by_name.entry(&file.name).or_default().push(place);
+    }
+    let mut met = vec![false; b.len()];
+    let mut furthest = None;
+    for file in a {
+        let name = &file.name[..];
+        let Some(place) = by_name.get_mut(name).and_then(Vec::pop) else {
+            changes.add("entry-removed", || format!("{} is in A only", shown(name)), None, Some(name));
+            continue;
+        };
+        met[place] = true;
+        if furthest.is_some_and(|furthest| place < furthest) {
+            changes.add("entry-order", || format!("{} comes earlier in B", shown(name)), None, Some(name));
+        }
+        furthest = furthest.max(Some(place));
+        for (field, in_a, in_b) in differing(file, &b[place]) {
+            let text = || format!("{}: {field} {in_a} in A, {in_b} in B", shown(name));
+            changes.add("entry-field", text, None, Some(name));
+        }
+    }
+    for (file, _) in b.iter().zip(met).filter(|(_, met)| !met) {
+        changes.add("entry-added", || format!("{} is in B only", shown(&file.name)), None, Some(&file.name));
+    }
+}
+
+/// A SOCI index, and where its ztocs are.
+pub struct Side {
+    source: Source,
+    pub digest: Digest,
+    pub index: FoundIndex,
+}
+
+/// In what two indexes differ.
+#[derive(Debug)]
+pub struct IndexDiff {
+    /// Of the indexes themselves.
+    pub changes: Changes,
+    /// For each layer that either has a ztoc for, in the order of A, then of B: those that differ, and those that are equal.
+    pub layers: Vec<LayerDiff>,
+}
+
+#[derive(Debug)]
+pub struct LayerDiff {
+    pub layer: Digest,
+    /// The ztoc in A and in B.
+    pub a: Option<Digest>,
+    pub b: Option<Digest>,
+    pub changes: Changes,
+}
+
+impl IndexDiff {
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.layers.iter().all(|layer| layer.a == layer.b && layer.changes.is_empty())
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum DiffError {
+    #[error(transparent)]
+    Discover(#[from] DiscoverError),
+    #[error("the image {0} has no SOCI index that can be used")]
+    NoIndex(Digest),
+    #[error("ztoc {ztoc} cannot be used")]
+    Ztoc { ztoc: Digest, source: ZtocError },
+}
+
+/// The index that `root` names by its digest, or that a reader takes of the image of one platform.
+///
+/// # Errors
+/// When it cannot be read, or the image has none.
+pub async fn side(
+    source: &Source,
+    root: &Target,
+    platform: Option<&Platform>,
+    progress: &Arc<dyn Progress>,
+) -> Result<Side, DiffError> {
+    let document = source.manifest(root).await.map_err(ResolveError::Find).map_err(DiscoverError::from)?;
+    if let Ok(index) = soci::parse(&document.bytes) {
+        return Ok(Side { source: source.clone(), digest: document.digest, index });
+    }
+    let mut image = discover(source, root, platform, None, progress).await?;
+    let none = DiffError::NoIndex(image.manifest.digest);
+    let Some(place) = image.chosen else { return Err(none) };
+    let found = image.indexes.swap_remove(place);
+    let index = found.content.map_err(|_| none)?.index;
+    Ok(Side { source: source.clone(), digest: found.digest, index })
+}
+
+/// Compares two indexes. Ztocs that have another digest are fetched and compared.
+///
+/// # Errors
+/// When a ztoc cannot be read.
+pub async fn indexes(a: &Side, b: &Side) -> Result<IndexDiff, DiffError> {
+    let mut changes = Changes::default();
+    let none = || "none".to_owned();
+    let tool = |side: &Side| side.index.build_tool_identifier.as_ref().map_or_else(none, |tool| format!("{tool:?}"));
+    let subject = |side: &Side| side.index.subject.as_ref().map_or_else(none, |subject| subject.digest.to_string());
+    changes.value("version", "version", number(a.index.version), number(b.index.version));
+    changes.value("tool", "made by", tool(a), tool(b));
+    changes.value("subject", "subject", subject(a), subject(b));
+    let others =
+        |side: &Side| side.index.others.iter().map(|blob| blob.digest.to_string()).collect::<Vec<_>>().join(" ");
+    changes.value("other-blobs", "other blobs", others(a), others(b));
+
+    let mut layers = Vec::new();
+    let mut seen = BTreeSet::new();
+    for layer in a.index.ztocs.iter().chain(&b.index.ztocs).map(|ztoc| ztoc.layer).filter(|layer| seen.insert(*layer)) {
+        let of = |side: &Side| side.index.ztocs.iter().find(|ztoc| ztoc.layer == layer).cloned();
+        let (in_a, in_b) = (of(a), of(b));
+        let mut changes = Changes::default();
+        match (&in_a, &in_b) {
+            (Some(in_a), Some(in_b)) => {
+                changes.value("media-type", "media type", &in_a.layer_media_type, &in_b.layer_media_type);
+                if in_a.ztoc != in_b.ztoc {
+                    let found = ztocs(&read(a, in_a).await?, &read(b, in_b).await?);
+                    changes.list.extend(found.list);
+                    changes.more += found.more;
+                }
+            }
+            (Some(_), None) => changes.add("ztoc-removed", || "A only has a ztoc for it".to_owned(), None, None),
+            _ => changes.add("ztoc-added", || "B only has a ztoc for it".to_owned(), None, None),
+        }
+        let digest = |ztoc: Option<ZtocRef>| ztoc.map(|ztoc| ztoc.ztoc);
+        layers.push(LayerDiff { layer, a: digest(in_a), b: digest(in_b), changes });
+    }
+    Ok(IndexDiff { changes, layers })
+}
+
+async fn read(side: &Side, reference: &ZtocRef) -> Result<Ztoc, DiffError> {
+    let bytes = fetch_ztoc(&side.source, reference).await?;
+    ztoc::decode(&bytes).map_err(|source| DiffError::Ztoc { ztoc: reference.ztoc, source })
+}

@@ -1,0 +1,190 @@
+//! `list`: which images have which indexes. No ztoc and no layer is read.
+//!
+//! For each image that costs one request, and for each of its platforms one for the manifest, one for the config, one for the list of
+//! referrers, and one for each index; tags of the same image are looked at once.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::stream::{self, Stream, StreamExt};
+use tokio::sync::OnceCell;
+
+use super::coverage::Coverage;
+use super::discover::{DiscoverError, Discovered, Via, causes, discover_all};
+use super::resolve::{ResolveError, Wanted};
+use crate::digest::Digest;
+use crate::image::config::{self, MAX_CONFIG};
+use crate::image::manifest::ManifestError;
+use crate::image::soci::Version;
+use crate::image::{Platform, is_referrers_tag};
+use crate::progress::Progress;
+use crate::store::blob::Target;
+use crate::store::registry::Repository;
+use crate::store::{Source, StoreError};
+use crate::tar::Time;
+
+/// An image to look at.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// How a person would name it: a tag, or a digest.
+    pub name: String,
+    pub target: Target,
+}
+
+/// What was found out about an image.
+#[derive(Debug, Clone)]
+pub struct ListedImage {
+    pub name: String,
+    /// Of its manifest or image index.
+    pub digest: Option<Digest>,
+    pub manifests: Arc<Result<Vec<ListedManifest>, ListError>>,
+}
+
+/// The image of one platform.
+#[derive(Debug)]
+pub struct ListedManifest {
+    pub platform: Option<Platform>,
+    pub manifest: Digest,
+    /// When the image was made, as far as its config says so. An index does not say when it was made.
+    pub created: Option<Time>,
+    /// Why indexes of version 1 cannot be listed, if they cannot.
+    pub unlisted: Option<String>,
+    /// That of version 2 first, then those of version 1 in the store's order.
+    pub indexes: Vec<ListedIndex>,
+}
+
+#[derive(Debug)]
+pub struct ListedIndex {
+    pub digest: Digest,
+    pub version: Version,
+    pub via: Via,
+    /// A reader takes this one.
+    pub chosen: bool,
+    /// What it holds, or why it cannot be used.
+    pub content: Result<ListedContent, String>,
+}
+
+#[derive(Debug)]
+pub struct ListedContent {
+    pub tool: Option<String>,
+    pub coverage: Coverage,
+    /// Bytes of the ztocs that a reader takes.
+    pub ztoc_bytes: u64,
+}
+
+/// Why nothing is known of an image.
+#[derive(Debug, thiserror::Error)]
+pub enum ListError {
+    #[error(transparent)]
+    Find(StoreError),
+    #[error(transparent)]
+    Discover(DiscoverError),
+}
+
+impl ListError {
+    /// What the tag names is sound and not an image: a chart, a signature, an index of version 1.
+    pub fn is_not_an_image(&self) -> bool {
+        matches!(
+            self,
+            ListError::Discover(DiscoverError::Resolve(ResolveError::NotAnImage {
+                source: ManifestError::NotAnImage { .. },
+                ..
+            }))
+        )
+    }
+}
+
+/// All tags of a repository, but for those that stand for lists of referrers.
+///
+/// # Errors
+/// When the registry does not list them.
+pub async fn tags(repository: &Repository) -> Result<Vec<Place>, StoreError> {
+    let mut names = repository.tags(None).await?;
+    let mut places = Vec::new();
+    while let Some(page) = names.next_page().await? {
+        let tags = page.names.into_iter().filter(|tag| !is_referrers_tag(tag));
+        places.extend(tags.map(|tag| Place { target: Target::Tag(tag.clone()), name: tag }));
+    }
+    Ok(places)
+}
+
+/// Looks at images, `jobs` of them side by side, each with a budget of its own; they come in the order of `places`.
+pub fn list<'a>(
+    source: &'a Source,
+    places: Vec<Place>,
+    jobs: usize,
+    progress: &'a Arc<dyn Progress>,
+) -> impl Stream<Item = ListedImage> + 'a {
+    let known = Arc::new(Known::default());
+    let look = move |place: Place| {
+        let known = Arc::clone(&known);
+        async move {
+            let (Place { name, target }, source) = (place, source.with_budget(source.budget().apart(1)));
+            let digest = match (&target, source.manifest(&target).await) {
+                (Target::Digest(digest), _) => *digest,
+                (Target::Tag(_), Ok(document)) => document.digest,
+                (Target::Tag(_), Err(error)) => {
+                    let manifests = Arc::new(Err(ListError::Find(error)));
+                    return ListedImage { name, digest: None, manifests };
+                }
+            };
+            let cell = known.of(digest);
+            let look = || async { Arc::new(manifests(&source, digest, progress).await) };
+            let manifests = Arc::clone(cell.get_or_init(look).await);
+            ListedImage { name, digest: Some(digest), manifests }
+        }
+    };
+    stream::iter(places).map(look).buffered(jobs)
+}
+
+type Looked = Arc<Result<Vec<ListedManifest>, ListError>>;
+
+/// What is known, or being found out, by the digest of manifest or image index.
+#[derive(Default)]
+struct Known(Mutex<HashMap<Digest, Arc<OnceCell<Looked>>>>);
+
+impl Known {
+    fn of(&self, digest: Digest) -> Arc<OnceCell<Looked>> {
+        Arc::clone(self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(digest).or_default())
+    }
+}
+
+async fn manifests(
+    source: &Source,
+    digest: Digest,
+    progress: &Arc<dyn Progress>,
+) -> Result<Vec<ListedManifest>, ListError> {
+    let found = discover_all(source, &Target::Digest(digest), Wanted::All, None, progress).await;
+    let mut listed = Vec::new();
+    for image in found.map_err(ListError::Discover)? {
+        let config = source.blob_bytes(&image.config, MAX_CONFIG as u64).await.ok();
+        let created = config.and_then(|config| config::created(&config).ok().flatten());
+        listed.push(summary(image, created));
+    }
+    Ok(listed)
+}
+
+fn summary(image: Discovered, created: Option<Time>) -> ListedManifest {
+    let Discovered { manifest, platform, layers, indexes, listing, chosen, .. } = image;
+    let indexes = indexes.into_iter().enumerate().map(|(place, index)| ListedIndex {
+        digest: index.digest,
+        version: index.version,
+        via: index.via,
+        chosen: chosen == Some(place),
+        content: match index.content {
+            Ok(content) => Ok(ListedContent {
+                coverage: Coverage::of(&layers, |layer| content.ztocs.contains_key(&layer.digest)),
+                ztoc_bytes: content.ztocs.values().map(|ztoc| ztoc.size).sum(),
+                tool: content.index.build_tool_identifier,
+            }),
+            Err(why) => Err(causes(&why)),
+        },
+    });
+    ListedManifest {
+        platform,
+        manifest: manifest.digest,
+        created,
+        unlisted: listing.err().map(|error| causes(&error)),
+        indexes: indexes.collect(),
+    }
+}

@@ -1,0 +1,339 @@
+//! `prune`: removes the indexes of a repository that nobody needs: those whose image is gone, older ones of ours beside a newer one, and
+//! entries of referrers lists that name nothing.
+//!
+//! An index is read before it is removed, and whether its image is gone is asked again right before that: an image that is pushed and
+//! indexed meanwhile keeps its index.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::stream::{self, StreamExt};
+
+use super::discover::{Unusable, parse_index, to_read};
+use super::maker::{is_ours, version};
+use super::resolve::{ResolveError, Wanted, resolve};
+use crate::digest::Digest;
+use crate::image::is_referrers_tag;
+use crate::image::manifest::ManifestError;
+use crate::image::soci::{FoundIndex, INDEX_V1, Version};
+use crate::progress::Progress;
+use crate::store::blob::Target;
+use crate::store::registry::{RegistryError, Repository};
+use crate::store::{Source, StoreError};
+
+/// Entries of one list of referrers that are looked at.
+const MAX_ENTRIES: usize = 1000;
+
+#[derive(Debug, Clone)]
+pub struct PruneOptions {
+    /// Remove what is found, rather than only say so.
+    pub delete: bool,
+    /// Of images that are gone, remove the indexes of every tool, not only ours.
+    pub all: bool,
+    /// Images that are looked at side by side; at least 1.
+    pub jobs: usize,
+}
+
+/// Something that nobody needs.
+#[derive(Debug)]
+pub struct Waste {
+    /// The image manifest that it refers to.
+    pub subject: Digest,
+    /// The index, or what an entry of a list names.
+    pub digest: Digest,
+    pub tool: Option<String>,
+    pub why: Why,
+    /// What became of it; None: nothing was removed, as it was not asked for.
+    pub removed: Option<Result<(), StoreError>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// The image that it is for is not there any more.
+    ImageGone,
+    /// A later version of ours made another one, which covers the same layers.
+    Superseded { by: Digest },
+    /// It is listed, and there is no such manifest.
+    NotThere,
+}
+
+/// Something that could not be looked at.
+#[derive(Debug)]
+pub struct Unseen {
+    /// A tag.
+    pub name: String,
+    pub error: PruneError,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PruneError {
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+    #[error("the tags cannot be listed")]
+    Tags(#[source] RegistryError),
+    #[error("what refers to {subject} cannot be listed")]
+    List { subject: Digest, source: StoreError },
+    #[error("cannot read {digest}")]
+    Read { digest: Digest, source: StoreError },
+    #[error("the list of referrers of {subject} cannot be changed")]
+    Unlist { subject: Digest, source: StoreError },
+}
+
+/// What was found in a repository.
+#[derive(Debug, Default)]
+pub struct Pruned {
+    pub waste: Vec<Waste>,
+    pub unseen: Vec<Unseen>,
+    /// Image manifests that were looked at.
+    pub images: usize,
+}
+
+/// Looks through the tags of a repository, with a budget of its own for each image.
+///
+/// # Errors
+/// When the tags cannot be listed. What else cannot be looked at is told with the rest.
+pub async fn prune(
+    repository: &Repository,
+    options: &PruneOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<Pruned, PruneError> {
+    let mut names = repository.tags(None).await.map_err(PruneError::Tags)?;
+    let mut tags = Vec::new();
+    while let Some(page) = names.next_page().await.map_err(PruneError::Tags)? {
+        tags.extend(page.names);
+    }
+    let seen = Mutex::new(BTreeSet::new());
+    let looked = stream::iter(tags).map(|tag| {
+        let pruner = Pruner { repository: repository.with_budget(repository.budget().apart(1)), options, seen: &seen };
+        async move {
+            let found = match subject_of(&tag) {
+                Some(subject) => pruner.list(subject).await,
+                // What else begins so is cosign's.
+                None if is_referrers_tag(&tag) => Ok(Vec::new()),
+                None => pruner.image(&tag, progress).await,
+            };
+            (tag, found)
+        }
+    });
+    let mut looked = std::pin::pin!(looked.buffered(options.jobs));
+    let mut pruned = Pruned::default();
+    while let Some((name, found)) = looked.next().await {
+        match found {
+            Ok(waste) => pruned.waste.extend(waste),
+            Err(error) => pruned.unseen.push(Unseen { name, error }),
+        }
+    }
+    pruned.images = seen.lock().unwrap_or_else(PoisonError::into_inner).len();
+    Ok(pruned)
+}
+
+/// The image manifest whose referrers are listed under a tag.
+fn subject_of(tag: &str) -> Option<Digest> {
+    let (algorithm, hex) = tag.split_once('-')?;
+    format!("{algorithm}:{hex}").parse().ok()
+}
+
+struct Pruner<'a> {
+    repository: Repository,
+    options: &'a PruneOptions,
+    /// Image manifests whose indexes were looked at.
+    seen: &'a Mutex<BTreeSet<Digest>>,
+}
+
+impl Pruner<'_> {
+    /// Older indexes of ours beside a newer one, on each platform of an image.
+    async fn image(&self, tag: &str, progress: &Arc<dyn Progress>) -> Result<Vec<Waste>, PruneError> {
+        let source = Source::Registry(self.repository.clone());
+        let image = match resolve(&source, &Target::Tag(tag.to_owned()), Wanted::All, progress).await {
+            Ok(image) => image,
+            // Charts, signatures and the like; and what was deleted meanwhile.
+            Err(ResolveError::NotAnImage { source: ManifestError::NotAnImage { .. }, .. }) => return Ok(Vec::new()),
+            Err(ResolveError::Find(error)) if error.is_not_found() => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        };
+        let mut waste = Vec::new();
+        for manifest in image.manifests {
+            let subject = manifest.descriptor.digest;
+            if !self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(subject) {
+                continue;
+            }
+            let listed = source.referrers(&subject, INDEX_V1).await;
+            let listed = listed.map_err(|source| PruneError::List { subject, source })?;
+            let mut indexes = Vec::new();
+            for (descriptor, unread) in to_read(listed.descriptors) {
+                if unread.is_none()
+                    && let Some(Ok(index)) = self.read(&descriptor.digest, &subject).await?
+                {
+                    indexes.push((descriptor.digest, index));
+                }
+            }
+            let old = superseded(&indexes);
+            let goes: Vec<Digest> = old.iter().map(|(digest, ..)| *digest).collect();
+            let mut removed = self.detach(&subject, &goes).await?.into_iter();
+            waste.extend(old.into_iter().map(|(digest, tool, by)| Waste {
+                subject,
+                digest,
+                tool,
+                why: Why::Superseded { by },
+                removed: removed.next(),
+            }));
+        }
+        Ok(waste)
+    }
+
+    /// What a list of referrers under a tag names: nothing, or an index of an image that is gone.
+    async fn list(&self, subject: Digest) -> Result<Vec<Waste>, PruneError> {
+        let unlisted = |source: RegistryError| PruneError::List { subject, source: source.into() };
+        let entries = self.repository.listed_under_tag(&subject).await.map_err(unlisted)?;
+        let gone = self.is_gone(&subject).await?;
+        let (mut dangling, mut orphans) = (Vec::new(), Vec::new());
+        for entry in entries.into_iter().take(MAX_ENTRIES) {
+            match self.read(&entry.digest, &subject).await? {
+                None => dangling.push(entry.digest),
+                Some(Ok(index)) if gone => {
+                    let tool = index.build_tool_identifier;
+                    if self.options.all || tool.as_deref().is_some_and(is_ours) {
+                        orphans.push((entry.digest, tool));
+                    }
+                }
+                Some(_) => {}
+            }
+        }
+        let mut waste = Vec::new();
+        if !orphans.is_empty() {
+            // It may have been pushed again, and be indexed already.
+            if self.options.delete && !self.is_gone(&subject).await? {
+                orphans.clear();
+            }
+            let goes: Vec<Digest> = orphans.iter().map(|(digest, _)| *digest).collect();
+            let mut removed = self.detach(&subject, &goes).await?.into_iter();
+            waste.extend(orphans.into_iter().map(|(digest, tool)| Waste {
+                subject,
+                digest,
+                tool,
+                why: Why::ImageGone,
+                removed: removed.next(),
+            }));
+        }
+        if self.options.delete && !dangling.is_empty() {
+            // Nothing is deleted: what is not there now may be pushed at this moment.
+            let unlisted = self.repository.unlist(&subject, &dangling).await;
+            unlisted.map_err(|source| PruneError::Unlist { subject, source: source.into() })?;
+        }
+        let removed = || self.options.delete.then_some(Ok(()));
+        waste.extend(dangling.into_iter().map(|digest| Waste {
+            subject,
+            digest,
+            tool: None,
+            why: Why::NotThere,
+            removed: removed(),
+        }));
+        Ok(waste)
+    }
+
+    /// None: there is no such manifest. The inner error: it is not an index of the subject.
+    async fn read(
+        &self,
+        digest: &Digest,
+        subject: &Digest,
+    ) -> Result<Option<Result<FoundIndex, Unusable>>, PruneError> {
+        match Source::Registry(self.repository.clone()).manifest(&Target::Digest(*digest)).await {
+            Ok(document) => Ok(Some(parse_index(&document.bytes, Some(Version::V1), subject))),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(source) => Err(PruneError::Read { digest: *digest, source }),
+        }
+    }
+
+    async fn is_gone(&self, subject: &Digest) -> Result<bool, PruneError> {
+        match Source::Registry(self.repository.clone()).manifest(&Target::Digest(*subject)).await {
+            Ok(_) => Ok(false),
+            Err(error) if error.is_not_found() => Ok(true),
+            Err(source) => Err(PruneError::Read { digest: *subject, source }),
+        }
+    }
+
+    /// Removes indexes, if that was asked for.
+    async fn detach(&self, subject: &Digest, goes: &[Digest]) -> Result<Vec<Result<(), StoreError>>, PruneError> {
+        if !self.options.delete || goes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let detached = self.repository.detach(subject, goes).await;
+        let detached = detached.map_err(|source| PruneError::Unlist { subject: *subject, source: source.into() })?;
+        Ok(detached.into_iter().map(|result| result.map_err(StoreError::from)).collect())
+    }
+}
+
+/// Of the indexes of one image, those of ours beside one that a later version of ours made and that covers all of their layers: the
+/// index, its maker, and that one.
+fn superseded(indexes: &[(Digest, FoundIndex)]) -> Vec<(Digest, Option<String>, Digest)> {
+    let made = |index: &FoundIndex| index.build_tool_identifier.as_deref().and_then(version);
+    let layers = |index: &FoundIndex| index.ztocs.iter().map(|ztoc| ztoc.layer).collect::<BTreeSet<_>>();
+    let Some((newest, best)) = indexes.iter().max_by_key(|(_, index)| (made(index), index.canonical)) else {
+        return Vec::new();
+    };
+    let covered = layers(best);
+    let is_old = |index: &FoundIndex| {
+        made(index).is_some() && made(index) < made(best) && layers(index).is_subset(&covered) && best.canonical
+    };
+    let old = indexes.iter().filter(|(_, index)| is_old(index));
+    old.map(|(digest, index)| (*digest, index.build_tool_identifier.clone(), *newest)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::Descriptor;
+    use crate::image::soci::ZtocRef;
+
+    fn index(n: u8, tool: Option<&str>, layers: &[u8]) -> (Digest, FoundIndex) {
+        let ztocs = (layers.iter())
+            .map(|l| ZtocRef {
+                ztoc: Digest::sha256(&[*l, 9]),
+                size: 2,
+                layer: Digest::sha256(&[*l]),
+                layer_media_type: String::new(),
+                span_size: 1,
+            })
+            .collect();
+        let subject = Some(Descriptor::of("x/y", b"image"));
+        let tool = tool.map(str::to_owned);
+        let found = FoundIndex {
+            version: Version::V1,
+            build_tool_identifier: tool,
+            ztocs,
+            subject,
+            others: Vec::new(),
+            canonical: true,
+        };
+        (Digest::sha256(&[n, n]), found)
+    }
+
+    #[test]
+    fn a_later_version_of_ours_that_covers_as_much_supersedes() {
+        let old =
+            |indexes: &[(Digest, FoundIndex)]| superseded(indexes).into_iter().map(|(d, ..)| d).collect::<Vec<_>>();
+        let first = index(1, Some("ociseek v0.1.0"), &[1]);
+        let later = index(2, Some("ociseek v0.2.0"), &[1, 2]);
+        let more = index(3, Some("ociseek v0.1.0"), &[1, 3]);
+        let soci = index(4, Some("AWS SOCI CLI v0.2"), &[1]);
+        let unnamed = index(5, None, &[1]);
+        assert_eq!(old(&[]), []);
+        assert_eq!(old(std::slice::from_ref(&first)), []);
+        assert_eq!(old(&[first.clone(), later.clone(), more, soci.clone(), unnamed]), [first.0]);
+        assert_eq!(old(&[first.clone(), soci]), []);
+        // Of one version with other options nobody knows which is newer.
+        assert_eq!(old(&[first.clone(), index(6, Some("ociseek v0.1.0"), &[1])]), []);
+        let (digest, mut odd) = later;
+        odd.canonical = false;
+        assert_eq!(old(&[first, (digest, odd)]), [], "consumers ignore the newer one");
+    }
+
+    #[test]
+    fn tags_of_lists() {
+        let digest = Digest::sha256(b"x");
+        assert_eq!(subject_of(&format!("sha256-{}", digest.hex())), Some(digest));
+        for none in ["v1", "sha256-abc", &format!("sha256-{}.sig", digest.hex()), "1-2"] {
+            assert_eq!(subject_of(none), None, "{none}");
+        }
+    }
+}
