@@ -315,6 +315,9 @@ async fn the_entries_of_a_layer_are_limited() {
     let sandbox = Sandbox::new();
     let large = pax_layer(16, 0);
     let digest = Digest::sha256(&large).to_string();
+    std::fs::write(sandbox.path("large"), &large).unwrap();
+    let ended = run(&sandbox, &["ztoc", "create", "--max-memory=64MiB", "large", "--output", "ztoc"]);
+    assert_over_budget(&ended, "large: the layer does not fit into memory");
     let large = image(0, vec![large]);
     for args in [&["index", "--min-layer-size=0"][..], &["ls"]] {
         let ended = run(&sandbox, &[args, &["--no-cache", "--max-memory=64MiB", &large]].concat());

@@ -427,6 +427,9 @@ pub struct ZtocCreateArgs {
 
     #[command(flatten)]
     pub build: BuildArgs,
+
+    #[command(flatten)]
+    pub memory: MemoryArgs,
 }
 
 const SHOW_AFTER_HELP: &str = "\

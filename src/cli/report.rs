@@ -128,6 +128,8 @@ pub enum CliError {
     ZtocTooLarge { path: PathBuf, limit: u64 },
     #[error("{}: the layer is broken", path.display())]
     Layer { path: PathBuf, source: LayerError },
+    #[error("{}: the layer does not fit into memory", path.display())]
+    LayerMemory { path: PathBuf, source: OverBudget },
     #[error("{}: no ztoc: no consumer could serve files from it", path.display())]
     Unservable { path: PathBuf, source: Unservable },
 

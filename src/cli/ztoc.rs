@@ -12,7 +12,7 @@ use super::size::{counted, duration, human, rate};
 use super::terminal::{Stdout, complain};
 use super::{ztoc_json, ztoc_text};
 use crate::budget::Budget;
-use crate::layer::{BuiltZtoc, IndexedLayer, LayerOptions, Outcome};
+use crate::layer::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome};
 use crate::ops::index::{Threads, index_chunks};
 use crate::store::Buffers;
 use crate::ztoc::{MAX_ENCODED, Ztoc, decode};
@@ -21,7 +21,7 @@ use crate::ztoc::{MAX_ENCODED, Ztoc, decode};
 pub fn create(args: &ZtocCreateArgs, stdout: &mut Stdout) -> Result<(), CliError> {
     let started = std::time::Instant::now();
     let guide = args.guide.as_deref().map(read_ztoc).transpose()?.map(|(_, ztoc)| Arc::new(ztoc));
-    let layer = index(&args.layer, layer_options(&args.build), guide)?;
+    let layer = index(&args.layer, layer_options(&args.build), guide, args.memory.max_memory.0)?;
     let seconds = started.elapsed().as_secs_f64();
     let ztoc = match layer.outcome {
         Outcome::Ztoc(ztoc) => ztoc,
@@ -41,16 +41,23 @@ pub fn layer_options(build: &BuildArgs) -> LayerOptions {
     LayerOptions { span_size: build.span_size.0, build_tool_identifier: build.build_tool_identifier.clone() }
 }
 
-fn index(path: &Path, options: LayerOptions, guide: Option<Arc<Ztoc>>) -> Result<IndexedLayer, CliError> {
+fn index(
+    path: &Path,
+    options: LayerOptions,
+    guide: Option<Arc<Ztoc>>,
+    max_memory: u64,
+) -> Result<IndexedLayer, CliError> {
     let mut input = open(path)?;
     let buffers = Buffers::default();
     let chunks = || buffers.read_chunk(&mut input).map(|chunk| (!chunk.is_empty()).then_some(vec![chunk]));
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    // One layer, of the user's own choice.
-    let budget = Budget::new(u64::MAX);
+    let budget = Budget::new(max_memory);
     index_chunks(options, None, Threads { cores, guide }, &budget, chunks)
         .map_err(|source| unreadable(path, source))?
-        .map_err(|source| CliError::Layer { path: path.to_owned(), source })
+        .map_err(|source| match source {
+            LayerError::Memory(source) => CliError::LayerMemory { path: path.to_owned(), source },
+            source => CliError::Layer { path: path.to_owned(), source },
+        })
 }
 
 fn summary(ztoc: &BuiltZtoc, layer_size: u64, seconds: f64) -> String {
