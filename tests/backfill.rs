@@ -246,6 +246,51 @@ async fn a_list_that_cannot_be_had_is_told_as_one() {
     }
 }
 
+/// Whatever its tag: the image index by what it lists, the manifest of one platform by what it names.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_soci_enabled_image_is_passed_over() {
+    let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, |seen, _| {
+        seen.is("GET", "/app/tags/list").then(|| json_answer(200, &json!({"tags": ["whole", "part"]})))
+    })
+    .await;
+    let image = image(1, "2026-01-31T00:00:00Z");
+    for (_, content) in &image.blobs {
+        registry.add_blob(content.to_vec());
+    }
+    let soci = Descriptor::of(OCI_MANIFEST, b"{}");
+    let mut part: Value = serde_json::from_slice(&image.manifest).unwrap();
+    part["annotations"] = json!({"com.amazon.soci.index-digest": soci.digest});
+    let part = part.to_string();
+    let listed = |descriptor: Descriptor, key: &str, value: Value| {
+        let mut listed = serde_json::to_value(descriptor).unwrap();
+        listed[key] = value;
+        listed
+    };
+    // Its manifest does not name the SOCI index: to list one is enough.
+    let manifests = [
+        listed(
+            Descriptor::of(OCI_MANIFEST, &image.manifest),
+            "platform",
+            json!({"os": "linux", "architecture": "amd64"}),
+        ),
+        listed(soci, "artifactType", "application/vnd.amazon.soci.index.v2+json".into()),
+    ];
+    let media_type = "application/vnd.oci.image.index.v1+json";
+    let whole = json!({"schemaVersion": 2, "mediaType": media_type, "manifests": manifests});
+    registry.add_manifest("image", OCI_MANIFEST, image.manifest.clone());
+    registry.add_manifest("part", OCI_MANIFEST, part);
+    registry.add_manifest("whole", media_type, whole.to_string());
+    let place = format!("{}/app", registry.host());
+    let work = move || {
+        for more in [&[][..], &["--dry-run"], &["--existing=replace"]] {
+            let (lines, _) = backfill(&Sandbox::new(), 0, &[more, &[&place]].concat());
+            let reasons: Vec<&Value> = lines.iter().map(|line| &line["reason"]).collect();
+            assert_eq!(reasons, ["soci-enabled", "soci-enabled"], "{more:?} {lines:?}");
+        }
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
+}
+
 /// Nothing to index has a reason, and a dry run tells the same as the run.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_skipped_is_skipped_for_its_true_reason() {

@@ -174,11 +174,13 @@ fn step_files_are_appended_to_and_tell_of_failures_too() {
     index_digest=sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95
     index_digests=sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95
     coverage=99.99
+    enabled_digest=
     status=failed
     image_digest=
     index_digest=
     index_digests=
     coverage=99.99
+    enabled_digest=
     "#);
     insta::assert_snapshot!(read("sum"), @r#"
     ### SOCI index
@@ -213,7 +215,7 @@ fn a_name_cannot_add_an_output_or_markup() {
     let image = format!("oci:{evil}");
     sandbox.run(&index(&["--step-outputs=out", "--step-summary=sum", &image]));
     let read = |name: &str| std::fs::read_to_string(sandbox.path(name)).unwrap();
-    assert_eq!(read("out").lines().count(), 5, "{}", read("out"));
+    assert_eq!(read("out").lines().count(), 6, "{}", read("out"));
     let summary = read("sum");
     assert!(!summary.contains("a|b") && summary.lines().all(|line| !line.starts_with("<img")), "{summary}");
 }
@@ -326,6 +328,7 @@ fn the_action_indexes_what_was_pushed() {
             ("min-layer-size", "0"),
             ("strict", "true"),
             ("min-coverage", "100%"),
+            ("v2", "{digest}-soci"),
         ];
         let mut action = Action::new(&given);
         let (done, text) = action.run();
@@ -341,6 +344,14 @@ fn the_action_indexes_what_was_pushed() {
         assert_eq!(listed, [first, second]);
         let summary = std::fs::read_to_string(action.sandbox.path("summary.md")).unwrap();
         assert!(summary.contains("| linux/amd64 | `sha256:") && summary.contains("attached | 100% of"), "{summary}");
+        // The SOCI-enabled image is there too, under the tag that was asked for.
+        let tag = format!("{}-soci", &action.output("image-digest")["sha256:".len()..][..12]);
+        let enabled = format!("{}:{tag}", image.rsplit_once('@').unwrap().0);
+        let by_digest = format!("{}@{}", enabled.rsplit_once(':').unwrap().0, action.output("enabled-digest"));
+        let found = [&enabled, &by_digest].map(|name| Sandbox::new().json(0, &["inspect", "--format=json", name]));
+        assert_eq!(found[0]["manifests"], found[1]["manifests"]);
+        assert_eq!(found[0]["manifests"].as_array().unwrap().len(), 2);
+        assert!(summary.contains(&format!("- SOCI-enabled image `{enabled}` `sha256:")), "{summary}");
 
         // An index that lacks layers is not good enough.
         Sandbox::new().run(&["index", "--no-cache", "--existing=replace", "--min-layer-size=100KiB", &image]);
@@ -501,11 +512,18 @@ fn the_component_indexes_with_the_jobs_own_login() {
         ("CI_REGISTRY_USER", "gitlab-ci-token"),
         ("CI_REGISTRY_PASSWORD", "s3cret"),
     ];
-    let inputs = [("image", image.as_str()), ("min-layer-size", "0"), ("strict", "true"), ("min-coverage", "90%")];
+    let inputs = [
+        ("image", image.as_str()),
+        ("min-layer-size", "0"),
+        ("strict", "true"),
+        ("min-coverage", "90%"),
+        ("v2", "{digest}-soci"),
+    ];
     let text = gitlab(&sandbox, &inputs, &login);
     assert!(text.ends_with("--- status 0 ---"), "{text}");
     let dotenv = std::fs::read_to_string(sandbox.path("ociseek.env")).unwrap();
     assert!(dotenv.contains("ociseek_status=ok\n") && dotenv.contains("ociseek_index_digest=sha256:"), "{dotenv}");
+    assert!(dotenv.contains("ociseek_enabled_digest=sha256:"), "{dotenv}");
     // Without the login it fails, says how to log in, and leaves no digest of an earlier run.
     let text = gitlab(&sandbox, &inputs, &[]);
     assert!(

@@ -76,6 +76,14 @@ fn a_push_is_indexed(program: &str, client: &str) {
     assert_eq!(status, 200);
     assert!(metrics.contains("ociseek_hook_jobs_total{result=\"indexed\"} 1"), "{metrics}");
     assert!(metrics.contains("ociseek_hook_events_total{shape=\"distribution\"}"), "{metrics}");
+
+    // A SOCI-enabled image has layers like any other, and each of its manifests is told of: none is indexed again.
+    let name = format!("{host}/a/b:lazy");
+    let converted = sandbox.run(&["convert", "--no-cache", "--min-layer-size=0", "--quiet", &image, &name]);
+    assert!(converted.starts_with("sha256:") && converted.ends_with("--- status 0 ---"), "{converted}");
+    let enabled = |hook: &Hook| hook.events("job").iter().filter(|line| line["reason"] == "soci-enabled").count();
+    hook.until("the events of the image and of its manifest", |hook| enabled(hook) == 2);
+    assert_eq!((hook.results()["indexed"], hook.results().get("dead")), (1, None));
 }
 
 #[test]

@@ -20,6 +20,7 @@ pub use super::args_mount::{
 pub use super::args_prefetch::PrefetchArgs;
 pub use super::args_read::{CatArgs, InspectArgs, LsArgs, ReadArgs, ReadCacheArgs, VerifyArgs};
 use super::args_reuse::ReuseArgs;
+use super::args_versions::VersionsArgs;
 pub use super::doctor_args::DoctorArgs;
 use super::size::ByteSize;
 use super::ztoc_args::{ZtocExtractArgs, ZtocVerifyArgs};
@@ -122,16 +123,20 @@ Examples:
     docker save app:1.4 -o app.tar
     ociseek index --output oci:app-index oci-archive:app.tar
 
+  Both versions, the SOCI-enabled image as app:1.4-soci:
+    ociseek index --v2 '{tag}-soci' ghcr.io/acme/app:1.4
+
   In CI, for programs:
     ociseek index --format json --progress none $IMAGE | jq -r '.images[].manifests[].index.digest'
 
   As a gate, by the digest that was pushed, with a table on the job's page:
     ociseek index --strict --min-coverage 80% --step-summary $GITHUB_STEP_SUMMARY $IMAGE@$DIGEST
 
-Who reads the index: soci-snapshotter, with `[pull_modes.soci_v1] enable = true` or when it is given the index digest.
+Who reads the index: soci-snapshotter, with `[pull_modes.soci_v1] enable = true` or when it is given the index digest. With its \
+default settings it reads the SOCI-enabled image (--v2).
 
 JSON: one document, {\"images\": [{\"image\", \"status\", \"manifests\": [{\"platform\", \"status\", \"index\", \"layers\": [...]}], \
-\"error\"}]}. Fields are only ever added. The documentation of the crate, module cli::json, says what each one means.
+\"enabled\", \"error\"}]}. Fields are only ever added. The documentation of the crate, module cli::json, says what each one means.
 
 Exit status: 0 done (also when layers are left out), 1 an image failed or falls short of what was asked of it, \
 2 wrong usage, 129, 130 or 143 ended by a hangup, an interrupt, a termination.";
@@ -176,6 +181,9 @@ pub struct IndexArgs {
     #[arg(help_heading = "What is indexed")]
     pub jobs: Option<u16>,
 
+    #[command(flatten)]
+    pub versions: VersionsArgs,
+
     /// Stop reading layers after this time, such as 10m or 90s, and attach what is done by then
     ///
     /// It counts for all IMAGEs together; attaching comes on top. Consumers pull the layers that are left whole. Another run goes
@@ -205,7 +213,8 @@ pub struct IndexArgs {
 
     /// Write the index into an OCI layout, oci:DIR, rather than to where the image is
     ///
-    /// The layout is made if it is not there. It holds the index and its ztocs, not the image.
+    /// The layout is made if it is not there. It holds the index and its ztocs, not the image; with --v2 also the SOCI-enabled
+    /// image, with all its layers.
     #[arg(long, short, value_name = "oci:DIR", env = "OCISEEK_OUTPUT", value_parser = super::parse::layout_dir)]
     #[arg(help_heading = "Where it goes")]
     pub output: Option<PathBuf>,
@@ -223,7 +232,8 @@ pub struct IndexArgs {
     /// Append the digests, as NAME=VALUE lines, to this file: $GITHUB_OUTPUT, or a dotenv report in GitLab
     ///
     /// The names: status (ok or failed), image_digest, index_digest (the first), index_digests (all, with a comma between
-    /// them), coverage (the least of all platforms, in percent). Written also when the run fails.
+    /// them), coverage (the least of all platforms, in percent), enabled_digest (of the first SOCI-enabled image). Written also when
+    /// the run fails.
     #[arg(long, value_name = "FILE", env = "OCISEEK_STEP_OUTPUTS", help_heading = "In CI")]
     pub step_outputs: Option<PathBuf>,
 
@@ -236,7 +246,7 @@ pub struct IndexArgs {
     #[arg(help_heading = "What is printed")]
     pub format: Format,
 
-    /// Print nothing but index digests (and errors): no report, no progress, no warnings
+    /// Print nothing but index digests, and the digest of the SOCI-enabled image (and errors): no report, no progress, no warnings
     #[arg(long, short, env = "OCISEEK_QUIET", value_parser = FalseyValueParser::new())]
     #[arg(help_heading = "What is printed")]
     pub quiet: bool,

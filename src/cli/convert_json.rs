@@ -32,6 +32,7 @@ use crate::digest::Digest;
 use crate::image::Platform;
 use crate::ops::TOOL_IDENTIFIER;
 use crate::ops::convert::{Converted, ConvertedImage, Outcome};
+use crate::ops::versions::EnabledResult;
 
 #[derive(Serialize)]
 pub struct Document {
@@ -51,23 +52,53 @@ pub struct Document {
     seconds: f64,
 }
 
+/// A SOCI-enabled image, as `ociseek index` tells of it.
 #[derive(Serialize)]
-struct Image {
+pub struct Enabled {
+    pub name: String,
+    pub status: &'static str,
+    pub digest: Option<Digest>,
+    replaced: Option<Digest>,
+    pub images: Vec<Image>,
+}
+
+#[derive(Serialize)]
+pub struct Image {
     platform: Platform,
     source_manifest: Digest,
     manifest: Digest,
     index: Option<IndexRef>,
-    coverage: Coverage,
+    pub coverage: Coverage,
     layers: Vec<Layer>,
+}
+
+impl Enabled {
+    pub fn of(name: String, result: &EnabledResult) -> Enabled {
+        let none = |name, status| Enabled { name, status, digest: None, replaced: None, images: Vec::new() };
+        match result {
+            EnabledResult::Converted(done) => {
+                let (status, replaced) = outcome(&done.outcome);
+                let images = done.images.iter().map(Image::of).collect();
+                Enabled { name, status, digest: Some(done.digest), replaced, images }
+            }
+            EnabledResult::NothingToIndex { .. } => none(name, "nothing-to-index"),
+            EnabledResult::OutOfTime => none(name, "out-of-time"),
+        }
+    }
+}
+
+/// The status, and what the name stood for before.
+pub fn outcome(outcome: &Outcome) -> (&'static str, Option<Digest>) {
+    match outcome {
+        Outcome::Written { replaced } => ("written", *replaced),
+        Outcome::AlreadyThere => ("already-there", None),
+        Outcome::DryRun { replaces } => ("dry-run", *replaces),
+    }
 }
 
 impl Document {
     pub fn of(source: String, destination: String, done: &Converted, seconds: f64) -> Document {
-        let (status, replaced) = match done.outcome {
-            Outcome::Written { replaced } => ("written", replaced),
-            Outcome::AlreadyThere => ("already-there", None),
-            Outcome::DryRun { replaces } => ("dry-run", replaces),
-        };
+        let (status, replaced) = outcome(&done.outcome);
         Document {
             tool: TOOL_IDENTIFIER,
             source,

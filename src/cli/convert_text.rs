@@ -7,6 +7,7 @@ use super::terminal::{Style, safe};
 use super::text;
 use crate::image::ImageName;
 use crate::ops::convert::{Converted, ConvertedImage, Outcome};
+use crate::ops::versions::EnabledResult;
 
 /// The report on an image that was converted in `seconds`.
 pub fn report(source: &str, name: &ImageName, done: &Converted, seconds: f64, style: Style) -> String {
@@ -14,6 +15,36 @@ pub fn report(source: &str, name: &ImageName, done: &Converted, seconds: f64, st
     for image in &done.images {
         one(&mut text, source, image, style);
     }
+    enabled(&mut text, name, done, style);
+    let _ = writeln!(text, "{}", style.dim(&totals(done, seconds)));
+    text
+}
+
+/// The SOCI-enabled image that `ociseek index` made of `source`: with its layers, unless the report on an index has them.
+pub fn made(source: &str, name: &ImageName, result: &EnabledResult, with_layers: bool, style: Style) -> String {
+    let mut text = String::new();
+    match result {
+        EnabledResult::Converted(done) => {
+            for image in done.images.iter().filter(|_| with_layers) {
+                one(&mut text, source, image, style);
+            }
+            enabled(&mut text, name, done, style);
+        }
+        EnabledResult::NothingToIndex { layers } => {
+            let why = text::why_nothing(layers);
+            let _ = writeln!(text, "{}", style.bold(&safe(&name.to_string())));
+            let _ = writeln!(text, "  {} {why}", style.yellow("no SOCI-enabled image:"));
+        }
+        EnabledResult::OutOfTime => {
+            let _ = writeln!(text, "{}", style.bold(&safe(&name.to_string())));
+            let why = "the time was up before all layers were indexed; another run goes on with them";
+            let _ = writeln!(text, "  {} {why}", style.yellow("no SOCI-enabled image:"));
+        }
+    }
+    text
+}
+
+fn enabled(text: &mut String, name: &ImageName, done: &Converted, style: Style) {
     let shown = safe(&name.to_string());
     let _ = writeln!(text, "{}", style.bold(&shown));
     let _ = writeln!(text, "  {} {}", style.green("image"), style.green(&done.digest.to_string()));
@@ -37,8 +68,6 @@ pub fn report(source: &str, name: &ImageName, done: &Converted, seconds: f64, st
             safe(&to_sign(name, done))
         );
     }
-    let _ = writeln!(text, "{}", style.dim(&totals(done, seconds)));
-    text
 }
 
 /// How signing tools name the new image.

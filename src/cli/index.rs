@@ -12,14 +12,15 @@ use super::report::{self, CliError};
 use super::size::ByteSize;
 use super::source::{Images, home};
 use super::terminal::Stdout;
-use super::{caches, json, step, text, ztoc};
-use crate::image::{ImageName, Platform};
+use super::{caches, convert_json, convert_text, json, step, text, ztoc};
+use crate::image::{ImageName, Platform, Reference, Select};
 use crate::ops::TOOL_IDENTIFIER;
 use crate::ops::discover::causes;
-use crate::ops::index::{Elsewhere, Existing, Gate, IndexError, IndexOptions, IndexedImage, Refused, index};
+use crate::ops::index::{Elsewhere, Existing, Gate, IndexError, IndexOptions, Refused};
+use crate::ops::versions::{Enabled, Made, Subject, Versions, make};
 use crate::progress::{Event, Progress};
 use crate::store::cache::ZtocCache;
-use crate::store::layout::Layout;
+use crate::store::layout::{Layout, tag_of};
 use crate::store::{Destination, Source, blocking};
 
 /// Indexes all images, one after the other; those that fail do not keep the others from it.
@@ -30,10 +31,11 @@ pub async fn run(args: IndexArgs) -> Result<(), CliError> {
     let progress: Arc<dyn Progress> = display.clone();
     let files = step::Files { outputs: args.step_outputs.clone(), summary: args.step_summary.clone() };
     let mut options = options(&args, started)?;
+    let versions = args.versions.versions(args.images.len() > 1)?;
     let images = Images::new(args.registry, args.images.iter().chain(&args.reuse.reuse_from), &progress).await?;
     options.reuse.from = named(&images, &args.reuse.reuse_from, &progress).await;
-    let work =
-        Work { options, images, cache: caches::ztocs(&args.cache, &progress).await, output: args.output, progress };
+    let cache = caches::ztocs(&args.cache, &progress).await;
+    let work = Work { options, versions, images, cache, output: args.output, progress };
     let mut stdout = Stdout::new();
     let mut images = Vec::new();
     let mut failed = 0;
@@ -44,30 +46,46 @@ pub async fn run(args: IndexArgs) -> Result<(), CliError> {
         let result = work.index(name).await;
         display.end();
         let seconds = image_started.elapsed().as_secs_f64();
-        match &result {
-            Ok(_) => {}
-            Err(error) => {
-                failed += 1;
-                report::tell(Some(&image), error);
+        let (made, error) = match result {
+            Ok(mut made) => {
+                let failed = made.failed.take().map(CliError::from);
+                (Some(made), failed)
             }
+            Err(error) => (None, Some(error)),
+        };
+        if let Some(error) = &error {
+            failed += 1;
+            report::tell(Some(&image), error);
         }
+        let enabled = made.as_ref().and_then(|made| made.enabled.as_ref()).map(|e| (work.enabled(name, &e.tag), e));
         if args.format == Format::Text {
-            let text = match (&result, args.quiet) {
-                (Ok(done), true) => text::digests(done),
-                (Ok(done), false) => text::report(&image, work.target().as_deref(), done, seconds, stdout.style),
-                (Err(error), false) => {
-                    refused(error).map(|refused| text::refused(&image, refused, stdout.style)).unwrap_or_default()
+            let mut text = String::new();
+            match (&made, error.as_ref().and_then(refused)) {
+                (Some(made), _) if args.quiet => text = text::digests(made),
+                (Some(made), _) => {
+                    if let Some(index) = &made.index {
+                        text = text::report(&image, work.target().as_deref(), index, seconds, stdout.style);
+                    }
+                    if let Some((name, Enabled { result, .. })) = &enabled {
+                        let with_layers = made.index.is_none();
+                        text.push_str(&convert_text::made(&image, name, result, with_layers, stdout.style));
+                    }
                 }
-                (Err(_), true) => String::new(),
-            };
+                (None, Some(refused)) if !args.quiet => text = text::refused(&image, refused, stdout.style),
+                (None, _) => {}
+            }
             stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
         }
-        images.push(match &result {
-            Ok(done) => json::Image::done(image, done, seconds),
-            Err(error) => match (refused(error), report::failure(error)) {
+        let enabled = enabled.map(|(name, e)| convert_json::Enabled::of(name.to_string(), &e.result));
+        images.push(match (made, error) {
+            (Some(made), error) => {
+                json::Image::made(image, &made, enabled, error.as_ref().map(report::failure), seconds)
+            }
+            (None, Some(error)) => match (refused(&error), report::failure(&error)) {
                 (Some(refused), failure) => json::Image::refused(image, refused, failure, seconds),
                 (None, failure) => json::Image::failed(image, failure, seconds),
             },
+            (None, None) => continue,
         });
     }
     let document = json::Document {
@@ -122,6 +140,18 @@ fn check(args: &IndexArgs) -> Result<(), CliError> {
         return Err(CliError::Usage(
             "an archive is only read: say where the index goes, --output oci:DIR, or nowhere, --dry-run",
         ));
+    }
+    if args.versions.v2_only.is_some() {
+        if args.strict || args.min_coverage.is_some() {
+            return Err(CliError::Usage(
+                "--strict and --min-coverage judge the index that --v2-only does not attach: use --v2",
+            ));
+        }
+        if args.timeout.is_some() {
+            return Err(CliError::Usage(
+                "a SOCI-enabled image is made whole or not at all: --timeout is for --v2, not --v2-only",
+            ));
+        }
     }
     Ok(())
 }
@@ -181,6 +211,7 @@ pub fn unattended(
 /// What all images have in common.
 struct Work {
     options: IndexOptions,
+    versions: Versions,
     images: Images,
     cache: Option<ZtocCache>,
     output: Option<PathBuf>,
@@ -188,15 +219,33 @@ struct Work {
 }
 
 impl Work {
-    async fn index(&self, name: &ImageName) -> Result<IndexedImage, CliError> {
-        let (source, root) = self.images.open(name).await?;
-        let destination = self.destination(&source).await?;
-        let mut options = self.options.clone();
-        options.reuse.tag = match name {
+    async fn index(&self, name: &ImageName) -> Result<Made, CliError> {
+        let from = self.images.open_root(name).await?;
+        let destination = self.destination(&from.source).await?;
+        let tag = match name {
             ImageName::Registry(reference) => reference.tag.clone(),
             ImageName::Layout { .. } | ImageName::Archive { .. } => None,
         };
-        Ok(index(&source, &root, destination.as_ref(), self.cache.as_ref(), &options, &self.progress).await?)
+        let mut options = self.options.clone();
+        options.reuse.tag.clone_from(&tag);
+        // index.json knows the name of an image that is the only one, or that was named by its digest.
+        let tag = tag.or_else(|| from.descriptor.as_ref().and_then(tag_of).map(str::to_owned));
+        let subject = Subject { from, tag, resolved: None };
+        let (cache, versions) = (self.cache.as_ref(), &self.versions);
+        Ok(make(subject, destination.as_ref(), versions, cache, &options, &self.progress).await?)
+    }
+
+    /// The name of the SOCI-enabled image of `name`.
+    fn enabled(&self, name: &ImageName, tag: &str) -> ImageName {
+        let select = Select::Tag(tag.to_owned());
+        match (&self.output, name) {
+            (Some(dir), _) => ImageName::Layout { dir: dir.clone(), select },
+            (None, ImageName::Registry(reference)) => {
+                ImageName::Registry(Reference { tag: Some(tag.to_owned()), digest: None, ..reference.clone() })
+            }
+            (None, ImageName::Layout { dir, .. }) => ImageName::Layout { dir: dir.clone(), select },
+            (None, ImageName::Archive { file, .. }) => ImageName::Archive { file: file.clone(), select },
+        }
     }
 
     /// Where the index goes. A dry run makes no layout that is not there: then it is as if nothing were in it.

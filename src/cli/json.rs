@@ -21,7 +21,16 @@
 //! | `error` | null, or `message` (the causes in one line), `causes` (them one by one), and `hint` (or null) |
 //! | `bytes_read`, `bytes_written`, `seconds` | as above |
 //! | `bytes_compared` | bytes of other layers that were compared with ztocs before these were reused; there only if it is not 0 |
+//! | `enabled` | the SOCI-enabled image that --v2 or --v2-only asks for; else not there |
 //! | `left` | digests of the layers for which `--timeout` did not suffice |
+//!
+//! A SOCI-enabled image:
+//!
+//! | field | |
+//! |---|---|
+//! | `name` | its name, in full |
+//! | `status` | `written`, `already-there`, `dry-run`, `nothing-to-index` or `out-of-time` (there is none, or none yet) |
+//! | `digest`, `replaced`, `images` | as `ociseek convert --format json` has them; null, null and empty if there is none |
 //!
 //! A manifest:
 //!
@@ -54,14 +63,17 @@
 
 use serde::Serialize;
 
+use super::convert_json::Enabled;
 use super::size::{ByteSize, human};
 use crate::digest::Digest;
 use crate::image::Descriptor;
+use crate::ops::convert::Converted;
 use crate::ops::coverage;
 use crate::ops::index::{
     IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin, OtherIndex, Refused,
     RefusedManifest, Shortfall,
 };
+use crate::ops::versions::{EnabledResult, Made};
 use crate::store::blob::Attached;
 
 #[derive(Serialize)]
@@ -80,6 +92,8 @@ pub struct Image {
     pub digest: Option<Digest>,
     pub manifests: Vec<Manifest>,
     pub error: Option<Failure>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<Enabled>,
     pub left: Vec<Digest>,
     pub bytes_read: u64,
     #[serde(skip_serializing_if = "is_zero")]
@@ -180,17 +194,27 @@ struct Ztoc {
 }
 
 impl Image {
-    pub fn done(image: String, report: &IndexedImage, seconds: f64) -> Image {
+    /// What was made of it; `error` says why that is not all.
+    pub fn made(image: String, made: &Made, enabled: Option<Enabled>, error: Option<Failure>, seconds: f64) -> Image {
+        let index = made.index.as_ref();
+        let converted = made.enabled.as_ref().and_then(|enabled| match &enabled.result {
+            EnabledResult::Converted(converted) => Some(&**converted),
+            EnabledResult::NothingToIndex { .. } | EnabledResult::OutOfTime => None,
+        });
+        let sum = |of_index: fn(&IndexedImage) -> u64, of_image: fn(&Converted) -> u64| {
+            index.map_or(0, of_index) + converted.map_or(0, of_image)
+        };
         Image {
             image,
-            status: "ok",
-            digest: Some(report.digest),
-            manifests: report.manifests.iter().map(Manifest::of).collect(),
-            error: None,
-            left: report.left.iter().map(|layer| layer.digest).collect(),
-            bytes_read: report.bytes_read,
-            bytes_compared: report.bytes_compared,
-            bytes_written: report.bytes_written,
+            status: if error.is_some() { "failed" } else { "ok" },
+            digest: index.map(|index| index.digest).or(converted.map(|converted| converted.source)),
+            manifests: index.map_or_else(Vec::new, |index| index.manifests.iter().map(Manifest::of).collect()),
+            error,
+            enabled,
+            left: index.map_or_else(Vec::new, |index| index.left.iter().map(|layer| layer.digest).collect()),
+            bytes_read: sum(|index| index.bytes_read, |image| image.bytes_read),
+            bytes_compared: sum(|index| index.bytes_compared, |image| image.bytes_compared),
+            bytes_written: sum(|index| index.bytes_written, |image| image.bytes_copied + image.bytes_written),
             seconds: milliseconds(seconds),
         }
     }
@@ -212,6 +236,7 @@ impl Image {
             digest: None,
             manifests: Vec::new(),
             error: Some(error),
+            enabled: None,
             left: Vec::new(),
             bytes_read: 0,
             bytes_compared: 0,

@@ -21,6 +21,7 @@ mod args_prefetch;
 mod args_read;
 mod args_reuse;
 mod args_serve;
+mod args_versions;
 mod backfill;
 mod bundle;
 mod cache;

@@ -12,7 +12,7 @@ use crate::budget::OverBudget;
 use crate::hook;
 use crate::hook::backfill::BackfillError;
 use crate::hook::job::JobError;
-use crate::image::ImageNameError;
+use crate::image::{ImageNameError, TagError};
 use crate::layer::{LayerError, Unservable};
 use crate::ops::bundle::BundleError;
 use crate::ops::convert::{ConvertError, are_small};
@@ -30,6 +30,7 @@ use crate::ops::remove::RemoveError;
 use crate::ops::resolve::ResolveError;
 use crate::ops::trace::RuntimeError;
 use crate::ops::verify::VerifyError;
+use crate::ops::versions::MakeError;
 use crate::rootfs::content::ReadError;
 use crate::rootfs::fuse::MountError;
 use crate::rootfs::{layers, tree};
@@ -70,6 +71,8 @@ pub enum CliError {
     Index(Box<IndexError>),
     #[error(transparent)]
     Convert(Box<ConvertError>),
+    #[error("there is no name for the SOCI-enabled image")]
+    Tag(#[from] TagError),
     #[error(transparent)]
     Open(Box<OpenError>),
     #[error(transparent)]
@@ -183,6 +186,15 @@ macro_rules! boxed {
 boxed!(IndexError => Index, ConvertError => Convert, ZtocFailure => ReadZtoc, OpenError => Open, VerifyError => Verify, DiscoverError => Discover,
     DoctorError => Doctor, CopyError => Copy, PruneError => Prune, DiffError => Diff);
 
+impl From<MakeError> for CliError {
+    fn from(error: MakeError) -> CliError {
+        match error {
+            MakeError::Tag(error) => error.into(),
+            MakeError::Index(error) => CliError::Index(error),
+        }
+    }
+}
+
 impl CliError {
     /// The one image or path that there was failed, which has been said.
     pub fn was_told(&self) -> bool {
@@ -271,6 +283,11 @@ fn hint(error: &CliError) -> Option<String> {
         CliError::Usage(_) => Some("the command's --help tells more".into()),
         CliError::Index(error) => index_hint(error),
         CliError::Convert(error) => convert_hint(error),
+        CliError::Tag(TagError::NoTag(_)) => Some(
+            "name the image by its tag too, REPOSITORY:TAG@DIGEST, or write {digest} in place of {tag}: its first 12 digits"
+                .into(),
+        ),
+        CliError::Tag(_) => Some("give --v2 (or --v2-only) another tag, such as {tag}-soci".into()),
         CliError::Discover(error) => discover_hint(error),
         CliError::Doctor(error) => match &**error {
             DoctorError::Discover(error) => discover_hint(error),
@@ -380,9 +397,10 @@ fn convert_hint(error: &ConvertError) -> Option<String> {
         ConvertError::NothingToIndex { layers } if are_small(layers) => {
             Some("all layers are small, and pulled whole fast: --min-layer-size 0 takes them too".into())
         }
-        ConvertError::SourceTag { .. } => {
-            Some("give DST another tag, or --replace-tag: then the original is reachable by its digest alone".into())
-        }
+        ConvertError::SourceTag { .. } => Some(
+            "give another tag, or convert with --replace-tag: then the original is reachable by its digest alone"
+                .into(),
+        ),
         error => error.store().and_then(store_hint),
     }
 }

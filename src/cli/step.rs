@@ -41,16 +41,21 @@ fn outputs(document: &Document) -> String {
     let manifests = || document.images.iter().flat_map(|image| &image.manifests);
     let indexes: Vec<String> = manifests().filter_map(|m| m.index.as_ref()).map(|i| i.digest.to_string()).collect();
     let images = document.images.iter().find_map(|image| image.digest).map(|digest| digest.to_string());
+    let enabled = || document.images.iter().filter_map(|image| image.enabled.as_ref());
+    let of_enabled = enabled().flat_map(|enabled| &enabled.images).map(|image| image.coverage.percent);
+    let coverages = manifests().map(|m| m.coverage.percent).chain(of_enabled);
     // The least: each platform must reach a gate.
-    let coverage = manifests().map(|m| m.coverage.percent).min_by(f64::total_cmp).map(|percent| percent.to_string());
+    let coverage = coverages.min_by(f64::total_cmp).map(|percent| percent.to_string());
+    let enabled = enabled().find_map(|enabled| enabled.digest).map(|digest| digest.to_string());
     let failed = document.images.iter().any(|image| image.error.is_some());
     format!(
-        "status={}\nimage_digest={}\nindex_digest={}\nindex_digests={}\ncoverage={}\n",
+        "status={}\nimage_digest={}\nindex_digest={}\nindex_digests={}\ncoverage={}\nenabled_digest={}\n",
         if failed { "failed" } else { "ok" },
         images.unwrap_or_default(),
         indexes.first().map_or("", String::as_str),
         indexes.join(","),
         coverage.unwrap_or_default(),
+        enabled.unwrap_or_default(),
     )
 }
 
@@ -63,13 +68,21 @@ fn summary(document: &Document) -> String {
             row(&mut text, image, manifest);
         }
         if image.manifests.is_empty() {
-            let what = if image.error.is_some() { "failed" } else { "nothing" };
+            let what = match (&image.error, &image.enabled) {
+                (Some(_), _) => "failed",
+                (None, Some(_)) => "none",
+                (None, None) => "nothing",
+            };
             let _ = writeln!(text, "| {} | | {what} | | |", code(&image.image));
         }
     }
     let mut notes = String::new();
     for image in &document.images {
         image.manifests.iter().for_each(|manifest| left_out(&mut notes, manifest));
+        if let Some(enabled) = &image.enabled {
+            let digest = enabled.digest.map(|digest| format!(" {}", code(&digest.to_string()))).unwrap_or_default();
+            let _ = writeln!(notes, "- SOCI-enabled image {}{digest}: {}", code(&enabled.name), enabled.status);
+        }
         if let Some(error) = &image.error {
             let _ = writeln!(notes, "- **{}**: {}", code(&image.image), plain(&error.message));
             let shortfalls = image.manifests.iter().flat_map(|m| m.shortfalls.iter().map(move |s| (m, s)));

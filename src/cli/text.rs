@@ -11,6 +11,7 @@ use crate::ops::index::{
     IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin, OtherIndex, Refused,
     Shortfall,
 };
+use crate::ops::versions::{Enabled, EnabledResult, Made};
 use crate::store::blob::Attached;
 
 const READERS: &str =
@@ -76,10 +77,10 @@ pub fn coverage(text: &mut String, coverage: &Coverage) {
     }
 }
 
-/// Only the index digests, one a line.
-pub fn digests(done: &IndexedImage) -> String {
+/// Only the digests of indexes, and of the SOCI-enabled image, one a line.
+pub fn digests(made: &Made) -> String {
     let mut text = String::new();
-    for manifest in &done.manifests {
+    for manifest in made.index.iter().flat_map(|index| &index.manifests) {
         let digest = match &manifest.result {
             ManifestResult::Attached { index, .. }
             | ManifestResult::DryRun { index, .. }
@@ -88,6 +89,9 @@ pub fn digests(done: &IndexedImage) -> String {
             ManifestResult::NothingToIndex | ManifestResult::OutOfTime => continue,
         };
         let _ = writeln!(text, "{digest}");
+    }
+    if let Some(Enabled { result: EnabledResult::Converted(done), .. }) = &made.enabled {
+        let _ = writeln!(text, "{}", done.digest);
     }
     text
 }

@@ -2,7 +2,8 @@
 //!
 //! An index that is pushed raises an event of its own, and so does the tag under which registries without the referrers API list
 //! it. Such an event must end here, or indexing would never end: what is not an image with layers is skipped, at the latest when
-//! its manifest has been read, with one request.
+//! its manifest has been read, with one request. A SOCI-enabled image has layers, and so has each of the manifests that it is
+//! made of: they are known by the SOCI indexes that they list or name, whoever made them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use crate::ops::index::{
     Elsewhere, IndexError, IndexOptions, IndexedImage, LayerOutcome, LeftOut, ManifestResult, index_resolved,
 };
 use crate::ops::resolve::{ResolveError, Resolved, parse, resolve_document};
+use crate::ops::versions::is_enabled;
 use crate::progress::{Event, Progress};
 use crate::store::blob::{Document, Target};
 use crate::store::cache::ZtocCache;
@@ -108,6 +110,8 @@ pub enum Skipped {
     NotAnImage(String),
     #[error("it is attached to {0}")]
     Subject(Digest),
+    #[error("it is a SOCI-enabled image, or belongs to one")]
+    SociEnabled,
     #[error("its layers have {size} bytes where at most {limit} are read")]
     TooLarge { size: u64, limit: u64 },
     #[error("all of its layers are smaller than {least} bytes")]
@@ -125,6 +129,7 @@ impl Skipped {
             Skipped::SociTag(_) => "soci-tag",
             Skipped::NotAnImage(_) => "not-an-image",
             Skipped::Subject(_) => "has-a-subject",
+            Skipped::SociEnabled => "soci-enabled",
             Skipped::TooLarge { .. } => "too-large",
             Skipped::LayersTooSmall { .. } => "layers-too-small",
             Skipped::NotServable(_) => "not-servable",
@@ -276,6 +281,9 @@ pub(super) async fn resolved(
     };
     if let Some(subject) = subject {
         return Ok(Err(Skipped::Subject(subject.digest)));
+    }
+    if is_enabled(&manifest) {
+        return Ok(Err(Skipped::SociEnabled));
     }
     let image = match resolve_document(source, document, manifest, options.wanted(), progress).await {
         Ok(image) => image,

@@ -14,6 +14,7 @@ pub mod prefetch;
 mod reference;
 pub mod select;
 pub mod soci;
+mod tag_template;
 
 pub use descriptor::Descriptor;
 pub(crate) use descriptor::null_is_default;
@@ -25,3 +26,4 @@ pub use platform::{Platform, PlatformError};
 pub use reference::{
     DEFAULT_TAG, DOCKER_HUB, Reference, ReferenceError, is_referrers_tag, is_registry, is_repository, is_tag,
 };
+pub use tag_template::{TagError, TagTemplate};

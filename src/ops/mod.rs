@@ -23,6 +23,7 @@ pub mod remove;
 pub mod resolve;
 pub mod trace;
 pub mod verify;
+pub mod versions;
 
 pub use index::index;
 

@@ -11,6 +11,7 @@ mod soci;
 #[path = "../support/tarball.rs"]
 mod tarball;
 
+mod both;
 mod cases;
 mod maker;
 mod stores;

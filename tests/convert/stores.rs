@@ -36,7 +36,7 @@ fn refused(code: i32, args: &[&str]) -> String {
 }
 
 /// An image of two platforms with attestations, under the tag `v1` of a layout.
-fn image(dir: &Path) -> String {
+pub fn image(dir: &Path) -> String {
     let maker = Maker::new(dir);
     let images = [maker.image("amd64", 1), maker.image("arm64", 2)];
     let attestations = images.clone().map(|image| attestation(&maker, &image));

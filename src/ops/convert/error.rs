@@ -33,6 +33,8 @@ pub enum ConvertError {
     NoPlatform { wanted: String, available: String },
     #[error("no layer of the image can be indexed, so there is nothing to convert")]
     NothingToIndex { layers: Vec<IndexedLayer> },
+    #[error("the time was up before all layers were indexed; layers left: {left}")]
+    OutOfTime { left: usize },
     #[error("the destination is the tag of the image itself, {digest}, which is left as it is")]
     SourceTag { digest: Digest },
     #[error(transparent)]

@@ -17,8 +17,8 @@ use crate::image::soci::{self, ZtocRef};
 use crate::image::{Descriptor, LayerKind, Platform};
 use crate::ops::coverage::Coverage;
 use crate::ops::index::{
-    IndexOptions, IndexedLayer, LayerOutcome, LeftOut, Offer, Origin, Own, Supply, Wanted, Ztoc, assemble, left_out,
-    prefetch_artifacts, ztocs,
+    IndexOptions, IndexedLayer, LayerOutcome, Layers, LeftOut, Offer, Origin, Own, Supply, Wanted, Ztoc, assemble,
+    left_out, prefetch_artifacts, ztocs,
 };
 use crate::ops::resolve::PlatformManifest;
 use crate::progress::{Event, Progress};
@@ -45,11 +45,23 @@ const MAX_OFFERS: usize = 64;
 ///
 /// # Errors
 /// When the image cannot be read, has an unsound document or a broken layer, has nothing to index, or the destination does not
-/// take it. Whatever the error, the destination's tag is what it was.
+/// take it, or when the deadline passes before all layers are indexed. Whatever the error, the destination's tag is what it was.
 pub async fn convert(
     from: &SourceImage,
     to: &Destined,
     cache: Option<&ZtocCache>,
+    options: &IndexOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<Converted, ConvertError> {
+    convert_built(from, to, cache, None, options, progress).await
+}
+
+/// The same, with what was built already of the image's layers.
+pub(in crate::ops) async fn convert_built(
+    from: &SourceImage,
+    to: &Destined,
+    cache: Option<&ZtocCache>,
+    built: Option<Layers>,
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
 ) -> Result<Converted, ConvertError> {
@@ -81,7 +93,7 @@ pub async fn convert(
         let platform = String::new();
         progress.report(Event::Image { manifest: loaded.root, platform, layers: unread.len(), bytes });
     };
-    let layers = ztocs(wanted, &supply, options, announce, progress).await?;
+    let layers = ztocs(wanted, built, &supply, options, announce, progress).await?;
 
     let mut seen = BTreeSet::new();
     let mut indexed = Vec::with_capacity(targets.len());
@@ -96,6 +108,11 @@ pub async fn convert(
         all_prefetch.extend(prefetch);
         reports.push(report);
         all_ztocs.extend(ztocs);
+    }
+    let is_left = |l: &&IndexedLayer| matches!(l.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { .. }));
+    let left = reports.iter().flatten().filter(is_left).count();
+    if left > 0 {
+        return Err(ConvertError::OutOfTime { left });
     }
     if all_ztocs.is_empty() {
         return Err(ConvertError::NothingToIndex { layers: reports.into_iter().flatten().collect() });

@@ -56,7 +56,7 @@ pub(in crate::ops) struct Offer {
     pub origin: Origin,
 }
 
-/// The ztocs of the `wanted` layers. `announce` gets the layers that will be read, before the first of them is.
+/// The ztocs of the `wanted` layers. Those that are among what was `built` before are taken as they are. `announce` gets the layers that will be read, before the first of them is.
 ///
 /// A layer that the deadline left over is missing from the result.
 ///
@@ -64,12 +64,13 @@ pub(in crate::ops) struct Offer {
 /// When a layer cannot be read, is broken, or does not fit into memory.
 pub(in crate::ops) async fn ztocs(
     wanted: Wanted,
+    built: Option<Layers>,
     supply: &Supply<'_>,
     options: &IndexOptions,
     announce: impl FnOnce(&[Descriptor]),
     progress: &Arc<dyn Progress>,
 ) -> Result<Layers, IndexError> {
-    let (mut layers, unread) = look_up(wanted, supply.cache, options, supply.source.budget()).await?;
+    let (mut layers, unread) = look_up(wanted, built, supply.cache, options, supply.source.budget()).await?;
     let unread = reuse(&mut layers, unread, supply, options, progress).await;
     announce(&unread);
     let guides = guides(&supply.known, &unread, options).await;
@@ -137,14 +138,19 @@ impl Wanted {
 /// Splits `wanted` into what the cache knows and what must be read, in the order in which that is done.
 async fn look_up(
     wanted: Wanted,
+    built: Option<Layers>,
     cache: Option<&ZtocCache>,
     options: &IndexOptions,
     budget: &Budget,
 ) -> Result<(Layers, Vec<Descriptor>), IndexError> {
-    let mut layers =
-        Layers { by_blob: BTreeMap::new(), bytes_read: 0, bytes_compared: 0, stuck: false, memory: budget.open() };
+    let (by_blob, memory) =
+        built.map_or_else(|| (BTreeMap::new(), budget.open()), |built| (built.by_blob, built.memory));
+    let mut layers = Layers { by_blob, bytes_read: 0, bytes_compared: 0, stuck: false, memory };
     let mut unread = Vec::new();
     for layer in wanted.layers {
+        if layers.get(&layer).is_some() {
+            continue;
+        }
         match cached(cache, &layer, options).await {
             Some(outcome) => {
                 let built = BuiltLayer { outcome: Arc::new(outcome), origin: Origin::Cache };

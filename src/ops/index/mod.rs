@@ -49,7 +49,7 @@ pub use model::{
 
 pub use pipeline::{Threads, index_chunks};
 
-pub(in crate::ops) use build::{Offer, Own, Supply, Wanted, ztocs};
+pub(in crate::ops) use build::{Layers, Offer, Own, Supply, Wanted, ztocs};
 pub(in crate::ops) use plan::left_out;
 pub(in crate::ops) use prefetch::{Artifact, prefetch_artifacts};
 pub(in crate::ops) use publish::{Ztoc, assemble};
@@ -127,6 +127,18 @@ pub async fn index_resolved(
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
 ) -> Result<IndexedImage, IndexError> {
+    Ok(index_keeping(source, image, destination, cache, options, progress).await?.0)
+}
+
+/// The same, for whoever has a use for what was built.
+pub(in crate::ops) async fn index_keeping(
+    source: &Source,
+    image: Resolved,
+    destination: Option<&Destination>,
+    cache: Option<&ZtocCache>,
+    options: &IndexOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<(IndexedImage, Layers), IndexError> {
     let Resolved { digest, manifests, artifacts } = image;
     let mut plans = Vec::with_capacity(manifests.len());
     for manifest in manifests {
@@ -156,7 +168,7 @@ pub async fn index_resolved(
             progress.report(Event::Image { manifest: plan.manifest.descriptor.digest, platform, layers: count, bytes });
         }
     };
-    let layers = build::ztocs(wanted, &supply, options, announce, progress).await?;
+    let layers = build::ztocs(wanted, None, &supply, options, announce, progress).await?;
     gate::check(&plans, &layers, options).map_err(Box::new)?;
 
     let mut done = IndexedImage {
@@ -182,5 +194,5 @@ pub async fn index_resolved(
         }
         done.manifests.push(manifest);
     }
-    Ok(done)
+    Ok((done, layers))
 }

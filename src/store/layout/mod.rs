@@ -17,6 +17,7 @@ pub use blob::BlobReader;
 pub(super) use blob::{Extent, open_regular};
 pub use error::LayoutError;
 use read::Files;
+pub use read::tag_of;
 
 use super::blob::{Attached, Document, Referrers, Target};
 use crate::budget::Budget;

@@ -12,7 +12,7 @@ use super::error::LayoutError;
 use crate::digest::Digest;
 use crate::image::manifest::{self, MAX_DOCUMENT, Manifest, OCI_INDEX, OCI_MANIFEST};
 use crate::image::select::Child;
-use crate::image::{Descriptor, JsonError, Select, is_referrers_tag, json};
+use crate::image::{Descriptor, JsonError, Select, is_referrers_tag, is_tag, json};
 use crate::store::blob::{Document, Referrers, Target};
 
 /// The largest index.json that is read, in bytes: 4 MiB, as for any image index, would hold some 10,000 entries.
@@ -295,6 +295,12 @@ pub(super) fn is_named(entry: &Descriptor, typed: &str) -> bool {
 
 pub(super) fn name_of(entry: &Descriptor) -> Option<&str> {
     [REF_NAME, IMAGE_NAME].iter().find_map(|key| entry.annotations.get(*key)).map(String::as_str)
+}
+
+/// The tag by which an entry of index.json is named, or that its full name ends with.
+pub fn tag_of(entry: &Descriptor) -> Option<&str> {
+    let name = name_of(entry)?;
+    Some(name.rsplit_once(':').map_or(name, |(_, tag)| tag)).filter(|tag| is_tag(tag))
 }
 
 /// How a person would choose the entry.

@@ -1,0 +1,39 @@
+//! The options that say which versions of an index are made.
+
+use clap::Args;
+
+use super::report::CliError;
+use crate::image::TagTemplate;
+use crate::ops::versions::Versions;
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Which versions")]
+pub struct VersionsArgs {
+    /// Also write a SOCI-enabled image (version 2) under this tag of the same repository, such as {tag}-soci
+    ///
+    /// {tag} is the tag by which the image is named, {digest} the first 12 hex digits of its digest.
+    /// The layers are read once for both versions. The image keeps its tag and its digest. docs/versions.md says which runtime reads which version.
+    #[arg(long, value_name = "TAG", env = "OCISEEK_V2", conflicts_with = "v2_only")]
+    pub v2: Option<TagTemplate>,
+
+    /// Write only the SOCI-enabled image (version 2), and attach no index
+    #[arg(long, value_name = "TAG", env = "OCISEEK_V2_ONLY")]
+    pub v2_only: Option<TagTemplate>,
+}
+
+impl VersionsArgs {
+    /// What they ask for, for one image or for `several`.
+    pub fn versions(self, several: bool) -> Result<Versions, CliError> {
+        let versions = match (self.v2, self.v2_only) {
+            (None, None) => Versions::V1,
+            (Some(template), _) => Versions::Both(template),
+            (None, Some(template)) => Versions::V2(template),
+        };
+        match versions.template() {
+            Some(template) if several && !template.tells_apart() => Err(CliError::Usage(
+                "the tag of --v2 or --v2-only must differ for each image: want {tag}-soci, or {digest} in it",
+            )),
+            _ => Ok(versions),
+        }
+    }
+}

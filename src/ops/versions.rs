@@ -1,0 +1,152 @@
+//! The versions of an image's index: the one that is attached (version 1), the SOCI-enabled image
+//! (version 2), or both from one reading of the layers.
+
+use std::sync::Arc;
+
+use super::convert::{ConvertError, Converted, Destined, SourceImage, convert_built};
+use super::index::{IndexError, IndexOptions, IndexedImage, IndexedLayer, index_keeping};
+use super::resolve::{ResolveError, Resolved, resolve};
+use crate::image::{Manifest, TagError, TagTemplate, enabled};
+use crate::progress::Progress;
+use crate::store::Destination;
+use crate::store::blob::Target;
+use crate::store::cache::ZtocCache;
+
+/// What is made of an image.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Versions {
+    /// An index that is attached.
+    #[default]
+    V1,
+    /// A SOCI-enabled image, under the tag that the template makes.
+    V2(TagTemplate),
+    Both(TagTemplate),
+}
+
+/// An image of which they are made.
+pub struct Subject {
+    pub from: SourceImage,
+    /// The tag by which it is named.
+    pub tag: Option<String>,
+    /// If it was looked up already, with [`IndexOptions::wanted`].
+    pub resolved: Option<Resolved>,
+}
+
+/// What was made.
+#[derive(Debug)]
+pub struct Made {
+    pub index: Option<IndexedImage>,
+    pub enabled: Option<Enabled>,
+    /// Why there is no SOCI-enabled image. The index, if there was to be one, is attached.
+    pub failed: Option<ConvertError>,
+}
+
+/// A SOCI-enabled image.
+#[derive(Debug)]
+pub struct Enabled {
+    pub tag: String,
+    pub result: EnabledResult,
+}
+
+#[derive(Debug)]
+pub enum EnabledResult {
+    Converted(Box<Converted>),
+    /// There is none, since no layer can be indexed.
+    NothingToIndex {
+        layers: Vec<IndexedLayer>,
+    },
+    /// There is none yet, since the time was up before all layers were indexed.
+    OutOfTime,
+}
+
+/// Why nothing was made.
+#[derive(Debug, thiserror::Error)]
+pub enum MakeError {
+    #[error(transparent)]
+    Tag(#[from] TagError),
+    #[error(transparent)]
+    Index(Box<IndexError>),
+}
+
+impl From<IndexError> for MakeError {
+    fn from(error: IndexError) -> MakeError {
+        MakeError::Index(Box::new(error))
+    }
+}
+
+impl From<ResolveError> for MakeError {
+    fn from(error: ResolveError) -> MakeError {
+        IndexError::from(error).into()
+    }
+}
+
+impl Versions {
+    pub fn template(&self) -> Option<&TagTemplate> {
+        match self {
+            Versions::V1 => None,
+            Versions::V2(template) | Versions::Both(template) => Some(template),
+        }
+    }
+}
+
+/// Whether a manifest or image index is a SOCI-enabled image, or belongs to one.
+pub fn is_enabled(manifest: &Manifest) -> bool {
+    match manifest {
+        Manifest::Image(image) => image.annotations.contains_key(enabled::INDEX_DIGEST),
+        Manifest::Index(index) => enabled::listed(&index.manifests).next().is_some(),
+    }
+}
+
+/// Makes what `versions` say of an image, at `destination`; without one (a dry run) nothing is
+/// looked up or written there.
+///
+/// # Errors
+/// When there is no tag for the SOCI-enabled image, or the image cannot be indexed; then there is
+/// no SOCI-enabled image either.
+pub async fn make(
+    subject: Subject,
+    destination: Option<&Destination>,
+    versions: &Versions,
+    cache: Option<&ZtocCache>,
+    options: &IndexOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<Made, MakeError> {
+    let Subject { mut from, tag: own, resolved } = subject;
+    let mut tag = None;
+    if let Some(template) = versions.template() {
+        // The tag may move from here on: both are made of the same image.
+        let digest = match (&resolved, &from.root) {
+            (Some(resolved), _) => resolved.digest,
+            (None, Target::Digest(digest)) => *digest,
+            (None, Target::Tag(_)) => from.source.manifest(&from.root).await.map_err(ResolveError::Find)?.digest,
+        };
+        from.root = Target::Digest(digest);
+        let made = template.fill(own.as_deref(), &digest)?;
+        if own.as_ref() == Some(&made) && destination.is_some_and(|there| there.is(&from.source)) {
+            return Err(TagError::Own(made).into());
+        }
+        tag = Some(made);
+    }
+    let (mut index, mut built) = (None, None);
+    if !matches!(versions, Versions::V2(_)) {
+        let resolved = match resolved {
+            Some(resolved) => resolved,
+            None => resolve(&from.source, &from.root, options.wanted(), progress).await?,
+        };
+        let (done, layers) = index_keeping(&from.source, resolved, destination, cache, options, progress).await?;
+        (index, built) = (Some(done), Some(layers));
+    }
+    let Some(tag) = tag else { return Ok(Made { index, enabled: None, failed: None }) };
+    let result = if index.as_ref().is_some_and(|index| !index.left.is_empty()) {
+        EnabledResult::OutOfTime
+    } else {
+        let to = Destined { destination: destination.cloned(), tag: Some(tag.clone()), replace_tag: false };
+        match convert_built(&from, &to, cache, built, options, progress).await {
+            Ok(converted) => EnabledResult::Converted(Box::new(converted)),
+            Err(ConvertError::NothingToIndex { layers }) => EnabledResult::NothingToIndex { layers },
+            Err(ConvertError::OutOfTime { .. }) => EnabledResult::OutOfTime,
+            Err(error) => return Ok(Made { index, enabled: None, failed: Some(error) }),
+        }
+    };
+    Ok(Made { index, enabled: Some(Enabled { tag, result }), failed: None })
+}
