@@ -286,7 +286,7 @@ JSON: {\"repository\", \"dry_run\", \"images\" (image manifests that were looked
 Exit status: 0 done, 1 something could not be looked at or removed, 2 wrong usage, 129, 130 or 143 ended by a hangup, an \
 interrupt, a termination.";
 
-/// Remove the indexes of a repository that nobody needs
+/// Remove the obsolete indexes of a repository
 #[derive(Debug, Args)]
 #[command(long_about = PRUNE_LONG_ABOUT, after_long_help = PRUNE_AFTER_HELP)]
 #[command(after_help = "Examples: ociseek prune --help")]

@@ -71,9 +71,14 @@ fn text(name: &str, pruned: &Pruned, delete: bool, style: Style) -> String {
         );
     }
     let images = counted(pruned.images as u64, "image manifest", "image manifests");
-    let found = counted(pruned.waste.len() as u64, "thing", "things");
-    let next = if delete || pruned.waste.is_empty() { "" } else { "; --delete removes them" };
-    let _ = writeln!(text, "{}: {images}, {found} that nobody needs{next}", safe(name));
+    let (found, removed) =
+        (pruned.waste.len(), pruned.waste.iter().filter(|w| matches!(w.removed, Some(Ok(())))).count());
+    let result = match (found, delete) {
+        (0, _) => "nothing to remove".to_owned(),
+        (_, true) => format!("{removed} of {found} removed"),
+        (_, false) => format!("{found} to remove; run with --delete to remove"),
+    };
+    let _ = writeln!(text, "{}: {images}, {result}", safe(name));
     text
 }
 

@@ -1,4 +1,4 @@
-//! `prune`: removes the indexes of a repository that nobody needs: those whose image is gone, older ones of ours beside a newer one, and
+//! `prune`: removes the obsolete indexes of a repository: those whose image is gone, older ones of ours beside a newer one, and
 //! entries of referrers lists that name nothing.
 //!
 //! An index is read before it is removed, and whether its image is gone is asked again right before that: an image that is pushed and
@@ -34,7 +34,7 @@ pub struct PruneOptions {
     pub jobs: usize,
 }
 
-/// Something that nobody needs.
+/// Something obsolete.
 #[derive(Debug)]
 pub struct Waste {
     /// The image manifest that it refers to.

@@ -19,7 +19,7 @@ use crate::hook::log::Log;
 use crate::image::Reference;
 use crate::image::ecr::EcrRegistry;
 use crate::ops::index::{IndexOptions, IndexedImage, ManifestResult};
-use crate::progress::Progress;
+use crate::progress::{Progress, causes};
 use crate::store::registry::{Client, ClientConfig, CredentialSource, RegistryError};
 
 /// Time that is kept for attaching what is done and for answering.
@@ -312,18 +312,9 @@ fn ignored_event(ignored: &Ignored) -> Value {
     json!({"status": "ignored", "reason": ignored.to_string()})
 }
 
-/// What failed and why, each once.
+/// What failed and why, for the log.
 fn in_one_line(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        next = cause.source();
-    }
-    text.chars().filter(|c| !c.is_control()).take(2000).collect()
+    causes(error).chars().filter(|c| !c.is_control()).take(2000).collect()
 }
 
 #[cfg(test)]

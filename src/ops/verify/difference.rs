@@ -4,13 +4,14 @@ use crate::digest::Digest;
 use crate::layer::span::SpanError;
 use crate::layer::{Unservable, shown};
 use crate::offset::{SpanId, Uncompressed};
+use crate::progress::causes;
 use crate::ztoc::ZtocError;
 
 /// One thing that is not as it should be. [`Difference::code`] is for programs, Display for people.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Difference {
     /// It cannot be held against anything: damaged, or its parts contradict each other.
-    #[error("the ztoc cannot be used: {}", in_one_line(.0))]
+    #[error("the ztoc cannot be used: {}", causes(.0))]
     Malformed(ZtocError),
     #[error("the layer cannot be decoded to its end: {0}")]
     Broken(String),
@@ -90,13 +91,6 @@ impl Difference {
             | Difference::Entry { entry, name, .. } => Some((Some(*entry), name)),
             _ => None,
         }
-    }
-}
-
-fn in_one_line(error: &ZtocError) -> String {
-    match std::error::Error::source(error) {
-        Some(why) => format!("{error}: {why}"),
-        None => error.to_string(),
     }
 }
 

@@ -15,7 +15,6 @@ mod slices;
 mod zstd;
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -33,7 +32,7 @@ use crate::budget::Charge;
 use crate::digest::Digest;
 use crate::image::{Descriptor, LayerKind};
 use crate::layer::span::SpanTable;
-use crate::progress::{Event, Progress};
+use crate::progress::{Event, Progress, causes};
 use crate::rootfs::cache::SpanCache;
 use crate::store::Source;
 use crate::store::cache::ZtocCache;
@@ -145,8 +144,7 @@ pub async fn open_layer(
             Ok(Ok((spans, memory))) => return opened(layer, spans, How::Index, 0, memory),
             Ok(Err(Unfit::Ztoc(ZtocError::Memory(source)))) => return Err(OpenError::Memory { layer: digest, source }),
             Ok(Err(unfit)) => {
-                let why = unfit.source().map(|why| format!(": {why}")).unwrap_or_default();
-                let what = format!("the index's ztoc for layer {digest} is not used: {unfit}{why}");
+                let what = format!("the index's ztoc for layer {digest} is not used: {}", causes(&unfit));
                 progress.report(Event::Warning(what));
             }
             Err(_) => return Err(OpenError::Ending { layer: digest }),
