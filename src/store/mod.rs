@@ -366,7 +366,7 @@ impl Destination {
     }
 
     /// Writes a manifest or index, of which all parts are there. In a registry it gets the `tag` at once; a layout lists it under
-    /// the tag ([`Destination::name`] does that).
+    /// the tag (naming it in index.json does that).
     ///
     /// # Errors
     /// When the destination does not take it.

@@ -245,7 +245,7 @@ pub struct Upload<'a> {
 /// How an upload went.
 pub enum Uploaded {
     Done,
-    /// The registry lost it, or takes smaller chunks only ([`SMALL_CHUNK`]): it is to be begun anew.
+    /// The registry lost it, or takes smaller chunks only (`SMALL_CHUNK`): it is to be begun anew.
     Again(RegistryError),
 }
 
