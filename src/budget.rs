@@ -1,8 +1,8 @@
 //! How much memory the work on one image may take, whatever the image holds.
 //!
 //! Whoever may push decides how large manifests, ztocs and lists of files are, and how many of them there are. Each is
-//! charged to the image's budget before memory is taken for it. All work on the image shares the budget. What would exceed
-//! it is an error that names it.
+//! charged to the image's budget before memory is taken for it. All work on the image shares the
+//! budget. What would exceed it is an error that names it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! Images that were made to use up memory: each command gives up on them with an error that names what is too large, and stays
-//! below 512 MiB while it does.
+//! Images that were made to use up memory: each command gives up on them with an error that names
+//! what is too large, and stays below 512 MiB while it does.
 
 #[path = "support/faulty.rs"]
 mod faulty;

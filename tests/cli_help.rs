@@ -8,7 +8,8 @@ use std::path::Path;
 use insta::assert_snapshot;
 use support::Sandbox;
 
-/// The help of every command, as `tests/help` has it: one file a command. `UPDATE_HELP=1 cargo test --test cli_help` writes them.
+/// The help of every command, as `tests/help` has it: one file a command. `UPDATE_HELP=1 cargo test
+/// --test cli_help` writes them.
 ///
 /// A section that says the same in several commands is stored with `index` alone.
 #[test]

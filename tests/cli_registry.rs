@@ -98,8 +98,8 @@ fn what_is_not_there_is_said() {
     assert!(text.ends_with("--- status 1 ---"), "{text}");
 }
 
-/// Whoever may push writes the list of referrers under the tag of an image's digest. What it names is deleted only if it is a
-/// SOCI index of that image.
+/// Whoever may push writes the list of referrers under the tag of an image's digest. What it names
+/// is deleted only if it is a SOCI index of that image.
 #[test]
 fn replacing_deletes_nothing_but_indexes_of_the_image() {
     let Some(server) = Server::distribution("127.0.0.1:0", |_| String::new()) else { return };

@@ -187,9 +187,10 @@ pub struct IndexArgs {
     /// Stop reading layers after this time, such as 10m or 90s, and attach what is done by then
     ///
     /// It counts for all IMAGEs together; attaching comes on top. Consumers pull the layers that are left whole. Another run goes
-    /// on where this one stopped: what is attached is not read again. A layer that is not read to its end in one run has to be read
-    /// from its start by the next, so that a layer which needs more time than this is never done: then the report says so, and only a
-    /// longer --timeout helps. Time that was up is no failure; the JSON has what is left.
+    /// on where this one stopped: what is attached is not read again. A layer that is not read to
+    /// its end in one run has to be read from its start by the next, so that a layer which needs
+    /// more time than this is never done: then the report says so, and only a longer --timeout
+    /// helps. Time that was up is no failure; the JSON has what is left.
     #[arg(long, value_name = "DURATION", env = "OCISEEK_TIMEOUT", value_parser = super::parse::duration)]
     #[arg(help_heading = "What is indexed")]
     pub timeout: Option<Duration>,
@@ -205,16 +206,16 @@ pub struct IndexArgs {
     /// Fail if the index covers less of the image: a share of the compressed bytes of its layers, such as 80%
     ///
     /// Then nothing is attached to the image, on none of its platforms. Each platform must reach it. Layers below
-    /// --min-layer-size do not count, so that an image of small layers only passes. Layers that cannot be served count as not
-    /// covered; to fail for any of them, see --strict.
+    /// --min-layer-size do not count, so that an image of small layers only passes. Layers that
+    /// cannot be served count as not covered; to fail for any of them, see --strict.
     #[arg(long, value_name = "PERCENT", env = "OCISEEK_MIN_COVERAGE", value_parser = super::parse::share)]
     #[arg(help_heading = "What must be reached")]
     pub min_coverage: Option<Share>,
 
     /// Write the index into an OCI layout, oci:DIR, rather than to where the image is
     ///
-    /// The layout is made if it is not there. It holds the index and its ztocs, not the image; with --v2 also the SOCI-enabled
-    /// image, with all its layers.
+    /// The layout is made if it is not there. It holds the index and its ztocs, not the image; with
+    /// --v2 also the SOCI-enabled image, with all its layers.
     #[arg(long, short, value_name = "oci:DIR", env = "OCISEEK_OUTPUT", value_parser = super::parse::layout_dir)]
     #[arg(help_heading = "Where it goes")]
     pub output: Option<PathBuf>,
@@ -232,8 +233,8 @@ pub struct IndexArgs {
     /// Append the digests, as NAME=VALUE lines, to this file: $GITHUB_OUTPUT, or a dotenv report in GitLab
     ///
     /// The names: status (ok or failed), image_digest, index_digest (the first), index_digests (all, with a comma between
-    /// them), coverage (the least of all platforms, in percent), enabled_digest (of the first SOCI-enabled image). Written also when
-    /// the run fails.
+    /// them), coverage (the least of all platforms, in percent), enabled_digest (of the first
+    /// SOCI-enabled image). Written also when the run fails.
     #[arg(long, value_name = "FILE", env = "OCISEEK_STEP_OUTPUTS", help_heading = "In CI")]
     pub step_outputs: Option<PathBuf>,
 
@@ -246,7 +247,8 @@ pub struct IndexArgs {
     #[arg(help_heading = "What is printed")]
     pub format: Format,
 
-    /// Print nothing but index digests, and the digest of the SOCI-enabled image (and errors): no report, no progress, no warnings
+    /// Print nothing but index digests, and the digest of the SOCI-enabled image (and errors): no
+    /// report, no progress, no warnings
     #[arg(long, short, env = "OCISEEK_QUIET", value_parser = FalseyValueParser::new())]
     #[arg(help_heading = "What is printed")]
     pub quiet: bool,
@@ -305,8 +307,8 @@ pub struct CacheArgs {
 pub struct RegistryArgs {
     /// Log in with these instead of what docker login or podman login left; for one registry only
     ///
-    /// If a command names several registries, use docker login. Other users of this machine can see a command line: prefer the
-    /// environment variable, or --password-stdin with --creds USER.
+    /// If a command names several registries, use docker login. Other users of this machine can see
+    /// a command line: prefer the environment variable, or --password-stdin with --creds USER.
     #[arg(long, value_name = "USER:PASSWORD", env = "OCISEEK_CREDS", hide_env_values = true)]
     pub creds: Option<String>,
 
@@ -314,7 +316,8 @@ pub struct RegistryArgs {
     #[arg(long, env = "OCISEEK_PASSWORD_STDIN", value_parser = FalseyValueParser::new(), requires = "creds")]
     pub password_stdin: bool,
 
-    /// Speak HTTP without TLS to the registry; --plain-http=false: always TLS [default: HTTP only to a registry on this machine]
+    /// Speak HTTP without TLS to the registry; --plain-http=false: always TLS [default: HTTP only
+    /// to a registry on this machine]
     #[arg(long, value_name = "BOOL", env = "OCISEEK_PLAIN_HTTP", value_parser = super::parse::plain_http)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub plain_http: Option<PlainHttp>,
@@ -322,7 +325,8 @@ pub struct RegistryArgs {
     /// Trust the certificates in this PEM file too: authorities, or a registry's own certificate; may be repeated
     ///
     /// Also trusted are the system's authorities ($SSL_CERT_FILE, $SSL_CERT_DIR) and, for each registry, those in
-    /// certs.d/HOST[:PORT]/*.crt below ~/.config/containers, ~/.config/docker, ~/.docker, /etc/containers and /etc/docker.
+    /// certs.d/HOST[:PORT]/*.crt below ~/.config/containers, ~/.config/docker, ~/.docker,
+    /// /etc/containers and /etc/docker.
     #[arg(long, value_name = "FILE", env = "OCISEEK_CA_FILE")]
     pub ca_file: Vec<PathBuf>,
 
@@ -342,8 +346,9 @@ pub struct RegistryArgs {
 
     /// How long to keep trying while the registry cannot be reached, such as 30s or 5m
     ///
-    /// Errors that may pass, such as 503, are retried for this long too, and at least 7 times. A host name that cannot be resolved
-    /// fails sooner, unless it could be before. Reads through a mount are retried until --deadline.
+    /// Errors that may pass, such as 503, are retried for this long too, and at least 7 times. A
+    /// host name that cannot be resolved fails sooner, unless it could be before. Reads through a
+    /// mount are retried until --deadline.
     #[arg(long, value_name = "DURATION", env = "OCISEEK_RETRY_FOR", default_value = "30s")]
     #[arg(value_parser = super::parse::duration)]
     pub retry_for: Duration,
@@ -357,8 +362,9 @@ pub struct RegistryArgs {
 pub struct MemoryArgs {
     /// Give up on an image that needs more memory than this
     ///
-    /// What counts is what grows with the image: its manifests and SOCI indexes, its ztocs, the file lists of its layers. The
-    /// program and its buffers come on top, some 50 to 100 MiB. An image of millions of files needs more than the default.
+    /// What counts is what grows with the image: its manifests and SOCI indexes, its ztocs, the
+    /// file lists of its layers. The program and its buffers come on top, some 50 to 100 MiB. An
+    /// image of millions of files needs more than the default.
     #[arg(long, value_name = "SIZE", env = "OCISEEK_MAX_MEMORY", default_value_t = ByteSize(DEFAULT_LIMIT))]
     pub max_memory: ByteSize,
 }

@@ -57,7 +57,8 @@ pub struct ConvertArgs {
     #[arg(value_name = "DST")]
     pub destination: ImageName,
 
-    /// Only index this platform, such as linux/arm64 or linux/arm/v7; may be repeated [default: all platforms of the image]
+    /// Only index this platform, such as linux/arm64 or linux/arm/v7; may be repeated [default: all
+    /// platforms of the image]
     ///
     /// The images of other platforms are carried over as they are.
     #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_delimiter = ',')]

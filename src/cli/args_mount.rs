@@ -32,7 +32,8 @@ pub struct LazyArgs {
 
     /// How long a read waits for the registry before it ends with an input/output error
     ///
-    /// For a second after that, other reads of the same bytes fail at once: the kernel asks twice for what a program waits for.
+    /// For a second after that, other reads of the same bytes fail at once: the kernel asks twice
+    /// for what a program waits for.
     #[arg(long, value_name = "SECONDS", env = "OCISEEK_DEADLINE", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub deadline: u64,

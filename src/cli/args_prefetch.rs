@@ -14,9 +14,10 @@ use crate::ops::prefetch::{ListError, PrefetchList};
 pub struct PrefetchArgs {
     /// Have consumers fetch this file before the container starts; may be repeated
     ///
-    /// A path from the root of the image; links are followed. `*` stands for anything but a slash, `**` for anything, `?` for
-    /// one character. A path that is not in the indexed layers is a warning. soci-snapshotter heeds the list where
-    /// `[prefetch] enable = true`; ociseek mount, bundle and trace always do.
+    /// A path from the root of the image; links are followed. `*` stands for anything but a slash,
+    /// `**` for anything, `?` for one character. A path that is not in the indexed layers is a
+    /// warning. soci-snapshotter heeds the list where `[prefetch] enable = true`; ociseek mount,
+    /// bundle and trace always do.
     #[arg(long, value_name = "PATH", env = "OCISEEK_PREFETCH_FILE")]
     pub prefetch_file: Vec<String>,
 

@@ -84,8 +84,9 @@ pub struct ReadCacheArgs {
 
     /// How much of the content of layers is kept in the cache; suffixes KiB, MiB, GiB
     ///
-    /// Of one layer at most four fifths of this are kept unasked, and at most 64 MiB and 64 times the size of its blob. A zstd layer
-    /// that is larger when decoded is fetched again, from its start, when something is read that the cache lacks.
+    /// Of one layer at most four fifths of this are kept unasked, and at most 64 MiB and 64 times
+    /// the size of its blob. A zstd layer that is larger when decoded is fetched again, from its
+    /// start, when something is read that the cache lacks.
     #[arg(long, value_name = "SIZE", env = "OCISEEK_CACHE_SIZE", default_value = "4GiB")]
     pub cache_size: ByteSize,
 }

@@ -15,8 +15,9 @@ const MOST_TAGS: i64 = 100;
 pub struct ReuseArgs {
     /// Use the SOCI indexes of this image too, such as :latest or the base image; may be repeated
     ///
-    /// A layer that such an index lists is not read: its ztoc is fetched, checked, and compared with some spans of the layer. The
-    /// image may be in another repository or registry, or in a layout. If it cannot be read, a warning says so.
+    /// A layer that such an index lists is not read: its ztoc is fetched, checked, and compared
+    /// with some spans of the layer. The image may be in another repository or registry, or in a
+    /// layout. If it cannot be read, a warning says so.
     #[arg(long, value_name = "IMAGE", env = "OCISEEK_REUSE_FROM", value_delimiter = ',')]
     pub reuse_from: Vec<ImageName>,
 
@@ -30,8 +31,8 @@ pub struct ReuseArgs {
 pub struct HookReuseArgs {
     /// Use the SOCI indexes of this image too, such as a base image; may be repeated
     ///
-    /// It counts for each image that is indexed. The image may be in another repository or registry, and must be one that the service
-    /// may speak to.
+    /// It counts for each image that is indexed. The image may be in another repository or
+    /// registry, and must be one that the service may speak to.
     #[arg(long, value_name = "IMAGE", env = "OCISEEK_REUSE_FROM", value_delimiter = ',')]
     pub reuse_from: Vec<Reference>,
 
@@ -44,8 +45,8 @@ pub struct HookReuseArgs {
 pub struct SharedReuseArgs {
     /// Look for layers that are indexed already under this many other tags of the image's repository; 0 looks at none
     ///
-    /// Tags are looked at only when layers of at least 1 MiB would have to be read: latest first, then those whose numbers are nearest,
-    /// then those that begin like the image's own.
+    /// Tags are looked at only when layers of at least 1 MiB would have to be read: latest first,
+    /// then those whose numbers are nearest, then those that begin like the image's own.
     #[arg(long, value_name = "N", env = "OCISEEK_REUSE_TAGS", default_value_t = Reuse::TAGS)]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=MOST_TAGS).map(|tags| tags as usize))]
     pub reuse_tags: usize,

@@ -59,8 +59,8 @@ pub struct HookServeArgs {
 
     /// Read the secret from this file; several lines are several secrets
     ///
-    /// Its group may read it. Other users may not, except below /run/secrets and on file systems that are mounted read-only,
-    /// as Docker and Kubernetes mount secrets.
+    /// Its group may read it. Other users may not, except below /run/secrets and on file systems
+    /// that are mounted read-only, as Docker and Kubernetes mount secrets.
     #[arg(long, value_name = "FILE", env = "OCISEEK_HOOK_SECRET_FILE", conflicts_with = "secret")]
     #[arg(help_heading = "Who may ask")]
     pub secret_file: Option<PathBuf>,

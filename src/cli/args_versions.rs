@@ -12,7 +12,8 @@ pub struct VersionsArgs {
     /// Also write a SOCI-enabled image (version 2) under this tag of the same repository, such as {tag}-soci
     ///
     /// {tag} is the tag by which the image is named, {digest} the first 12 hex digits of its digest.
-    /// The layers are read once for both versions. The image keeps its tag and its digest. docs/versions.md says which runtime reads which version.
+    /// The layers are read once for both versions. The image keeps its tag and its digest.
+    /// docs/versions.md says which runtime reads which version.
     #[arg(long, value_name = "TAG", env = "OCISEEK_V2", conflicts_with = "v2_only")]
     pub v2: Option<TagTemplate>,
 

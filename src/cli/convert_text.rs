@@ -20,7 +20,8 @@ pub fn report(source: &str, name: &ImageName, done: &Converted, seconds: f64, st
     text
 }
 
-/// The SOCI-enabled image that `ociseek index` made of `source`: with its layers, unless the report on an index has them.
+/// The SOCI-enabled image that `ociseek index` made of `source`: with its layers, unless the report
+/// on an index has them.
 pub fn made(source: &str, name: &ImageName, result: &EnabledResult, with_layers: bool, style: Style) -> String {
     let mut text = String::new();
     match result {

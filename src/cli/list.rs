@@ -69,7 +69,8 @@ async fn places(images: &Images, place: &ListPlace) -> Result<(Source, Vec<Place
     }
 }
 
-/// Columns that fit most rows. A row is printed before the next one is known, so a longer cell pushes its row to the right.
+/// Columns that fit most rows. A row is printed before the next one is known, so a longer cell
+/// pushes its row to the right.
 struct Table {
     name: usize,
     style: Style,
@@ -150,8 +151,8 @@ impl Table {
     }
 }
 
-/// How long ago a time, in seconds since 1970, was; None if it is still to come, or none that a build wrote down: reproducible builds
-/// say 1970 or 1980.
+/// How long ago a time, in seconds since 1970, was; None if it is still to come, or none that a
+/// build wrote down: reproducible builds say 1970 or 1980.
 fn age(now: SystemTime, then: i64) -> Option<String> {
     const DAY: u64 = 24 * 60 * 60;
     const YEAR_1981: i64 = 347_155_200;

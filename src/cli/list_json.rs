@@ -15,8 +15,9 @@
 //! | `error` | why it is not `ok`, else null |
 //! | `manifests` | one object for each platform's manifest; empty unless `ok` |
 //!
-//! A manifest: `platform` (null if the image does not say), `manifest` with its `digest`, `created` (RFC 3339, what the image's config
-//! says; or null), `error` (why indexes of version 1 cannot be listed, or null), and `indexes`, each with
+//! A manifest: `platform` (null if the image does not say), `manifest` with its `digest`, `created`
+//! (RFC 3339, what the image's config says; or null), `error` (why indexes of version 1 cannot be
+//! listed, or null), and `indexes`, each with
 //!
 //! | field | |
 //! |---|---|

@@ -6,8 +6,9 @@
 //! | `dry_run` | nothing was removed |
 //! | `manifests` | one object for each platform's manifest |
 //!
-//! A manifest: `platform` (null if the image does not say, or is gone), `manifest` with its `digest`, `version_2` (what the manifest
-//! names as its index of version 2, which stays, or null), and `indexes`, each with
+//! A manifest: `platform` (null if the image does not say, or is gone), `manifest` with its
+//! `digest`, `version_2` (what the manifest names as its index of version 2, which stays, or null),
+//! and `indexes`, each with
 //!
 //! | field | |
 //! |---|---|

@@ -15,8 +15,8 @@ const MOUNTED: [&str; 2] = ["/run/secrets", "/var/run/secrets"];
 
 /// The secrets in a file.
 ///
-/// Its group may read it. Everyone may only where its modes are not the user's to choose: below [`MOUNTED`], and on a file system
-/// that is mounted read-only, as Kubernetes mounts a secret.
+/// Its group may read it. Everyone may only where its modes are not the user's to choose: below
+/// [`MOUNTED`], and on a file system that is mounted read-only, as Kubernetes mounts a secret.
 ///
 /// # Errors
 /// When it cannot be read, can be read or written by others, or holds no secret.

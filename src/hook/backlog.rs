@@ -170,8 +170,9 @@ impl Backlog {
         }
     }
 
-    /// A job has come to its end. If it was `done`, the same image is not taken again for a while. `note` writes that down,
-    /// and which job waited behind it, before another of the same name can be offered.
+    /// A job has come to its end. If it was `done`, the same image is not taken again for a while.
+    /// `note` writes that down, and which job waited behind it, before another of the same name can
+    /// be offered.
     pub fn finished(&self, item: &Item, done: bool, note: impl FnOnce(Option<&Item>)) {
         let key = item.job.key();
         let mut state = self.state();

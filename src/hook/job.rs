@@ -2,8 +2,9 @@
 //!
 //! An index that is pushed raises an event of its own, and so does the tag under which registries without the referrers API list
 //! it. Such an event must end here, or indexing would never end: what is not an image with layers is skipped, at the latest when
-//! its manifest has been read, with one request. A SOCI-enabled image has layers, and so has each of the manifests that it is
-//! made of: they are known by the SOCI indexes that they list or name, whoever made them.
+//! its manifest has been read, with one request. A SOCI-enabled image has layers, and so has each
+//! of the manifests that it is made of: they are known by the SOCI indexes that they list or name,
+//! whoever made them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -136,8 +137,8 @@ impl Skipped {
         }
     }
 
-    /// No layer is in the index, for these reasons. An image that only has small layers is as its maker wants it; of another
-    /// one the maker should hear.
+    /// No layer is in the index, for these reasons. An image that only has small layers is as its
+    /// maker wants it; of another one the maker should hear.
     pub(super) fn nothing_to_index<'a>(reasons: impl Iterator<Item = &'a LeftOut>) -> Skipped {
         let (mut codes, mut size) = (BTreeSet::new(), None);
         for reason in reasons {

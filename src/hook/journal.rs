@@ -100,8 +100,8 @@ impl Journal {
         self.write(&[Line::Released(item.job.clone())])
     }
 
-    /// A job has ended. `next` is one of the same name that was accepted in the meantime: both are written in one go, so that
-    /// a crash cannot come between them.
+    /// A job has ended. `next` is one of the same name that was accepted in the meantime: both are
+    /// written in one go, so that a crash cannot come between them.
     ///
     /// # Errors
     /// When it could not be written: the job will be done again, which changes nothing.
@@ -178,8 +178,9 @@ fn read(file: File) -> io::Result<(HashMap<String, Item>, HashMap<String, usize>
     Ok((open, lines))
 }
 
-/// Writes a new file with what is open, and puts it in the place of the old one. More lines go to the descriptor by which it
-/// was written: to open the file by its name once more could fail, when the old one has no name any more.
+/// Writes a new file with what is open, and puts it in the place of the old one. More lines go to
+/// the descriptor by which it was written: to open the file by its name once more could fail, when
+/// the old one has no name any more.
 fn rewrite(path: &Path, open: &HashMap<String, Item>) -> io::Result<File> {
     let new = path.with_added_extension("new");
     let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(&new)?;

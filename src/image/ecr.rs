@@ -7,8 +7,9 @@
 //! | `ACCOUNT.dkr-ecr.REGION.on.aws`, `ACCOUNT.dkr-ecr-fips.REGION.on.aws` | the same two, by IPv4 and IPv6 |
 //! | `public.ecr.aws`, `ecr-public.aws.com` | the public one, the second by IPv4 and IPv6 |
 //!
-//! Other partitions (China, the European sovereign cloud, the isolated ones) have other domains (Amazon ECR User Guide, "Making
-//! requests to Amazon ECR registries"; AWS General Reference, "Amazon ECR endpoints and quotas"; botocore, partitions.json).
+//! Other partitions (China, the European sovereign cloud, the isolated ones) have other domains
+//! (Amazon ECR User Guide, "Making requests to Amazon ECR registries"; AWS General Reference,
+//! "Amazon ECR endpoints and quotas"; botocore, partitions.json).
 
 /// The host of the public registry, and its dual-stack name.
 const PUBLIC: [&str; 2] = ["public.ecr.aws", "ecr-public.aws.com"];

@@ -1,8 +1,10 @@
-//! SOCI-enabled images (version 2): an image index whose image manifests name their SOCI indexes, which stand beside them.
+//! SOCI-enabled images (version 2): an image index whose image manifests name their SOCI indexes,
+//! which stand beside them.
 //!
-//! The bytes are those of `soci convert` (soci-snapshotter v0.15.0, soci/soci_convert.go) wherever its result is sound. What
-//! differs, since soci's result breaks something: artifacts keep their manifests, attestations their annotations, Windows versions
-//! and OS features are platforms of their own, and an index of a platform that is not converted stays as it is.
+//! The bytes are those of `soci convert` (soci-snapshotter v0.15.0, soci/soci_convert.go) wherever
+//! its result is sound. What differs, since soci's result breaks something: artifacts keep their
+//! manifests, attestations their annotations, Windows versions and OS features are platforms of
+//! their own, and an index of a platform that is not converted stays as it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +36,8 @@ pub struct Original {
 /// What an entry of an image index stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// The manifest of an image or attestation, which is written anew. For an index in the index, the first manifest in it.
+    /// The manifest of an image or attestation, which is written anew. For an index in the index,
+    /// the first manifest in it.
     Image(Box<Manifest>),
     /// Whatever else: it stays as it is.
     Kept,
@@ -72,7 +75,8 @@ pub struct Targets {
 /// A SOCI-enabled image: documents, and what they replace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enabled {
-    /// The manifests that were written anew, in the order of the index; those that came out as they were are among them.
+    /// The manifests that were written anew, in the order of the index; those that came out as they
+    /// were are among them.
     pub manifests: Vec<Rewritten>,
     /// The SOCI indexes, in the order of the targets.
     pub indexes: Vec<EncodedIndex>,
@@ -93,7 +97,8 @@ pub struct Rewritten {
 }
 
 impl Content {
-    /// What becomes of a manifest. An artifact (its config is not an image's) stays: a new config type would make it an image.
+    /// What becomes of a manifest. An artifact (its config is not an image's) stays: a new config
+    /// type would make it an image.
     pub fn of(manifest: Manifest) -> Content {
         // Docker before 1.10 pushed configs as octet-stream.
         let image = ["", OCI_CONFIG, DOCKER_CONFIG, "application/octet-stream"];
@@ -111,7 +116,8 @@ impl Content {
     }
 }
 
-/// Whether an entry is an image that a consumer could run, so that its platform matters. Attestations and signatures are not.
+/// Whether an entry is an image that a consumer could run, so that its platform matters.
+/// Attestations and signatures are not.
 pub fn is_runnable(descriptor: &Descriptor, content: &Content) -> bool {
     let Content::Image(manifest) = content else { return false };
     let layers = manifest.layers();
@@ -218,7 +224,8 @@ impl Original {
             }
         }
         for (Indexed { target, .. }, new) in indexed.iter().zip(&mut indexes) {
-            // Consumers prefer entries that state their platform: without one the image would lose to its own SOCI index.
+            // Consumers prefer entries that state their platform: without one the image would lose
+            // to its own SOCI index.
             if let (Some(image), Some(found)) = (index.manifests.get_mut(target.entry), found.get(&target.entry)) {
                 image.platform.get_or_insert_with(|| found.clone());
             }
@@ -253,8 +260,8 @@ fn rewrite(entry: usize, mut manifest: Manifest, descriptor: &mut Descriptor, in
     Rewritten { entry, was, digest: new.digest, bytes }
 }
 
-/// Lists a SOCI index in the place of the first one of its platform, and without further ones; else at the end. `named` is the
-/// image manifest's digest before it was written anew.
+/// Lists a SOCI index in the place of the first one of its platform, and without further ones; else
+/// at the end. `named` is the image manifest's digest before it was written anew.
 fn list(manifests: &mut Vec<Descriptor>, new: Descriptor, named: &str) {
     let key = new.platform.as_ref().map(Key::of);
     let goes = |old: &Descriptor| {
@@ -278,7 +285,8 @@ fn is_soci_index(descriptor: &Descriptor) -> bool {
     descriptor.artifact_type.as_deref() == Some(INDEX_V2)
 }
 
-/// What two images must have in common to be of the same platform. The system's version counts on Windows only, as for containerd.
+/// What two images must have in common to be of the same platform. The system's version counts on
+/// Windows only, as for containerd.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     os: String,

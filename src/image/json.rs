@@ -39,8 +39,9 @@ pub(crate) fn parse<T: DeserializeOwned>(
     parse_levels(bytes, limit, Level { keys, below: &[] })
 }
 
-/// Reads a document of at most `limit` bytes: UTF-8 without a mark, an object, no key twice in an object, at most 128 levels deep
-/// (serde_json's own limit), and no key of `top` or below it in another spelling.
+/// Reads a document of at most `limit` bytes: UTF-8 without a mark, an object, no key twice in an
+/// object, at most 128 levels deep (serde_json's own limit), and no key of `top` or below it in
+/// another spelling.
 pub(crate) fn parse_levels<T: DeserializeOwned>(bytes: &[u8], limit: usize, top: Level) -> Result<T, JsonError> {
     if bytes.len() > limit {
         return Err(JsonError::TooLarge { size: bytes.len() as u64, limit: limit as u64 });
@@ -59,8 +60,8 @@ pub(crate) fn parse_levels<T: DeserializeOwned>(bytes: &[u8], limit: usize, top:
     serde_json::from_str(text).map_err(JsonError::Json)
 }
 
-/// Whether Go's decoder takes the one for the other: `encoding/json` folds case as Unicode does, by which two letters beyond
-/// ASCII are an `s` and a `k`.
+/// Whether Go's decoder takes the one for the other: `encoding/json` folds case as Unicode does, by
+/// which two letters beyond ASCII are an `s` and a `k`.
 fn is_same_to_go(key: &str, expected: &str) -> bool {
     let folded = key.chars().map(|letter| match letter {
         '\u{17f}' => 's',
@@ -74,8 +75,8 @@ fn shortened(key: &str) -> String {
     key.chars().take(80).collect()
 }
 
-/// Any value in which no object has a key twice. Takes note of the first key that is spelled in another way than `level` and what
-/// is below it.
+/// Any value in which no object has a key twice. Takes note of the first key that is spelled in
+/// another way than `level` and what is below it.
 #[derive(Clone, Copy)]
 struct Distinct<'a> {
     level: Option<Level>,

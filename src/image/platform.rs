@@ -34,8 +34,8 @@ impl FromStr for Platform {
 }
 
 impl Platform {
-    /// Reads `os/arch[/variant]` into what containerd makes of it (containerd/platforms, `Parse`): normalised, but that `arm` has
-    /// no variant unless one is typed, and `arm64/v8` keeps its own.
+    /// Reads `os/arch[/variant]` into what containerd makes of it (containerd/platforms, `Parse`):
+    /// normalised, but that `arm` has no variant unless one is typed, and `arm64/v8` keeps its own.
     ///
     /// # Errors
     /// When it is no platform.

@@ -207,7 +207,8 @@ pub fn is_tag(s: &str) -> bool {
         && s.bytes().enumerate().all(|(i, b)| word(b) || (i > 0 && matches!(b, b'.' | b'-')))
 }
 
-/// The tag of the referrers tag schema (distribution spec, "Referrers Tag Schema"), and those that cosign makes by its example.
+/// The tag of the referrers tag schema (distribution spec, "Referrers Tag Schema"), and those that
+/// cosign makes by its example.
 pub fn is_referrers_tag(tag: &str) -> bool {
     let hex = match tag.split_once('-') {
         Some(("sha256" | "sha512", hex)) => hex,

@@ -46,8 +46,8 @@ pub struct ZtocRef {
 pub struct SociIndex {
     /// In the order of the image's layers; layers may be missing.
     pub layers: Vec<ZtocRef>,
-    /// The image manifest of one platform; only media type, digest and size are written. With one, the index is of version 1,
-    /// without, of version 2.
+    /// The image manifest of one platform; only media type, digest and size are written. With one,
+    /// the index is of version 1, without, of version 2.
     pub subject: Option<Descriptor>,
     pub build_tool_identifier: String,
     /// Prefetch artifacts, listed after the ztocs as they are.

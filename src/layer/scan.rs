@@ -69,8 +69,8 @@ struct PlainBody {
 }
 
 impl LayerScan {
-    /// Both halves, for a blob of which digest and size in bytes may be known; if so, they are checked. `memory` grows with
-    /// what is collected.
+    /// Both halves, for a blob of which digest and size in bytes may be known; if so, they are
+    /// checked. `memory` grows with what is collected.
     pub fn new(options: LayerOptions, expected: Option<(Digest, u64)>, memory: Charge) -> (LayerScan, LayerHashes) {
         let algorithm = expected.map_or(Algorithm::Sha256, |(digest, _)| digest.algorithm());
         let body = Body::Unknown(Vec::new());

@@ -1,8 +1,8 @@
 //! `copy`: an image with all that refers to it, digest by digest, from one store to another.
 //!
-//! Documents are read first and held to their digests; then blobs go over, then manifests, children before those that list them and
-//! images before what refers to them, and the tag comes last. So whoever finds the tag finds all of it, and a copy that was broken off
-//! is simply begun again.
+//! Documents are read first and held to their digests; then blobs go over, then manifests, children
+//! before those that list them and images before what refers to them, and the tag comes last. So
+//! whoever finds the tag finds all of it, and a copy that was broken off is simply begun again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -204,7 +204,8 @@ impl Graph {
         Ok(graph)
     }
 
-    /// Reads documents; those that were new. A referrer that is listed and not there, or refers to something else, is passed over.
+    /// Reads documents; those that were new. A referrer that is listed and not there, or refers to
+    /// something else, is passed over.
     async fn fetch(
         &mut self,
         from: &Source,

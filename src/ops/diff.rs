@@ -160,7 +160,8 @@ pub struct Side {
 pub struct IndexDiff {
     /// Of the indexes themselves.
     pub changes: Changes,
-    /// For each layer that either has a ztoc for, in the order of A, then of B: those that differ, and those that are equal.
+    /// For each layer that either has a ztoc for, in the order of A, then of B: those that differ,
+    /// and those that are equal.
     pub layers: Vec<LayerDiff>,
 }
 

@@ -1,7 +1,8 @@
 //! `list`: which images have which indexes. No ztoc and no layer is read.
 //!
-//! For each image that costs one request, and for each of its platforms one for the manifest, one for the config, one for the list of
-//! referrers, and one for each index; tags of the same image are looked at once.
+//! For each image that costs one request, and for each of its platforms one for the manifest, one
+//! for the config, one for the list of referrers, and one for each index; tags of the same image
+//! are looked at once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

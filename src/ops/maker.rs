@@ -8,8 +8,8 @@ pub fn is_ours(tool: &str) -> bool {
     tool.starts_with(OURS)
 }
 
-/// The version of this program that made it: major, minor, patch. What follows them is not looked at. None: it is another
-/// tool's, or the version cannot be told.
+/// The version of this program that made it: major, minor, patch. What follows them is not looked
+/// at. None: it is another tool's, or the version cannot be told.
 pub fn version(tool: &str) -> Option<[u64; 3]> {
     numbers(tool.strip_prefix(OURS)?)
 }

@@ -178,7 +178,8 @@ pub(in crate::ops) fn charge_tree<'a>(
     budget.charge(bytes, || format!("the tree of {} files", files().count()))
 }
 
-/// A ztoc, if there is one and it can be had. One that does not fit into memory is an error: the layer would fit even less.
+/// A ztoc, if there is one and it can be had. One that does not fit into memory is an error: the
+/// layer would fit even less.
 async fn fetch_ztoc_of(
     source: &Source,
     ztoc: Option<&ZtocRef>,

@@ -1,8 +1,10 @@
-//! What a container reads when it starts, as spans of its layers: the list that a SOCI index carries for those who prefetch.
+//! What a container reads when it starts, as spans of its layers: the list that a SOCI index
+//! carries for those who prefetch.
 //!
-//! Paths are resolved in the flattened image, through whiteouts and links, to the layer that holds the file's bytes. Only layers
-//! with a ztoc count: consumers pull the others whole. The spans of a whole file are soci's: it counts the byte
-//! behind the file too (soci-snapshotter v0.15.0, soci/soci_index.go, `buildPrefetchLayer`).
+//! Paths are resolved in the flattened image, through whiteouts and links, to the layer that holds
+//! the file's bytes. Only layers with a ztoc count: consumers pull the others whole. The spans of a
+//! whole file are soci's: it counts the byte behind the file too (soci-snapshotter v0.15.0,
+//! soci/soci_index.go, `buildPrefetchLayer`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -232,7 +234,8 @@ mod tests {
 
     const SPAN: u64 = 4096;
 
-    /// A plain layer of these entries: name, link target, size. A size makes a file, a target that begins with `=` a hard link.
+    /// A plain layer of these entries: name, link target, size. A size makes a file, a target that
+    /// begins with `=` a hard link.
     fn layer(entries: &[(&str, &str, u64)]) -> (Digest, Arc<Ztoc>) {
         let mut tar = tar::Builder::new(Vec::new());
         for (name, target, size) in entries {
@@ -266,7 +269,8 @@ mod tests {
         list
     }
 
-    /// Two layers. The lower one: headers at 0, 512 (directory), then `lib/a` at 1,536..9,536, `lib/b` at 10,240..10,250.
+    /// Two layers. The lower one: headers at 0, 512 (directory), then `lib/a` at 1,536..9,536,
+    /// `lib/b` at 10,240..10,250.
     fn image() -> Vec<(Digest, Arc<Ztoc>)> {
         let lower = layer(&[("./", "", 0), ("./lib/", "", 0), ("./lib/a", "", 8000), ("./lib/b", "", 10)]);
         let upper = layer(&[

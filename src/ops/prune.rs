@@ -1,8 +1,8 @@
-//! `prune`: removes the obsolete indexes of a repository: those whose image is gone, older ones of ours beside a newer one, and
-//! entries of referrers lists that name nothing.
+//! `prune`: removes the obsolete indexes of a repository: those whose image is gone, older ones of
+//! ours beside a newer one, and entries of referrers lists that name nothing.
 //!
-//! An index is read before it is removed, and whether its image is gone is asked again right before that: an image that is pushed and
-//! indexed meanwhile keeps its index.
+//! An index is read before it is removed, and whether its image is gone is asked again right before
+//! that: an image that is pushed and indexed meanwhile keeps its index.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -263,8 +263,8 @@ impl Pruner<'_> {
     }
 }
 
-/// Of the indexes of one image, those of ours beside one that a later version of ours made and that covers all of their layers: the
-/// index, its maker, and that one.
+/// Of the indexes of one image, those of ours beside one that a later version of ours made and that
+/// covers all of their layers: the index, its maker, and that one.
 fn superseded(indexes: &[(Digest, FoundIndex)]) -> Vec<(Digest, Option<String>, Digest)> {
     let made = |index: &FoundIndex| index.build_tool_identifier.as_deref().and_then(version);
     let layers = |index: &FoundIndex| index.ztocs.iter().map(|ztoc| ztoc.layer).collect::<BTreeSet<_>>();

@@ -1,7 +1,8 @@
 //! `rm`: removes SOCI indexes (v1) of an image. The image stays as it is.
 //!
-//! Whoever may push decides what a registry lists as an image's indexes, so nothing is deleted on the word of a list: only a manifest
-//! that was read, is a SOCI index of version 1, and names this image as its subject.
+//! Whoever may push decides what a registry lists as an image's indexes, so nothing is deleted on
+//! the word of a list: only a manifest that was read, is a SOCI index of version 1, and names this
+//! image as its subject.
 
 use std::sync::Arc;
 
@@ -79,11 +80,12 @@ pub enum RemoveError {
     Version2(Digest),
 }
 
-/// Removes indexes of the image `root`, or the one index that `root` names by its digest, whoever made it. An image that is not there
-/// any more can be named by its digest.
+/// Removes indexes of the image `root`, or the one index that `root` names by its digest, whoever
+/// made it. An image that is not there any more can be named by its digest.
 ///
 /// # Errors
-/// When the image cannot be read or its indexes cannot be listed. That one cannot be deleted is told with it ([`Fate::Failed`]).
+/// When the image cannot be read or its indexes cannot be listed. That one cannot be deleted is
+/// told with it ([`Fate::Failed`]).
 pub async fn remove(
     store: &Destination,
     root: &Target,

@@ -1,8 +1,9 @@
 //! The local cache of ztocs: a layer that was indexed once is not read again.
 //!
-//! An entry is one file, named by the digest of its key: the digest of all that follows, a line of JSON, and the ztoc. It is written
-//! to a temporary file and then renamed. Nothing is locked, so that no process waits for another: a rename is whole by itself.
-//! A process that dies leaves a temporary file at most, and an entry that is not exactly what was written does not match its
+//! An entry is one file, named by the digest of its key: the digest of all that follows, a line of
+//! JSON, and the ztoc. It is written to a temporary file and then renamed. Nothing is locked, so
+//! that no process waits for another: a rename is whole by itself. A process that dies leaves a
+//! temporary file at most, and an entry that is not exactly what was written does not match its
 //! digest and is dropped.
 
 use std::fs::File;
@@ -21,7 +22,8 @@ use crate::progress::{Event, Progress};
 
 /// Changes whenever another outcome for the same layer and options became right: entries of other versions are not found.
 const FORMAT_VERSION: &str = "ociseek 1, ztoc 0.9";
-/// What all entries may take together unless the user says otherwise, in bytes. When it is passed, the entries that were not used for longest go, down to 9/10.
+/// What all entries may take together unless the user says otherwise, in bytes. When it is passed,
+/// the entries that were not used for longest go, down to 9/10.
 pub const MAX_CACHE: u64 = 1 << 30;
 /// The largest entry that is read or kept, in bytes.
 const MAX_ENTRY: u64 = 256 << 20;

@@ -1,5 +1,5 @@
-//! Blobs that go from one store to another: mounted where a registry can, else streamed. None is held as a whole, nor written to a
-//! disk but the destination's own.
+//! Blobs that go from one store to another: mounted where a registry can, else streamed. None is
+//! held as a whole, nor written to a disk but the destination's own.
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -26,7 +26,8 @@ impl Destination {
     /// Brings a blob of `source` here; its size and digest are checked. `sent` gets the bytes of each chunk.
     ///
     /// # Errors
-    /// When the source does not have it, its bytes are not those of the descriptor, or the destination does not take it.
+    /// When the source does not have it, its bytes are not those of the descriptor, or the
+    /// destination does not take it.
     pub async fn copy_blob(
         &self,
         blob: &Descriptor,

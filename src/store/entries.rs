@@ -62,8 +62,9 @@ impl Usage {
         Ok(entries(dir)?.iter().fold(Usage::default(), Usage::with))
     }
 
-    /// Removes the entries in `dir`, and says what was removed. Other processes may use them meanwhile: what one of them has open it
-    /// can read to its end, and what it misses it makes again.
+    /// Removes the entries in `dir`, and says what was removed. Other processes may use them
+    /// meanwhile: what one of them has open it can read to its end, and what it misses it makes
+    /// again.
     ///
     /// # Errors
     /// When the directory cannot be read, or an entry cannot be removed.
@@ -115,8 +116,8 @@ fn entries(dir: &Path) -> io::Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// Removes the entries that were not used for longest, down to 9/10 of `max` bytes if they take more than that, and temporary files
-/// that nobody will rename. Says what the others take.
+/// Removes the entries that were not used for longest, down to 9/10 of `max` bytes if they take
+/// more than that, and temporary files that nobody will rename. Says what the others take.
 pub(crate) fn evict(dir: &Path, max: u64) -> io::Result<u64> {
     let mut entries = entries(dir)?;
     let mut total = entries.iter().map(|entry| entry.size).sum();

@@ -132,8 +132,8 @@ impl Source {
         }
     }
 
-    /// A manifest or image index; its bytes match its digest. It stays charged to the budget, with what it becomes once it
-    /// is parsed.
+    /// A manifest or image index; its bytes match its digest. It stays charged to the budget, with
+    /// what it becomes once it is parsed.
     ///
     /// # Errors
     /// When it is not there, cannot be had, is not what its digest says, or does not fit into the budget.
@@ -150,7 +150,8 @@ impl Source {
         Ok(document)
     }
 
-    /// A blob of at most `limit` bytes, its digest checked. It is charged to the budget for as long as its bytes are there.
+    /// A blob of at most `limit` bytes, its digest checked. It is charged to the budget for as long
+    /// as its bytes are there.
     ///
     /// # Errors
     /// When it is not there, cannot be had, is larger, is not what its digest says, or does not fit into the budget.
@@ -365,8 +366,8 @@ impl Destination {
         }
     }
 
-    /// Writes a manifest or index, of which all parts are there. In a registry it gets the `tag` at once; a layout lists it under
-    /// the tag (naming it in index.json does that).
+    /// Writes a manifest or index, of which all parts are there. In a registry it gets the `tag` at
+    /// once; a layout lists it under the tag (naming it in index.json does that).
     ///
     /// # Errors
     /// When the destination does not take it.
@@ -402,8 +403,9 @@ impl Destination {
         }
     }
 
-    /// Takes manifests off the list of `subject`'s referrers, and deletes them where that is the store's way: in a layout their
-    /// blobs stay. Gives what became of each, in their order. Each must be a referrer of `subject` that was read.
+    /// Takes manifests off the list of `subject`'s referrers, and deletes them where that is the
+    /// store's way: in a layout their blobs stay. Gives what became of each, in their order. Each
+    /// must be a referrer of `subject` that was read.
     ///
     /// # Errors
     /// When the list cannot be changed; then nothing is deleted.

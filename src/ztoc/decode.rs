@@ -144,8 +144,8 @@ const RECORD_COST: usize = 32;
 /// The bytes of the shortest digest that is taken, `sha256:` and 64 digits, of which each span has its own.
 const DIGEST_COST: usize = 71;
 
-/// Keeps what is decoded in proportion to the buffer: offsets may point at the same bytes again and again. And charges what
-/// it takes in memory.
+/// Keeps what is decoded in proportion to the buffer: offsets may point at the same bytes again and
+/// again. And charges what it takes in memory.
 struct Budget<'a> {
     left: usize,
     size: usize,

@@ -1,4 +1,5 @@
-//! Into and out of registries and layouts: what is sent, what stays, and what an interrupted or refused run leaves behind.
+//! Into and out of registries and layouts: what is sent, what stays, and what an interrupted or
+//! refused run leaves behind.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

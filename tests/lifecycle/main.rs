@@ -1,4 +1,5 @@
-//! The life of an index after it was made: found, moved, removed, cleared away; in real registries with the referrers API and without.
+//! The life of an index after it was made: found, moved, removed, cleared away; in real registries
+//! with the referrers API and without.
 
 #[path = "../support/servers.rs"]
 mod servers;

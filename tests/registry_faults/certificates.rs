@@ -22,7 +22,8 @@ struct Tls {
 }
 
 impl Tls {
-    /// Shows `cert.pem` in `dir`, asks for a client certificate of `ca.pem`, and answers what `answer` says to a request's head.
+    /// Shows `cert.pem` in `dir`, asks for a client certificate of `ca.pem`, and answers what
+    /// `answer` says to a request's head.
     fn start(dir: &Path, answer: impl Fn(&str) -> String + Send + Sync + 'static) -> Tls {
         let certificates = |name: &str| CertificateDer::pem_file_iter(dir.join(name)).unwrap().map(Result::unwrap);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -123,7 +124,8 @@ async fn only_the_registry_itself_is_shown_the_clients_certificate() {
     }
 }
 
-/// A certificate that signs itself, as docker's documentation makes one: `cert.pem`, `key.pem`, and the first as `ca.pem` too.
+/// A certificate that signs itself, as docker's documentation makes one: `cert.pem`, `key.pem`, and
+/// the first as `ca.pem` too.
 fn self_signed(dir: &Path, days: &str) -> Option<()> {
     let openssl = tool("openssl")?;
     let at = |name: &str| dir.join(name).to_str().unwrap().to_owned();

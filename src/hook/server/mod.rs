@@ -7,9 +7,10 @@
 //! | `GET /readyz` | 200 while it takes notifications, else 503 |
 //! | `GET /metrics` | counters for Prometheus, for those who show the secret if there is one |
 //!
-//! Everything has a bound: connections, of one peer too, and how long they last; the time for a header, for a body, and for
-//! taking an answer; a body's bytes, bodies in memory at a time; notifications a second, jobs that wait. An event is answered
-//! with success only when it is in the queue, and in the journal if there is one.
+//! Everything has a bound: connections, of one peer too, and how long they last; the time for a
+//! header, for a body, and for taking an answer; a body's bytes, bodies in memory at a time;
+//! notifications a second, jobs that wait. An event is answered with success only when it is in the
+//! queue, and in the journal if there is one.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -85,7 +86,8 @@ struct App {
     complaints: Bucket,
     bodies: Semaphore,
     unproven_bodies: Semaphore,
-    /// Events that were answered with success, and whose jobs did not fail: [`notify::events_of`] their job, then their ids.
+    /// Events that were answered with success, and whose jobs did not fail: [`notify::events_of`]
+    /// their job, then their ids.
     seen: Mutex<Remembered>,
     stopping: AtomicBool,
 }

@@ -132,7 +132,8 @@ async fn take(app: &App, request: Request) -> Result<Response, Refusal> {
     if verdict == Verdict::Bad {
         return Err(no_secret());
     }
-    // Without a secret any web page could have a browser on this machine send something. Browsers say so, registries do not.
+    // Without a secret any web page could have a browser on this machine send something. Browsers
+    // say so, registries do not.
     if secrets.is_none() && ["origin", "sec-fetch-site"].iter().any(|name| parts.headers.contains_key(*name)) {
         return Err(Refusal::new(StatusCode::FORBIDDEN, "a web page may not send notifications"));
     }

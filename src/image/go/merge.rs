@@ -1,5 +1,6 @@
-//! Reading: what is decoded goes on top of what is there already, as in Go. So a key that stands twice in a document means the
-//! last value for a string, and both together for an object or a list.
+//! Reading: what is decoded goes on top of what is there already, as in Go. So a key that stands
+//! twice in a document means the last value for a string, and both together for an object or a
+//! list.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -95,7 +96,8 @@ pub fn object<'de, D: Deserializer<'de>, T: Fields>(onto: &mut T, json: D) -> Re
     json.deserialize_any(Object(onto))
 }
 
-/// Whether a key is a field's name but for its case, by Unicode's simple folding: the Kelvin sign is a k, the long s an s.
+/// Whether a key is a field's name but for its case, by Unicode's simple folding: the Kelvin sign
+/// is a k, the long s an s.
 fn is_folded(key: &str, name: &str) -> bool {
     let fold = |c: char| match c {
         '\u{212a}' => 'k',
@@ -138,7 +140,8 @@ impl Merge for Present {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Data(pub Vec<u8>);
 
-/// As Go's `base64.StdEncoding`: line breaks are passed over, padding is due, bits that are left over are not looked at.
+/// As Go's `base64.StdEncoding`: line breaks are passed over, padding is due, bits that are left
+/// over are not looked at.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new()

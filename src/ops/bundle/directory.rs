@@ -1,5 +1,6 @@
-//! A bundle's directory: nobody but root can look into it, and nobody else can put another one in its place. The image's
-//! set-user-ID programs are as good as this machine's, and a runtime does as root what `config.json` says.
+//! A bundle's directory: nobody but root can look into it, and nobody else can put another one in
+//! its place. The image's set-user-ID programs are as good as this machine's, and a runtime does as
+//! root what `config.json` says.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -15,8 +16,8 @@ use crate::rootfs::fuse::without_following;
 const WRITABLE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-/// Makes `dir`, or takes it over if it is empty, and closes it to others. Returns its path without symbolic links, and whether
-/// it was made.
+/// Makes `dir`, or takes it over if it is empty, and closes it to others. Returns its path without
+/// symbolic links, and whether it was made.
 ///
 /// # Errors
 /// When it belongs to another user, has something in it, is a symbolic link, or lies where other users can replace it.

@@ -28,8 +28,8 @@ pub(super) struct Mark {
 /// Takes down the bundle in `dir`, whether the process behind it lives or not. What the container wrote is lost. It blocks.
 ///
 /// # Errors
-/// When there is no bundle of ours, other users can reach its directory, a container still runs in it, or something cannot be unmounted or removed; trying again goes
-/// on where it ended.
+/// When there is no bundle of ours, other users can reach its directory, a container still runs in
+/// it, or something cannot be unmounted or removed; trying again goes on where it ended.
 pub fn remove(dir: &Path) -> Result<(), BundleError> {
     let dir = dir.canonicalize().map_err(|_| BundleError::NotABundle(dir.to_owned()))?;
     let mark = read_mark(&dir)?;

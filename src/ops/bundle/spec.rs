@@ -161,9 +161,10 @@ fn namespaces(options: &RunOptions, around: &Surroundings) -> Value {
 /// What labels may say: image-spec's own keys.
 const SAFE_LABELS: &str = "org.opencontainers.image.";
 
-/// The image's labels as far as they are safe, and what the config says elsewhere under the keys that conversion.md gives it; a
-/// label of that key wins. Runtimes obey other annotations, such as `org.systemd.property.*`, `org.criu.config` and
-/// `run.oci.*`, and whoever made the image is not to steer them.
+/// The image's labels as far as they are safe, and what the config says elsewhere under the keys
+/// that conversion.md gives it; a label of that key wins. Runtimes obey other annotations, such as
+/// `org.systemd.property.*`, `org.criu.config` and `run.oci.*`, and whoever made the image is not
+/// to steer them.
 fn annotations(image: &ImageConfig) -> Value {
     let ports = image.config.exposed_ports.keys().map(String::as_str).collect::<Vec<_>>().join(",");
     let mut annotations = Map::new();

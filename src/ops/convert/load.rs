@@ -44,7 +44,8 @@ fn is_index(media_type: &str) -> bool {
     matches!(media_type, OCI_INDEX | DOCKER_LIST)
 }
 
-/// Fetches the documents. An image index with a single manifest, or of which a layout has only one, is converted as that manifest.
+/// Fetches the documents. An image index with a single manifest, or of which a layout has only one,
+/// is converted as that manifest.
 pub(super) async fn load(from: &SourceImage, progress: &Arc<dyn Progress>) -> Result<Loaded, ConvertError> {
     let mut loader =
         Loader { source: &from.source, read: 0, documents: BTreeMap::new(), root: None, kept: BTreeMap::new() };

@@ -4,9 +4,12 @@
 //!
 //! 1. `load`: the image's documents, within limits.
 //! 2. [`image::enabled`](crate::image::enabled) chooses the images to index.
-//! 3. Their ztocs come from where `index` has them too: the cache, indexes that list them, or the layers, which are only read.
-//! 4. [`image::enabled`](crate::image::enabled) makes the new documents. If they are the ones that are there, nothing is done.
-//! 5. `publish`: blobs first, then manifests, then the image index under its tag. Until the last request the tag stays what it was.
+//! 3. Their ztocs come from where `index` has them too: the cache, indexes that list them, or the
+//!    layers, which are only read.
+//! 4. [`image::enabled`](crate::image::enabled) makes the new documents. If they are the ones that
+//!    are there, nothing is done.
+//! 5. `publish`: blobs first, then manifests, then the image index under its tag. Until the last
+//!    request the tag stays what it was.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,12 +43,13 @@ use load::Loaded;
 /// How many SOCI indexes are read for the ztocs that they list.
 const MAX_OFFERS: usize = 64;
 
-/// Converts an image. `options` says how layers are indexed and which platforms are; what it says of indexes that are there is
-/// not looked at.
+/// Converts an image. `options` says how layers are indexed and which platforms are; what it says
+/// of indexes that are there is not looked at.
 ///
 /// # Errors
-/// When the image cannot be read, has an unsound document or a broken layer, has nothing to index, or the destination does not
-/// take it, or when the deadline passes before all layers are indexed. Whatever the error, the destination's tag is what it was.
+/// When the image cannot be read, has an unsound document or a broken layer, has nothing to index,
+/// or the destination does not take it, or when the deadline passes before all layers are indexed.
+/// Whatever the error, the destination's tag is what it was.
 pub async fn convert(
     from: &SourceImage,
     to: &Destined,
@@ -216,7 +220,8 @@ async fn plan(
     Ok(planned)
 }
 
-/// The SOCI indexes (v2) among the entries of an image index, as places to take ztocs from. What cannot be read is passed over.
+/// The SOCI indexes (v2) among the entries of an image index, as places to take ztocs from. What
+/// cannot be read is passed over.
 async fn offers(store: &Source, manifests: &[Descriptor]) -> Vec<Offer> {
     let mut offers = Vec::new();
     for listed in soci_indexes(manifests).take(MAX_OFFERS) {

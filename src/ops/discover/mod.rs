@@ -180,8 +180,9 @@ pub(super) fn to_read(listed: Vec<Descriptor>) -> impl Iterator<Item = (Descript
     once.enumerate().map(|(place, found)| (found, (place >= MAX_INDEXES).then_some(Unusable::Unread(MAX_INDEXES))))
 }
 
-/// The indexes of an image that can be used, by their digests: that of version 2, which its manifest names, and, if `listed`, those of
-/// version 1. Whatever cannot be had is as good as not there.
+/// The indexes of an image that can be used, by their digests: that of version 2, which its
+/// manifest names, and, if `listed`, those of version 1. Whatever cannot be had is as good as not
+/// there.
 pub(super) async fn usable(
     source: &Source,
     image: &PlatformManifest,

@@ -1,5 +1,5 @@
-//! The ztocs of layers, from wherever they can be had: the cache, SOCI indexes that list them, and the layers themselves, each read
-//! once, as many side by side as was asked for.
+//! The ztocs of layers, from wherever they can be had: the cache, SOCI indexes that list them, and
+//! the layers themselves, each read once, as many side by side as was asked for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::ready;
@@ -56,7 +56,8 @@ pub(in crate::ops) struct Offer {
     pub origin: Origin,
 }
 
-/// The ztocs of the `wanted` layers. Those that are among what was `built` before are taken as they are. `announce` gets the layers that will be read, before the first of them is.
+/// The ztocs of the `wanted` layers. Those that are among what was `built` before are taken as they
+/// are. `announce` gets the layers that will be read, before the first of them is.
 ///
 /// A layer that the deadline left over is missing from the result.
 ///
@@ -204,7 +205,8 @@ async fn read_all(
                 }
             })
             .buffer_unordered(jobs);
-        // What is done is taken before the clock is looked at. Layers that are being read then are dropped with `reading`.
+        // What is done is taken before the clock is looked at. Layers that are being read then are
+        // dropped with `reading`.
         while let Some((layer, built)) = before(options.deadline, reading.try_next()).await.transpose()?.flatten() {
             match built {
                 Some(built) => {

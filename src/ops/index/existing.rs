@@ -147,8 +147,8 @@ impl Found {
     }
 }
 
-/// The first version of this program that builds the ztocs that this one builds. It goes up with the cache's format version, whenever
-/// another ztoc for the same layer became right.
+/// The first version of this program that builds the ztocs that this one builds. It goes up with
+/// the cache's format version, whenever another ztoc for the same layer became right.
 const FIRST_ALIKE: [u64; 3] = [0, 0, 0];
 
 /// Made by some version of this program, or under the name that is asked for.
@@ -161,8 +161,9 @@ fn is_newer(tool: &str) -> bool {
     maker::version(tool) > maker::version(TOOL_IDENTIFIER)
 }
 
-/// Whether the ztocs of `tool` are those that are built under the name `asked`, but for the name: those of the same name, and of
-/// versions of this program up to this one. What another tool would do with the layer is not known.
+/// Whether the ztocs of `tool` are those that are built under the name `asked`, but for the name:
+/// those of the same name, and of versions of this program up to this one. What another tool would
+/// do with the layer is not known.
 pub(super) fn builds_alike(tool: &str, asked: &str) -> bool {
     let alike = |found: [u64; 3]| FIRST_ALIKE <= found && Some(found) <= maker::version(TOOL_IDENTIFIER);
     tool == asked || maker::version(tool).is_some_and(alike)

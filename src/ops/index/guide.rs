@@ -37,8 +37,8 @@ impl Guides {
     }
 }
 
-/// Fetches a ztoc for each layer of `unread` that has one and more than one core for itself. What cannot be had or decoded,
-/// or does not fit into memory, is passed over.
+/// Fetches a ztoc for each layer of `unread` that has one and more than one core for itself. What
+/// cannot be had or decoded, or does not fit into memory, is passed over.
 pub(super) async fn guides(offers: &[Offer], unread: &[Descriptor], options: &IndexOptions) -> Guides {
     let mut guides = Guides::default();
     if cores(at_a_time(unread, options)) <= 1 {

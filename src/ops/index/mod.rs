@@ -4,7 +4,8 @@
 //!
 //! 1. [`resolve`]: from the name to the manifests of the platforms.
 //! 2. `existing`: which indexes are there, and what is to be done about them.
-//! 3. `build`: the ztocs of the layers, from the cache, from an index of this image or of another one (`reuse`) or by reading (`read`), two threads
+//! 3. `build`: the ztocs of the layers, from the cache, from an index of this image or of another
+//!    one (`reuse`) or by reading (`read`), two threads
 //!    a layer (`pipeline`), and more (`ahead`) where the layer can be cut (`cut`) by its members or by a ztoc of other options (`guide`).
 //!    A broken layer ends it here. A deadline ends it too: the layers that are not done by then are left for
 //!    another run.

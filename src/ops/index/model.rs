@@ -108,8 +108,8 @@ pub struct IndexedImage {
     pub bytes_compared: u64,
     /// What was uploaded or written for it; 0 if everything was there already.
     pub bytes_written: u64,
-    /// Layers for which the time did not suffice, each once. Another run with the same options goes on with them, unless this one
-    /// was [stuck](LeftOut::OutOfTime).
+    /// Layers for which the time did not suffice, each once. Another run with the same options goes
+    /// on with them, unless this one was [stuck](LeftOut::OutOfTime).
     pub left: Vec<Descriptor>,
 }
 
@@ -223,8 +223,8 @@ pub enum LeftOut {
     Kind { code: &'static str, reason: String },
     /// By its content.
     Unservable(Unservable),
-    /// The time was up before it was read. `stuck`: all the time went into layers of which none was done, so that another run
-    /// with as much time may get no further.
+    /// The time was up before it was read. `stuck`: all the time went into layers of which none was
+    /// done, so that another run with as much time may get no further.
     OutOfTime { stuck: bool },
 }
 

@@ -24,8 +24,8 @@ pub(in crate::ops) struct Artifact {
     pub bytes: Bytes,
 }
 
-/// The artifacts for the layers of `ztocs`, which are in the manifest's order; none without a list. Paths that lead to nothing
-/// are reported.
+/// The artifacts for the layers of `ztocs`, which are in the manifest's order; none without a list.
+/// Paths that lead to nothing are reported.
 ///
 /// # Errors
 /// When the layers do not make a file system in which paths could be looked up.

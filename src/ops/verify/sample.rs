@@ -38,8 +38,8 @@ pub(super) async fn sample(
     read(source, layer, spans, chosen(spans.count(), count, seed ^ salt), done).await
 }
 
-/// Reads the spans that hold the tar headers of `count` entries, which `seed` chooses, and the last span, which shows where layer
-/// and tar end.
+/// Reads the spans that hold the tar headers of `count` entries, which `seed` chooses, and the last
+/// span, which shows where layer and tar end.
 ///
 /// # Errors
 /// When the layer cannot be read for a reason that says nothing about the ztoc.

@@ -29,8 +29,8 @@ use entry::Layout;
 pub const DEFAULT_MAX: u64 = 4 << 30;
 /// The largest span that is kept, in bytes.
 const MAX_SPAN: u64 = 1 << 30;
-/// What is kept ahead of any layer, however small its blob, in bytes; and for each byte of its blob. Layers of programs and
-/// their data are decoded to less than 20 times their size.
+/// What is kept ahead of any layer, however small its blob, in bytes; and for each byte of its
+/// blob. Layers of programs and their data are decoded to less than 20 times their size.
 const WORTH: u64 = 64 << 20;
 const WORTH_TIMES: u64 = 64;
 /// An entry's time of use is not written down again within this time.
@@ -143,8 +143,9 @@ impl SpanCache {
         span.chunks(PIECE).all(|piece| writer.write(piece)) && writer.finish()
     }
 
-    /// How many bytes of a layer may be kept that nobody has asked for yet, where its blob has `compressed` bytes. No layer may
-    /// push out all others, and one that is fetched in no time is not worth much room, however large it is when decoded.
+    /// How many bytes of a layer may be kept that nobody has asked for yet, where its blob has
+    /// `compressed` bytes. No layer may push out all others, and one that is fetched in no time is
+    /// not worth much room, however large it is when decoded.
     pub fn room_for(&self, compressed: u64) -> u64 {
         (self.inner.max / 10 * 8).min(WORTH.saturating_add(compressed.saturating_mul(WORTH_TIMES)))
     }

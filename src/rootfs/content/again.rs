@@ -1,5 +1,6 @@
-//! Layers in which no place can be decoded alone: what the cache on disk has no more is decoded again, from the layer's start. If
-//! there is room for the whole layer, the cache gets all that it lacks; else it ends with the last span that somebody waits for.
+//! Layers in which no place can be decoded alone: what the cache on disk has no more is decoded
+//! again, from the layer's start. If there is room for the whole layer, the cache gets all that it
+//! lacks; else it ends with the last span that somebody waits for.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,8 +18,8 @@ use crate::rootfs::layers::{Chunks, Fed, Next, OpenError, ZstdReader, feed};
 /// The spans that are still to come, in order; shared by the thread that decodes them and the task that says why they did not come.
 type Queue = Arc<Mutex<VecDeque<Wanted>>>;
 
-/// Lands the flights of spans of a layer that is decoded whole. `spans` is in order. It goes on after that for the cache, as long as
-/// that keeps what it gets.
+/// Lands the flights of spans of a layer that is decoded whole. `spans` is in order. It goes on
+/// after that for the cache, as long as that keeps what it gets.
 pub(super) async fn decode_again(inner: &Arc<Inner>, number: u32, layer: &Layer, spans: Vec<Wanted>, anew: bool) {
     let _alone = layer.again.lock().await;
     // Whoever was before us has left it all there.

@@ -80,7 +80,8 @@ impl<'a> Landing<'a> {
         self.keep.writer.is_some()
     }
 
-    /// All bytes were right. They are in the caches after this; the second value tells whether the one on disk has them.
+    /// All bytes were right. They are in the caches after this; the second value tells whether the
+    /// one on disk has them.
     pub fn finish(mut self) -> (Run, bool) {
         let keep = &mut self.keep;
         if !keep.is_over {

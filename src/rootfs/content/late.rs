@@ -1,5 +1,6 @@
-//! Spans that have just missed the deadline. When the kernel's reading ahead fails it asks once more, for the very page that a
-//! program waits for: waiting for that too would take twice the deadline.
+//! Spans that have just missed the deadline. When the kernel's reading ahead fails it asks once
+//! more, for the very page that a program waits for: waiting for that too would take twice the
+//! deadline.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

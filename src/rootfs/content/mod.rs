@@ -149,8 +149,8 @@ impl Content {
         self.inner.layers.iter().map(|layer| &layer.open)
     }
 
-    /// Fetches the spans that prefetch artifacts list, each for the layer of a number, into the cache on disk. Without one it
-    /// ends at once. To stop it, drop it.
+    /// Fetches the spans that prefetch artifacts list, each for the layer of a number, into the
+    /// cache on disk. Without one it ends at once. To stop it, drop it.
     pub async fn prefetch_listed(&self, artifacts: Vec<(u32, Descriptor)>) {
         prefetch::artifacts(&self.inner, artifacts).await;
     }

@@ -31,7 +31,8 @@ const TOO_SMALL: &str = "the cache is too small for the whole image: what is lef
 /// Fetches of listed spans that are under way at a time.
 const AT_A_TIME: usize = 4;
 
-/// Brings the spans that prefetch artifacts list, each for the layer of a number. An artifact that cannot be used is a warning.
+/// Brings the spans that prefetch artifacts list, each for the layer of a number. An artifact that
+/// cannot be used is a warning.
 pub(super) async fn artifacts(inner: &Arc<Inner>, artifacts: Vec<(u32, Descriptor)>) {
     let mut all = Vec::new();
     for (number, artifact) in artifacts {

@@ -232,8 +232,8 @@ fn kernel_mount(point: &Path, options: &FuseOptions) -> Result<Option<OwnedFd>, 
     }
 }
 
-/// The directory to mount on. Whoever can write to a directory above it may have put a symbolic link in its way meanwhile, and
-/// root's mounts would follow that anywhere.
+/// The directory to mount on. Whoever can write to a directory above it may have put a symbolic
+/// link in its way meanwhile, and root's mounts would follow that anywhere.
 fn hold(point: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat2(CWD, point, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {

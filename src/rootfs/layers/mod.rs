@@ -92,8 +92,9 @@ pub struct Caches {
     pub spans: SpanCache,
 }
 
-/// Opens the layers of an image, some side by side, each of them once. `ztoc` fetches a layer's ztoc from the image's index,
-/// encoded, if there is any: once for each layer, when its turn has come.
+/// Opens the layers of an image, some side by side, each of them once. `ztoc` fetches a layer's
+/// ztoc from the image's index, encoded, if there is any: once for each layer, when its turn has
+/// come.
 ///
 /// # Errors
 /// Those of `ztoc` and of [`open_layer`]; the first one ends it.

@@ -126,8 +126,8 @@ impl Layout {
         write::blob(self, &blob.digest, content)
     }
 
-    /// Writes a blob from its chunks, in their order; its size and digest are checked. None among them ends it early: then nothing
-    /// is written.
+    /// Writes a blob from its chunks, in their order; its size and digest are checked. None among
+    /// them ends it early: then nothing is written.
     pub fn write_chunks(
         &self,
         blob: &Descriptor,
@@ -136,8 +136,9 @@ impl Layout {
         write::chunks(self, blob, chunks)
     }
 
-    /// Lists an image that is there in index.json under the name `tag`, or without a name. Another image that has the name loses
-    /// it: its entry stays without a name if it is one of `keep`, and goes if not.
+    /// Lists an image that is there in index.json under the name `tag`, or without a name. Another
+    /// image that has the name loses it: its entry stays without a name if it is one of `keep`, and
+    /// goes if not.
     pub fn name(&self, image: &Descriptor, tag: Option<&str>, keep: Option<&Digest>) -> Result<(), LayoutError> {
         write::name(self, image, tag, keep)
     }

@@ -19,8 +19,9 @@ pub struct AttachReport {
 
 impl Repository {
     /// Pushes `manifest`, of which `index` is the descriptor and which names `subject`, and makes it a referrer in the place
-    /// of `replaces`, which are then deleted as far as the registry allows it. All blobs that it names must be there. The
-    /// caller has read each of `replaces`: a list of referrers can name any manifest of the repository.
+    /// of `replaces`, which are then deleted as far as the registry allows it. All blobs that it
+    /// names must be there. The caller has read each of `replaces`: a list of referrers can name
+    /// any manifest of the repository.
     ///
     /// `index` carries artifact type and annotations for the list of the tag schema.
     ///
@@ -61,9 +62,10 @@ impl Repository {
         Ok(AttachReport { attached, not_deleted })
     }
 
-    /// Takes manifests off the list of `subject`'s referrers, if there is one under the fallback tag, and then deletes them, so
-    /// that none is listed and not there. Gives what became of each, in their order. None of them may be anything but a referrer
-    /// of `subject` that was read: on most registries a deleted manifest takes all of its tags with it.
+    /// Takes manifests off the list of `subject`'s referrers, if there is one under the fallback
+    /// tag, and then deletes them, so that none is listed and not there. Gives what became of each,
+    /// in their order. None of them may be anything but a referrer of `subject` that was read: on
+    /// most registries a deleted manifest takes all of its tags with it.
     ///
     /// # Errors
     /// When the list cannot be changed; then nothing is deleted.

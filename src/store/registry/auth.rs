@@ -32,8 +32,8 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// Credentials of this age are looked up again before a 401 is final: helpers give out ones that expire.
 const STALE: Duration = Duration::from_secs(60);
 
-/// Scopes, and repositories, of which tokens and credentials are kept: those that were used last. Who walks a whole registry
-/// does not come back to the others soon.
+/// Scopes, and repositories, of which tokens and credentials are kept: those that were used last.
+/// Who walks a whole registry does not come back to the others soon.
 const KEPT: usize = 256;
 
 /// What is to be done with a repository.

@@ -1,5 +1,6 @@
-//! Certificates as docker and podman keep them, in a folder for each registry: `certs.d/HOST[:PORT]/` with authorities in `*.crt`
-//! and a client's certificate and key in `*.cert` and `*.key` (docker's "Verify repository client with certificates",
+//! Certificates as docker and podman keep them, in a folder for each registry:
+//! `certs.d/HOST[:PORT]/` with authorities in `*.crt` and a client's certificate and key in
+//! `*.cert` and `*.key` (docker's "Verify repository client with certificates",
 //! containers-certs.d(5)).
 
 use std::ffi::OsString;
@@ -68,7 +69,8 @@ pub(super) fn find(folders: &[PathBuf], registry: &str) -> Result<Found, Registr
     Ok(found)
 }
 
-/// The files of a folder. One that is not there, or that is closed to this user, is empty: docker's may be root's alone.
+/// The files of a folder. One that is not there, or that is closed to this user, is empty: docker's
+/// may be root's alone.
 fn list(folder: &Path) -> Result<Vec<PathBuf>, RegistryError> {
     use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
     let failed = |source| RegistryError::File { path: folder.to_owned(), source };

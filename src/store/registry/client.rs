@@ -99,8 +99,8 @@ impl Repository {
         &self.name
     }
 
-    /// From now on requests to all registries of its client are tried again for as long as their callers wait: those have a limit of
-    /// their own.
+    /// From now on requests to all registries of its client are tried again for as long as their
+    /// callers wait: those have a limit of their own.
     pub fn outlast_outages(&self) {
         self.registry.http.be_endless();
     }

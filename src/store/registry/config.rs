@@ -19,12 +19,13 @@ pub struct ClientConfig {
     pub plain_http: Option<bool>,
     /// PEM files of certificate authorities to trust beside the system's.
     pub ca_files: Vec<PathBuf>,
-    /// PEM files of a client's certificate chain and of its key, for mutual TLS. Both or neither. Registries are shown it, but not the
-    /// hosts to which they redirect, and not token services elsewhere.
+    /// PEM files of a client's certificate chain and of its key, for mutual TLS. Both or neither.
+    /// Registries are shown it, but not the hosts to which they redirect, and not token services
+    /// elsewhere.
     pub client_cert: Option<PathBuf>,
     pub client_key: Option<PathBuf>,
-    /// Folders with one folder for each registry (`HOST[:PORT]`) in which its authorities and its client certificate lie, as docker and
-    /// podman have them. `None`: theirs.
+    /// Folders with one folder for each registry (`HOST[:PORT]`) in which its authorities and its
+    /// client certificate lie, as docker and podman have them. `None`: theirs.
     pub certs_d: Option<Vec<PathBuf>>,
     /// Any certificate is as good as any other.
     pub insecure_skip_tls_verify: bool,
@@ -95,12 +96,13 @@ pub struct Limits {
     pub helper: Duration,
     /// Before the second try; each further wait doubles, up to 30 s, give or take the half.
     pub first_wait: Duration,
-    /// All waits before new tries of one request together, unless `patience` is longer; a registry that asks for more is not waited for.
+    /// All waits before new tries of one request together, unless `patience` is longer; a registry
+    /// that asks for more is not waited for.
     pub longest_wait: Duration,
     /// Tries of one request that the registry answers with failures, or does not answer at all, at least.
     pub tries: u32,
-    /// For how long a registry is tried again that cannot be connected to, or that fails otherwise and was tried often enough. `None`:
-    /// until the caller does not want it any more.
+    /// For how long a registry is tried again that cannot be connected to, or that fails otherwise
+    /// and was tried often enough. `None`: until the caller does not want it any more.
     pub patience: Option<Duration>,
     /// Failures that a client may meet beyond its successes, over all requests, before it stops to try again.
     pub failures: u32,

@@ -93,17 +93,19 @@ impl Repository {
         self.change_list(&subject.digest, &Change { entry: Some(entry), goes: replaces }).await
     }
 
-    /// Takes `goes` off the list under the fallback tag, if there is one. The list stays, even when nothing is left in it:
-    /// deleting it could take with it what somebody else lists at that moment.
+    /// Takes `goes` off the list under the fallback tag, if there is one. The list stays, even when
+    /// nothing is left in it: deleting it could take with it what somebody else lists at that
+    /// moment.
     pub(super) async fn unlist_under_tag(&self, subject: &Digest, goes: &[Digest]) -> Result<(), RegistryError> {
         self.change_list(subject, &Change { entry: None, goes }).await.map(|_| ())
     }
 
     /// Makes a change to the list under the fallback tag, and makes as sure as can be that it lasts.
     ///
-    /// Registries offer no way to write only if nobody else did (where one honours If-Match, that is used). So the index
-    /// is read back several times, over a time that is longer than others need from their reading to their writing; when
-    /// our change is undone, it is made again to what is there then.
+    /// Registries offer no way to write only if nobody else did (where one honours If-Match, that
+    /// is used). So the index is read back several times, over a time that is longer than others
+    /// need from their reading to their writing; when our change is undone, it is made again to
+    /// what is there then.
     async fn change_list(&self, subject: &Digest, change: &Change<'_>) -> Result<String, RegistryError> {
         let tag = tag(subject);
         let failed = |reason: String| RegistryError::FallbackTag {
@@ -191,8 +193,9 @@ fn condition(there: Option<&Tagged>) -> Option<(HeaderName, HeaderValue)> {
     }
 }
 
-/// The changed index: without what goes, and with the new entry where the first of those (or an older form of itself) was,
-/// otherwise at the end: consumers take the first of their kind. All that others wrote stays, to the last unknown field.
+/// The changed index: without what goes, and with the new entry where the first of those (or an
+/// older form of itself) was, otherwise at the end: consumers take the first of their kind. All
+/// that others wrote stays, to the last unknown field.
 fn amended(index: Option<&Value>, change: &Change<'_>) -> Option<Value> {
     let mut index = match index {
         Some(index) => index.clone(),

@@ -11,10 +11,11 @@
 //! | `tls`, `certs_d`, `verifier` | whom to trust, and as whom to speak |
 //! | `config`, `error`, `transport` | what goes in, and what may come out |
 //!
-//! Rules that hold everywhere: `Authorization` and the client's certificate go to the registry itself and to nobody else (a password
-//! also to the token service that the registry names); a place that an answer names
-//! (redirect, upload location, token service, next page) is looked at before anything is sent there; every wait has an end,
-//! and every body a limit; errors hold no secret.
+//! Rules that hold everywhere: `Authorization` and the client's certificate go to the registry
+//! itself and to nobody else (a password also to the token service that the registry names); a
+//! place that an answer names (redirect, upload location, token service, next page) is looked at
+//! before anything is sent there; every wait has an end, and every body a limit; errors hold no
+//! secret.
 
 mod address;
 mod attach;

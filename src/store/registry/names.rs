@@ -67,7 +67,8 @@ impl Client {
 }
 
 impl Repository {
-    /// The tags of the repository; with `after` those that follow it in the registry's order, if the registry can do that.
+    /// The tags of the repository; with `after` those that follow it in the registry's order, if
+    /// the registry can do that.
     ///
     /// # Errors
     /// When the registry has no address.

@@ -1,5 +1,5 @@
-//! Registries that cannot be connected to. An outage is the registry's, not one request's: once it has lasted too long, no request
-//! waits for its end any more, however many there are.
+//! Registries that cannot be connected to. An outage is the registry's, not one request's: once it
+//! has lasted too long, no request waits for its end any more, however many there are.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

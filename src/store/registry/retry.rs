@@ -18,8 +18,9 @@ const LONGEST_KNOCK: Duration = Duration::from_secs(2);
 /// Tries of a name that cannot be resolved and under which nobody has answered yet: it is mistyped more often than not.
 const NAME_TRIES: u32 = 3;
 
-/// What a run may spend on new tries: each costs one, each success gives one back. A registry that answers with nothing but failures
-/// is thus left alone soon, however many requests there are; for one that does not answer at all see [`super::outage`].
+/// What a run may spend on new tries: each costs one, each success gives one back. A registry that
+/// answers with nothing but failures is thus left alone soon, however many requests there are; for
+/// one that does not answer at all see [`super::outage`].
 pub(super) struct Budget {
     left: AtomicU32,
     full: u32,

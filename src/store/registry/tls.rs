@@ -1,4 +1,5 @@
-//! Whom to trust, and as whom to speak: the system's certificate authorities, those of the user, the client's own certificate.
+//! Whom to trust, and as whom to speak: the system's certificate authorities, those of the user,
+//! the client's own certificate.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,8 +15,8 @@ use super::config::ClientConfig;
 use super::error::RegistryError;
 use super::verifier::{Pinned, TrustAnyone};
 
-/// What the registries of a client have in common. A machine without any system certificates is no error here: it can still speak to
-/// registries whose authority is given, and by plain HTTP.
+/// What the registries of a client have in common. A machine without any system certificates is no
+/// error here: it can still speak to registries whose authority is given, and by plain HTTP.
 pub(super) struct Tls {
     provider: Arc<CryptoProvider>,
     anyone: bool,
@@ -117,7 +118,8 @@ impl Tls {
             }
             None => builder.with_no_client_auth(),
         };
-        // Not HTTP/2: its frames of 16 KiB and its windows are for many small answers. Indexing took a fifth longer by it, and more CPU.
+        // Not HTTP/2: its frames of 16 KiB and its windows are for many small answers. Indexing
+        // took a fifth longer by it, and more CPU.
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(tls)
     }

@@ -250,7 +250,8 @@ pub enum Uploaded {
 }
 
 impl Repository {
-    /// Has the registry take over a blob of another of its repositories. False: it does not, and the blob is to be uploaded.
+    /// Has the registry take over a blob of another of its repositories. False: it does not, and
+    /// the blob is to be uploaded.
     ///
     /// # Errors
     /// When the registry cannot be reached.
@@ -309,8 +310,8 @@ impl Upload<'_> {
     /// Ends the upload with what was not sent yet.
     ///
     /// # Errors
-    /// [`RegistryError::Content`] and [`RegistryError::Blob`] when the bytes were not those of the blob, which then is not there;
-    /// else as [`Upload::push`].
+    /// [`RegistryError::Content`] and [`RegistryError::Blob`] when the bytes were not those of the
+    /// blob, which then is not there; else as [`Upload::push`].
     pub async fn finish(mut self) -> Result<Uploaded, RegistryError> {
         let found = self.sent + self.waiting.len() as u64;
         let Descriptor { digest, size, .. } = self.blob;

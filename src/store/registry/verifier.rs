@@ -9,8 +9,9 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
-/// As usual, and beyond that a server may show a certificate that the user gave as an authority, to the byte: docker's own recipe for a
-/// registry makes one that is both (`openssl req -x509`), and Go takes it.
+/// As usual, and beyond that a server may show a certificate that the user gave as an authority, to
+/// the byte: docker's own recipe for a registry makes one that is both (`openssl req -x509`), and
+/// Go takes it.
 #[derive(Debug)]
 pub(super) struct Pinned {
     pub inner: Arc<WebPkiServerVerifier>,
@@ -27,8 +28,9 @@ impl ServerCertVerifier for Pinned {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         match self.inner.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
-            // webpki judges the dates of the certificate first (`a_pinned_certificate_that_expired`), then that it is a CA's, then who
-            // signed it. So it is valid now, and who signed it need not be asked; the name was not looked at.
+            // webpki judges the dates of the certificate first
+            // (`a_pinned_certificate_that_expired`), then that it is a CA's, then who signed it. So
+            // it is valid now, and who signed it need not be asked; the name was not looked at.
             Err(Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::Other(_)))
                 if self.given.iter().any(|given| given.as_ref() == end_entity.as_ref()) =>
             {

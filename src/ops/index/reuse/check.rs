@@ -26,16 +26,18 @@ pub(super) enum Unfit {
     Wrong(String),
 }
 
-/// The largest ztoc, in bytes, that is fetched for a layer of this size: [`SMALL`], half the layer for its entries, and the
-/// checkpoints of a layer that was compressed to an eighth. For most layers that is some hundredths of the layer. A larger ztoc may be
-/// right, but then reading its layer costs little more than fetching it.
+/// The largest ztoc, in bytes, that is fetched for a layer of this size: [`SMALL`], half the layer
+/// for its entries, and the checkpoints of a layer that was compressed to an eighth. For most
+/// layers that is some hundredths of the layer. A larger ztoc may be right, but then reading its
+/// layer costs little more than fetching it.
 pub(super) fn in_proportion(layer_size: u64, span_size: u64) -> u64 {
     let checkpoints = layer_size.saturating_mul(RATIO).div_ceil(span_size.max(1)).saturating_mul(CHECKPOINT);
     (layer_size / 2).saturating_add(checkpoints).saturating_add(SMALL).min(MAX_ZTOC)
 }
 
-/// Decodes the ztoc of a layer of `layer_size` bytes. It bears the name of the tool that `options` ask for, whichever of those that
-/// build the same made it. Its root is judged before anything else is looked at.
+/// Decodes the ztoc of a layer of `layer_size` bytes. It bears the name of the tool that `options`
+/// ask for, whichever of those that build the same made it. Its root is judged before anything else
+/// is looked at.
 ///
 /// `memory` grows by what it takes.
 ///

@@ -1,11 +1,12 @@
 //! Ztocs that SOCI indexes list already: their layers are not read again.
 //!
-//! An index is trusted as far as whoever may push to the image's repository is, or whom the user names. Even so no ztoc is taken at
-//! its word: its size and its root are compared before anything is decoded, what it says is judged as a consumer would, and some of its
-//! spans are read from the layer and compared. A ztoc that fails is passed over with a warning, and the layer is read.
+//! An index is trusted as far as whoever may push to the image's repository is, or whom the user
+//! names. Even so no ztoc is taken at its word: its size and its root are compared before anything
+//! is decoded, what it says is judged as a consumer would, and some of its spans are read from the
+//! layer and compared. A ztoc that fails is passed over with a warning, and the layer is read.
 //!
-//! What is reused does not go into the cache: the cache serves images of all repositories, and a ztoc that was checked in part is
-//! trusted in its own repository alone.
+//! What is reused does not go into the cache: the cache serves images of all repositories, and a
+//! ztoc that was checked in part is trusted in its own repository alone.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -33,8 +34,8 @@ mod tags;
 
 /// How many ztocs are tried for a layer before it is read.
 const TRIES: usize = 3;
-/// Bytes of memory that a byte of a ztoc takes while it is checked, beside what it decodes to: as it was fetched, and encoded
-/// again.
+/// Bytes of memory that a byte of a ztoc takes while it is checked, beside what it decodes to: as
+/// it was fetched, and encoded again.
 const COST: u64 = 2;
 /// One span is read of each this many bytes of a layer, ...
 const PROBE_EVERY: u64 = 128 << 20;

@@ -1,5 +1,6 @@
-//! Where indexes are looked for that may list ztocs of an image's layers: the image itself, images that the user names, and other tags of
-//! the image's repository. Each search ends after a number of requests that does not depend on what is found.
+//! Where indexes are looked for that may list ztocs of an image's layers: the image itself, images
+//! that the user names, and other tags of the image's repository. Each search ends after a number
+//! of requests that does not depend on what is found.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -62,8 +63,9 @@ impl<'a> Places<'a> {
         Places { supply, options, progress, seen, budget }
     }
 
-    /// The indexes of the image itself that the destination does not list: those of version 2, those that its source lists if that is
-    /// another place, and those of platforms that are not indexed now.
+    /// The indexes of the image itself that the destination does not list: those of version 2,
+    /// those that its source lists if that is another place, and those of platforms that are not
+    /// indexed now.
     pub async fn own(&mut self, missing: &[Descriptor]) -> Vec<Offer> {
         let Own { digest, manifests, artifacts, is_listed } = &self.supply.own;
         let mut offers = Vec::new();

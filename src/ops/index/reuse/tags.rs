@@ -1,12 +1,13 @@
-//! Which tags of a repository are likely to name images with the same layers. Registries do not list tags by age, so their
-//! names must tell.
+//! Which tags of a repository are likely to name images with the same layers. Registries do not
+//! list tags by age, so their names must tell.
 
 use std::cmp::Reverse;
 
 use crate::image::{DEFAULT_TAG, is_referrers_tag};
 
-/// At most `most` of `names`: `latest`, then those that differ from the image's own tag in their numbers alone, nearest first, then those
-/// that begin like it. Tags that list referrers are left out, and so is the image's own.
+/// At most `most` of `names`: `latest`, then those that differ from the image's own tag in their
+/// numbers alone, nearest first, then those that begin like it. Tags that list referrers are left
+/// out, and so is the image's own.
 pub(super) fn nearest(own: Option<&str>, mut names: Vec<String>, most: usize) -> Vec<String> {
     names.retain(|name| Some(name.as_str()) != own && !is_referrers_tag(name));
     names.sort_by_cached_key(|name| rank(own.unwrap_or_default(), name));
@@ -15,8 +16,8 @@ pub(super) fn nearest(own: Option<&str>, mut names: Vec<String>, most: usize) ->
     names
 }
 
-/// Where to ask for more tags when there are more than a page: they are listed in the order of their characters, and those that
-/// are like `own` follow its beginning.
+/// Where to ask for more tags when there are more than a page: they are listed in the order of
+/// their characters, and those that are like `own` follow its beginning.
 pub(super) fn before(own: &str) -> Option<&str> {
     // Tags are ASCII. Two characters stand for some hundred neighbours, which is a page.
     own.len().checked_sub(2).filter(|length| *length > 0).and_then(|length| own.get(..length))
