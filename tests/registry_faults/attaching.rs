@@ -155,7 +155,7 @@ async fn writers_that_never_stop_are_an_error() {
     .await;
     let error = attach(&repository(&faulty, config()), "ours", &[]).await.unwrap_err();
     assert!(matches!(error, RegistryError::FallbackTag { .. }), "{error:?}");
-    assert!(error.to_string().contains("others overwrote our entry"), "{error}");
+    assert!(error.to_string().contains("others overwrote our change"), "{error}");
 }
 
 #[tokio::test]
