@@ -99,6 +99,8 @@ struct Outcome {
     failed: Vec<String>,
     /// Layers that are left, over all images.
     left: usize,
+    /// No layer of an image was done in time, so that another call like this one gets no further.
+    stuck: bool,
 }
 
 impl Function {
@@ -132,9 +134,7 @@ impl Function {
                 }
                 // Who calls with an image reads the answer; nobody reads one to EventBridge's event.
                 if outcome.left > 0 && shape != Some(Shape::Direct) {
-                    let message =
-                        format!("the time was up: {} layers are left, and the next call goes on", outcome.left);
-                    return failure("TimeWasUp", message);
+                    return failure("TimeWasUp", time_was_up(outcome.left, outcome.stuck));
                 }
                 Ok(json!({"images": outcome.images}))
             }
@@ -174,6 +174,7 @@ impl Function {
             let mut image = match self.image(push, account, time).await {
                 Ok(done) => {
                     outcome.left += left(&done);
+                    outcome.stuck |= indexed(&done).is_some_and(IndexedImage::is_stuck);
                     done_image(&done)
                 }
                 Err(error) => {
@@ -275,6 +276,14 @@ fn left(done: &Done) -> usize {
     indexed(done).map_or(0, |image| image.left.len())
 }
 
+fn time_was_up(left: usize, stuck: bool) -> String {
+    let next = match stuck {
+        false => "the next call goes on",
+        true => "not one was done: the function needs a longer timeout, or more memory, which also gives it more CPU",
+    };
+    format!("the time was up: {left} layers are left, and {next}")
+}
+
 /// Indexes that were replaced and are still there: the function may not delete, or the registry does not.
 fn not_deleted(image: &IndexedImage) -> Vec<Digest> {
     let stuck = image.manifests.iter().filter_map(|manifest| match &manifest.result {
@@ -320,6 +329,13 @@ fn in_one_line(error: &dyn Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_call_that_got_nowhere_does_not_promise_that_the_next_one_will() {
+        assert!(time_was_up(2, false).ends_with("2 layers are left, and the next call goes on"));
+        let stuck = time_was_up(1, true);
+        assert!(stuck.contains("longer timeout") && !stuck.contains("goes on"), "{stuck}");
+    }
 
     #[test]
     fn time_is_kept_for_the_end() {

@@ -113,6 +113,15 @@ pub struct IndexedImage {
     pub left: Vec<Descriptor>,
 }
 
+impl IndexedImage {
+    /// No layer was done in the time that was given: another run needs more of it.
+    pub fn is_stuck(&self) -> bool {
+        let layers = self.manifests.iter().flat_map(|manifest| &manifest.layers);
+        let mut outcomes = layers.map(|layer| &layer.outcome);
+        outcomes.any(|outcome| matches!(outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: true })))
+    }
+}
+
 /// What became of one platform's manifest.
 #[derive(Debug, Clone)]
 pub struct IndexedManifest {
