@@ -152,7 +152,7 @@ fn check(args: &RegistryArgs, registries: &Registries<'_>) -> Result<(), CliErro
         return Err(CliError::Usage("--creds wants USER:PASSWORD, or USER together with --password-stdin"));
     }
     match registries {
-        // One registry's secrets are no business of another's.
+        // One registry must not see the secrets of another.
         Registries::Several if args.creds.is_some() => Err(CliError::Usage(
             "--creds is for one registry, and several are named: run docker login for each, or this command once for each",
         )),

@@ -168,7 +168,7 @@ fn router(app: &Arc<App>) -> Router {
         .layer(map_response(count))
 }
 
-/// Where there is a secret, the service may be reached by strangers, and what it counts is none of their business.
+/// With a secret, strangers may be able to reach the service; they must not see its metrics.
 async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     match request.uri().path() == "/metrics" && !notify::shows_secret(&app, request.headers(), request.uri()) {
         true => notify::unauthorized(),
