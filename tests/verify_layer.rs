@@ -29,7 +29,7 @@ fn differences(ztoc: &Ztoc, layer: &[u8]) -> Vec<Difference> {
 
 /// The different codes, sorted.
 fn codes(differences: &[Difference]) -> Vec<&'static str> {
-    let mut codes: Vec<_> = differences.iter().map(Difference::code).collect();
+    let mut codes: Vec<_> = differences.iter().map(|found| found.code().word()).collect();
     codes.sort();
     codes.dedup();
     codes
@@ -282,7 +282,7 @@ fn the_command_lists_differences_and_exits_with_3() {
     --- status 3 ---
     "#);
     let json = sandbox.json(3, &[&verify("wrong")[..], &["--format=json"]].concat());
-    assert_eq!(json["status"], "differs");
+    assert_eq!(json["status"], "different");
     assert_eq!(json["layer"]["digest"], Digest::sha256(&layer).to_string());
     assert_eq!(json["layer"]["diff_id"], Digest::sha256(&tar()).to_string());
     assert_eq!(json["differences"][0]["code"], "entry-field");
@@ -294,7 +294,10 @@ fn the_command_lists_differences_and_exits_with_3() {
     let whole = std::fs::read(sandbox.path("right")).unwrap();
     std::fs::write(sandbox.path("cut"), &whole[..whole.len() / 2]).unwrap();
     let json = sandbox.json(3, &[&verify("cut")[..], &["--format=json"]].concat());
-    assert_eq!((&json["differences"][0]["code"], &json["ztoc"]["spans"]), (&"ztoc".into(), &serde_json::Value::Null));
+    assert_eq!(
+        (&json["differences"][0]["code"], &json["ztoc"]["spans"]),
+        (&"ztoc-malformed".into(), &serde_json::Value::Null)
+    );
     assert_eq!(json["layer"]["digest"], Digest::sha256(&layer).to_string());
     assert_eq!(sandbox.json(0, &[&verify("right")[..], &["--format=json"]].concat())["status"], "right");
 }

@@ -27,7 +27,7 @@ impl From<&Difference> for DifferenceJson {
         let (entry, name) = difference.entry().map_or((None, None), |(entry, name)| (entry, Some(name)));
         let text = name.and_then(|name| std::str::from_utf8(name).ok());
         DifferenceJson {
-            code: difference.code(),
+            code: difference.code().word(),
             message: difference.to_string(),
             span: difference.span().map(|span| span.0),
             entry,

@@ -11,6 +11,7 @@ use super::report::CliError;
 use super::size::human;
 use super::source::Images;
 use super::terminal::{Stdout, Style, safe};
+use crate::image::LayerKind;
 use crate::ops::discover::{Note, number};
 use crate::ops::doctor::{Diagnosis, Finding, NoIndex, Reason, Verdict, WhyNot, diagnose};
 use crate::ops::resolve::Wanted;
@@ -103,7 +104,7 @@ pub fn next(finding: &Finding, image: &str, platform: &str) -> Option<String> {
              ([pull_modes.soci_v1] enable = true)"
         )),
         Finding::LostLayer(_) | Finding::LostConfig(_) => Some("push the image again".into()),
-        Finding::Uncovered { why: WhyNot::Kind("zstd-layer"), .. } => {
+        Finding::Uncovered { why: WhyNot::Kind(LayerKind::Zstd), .. } => {
             Some("build the image with gzip layers: docker buildx build --output type=image,compression=gzip,force-compression=true".into())
         }
         Finding::Uncovered { why: WhyNot::Unknown, .. } => index("--dry-run --existing replace "),

@@ -94,7 +94,7 @@ fn index(found: &FoundIndexRef, is_chosen: bool) -> Value {
         "canonical": content.map(|c| c.index.canonical),
         "ztocs": content.map_or(&[][..], |c| &c.index.ztocs).iter().map(ztoc).collect::<Vec<_>>(),
         "notes": content.map_or(&[][..], |c| &c.notes).iter()
-            .map(|note| json!({"code": note.code(), "text": note.to_string()})).collect::<Vec<_>>(),
+            .map(|note| json!({"code": note.code().word(), "text": note.to_string()})).collect::<Vec<_>>(),
         "error": found.content.as_ref().err().map(|error| in_one_line(error)),
     })
 }

@@ -116,7 +116,7 @@ fn indexes(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: D
 }
 
 fn findings(text: &mut String, findings: &[Finding], style: Style) {
-    for (code, found) in difference_text::shown(findings.iter().map(|one| (one.code, one.text.clone()))) {
+    for (code, found) in difference_text::shown(findings.iter().map(|one| (one.code.word(), one.text.clone()))) {
         let _ = writeln!(text, "    {} {}", style.yellow(&format!("{code}:")), safe(&found));
     }
 }

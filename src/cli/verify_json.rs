@@ -79,5 +79,5 @@ fn layer(verified: &VerifiedLayer) -> Value {
 }
 
 fn findings(findings: &[Finding]) -> Vec<Value> {
-    findings.iter().map(|finding| json!({"code": finding.code, "text": finding.text})).collect()
+    findings.iter().map(|finding| json!({"code": finding.code.word(), "text": finding.text})).collect()
 }

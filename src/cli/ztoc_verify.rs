@@ -41,7 +41,7 @@ pub fn run(args: &ZtocVerifyArgs, stdout: &mut Stdout) -> Result<(), CliError> {
 }
 
 fn text(ztoc: Option<&Ztoc>, proof: &Proof) -> String {
-    let found = difference_text::shown(proof.differences.iter().map(|one| (one.code(), one.to_string())));
+    let found = difference_text::shown(proof.differences.iter().map(|one| (one.code().word(), one.to_string())));
     let differences: String = found.iter().map(|(_, text)| format!("{}\n", safe(text))).collect();
     if let Some(ztoc) = ztoc.filter(|_| proof.holds()) {
         let (spans, entries) = (ztoc.checkpoints.spans(), ztoc.files.len() as u64);
@@ -55,7 +55,7 @@ fn text(ztoc: Option<&Ztoc>, proof: &Proof) -> String {
 
 #[derive(Serialize)]
 struct Document {
-    /// `right` or `differs`.
+    /// `right` or `different`.
     status: &'static str,
     layer: LayerJson,
     ztoc: ZtocJson,
@@ -86,7 +86,7 @@ struct ZtocJson {
 
 fn json(bytes: &[u8], ztoc: Option<&Ztoc>, proof: &Proof) -> serde_json::Result<String> {
     let document = Document {
-        status: if proof.holds() { "right" } else { "differs" },
+        status: if proof.holds() { "right" } else { "different" },
         layer: LayerJson {
             digest: proof.digest,
             size: proof.size,

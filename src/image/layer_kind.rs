@@ -61,9 +61,20 @@ impl LayerKind {
         suffix == ".gzip" || last_suffix(suffix) == Some("gzip")
     }
 
+    /// The stable word for a kind that cannot be in an index; none for the others.
+    pub fn code(self) -> Option<&'static str> {
+        match self {
+            LayerKind::Zstd => Some("zstd"),
+            LayerKind::Foreign => Some("foreign"),
+            LayerKind::Encrypted => Some("encrypted"),
+            LayerKind::NotALayer => Some("not-a-layer"),
+            LayerKind::Gzip | LayerKind::Uncompressed | LayerKind::Unknown => None,
+        }
+    }
+
     /// Whether consumers of SOCI indexes can read such a layer.
     pub fn is_servable(self) -> bool {
-        matches!(self, LayerKind::Gzip | LayerKind::Uncompressed | LayerKind::Unknown)
+        self.code().is_none()
     }
 }
 

@@ -4,6 +4,7 @@
 //! with their channels.
 
 pub mod bundle;
+pub mod code;
 pub mod convert;
 pub mod copy;
 pub mod coverage;

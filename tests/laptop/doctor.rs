@@ -83,7 +83,7 @@ fn from_no_index_to_one_that_lost_a_piece_and_back() {
         let Some(image) = push(&sandbox, "img", &server, &[]) else { return };
         let none = diagnosis(&sandbox, 3, 0, &image);
         assert_eq!(verdicts(&none), NONE);
-        assert_eq!((problems(&none), notes(&none)), (vec!["no-index"], vec!["zstd-layer", "small-image"]));
+        assert_eq!((problems(&none), notes(&none)), (vec!["no-index"], vec!["zstd", "small-image"]));
         // Layers this small are not worth an index, and so none is advised.
         assert!(none["findings"][0]["text"].as_str().unwrap().contains("less than 10 MiB each"), "{none}");
         assert!(none["findings"][0]["next"].is_null(), "{none}");
@@ -91,7 +91,7 @@ fn from_no_index_to_one_that_lost_a_piece_and_back() {
 
         let ours = diagnosis(&sandbox, 0, 0, &image);
         assert_eq!(verdicts(&ours), V1);
-        assert_eq!((problems(&ours), notes(&ours)), (vec![], vec!["only-version-1", "zstd-layer", "small-image"]));
+        assert_eq!((problems(&ours), notes(&ours)), (vec![], vec!["only-version-1", "zstd", "small-image"]));
         let enabled = &ours["consumers"][1];
         assert_eq!(
             (&enabled["layers"], &enabled["of_layers"], &enabled["percent"]),

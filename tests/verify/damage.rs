@@ -79,7 +79,7 @@ fn a_ztoc_that_is_not_what_its_digest_says() {
 fn a_window() {
     let image = Image::new();
     image.edit_ztoc(0, |ztoc| checkpoint(ztoc, 3).window[20_000] ^= 1);
-    found(&image, &["checkpoint-window"], &["window"]);
+    found(&image, &["checkpoint-window"], &["checkpoint-window"]);
 }
 
 #[test]

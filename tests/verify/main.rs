@@ -13,6 +13,7 @@ mod image;
 use image::{Image, QUICK, codes};
 use insta::assert_snapshot;
 use ociseek::image::soci::{SociIndex, ZtocRef};
+use ociseek::ops::code::Code;
 use serde_json::json;
 use support::{Sandbox, enabled, index, two_platforms};
 
@@ -65,6 +66,15 @@ fn programs_get_a_document() {
     let quick = image.verify(0, &sample);
     assert!(quick["bytes_read"].as_u64().unwrap() < layers + ztocs);
     assert_eq!(quick, image.verify(0, &sample));
+}
+
+#[test]
+fn the_documentation_lists_every_word() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/policy.md")).unwrap();
+    let (_, table) = page.split_once("| code | meaning |\n|---|---|\n").unwrap();
+    let listed: Vec<&str> = table.lines().take_while(|line| line.starts_with('|')).collect();
+    let words: Vec<String> = Code::ALL.iter().map(|c| format!("| `{}` | {} |", c.word(), c.meaning())).collect();
+    assert_eq!(listed, words);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use super::MAX_ZTOC;
 use crate::digest::Digest;
 use crate::image::soci::{self, FoundIndex, PREFETCH, SociIndexError, Version, ZtocRef};
 use crate::image::{Descriptor, LayerKind};
+use crate::ops::code::Code;
 use crate::store::StoreError;
 
 /// An index that can be used.
@@ -69,17 +70,16 @@ pub enum Note {
 }
 
 impl Note {
-    /// A stable word for programs.
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> Code {
         match self {
-            Note::NotCanonical => "not-canonical",
-            Note::NotInImage { .. } => "layer-not-in-image",
-            Note::Second { .. } => "second-ztoc",
-            Note::TooLarge { .. } => "ztoc-too-large",
-            Note::NotServable { .. } => "layer-not-servable",
-            Note::MediaType { .. } => "media-type-annotation",
-            Note::NotBeside => "not-beside-image",
-            Note::Unknown { .. } => "unknown-blob",
+            Note::NotCanonical => Code::NotCanonical,
+            Note::NotInImage { .. } => Code::LayerNotInImage,
+            Note::Second { .. } => Code::SecondZtoc,
+            Note::TooLarge { .. } => Code::ZtocTooLarge,
+            Note::NotServable { .. } => Code::LayerNotServable,
+            Note::MediaType { .. } => Code::MediaTypeAnnotation,
+            Note::NotBeside => Code::NotBesideImage,
+            Note::Unknown { .. } => Code::UnknownBlob,
         }
     }
 
@@ -260,7 +260,7 @@ mod tests {
             mistyped,
         ];
         let content = judged(&index(refs), &layers).unwrap();
-        let codes: Vec<_> = content.notes.iter().map(|note| (note.code(), note.is_ignored())).collect();
+        let codes: Vec<_> = content.notes.iter().map(|note| (note.code().word(), note.is_ignored())).collect();
         assert_eq!(
             codes,
             [
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(content.ztocs.len(), 2);
         assert_eq!(content.ztocs[&layers[0].digest].ztoc, Digest::sha256(&[1, 0]), "the first one counts");
         let content = judged(&index(vec![reference(&layers[0], 1, MAX_ZTOC + 1)]), &layers).unwrap();
-        assert_eq!((content.notes[0].code(), content.ztocs.len()), ("ztoc-too-large", 0));
+        assert_eq!((content.notes[0].code().word(), content.ztocs.len()), ("ztoc-too-large", 0));
     }
 
     #[test]
@@ -288,7 +288,7 @@ mod tests {
         assert!(matches!(judged(&v2, &layers), Err(Unusable::Version(Version::V2))));
         assert!(matches!(judged("{}", &layers), Err(Unusable::Soci(_))));
         let unknown = sound.replacen(ZTOC, "application/x-else", 1);
-        assert_eq!(judged(&unknown, &layers).unwrap().notes[0].code(), "unknown-blob");
+        assert_eq!(judged(&unknown, &layers).unwrap().notes[0].code().word(), "unknown-blob");
         let prefetch = sound.replacen(ZTOC, PREFETCH, 1);
         assert_eq!(judged(&prefetch, &layers).unwrap().notes, []);
     }

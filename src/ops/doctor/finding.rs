@@ -9,12 +9,15 @@ use crate::image::soci::Version;
 use crate::image::{Descriptor, LayerKind};
 use crate::ops::TOOL_IDENTIFIER;
 use crate::ops::discover::{Discovered, FoundIndexRef, Note, Via, causes};
+use crate::ops::index::TOO_SMALL;
 use crate::ops::inspect::Inspected;
 
 /// The least size of an image for which Fargate's documentation recommends lazy loading, in bytes: 250 MiB.
 const WORTHWHILE: u64 = 250 << 20;
 /// The least layer that the tools index unless told otherwise, in bytes: 10 MiB.
 const SMALL: u64 = 10 << 20;
+/// The word for a layer that the index lacks for a reason that it does not state.
+const NOT_COVERED: &str = "layer-not-covered";
 
 /// One thing about an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,8 +87,8 @@ pub enum NoIndex {
 /// Why a layer has no ztoc, as far as can be told without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhyNot {
-    /// Its media type has none; a word for it.
-    Kind(&'static str),
+    /// Its media type has none.
+    Kind(LayerKind),
     /// Smaller than the least that tools index.
     Small,
     /// By its content, or by its maker's options.
@@ -101,7 +104,7 @@ impl Finding {
             Finding::OddAnnotation(_) => "odd-annotation",
             Finding::Several(_) => "several-indexes",
             Finding::Unusable { .. } => "unusable-index",
-            Finding::Note { note, .. } => note.code(),
+            Finding::Note { note, .. } => note.code().word(),
             Finding::LostBlobs { .. } => "missing-blobs",
             Finding::BrokenZtoc(_) => "broken-ztoc",
             Finding::LostLayer(_) => "missing-layer",
@@ -110,9 +113,9 @@ impl Finding {
             Finding::OnlyV1 => "only-version-1",
             Finding::OtherVersion { .. } => "other-version",
             Finding::Foreign { .. } => "foreign-index",
-            Finding::Uncovered { why: WhyNot::Kind(code), .. } => code,
-            Finding::Uncovered { why: WhyNot::Small, .. } => "small-layer",
-            Finding::Uncovered { why: WhyNot::Unknown, .. } => "layer-not-covered",
+            Finding::Uncovered { why: WhyNot::Kind(kind), .. } => kind.code().unwrap_or(NOT_COVERED),
+            Finding::Uncovered { why: WhyNot::Small, .. } => TOO_SMALL,
+            Finding::Uncovered { why: WhyNot::Unknown, .. } => NOT_COVERED,
             Finding::SmallImage(_) => "small-image",
         }
     }
@@ -185,9 +188,9 @@ impl fmt::Display for Finding {
             Finding::Uncovered { layer, why, .. } => {
                 write!(f, "layer {layer} is pulled whole: ")?;
                 match why {
-                    WhyNot::Kind("zstd-layer") => f.write_str("it is zstd, and consumers know gzip and plain tars only"),
-                    WhyNot::Kind("foreign-layer") => f.write_str("a foreign layer, which is not in this store"),
-                    WhyNot::Kind("encrypted-layer") => f.write_str("it is encrypted"),
+                    WhyNot::Kind(LayerKind::Zstd) => f.write_str("it is zstd, and consumers know gzip and plain tars only"),
+                    WhyNot::Kind(LayerKind::Foreign) => f.write_str("a foreign layer, which is not in this store"),
+                    WhyNot::Kind(LayerKind::Encrypted) => f.write_str("it is encrypted"),
                     WhyNot::Kind(_) => f.write_str("it is no layer of a known type"),
                     WhyNot::Small => f.write_str("it is small, and pulled whole faster than mounted"),
                     WhyNot::Unknown => f.write_str("the index has no ztoc for it"),
@@ -278,12 +281,10 @@ fn uncovered(all: &mut Vec<Finding>, image: &Discovered) {
 
 /// Why tools leave a layer out, as far as its media type and size tell.
 fn why_not(layer: &Descriptor) -> Option<WhyNot> {
-    match LayerKind::of(&layer.media_type) {
-        LayerKind::Zstd => Some(WhyNot::Kind("zstd-layer")),
-        LayerKind::Foreign => Some(WhyNot::Kind("foreign-layer")),
-        LayerKind::Encrypted => Some(WhyNot::Kind("encrypted-layer")),
-        LayerKind::NotALayer => Some(WhyNot::Kind("not-a-layer")),
-        LayerKind::Gzip | LayerKind::Uncompressed | LayerKind::Unknown => (layer.size < SMALL).then_some(WhyNot::Small),
+    let kind = LayerKind::of(&layer.media_type);
+    match kind.is_servable() {
+        false => Some(WhyNot::Kind(kind)),
+        true => (layer.size < SMALL).then_some(WhyNot::Small),
     }
 }
 

@@ -45,7 +45,7 @@ pub use error::IndexError;
 pub use gate::{Gate, Refused, RefusedManifest, Shortfall};
 pub use model::{
     Elsewhere, Existing, IndexOptions, IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut,
-    ManifestResult, Origin, OtherIndex, Reuse, ZtocFacts,
+    ManifestResult, Origin, OtherIndex, Reuse, TOO_SMALL, ZtocFacts,
 };
 
 pub use pipeline::{Threads, index_chunks};

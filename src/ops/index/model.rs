@@ -223,6 +223,9 @@ pub enum Origin {
     Repeated,
 }
 
+/// The stable word for a layer that is smaller than the least that is indexed.
+pub const TOO_SMALL: &str = "too-small";
+
 /// Why a layer is not in the index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeftOut {
@@ -241,7 +244,7 @@ impl LeftOut {
     /// A stable word for programs.
     pub fn code(&self) -> &'static str {
         match self {
-            LeftOut::Small { .. } => "too-small",
+            LeftOut::Small { .. } => TOO_SMALL,
             LeftOut::Kind { code, .. } => code,
             LeftOut::Unservable(verdict) => verdict.code,
             LeftOut::OutOfTime { stuck: false } => "out-of-time",

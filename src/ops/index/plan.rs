@@ -128,16 +128,17 @@ pub(super) async fn unservable(
 
 /// Why a layer is not to be read at all.
 pub(in crate::ops) fn left_out(layer: &Descriptor, options: &IndexOptions) -> Option<LeftOut> {
-    let kind = |code, reason: &str| Some(LeftOut::Kind { code, reason: reason.to_owned() });
-    match LayerKind::of(&layer.media_type) {
-        LayerKind::Zstd => kind("zstd", "zstd: SOCI consumers know gzip and uncompressed layers only"),
-        LayerKind::Foreign => kind("foreign", "a foreign layer, which is not to be had from this store"),
-        LayerKind::Encrypted => kind("encrypted", "encrypted: its content cannot be read"),
-        LayerKind::NotALayer => kind("not-a-layer", &format!("not a layer but {:?}", layer.media_type)),
-        LayerKind::Gzip | LayerKind::Uncompressed | LayerKind::Unknown => {
-            (layer.size < options.min_layer_size).then_some(LeftOut::Small { least: options.min_layer_size })
-        }
-    }
+    let kind = LayerKind::of(&layer.media_type);
+    let Some(code) = kind.code() else {
+        return (layer.size < options.min_layer_size).then_some(LeftOut::Small { least: options.min_layer_size });
+    };
+    let reason = match kind {
+        LayerKind::Zstd => "zstd: SOCI consumers know gzip and uncompressed layers only".to_owned(),
+        LayerKind::Foreign => "a foreign layer, which is not to be had from this store".to_owned(),
+        LayerKind::Encrypted => "encrypted: its content cannot be read".to_owned(),
+        _ => format!("not a layer but {:?}", layer.media_type),
+    };
+    Some(LeftOut::Kind { code, reason })
 }
 
 /// What is listed as SOCI indexes (v1) of `manifest`, and what it says.

@@ -4,6 +4,7 @@ use crate::digest::Digest;
 use crate::layer::span::SpanError;
 use crate::layer::{Unservable, shown};
 use crate::offset::{SpanId, Uncompressed};
+use crate::ops::code::Code;
 use crate::progress::causes;
 use crate::ztoc::ZtocError;
 
@@ -51,24 +52,23 @@ pub enum Difference {
 }
 
 impl Difference {
-    /// A stable word for programs.
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> Code {
         match self {
-            Difference::Malformed(_) => "ztoc",
-            Difference::Broken(_) => "broken-layer",
-            Difference::Tar(_) => "broken-tar",
-            Difference::Compression { .. } => "compression",
-            Difference::Spans(_) => "spans",
-            Difference::Unservable(_) => "unservable",
-            Difference::Version(_) => "version",
-            Difference::Size { .. } => "size",
-            Difference::SpanDigest { .. } => "span-digest",
-            Difference::Window { .. } => "checkpoint-window",
-            Difference::SpanContent { .. } => "span-content",
-            Difference::EntryMissing { .. } => "entry-missing",
-            Difference::EntryAdded { .. } => "entry-added",
-            Difference::EntryOrder { .. } => "entry-order",
-            Difference::Entry { .. } => "entry-field",
+            Difference::Malformed(_) => Code::ZtocMalformed,
+            Difference::Broken(_) => Code::BrokenLayer,
+            Difference::Tar(_) => Code::BrokenTar,
+            Difference::Compression { .. } => Code::Compression,
+            Difference::Spans(_) => Code::Spans,
+            Difference::Unservable(_) => Code::Unservable,
+            Difference::Version(_) => Code::Version,
+            Difference::Size { .. } => Code::Size,
+            Difference::SpanDigest { .. } => Code::SpanDigest,
+            Difference::Window { .. } => Code::CheckpointWindow,
+            Difference::SpanContent { .. } => Code::SpanContent,
+            Difference::EntryMissing { .. } => Code::EntryMissing,
+            Difference::EntryAdded { .. } => Code::EntryAdded,
+            Difference::EntryOrder { .. } => Code::EntryOrder,
+            Difference::Entry { .. } => Code::EntryField,
         }
     }
 

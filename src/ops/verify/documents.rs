@@ -4,29 +4,54 @@ use super::causes;
 use super::difference::Difference;
 use super::model::{Finding, VerifyError};
 use crate::image::soci::ZtocRef;
+use crate::ops::code::Code;
 use crate::ops::discover::{Discovered, FoundIndexRef, IndexContent, Unusable, Via};
 use crate::store::StoreError;
 use crate::store::layout::LayoutError;
 use crate::store::registry::RegistryError;
 use crate::ztoc::{FileKind, VERSION, Ztoc};
 
-/// Why a blob or manifest is not what its descriptor says, in a word: it is not there, or is something else. None: it could
-/// not be looked at.
-pub(super) fn damage(error: &StoreError) -> Option<&'static str> {
-    match error {
-        StoreError::Local(LayoutError::Missing { .. }) => Some("missing"),
-        StoreError::Local(LayoutError::Size { .. } | LayoutError::Damaged { .. } | LayoutError::TooLarge { .. }) => {
-            Some("damaged")
-        }
-        StoreError::Registry(error) => match error {
-            RegistryError::Digest { .. }
-            | RegistryError::Size { .. }
-            | RegistryError::TooLarge { .. }
-            | RegistryError::BlobTooLarge { .. } => Some("damaged"),
-            error if error.is_not_found() => Some("missing"),
+/// Why a blob or manifest is not what its descriptor says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Damage {
+    /// It is not there.
+    Missing,
+    /// It has another size or digest.
+    Damaged,
+}
+
+impl Damage {
+    /// None: it could not be looked at.
+    pub fn of(error: &StoreError) -> Option<Damage> {
+        match error {
+            StoreError::Local(LayoutError::Missing { .. }) => Some(Damage::Missing),
+            StoreError::Local(
+                LayoutError::Size { .. } | LayoutError::Damaged { .. } | LayoutError::TooLarge { .. },
+            ) => Some(Damage::Damaged),
+            StoreError::Registry(error) => match error {
+                RegistryError::Digest { .. }
+                | RegistryError::Size { .. }
+                | RegistryError::TooLarge { .. }
+                | RegistryError::BlobTooLarge { .. } => Some(Damage::Damaged),
+                error if error.is_not_found() => Some(Damage::Missing),
+                _ => None,
+            },
             _ => None,
-        },
-        _ => None,
+        }
+    }
+
+    pub fn of_ztoc(self) -> Code {
+        match self {
+            Damage::Missing => Code::ZtocMissing,
+            Damage::Damaged => Code::ZtocDamaged,
+        }
+    }
+
+    pub fn of_layer(self) -> Code {
+        match self {
+            Damage::Missing => Code::LayerMissing,
+            Damage::Damaged => Code::LayerDamaged,
+        }
     }
 }
 
@@ -38,14 +63,16 @@ pub(super) fn of_index(found: FoundIndexRef) -> Result<(Vec<Finding>, Option<Ind
     let digest = found.digest;
     let content = match found.content {
         Ok(content) => content,
-        Err(Unusable::Fetch(source)) if damage(&source).is_none() => return Err(VerifyError::Index { digest, source }),
+        Err(Unusable::Fetch(source)) if Damage::of(&source).is_none() => {
+            return Err(VerifyError::Index { digest, source });
+        }
         Err(why) => {
             let code = match &why {
-                Unusable::Fetch(error) if damage(error) == Some("missing") => "index-missing",
-                Unusable::Fetch(_) | Unusable::Size { .. } => "index-damaged",
-                Unusable::Subject(_) => "subject",
-                Unusable::MediaType(_) | Unusable::Soci(_) | Unusable::Version(_) => "index-malformed",
-                Unusable::Unread(_) => "index-unread",
+                Unusable::Fetch(error) if Damage::of(error) == Some(Damage::Missing) => Code::IndexMissing,
+                Unusable::Fetch(_) | Unusable::Size { .. } => Code::IndexDamaged,
+                Unusable::Subject(_) => Code::Subject,
+                Unusable::MediaType(_) | Unusable::Soci(_) | Unusable::Version(_) => Code::IndexMalformed,
+                Unusable::Unread(_) => Code::IndexUnread,
             };
             let text = format!("index {digest} cannot be used: {}", causes(&why));
             return Ok((vec![Finding::new(code, text)], None));
@@ -79,7 +106,7 @@ pub(super) fn warnings(image: &Discovered) -> Vec<String> {
 pub(super) fn of_annotations(ztoc: &Ztoc, reference: &ZtocRef) -> Option<Finding> {
     let (stated, found) = (reference.span_size, ztoc.checkpoints.span_size());
     let text = || format!("the index says spans of {stated} bytes; the ztoc says {found}");
-    (stated != found).then(|| Finding::new("span-size-annotation", text()))
+    (stated != found).then(|| Finding::new(Code::SpanSizeAnnotation, text()))
 }
 
 /// What a ztoc says of itself, against the layer's descriptor and what consumers take. The proof of the whole layer finds
@@ -88,14 +115,14 @@ pub(super) fn of_ztoc(ztoc: &Ztoc, layer_size: u64) -> Vec<Finding> {
     let mut differences = Vec::new();
     let mut differ = |code, text| differences.push(Finding::new(code, text));
     if *ztoc.version != *VERSION {
-        differ("version", Difference::Version(ztoc.version.clone()).to_string());
+        differ(Code::Version, Difference::Version(ztoc.version.clone()).to_string());
     }
     if ztoc.compressed_size.0 != layer_size {
         let stated = ztoc.compressed_size;
-        differ("size", format!("the ztoc is for a blob of {stated} bytes; the layer has {layer_size}"));
+        differ(Code::Size, format!("the ztoc is for a blob of {stated} bytes; the layer has {layer_size}"));
     }
     if let Err(why) = crate::layer::servable(ztoc) {
-        differ("unservable", Difference::Unservable(why).to_string());
+        differ(Code::Unservable, Difference::Unservable(why).to_string());
     }
     let mut end = 0;
     for (number, file) in ztoc.files.iter().enumerate() {
@@ -103,7 +130,7 @@ pub(super) fn of_ztoc(ztoc: &Ztoc, layer_size: u64) -> Vec<Finding> {
         let beyond = file.kind == FileKind::Regular && file.offset.0 + file.size > ztoc.uncompressed_size.0;
         if beyond || file.offset.0 < end + 512 {
             let name = crate::layer::shown(&file.name);
-            differ("entry-range", format!("entry {number}, {name}, lies over another one or behind the tar's end"));
+            differ(Code::EntryRange, format!("entry {number}, {name}, lies over another one or behind the tar's end"));
             break;
         }
         end = file.offset.0.saturating_add(file.size);

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
+use super::causes;
+use super::documents::Damage;
 use super::layer::{LayerProof, Proof};
 use super::model::{Finding, VerifyError};
 use super::ztocs::{Done, Job};
-use super::{causes, documents};
 use crate::digest::{Algorithm, Digest};
 use crate::layer::span::SpanTable;
+use crate::ops::code::Code;
 use crate::progress::{Event, Progress};
 use crate::store::{Source, StoreError};
 
@@ -37,27 +39,26 @@ pub(super) async fn prove(
         Ok(proof) => proof,
         Err(Failure::Thread) => return Err(VerifyError::Thread { layer }),
         Err(Failure::Read(error)) => {
-            let Some(how) = documents::damage(&error) else { return Err(VerifyError::Layer { layer, source: error }) };
-            let code = if how == "missing" { "layer-missing" } else { "layer-damaged" };
-            done.differences.push(Finding::new(code, format!("the layer: {}", causes(&error))));
+            let Some(how) = Damage::of(&error) else { return Err(VerifyError::Layer { layer, source: error }) };
+            done.differences.push(Finding::new(how.of_layer(), format!("the layer: {}", causes(&error))));
             return Ok(());
         }
     };
     if proof.digest != layer {
         let text = format!("the blob's digest is {}; the manifest says {layer}", proof.digest);
-        done.differences.push(Finding::new("layer-digest", text));
+        done.differences.push(Finding::new(Code::LayerDigest, text));
     }
     if let (Some(stated), Some(actual)) = (job.diff_id, proof.diff_id)
         && stated != actual
     {
         let text = format!("the tar's digest is {actual}; the image's config says {stated}");
-        done.differences.push(Finding::new("diff-id", text));
+        done.differences.push(Finding::new(Code::DiffId, text));
     }
     for difference in &proof.differences {
         done.differences.push(Finding::new(difference.code(), difference.to_string()));
     }
     if proof.more > 0 {
-        done.differences.push(Finding::new("more", format!("and {} more differences", proof.more)));
+        done.differences.push(Finding::new(Code::More, format!("and {} more differences", proof.more)));
     }
     done.proven.spans = u64::from(spans.count());
     done.proven.bytes = proof.compared;

@@ -113,7 +113,7 @@ mod tests {
         let range = Uncompressed(span.start)..Uncompressed(span.end);
         let mut headers = Headers::new(files, &range);
         tar[span.start as usize..span.end as usize].chunks(100).for_each(|piece| headers.push(piece));
-        headers.finish().list.iter().map(Difference::code).collect()
+        headers.finish().list.iter().map(|found| found.code().word()).collect()
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
+use super::code::Code;
 use super::discover::{Discovered, IndexContent, causes, discover_all};
 use super::resolve::Wanted;
 use crate::digest::Digest;
@@ -103,7 +104,7 @@ impl Plan {
         let mut differences = Vec::new();
         if let Some(odd) = &image.odd_annotation {
             let text = format!("{manifest} names a SOCI index by {odd:?}, which is no digest");
-            differences.push(Finding::new("annotation", text));
+            differences.push(Finding::new(Code::Annotation, text));
         }
         let (diff_ids, wrong) = diff_ids(source, &image).await?;
         differences.extend(wrong);
@@ -170,10 +171,10 @@ impl Plan {
 /// The diff IDs that the image's config states, and what is wrong with that.
 async fn diff_ids(source: &Source, image: &Discovered) -> Result<(Vec<Digest>, Option<Finding>), VerifyError> {
     let digest = image.config.digest;
-    let wrong = |text: String| Ok((Vec::new(), Some(Finding::new("config", format!("config {digest}: {text}")))));
+    let wrong = |text: String| Ok((Vec::new(), Some(Finding::new(Code::Config, format!("config {digest}: {text}")))));
     let bytes = match source.blob_bytes(&image.config, MAX_CONFIG as u64).await {
         Ok(bytes) => bytes,
-        Err(error) if documents::damage(&error).is_some() => return wrong(causes(&error)),
+        Err(error) if documents::Damage::of(&error).is_some() => return wrong(causes(&error)),
         Err(source) => return Err(VerifyError::Config { digest, source }),
     };
     let diff_ids = match config::diff_ids(&bytes) {

@@ -1,5 +1,6 @@
 //! What verifying takes and what it yields.
 
+use super::super::code::Code;
 use super::super::discover::DiscoverError;
 use crate::budget::OverBudget;
 use crate::digest::Digest;
@@ -102,14 +103,13 @@ pub struct Proven {
 /// Something that is not as the index, the manifest or the config says, or that no consumer would take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// A stable word for programs.
-    pub code: &'static str,
+    pub code: Code,
     /// For people, in one line.
     pub text: String,
 }
 
 impl Finding {
-    pub(super) fn new(code: &'static str, text: impl Into<String>) -> Finding {
+    pub(super) fn new(code: Code, text: impl Into<String>) -> Finding {
         Finding { code, text: text.into() }
     }
 }

@@ -5,15 +5,17 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
+use super::causes;
 use super::difference::Difference;
+use super::documents::Damage;
 use super::headers::{Headers, headers_of};
 use super::model::{Finding, VerifyError};
 use super::ztocs::Done;
-use super::{causes, documents};
 use crate::codec::WINDOW;
 use crate::image::Descriptor;
 use crate::layer::span::{SpanError, SpanTable};
 use crate::offset::SpanId;
+use crate::ops::code::Code;
 use crate::store::Source;
 use crate::ztoc::Checkpoints;
 
@@ -84,17 +86,16 @@ async fn read(
         }
         if end > layer.size {
             let text = format!("span {span} is to be bytes {start}..{end} of a blob of {} bytes", layer.size);
-            done.differences.push(Finding::new("span-range", text));
+            done.differences.push(Finding::new(Code::SpanRange, text));
             continue;
         }
         let bytes = match source.blob_range(layer, start..end).await {
             Ok(bytes) => bytes,
             Err(error) => {
-                let Some(how) = documents::damage(&error) else {
+                let Some(how) = Damage::of(&error) else {
                     return Err(VerifyError::Layer { layer: layer.digest, source: error });
                 };
-                let code = if how == "missing" { "layer-missing" } else { "layer-damaged" };
-                done.differences.push(Finding::new(code, format!("the layer: {}", causes(&error))));
+                done.differences.push(Finding::new(how.of_layer(), format!("the layer: {}", causes(&error))));
                 return Ok(());
             }
         };
@@ -127,8 +128,8 @@ fn check(spans: &SpanTable, span: SpanId, bytes: &Bytes) -> Vec<Finding> {
     });
     if let Err(error) = decoded {
         let code = match error {
-            SpanError::Digest { .. } => "span-digest",
-            _ => "span-content",
+            SpanError::Digest { .. } => Code::SpanDigest,
+            _ => Code::SpanContent,
         };
         return vec![Finding::new(code, causes(&error))];
     }
@@ -138,7 +139,7 @@ fn check(spans: &SpanTable, span: SpanId, bytes: &Bytes) -> Vec<Finding> {
     let next = list.get(span.0 as usize + 1);
     if next.is_some_and(|next| !tail.bytes().eq(next.window.iter().copied())) {
         let text = format!("the window of span {} is not what span {span} decodes to", span.0 + 1);
-        wrong.push(Finding::new("window", text));
+        wrong.push(Finding::new(Code::CheckpointWindow, text));
     }
     wrong
 }

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use super::documents::{self, Damage};
 use super::model::{Depth, Finding, Proven, VerifyError};
-use super::{causes, documents, sample};
+use super::{causes, sample};
 use crate::budget::Charge;
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::soci::ZtocRef;
 use crate::layer::span::SpanTable;
+use crate::ops::code::Code;
 use crate::ops::discover::{DiscoverError, fetch_ztoc};
 use crate::progress::Progress;
 use crate::store::Source;
@@ -57,14 +59,16 @@ impl Job {
         const COMPARED: u64 = 96;
         let ZtocRef { ztoc: digest, layer, .. } = self.ztoc;
         let too_large = |source| VerifyError::Memory { ztoc: digest, layer, source };
-        let mut differ = |code, text| done.differences.push(Finding::new(code, text));
+        let mut differ = |code: Code, text: String| done.differences.push(Finding::new(code, text));
         let bytes = match fetch_ztoc(source, &self.ztoc).await {
             Ok(bytes) => bytes,
-            Err(DiscoverError::Ztoc { source, .. }) if documents::damage(&source).is_some() => {
-                let code = if documents::damage(&source) == Some("missing") { "ztoc-missing" } else { "ztoc-damaged" };
-                differ(code, format!("ztoc {digest}: {}", causes(&source)));
-                return Ok(None);
-            }
+            Err(DiscoverError::Ztoc { ztoc, layer, source }) => match Damage::of(&source) {
+                Some(how) => {
+                    differ(how.of_ztoc(), format!("ztoc {digest}: {}", causes(&source)));
+                    return Ok(None);
+                }
+                None => return Err(DiscoverError::Ztoc { ztoc, layer, source }.into()),
+            },
             Err(error) => return Err(error.into()),
         };
         done.bytes_read += bytes.len() as u64;
@@ -72,7 +76,7 @@ impl Job {
             Ok(ztoc) => Arc::new(ztoc),
             Err(ZtocError::Memory(source)) => return Err(too_large(source)),
             Err(error) => {
-                differ("ztoc-malformed", format!("ztoc {digest}: {}", causes(&error)));
+                differ(Code::ZtocMalformed, format!("ztoc {digest}: {}", causes(&error)));
                 return Ok(None);
             }
         };
@@ -86,7 +90,7 @@ impl Job {
             Ok(spans) => Ok(Some(spans)),
             Err(error) => {
                 let text = format!("ztoc {digest}: {}", causes(&error));
-                done.differences.push(Finding::new("spans", text));
+                done.differences.push(Finding::new(Code::Spans, text));
                 Ok(None)
             }
         }
