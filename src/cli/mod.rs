@@ -3,91 +3,56 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
-use tokio::sync::oneshot;
+use clap::{CommandFactory, Parser};
 
-use args::{Cli, Command, HookCommand, ZtocCommand};
-use report::CliError;
-use signals::Interrupt;
-use terminal::Stdout;
+use args::{Cli, Command};
+use hook::HookCommand;
+use run::{blocking, settled, until};
+use shared::report::{self, CliError};
+use shared::signals;
+use shared::terminal::Stdout;
+use ztoc::args::ZtocCommand;
 
 mod args;
-mod args_backfill;
-mod args_convert;
-mod args_hook;
-mod args_lifecycle;
-mod args_mount;
-mod args_prefetch;
-mod args_read;
-mod args_reuse;
-mod args_serve;
-mod args_versions;
 mod backfill;
 mod bundle;
 mod cache;
-mod caches;
 mod cat;
 mod convert;
-pub mod convert_json;
-mod convert_text;
 mod copy;
-mod detach;
 mod diff;
-mod difference_json;
-mod difference_text;
 mod doctor;
-mod doctor_args;
-pub mod doctor_json;
-mod hook_lambda;
-mod hook_serve;
+mod hook;
 mod index;
 mod inspect;
-pub mod inspect_json;
-pub mod json;
 mod lazy;
 mod list;
-pub mod list_json;
 mod ls;
-pub mod ls_json;
-mod ls_text;
 mod mount;
-mod parse;
-mod progress;
 mod prune;
-mod quote;
-mod registry_hint;
-mod report;
 mod rm;
-pub mod rm_json;
-mod rootfs;
-mod secret_file;
-mod signals;
-mod size;
-mod source;
-mod step;
-mod terminal;
-mod text;
+mod run;
+mod shared;
 mod trace;
 mod verify;
-pub mod verify_json;
 mod version;
 mod ztoc;
-mod ztoc_args;
-mod ztoc_extract;
-mod ztoc_json;
-mod ztoc_spans;
-mod ztoc_text;
-mod ztoc_verify;
+
+pub use convert::json as convert_json;
+pub use doctor::json as doctor_json;
+pub use index::json;
+pub use inspect::json as inspect_json;
+pub use list::json as list_json;
+pub use ls::json as ls_json;
+pub use rm::json as rm_json;
+pub use verify::json as verify_json;
 
 /// How long work that is already writing a file may take to end in good order after a signal.
 const LAST_WORK: Duration = Duration::from_millis(500);
 
-/// How long a registry may take, after a signal, to answer that an upload is cancelled.
-const LAST_REQUESTS: Duration = Duration::from_secs(2);
-
 /// Runs the program; the one entry point of `main`.
 pub fn run() -> ExitCode {
-    let cli = match Cli::try_parse_from(hook_lambda::arguments()) {
+    let cli = match Cli::try_parse_from(hook::lambda::arguments()) {
         Ok(cli) => cli,
         Err(message) => {
             // A closed pipe is no failure of --help.
@@ -130,22 +95,22 @@ fn execute(command: Command) -> Result<(), CliError> {
             Command::Bundle(args) => bundle::run(*args, interrupted).await,
             Command::Trace(args) => trace::run(*args, interrupted).await,
             // It goes on until it is stopped, and then ends in good order.
-            Command::Hook(HookCommand::Serve(args)) => hook_serve::run(*args, interrupted).await,
+            Command::Hook(HookCommand::Serve(args)) => hook::serve::run(*args, interrupted).await,
             #[cfg(feature = "nats")]
-            Command::Hook(HookCommand::Worker(args)) => hook_serve::work(*args, interrupted).await,
-            Command::Hook(HookCommand::Lambda(args)) => until(interrupted, hook_lambda::run(*args)).await,
+            Command::Hook(HookCommand::Worker(args)) => hook::worker::run(*args, interrupted).await,
+            Command::Hook(HookCommand::Lambda(args)) => until(interrupted, hook::lambda::run(*args)).await,
             Command::Cache(command) => until(interrupted, blocking(move || cache::run(command))).await,
-            Command::Completions(args) => version::completions(&args),
-            Command::Man(args) => version::man(&args),
+            Command::Completions(args) => version::completions(&args, Cli::command()),
+            Command::Man(args) => version::man(&args, Cli::command()),
             Command::Version(args) => version::version(&args),
             Command::Ztoc(ztoc) => {
                 // Dropped at a signal, with the future: the thread sees that.
                 let (wanted, still_wanted) = signals::wanted();
                 let work = move || match ztoc {
-                    ZtocCommand::Create(args) => ztoc::create(&args, &mut Stdout::new()),
-                    ZtocCommand::Show(args) => ztoc::show(&args, &mut Stdout::new()),
-                    ZtocCommand::Extract(args) => ztoc_extract::run(&args, &mut Stdout::new(), &still_wanted),
-                    ZtocCommand::Verify(args) => ztoc_verify::run(&args, &mut Stdout::new()),
+                    ZtocCommand::Create(args) => ztoc::create::create(&args, &mut Stdout::new()),
+                    ZtocCommand::Show(args) => ztoc::show::show(&args, &mut Stdout::new()),
+                    ZtocCommand::Extract(args) => ztoc::extract::run(&args, &mut Stdout::new(), &still_wanted),
+                    ZtocCommand::Verify(args) => ztoc::verify::run(&args, &mut Stdout::new()),
                 };
                 let result = until(interrupted, blocking(work)).await;
                 drop(wanted);
@@ -155,46 +120,4 @@ fn execute(command: Command) -> Result<(), CliError> {
     });
     runtime.shutdown_timeout(LAST_WORK);
     result
-}
-
-/// After an interruption, lets uploads that it cancelled end.
-async fn settled(result: Result<(), CliError>) -> Result<(), CliError> {
-    if matches!(result, Err(CliError::Interrupted(_))) {
-        settle().await;
-    }
-    result
-}
-
-/// Waits, but not for long, for what a dropped piece of work still has to send: uploads that it cancels.
-async fn settle() {
-    let metrics = tokio::runtime::Handle::current().metrics();
-    let idle = async {
-        while metrics.num_alive_tasks() > 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let _ = tokio::time::timeout(LAST_REQUESTS, idle).await;
-}
-
-/// Runs `work` until it is done, or drops it at the first signal.
-async fn until<T>(
-    interrupted: &mut oneshot::Receiver<Interrupt>,
-    work: impl Future<Output = Result<T, CliError>>,
-) -> Result<T, CliError> {
-    tokio::select! {
-        biased;
-        Ok(signal) = interrupted => Err(CliError::Interrupted(signal)),
-        result = work => result,
-    }
-}
-
-async fn blocking(work: impl FnOnce() -> Result<(), CliError> + Send + 'static) -> Result<(), CliError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(error) => match error.try_into_panic() {
-            // Our own bug: it goes on as if there had been no thread.
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(error) => Err(CliError::Start(error.into())),
-        },
-    }
 }

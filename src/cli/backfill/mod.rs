@@ -1,0 +1,191 @@
+//! `ociseek backfill`.
+
+use std::collections::BTreeMap;
+use std::num::NonZero;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::cli::shared::args::{Format, ProgressStyle};
+use crate::cli::shared::build::unattended;
+use crate::cli::shared::caches;
+use crate::cli::shared::json::milliseconds;
+use crate::cli::shared::progress::Display;
+use crate::cli::shared::report::{CliError, backfill_hint, in_one_line};
+use crate::cli::shared::size::{counted, duration, human};
+use crate::cli::shared::source::{Registries, client_config};
+use crate::cli::shared::terminal::{Stdout, safe};
+use crate::hook::backfill::{Options, Outcome, Place, Report, State, run as walk};
+use crate::hook::job::{Context, Done};
+#[cfg(feature = "nats")]
+use crate::hook::queue::Change;
+#[cfg(feature = "nats")]
+use crate::hook::queue::Queue;
+use crate::ops::index::{IndexOptions, IndexedImage};
+#[cfg(feature = "nats")]
+use crate::progress::{Event, Progress};
+use crate::store::StoreError;
+use crate::store::registry::Client;
+use args::BackfillArgs;
+
+pub mod args;
+
+/// Walks the places; each image gets its line when it is done.
+pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
+    let started = Instant::now();
+    // Warnings only: the lines on standard output are the progress.
+    let display = Arc::new(Display::new(ProgressStyle::None, false));
+    let progress: Arc<dyn Progress> = display.clone();
+    let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let jobs = args.jobs.map_or(cpus, usize::from);
+    let places = args.places.iter().map(Place::registry);
+    let registries = Registries::of(places.chain(args.reuse.reuse_from.iter().map(|image| image.registry.as_str())));
+    let client = Client::new(client_config(args.registry, registries, &progress).await?).map_err(StoreError::from)?;
+    // What is not used for other images is for the layers of one.
+    let index = unattended(args.platform, &args.build, args.min_layer_size, (cpus / jobs).max(1), &args.reuse);
+    let index = IndexOptions { existing: args.existing.into(), ..index };
+    let state = args.state.as_deref().map(|path| State::open(path, &index)).transpose()?;
+    let cache = caches::ztocs(&args.cache, &progress).await;
+    #[cfg(feature = "nats")]
+    let told = {
+        let progress = Arc::clone(&progress);
+        move |change: Change| progress.report(Event::Warning(change.to_string()))
+    };
+    let options = Options {
+        context: Context {
+            client,
+            cache,
+            options: index,
+            max_image_size: None,
+            reuse_from: args.reuse.reuse_from,
+            progress,
+        },
+        filters: args.filter,
+        since: args.since,
+        jobs,
+        dry_run: args.dry_run,
+        #[cfg(feature = "nats")]
+        queue: match &args.queue {
+            Some(url) => Some(Queue::connect(url, told).await?),
+            None => None,
+        },
+    };
+    let summary = Mutex::new(Summary::new(args.format));
+    walk(&args.places, &options, state, &|report| {
+        summary.lock().unwrap_or_else(PoisonError::into_inner).add(&report);
+    })
+    .await;
+    let summary = summary.into_inner().unwrap_or_else(PoisonError::into_inner);
+    summary.end(started.elapsed().as_secs_f64())
+}
+
+/// What was printed, and what is left to be printed at the end.
+struct Summary {
+    format: Format,
+    stdout: Stdout,
+    /// The first time that standard output took nothing.
+    lost: Option<std::io::Error>,
+    /// Images, by what became of them.
+    counts: BTreeMap<&'static str, usize>,
+    /// Lists that could not be had.
+    lists: usize,
+    /// What helps against the first failure for which something is known to help.
+    hint: Option<String>,
+    bytes_read: u64,
+}
+
+impl Summary {
+    fn new(format: Format) -> Summary {
+        let stdout = Stdout::new();
+        Summary { format, stdout, lost: None, counts: BTreeMap::new(), lists: 0, hint: None, bytes_read: 0 }
+    }
+
+    fn add(&mut self, report: &Report) {
+        let code = report.result.as_ref().map_or("failed", Outcome::code);
+        match &report.result {
+            Err(error) if error.is_list() => self.lists += 1,
+            _ => *self.counts.entry(code).or_default() += 1,
+        }
+        self.hint = self.hint.take().or_else(|| report.result.as_ref().err().and_then(backfill_hint));
+        let image = report.result.as_ref().ok().and_then(indexed);
+        self.bytes_read += image.map_or(0, |image| image.bytes_read);
+        let line = match self.format {
+            Format::Text => text(code, report, image),
+            Format::Json => object(code, report, image).to_string(),
+        };
+        self.print(&line);
+    }
+
+    fn print(&mut self, line: &str) {
+        if self.lost.is_none() {
+            self.lost = self.stdout.write_whole(format!("{line}\n").as_bytes()).err();
+        }
+    }
+
+    fn end(mut self, seconds: f64) -> Result<(), CliError> {
+        let all: usize = self.counts.values().sum();
+        let failed = self.counts.get("failed").copied().unwrap_or_default();
+        if self.format == Format::Text {
+            let counts: Vec<String> = self.counts.iter().map(|(code, count)| format!("{count} {code}")).collect();
+            let images = counted(all as u64, "image", "images");
+            let read = human(self.bytes_read);
+            let line = match counts.is_empty() {
+                true => format!("{images}, in {}", duration(seconds)),
+                false => format!("{images}: {}; read {read}, in {}", counts.join(", "), duration(seconds)),
+            };
+            self.print(&line);
+        }
+        if let Some(error) = self.lost {
+            return Err(CliError::Stdout(error));
+        }
+        let lists = self.lists as u64;
+        let lists = (lists > 0).then(|| format!("{} cannot be read", counted(lists, "list", "lists")));
+        let failed = (failed > 0).then(|| format!("{failed} of {all} images failed"));
+        match [lists, failed].into_iter().flatten().collect::<Vec<_>>() {
+            none if none.is_empty() => Ok(()),
+            all => Err(CliError::Backfill { what: all.join(", "), hint: self.hint }),
+        }
+    }
+}
+
+fn indexed(outcome: &Outcome) -> Option<&IndexedImage> {
+    match outcome {
+        Outcome::Done(Done::Indexed(image) | Done::Sparse(image) | Done::AlreadyIndexed(image)) => Some(image),
+        _ => None,
+    }
+}
+
+fn text(code: &str, report: &Report, image: Option<&IndexedImage>) -> String {
+    let name = match &report.digest {
+        Some(digest) => format!("{}@{digest}", safe(&report.name)),
+        None => safe(&report.name),
+    };
+    let more = match (&report.result, image) {
+        (Err(error), _) => format!(": {}", in_one_line(error)),
+        (Ok(Outcome::Done(Done::Skipped(skipped))), _) => format!(": {}", safe(&skipped.to_string())),
+        (Ok(_), Some(image)) if image.bytes_read > 0 => {
+            format!(": read {}, in {}", human(image.bytes_read), duration(report.seconds))
+        }
+        _ => String::new(),
+    };
+    format!("{code:<15} {name}{more}")
+}
+
+fn object(code: &str, report: &Report, image: Option<&IndexedImage>) -> Value {
+    let skipped = match &report.result {
+        Ok(Outcome::Done(Done::Skipped(skipped))) => Some(skipped.code()),
+        _ => None,
+    };
+    json!({
+        "status": code,
+        "image": report.name,
+        "digest": report.digest,
+        "reason": skipped,
+        "error": report.result.as_ref().err().map(|error| in_one_line(error)),
+        "left": image.map_or_else(Vec::new, |image| image.left.iter().map(|layer| layer.digest).collect()),
+        "bytes_read": image.map_or(0, |image| image.bytes_read),
+        "bytes_written": image.map_or(0, |image| image.bytes_written),
+        "seconds": milliseconds(report.seconds),
+    })
+}

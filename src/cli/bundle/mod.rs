@@ -1,0 +1,58 @@
+//! `ociseek bundle`.
+
+use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
+
+use crate::cli::lazy::detach::{self, Log};
+use crate::cli::lazy::made::{Made, blocking, make};
+use crate::cli::lazy::{self, End};
+use crate::cli::run::until;
+use crate::cli::shared::report::CliError;
+use crate::cli::shared::signals::Interrupt;
+use crate::ops::bundle::{Bundle, remove};
+use crate::ops::mount::Record;
+use args::BundleArgs;
+
+pub mod args;
+
+pub async fn run(args: BundleArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
+    if let Some(dir) = args.rm {
+        let removed = spawn_blocking(move || remove(&dir)).await.map_err(|error| CliError::Start(error.into()))?;
+        return Ok(removed?);
+    }
+    let (Some(name), Some(dir)) = (args.image, args.dir) else {
+        return Err(CliError::Usage("want IMAGE and DIR, or --rm DIR"));
+    };
+    let serve = args.serve;
+    if serve.detach && !serve.detached {
+        return detach::start(interrupted).await;
+    }
+    let log = serve.detached.then(|| Log::open(serve.log.as_deref())).transpose()?;
+    let record = serve.record.as_deref().map(lazy::create).transpose()?.map(Record::File);
+    let style = lazy::style(&serve);
+    let (mut opened, made) = until(interrupted, async {
+        let image = name.to_string();
+        let bundle = blocking(move || Bundle::new(&dir, &image)).await?;
+        let run = lazy::run_options(args.container, args.command);
+        let prefetch = args.lazy.prefetching();
+        let opened = lazy::open_image(&name, None, args.lazy, style).await?;
+        let made = make(&opened, bundle, &run, record, prefetch).await?;
+        Ok((opened, made))
+    })
+    .await?;
+    let Made { bundle, mut live } = made;
+    opened.tell_ready(&format!("{} is a bundle in {}", opened.name, bundle.dir().display()));
+    if let Some(log) = log {
+        log.ready()?;
+    }
+    let end = lazy::serve(&mut live, interrupted).await;
+    let mounted = live.since();
+    match end {
+        Ok(End::Asked) => Made { bundle, live }.take_down(&opened).await?,
+        // Who unmounted it clears up too.
+        Ok(End::Unmounted) => bundle.leave(),
+        Err(_) => {}
+    }
+    opened.write_stats(mounted)?;
+    end.map(|_| ())
+}

@@ -1,0 +1,66 @@
+//! What can be typed behind `ociseek cache`.
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::cli::shared::args::{CacheDirArgs, Format};
+
+/// Show and empty the local cache
+#[derive(Debug, Subcommand)]
+pub enum CacheCommand {
+    Ls(CacheLsArgs),
+    Clear(CacheClearArgs),
+}
+
+const CACHE_LS_LONG_ABOUT: &str = "\
+Shows where the local caches are and what they take: ztocs, which spare index, ls, cat and mount the reading of layers (at most 1 GiB, see \
+--ztoc-cache-size of those commands), and the content of spans that was read (at most 4 GiB, see --cache-size).
+
+When a cache is full, the entries that were not used for longest go.";
+
+/// Show where the local caches are and what they take
+#[derive(Debug, Args)]
+#[command(long_about = CACHE_LS_LONG_ABOUT)]
+pub struct CacheLsArgs {
+    /// What is printed on standard output: text for people, or one JSON document
+    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+
+    #[command(flatten)]
+    pub dir: CacheDirArgs,
+}
+
+const CACHE_CLEAR_LONG_ABOUT: &str = "\
+Empties the local caches, without asking, and prints what that freed.
+
+Nothing but time is lost, and a mount or index that runs meanwhile goes on: what it misses it fetches or makes again.";
+
+/// Empty the local caches
+#[derive(Debug, Args)]
+#[command(long_about = CACHE_CLEAR_LONG_ABOUT)]
+pub struct CacheClearArgs {
+    /// Empty only this one
+    #[arg(long, value_name = "CACHE", value_enum)]
+    pub only: Option<WhichCache>,
+
+    /// What is printed on standard output: text for people, or one JSON document
+    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+
+    #[command(flatten)]
+    pub dir: CacheDirArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum WhichCache {
+    Ztocs,
+    Spans,
+}
+
+impl WhichCache {
+    pub fn name(self) -> &'static str {
+        match self {
+            WhichCache::Ztocs => "ztocs",
+            WhichCache::Spans => "spans",
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! `ociseek cache`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::cli::shared::args::Format;
+use crate::cli::shared::caches;
+use crate::cli::shared::report::CliError;
+use crate::cli::shared::size::{counted, human};
+use crate::cli::shared::terminal::Stdout;
+use crate::rootfs::cache::SpanCache;
+use crate::store::cache::ZtocCache;
+use crate::store::entries::Usage;
+use args::{CacheClearArgs, CacheCommand, CacheLsArgs, WhichCache};
+
+pub mod args;
+
+/// The caches, in the order in which they are shown: what they are called, and where in the directory of all they lie.
+fn all(dir: &Path) -> [(WhichCache, PathBuf); 2] {
+    [(WhichCache::Ztocs, ZtocCache::dir_in(dir)), (WhichCache::Spans, SpanCache::dir_in(dir))]
+}
+
+pub fn run(command: CacheCommand) -> Result<(), CliError> {
+    match command {
+        CacheCommand::Ls(args) => ls(&args),
+        CacheCommand::Clear(args) => clear(&args),
+    }
+}
+
+fn ls(args: &CacheLsArgs) -> Result<(), CliError> {
+    let dir = caches::dir(&args.dir).ok_or(CliError::NoCacheDir)?;
+    let mut sizes = Vec::new();
+    for (which, path) in all(&dir) {
+        sizes.push((which, Usage::of(&path).map_err(failed(&path))?));
+    }
+    let text = match args.format {
+        Format::Json => document(&dir, &sizes, "bytes")?,
+        Format::Text => {
+            let line = |(which, usage): &(WhichCache, Usage)| {
+                format!("  {}  {:>10}  {}\n", which.name(), human(usage.bytes), entries(usage.entries))
+            };
+            format!("{}\n{}", dir.display(), sizes.iter().map(line).collect::<String>())
+        }
+    };
+    Stdout::new().write_whole(text.as_bytes()).map_err(CliError::Stdout)
+}
+
+fn clear(args: &CacheClearArgs) -> Result<(), CliError> {
+    let dir = caches::dir(&args.dir).ok_or(CliError::NoCacheDir)?;
+    let mut freed = Vec::new();
+    for (which, path) in all(&dir) {
+        if args.only.is_none_or(|only| only == which) {
+            freed.push((which, Usage::clear(&path).map_err(failed(&path))?));
+        }
+    }
+    let text = match args.format {
+        Format::Json => document(&dir, &freed, "freed_bytes")?,
+        Format::Text => {
+            let bytes = freed.iter().map(|(_, usage)| usage.bytes).sum();
+            let parts: Vec<String> =
+                freed.iter().map(|(which, usage)| format!("{} of {}", entries(usage.entries), which.name())).collect();
+            format!("freed {} in {}: {}\n", human(bytes), dir.display(), parts.join(", "))
+        }
+    };
+    Stdout::new().write_whole(text.as_bytes()).map_err(CliError::Stdout)
+}
+
+fn entries(count: u64) -> String {
+    counted(count, "entry", "entries")
+}
+
+fn failed(path: &Path) -> impl Fn(io::Error) -> CliError {
+    let path = path.to_owned();
+    move |source| CliError::Read { path: path.clone(), source }
+}
+
+/// `{"dir", "ztocs": {"entries", ...}, "spans": {...}}`
+fn document(dir: &Path, usages: &[(WhichCache, Usage)], bytes: &str) -> Result<String, CliError> {
+    let mut document = json!({"dir": dir.to_string_lossy()});
+    for (which, usage) in usages {
+        let mut one = serde_json::Map::new();
+        one.insert("entries".to_owned(), Value::from(usage.entries));
+        one.insert(bytes.to_owned(), Value::from(usage.bytes));
+        document[which.name()] = Value::Object(one);
+    }
+    let text = serde_json::to_string_pretty(&document).map_err(|error| CliError::Stdout(error.into()))?;
+    Ok(text + "\n")
+}

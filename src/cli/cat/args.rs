@@ -1,0 +1,35 @@
+//! What can be typed behind `ociseek cat`.
+
+use std::ffi::OsString;
+
+use clap::Args;
+
+use crate::cli::shared::reading::ReadArgs;
+use crate::image::ImageName;
+
+const CAT_LONG_ABOUT: &str = "\
+Prints files of an image without pulling it: of layers that a SOCI index covers only the spans are fetched that hold the \
+file. Layers that no index covers are read once, and what was learned is kept in the cache.
+
+IMAGE is named as for ociseek index.";
+
+const CAT_AFTER_HELP: &str = "\
+Examples:
+  ociseek cat debian:13 /etc/os-release
+  ociseek cat --stats ghcr.io/acme/app:1.4 /app/config.json";
+
+/// Print files of an image without pulling it
+#[derive(Debug, Args)]
+#[command(long_about = CAT_LONG_ABOUT, after_help = CAT_AFTER_HELP)]
+pub struct CatArgs {
+    /// The image
+    #[arg(value_name = "IMAGE")]
+    pub image: ImageName,
+
+    /// Files in it; symbolic links are followed inside the image
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<OsString>,
+
+    #[command(flatten)]
+    pub read: ReadArgs,
+}

@@ -1,0 +1,66 @@
+//! `ociseek cat`.
+
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use crate::cli::shared::args::ProgressStyle;
+use crate::cli::shared::progress::Display;
+use crate::cli::shared::reading::{Named, tell_path, tell_stats};
+use crate::cli::shared::report::CliError;
+use crate::cli::shared::terminal::Stdout;
+use crate::offset::Uncompressed;
+use crate::ops::open::RootFs;
+use crate::rootfs::tree::NodeKind;
+use args::CatArgs;
+
+pub mod args;
+
+/// Bytes that are read at a time.
+const PIECE: u64 = 1 << 20;
+
+/// Writes the files one after the other; those that fail do not keep the others from it.
+pub async fn run(args: CatArgs) -> Result<(), CliError> {
+    let named = Named::new(&args.image, &args.read, Arc::new(Display::new(ProgressStyle::None, false))).await?;
+    let rootfs = named.open(&args.read).await?;
+    let mut stdout = Stdout::new();
+    let mut failed = 0;
+    for path in &args.paths {
+        let path = path.as_bytes();
+        match write(&rootfs, path, &mut stdout).await {
+            Ok(()) => {}
+            Err(error @ CliError::Stdout(_)) => return Err(error),
+            Err(error) => {
+                failed += 1;
+                tell_path(path, &error);
+            }
+        }
+    }
+    if args.read.stats {
+        tell_stats(&rootfs);
+    }
+    match failed {
+        0 => Ok(()),
+        failed => Err(CliError::Paths { failed, all: args.paths.len() }),
+    }
+}
+
+async fn write(rootfs: &RootFs, path: &[u8], stdout: &mut Stdout) -> Result<(), CliError> {
+    let node = rootfs.tree.node(rootfs.tree.resolve(path, true)?);
+    let file = match &node.kind {
+        NodeKind::File(extent) => *extent,
+        NodeKind::Directory(_) => return Err(CliError::NoContent("a directory")),
+        NodeKind::Symlink(_) => return Err(CliError::NoContent("a symbolic link")),
+        NodeKind::CharDevice { .. } | NodeKind::BlockDevice { .. } => return Err(CliError::NoContent("a device")),
+        NodeKind::Fifo => return Err(CliError::NoContent("a FIFO")),
+    };
+    let mut done = 0;
+    // Nobody fetches the rest of a file for a reader that has gone away.
+    while done < file.size && !stdout.is_gone() {
+        let size = PIECE.min(file.size - done);
+        let at = Uncompressed(file.offset.0 + done);
+        let bytes = rootfs.content.read(file.layer, at, size as usize).await?;
+        stdout.write_whole(&bytes).map_err(CliError::Stdout)?;
+        done += size;
+    }
+    Ok(())
+}

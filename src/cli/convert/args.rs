@@ -1,0 +1,118 @@
+//! The options of `ociseek convert`.
+
+use clap::Args;
+use clap::builder::FalseyValueParser;
+
+use crate::cli::shared::args::{BuildArgs, CacheArgs, Format, ProgressStyle, RegistryArgs};
+use crate::cli::shared::prefetch::PrefetchArgs;
+use crate::cli::shared::reuse::ReuseArgs;
+use crate::cli::shared::size::ByteSize;
+use crate::image::{ImageName, Platform};
+
+const LONG_ABOUT: &str = "\
+Writes a SOCI-enabled image (SOCI version 2) of SRC under the name DST.
+
+The new image is an image index: the image of each platform names its SOCI index in an annotation, and the SOCI indexes stand \
+beside the images. Layers and configs keep their digests; the image manifests get new ones. soci-snapshotter with its default \
+settings and Amazon SageMaker Studio read this version; ociseek index attaches version 1, which changes no image.
+
+Layers are only read for their ztocs, and only those of which no ztoc is known: from the cache, from SOCI indexes that SRC has, from other tags of its repository, from --reuse-from, and \
+from the image that DST names. Within a repository nothing but ztocs and manifests is written. Between repositories of one \
+registry layers are mounted; to another registry or a layout they are copied as a stream.
+
+SRC is an image in a registry, oci:DIR[:TAG|@DIGEST] or oci-archive:FILE[:TAG]. DST is an image in a registry or oci:DIR[:TAG]. \
+DST is written with the last request: an interrupted run leaves it as it was.";
+
+const AFTER_HELP: &str = "\
+Signatures do not carry over, since the digest of the image is new: the output names the digest to sign.
+
+Examples:
+  A SOCI-enabled image beside the original:
+    ociseek convert ghcr.io/acme/app:1.4 ghcr.io/acme/app:1.4-soci
+
+  To another registry, one platform indexed (the others are copied as they are):
+    ociseek convert --platform linux/amd64 docker.io/library/python:3.13 ghcr.io/acme/python:3.13
+
+  From a layout to a registry:
+    ociseek convert oci:app:1.4 ghcr.io/acme/app:1.4-soci
+
+  In place; the original stays reachable by its digest, which is printed:
+    ociseek convert --replace-tag ghcr.io/acme/app:1.4 ghcr.io/acme/app:1.4
+
+  In CI, sign what was written:
+    cosign sign ghcr.io/acme/app@$(ociseek convert --quiet $IMAGE $IMAGE-soci)
+
+Exit status: 0 done (also when DST is that image already), 1 failed, 2 wrong usage, 129, 130 or 143 ended by a hangup, an \
+interrupt, a termination.";
+
+/// Write a SOCI-enabled image (version 2) under a new name
+#[derive(Debug, Args)]
+#[command(long_about = LONG_ABOUT, after_long_help = AFTER_HELP)]
+#[command(after_help = "Examples: ociseek convert --help")]
+pub struct ConvertArgs {
+    /// The image to convert
+    #[arg(value_name = "SRC")]
+    pub source: ImageName,
+
+    /// The name of the SOCI-enabled image
+    #[arg(value_name = "DST")]
+    pub destination: ImageName,
+
+    /// Only index this platform, such as linux/arm64 or linux/arm/v7; may be repeated [default: all
+    /// platforms of the image]
+    ///
+    /// The images of other platforms are carried over as they are.
+    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_delimiter = ',')]
+    #[arg(value_parser = Platform::as_asked, help_heading = "What is indexed")]
+    pub platform: Vec<Platform>,
+
+    #[command(flatten)]
+    pub build: BuildArgs,
+
+    #[command(flatten)]
+    pub prefetch: PrefetchArgs,
+
+    /// Leave out layers whose blobs are smaller; 0 indexes all
+    ///
+    /// A small layer is pulled whole faster than it is mounted.
+    #[arg(long, value_name = "SIZE", env = "OCISEEK_MIN_LAYER_SIZE", default_value = "10MiB")]
+    #[arg(help_heading = "What is indexed")]
+    pub min_layer_size: ByteSize,
+
+    /// How many layers are read or copied side by side [default: one for each CPU]
+    #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(help_heading = "What is indexed")]
+    pub jobs: Option<u16>,
+
+    /// DST may be the tag that SRC has: the new image takes its place
+    #[arg(long, env = "OCISEEK_REPLACE_TAG", value_parser = FalseyValueParser::new(), help_heading = "Where it goes")]
+    pub replace_tag: bool,
+
+    /// Build and report, but write nothing anywhere
+    #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = FalseyValueParser::new(), help_heading = "Where it goes")]
+    pub dry_run: bool,
+
+    #[command(flatten)]
+    pub reuse: ReuseArgs,
+
+    #[command(flatten)]
+    pub cache: CacheArgs,
+
+    #[command(flatten)]
+    pub registry: RegistryArgs,
+
+    /// What is printed on standard output: text for people, or one JSON document
+    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
+    #[arg(help_heading = "What is printed")]
+    pub format: Format,
+
+    /// Print nothing but the digest of the new image (and errors): no report, no progress, no warnings
+    #[arg(long, short, env = "OCISEEK_QUIET", value_parser = FalseyValueParser::new())]
+    #[arg(help_heading = "What is printed")]
+    pub quiet: bool,
+
+    /// Progress on standard error
+    #[arg(long, value_name = "STYLE", env = "OCISEEK_PROGRESS", value_enum, default_value_t = ProgressStyle::Auto)]
+    #[arg(help_heading = "What is printed")]
+    pub progress: ProgressStyle,
+}

@@ -1,0 +1,130 @@
+//! `ociseek convert`.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use self::json::Document;
+use crate::cli::shared::args::Format;
+use crate::cli::shared::build::{cpus, layer_options, named};
+use crate::cli::shared::caches;
+use crate::cli::shared::progress::Display;
+use crate::cli::shared::report::CliError;
+use crate::cli::shared::source::Images;
+use crate::cli::shared::terminal::Stdout;
+use crate::image::{ImageName, Select};
+use crate::ops::convert::{Destined, convert};
+use crate::ops::index::{Existing, Gate, IndexOptions};
+use crate::progress::Progress;
+use crate::store::layout::Layout;
+use crate::store::{Destination, blocking};
+use args::ConvertArgs;
+
+pub mod args;
+pub mod json;
+pub mod text;
+
+pub async fn run(args: ConvertArgs) -> Result<(), CliError> {
+    let started = Instant::now();
+    check(&args)?;
+    let display = Arc::new(Display::new(args.progress, args.quiet));
+    let progress: Arc<dyn Progress> = display.clone();
+    let names = [&args.source, &args.destination].into_iter().chain(&args.reuse.reuse_from);
+    let images = Images::new(args.registry, names, &progress).await?;
+    let cache = caches::ztocs(&args.cache, &progress).await;
+    let mut reuse = args.reuse.shared.options();
+    reuse.from = named(&images, &args.reuse.reuse_from, &progress).await;
+    reuse.tag = match &args.source {
+        ImageName::Registry(reference) => reference.tag.clone(),
+        ImageName::Layout { .. } | ImageName::Archive { .. } => None,
+    };
+    let options = IndexOptions {
+        platforms: args.platform,
+        layer: layer_options(&args.build),
+        min_layer_size: args.min_layer_size.0,
+        existing: Existing::Skip,
+        jobs: args.jobs.map_or_else(cpus, usize::from),
+        dry_run: args.dry_run,
+        deadline: None,
+        gate: Gate::default(),
+        reuse,
+        prefetch: args.prefetch.list()?,
+    };
+    display.begin(&args.source.to_string());
+    let result = async {
+        let from = images.open_root(&args.source).await?;
+        let to = destination(&images, &args.destination, args.replace_tag, args.dry_run).await?;
+        Ok::<_, CliError>(convert(&from, &to, cache.as_ref(), &options, &progress).await?)
+    }
+    .await;
+    display.end();
+    let done = result?;
+    let seconds = started.elapsed().as_secs_f64();
+    let mut stdout = Stdout::new();
+    let (source, name) = (args.source.to_string(), args.destination.to_string());
+    let text = match (args.format, args.quiet) {
+        (Format::Json, _) => {
+            let document = Document::of(source, name, &done, seconds);
+            let mut text = serde_json::to_string_pretty(&document).map_err(|error| CliError::Stdout(error.into()))?;
+            text.push('\n');
+            text
+        }
+        (Format::Text, true) => format!("{}\n", done.digest),
+        (Format::Text, false) => text::report(&source, &args.destination, &done, seconds, stdout.style),
+    };
+    stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)
+}
+
+/// What clap cannot see for itself.
+fn check(args: &ConvertArgs) -> Result<(), CliError> {
+    match (&args.source, &args.destination) {
+        (_, ImageName::Archive { .. }) => Err(CliError::Usage("an archive is only read: DST can be oci:DIR[:TAG]")),
+        (_, ImageName::Registry(reference)) if reference.digest.is_some() => {
+            Err(CliError::Usage("DST is a name to write: give it a tag, not a digest"))
+        }
+        (_, ImageName::Layout { select: Select::Digest(_), .. }) => {
+            Err(CliError::Usage("DST is a name to write: give it a tag, not a digest"))
+        }
+        (ImageName::Layout { dir: from, .. }, ImageName::Layout { dir: to, select: Select::Any })
+            if is_same(from, to) =>
+        {
+            Err(CliError::Usage("DST is in the layout of SRC: give it a tag of its own, oci:DIR:TAG"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_same(a: &Path, b: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    real(a) == real(b)
+}
+
+/// Where the image goes. A dry run makes no layout that is not there.
+async fn destination(
+    images: &Images,
+    name: &ImageName,
+    replace_tag: bool,
+    dry_run: bool,
+) -> Result<Destined, CliError> {
+    let (destination, tag) = match name {
+        ImageName::Registry(reference) => {
+            let tag = reference.tag.clone().unwrap_or_else(|| "latest".to_owned());
+            (Some(Destination::Registry(images.repository(reference)?)), Some(tag))
+        }
+        ImageName::Layout { dir, select } => {
+            let tag = match select {
+                Select::Tag(tag) => Some(tag.clone()),
+                Select::Any | Select::Digest(_) => None,
+            };
+            let dir = dir.clone();
+            if dry_run && !dir.exists() {
+                return Ok(Destined { destination: None, tag, replace_tag });
+            }
+            let open = move || if dry_run { Layout::open(&dir) } else { Layout::open_or_create(&dir) };
+            (Some(Destination::Layout(Arc::new(blocking(open).await?))), tag)
+        }
+        // Refused before.
+        ImageName::Archive { .. } => (None, None),
+    };
+    Ok(Destined { destination, tag, replace_tag })
+}

@@ -1,0 +1,103 @@
+//! What `ociseek convert` prints for people.
+
+use std::fmt::Write;
+
+use crate::cli::shared::layers::text::{coverage, heading, layers, members, why_nothing};
+use crate::cli::shared::size::{duration, human};
+use crate::cli::shared::terminal::{Style, safe};
+use crate::image::ImageName;
+use crate::ops::convert::{Converted, ConvertedImage, Outcome};
+use crate::ops::versions::EnabledResult;
+
+/// The report on an image that was converted in `seconds`.
+pub fn report(source: &str, name: &ImageName, done: &Converted, seconds: f64, style: Style) -> String {
+    let mut text = String::new();
+    for image in &done.images {
+        one(&mut text, source, image, style);
+    }
+    enabled(&mut text, name, done, style);
+    let _ = writeln!(text, "{}", style.dim(&totals(done, seconds)));
+    text
+}
+
+/// The SOCI-enabled image that `ociseek index` made of `source`: with its layers, unless the report
+/// on an index has them.
+pub fn made(source: &str, name: &ImageName, result: &EnabledResult, with_layers: bool, style: Style) -> String {
+    let mut text = String::new();
+    match result {
+        EnabledResult::Converted(done) => {
+            for image in done.images.iter().filter(|_| with_layers) {
+                one(&mut text, source, image, style);
+            }
+            enabled(&mut text, name, done, style);
+        }
+        EnabledResult::NothingToIndex { layers } => {
+            let why = why_nothing(layers);
+            let _ = writeln!(text, "{}", style.bold(&safe(&name.to_string())));
+            let _ = writeln!(text, "  {} {why}", style.yellow("no SOCI-enabled image:"));
+        }
+        EnabledResult::OutOfTime => {
+            let _ = writeln!(text, "{}", style.bold(&safe(&name.to_string())));
+            let why = "the time was up before all layers were indexed; another run goes on with them";
+            let _ = writeln!(text, "  {} {why}", style.yellow("no SOCI-enabled image:"));
+        }
+    }
+    text
+}
+
+fn enabled(text: &mut String, name: &ImageName, done: &Converted, style: Style) {
+    let shown = safe(&name.to_string());
+    let _ = writeln!(text, "{}", style.bold(&shown));
+    let _ = writeln!(text, "  {} {}", style.green("image"), style.green(&done.digest.to_string()));
+    let line = match &done.outcome {
+        Outcome::AlreadyThere => "already there: nothing was written".to_owned(),
+        Outcome::DryRun { replaces: None } => "dry run: nothing was written".to_owned(),
+        Outcome::DryRun { replaces: Some(old) } => {
+            format!("dry run: nothing was written; it would replace {old} under this name")
+        }
+        Outcome::Written { replaced: None } => "a SOCI-enabled image (version 2)".to_owned(),
+        Outcome::Written { replaced: Some(old) } => {
+            format!("a SOCI-enabled image (version 2); the name was that of {old}, which stays reachable by its digest")
+        }
+    };
+    let _ = writeln!(text, "  {line}");
+    if done.digest != done.source && matches!(done.outcome, Outcome::Written { .. }) {
+        let _ = writeln!(
+            text,
+            "  {} signatures of the source do not carry over, as the digest is new: sign {}",
+            style.yellow("note:"),
+            safe(&to_sign(name, done))
+        );
+    }
+}
+
+/// How signing tools name the new image.
+fn to_sign(name: &ImageName, done: &Converted) -> String {
+    match name {
+        ImageName::Registry(r) => format!("{}/{}@{}", r.registry, r.repository, done.digest),
+        ImageName::Layout { .. } | ImageName::Archive { .. } => done.digest.to_string(),
+    }
+}
+
+fn one(text: &mut String, source: &str, image: &ConvertedImage, style: Style) {
+    heading(text, source, Some(&image.platform.to_string()), &image.was, style);
+    layers(text, &image.layers, style);
+    match &image.index {
+        Some(index) => {
+            let _ = writeln!(text, "  {} {}", style.green("index"), style.green(&index.digest.to_string()));
+            let _ = writeln!(text, "  new manifest {}", image.manifest);
+            coverage(text, &image.coverage);
+        }
+        None => {
+            let _ = writeln!(text, "  {} {}", style.yellow("no index:"), why_nothing(&image.layers));
+        }
+    }
+    members(text, &image.layers, style);
+}
+
+/// What it cost.
+fn totals(done: &Converted, seconds: f64) -> String {
+    let part = |what: &str, bytes: u64| if bytes == 0 { String::new() } else { format!(", {what} {}", human(bytes)) };
+    let (copied, written) = (part("copied", done.bytes_copied), part("wrote", done.bytes_written));
+    format!("read {}{copied}{written}, in {}", human(done.bytes_read), duration(seconds))
+}

@@ -1,0 +1,134 @@
+//! `ociseek copy`.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::cli::shared::args::Format;
+use crate::cli::shared::json::milliseconds;
+use crate::cli::shared::place::ListPlace;
+use crate::cli::shared::progress::Display;
+use crate::cli::shared::report::CliError;
+use crate::cli::shared::size::{counted, duration, human};
+use crate::cli::shared::source::Images;
+use crate::cli::shared::terminal::{Stdout, safe};
+use crate::image::{ImageName, Select};
+use crate::ops::copy::{CopyOptions, CopyReport, copy};
+use crate::progress::Progress;
+use crate::store::layout::Layout;
+use crate::store::{Destination, blocking};
+use args::CopyArgs;
+
+pub mod args;
+
+pub async fn run(args: CopyArgs) -> Result<(), CliError> {
+    let started = Instant::now();
+    let display = Arc::new(Display::new(args.progress, false));
+    let progress: Arc<dyn Progress> = display.clone();
+    let registries = [crate::cli::shared::source::registry(&args.source), args.destination.registry()];
+    let images = Images::at(args.registry, registries.into_iter().flatten(), &progress).await?;
+    let tag = tag(&args.source, &args.destination)?;
+    let name = match &args.destination {
+        place @ ListPlace::Repository { .. } => format!("{place}:{tag}"),
+        place => place.to_string(),
+    };
+    let options = CopyOptions { tag, referrers: !args.no_referrers, jobs: usize::from(args.jobs) };
+    display.begin(&args.source.to_string());
+    let copied = async {
+        let (source, root) = images.open(&args.source).await?;
+        let destination = destination(&images, &args.destination).await?;
+        Ok::<_, CliError>(copy(&source, &root, &destination, &options, &progress).await?)
+    }
+    .await;
+    display.end();
+    let (report, seconds) = (copied?, started.elapsed().as_secs_f64());
+    let text = match args.format {
+        Format::Json => {
+            let document = document(&args.source.to_string(), &name, &report, seconds);
+            serde_json::to_string_pretty(&document).map_err(|error| CliError::Stdout(error.into()))? + "\n"
+        }
+        Format::Text => text(&name, &report, seconds),
+    };
+    Stdout::new().write_whole(text.as_bytes()).map_err(CliError::Stdout)
+}
+
+/// The tag that the copy gets: the one that is typed, else the source's.
+fn tag(source: &ImageName, destination: &ListPlace) -> Result<String, CliError> {
+    let own = match source {
+        ImageName::Registry(image) => image.tag.clone().filter(|_| image.digest.is_none()),
+        ImageName::Layout { select: Select::Tag(tag), .. } | ImageName::Archive { select: Select::Tag(tag), .. } => {
+            Some(tag.clone())
+        }
+        ImageName::Layout { .. } | ImageName::Archive { .. } => None,
+    };
+    let typed = match destination {
+        ListPlace::Repository { .. } | ListPlace::Image(ImageName::Layout { select: Select::Any, .. }) => own,
+        ListPlace::Image(ImageName::Registry(image)) if image.digest.is_none() => image.tag.clone(),
+        ListPlace::Image(ImageName::Layout { select: Select::Tag(tag), .. }) => Some(tag.clone()),
+        ListPlace::Image(ImageName::Registry(_) | ImageName::Layout { .. }) => {
+            return Err(CliError::Usage("name the destination by a tag: the digest is the source's"));
+        }
+        ListPlace::Image(ImageName::Archive { .. }) => {
+            return Err(CliError::Usage("an archive is only read: copy to a registry or a layout, oci:DIR"));
+        }
+    };
+    typed.ok_or(CliError::Usage("name the destination's tag: the source is not named by one"))
+}
+
+async fn destination(images: &Images, place: &ListPlace) -> Result<Destination, CliError> {
+    Ok(match place {
+        ListPlace::Repository { registry, repository } => {
+            Destination::Registry(images.repository_at(registry, repository)?)
+        }
+        ListPlace::Image(ImageName::Registry(image)) => Destination::Registry(images.repository(image)?),
+        ListPlace::Image(ImageName::Layout { dir, .. } | ImageName::Archive { file: dir, .. }) => {
+            let dir = dir.clone();
+            Destination::Layout(Arc::new(blocking(move || Layout::open_or_create(&dir)).await?))
+        }
+    })
+}
+
+fn text(name: &str, report: &CopyReport, seconds: f64) -> String {
+    let blobs = &report.blobs;
+    let all = (blobs.there + blobs.mounted + blobs.streamed) as u64;
+    let mut text = format!(
+        "{}@{}: {}, {}; {}: {} there, {} mounted, {} copied ({}), in {}\n",
+        safe(name),
+        report.digest,
+        counted(report.manifests as u64, "manifest", "manifests"),
+        counted(report.referrers.len() as u64, "referrer", "referrers"),
+        counted(all, "blob", "blobs"),
+        blobs.there,
+        blobs.mounted,
+        blobs.streamed,
+        human(blobs.bytes),
+        duration(seconds),
+    );
+    for referrer in &report.referrers {
+        let kind = referrer.artifact_type.as_deref().unwrap_or("unknown type");
+        text += &format!("  referrer {} of {}: {}\n", referrer.digest, referrer.subject.short(), safe(kind));
+    }
+    text
+}
+
+/// Fields are added but never changed or removed; the help of the command lists them.
+fn document(source: &str, destination: &str, report: &CopyReport, seconds: f64) -> Value {
+    let referrers = report.referrers.iter();
+    json!({
+        "source": source,
+        "destination": destination,
+        "digest": report.digest,
+        "manifests": report.manifests,
+        "referrers": referrers
+            .map(|one| json!({"digest": one.digest, "subject": one.subject, "artifact_type": one.artifact_type}))
+            .collect::<Vec<_>>(),
+        "blobs": {
+            "there": report.blobs.there,
+            "mounted": report.blobs.mounted,
+            "streamed": report.blobs.streamed,
+        },
+        "bytes_streamed": report.blobs.bytes,
+        "seconds": milliseconds(seconds),
+    })
+}

@@ -1,0 +1,156 @@
+//! `ociseek diff`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use crate::cli::shared::args::{Format, ProgressStyle};
+use crate::cli::shared::difference::shown;
+use crate::cli::shared::progress::Display;
+use crate::cli::shared::report::CliError;
+use crate::cli::shared::size::counted;
+use crate::cli::shared::source::Images;
+use crate::cli::shared::terminal::{Stdout, Style, safe};
+use crate::cli::ztoc::input::read_ztoc;
+use crate::image::ImageName;
+use crate::ops::diff::{Change, Changes, IndexDiff, LayerDiff, Side, indexes, side, ztocs};
+use crate::progress::Progress;
+use args::DiffArgs;
+
+pub mod args;
+
+/// What is typed: a file that is there, or an image.
+enum Typed {
+    File(PathBuf),
+    Image(ImageName),
+}
+
+pub async fn run(args: DiffArgs) -> Result<(), CliError> {
+    let (a, b) = (typed(&args.a)?, typed(&args.b)?);
+    let mut stdout = Stdout::new();
+    let (text, same) = match (a, b) {
+        (Typed::File(a), Typed::File(b)) => {
+            let read = move || Ok::<_, CliError>((read_ztoc(&a)?.1, read_ztoc(&b)?.1));
+            let (a, b) = tokio::task::spawn_blocking(read).await.map_err(|error| CliError::Start(error.into()))??;
+            let changes = ztocs(&a, &b);
+            let text = match args.format {
+                Format::Json => whole(&of_ztocs(&args, &changes))?,
+                Format::Text => lines(&changes, "", stdout.style) + &verdict(count(&changes)),
+            };
+            (text, changes.is_empty())
+        }
+        (Typed::Image(a), Typed::Image(b)) => {
+            let progress: Arc<dyn Progress> = Arc::new(Display::new(ProgressStyle::None, false));
+            let images = Images::new(args.registry.clone(), [&a, &b], &progress).await?;
+            let open = async |name: &ImageName| {
+                let (source, root) = images.open(name).await?;
+                Ok::<_, CliError>(side(&source, &root, args.platform.as_ref(), &progress).await?)
+            };
+            let (a, b) = (open(&a).await?, open(&b).await?);
+            let diff = indexes(&a, &b).await?;
+            let text = match args.format {
+                Format::Json => whole(&of_indexes(&args, [&a, &b], &diff))?,
+                Format::Text => of_indexes_text(&diff, stdout.style),
+            };
+            (text, diff.is_empty())
+        }
+        _ => return Err(CliError::Usage("compare two ztocs, which are files, or the indexes of two images")),
+    };
+    stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
+    if same { Ok(()) } else { Err(CliError::Differs) }
+}
+
+fn typed(text: &str) -> Result<Typed, CliError> {
+    let path = PathBuf::from(text);
+    if path.is_file() {
+        return Ok(Typed::File(path));
+    }
+    text.parse().map(Typed::Image).map_err(|source| CliError::ImageName { typed: text.to_owned(), source })
+}
+
+fn count(changes: &Changes) -> u64 {
+    changes.list.len() as u64 + changes.more
+}
+
+fn verdict(count: u64) -> String {
+    match count {
+        0 => "no difference\n".to_owned(),
+        count => format!("{}\n", counted(count, "difference", "differences")),
+    }
+}
+
+fn lines(changes: &Changes, indent: &str, style: Style) -> String {
+    let found = shown(changes.list.iter().map(|change| (change.code, change.text.clone())));
+    let line =
+        |(code, text): &(&str, String)| format!("{indent}{} {}\n", style.yellow(&format!("{code}:")), safe(text));
+    let more = if changes.more > 0 { format!("{indent}... and {} more\n", changes.more) } else { String::new() };
+    found.iter().map(line).collect::<String>() + &more
+}
+
+fn of_indexes_text(diff: &IndexDiff, style: Style) -> String {
+    let mut text = lines(&diff.changes, "", style);
+    let mut all = count(&diff.changes);
+    for layer in diff.layers.iter().filter(|layer| layer.a != layer.b || !layer.changes.is_empty()) {
+        all += count(&layer.changes);
+        text += &format!("layer {}\n", layer.layer);
+        text += &lines(&layer.changes, "  ", style);
+    }
+    text + &verdict(all)
+}
+
+fn whole(document: &Value) -> Result<String, CliError> {
+    let text = serde_json::to_string_pretty(document).map_err(|error| CliError::Stdout(error.into()))?;
+    Ok(text + "\n")
+}
+
+fn status(same: bool) -> &'static str {
+    if same { "same" } else { "different" }
+}
+
+/// Fields are added but never changed or removed; the help of the command lists them.
+fn of_ztocs(args: &DiffArgs, changes: &Changes) -> Value {
+    json!({
+        "a": args.a,
+        "b": args.b,
+        "status": status(changes.is_empty()),
+        "differences": changes.list.iter().map(change).collect::<Vec<_>>(),
+        "more_differences": changes.more,
+    })
+}
+
+fn of_indexes(args: &DiffArgs, [a, b]: [&Side; 2], diff: &IndexDiff) -> Value {
+    let layer = |layer: &LayerDiff| {
+        json!({
+            "layer": layer.layer,
+            "ztoc_a": layer.a,
+            "ztoc_b": layer.b,
+            "differences": layer.changes.list.iter().map(change).collect::<Vec<_>>(),
+            "more_differences": layer.changes.more,
+        })
+    };
+    json!({
+        "a": args.a,
+        "b": args.b,
+        "status": status(diff.is_empty()),
+        "index_a": a.digest,
+        "index_b": b.digest,
+        "differences": diff.changes.list.iter().map(change).collect::<Vec<_>>(),
+        "layers": diff.layers.iter().map(layer).collect::<Vec<_>>(),
+    })
+}
+
+fn change(change: &Change) -> Value {
+    let mut value = json!({"code": change.code, "message": change.text});
+    if let Some(span) = change.span {
+        value["span"] = span.into();
+    }
+    match change.entry.as_deref().map(|name| (std::str::from_utf8(name), name)) {
+        Some((Ok(name), _)) => value["name"] = name.into(),
+        Some((Err(_), name)) => value["name_b64"] = STANDARD.encode(name).into(),
+        None => {}
+    }
+    value
+}

@@ -1,0 +1,35 @@
+//! `ociseek doctor`.
+
+use std::sync::Arc;
+
+use crate::cli::shared::args::{Format, ProgressStyle};
+use crate::cli::shared::progress::Display;
+use crate::cli::shared::report::CliError;
+use crate::cli::shared::source::Images;
+use crate::cli::shared::terminal::Stdout;
+use crate::ops::doctor::diagnose;
+use crate::ops::resolve::Wanted;
+use crate::progress::Progress;
+use args::DoctorArgs;
+use text::text;
+
+pub mod args;
+pub mod json;
+mod next;
+mod text;
+
+pub async fn run(args: DoctorArgs) -> Result<(), CliError> {
+    let progress: Arc<dyn Progress> = Arc::new(Display::new(ProgressStyle::None, false));
+    let images = Images::new(args.registry, [&args.image], &progress).await?;
+    let (source, root) = images.open(&args.image).await?;
+    let wanted = if args.platform.is_empty() { Wanted::All } else { Wanted::Each(&args.platform) };
+    let found = diagnose(&source, &root, wanted, &progress).await?;
+    let image = args.image.to_string();
+    let mut stdout = Stdout::new();
+    let text = match args.format {
+        Format::Json => json::document(&image, &found).map_err(|e| CliError::Stdout(e.into()))?,
+        Format::Text => found.iter().map(|one| text(&image, one, stdout.style)).collect::<Vec<_>>().join("\n"),
+    };
+    stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
+    if found.iter().any(|one| one.verdicts.any_lazy()) { Ok(()) } else { Err(CliError::Unused) }
+}

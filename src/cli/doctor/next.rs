@@ -1,0 +1,50 @@
+//! What to do about a finding.
+
+use crate::cli::shared::quote::quoted;
+use crate::image::LayerKind;
+use crate::ops::discover::Note;
+use crate::ops::doctor::{Diagnosis, Finding, NoIndex, WhyNot};
+
+pub fn platform(found: &Diagnosis) -> String {
+    found.inspected.image.platform.as_ref().map_or_else(|| "unknown platform".to_owned(), ToString::to_string)
+}
+
+/// What to run about it.
+pub fn next(finding: &Finding, image: &str, platform: &str) -> Option<String> {
+    let image = quoted(image.as_bytes());
+    let index = |options: &str| Some(format!("ociseek index {options}{image}"));
+    match finding {
+        Finding::NoIndex(NoIndex::Possible) => match platform.parse::<crate::image::Platform>() {
+            Ok(_) => index(&format!("--platform {platform} ")),
+            Err(_) => index(""),
+        },
+        Finding::OnImageIndex(_) | Finding::OtherVersion { .. } => index(""),
+        Finding::Several(_)
+        | Finding::Unusable { version: crate::image::soci::Version::V1, .. }
+        | Finding::BrokenZtoc(_)
+        | Finding::Note { note: Note::NotCanonical | Note::TooLarge { .. } | Note::NotInImage { .. }, .. }
+        | Finding::Note { note: Note::Second { .. } | Note::NotServable { .. } | Note::MediaType { .. }, .. }
+        | Finding::LostBlobs { .. } => index("--existing replace "),
+        Finding::Unusable { .. } | Finding::OddAnnotation(_) => {
+            Some("ociseek convert, from the image that it was made from, to a new tag".into())
+        }
+        Finding::Note { note: Note::NotBeside, .. } => {
+            Some("copy the image with all that its image index lists: skopeo copy --all, crane copy".into())
+        }
+        Finding::OnlyV1 => Some(format!(
+            "ociseek convert {image} NEW-NAME makes a SOCI-enabled image of version 2; or enable version 1 \
+             ([pull_modes.soci_v1] enable = true)"
+        )),
+        Finding::LostLayer(_) | Finding::LostConfig(_) => Some("push the image again".into()),
+        Finding::Uncovered { why: WhyNot::Kind(LayerKind::Zstd), .. } => {
+            Some("build the image with gzip layers: docker buildx build --output type=image,compression=gzip,force-compression=true".into())
+        }
+        Finding::Uncovered { why: WhyNot::Unknown, .. } => index("--dry-run --existing replace "),
+        Finding::Foreign { .. } => Some(format!("ociseek verify --quick {image}")),
+        Finding::NoIndex(NoIndex::Small | NoIndex::Impossible)
+        | Finding::NotListed(_)
+        | Finding::Note { note: Note::Unknown { .. }, .. }
+        | Finding::Uncovered { .. }
+        | Finding::SmallImage(_) => None,
+    }
+}

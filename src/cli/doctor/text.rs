@@ -1,0 +1,49 @@
+//! What `ociseek doctor` prints for people.
+
+use std::fmt::Write as _;
+
+use super::next::{next, platform};
+use crate::cli::shared::size::human;
+use crate::cli::shared::terminal::{Style, safe};
+use crate::ops::discover::number;
+use crate::ops::doctor::{Diagnosis, Finding, Reason, Verdict};
+
+pub fn text(name: &str, found: &Diagnosis, style: Style) -> String {
+    let image = &found.inspected.image;
+    let platform = platform(found);
+    let mut text = String::new();
+    let _ = writeln!(text, "{} {}", style.bold(&safe(name)), style.bold(&safe(&platform)));
+    let _ = writeln!(text, "  manifest {}", image.manifest.digest);
+    let width = found.verdicts.iter().map(|(consumer, _)| consumer.name().len()).max().unwrap_or(0);
+    for (consumer, verdict) in found.verdicts.iter() {
+        let (mark, what) = match verdict {
+            Verdict::Lazy { index, version, coverage } => (
+                style.green("lazy "),
+                format!(
+                    "index {} (version {}): {} of {} layers, {} of {}",
+                    index.short(),
+                    number(version),
+                    coverage.layers,
+                    coverage.of_layers,
+                    coverage.share(),
+                    human(coverage.of_bytes)
+                ),
+            ),
+            Verdict::Whole(reason @ Reason::MissingBlob(_)) => (style.red("fails"), reason.to_string()),
+            Verdict::Whole(reason) => (style.yellow("whole"), reason.to_string()),
+        };
+        let _ = writeln!(text, "  {:width$}  {mark}  {what}", consumer.name());
+    }
+    for finding in &found.findings {
+        let kind = if finding.is_problem() { style.red("problem:") } else { style.yellow("note:") };
+        let size = match finding {
+            Finding::Uncovered { size, .. } => format!(" ({})", human(*size)),
+            _ => String::new(),
+        };
+        let _ = writeln!(text, "  {kind} {}{size}", safe(&finding.to_string()));
+        if let Some(next) = next(finding, name, &platform) {
+            let _ = writeln!(text, "    {} {}", style.dim("next:"), safe(&next));
+        }
+    }
+    text
+}

@@ -1,0 +1,132 @@
+//! What `hook serve` and `hook worker` have in common: the options that say how images are indexed, and what does the jobs.
+
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use clap::builder::FalseyValueParser;
+#[cfg(feature = "nats")]
+use serde_json::json;
+use tokio::net::TcpListener;
+
+use crate::cli::shared::args::{BuildArgs, CacheArgs, RegistryArgs};
+use crate::cli::shared::build::unattended;
+use crate::cli::shared::caches;
+use crate::cli::shared::report::CliError;
+use crate::cli::shared::reuse::HookReuseArgs;
+use crate::cli::shared::size::ByteSize;
+use crate::cli::shared::source::{Registries, client_config};
+use crate::hook::allow::{Allow, AllowList};
+use crate::hook::job::Context;
+use crate::hook::log::Log;
+#[cfg(feature = "nats")]
+use crate::hook::queue::{Change, Queue, QueueUrl};
+use crate::hook::runner::{Runner, dead_letters};
+use crate::image::Platform;
+use crate::progress::Progress;
+use crate::store::StoreError;
+
+/// What services that index have in common.
+#[derive(Debug, Args)]
+pub struct JobArgs {
+    /// A registry, HOST[:PORT] or *.DOMAIN, whose images may be indexed, and a glob of its repositories; may be repeated
+    ///
+    /// In the glob, * is anything but a slash and ** anything. No other host is called, but for where these send it: their token
+    /// services and blob stores, at public addresses. A registry that is named in full may be at a private address.
+    #[arg(long, value_name = "REGISTRY[/GLOB]", env = "OCISEEK_HOOK_ALLOW", value_delimiter = ',', required = true)]
+    #[arg(help_heading = "What may be indexed")]
+    pub allow: Vec<Allow>,
+
+    /// Go to private addresses too, wherever a registry of the list is or sends us
+    #[arg(long, env = "OCISEEK_HOOK_ALLOW_PRIVATE", value_parser = FalseyValueParser::new())]
+    #[arg(help_heading = "What may be indexed")]
+    pub allow_private: bool,
+
+    /// Leave images alone whose layers have more bytes than this together, of all platforms
+    #[arg(long, value_name = "SIZE", env = "OCISEEK_HOOK_MAX_IMAGE_SIZE", default_value = "100GiB")]
+    #[arg(help_heading = "What may be indexed")]
+    pub max_image_size: ByteSize,
+
+    /// Only this platform, such as linux/arm64; may be repeated [default: all platforms of an image]
+    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_delimiter = ',')]
+    #[arg(help_heading = "What is indexed")]
+    pub platform: Vec<Platform>,
+
+    #[command(flatten)]
+    pub build: BuildArgs,
+
+    #[command(flatten)]
+    pub reuse: HookReuseArgs,
+
+    /// Leave out layers whose blobs are smaller; 0 indexes all
+    #[arg(long, value_name = "SIZE", env = "OCISEEK_MIN_LAYER_SIZE", default_value = "10MiB")]
+    #[arg(help_heading = "What is indexed")]
+    pub min_layer_size: ByteSize,
+
+    /// How many images are indexed side by side
+    #[arg(long, value_name = "N", env = "OCISEEK_HOOK_WORKERS", default_value = "2")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "Work")]
+    pub workers: u16,
+
+    /// How many layers of an image are read side by side [default: one for each CPU]
+    #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(help_heading = "Work")]
+    pub jobs: Option<u16>,
+
+    /// How many seconds work goes on after a signal to stop
+    #[arg(long, value_name = "SECONDS", env = "OCISEEK_HOOK_DRAIN_TIMEOUT", default_value = "20")]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=86_400), help_heading = "Work")]
+    pub drain_timeout: u32,
+
+    /// Add a JSON line to this file for each image that is given up; the log has it too
+    #[arg(long, value_name = "FILE", env = "OCISEEK_HOOK_DEAD_LETTER", help_heading = "Work")]
+    pub dead_letter: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub cache: CacheArgs,
+
+    #[command(flatten)]
+    pub registry: RegistryArgs,
+}
+
+pub fn address(listener: &TcpListener) -> Result<String, CliError> {
+    Ok(listener.local_addr().map_err(CliError::Start)?.to_string())
+}
+
+/// What does the jobs.
+pub async fn runner(args: JobArgs, log: Log) -> Result<Runner, CliError> {
+    let progress: Arc<dyn Progress> = Arc::new(log.clone());
+    let cpus = || std::thread::available_parallelism().map_or(1, NonZero::get);
+    let jobs = args.jobs.map_or_else(cpus, usize::from);
+    let options = unattended(args.platform, &args.build, args.min_layer_size, jobs, &args.reuse);
+    let cache = caches::ztocs(&args.cache, &progress).await;
+    let dead = args.dead_letter.map(|path| {
+        let opened = dead_letters(&path);
+        opened.map_err(|source| CliError::Write { path, source })
+    });
+    // A pattern stands for as many registries as there are hosts that it fits.
+    let registries = if args.allow.iter().any(|allow| allow.registry().is_none()) {
+        Registries::Several
+    } else {
+        Registries::of(args.allow.iter().filter_map(Allow::registry))
+    };
+    let config = client_config(args.registry, registries, &progress).await?;
+    let max_image_size = Some(args.max_image_size.0);
+    let reuse_from = args.reuse.reuse_from;
+    let context = |client| Context { client, cache, options, max_image_size, reuse_from, progress };
+    let allow = AllowList::new(args.allow, args.allow_private);
+    let runner = Runner::new(config, context, allow, dead.transpose()?, log);
+    Ok(runner.map_err(StoreError::from)?)
+}
+
+/// The queue. That its connection is lost, and is back, is a line in the log.
+#[cfg(feature = "nats")]
+pub async fn connect(url: &QueueUrl, log: &Log) -> Result<Queue, CliError> {
+    let log = log.clone();
+    let tell = move |change: Change| match change {
+        Change::Lost => log.warn("queue", json!({"error": change.to_string()})),
+        Change::Back => log.info("queue", json!({"message": change.to_string()})),
+    };
+    Ok(Queue::connect(url, tell).await?)
+}

@@ -1,0 +1,65 @@
+//! What can be typed behind `ociseek hook lambda`.
+
+use clap::Args;
+
+use crate::cli::shared::args::{BuildArgs, MemoryArgs};
+use crate::cli::shared::parse;
+use crate::cli::shared::reuse::HookReuseArgs;
+use crate::cli::shared::size::ByteSize;
+use crate::image::Platform;
+
+const LAMBDA_LONG_ABOUT: &str = "\
+Runs as an AWS Lambda function (custom runtime, provided.al2023) that indexes images as they are pushed to Amazon ECR.
+
+The deployment package is this program under the name bootstrap; called so, it needs no arguments. It takes EventBridge's \
+ECR Image Action events, batches of an SQS queue with such events (only the failed ones come again), and {\"image\": \
+\"ACCOUNT.dkr.ecr.REGION.amazonaws.com/REPOSITORY:TAG\"}.
+
+Layers are streamed: no disk is used, and 512 MB of memory are plenty. Before the function's time is up, what is done is attached, and \
+the next call goes on from there.";
+
+const LAMBDA_AFTER_HELP: &str = "\
+The function's role needs ecr:GetAuthorizationToken, and for the repositories ecr:BatchGetImage, ecr:GetDownloadUrlForLayer, \
+ecr:BatchCheckLayerAvailability, ecr:InitiateLayerUpload, ecr:UploadLayerPart, ecr:CompleteLayerUpload, ecr:PutImage, and \
+ecr:BatchDeleteImage (to remove an index that a better one replaced). With ecr:ListImages it finds layers that other tags have indexed.
+
+AWS_ENDPOINT_URL_ECR or AWS_ENDPOINT_URL sends the calls to ECR elsewhere. docs/hook.md has a template.";
+
+/// Index images pushed to Amazon ECR, as an AWS Lambda function
+#[derive(Debug, Args)]
+#[command(long_about = LAMBDA_LONG_ABOUT, after_long_help = LAMBDA_AFTER_HELP)]
+pub struct HookLambdaArgs {
+    /// Only this platform, such as linux/arm64; may be repeated [default: all platforms of the image]
+    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_delimiter = ',')]
+    #[arg(help_heading = "What is indexed")]
+    pub platform: Vec<Platform>,
+
+    #[command(flatten)]
+    pub build: BuildArgs,
+
+    /// Leave out layers whose blobs are smaller; 0 indexes all
+    #[arg(long, value_name = "SIZE", env = "OCISEEK_MIN_LAYER_SIZE", default_value = "10MiB")]
+    #[arg(help_heading = "What is indexed")]
+    pub min_layer_size: ByteSize,
+
+    #[command(flatten)]
+    pub reuse: HookReuseArgs,
+
+    /// How many layers are read side by side [default: one for each CPU]
+    #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(help_heading = "What is indexed")]
+    pub jobs: Option<u16>,
+
+    /// Index images of this account's registries too; may be repeated [default: only those of the function's own account]
+    #[arg(long, value_name = "ACCOUNT", env = "OCISEEK_ECR_ACCOUNTS", value_delimiter = ',')]
+    #[arg(value_parser = parse::aws_account, help_heading = "Where")]
+    pub ecr_account: Vec<String>,
+
+    /// Take this registry for every registry of ECR; it is shown ECR's token. For tests
+    #[arg(long, value_name = "HOST[:PORT]", env = "OCISEEK_ECR_REGISTRY", value_parser = parse::registry)]
+    #[arg(help_heading = "Where")]
+    pub ecr_registry: Option<String>,
+
+    #[command(flatten)]
+    pub memory: MemoryArgs,
+}

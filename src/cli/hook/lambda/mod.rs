@@ -1,0 +1,63 @@
+//! `ociseek hook lambda`, and what the program does when it is called `bootstrap`.
+
+use std::ffi::OsString;
+use std::num::NonZero;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::cli::shared::build::unattended;
+use crate::cli::shared::report::{self, CliError};
+use crate::hook::aws::Ecr;
+use crate::hook::lambda::{Failure, Function, Runtime, Settings, serve};
+use crate::hook::log::Log;
+use args::HookLambdaArgs;
+
+pub mod args;
+
+/// Where Lambda says that its Runtime API is.
+const RUNTIME_API: &str = "AWS_LAMBDA_RUNTIME_API";
+
+/// Lambda calls a custom runtime by this name, without arguments.
+pub fn arguments() -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = std::env::args_os().collect();
+    let called = arguments.first().map(Path::new).and_then(Path::file_name);
+    if called.is_some_and(|name| name == "bootstrap") {
+        arguments.splice(1..1, ["hook".into(), "lambda".into()]);
+    }
+    arguments
+}
+
+/// Handles events until Lambda ends the process.
+pub async fn run(args: HookLambdaArgs) -> Result<(), CliError> {
+    let address = variable(RUNTIME_API).ok_or(CliError::NotInLambda)?;
+    let runtime = Runtime::new(&address)?;
+    let ecr = match Ecr::from_environment(variable) {
+        Ok(ecr) => ecr,
+        Err(error) => {
+            let failure = Failure { error_type: "CannotStart", error_message: report::in_one_line(&error) };
+            runtime.cannot_start(&failure).await?;
+            return Err(error.into());
+        }
+    };
+    // Lambda makes no difference between the two streams.
+    let log = Log::new(std::io::stdout());
+    let function = Function::new(settings(args), ecr, Arc::new(log.clone()));
+    serve(&runtime, &function, &log).await?;
+    Ok(())
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn settings(args: HookLambdaArgs) -> Settings {
+    let cpus = || std::thread::available_parallelism().map_or(1, NonZero::get);
+    let jobs = args.jobs.map_or_else(cpus, usize::from);
+    Settings {
+        options: unattended(args.platform, &args.build, args.min_layer_size, jobs, &args.reuse),
+        reuse_from: args.reuse.reuse_from,
+        accounts: args.ecr_account,
+        registry: args.ecr_registry,
+        max_memory: args.memory.max_memory.0,
+    }
+}

@@ -1,0 +1,70 @@
+//! Files that hold the secret of a service, and who else may read them.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use rustix::fs::{StatVfsMountFlags, fstatvfs};
+
+use crate::cli::shared::report::CliError;
+use crate::hook::secret::Secrets;
+
+/// Where container runtimes put secrets. Whoever else gets into the container may read them, by the runtime's choice.
+const MOUNTED: [&str; 2] = ["/run/secrets", "/var/run/secrets"];
+
+/// The secrets in a file.
+///
+/// Its group may read it. Everyone may only where its modes are not the user's to choose: below
+/// [`MOUNTED`], and on a file system that is mounted read-only, as Kubernetes mounts a secret.
+///
+/// # Errors
+/// When it cannot be read, can be read or written by others, or holds no secret.
+pub fn secrets(path: &Path) -> Result<Secrets, CliError> {
+    let unreadable = |source| CliError::Read { path: path.to_owned(), source };
+    let file = File::open(path).map_err(unreadable)?;
+    let mode = file.metadata().map_err(unreadable)?.permissions().mode() & 0o777;
+    if let Some(what) = open_to_others(mode, || is_mounted(path, &file)) {
+        return Err(CliError::OpenSecret { path: path.to_owned(), mode, what });
+    }
+    let text = io::read_to_string(io::Read::take(file, 64 << 10)).map_err(unreadable)?;
+    Secrets::parse(&text).map_err(|source| CliError::SecretFile { path: path.to_owned(), source })
+}
+
+/// What others can do with a file of this mode that they should not.
+fn open_to_others(mode: u32, is_mounted: impl Fn() -> bool) -> Option<&'static str> {
+    match mode {
+        mode if mode & 0o022 != 0 => Some("write"),
+        mode if mode & 0o004 != 0 && !is_mounted() => Some("read"),
+        _ => None,
+    }
+}
+
+fn is_mounted(path: &Path, file: &File) -> bool {
+    let is_read_only = fstatvfs(file).is_ok_and(|system| system.f_flag.contains(StatVfsMountFlags::RDONLY));
+    // The path may lead there by a symbolic link, or out of there.
+    is_read_only || path.canonicalize().is_ok_and(|path| MOUNTED.iter().any(|mounted| path.starts_with(mounted)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes() {
+        for (mode, elsewhere, mounted) in [
+            (0o400, None, None),
+            (0o600, None, None),
+            (0o440, None, None),
+            (0o640, None, None),
+            (0o444, Some("read"), None),
+            (0o644, Some("read"), None),
+            (0o604, Some("read"), None),
+            (0o660, Some("write"), Some("write")),
+            (0o666, Some("write"), Some("write")),
+        ] {
+            assert_eq!(open_to_others(mode, || false), elsewhere, "{mode:o}");
+            assert_eq!(open_to_others(mode, || true), mounted, "{mode:o}");
+        }
+    }
+}

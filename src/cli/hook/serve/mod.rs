@@ -1,0 +1,66 @@
+//! `ociseek hook serve`.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::oneshot;
+
+#[cfg(feature = "nats")]
+use crate::cli::hook::jobs::connect;
+use crate::cli::hook::jobs::{address, runner};
+use crate::cli::hook::secret_file;
+use crate::cli::shared::report::CliError;
+use crate::cli::shared::signals::Interrupt;
+use crate::hook::log::Log;
+use crate::hook::secret::Secrets;
+use crate::hook::server::sink::{Here, Sink};
+use crate::hook::server::{Listeners, ServerConfig, listen, listen_to_all, serve};
+use crate::ops::TOOL_IDENTIFIER;
+use args::HookServeArgs;
+
+pub mod args;
+
+pub async fn run(args: HookServeArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
+    let secrets = match (&args.secret_file, &args.secret) {
+        (Some(file), _) => Some(secret_file::secrets(file)?),
+        (None, Some(secret)) => Some(Secrets::parse(secret)?),
+        (None, None) => None,
+    };
+    let config = ServerConfig {
+        secrets,
+        rate: args.rate,
+        workers: args.jobs.workers.into(),
+        patience: Duration::from_secs(args.client_timeout.into()),
+        drain: Duration::from_secs(args.jobs.drain_timeout.into()),
+    };
+    let log = Log::new(io::stderr());
+    let notifications = listen(args.listen, &config).await?;
+    let monitor = match args.metrics_listen {
+        Some(address) => Some(listen_to_all(address).await?),
+        None => None,
+    };
+    let allowed: Vec<String> = args.jobs.allow.iter().map(ToString::to_string).collect();
+    let runner = Arc::new(runner(args.jobs, log.clone()).await?);
+    let here = || Here::new(args.queue_size as usize, args.journal.as_deref()).map(Sink::Here);
+    #[cfg(feature = "nats")]
+    let sink = match &args.queue {
+        Some(url) => Sink::Queue(connect(url, &log).await?),
+        None => here()?,
+    };
+    #[cfg(not(feature = "nats"))]
+    let sink = here()?;
+    let queued = sink.here().map(|here| here.backlog.lengths().0);
+    let mut fields =
+        json!({"tool": TOOL_IDENTIFIER, "address": address(&notifications)?, "allow": allowed, "queued": queued});
+    if let Some(monitor) = &monitor {
+        fields["metrics"] = json!(address(monitor)?);
+    }
+    log.info("listening", fields);
+    let stop = async {
+        let _ = interrupted.await;
+    };
+    serve(Listeners { notifications, monitor }, runner, sink, config, stop).await;
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! What can be typed behind `ociseek hook worker`.
+
+use std::net::SocketAddr;
+
+use clap::Args;
+
+use crate::cli::hook::jobs::JobArgs;
+use crate::hook::queue::QueueUrl;
+
+const WORKER_LONG_ABOUT: &str = "\
+Takes jobs out of a work queue of NATS JetStream, into which ociseek hook serve --queue and ociseek backfill put them, and indexes \
+the images.
+
+Any number of workers may run. A job is acknowledged when its index is attached; while it is worked on the worker says so every 10 \
+seconds, and when nothing was heard for 30 seconds another worker gets it. What fails for good is parked in the stream NAME-parked \
+with the reason: nats stream view ociseek-parked.";
+
+const WORKER_AFTER_HELP: &str = "\
+Example:
+  nats-server -js &
+  ociseek hook serve --queue nats://localhost --allow registry.corp.example &
+  ociseek hook worker --queue nats://localhost --allow registry.corp.example";
+
+/// Index images from a queue that many workers share
+#[derive(Debug, Args)]
+#[command(long_about = WORKER_LONG_ABOUT, after_help = WORKER_AFTER_HELP)]
+pub struct HookWorkerArgs {
+    /// The queue; [USER:PASSWORD@] or [TOKEN@] before the host, tls:// for TLS
+    ///
+    /// Other users of this machine can see a command line: prefer the environment variable where there is a password.
+    #[arg(long, value_name = "nats://HOST[:PORT][/STREAM]", env = "OCISEEK_HOOK_QUEUE", hide_env_values = true)]
+    pub queue: QueueUrl,
+
+    /// Answer GET /healthz, /readyz and /metrics (Prometheus) on this address [default: none]
+    #[arg(long, value_name = "IP:PORT", env = "OCISEEK_HOOK_WORKER_LISTEN")]
+    pub listen: Option<SocketAddr>,
+
+    #[command(flatten)]
+    pub jobs: JobArgs,
+}

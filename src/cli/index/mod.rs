@@ -1,0 +1,219 @@
+//! `ociseek index`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::cli::convert;
+use crate::cli::shared::args::Format;
+use crate::cli::shared::build::{cpus, layer_options, named};
+use crate::cli::shared::caches;
+use crate::cli::shared::json::milliseconds;
+use crate::cli::shared::progress::Display;
+use crate::cli::shared::report::{self, CliError};
+use crate::cli::shared::source::{Images, home};
+use crate::cli::shared::terminal::Stdout;
+use crate::image::{ImageName, Reference, Select};
+use crate::ops::TOOL_IDENTIFIER;
+use crate::ops::index::{Gate, IndexError, IndexOptions, Refused};
+use crate::ops::versions::{Enabled, Made, Subject, Versions, make};
+use crate::progress::Progress;
+use crate::store::cache::ZtocCache;
+use crate::store::layout::{Layout, tag_of};
+use crate::store::{Destination, Source, blocking};
+use args::IndexArgs;
+
+pub mod args;
+pub mod json;
+mod step;
+mod text;
+
+/// Indexes all images, one after the other; those that fail do not keep the others from it.
+pub async fn run(args: IndexArgs) -> Result<(), CliError> {
+    let started = Instant::now();
+    check(&args)?;
+    let display = Arc::new(Display::new(args.progress, args.quiet));
+    let progress: Arc<dyn Progress> = display.clone();
+    let files = step::Files { outputs: args.step_outputs.clone(), summary: args.step_summary.clone() };
+    let mut options = options(&args, started)?;
+    let versions = args.versions.versions(args.images.len() > 1)?;
+    let images = Images::new(args.registry, args.images.iter().chain(&args.reuse.reuse_from), &progress).await?;
+    options.reuse.from = named(&images, &args.reuse.reuse_from, &progress).await;
+    let cache = caches::ztocs(&args.cache, &progress).await;
+    let work = Work { options, versions, images, cache, output: args.output, progress };
+    let mut stdout = Stdout::new();
+    let mut images = Vec::new();
+    let mut failed = 0;
+    for name in &args.images {
+        let image = name.to_string();
+        let image_started = Instant::now();
+        display.begin(&image);
+        let result = work.index(name).await;
+        display.end();
+        let seconds = image_started.elapsed().as_secs_f64();
+        let (made, error) = match result {
+            Ok(mut made) => {
+                let failed = made.failed.take().map(CliError::from);
+                (Some(made), failed)
+            }
+            Err(error) => (None, Some(error)),
+        };
+        if let Some(error) = &error {
+            failed += 1;
+            report::tell(Some(&image), error);
+        }
+        let enabled = made.as_ref().and_then(|made| made.enabled.as_ref()).map(|e| (work.enabled(name, &e.tag), e));
+        if args.format == Format::Text {
+            let mut text = String::new();
+            match (&made, error.as_ref().and_then(refused)) {
+                (Some(made), _) if args.quiet => text = text::digests(made),
+                (Some(made), _) => {
+                    if let Some(index) = &made.index {
+                        text = text::report(&image, work.target().as_deref(), index, seconds, stdout.style);
+                    }
+                    if let Some((name, Enabled { result, .. })) = &enabled {
+                        let with_layers = made.index.is_none();
+                        text.push_str(&convert::text::made(&image, name, result, with_layers, stdout.style));
+                    }
+                }
+                (None, Some(refused)) if !args.quiet => text = text::refused(&image, refused, stdout.style),
+                (None, _) => {}
+            }
+            stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
+        }
+        let enabled = enabled.map(|(name, e)| convert::json::Enabled::of(name.to_string(), &e.result));
+        images.push(match (made, error) {
+            (Some(made), error) => {
+                json::Image::made(image, &made, enabled, error.as_ref().map(report::failure), seconds)
+            }
+            (None, Some(error)) => match (refused(&error), report::failure(&error)) {
+                (Some(refused), failure) => json::Image::refused(image, refused, failure, seconds),
+                (None, failure) => json::Image::failed(image, failure, seconds),
+            },
+            (None, None) => continue,
+        });
+    }
+    let document = json::Document {
+        tool: TOOL_IDENTIFIER,
+        bytes_read: images.iter().map(|image| image.bytes_read).sum(),
+        bytes_written: images.iter().map(|image| image.bytes_written).sum(),
+        images,
+        seconds: milliseconds(started.elapsed().as_secs_f64()),
+    };
+    files.write(&document)?;
+    if args.format == Format::Json {
+        let mut text = serde_json::to_vec_pretty(&document).map_err(|error| CliError::Stdout(error.into()))?;
+        text.push(b'\n');
+        stdout.write_whole(&text).map_err(CliError::Stdout)?;
+    }
+    match failed {
+        0 => Ok(()),
+        failed => Err(CliError::Images { failed, all: args.images.len() }),
+    }
+}
+
+/// What an image falls short of, if that is why it failed.
+fn refused(error: &CliError) -> Option<&Refused> {
+    match error {
+        CliError::Index(error) => match &**error {
+            IndexError::Refused(refused) => Some(refused),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// What clap cannot see for itself.
+fn check(args: &IndexArgs) -> Result<(), CliError> {
+    let archive = args.images.iter().any(|image| matches!(image, ImageName::Archive { .. }));
+    if archive && args.output.is_none() && !args.dry_run {
+        return Err(CliError::Usage(
+            "an archive is only read: say where the index goes, --output oci:DIR, or nowhere, --dry-run",
+        ));
+    }
+    if args.versions.v2_only.is_some() {
+        if args.strict || args.min_coverage.is_some() {
+            return Err(CliError::Usage(
+                "--strict and --min-coverage judge the index that --v2-only does not attach: use --v2",
+            ));
+        }
+        if args.timeout.is_some() {
+            return Err(CliError::Usage(
+                "a SOCI-enabled image is made whole or not at all: --timeout is for --v2, not --v2-only",
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn options(args: &IndexArgs, started: Instant) -> Result<IndexOptions, CliError> {
+    Ok(IndexOptions {
+        platforms: args.platform.clone(),
+        layer: layer_options(&args.build),
+        min_layer_size: args.min_layer_size.0,
+        existing: args.existing.into(),
+        jobs: args.jobs.map_or_else(cpus, usize::from),
+        dry_run: args.dry_run,
+        gate: Gate { all_servable: args.strict, least_coverage: args.min_coverage },
+        deadline: args.timeout.and_then(|timeout| started.checked_add(timeout)),
+        reuse: args.reuse.shared.options(),
+        prefetch: args.prefetch.list()?,
+    })
+}
+
+/// What all images have in common.
+struct Work {
+    options: IndexOptions,
+    versions: Versions,
+    images: Images,
+    cache: Option<ZtocCache>,
+    output: Option<PathBuf>,
+    progress: Arc<dyn Progress>,
+}
+
+impl Work {
+    async fn index(&self, name: &ImageName) -> Result<Made, CliError> {
+        let from = self.images.open_root(name).await?;
+        let destination = self.destination(&from.source).await?;
+        let tag = match name {
+            ImageName::Registry(reference) => reference.tag.clone(),
+            ImageName::Layout { .. } | ImageName::Archive { .. } => None,
+        };
+        let mut options = self.options.clone();
+        options.reuse.tag.clone_from(&tag);
+        // index.json knows the name of an image that is the only one, or that was named by its digest.
+        let tag = tag.or_else(|| from.descriptor.as_ref().and_then(tag_of).map(str::to_owned));
+        let subject = Subject { from, tag, resolved: None };
+        let (cache, versions) = (self.cache.as_ref(), &self.versions);
+        Ok(make(subject, destination.as_ref(), versions, cache, &options, &self.progress).await?)
+    }
+
+    /// The name of the SOCI-enabled image of `name`.
+    fn enabled(&self, name: &ImageName, tag: &str) -> ImageName {
+        let select = Select::Tag(tag.to_owned());
+        match (&self.output, name) {
+            (Some(dir), _) => ImageName::Layout { dir: dir.clone(), select },
+            (None, ImageName::Registry(reference)) => {
+                ImageName::Registry(Reference { tag: Some(tag.to_owned()), digest: None, ..reference.clone() })
+            }
+            (None, ImageName::Layout { dir, .. }) => ImageName::Layout { dir: dir.clone(), select },
+            (None, ImageName::Archive { file, .. }) => ImageName::Archive { file: file.clone(), select },
+        }
+    }
+
+    /// Where the index goes. A dry run makes no layout that is not there: then it is as if nothing were in it.
+    async fn destination(&self, source: &Source) -> Result<Option<Destination>, CliError> {
+        let Some(dir) = self.output.clone() else { return Ok(home(source)) };
+        if self.options.dry_run && !dir.exists() {
+            return Ok(None);
+        }
+        let dry_run = self.options.dry_run;
+        let open = move || if dry_run { Layout::open(&dir) } else { Layout::open_or_create(&dir) };
+        let layout = blocking(open).await?.with_budget(source.budget().clone());
+        Ok(Some(Destination::Layout(Arc::new(layout))))
+    }
+
+    fn target(&self) -> Option<String> {
+        self.output.as_ref().map(|dir| format!("oci:{}", dir.display()))
+    }
+}

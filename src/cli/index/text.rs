@@ -1,0 +1,180 @@
+//! What `ociseek index` prints for people.
+
+use std::fmt::Write;
+
+use crate::cli::shared::layers::text::{coverage, heading, layers, members, why_nothing};
+use crate::cli::shared::size::{counted, duration, human};
+use crate::cli::shared::terminal::{Style, safe};
+use crate::ops::index::{
+    IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, OtherIndex, Refused,
+};
+use crate::ops::versions::{Enabled, EnabledResult, Made};
+use crate::store::blob::Attached;
+
+const READERS: &str =
+    "read by soci-snapshotter with [pull_modes.soci_v1] enable = true, or when it is given this index digest";
+
+/// Other SOCI indexes that are named; the rest are counted.
+const MOST_OTHERS: usize = 16;
+
+/// The report on one image that was indexed in `seconds`. `target` says where the index was written, if not to the image.
+pub fn report(image: &str, target: Option<&str>, done: &IndexedImage, seconds: f64, style: Style) -> String {
+    let mut text = String::new();
+    for manifest in &done.manifests {
+        heading(&mut text, image, manifest.platform.as_deref(), &manifest.manifest.digest, style);
+        layers(&mut text, &manifest.layers, style);
+        result(&mut text, target, manifest, style);
+        left(&mut text, manifest, style);
+        if !matches!(manifest.result, ManifestResult::NothingToIndex | ManifestResult::OutOfTime) {
+            coverage(&mut text, &manifest.coverage);
+        }
+        members(&mut text, &manifest.layers, style);
+        others(&mut text, &manifest.others, style);
+    }
+    let _ = writeln!(text, "{}", style.dim(&totals(done, seconds)));
+    text
+}
+
+/// The report on an image that falls short of what was asked for.
+pub fn refused(image: &str, refused: &Refused, style: Style) -> String {
+    let mut text = String::new();
+    for manifest in &refused.manifests {
+        heading(&mut text, image, manifest.platform.as_deref(), &manifest.manifest.digest, style);
+        layers(&mut text, &manifest.layers, style);
+        if let Some(index) = manifest.stays {
+            let _ = writeln!(text, "  index {index}\n  was there before and stays");
+        }
+        coverage(&mut text, &manifest.coverage);
+        let _ = writeln!(text, "  {} nothing was attached", style.yellow("refused:"));
+    }
+    text
+}
+
+/// Only the digests of indexes, and of the SOCI-enabled image, one a line.
+pub fn digests(made: &Made) -> String {
+    let mut text = String::new();
+    for manifest in made.index.iter().flat_map(|index| &index.manifests) {
+        let digest = match &manifest.result {
+            ManifestResult::Attached { index, .. }
+            | ManifestResult::DryRun { index, .. }
+            | ManifestResult::AlreadyThere { index, .. } => index.digest,
+            ManifestResult::Kept { index, .. } => *index,
+            ManifestResult::NothingToIndex | ManifestResult::OutOfTime => continue,
+        };
+        let _ = writeln!(text, "{digest}");
+    }
+    if let Some(Enabled { result: EnabledResult::Converted(done), .. }) = &made.enabled {
+        let _ = writeln!(text, "{}", done.digest);
+    }
+    text
+}
+
+/// The index, and how it was attached.
+fn result(text: &mut String, target: Option<&str>, manifest: &IndexedManifest, style: Style) {
+    let line = |text: &mut String, colour: &str, rest: &str| {
+        let _ = writeln!(text, "  {colour} {rest}");
+    };
+    match &manifest.result {
+        ManifestResult::Attached { index, how, replaced, not_deleted } => {
+            line(text, &style.green("index"), &style.green(&index.digest.to_string()));
+            let how = match (how, target) {
+                (Attached::ReferrersApi, _) => "attached by the registry's referrers API".to_owned(),
+                (Attached::TagSchema(tag), _) => {
+                    format!("attached by the tag schema, as tag {tag} (this registry has no referrers API)")
+                }
+                (Attached::Layout, Some(target)) => format!("written as a referrer into {}", safe(target)),
+                (Attached::Layout, None) => "written as a referrer into the image's layout".to_owned(),
+            };
+            let _ = writeln!(text, "  {how}");
+            for digest in replaced {
+                let kept = if not_deleted.contains(digest) { " (it could not be deleted)" } else { "" };
+                let _ = writeln!(text, "  replaces {digest}{kept}");
+            }
+            let _ = writeln!(text, "  {}", style.dim(READERS));
+        }
+        ManifestResult::DryRun { index, replaces } => {
+            line(text, &style.green("index"), &style.green(&index.digest.to_string()));
+            let _ = writeln!(text, "  dry run: nothing was written");
+            for digest in replaces {
+                let _ = writeln!(text, "  would replace {digest}");
+            }
+        }
+        ManifestResult::AlreadyThere { index, built } => {
+            line(text, &style.green("index"), &style.green(&index.digest.to_string()));
+            let how = if *built {
+                "already there: the same index came out, nothing was written"
+            } else {
+                "already there, of the same options and version: no layer was read"
+            };
+            let _ = writeln!(text, "  {how}");
+        }
+        ManifestResult::Kept { index, tool } => {
+            line(text, "index", &index.to_string());
+            let _ = writeln!(text, "  left as it is; made by {}", maker(tool.as_deref()));
+        }
+        ManifestResult::NothingToIndex => {
+            let _ = writeln!(text, "  {} {}", style.yellow("no index:"), why_nothing(&manifest.layers));
+        }
+        ManifestResult::OutOfTime => {
+            let _ = writeln!(text, "  {} no layer was done in time", style.yellow("no index:"));
+        }
+    }
+}
+
+/// What another run would do.
+pub fn left(text: &mut String, manifest: &IndexedManifest, style: Style) {
+    let (layers, bytes) = manifest.left().fold((0, 0), |(layers, bytes), layer| (layers + 1, bytes + layer.size));
+    let is_stuck =
+        |layer: &IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: true }));
+    let next = match manifest.layers.iter().any(is_stuck) {
+        true => "give a longer --timeout: in this one no layer was done, so that another run may get no further",
+        false => "run it again to go on",
+    };
+    if layers > 0 {
+        let _ = writeln!(
+            text,
+            "  {} {} of {} left, since the time was up: consumers pull what is left whole; {next}",
+            style.yellow("note:"),
+            counted(layers, "layer", "layers"),
+            human(bytes),
+        );
+    }
+}
+
+fn others(text: &mut String, others: &[OtherIndex], style: Style) {
+    let note = style.yellow("note:");
+    for OtherIndex { digest, tool, listed_first, unusable } in others.iter().take(MOST_OTHERS) {
+        let first = if *listed_first { " and is listed first" } else { "" };
+        let line = match unusable {
+            None => format!(
+                "SOCI index {digest} by {} is there too{first}: consumers take the first that is listed; \
+                 --existing replace leaves only ours",
+                maker(tool.as_deref()),
+            ),
+            Some(why) => {
+                format!("{digest} is listed as a SOCI index of this image{first}, and left as it is: {}", safe(why))
+            }
+        };
+        let _ = writeln!(text, "  {note} {line}");
+    }
+    if let Some(more @ 1..) = others.len().checked_sub(MOST_OTHERS) {
+        let _ = writeln!(text, "  {note} {more} more manifests are listed as SOCI indexes of this image");
+    }
+}
+
+fn maker(tool: Option<&str>) -> String {
+    tool.map_or_else(|| "an unknown tool".to_owned(), |tool| format!("\"{}\"", safe(tool)))
+}
+
+/// What it cost.
+fn totals(done: &IndexedImage, seconds: f64) -> String {
+    let written = match done.bytes_written {
+        0 => String::new(),
+        bytes => format!(", wrote {}", human(bytes)),
+    };
+    let compared = match done.bytes_compared {
+        0 => String::new(),
+        bytes => format!(", compared {} with what is reused", human(bytes)),
+    };
+    format!("read {}{compared}{written}, in {}", human(done.bytes_read), duration(seconds))
+}

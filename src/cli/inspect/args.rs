@@ -1,0 +1,51 @@
+//! What can be typed behind `ociseek inspect`.
+
+use clap::Args;
+
+use crate::cli::shared::args::{Format, RegistryArgs};
+use crate::digest::Digest;
+use crate::image::{ImageName, Platform};
+
+const INSPECT_LONG_ABOUT: &str = "\
+Shows which SOCI indexes an image has and what they hold: who made them, how they were found, which layers they cover and \
+how much of the image that is, the sizes of the ztocs, and what a consumer makes of it.
+
+No layer is read. IMAGE is named as for ociseek index.";
+
+const INSPECT_AFTER_HELP: &str = "\
+Examples:
+  ociseek inspect ghcr.io/acme/app:1.4
+  ociseek inspect --format json oci:app | jq '.manifests[].coverage'
+  ociseek inspect --ztoc 3f1c22ab oci:app
+
+JSON: the documentation of the crate, module cli::inspect_json, says what each field means.";
+
+/// Show which SOCI indexes an image has and what they hold
+#[derive(Debug, Args)]
+#[command(long_about = INSPECT_LONG_ABOUT, after_help = INSPECT_AFTER_HELP)]
+pub struct InspectArgs {
+    /// The image
+    #[arg(value_name = "IMAGE")]
+    pub image: ImageName,
+
+    /// Only this platform, such as linux/arm64; may be repeated [default: all platforms of the image]
+    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_delimiter = ',')]
+    pub platform: Vec<Platform>,
+
+    /// Look through this SOCI index, listed or not [default: the first that can be used]
+    #[arg(long, value_name = "DIGEST")]
+    pub index: Option<Digest>,
+
+    /// Show everything in one ztoc: its spans and its files
+    ///
+    /// The ztoc is named by its own digest or by that of its layer, or by the first digits of one.
+    #[arg(long, value_name = "DIGEST")]
+    pub ztoc: Option<String>,
+
+    /// What is printed on standard output: text for people, or one JSON document
+    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+
+    #[command(flatten)]
+    pub registry: RegistryArgs,
+}

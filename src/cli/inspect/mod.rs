@@ -1,0 +1,44 @@
+//! `ociseek inspect`.
+
+use std::sync::Arc;
+
+use self::text::text;
+use crate::cli::shared::args::{Format, ProgressStyle};
+use crate::cli::shared::progress::Display;
+use crate::cli::shared::report::CliError;
+use crate::cli::shared::source::Images;
+use crate::cli::shared::terminal::Stdout;
+use crate::cli::ztoc;
+use crate::ops::inspect::{find_ztoc, inspect};
+use crate::ops::resolve::Wanted;
+use crate::progress::Progress;
+use args::InspectArgs;
+
+pub mod args;
+mod covered;
+pub mod json;
+mod text;
+
+pub async fn run(args: InspectArgs) -> Result<(), CliError> {
+    let progress: Arc<dyn Progress> = Arc::new(Display::new(ProgressStyle::None, false));
+    let images = Images::new(args.registry, [&args.image], &progress).await?;
+    let (source, root) = images.open(&args.image).await?;
+    let wanted = if args.platform.is_empty() { Wanted::All } else { Wanted::Each(&args.platform) };
+    let mut stdout = Stdout::new();
+    if let Some(named) = &args.ztoc {
+        let found = find_ztoc(&source, &root, wanted, named, &progress).await?;
+        let (bytes, ztoc) = found.ok_or_else(|| CliError::NoZtoc(named.clone()))?;
+        let written = match args.format {
+            Format::Text => ztoc::text::write(&bytes, &ztoc, &mut stdout),
+            Format::Json => ztoc::json::write(&bytes, &ztoc, &mut stdout),
+        };
+        return written.map_err(CliError::Stdout);
+    }
+    let inspected = inspect(&source, &root, wanted, args.index.as_ref(), &progress).await?;
+    let image = args.image.to_string();
+    let text = match args.format {
+        Format::Json => json::document(&image, &inspected).map_err(|e| CliError::Stdout(e.into()))?,
+        Format::Text => inspected.iter().map(|one| text(&image, one, stdout.style)).collect::<Vec<_>>().join("\n"),
+    };
+    stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)
+}

@@ -1,0 +1,144 @@
+//! What `ociseek inspect` prints for people.
+
+use std::fmt::Write as _;
+
+use super::covered::{covered, ztoc_bytes};
+use crate::cli::shared::report::in_one_line;
+use crate::cli::shared::size::{counted, human};
+use crate::cli::shared::terminal::{Style, safe};
+use crate::image::soci::Version;
+use crate::ops::discover::{Discovered, FoundIndexRef, Via};
+use crate::ops::inspect::{Consumer, Inspected, without_ztoc};
+
+pub fn text(name: &str, inspected: &Inspected, style: Style) -> String {
+    let image = &inspected.image;
+    let mut text = String::new();
+    let platform = image.platform.as_ref().map_or_else(|| "unknown platform".to_owned(), ToString::to_string);
+    let _ = writeln!(text, "{} {}", style.bold(&safe(name)), style.bold(&safe(&platform)));
+    let _ = writeln!(text, "  manifest {}", image.manifest.digest);
+    if let Err(error) = &image.listing {
+        let _ = writeln!(text, "  {} indexes cannot be listed: {}", style.yellow("note:"), in_one_line(error));
+    }
+    if let Some(odd) = &image.odd_annotation {
+        let note = style.yellow("note:");
+        let _ = writeln!(text, "  {note} the manifest names an index by {:?}, which is no digest", safe(odd));
+    }
+    for (place, found) in image.indexes.iter().enumerate() {
+        index(&mut text, image, found, image.chosen == Some(place), style);
+    }
+    if image.indexes.is_empty() {
+        let _ = writeln!(text, "  {} none", style.yellow("index"));
+    }
+    if image.chosen.is_some() {
+        layers(&mut text, inspected, style);
+        coverage(&mut text, inspected);
+    }
+    for consumer in &inspected.consumers {
+        let _ = writeln!(text, "  {}", style.dim(&consumer_line(consumer, image.layers.len())));
+    }
+    text
+}
+
+/// An index, and what is wrong with it.
+fn index(text: &mut String, image: &Discovered, found: &FoundIndexRef, is_chosen: bool, style: Style) {
+    let digest = found.digest.to_string();
+    let digest = if is_chosen { style.green(&digest) } else { digest };
+    let _ = writeln!(text, "  index {digest}");
+    let mut facts = vec![
+        match found.version {
+            Version::V1 => "version 1",
+            Version::V2 => "version 2",
+        }
+        .to_owned(),
+    ];
+    facts.extend(found.size.map(human));
+    if let Ok(content) = &found.content {
+        let tool = content.index.build_tool_identifier.as_deref();
+        facts.push(tool.map_or("of an unknown tool".to_owned(), |tool| format!("by \"{}\"", safe(tool))));
+        let covered = image.layers.iter().filter(|layer| content.ztocs.contains_key(&layer.digest)).count();
+        facts.push(format!("{covered} of {}", counted(image.layers.len() as u64, "layer", "layers")));
+    }
+    facts.push(via(found.via).to_owned());
+    let _ = writeln!(text, "    {}", facts.join(", "));
+    let note = |text: &mut String, what: &str| {
+        let _ = writeln!(text, "    {} {}", style.yellow("note:"), safe(what));
+    };
+    match &found.content {
+        Ok(content) => content.notes.iter().for_each(|what| note(text, &what.to_string())),
+        Err(why) => note(text, &format!("it cannot be used: {}", in_one_line(why))),
+    }
+}
+
+fn via(via: Via) -> &'static str {
+    match via {
+        Via::Annotation => "named by the image manifest",
+        Via::Api => "listed by the referrers API",
+        Via::TagSchema => "listed by the tag schema",
+        Via::Layout => "listed in the layout",
+        Via::Asked => "asked for",
+    }
+}
+
+/// A line for each layer, in columns.
+pub fn layers(text: &mut String, inspected: &Inspected, style: Style) {
+    let mut rows = vec![["LAYER", "SIZE", "SPANS", "FILES", "PLAIN", "ZTOC", ""].map(str::to_owned)];
+    for (layer, ztoc) in inspected.image.layers.iter().zip(&inspected.layers) {
+        let (digest, size) = (layer.digest.short(), human(layer.size));
+        let none = String::new;
+        rows.push(match &ztoc.ztoc {
+            None => [digest, size, none(), none(), none(), none(), without_ztoc(&layer.media_type).to_owned()],
+            Some((reference, Err(error))) => {
+                let error = safe(&in_one_line(error));
+                [digest, size, none(), none(), none(), human(reference.size), error]
+            }
+            Some((reference, Ok(facts))) => [
+                digest,
+                size,
+                facts.spans.to_string(),
+                facts.entries.to_string(),
+                human(facts.uncompressed_size),
+                human(reference.size),
+                reference.ztoc.short(),
+            ],
+        });
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: [usize; 6] = std::array::from_fn(width);
+    for (number, row) in rows.iter().enumerate() {
+        let mut line = format!("  {:12}", row[0]);
+        for (cell, width) in row.iter().zip(widths).skip(1) {
+            let _ = write!(line, "  {cell:>width$}");
+        }
+        let line = format!("{line}  {}", row[6]);
+        let line = line.trim_end();
+        let _ = writeln!(text, "{}", if number == 0 { style.dim(line) } else { line.to_owned() });
+    }
+}
+
+fn coverage(text: &mut String, inspected: &Inspected) {
+    let covered = covered(&inspected.image);
+    let _ = writeln!(
+        text,
+        "  covered: {} of {}, {} of {} ({}), by {} of ztocs",
+        covered.layers,
+        counted(inspected.layers.len() as u64, "layer", "layers"),
+        human(covered.bytes),
+        human(covered.of_bytes),
+        covered.share(),
+        human(ztoc_bytes(&inspected.image)),
+    );
+}
+
+fn consumer_line(consumer: &Consumer, layers: usize) -> String {
+    let who = match consumer.version {
+        Version::V1 => "soci-snapshotter with [pull_modes.soci_v1] enable = true",
+        Version::V2 => "soci-snapshotter by default",
+    };
+    match consumer.reason {
+        Some(reason) => format!("{who}: pulls all layers ({reason})"),
+        None => {
+            let (lazy, whole) = (consumer.layers as u64, (layers - consumer.layers) as u64);
+            format!("{who}: mounts {} lazily, pulls {whole}", counted(lazy, "layer", "layers"))
+        }
+    }
+}

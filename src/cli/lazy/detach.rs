@@ -1,0 +1,100 @@
+//! `--detach`: the program starts itself once more, and ends when that one says that the files are there.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process, setsid};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+use tokio::sync::oneshot;
+
+use crate::cli::shared::report::CliError;
+use crate::cli::shared::signals::Interrupt;
+
+/// What the process that stays says when the files are there.
+const READY: &str = "ready\n";
+
+/// Starts this program again with the same arguments and `--detached`, and waits until it is ready. Its errors are told by it.
+pub async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
+    let mut arguments: Vec<OsString> = std::env::args_os().collect();
+    // Behind the name of the command; a `--` may come later.
+    arguments.insert(arguments.len().min(2), "--detached".into());
+    let mut command = Command::new("/proc/self/exe");
+    command.args(arguments.iter().skip(1)).stdout(Stdio::piped());
+    if let Some(name) = arguments.first() {
+        command.arg0(name);
+    }
+    let mut child = command.spawn().map_err(CliError::Start)?;
+    let mut said = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        let mut stdout = BufReader::new(stdout);
+        tokio::select! {
+            biased;
+            Ok(signal) = interrupted => {
+                stop(child.id(), signal);
+                // It tells that it was interrupted, and takes down what it made.
+                let _ = child.wait().await;
+                return Err(CliError::Exit(signal.exit_code()));
+            }
+            read = stdout.read_line(&mut said) => {
+                read.map_err(CliError::Start)?;
+            }
+        }
+    }
+    if said == READY {
+        return Ok(());
+    }
+    let status = child.wait().await.map_err(CliError::Start)?;
+    // One that ended by a signal has told nothing.
+    let failed = || CliError::Start(io::Error::other(format!("the process that was to stay ended ({status})")));
+    let code = status.code().ok_or_else(failed)?;
+    Err(CliError::Exit(u8::try_from(code).unwrap_or(crate::cli::shared::report::FAILED)))
+}
+
+fn stop(child: Option<u32>, signal: Interrupt) {
+    let signal = match signal {
+        Interrupt::Int => Signal::INT,
+        Interrupt::Term => Signal::TERM,
+        Interrupt::Hup => Signal::HUP,
+    };
+    if let Some(pid) = child.and_then(|id| Pid::from_raw(id.cast_signed())) {
+        // It may have ended by itself.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// Where the process that stays writes once nobody listens.
+pub struct Log(File);
+
+impl Log {
+    /// `None`: nowhere.
+    pub fn open(path: Option<&Path>) -> Result<Log, CliError> {
+        let path = path.map_or_else(|| PathBuf::from("/dev/null"), Path::to_owned);
+        let opened = OpenOptions::new().append(true).create(true).open(&path);
+        Ok(Log(opened.map_err(|source| CliError::Write { path, source })?))
+    }
+
+    /// Leaves the session of the one who started it, and says that the files are there.
+    ///
+    /// # Errors
+    /// When nobody waits for that any more.
+    pub fn ready(self) -> Result<(), CliError> {
+        let leave = || -> io::Result<()> {
+            let null = File::open("/dev/null")?;
+            let nowhere = OpenOptions::new().write(true).open("/dev/null")?;
+            setsid()?;
+            dup2_stdin(null)?;
+            dup2_stderr(self.0)?;
+            let mut stdout = io::stdout().lock();
+            stdout.write_all(READY.as_bytes())?;
+            stdout.flush()?;
+            dup2_stdout(nowhere)?;
+            Ok(())
+        };
+        leave().map_err(CliError::Start)
+    }
+}

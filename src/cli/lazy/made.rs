@@ -1,0 +1,60 @@
+//! A bundle of an image that is not there, for `bundle` and `trace`.
+
+use std::sync::Arc;
+
+use tokio::task::spawn_blocking;
+
+use super::Opened;
+use crate::cli::shared::report::CliError;
+use crate::ops::bundle::{Bundle, BundleError, RunOptions, plan};
+use crate::ops::mount::{LiveMount, MountOptions, Prefetch, Record, mount};
+use crate::rootfs::fuse::FuseOptions;
+
+/// A bundle that a runtime can start. The overlay goes before the mount below it.
+pub struct Made {
+    pub bundle: Bundle,
+    pub live: LiveMount,
+}
+
+/// Mounts the image and the overlay, and writes config.json.
+pub async fn make(
+    opened: &Opened,
+    bundle: Bundle,
+    run: &RunOptions,
+    record: Option<Record>,
+    prefetch: Prefetch,
+) -> Result<Made, CliError> {
+    let image = &opened.image;
+    let config = plan(&image.manifest.digest, &image.config, &image.tree, &image.content, run).await?;
+    let fuse = FuseOptions {
+        source: opened.name.clone(),
+        // The container's users are not the one who mounts; the directory is closed to all others.
+        allow_other: true,
+        under_overlay: true,
+        ..FuseOptions::default()
+    };
+    let options = MountOptions { fuse, record, prefetch };
+    let live = mount(image, &bundle.image_point(), options, &opened.progress).await?;
+    let tree = Arc::clone(&image.tree);
+    let bundle = blocking(move || bundle.complete(&tree, &config).map(|()| bundle)).await?;
+    Ok(Made { bundle, live })
+}
+
+impl Made {
+    pub async fn take_down(self, opened: &Opened) -> Result<(), CliError> {
+        let Made { bundle, live } = self;
+        let dir = bundle.dir().display().to_string();
+        let user = blocking(move || bundle.remove()).await?;
+        drop(live);
+        if let Some(pid) = user {
+            opened.warn(&format!("{dir} was taken down while process {pid} ran in it, which has no files any more"));
+        }
+        Ok(())
+    }
+}
+
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, BundleError> + Send + 'static,
+) -> Result<T, CliError> {
+    Ok(spawn_blocking(work).await.map_err(|error| CliError::Start(error.into()))??)
+}

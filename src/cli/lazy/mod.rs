@@ -1,0 +1,149 @@
+//! What `mount`, `bundle` and `trace` share: opening the image, serving it until someone has enough, the figures at the end.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use crate::cli::shared::args::ProgressStyle;
+use crate::cli::shared::caches;
+use crate::cli::shared::json::milliseconds;
+use crate::cli::shared::progress::Display;
+use crate::cli::shared::report::CliError;
+use crate::cli::shared::signals::Interrupt;
+use crate::cli::shared::size::{counted, human};
+use crate::cli::shared::source::Images;
+use crate::cli::shared::terminal::{complain, safe};
+use crate::image::ImageName;
+use crate::ops::bundle::RunOptions;
+use crate::ops::mount::LiveMount;
+use crate::ops::open::{OpenOptions, RootFs, open};
+use crate::progress::{Event, Progress};
+use crate::rootfs::content::ContentOptions;
+use args::{ContainerArgs, LazyArgs, NetArg, ServeArgs};
+
+pub mod args;
+pub mod detach;
+pub mod made;
+
+/// An image that can be mounted, and what is said about it.
+pub struct Opened {
+    pub image: RootFs,
+    pub name: String,
+    pub progress: Arc<dyn Progress>,
+    started: Instant,
+    stats: Option<(PathBuf, File)>,
+    quiet: bool,
+}
+
+/// Opens the image; `layer`: only that one of its layers. Whoever will write into a log later wants a plain `style`.
+pub async fn open_image(
+    name: &ImageName,
+    layer: Option<usize>,
+    args: LazyArgs,
+    style: ProgressStyle,
+) -> Result<Opened, CliError> {
+    let started = Instant::now();
+    // What cannot be written is known before anything is fetched.
+    let stats = args.stats.map(|path| create(&path).map(|file| (path, file))).transpose()?;
+    let display = Arc::new(Display::new(style, args.quiet));
+    let progress: Arc<dyn Progress> = display.clone();
+    let (name, image) = (name.to_string(), name);
+    display.begin(&name);
+    let images = Images::new(args.registry, [image], &progress).await?;
+    let (source, root) = images.open(image).await?;
+    let caches = caches::reading(&args.cache, &progress).await?;
+    let content = ContentOptions { deadline: Duration::from_secs(args.deadline), ..ContentOptions::default() };
+    let options = OpenOptions { platform: args.platform, index: args.index, layer, content };
+    let image = open(&source, &root, &options, &caches, &progress).await?;
+    display.end();
+    Ok(Opened { image, name, progress, started, stats, quiet: args.quiet })
+}
+
+/// How this process shows its progress.
+pub fn style(serve: &ServeArgs) -> ProgressStyle {
+    if serve.detached { ProgressStyle::Plain } else { ProgressStyle::Auto }
+}
+
+/// A new file, whatever was there.
+pub fn create(path: &Path) -> Result<File, CliError> {
+    File::create(path).map_err(|source| CliError::Write { path: path.to_owned(), source })
+}
+
+impl Opened {
+    /// Says that the files are there.
+    pub fn tell_ready(&self, what: &str) {
+        if self.quiet {
+            return;
+        }
+        let image = &self.image;
+        let bytes: u64 = image.layers.iter().map(|layer| layer.descriptor.size).sum();
+        let read: u64 = image.layers.iter().map(|layer| layer.bytes_read).sum();
+        let inodes = counted(image.tree.len() as u64, "inode", "inodes");
+        let text = format!("{what}: {inodes}; {} of {} of layers read so far", human(read), human(bytes));
+        complain(&safe(&text));
+    }
+
+    /// Says what is worth a warning unless nothing is to be said.
+    pub fn warn(&self, text: &str) {
+        self.progress.report(Event::Warning(text.to_owned()));
+    }
+
+    /// Figures for programs.
+    pub fn figures(&self) -> Value {
+        let layers = self.image.layers.iter().map(|layer| {
+            let (digest, size) = (layer.descriptor.digest, layer.descriptor.size);
+            json!({"digest": digest, "size": size, "how": layer.how, "bytes_read": layer.bytes_read})
+        });
+        json!({
+            "image": self.name,
+            "manifest": self.image.manifest.digest,
+            "index": self.image.index,
+            "layers": layers.collect::<Vec<_>>(),
+            "content": self.image.content.stats(),
+        })
+    }
+
+    /// Writes the figures where the user wants them.
+    pub fn write_stats(&mut self, mounted: Duration) -> Result<(), CliError> {
+        let mut document = self.figures();
+        let all = self.started.elapsed();
+        let Some((path, file)) = &mut self.stats else { return Ok(()) };
+        document["seconds_to_mount"] = milliseconds(all.saturating_sub(mounted).as_secs_f64()).into();
+        document["seconds_mounted"] = milliseconds(mounted.as_secs_f64()).into();
+        let written = serde_json::to_writer_pretty(&mut *file, &document).map_err(std::io::Error::from);
+        let written = written.and_then(|()| file.write_all(b"\n"));
+        written.map_err(|source| CliError::Write { path: path.clone(), source })
+    }
+}
+
+/// Why a mount is to end.
+pub enum End {
+    /// Someone asked this process to stop.
+    Asked,
+    /// Someone else unmounted it.
+    Unmounted,
+}
+
+/// Serves until it is enough.
+pub async fn serve(mount: &mut LiveMount, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<End, CliError> {
+    tokio::select! {
+        biased;
+        Ok(_) = interrupted => Ok(End::Asked),
+        ended = mount.mounted.ended() => ended.map(|()| End::Unmounted).map_err(CliError::Mount),
+    }
+}
+
+/// What was typed about the container.
+pub fn run_options(args: ContainerArgs, command: Vec<String>) -> RunOptions {
+    RunOptions {
+        command: (!command.is_empty()).then_some(command),
+        entrypoint: args.entrypoint.map(|program| if program.is_empty() { Vec::new() } else { vec![program] }),
+        terminal: args.tty,
+        host_network: args.net == NetArg::Host,
+    }
+}

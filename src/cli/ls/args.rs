@@ -1,0 +1,56 @@
+//! What can be typed behind `ociseek ls`.
+
+use std::ffi::OsString;
+
+use clap::Args;
+
+use crate::cli::shared::reading::ReadArgs;
+use crate::image::ImageName;
+
+const LS_LONG_ABOUT: &str = "\
+Lists the files of an image, sorted by name, without pulling it: with a SOCI index only the ztocs are fetched. Layers that \
+no index covers are read once, and what was learned is kept in the cache.
+
+The layers are flattened as containerd unpacks them. IMAGE is named as for ociseek index.";
+
+const LS_AFTER_HELP: &str = "\
+On a terminal names are quoted so that a shell takes them; else they are written as they are.
+
+Examples:
+  ociseek ls -l python:3.13 /usr/local/bin
+  ociseek ls -R --json oci:app | jq -r '.entries[] | select(.size > 10000000) | .path'
+  ociseek ls --layer 0 -l oci:app
+
+JSON: the documentation of the crate, module cli::ls_json, says what each field means.";
+
+/// List the files of an image without pulling it
+#[derive(Debug, Args)]
+#[command(long_about = LS_LONG_ABOUT, after_help = LS_AFTER_HELP)]
+pub struct LsArgs {
+    /// The image
+    #[arg(value_name = "IMAGE")]
+    pub image: ImageName,
+
+    /// A file or directory in it; symbolic links are followed inside the image
+    #[arg(default_value = "/")]
+    pub path: OsString,
+
+    /// Show type and mode, links, owner, size, time of modification (UTC) and where symbolic links lead to
+    #[arg(long, short)]
+    pub long: bool,
+
+    /// List what is in directories, too, and in those below them
+    #[arg(long, short = 'R')]
+    pub recursive: bool,
+
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+
+    /// Only this layer, counted from 0 at the bottom, as its tar has it: whiteouts and all, not flattened
+    #[arg(long, value_name = "N")]
+    pub layer: Option<usize>,
+
+    #[command(flatten)]
+    pub read: ReadArgs,
+}

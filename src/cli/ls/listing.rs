@@ -1,0 +1,52 @@
+//! What is listed of an image's tree.
+
+use super::args::LsArgs;
+use crate::cli::shared::report::CliError;
+use crate::ops::open::RootFs;
+use crate::rootfs::tree::{NodeId, Tree};
+
+/// What is listed of the tree.
+pub enum Listing {
+    /// One file, as it was named.
+    File { name: Vec<u8>, node: NodeId },
+    /// Directories, each with the path that it is shown by; one, unless all below it are listed too.
+    Directories { list: Vec<(Vec<u8>, NodeId)>, recursive: bool },
+}
+
+impl Listing {
+    pub fn of(rootfs: &RootFs, path: &[u8], args: &LsArgs) -> Result<Listing, CliError> {
+        let tree = &rootfs.tree;
+        // As with ls: -l shows a link itself.
+        let node = tree.resolve(path, !args.long)?;
+        if !tree.node(node).kind.is_directory() {
+            return Ok(Listing::File { name: path.to_vec(), node });
+        }
+        let mut list = vec![(path.to_vec(), node)];
+        if args.recursive {
+            list = below(tree, path, node);
+        }
+        Ok(Listing::Directories { list, recursive: args.recursive })
+    }
+}
+
+/// A directory and all below it, parents before their children, in the order of their names. Nothing recurses: a tree may be
+/// deep.
+fn below(tree: &Tree, path: &[u8], root: NodeId) -> Vec<(Vec<u8>, NodeId)> {
+    let mut found = Vec::new();
+    let mut ahead = vec![(path.to_vec(), root)];
+    while let Some((path, directory)) = ahead.pop() {
+        let children: Vec<_> =
+            tree.children(directory).filter(|(_, child)| tree.node(*child).kind.is_directory()).collect();
+        ahead.extend(children.into_iter().rev().map(|(name, child)| (join(&path, name), child)));
+        found.push((path, directory));
+    }
+    found
+}
+
+/// A name below a directory, as ls writes it.
+pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    match directory.last() {
+        None | Some(b'/') => [directory, name].concat(),
+        Some(_) => [directory, b"/", name].concat(),
+    }
+}

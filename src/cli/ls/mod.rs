@@ -1,0 +1,94 @@
+//! `ociseek ls`.
+
+use std::io::{self, BufWriter, IsTerminal};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use crate::cli::shared::args::ProgressStyle;
+use crate::cli::shared::progress::Display;
+use crate::cli::shared::quote::quoted;
+use crate::cli::shared::reading::{Named, tell_stats};
+use crate::cli::shared::report::{self, CliError};
+use crate::cli::shared::terminal::Stdout;
+use crate::image::Descriptor;
+use crate::layer::clean;
+use crate::ops::discover::{discover, fetch_ztoc};
+use crate::ops::open::OpenError;
+use crate::progress::Event;
+use crate::rootfs::layers::{OpenLayer, open_layer};
+use crate::ztoc::FileMetadata;
+use args::LsArgs;
+use listing::Listing;
+use text::Names;
+
+pub mod args;
+pub mod json;
+mod listing;
+mod text;
+
+pub async fn run(args: LsArgs) -> Result<(), CliError> {
+    let named = Named::new(&args.image, &args.read, Arc::new(Display::new(ProgressStyle::None, false))).await?;
+    let mut stdout = Stdout::new();
+    let names = if io::stdout().is_terminal() { Names::Quoted } else { Names::Raw };
+    let path = args.path.as_bytes();
+    if let Some(number) = args.layer {
+        let (layer, open) = open_one(&named, &args, number).await?;
+        let entries = entries(&open.ztoc.files, path);
+        if entries.is_empty() && !is_root(path) {
+            return Err(CliError::NoEntry(quoted(path)));
+        }
+        let out = BufWriter::with_capacity(64 << 10, &mut stdout);
+        let written = match args.json {
+            true => json::layer(&args.image.to_string(), &layer, &entries, out),
+            false => text::layer(&entries, args.long, names, out),
+        };
+        return written.map_err(CliError::Stdout);
+    }
+    let rootfs = named.open(&args.read).await?;
+    let listing = Listing::of(&rootfs, path, &args)?;
+    let out = BufWriter::with_capacity(64 << 10, &mut stdout);
+    let written = match args.json {
+        true => json::tree(&args.image.to_string(), &rootfs, &listing, out),
+        false => text::tree(&rootfs.tree, &listing, args.long, names, out),
+    };
+    written.map_err(CliError::Stdout)?;
+    if args.read.stats {
+        tell_stats(&rootfs);
+    }
+    Ok(())
+}
+
+/// One layer, which need not make a file system alone.
+async fn open_one(named: &Named, args: &LsArgs, number: usize) -> Result<(Descriptor, OpenLayer), CliError> {
+    let Named { source, root, caches, progress } = named;
+    let read = &args.read;
+    let found = discover(source, root, read.platform.as_ref(), read.index.as_ref(), progress).await?;
+    let layers = found.layers.len();
+    let layer = found.layers.get(number).cloned().ok_or(OpenError::NoLayer { wanted: number, layers })?;
+    let ztoc = match found.ztoc_for(&layer.digest) {
+        None => None,
+        Some(reference) => match fetch_ztoc(source, reference).await {
+            Ok(bytes) => Some(bytes),
+            Err(error) => {
+                let why = report::in_one_line(&error);
+                progress.report(Event::Warning(format!("layer {number} is read without its ztoc: {why}")));
+                None
+            }
+        },
+    };
+    let open = open_layer(source, &layer, ztoc, caches, progress).await.map_err(OpenError::from)?;
+    Ok((layer, open))
+}
+
+/// The entries at or below `path`, by their cleaned names sorted as bytes; those of one name in the tar's order.
+fn entries<'a>(files: &'a [FileMetadata], path: &[u8]) -> Vec<&'a FileMetadata> {
+    let wanted = clean(path);
+    let mut found: Vec<(Vec<&[u8]>, &FileMetadata)> =
+        (files.iter()).map(|file| (clean(&file.name), file)).filter(|(parts, _)| parts.starts_with(&wanted)).collect();
+    found.sort_by(|(a, _), (b, _)| a.cmp(b));
+    found.into_iter().map(|(_, file)| file).collect()
+}
+
+fn is_root(path: &[u8]) -> bool {
+    clean(path).is_empty()
+}

@@ -1,0 +1,221 @@
+//! What `ociseek ls` prints for people.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+
+use super::listing::Listing;
+use crate::cli::shared::quote::quoted;
+use crate::rootfs::tree::{Node, NodeId, NodeKind, Tree};
+use crate::tar::Time;
+use crate::ztoc::{FileKind, FileMetadata};
+
+/// How names are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Names {
+    /// As they are, byte for byte.
+    Raw,
+    /// As a terminal can show them.
+    Quoted,
+}
+
+impl Names {
+    fn show(self, name: &[u8]) -> Cow<'_, [u8]> {
+        match self {
+            Names::Raw => Cow::Borrowed(name),
+            Names::Quoted => Cow::Owned(quoted(name).into_bytes()),
+        }
+    }
+}
+
+pub fn tree(tree: &Tree, listing: &Listing, long: bool, names: Names, mut out: impl Write) -> io::Result<()> {
+    match listing {
+        Listing::File { name, node } => {
+            rows(&[(&name[..], *node)], tree, long, names, &mut out)?;
+        }
+        Listing::Directories { list, recursive } => {
+            for (number, (path, directory)) in list.iter().enumerate() {
+                if *recursive {
+                    let heading = if path.is_empty() { b"/" } else { &path[..] };
+                    out.write_all(if number == 0 { b"" } else { b"\n" })?;
+                    out.write_all(&names.show(heading))?;
+                    out.write_all(b":\n")?;
+                }
+                let children: Vec<(&[u8], NodeId)> = tree.children(*directory).collect();
+                rows(&children, tree, long, names, &mut out)?;
+            }
+        }
+    }
+    out.flush()
+}
+
+fn rows(list: &[(&[u8], NodeId)], tree: &Tree, long: bool, names: Names, out: &mut impl Write) -> io::Result<()> {
+    if !long {
+        for (name, _) in list {
+            out.write_all(&names.show(name))?;
+            out.write_all(b"\n")?;
+        }
+        return Ok(());
+    }
+    let columns: Vec<Columns> = list.iter().map(|(_, id)| Columns::of_node(tree.node(*id))).collect();
+    let widths = Widths::of(&columns);
+    for ((name, id), columns) in list.iter().zip(&columns) {
+        let target = match &tree.node(*id).kind {
+            NodeKind::Symlink(target) => Some(&target[..]),
+            _ => None,
+        };
+        widths.write(columns, name, target, " -> ", names, out)?;
+    }
+    Ok(())
+}
+
+/// The entries of one layer, as its tar has them.
+pub fn layer(entries: &[&FileMetadata], long: bool, names: Names, mut out: impl Write) -> io::Result<()> {
+    let columns: Vec<Columns> =
+        if long { entries.iter().map(|file| Columns::of_entry(file)).collect() } else { Vec::new() };
+    let widths = Widths::of(&columns);
+    for (number, file) in entries.iter().enumerate() {
+        let (target, arrow) = match file.kind {
+            FileKind::Symlink => (Some(&file.linkname[..]), " -> "),
+            FileKind::HardLink => (Some(&file.linkname[..]), " link to "),
+            _ => (None, ""),
+        };
+        match columns.get(number) {
+            Some(columns) => widths.write(columns, &file.name, target, arrow, names, &mut out)?,
+            None => {
+                out.write_all(&names.show(&file.name))?;
+                out.write_all(b"\n")?;
+            }
+        }
+    }
+    out.flush()
+}
+
+/// Everything of a line of `ls -l` but the name.
+struct Columns {
+    mode: String,
+    links: String,
+    uid: String,
+    gid: String,
+    /// A device's numbers instead of a size.
+    size: String,
+    mtime: String,
+}
+
+impl Columns {
+    fn of_node(node: &Node) -> Columns {
+        let (kind, size) = match &node.kind {
+            NodeKind::Directory(_) => ('d', "0".to_owned()),
+            NodeKind::File(extent) => ('-', extent.size.to_string()),
+            NodeKind::Symlink(target) => ('l', target.len().to_string()),
+            NodeKind::CharDevice { major, minor } => ('c', format!("{major},{minor}")),
+            NodeKind::BlockDevice { major, minor } => ('b', format!("{major},{minor}")),
+            NodeKind::Fifo => ('p', "0".to_owned()),
+        };
+        Columns {
+            // As ls marks files that have more than a mode.
+            mode: permissions(kind, node.mode) + if node.xattrs.is_empty() { "" } else { "+" },
+            links: node.nlink.to_string(),
+            uid: node.uid.to_string(),
+            gid: node.gid.to_string(),
+            size,
+            mtime: time(Some(node.mtime)),
+        }
+    }
+
+    fn of_entry(file: &FileMetadata) -> Columns {
+        let device = || format!("{},{}", file.devmajor, file.devminor);
+        let (kind, size) = match file.kind {
+            FileKind::Directory => ('d', "0".to_owned()),
+            FileKind::Regular => ('-', file.size.to_string()),
+            FileKind::HardLink => ('h', "0".to_owned()),
+            FileKind::Symlink => ('l', file.linkname.len().to_string()),
+            FileKind::CharDevice => ('c', device()),
+            FileKind::BlockDevice => ('b', device()),
+            FileKind::Fifo => ('p', "0".to_owned()),
+        };
+        let has_xattrs = file.pax.iter().any(|record| record.key.starts_with(b"SCHILY.xattr."));
+        Columns {
+            mode: permissions(kind, (file.mode & 0o7777) as u32) + if has_xattrs { "+" } else { "" },
+            links: String::new(),
+            uid: file.uid.to_string(),
+            gid: file.gid.to_string(),
+            size,
+            mtime: time(file.mtime),
+        }
+    }
+}
+
+/// Of the columns that are as wide as what is in them.
+struct Widths([usize; 5]);
+
+impl Widths {
+    fn of(rows: &[Columns]) -> Widths {
+        let width = |column: fn(&Columns) -> &str| rows.iter().map(|row| column(row).len()).max().unwrap_or(0);
+        Widths([width(|r| &r.mode), width(|r| &r.links), width(|r| &r.uid), width(|r| &r.gid), width(|r| &r.size)])
+    }
+
+    fn write(
+        &self,
+        columns: &Columns,
+        name: &[u8],
+        target: Option<&[u8]>,
+        arrow: &str,
+        names: Names,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        let Columns { mode, links, uid, gid, size, mtime } = columns;
+        let [modes, all_links, uids, gids, sizes] = self.0;
+        write!(out, "{mode:modes$} ")?;
+        if all_links > 0 {
+            write!(out, "{links:>all_links$} ")?;
+        }
+        write!(out, "{uid:>uids$} {gid:>gids$} {size:>sizes$} {mtime} ")?;
+        out.write_all(&names.show(name))?;
+        if let Some(target) = target {
+            out.write_all(arrow.as_bytes())?;
+            out.write_all(&names.show(target))?;
+        }
+        out.write_all(b"\n")
+    }
+}
+
+/// `drwxr-xr-x`, with setuid, setgid and sticky as ls shows them.
+fn permissions(kind: char, mode: u32) -> String {
+    let mut text = String::from(kind);
+    for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
+        let bits = mode >> shift;
+        text.push(if bits & 4 != 0 { 'r' } else { '-' });
+        text.push(if bits & 2 != 0 { 'w' } else { '-' });
+        text.push(match (mode & special != 0, bits & 1 != 0) {
+            (false, false) => '-',
+            (false, true) => 'x',
+            (true, true) => letter,
+            (true, false) => letter.to_ascii_uppercase(),
+        });
+    }
+    text
+}
+
+/// In UTC, whole seconds.
+fn time(time: Option<Time>) -> String {
+    let seconds = time.and_then(|time| Time { nanos: 0, ..time }.to_rfc3339());
+    seconds.unwrap_or_else(|| "-                   ".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes() {
+        for (kind, mode, text) in [
+            ('-', 0o644, "-rw-r--r--"),
+            ('d', 0o1777, "drwxrwxrwt"),
+            ('-', 0o4755, "-rwsr-xr-x"),
+            ('-', 0o6640, "-rwSr-S---"),
+            ('d', 0o1000, "d--------T"),
+        ] {
+            assert_eq!(permissions(kind, mode), text);
+        }
+    }
+}

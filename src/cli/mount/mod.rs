@@ -1,0 +1,64 @@
+//! `ociseek mount`.
+
+use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
+
+use crate::cli::lazy::detach::{self, Log};
+use crate::cli::lazy::{self, End};
+use crate::cli::run::until;
+use crate::cli::shared::report::CliError;
+use crate::cli::shared::signals::Interrupt;
+use crate::ops::mount::{LiveMount, MountOptions, Record, mount};
+use crate::rootfs::fuse::{Existing, FuseOptions, prepare};
+use args::MountArgs;
+
+pub mod args;
+
+pub async fn run(args: MountArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
+    let serve = args.serve;
+    if serve.detach && !serve.detached {
+        return detach::start(interrupted).await;
+    }
+    let log = serve.detached.then(|| Log::open(serve.log.as_deref())).transpose()?;
+    let record = serve.record.as_deref().map(lazy::create).transpose()?;
+    let existing = if args.replace { Existing::Replace } else { Existing::Refuse };
+    let (dir, name, style) = (args.dir, args.image, lazy::style(&serve));
+    let (mut opened, mut live) = until(interrupted, async {
+        let prepared = spawn_blocking(move || prepare(&dir, existing)).await;
+        let point = prepared.map_err(|error| CliError::Start(error.into()))??;
+        let prefetch = args.lazy.prefetching();
+        let opened = lazy::open_image(&name, args.layer, args.lazy, style).await?;
+        let fuse = FuseOptions {
+            source: opened.name.clone(),
+            allow_other: args.allow_other,
+            suid: args.suid,
+            dev: args.dev,
+            ..FuseOptions::default()
+        };
+        let options = MountOptions { fuse, record: record.map(Record::File), prefetch };
+        let live = mount(&opened.image, &point, options, &opened.progress).await?;
+        Ok((opened, live))
+    })
+    .await?;
+    opened.tell_ready(&format!("{} is mounted at {}", opened.name, live.mounted.point().display()));
+    if let Some(log) = log {
+        log.ready()?;
+    }
+    let end = lazy::serve(&mut live, interrupted).await;
+    let mounted = live.since();
+    if let Ok(End::Asked) = end {
+        stop(&opened, live).await?;
+    }
+    opened.write_stats(mounted)?;
+    end.map(|_| ())
+}
+
+async fn stop(opened: &lazy::Opened, live: LiveMount) -> Result<(), CliError> {
+    let point = live.mounted.point().display().to_string();
+    if live.unmount().await? {
+        opened.warn(&format!(
+            "{point} was in use when it was unmounted: files that are still open cannot be read any more"
+        ));
+    }
+    Ok(())
+}

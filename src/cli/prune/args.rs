@@ -1,0 +1,59 @@
+//! What can be typed behind `ociseek prune`.
+
+use clap::Args;
+
+use crate::cli::shared::args::{Format, RegistryArgs};
+use crate::cli::shared::place::ListPlace;
+
+const PRUNE_LONG_ABOUT: &str = "\
+Finds what nobody needs in a repository, and removes it with --delete:
+
+  - SOCI indexes that ociseek made, beside one that a later version of ociseek made for the same image and layers
+  - SOCI indexes that ociseek made for an image that is gone (--all: those of every tool), as far as they are listed under a tag \
+sha256-...: a registry that lists referrers itself does not tell of images that are gone
+  - entries of the lists under the tags sha256-... that name nothing
+
+Each index is read before it is removed, and whether its image is gone is asked again right before that, so images can be pushed and \
+indexed meanwhile.";
+
+const PRUNE_AFTER_HELP: &str = "\
+Examples:
+  ociseek prune ghcr.io/acme/app
+  ociseek prune --delete ghcr.io/acme/app
+
+JSON: {\"repository\", \"dry_run\", \"images\" (image manifests that were looked at), \"waste\": [{\"digest\", \"subject\", \"tool\", \
+\"reason\": image-gone, superseded or not-there, \"newer\", \"status\": would-remove, removed or failed, \"error\"}], \"not_looked_at\": \
+[{\"tag\", \"error\"}]}. Fields are only ever added.
+
+Exit status: 0 done, 1 something could not be looked at or removed, 2 wrong usage, 129, 130 or 143 ended by a hangup, an \
+interrupt, a termination.";
+
+/// Remove the obsolete indexes of a repository
+#[derive(Debug, Args)]
+#[command(long_about = PRUNE_LONG_ABOUT, after_long_help = PRUNE_AFTER_HELP)]
+#[command(after_help = "Examples: ociseek prune --help")]
+pub struct PruneArgs {
+    /// The repository, [REGISTRY/]REPOSITORY
+    #[arg(value_name = "REPOSITORY")]
+    pub repository: ListPlace,
+
+    /// Remove what is found [default: only say what would be removed]
+    #[arg(long)]
+    pub delete: bool,
+
+    /// Of images that are gone, remove the indexes of every tool, not only those that ociseek made
+    #[arg(long)]
+    pub all: bool,
+
+    /// How many images are looked at side by side
+    #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", default_value_t = 8)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub jobs: u16,
+
+    /// What is printed on standard output: text for people, or one JSON document
+    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+
+    #[command(flatten)]
+    pub registry: RegistryArgs,
+}

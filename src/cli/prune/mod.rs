@@ -1,0 +1,112 @@
+//! `ociseek prune`.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::cli::shared::args::{Format, ProgressStyle};
+use crate::cli::shared::place::ListPlace;
+use crate::cli::shared::progress::Display;
+use crate::cli::shared::report::{CliError, in_one_line};
+use crate::cli::shared::size::counted;
+use crate::cli::shared::source::Images;
+use crate::cli::shared::terminal::{Stdout, Style, safe};
+use crate::ops::prune::{PruneOptions, Pruned, Waste, Why, prune};
+use crate::progress::Progress;
+use crate::store::StoreError;
+use args::PruneArgs;
+
+pub mod args;
+
+pub async fn run(args: PruneArgs) -> Result<(), CliError> {
+    let ListPlace::Repository { registry, repository } = &args.repository else {
+        return Err(CliError::Usage("want a repository of a registry: all of its tags are looked at"));
+    };
+    let progress: Arc<dyn Progress> = Arc::new(Display::new(ProgressStyle::None, false));
+    let images = Images::at(args.registry, std::iter::once(registry.as_str()), &progress).await?;
+    let repository = images.repository_at(registry, repository)?;
+    let options = PruneOptions { delete: args.delete, all: args.all, jobs: usize::from(args.jobs) };
+    let pruned = prune(&repository, &options, &progress).await?;
+    let mut stdout = Stdout::new();
+    let name = args.repository.to_string();
+    let text = match args.format {
+        Format::Json => {
+            let document = document(&name, &pruned, args.delete);
+            serde_json::to_string_pretty(&document).map_err(|error| CliError::Stdout(error.into()))? + "\n"
+        }
+        Format::Text => text(&name, &pruned, args.delete, stdout.style),
+    };
+    stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
+    let (all, unseen) = (pruned.waste.len() + pruned.unseen.len(), pruned.unseen.len());
+    let mut failed: Vec<StoreError> =
+        pruned.waste.into_iter().filter_map(|waste| waste.removed.and_then(Result::err)).collect();
+    match failed.len() {
+        0 if unseen == 0 => Ok(()),
+        0 => Err(CliError::Listed { failed: unseen, all: pruned.images + unseen }),
+        count => Err(CliError::NotRemoved { failed: count, all, source: failed.swap_remove(0) }),
+    }
+}
+
+fn text(name: &str, pruned: &Pruned, delete: bool, style: Style) -> String {
+    let mut text = String::new();
+    for Waste { subject, digest, tool, why, removed } in &pruned.waste {
+        let tool = tool.as_ref().map(|tool| format!(" by {:?}", safe(tool))).unwrap_or_default();
+        let (what, why) = match why {
+            Why::ImageGone => ("index", "its image is gone".to_owned()),
+            Why::Superseded { by } => ("index", format!("{} is newer", by.short())),
+            Why::NotThere => ("entry", "there is no such manifest".to_owned()),
+        };
+        let done = match removed {
+            None => "would remove".to_owned(),
+            Some(Ok(())) => style.green("removed"),
+            Some(Err(error)) => style.red(&format!("not removed ({})", safe(&in_one_line(error)))),
+        };
+        let _ = writeln!(text, "{done}: {what} {digest}{tool} of {}: {why}", subject.short());
+    }
+    for unseen in &pruned.unseen {
+        let _ = writeln!(
+            text,
+            "{}: {}: {}",
+            style.yellow("not looked at"),
+            safe(&unseen.name),
+            safe(&in_one_line(&unseen.error))
+        );
+    }
+    let images = counted(pruned.images as u64, "image manifest", "image manifests");
+    let (found, removed) =
+        (pruned.waste.len(), pruned.waste.iter().filter(|w| matches!(w.removed, Some(Ok(())))).count());
+    let result = match (found, delete) {
+        (0, _) => "nothing to remove".to_owned(),
+        (_, true) => format!("{removed} of {found} removed"),
+        (_, false) => format!("{found} to remove; run with --delete to remove"),
+    };
+    let _ = writeln!(text, "{}: {images}, {result}", safe(name));
+    text
+}
+
+/// Fields are added but never changed or removed; the help of the command lists them.
+fn document(name: &str, pruned: &Pruned, delete: bool) -> Value {
+    let waste = |waste: &Waste| {
+        let (code, by) = match &waste.why {
+            Why::ImageGone => ("image-gone", None),
+            Why::Superseded { by } => ("superseded", Some(by)),
+            Why::NotThere => ("not-there", None),
+        };
+        let (status, error) = match &waste.removed {
+            None => ("would-remove", None),
+            Some(Ok(())) => ("removed", None),
+            Some(Err(error)) => ("failed", Some(in_one_line(error))),
+        };
+        json!({"digest": waste.digest, "subject": waste.subject, "tool": waste.tool, "reason": code, "newer": by,
+            "status": status, "error": error})
+    };
+    let unseen = pruned.unseen.iter();
+    json!({
+        "repository": name,
+        "dry_run": !delete,
+        "images": pruned.images,
+        "waste": pruned.waste.iter().map(waste).collect::<Vec<_>>(),
+        "not_looked_at": unseen.map(|u| json!({"tag": u.name, "error": in_one_line(&u.error)})).collect::<Vec<_>>(),
+    })
+}

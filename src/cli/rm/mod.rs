@@ -1,0 +1,74 @@
+//! `ociseek rm`.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use crate::cli::shared::args::{Format, ProgressStyle};
+use crate::cli::shared::progress::Display;
+use crate::cli::shared::report::{CliError, in_one_line};
+use crate::cli::shared::source::{Images, home};
+use crate::cli::shared::terminal::{Stdout, Style, safe};
+use crate::ops::remove::{Cleared, Fate, Removal, RemoveOptions, remove};
+use crate::progress::Progress;
+use crate::store::StoreError;
+use args::RmArgs;
+
+pub mod args;
+pub mod json;
+
+pub async fn run(args: RmArgs) -> Result<(), CliError> {
+    let progress: Arc<dyn Progress> = Arc::new(Display::new(ProgressStyle::None, false));
+    let images = Images::new(args.registry, [&args.image], &progress).await?;
+    let (source, root) = images.open(&args.image).await?;
+    let store = home(&source).ok_or(CliError::Usage("an archive is only read: nothing can be removed from it"))?;
+    let options = RemoveOptions { platforms: args.platform, all: args.all, dry_run: args.dry_run };
+    let cleared = remove(&store, &root, &options, &progress).await?;
+    let image = args.image.to_string();
+    let mut stdout = Stdout::new();
+    let text = match args.format {
+        Format::Json => json::document(&image, &cleared, args.dry_run).map_err(|e| CliError::Stdout(e.into()))?,
+        Format::Text => cleared.iter().map(|one| text(&image, one, stdout.style)).collect(),
+    };
+    stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
+    let all = cleared.iter().map(|one| one.indexes.len()).sum();
+    let mut failed: Vec<StoreError> = (cleared.into_iter().flat_map(|one| one.indexes))
+        .filter_map(|removal| if let Fate::Failed { source, .. } = removal.fate { Some(source) } else { None })
+        .collect();
+    match failed.len() {
+        0 => Ok(()),
+        count => Err(CliError::NotRemoved { failed: count, all, source: failed.swap_remove(0) }),
+    }
+}
+
+/// A line for each index, and one for an image that has none.
+fn text(image: &str, cleared: &Cleared, style: Style) -> String {
+    let mut text = String::new();
+    let of = match &cleared.platform {
+        Some(platform) => format!("{} {}", safe(image), safe(&platform.to_string())),
+        None => safe(image),
+    };
+    for removal in &cleared.indexes {
+        let Removal { index, tool, fate } = removal;
+        let tool = tool.as_ref().map(|tool| format!(" by {:?}", safe(tool))).unwrap_or_default();
+        let _ = match fate {
+            Fate::Removed => writeln!(text, "{of}: {} {index}{tool}", style.green("removed")),
+            Fate::WouldRemove => writeln!(text, "{of}: would remove {index}{tool}"),
+            Fate::OfAnother => writeln!(text, "{of}: kept {index}{tool}: --all removes it too"),
+            Fate::NotAnIndex(why) => {
+                writeln!(text, "{of}: {} {index}: {}", style.yellow("left alone"), safe(&in_one_line(why)))
+            }
+            Fate::Failed { source, unlisted } => {
+                let still = if *unlisted { "no longer listed, but not deleted" } else { "not removed" };
+                writeln!(text, "{of}: {} {index}{tool}: {}", style.red(still), safe(&in_one_line(source)))
+            }
+        };
+    }
+    if cleared.indexes.is_empty() {
+        let _ = writeln!(text, "{of}: no SOCI index (version 1) to remove");
+    }
+    if let Some(version_2) = &cleared.version_2 {
+        let note = style.yellow("note:");
+        let _ = writeln!(text, "{of}: {note} index {} (version 2) is a part of the image and stays", safe(version_2));
+    }
+    text
+}

@@ -1,0 +1,53 @@
+//! How a command runs, and how it ends when a signal comes.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::cli::shared::report::CliError;
+use crate::cli::shared::signals::Interrupt;
+
+/// How long a registry may take, after a signal, to answer that an upload is cancelled.
+const LAST_REQUESTS: Duration = Duration::from_secs(2);
+
+/// After an interruption, lets uploads that it cancelled end.
+pub async fn settled(result: Result<(), CliError>) -> Result<(), CliError> {
+    if matches!(result, Err(CliError::Interrupted(_))) {
+        settle().await;
+    }
+    result
+}
+
+/// Waits, but not for long, for what a dropped piece of work still has to send: uploads that it cancels.
+async fn settle() {
+    let metrics = tokio::runtime::Handle::current().metrics();
+    let idle = async {
+        while metrics.num_alive_tasks() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let _ = tokio::time::timeout(LAST_REQUESTS, idle).await;
+}
+
+/// Runs `work` until it is done, or drops it at the first signal.
+pub async fn until<T>(
+    interrupted: &mut oneshot::Receiver<Interrupt>,
+    work: impl Future<Output = Result<T, CliError>>,
+) -> Result<T, CliError> {
+    tokio::select! {
+        biased;
+        Ok(signal) = interrupted => Err(CliError::Interrupted(signal)),
+        result = work => result,
+    }
+}
+
+pub async fn blocking(work: impl FnOnce() -> Result<(), CliError> + Send + 'static) -> Result<(), CliError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            // Our own bug: it goes on as if there had been no thread.
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(error) => Err(CliError::Start(error.into())),
+        },
+    }
+}

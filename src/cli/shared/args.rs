@@ -1,0 +1,166 @@
+//! The options that several commands have, their environment variables, and their help.
+//!
+//! Nothing is resolved here; the commands turn what was typed into what the library takes.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::FalseyValueParser;
+use clap::{Args, ValueEnum};
+
+use super::parse::{self, PlainHttp};
+use super::size::ByteSize;
+use crate::budget::DEFAULT_LIMIT;
+
+/// What shapes a ztoc's bytes.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "What is indexed")]
+pub struct BuildArgs {
+    /// Bytes of content between two places where decompression can start; suffixes KiB, MiB, GiB
+    ///
+    /// Smaller spans mean less to fetch for a small file, and a bigger ztoc: 32 KiB more for each span.
+    #[arg(long, value_name = "SIZE", env = "OCISEEK_SPAN_SIZE", default_value = "4MiB")]
+    #[arg(value_parser = parse::span_size)]
+    pub span_size: ByteSize,
+
+    /// The name that stands in each ztoc and in the index as its maker
+    ///
+    /// With 'AWS SOCI CLI v0.2' and equal sizes the digests are those of the soci tool.
+    #[arg(long, value_name = "TEXT", env = "OCISEEK_BUILD_TOOL_IDENTIFIER")]
+    #[arg(default_value = crate::ops::TOOL_IDENTIFIER, value_parser = parse::tool_identifier)]
+    pub build_tool_identifier: String,
+}
+
+/// Where all caches are.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Cache")]
+pub struct CacheDirArgs {
+    /// Where ztocs are kept, so that no layer is read twice [default: $XDG_CACHE_HOME/ociseek or ~/.cache/ociseek]
+    #[arg(long, value_name = "DIR", env = "OCISEEK_CACHE_DIR")]
+    pub cache_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Cache")]
+pub struct CacheArgs {
+    #[command(flatten)]
+    pub dir: CacheDirArgs,
+
+    /// How much the ztocs in the cache may take; those that were not used for longest go first. 0 keeps none
+    #[arg(long, value_name = "SIZE", env = "OCISEEK_ZTOC_CACHE_SIZE", default_value = "1GiB")]
+    pub ztoc_cache_size: ByteSize,
+
+    /// Neither read nor write the cache
+    #[arg(long, env = "OCISEEK_NO_CACHE", value_parser = FalseyValueParser::new())]
+    pub no_cache: bool,
+}
+
+/// What was read is kept for the next reader.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Cache")]
+pub struct ReadCacheArgs {
+    #[command(flatten)]
+    pub cache: CacheArgs,
+
+    /// How much of the content of layers is kept in the cache; suffixes KiB, MiB, GiB
+    ///
+    /// Of one layer at most four fifths of this are kept unasked, and at most 64 MiB and 64 times
+    /// the size of its blob. A zstd layer that is larger when decoded is fetched again, from its
+    /// start, when something is read that the cache lacks.
+    #[arg(long, value_name = "SIZE", env = "OCISEEK_CACHE_SIZE", default_value = "4GiB")]
+    pub cache_size: ByteSize,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Registry")]
+pub struct RegistryArgs {
+    /// Log in with these instead of what docker login or podman login left; for one registry only
+    ///
+    /// If a command names several registries, use docker login. Other users of this machine can see
+    /// a command line: prefer the environment variable, or --password-stdin with --creds USER.
+    #[arg(long, value_name = "USER:PASSWORD", env = "OCISEEK_CREDS", hide_env_values = true)]
+    pub creds: Option<String>,
+
+    /// Read the password of --creds USER from standard input
+    #[arg(long, env = "OCISEEK_PASSWORD_STDIN", value_parser = FalseyValueParser::new(), requires = "creds")]
+    pub password_stdin: bool,
+
+    /// Speak HTTP without TLS to the registry; --plain-http=false: always TLS [default: HTTP only
+    /// to a registry on this machine]
+    #[arg(long, value_name = "BOOL", env = "OCISEEK_PLAIN_HTTP", value_parser = parse::plain_http)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub plain_http: Option<PlainHttp>,
+
+    /// Trust the certificates in this PEM file too: authorities, or a registry's own certificate; may be repeated
+    ///
+    /// Also trusted are the system's authorities ($SSL_CERT_FILE, $SSL_CERT_DIR) and, for each registry, those in
+    /// certs.d/HOST[:PORT]/*.crt below ~/.config/containers, ~/.config/docker, ~/.docker,
+    /// /etc/containers and /etc/docker.
+    #[arg(long, value_name = "FILE", env = "OCISEEK_CA_FILE")]
+    pub ca_file: Vec<PathBuf>,
+
+    /// Identify with this client certificate (PEM) [default: certs.d/HOST[:PORT]/*.cert]; for one registry only
+    ///
+    /// Only the registry itself is shown it, not the hosts to which it redirects.
+    #[arg(long, value_name = "FILE", env = "OCISEEK_CLIENT_CERT", requires = "client_key")]
+    pub client_cert: Option<PathBuf>,
+
+    /// The private key of --client-cert (PEM)
+    #[arg(long, value_name = "FILE", env = "OCISEEK_CLIENT_KEY", requires = "client_cert")]
+    pub client_key: Option<PathBuf>,
+
+    /// Accept any TLS certificate: whoever is in between can then read and change everything
+    #[arg(long, env = "OCISEEK_INSECURE_SKIP_TLS_VERIFY", value_parser = FalseyValueParser::new())]
+    pub insecure_skip_tls_verify: bool,
+
+    /// How long to keep trying while the registry cannot be reached, such as 30s or 5m
+    ///
+    /// Errors that may pass, such as 503, are retried for this long too, and at least 7 times. A
+    /// host name that cannot be resolved fails sooner, unless it could be before. Reads through a
+    /// mount are retried until --deadline.
+    #[arg(long, value_name = "DURATION", env = "OCISEEK_RETRY_FOR", default_value = "30s")]
+    #[arg(value_parser = parse::duration)]
+    pub retry_for: Duration,
+
+    #[command(flatten)]
+    pub memory: MemoryArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Limits")]
+pub struct MemoryArgs {
+    /// Give up on an image that needs more memory than this
+    ///
+    /// What counts is what grows with the image: its manifests and SOCI indexes, its ztocs, the
+    /// file lists of its layers. The program and its buffers come on top, some 50 to 100 MiB. An
+    /// image of millions of files needs more than the default.
+    #[arg(long, value_name = "SIZE", env = "OCISEEK_MAX_MEMORY", default_value_t = ByteSize(DEFAULT_LIMIT))]
+    pub max_memory: ByteSize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ExistingArg {
+    /// Done if it is the same: same options, same ociseek version. An older one of ours is replaced, another tool's is
+    /// left where it is
+    Skip,
+    /// Build anew and take the place of every SOCI index (v1) there is, whoever made it
+    Replace,
+    /// Any SOCI index (v1) that is there stays the only one
+    Keep,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ProgressStyle {
+    /// Bars on a terminal, else plain
+    Auto,
+    /// A line every few seconds
+    Plain,
+    /// Nothing but warnings
+    None,
+}

@@ -1,0 +1,70 @@
+//! From the options that shape an index to what the library takes.
+
+use std::num::NonZero;
+use std::sync::Arc;
+
+use super::args::{BuildArgs, ExistingArg};
+use super::reuse::HookReuseArgs;
+use super::size::ByteSize;
+use super::source::Images;
+use crate::image::{ImageName, Platform};
+use crate::layer::LayerOptions;
+use crate::ops::discover::causes;
+use crate::ops::index::{Elsewhere, Existing, Gate, IndexOptions};
+use crate::progress::{Event, Progress};
+
+pub fn layer_options(build: &BuildArgs) -> LayerOptions {
+    LayerOptions { span_size: build.span_size.0, build_tool_identifier: build.build_tool_identifier.clone() }
+}
+
+/// How many layers are read side by side unless the user says otherwise.
+pub fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// The images of --reuse-from; those that cannot be opened are warned of.
+pub async fn named(images: &Images, names: &[ImageName], progress: &Arc<dyn Progress>) -> Vec<Elsewhere> {
+    let mut found = Vec::with_capacity(names.len());
+    for name in names {
+        match images.open(name).await {
+            Ok((source, target)) => found.push(Elsewhere { name: name.to_string().into(), source, target }),
+            Err(error) => {
+                let why = format!("nothing is reused from {name}: {}", causes(&error));
+                progress.report(Event::Warning(why));
+            }
+        }
+    }
+    found
+}
+
+/// What is done for images that nobody names by hand: hooks and backfill.
+pub fn unattended(
+    platforms: Vec<Platform>,
+    build: &BuildArgs,
+    min_layer_size: ByteSize,
+    jobs: usize,
+    reuse: &HookReuseArgs,
+) -> IndexOptions {
+    IndexOptions {
+        platforms,
+        layer: layer_options(build),
+        min_layer_size: min_layer_size.0,
+        existing: Existing::Skip,
+        jobs,
+        dry_run: false,
+        deadline: None,
+        gate: Gate::default(),
+        reuse: reuse.shared.options(),
+        prefetch: None,
+    }
+}
+
+impl From<ExistingArg> for Existing {
+    fn from(rule: ExistingArg) -> Existing {
+        match rule {
+            ExistingArg::Skip => Existing::Skip,
+            ExistingArg::Replace => Existing::Replace,
+            ExistingArg::Keep => Existing::Keep,
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! What is said of the layers of an image that was indexed.
+
+pub mod json;
+pub mod text;

@@ -1,0 +1,136 @@
+//! The layers of an image that was indexed, and what its index covers, for people.
+
+use std::fmt::Write;
+
+use crate::cli::shared::size::{ByteSize, counted, human, rate};
+use crate::cli::shared::terminal::{Style, safe};
+use crate::digest::Digest;
+use crate::ops::coverage::Coverage;
+use crate::ops::index::{IndexedLayer, LayerOutcome, LeftOut, Origin, Refused, Shortfall};
+
+pub fn heading(text: &mut String, image: &str, platform: Option<&str>, manifest: &Digest, style: Style) {
+    let platform = platform.unwrap_or("unknown platform");
+    let _ = writeln!(text, "{} {}", style.bold(&safe(image)), style.bold(&safe(platform)));
+    let _ = writeln!(text, "  manifest {manifest}");
+}
+
+/// A line for each layer, in columns.
+pub fn layers(text: &mut String, layers: &[IndexedLayer], style: Style) {
+    let rows: Vec<Option<[String; 5]>> = layers.iter().map(columns).collect();
+    let width = |column: usize| rows.iter().flatten().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: [usize; 4] = std::array::from_fn(width);
+    for (layer, row) in layers.iter().zip(&rows) {
+        let digest = layer.descriptor.digest.short();
+        let size = human(layer.descriptor.size);
+        match (&layer.outcome, row) {
+            (LayerOutcome::LeftOut(left_out), _) => {
+                let line = format!("  {digest}  {size:>10}  left out: {}", safe(&reason(left_out)));
+                let _ = writeln!(text, "{}", style.dim(&line));
+            }
+            (_, None) => {}
+            (_, Some(row)) => {
+                let mut line = format!("  {digest}  {size:>10}");
+                for (cell, width) in row.iter().zip(widths).filter(|(_, width)| *width > 0) {
+                    let _ = write!(line, "  {cell:>width$}");
+                }
+                let _ = writeln!(text, "{}", format!("{line}  {}", row[4]).trim_end());
+            }
+        }
+    }
+}
+
+/// Spans, files, ztoc size, speed, and a remark.
+fn columns(layer: &IndexedLayer) -> Option<[String; 5]> {
+    let LayerOutcome::Indexed(facts) = &layer.outcome else { return None };
+    let (speed, remark) = match &facts.origin {
+        Origin::Read { seconds } => (rate(layer.descriptor.size, *seconds), String::new()),
+        Origin::Cache => (String::new(), "from the cache".to_owned()),
+        Origin::Destination => (String::new(), "from the index that was there".to_owned()),
+        Origin::Reused(from) => (String::new(), format!("reused from {}", safe(from))),
+        Origin::Repeated => (String::new(), "the same layer again".to_owned()),
+    };
+    Some([
+        counted(u64::from(facts.spans), "span", "spans"),
+        counted(facts.entries, "file", "files"),
+        format!("ztoc {}", human(facts.size)),
+        speed,
+        remark,
+    ])
+}
+
+/// What an index covers, where that is not all.
+pub fn coverage(text: &mut String, coverage: &Coverage) {
+    if coverage.layers < coverage.of_layers {
+        let layers = counted(coverage.of_layers as u64, "layer", "layers");
+        let (share, bytes) = (coverage.share(), human(coverage.of_bytes));
+        let _ = writeln!(text, "  covers {} of {layers}, {share} of {bytes}", coverage.layers);
+    }
+}
+
+/// soci-snapshotter before 0.14 took a gzip blob for one member.
+pub fn members(text: &mut String, layers: &[IndexedLayer], style: Style) {
+    let several = (layers.iter())
+        .filter(
+            |layer| matches!(&layer.outcome, LayerOutcome::Indexed(facts) if facts.gzip_members.is_some_and(|n| n > 1)),
+        )
+        .count();
+    if several > 0 {
+        let note = style.yellow("note:");
+        let layers = counted(several as u64, "layer is", "layers are");
+        let _ = writeln!(
+            text,
+            "  {note} {layers} gzip of several members (bgzip, eStargz, ...): soci-snapshotter before 0.14 misreads such layers"
+        );
+    }
+}
+
+pub fn why_nothing(layers: &[IndexedLayer]) -> &'static str {
+    let small = |layer: &IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::Small { .. }));
+    match layers {
+        [] => "the image has no layers",
+        layers if layers.iter().all(small) => {
+            "all layers are small, and pulled whole fast (--min-layer-size 0 takes them too)"
+        }
+        _ => "none of the layers can be indexed, so there is nothing to attach",
+    }
+}
+
+/// The reason for people, in one line.
+pub fn reason(left_out: &LeftOut) -> String {
+    match left_out {
+        LeftOut::Small { least } => format!("smaller than {}", ByteSize(*least)),
+        LeftOut::Kind { reason, .. } => reason.clone(),
+        LeftOut::Unservable(verdict) => verdict.reason.clone(),
+        LeftOut::OutOfTime { stuck: false } => "the time was up; another run goes on with it".to_owned(),
+        LeftOut::OutOfTime { stuck: true } => {
+            "the time was up before any layer was done; it needs a longer --timeout".to_owned()
+        }
+    }
+}
+
+/// A demand that is not met, for people, in one line.
+pub fn shortfall_text(shortfall: &Shortfall) -> String {
+    match shortfall {
+        Shortfall::LeftOut { layer, reason: left_out } => {
+            let why = left_out.as_ref().map_or_else(|| "the index that is there has no ztoc for it".to_owned(), reason);
+            format!("layer {} is left out: {why}", layer.digest)
+        }
+        Shortfall::Coverage { is, least, min_layer_size } => {
+            let (missing, all) = (human(is.of_bytes - is.bytes), human(is.of_bytes));
+            let which = match min_layer_size {
+                0 => "in layers".to_owned(),
+                least => format!("in layers of at least {}", ByteSize(*least)),
+            };
+            format!("{} of {all} {which} is covered, less than {least}: {missing} is missing", is.share())
+        }
+    }
+}
+
+/// What it falls short of, one thing a line.
+pub fn shortfalls(refused: &Refused) -> Vec<String> {
+    let line = |platform: &Option<String>, shortfall: &Shortfall| {
+        safe(&format!("{}: {}", platform.as_deref().unwrap_or("unknown platform"), shortfall_text(shortfall)))
+    };
+    let manifests = refused.manifests.iter();
+    manifests.flat_map(|m| m.shortfalls.iter().map(move |shortfall| line(&m.platform, shortfall))).collect()
+}

@@ -1,0 +1,169 @@
+//! Values whose rules are narrower than their types.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::size::ByteSize;
+use crate::image::ecr::is_account;
+use crate::image::{Platform, is_registry};
+use crate::ops::coverage::Share;
+use crate::tar::Time;
+
+/// Whether registries are spoken to without TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlainHttp {
+    Always,
+    Never,
+    /// Only those on this machine.
+    Local,
+}
+
+/// A span size: at least 1 byte, at most 1 TiB (it stands in signed 64-bit fields, and no layer is that large).
+pub fn span_size(text: &str) -> Result<ByteSize, String> {
+    match text.parse::<ByteSize>().map_err(|e| e.to_string())? {
+        ByteSize(0) => Err("must be more than 0".into()),
+        size if size.0 > 1 << 40 => Err("must be at most 1024GiB".into()),
+        size => Ok(size),
+    }
+}
+
+/// A tool identifier: it stands in every ztoc and in a manifest annotation, and is printed, so: one line, not endless.
+pub fn tool_identifier(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > 256 || text.chars().any(char::is_control) {
+        return Err("want 1 to 256 bytes without control characters".into());
+    }
+    Ok(text.to_owned())
+}
+
+/// A yes or no in the words that the variables of other options take; an empty variable says nothing.
+pub fn plain_http(text: &str) -> Result<PlainHttp, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "" => Ok(PlainHttp::Local),
+        "1" | "true" | "t" | "yes" | "y" | "on" => Ok(PlainHttp::Always),
+        "0" | "false" | "f" | "no" | "n" | "off" => Ok(PlainHttp::Never),
+        _ => Err("want true or false".into()),
+    }
+}
+
+/// A whole number and one of the units s, m, h and d; at least a second.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "want a number and s, m, h or d, such as 90s or 10m".to_owned();
+    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
+    let seconds: u64 = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err(wrong()),
+    };
+    if number.is_empty() || !number.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(wrong());
+    }
+    match number.parse::<u64>().ok().and_then(|number| number.checked_mul(seconds)) {
+        None => Err("that is longer than can be counted".into()),
+        Some(0) => Err("must be more than 0".into()),
+        Some(seconds) => Ok(Duration::from_secs(seconds)),
+    }
+}
+
+/// A day (in UTC), a time in RFC 3339, or how long ago; in seconds since 1970.
+pub fn since(text: &str) -> Result<i64, String> {
+    if let Ok(ago) = duration(text) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        return Ok(i64::try_from(now.saturating_sub(ago).as_secs()).unwrap_or(i64::MAX));
+    }
+    let time = Time::from_rfc3339(text).or_else(|| Time::from_rfc3339(&format!("{text}T00:00:00Z")));
+    time.map(|time| time.seconds)
+        .ok_or_else(|| "want a day such as 2026-01-31, or a time such as 12h or 30d ago".into())
+}
+
+/// The number of an AWS account.
+pub fn aws_account(text: &str) -> Result<String, String> {
+    if is_account(text) { Ok(text.to_owned()) } else { Err("want the twelve digits of an account".into()) }
+}
+
+/// A registry, without any repository.
+pub fn registry(text: &str) -> Result<String, String> {
+    if is_registry(text) { Ok(text.to_ascii_lowercase()) } else { Err("want HOST or HOST:PORT".into()) }
+}
+
+/// A percentage of at most two decimals, such as `80%`, `99.5%` or `80`.
+pub fn share(text: &str) -> Result<Share, String> {
+    const WANT: &str = "want a percentage from 0% to 100%, such as 80% or 99.5%";
+    let number = text.trim().strip_suffix('%').unwrap_or(text.trim());
+    let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if !digits(whole) || !digits(part) || part.len() > 2 || whole.len() > 3 {
+        return Err(WANT.into());
+    }
+    // Someone who writes 0.8 means four fifths.
+    if whole == "0" && part.bytes().any(|b| b != b'0') && !text.contains('%') {
+        return Err(format!("{WANT}; {text} with a percent sign if it is less than one percent"));
+    }
+    let hundredths = |text: &str| text.parse::<u32>().ok();
+    let part = hundredths(part).map(|digits| if part.len() == 1 { digits * 10 } else { digits });
+    let all = hundredths(whole).zip(part).map(|(whole, part)| whole * 100 + part);
+    all.and_then(Share::new).ok_or_else(|| WANT.into())
+}
+
+/// One platform, for what reads one image. The variable that gives it may hold a list, for `ociseek index`.
+pub fn one_platform(text: &str) -> Result<Platform, String> {
+    if text.contains(',') {
+        return Err("it names several platforms, and one is wanted: give --platform OS/ARCH (it stands before \
+                    $OCISEEK_PLATFORM, which may hold a list for ociseek index)"
+            .into());
+    }
+    text.parse::<Platform>().map_err(|error| error.to_string())
+}
+
+/// `oci:DIR`.
+pub fn layout_dir(text: &str) -> Result<PathBuf, String> {
+    match text.strip_prefix("oci:") {
+        Some("") | None => Err("want oci:DIR, the OCI layout to write into".into()),
+        Some(dir) => Ok(PathBuf::from(dir)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits() {
+        assert_eq!(span_size("1"), Ok(ByteSize(1)));
+        assert!(span_size("0").is_err());
+        assert!(span_size("0MiB").is_err());
+        assert!(span_size("1025GiB").is_err());
+        for (text, want) in [("80%", "80%"), ("80", "80%"), ("99.5%", "99.5%"), ("0.25%", "0.25%"), ("100.00", "100%")]
+        {
+            assert_eq!(share(text).map(|share| share.to_string()).as_deref(), Ok(want));
+        }
+        for text in ["", "%", "0.8", "101", "100.01%", "-1", "+1", "1.234", "80 %x", "1e2", "."] {
+            assert!(share(text).is_err(), "{text}");
+        }
+        assert!(tool_identifier("").is_err());
+        assert!(tool_identifier("a\nb").is_err());
+        assert!(one_platform("linux/amd64").is_ok() && one_platform("linux").is_err());
+        assert!(one_platform("linux/amd64,linux/arm64").is_err_and(|text| text.contains("several platforms")));
+        assert_eq!(tool_identifier("AWS SOCI CLI v0.2").as_deref(), Ok("AWS SOCI CLI v0.2"));
+        assert_eq!(layout_dir("oci:some/dir:x"), Ok(PathBuf::from("some/dir:x")));
+        assert!(layout_dir("some/dir").is_err());
+        assert!(layout_dir("oci:").is_err());
+        assert_eq!(since("2024-02-29"), Ok(1_709_164_800));
+        assert_eq!(since("2024-02-29T12:00:00Z"), Ok(1_709_208_000));
+        assert!(since("1d").unwrap() > 1_709_208_000);
+        assert!(since("2024-02-30").is_err() && since("lately").is_err());
+        assert_eq!(aws_account("123456789012").as_deref(), Ok("123456789012"));
+        assert!(aws_account("12345678901x").is_err());
+        assert_eq!(registry("Localhost:5000").as_deref(), Ok("localhost:5000"));
+        assert!(registry("http://x").is_err());
+        for (text, seconds) in [("1s", 1), ("90s", 90), ("10m", 600), ("2h", 7200), ("30d", 2_592_000)] {
+            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)));
+        }
+        for bad in
+            ["", "s", "10", "0s", "-1s", "+1s", "1.5h", "1 s", "1é", "99999999999999999999s", "999999999999999999d"]
+        {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+}

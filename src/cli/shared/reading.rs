@@ -1,0 +1,88 @@
+//! What the commands that read an image's files have in common: options, opening it, and saying what that cost.
+
+use std::sync::Arc;
+
+use clap::Args;
+
+use super::args::{ReadCacheArgs, RegistryArgs};
+use super::caches;
+use super::parse;
+use super::quote::quoted;
+use super::report::{self, CliError};
+use super::size::{counted, human};
+use super::source::Images;
+use super::terminal::complain;
+use crate::digest::Digest;
+use crate::image::{ImageName, Platform};
+use crate::ops::open::{OpenOptions, RootFs, open};
+use crate::progress::Progress;
+use crate::rootfs::layers::Caches;
+use crate::store::Source;
+use crate::store::blob::Target;
+
+/// How an image is read.
+#[derive(Debug, Args)]
+pub struct ReadArgs {
+    /// The platform, such as linux/arm64 [default: this machine's, or the only one]
+    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_parser = parse::one_platform)]
+    pub platform: Option<Platform>,
+
+    /// Read through this SOCI index, listed or not [default: the first that can be used]
+    #[arg(long, value_name = "DIGEST")]
+    pub index: Option<Digest>,
+
+    /// Say on standard error how many bytes of the layers were fetched
+    #[arg(long)]
+    pub stats: bool,
+
+    #[command(flatten)]
+    pub cache: ReadCacheArgs,
+
+    #[command(flatten)]
+    pub registry: RegistryArgs,
+}
+
+/// An image that was named, before anything is read of it.
+pub struct Named {
+    pub source: Source,
+    pub root: Target,
+    pub caches: Caches,
+    pub progress: Arc<dyn Progress>,
+}
+
+impl Named {
+    pub async fn new(name: &ImageName, args: &ReadArgs, progress: Arc<dyn Progress>) -> Result<Named, CliError> {
+        let images = Images::new(args.registry.clone(), [name], &progress).await?;
+        let (source, root) = images.open(name).await?;
+        let caches = caches::reading(&args.cache, &progress).await?;
+        Ok(Named { source, root, caches, progress })
+    }
+
+    pub async fn open(&self, args: &ReadArgs) -> Result<RootFs, CliError> {
+        let options = OpenOptions { platform: args.platform.clone(), index: args.index, ..OpenOptions::default() };
+        Ok(open(&self.source, &self.root, &options, &self.caches, &self.progress).await?)
+    }
+}
+
+/// Says on standard error what was fetched of the layers.
+pub fn tell_stats(rootfs: &RootFs) {
+    let stats = rootfs.content.stats();
+    let opening: u64 = rootfs.layers.iter().map(|layer| layer.bytes_read).sum();
+    let opened = match opening {
+        0 => String::new(),
+        bytes => format!(", {} of it to open layers without a ztoc", human(bytes)),
+    };
+    complain(&format!(
+        "fetched {} bytes of {} ({} of {}) in {}{opened}",
+        stats.bytes_fetched,
+        stats.image_bytes,
+        human(stats.bytes_fetched),
+        human(stats.image_bytes),
+        counted(stats.requests, "request", "requests"),
+    ));
+}
+
+/// Says that one of several paths failed; the others are still done.
+pub fn tell_path(path: &[u8], error: &CliError) {
+    report::tell(Some(&quoted(path)), error);
+}

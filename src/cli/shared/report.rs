@@ -1,0 +1,557 @@
+//! The one place where errors become text, hints and exit codes. The library knows no flag; hints name them.
+
+use std::error::Error;
+use std::io;
+use std::path::PathBuf;
+
+use super::json::Failure;
+use super::layers::text::shortfalls;
+use super::registry_hint::registry_hint;
+use super::signals::Interrupt;
+use super::terminal::{Style, complain, safe};
+use crate::budget::OverBudget;
+use crate::hook;
+use crate::hook::backfill::BackfillError;
+use crate::hook::job::JobError;
+use crate::image::{ImageNameError, TagError};
+use crate::layer::{LayerError, Unservable};
+use crate::ops::bundle::BundleError;
+use crate::ops::convert::{ConvertError, are_small};
+use crate::ops::copy::CopyError;
+use crate::ops::diff::DiffError;
+use crate::ops::discover::{DiscoverError, Unusable};
+use crate::ops::doctor::DoctorError;
+use crate::ops::extract::ExtractError;
+use crate::ops::index::{IndexError, Refused, RefusedManifest};
+use crate::ops::inspect::ZtocFailure;
+use crate::ops::open::OpenError;
+use crate::ops::prefetch::ListError;
+use crate::ops::prune::PruneError;
+use crate::ops::remove::RemoveError;
+use crate::ops::resolve::ResolveError;
+use crate::ops::trace::RuntimeError;
+use crate::ops::verify::VerifyError;
+use crate::ops::versions::MakeError;
+use crate::rootfs::content::ReadError;
+use crate::rootfs::fuse::MountError;
+use crate::rootfs::{layers, tree};
+use crate::store::StoreError;
+use crate::store::registry::RegistryError;
+use crate::ztoc::ZtocError;
+
+pub const DONE: u8 = 0;
+pub const FAILED: u8 = 1;
+pub const USAGE: u8 = 2;
+/// Verification found differences, or no consumer uses an index.
+pub const DIFFERENT: u8 = 3;
+
+/// Why a command ended without doing what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    #[error("{0}")]
+    Usage(&'static str),
+    /// Some images failed; each was reported when it did.
+    #[error("{failed} of {all} images failed")]
+    Images { failed: usize, all: usize },
+    /// Some images or lists failed; each was listed on standard output, among all the others.
+    #[error("{what}")]
+    Backfill { what: String, hint: Option<String> },
+    /// Verification found something; it was listed.
+    #[error("what was verified differs")]
+    Differs,
+    /// No consumer uses an index of the image; why was told.
+    #[error("no consumer uses an index of the image")]
+    Unused,
+    #[error("interrupted")]
+    Interrupted(Interrupt),
+    /// Another process ended so, and has said why.
+    #[error("exit status {0}")]
+    Exit(u8),
+
+    #[error(transparent)]
+    Index(Box<IndexError>),
+    #[error(transparent)]
+    Convert(Box<ConvertError>),
+    #[error("there is no name for the SOCI-enabled image")]
+    Tag(#[from] TagError),
+    #[error(transparent)]
+    Open(Box<OpenError>),
+    #[error(transparent)]
+    Path(#[from] tree::ResolveError),
+    #[error(transparent)]
+    Content(#[from] ReadError),
+    #[error("it is {0}, which has no content to print")]
+    NoContent(&'static str),
+    #[error("the layer has no entry at or below {0}")]
+    NoEntry(String),
+    /// Some paths failed; each was reported when it did.
+    #[error("{failed} of {all} paths failed")]
+    Paths { failed: usize, all: usize },
+    #[error(transparent)]
+    Verify(Box<VerifyError>),
+    #[error(transparent)]
+    Discover(Box<DiscoverError>),
+    #[error(transparent)]
+    Doctor(Box<DoctorError>),
+    #[error(transparent)]
+    Copy(Box<CopyError>),
+    #[error(transparent)]
+    Diff(Box<DiffError>),
+    #[error("{typed:?} is neither a file nor an image")]
+    ImageName { typed: String, source: ImageNameError },
+    #[error(transparent)]
+    Prune(Box<PruneError>),
+    #[error(transparent)]
+    Remove(#[from] RemoveError),
+    /// Some images could not be looked at; each was listed with the reason.
+    #[error("{failed} of {all} images could not be looked at")]
+    Listed { failed: usize, all: usize },
+    #[error("there is no directory for a cache: neither $XDG_CACHE_HOME nor $HOME is set")]
+    NoCacheDir,
+    /// Some indexes could not be removed; each was listed with the reason.
+    #[error("{failed} of {all} indexes could not be removed")]
+    NotRemoved { failed: usize, all: usize, source: StoreError },
+    #[error(transparent)]
+    ReadZtoc(Box<ZtocFailure>),
+    #[error("{0:?} names no ztoc of the image, or more than one")]
+    NoZtoc(String),
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+
+    #[error("{}: not a list of what to prefetch", path.display())]
+    Prefetch { path: PathBuf, source: ListError },
+    #[error("{}: this is no ztoc that can be used", path.display())]
+    Ztoc { path: PathBuf, source: ZtocError },
+    #[error("{}: this is no ztoc: it is larger than {limit} bytes", path.display())]
+    ZtocTooLarge { path: PathBuf, limit: u64 },
+    #[error("{}: the layer is broken", path.display())]
+    Layer { path: PathBuf, source: LayerError },
+    #[error("{}: the layer does not fit into memory", path.display())]
+    LayerMemory { path: PathBuf, source: OverBudget },
+    #[error("{}: no ztoc: no consumer could serve files from it", path.display())]
+    Unservable { path: PathBuf, source: Unservable },
+
+    #[error("{}: cannot be extracted", path.display())]
+    Extract { path: PathBuf, source: ExtractError },
+
+    #[error(transparent)]
+    Serve(#[from] hook::server::ServeError),
+    #[cfg(feature = "nats")]
+    #[error(transparent)]
+    Queue(#[from] hook::queue::QueueError),
+    #[error(transparent)]
+    Journal(#[from] hook::journal::JournalError),
+    #[error("{}: holds no secret that can be used", path.display())]
+    SecretFile { path: PathBuf, source: hook::secret::SecretError },
+    #[error("the secret cannot be used")]
+    Secret(#[from] hook::secret::SecretError),
+    #[error("{}: others can {what} this secret (mode {mode:o})", path.display())]
+    OpenSecret { path: PathBuf, mode: u32, what: &'static str },
+
+    #[error("{}: cannot be read", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{}: cannot be written", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    State(#[from] hook::backfill::StateError),
+    #[error("this is no AWS Lambda function: there is no AWS_LAMBDA_RUNTIME_API")]
+    NotInLambda,
+    #[error(transparent)]
+    LambdaRuntime(#[from] hook::lambda::RuntimeError),
+    #[error(transparent)]
+    Ecr(#[from] hook::aws::EcrError),
+    #[error("standard output cannot be written")]
+    Stdout(#[source] io::Error),
+    #[error("standard input cannot be read")]
+    Stdin(#[source] io::Error),
+    #[error("cannot start")]
+    Start(#[source] io::Error),
+}
+
+/// Errors that hold much are kept out of the way of those that are returned.
+macro_rules! boxed {
+    ($($error:ident => $variant:ident),*) => {
+        $(impl From<$error> for CliError {
+            fn from(error: $error) -> CliError {
+                CliError::$variant(Box::new(error))
+            }
+        })*
+    };
+}
+boxed!(IndexError => Index, ConvertError => Convert, ZtocFailure => ReadZtoc, OpenError => Open, VerifyError => Verify, DiscoverError => Discover,
+    DoctorError => Doctor, CopyError => Copy, PruneError => Prune, DiffError => Diff);
+
+impl From<MakeError> for CliError {
+    fn from(error: MakeError) -> CliError {
+        match error {
+            MakeError::Tag(error) => error.into(),
+            MakeError::Index(error) => CliError::Index(error),
+        }
+    }
+}
+
+impl CliError {
+    /// The one image or path that there was failed, which has been said.
+    pub fn was_told(&self) -> bool {
+        matches!(
+            self,
+            CliError::Images { all: 1, .. }
+                | CliError::Paths { all: 1, .. }
+                | CliError::Differs
+                | CliError::Unused
+                | CliError::Exit(_)
+        )
+    }
+
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            CliError::Usage(_) | CliError::ImageName { .. } => USAGE,
+            CliError::Differs | CliError::Unused => DIFFERENT,
+            CliError::Interrupted(signal) => signal.exit_code(),
+            CliError::Exit(code) => *code,
+            _ => FAILED,
+        }
+    }
+}
+
+/// Tells the user on standard error. `about` is the image that it is about.
+pub fn tell(about: Option<&str>, error: &CliError) {
+    let style = Style::stderr();
+    let what = match about {
+        Some(about) => format!("{}: {}", safe(about), message(error)),
+        None => message(error),
+    };
+    complain(&format!("{} {what}", style.red("error:")));
+    details(error).iter().for_each(|line| complain(&format!("  {line}")));
+    if let Some(hint) = hint(error) {
+        complain(&format!("{} {hint}", style.green("hint:")));
+    }
+}
+
+/// What an error is about, where that is several things.
+fn details(error: &CliError) -> Vec<String> {
+    match error {
+        CliError::Index(error) => match &**error {
+            IndexError::Refused(refused) => shortfalls(refused),
+            _ => Vec::new(),
+        },
+        _ => Vec::new(),
+    }
+}
+
+/// The same for programs.
+pub fn failure(error: &CliError) -> Failure {
+    Failure { message: message(error), causes: causes(error), hint: hint(error) }
+}
+
+/// All causes in one line.
+fn message(error: &CliError) -> String {
+    in_one_line(error)
+}
+
+/// An error that is told among other things.
+pub fn in_one_line(error: &dyn Error) -> String {
+    causes(error).join(": ")
+}
+
+/// What failed, then why, then why that ...; each once.
+fn causes(error: &dyn Error) -> Vec<String> {
+    let mut causes = vec![safe(&error.to_string())];
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let text = safe(&cause.to_string());
+        // Some errors repeat their source.
+        if causes.last().is_none_or(|last| !last.ends_with(&text)) {
+            causes.push(text);
+        }
+        next = cause.source();
+    }
+    causes
+}
+
+/// What the user can do about it, where we know.
+fn hint(error: &CliError) -> Option<String> {
+    if is_over_budget(error) {
+        return Some("raise --max-memory (OCISEEK_MAX_MEMORY) if you trust the image".into());
+    }
+    match error {
+        CliError::Usage(_) => Some("the command's --help tells more".into()),
+        CliError::Index(error) => index_hint(error),
+        CliError::Convert(error) => convert_hint(error),
+        CliError::Tag(TagError::NoTag(_)) => Some(
+            "name the image by its tag too, REPOSITORY:TAG@DIGEST, or write {digest} in place of {tag}: its first 12 digits"
+                .into(),
+        ),
+        CliError::Tag(_) => Some("give --v2 (or --v2-only) another tag, such as {tag}-soci".into()),
+        CliError::Discover(error) => discover_hint(error),
+        CliError::Doctor(error) => match &**error {
+            DoctorError::Discover(error) => discover_hint(error),
+            DoctorError::Blob { source, .. } => store_hint(source),
+        },
+        CliError::ReadZtoc(error) => match &**error {
+            ZtocFailure::Fetch(error) => discover_hint(error),
+            ZtocFailure::Decode { .. } => None,
+        },
+        CliError::Open(error) => open_hint(error),
+        CliError::Copy(error) => copy_hint(error),
+        CliError::Diff(error) => match &**error {
+            DiffError::Discover(error) => discover_hint(error),
+            DiffError::NoIndex(_) => Some("ociseek index makes one".into()),
+            DiffError::Ztoc { .. } => None,
+        },
+        CliError::Prune(error) => match &**error {
+            PruneError::Tags(error) => registry_hint(error),
+            _ => None,
+        },
+        CliError::Remove(error) => remove_hint(error),
+        CliError::NoCacheDir => Some("name one: --cache-dir DIR".into()),
+        CliError::NotRemoved { source, .. } => delete_hint(source),
+        CliError::Verify(error) => verify_hint(error),
+        CliError::NoZtoc(_) => Some("ociseek inspect without --ztoc lists them".into()),
+        CliError::Mount(error) => mount_hint(error),
+        CliError::Bundle(error) => bundle_hint(error),
+        CliError::Runtime(RuntimeError::Missing(_)) => {
+            Some("install an OCI runtime (Debian: apt install runc), or name one, --runtime PROGRAM".into())
+        }
+        CliError::Serve(hook::server::ServeError::NoSecret(_)) => Some(
+            "give --secret-file FILE or OCISEEK_HOOK_SECRET (openssl rand -hex 32 makes one), or --listen 127.0.0.1:8080"
+                .into(),
+        ),
+        CliError::Backfill { hint, .. } => hint.clone(),
+        CliError::SecretFile { .. } | CliError::Secret(_) => Some("openssl rand -hex 32 makes one".into()),
+        CliError::OpenSecret { path, .. } => Some(format!("chmod 600 {}", path.display())),
+        CliError::State(hook::backfill::StateError::Other { .. }) => {
+            Some("give the options that it was begun with, or another file".into())
+        }
+        CliError::NotInLambda => Some("docs/hook.md says how to make a function of this program".into()),
+        CliError::Store(error) => store_hint(error),
+        CliError::Extract { source: ExtractError::Exists { .. }, .. } => {
+            Some("--force replaces what is there; or give --output an empty directory".into())
+        }
+        CliError::Unservable { .. } => {
+            Some("ociseek index leaves such a layer out, and indexes the rest of the image".into())
+        }
+        _ => None,
+    }
+}
+
+/// The memory that one image may take was not enough.
+fn is_over_budget(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        let of_store = |error: &StoreError| {
+            matches!(error, StoreError::Memory(_) | StoreError::Registry(RegistryError::Memory(_)))
+        };
+        if cause.is::<OverBudget>() || cause.downcast_ref::<StoreError>().is_some_and(of_store) {
+            return true;
+        }
+        next = cause.source();
+    }
+    false
+}
+
+/// The same for what `backfill` tells among other things.
+pub fn backfill_hint(error: &BackfillError) -> Option<String> {
+    match error {
+        BackfillError::Repositories(error) if !matches!(error.status(), Some(403..=405)) => registry_hint(error),
+        BackfillError::Repositories(_) => Some(
+            "some registries keep the list of their repositories to themselves: name the repositories, HOST/REPOSITORY"
+                .into(),
+        ),
+        BackfillError::Tags(error) => registry_hint(error),
+        BackfillError::Job(JobError::Name(error)) => store_hint(error),
+        BackfillError::Job(JobError::Index(error)) => index_hint(error),
+        _ => None,
+    }
+}
+
+fn index_hint(error: &IndexError) -> Option<String> {
+    match error {
+        IndexError::Resolve(ResolveError::NoPlatform { .. }) => {
+            Some("leave out --platform to index all platforms of the image".into())
+        }
+        IndexError::BrokenLayer { .. } => Some(
+            "nothing was pushed for this image; if others can pull it, the layer was damaged on its way: try again"
+                .into(),
+        ),
+        IndexError::Refused(refused) => refused_hint(refused),
+        IndexError::Resolve(error) => resolve_hint(error),
+        IndexError::Document { source, .. }
+        | IndexError::Referrers { source, .. }
+        | IndexError::ReadLayer { source, .. }
+        | IndexError::Push { source, .. }
+        | IndexError::Attach { source, .. } => store_hint(source),
+        _ => None,
+    }
+}
+
+fn convert_hint(error: &ConvertError) -> Option<String> {
+    match error {
+        ConvertError::Index(error) => index_hint(error),
+        ConvertError::NoPlatform { .. } => Some("leave out --platform to index all platforms of the image".into()),
+        ConvertError::NothingToIndex { layers } if are_small(layers) => {
+            Some("all layers are small, and pulled whole fast: --min-layer-size 0 takes them too".into())
+        }
+        ConvertError::SourceTag { .. } => Some(
+            "give another tag, or convert with --replace-tag: then the original is reachable by its digest alone"
+                .into(),
+        ),
+        error => error.store().and_then(store_hint),
+    }
+}
+
+/// An index that is there is measured as it is.
+fn refused_hint(refused: &Refused) -> Option<String> {
+    let stays = |m: &RefusedManifest| m.stays.is_some() && !m.shortfalls.is_empty();
+    refused.manifests.iter().any(stays).then(|| "--existing replace builds the index that is there anew".into())
+}
+
+fn open_hint(error: &OpenError) -> Option<String> {
+    match error {
+        OpenError::Discover(error) => discover_hint(error),
+        OpenError::Config { source, .. } | OpenError::Layer(layers::OpenError::Read { source, .. }) => {
+            store_hint(source)
+        }
+        OpenError::Tree(_) => Some("ociseek ls --layer N shows what one layer has".into()),
+        _ => None,
+    }
+}
+
+fn copy_hint(error: &CopyError) -> Option<String> {
+    match error {
+        CopyError::Find(source)
+        | CopyError::Read { source, .. }
+        | CopyError::Referrers { source, .. }
+        | CopyError::Blob { source, .. }
+        | CopyError::Push { source, .. }
+        | CopyError::Tag { source, .. } => store_hint(source),
+        CopyError::Json { .. } | CopyError::Schema1(_) | CopyError::Size { .. } | CopyError::TooMany => None,
+    }
+}
+
+fn remove_hint(error: &RemoveError) -> Option<String> {
+    match error {
+        RemoveError::Resolve(error) => resolve_hint(error),
+        RemoveError::List { source, .. } | RemoveError::Read { source, .. } | RemoveError::Unlist { source, .. } => {
+            store_hint(source)
+        }
+        RemoveError::Version2(_) => None,
+    }
+}
+
+/// Many registries do not delete manifests unless they are told to.
+fn delete_hint(error: &StoreError) -> Option<String> {
+    match error {
+        StoreError::Registry(error) if matches!(error.status(), Some(405 | 501)) => Some(format!(
+            "{} does not delete manifests by its API: allow it (distribution: REGISTRY_STORAGE_DELETE_ENABLED=true), \
+             or use the registry's own tool",
+            error.host().unwrap_or("the registry")
+        )),
+        _ => store_hint(error),
+    }
+}
+
+fn verify_hint(error: &VerifyError) -> Option<String> {
+    match error {
+        VerifyError::Discover(error) => discover_hint(error),
+        VerifyError::NoIndex(_) => Some("ociseek index makes one".into()),
+        VerifyError::Listing { source, .. }
+        | VerifyError::Config { source, .. }
+        | VerifyError::Index { source, .. }
+        | VerifyError::Layer { source, .. } => store_hint(source),
+        VerifyError::Memory { .. } | VerifyError::Thread { .. } => None,
+    }
+}
+
+fn discover_hint(error: &DiscoverError) -> Option<String> {
+    match error {
+        DiscoverError::Resolve(error) => resolve_hint(error),
+        DiscoverError::Index { source: Unusable::Fetch(source), .. } | DiscoverError::Ztoc { source, .. } => {
+            store_hint(source)
+        }
+        DiscoverError::Index { .. } => Some("ociseek inspect lists the indexes that the image has".into()),
+        DiscoverError::ZtocTooLarge { .. } => None,
+    }
+}
+
+fn mount_hint(error: &MountError) -> Option<String> {
+    Some(match error {
+        MountError::Missing(dir) => format!("make it first: mkdir {}", dir.display()),
+        MountError::NotADirectory(_) | MountError::NotEmpty(_) => "mount on an empty directory".into(),
+        MountError::Stale { point, ours: true } => {
+            format!("umount -l {0} (as a user: fusermount3 -uz {0}) clears it, and so does --replace", point.display())
+        }
+        MountError::Stale { point, ours: false } => {
+            format!("it is not ociseek's; umount -l {0} (as a user: fusermount3 -uz {0}) clears it", point.display())
+        }
+        MountError::Occupied { point, .. } => {
+            format!(
+                "umount {0} (as a user: fusermount3 -u {0}) ends it, and --replace takes its place",
+                point.display()
+            )
+        }
+        MountError::Busy(point) => format!("fuser -vm {} lists who uses it", point.display()),
+        MountError::NoDevice(_) => {
+            "load the kernel's module, modprobe fuse; a container needs --device /dev/fuse --cap-add SYS_ADMIN".into()
+        }
+        MountError::DeviceRefused(_) => {
+            "run as root, or let users open it: chmod 666 /dev/fuse, as udev does on most systems".into()
+        }
+        MountError::NoHelper => "run as root, or install it (Debian: apt install fuse3)".into(),
+        MountError::AllowOther => "add the line user_allow_other to /etc/fuse.conf, or leave out --allow-other".into(),
+        MountError::RootOnly => "run as root, or leave out --suid and --dev".into(),
+        MountError::Inspect { .. }
+        | MountError::Refused { .. }
+        | MountError::Session { .. }
+        | MountError::Unmount { .. } => return None,
+    })
+}
+
+fn bundle_hint(error: &BundleError) -> Option<String> {
+    match error {
+        BundleError::NotRoot => Some("run it as root; ociseek mount works for other users too".into()),
+        BundleError::Exists(dir) => Some(format!("ociseek bundle --rm {} takes it down", dir.display())),
+        BundleError::NotEmpty(_) => Some("give an empty directory, or one that is not there yet".into()),
+        BundleError::Foreign { .. } | BundleError::Replaceable { .. } => Some(
+            "DIR and the directories above it must belong to root, and nobody else may write to those above unless they \
+             are sticky as /tmp is: /run/NAME will do"
+                .into(),
+        ),
+        BundleError::NoCommand => Some("give a command after --".into()),
+        BundleError::InUse { pid, .. } => {
+            Some(format!("end its container first (runc list; runc kill), or kill {pid}"))
+        }
+        BundleError::Held(dir) => Some(format!("something still uses its files: fuser -vm {}", dir.display())),
+        BundleError::Overlay { .. } => Some(
+            "the kernel's log says why (dmesg); an overlay cannot lie on another, choose a DIR on a disk or a tmpfs"
+                .into(),
+        ),
+        BundleError::Mount(error) => mount_hint(error),
+        _ => None,
+    }
+}
+
+fn resolve_hint(error: &ResolveError) -> Option<String> {
+    match error {
+        ResolveError::Find(source) | ResolveError::Document { source, .. } => store_hint(source),
+        ResolveError::NoPlatform { .. } => Some("choose one of the image's platforms with --platform".into()),
+        _ => None,
+    }
+}
+
+fn store_hint(error: &StoreError) -> Option<String> {
+    match error {
+        StoreError::Registry(error) => registry_hint(error),
+        StoreError::Local(_)
+        | StoreError::Read { .. }
+        | StoreError::Range { .. }
+        | StoreError::Thread
+        | StoreError::Memory(_) => None,
+    }
+}

@@ -1,0 +1,212 @@
+//! From the name of an image, as typed, to where it can be read.
+
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::args::RegistryArgs;
+use super::parse::PlainHttp;
+use super::report::CliError;
+use crate::budget::Budget;
+use crate::image::{ImageName, Reference};
+use crate::ops::convert::SourceImage;
+use crate::ops::list::Place;
+use crate::progress::Progress;
+use crate::store::archive::Archive;
+use crate::store::blob::Target;
+use crate::store::layout::Layout;
+use crate::store::registry::{Client, ClientConfig, CredentialSource, Limits, Repository};
+use crate::store::{Destination, Source, StoreError, blocking};
+
+/// Opens images. What is learned about a registry serves all images that are there.
+pub struct Images {
+    client: Client,
+    /// For each image, in bytes.
+    max_memory: u64,
+}
+
+impl Images {
+    /// For `images` and no others. Reads a password, if it is to come from standard input; nothing is sent yet.
+    pub async fn new<'a>(
+        args: RegistryArgs,
+        images: impl IntoIterator<Item = &'a ImageName>,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<Images, CliError> {
+        Images::at(args, images.into_iter().filter_map(registry), progress).await
+    }
+
+    /// For images in these registries, and local ones.
+    pub async fn at<'a>(
+        args: RegistryArgs,
+        registries: impl Iterator<Item = &'a str>,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<Images, CliError> {
+        let config = client_config(args, Registries::of(registries), progress).await?;
+        let max_memory = config.max_memory;
+        Ok(Images { client: Client::new(config).map_err(StoreError::from)?, max_memory })
+    }
+
+    /// A repository of a registry, by their names.
+    pub fn repository_at(&self, registry: &str, repository: &str) -> Result<Repository, CliError> {
+        Ok(self.client.repository(registry, repository).map_err(StoreError::from)?)
+    }
+
+    /// Where the image is, and which one it is there.
+    pub async fn open(&self, name: &ImageName) -> Result<(Source, Target), CliError> {
+        let SourceImage { source, root, .. } = self.open_root(name).await?;
+        Ok((source, root))
+    }
+
+    /// The repository of an image.
+    pub fn repository(&self, reference: &Reference) -> Result<Repository, CliError> {
+        Ok(self.client.repository(&reference.registry, &reference.repository).map_err(StoreError::from)?)
+    }
+
+    /// The same as [`Images::open`], with what a layout's index.json says of the image.
+    pub async fn open_root(&self, name: &ImageName) -> Result<SourceImage, CliError> {
+        Ok(match name {
+            ImageName::Registry(reference) => {
+                let source = Source::Registry(self.repository(reference)?);
+                SourceImage { source, root: Target::of(reference), descriptor: None }
+            }
+            ImageName::Layout { dir, select } => {
+                let (dir, select) = (dir.clone(), select.clone());
+                let budget = Budget::new(self.max_memory);
+                let (layout, found) = blocking(move || {
+                    let layout = Layout::open(&dir)?.with_budget(budget);
+                    let found = layout.find(&select)?;
+                    Ok((Arc::new(layout), found))
+                })
+                .await?;
+                let root = Target::Digest(found.digest);
+                SourceImage { source: Source::Layout(layout), root, descriptor: Some(found) }
+            }
+            ImageName::Archive { file, select } => {
+                let (file, select) = (file.clone(), select.clone());
+                let budget = Budget::new(self.max_memory);
+                let (archive, found) = blocking(move || {
+                    let archive = Archive::open(&file)?.with_budget(budget);
+                    let found = archive.find(&select)?;
+                    Ok((Arc::new(archive), found))
+                })
+                .await?;
+                let root = Target::Digest(found.digest);
+                SourceImage { source: Source::Archive(archive), root, descriptor: Some(found) }
+            }
+        })
+    }
+}
+
+/// The registry that an image is in, if it is in one.
+pub fn registry(image: &ImageName) -> Option<&str> {
+    match image {
+        ImageName::Registry(reference) => Some(&reference.registry),
+        ImageName::Layout { .. } | ImageName::Archive { .. } => None,
+    }
+}
+
+/// The registries that a command may be told to go to.
+pub enum Registries<'a> {
+    None,
+    One(&'a str),
+    Several,
+}
+
+impl<'a> Registries<'a> {
+    pub fn of(names: impl Iterator<Item = &'a str>) -> Registries<'a> {
+        names.fold(Registries::None, |all, name| match all {
+            Registries::None => Registries::One(name),
+            Registries::One(other) if other.eq_ignore_ascii_case(name) => Registries::One(other),
+            Registries::One(_) | Registries::Several => Registries::Several,
+        })
+    }
+}
+
+/// A layout, and all of its images.
+pub async fn layout_images(dir: PathBuf) -> Result<(Arc<Layout>, Vec<Place>), CliError> {
+    let opened = blocking(move || {
+        let layout = Layout::open(&dir)?;
+        let images = layout.images()?;
+        Ok((Arc::new(layout), images))
+    });
+    let (layout, images) = opened.await?;
+    let place = |(name, digest)| Place { name, target: Target::Digest(digest) };
+    Ok((layout, images.into_iter().map(place).collect()))
+}
+
+/// Where an image's index goes unless the user says otherwise: to the image. An archive is only read.
+pub fn home(source: &Source) -> Option<Destination> {
+    match source {
+        Source::Registry(repository) => Some(Destination::Registry(repository.clone())),
+        Source::Layout(layout) => Some(Destination::Layout(Arc::clone(layout))),
+        Source::Archive(_) => None,
+    }
+}
+
+/// What clap cannot see for itself.
+fn check(args: &RegistryArgs, registries: &Registries<'_>) -> Result<(), CliError> {
+    let password = args.creds.as_deref().is_some_and(|creds| creds.contains(':'));
+    if password && args.password_stdin {
+        return Err(CliError::Usage("--creds has a password already; with --password-stdin give --creds USER"));
+    }
+    if !password && args.creds.is_some() && !args.password_stdin {
+        return Err(CliError::Usage("--creds wants USER:PASSWORD, or USER together with --password-stdin"));
+    }
+    match registries {
+        // One registry must not see the secrets of another.
+        Registries::Several if args.creds.is_some() => Err(CliError::Usage(
+            "--creds is for one registry, and several are named: run docker login for each, or this command once for each",
+        )),
+        Registries::Several if args.client_cert.is_some() => Err(CliError::Usage(
+            "--client-cert is for one registry, and several are named: put a certificate for each into certs.d/HOST, or run \
+             this command once for each",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// How `registries` are spoken to. Reads a password, if it is to come from standard input.
+pub async fn client_config(
+    args: RegistryArgs,
+    registries: Registries<'_>,
+    progress: &Arc<dyn Progress>,
+) -> Result<ClientConfig, CliError> {
+    check(&args, &registries)?;
+    Ok(ClientConfig {
+        credentials: credentials(args.creds, registries).await?,
+        // Without the flag, registries on this machine are spoken to by HTTP all the same.
+        plain_http: match args.plain_http {
+            Some(PlainHttp::Always) => Some(true),
+            Some(PlainHttp::Never) => Some(false),
+            Some(PlainHttp::Local) | None => None,
+        },
+        ca_files: args.ca_file,
+        client_cert: args.client_cert,
+        client_key: args.client_key,
+        insecure_skip_tls_verify: args.insecure_skip_tls_verify,
+        max_memory: args.memory.max_memory.0,
+        limits: Limits { patience: Some(args.retry_for), ..Limits::default() },
+        progress: Arc::clone(progress),
+        ..ClientConfig::default()
+    })
+}
+
+async fn credentials(creds: Option<String>, registries: Registries<'_>) -> Result<CredentialSource, CliError> {
+    let (Some(creds), Registries::One(registry)) = (creds, registries) else { return Ok(CredentialSource::Ambient) };
+    let registry = registry.to_owned();
+    if let Some((user, password)) = creds.split_once(':') {
+        return Ok(CredentialSource::Only { registry, user: user.to_owned(), password: password.to_owned() });
+    }
+    // On another thread, so that a signal ends the wait for someone who does not type.
+    let read = tokio::task::spawn_blocking(password_from_stdin).await;
+    let password = read.map_err(|error| CliError::Stdin(error.into()))??;
+    Ok(CredentialSource::Only { registry, user: creds, password })
+}
+
+/// One line of at most 64 KiB, without its end.
+fn password_from_stdin() -> Result<String, CliError> {
+    let mut password = String::new();
+    io::stdin().lock().take(64 << 10).read_to_string(&mut password).map_err(CliError::Stdin)?;
+    let line = password.strip_suffix('\n').unwrap_or(&password);
+    Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
+}

@@ -1,0 +1,210 @@
+//! `ociseek trace`.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs::Permissions;
+use std::io::{IsTerminal as _, Write as _};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use crate::cli::lazy::made::{blocking, make};
+use crate::cli::lazy::{self, Opened};
+use crate::cli::run::until;
+use crate::cli::shared::args::ProgressStyle;
+use crate::cli::shared::json::milliseconds;
+use crate::cli::shared::report::{CliError, FAILED};
+use crate::cli::shared::signals::Interrupt;
+use crate::cli::shared::size::{counted, duration, human};
+use crate::cli::shared::terminal::{Stdout, complain, safe};
+use crate::offset::SpanId;
+use crate::ops::bundle::Bundle;
+use crate::ops::mount::Record;
+use crate::ops::trace::Container;
+use crate::rootfs::layers::How;
+use crate::rootfs::record::{Touch, write_line};
+use args::{TraceArgs, TraceFormat};
+
+pub mod args;
+
+/// What became of the container.
+struct Run {
+    status: ExitStatus,
+    took: Duration,
+    touches: Vec<Touch>,
+}
+
+pub async fn run(args: TraceArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
+    let mut output = args.output.as_deref().map(lazy::create).transpose()?;
+    // Dropped last: a directory with a mount in it must not be cleared.
+    let mut temporary = tempfile::Builder::new();
+    temporary.prefix("ociseek-trace-").permissions(Permissions::from_mode(0o700));
+    let temporary = temporary.tempdir().map_err(CliError::Start)?;
+    let dir = temporary.path().join("bundle");
+    let options = lazy::run_options(args.container, args.command);
+    let name = args.image.to_string();
+    let quiet = args.lazy.quiet;
+    let (mut opened, made) = until(interrupted, async {
+        let bundle = blocking(move || Bundle::new(&dir, &name)).await?;
+        let prefetch = args.lazy.prefetching();
+        let opened = lazy::open_image(&args.image, None, args.lazy, ProgressStyle::Auto).await?;
+        let made = make(&opened, bundle, &options, Some(Record::Kept), prefetch).await?;
+        Ok((opened, made))
+    })
+    .await?;
+    let started = Instant::now();
+    // Its standard output must not be mixed with ours.
+    let stdout = if output.is_some() { Stdio::inherit() } else { std::io::stderr().into() };
+    let ran = until(interrupted, async {
+        let mut container = Container::run(&args.runtime, made.bundle.dir(), &container_name(), stdout)?;
+        Ok(container.wait().await?)
+    })
+    .await;
+    let took = started.elapsed();
+    let touches = made.live.touches();
+    let mounted = made.live.since();
+    if let Err(error) = made.take_down(&opened).await {
+        // What is still mounted there must not be cleared.
+        let _ = temporary.keep();
+        return Err(error);
+    }
+    opened.write_stats(mounted)?;
+    let run = Run { status: ran?, took, touches };
+    let format = args.format.unwrap_or(match output.is_none() && std::io::stdout().is_terminal() {
+        true => TraceFormat::Text,
+        false => TraceFormat::Jsonl,
+    });
+    let needed = Needed::of(&opened, &run.touches);
+    let text = match format {
+        TraceFormat::Json => document(&opened, &run, &needed)?,
+        TraceFormat::Jsonl => lines(&run.touches)?,
+        TraceFormat::Text => text(&opened, &run).into_bytes(),
+    };
+    match (&mut output, args.output) {
+        (Some(file), Some(path)) => file.write_all(&text).map_err(|source| CliError::Write { path, source })?,
+        _ => Stdout::new().write_whole(&text).map_err(CliError::Stdout)?,
+    }
+    if !quiet {
+        complain(&needed.summary(&opened, &run));
+    }
+    match code(run.status) {
+        0 => Ok(()),
+        code => Err(CliError::Exit(code)),
+    }
+}
+
+fn container_name() -> String {
+    format!("ociseek-trace-{}", std::process::id())
+}
+
+/// As a shell has it.
+fn code(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED)
+}
+
+/// What a start needs of the image, whatever the caches had of it.
+struct Needed {
+    files: u64,
+    spans: u64,
+    /// Of layer blobs. A layer that the SOCI index does not cover counts whole: it is read before anything starts.
+    bytes: u64,
+}
+
+impl Needed {
+    fn of(opened: &Opened, touches: &[Touch]) -> Needed {
+        let files: BTreeSet<&[u8]> = touches.iter().map(|touch| &touch.path.0[..]).collect();
+        let spans: BTreeSet<_> =
+            touches.iter().flat_map(|touch| touch.spans.iter().map(|span| (touch.layer, SpanId(*span)))).collect();
+        let mut needed = Needed { files: files.len() as u64, spans: spans.len() as u64, bytes: 0 };
+        let mut seen = BTreeSet::new();
+        for layer in opened.image.content.layers().filter(|layer| seen.insert(layer.descriptor.digest)) {
+            needed.bytes += match layer.how {
+                How::Index => (spans.iter())
+                    .filter(|(digest, _)| *digest == layer.descriptor.digest)
+                    .map(|(_, span)| layer.spans().blob_range(*span))
+                    .map(|range| range.end - range.start)
+                    .sum(),
+                How::Local | How::Whole => layer.descriptor.size,
+            };
+        }
+        needed
+    }
+
+    fn summary(&self, opened: &Opened, run: &Run) -> String {
+        let stats = opened.image.content.stats();
+        let share = self.bytes.saturating_mul(100).checked_div(stats.image_bytes).unwrap_or(0);
+        format!(
+            "this start reads {} in {}: {} of {} ({share}%); {} fetched now in {}; exit status {} after {}",
+            counted(self.files, "file", "files"),
+            counted(self.spans, "span", "spans"),
+            human(self.bytes),
+            human(stats.image_bytes),
+            human(stats.bytes_fetched),
+            counted(stats.requests, "request", "requests"),
+            code(run.status),
+            duration(run.took.as_secs_f64()),
+        )
+    }
+}
+
+fn document(opened: &Opened, run: &Run, needed: &Needed) -> Result<Vec<u8>, CliError> {
+    let mut document = opened.figures();
+    document["status"] = code(run.status).into();
+    document["seconds"] = milliseconds(run.took.as_secs_f64()).into();
+    document["needed"] = json!({"files": needed.files, "spans": needed.spans, "bytes": needed.bytes});
+    document["touches"] = json!(run.touches);
+    let mut text = serde_json::to_vec_pretty(&document).map_err(|error| CliError::Stdout(error.into()))?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+fn lines(touches: &[Touch]) -> Result<Vec<u8>, CliError> {
+    let mut text = Vec::new();
+    touches.iter().try_for_each(|touch| write_line(&mut text, touch)).map_err(CliError::Stdout)?;
+    Ok(text)
+}
+
+fn text(opened: &Opened, run: &Run) -> String {
+    let mut text = String::new();
+    let _ = writeln!(text, "{}", safe(&opened.name));
+    let _ = writeln!(text, "{:>10}  {:>10}  {:12}  {:12}  file", "ms", "bytes", "layer", "spans");
+    for touch in &run.touches {
+        let path = safe(&String::from_utf8_lossy(&touch.path.0));
+        let (ms, layer) = (touch.since_mount.as_secs_f64() * 1000.0, touch.layer.short());
+        let _ = writeln!(text, "{ms:>10.1}  {:>10}  {layer:12}  {:12}  {path}", touch.size, spans(&touch.spans));
+    }
+    text
+}
+
+/// `3-5,9`
+fn spans(numbers: &[u32]) -> String {
+    let mut text = String::new();
+    let mut rest = numbers;
+    while let Some((&first, after)) = rest.split_first() {
+        let run = after.iter().zip(first + 1..).take_while(|(number, next)| **number == *next).count();
+        let comma = if text.is_empty() { "" } else { "," };
+        let _ = match run {
+            0 => write!(text, "{comma}{first}"),
+            run => write!(text, "{comma}{first}-{}", first + run as u32),
+        };
+        rest = after.get(run..).unwrap_or_default();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_spans() {
+        for (numbers, text) in [(&[][..], ""), (&[7], "7"), (&[3, 4, 5, 9], "3-5,9"), (&[1, 3, 4], "1,3-4")] {
+            assert_eq!(spans(numbers), text);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What can be typed behind `ociseek verify`.
+
+use clap::Args;
+
+use crate::cli::shared::args::{Format, ProgressStyle, RegistryArgs};
+use crate::digest::Digest;
+use crate::image::{ImageName, Platform};
+
+const VERIFY_LONG_ABOUT: &str = "\
+Proves the SOCI indexes of an image against the image.
+
+Each layer that an index covers is downloaded once and decoded from front to back by decoders that are not ours (zlib-rs). \
+What comes out is compared with the index: the layer's digest and its diff ID, the digest, window and position of every \
+span, every file's metadata, and every file's bytes as they are read through the spans. So is all that a consumer would \
+refuse. IMAGE is named as for ociseek index.";
+
+const VERIFY_AFTER_HELP: &str = "\
+Examples:
+  ociseek verify ghcr.io/acme/app:1.4
+  ociseek verify --quick --platform linux/arm64 ghcr.io/acme/app:1.4
+  ociseek verify --format json oci:app | jq '.manifests[].indexes[].layers[].differences'
+
+JSON: the documentation of the crate, module cli::verify_json, says what each field means.
+
+Exit status: 0 the indexes are right, 1 it could not be told (or there is no index), 2 wrong usage, 3 something differs, \
+129, 130 or 143 ended by a hangup, an interrupt, a termination.";
+
+/// Prove the SOCI indexes of an image against its layers
+#[derive(Debug, Args)]
+#[command(long_about = VERIFY_LONG_ABOUT, after_help = VERIFY_AFTER_HELP)]
+pub struct VerifyArgs {
+    /// The image
+    #[arg(value_name = "IMAGE")]
+    pub image: ImageName,
+
+    /// Download no layer: look at the documents, and at some spans of each layer
+    #[arg(long)]
+    pub quick: bool,
+
+    /// With --quick: how many spans of each layer are read
+    #[arg(long, value_name = "N", default_value_t = 4, requires = "quick")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub spans: u32,
+
+    /// With --quick: which spans are read; the same number means the same spans [default: others each time]
+    #[arg(long, value_name = "N", requires = "quick")]
+    pub seed: Option<u64>,
+
+    /// Only this platform, such as linux/arm64; may be repeated [default: all platforms of the image]
+    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_delimiter = ',')]
+    pub platform: Vec<Platform>,
+
+    /// Only this SOCI index, listed or not [default: all that are found]
+    #[arg(long, value_name = "DIGEST")]
+    pub index: Option<Digest>,
+
+    /// How many layers are read side by side [default: one for each CPU]
+    #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub jobs: Option<u16>,
+
+    /// What is printed on standard output: text for people, or one JSON document
+    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+
+    /// Progress on standard error
+    #[arg(long, value_name = "STYLE", env = "OCISEEK_PROGRESS", value_enum, default_value_t = ProgressStyle::Auto)]
+    pub progress: ProgressStyle,
+
+    #[command(flatten)]
+    pub registry: RegistryArgs,
+}

@@ -1,0 +1,37 @@
+//! What can be typed behind `ociseek version`, `completions` and `man`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+const COMPLETIONS_AFTER_HELP: &str = "\
+Examples:
+  ociseek completions bash > /etc/bash_completion.d/ociseek
+  ociseek completions zsh > \"${fpath[1]}/_ociseek\"
+  ociseek completions fish > ~/.config/fish/completions/ociseek.fish";
+
+/// Print the completion script of a shell
+#[derive(Debug, Args)]
+#[command(after_help = COMPLETIONS_AFTER_HELP)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+/// Print the manual page, or write those of all commands
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ociseek man | man -l -\n  ociseek man --output /usr/local/share/man/man1")]
+pub struct ManArgs {
+    /// Write ociseek.1, and a page for each command, into this directory
+    #[arg(long, short, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+}
+
+/// Print version, commit, target, and whose format is written
+#[derive(Debug, Args)]
+pub struct VersionArgs {
+    /// Print one JSON document; commit is null where the build did not know it
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,100 @@
+//! `ociseek ztoc create`.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::args::ZtocCreateArgs;
+use super::input::{is_std, open, read_ztoc, unreadable};
+use crate::budget::Budget;
+use crate::cli::shared::build::layer_options;
+use crate::cli::shared::report::CliError;
+use crate::cli::shared::size::{counted, duration, human, rate};
+use crate::cli::shared::terminal::{Stdout, complain};
+use crate::layer::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome};
+use crate::ops::index::{Threads, index_chunks};
+use crate::store::Buffers;
+use crate::ztoc::Ztoc;
+
+/// Builds the ztoc of one layer blob, and writes it only when it is whole.
+pub fn create(args: &ZtocCreateArgs, stdout: &mut Stdout) -> Result<(), CliError> {
+    let started = std::time::Instant::now();
+    let guide = args.guide.as_deref().map(read_ztoc).transpose()?.map(|(_, ztoc)| Arc::new(ztoc));
+    let layer = index(&args.layer, layer_options(&args.build), guide, args.memory.max_memory.0)?;
+    let seconds = started.elapsed().as_secs_f64();
+    let ztoc = match layer.outcome {
+        Outcome::Ztoc(ztoc) => ztoc,
+        Outcome::Unservable(source) => return Err(CliError::Unservable { path: args.layer.clone(), source }),
+    };
+    let summary = summary(&ztoc, layer.size, seconds);
+    if is_std(&args.output) {
+        stdout.write_whole(&ztoc.bytes).map_err(CliError::Stdout)?;
+        complain(&summary);
+        return Ok(());
+    }
+    write_whole(&args.output, &ztoc.bytes).map_err(|source| CliError::Write { path: args.output.clone(), source })?;
+    stdout.write_whole(format!("{summary}\n").as_bytes()).map_err(CliError::Stdout)
+}
+
+fn index(
+    path: &Path,
+    options: LayerOptions,
+    guide: Option<Arc<Ztoc>>,
+    max_memory: u64,
+) -> Result<IndexedLayer, CliError> {
+    let mut input = open(path)?;
+    let buffers = Buffers::default();
+    let chunks = || buffers.read_chunk(&mut input).map(|chunk| (!chunk.is_empty()).then_some(vec![chunk]));
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let budget = Budget::new(max_memory);
+    index_chunks(options, None, Threads { cores, guide }, &budget, chunks)
+        .map_err(|source| unreadable(path, source))?
+        .map_err(|source| match source {
+            LayerError::Memory(source) => CliError::LayerMemory { path: path.to_owned(), source },
+            source => CliError::Layer { path: path.to_owned(), source },
+        })
+}
+
+fn summary(ztoc: &BuiltZtoc, layer_size: u64, seconds: f64) -> String {
+    format!(
+        "{}\n{} compressed, {} plain, {}, {}, ztoc {}, in {} {}",
+        ztoc.digest,
+        human(layer_size),
+        human(ztoc.uncompressed_size),
+        counted(u64::from(ztoc.spans), "span", "spans"),
+        counted(ztoc.entries, "file", "files"),
+        human(ztoc.bytes.len() as u64),
+        duration(seconds),
+        rate(layer_size, seconds),
+    )
+    .trim_end()
+    .to_owned()
+}
+
+/// Writes `bytes` under `path`, or nothing: a temporary file beside it is renamed when it is complete. What is no regular
+/// file (a pipe, /dev/null) is written straight.
+fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+        return File::options().write(true).open(path)?.write_all(bytes);
+    }
+    // Through a symbolic link the file it points to is written, not the link.
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let dir = match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        // As for any new file, the umask takes its part of it.
+        builder.permissions(std::fs::Permissions::from_mode(0o666));
+    }
+    // The name of the temporary file, which the error names, is nothing to the user.
+    let mut file = builder.prefix(".ociseek-").tempfile_in(dir).map_err(|error| io::Error::from(error.kind()))?;
+    file.write_all(bytes)?;
+    file.persist(path)?;
+    Ok(())
+}

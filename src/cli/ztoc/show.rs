@@ -1,0 +1,18 @@
+//! `ociseek ztoc show`.
+
+use super::args::ZtocShowArgs;
+use super::input::read_ztoc;
+use super::{json, text};
+use crate::cli::shared::args::Format;
+use crate::cli::shared::report::CliError;
+use crate::cli::shared::terminal::Stdout;
+
+/// Prints everything in a ztoc.
+pub fn show(args: &ZtocShowArgs, stdout: &mut Stdout) -> Result<(), CliError> {
+    let (bytes, ztoc) = read_ztoc(&args.file)?;
+    match args.format {
+        Format::Text => text::write(&bytes, &ztoc, stdout),
+        Format::Json => json::write(&bytes, &ztoc, stdout),
+    }
+    .map_err(CliError::Stdout)
+}

@@ -1,0 +1,101 @@
+//! What `ociseek ztoc show` prints for people.
+
+use std::io::{self, BufWriter, Write};
+
+use super::json::compression;
+use super::spans::spans;
+use crate::cli::shared::size::human;
+use crate::cli::shared::terminal::{Stdout, is_hostile};
+use crate::digest::Digest;
+use crate::ztoc::{FileKind, FileMetadata, Ztoc};
+
+/// Writes the ztoc `ztoc`, which `bytes` encode.
+pub fn write(bytes: &[u8], ztoc: &Ztoc, stdout: &mut Stdout) -> io::Result<()> {
+    let style = stdout.style;
+    let out = &mut BufWriter::with_capacity(64 << 10, stdout);
+    writeln!(out, "{} {}", style.bold("ztoc"), Digest::sha256(bytes))?;
+    writeln!(out, "size               {} bytes", bytes.len())?;
+    writeln!(out, "version            {}", shown(&ztoc.version))?;
+    writeln!(out, "made by            {}", shown(&ztoc.build_tool_identifier))?;
+    writeln!(out, "compression        {}", compression(&ztoc.checkpoints))?;
+    let sizes = [("compressed size", ztoc.compressed_size.0), ("uncompressed size", ztoc.uncompressed_size.0)];
+    for (name, size) in sizes.into_iter().chain([("span size", ztoc.checkpoints.span_size())]) {
+        writeln!(out, "{name:18} {size} bytes ({})", human(size))?;
+    }
+
+    writeln!(out, "\n{}", style.bold(&format!("{} spans", ztoc.checkpoints.spans())))?;
+    writeln!(
+        out,
+        "{:>6} {:>26} {:>26} {:>4}  digest, and digest of the window",
+        "", "bytes of the blob", "bytes of the tar", "bits"
+    )?;
+    for span in spans(ztoc) {
+        let blob = format!("{}..{}", span.start, span.end);
+        let tar = format!("{}..{}", span.uncompressed.start, span.uncompressed.end);
+        let bits = span.bits.map_or_else(|| "-".to_owned(), |bits| bits.to_string());
+        writeln!(out, "{:>6} {blob:>26} {tar:>26} {bits:>4}  {}", span.number, span.digest)?;
+        if let Some(window) = span.window {
+            writeln!(out, "{:>66} {window}", "")?;
+        }
+    }
+
+    writeln!(out, "\n{}", style.bold(&format!("{} entries", ztoc.files.len())))?;
+    for file in &ztoc.files {
+        entry(out, file)?;
+    }
+    out.flush()
+}
+
+/// One line, as `ls -l` has it, and one for each PAX record.
+fn entry(out: &mut impl Write, file: &FileMetadata) -> io::Result<()> {
+    let mtime = file.mtime.and_then(|time| time.to_rfc3339()).unwrap_or_else(|| "-".to_owned());
+    let owner = |name: &[u8], id: u32| if name.is_empty() { id.to_string() } else { format!("{}({id})", shown(name)) };
+    let size = match file.kind {
+        FileKind::CharDevice | FileKind::BlockDevice => format!("{},{}", file.devmajor, file.devminor),
+        _ => file.size.to_string(),
+    };
+    let (uid, gid) = (owner(&file.uname, file.uid), owner(&file.gname, file.gid));
+    let (kind, mode) = (file.kind.name(), file.mode);
+    write!(out, "{kind:8} {mode:06o} {uid} {gid} {size:>12} @{:<12} {mtime} {}", file.offset.0, shown(&file.name))?;
+    if !file.linkname.is_empty() {
+        write!(out, " -> {}", shown(&file.linkname))?;
+    }
+    writeln!(out)?;
+    for record in &file.pax {
+        writeln!(out, "         {} = {}", shown(&record.key), shown(&record.value))?;
+    }
+    Ok(())
+}
+
+/// Bytes as text in one line from which they can be had back: `\` is `\\`, what is not printable or not UTF-8 is `\xNN`.
+fn shown(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            let mut buffer = [0; 4];
+            match c {
+                '\\' => text.push_str("\\\\"),
+                c if is_hostile(c) => hex(&mut text, c.encode_utf8(&mut buffer).as_bytes()),
+                c => text.push(c),
+            }
+        }
+        hex(&mut text, chunk.invalid());
+    }
+    text
+}
+
+fn hex(text: &mut String, bytes: &[u8]) {
+    text.extend(bytes.iter().map(|b| format!("\\x{b:02x}")));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_stay_recoverable() {
+        assert_eq!(shown("a b/é".as_bytes()), "a b/é");
+        assert_eq!(shown(b"a\xffb\\c\n"), "a\\xffb\\\\c\\x0a");
+        assert_eq!(shown("x\u{202e}y".as_bytes()), "x\\xe2\\x80\\xaey");
+    }
+}

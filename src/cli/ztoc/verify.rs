@@ -1,0 +1,106 @@
+//! `ociseek ztoc verify`.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::args::ZtocVerifyArgs;
+use super::input::{open, read_ztoc_bytes, unreadable};
+use crate::cli::shared::args::Format;
+use crate::cli::shared::difference::{self, DifferenceJson};
+use crate::cli::shared::report::CliError;
+use crate::cli::shared::size::{counted, human};
+use crate::cli::shared::terminal::{Stdout, safe};
+use crate::digest::{Algorithm, Digest};
+use crate::ops::verify::Difference;
+use crate::ops::verify::layer::{LayerProof, Proof};
+use crate::store::Buffers;
+use crate::ztoc::{Ztoc, decode};
+
+/// Proves the ztoc, and fails with [`CliError::Differs`] when something was found and printed.
+pub fn run(args: &ZtocVerifyArgs, stdout: &mut Stdout) -> Result<(), CliError> {
+    let bytes = read_ztoc_bytes(&args.ztoc)?;
+    let (ztoc, malformed) = match decode(&bytes) {
+        Ok(ztoc) => (Some(Arc::new(ztoc)), None),
+        Err(error) => (None, Some(Difference::Malformed(error))),
+    };
+    let mut layer = open(&args.layer)?;
+    let buffers = Buffers::default();
+    let proof = LayerProof::new(ztoc.clone(), Algorithm::Sha256, Algorithm::Sha256);
+    let mut proof = proof
+        .read(|| buffers.read_chunk(&mut layer).map(|chunk| (!chunk.is_empty()).then_some(chunk)))
+        .map_err(|source| unreadable(&args.layer, source))?;
+    proof.differences.extend(malformed);
+    let text = match args.format {
+        Format::Text => text(ztoc.as_deref(), &proof),
+        Format::Json => json(&bytes, ztoc.as_deref(), &proof).map_err(|error| CliError::Stdout(error.into()))?,
+    };
+    stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
+    if proof.holds() { Ok(()) } else { Err(CliError::Differs) }
+}
+
+fn text(ztoc: Option<&Ztoc>, proof: &Proof) -> String {
+    let found = difference::shown(proof.differences.iter().map(|one| (one.code().word(), one.to_string())));
+    let differences: String = found.iter().map(|(_, text)| format!("{}\n", safe(text))).collect();
+    if let Some(ztoc) = ztoc.filter(|_| proof.holds()) {
+        let (spans, entries) = (ztoc.checkpoints.spans(), ztoc.files.len() as u64);
+        let what = [counted(spans, "span", "spans"), counted(entries, "entry", "entries")].join(", ");
+        return format!("the ztoc is right: {what}, {} compared\n", human(proof.compared));
+    }
+    let count = proof.differences.len() as u64 + proof.more;
+    let more = if proof.more > 0 { format!("... and {} more\n", proof.more) } else { String::new() };
+    format!("{differences}{more}{}\n", counted(count, "difference", "differences"))
+}
+
+#[derive(Serialize)]
+struct Document {
+    /// `right` or `different`.
+    status: &'static str,
+    layer: LayerJson,
+    ztoc: ZtocJson,
+    differences: Vec<DifferenceJson>,
+    /// Found beyond those listed.
+    more_differences: u64,
+}
+
+#[derive(Serialize)]
+struct LayerJson {
+    digest: Digest,
+    size: u64,
+    /// Null if the layer could not be decoded to its end.
+    diff_id: Option<Digest>,
+    uncompressed_size: u64,
+}
+
+#[derive(Serialize)]
+struct ZtocJson {
+    digest: Digest,
+    size: u64,
+    /// Null if the ztoc cannot be used.
+    spans: Option<u64>,
+    entries: Option<usize>,
+    /// Bytes that were compared with what their spans decode to.
+    compared: u64,
+}
+
+fn json(bytes: &[u8], ztoc: Option<&Ztoc>, proof: &Proof) -> serde_json::Result<String> {
+    let document = Document {
+        status: if proof.holds() { "right" } else { "different" },
+        layer: LayerJson {
+            digest: proof.digest,
+            size: proof.size,
+            diff_id: proof.diff_id,
+            uncompressed_size: proof.plain_size,
+        },
+        ztoc: ZtocJson {
+            digest: Digest::sha256(bytes),
+            size: bytes.len() as u64,
+            spans: ztoc.map(|ztoc| ztoc.checkpoints.spans()),
+            entries: ztoc.map(|ztoc| ztoc.files.len()),
+            compared: proof.compared,
+        },
+        differences: proof.differences.iter().map(DifferenceJson::from).collect(),
+        more_differences: proof.more,
+    };
+    Ok(serde_json::to_string_pretty(&document)? + "\n")
+}
