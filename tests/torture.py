@@ -1,7 +1,7 @@
 """torture.py OUT [SEED]: writes some 3,400 odd layers, 40 MB in all, into the directory OUT.
 
 The file names begin with what they are odd in: gzip framing, PAX records, tar header fields, trees, damage. Everything is
-derived from the seed, so the same seed gives the same bytes (given the same zlib). tests/differential.rs gives them to
+derived from the seed, so the same seed gives the same bytes (given the same zlib). tests/system/differential.rs gives them to
 ociseek and to soci's library and compares.
 """
 import bz2, lzma, os, random, struct, sys, zlib

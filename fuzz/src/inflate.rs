@@ -1,4 +1,4 @@
-//! Our deflate decoder against zlib-rs. Also included by tests/inflate.rs.
+//! Our deflate decoder against zlib-rs. tests/pure/inflate.rs calls it too.
 
 use flate2::{Decompress, FlushDecompress, Status};
 use ociseek::codec::inflate::{Inflate, Stop};

@@ -1,7 +1,5 @@
 //! Images of one real layer each, out of the corpus that tests/corpus/make makes.
 
-#![allow(dead_code, reason = "each test binary that includes this uses a part of it")]
-
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -2,8 +2,6 @@
 //!
 //! A test gives it a lie: a function that sees each request first, and may answer in the registry's stead.
 
-#![allow(dead_code, reason = "each test binary that includes this uses a part of it")]
-
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

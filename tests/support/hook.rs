@@ -1,7 +1,5 @@
 //! `ociseek hook` as a process of its own, its log, and requests to it that no well-behaved client would send.
 
-#![allow(dead_code, reason = "each test binary that includes this uses a part of it")]
-
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,8 +10,8 @@ use std::time::{Duration, Instant};
 use ociseek::digest::Digest;
 use serde_json::{Value, json};
 
-use crate::servers::Server;
-use crate::support::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
+use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
+use crate::support::servers::Server;
 
 /// How long anything may take on a machine that is busy with other tests.
 pub const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,6 +1,4 @@
 //! A layer to tamper with, and its ztoc.
-#![allow(dead_code, reason = "each test uses its own part of this")]
-
 use std::io::Write;
 
 use flate2::Compression;
@@ -8,7 +6,7 @@ use flate2::write::GzEncoder;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek::ztoc::{Ztoc, decode};
 
-use crate::tarball::{end, entry, file, pax};
+use crate::support::tarball::{end, entry, file, pax};
 
 pub const SPAN: u64 = 16 << 10;
 

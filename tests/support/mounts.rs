@@ -1,7 +1,5 @@
 //! Mounts for tests: images made of directories, the program that serves them, and comparing what is seen with what was packed.
 
-#![allow(dead_code, reason = "each test binary that includes this uses a part of it")]
-
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -15,8 +13,8 @@ use std::time::{Duration, Instant};
 use ociseek::digest::Digest;
 use serde_json::{Value, json};
 
-use crate::servers::skip;
-use crate::support::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox};
+use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox};
+use crate::support::servers::skip;
 
 /// How long anything here may take on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -32,7 +30,7 @@ pub fn can_mount() -> bool {
 
 /// Whether all these programs are here; if not, that was said.
 pub fn have(programs: &[&str]) -> bool {
-    programs.iter().all(|program| crate::servers::tool(program).is_some())
+    programs.iter().all(|program| crate::support::servers::tool(program).is_some())
 }
 
 pub fn wait_until(what: &str, done: impl Fn() -> bool) {
@@ -119,7 +117,8 @@ pub struct Serving {
 impl Serving {
     /// Starts it and waits until it says that the files are there.
     pub fn start(sandbox: &Sandbox, args: &[&str]) -> Serving {
-        let mut child = sandbox.command(args).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            sandbox.command_that_hangs_up(args).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = Arc::new(Mutex::new(String::new()));
         let (mut lines, said) = (BufReader::new(child.stderr.take().unwrap()), Arc::clone(&stderr));
         let reader = std::thread::spawn(move || {

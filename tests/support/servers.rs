@@ -3,8 +3,6 @@
 //! Tools are searched in `$OCISEEK_TEST_TOOLS` (default `~/.cache/ociseek-tools/bin`), then in `$PATH`. What is missing
 //! skips a test with a line that says so; where `CI` is set, it fails it.
 
-#![allow(dead_code, reason = "each test binary that includes this uses a part of it")]
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};

@@ -15,7 +15,7 @@ use args::{CompletionsArgs, ManArgs, VersionArgs};
 
 pub mod args;
 
-/// The version of soci-snapshotter whose ztocs and indexes ours are compared with, byte for byte (tests/differential.rs).
+/// The version of soci-snapshotter whose ztocs and indexes ours are compared with, byte for byte (tests/system/differential.rs).
 const SOCI: &str = "v0.15.0";
 
 pub fn version(args: &VersionArgs) -> Result<(), CliError> {

@@ -9,7 +9,7 @@
 //! stores before them), filling at the end of a turn instead of at its start, and masks that the compiler makes of shifts.
 //!
 //! This and nothing else is why there is `unsafe` here: with slices every load and store would be checked again (measured: a
-//! fifth slower). The invariants stand at the loop; the safe twin is the loop in `mod.rs`, and `tests/inflate.rs`
+//! fifth slower). The invariants stand at the loop; the safe twin is the loop in `mod.rs`, and `tests/pure/inflate.rs`
 //! and the fuzz target `inflate` compare the two with each other and with zlib-rs.
 
 use super::tables::{END_OF_BLOCK, EXCEPTIONAL, LITERAL, SUBTABLE, low_bits, value};

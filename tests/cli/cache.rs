@@ -1,0 +1,245 @@
+//! The ztoc cache: what is kept comes back, what was damaged does not, and nobody is in the way of anybody.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::support::this_test;
+use ociseek::digest::Digest;
+use ociseek::layer::{BuiltZtoc, Outcome, Unservable};
+use ociseek::progress::{Progress, Recorder, Silent};
+use ociseek::store::cache::{CacheKey, ZtocCache};
+
+fn open(dir: &Path) -> ZtocCache {
+    ZtocCache::open(Some(dir), Arc::new(Silent))
+}
+
+fn ztoc(content: &[u8]) -> Outcome {
+    Outcome::Ztoc(BuiltZtoc {
+        bytes: content.to_vec(),
+        digest: Digest::sha256(content),
+        spans: 3,
+        entries: 17,
+        uncompressed_size: 1 << 40,
+        gzip_members: 2,
+    })
+}
+
+fn key(layer: &Digest) -> CacheKey<'_> {
+    CacheKey { layer, span_size: 4 << 20, build_tool_identifier: "tool v1" }
+}
+
+/// The files that hold entries.
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(dir).unwrap().map(|f| f.unwrap().path());
+    files.filter(|p| p.file_name().unwrap().len() == 64).collect()
+}
+
+#[test]
+fn what_is_kept_comes_back_under_its_own_key_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = open(&dir.path().join("a/b"));
+    let (layer, other) = (Digest::sha256(b"layer"), Digest::sha256(b"other"));
+    assert_eq!(cache.get(key(&layer)), None);
+    cache.put(key(&layer), 99, &ztoc(b"a\nztoc"));
+    assert_eq!(open(&dir.path().join("a/b")).get(key(&layer)), Some((99, ztoc(b"a\nztoc"))));
+    assert_eq!(cache.get(key(&other)), None);
+    assert_eq!(cache.get(CacheKey { span_size: 1, ..key(&layer) }), None);
+    assert_eq!(cache.get(CacheKey { build_tool_identifier: "tool v2", ..key(&layer) }), None);
+    let code = Unservable::CODES[0];
+    let verdict = Outcome::Unservable(Unservable::restore(code, "why \u{2028} \"so\"".to_owned()).unwrap());
+    cache.put(key(&layer), 7, &verdict);
+    assert_eq!(cache.get(key(&layer)), Some((7, verdict)));
+    let nothing = ZtocCache::open(None, Arc::new(Silent));
+    nothing.put(key(&layer), 1, &ztoc(b"x"));
+    assert_eq!(nothing.get(key(&layer)), None);
+}
+
+#[test]
+fn damage_of_every_kind_is_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = open(dir.path());
+    let layer = Digest::sha256(b"layer");
+    cache.put(key(&layer), 99, &ztoc(b"a ztoc"));
+    let path = entries(dir.path()).remove(0);
+    let good = fs::read(&path).unwrap();
+    let outside = dir.path().join("outside");
+    fs::write(&outside, &good).unwrap();
+    let check = |what: &str| {
+        assert_eq!(cache.get(key(&layer)), None, "{what}");
+        assert!(fs::symlink_metadata(&path).is_err(), "{what} is removed");
+        cache.put(key(&layer), 99, &ztoc(b"a ztoc"));
+        assert_eq!(cache.get(key(&layer)), Some((99, ztoc(b"a ztoc"))), "after {what}");
+    };
+    for cut in 0..good.len() {
+        fs::write(&path, &good[..cut]).unwrap();
+        assert_eq!(cache.get(key(&layer)), None, "cut at {cut}");
+    }
+    for at in 0..good.len() {
+        let mut flipped = good.clone();
+        flipped[at] ^= 1;
+        fs::write(&path, flipped).unwrap();
+        assert_eq!(cache.get(key(&layer)), None, "flipped at {at}");
+    }
+    fs::write(&path, [&good[..], b"x"].concat()).unwrap();
+    check("a longer file");
+    fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(&outside, &path).unwrap();
+    check("a symbolic link");
+    fs::remove_file(&path).unwrap();
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    check("a FIFO");
+    fs::remove_file(&path).unwrap();
+    fs::create_dir_all(path.join("full")).unwrap();
+    check("a directory");
+    let huge = fs::File::create(&path).unwrap();
+    huge.set_len(1 << 40).unwrap();
+    check("a file of a tebibyte");
+    // An entry under another's name is sound by its digest, but not what was asked for.
+    let other = Digest::sha256(b"other");
+    cache.put(key(&other), 5, &ztoc(b"another"));
+    let stranger = entries(dir.path()).into_iter().find(|p| *p != path).unwrap();
+    fs::copy(stranger, &path).unwrap();
+    check("another layer's entry");
+    assert!(outside.exists());
+}
+
+#[test]
+fn a_cache_that_cannot_be_used_warns_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "x").unwrap();
+    let layer = Digest::sha256(b"layer");
+    // Root may write anywhere, so what cannot be made is a directory below a file, or where a file has taken its place.
+    let gone = dir.path().join("gone");
+    for path in [file.join("cache"), file.clone(), gone.clone()] {
+        let recorder = Arc::new(Recorder::default());
+        let cache = ZtocCache::open(Some(&path), Arc::clone(&recorder) as Arc<dyn Progress>);
+        if fs::remove_dir_all(&gone).is_ok() {
+            fs::write(&gone, "x").unwrap();
+        }
+        for _ in 0..3 {
+            cache.put(key(&layer), 1, &ztoc(b"x"));
+            assert_eq!(cache.get(key(&layer)), None);
+        }
+        assert_eq!(recorder.events().len(), 1, "{}: {:?}", path.display(), recorder.events());
+    }
+}
+
+#[test]
+fn neither_a_lock_nor_a_deleted_directory_stops_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a/cache");
+    let recorder = Arc::new(Recorder::default());
+    let cache = ZtocCache::open(Some(&path), Arc::clone(&recorder) as Arc<dyn Progress>);
+    // What a stopped process of an earlier version, or a dead NFS client, leaves.
+    let lock = fs::File::create(path.join("lock")).unwrap();
+    lock.lock().unwrap();
+    let layer = Digest::sha256(b"layer");
+    cache.put(key(&layer), 1, &ztoc(b"x"));
+    assert!(cache.get(key(&layer)).is_some());
+    fs::remove_dir_all(dir.path().join("a")).unwrap();
+    assert_eq!(cache.get(key(&layer)), None);
+    cache.put(key(&layer), 1, &ztoc(b"x"));
+    assert!(cache.get(key(&layer)).is_some());
+    assert_eq!(recorder.events().len(), 0, "{:?}", recorder.events());
+}
+
+#[test]
+fn the_least_used_entries_go_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = ZtocCache::with_limit(Some(dir.path()), 10_000, Arc::new(Silent));
+    let layers: Vec<Digest> = (0..12u8).map(|i| Digest::sha256(&[i])).collect();
+    let stale = dir.path().join(".tmp-dead");
+    let fresh = dir.path().join(".tmp-alive");
+    fs::write(&fresh, "x").unwrap();
+    let old = std::time::SystemTime::now() - Duration::from_secs(7200);
+    fs::File::create(&stale).unwrap().set_modified(old).unwrap();
+    for layer in &layers {
+        cache.put(key(layer), 1, &ztoc(&[7; 1000]));
+        cache.get(key(&layers[0]));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let total: u64 = entries(dir.path()).iter().map(|p| p.metadata().unwrap().len()).sum();
+    assert!(total <= 10_000, "{total}");
+    assert!(cache.get(key(&layers[0])).is_some() && cache.get(key(&layers[11])).is_some());
+    assert_eq!(cache.get(key(&layers[1])), None);
+    assert!(!stale.exists() && fresh.exists());
+    cache.put(key(&layers[1]), 1, &ztoc(&[7; 20_000]));
+    assert_eq!(cache.get(key(&layers[1])), None, "larger than the whole cache");
+}
+
+/// Not a test of its own: what the processes of the tests below run.
+#[test]
+fn child_writer() {
+    let Some(dir) = std::env::var_os("OCISEEK_TEST_CACHE") else { return };
+    let cache = open(Path::new(&dir));
+    for i in 0.. {
+        let layer = Digest::sha256(&[(i % 5) as u8]);
+        cache.put(key(&layer), 42, &ztoc(&vec![(i % 5) as u8; 300_000]));
+        assert!(cache.get(key(&layer)).is_none_or(|found| found == (42, ztoc(&vec![(i % 5) as u8; 300_000]))));
+        if i >= 10 && std::env::var_os("OCISEEK_TEST_FOREVER").is_none() {
+            break;
+        }
+    }
+}
+
+fn child(dir: &Path, forever: bool) -> std::process::Child {
+    let mut command = this_test(module_path!(), "child_writer");
+    command.env("OCISEEK_TEST_CACHE", dir).stdout(Stdio::null());
+    if forever {
+        command.env("OCISEEK_TEST_FOREVER", "1");
+    }
+    command.spawn().unwrap()
+}
+
+#[test]
+fn many_processes_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut children: Vec<_> = (0..8).map(|_| child(dir.path(), false)).collect();
+    for child in &mut children {
+        assert!(child.wait().unwrap().success());
+    }
+    check_all(dir.path(), 5);
+}
+
+#[test]
+fn kill_9_leaves_it_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    for round in 0..12u64 {
+        let mut child = child(dir.path(), true);
+        while entries(dir.path()).is_empty() {
+            assert!(child.try_wait().unwrap().is_none(), "the writer ended by itself");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        std::thread::sleep(Duration::from_millis(20 + 13 * round));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        check_all(dir.path(), 0);
+    }
+    // No lock is left behind.
+    open(dir.path()).put(key(&Digest::sha256(&[0])), 42, &ztoc(&vec![0; 300_000]));
+    check_all(dir.path(), 1);
+}
+
+/// Every entry that is there under its name is whole.
+fn check_all(dir: &Path, at_least: usize) {
+    let there = entries(dir).len();
+    let cache = open(dir);
+    let read = (0..5u8)
+        .filter(|&i| cache.get(key(&Digest::sha256(&[i]))).is_some_and(|found| found == (42, ztoc(&vec![i; 300_000]))));
+    assert_eq!(read.count(), there);
+    assert!(there >= at_least);
+}
+
+#[test]
+fn a_fresh_cache_is_private() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c");
+    open(&path).put(key(&Digest::sha256(b"x")), 1, &ztoc(b"x"));
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(entries(&path)[0].metadata().unwrap().permissions().mode() & 0o777, 0o600);
+}

@@ -1,0 +1,200 @@
+//! What the program says when it is asked for help, or asked wrongly.
+
+use std::path::Path;
+
+use crate::support::sandbox::Sandbox;
+use insta::assert_snapshot;
+
+/// The help of every command, as `tests/help` has it: one file a command. `UPDATE_HELP=1 cargo test
+/// --test cli help::` writes them.
+///
+/// A section that says the same in several commands is stored with `index` alone.
+#[test]
+fn help_of_every_command() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help");
+    let update = std::env::var_os("UPDATE_HELP").is_some();
+    let sandbox = Sandbox::new();
+    let mut pages = vec![("ociseek -h".to_owned(), sandbox.run(&["-h"]))];
+    collect(&sandbox, &mut vec![], &mut pages);
+    assert!(pages.len() >= 20, "{}", pages.len());
+    let index = pages.iter().find(|(name, _)| name == "ociseek index").unwrap().1.clone();
+    let shared: Vec<&str> = sections(&index).into_iter().filter(|s| s.starts_with("Registry:")).collect();
+    if update {
+        std::fs::remove_dir_all(&dir).unwrap();
+        std::fs::create_dir(&dir).unwrap();
+    }
+    let mut wanted = Vec::new();
+    for (name, page) in &pages {
+        let page: String = (sections(page).into_iter())
+            .map(|section| match shared.contains(&section) && name != "ociseek index" {
+                true => format!("{}\n  (as for index)\n\n", section.lines().next().unwrap()),
+                false => section.to_owned(),
+            })
+            .collect();
+        let file = dir.join(format!("{}.txt", name.replace(' ', "-")));
+        if update {
+            std::fs::write(&file, page + "\n").unwrap();
+        } else {
+            let stored = std::fs::read_to_string(&file).unwrap_or_default();
+            assert_eq!(stored, page + "\n", "{name} --help differs: look at it, then UPDATE_HELP=1");
+        }
+        wanted.push(file);
+    }
+    for file in std::fs::read_dir(&dir).unwrap() {
+        let file = file.unwrap().path();
+        assert!(wanted.contains(&file), "{} is of no command", file.display());
+    }
+}
+
+/// The pages of a command and of those below it.
+fn collect(sandbox: &Sandbox, command: &mut Vec<String>, pages: &mut Vec<(String, String)>) {
+    let args: Vec<&str> = command.iter().map(String::as_str).chain(["--help"]).collect();
+    let page = sandbox.run(&args);
+    let below: Vec<String> = (page.lines().skip_while(|line| *line != "Commands:").skip(1))
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')))
+        .filter_map(|line| line.split(' ').next().map(str::to_owned))
+        .collect();
+    let name = std::iter::once("ociseek").chain(command.iter().map(String::as_str)).collect::<Vec<_>>().join(" ");
+    pages.push((name, page));
+    for verb in below.into_iter().filter(|verb| verb != "help") {
+        command.push(verb);
+        collect(sandbox, command, pages);
+        command.pop();
+    }
+}
+
+/// A page, cut before each heading.
+fn sections(page: &str) -> Vec<&str> {
+    let mut cuts = vec![0];
+    let mut at = 0;
+    for line in page.split_inclusive('\n') {
+        let text = line.trim_end();
+        if at > 0 && text.ends_with(':') && text.starts_with(|c: char| c.is_ascii_uppercase()) {
+            cuts.push(at);
+        }
+        at += line.len();
+    }
+    cuts.push(page.len());
+    cuts.windows(2).map(|cut| &page[cut[0]..cut[1]]).collect()
+}
+
+#[test]
+fn wrong_usage_is_status_2() {
+    let sandbox = Sandbox::new();
+    assert_snapshot!(sandbox.run(&["index"]), @r#"
+    --- stderr ---
+    error: the following required arguments were not provided:
+      <IMAGE>...
+
+    Usage: ociseek index <IMAGE>...
+
+    For more information, try '--help'.
+    --- status 2 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["index", "--span-size", "4MB", "x"]), @r#"
+    --- stderr ---
+    error: invalid value '4MB' for '--span-size <SIZE>': unknown unit "MB": want KiB, MiB or GiB (powers of 1024), or plain bytes
+
+    For more information, try '--help'.
+    --- status 2 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["index", "--span-size", "0", "x"]), @r#"
+    --- stderr ---
+    error: invalid value '0' for '--span-size <SIZE>': must be more than 0
+
+    For more information, try '--help'.
+    --- status 2 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["index", "--platform", "amd64", "x"]), @r#"
+    --- stderr ---
+    error: invalid value 'amd64' for '--platform <OS/ARCH[/VARIANT]>': "amd64" is not a platform: want OS/ARCH or OS/ARCH/VARIANT, such as linux/amd64 or linux/arm/v7
+
+    For more information, try '--help'.
+    --- status 2 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["index", "docker://alpine"]), @r#"
+    --- stderr ---
+    error: invalid value 'docker://alpine' for '<IMAGE>...': "docker://alpine" cannot be read: "docker://" is not known here; write the name without the prefix: alpine
+
+    For more information, try '--help'.
+    --- status 2 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["index", "Alpine"]), @r#"
+    --- stderr ---
+    error: invalid value 'Alpine' for '<IMAGE>...': "Alpine" is not an image name: repository names are lower case; write "alpine"
+
+    For more information, try '--help'.
+    --- status 2 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["index", "--output", "dir", "x"]), @r#"
+    --- stderr ---
+    error: invalid value 'dir' for '--output <oci:DIR>': want oci:DIR, the OCI layout to write into
+
+    For more information, try '--help'.
+    --- status 2 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["index", "oci-archive:x.tar"]), @r#"
+    --- stderr ---
+    error: an archive is only read: say where the index goes, --output oci:DIR, or nowhere, --dry-run
+    hint: the command's --help tells more
+    --- status 2 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["index", "--creds", "me", "x"]), @r#"
+    --- stderr ---
+    error: --creds wants USER:PASSWORD, or USER together with --password-stdin
+    hint: the command's --help tells more
+    --- status 2 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["index", "--creds", "me:secret", "--password-stdin", "x"]), @r#"
+    --- stderr ---
+    error: --creds has a password already; with --password-stdin give --creds USER
+    hint: the command's --help tells more
+    --- status 2 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["index", "--client-cert", "c.pem", "x"]), @r#"
+    --- stderr ---
+    error: the following required arguments were not provided:
+      --client-key <FILE>
+
+    Usage: ociseek index --client-cert <FILE> --client-key <FILE> <IMAGE>...
+
+    For more information, try '--help'.
+    --- status 2 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["index", "--jobs", "0", "x"]), @r#"
+    --- stderr ---
+    error: invalid value '0' for '--jobs <N>': 0 is not in 1..=256
+
+    For more information, try '--help'.
+    --- status 2 ---
+    "#);
+    assert_eq!(sandbox.command(&[]).output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn every_option_of_index_has_an_environment_variable() {
+    let sandbox = Sandbox::new();
+    let help = sandbox.run(&["index", "--help"]);
+    let options: Vec<&str> = (help.lines().map(str::trim))
+        .filter_map(|line| {
+            line.strip_prefix("-o, ").or(line.strip_prefix("-j, ")).or(line.strip_prefix("-q, ")).or(Some(line))
+        })
+        .filter_map(|line| line.strip_prefix("--"))
+        .filter_map(|line| line.split([' ', '.', '[']).next())
+        .filter(|name| !matches!(*name, "help" | "version") && !name.starts_with('-'))
+        .collect();
+    assert!(options.len() >= 20, "{options:?}");
+    for option in options {
+        let variable = format!("OCISEEK_{}", option.to_uppercase().replace('-', "_"));
+        let shown = [format!("[env: {variable}=]"), format!("[env: {variable}]")];
+        assert!(shown.iter().any(|s| help.contains(s)), "{option} has no {variable}");
+    }
+}
+
+#[test]
+fn secrets_in_the_environment_are_not_shown() {
+    let mut command = Sandbox::new().command(&["index", "--help"]);
+    let output = command.current_dir("/").env("OCISEEK_CREDS", "me:s3cret").output().unwrap();
+    assert!(!String::from_utf8(output.stdout).unwrap().contains("s3cret"));
+}

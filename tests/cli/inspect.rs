@@ -1,0 +1,294 @@
+//! `ociseek inspect` on layouts.
+
+use crate::support::sandbox::{Sandbox, enabled, index, small_image, two_platforms};
+use insta::assert_snapshot;
+use serde_json::json;
+
+#[test]
+fn an_image_with_an_index() {
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    assert_snapshot!(sandbox.run(&["inspect", "oci:img"]), @r#"
+    oci:img linux/amd64
+      manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
+      index none
+      soci-snapshotter by default: pulls all layers (the image manifest names no index of this version)
+      soci-snapshotter with [pull_modes.soci_v1] enable = true: pulls all layers (no index of this version is listed)
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    sandbox.run(&index(&["oci:img"]));
+    assert_snapshot!(sandbox.run(&["inspect", "oci:img"]), @r#"
+    oci:img linux/amd64
+      manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
+      index sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95
+        version 1, 1.6 KiB, by "test", 3 of 4 layers, listed in the layout
+      LAYER              SIZE  SPANS  FILES      PLAIN       ZTOC
+      b7ffb93ee50b  199.1 KiB      9      4  199.0 KiB  289.6 KiB  122fa77d34d7
+      d92a9332da0b   61.0 KiB      4      2   61.0 KiB      840 B  cb4de5f71533
+      ee25e607aff9       24 B                                      no ztoc: zstd
+      bbd59e0ff808    2.0 KiB      1      1    2.0 KiB   32.4 KiB  9c912a729319
+      covered: 3 of 4 layers, 262.2 KiB of 262.2 KiB (99.99%), by 322.8 KiB of ztocs
+      soci-snapshotter by default: pulls all layers (the image manifest names no index of this version)
+      soci-snapshotter with [pull_modes.soci_v1] enable = true: mounts 3 layers lazily, pulls 1
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["inspect", "--format=json", "oci:img"]), @r#"
+    {
+      "image": "oci:img",
+      "manifests": [
+        {
+          "platform": "linux/amd64",
+          "manifest": {
+            "media_type": "application/vnd.oci.image.manifest.v1+json",
+            "digest": "sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad",
+            "size": 862
+          },
+          "listing": "layout",
+          "error": null,
+          "indexes": [
+            {
+              "digest": "sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95",
+              "size": 1624,
+              "version": 1,
+              "found_by": "layout",
+              "chosen": true,
+              "tool": "test",
+              "canonical": true,
+              "ztocs": [
+                {
+                  "digest": "sha256:122fa77d34d71ff257c128a067ea59999dbc85ada64227fc99f5fe90c2c18e6e",
+                  "size": 296560,
+                  "layer": "sha256:b7ffb93ee50b7699056f7e0e804a24c1a5e41c5c179e9feda71ecfa4370f4afa",
+                  "span_size": 16384
+                },
+                {
+                  "digest": "sha256:cb4de5f71533033896ad9f3c3d283dd00a4a2eb0a4712d6345cb40dad6813f89",
+                  "size": 840,
+                  "layer": "sha256:d92a9332da0be33d91e9359250803208a8a2f4a909e6a6ece70571d33ce6bde2",
+                  "span_size": 16384
+                },
+                {
+                  "digest": "sha256:9c912a729319e21c40d1f2cd0d0bee708c3409bb2e1732bc06051c3d04583b47",
+                  "size": 33192,
+                  "layer": "sha256:bbd59e0ff80836ca400b04a8a0a5115e76177e94f236034664c8e817c053485e",
+                  "span_size": 16384
+                }
+              ],
+              "notes": [],
+              "error": null
+            }
+          ],
+          "layers": [
+            {
+              "media_type": "application/vnd.oci.image.layer.v1.tar+gzip",
+              "digest": "sha256:b7ffb93ee50b7699056f7e0e804a24c1a5e41c5c179e9feda71ecfa4370f4afa",
+              "size": 203924,
+              "ztoc": {
+                "digest": "sha256:122fa77d34d71ff257c128a067ea59999dbc85ada64227fc99f5fe90c2c18e6e",
+                "size": 296560,
+                "span_size": 16384,
+                "compression": "gzip",
+                "spans": 9,
+                "entries": 4,
+                "uncompressed_size": 203776,
+                "error": null
+              }
+            },
+            {
+              "media_type": "application/vnd.oci.image.layer.v1.tar",
+              "digest": "sha256:d92a9332da0be33d91e9359250803208a8a2f4a909e6a6ece70571d33ce6bde2",
+              "size": 62464,
+              "ztoc": {
+                "digest": "sha256:cb4de5f71533033896ad9f3c3d283dd00a4a2eb0a4712d6345cb40dad6813f89",
+                "size": 840,
+                "span_size": 16384,
+                "compression": "uncompressed",
+                "spans": 4,
+                "entries": 2,
+                "uncompressed_size": 62464,
+                "error": null
+              }
+            },
+            {
+              "media_type": "application/vnd.oci.image.layer.v1.tar+zstd",
+              "digest": "sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119",
+              "size": 24,
+              "ztoc": null
+            },
+            {
+              "media_type": "application/vnd.oci.image.layer.v1.tar+gzip",
+              "digest": "sha256:bbd59e0ff80836ca400b04a8a0a5115e76177e94f236034664c8e817c053485e",
+              "size": 2071,
+              "ztoc": {
+                "digest": "sha256:9c912a729319e21c40d1f2cd0d0bee708c3409bb2e1732bc06051c3d04583b47",
+                "size": 33192,
+                "span_size": 16384,
+                "compression": "gzip",
+                "spans": 1,
+                "entries": 1,
+                "uncompressed_size": 2048,
+                "error": null
+              }
+            }
+          ],
+          "coverage": {
+            "layers": 3,
+            "of_layers": 4,
+            "bytes": 268459,
+            "of_bytes": 268483,
+            "percent": 99.99,
+            "ztoc_bytes": 330592
+          },
+          "consumers": [
+            {
+              "version": 2,
+              "lazy_layers": 0,
+              "reason": "the image manifest names no index of this version"
+            },
+            {
+              "version": 1,
+              "lazy_layers": 3,
+              "reason": null
+            }
+          ]
+        }
+      ]
+    }
+    --- stderr ---
+    --- status 0 ---
+    "#);
+}
+
+#[test]
+fn one_ztoc() {
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    sandbox.run(&index(&["oci:img"]));
+    // By its layer.
+    assert_snapshot!(sandbox.run(&["inspect", "--ztoc=d92a9332da0b", "oci:img"]), @r#"
+    ztoc sha256:cb4de5f71533033896ad9f3c3d283dd00a4a2eb0a4712d6345cb40dad6813f89
+    size               840 bytes
+    version            0.9
+    made by            test
+    compression        uncompressed
+    compressed size    62464 bytes (61.0 KiB)
+    uncompressed size  62464 bytes (61.0 KiB)
+    span size          16384 bytes (16.0 KiB)
+
+    4 spans
+                    bytes of the blob           bytes of the tar bits  digest, and digest of the window
+         0                   0..16384                   0..16384    -  sha256:5c0e3baee1849dac0555368f384cd0e079335398b6c1469a3dc5903a5093b507
+         1               16384..32768               16384..32768    -  sha256:6c33b33de38bd93fd615053e2665760a6d1f7cfa3ed461da9393b49eae8de541
+         2               32768..49152               32768..49152    -  sha256:63f652629e892d9666587afe301df9ce4d2425c0fa1a6528733f7f5a12467a90
+         3               49152..62464               49152..62464    -  sha256:f89b9145f48fc2ff7ea6eb6a494f4915e74686bdc4421456906d8c6686a87bc4
+
+    2 entries
+    reg      000644 0 0        30000 @512          2023-11-14T22:13:20Z dir2/file0
+    reg      000644 0 0        30000 @31232        2023-11-14T22:13:20Z dir2/file1
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["inspect", "--ztoc=d92a", "oci:img"]), @r#"
+    --- stderr ---
+    error: "d92a" names no ztoc of the image, or more than one
+    hint: ociseek inspect without --ztoc lists them
+    --- status 1 ---
+    "#);
+}
+
+#[test]
+fn platforms_are_shown_one_by_one() {
+    let sandbox = Sandbox::new();
+    two_platforms(&sandbox.path("img"));
+    sandbox.run(&index(&["oci:img", "--platform=linux/arm64"]));
+    assert_snapshot!(sandbox.run(&["inspect", "oci:img"]), @r#"
+    oci:img linux/amd64
+      manifest sha256:e99eebebe89a7d9b692a6842fe584c72b60df838c13b7f4829097ac467520932
+      index none
+      soci-snapshotter by default: pulls all layers (the image manifest names no index of this version)
+      soci-snapshotter with [pull_modes.soci_v1] enable = true: pulls all layers (no index of this version is listed)
+
+    oci:img linux/arm64
+      manifest sha256:90399e5d0ee827a0b067de30b552c917528926e8383f1bcf09fade9c55d698a5
+      index sha256:d355c6ca99448a34a8995e0d10b33e041b590f5d451b70da9053d7136d58efce
+        version 1, 1.2 KiB, by "test", 2 of 2 layers, listed in the layout
+      LAYER              SIZE  SPANS  FILES      PLAIN       ZTOC
+      b7ffb93ee50b  199.1 KiB      9      4  199.0 KiB  289.6 KiB  122fa77d34d7
+      e88179a68c0a   42.0 KiB      2      2   42.0 KiB   64.7 KiB  0421609b3e48
+      covered: 2 of 2 layers, 241.2 KiB of 241.2 KiB (100%), by 354.3 KiB of ztocs
+      soci-snapshotter by default: pulls all layers (the image manifest names no index of this version)
+      soci-snapshotter with [pull_modes.soci_v1] enable = true: mounts 2 layers lazily, pulls 0
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["inspect", "--platform=linux/s390x", "oci:img"]), @r#"
+    --- stderr ---
+    error: the image has no manifest for linux/s390x; it has linux/amd64, linux/arm64
+    hint: choose one of the image's platforms with --platform
+    --- status 1 ---
+    "#);
+}
+
+#[test]
+fn an_index_of_version_2() {
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    sandbox.run(&index(&["oci:img"]));
+    enabled(&sandbox);
+    assert_snapshot!(sandbox.run(&["inspect", "oci:enabled"]), @r#"
+    oci:enabled linux/amd64
+      manifest sha256:f72c32e171b15fcb107d00610ed26ee73245b2f59db3e0c807cba9dd3b4485b6
+      index sha256:4f7077e7503eb69bfd0f250bf3a871a4b6d247137574494f2b5a9701826ee57c
+        version 2, 1.4 KiB, by "test", 3 of 4 layers, named by the image manifest
+      LAYER              SIZE  SPANS  FILES      PLAIN       ZTOC
+      b7ffb93ee50b  199.1 KiB      9      4  199.0 KiB  289.6 KiB  122fa77d34d7
+      d92a9332da0b   61.0 KiB      4      2   61.0 KiB      840 B  cb4de5f71533
+      ee25e607aff9       24 B                                      no ztoc: zstd
+      bbd59e0ff808    2.0 KiB      1      1    2.0 KiB   32.4 KiB  9c912a729319
+      covered: 3 of 4 layers, 262.2 KiB of 262.2 KiB (99.99%), by 322.8 KiB of ztocs
+      soci-snapshotter by default: mounts 3 layers lazily, pulls 1
+      soci-snapshotter with [pull_modes.soci_v1] enable = true: pulls all layers (no index of this version is listed)
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    // One of version 1 beside it is not taken.
+    sandbox.run(&index(&["--quiet", "oci:enabled"]));
+    let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:enabled"]);
+    let indexes = inspected["manifests"][0]["indexes"].as_array().unwrap();
+    let facts: Vec<_> = indexes.iter().map(|i| json!([i["version"], i["found_by"], i["chosen"]])).collect();
+    assert_eq!(facts, [json!([2, "annotation", true]), json!([1, "layout", false])]);
+    // Unless it is asked for.
+    let asked = indexes[1]["digest"].as_str().unwrap();
+    let inspected = sandbox.json(0, &["inspect", "--format=json", "--index", asked, "oci:enabled"]);
+    assert_eq!(inspected["manifests"][0]["indexes"][1]["chosen"], true);
+}
+
+#[test]
+fn indexes_that_cannot_be_used() {
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    sandbox.run(&index(&["oci:img"]));
+    enabled(&sandbox);
+    // The manifest names an index that is gone.
+    let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:enabled"]);
+    let digest = inspected["manifests"][0]["indexes"][0]["digest"].as_str().unwrap();
+    std::fs::remove_file(sandbox.path("enabled/blobs/sha256").join(&digest["sha256:".len()..])).unwrap();
+    assert_snapshot!(sandbox.run(&["inspect", "oci:enabled"]), @r#"
+    oci:enabled linux/amd64
+      manifest sha256:f72c32e171b15fcb107d00610ed26ee73245b2f59db3e0c807cba9dd3b4485b6
+      index sha256:4f7077e7503eb69bfd0f250bf3a871a4b6d247137574494f2b5a9701826ee57c
+        version 2, 1.4 KiB, named by the image manifest
+        note: it cannot be used: it cannot be read: enabled does not hold sha256:4f7077e7503eb69bfd0f250bf3a871a4b6d247137574494f2b5a9701826ee57c
+      soci-snapshotter by default: pulls all layers (it cannot use the first index that it finds)
+      soci-snapshotter with [pull_modes.soci_v1] enable = true: pulls all layers (no index of this version is listed)
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["inspect", "--index", digest, "oci:enabled"]), @r#"
+    --- stderr ---
+    error: SOCI index sha256:4f7077e7503eb69bfd0f250bf3a871a4b6d247137574494f2b5a9701826ee57c cannot be used: it cannot be read: enabled does not hold sha256:4f7077e7503eb69bfd0f250bf3a871a4b6d247137574494f2b5a9701826ee57c
+    --- status 1 ---
+    "#);
+}

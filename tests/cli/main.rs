@@ -1,0 +1,18 @@
+//! The program on files: its output, its exit status, its caches, damaged and hostile input.
+
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod support;
+
+mod cache;
+mod help;
+mod hostile_ztoc;
+mod index;
+mod inspect;
+mod memory;
+mod prefetch;
+mod signals;
+mod soci_index;
+mod span_cache;
+mod verify_layer;
+mod ztoc;

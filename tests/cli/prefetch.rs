@@ -1,0 +1,145 @@
+//! Prefetch lists: what `index` and `convert` write, beside soci's own library, and what a mount makes of them.
+
+use crate::support::soci;
+use std::path::Path;
+use std::process::Command;
+
+use crate::support::sandbox::{GZIP, Layout, PLAIN, Sandbox, gzip, index};
+use serde_json::{Value, json};
+
+const PREFETCH: &str = "application/vnd.amazon.soci.prefetch.v1+json";
+
+/// A tar of files of pseudo-random bytes, and of links (a target that begins with `=` makes a hard one).
+fn layer(entries: &[(&str, &str, usize)]) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    let mut state = 88_172_645_463_325_252_u64;
+    for (name, target, size) in entries {
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(0o644);
+        header.set_size(*size as u64);
+        header.set_entry_type(match target.as_bytes() {
+            [] => tar::EntryType::Regular,
+            [b'=', ..] => tar::EntryType::Link,
+            _ => tar::EntryType::Symlink,
+        });
+        let content: Vec<u8> = std::iter::repeat_with(|| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            b"0123456789abcdef"[(state >> 40) as usize % 16]
+        })
+        .take(*size)
+        .collect();
+        match target.trim_start_matches('=') {
+            "" => builder.append_data(&mut header, name, &content[..]).unwrap(),
+            target => builder.append_link(&mut header, name, target).unwrap(),
+        }
+    }
+    builder.into_inner().unwrap()
+}
+
+/// An image of three layers in `oci:img:v1`; the topmost one takes `srv/old` away and has a new `srv/a`.
+fn image(sandbox: &Sandbox) {
+    let mut layout = Layout::new(&sandbox.path("img"));
+    let layers = [
+        layout.blob(GZIP, &gzip(&layer(&[("srv/a", "", 90_000), ("srv/b", "", 200_000), ("srv/old", "", 10)]))),
+        layout.blob(PLAIN, &layer(&[("srv/c", "", 100_000), ("srv/link", "b", 0), ("srv/hard", "=srv/c", 0)])),
+        layout.blob(GZIP, &gzip(&layer(&[("srv/a", "", 120_000), ("srv/.wh.old", "", 0)]))),
+    ];
+    let image = layout.image("amd64", &layers);
+    layout.tag(image, "v1");
+}
+
+/// The document of a digest in the layout `img`.
+fn document(dir: &Path, digest: &Value) -> Value {
+    let hex = &digest.as_str().unwrap()["sha256:".len()..];
+    serde_json::from_slice(&std::fs::read(dir.join("blobs/sha256").join(hex)).unwrap()).unwrap()
+}
+
+/// The ranges of each prefetch artifact of the index that a run reports, by the place of its layer.
+fn lists(sandbox: &Sandbox, report: &Value) -> Vec<(usize, Vec<(u64, u64)>)> {
+    let dir = sandbox.path("img");
+    let manifest = &report["images"][0]["manifests"][0];
+    let index = document(&dir, &manifest["index"]["digest"]);
+    let layers = document(&dir, &manifest["manifest"]["digest"])["layers"].as_array().unwrap().clone();
+    let listed = index["layers"].as_array().unwrap();
+    let first = listed.iter().position(|entry| entry["mediaType"] == PREFETCH).unwrap_or(listed.len());
+    assert!(listed[first..].iter().all(|entry| entry["mediaType"] == PREFETCH), "behind the ztocs: {index}");
+    let list = |entry: &Value| {
+        let layer = &entry["annotations"]["com.amazon.soci.image-layer-digest"];
+        let place = layers.iter().position(|known| known["digest"] == *layer).unwrap();
+        let ranges = document(&dir, &entry["digest"])["prefetch_spans"].as_array().unwrap().clone();
+        let range = |range: &Value| (range["start_span"].as_u64().unwrap(), range["end_span"].as_u64().unwrap());
+        (place, ranges.iter().map(range).collect())
+    };
+    listed[first..].iter().map(list).collect()
+}
+
+#[test]
+fn paths_lists_and_profiles_become_spans_of_the_layers_that_hold_the_files() {
+    let sandbox = Sandbox::new();
+    image(&sandbox);
+    std::fs::write(sandbox.path("list.json"), r#"["/srv/hard"]"#).unwrap();
+    let profile = json!({"ms": 1, "path": "srv/b", "layer": "x", "offset": 150_000, "size": 4096, "spans": [0]});
+    std::fs::write(sandbox.path("start.jsonl"), format!("{profile}\n")).unwrap();
+    let run = |args: &[&str]| sandbox.json(0, &index(&[args, &["--format=json", "oci:img:v1"]].concat()));
+
+    let plain = run(&[]);
+    assert_eq!(lists(&sandbox, &plain), []);
+    let args = ["--prefetch-file=/srv/a", "--prefetch-list=list.json", "--prefetch-profile=start.jsonl"];
+    let first = run(&args);
+    let found = lists(&sandbox, &first);
+    assert_eq!(found.iter().map(|(place, _)| *place).collect::<Vec<_>>(), [0, 1, 2], "{found:?}");
+    // 4 KiB in the middle of srv/b are in one span or two, all of srv/a in several.
+    let spans = |place: usize| found[place].1.iter().map(|(start, end)| end - start + 1).sum::<u64>();
+    assert!((1..=2).contains(&spans(0)) && spans(1) >= 6 && spans(2) >= 2, "{found:?}");
+    let digest = &first["images"][0]["manifests"][0]["index"]["digest"];
+
+    // The same again, and a run that asks for no list, leave it as it is.
+    for args in [&args[..], &[]] {
+        let again = run(args);
+        let manifest = &again["images"][0]["manifests"][0];
+        assert_eq!((&manifest["status"], &manifest["index"]["digest"]), (&json!("already-there"), digest), "{again}");
+    }
+
+    // Another list takes its place.
+    let other = run(&["--prefetch-file=/srv/link"]);
+    assert_eq!(lists(&sandbox, &other).iter().map(|(place, _)| *place).collect::<Vec<_>>(), [0]);
+
+    // What is not there is a warning; what is no list is an error.
+    let said = sandbox.run(&index(&["--dry-run", "--prefetch-file=/srv/old", "oci:img:v1"]));
+    assert!(said.contains("warning: \"/srv/old\" is not prefetched: there is no \"/srv/old\""), "{said}");
+    std::fs::write(sandbox.path("bad"), "[1]").unwrap();
+    let said = sandbox.run(&index(&["--prefetch-list=bad", "oci:img:v1"]));
+    assert!(said.contains("error: bad: not a list of what to prefetch: not a JSON array of paths"), "{said}");
+    let said = sandbox.run(&index(&["--prefetch-profile=bad", "oci:img:v1"]));
+    assert!(said.contains("error: bad: not a list of what to prefetch: line 1 is not a record of a read"), "{said}");
+}
+
+#[test]
+fn the_bytes_are_those_of_soci() {
+    let Some(oracle) = soci::oracle_binary() else { return };
+    let sandbox = Sandbox::new();
+    image(&sandbox);
+    let options = ["--build-tool-identifier", "test", "--span-size", "16384", "--min-layer-size", "1024"];
+    for paths in [&["/srv/a"][..], &["srv/b", "/srv//c"], &["srv/a", "srv/b", "srv/c", "srv/none"]] {
+        let wanted: Vec<String> = paths.iter().map(|path| format!("--prefetch-file={path}")).collect();
+        let soci = Command::new(&oracle)
+            .arg("standalone")
+            .args(options)
+            .args(&wanted)
+            .arg(sandbox.path("img"))
+            .arg(sandbox.path(&format!("soci-{}", paths.len())))
+            .output()
+            .unwrap();
+        assert!(soci.status.success(), "{}", String::from_utf8_lossy(&soci.stderr));
+        let theirs = String::from_utf8(soci.stdout).unwrap();
+        let destination = format!("oci:ours-{}:v1", paths.len());
+        let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
+        let args =
+            [&["convert", "--quiet", "--no-cache"], &options[..], &wanted, &["oci:img:v1", &destination]].concat();
+        let ours = sandbox.command(&args).output().unwrap();
+        assert!(ours.status.success(), "{}", String::from_utf8_lossy(&ours.stderr));
+        assert_eq!(String::from_utf8(ours.stdout).unwrap().trim(), theirs.trim(), "{paths:?}");
+    }
+}

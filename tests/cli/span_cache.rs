@@ -1,0 +1,298 @@
+//! The cache of decoded spans: what it keeps, what it drops, and that it fails nobody.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::support::this_test;
+use ociseek::digest::Digest;
+use ociseek::progress::{Progress, Recorder, Silent};
+use ociseek::rootfs::cache::{PIECE, SpanCache, SpanKey};
+
+const PLENTY: u64 = 1 << 30;
+
+fn open(dir: &Path) -> SpanCache {
+    SpanCache::open(Some(dir), PLENTY, Arc::new(Silent))
+}
+
+fn span(seed: u8, length: usize) -> Vec<u8> {
+    (0..length).map(|i| seed ^ (i ^ i >> 8 ^ i >> 16) as u8).collect()
+}
+
+fn key(span: &[u8]) -> SpanKey {
+    SpanKey::plain(&Digest::sha256(span), span.len() as u64)
+}
+
+fn all(span: &[u8]) -> std::ops::Range<u32> {
+    0..span.len().div_ceil(PIECE) as u32
+}
+
+fn read(cache: &SpanCache, span: &[u8]) -> Option<Vec<u8>> {
+    cache.read(&key(span), span.len() as u64, all(span)).map(|pieces| pieces.concat())
+}
+
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    let listed = fs::read_dir(dir.join("spans")).into_iter().flatten().filter_map(Result::ok);
+    listed.map(|e| e.path()).filter(|p| p.file_name().is_some_and(|n| n.len() == 64)).collect()
+}
+
+#[test]
+fn what_is_kept_is_found_whole_and_in_part() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = open(dir.path());
+    for length in [0, 1, PIECE - 1, PIECE, PIECE + 1, 5 * PIECE + 17] {
+        let span = span(length as u8, length);
+        assert!(!cache.has(&key(&span), length as u64));
+        assert!(read(&cache, &span).is_none());
+        cache.put(&key(&span), &span);
+        assert!(cache.has(&key(&span), length as u64));
+        assert!(read(&open(dir.path()), &span).is_some_and(|found| found == span), "{length}");
+        for number in all(&span) {
+            let piece = cache.read(&key(&span), length as u64, number..number + 1).unwrap().concat();
+            let from = number as usize * PIECE;
+            assert!(piece == span[from..length.min(from + PIECE)], "{length} {number}");
+        }
+        let end = all(&span).end;
+        assert_eq!(cache.read(&key(&span), length as u64, end..end + 1), None, "behind the last piece");
+        assert!(cache.has(&key(&span), length as u64), "and it is still there");
+        assert_eq!(cache.read(&key(&span), length as u64 + 1, 0..1), None, "another size");
+        cache.put(&key(&span), &span);
+    }
+    let path = dir.path().join("spans");
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(entries(dir.path())[0].metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let nothing = SpanCache::open(None, PLENTY, Arc::new(Silent));
+    nothing.put(&key(b"x"), b"x");
+    assert!(!nothing.is_enabled() && read(&nothing, b"x").is_none());
+}
+
+#[test]
+fn what_is_written_by_half_or_with_another_size_is_not_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = Arc::new(Recorder::default());
+    let cache = SpanCache::open(Some(dir.path()), PLENTY, Arc::clone(&recorder) as Arc<dyn Progress>);
+    let span = span(1, 3 * PIECE);
+    let mut writer = cache.writer(&key(&span), span.len() as u64).unwrap();
+    assert!(writer.write(&span[..PIECE]));
+    drop(writer);
+    assert_eq!(fs::read_dir(dir.path().join("spans")).unwrap().count(), 0, "nothing is left behind");
+    let mut writer = cache.writer(&key(&span), span.len() as u64).unwrap();
+    assert!(writer.write(&span[..PIECE]));
+    writer.finish();
+    assert!(read(&cache, &span).is_none());
+    assert_eq!(fs::read_dir(dir.path().join("spans")).unwrap().count(), 0);
+}
+
+#[test]
+fn damage_of_every_kind_is_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = open(dir.path());
+    let span = span(3, PIECE + 100);
+    cache.put(&key(&span), &span);
+    let path = entries(dir.path()).remove(0);
+    let good = fs::read(&path).unwrap();
+    let outside = dir.path().join("outside");
+    fs::write(&outside, &good).unwrap();
+    let check = |what: &str| {
+        assert!(read(&cache, &span).is_none(), "{what}");
+        assert!(fs::symlink_metadata(&path).is_err(), "{what} is removed");
+        cache.put(&key(&span), &span);
+        assert!(read(&cache, &span).is_some_and(|found| found == span), "after {what}");
+    };
+    let head = good.len() - span.len();
+    for at in (0..head).chain([head, head + PIECE - 1, head + PIECE, good.len() - 1]) {
+        let mut flipped = good.clone();
+        flipped[at] ^= 1;
+        fs::write(&path, flipped).unwrap();
+        assert!(read(&cache, &span).is_none(), "flipped at {at}");
+    }
+    for cut in [0, 1, 31, 32, 71, head - 1, head, good.len() - 1] {
+        fs::write(&path, &good[..cut]).unwrap();
+        assert!(read(&cache, &span).is_none(), "cut at {cut}");
+    }
+    fs::write(&path, [&good[..], b"x"].concat()).unwrap();
+    check("a longer file");
+    fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(&outside, &path).unwrap();
+    check("a symbolic link");
+    fs::remove_file(&path).unwrap();
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    check("a FIFO");
+    fs::remove_file(&path).unwrap();
+    fs::create_dir_all(path.join("full")).unwrap();
+    check("a directory");
+    fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
+    check("a file of a tebibyte");
+    // Sound, but another span's.
+    let other = self::span(4, PIECE + 100);
+    cache.put(&key(&other), &other);
+    let stranger = entries(dir.path()).into_iter().find(|p| *p != path).unwrap();
+    fs::copy(stranger, &path).unwrap();
+    check("another span's entry");
+    assert!(outside.exists());
+}
+
+#[test]
+fn a_piece_that_is_damaged_spoils_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = open(dir.path());
+    let span = span(3, 4 * PIECE);
+    cache.put(&key(&span), &span);
+    let path = entries(dir.path()).remove(0);
+    let mut bytes = fs::read(&path).unwrap();
+    let end = bytes.len();
+    bytes[end - 1] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let length = span.len() as u64;
+    assert!(cache.read(&key(&span), length, 0..3).is_some(), "only what is read is hashed");
+    assert_eq!(cache.read(&key(&span), length, 2..4), None);
+}
+
+#[test]
+fn a_cache_that_cannot_be_used_warns_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "x").unwrap();
+    let gone = dir.path().join("gone");
+    for path in [file.join("cache"), file.clone(), gone.clone()] {
+        let recorder = Arc::new(Recorder::default());
+        let cache = SpanCache::open(Some(&path), PLENTY, Arc::clone(&recorder) as Arc<dyn Progress>);
+        if fs::remove_dir_all(&gone).is_ok() {
+            fs::write(&gone, "x").unwrap();
+        }
+        for _ in 0..3 {
+            cache.put(&key(b"span"), b"span");
+            assert_eq!(read(&cache, b"span"), None);
+        }
+        assert_eq!(recorder.events().len(), 1, "{}: {:?}", path.display(), recorder.events());
+    }
+}
+
+#[test]
+fn a_directory_that_was_deleted_is_made_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a/cache");
+    let recorder = Arc::new(Recorder::default());
+    let cache = SpanCache::open(Some(&path), PLENTY, Arc::clone(&recorder) as Arc<dyn Progress>);
+    for _ in 0..2 {
+        assert!(cache.put(&key(b"span"), b"span"));
+        assert!(read(&cache, b"span").is_some());
+        fs::remove_dir_all(dir.path().join("a")).unwrap();
+        assert_eq!(read(&cache, b"span"), None);
+    }
+    assert_eq!(recorder.events().len(), 0, "{:?}", recorder.events());
+}
+
+/// A full disk: a write that fails is no more than an entry that is not there.
+#[test]
+fn a_file_size_limit_is_like_a_full_disk() {
+    if std::env::var_os("OCISEEK_TEST_FULL").is_none() {
+        let me = this_test(module_path!(), "a_file_size_limit_is_like_a_full_disk");
+        // 64 KiB, and no signal for what passes it.
+        let mut limited = Command::new("sh");
+        limited.args(["-c", "trap '' XFSZ; ulimit -f 128; exec \"$0\" \"$@\""]);
+        let run = limited.arg(me.get_program()).args(me.get_args()).env("OCISEEK_TEST_FULL", "1").output().unwrap();
+        let text = String::from_utf8_lossy(&run.stdout);
+        assert!(run.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = Arc::new(Recorder::default());
+    let cache = SpanCache::open(Some(dir.path()), PLENTY, Arc::clone(&recorder) as Arc<dyn Progress>);
+    let large = span(1, 1 << 20);
+    for _ in 0..3 {
+        cache.put(&key(&large), &large);
+        assert!(read(&cache, &large).is_none());
+    }
+    assert_eq!(recorder.events().len(), 1, "{:?}", recorder.events());
+    assert_eq!(fs::read_dir(dir.path().join("spans")).unwrap().count(), 0, "nothing is left behind");
+    cache.put(&key(b"small"), b"small");
+    assert!(read(&cache, b"small").is_some());
+}
+
+#[test]
+fn the_least_used_spans_go_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = SpanCache::open(Some(dir.path()), 1_000_000, Arc::new(Silent));
+    let spans: Vec<Vec<u8>> = (0..20).map(|seed| span(seed, 100_000)).collect();
+    for (number, span) in spans.iter().enumerate() {
+        let before = entries(dir.path());
+        cache.put(&key(span), span);
+        // So that they differ in age as if they had come long ago.
+        let new = entries(dir.path()).into_iter().find(|path| !before.contains(path)).unwrap();
+        let old = SystemTime::now() - Duration::from_secs(5000 - number as u64 * 100);
+        fs::File::options().append(true).open(new).unwrap().set_modified(old).unwrap();
+        // Using the first one keeps it.
+        assert!(read(&cache, &spans[0]).is_some(), "{number}");
+        let total: u64 = entries(dir.path()).iter().map(|p| p.metadata().unwrap().len()).sum();
+        assert!(total <= 1_000_000, "{total}");
+    }
+    assert!(read(&cache, &spans[19]).is_some());
+    assert!(read(&cache, &spans[1]).is_none());
+    let huge = span(99, 600_000);
+    cache.put(&key(&huge), &huge);
+    assert!(read(&cache, &huge).is_none(), "more than half of the cache");
+    // What another process wrote counts.
+    let others = open(dir.path());
+    for seed in 100..130 {
+        others.put(&key(&span(seed, 100_000)), &span(seed, 100_000));
+    }
+    cache.put(&key(b"x"), b"x");
+    let fresh = SpanCache::open(Some(dir.path()), 1_000_000, Arc::new(Silent));
+    fresh.put(&key(b"y"), b"y");
+    let total: u64 = entries(dir.path()).iter().map(|p| p.metadata().unwrap().len()).sum();
+    assert!(total <= 1_000_000, "{total}");
+}
+
+/// Not a test of its own: what the processes of the tests below run.
+#[test]
+fn child_writer() {
+    let Some(dir) = std::env::var_os("OCISEEK_TEST_CACHE") else { return };
+    let cache = open(Path::new(&dir));
+    for i in 0.. {
+        let span = span((i % 5) as u8, 300_000);
+        cache.put(&key(&span), &span);
+        assert!(read(&cache, &span).is_none_or(|found| found == span));
+        if i >= 10 && std::env::var_os("OCISEEK_TEST_FOREVER").is_none() {
+            break;
+        }
+    }
+}
+
+fn child(dir: &Path, forever: bool) -> std::process::Child {
+    let mut command = this_test(module_path!(), "child_writer");
+    command.env("OCISEEK_TEST_CACHE", dir).stdout(Stdio::null());
+    if forever {
+        command.env("OCISEEK_TEST_FOREVER", "1");
+    }
+    command.spawn().unwrap()
+}
+
+#[test]
+fn many_processes_at_once_and_kill_9() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut children: Vec<_> = (0..8).map(|_| child(dir.path(), false)).collect();
+    for child in &mut children {
+        assert!(child.wait().unwrap().success());
+    }
+    check_all(dir.path());
+    assert_eq!(entries(dir.path()).len(), 5);
+    for round in 0..8u64 {
+        let mut child = child(dir.path(), true);
+        std::thread::sleep(Duration::from_millis(20 + 13 * round));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        check_all(dir.path());
+    }
+}
+
+/// Every entry that is there under its name is whole.
+fn check_all(dir: &Path) {
+    let cache = open(dir);
+    let there = entries(dir).len();
+    let whole = (0..5u8).map(|seed| span(seed, 300_000)).filter(|span| read(&cache, span).as_ref() == Some(span));
+    assert_eq!(whole.count(), there);
+}

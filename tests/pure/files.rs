@@ -1,0 +1,56 @@
+//! No file of tests is forgotten: each is a module of one of the four test programs.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+const PROGRAMS: [&str; 4] = ["cli", "pure", "servers", "system"];
+
+/// The modules that a file declares in lines of their own.
+fn declared(file: &Path) -> BTreeSet<String> {
+    let text = std::fs::read_to_string(file).expect("a module's file is there");
+    let line = |line: &str| {
+        line.strip_prefix("pub ").unwrap_or(line).strip_prefix("mod ")?.strip_suffix(';').map(String::from)
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// Adds to `forgotten` each Rust file below `dir` that `root`, its own file, does not lead to.
+fn look(dir: &Path, root: &Path, forgotten: &mut Vec<PathBuf>) {
+    let declared = declared(root);
+    for entry in std::fs::read_dir(dir).expect("tests is there") {
+        let path = entry.expect("it can be listed").path();
+        let name = path.file_stem().expect("it has a name").to_string_lossy().into_owned();
+        if path == root {
+            continue;
+        }
+        if path.is_dir() {
+            if declared.contains(&name) {
+                look(&path, &path.join("mod.rs"), forgotten);
+            } else {
+                forgotten.push(path);
+            }
+        } else if path.extension().is_some_and(|ending| ending == "rs") && !declared.contains(&name) {
+            forgotten.push(path);
+        }
+    }
+}
+
+#[test]
+fn no_file_of_tests_is_forgotten() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let mut forgotten = Vec::new();
+    for program in PROGRAMS {
+        let dir = tests.join(program);
+        look(&dir, &dir.join("main.rs"), &mut forgotten);
+    }
+    look(&tests.join("support"), &tests.join("support/mod.rs"), &mut forgotten);
+    // A file or folder beside them would be a fifth program, which links everything once more.
+    for entry in std::fs::read_dir(&tests).expect("tests is there") {
+        let path = entry.expect("it can be listed").path();
+        let known = PROGRAMS.iter().any(|program| path.ends_with(program));
+        if path.extension().is_some_and(|ending| ending == "rs") || path.join("main.rs").is_file() && !known {
+            forgotten.push(path);
+        }
+    }
+    assert_eq!(forgotten, Vec::<PathBuf>::new());
+}

@@ -1,0 +1,96 @@
+//! The bodies of the fuzz targets, run over the fixtures, over mutations of them, and over every input that once broke one.
+
+use crate::bodies;
+use std::path::{Path, PathBuf};
+
+fn files(dir: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join(dir);
+    let mut found: Vec<_> = std::fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.is_file())
+        .map(|path| (path.clone(), std::fs::read(path).expect("a fixture can be read")))
+        .collect();
+    found.sort();
+    found
+}
+
+/// Runs a body over each seed, over some mutations of it, and over what once broke it.
+fn replay(target: &str, seeds: Vec<(PathBuf, Vec<u8>)>, body: fn(&[u8])) {
+    assert!(seeds.len() > 10, "{target}: only {} seeds", seeds.len());
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = move |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below.max(1) as u64) as usize
+    };
+    for (_, seed) in seeds.iter().chain(&files(&format!("fuzz/regressions/{target}"))) {
+        body(seed);
+        for _ in 0..if seed.len() < 50_000 { 8 } else { 1 } {
+            let mut mutated = seed.clone();
+            for _ in 0..1 + random(3) {
+                let at = random(mutated.len());
+                match random(4) {
+                    0 => mutated.truncate(at),
+                    1 => mutated.insert(at, random(256) as u8),
+                    2 if at < mutated.len() => mutated[at] = random(256) as u8,
+                    _ if at < mutated.len() => mutated[at] ^= 1 << random(8),
+                    _ => {}
+                }
+            }
+            body(&mutated);
+        }
+    }
+}
+
+fn layers(ending: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = files("fixtures/golden/layers");
+    found.retain(|(path, bytes)| path.to_string_lossy().ends_with(ending) && bytes.len() < 200_000);
+    found
+}
+
+#[test]
+fn inflate() {
+    // The deflate data of gzip layers: what follows a plain header.
+    let mut seeds = layers(".gz");
+    seeds.retain(|(_, bytes)| bytes.len() > 10 && bytes[3] == 0);
+    seeds.iter_mut().for_each(|(_, bytes)| drop(bytes.drain(..10)));
+    replay("inflate", seeds, bodies::inflate);
+}
+
+#[test]
+fn gzip_reader() {
+    replay("gzip", layers(".gz"), bodies::gzip);
+}
+
+#[test]
+fn span_decoder() {
+    // The deflate data again, as a span that begins with them and claims 4 KiB.
+    let mut seeds = layers(".gz");
+    seeds.retain(|(_, bytes)| bytes.len() > 10 && bytes[3] == 0);
+    seeds.iter_mut().for_each(|(_, bytes)| drop(bytes.splice(..10, [0, 0, 128, 5])));
+    replay("span", seeds, bodies::span);
+}
+
+#[test]
+fn tar_walker() {
+    replay("tar", layers(".tar"), bodies::tar);
+}
+
+#[test]
+fn ztoc_decoder() {
+    replay("ztoc", files("fixtures/golden/ztocs"), bodies::ztoc);
+}
+
+#[test]
+fn layer_indexer() {
+    replay("layer", layers(""), bodies::layer);
+}
+
+#[test]
+fn two_hashes() {
+    replay("sha256", layers(".tar"), bodies::sha256);
+}

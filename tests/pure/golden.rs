@@ -1,0 +1,75 @@
+//! Layers by every compressor and archiver that builds images, and odd ones of every kind: ociseek must give the ztocs that
+//! soci's library gave (fixtures/golden, PROVENANCE.md there), and refuse what soci could not serve with the right reason.
+
+use crate::support::soci;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::support::soci::TOOL;
+use ociseek::layer::Outcome;
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures")
+}
+
+/// The lines of a table in the fixtures, split at tabs.
+fn table(name: &str) -> Vec<Vec<String>> {
+    let text = std::fs::read_to_string(fixtures().join(name)).expect("the table is there");
+    text.lines().filter(|l| !l.starts_with('#')).map(|l| l.split('\t').map(String::from).collect()).collect()
+}
+
+/// What indexing a layer gives: the digest of its ztoc, or the code of its refusal, or `error`.
+fn outcome(layer: &str, span_size: u64) -> (String, Vec<u8>) {
+    match soci::index(&fixtures().join("golden/layers").join(layer), span_size, TOOL) {
+        Ok(indexed) => match indexed.outcome {
+            Outcome::Ztoc(ztoc) => (ztoc.digest.to_string(), ztoc.bytes),
+            Outcome::Unservable(why) => (why.code.into(), Vec::new()),
+        },
+        Err(_) => ("error".into(), Vec::new()),
+    }
+}
+
+#[test]
+fn ztocs_are_those_of_soci() {
+    let mut compared = 0;
+    let mut wrong = Vec::new();
+    let refused: BTreeMap<_, _> =
+        table("refused.tsv").into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
+    for row in table("golden/expected.tsv") {
+        let (layer, span_size, digest) = (&row[0], row[1].parse().expect("a span size"), &row[2]);
+        if digest == "none" || refused.contains_key(layer) {
+            continue;
+        }
+        let (got, bytes) = outcome(layer, span_size);
+        if got != *digest {
+            wrong.push(format!("{layer}: {got}, soci's is {digest}"));
+        }
+        if let Ok(theirs) = std::fs::read(fixtures().join(format!("golden/ztocs/{layer}.ztoc"))) {
+            assert_eq!(ociseek::ztoc::decode(&bytes), ociseek::ztoc::decode(&theirs), "{layer}");
+            assert_eq!(bytes, theirs, "{layer}: other bytes for the same ztoc");
+        }
+        compared += 1;
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(compared > 250, "only {compared} layers were compared");
+}
+
+#[test]
+fn layers_that_cannot_be_served_are_refused_with_their_reason() {
+    let refused: BTreeMap<_, _> =
+        table("refused.tsv").into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
+    let mut got = BTreeMap::new();
+    for row in table("golden/expected.tsv") {
+        let (layer, span_size) = (&row[0], row[1].parse().expect("a span size"));
+        if row[2] == "none" || refused.contains_key(layer) {
+            got.insert(layer.clone(), outcome(layer, span_size).0);
+        }
+    }
+    let differing: Vec<_> = got
+        .iter()
+        .filter(|(layer, code)| refused.get(*layer) != Some(*code))
+        .map(|(layer, code)| format!("{layer}\t{code}"))
+        .collect();
+    assert!(differing.is_empty(), "not as in fixtures/refused.tsv:\n{}", differing.join("\n"));
+    assert_eq!(got.len(), refused.len(), "fixtures/refused.tsv names layers that are not there");
+}

@@ -1,0 +1,18 @@
+//! Layers, ztocs and local stores, in one process and without a socket.
+
+#[path = "../../fuzz/src/lib.rs"]
+mod bodies;
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod support;
+
+mod architecture;
+mod archive;
+mod files;
+mod fuzz_bodies;
+mod golden;
+mod inflate;
+mod laws;
+mod layout;
+mod members;
+mod refusals;

@@ -1,0 +1,329 @@
+//! `ociseek backfill` on real registries with many repositories and tags, and on one that lies about what it has.
+
+use std::process::Stdio;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::support::faulty::{Faulty, Nature, json_answer};
+use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar};
+use crate::support::servers::Server;
+use axum::body::Body;
+use axum::http::Response;
+use bytes::Bytes;
+use ociseek::image::Descriptor;
+use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
+use serde_json::{Value, json};
+
+/// More than a page of the lists.
+const MANY: usize = 120;
+
+/// An image: the blobs, and the manifest.
+struct Image {
+    blobs: [(Descriptor, Bytes); 2],
+    manifest: Vec<u8>,
+}
+
+fn image(seed: u64, created: &str) -> Image {
+    let config = Bytes::from(json!({"os": "linux", "architecture": "amd64", "created": created}).to_string());
+    let layer = Bytes::from(gzip(&tar(seed, 1, 20_000)));
+    let blobs = [(Descriptor::of(OCI_CONFIG, &config), config), (Descriptor::of(GZIP, &layer), layer)];
+    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": blobs[0].0, "layers": [blobs[1].0]});
+    Image { manifest: manifest.to_string().into_bytes(), blobs }
+}
+
+fn client() -> Client {
+    Client::new(ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() }).unwrap()
+}
+
+async fn push(server: &Server, repository: &str, image: &Image, tags: &[String]) {
+    let to = client().repository(&server.host, repository).unwrap();
+    for (blob, content) in &image.blobs {
+        to.push_blob(blob, content.clone()).await.unwrap();
+    }
+    for tag in tags {
+        server.put_manifest(repository, tag, OCI_MANIFEST, &image.manifest);
+    }
+}
+
+/// `backfill` with small sizes and `more`.
+fn backfill(sandbox: &Sandbox, status: i32, more: &[&str]) -> (Vec<Value>, String) {
+    let common = ["backfill", "--format=json", "--min-layer-size=0", "--span-size=16KiB"];
+    let output = sandbox.command(&[&common[..], more].concat()).stdin(Stdio::null()).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(status), "{stderr}");
+    let lines = String::from_utf8(output.stdout).unwrap();
+    (lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect(), stderr)
+}
+
+fn count(lines: &[Value], status: &str) -> usize {
+    lines.iter().filter(|line| line["status"] == status).count()
+}
+
+/// What `backfill` does with many repositories, one with many tags, and things that are no images.
+///
+/// olareg keeps no catalog: then the repositories are named.
+async fn many(server: &Server, has_catalog: bool) {
+    let recent = image(1, "2026-01-31T00:00:00Z");
+    let old = image(2, "2020-01-31T00:00:00Z");
+    for n in 0..MANY {
+        push(server, &format!("many/app{n}"), &recent, &["v1".into()]).await;
+    }
+    let tags: Vec<String> = (0..MANY).map(|n| format!("v{n}")).collect();
+    push(server, "team/app", &recent, &tags).await;
+    push(server, "team/app", &old, &["old".into()]).await;
+    let chart = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "layers": [], "config": Descriptor::new(
+        "application/vnd.cncf.helm.config.v1+json", recent.blobs[0].0.digest, recent.blobs[0].0.size)});
+    server.put_manifest("team/app", "chart", OCI_MANIFEST, chart.to_string().as_bytes());
+    let broken = {
+        let cut = Bytes::from(gzip(&tar(3, 1, 20_000))).slice(..9000);
+        let layer = (Descriptor::of(GZIP, &cut), cut);
+        let config = recent.blobs[0].clone();
+        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config.0, "layers": [layer.0]});
+        Image { manifest: manifest.to_string().into_bytes(), blobs: [config, layer] }
+    };
+    push(server, "other/broken", &broken, &["v1".into()]).await;
+    let host = server.host.clone();
+    let mut places = vec![host.clone()];
+    if !has_catalog {
+        let all = (0..MANY).map(|n| format!("{host}/many/app{n}"));
+        places = all.chain(["team/app", "other/broken"].map(|name| format!("{host}/{name}"))).collect();
+    }
+    let work = move || {
+        let sandbox = Sandbox::new();
+        let places: Vec<&str> = places.iter().map(String::as_str).collect();
+        let all = |status, more: &[&str]| backfill(&sandbox, status, &[more, &places].concat());
+        let team = |status, more: &[&str]| all(status, &[more, &["--filter=team/*"]].concat()).0;
+
+        // A dry run writes nothing, twice.
+        for _ in 0..2 {
+            let lines = team(0, &["--dry-run", "--no-cache"]);
+            assert_eq!((count(&lines, "pending"), count(&lines, "same-as-before")), (2, MANY - 1));
+            assert_eq!((count(&lines, "skipped"), lines.len()), (1, MANY + 2));
+        }
+        // By age.
+        let lines = team(0, &["--since=2025-06-01", "--state=team.state"]);
+        assert_eq!((count(&lines, "indexed"), count(&lines, "old")), (1, 1));
+        // What is written down is not looked at again, what is not is.
+        let lines = team(0, &["--state=team.state"]);
+        assert_eq!(
+            (count(&lines, "indexed"), count(&lines, "already-indexed"), count(&lines, "done-before")),
+            (1, 0, MANY + 1)
+        );
+        let (_, stderr) = all(1, &["--state=team.state", "--platform=linux/arm64"]);
+        assert!(stderr.contains("team.state is of other options"), "{stderr}");
+
+        // All of it, with one image that fails: each has its line.
+        let (lines, stderr) = all(1, &["--jobs=4"]);
+        assert_eq!((count(&lines, "indexed"), count(&lines, "already-indexed"), count(&lines, "failed")), (MANY, 2, 1));
+        let failed = lines.iter().find(|line| line["status"] == "failed").unwrap();
+        assert!(failed["image"].as_str().unwrap().ends_with("/other/broken:v1"));
+        assert!(failed["error"].as_str().unwrap().contains("is broken"), "{failed}");
+        assert!(stderr.contains(&format!("1 of {} images failed", lines.len())), "{stderr}");
+        // One layer that they all have is read once.
+        let read: u64 = lines.iter().map(|line| line["bytes_read"].as_u64().unwrap()).sum();
+        assert!(read < 30_000, "{read}");
+
+        // Again, without any memory but what the registry has.
+        let (lines, _) = all(1, &["--no-cache"]);
+        assert_eq!((count(&lines, "indexed"), count(&lines, "already-indexed")), (0, MANY + 2));
+        assert!(lines.iter().all(|line| line["bytes_written"] == 0));
+
+        // Unless they are to be made anew.
+        let one = format!("{host}/many/app7");
+        let (lines, _) = backfill(&sandbox, 0, &["--existing=replace", "--no-cache", &one]);
+        assert!(lines[0]["bytes_read"].as_u64().unwrap() > 0, "{lines:?}");
+        let (lines, _) = backfill(&sandbox, 0, &["--existing=keep", "--no-cache", &one]);
+        assert_eq!(count(&lines, "already-indexed"), 1);
+
+        // For people; a repository alone.
+        let text = sandbox.run(&["backfill", "--min-layer-size=0", "--span-size=16KiB", &format!("{host}/many/app7")]);
+        let expected = format!("already-indexed {host}/many/app7:v1@sha256:");
+        assert!(text.starts_with(&expected), "{text}");
+        assert!(
+            text.contains("1 image: 1 already-indexed; read 0 B, in ") && text.ends_with("--- status 0 ---"),
+            "{text}"
+        );
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_without_the_referrers_api() {
+    let Some(server) = Server::distribution("127.0.0.1:0", |_| String::new()) else { return };
+    many(&server, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_with_the_referrers_api() {
+    let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
+    many(&server, false).await;
+}
+
+/// A registry that answers `path` with `list` and a link to `next`.
+async fn lying<const N: usize>(answers: [(&'static str, &'static str, Option<&'static str>); N]) -> Faulty {
+    Faulty::start(Nature::default(), move |seen, _| {
+        let (_, list, next) = answers.iter().find(|(path, ..)| seen.is("GET", path))?;
+        let mut answer = json_answer(200, &serde_json::from_str::<Value>(list).unwrap());
+        if let Some(next) = next {
+            answer.headers_mut().insert("link", format!("<{next}>; rel=\"next\"").parse().unwrap());
+        }
+        Some(answer)
+    })
+    .await
+}
+
+async fn failed(registry: &Faulty) -> Vec<String> {
+    let host = registry.host();
+    let work = move || {
+        let (lines, _) = backfill(&Sandbox::new(), 1, &["--no-cache", &host]);
+        lines
+            .iter()
+            .filter(|line| line["status"] == "failed")
+            .map(|line| line["error"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    tokio::task::spawn_blocking(work).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_that_lie() {
+    let elsewhere = lying([("_catalog", r#"{"repositories":[]}"#, Some("http://169.254.169.254/latest"))]).await;
+    assert!(failed(&elsewhere).await[0].contains("somewhere else than at the registry"));
+
+    let endless = lying([("_catalog", r#"{"repositories":[]}"#, Some("/v2/_catalog?n=100"))]).await;
+    assert!(failed(&endless).await[0].contains("the list has no end"));
+    assert!(endless.saw("GET", "_catalog").len() < 5);
+
+    let names = r#"{"repositories":["../../etc","a?b","A","x%2fy","_catalog"]}"#;
+    let names = lying([("_catalog", names, None)]).await;
+    assert_eq!(failed(&names).await, ["5 names in the list are not valid"]);
+    assert_eq!(names.seen().len(), 1);
+
+    let tags =
+        lying([("_catalog", r#"{"repositories":["a"]}"#, None), ("/a/tags/list", r#"{"tags":["../x","$(x)"]}"#, None)])
+            .await;
+    assert_eq!(failed(&tags).await, ["2 names in the list are not valid"]);
+    assert_eq!(tags.seen().len(), 2);
+
+    // Each page is another, and none holds anything.
+    let page = AtomicUsize::new(0);
+    let empty = Faulty::start(Nature::default(), move |seen, _| {
+        let number = page.fetch_add(1, Ordering::SeqCst);
+        let mut answer = seen.is("GET", "_catalog").then(|| json_answer(200, &json!({"repositories": []})))?;
+        answer.headers_mut().insert("link", format!("</v2/_catalog?last={number}>; rel=\"next\"").parse().unwrap());
+        Some(answer)
+    })
+    .await;
+    assert!(failed(&empty).await[0].contains("the list has no end: 1000 pages in a row hold no name"));
+
+    // Many keep their catalog to themselves.
+    let closed = Faulty::start(Nature::default(), |seen, _| {
+        seen.is("GET", "_catalog").then(|| Response::builder().status(404).body(Body::empty()).unwrap())
+    })
+    .await;
+    assert!(failed(&closed).await[0].starts_with("cannot list the repositories: "));
+}
+
+/// A list is no image, and what helps against its failure is said.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_cannot_be_had_is_told_as_one() {
+    for (status, hint) in [(404, "name the repositories, HOST/REPOSITORY"), (401, "docker login")] {
+        let closed = Faulty::start(Nature::default(), move |seen, _| {
+            seen.is("GET", "_catalog").then(|| Response::builder().status(status).body(Body::empty()).unwrap())
+        })
+        .await;
+        let host = closed.host();
+        let work = move || Sandbox::new().run(&["backfill", "--no-cache", &host]);
+        let said = tokio::task::spawn_blocking(work).await.unwrap();
+        assert!(said.contains("error: 1 list cannot be read\n") && said.contains("\n0 images, in "), "{said}");
+        assert!(said.contains("hint: ") && said.contains(hint) && said.ends_with("--- status 1 ---"), "{said}");
+    }
+}
+
+/// Whatever its tag: the image index by what it lists, the manifest of one platform by what it names.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_soci_enabled_image_is_passed_over() {
+    let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, |seen, _| {
+        seen.is("GET", "/app/tags/list").then(|| json_answer(200, &json!({"tags": ["whole", "part"]})))
+    })
+    .await;
+    let image = image(1, "2026-01-31T00:00:00Z");
+    for (_, content) in &image.blobs {
+        registry.add_blob(content.to_vec());
+    }
+    let soci = Descriptor::of(OCI_MANIFEST, b"{}");
+    let mut part: Value = serde_json::from_slice(&image.manifest).unwrap();
+    part["annotations"] = json!({"com.amazon.soci.index-digest": soci.digest});
+    let part = part.to_string();
+    let listed = |descriptor: Descriptor, key: &str, value: Value| {
+        let mut listed = serde_json::to_value(descriptor).unwrap();
+        listed[key] = value;
+        listed
+    };
+    // Its manifest does not name the SOCI index: to list one is enough.
+    let manifests = [
+        listed(
+            Descriptor::of(OCI_MANIFEST, &image.manifest),
+            "platform",
+            json!({"os": "linux", "architecture": "amd64"}),
+        ),
+        listed(soci, "artifactType", "application/vnd.amazon.soci.index.v2+json".into()),
+    ];
+    let media_type = "application/vnd.oci.image.index.v1+json";
+    let whole = json!({"schemaVersion": 2, "mediaType": media_type, "manifests": manifests});
+    registry.add_manifest("image", OCI_MANIFEST, image.manifest.clone());
+    registry.add_manifest("part", OCI_MANIFEST, part);
+    registry.add_manifest("whole", media_type, whole.to_string());
+    let place = format!("{}/app", registry.host());
+    let work = move || {
+        for more in [&[][..], &["--dry-run"], &["--existing=replace"]] {
+            let (lines, _) = backfill(&Sandbox::new(), 0, &[more, &[&place]].concat());
+            let reasons: Vec<&Value> = lines.iter().map(|line| &line["reason"]).collect();
+            assert_eq!(reasons, ["soci-enabled", "soci-enabled"], "{more:?} {lines:?}");
+        }
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
+}
+
+/// Nothing to index has a reason, and a dry run tells the same as the run.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_skipped_is_skipped_for_its_true_reason() {
+    let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, |seen, _| {
+        seen.is("GET", "/app/tags/list").then(|| json_answer(200, &json!({"tags": ["small", "zstd", "both"]})))
+    })
+    .await;
+    let config = json!({"os": "linux", "architecture": "amd64"}).to_string();
+    let gzip = gzip(&tar(1, 1, 20_000));
+    for blob in [config.as_bytes(), &gzip, b"zstd"] {
+        registry.add_blob(blob.to_vec());
+    }
+    let (small, zstd) = (Descriptor::of(GZIP, &gzip), Descriptor::of(ZSTD, b"zstd"));
+    for (tag, layers) in [("small", vec![&small]), ("zstd", vec![&zstd]), ("both", vec![&small, &zstd])] {
+        let config = Descriptor::of(OCI_CONFIG, config.as_bytes());
+        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+        registry.add_manifest(tag, OCI_MANIFEST, manifest.to_string());
+    }
+    let place = format!("{}/app", registry.host());
+    let work = move || {
+        let told = |sandbox: &Sandbox, more: &[&str]| {
+            let said = sandbox.command(&[&["backfill", "--format=json", "--jobs=1"], more].concat()).output().unwrap();
+            let lines = String::from_utf8(said.stdout).unwrap();
+            let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+            lines.map(|line| [line["status"].to_string(), line["reason"].to_string()]).collect::<Vec<_>>()
+        };
+        let sandbox = Sandbox::new();
+        let want = ["layers-too-small", "not-servable", "not-servable"];
+        let want = want.map(|reason| ["\"skipped\"".to_owned(), format!("\"{reason}\"")]);
+        assert_eq!(told(&sandbox, &["--dry-run", &place]), want);
+        assert_eq!(told(&sandbox, &[&place]), want);
+        let said = sandbox.run(&["backfill", "--jobs=1", &place]);
+        assert!(said.contains(": all of its layers are smaller than 10485760 bytes"), "{said}");
+        assert!(said.contains(": none of its layers can be served lazily (too-small, zstd)"), "{said}");
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
+}
+
+#[test]
+fn a_tag_is_no_place() {
+    let said = Sandbox::new().run(&["backfill", "localhost:5000/app:v1"]);
+    assert!(said.contains("want a registry or a repository") && said.ends_with("--- status 2 ---"), "{said}");
+}

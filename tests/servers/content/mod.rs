@@ -1,0 +1,158 @@
+//! Reading layers through their spans: whatever is between us and the bytes, they are right or there is an error.
+
+mod caching;
+mod faults;
+mod laws;
+mod opening;
+
+use crate::support::tarball;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::support::faulty::*;
+use bytes::Bytes;
+use ociseek::digest::Digest;
+use ociseek::image::Descriptor;
+use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
+use ociseek::offset::{SpanId, Uncompressed};
+use ociseek::progress::{Event, Progress, Recorder, Silent};
+use ociseek::rootfs::cache::{SpanCache, SpanKey};
+use ociseek::rootfs::content::{Content, ContentOptions, ReadError};
+use ociseek::rootfs::layers::{Caches, How, OpenError, OpenLayer, open_layer};
+use ociseek::store::Source;
+use ociseek::store::cache::ZtocCache;
+use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits};
+
+const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+const ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
+const PLAIN: &str = "application/vnd.oci.image.layer.v1.tar";
+
+/// Text that compresses, and never repeats itself over long.
+fn text(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(2).wrapping_add(1);
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        bytes.extend_from_slice(format!("{:x} ", state >> 44).as_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+/// A tar with files of these sizes.
+fn tar(sizes: &[usize]) -> Vec<u8> {
+    let mut tar = Vec::new();
+    for (number, &size) in sizes.iter().enumerate() {
+        tar.extend(tarball::file(&format!("f{number}"), &text(number as u64, size)));
+    }
+    tar.extend(tarball::end());
+    tar
+}
+
+fn gzip(plain: &[u8]) -> Bytes {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(6));
+    encoder.write_all(plain).unwrap();
+    encoder.finish().unwrap().into()
+}
+
+fn gunzip(blob: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::new();
+    flate2::read::MultiGzDecoder::new(blob).read_to_end(&mut plain).unwrap();
+    plain
+}
+
+fn zstd(plain: &[u8]) -> Bytes {
+    zstd::stream::encode_all(plain, 3).unwrap().into()
+}
+
+/// The ztoc that `index` would make, with spans of this size.
+fn ztoc(blob: &[u8], span_size: u64) -> Bytes {
+    let options = LayerOptions { span_size, build_tool_identifier: "test".into() };
+    let mut indexer = LayerIndexer::new(options, None);
+    indexer.push(blob).unwrap();
+    match indexer.finish().unwrap().outcome {
+        Outcome::Ztoc(built) => built.bytes.into(),
+        Outcome::Unservable(why) => panic!("{why}"),
+    }
+}
+
+fn limits() -> Limits {
+    Limits { first_wait: Duration::from_millis(2), longest_wait: Duration::from_secs(2), tries: 3, ..Limits::default() }
+}
+
+fn registry(host: &str) -> Source {
+    let config = ClientConfig { credentials: CredentialSource::Anonymous, limits: limits(), ..ClientConfig::default() };
+    Source::Registry(Client::new(config).unwrap().repository(host, "a/b").unwrap())
+}
+
+/// Caches in `dir`, if any, and all that is reported.
+struct Desk {
+    caches: Caches,
+    recorder: Arc<Recorder>,
+    progress: Arc<dyn Progress>,
+}
+
+impl Desk {
+    fn new(dir: Option<&Path>) -> Desk {
+        Desk::with_limit(dir, 1 << 30)
+    }
+
+    fn with_limit(dir: Option<&Path>, most: u64) -> Desk {
+        let recorder = Arc::new(Recorder::default());
+        let progress = Arc::clone(&recorder) as Arc<dyn Progress>;
+        let ztocs = ZtocCache::open(dir.map(|dir| dir.join("ztocs")).as_deref(), Arc::clone(&progress));
+        let spans = SpanCache::open(dir, most, Arc::clone(&progress));
+        Desk { caches: Caches { ztocs, spans }, recorder, progress }
+    }
+
+    async fn open(&self, source: &Source, layer: &Descriptor, ztoc: Option<Bytes>) -> Result<OpenLayer, OpenError> {
+        open_layer(source, layer, ztoc, &self.caches, &self.progress).await
+    }
+
+    fn content(&self, source: &Source, layers: Vec<OpenLayer>, options: ContentOptions) -> Content {
+        Content::new(source.clone(), layers, self.caches.spans.clone(), options, Arc::clone(&self.progress))
+    }
+
+    /// The content of one layer.
+    async fn one(&self, source: &Source, layer: &Descriptor, ztoc: Option<Bytes>) -> Content {
+        let open = self.open(source, layer, ztoc).await.unwrap();
+        self.content(source, vec![open], options())
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let warning = |event| match event {
+            Event::Warning(text) => Some(text),
+            _ => None,
+        };
+        self.recorder.events().into_iter().filter_map(warning).collect()
+    }
+}
+
+/// Nothing is read ahead, so that requests can be counted.
+fn options() -> ContentOptions {
+    ContentOptions { deadline: Duration::from_secs(20), read_ahead: 0, ..ContentOptions::default() }
+}
+
+async fn read(content: &Content, at: usize, size: usize) -> Result<Bytes, ReadError> {
+    content.read(0, Uncompressed(at as u64), size).await
+}
+
+/// Reads at places all over, and compares.
+async fn check(content: &Content, layer: u32, plain: &[u8], reads: usize) {
+    let mut state = 88_172_645_463_325_252u64;
+    let mut random = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below.max(1) as u64) as usize
+    };
+    for number in 0..reads {
+        let at = random(plain.len() + 1);
+        let most = [1, 512, 5000, 1 << 17, 1 << 20][number % 5];
+        let size = random(most + 1).min(plain.len() - at);
+        let found = content.read(layer, Uncompressed(at as u64), size).await.unwrap();
+        assert!(found == plain[at..at + size], "{size} bytes at {at}");
+    }
+}

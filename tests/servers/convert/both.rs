@@ -1,0 +1,149 @@
+//! `ociseek index --v2`: both versions from one reading of the layers.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::assert_whole;
+use super::stores::image;
+use crate::support::servers::{Server, run, tool};
+
+const SMALL: [&str; 6] =
+    ["--min-layer-size=0", "--span-size=16KiB", "--no-cache", "--no-reuse", "--format=json", "--progress=none"];
+
+/// What `ociseek index` says on standard output and standard error, at this exit status.
+fn index(code: i32, args: &[&str]) -> (Value, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ociseek"));
+    let output = command.arg("index").args(SMALL).args(args).stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+    (serde_json::from_slice(&output.stdout).unwrap_or_default(), said)
+}
+
+/// What came of the only image.
+fn made(args: &[&str]) -> Value {
+    index(0, args).0["images"][0].take()
+}
+
+#[test]
+fn both_versions_in_a_layout_from_one_reading() {
+    let dir = tempfile::tempdir().unwrap();
+    let layout = dir.path().join("l");
+    let root = image(&layout);
+    let (named, by_digest) = (format!("oci:{}:v1", layout.display()), format!("oci:{}@{root}", layout.display()));
+    let index_json = || std::fs::read(layout.join("index.json")).unwrap();
+    let before = index_json();
+
+    let alone = made(&["--dry-run", &named]);
+    let dry = made(&["--dry-run", "--v2={tag}-soci", &named]);
+    let enabled = &dry["enabled"];
+    assert_eq!((&enabled["status"], &dry["bytes_read"]), (&"dry-run".into(), &alone["bytes_read"]), "{dry}");
+    assert_eq!(enabled["name"], format!("oci:{}:v1-soci", layout.display()));
+    assert_eq!(index_json(), before);
+
+    // The tag of an image that is named by its digest stands in index.json.
+    let outputs = dir.path().join("outputs");
+    let both = made(&["--v2={tag}-soci", &format!("--step-outputs={}", outputs.display()), &by_digest]);
+    assert_eq!((&both["enabled"]["status"], &both["bytes_read"]), (&"written".into(), &alone["bytes_read"]), "{both}");
+    assert_eq!(both["manifests"][1]["status"], "attached");
+    assert_eq!((&both["enabled"]["digest"], &both["digest"]), (&enabled["digest"], &root.as_str().into()));
+    let digest = enabled["digest"].as_str().unwrap();
+    assert_whole(&layout, digest);
+    let outputs = std::fs::read_to_string(outputs).unwrap();
+    assert!(outputs.contains(&format!("\nenabled_digest={digest}\n")), "{outputs}");
+
+    let again = made(&["--v2={tag}-soci", &named]);
+    assert_eq!(
+        (&again["enabled"]["status"], &again["manifests"][0]["status"]),
+        (&"already-there".into(), &"already-there".into())
+    );
+
+    let short = &root["sha256:".len()..][..12];
+    let only = made(&["--v2-only={digest}", "--output", &format!("oci:{}", dir.path().join("out").display()), &named]);
+    assert_eq!((&only["enabled"]["digest"], &only["manifests"]), (&enabled["digest"], &Value::Array(Vec::new())));
+    assert_eq!(only["enabled"]["name"], format!("oci:{}:{short}", dir.path().join("out").display()));
+    assert_eq!(
+        (&only["digest"], &only["enabled"]["images"][0]["coverage"]["percent"]),
+        (&root.as_str().into(), &100.0.into())
+    );
+    assert_whole(&dir.path().join("out"), digest);
+}
+
+#[test]
+fn an_index_is_attached_though_the_soci_enabled_image_cannot_be_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let layout = dir.path().join("l");
+    let root = image(&layout);
+    let named = format!("oci:{}:v1", layout.display());
+    // The tag is that of the image itself, by a name that the template alone does not show.
+    let (report, said) = index(1, &["--v2=v1", &format!("oci:{}@{root}", layout.display())]);
+    assert!(said.contains("own tag"), "{said}");
+    assert_eq!(report["images"][0]["status"], "failed");
+    let (report, said) = index(1, &["--v2={tag}", &named]);
+    assert!(said.contains("v1 is the image's own tag") && said.contains("hint: give --v2"), "{said}");
+    assert_eq!(report["images"][0]["manifests"], Value::Array(Vec::new()));
+
+    // Configs are lost after the index was attached: it stays, and there is nothing whole to convert.
+    let out = dir.path().join("out");
+    made(&["--output", &format!("oci:{}", out.display()), &named]);
+    let lost = layout.join("blobs/sha256");
+    let config = std::fs::read_dir(&lost).unwrap().map(|entry| entry.unwrap().path());
+    let config = config
+        .filter(|path| std::fs::read(path).is_ok_and(|b| b.starts_with(b"{\"architecture\"")))
+        .collect::<Vec<_>>();
+    assert!(!config.is_empty());
+    config.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    let (report, said) = index(1, &["--v2={tag}-soci", "--output", &format!("oci:{}", out.display()), &named]);
+    let image = &report["images"][0];
+    assert_eq!(
+        (&image["status"], &image["manifests"][0]["status"]),
+        (&"failed".into(), &"already-there".into()),
+        "{said}"
+    );
+    assert!(image["error"]["message"].as_str().unwrap().contains("cannot"), "{image}");
+    assert_eq!(image["enabled"], Value::Null);
+}
+
+#[test]
+fn what_cannot_be_asked_for() {
+    let digest = format!("sha256:{}", "0".repeat(64));
+    let (_, said) = index(1, &["--v2={tag}-soci", &format!("127.0.0.1:1/app@{digest}")]);
+    assert!(said.contains("named by its digest only") && said.contains("{digest} in place of {tag}"), "{said}");
+    for (args, want) in [
+        (&["--v2=soci", "a:1", "a:2"][..], "must differ for each image"),
+        (&["--v2={tag}", "a:1", "a:2"], "must differ for each image"),
+        (&["--v2=a b", "a:1"], "makes no valid tag"),
+        (&["--v2={tag}-soci", "--v2-only={tag}-soci", "a:1"], "cannot be used with"),
+        (&["--v2-only={tag}-soci", "--strict", "a:1"], "use --v2"),
+        (&["--v2-only={tag}-soci", "--min-coverage=1%", "a:1"], "use --v2"),
+        (&["--v2-only={tag}-soci", "--timeout=1m", "a:1"], "--timeout is for --v2"),
+    ] {
+        let (_, said) = index(2, args);
+        assert!(said.contains(want), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn both_versions_in_a_registry() {
+    let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
+    let Some(regctl) = tool("regctl") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    image(&dir.path().join("l"));
+    let (source, host) = (format!("{}/team/app:v1", server.host), format!("reg={},tls=disabled", server.host));
+    run(
+        &regctl,
+        &["--host", &host, "image", "copy", &format!("ocidir://{}:v1", dir.path().join("l").display()), &source],
+    );
+    let both = made(&["--v2=soci-{tag}", &source]);
+    assert_eq!((&both["enabled"]["status"], &both["manifests"][0]["status"]), (&"written".into(), &"attached".into()));
+    let enabled = both["enabled"]["name"].as_str().unwrap();
+    assert_eq!(enabled, format!("{}/team/app:soci-v1", server.host));
+    for image in [enabled, &source] {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_ociseek")).args(["verify", "--platform=linux/amd64", image]).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{image}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let now = run(&regctl, &["--host", &host, "manifest", "head", &source]);
+    assert_eq!(now.trim(), both["digest"].as_str().unwrap(), "the image keeps its tag");
+}

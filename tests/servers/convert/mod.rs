@@ -1,0 +1,113 @@
+//! `ociseek convert`: against soci's own converter, and into and out of stores.
+
+mod both;
+mod cases;
+mod maker;
+mod stores;
+
+use crate::support::soci;
+use std::path::Path;
+use std::process::Command;
+
+use cases::{CASES, Case, Expect};
+use maker::Maker;
+use ociseek::digest::Digest;
+use serde_json::Value;
+
+const OPTIONS: [&str; 3] = ["--min-layer-size=0", "--span-size=65536", "--build-tool-identifier=AWS SOCI CLI v0.2"];
+
+/// The digest that a converter prints, or what it complains of.
+fn run(command: &mut Command) -> Result<String, String> {
+    let output = command.output().expect("the converter runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    match output.status.success() {
+        true => Ok(text(&output.stdout).lines().last().unwrap_or_default().to_owned()),
+        false => Err(text(&output.stderr)),
+    }
+}
+
+fn ours(source: &str, destination: &str, platform: Option<&str>) -> Result<String, String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ociseek"));
+    command.args(["convert", "--quiet", "--no-cache", "--jobs=2", source, destination]).args(OPTIONS);
+    run(command.args(platform.map(|platform| format!("--platform={platform}"))))
+}
+
+fn theirs(oracle: &Path, source: &Path, destination: &Path, platform: Option<&str>) -> Result<String, String> {
+    let memory = Path::new("/dev/shm");
+    let scratch = if memory.is_dir() { memory.into() } else { std::env::temp_dir() };
+    let mut command = Command::new(oracle);
+    command.env("TMPDIR", scratch).arg("standalone").args(OPTIONS);
+    command.arg(platform.map_or_else(|| "--all-platforms".to_owned(), |platform| format!("--platform={platform}")));
+    run(command.arg(source).arg(destination))
+}
+
+/// Everything that the image in a layout names is there, with the digest that it is named by.
+fn assert_whole(layout: &Path, root: &str) {
+    let mut todo = vec![root.to_owned()];
+    while let Some(digest) = todo.pop() {
+        let (algorithm, hex) = digest.split_once(':').unwrap();
+        let Ok(bytes) = std::fs::read(layout.join("blobs").join(algorithm).join(hex)) else {
+            panic!("{digest} is not in {}", layout.display());
+        };
+        let parsed: Digest = digest.parse().unwrap();
+        assert_eq!(Digest::of(parsed.algorithm(), &bytes), parsed);
+        let Ok(document) = serde_json::from_slice::<Value>(&bytes) else { continue };
+        let lists = ["manifests", "layers"].iter().filter_map(|key| document[key].as_array()).flatten();
+        let named = lists.chain(document.get("config")).filter(|descriptor| descriptor.get("urls").is_none());
+        todo.extend(named.filter_map(|descriptor| Some(descriptor["digest"].as_str()?.to_owned())));
+    }
+}
+
+fn compare(oracle: &Path, case: &Case) -> Result<(), String> {
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("source");
+    (case.make)(&Maker::new(&source));
+    let (out, reference) = (dir.path().join("ours"), dir.path().join("theirs"));
+    let made = ours(&format!("oci:{}", source.display()), &format!("oci:{}:v2", out.display()), case.platform);
+    let soci = theirs(oracle, &source, &reference, case.platform);
+    match (case.expect, &made, &soci) {
+        (Expect::Same, Ok(made), Ok(soci)) if made == soci => {}
+        (Expect::Differs(_), Ok(made), Ok(soci)) if made != soci => {}
+        (Expect::OnlyOurs(_), Ok(_), Err(_))
+        | (Expect::OnlySoci(_), Err(_), Ok(_))
+        | (Expect::Neither, Err(_), Err(_)) => {
+            if made.is_err() {
+                let index = std::fs::read_to_string(out.join("index.json")).unwrap_or_default();
+                assert!(!index.contains("sha256:"), "{}: it failed and left a name: {index}", case.name);
+            }
+        }
+        _ => {
+            let show = |dir: &Path, digest: &Result<String, String>| match digest {
+                Ok(digest) => std::fs::read_to_string(dir.join("blobs/sha256").join(&digest[7..])).unwrap_or_default(),
+                Err(error) => error.clone(),
+            };
+            return Err(format!("{}\n  ours: {}\n  soci: {}", case.name, show(&out, &made), show(&reference, &soci)));
+        }
+    }
+    if let Ok(made) = made {
+        assert_whole(&out, &made);
+        // Converting what came out changes nothing.
+        let enabled = format!("oci:{}:v2", out.display());
+        let again = ours(&enabled, &enabled, case.platform);
+        if again.as_deref() != Ok(made.as_str()) {
+            return Err(format!("{}: converted again it is {again:?}", case.name));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn odd_images_become_what_soci_makes_of_them() {
+    let Some(oracle) = soci::oracle_binary() else { return };
+    assert!(CASES.len() >= 60, "{} cases", CASES.len());
+    let failed: Vec<String> = std::thread::scope(|scope| {
+        let halves = [0, 1].map(|half| {
+            let oracle = &oracle;
+            scope.spawn(move || {
+                CASES.iter().skip(half).step_by(2).filter_map(|case| compare(oracle, case).err()).collect::<Vec<_>>()
+            })
+        });
+        halves.into_iter().flat_map(|half| half.join().unwrap()).collect()
+    });
+    assert!(failed.is_empty(), "{} of {}:\n{}", failed.len(), CASES.len(), failed.join("\n"));
+}

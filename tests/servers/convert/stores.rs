@@ -1,0 +1,342 @@
+//! Into and out of registries and layouts: what is sent, what stays, and what an interrupted or
+//! refused run leaves behind.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+
+use ociseek::digest::Digest;
+use serde_json::Value;
+
+use super::maker::{Maker, OCI_INDEX, attestation, on};
+use crate::support::faulty::{Faulty, Nature, Seen, cut, status};
+use crate::support::servers::{Server, run, tool};
+
+const SMALL: [&str; 4] = ["--min-layer-size=0", "--span-size=16KiB", "--no-cache", "--jobs=2"];
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ociseek"));
+    command.arg("convert").args(SMALL).args(["--format=json", "--progress=none"]).args(args);
+    command.stdin(Stdio::null());
+    command
+}
+
+fn converted(args: &[&str]) -> Value {
+    let output = command(args).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// What a run says that must fail with this status.
+fn refused(code: i32, args: &[&str]) -> String {
+    let Output { status, stderr, .. } = command(args).output().unwrap();
+    let text = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(code), "{args:?}: {text}");
+    text
+}
+
+/// An image of two platforms with attestations, under the tag `v1` of a layout.
+pub fn image(dir: &Path) -> String {
+    let maker = Maker::new(dir);
+    let images = [maker.image("amd64", 1), maker.image("arm64", 2)];
+    let attestations = images.clone().map(|image| attestation(&maker, &image));
+    let index = maker.index(&[&images[..], &attestations[..]].concat());
+    maker.root(super::maker::with(&index, r#""annotations":{"org.opencontainers.image.ref.name":"v1"}"#));
+    super::maker::digest(&index).to_owned()
+}
+
+/// Puts what a layout has into a registry, its image under the tag `v1`.
+fn load(registry: &Faulty, layout: &Path, root: &str) {
+    for file in std::fs::read_dir(layout.join("blobs/sha256")).unwrap() {
+        let bytes = std::fs::read(file.unwrap().path()).unwrap();
+        let digest = Digest::sha256(&bytes).to_string();
+        let document: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        match document["mediaType"].as_str() {
+            Some(media_type) => {
+                let reference = if digest == root { "v1" } else { &digest };
+                registry.add_manifest(reference, media_type, bytes.clone());
+            }
+            None => drop(registry.add_blob(bytes)),
+        }
+    }
+}
+
+/// Everything that a tag of a registry names is there.
+fn assert_whole(registry: &Faulty, tag: &str) {
+    let mut todo = vec![tag.to_owned()];
+    while let Some(reference) = todo.pop() {
+        let bytes = registry.manifest(&reference).unwrap_or_else(|| panic!("manifest {reference} is not there"));
+        let document: Value = serde_json::from_slice(&bytes).unwrap();
+        let digests = |key: &str| -> Vec<String> {
+            let list = document[key].as_array().into_iter().flatten();
+            list.map(|descriptor| descriptor["digest"].as_str().unwrap().to_owned()).collect()
+        };
+        todo.extend(digests("manifests"));
+        let config = document["config"]["digest"].as_str().map(str::to_owned);
+        for blob in digests("layers").into_iter().chain(config) {
+            assert!(registry.blob(&blob.parse().unwrap()).is_some(), "blob {blob} is not there");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_is_killed_at_any_request_leaves_the_old_image_or_the_new_one() {
+    let dir = tempfile::tempdir().unwrap();
+    image(&dir.path().join("l"));
+    let source = format!("oci:{}:v1", dir.path().join("l").display());
+    let mut done = false;
+    let (mut last, mut kills) = (0, 0);
+    while !done {
+        for applied in [false, true] {
+            let (pid, requests) = (Arc::new(AtomicI32::new(0)), Arc::new(AtomicUsize::new(0)));
+            let at = last;
+            let (killed, counted) = (Arc::clone(&pid), Arc::clone(&requests));
+            let registry = Faulty::start(Nature::default(), move |seen: &Seen, faulty: &Faulty| {
+                (counted.fetch_add(1, Ordering::SeqCst) == at).then(|| {
+                    let answer = if applied { faulty.truth_now(seen) } else { status(500) };
+                    while killed.load(Ordering::SeqCst) == 0 {
+                        std::thread::yield_now();
+                    }
+                    let pid = rustix::process::Pid::from_raw(killed.load(Ordering::SeqCst)).unwrap();
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                    answer
+                })
+            })
+            .await;
+            let old = registry.add_manifest("v2", OCI_INDEX, r#"{"schemaVersion":2,"manifests":[]}"#);
+            let target = format!("{}/app:v2", registry.host());
+            let output = tokio::task::spawn_blocking({
+                let source = source.clone();
+                move || {
+                    let child =
+                        command(&[&source, &target]).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+                    pid.store(child.id() as i32, Ordering::SeqCst);
+                    child.wait_with_output().unwrap()
+                }
+            })
+            .await
+            .unwrap();
+            let now = Digest::sha256(&registry.manifest("v2").unwrap());
+            if now != old {
+                assert_whole(&registry, "v2");
+            }
+            match output.status.code() {
+                None => kills += 1,
+                Some(code) => {
+                    assert_eq!(code, 0, "{}", String::from_utf8_lossy(&output.stderr));
+                    assert_ne!(now, old);
+                    done = true;
+                }
+            }
+        }
+        last += 1;
+    }
+    assert!(kills > 20, "{kills} runs were killed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn layers_are_copied_as_a_stream_that_is_taken_up_again_and_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let layout = dir.path().join("l");
+    let root = image(&layout);
+    let here =
+        converted(&[&format!("oci:{}:v1", layout.display()), &format!("oci:{}:v2", dir.path().join("o").display())]);
+
+    // Each blob is cut off when it is asked for from its beginning.
+    let from = Faulty::start(Nature::default(), |seen, faulty| {
+        let whole = seen.is("GET", "/blobs/sha256") && seen.header("range").is_none();
+        let digest = seen.path.rsplit('/').next().unwrap_or_default().to_owned();
+        let content =
+            digest.parse().ok().and_then(|digest| faulty.blob(&digest)).filter(|b| whole && b.len() > 1000)?;
+        Some(cut(faulty.truth_now(seen), &content, content.len() / 2))
+    })
+    .await;
+    load(&from, &layout, &root);
+    let to = Faulty::honest(Nature::default()).await;
+    let (source, target) = (format!("{}/a:v1", from.host()), format!("{}/b:v2", to.host()));
+    let report = tokio::task::spawn_blocking(move || converted(&[&source, &target])).await.unwrap();
+    assert_eq!(report["digest"], here["digest"]);
+    assert!(report["bytes_copied"].as_u64().unwrap() > 1000, "{report}");
+    assert_whole(&to, "v2");
+
+    // Other bytes of the same length are no layer: nothing is named.
+    let layer = report["images"][0]["layers"][0]["digest"].as_str().unwrap().to_owned();
+    let wrong = layer.clone();
+    let from = Faulty::start(Nature::default(), move |seen, faulty| {
+        let length = faulty.blob(&wrong.parse().unwrap())?.len();
+        let answer = axum::response::Response::builder().body(axum::body::Body::from(vec![0; length])).unwrap();
+        seen.is("GET", &wrong).then_some(answer)
+    })
+    .await;
+    load(&from, &layout, &root);
+    let to = Faulty::honest(Nature::default()).await;
+    let (source, target) = (format!("{}/a:v1", from.host()), format!("{}/b:v2", to.host()));
+    // Small layers are copied without a look at what is in them, and checked all the same.
+    let args = move || refused(1, &["--platform=linux/arm64", &source, &target]);
+    let said = tokio::task::spawn_blocking(args).await.unwrap();
+    assert!(said.contains(&layer), "{said}");
+    assert!(to.manifest("v2").is_none() && to.blob(&layer.parse().unwrap()).is_none());
+}
+
+/// In a real registry: within a repository, across repositories, and to another registry.
+fn in_a_registry(server: &Server, other: &Server) -> Option<()> {
+    let regctl = tool("regctl")?;
+    let dir = tempfile::tempdir().unwrap();
+    let layout = dir.path().join("l");
+    image(&layout);
+    let host = |server: &Server| format!("reg={},tls=disabled", server.host);
+    let source = format!("{}/team/app:v1", server.host);
+    run(&regctl, &["--host", &host(server), "image", "copy", &format!("ocidir://{}:v1", layout.display()), &source]);
+    let expected =
+        converted(&[&format!("oci:{}:v1", layout.display()), &format!("oci:{}:v2", dir.path().join("o").display())]);
+
+    let beside = format!("{}/team/app:v1-soci", server.host);
+    let first = converted(&[&source, &beside]);
+    assert_eq!(
+        (&first["digest"], &first["status"], &first["bytes_copied"]),
+        (&expected["digest"], &"written".into(), &0.into())
+    );
+    let again = converted(&[&source, &beside]);
+    assert_eq!((&again["status"], &again["bytes_read"]), (&"already-there".into(), &0.into()), "{again}");
+
+    let mounted = converted(&[&source, &format!("{}/mirror/app:v2", server.host)]);
+    assert_eq!((&mounted["digest"], &mounted["bytes_copied"]), (&expected["digest"], &0.into()));
+    let sent = converted(&[&beside, &format!("{}/far/app:v2", other.host)]);
+    assert_eq!((&sent["digest"], &sent["bytes_read"]), (&expected["digest"], &0.into()), "the ztocs were there");
+    assert!(sent["bytes_copied"].as_u64() > Some(0));
+
+    for target in [beside.clone(), format!("{}/mirror/app:v2", server.host), format!("{}/far/app:v2", other.host)] {
+        for args in [&["verify", &target][..], &["ls", &target], &["cat", &target, "d1/file"], &["inspect", &target]] {
+            let platform = if args[0] == "inspect" { &[][..] } else { &["--platform=linux/amd64"] };
+            let output = Command::new(env!("CARGO_BIN_EXE_ociseek")).args(args).args(platform).output().unwrap();
+            let said = [output.stdout, output.stderr].concat();
+            assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&said));
+        }
+    }
+    // The tag of the source is only replaced where that is asked for; then the old image is there by its digest.
+    let said = refused(1, &[&source, &source]);
+    assert!(said.contains("--replace-tag"), "{said}");
+    let replaced = converted(&["--replace-tag", &source, &source]);
+    assert_eq!((&replaced["digest"], &replaced["replaced"]), (&expected["digest"], &first["source_digest"]));
+    let old = format!("{}/team/app@{}", server.host, first["source_digest"].as_str().unwrap());
+    run(&regctl, &["--host", &host(server), "manifest", "get", &old, "--format", "raw-body"]);
+    let now = run(&regctl, &["--host", &host(server), "manifest", "head", &source]);
+    assert_eq!(now.trim(), expected["digest"].as_str().unwrap());
+    Some(())
+}
+
+#[test]
+fn in_olareg_and_from_there_to_distribution() {
+    let Some(olareg) = Server::olareg(|_, _| Vec::new()) else { return };
+    let Some(other) = Server::distribution("127.0.0.1:0", |_| String::new()) else { return };
+    in_a_registry(&olareg, &other);
+}
+
+#[test]
+fn in_distribution_and_from_there_to_olareg() {
+    let Some(server) = Server::distribution("127.0.0.1:0", |_| String::new()) else { return };
+    let Some(other) = Server::olareg(|_, _| Vec::new()) else { return };
+    in_a_registry(&server, &other);
+}
+
+#[test]
+fn names_in_a_layout() {
+    let dir = tempfile::tempdir().unwrap();
+    let layout = dir.path().join("l");
+    let root = image(&layout);
+    let name = |tag: &str| format!("oci:{}{tag}", layout.display());
+    let said = refused(1, &[&name(":v1"), &name(":v1")]);
+    assert!(said.contains("--replace-tag") && said.contains(&root), "{said}");
+    assert!(refused(2, &[&name(":v1"), &name("")]).contains("tag of its own"));
+    assert!(refused(2, &[&name(":v1"), &name(&format!("@{root}"))]).contains("not a digest"));
+    assert!(refused(2, &[&name(":v1"), "oci-archive:x.tar:v1"]).contains("only read"));
+    assert!(refused(2, &[&name(":v1"), &format!("localhost:1/x@{root}")]).contains("not a digest"));
+    // A dry run writes nothing, not even a layout.
+    let before = std::fs::read(layout.join("index.json")).unwrap();
+    let dry = converted(&["--dry-run", &name(":v1"), &name(":v2")]);
+    assert_eq!((&dry["status"], &dry["replaced"]), (&"dry-run".into(), &Value::Null));
+    converted(&["--dry-run", &name(":v1"), &format!("oci:{}", dir.path().join("new").display())]);
+    assert!(!dir.path().join("new").exists());
+    assert_eq!(std::fs::read(layout.join("index.json")).unwrap(), before);
+
+    let beside = converted(&[&name(":v1"), &name(":v2")]);
+    assert_eq!(beside["digest"], dry["digest"]);
+    assert_eq!(beside["bytes_copied"], 0);
+    let over = converted(&["--replace-tag", &name(":v1"), &name(":v1")]);
+    assert_eq!((&over["digest"], over["replaced"].as_str()), (&dry["digest"], Some(root.as_str())));
+    // The original has no name any more, and is found by its digest.
+    let again = converted(&["--dry-run", &name(&format!("@{root}")), &name(":v3")]);
+    assert_eq!(again["digest"], dry["digest"]);
+}
+
+#[test]
+fn a_second_conversion_with_other_options_replaces_the_first() {
+    let dir = tempfile::tempdir().unwrap();
+    image(&dir.path().join("l"));
+    let name = |tag: &str| format!("oci:{}:{tag}", dir.path().join("l").display());
+    let first = converted(&[&name("v1"), &name("v2")]);
+    let tool = "--build-tool-identifier=another";
+    let direct = converted(&[tool, &name("v1"), &name("v3")]);
+    let through = converted(&[tool, &name("v2"), &name("v2"), "--replace-tag"]);
+    assert_eq!(through["digest"], direct["digest"]);
+    assert_eq!(through["replaced"], first["digest"]);
+    assert!(refused(1, &[&name("v2"), &name("v2")]).contains("--replace-tag"), "it would change the tag of its source");
+}
+
+#[test]
+fn hostile_image_indexes_get_a_clear_error_and_no_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let make = |name: &str, make: &dyn Fn(&Maker) -> String| {
+        let maker = Maker::new(&dir.path().join(name));
+        let root = make(&maker);
+        maker.root(root);
+        (format!("oci:{}", maker.dir.display()), dir.path().join(format!("{name}-out")))
+    };
+    let many = |count: usize| {
+        move |maker: &Maker| {
+            let images: Vec<String> = vec![maker.image("amd64", 1); count];
+            maker.index(&images)
+        }
+    };
+    let deep = |maker: &Maker| {
+        let inner = (0..6).fold(maker.image("amd64", 1), |inner, _| maker.index(&[inner]));
+        maker.index(&[maker.image("amd64", 1), inner])
+    };
+    let large = |maker: &Maker| {
+        let padding = format!(r#","annotations":{{"x":"{}"}}"#, "x".repeat(4 << 20));
+        maker.index_as(OCI_INDEX, &[maker.image("amd64", 1), maker.image("arm64", 2)], &padding)
+    };
+    let liar = |maker: &Maker| {
+        let image = maker.image("amd64", 1);
+        let size = image.split_once(r#""size":"#).unwrap().1.split([',', '}']).next().unwrap().to_owned();
+        maker.index(&[image.replace(&format!(r#""size":{size}"#), r#""size":1"#), maker.image("arm64", 2)])
+    };
+    let path = |maker: &Maker| {
+        let image = maker.image("amd64", 1);
+        let digest = super::maker::digest(&image).to_owned();
+        maker.index(&[image.replace(&digest, "sha256:../../../etc/passwd"), maker.image("arm64", 2)])
+    };
+    let itself = |maker: &Maker| {
+        // A digest cannot name what it is in: the index names one that is not there.
+        maker.index(&[maker.image("amd64", 1), on(&maker.index(&[]), r#""architecture":"x","os":"y""#)])
+    };
+    for (name, (source, out), said) in [
+        ("many", make("many", &many(1001)), "at most 1000 are converted"),
+        ("more", make("more", &many(10_001)), "more than 10000 elements"),
+        ("deep", make("deep", &deep), "nested more than 4 deep"),
+        ("large", make("large", &large), "bytes where at most 4194304 are read"),
+        ("liar", make("liar", &liar), "bytes where its descriptor says 1"),
+        ("path", make("path", &path), "invalid digest"),
+    ] {
+        let error = refused(1, &[&source, &format!("oci:{}:v2", out.display())]);
+        assert!(error.contains(said), "{name}: {error}");
+        let index = std::fs::read_to_string(out.join("index.json")).unwrap_or_default();
+        assert!(!index.contains("sha256"), "{name}: {index}");
+    }
+    // What is listed many times for one platform, or an empty index beside an image, is no harm.
+    for (name, (source, out)) in [("twice", make("twice", &many(900))), ("empty", make("empty", &itself))] {
+        let report = converted(&[&source, &format!("oci:{}:v2", out.display())]);
+        assert_eq!(report["images"].as_array().map(Vec::len), Some(1), "{name}");
+    }
+}

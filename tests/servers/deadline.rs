@@ -1,0 +1,432 @@
+//! Indexing with too little time: what is done is attached, what is left is said, and the next run goes on from there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use crate::support::faulty::{Faulty, Nature, Seen, problem, stalls};
+use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
+use bytes::Bytes;
+use ociseek::digest::Digest;
+use ociseek::image::Descriptor;
+use ociseek::image::soci::{self, SociIndex, ZtocRef};
+use ociseek::layer::LayerOptions;
+use ociseek::ops::TOOL_IDENTIFIER;
+use ociseek::ops::index::{
+    Existing, Gate, IndexError, IndexOptions, IndexedImage, IndexedLayer, LayerOutcome, LeftOut, ManifestResult,
+    Origin, Reuse, index,
+};
+use ociseek::progress::{Progress, Silent};
+use ociseek::store::blob::Target;
+use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Repository};
+use ociseek::store::{Destination, Source};
+use serde_json::json;
+
+/// Longer than three small layers take on a busy machine.
+const SOON: Duration = Duration::from_millis(1500);
+
+/// A registry that has an image of four layers, of which it sends the largest ones slowly as long as it is told to.
+struct Slow {
+    registry: Faulty,
+    subject: Descriptor,
+    /// In the image's order: neither by size up nor down.
+    layers: Vec<Descriptor>,
+    is_slow: Arc<AtomicBool>,
+}
+
+impl Slow {
+    /// `stalled` layers, by their place in the image, begin and then stand still.
+    async fn registry(referrers: bool, stalled: &[usize]) -> Slow {
+        Slow::lying(referrers, stalled, |_| false).await
+    }
+
+    /// Requests of which `refused` is true are refused.
+    async fn lying(referrers: bool, stalled: &[usize], refused: fn(&Seen) -> bool) -> Slow {
+        let contents: Vec<Bytes> = [30_000, 90_000, 10_000, 60_000]
+            .iter()
+            .enumerate()
+            .map(|(n, size)| gzip(&tar(n as u64, 2, *size)).into())
+            .collect();
+        let is_slow = Arc::new(AtomicBool::new(true));
+        let slow = Arc::clone(&is_slow);
+        let held: Vec<(Digest, Bytes)> =
+            stalled.iter().map(|&n| (Digest::sha256(&contents[n]), contents[n].clone())).collect();
+        let nature = Nature { referrers, ..Nature::default() };
+        let registry = Faulty::start(nature, move |seen, _| {
+            if refused(seen) {
+                return Some(problem(405, "UNSUPPORTED", "not here"));
+            }
+            let (_, content) = held.iter().find(|(digest, _)| seen.is("GET", &format!("blobs/{digest}")))?;
+            slow.load(SeqCst).then(|| stalls(content, 20_000))
+        })
+        .await;
+        let layers: Vec<Descriptor> = contents.iter().map(|content| Descriptor::of(GZIP, content)).collect();
+        contents.into_iter().for_each(|content| {
+            registry.add_blob(content);
+        });
+        let config =
+            json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": []}}).to_string();
+        let config = Descriptor::of(OCI_CONFIG, registry.add(config.into()).as_ref());
+        let manifest =
+            json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers}).to_string();
+        registry.add_manifest("v1", OCI_MANIFEST, manifest.clone());
+        Slow { registry, subject: Descriptor::of(OCI_MANIFEST, manifest.as_bytes()), layers, is_slow }
+    }
+
+    fn repository(&self) -> Repository {
+        let config = ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
+        Client::new(config).unwrap().repository(&self.registry.host(), "a/b").unwrap()
+    }
+
+    async fn index(&self, options: &IndexOptions) -> Result<IndexedImage, IndexError> {
+        let repository = self.repository();
+        let (source, destination) = (Source::Registry(repository.clone()), Destination::Registry(repository));
+        let progress: Arc<dyn Progress> = Arc::new(Silent);
+        index(&source, &Target::Tag("v1".into()), Some(&destination), None, options, &progress).await
+    }
+
+    /// With a deadline that is soon.
+    async fn in_time(&self) -> IndexedImage {
+        self.index(&IndexOptions { deadline: Some(Instant::now() + SOON), ..options() }).await.unwrap()
+    }
+
+    async fn complete(&self) -> IndexedImage {
+        self.index(&options()).await.unwrap()
+    }
+
+    async fn listed(&self) -> Vec<Descriptor> {
+        self.repository().referrers(&self.subject.digest, Some(soci::INDEX_V1)).await.unwrap().descriptors
+    }
+
+    /// Times that each of the image's layers was asked for as a whole.
+    fn reads(&self) -> Vec<usize> {
+        let saw = |layer: &Descriptor| self.registry.saw("GET", &format!("blobs/{}", layer.digest));
+        let whole = |layer| saw(layer).iter().filter(|seen| seen.header("range").is_none()).count();
+        self.layers.iter().map(whole).collect()
+    }
+
+    fn digests(&self, places: &[usize]) -> Vec<Digest> {
+        places.iter().map(|&n| self.layers[n].digest).collect()
+    }
+}
+
+trait Add {
+    fn add(&self, content: Bytes) -> Bytes;
+}
+
+impl Add for Faulty {
+    fn add(&self, content: Bytes) -> Bytes {
+        self.add_blob(content.clone());
+        content
+    }
+}
+
+fn options() -> IndexOptions {
+    IndexOptions {
+        platforms: Vec::new(),
+        layer: LayerOptions { span_size: 16 << 10, build_tool_identifier: TOOL_IDENTIFIER.into() },
+        min_layer_size: 0,
+        existing: Existing::Skip,
+        jobs: 2,
+        dry_run: false,
+        deadline: None,
+        gate: Gate::default(),
+        reuse: Reuse::default(),
+        prefetch: None,
+    }
+}
+
+fn attached(done: &IndexedImage) -> (&Descriptor, &[Digest], &[Digest]) {
+    match &done.manifests[0].result {
+        ManifestResult::Attached { index, replaced, not_deleted, .. } => (index, replaced, not_deleted),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn left(done: &IndexedImage) -> Vec<Digest> {
+    done.left.iter().map(|layer| layer.digest).collect()
+}
+
+/// What soci would write for these layers.
+fn manifest_of(slow: &Slow, done: &IndexedImage, places: &[usize]) -> Vec<u8> {
+    let layers = places.iter().map(|&n| match &done.manifests[0].layers[n].outcome {
+        LayerOutcome::Indexed(facts) => ZtocRef {
+            ztoc: facts.digest,
+            size: facts.size,
+            layer: slow.layers[n].digest,
+            layer_media_type: GZIP.into(),
+            span_size: 16 << 10,
+        },
+        other => panic!("{other:?}"),
+    });
+    let subject = Some(slow.subject.clone());
+    SociIndex { layers: layers.collect(), subject, build_tool_identifier: TOOL_IDENTIFIER.into(), prefetch: Vec::new() }
+        .encode()
+        .bytes
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_done_in_time_is_attached_and_the_next_run_does_the_rest() {
+    for referrers in [true, false] {
+        let slow = Slow::registry(referrers, &[1]).await;
+        let begun = Instant::now();
+        let first = slow.in_time().await;
+        assert!(begun.elapsed() < SOON + Duration::from_secs(3), "{:?}", begun.elapsed());
+        assert_eq!(left(&first), slow.digests(&[1]));
+        assert!(matches!(
+            first.manifests[0].layers[1].outcome,
+            LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: false })
+        ));
+        let sparse = attached(&first).0.clone();
+        let bytes = slow.registry.manifest(&sparse.digest.to_string()).unwrap();
+        assert_eq!(bytes, manifest_of(&slow, &first, &[0, 2, 3]));
+        assert_eq!(slow.listed().await.len(), 1);
+
+        slow.is_slow.store(false, SeqCst);
+        let before = slow.reads();
+        let second = slow.in_time().await;
+        assert!(second.left.is_empty());
+        let (complete, replaced, not_deleted) = attached(&second);
+        assert_eq!((replaced, not_deleted), (&[sparse.digest][..], &[][..]));
+        assert_eq!(
+            slow.registry.manifest(&complete.digest.to_string()).unwrap(),
+            manifest_of(&slow, &second, &[0, 1, 2, 3])
+        );
+        let reads: Vec<usize> = slow.reads().iter().zip(&before).map(|(now, before)| now - before).collect();
+        assert_eq!(reads, [0, 1, 0, 0], "only what was left is read");
+        assert_eq!(second.bytes_read, slow.layers[1].size);
+        for (place, layer) in second.manifests[0].layers.iter().enumerate() {
+            let LayerOutcome::Indexed(facts) = &layer.outcome else { panic!("{layer:?}") };
+            assert_eq!(facts.origin == Origin::Destination, place != 1, "{facts:?}");
+            assert_eq!(facts.gzip_members, (place == 1).then_some(1));
+        }
+        assert_eq!(slow.listed().await.iter().map(|d| d.digest).collect::<Vec<_>>(), [complete.digest]);
+        assert!(slow.registry.manifest(&sparse.digest.to_string()).is_none(), "the one that lacked a layer is gone");
+
+        // As if there had never been one that lacked a layer.
+        let fresh = Slow::registry(referrers, &[]).await;
+        assert_eq!(attached(&fresh.complete().await).0.digest, complete.digest);
+
+        let before = slow.registry.seen().len();
+        let third = slow.complete().await;
+        assert!(matches!(third.manifests[0].result, ManifestResult::AlreadyThere { built: false, .. }));
+        let asked = slow.registry.seen();
+        assert!(
+            asked[before..].iter().all(|seen| matches!(seen.method.as_str(), "GET" | "HEAD")),
+            "nothing is written"
+        );
+        assert_eq!(third.bytes_read, 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_nothing_is_done_in_time_nothing_is_attached() {
+    let slow = Slow::registry(true, &[0, 1, 2, 3]).await;
+    let done = slow.in_time().await;
+    assert!(matches!(done.manifests[0].result, ManifestResult::OutOfTime), "{done:?}");
+    // Another run like it would get no further, and nobody is told otherwise.
+    let stuck =
+        |layer: &IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: true }));
+    assert!(done.manifests[0].layers.iter().all(stuck), "{done:?}");
+    assert_eq!(left(&done), slow.digests(&[0, 1, 2, 3]));
+    let written = slow.registry.seen().into_iter().filter(|seen| !matches!(seen.method.as_str(), "GET" | "HEAD"));
+    assert_eq!(written.count(), 0);
+    // The shortest were begun, and nothing behind them.
+    assert_eq!(slow.reads(), [1, 0, 1, 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadline_that_is_over_begins_nothing() {
+    let slow = Slow::registry(true, &[]).await;
+    let done = slow.index(&IndexOptions { deadline: Some(Instant::now()), ..options() }).await.unwrap();
+    assert_eq!(done.left.len(), 4);
+    assert_eq!(slow.reads(), [0; 4]);
+    let begun =
+        |layer: &IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: true }));
+    assert!(!done.manifests[0].layers.iter().any(begun), "{done:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_progress_nothing_is_written_again() {
+    let slow = Slow::registry(false, &[1, 3]).await;
+    let first = slow.in_time().await;
+    assert_eq!(left(&first), slow.digests(&[1, 3]));
+    let before = slow.registry.seen().len();
+    let second = slow.in_time().await;
+    assert_eq!(left(&second), slow.digests(&[1, 3]));
+    let ManifestResult::AlreadyThere { index, .. } = &second.manifests[0].result else { panic!("{second:?}") };
+    assert_eq!(index.digest, attached(&first).0.digest);
+    assert!(slow.registry.seen()[before..].iter().all(|seen| matches!(seen.method.as_str(), "GET" | "HEAD")));
+    assert_eq!(slow.reads()[0], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_index_of_more_layers_stays_until_the_complete_one_is_there() {
+    let slow = Slow::registry(false, &[1]).await;
+    slow.is_slow.store(false, SeqCst);
+    // Nothing of it can be reused.
+    let layer = LayerOptions { build_tool_identifier: "ociseek v0.0.1".into(), span_size: 8 << 10 };
+    let old = slow.index(&IndexOptions { layer, ..options() }).await.unwrap();
+    let old = attached(&old).0.digest;
+    slow.is_slow.store(true, SeqCst);
+
+    let sparse = slow.in_time().await;
+    let (index, replaced, _) = attached(&sparse);
+    assert_eq!(replaced, []);
+    assert_eq!(slow.listed().await.iter().map(|d| d.digest).collect::<Vec<_>>(), [old, index.digest]);
+    assert!(sparse.manifests[0].others[0].listed_first);
+
+    slow.is_slow.store(false, SeqCst);
+    let complete = slow.in_time().await;
+    let (index, replaced, _) = attached(&complete);
+    assert_eq!(replaced.len(), 2);
+    assert_eq!(slow.listed().await.iter().map(|d| d.digest).collect::<Vec<_>>(), [index.digest]);
+    assert_eq!(complete.bytes_read, slow.layers[1].size);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_that_deletes_nothing_keeps_both_and_it_is_said() {
+    for referrers in [true, false] {
+        let slow = Slow::lying(referrers, &[1], |seen| seen.method == "DELETE").await;
+        let sparse = attached(&slow.in_time().await).0.digest;
+        slow.is_slow.store(false, SeqCst);
+        let second = slow.complete().await;
+        let (index, replaced, not_deleted) = attached(&second);
+        assert_eq!((replaced, not_deleted), (&[sparse][..], &[sparse][..]));
+        let listed: Vec<Digest> = slow.listed().await.iter().map(|d| d.digest).collect();
+        // By the tag schema the list is ours: the complete one has the place of the other.
+        assert_eq!(listed.len(), if referrers { 2 } else { 1 });
+        assert!(listed.contains(&index.digest));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ztoc_that_is_lost_or_not_what_it_should_be_is_made_again() {
+    let slow = Slow::registry(true, &[1]).await;
+    let first = slow.in_time().await;
+    let LayerOutcome::Indexed(lost) = &first.manifests[0].layers[0].outcome else { panic!("{first:?}") };
+    slow.registry.remove_blob(&lost.digest);
+    slow.is_slow.store(false, SeqCst);
+    let before = slow.reads();
+    let second = slow.complete().await;
+    let reads: Vec<usize> = slow.reads().iter().zip(&before).map(|(now, before)| now - before).collect();
+    assert_eq!(reads, [1, 1, 0, 0]);
+    assert_eq!(attached(&second).0.digest, attached(&Slow::registry(true, &[]).await.complete().await).0.digest);
+
+    // An index under our name that gives one layer's ztoc to another: the sizes do not agree, so both are read.
+    let slow = Slow::registry(true, &[]).await;
+    let LayerOutcome::Indexed(other) = &second.manifests[0].layers[3].outcome else { panic!("{second:?}") };
+    let ztoc = fresh_ztoc(other.digest).await;
+    slow.registry.add_blob(ztoc.clone());
+    slow.registry.add_blob(&b"{}"[..]);
+    let forged = SociIndex {
+        layers: vec![ZtocRef {
+            ztoc: other.digest,
+            size: ztoc.len() as u64,
+            layer: slow.layers[0].digest,
+            layer_media_type: GZIP.into(),
+            span_size: 16 << 10,
+        }],
+        subject: Some(slow.subject.clone()),
+        build_tool_identifier: TOOL_IDENTIFIER.into(),
+        prefetch: Vec::new(),
+    };
+    slow.registry.add_manifest("forged", OCI_MANIFEST, forged.encode().bytes);
+    let done = slow.complete().await;
+    assert_eq!(slow.reads(), [1; 4]);
+    assert_eq!(attached(&done).0.digest, attached(&second).0.digest);
+}
+
+/// The bytes of a ztoc of the image.
+async fn fresh_ztoc(digest: Digest) -> Bytes {
+    let slow = Slow::registry(true, &[]).await;
+    slow.complete().await;
+    slow.registry.blob(&digest).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_that_is_lacking_for_its_content_is_looked_at_again_and_nothing_else() {
+    let slow = Slow::registry(true, &[]).await;
+    // Another image: the first layer again, and one that no consumer reads.
+    let odd = Bytes::from([&gzip(&tar(9, 2, 50_000))[..], b"x"].concat());
+    slow.registry.add_blob(odd.clone());
+    let config = Descriptor::of(OCI_CONFIG, &slow.registry.add(Bytes::from_static(b"{\"os\":\"linux\"}")));
+    let layers = [&slow.layers[0], &Descriptor::of(GZIP, &odd)];
+    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+    slow.registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string());
+
+    let first = slow.complete().await;
+    assert!(matches!(first.manifests[0].layers[1].outcome, LayerOutcome::LeftOut(LeftOut::Unservable(_))));
+    let before = slow.registry.seen().len();
+    let again = slow.complete().await;
+    assert!(matches!(again.manifests[0].result, ManifestResult::AlreadyThere { built: true, .. }), "{again:?}");
+    assert_eq!(again.bytes_read, odd.len() as u64);
+    assert!(slow.registry.seen()[before..].iter().all(|seen| matches!(seen.method.as_str(), "GET" | "HEAD")));
+}
+
+/// Another run was faster, and complete, while this one read: then nothing is attached beside its index.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_complete_index_that_came_meanwhile_stays_alone() {
+    let slow = Slow::registry(true, &[1]).await;
+    let complete = Slow::registry(true, &[]).await;
+    let done = complete.complete().await;
+    let index = attached(&done).0.clone();
+    let mut other = Vec::new();
+    for layer in &done.manifests[0].layers {
+        let LayerOutcome::Indexed(facts) = &layer.outcome else { panic!("{layer:?}") };
+        other.push(complete.registry.blob(&facts.digest).unwrap());
+    }
+    let manifest = complete.registry.manifest(&index.digest.to_string()).unwrap();
+    let registry = slow.registry.clone();
+    let faster = tokio::spawn(async move {
+        tokio::time::sleep(SOON / 2).await;
+        other.into_iter().for_each(|ztoc| {
+            registry.add_blob(ztoc);
+        });
+        registry.add_blob(&b"{}"[..]);
+        registry.add_manifest(&index.digest.to_string(), OCI_MANIFEST, manifest);
+        index
+    });
+    let late = slow.in_time().await;
+    let index = faster.await.unwrap();
+    let ManifestResult::AlreadyThere { index: there, .. } = &late.manifests[0].result else { panic!("{late:?}") };
+    assert_eq!(there.digest, index.digest);
+    assert_eq!(slow.listed().await.len(), 1);
+    assert!(late.left.is_empty(), "nothing is left to be done");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_stops_at_its_timeout_and_goes_on_the_next_time() {
+    let slow = Slow::registry(false, &[1]).await;
+    let image = format!("{}/a/b:v1", slow.registry.host());
+    let is_slow = Arc::clone(&slow.is_slow);
+    let commands = move || {
+        let sandbox = Sandbox::new();
+        let run = |more: &[&str]| {
+            let common = ["index", "--no-cache", "--min-layer-size=0", "--span-size=16KiB", "--progress=none"];
+            sandbox.run(&[&common[..], more, &[&image]].concat())
+        };
+        let first = run(&["--timeout=2s"]);
+        assert!(first.contains("the time was up; another run goes on with it"), "{first}");
+        assert!(first.contains("1 layer of 178.1 KiB left, since the time was up"), "{first}");
+        assert!(first.contains("--- status 0 ---"), "{first}");
+        // It is now alone with all the time, and that is not enough for it.
+        let alone = run(&["--timeout=1s"]);
+        assert!(alone.contains("the time was up before any layer was done; it needs a longer --timeout"), "{alone}");
+        assert!(alone.contains("give a longer --timeout: in this one") && !alone.contains("goes on"), "{alone}");
+        is_slow.store(false, SeqCst);
+        let second = sandbox
+            .json(0, &["index", "--no-cache", "--min-layer-size=0", "--span-size=16KiB", "--format=json", &image]);
+        let second = &second["images"][0];
+        assert_eq!(second["left"], json!([]));
+        assert_eq!(second["manifests"][0]["replaced"].as_array().unwrap().len(), 1);
+        let origins: Vec<&str> = second["manifests"][0]["layers"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|l| l["origin"].as_str().unwrap())
+            .collect();
+        assert_eq!(origins, ["destination", "read", "destination", "destination"]);
+    };
+    tokio::task::spawn_blocking(commands).await.unwrap();
+}

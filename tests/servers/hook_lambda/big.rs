@@ -1,0 +1,89 @@
+//! A registry with an image that has one layer of any size, made as it is sent.
+
+use axum::body::Body;
+use axum::http::{Response, header};
+use bytes::Bytes;
+use flate2::{Compress, Compression, FlushCompress};
+use futures_util::stream;
+use ociseek::digest::{Algorithm, Hasher};
+use ociseek::image::Descriptor;
+use serde_json::json;
+
+use crate::support::faulty::{Faulty, Nature};
+use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST};
+
+const MIB: usize = 1 << 20;
+
+pub struct Big {
+    pub registry: Faulty,
+    /// Of the image's manifest.
+    pub digest: String,
+}
+
+/// One MiB of noise, as it is and as a run of deflate blocks that need nothing from before them.
+fn segment() -> (Vec<u8>, Bytes) {
+    let mut state = 1u32;
+    let plain: Vec<u8> = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    })
+    .take(MIB)
+    .collect();
+    let mut encoder = Compress::new(Compression::fast(), false);
+    let mut deflated = Vec::with_capacity(2 * MIB);
+    encoder.compress_vec(&plain, &mut deflated, FlushCompress::Full).unwrap();
+    (plain, deflated.into())
+}
+
+/// The pieces of the gzip of a tar with one file of so many MiB.
+fn pieces(mib: usize) -> Vec<Bytes> {
+    let (plain, deflated) = segment();
+    let mut tar_header = tar::Header::new_gnu();
+    tar_header.set_path("big").unwrap();
+    tar_header.set_size((mib * MIB) as u64);
+    tar_header.set_mode(0o644);
+    tar_header.set_mtime(1_700_000_000);
+    tar_header.set_cksum();
+    let stored = |data: &[u8], last: u8| {
+        let length = data.len() as u16;
+        Bytes::from([&[last], &length.to_le_bytes()[..], &(!length).to_le_bytes(), data].concat())
+    };
+    let mut checksum = crc32fast::Hasher::new();
+    checksum.update(tar_header.as_bytes());
+    // Each further MiB at the cost of one multiplication, not of reading it again.
+    let mut one = crc32fast::Hasher::new();
+    one.update(&plain);
+    (0..mib).for_each(|_| checksum.combine(&one));
+    checksum.update(&[0; 1024]);
+    let size = (512 + mib * MIB + 1024) as u32;
+    let mut pieces = vec![Bytes::from_static(b"\x1f\x8b\x08\0\0\0\0\0\0\x03"), stored(tar_header.as_bytes(), 0)];
+    pieces.extend(std::iter::repeat_n(deflated, mib));
+    pieces.push(stored(&[0; 1024], 1));
+    pieces.push(Bytes::from([checksum.finalize().to_le_bytes(), size.to_le_bytes()].concat()));
+    pieces
+}
+
+/// The registry, which lets in who shows `password`.
+pub async fn registry(password: &str, mib: usize) -> Big {
+    let pieces = pieces(mib);
+    let mut hasher = Hasher::new(Algorithm::Sha256);
+    pieces.iter().for_each(|piece| hasher.update(piece));
+    let size: usize = pieces.iter().map(Bytes::len).sum();
+    let layer = Descriptor::new(GZIP, hasher.finish(), size as u64);
+    let path = format!("/blobs/{}", layer.digest);
+    let nature = Nature { referrers: true, basic: Some(("AWS".into(), password.into())), ..Nature::default() };
+    let registry = Faulty::start(nature, move |seen, _| {
+        if !seen.is("GET", &path) || seen.header("authorization").is_none() {
+            return None;
+        }
+        let body = stream::iter(pieces.clone().into_iter().map(Ok::<_, std::io::Error>));
+        Some(Response::builder().header(header::CONTENT_LENGTH, size).body(Body::from_stream(body)).unwrap())
+    })
+    .await;
+    let config = json!({"os": "linux", "architecture": "amd64"}).to_string();
+    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": Descriptor::of(OCI_CONFIG, config.as_bytes()),
+        "layers": [layer]});
+    registry.add_blob(config);
+    let digest = registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string()).to_string();
+    Big { registry, digest }
+}

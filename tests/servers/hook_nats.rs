@@ -1,0 +1,330 @@
+//! `ociseek hook serve --queue` and `hook worker` with a real JetStream.
+#![cfg(feature = "nats")]
+
+use crate::support::hook;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::hook::{Hook, PATIENCE, exchange, images, indexes, post, pushed, put_blob, stalling};
+use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox};
+use crate::support::servers::{Server, free_port, tool};
+use ociseek::digest::Digest;
+use ociseek::hook::job::Job;
+use ociseek::hook::queue::{Published, Queue};
+use ociseek::store::blob::Target;
+use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
+use serde_json::json;
+
+/// nats-server with JetStream in a directory of its own; killed when this is dropped.
+struct Nats {
+    child: Child,
+    url: String,
+    dir: tempfile::TempDir,
+    port: u16,
+}
+
+impl Drop for Nats {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Nats {
+    fn start() -> Option<Nats> {
+        let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
+        let child = Nats::spawn(dir.path(), port)?;
+        Some(Nats { child, url: format!("nats://127.0.0.1:{port}/test"), dir, port })
+    }
+
+    fn spawn(dir: &std::path::Path, port: u16) -> Option<Child> {
+        // Debian has it where users do not look.
+        let known = std::path::Path::new("/usr/sbin/nats-server");
+        let program = if known.is_file() { known.to_owned() } else { tool("nats-server")? };
+        let mut command = Command::new(program);
+        command.args(["--jetstream", "--addr", "127.0.0.1", "--port", &port.to_string(), "--store_dir"]).arg(dir);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let begun = Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(child.try_wait().unwrap().is_none(), "{command:?} ended");
+            assert!(begun.elapsed() < PATIENCE, "{command:?} does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Some(child)
+    }
+
+    /// It dies, and comes back with what is on its disk.
+    fn restart(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.child = Nats::spawn(self.dir.path(), self.port).unwrap();
+    }
+
+    /// It ends in good order.
+    fn stop(&mut self) {
+        assert!(Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap().success());
+        let _ = self.child.wait();
+    }
+
+    /// Waits for a stream to have so many messages.
+    async fn until(&self, stream: &str, messages: u64) {
+        let begun = Instant::now();
+        while self.messages(stream).await != messages {
+            assert!(begun.elapsed() < PATIENCE, "{stream} has {} messages", self.messages(stream).await);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Messages in a stream.
+    async fn messages(&self, stream: &str) -> u64 {
+        let client = async_nats::connect(format!("nats://127.0.0.1:{}", self.port)).await.unwrap();
+        let mut stream = async_nats::jetstream::new(client).get_stream(stream).await.unwrap();
+        stream.info().await.unwrap().state.messages
+    }
+}
+
+fn worker(sandbox: &Sandbox, nats: &Nats, registry: &str, more: &[&str]) -> Hook {
+    let (queue, allow) = (format!("--queue={}", nats.url), format!("--allow={registry}"));
+    let args = [&["worker", &queue, &allow, "--workers=2", "--no-cache"], more].concat();
+    Hook::start(sandbox, &args)
+}
+
+/// How often each image was indexed.
+fn times(hooks: &[Hook]) -> BTreeMap<String, usize> {
+    let mut times = BTreeMap::new();
+    for line in hooks.iter().flat_map(|hook| hook.events("job")).filter(|line| line["result"] == "indexed") {
+        *times.entry(line["image"].as_str().unwrap().to_owned()).or_default() += 1;
+    }
+    times
+}
+
+#[tokio::test]
+async fn three_workers_one_of_them_killed_index_every_image() {
+    let (Some(mut nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else { return };
+    let sandbox = Sandbox::new();
+    let images = images(&server, 8, 200);
+    let queue = format!("--queue={}", nats.url);
+    let serve = Hook::serve(&sandbox, &[&queue, &format!("--allow={}", server.host), "--rate=10000"]);
+    // Two of three events come twice, as a registry sends them whose first answer was lost; half before there are workers.
+    let send = |from: usize, to: usize| {
+        for (number, (repository, digest)) in images.iter().enumerate().take(to).skip(from) {
+            for again in 0..=usize::from(number % 3 > 0) {
+                let body = pushed(&format!("{number} {again}"), &server.host, repository, digest);
+                let (status, text) = serve.post(&body);
+                assert!(matches!(status, 200 | 202), "{text}");
+            }
+        }
+    };
+    send(0, 100);
+    assert_eq!(nats.messages("test").await, 100, "each image stands in the queue once");
+    nats.restart();
+    let workers: Vec<Hook> = (0..3).map(|_| worker(&sandbox, &nats, &server.host, &[])).collect();
+    serve.until("it has found the server again", |hook| hook.get("/readyz").0 == 200);
+    send(100, 200);
+    // In the middle: it has done some, and has some in hand.
+    workers[0].until("it is at work", |hook| hook.indexed() >= 3);
+    workers[0].signal("-KILL");
+    let begun = Instant::now();
+    while nats.messages("test").await > 0 {
+        assert!(begun.elapsed() < PATIENCE, "{} jobs are left", nats.messages("test").await);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    println!("200 images by three workers, the last of the killed one's after {:.1?}", begun.elapsed());
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(nats.messages("test-parked").await, 0);
+    for (repository, digest) in &images {
+        assert_eq!(indexes(&sandbox, &format!("{}/{repository}@{digest}", server.host)), 1, "{repository}@{digest}");
+    }
+    // What the killed one had in hand may have been attached without being acknowledged: then it is found to be done.
+    let times = times(&workers);
+    assert!(times.values().all(|times| *times == 1), "{times:?}");
+    assert!(workers[0].indexed() < 200 && workers[1].indexed() > 0 && workers[2].indexed() > 0);
+    let told: BTreeSet<_> = times.keys().collect();
+    println!("{} told as indexed, {} by the one that was killed", told.len(), workers[0].indexed());
+}
+
+#[tokio::test]
+async fn what_fails_is_parked_with_its_reason_and_others_go_on() {
+    let (Some(nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else { return };
+    let sandbox = Sandbox::new();
+    let good = images(&server, 1, 1);
+    let garbage = b"\x1f\x8b\x08 and then no gzip at all, however often one looks";
+    put_blob(&server.host, "team/app0", garbage);
+    let manifest = json!({
+        "schemaVersion": 2, "mediaType": OCI_MANIFEST,
+        "config": {"mediaType": OCI_CONFIG, "digest": Digest::sha256(b"{}"), "size": 2},
+        "layers": [{"mediaType": GZIP, "digest": Digest::sha256(garbage), "size": garbage.len()}],
+    })
+    .to_string();
+    put_blob(&server.host, "team/app0", b"{}");
+    let broken = Digest::sha256(manifest.as_bytes());
+    server.put_manifest("team/app0", &broken.to_string(), OCI_MANIFEST, manifest.as_bytes());
+
+    let queue = Queue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
+    let job = |name: &str| Job { image: name.parse().unwrap() };
+    let poison = job(&format!("{}/team/app0@{broken}", server.host));
+    assert_eq!(queue.publish(&poison).await.unwrap(), Published::New);
+    assert_eq!(queue.publish(&poison).await.unwrap(), Published::Duplicate);
+    let stranger = job(&format!("127.0.0.1:1/team/app0@{broken}"));
+    queue.publish(&stranger).await.unwrap();
+    let client = async_nats::connect(format!("nats://127.0.0.1:{}", nats.port)).await.unwrap();
+    client.publish("test.jobs", "{\"registry\": \"../x\"}".into()).await.unwrap();
+    client.flush().await.unwrap();
+    queue.publish(&job(&format!("{}/{}@{}", server.host, good[0].0, good[0].1))).await.unwrap();
+
+    let mut hook = worker(&sandbox, &nats, &server.host, &["--dead-letter=dead"]);
+    hook.until("all are settled", |hook| hook.indexed() == 1 && hook.events("dead-letter").len() == 3);
+    let begun = Instant::now();
+    while (nats.messages("test").await, nats.messages("test-parked").await) != (0, 3) {
+        assert!(begun.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let stream = async_nats::jetstream::new(client).get_stream("test-parked").await.unwrap();
+    let mut reasons = Vec::new();
+    for sequence in 1..=3 {
+        let message = stream.get_raw_message(sequence).await.unwrap();
+        let record: serde_json::Value = serde_json::from_slice(&message.payload).unwrap();
+        reasons.push(record["error"].as_str().unwrap().to_owned());
+    }
+    for want in ["is broken", "not on the list of what is allowed", "is not the JSON of a job"] {
+        assert!(reasons.iter().any(|reason| reason.contains(want)), "{want}: {reasons:?}");
+    }
+    hook.signal("-TERM");
+    assert!(hook.end().success());
+    assert_eq!(hook.events("stopped").len(), 1);
+
+    // The server knows the image still; somebody who wants it tried again gets what he asks for.
+    assert_eq!(queue.publish(&poison).await.unwrap(), Published::New);
+    assert_eq!(queue.publish(&poison).await.unwrap(), Published::Duplicate);
+    assert_eq!(nats.messages("test").await, 1);
+    let hook = worker(&sandbox, &nats, &server.host, &[]);
+    hook.until("it is parked again", |hook| hook.events("dead-letter").len() == 1);
+    nats.until("test-parked", 4).await;
+    assert_eq!(queue.publish(&poison).await.unwrap(), Published::New, "and again");
+}
+
+/// `IP:PORT` of what a worker says of itself.
+fn own_address(worker: &Hook) -> String {
+    worker.until("it works", |worker| !worker.events("working").is_empty());
+    worker.events("working")[0]["address"].as_str().unwrap().to_owned()
+}
+
+fn get(address: &str, path: &str) -> (u16, String) {
+    exchange(address, format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").as_bytes())
+}
+
+#[tokio::test]
+async fn a_worker_outlives_its_queue_and_ends_without_it() {
+    let (Some(mut nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else { return };
+    let sandbox = Sandbox::new();
+    let images = images(&server, 1, 1);
+    let mut hook = worker(&sandbox, &nats, &server.host, &["--listen=127.0.0.1:0", "--drain-timeout=1"]);
+    let address = own_address(&hook);
+    assert_eq!((get(&address, "/healthz").0, get(&address, "/readyz").0), (200, 200));
+
+    // One line when it goes, one when it is back, and jobs are done as before.
+    let _ = nats.child.kill();
+    let _ = nats.child.wait();
+    hook.until("it is seen", |hook| hook.events("queue").len() == 1);
+    assert_eq!((get(&address, "/healthz").0, get(&address, "/readyz").0), (200, 503));
+    nats.restart();
+    hook.until("it is back", |hook| hook.events("queue").len() == 2);
+    assert_eq!(get(&address, "/readyz").0, 200);
+    let queue = Queue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
+    let (repository, digest) = &images[0];
+    let job = Job { image: format!("{}/{repository}@{digest}", server.host).parse().unwrap() };
+    queue.publish(&job).await.unwrap();
+    hook.until("it is indexed", |hook| hook.indexed() == 1);
+    let (status, text) = get(&address, "/metrics");
+    assert!(status == 200 && text.contains("ociseek_hook_jobs_total{result=\"indexed\"} 1"), "{text}");
+
+    // This time the server says good-bye, and stays away.
+    nats.stop();
+    hook.until("it is seen", |hook| hook.events("queue").len() == 3);
+    hook.signal("-TERM");
+    assert!(hook.end().success());
+    let lines = hook.events("queue");
+    let levels: Vec<_> = lines.iter().map(|line| line["level"].as_str().unwrap()).collect();
+    assert_eq!(levels, ["warn", "info", "warn"], "{lines:?}");
+    assert!(lines[0]["error"].as_str().unwrap().starts_with("the connection to the queue is lost"), "{lines:?}");
+    assert_eq!(lines[1]["message"], "the connection to the queue is back");
+}
+
+/// A job that takes longer than the workers live is not to blame.
+#[tokio::test]
+async fn orderly_stops_use_up_no_tries() {
+    let Some(nats) = Nats::start() else { return };
+    let (sandbox, host) = (Sandbox::new(), stalling());
+    let queue = Queue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
+    let job = Job { image: format!("{host}/a:v1").parse().unwrap() };
+    queue.publish(&job).await.unwrap();
+    for _ in 0..7 {
+        let mut hook = worker(&sandbox, &nats, &host, &["--listen=127.0.0.1:0", "--drain-timeout=0"]);
+        let address = own_address(&hook);
+        hook.until("it is in hand", |hook| {
+            assert!(hook.events("dead-letter").is_empty(), "{:?}", hook.log());
+            get(&address, "/metrics").1.contains("ociseek_hook_running 1")
+        });
+        hook.signal("-TERM");
+        assert!(hook.end().success());
+    }
+    assert_eq!((nats.messages("test").await, nats.messages("test-parked").await), (1, 0));
+}
+
+#[tokio::test]
+async fn without_its_queue_the_service_says_so() {
+    let Some(mut nats) = Nats::start() else { return };
+    let sandbox = Sandbox::new();
+    let text = sandbox.run(&["hook", "worker", "--allow=r.example", "--queue=nats://u:hunter2@127.0.0.1:1"]);
+    assert!(text.contains("cannot connect to the queue at nats://127.0.0.1:1") && !text.contains("hunter2"), "{text}");
+    assert_eq!(text.matches("Connection refused").count(), 1, "{text}");
+    let hook = Hook::serve(&sandbox, &[&format!("--queue={}", nats.url), "--allow=r.example"]);
+    let event = |name: &str| json!({"image": format!("r.example/{name}:v1")}).to_string();
+    assert_eq!(hook.post(&event("a")).0, 202);
+    let _ = nats.child.kill();
+    let _ = nats.child.wait();
+    hook.until("it is seen", |hook| hook.get("/readyz").0 == 503);
+    let (status, text) = hook.post(&event("b"));
+    assert!(status == 503 && text.contains("retry-after: 30"), "{text}");
+    nats.restart();
+    hook.until("it is back", |hook| hook.get("/readyz").0 == 200);
+    assert_eq!(
+        post(&hook.address(), "/", &[("Authorization", &format!("Bearer {}", hook::SECRET))], event("b").as_bytes()).0,
+        202
+    );
+    assert_eq!(nats.messages("test").await, 2);
+}
+
+/// What was pushed before anyone listened.
+#[tokio::test(flavor = "multi_thread")]
+async fn backfill_puts_what_has_no_index_into_the_queue() {
+    let (Some(nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else { return };
+    let sandbox = Sandbox::new();
+    let client = Client::new(ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() });
+    let repository = client.unwrap().repository(&server.host, "team/app0").unwrap();
+    for (number, (name, digest)) in images(&server, 1, 10).iter().enumerate() {
+        let document = repository.manifest(&Target::Digest(*digest)).await.unwrap();
+        server.put_manifest(name, &format!("v{number}"), OCI_MANIFEST, &document.bytes);
+    }
+    let (place, queue) = (format!("{}/team/app0", server.host), format!("--queue={}", nats.url));
+    let options = ["--min-layer-size=0", "--span-size=16KiB", "--no-cache"];
+    let backfill = |total: &str| {
+        let said = sandbox.run(&[&["backfill", &queue, &place], &options[..]].concat());
+        assert!(said.contains(total) && said.ends_with("--- status 0 ---"), "{said}");
+    };
+    sandbox.json(0, &[&["index", "--format=json", &format!("{place}:v0")], &options[..]].concat());
+    // What is published again a moment later is not in the queue twice.
+    for _ in 0..2 {
+        backfill("10 images: 1 already-indexed, 9 queued");
+        assert_eq!(nats.messages("test").await, 9);
+    }
+    let _worker = worker(&sandbox, &nats, &server.host, &[]);
+    let begun = Instant::now();
+    while nats.messages("test").await > 0 {
+        assert!(begun.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    backfill("10 images: 10 already-indexed");
+}

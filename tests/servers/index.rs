@@ -1,0 +1,155 @@
+//! `ociseek index` against real registries: one without the referrers API, one with it, and one that wants a password.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::support::sandbox::{
+    GZIP, Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, gzip, index, tar, two_platforms,
+};
+use crate::support::servers::{Server, htpasswd, run, tool};
+use serde_json::{Value, json};
+
+/// Two platforms under `a/b:v1` of a registry; `more` are arguments for skopeo.
+fn copied(server: &Server, more: &[&str]) -> Option<(Sandbox, String)> {
+    let skopeo = tool("skopeo")?;
+    let sandbox = Sandbox::new();
+    two_platforms(&sandbox.path("img"));
+    let (from, to) = (format!("oci:{}:v1", sandbox.path("img").display()), format!("docker://{}/a/b:v1", server.host));
+    run(&skopeo, &[&["copy", "--quiet", "--all", "--dest-tls-verify=false"], more, &[&from, &to]].concat());
+    Some((sandbox, format!("{}/a/b:v1", server.host)))
+}
+
+fn statuses(report: &Value) -> Vec<&str> {
+    let manifests = report["images"][0]["manifests"].as_array().unwrap().iter();
+    manifests.map(|m| m["status"].as_str().unwrap()).collect()
+}
+
+/// Attached, then already there, then replaced by one of other options; the same digests as in a layout.
+fn attach_and_attach_again(server: &Server, how: &str) {
+    let Some((sandbox, image)) = copied(server, &[]) else { return };
+    let first = sandbox.json(0, &index(&["--format=json", &image]));
+    assert_eq!(statuses(&first), ["attached", "attached"]);
+    let manifest = &first["images"][0]["manifests"][0];
+    assert_eq!(manifest["attached"], how);
+    let subject = manifest["manifest"]["digest"].as_str().unwrap();
+    let tag = (how == "tag-schema").then(|| subject.replace(':', "-"));
+    assert_eq!(manifest["tag"].as_str(), tag.as_deref());
+    let again = sandbox.json(0, &index(&["--format=json", &image]));
+    assert_eq!(statuses(&again), ["already-there", "already-there"]);
+    assert_eq!((&again["bytes_read"], &again["bytes_written"]), (&Value::from(0), &Value::from(0)));
+
+    let by_digest = format!("{}/a/b@{subject}", server.host);
+    let other =
+        ["index", "--format=json", "--no-cache", "--min-layer-size=0", "--build-tool-identifier=test", &by_digest];
+    let other = sandbox.json(0, &other);
+    assert_eq!(statuses(&other), ["attached"]);
+    assert_eq!(other["images"][0]["manifests"][0]["replaced"][0], manifest["index"]["digest"]);
+
+    let layout = sandbox.json(0, &index(&["--format=json", "oci:img"]));
+    assert_eq!(layout["images"][0]["manifests"][0]["index"]["digest"], manifest["index"]["digest"]);
+}
+
+#[test]
+fn a_registry_without_the_referrers_api() {
+    let Some(server) = Server::distribution("127.0.0.1:0", |_| String::new()) else { return };
+    attach_and_attach_again(&server, "tag-schema");
+}
+
+#[test]
+fn a_registry_with_the_referrers_api() {
+    let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
+    attach_and_attach_again(&server, "referrers-api");
+}
+
+#[test]
+fn a_registry_that_wants_a_password() {
+    let Some(line) = htpasswd("u", "s3cret") else { return };
+    let sections = |dir: &Path| {
+        std::fs::write(dir.join("passwords"), line).unwrap();
+        format!("auth: {{htpasswd: {{realm: r, path: '{}'}}}}\n", dir.join("passwords").display())
+    };
+    let Some(server) = Server::distribution("127.0.0.1:0", sections) else { return };
+    let Some((sandbox, image)) = copied(&server, &["--dest-creds=u:s3cret"]) else { return };
+    for (wrong, todo) in [
+        (index(&[&image]), format!("run docker login {}, or give --creds USER:PASSWORD", server.host)),
+        (index(&["--creds=u:hunter2", &image]), "it rejected the user name or the password of --creds".into()),
+    ] {
+        let text = sandbox.run(&wrong);
+        let hint = format!("hint: 401 from {}: {todo}\n", server.host);
+        assert!(text.contains(&hint) && text.ends_with("--- status 1 ---"), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+    let mut command = sandbox.command(&index(&["-q", "--creds=u", "--password-stdin", &image]));
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"s3cret\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 2);
+}
+
+#[test]
+fn what_is_not_there_is_said() {
+    let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
+    let text = Sandbox::new().run(&index(&[&format!("{}/a/b:v1", server.host)]));
+    assert!(text.contains("cannot find the image") && text.contains("hint: 404 from"), "{text}");
+    assert!(text.ends_with("--- status 1 ---"), "{text}");
+}
+
+/// Whoever may push writes the list of referrers under the tag of an image's digest. What it names
+/// is deleted only if it is a SOCI index of that image.
+#[test]
+fn replacing_deletes_nothing_but_indexes_of_the_image() {
+    let Some(server) = Server::distribution("127.0.0.1:0", |_| String::new()) else { return };
+    let Some(skopeo) = tool("skopeo") else { return };
+    let sandbox = Sandbox::new();
+    let mut layout = Layout::new(&sandbox.path("img"));
+    for (seed, tag) in [(1, "mine"), (2, "prod")] {
+        let layer = layout.blob(GZIP, &gzip(&tar(seed, 1, 50_000)));
+        let image = layout.image("amd64", &[layer]);
+        layout.tag(image, tag);
+        let to = format!("docker://{}/a/b:{tag}", server.host);
+        let from = format!("oci:{}:{tag}", sandbox.path("img").display());
+        run(&skopeo, &["copy", "--quiet", "--dest-tls-verify=false", &from, &to]);
+    }
+    let image = |tag: &str| format!("{}/a/b:{tag}", server.host);
+    let attached = |args: &[&str]| sandbox.json(0, &index(args))["images"][0]["manifests"][0].clone();
+    let old = attached(&["--format=json", &image("mine")]);
+    let prod = attached(&["--format=json", &image("prod")]);
+    assert_eq!((&old["status"], &prod["status"]), (&Value::from("attached"), &Value::from("attached")));
+
+    let listed = |descriptor: &Value| {
+        json!({
+            "mediaType": OCI_MANIFEST, "digest": descriptor["digest"], "size": descriptor["size"],
+            "artifactType": "application/vnd.amazon.soci.index.v1+json",
+        })
+    };
+    let strangers = [&prod["manifest"], &prod["index"]];
+    let list = json!({
+        "schemaVersion": 2, "mediaType": OCI_INDEX,
+        "manifests": [listed(strangers[0]), listed(strangers[1]), listed(&old["index"])],
+    });
+    let tag = old["manifest"]["digest"].as_str().unwrap().replace(':', "-");
+    server.put_manifest("a/b", &tag, OCI_INDEX, list.to_string().as_bytes());
+
+    let other = ["index", "--build-tool-identifier=test", "--min-layer-size=0", "--no-cache", &image("mine")];
+    let skipped = sandbox.run(&other);
+    for line in [
+        format!(
+            "{} is listed as a SOCI index of this image and is listed first, and left as it is: it is not a valid SOCI \
+             index: the manifest is not a SOCI index: its config is \"{OCI_CONFIG}\"",
+            strangers[0]["digest"].as_str().unwrap()
+        ),
+        format!("it is the index of another image manifest, {}", prod["manifest"]["digest"].as_str().unwrap()),
+    ] {
+        assert!(skipped.contains(&line), "{skipped}");
+    }
+    assert!(!skipped.contains("--existing"), "{skipped}");
+
+    let replaced = attached(&["--format=json", "--existing=replace", &image("mine")]);
+    assert_eq!(replaced["replaced"].as_array().map(Vec::len), Some(1), "{replaced}");
+    let others: Vec<&Value> = replaced["others"].as_array().unwrap().iter().map(|other| &other["digest"]).collect();
+    assert_eq!(others, strangers.map(|stranger| &stranger["digest"]));
+    // Nothing of the other image was touched.
+    let again = sandbox.json(0, &index(&["--format=json", &image("prod")]));
+    assert_eq!(statuses(&again), ["already-there"]);
+}

@@ -1,0 +1,348 @@
+//! `ociseek doctor`: each state that an image's indexes can be in, in real registries and layouts.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use ociseek::digest::Digest;
+use serde_json::Value;
+
+use super::push;
+use crate::support::sandbox::{Layout, OCI_INDEX, OCI_MANIFEST, Sandbox, enabled, index, small_image, two_platforms};
+use crate::support::servers::Server;
+
+/// The manifest at `place` of the report on `image`, after a run that must end with `status`.
+fn diagnosis(sandbox: &Sandbox, status: i32, place: usize, image: &str) -> Value {
+    let report = sandbox.json(status, &["doctor", "--format=json", image]);
+    assert_eq!(report["lazy"], status == 0);
+    report["manifests"][place].clone()
+}
+
+/// What the consumer makes of it: `v1`, `v2`, or why nothing.
+fn verdict(diagnosis: &Value, consumer: &str) -> String {
+    let all = diagnosis["consumers"].as_array().unwrap();
+    let found = all.iter().find(|c| c["consumer"] == consumer).unwrap();
+    assert_eq!(found["lazy"], found["reason"].is_null());
+    match found["version"].as_u64() {
+        Some(version) => format!("v{version}"),
+        None => found["reason"]["code"].as_str().unwrap().to_owned(),
+    }
+}
+
+/// All verdicts, in the order of the report.
+fn verdicts(diagnosis: &Value) -> Vec<String> {
+    let all = diagnosis["consumers"].as_array().unwrap();
+    all.iter().map(|c| verdict(diagnosis, c["consumer"].as_str().unwrap())).collect()
+}
+
+fn problems(diagnosis: &Value) -> Vec<&str> {
+    let all = diagnosis["findings"].as_array().unwrap().iter();
+    all.filter(|f| f["problem"] == true).map(|f| f["code"].as_str().unwrap()).collect()
+}
+
+fn notes(diagnosis: &Value) -> Vec<&str> {
+    let all = diagnosis["findings"].as_array().unwrap().iter();
+    all.filter(|f| f["problem"] == false).map(|f| f["code"].as_str().unwrap()).collect()
+}
+
+/// Runs what the report says to run about a finding, with the small sizes of these images.
+fn follow(sandbox: &Sandbox, diagnosis: &Value, code: &str) {
+    let all = diagnosis["findings"].as_array().unwrap();
+    let next = all.iter().find(|f| f["code"] == code).unwrap()["next"].as_str().unwrap();
+    let words: Vec<&str> = next.split(' ').collect();
+    assert_eq!(words[..2], ["ociseek", "index"], "{next}");
+    let text = sandbox.run(&[&["index", "--no-cache", "--min-layer-size=1KiB"], &words[2..]].concat());
+    assert!(text.ends_with("--- status 0 ---"), "{text}");
+}
+
+fn request(server: &Server, head: &str) {
+    let mut stream = TcpStream::connect(&server.host).unwrap();
+    write!(stream, "{head} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", server.host).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 2"), "{head}: {answer}");
+}
+
+fn first_index(sandbox: &Sandbox, image: &str) -> Value {
+    sandbox.json(0, &["inspect", "--format=json", image])["manifests"][0]["indexes"][0].clone()
+}
+
+/// With the referrers API and without.
+fn registries() -> impl Iterator<Item = Server> {
+    let olareg = Server::olareg(|_, _| vec!["--api-blob-delete".to_owned()]);
+    [olareg, Server::distribution("127.0.0.1:0", |_| String::new())].into_iter().flatten()
+}
+
+const NONE: [&str; 7] = ["no-index", "no-index", "reads-no-index", "no-index", "zstd", "zstd", "not-in-ecr"];
+const V1: [&str; 7] = ["other-version-only", "v1", "reads-no-index", "v1", "zstd", "zstd", "not-in-ecr"];
+
+#[test]
+fn from_no_index_to_one_that_lost_a_piece_and_back() {
+    for server in registries() {
+        let sandbox = Sandbox::new();
+        small_image(&sandbox.path("img"));
+        let Some(image) = push(&sandbox, "img", &server, &[]) else { return };
+        let none = diagnosis(&sandbox, 3, 0, &image);
+        assert_eq!(verdicts(&none), NONE);
+        assert_eq!((problems(&none), notes(&none)), (vec!["no-index"], vec!["zstd", "small-image"]));
+        // Layers this small are not worth an index, and so none is advised.
+        assert!(none["findings"][0]["text"].as_str().unwrap().contains("less than 10 MiB each"), "{none}");
+        assert!(none["findings"][0]["next"].is_null(), "{none}");
+        sandbox.run(&["index", "--no-cache", "--min-layer-size=1KiB", &image]);
+
+        let ours = diagnosis(&sandbox, 0, 0, &image);
+        assert_eq!(verdicts(&ours), V1);
+        assert_eq!((problems(&ours), notes(&ours)), (vec![], vec!["only-version-1", "zstd", "small-image"]));
+        let enabled = &ours["consumers"][1];
+        assert_eq!(
+            (&enabled["layers"], &enabled["of_layers"], &enabled["percent"]),
+            (&3.into(), &4.into(), &99.98.into())
+        );
+
+        let found = first_index(&sandbox, &image);
+        assert_eq!(enabled["index"], found["digest"]);
+        let ztoc = found["ztocs"][0]["digest"].as_str().unwrap();
+        request(&server, &format!("DELETE /v2/a/b/blobs/{ztoc}"));
+        let lost = diagnosis(&sandbox, 3, 0, &image);
+        assert_eq!(verdict(&lost, "soci-snapshotter-v1-enabled"), "incomplete");
+        assert_eq!(problems(&lost), ["missing-blobs"]);
+        assert!(lost["findings"][0]["text"].as_str().unwrap().contains(ztoc));
+        follow(&sandbox, &lost, "missing-blobs");
+        assert_eq!(verdicts(&diagnosis(&sandbox, 0, 0, &image)), V1);
+    }
+}
+
+#[test]
+fn two_indexes_and_a_sparse_one() {
+    for server in registries() {
+        let sandbox = Sandbox::new();
+        small_image(&sandbox.path("img"));
+        let Some(image) = push(&sandbox, "img", &server, &[]) else { return };
+        let sparse = ["index", "--build-tool-identifier=test", "--no-cache", "--min-layer-size=100KiB", &image];
+        sandbox.run(&sparse);
+        let sparse = diagnosis(&sandbox, 0, 0, &image);
+        assert_eq!(notes(&sparse).iter().filter(|code| **code == "small-layer").count(), 2);
+        assert_eq!(sparse["consumers"][1]["layers"], 1);
+        let small = sparse["findings"].as_array().unwrap().iter().find(|f| f["code"] == "small-layer").unwrap();
+        assert!(small["next"].is_null(), "{small}");
+        assert!(notes(&sparse).contains(&"foreign-index"), "the tool is called test");
+
+        sandbox.run(&["index", "--no-cache", "--min-layer-size=1KiB", &image]);
+        let two = diagnosis(&sandbox, 0, 0, &image);
+        assert_eq!(problems(&two), ["several-indexes"]);
+        follow(&sandbox, &two, "several-indexes");
+        let one = diagnosis(&sandbox, 0, 0, &image);
+        assert_eq!(problems(&one), Vec::<&str>::new());
+    }
+}
+
+#[test]
+fn platforms() {
+    for server in registries() {
+        let sandbox = Sandbox::new();
+        two_platforms(&sandbox.path("img"));
+        let Some(image) = push(&sandbox, "img", &server, &[]) else { return };
+        sandbox.run(&index(&["--platform=linux/amd64", &image]));
+        let (amd64, arm64) = (diagnosis(&sandbox, 0, 0, &image), diagnosis(&sandbox, 0, 1, &image));
+        assert_eq!((problems(&amd64), problems(&arm64)), (vec![], vec!["no-index"]));
+        assert_eq!(sandbox.command(&["doctor", "--platform=linux/arm64", &image]).status().unwrap().code(), Some(3));
+        sandbox.run(&index(&["--platform=linux/arm64", &image]));
+        assert_eq!(problems(&diagnosis(&sandbox, 0, 1, &image)), Vec::<&str>::new());
+        let text = sandbox.run(&["doctor", "--platform=linux/s390x", &image]);
+        assert!(text.contains("it has linux/amd64, linux/arm64") && text.ends_with("--- status 1 ---"), "{text}");
+    }
+}
+
+#[test]
+fn an_index_of_the_image_index_is_where_nobody_looks() {
+    let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
+    let sandbox = Sandbox::new();
+    two_platforms(&sandbox.path("img"));
+    let Some(image) = push(&sandbox, "img", &server, &[]) else { return };
+    let report = sandbox.json(0, &index(&["--format=json", "oci:img"]));
+    let (root, manifest) = (&report["images"][0]["digest"], &report["images"][0]["manifests"][0]);
+    let blob = |digest: &str| std::fs::read(sandbox.path("img/blobs/sha256").join(&digest["sha256:".len()..])).unwrap();
+    sandbox.run(&index(&[&image]));
+    // The same ztocs with the image index as their subject, and the one of the manifest gone.
+    let list = blob(root.as_str().unwrap());
+    let v1 = String::from_utf8(blob(manifest["index"]["digest"].as_str().unwrap())).unwrap();
+    let (before, rest) = v1.split_once("\"subject\":{").unwrap();
+    let (_, after) = rest.split_once('}').unwrap();
+    let subject = format!(r#""mediaType":"{OCI_INDEX}","digest":{root},"size":{}"#, list.len());
+    let wrong = format!("{before}\"subject\":{{{subject}}}{after}");
+    let digest = Digest::sha256(wrong.as_bytes()).to_string();
+    server.put_manifest("a/b", &digest, OCI_MANIFEST, wrong.as_bytes());
+    for manifest in report["images"][0]["manifests"].as_array().unwrap() {
+        request(&server, &format!("DELETE /v2/a/b/manifests/{}", manifest["index"]["digest"].as_str().unwrap()));
+    }
+    let found = diagnosis(&sandbox, 3, 0, &image);
+    assert_eq!(problems(&found), ["no-index", "on-image-index"]);
+    assert!(found["findings"][1]["text"].as_str().unwrap().contains(&digest));
+}
+
+#[test]
+fn a_soci_enabled_image() {
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    sandbox.run(&index(&["oci:img"]));
+    enabled(&sandbox);
+    let expected = ["v2", "v2", "reads-no-index", "other-version-only"];
+    let found = diagnosis(&sandbox, 0, 0, "oci:enabled");
+    assert_eq!(verdicts(&found)[..4], expected);
+    assert_eq!(verdict(&found, "sagemaker-studio"), "v2", "a layout may yet be pushed to ECR");
+    assert_eq!(problems(&found), Vec::<&str>::new());
+    for server in registries() {
+        let Some(image) = push(&sandbox, "enabled", &server, &[]) else { return };
+        assert_eq!(verdicts(&diagnosis(&sandbox, 0, 0, &image))[..4], expected);
+    }
+
+    // Copied without what its image index lists beside it: the manifest names an index that is not there.
+    let manifest = found["manifest"].as_str().unwrap();
+    let bytes = std::fs::read(sandbox.path("enabled/blobs/sha256").join(&manifest["sha256:".len()..])).unwrap();
+    let mut alone = Layout::new(&sandbox.path("alone"));
+    for file in std::fs::read_dir(sandbox.path("enabled/blobs/sha256")).unwrap().map(Result::unwrap) {
+        std::fs::copy(file.path(), sandbox.path("alone/blobs/sha256").join(file.file_name())).unwrap();
+    }
+    let descriptor = alone.blob(OCI_MANIFEST, &bytes);
+    alone.tag(descriptor, "v1");
+    assert_eq!(problems(&diagnosis(&sandbox, 0, 0, "oci:alone")), ["not-beside-image"]);
+    let v2 = found["consumers"][0]["index"].as_str().unwrap();
+    std::fs::remove_file(sandbox.path("alone/blobs/sha256").join(&v2["sha256:".len()..])).unwrap();
+    let lost = diagnosis(&sandbox, 3, 0, "oci:alone");
+    assert_eq!(verdicts(&lost)[..2], ["unusable", "unusable"]);
+    assert_eq!(problems(&lost), ["unusable-index"]);
+}
+
+#[test]
+fn pieces_of_the_image_and_of_a_ztoc() {
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    sandbox.run(&index(&["oci:img"]));
+    let found = first_index(&sandbox, "oci:img");
+    let blob = |digest: &Value| sandbox.path("img/blobs/sha256").join(&digest.as_str().unwrap()["sha256:".len()..]);
+    // Damaged, or of another layer: consumers that come to it do not use the index.
+    let good = found["ztocs"].as_array().unwrap().iter().map(|ztoc| std::fs::read(blob(&ztoc["digest"])).unwrap());
+    let good: Vec<Vec<u8>> = good.collect();
+    std::fs::write(blob(&found["ztocs"][0]["digest"]), vec![b'x'; good[0].len()]).unwrap();
+    let damaged = diagnosis(&sandbox, 3, 0, "oci:img");
+    assert_eq!(
+        (problems(&damaged), verdict(&damaged, "soci-snapshotter-v1-enabled")),
+        (vec!["broken-ztoc"], "broken-ztoc".into())
+    );
+    std::fs::write(blob(&found["ztocs"][0]["digest"]), &good[0]).unwrap();
+    assert_eq!(problems(&diagnosis(&sandbox, 0, 0, "oci:img")), Vec::<&str>::new());
+
+    std::fs::remove_file(blob(&found["ztocs"][1]["layer"])).unwrap();
+    let gone = diagnosis(&sandbox, 3, 0, "oci:img");
+    assert_eq!(problems(&gone), ["missing-layer"]);
+    assert!(verdicts(&gone).iter().all(|verdict| verdict == "missing-blob"), "{gone}");
+
+    // Of an image index, whose entries name the platforms, doctor needs no config.
+    two_platforms(&sandbox.path("two"));
+    sandbox.run(&index(&["oci:two"]));
+    let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:two"]);
+    for manifest in inspected["manifests"].as_array().unwrap() {
+        let blob = |digest: &str| sandbox.path("two/blobs/sha256").join(&digest["sha256:".len()..]);
+        let manifest = std::fs::read(blob(manifest["manifest"]["digest"].as_str().unwrap())).unwrap();
+        let manifest: Value = serde_json::from_slice(&manifest).unwrap();
+        let _ = std::fs::remove_file(blob(manifest["config"]["digest"].as_str().unwrap()));
+    }
+    let gone = diagnosis(&sandbox, 3, 0, "oci:two");
+    assert_eq!(problems(&gone), ["missing-config"]);
+    assert!(verdicts(&gone).iter().all(|verdict| verdict == "missing-blob"), "{gone}");
+}
+
+#[test]
+fn a_ztoc_of_another_layer() {
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    let report = sandbox.json(0, &index(&["--format=json", "oci:img"]));
+    let blob = |digest: &str| std::fs::read(sandbox.path("img/blobs/sha256").join(&digest["sha256:".len()..])).unwrap();
+    let manifest = &report["images"][0]["manifests"][0];
+    let v1 = String::from_utf8(blob(manifest["index"]["digest"].as_str().unwrap())).unwrap();
+    // The same index with the layers of two ztocs swapped.
+    let layers: Vec<&str> =
+        manifest["layers"].as_array().unwrap()[..2].iter().map(|l| l["digest"].as_str().unwrap()).collect();
+    let swapped = v1.replace(layers[0], "FIRST").replace(layers[1], layers[0]).replace("FIRST", layers[1]);
+    let mut other = Layout::new(&sandbox.path("other"));
+    for file in std::fs::read_dir(sandbox.path("img/blobs/sha256")).unwrap().map(Result::unwrap) {
+        if file.file_name() != manifest["index"]["digest"].as_str().unwrap()["sha256:".len()..] {
+            std::fs::copy(file.path(), sandbox.path("other/blobs/sha256").join(file.file_name())).unwrap();
+        }
+    }
+    let image = other.blob(OCI_MANIFEST, &blob(manifest["manifest"]["digest"].as_str().unwrap()));
+    other.tag(image, "v1");
+    let mut index = other.blob(OCI_MANIFEST, swapped.as_bytes());
+    index["artifactType"] = "application/vnd.amazon.soci.index.v1+json".into();
+    other.tag(index, "index");
+    let found = diagnosis(&sandbox, 3, 0, "oci:other:v1");
+    let broken = found["findings"].as_array().unwrap().iter().filter(|finding| finding["code"] == "broken-ztoc");
+    let told: Vec<&str> = broken.map(|finding| finding["text"].as_str().unwrap()).collect();
+    assert!(told.len() == 2 && told.iter().all(|text| text.contains("it is for a layer of")), "{found}");
+}
+
+#[test]
+fn an_image_that_no_index_helps() {
+    let sandbox = Sandbox::new();
+    let mut layout = Layout::new(&sandbox.path("zst"));
+    let layers = [layout.blob("application/vnd.oci.image.layer.v1.tar+zstd", b"\x28\xb5\x2f\xfd, which nobody reads")];
+    let image = layout.image("amd64", &layers);
+    layout.tag(image, "v1");
+    let found = diagnosis(&sandbox, 3, 0, "oci:zst");
+    assert!(found["findings"][0]["text"].as_str().unwrap().contains("cannot have one"), "{found}");
+    assert!(found["findings"][0]["next"].is_null(), "{found}");
+    assert!(found["findings"][1]["next"].as_str().unwrap().contains("gzip"), "{found}");
+
+    // A layer that is large enough, though nobody has it: an index is what helps.
+    let mut layout = Layout::new(&sandbox.path("big"));
+    let mut layer = layout.blob("application/vnd.oci.image.layer.v1.tar+gzip", b"not read");
+    layer["size"] = (20 << 20).into();
+    let image = layout.image("amd64", &[layer]);
+    layout.tag(image, "v1");
+    let found = diagnosis(&sandbox, 3, 0, "oci:big");
+    let no_index = found["findings"].as_array().unwrap().iter().find(|f| f["code"] == "no-index").unwrap();
+    assert_eq!(no_index["next"], "ociseek index --platform linux/amd64 oci:big");
+}
+
+#[test]
+fn text_for_people() {
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    insta::assert_snapshot!(sandbox.run(&["doctor", "oci:img"]), @r#"
+    oci:img linux/amd64
+      manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
+      soci-snapshotter 0.10 or later, as it comes      whole  it reads version 2: there is none
+      soci-snapshotter 0.10 or later, soci_v1 enabled  whole  it reads version 2 and 1: there is none
+      soci-snapshotter, parallel_pull_unpack enabled   whole  it pulls layers side by side and reads no index
+      soci-snapshotter before 0.10                     whole  it reads version 1: there is none
+      AWS Fargate                                      whole  it does not support images with zstd layers
+      AWS Fargate, who used SOCI there before          whole  it does not support images with zstd layers
+      Amazon SageMaker Studio                          whole  it reads version 2: there is none
+      problem: the image has no SOCI index: its layers have less than 10 MiB each, which are pulled whole faster than mounted
+      note: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 is pulled whole: it is zstd, and consumers know gzip and plain tars only (24 B)
+        next: build the image with gzip layers: docker buildx build --output type=image,compression=gzip,force-compression=true
+      note: the image has 0.3 MiB of layers; Fargate's documentation recommends lazy loading from 250 MiB on
+    --- stderr ---
+    --- status 3 ---
+    "#);
+    sandbox.run(&index(&["oci:img"]));
+    insta::assert_snapshot!(sandbox.run(&["doctor", "oci:img"]), @r#"
+    oci:img linux/amd64
+      manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
+      soci-snapshotter 0.10 or later, as it comes      whole  it reads version 2, and there is one of the other version only
+      soci-snapshotter 0.10 or later, soci_v1 enabled  lazy   index 7ba91f25e64f (version 1): 3 of 4 layers, 99.99% of 262.2 KiB
+      soci-snapshotter, parallel_pull_unpack enabled   whole  it pulls layers side by side and reads no index
+      soci-snapshotter before 0.10                     lazy   index 7ba91f25e64f (version 1): 3 of 4 layers, 99.99% of 262.2 KiB
+      AWS Fargate                                      whole  it does not support images with zstd layers
+      AWS Fargate, who used SOCI there before          whole  it does not support images with zstd layers
+      Amazon SageMaker Studio                          whole  it reads version 2, and there is one of the other version only
+      note: index sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95 was made by another tool, "test"
+        next: ociseek verify --quick oci:img
+      note: the index is of version 1, which soci-snapshotter reads since 0.10 only where soci_v1 is enabled, Amazon SageMaker Studio does not read, and Fargate reads only for those who used SOCI there before, with an announced end on 9 February 2026 (pabis.eu, 31 August 2025)
+        next: ociseek convert oci:img NEW-NAME makes a SOCI-enabled image of version 2; or enable version 1 ([pull_modes.soci_v1] enable = true)
+      note: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 is pulled whole: it is zstd, and consumers know gzip and plain tars only (24 B)
+        next: build the image with gzip layers: docker buildx build --output type=image,compression=gzip,force-compression=true
+      note: the image has 0.3 MiB of layers; Fargate's documentation recommends lazy loading from 250 MiB on
+    --- stderr ---
+    --- status 0 ---
+    "#);
+}

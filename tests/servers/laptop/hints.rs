@@ -1,0 +1,155 @@
+//! Errors that say what to do next.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use super::push;
+use crate::support::faulty::{Faulty, MANIFEST, Nature};
+use crate::support::sandbox::{PLAIN, Sandbox, gzip, index, shown, small_image, tar};
+use crate::support::servers::{Server, private_ca};
+
+/// A server that reads something and answers each connection with the next of these; the last again and again.
+fn answering(answers: &'static [&'static str]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                for answer in answers {
+                    let mut buffer = [0; 4096];
+                    if !stream.read(&mut buffer).is_ok_and(|read| read > 0) {
+                        return;
+                    }
+                    let _ = stream.write_all(answer.as_bytes());
+                }
+            });
+        }
+    });
+    address
+}
+
+const ECR: &str = "123456789012.dkr.ecr.eu-west-1.amazonaws.com";
+
+#[test]
+fn ecr_wants_a_new_password_every_twelve_hours() {
+    let login =
+        format!("aws ecr get-login-password --region eu-west-1 | docker login --username AWS --password-stdin {ECR}");
+    let unauthorized = answering(&["HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"]);
+    let expired = answering(&["HTTP/1.1 403 Forbidden\r\nContent-Length: 103\r\nConnection: close\r\n\r\n\
+         {\"errors\":[{\"code\":\"DENIED\",\"message\":\"Your authorization token has expired. Reauthenticate and try a\"}]}"]);
+    for (proxy, want) in [
+        (unauthorized, format!("hint: 401 from {ECR}: run {login}, or give --creds USER:PASSWORD\n")),
+        (expired, format!("hint: 403 from {ECR}: a password of ECR lasts 12 hours; {login}\n")),
+    ] {
+        let sandbox = Sandbox::new();
+        let mut command = sandbox.command(&["index", "--plain-http", &format!("{ECR}/a/b:v1")]);
+        let text = shown(command.env("HTTP_PROXY", format!("http://{proxy}")));
+        assert!(text.contains(&want) && text.ends_with("--- status 1 ---"), "{text}");
+    }
+}
+
+#[test]
+fn tls_where_there_is_none_and_none_where_there_is() {
+    let proxy = answering(&["HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n"]);
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.command(&["index", "registry.invalid/a/b:v1"]);
+    let text = shown(command.env("HTTPS_PROXY", format!("http://{proxy}")));
+    assert!(text.contains("hint: registry.invalid seems to speak plain HTTP: use --plain-http\n"), "{text}");
+
+    let dir = tempfile::tempdir().unwrap();
+    let Some(()) = private_ca(dir.path()) else { return };
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let tls = format!("  tls: {{certificate: '{}', key: '{}'}}\n", at("cert.pem"), at("key.pem"));
+    let Some(server) = Server::distribution("127.0.0.1:0", |_| tls) else { return };
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    let Some(image) = push(&sandbox, "img", &server, &[]) else { return };
+    let text = sandbox.run(&index(&[&image]));
+    let hint = format!("hint: {} seems to speak TLS: use --plain-http=false, and --ca-file FILE", server.host);
+    assert!(text.contains(&hint) && text.ends_with("--- status 1 ---"), "{text}");
+    let text = sandbox.run(&index(&["--ca-file", &at("ca.pem"), &image]));
+    assert!(text.ends_with("--- status 0 ---"), "{text}");
+}
+
+#[test]
+fn a_list_of_platforms_is_for_index() {
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    let variable = ("OCISEEK_PLATFORM", "linux/amd64,linux/arm64");
+    for command in [&["ls", "oci:img"][..], &["cat", "oci:img", "/x"]] {
+        let text = shown(sandbox.command(command).env(variable.0, variable.1));
+        assert!(text.contains("it names several platforms, and one is wanted: give --platform"), "{text}");
+        assert!(text.ends_with("--- status 2 ---"), "{text}");
+    }
+    let text = shown(sandbox.command(&["ls", "--platform=linux/amd64", "oci:img"]).env(variable.0, variable.1));
+    assert!(!text.ends_with("--- status 2 ---"), "{text}");
+}
+
+#[test]
+fn a_quick_look_says_what_it_passes_over() {
+    let sandbox = Sandbox::new();
+    let mut layout = crate::support::sandbox::Layout::new(&sandbox.path("img"));
+    let mut large = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(65 << 20);
+    header.set_mode(0o644);
+    large.append_data(&mut header, "zeros", std::io::repeat(0).take(65 << 20)).unwrap();
+    let layer = layout.blob(PLAIN, &large.into_inner().unwrap());
+    let image = layout.image("amd64", &[layer]);
+    layout.tag(image, "v1");
+    sandbox.run(&["index", "--no-cache", "--span-size=128MiB", "oci:img"]);
+    let text = sandbox.run(&["verify", "--quick", "oci:img"]);
+    assert!(text.contains("note: 1 span was not read: --quick reads none of more than 64.0 MiB"), "{text}");
+    // Verification finds that the config of these images states no diff IDs.
+    assert!(text.contains("right (1 of 1 layer, 0 of 1 span") && text.ends_with("--- status 3 ---"), "{text}");
+    let report = sandbox.json(3, &["verify", "--quick", "--format=json", "oci:img"]);
+    assert_eq!(report["manifests"][0]["indexes"][0]["layers"][0]["spans_too_large"], 1, "{report}");
+    let text = sandbox.run(&["verify", "oci:img"]);
+    assert!(!text.contains("not read"), "{text}");
+}
+
+/// A registry that never answers the end of an upload; the program is stopped while it waits for that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_open_upload_is_cancelled_at_a_signal() {
+    for (signal, status) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
+        let registry = Faulty::start(Nature::default(), |seen, truth| {
+            if !seen.is("PUT", "/blobs/uploads/") {
+                return None;
+            }
+            let begun = Instant::now();
+            while truth.saw("DELETE", "/blobs/uploads/").is_empty() && begun.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            None
+        })
+        .await;
+        let layer = gzip(&tar(1, 4, 50_000));
+        let digest = registry.add_blob(layer.clone());
+        let config = registry.add_blob(r#"{"os":"linux","architecture":"amd64"}"#);
+        let manifest = format!(
+            r#"{{"schemaVersion":2,"mediaType":"{MANIFEST}","config":{{"mediaType":"{}","digest":"{config}","size":37}},"layers":[{{"mediaType":"{}","digest":"{digest}","size":{}}}]}}"#,
+            crate::support::sandbox::OCI_CONFIG,
+            crate::support::sandbox::GZIP,
+            layer.len()
+        );
+        registry.add_manifest("v1", MANIFEST, manifest);
+        let sandbox = Sandbox::new();
+        let mut command = sandbox.command_that_hangs_up(&index(&[&format!("{}/a/b:v1", registry.host())]));
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let begun = Instant::now();
+        while registry.saw("PUT", "/blobs/uploads/").is_empty() {
+            assert!(begun.elapsed() < Duration::from_secs(20) && child.try_wait().unwrap().is_none());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let id = child.id().to_string();
+        assert!(std::process::Command::new("kill").args([signal, &id]).status().unwrap().success());
+        let output = tokio::task::spawn_blocking(|| child.wait_with_output().unwrap()).await.unwrap();
+        assert_eq!(output.status.code(), Some(status));
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "error: interrupted\n");
+        let cancelled = registry.saw("DELETE", "/blobs/uploads/");
+        assert_eq!(cancelled.len(), 1, "{:?}", registry.seen().iter().map(|s| &s.path).collect::<Vec<_>>());
+        assert!(registry.saw("PUT", "/manifests/").is_empty());
+    }
+}

@@ -1,0 +1,105 @@
+//! What other tools' logins left is found: real clients log in, ours pushes.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::json;
+
+use super::push;
+use crate::support::sandbox::{Sandbox, index, shown, two_platforms};
+use crate::support::servers::{Server, htpasswd, tool};
+
+/// A registry that wants `u` and `s3cret`, and an image in it.
+fn locked() -> Option<(Server, Sandbox, String)> {
+    let line = htpasswd("u", "s3cret")?;
+    let sections = |dir: &Path| {
+        std::fs::write(dir.join("passwords"), line).unwrap();
+        format!("auth: {{htpasswd: {{realm: r, path: '{}'}}}}\n", dir.join("passwords").display())
+    };
+    let server = Server::distribution("127.0.0.1:0", sections)?;
+    let sandbox = Sandbox::new();
+    two_platforms(&sandbox.path("img"));
+    let image = push(&sandbox, "img", &server, &["--dest-creds=u:s3cret"])?;
+    Some((server, sandbox, image))
+}
+
+/// Runs `index` with these variables; the whole of what it says.
+fn indexed(sandbox: &Sandbox, image: &str, variables: &[(&str, &str)]) -> String {
+    let mut command = sandbox.command(&index(&["--existing=replace", image]));
+    command.env("PATH", std::env::var("PATH").unwrap());
+    shown(command.envs(variables.iter().copied()))
+}
+
+fn helper(sandbox: &Sandbox, name: &str, body: &str) {
+    let file = sandbox.path(name);
+    // Written by another process: a file that this one had open for writing cannot be run at once.
+    let script = format!("cat > '{0}' <<'EOF'\n#!/bin/sh\n{body}\nEOF\n", file.display());
+    assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn of_docker_and_of_podman() {
+    let Some((server, sandbox, image)) = locked() else { return };
+    let (Some(crane), Some(skopeo)) = (tool("crane"), tool("skopeo")) else { return };
+    assert!(indexed(&sandbox, &image, &[]).ends_with("--- status 1 ---"), "nobody logged in");
+    let dir = |name: &str| sandbox.path(name).to_str().unwrap().to_owned();
+
+    // docker's file, as go-containerregistry writes it with docker's own library.
+    let login = |program: &Path, variable: &str, value: &str, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        let output = command.args(arguments).env(variable, value).env("HOME", dir("none")).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    std::fs::create_dir(sandbox.path("docker")).unwrap();
+    login(&crane, "DOCKER_CONFIG", &dir("docker"), &["auth", "login", &server.host, "-u", "u", "-p", "s3cret"]);
+    assert!(sandbox.path("docker/config.json").exists());
+    let text = indexed(&sandbox, &image, &[("DOCKER_CONFIG", &dir("docker"))]);
+    assert!(text.ends_with("--- status 0 ---"), "{text}");
+
+    // podman's, in each place where it may lie.
+    let arguments = ["login", "--tls-verify=false", "-u", "u", "-p", "s3cret", &server.host];
+    std::fs::create_dir(sandbox.path("run")).unwrap();
+    for (variable, value) in [("XDG_RUNTIME_DIR", dir("run")), ("REGISTRY_AUTH_FILE", dir("auth.json"))] {
+        login(&skopeo, variable, &value, &arguments);
+        let text = indexed(&sandbox, &image, &[(variable, &value)]);
+        assert!(text.ends_with("--- status 0 ---"), "{variable}: {text}");
+    }
+    assert!(sandbox.path("run/containers/auth.json").exists() && sandbox.path("auth.json").exists());
+
+    // Docker's file knows another registry only: podman's is asked then.
+    let other = json!({"auths": {"elsewhere.invalid": {"auth": "dTpw"}}}).to_string();
+    std::fs::write(sandbox.path("docker/config.json"), other).unwrap();
+    let both = [("DOCKER_CONFIG", &*dir("docker")), ("XDG_RUNTIME_DIR", &dir("run"))];
+    assert!(indexed(&sandbox, &image, &both).ends_with("--- status 0 ---"));
+
+    // What CI systems put into a variable.
+    let file = std::fs::read_to_string(sandbox.path("auth.json")).unwrap();
+    assert!(indexed(&sandbox, &image, &[("DOCKER_AUTH_CONFIG", &file)]).ends_with("--- status 0 ---"));
+}
+
+#[test]
+fn of_a_helper_such_as_ecrs() {
+    let Some((server, sandbox, image)) = locked() else { return };
+    helper(&sandbox, "docker-credential-ecr-login", r#"cat > "$0.asked"; echo '{"Username":"u","Secret":"s3cret"}'"#);
+    let config = json!({"credHelpers": {server.host.clone(): "ecr-login"}}).to_string();
+    std::fs::write(sandbox.path("config.json"), config).unwrap();
+    let (dir, path) = (sandbox.dir.path().to_str().unwrap(), std::env::var("PATH").unwrap());
+    let with_helper = [("DOCKER_CONFIG", dir), ("PATH", &*format!("{dir}:{path}"))];
+    let text = indexed(&sandbox, &image, &with_helper);
+    assert!(text.ends_with("--- status 0 ---"), "{text}");
+    let asked = std::fs::read_to_string(sandbox.path("docker-credential-ecr-login.asked")).unwrap();
+    assert_eq!(asked, server.host);
+
+    // A helper that is not there, and one that fails: what to do about it, and nothing that it said.
+    let text = indexed(&sandbox, &image, &[("DOCKER_CONFIG", dir)]);
+    assert!(
+        text.contains("names docker-credential-ecr-login: install it") && text.ends_with("--- status 1 ---"),
+        "{text}"
+    );
+    helper(&sandbox, "docker-credential-ecr-login", "echo hunter2; exit 3");
+    let text = indexed(&sandbox, &image, &with_helper);
+    assert!(text.contains(&format!("hint: see what it says: echo {} | docker-credential-ecr-login get", server.host)));
+    assert!(!text.contains("hunter2"), "{text}");
+}

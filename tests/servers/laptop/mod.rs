@@ -1,0 +1,18 @@
+//! On the laptop: `doctor`, logins that other tools left, errors that say what to do next, completions, pages, versions.
+
+mod commands;
+mod doctor;
+mod hints;
+mod logins;
+mod network;
+
+use crate::support::sandbox::Sandbox;
+use crate::support::servers::{Server, run, tool};
+
+/// The layout `dir` of the sandbox under `a/b:v1` of a registry; `more` are arguments for skopeo. The name there.
+fn push(sandbox: &Sandbox, dir: &str, server: &Server, more: &[&str]) -> Option<String> {
+    let skopeo = tool("skopeo")?;
+    let (from, to) = (format!("oci:{}:v1", sandbox.path(dir).display()), format!("docker://{}/a/b:v1", server.host));
+    run(&skopeo, &[&["copy", "--quiet", "--all", "--dest-tls-verify=false"], more, &[&from, &to]].concat());
+    Some(format!("{}/a/b:v1", server.host))
+}

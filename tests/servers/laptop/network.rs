@@ -1,0 +1,187 @@
+//! Registries that are away, proxies, certificates and logins: what is waited for, and what to do next.
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::push;
+use crate::support::faulty::{Faulty, MANIFEST, Nature};
+use crate::support::sandbox::{GZIP, OCI_CONFIG, Sandbox, gzip, index, shown, small_image, tar};
+use crate::support::servers::{Server, free_port, private_ca};
+
+/// An image of one small layer as `a/b:v1` of a registry of ours.
+fn add_image(registry: &Faulty) {
+    let layer = gzip(&tar(1, 4, 50_000));
+    let (digest, size) = (registry.add_blob(layer.clone()), layer.len());
+    let config = registry.add_blob(r#"{"os":"linux","architecture":"amd64"}"#);
+    let manifest = format!(
+        r#"{{"schemaVersion":2,"mediaType":"{MANIFEST}","config":{{"mediaType":"{OCI_CONFIG}","digest":"{config}","size":37}},"layers":[{{"mediaType":"{GZIP}","digest":"{digest}","size":{size}}}]}}"#,
+    );
+    registry.add_manifest("v1", MANIFEST, manifest);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn index_waits_for_a_registry_that_restarts_and_says_so() {
+    let (sandbox, host) = (Sandbox::new(), format!("127.0.0.1:{}", free_port()));
+    let mut command = sandbox.command(&index(&[&format!("{host}/a/b:v1")]));
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stderr = child.stderr.take().unwrap();
+    let mut said = String::new();
+    let waiting = format!("warning: cannot connect to {host} (");
+    tokio::task::block_in_place(|| {
+        while !said.contains(&waiting) {
+            let mut some = [0; 4096];
+            let read = stderr.read(&mut some).unwrap();
+            assert!(read > 0, "it waits for nobody: {said}");
+            said.push_str(&String::from_utf8_lossy(&some[..read]));
+        }
+    });
+    // Three tries would be over by now.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let registry = Faulty::at(&host, Nature { referrers: true, ..Nature::default() }, |_, _| None).await;
+    add_image(&registry);
+    let status = tokio::task::block_in_place(|| {
+        stderr.read_to_string(&mut said).unwrap();
+        child.wait().unwrap()
+    });
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert_eq!(said.matches("cannot connect").count(), 1, "{said}");
+    assert!(said.contains("; trying again for 30 s\n") && said.contains("can be reached again\n"), "{said}");
+}
+
+#[test]
+fn how_long_to_wait_for_a_registry_can_be_said() {
+    let (sandbox, host) = (Sandbox::new(), format!("127.0.0.1:{}", free_port()));
+    let text = sandbox.run(&["inspect", "--retry-for=1s", &format!("{host}/a/b:v1")]);
+    assert!(text.contains("; trying again for 1 s\n"), "{text}");
+    assert!(text.contains("error: ") && text.contains("cannot read the image: gave up after "), "{text}");
+    let hint = format!("hint: is {host} the right name, and reachable from here? --retry-for waits longer");
+    assert!(text.contains(&hint) && text.ends_with("--- status 1 ---"), "{text}");
+}
+
+#[test]
+fn secrets_for_one_registry_are_not_shown_to_several() {
+    let sandbox = Sandbox::new();
+    let creds = "--creds is for one registry, and several are named";
+    let certificate = "--client-cert is for one registry, and several are named";
+    let pair = ["--client-cert=c", "--client-key=k"];
+    let hook = ["hook", "serve", "--listen=127.0.0.1:0", "--creds=u:hunter2"];
+    for (arguments, want) in [
+        (&["index", "--creds=u:hunter2", "localhost:1/a", "oci:x", "localhost:2/a"][..], creds),
+        (&[&["index", "localhost:1/a", "localhost:2/a"][..], &pair].concat(), certificate),
+        (&["backfill", "--creds=u:hunter2", "localhost:1", "localhost:2/a"], creds),
+        (&["index", "--creds=u:hunter2", "--reuse-from=localhost:2/a", "localhost:1/a"], creds),
+        (&["backfill", "--creds=u:hunter2", "--reuse-from=localhost:2/a", "localhost:1/a"], creds),
+        (&[&hook[..], &["--allow=a.example", "--allow=b.example/x"]].concat(), creds),
+        (&[&hook[..], &["--allow=*.example.com"]].concat(), creds),
+    ] {
+        let text = sandbox.run(arguments);
+        assert!(text.contains(want) && text.ends_with("--- status 2 ---"), "{arguments:?} {text}");
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+    // Images of one registry are as before: here the layout is what is missing.
+    let text = sandbox.run(&["index", "--creds=u:hunter2", "oci:x"]);
+    assert!(text.ends_with("--- status 1 ---") && !text.contains(creds), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_login_that_is_rejected_is_called_that() {
+    let login = Some(("u".to_owned(), "p".to_owned()));
+    let basic = Nature { basic: login.clone(), ..Nature::default() };
+    for nature in [basic, Nature { bearer: Some(login), ..Nature::default() }] {
+        let registry = Faulty::honest(nature).await;
+        add_image(&registry);
+        let (host, sandbox) = (registry.host(), Sandbox::new());
+        let image = format!("{host}/a/b:v1");
+        let run = |arguments: &[&str]| tokio::task::block_in_place(|| sandbox.run(arguments));
+        let text = run(&["inspect", "--creds=u:hunter2", &image]);
+        let hint = format!("hint: 401 from {host}: it rejected the user name or the password of --creds\n");
+        assert!(text.contains(&hint) && !text.contains("hunter2"), "{text}");
+        assert!(run(&["inspect", "--creds=u:p", &image]).ends_with("--- status 0 ---"));
+        std::fs::create_dir(sandbox.path(".docker")).unwrap();
+        let stored = format!(r#"{{"auths":{{"{host}":{{"username":"u","password":"hunter2"}}}}}}"#);
+        std::fs::write(sandbox.path(".docker/config.json"), stored).unwrap();
+        let text = run(&["inspect", &image]);
+        let hint =
+            format!("hint: 401 from {host}: it rejected the stored login: run docker login {host} again, or give");
+        assert!(text.contains(&hint) && !text.contains("hunter2"), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_registry_that_takes_nothing() {
+    let registry = Faulty::start(Nature::default(), |seen, _| {
+        seen.is("POST", "/blobs/uploads/").then(|| crate::support::faulty::problem(405, "UNSUPPORTED", "read-only"))
+    })
+    .await;
+    add_image(&registry);
+    let sandbox = Sandbox::new();
+    let text = tokio::task::block_in_place(|| sandbox.run(&index(&[&format!("{}/a/b:v1", registry.host())])));
+    let hint = format!("hint: 405 from {}: it seems to be read-only", registry.host());
+    assert!(text.contains(&hint) && text.ends_with("--- status 1 ---"), "{text}");
+}
+
+#[test]
+fn proxies_that_are_away_or_are_none() {
+    let (sandbox, proxy) = (Sandbox::new(), format!("127.0.0.1:{}", free_port()));
+    for (option, variable, scheme) in [
+        ("--plain-http", "HTTP_PROXY", "http"),
+        ("--plain-http=false", "https_proxy", "http"),
+        ("--plain-http=false", "ALL_PROXY", "socks5h"),
+    ] {
+        let mut command = sandbox.command(&["inspect", "--retry-for=1s", option, "registry.invalid/a/b:v1"]);
+        let text = shown(command.env(variable, format!("{scheme}://u:hunter2@{proxy}")));
+        let named = format!("the proxy {scheme}://{proxy} (${variable})");
+        assert!(text.contains(&format!("by {named}: ")), "{text}");
+        assert!(text.contains(&format!("hint: the request went to {named}: is that one right")), "{text}");
+        assert!(text.contains("warning: cannot connect to registry.invalid (by the proxy"), "{text}");
+        assert!(!text.contains("hunter2") && text.ends_with("--- status 1 ---"), "{text}");
+    }
+    for value in ["ftp://u:hunter2@h", "htp:/u:hunter2@h:1", "http://[::1"] {
+        let mut command = sandbox.command(&["inspect", "--plain-http", "registry.invalid/a/b:v1"]);
+        let text = shown(command.env("http_proxy", value));
+        assert!(text.contains("the proxy in $http_proxy cannot be used: "), "{text}");
+        assert!(text.contains("hint: set $http_proxy to a URL such as http://proxy.example:3128"), "{text}");
+        assert!(!text.contains("hunter2") && text.ends_with("--- status 1 ---"), "{text}");
+    }
+}
+
+#[test]
+fn certificates_where_the_system_and_docker_have_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(()) = private_ca(dir.path()) else { return };
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let tls = format!("  tls: {{certificate: '{}', key: '{}'}}\n", at("cert.pem"), at("key.pem"));
+    let Some(server) = Server::distribution("127.0.0.1:0", |_| tls) else { return };
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    let Some(image) = push(&sandbox, "img", &server, &[]) else { return };
+    let inspect = |options: &[&str]| -> Command { sandbox.command(&[&["inspect", &image], options].concat()) };
+
+    // A registry on this machine with a certificate that the system trusts.
+    let trusted = ("SSL_CERT_FILE", at("ca.pem"));
+    let text = shown(inspect(&["--plain-http=false"]).env(trusted.0, &trusted.1));
+    assert!(text.ends_with("--- status 0 ---"), "{text}");
+    let text = shown(inspect(&[]).env(trusted.0, &trusted.1).env("OCISEEK_PLAIN_HTTP", "0"));
+    assert!(text.ends_with("--- status 0 ---"), "{text}");
+    let text = shown(&mut inspect(&["--plain-http=false"]));
+    assert!(text.contains("its certificate is not signed by an authority that is trusted\n"), "{text}");
+    let hint = format!("give --ca-file FILE, or put it into /etc/docker/certs.d/{}/ca.crt\n", server.host);
+    assert!(text.contains(&hint) && text.ends_with("--- status 1 ---"), "{text}");
+
+    // Where the tools keep them for a user.
+    for folder in [".config/containers/certs.d", ".docker/certs.d"] {
+        let folder = sandbox.path(folder).join(&server.host);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::copy(at("ca.pem"), folder.join("ca.crt")).unwrap();
+        let text = shown(&mut inspect(&[]));
+        assert!(text.ends_with("--- status 0 ---"), "{text}");
+        std::fs::write(folder.join("client.cert"), "").unwrap();
+        let text = shown(&mut inspect(&[]));
+        assert!(
+            text.contains("client.cert has no key of the same name beside it") && text.contains("docs/laptop.md"),
+            "{text}"
+        );
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,93 @@
+//! `ociseek cache`, and how much the caches may take.
+
+use ociseek::digest::Digest;
+use serde_json::{Value, json};
+
+use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
+
+/// An image of two layers, `oci:img:v1`, whose config has their digests.
+fn image(sandbox: &Sandbox) {
+    let mut layout = Layout::new(&sandbox.path("img"));
+    let tars = [tar(1, 4, 50_000), tar(2, 2, 20_000)];
+    let layers = tars.each_ref().map(|tar| layout.blob(GZIP, &gzip(tar)));
+    let rootfs = json!({"type": "layers", "diff_ids": tars.map(|tar| Digest::sha256(&tar))});
+    let config = json!({"os": "linux", "architecture": "amd64", "rootfs": rootfs});
+    let config = layout.blob(OCI_CONFIG, config.to_string().as_bytes());
+    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+    let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
+    layout.tag(manifest, "v1");
+}
+
+/// Entries and bytes of a cache.
+fn usage(cache: &Value, bytes: &str) -> (u64, u64) {
+    (cache["entries"].as_u64().unwrap(), cache[bytes].as_u64().unwrap())
+}
+
+/// Entries and bytes of the files in a directory of the sandbox that have an entry's name.
+fn on_disk(sandbox: &Sandbox, dir: &str) -> (u64, u64) {
+    let files = std::fs::read_dir(sandbox.path(dir)).into_iter().flatten().map(Result::unwrap);
+    let entries = files.filter(|file| file.file_name().len() == 64);
+    entries.fold((0, 0), |(count, bytes), file| (count + 1, bytes + file.metadata().unwrap().len()))
+}
+
+#[test]
+fn it_is_shown_and_emptied() {
+    let sandbox = Sandbox::new();
+    image(&sandbox);
+    let (ztocs, spans) = (".cache/ociseek", ".cache/ociseek/spans");
+    let ls = |sandbox: &Sandbox| sandbox.json(0, &["cache", "ls", "--format=json"]);
+    // Nothing is there yet, and nothing is made.
+    assert_eq!(usage(&ls(&sandbox)["ztocs"], "bytes"), (0, 0));
+    assert!(!sandbox.path(".cache").exists());
+
+    let fill = ["index", "--min-layer-size=1KiB", "--span-size=16KiB", "oci:img"];
+    assert!(sandbox.run(&fill).ends_with("--- status 0 ---"));
+    let cat = sandbox.run(&["cat", "oci:img:v1", "/dir1/file0"]);
+    assert!(cat.ends_with("--- status 0 ---"));
+    let shown = ls(&sandbox);
+    assert_eq!(shown["dir"].as_str(), sandbox.path(ztocs).to_str());
+    let there = (on_disk(&sandbox, ztocs), on_disk(&sandbox, spans));
+    assert!(there.0.0 >= 2 && there.1.0 >= 1, "{there:?}");
+    assert_eq!((usage(&shown["ztocs"], "bytes"), usage(&shown["spans"], "bytes")), there);
+    let text = sandbox.run(&["cache", "ls"]);
+    assert!(
+        text.contains(&format!("{}\n  ztocs ", sandbox.path(ztocs).display())) && text.contains("  spans "),
+        "{text}"
+    );
+
+    let freed = sandbox.json(0, &["cache", "clear", "--only=spans", "--format=json"]);
+    assert_eq!(usage(&freed["spans"], "freed_bytes"), there.1);
+    assert!(freed["ztocs"].is_null());
+    assert_eq!((on_disk(&sandbox, ztocs), on_disk(&sandbox, spans)), (there.0, (0, 0)));
+    let text = sandbox.run(&["cache", "clear"]);
+    assert!(
+        text.starts_with("freed ") && text.contains(&format!(": {} entries of ztocs, 0 entries of spans\n", there.0.0)),
+        "{text}"
+    );
+    assert_eq!(on_disk(&sandbox, ztocs), (0, 0));
+    // What was in it is made again.
+    assert_eq!(sandbox.run(&["cat", "oci:img:v1", "/dir1/file0"]), cat);
+}
+
+/// Entries and bytes of the cache after an image was indexed.
+fn indexed(sandbox: &Sandbox, options: &[&str]) -> (u64, u64) {
+    let args = [&["index", "--min-layer-size=1KiB", "--span-size=16KiB"], options, &["oci:img"]].concat();
+    let text = sandbox.run(&args);
+    assert!(text.ends_with("--- status 0 ---"), "{text}");
+    on_disk(sandbox, ".cache/ociseek")
+}
+
+#[test]
+fn the_ztocs_have_a_limit() {
+    let [keeps, keeps_none] = [Sandbox::new(), Sandbox::new()];
+    for sandbox in [&keeps, &keeps_none] {
+        image(sandbox);
+    }
+    assert_eq!(indexed(&keeps_none, &["--ztoc-cache-size=0"]), (0, 0));
+    let (entries, bytes) = indexed(&keeps, &[]);
+    assert_eq!(entries, 2);
+    // Another maker's name makes other entries, for which older ones go.
+    let limit = format!("--ztoc-cache-size={bytes}");
+    let (entries, after) = indexed(&keeps, &[&limit, "--build-tool-identifier=another"]);
+    assert!(entries > 0 && after <= bytes, "{after} of {bytes}");
+}

@@ -1,0 +1,187 @@
+//! `ociseek copy`.
+
+use serde_json::{Value, json};
+
+use super::{found, image, indexed_by, is_there, lost, pushed_from, registries, request, subjects, without_api};
+use crate::support::sandbox::{
+    Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, enabled, gzip, index, small_image, tar,
+};
+use crate::support::servers::{Server, run, tool};
+
+fn copied(sandbox: &Sandbox, from: &str, to: &str) -> Value {
+    sandbox.json(0, &["copy", "--format=json", "--progress=none", from, to])
+}
+
+/// Blobs that were there, mounted, streamed.
+fn blobs(report: &Value) -> [u64; 3] {
+    ["there", "mounted", "streamed"].map(|how| report["blobs"][how].as_u64().unwrap())
+}
+
+/// An index of the image's first platform, and something that refers to that index; both digests.
+fn with_referrers(sandbox: &Sandbox, server: &Server, image: &str) -> [String; 2] {
+    let ours = indexed_by(sandbox, "ociseek v0.0.1", image).remove(0);
+    let (_, bytes) = request(server, "GET", &format!("/v2/a/b/manifests/{ours}"));
+    let subject = json!({"mediaType": OCI_MANIFEST, "digest": ours, "size": bytes.len()});
+    // The config of an index is an empty object, and so is there.
+    let index: Value = serde_json::from_str(&bytes).unwrap();
+    let mut config = index["config"].clone();
+    config["mediaType"] = "application/vnd.example.signature".into();
+    let signature = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [], "subject": subject,
+        "annotations": {"who": "me"}});
+    let (bytes, digest) = (signature.to_string(), ociseek::digest::Digest::sha256(signature.to_string().as_bytes()));
+    server.put_manifest("a/b", &digest.to_string(), OCI_MANIFEST, bytes.as_bytes());
+    if request(server, "GET", &format!("/v2/a/b/referrers/{ours}")).0 == 404 {
+        let entry = json!({"mediaType": OCI_MANIFEST, "digest": digest, "size": bytes.len(),
+            "artifactType": "application/vnd.example.signature", "annotations": {"who": "me"}});
+        let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry]}).to_string();
+        server.put_manifest("a/b", &ours.replace(':', "-"), OCI_INDEX, list.as_bytes());
+    }
+    [ours, digest.to_string()]
+}
+
+/// What oras sees as referrers of `subject`, and as theirs.
+fn seen_by_oras(subject: &str) -> Option<Vec<String>> {
+    let tree = run(&tool("oras")?, &["discover", "--plain-http", "--format", "json", "--depth", "3", subject]);
+    fn digests(tree: &Value, found: &mut Vec<String>) {
+        for referrer in tree["referrers"].as_array().into_iter().flatten() {
+            found.push(referrer["digest"].as_str().unwrap().to_owned());
+            digests(referrer, found);
+        }
+    }
+    let mut found = Vec::new();
+    digests(&serde_json::from_str(&tree).unwrap(), &mut found);
+    Some(found)
+}
+
+#[test]
+fn between_registries_and_layouts_with_all_that_refers_to_the_image() {
+    let all: Vec<Server> = registries().collect();
+    let [olareg, distribution] = &all[..] else { return };
+    for (from, to) in [(olareg, distribution), (distribution, olareg)] {
+        let Some((sandbox, image)) = image(from) else { return };
+        let referrers = with_referrers(&sandbox, from, &image);
+        let (subject, indexes) = (subjects(&sandbox, &image).remove(0), found(&sandbox, &image));
+
+        // Elsewhere: everything is streamed. The tag is the source's.
+        let there = format!("{}/copy/one", to.host);
+        let report = copied(&sandbox, &image, &there);
+        let [at_hand, mounted, streamed] = blobs(&report);
+        assert_eq!((at_hand, mounted, report["manifests"].as_u64()), (0, 0, Some(3)), "{report}");
+        assert!(streamed >= 5 && report["bytes_streamed"].as_u64().unwrap() > 100_000, "{report}");
+        assert_eq!(report["referrers"].as_array().unwrap().len(), 3, "two indexes and a signature of one");
+        let there = format!("{there}:v1");
+        assert_eq!(
+            (found(&sandbox, &there), subjects(&sandbox, &there)),
+            (indexes.clone(), subjects(&sandbox, &image))
+        );
+        let Some(seen) = seen_by_oras(&format!("{}/copy/one@{subject}", to.host)) else { return };
+        assert_eq!(seen, referrers);
+
+        // Again: nothing is left to do, and nothing changes.
+        let again = copied(&sandbox, &image, &there);
+        assert_eq!((blobs(&again), &again["digest"]), ([streamed, 0, 0], &report["digest"]));
+
+        // Within the registry: everything is mounted.
+        let near = format!("{}/copy/two:v2", to.host);
+        assert_eq!(blobs(&copied(&sandbox, &there, &near)), [0, streamed, 0]);
+        assert_eq!(found(&sandbox, &near), indexes);
+
+        // Into a layout and back to where it came from.
+        copied(&sandbox, &near, "oci:out");
+        assert_eq!(found(&sandbox, "oci:out:v2"), indexes);
+        let back = format!("{}/copy/back:v3", from.host);
+        assert_eq!(copied(&sandbox, "oci:out:v2", &back)["digest"], report["digest"]);
+        assert_eq!(seen_by_oras(&format!("{}/copy/back@{subject}", from.host)).unwrap(), referrers);
+
+        let alone = format!("{}/copy/alone", to.host);
+        let text = sandbox.run(&["copy", "--no-referrers", "--progress=none", &image, &alone]);
+        assert!(text.contains("3 manifests, 0 referrers; ") && text.ends_with("--- status 0 ---"), "{text}");
+        assert_eq!(found(&sandbox, &format!("{alone}:v1")), [vec![], Vec::<String>::new()]);
+    }
+}
+
+/// regctl and oras copy the same set.
+#[test]
+fn others_copy_the_same() {
+    let (Some(regctl), Some(oras)) = (tool("regctl"), tool("oras")) else { return };
+    let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
+    let Some((sandbox, image)) = image(&server) else { return };
+    indexed_by(&sandbox, "ociseek v0.0.1", &image);
+    let at = |tag: &str| format!("{}/copy/{tag}:v1", server.host);
+    let registry = format!("reg={},tls=disabled", server.host);
+    run(&regctl, &["--host", &registry, "image", "copy", "--referrers", &image, &at("regctl")]);
+    run(&oras, &["cp", "-r", "--from-plain-http", "--to-plain-http", &image, &at("oras")]);
+    copied(&sandbox, &image, &at("ours"));
+    let ours = found(&sandbox, &at("ours"));
+    assert!(ours.iter().all(|indexes| indexes.len() == 1), "{ours:?}");
+    assert_eq!(found(&sandbox, &at("regctl")), ours);
+    assert_eq!(found(&sandbox, &at("oras")), ours);
+}
+
+#[test]
+fn a_soci_enabled_image() {
+    let Some(server) = without_api() else { return };
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    sandbox.json(0, &index(&["--format=json", "oci:img"]));
+    enabled(&sandbox);
+    let Some(image) = pushed_from(&sandbox, "enabled", &server, "a/b:v1") else { return };
+    let to = format!("{}/c:v1", server.host);
+    assert_eq!(copied(&sandbox, &image, &to)["manifests"], 3);
+    let versions =
+        |image: &str| sandbox.json(0, &["inspect", "--format=json", image])["manifests"][0]["indexes"].clone();
+    assert_eq!(versions(&to), versions(&image));
+    assert_eq!(versions(&to)[0]["version"], 2);
+}
+
+#[test]
+fn what_cannot_be_copied_whole_gets_no_tag() {
+    let Some(server) = without_api() else { return };
+    let sandbox = Sandbox::new();
+    let mut layout = Layout::new(&sandbox.path("img"));
+    let layer = layout.blob(crate::support::sandbox::GZIP, &gzip(&tar(1, 1, 1000)));
+    let image = layout.image("amd64", std::slice::from_ref(&layer));
+    layout.tag(image, "v1");
+    let file = sandbox.path("img").join("blobs/sha256").join(&layer["digest"].as_str().unwrap()["sha256:".len()..]);
+    let whole = std::fs::read(&file).unwrap();
+    let to = format!("{}/a:v1", server.host);
+    // Of the right size and other content; then not there.
+    std::fs::write(&file, vec![0; whole.len()]).unwrap();
+    let damaged = sandbox.run(&["copy", "--progress=none", "oci:img:v1", &to]);
+    std::fs::remove_file(&file).unwrap();
+    let missing = sandbox.run(&["copy", "--progress=none", "oci:img:v1", &to]);
+    for text in [damaged, missing] {
+        assert!(text.contains("error: cannot copy blob") && text.ends_with("--- status 1 ---"), "{text}");
+    }
+    assert!(!is_there(&server, "a", "v1"));
+    std::fs::write(&file, whole).unwrap();
+    copied(&sandbox, "oci:img:v1", &to);
+    assert!(is_there(&server, "a", "v1"));
+}
+
+/// Whoever may push can list what he likes as referrers: only what refers to the image goes with it.
+#[test]
+fn a_list_of_referrers_that_lies() {
+    let Some(server) = without_api() else { return };
+    let Some((sandbox, image)) = image(&server) else { return };
+    let [mine, other] = <[String; 2]>::try_from(subjects(&sandbox, &image)).unwrap();
+    let missing = lost(&server);
+    let entry =
+        |digest: &str| json!({"mediaType": OCI_MANIFEST, "digest": digest, "size": 2, "artifactType": OCI_CONFIG});
+    let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry(&other), entry(&missing)]});
+    server.put_manifest("a/b", &mine.replace(':', "-"), OCI_INDEX, list.to_string().as_bytes());
+    assert_eq!(request(&server, "DELETE", &format!("/v2/a/b/manifests/{missing}")).0, 202);
+    let by_digest = format!("{}/a/b@{mine}", server.host);
+    let text = sandbox.run(&["copy", "--progress=none", &by_digest, &format!("{}/c:v1", server.host)]);
+    assert!(text.contains("1 manifest, 0 referrers") && text.ends_with("--- status 0 ---"), "{text}");
+    for digest in [&other, &missing] {
+        assert!(text.contains(&format!("warning: {digest} is listed as a referrer and not copied: ")), "{text}");
+    }
+    assert!(!is_there(&server, "c", &other));
+
+    // Where it goes has to have a name.
+    let text = sandbox.run(&["copy", &by_digest, &format!("{}/c", server.host)]);
+    assert!(text.contains("name the destination's tag") && text.ends_with("--- status 2 ---"), "{text}");
+    let text = sandbox.run(&["copy", &image, "oci-archive:out.tar"]);
+    assert!(text.contains("an archive is only read") && text.ends_with("--- status 2 ---"), "{text}");
+}

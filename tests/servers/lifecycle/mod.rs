@@ -1,0 +1,97 @@
+//! The life of an index after it was made: found, moved, removed, cleared away; in real registries
+//! with the referrers API and without.
+
+mod cache;
+mod copy;
+mod diff;
+mod list;
+mod prune;
+mod rm;
+
+use crate::support::sandbox;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use crate::support::sandbox::{Sandbox, two_platforms};
+use crate::support::servers::{Server, run, tool};
+use serde_json::Value;
+
+/// With the referrers API and without.
+fn registries() -> impl Iterator<Item = Server> {
+    [Server::olareg(|_, _| Vec::new()), without_api()].into_iter().flatten()
+}
+
+fn without_api() -> Option<Server> {
+    Server::distribution("127.0.0.1:0", |_| String::new())
+}
+
+/// The image `v1` of a layout of the sandbox, under `name` in a registry.
+fn pushed_from(sandbox: &Sandbox, dir: &str, server: &Server, name: &str) -> Option<String> {
+    let skopeo = tool("skopeo")?;
+    let (from, to) = (format!("oci:{}:v1", sandbox.path(dir).display()), format!("{}/{name}", server.host));
+    run(&skopeo, &["copy", "--quiet", "--all", "--dest-tls-verify=false", &from, &format!("docker://{to}")]);
+    Some(to)
+}
+
+/// An image of two platforms under `a/b:v1`.
+fn image(server: &Server) -> Option<(Sandbox, String)> {
+    let sandbox = Sandbox::new();
+    two_platforms(&sandbox.path("img"));
+    let image = pushed_from(&sandbox, "img", server, "a/b:v1")?;
+    Some((sandbox, image))
+}
+
+/// Indexes the image under a maker's name, beside what others made; the digests, one for each platform.
+fn indexed_by(sandbox: &Sandbox, maker: &str, image: &str) -> Vec<String> {
+    let maker = format!("--build-tool-identifier={maker}");
+    let args = ["index", "--span-size=16KiB", "--min-layer-size=1KiB", "--no-cache", "--jobs=2", "--format=json"];
+    let report = sandbox.json(0, &[&args[..], &[&maker, image]].concat());
+    let manifests = report["images"][0]["manifests"].as_array().unwrap().iter();
+    manifests.map(|m| m["index"]["digest"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The digests of the indexes that `inspect` finds, by platform; those that cannot be read among them.
+fn found(sandbox: &Sandbox, image: &str) -> Vec<Vec<String>> {
+    let report = sandbox.json(0, &["inspect", "--format=json", image]);
+    let digests = |indexes: &Value| {
+        let mut digests: Vec<String> =
+            indexes.as_array().unwrap().iter().map(|i| i["digest"].as_str().unwrap().to_owned()).collect();
+        digests.sort();
+        digests
+    };
+    report["manifests"].as_array().unwrap().iter().map(|m| digests(&m["indexes"])).collect()
+}
+
+/// The digests of the image's manifests, one for each platform.
+fn subjects(sandbox: &Sandbox, image: &str) -> Vec<String> {
+    let report = sandbox.json(0, &["inspect", "--format=json", image]);
+    let manifests = report["manifests"].as_array().unwrap().iter();
+    manifests.map(|m| m["manifest"]["digest"].as_str().unwrap().to_owned()).collect()
+}
+
+/// A request by nobody's client; status and body.
+fn request(server: &Server, method: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(&server.host).unwrap();
+    let accept = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json";
+    let host = &server.host;
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: {host}\r\nAccept: {accept}\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let answer = String::from_utf8_lossy(&answer);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+fn is_there(server: &Server, repository: &str, reference: &str) -> bool {
+    request(server, "GET", &format!("/v2/{repository}/manifests/{reference}")).0 == 200
+}
+
+/// A manifest in `a/b` that is to be deleted once it is listed: distribution lists nothing that it does not have.
+fn lost(server: &Server) -> String {
+    let list = serde_json::json!({"schemaVersion": 2, "mediaType": sandbox::OCI_INDEX, "manifests": [],
+        "annotations": {"lost": "soon"}});
+    let digest = ociseek::digest::Digest::sha256(list.to_string().as_bytes()).to_string();
+    server.put_manifest("a/b", &digest, sandbox::OCI_INDEX, list.to_string().as_bytes());
+    digest
+}

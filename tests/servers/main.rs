@@ -1,0 +1,24 @@
+//! The program and its library with registries, NATS and the Lambda runtime; real ones, and ones that lie.
+
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod support;
+
+mod backfill;
+mod budget;
+mod ci;
+mod content;
+mod convert;
+mod deadline;
+mod hook_lambda;
+mod hook_nats;
+mod hook_serve;
+mod index;
+mod laptop;
+mod lifecycle;
+mod ls_cat;
+mod ranges;
+mod registry_faults;
+mod registry_real;
+mod reuse;
+mod verify;

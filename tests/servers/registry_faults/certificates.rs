@@ -1,0 +1,187 @@
+//! Certificates: which are trusted, what is said of those that are not, and who sees the client's own.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
+
+use super::*;
+use crate::support::servers::{private_ca, run, tool};
+
+/// What a server saw: the first line of a request, and whether the client showed a certificate.
+type Log = Arc<Mutex<Vec<(String, bool)>>>;
+
+struct Tls {
+    port: u16,
+    log: Log,
+}
+
+impl Tls {
+    /// Shows `cert.pem` in `dir`, asks for a client certificate of `ca.pem`, and answers what
+    /// `answer` says to a request's head.
+    fn start(dir: &Path, answer: impl Fn(&str) -> String + Send + Sync + 'static) -> Tls {
+        let certificates = |name: &str| CertificateDer::pem_file_iter(dir.join(name)).unwrap().map(Result::unwrap);
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(certificates("ca.pem"));
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+        let verifier = verifier.allow_unauthenticated().build().unwrap();
+        let key = PrivateKeyDer::from_pem_file(dir.join("key.pem")).unwrap();
+        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = config.with_client_cert_verifier(verifier);
+        let config = Arc::new(config.with_single_cert(certificates("cert.pem").collect(), key).unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (port, log) = (listener.local_addr().unwrap().port(), Log::default());
+        let (kept, answer) = (Arc::clone(&log), Arc::new(answer));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (config, log, answer) = (Arc::clone(&config), Arc::clone(&kept), Arc::clone(&answer));
+                std::thread::spawn(move || {
+                    let connection = ServerConnection::new(config).unwrap();
+                    let mut stream = BufReader::new(StreamOwned::new(connection, stream));
+                    let mut head = String::new();
+                    while !head.ends_with("\r\n\r\n") {
+                        if !stream.read_line(&mut head).is_ok_and(|read| read > 0) {
+                            return;
+                        }
+                    }
+                    let stream = stream.get_mut();
+                    let first = head.lines().next().unwrap().to_owned();
+                    log.lock().unwrap().push((first, stream.conn.peer_certificates().is_some()));
+                    let _ = stream.write_all(answer(&head).as_bytes());
+                    stream.conn.send_close_notify();
+                    let _ = stream.flush();
+                });
+            }
+        });
+        Tls { port, log }
+    }
+
+    fn seen(&self) -> Vec<(String, bool)> {
+        self.log.lock().unwrap().clone()
+    }
+}
+
+fn ok(body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len())
+}
+
+fn blob() -> Descriptor {
+    Descriptor::of("x/y", b"x")
+}
+
+async fn get(host: &str, config: ClientConfig) -> Result<Bytes, RegistryError> {
+    // TLS in any case, as for a registry on another machine.
+    let config = ClientConfig { plain_http: Some(false), ..config };
+    Client::new(config).unwrap().repository(host, "a/b").unwrap().blob_bytes(&blob(), 1).await
+}
+
+fn trusting(file: PathBuf) -> ClientConfig {
+    ClientConfig { ca_files: vec![file], ..config() }
+}
+
+#[tokio::test]
+async fn only_the_registry_itself_is_shown_the_clients_certificate() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(()) = private_ca(dir.path()) else { return };
+    let at = |name: &str| dir.path().join(name);
+    let token = r#"{"token":"t"}"#;
+    let other = Tls::start(dir.path(), move |head| ok(if head.contains("/token") { token } else { "x" }));
+    let elsewhere = format!("https://localhost:{}", other.port);
+    let registry = Tls::start(dir.path(), move |head| {
+        let end = "Content-Length: 0\r\nConnection: close\r\n\r\n";
+        if head.to_ascii_lowercase().contains("authorization: bearer t") {
+            let path = head.split(' ').nth(1).unwrap();
+            format!("HTTP/1.1 307 Moved\r\nLocation: {elsewhere}{path}\r\n{end}")
+        } else {
+            let challenge = format!("WWW-Authenticate: Bearer realm=\"{elsewhere}/token\"");
+            format!("HTTP/1.1 401 Unauthorized\r\n{challenge}\r\n{end}")
+        }
+    });
+    let host = format!("127.0.0.1:{}", registry.port);
+    let given =
+        ClientConfig { client_cert: Some(at("cert.pem")), client_key: Some(at("key.pem")), ..trusting(at("ca.pem")) };
+    // The same from a folder, for its authority too: the hosts to which the registry leads are trusted by it.
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join(&host)).unwrap();
+    for (from, to) in [("ca.pem", "ca.crt"), ("cert.pem", "me.cert"), ("key.pem", "me.key")] {
+        std::fs::copy(at(from), folder.path().join(&host).join(to)).unwrap();
+    }
+    let found = ClientConfig { certs_d: Some(vec![folder.path().to_owned()]), ..config() };
+    for config in [given, found] {
+        registry.log.lock().unwrap().clear();
+        other.log.lock().unwrap().clear();
+        assert_eq!(get(&host, config).await.unwrap(), "x");
+        let (own, others) = (registry.seen(), other.seen());
+        assert!(own.len() == 2 && own.iter().all(|(_, shown)| *shown), "{own:?}");
+        assert!(others.len() == 2 && others.iter().all(|(_, shown)| !*shown), "{others:?}");
+        assert!(others[0].0.contains("/token") && others[1].0.contains("/blobs/"), "{others:?}");
+    }
+}
+
+/// A certificate that signs itself, as docker's documentation makes one: `cert.pem`, `key.pem`, and
+/// the first as `ca.pem` too.
+fn self_signed(dir: &Path, days: &str) -> Option<()> {
+    let openssl = tool("openssl")?;
+    let at = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    let (key, cert, request, extensions) = (at("key.pem"), at("cert.pem"), at("request.pem"), at("extensions"));
+    std::fs::write(&extensions, "subjectAltName=DNS:localhost\nbasicConstraints=critical,CA:TRUE\n").unwrap();
+    let ask = ["req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-keyout", &key, "-out", &request];
+    run(&openssl, &ask);
+    let sign = ["x509", "-req", "-in", &request, "-signkey", &key, "-days", days, "-extfile", &extensions];
+    run(&openssl, &[&sign[..], &["-out", &cert]].concat());
+    std::fs::copy(cert, at("ca.pem")).unwrap();
+    Some(())
+}
+
+#[tokio::test]
+async fn a_certificate_that_signs_itself_is_trusted_where_it_was_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(()) = self_signed(dir.path(), "30") else { return };
+    let given = || trusting(dir.path().join("cert.pem"));
+    let server = Tls::start(dir.path(), |_| ok("x"));
+    let (host, by_address) = (format!("localhost:{}", server.port), format!("127.0.0.1:{}", server.port));
+    assert_eq!(get(&host, given()).await.unwrap(), "x");
+    let error = get(&by_address, given()).await.unwrap_err();
+    assert_eq!(error.untrusted(), Some(Untrusted::Name), "{error:?}");
+    assert!(everything(&error).contains("its certificate is for localhost, not for 127.0.0.1"), "{error:?}");
+
+    let error = get(&host, config()).await.unwrap_err();
+    assert_eq!(error.untrusted(), Some(Untrusted::Authority), "{error:?}");
+    let another = tempfile::tempdir().unwrap();
+    self_signed(another.path(), "30").unwrap();
+    let error = get(&host, trusting(another.path().join("cert.pem"))).await.unwrap_err();
+    assert_eq!(error.untrusted(), Some(Untrusted::Authority), "another one of the same name: {error:?}");
+    assert_eq!(server.seen().len(), 1, "nothing is sent to one that is not trusted");
+}
+
+#[tokio::test]
+async fn a_pinned_certificate_that_expired() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(()) = self_signed(dir.path(), "0") else { return };
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    let server = Tls::start(dir.path(), |_| ok("x"));
+    let error = get(&format!("localhost:{}", server.port), trusting(dir.path().join("cert.pem"))).await.unwrap_err();
+    assert_eq!(error.untrusted(), Some(Untrusted::Expired), "{error:?}");
+    assert!(everything(&error).contains("its certificate expired on "), "{error:?}");
+}
+
+#[tokio::test]
+async fn the_wrong_authority_is_told_from_none() {
+    let (dir, another) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (Some(()), Some(())) = (private_ca(dir.path()), private_ca(another.path())) else { return };
+    let server = Tls::start(dir.path(), |_| ok("x"));
+    let host = format!("localhost:{}", server.port);
+    for (config, given) in [(config(), false), (trusting(another.path().join("ca.pem")), true)] {
+        let error = get(&host, config).await.unwrap_err();
+        assert_eq!(error.untrusted(), Some(Untrusted::Issuer { given }), "{error:?}");
+        assert!(!everything(&error).contains("UnknownIssuer"), "{error:?}");
+    }
+    // A server's own certificate, given in place of its authority's, will do.
+    assert_eq!(get(&host, trusting(dir.path().join("cert.pem"))).await.unwrap(), "x");
+}

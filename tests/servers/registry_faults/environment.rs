@@ -1,0 +1,150 @@
+//! Secrets in errors, addresses, proxies and logins.
+
+use super::*;
+
+#[tokio::test]
+async fn errors_hold_no_secret() {
+    let store = Faulty::start(Nature::default(), |_, _| Some(status(500))).await;
+    let to = format!("http://{}/x?X-Amz-Signature=hunter2", store.host());
+    let nature = Nature { bearer: Some(Some(("u".into(), "hunter2".into()))), ..Nature::default() };
+    let faulty = Faulty::start(nature, move |seen, _| {
+        (seen.is("GET", "/v2/") && seen.header("authorization").is_some()).then(|| redirect(307, &to))
+    })
+    .await;
+    let config = with_password(&faulty, "u", "hunter2");
+    assert!(!format!("{:?}", config.credentials).contains("hunter2"));
+    let error = repository(&faulty, config).manifest(&Target::Tag("t".into())).await.unwrap_err();
+    let all = everything(&error);
+    assert!(!all.contains("hunter2") && !all.contains("token-1") && !all.contains("Signature"), "{all}");
+    assert!(all.contains(&format!("GET http://{}/x: 500", store.host())), "{all}");
+}
+
+#[tokio::test]
+async fn ipv6_literals() {
+    let faulty = Faulty::at("[::1]:0", Nature::default(), |_, _| None).await;
+    faulty.add_blob("x");
+    let host = format!("[::1]:{}", faulty.address.port());
+    let repository = Client::new(config()).unwrap().repository(&host, "a/b").unwrap();
+    assert_eq!(repository.blob_bytes(&Descriptor::of("x/y", b"x"), 1).await.unwrap(), "x");
+    assert_eq!(faulty.seen()[0].header("host"), Some(host.as_str()));
+}
+
+#[tokio::test]
+async fn plain_http_is_for_this_machine_or_where_told() {
+    let faulty = Faulty::honest(Nature::default()).await;
+    faulty.add_blob("x");
+    let blob = Descriptor::of("x/y", b"x");
+    // A setting for TLS may be meant for another registry.
+    let insecure = || ClientConfig { insecure_skip_tls_verify: true, ..config() };
+    for (plain_http, works) in [(None, true), (Some(true), true), (Some(false), false)] {
+        let found = repository(&faulty, ClientConfig { plain_http, ..insecure() }).blob_bytes(&blob, 1).await;
+        assert_eq!(found.is_ok(), works, "{plain_http:?}: {found:?}");
+    }
+}
+
+/// Runs a test of this file by itself, in a process with these variables: they belong to a whole process.
+fn in_child(test: &str, variables: &[(&str, &str)]) {
+    let mut child = crate::support::this_test(module_path!(), test);
+    child.arg("--ignored");
+    for name in
+        ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"]
+    {
+        child.env_remove(name);
+    }
+    let output = child.envs(variables.iter().copied()).output().unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+#[tokio::test]
+async fn proxies_of_the_environment() {
+    let proxy = Faulty::start(Nature { basic: None, ..Nature::default() }, |seen, truth| {
+        seen.is("GET", "/blobs/").then(|| truth.get_blob(seen, &Digest::sha256(b"x").to_string()))
+    })
+    .await;
+    proxy.add_blob("x");
+    let url = format!("http://pu:pp@{}", proxy.host());
+    let run = move || {
+        in_child(
+            "child_with_a_proxy",
+            &[
+                ("HTTP_PROXY", &url),
+                ("NO_PROXY", "10.0.0.0/8,direct.invalid,ported.invalid:80"),
+                ("HTTPS_PROXY", "htp://pu:pp@h"),
+            ],
+        )
+    };
+    tokio::task::spawn_blocking(run).await.unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()));
+    let seen = proxy.seen();
+    assert_eq!(seen.len(), 1);
+    assert_eq!(seen[0].header("host"), Some("registry.invalid"));
+    assert_eq!(seen[0].header("proxy-authorization"), Some(basic("pu", "pp").as_str()));
+}
+
+#[tokio::test]
+#[ignore = "run by proxies_of_the_environment, in a process of its own"]
+async fn child_with_a_proxy() {
+    let limits = Limits { tries: 1, ..limits() };
+    let client = Client::new(ClientConfig { plain_http: Some(true), limits, ..config() }).unwrap();
+    let get = |host: &str| {
+        let repository = client.repository(host, "a/b").unwrap();
+        async move { repository.blob_bytes(&Descriptor::of("x/y", b"x"), 1).await }
+    };
+    assert_eq!(get("registry.invalid").await.unwrap(), "x");
+    get("direct.invalid").await.unwrap_err();
+    get("ported.invalid").await.unwrap_err();
+    // What nobody can use is not passed over.
+    let client = Client::new(ClientConfig { plain_http: Some(false), ..config() }).unwrap();
+    let error = client.repository("registry.invalid", "a/b").unwrap().blob_bytes(&Descriptor::of("x/y", b"x"), 1).await;
+    let error = error.unwrap_err();
+    assert!(error.proxy_variable() == Some("HTTPS_PROXY") && !everything(&error).contains("pp@"), "{error:?}");
+    // This machine is not behind a proxy.
+    let local = Faulty::honest(Nature::default()).await;
+    local.add_blob("x");
+    get(&local.host()).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_docker_login_left_is_found() {
+    let nature = Nature { bearer: Some(Some(("u".into(), "p".into()))), ..Nature::default() };
+    for kind in ["auth", "identitytoken", "registrytoken"] {
+        let faulty = Faulty::start(nature.clone(), |seen, truth| {
+            (seen.header("authorization") == Some("Bearer registry-token-of-u"))
+                .then(|| truth.get_blob(seen, &Digest::sha256(b"x").to_string()))
+        })
+        .await;
+        faulty.add_blob("x");
+        let entry = match kind {
+            "auth" => json!({"auth": basic("u", "p").strip_prefix("Basic ").unwrap()}),
+            "identitytoken" => json!({"auth": "dTo=", "identitytoken": "identity-of-u"}),
+            _ => json!({"registrytoken": "registry-token-of-u"}),
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let auths = json!({"auths": {faulty.host(): entry}});
+        std::fs::write(dir.path().join("config.json"), auths.to_string()).unwrap();
+        let (path, host) = (dir.path().to_str().unwrap().to_owned(), faulty.host());
+        let run = move || in_child("child_with_a_login", &[("DOCKER_CONFIG", &path), ("TEST_REGISTRY", &host)]);
+        tokio::task::spawn_blocking(run).await.unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()));
+        let post = faulty.saw("POST", "/token");
+        if kind == "identitytoken" {
+            let form = String::from_utf8_lossy(&post[0].body).into_owned();
+            assert!(
+                form.starts_with(
+                    "grant_type=refresh_token&client_id=ociseek&service=faulty&scope=repository%3Aa%2Fb%3Apull&"
+                ),
+                "{form}"
+            );
+        } else {
+            assert!(post.is_empty());
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "run by what_docker_login_left_is_found, in a process of its own"]
+async fn child_with_a_login() {
+    let host = std::env::var("TEST_REGISTRY").unwrap();
+    let config = ClientConfig { credentials: CredentialSource::Ambient, ..config() };
+    let repository = Client::new(config).unwrap().repository(&host, "a/b").unwrap();
+    assert_eq!(repository.blob_bytes(&Descriptor::of("x/y", b"x"), 1).await.unwrap(), "x");
+}

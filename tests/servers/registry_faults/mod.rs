@@ -1,0 +1,125 @@
+//! The registry client against registries that lie in one way each.
+
+mod attaching;
+mod authorization;
+mod certificates;
+mod downloads;
+mod environment;
+mod manifests;
+mod outages;
+mod redirects;
+mod referrers;
+mod retries;
+mod uploads;
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::support::faulty::*;
+use axum::body::Body;
+use axum::http::{Response, header};
+use bytes::Bytes;
+use ociseek::digest::Digest;
+use ociseek::image::Descriptor;
+use ociseek::progress::{Event, Recorder};
+use ociseek::store::blob::{Attached, Target};
+use ociseek::store::registry::{
+    AttachReport, Client, ClientConfig, CredentialSource, Limits, RegistryError, Repository, Shown, Untrusted,
+};
+use serde_json::json;
+
+const SOCI: &str = "application/vnd.amazon.soci.index.v1+json";
+
+/// Limits with which a test does not wait for long.
+fn limits() -> Limits {
+    Limits {
+        connect: Duration::from_secs(5),
+        header: Duration::from_secs(10),
+        idle: Duration::from_secs(10),
+        first_wait: Duration::from_millis(2),
+        longest_wait: Duration::from_secs(5),
+        patience: Some(Duration::ZERO),
+        settle: Duration::from_millis(10),
+        ..Limits::default()
+    }
+}
+
+fn config() -> ClientConfig {
+    let credentials = CredentialSource::Anonymous;
+    ClientConfig { credentials, limits: limits(), certs_d: Some(Vec::new()), ..ClientConfig::default() }
+}
+
+fn with_password(faulty: &Faulty, user: &str, password: &str) -> ClientConfig {
+    let credentials = CredentialSource::Only { registry: faulty.host(), user: user.into(), password: password.into() };
+    ClientConfig { credentials, ..config() }
+}
+
+fn repository(faulty: &Faulty, config: ClientConfig) -> Repository {
+    Client::new(config).unwrap().repository(&faulty.host(), "a/b").unwrap()
+}
+
+/// Bytes that differ everywhere.
+fn content(length: usize) -> Bytes {
+    (0..length).map(|i| (i ^ i >> 8 ^ i >> 16) as u8).collect::<Vec<_>>().into()
+}
+
+fn descriptor(content: &Bytes) -> Descriptor {
+    Descriptor::of("application/octet-stream", content)
+}
+
+async fn read(repository: &Repository, blob: &Descriptor) -> Result<Bytes, RegistryError> {
+    let mut stream = repository.blob(blob).await?;
+    let mut all = Vec::new();
+    while let Some(chunk) = stream.next().await? {
+        all.extend_from_slice(&chunk);
+    }
+    Ok(all.into())
+}
+
+/// All that anyone could ever print of an error.
+fn everything(error: &RegistryError) -> String {
+    let mut text = format!("{error:?} {error:#?} {error}");
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text += &format!(": {cause} {cause:?}");
+        next = cause.source();
+    }
+    text
+}
+
+fn subject() -> (Bytes, Descriptor) {
+    let bytes = Bytes::from_static(br#"{"schemaVersion":2,"image":1}"#);
+    (bytes.clone(), Descriptor::of(MANIFEST, &bytes))
+}
+
+/// An index manifest of ours for the subject; `name` makes it different from others.
+fn index(name: &str) -> (Bytes, Descriptor) {
+    let manifest = json!({
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": {"mediaType": SOCI, "digest": Digest::sha256(b"{}"), "size": 2},
+        "layers": [],
+        "subject": {"mediaType": MANIFEST, "digest": subject().1.digest, "size": subject().1.size},
+        "annotations": {"name": name},
+    });
+    let bytes = Bytes::from(manifest.to_string());
+    let mut descriptor = Descriptor::of(MANIFEST, &bytes);
+    descriptor.artifact_type = Some(SOCI.into());
+    descriptor.annotations.insert("name".into(), name.into());
+    (bytes, descriptor)
+}
+
+async fn attach(repository: &Repository, name: &str, replaces: &[Digest]) -> Result<AttachReport, RegistryError> {
+    repository.push_blob(&Descriptor::of(SOCI, b"{}"), Bytes::from_static(b"{}")).await?;
+    let (bytes, descriptor) = index(name);
+    repository.attach(&descriptor, bytes, &subject().1, replaces).await
+}
+
+fn tag() -> String {
+    format!("sha256-{}", subject().1.digest.hex())
+}
+
+fn entries(descriptors: &[Descriptor]) -> Vec<&str> {
+    descriptors.iter().filter_map(|descriptor| descriptor.annotations.get("name")).map(String::as_str).collect()
+}

@@ -1,0 +1,108 @@
+//! Lists of referrers.
+
+use super::*;
+use crate::support::faulty;
+
+#[tokio::test]
+async fn registries_without_the_api_are_told_by_any_answer_that_is_no_index() {
+    let other = Faulty::start(Nature::default(), |_, _| Some(web_page())).await;
+    for kind in ["404", "405", "400", "login page", "redirect to a login page", "other JSON", "empty"] {
+        let login = format!("http://{}/login?continue=x", other.host());
+        let faulty = Faulty::start(Nature::default(), move |seen, _| {
+            seen.is("GET", "/referrers/").then(|| match kind {
+                "login page" => web_page(),
+                "redirect to a login page" => redirect(302, &login),
+                "other JSON" => json_answer(200, &json!({"errors": []})),
+                "empty" => status(200),
+                number => status(number.parse().unwrap()),
+            })
+        })
+        .await;
+        let repository = repository(&faulty, config());
+        let none = repository.referrers(&subject().1.digest, None).await.unwrap();
+        assert_eq!((none.descriptors.len(), none.api), (0, false), "{kind}");
+        let list = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [index("x").1]});
+        faulty.add_manifest(&tag(), INDEX, list.to_string());
+        let found = repository.referrers(&subject().1.digest, Some(SOCI)).await.unwrap();
+        assert_eq!((found.descriptors, found.api), (vec![index("x").1], false), "{kind}");
+        assert!(repository.referrers(&subject().1.digest, Some("x/other")).await.unwrap().descriptors.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn failures_of_the_referrers_api_are_failures() {
+    for status in [401, 403, 500] {
+        let faulty = Faulty::start(Nature::default(), move |seen, _| {
+            seen.is("GET", "/referrers/").then(|| faulty::status(status))
+        })
+        .await;
+        let error = repository(&faulty, config()).referrers(&subject().1.digest, None).await.unwrap_err();
+        assert_eq!(error.status(), Some(status));
+    }
+    let broken = |_: &Seen, _: &Faulty| {
+        Some(Response::builder().header(header::CONTENT_TYPE, INDEX).body(Body::from("{\"manifests\":7}")).unwrap())
+    };
+    let faulty = Faulty::start(Nature::default(), broken).await;
+    let error = repository(&faulty, config()).referrers(&subject().1.digest, None).await.unwrap_err();
+    assert!(matches!(error, RegistryError::Json { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn pages_are_followed_and_filtered() {
+    let faulty = Faulty::start(Nature::default(), |seen, _| {
+        seen.is("GET", "/referrers/").then(|| {
+            let page: usize = seen.path.split("page=").nth(1).map_or(0, |page| page.parse().unwrap());
+            let mut other = index(&format!("other{page}")).1;
+            other.artifact_type = Some("x/other".into());
+            let mut answer = index_answer(&json!([index(&format!("p{page}")).1, other]));
+            if page < 4 {
+                let next = format!("<{}?page={}>; rel=\"next\"", seen.path.split('?').next().unwrap(), page + 1);
+                answer.headers_mut().insert(header::LINK, next.parse().unwrap());
+            }
+            answer
+        })
+    })
+    .await;
+    let repository = repository(&faulty, config());
+    let found = repository.referrers(&subject().1.digest, Some(SOCI)).await.unwrap();
+    assert!(found.api);
+    assert_eq!(entries(&found.descriptors), ["p0", "p1", "p2", "p3", "p4"]);
+    assert!(
+        faulty.seen()[0].path.ends_with("?artifactType=application%2Fvnd.amazon.soci.index.v1%2Bjson"),
+        "{}",
+        faulty.seen()[0].path
+    );
+    assert_eq!(repository.referrers(&subject().1.digest, None).await.unwrap().descriptors.len(), 10);
+}
+
+#[tokio::test]
+async fn lists_without_end_have_one() {
+    let other = Faulty::honest(Nature::default()).await;
+    let elsewhere = format!("http://{}/v2/a/b/referrers/x", other.host());
+    for kind in ["same", "new", "elsewhere", "gone"] {
+        let elsewhere = elsewhere.clone();
+        let faulty =
+            Faulty::start(Nature { basic: Some(("u".into(), "p".into())), ..Nature::default() }, move |seen, _| {
+                seen.header("authorization")?;
+                let count = seen.path.split("n=").nth(1).map_or(0, |n| n.parse::<u32>().unwrap());
+                if kind == "gone" && count > 0 {
+                    return Some(status(404));
+                }
+                let mut answer = index_answer(&json!([]));
+                let next = match kind {
+                    "same" => "<?n=1>; rel=next".to_owned(),
+                    "elsewhere" => format!("<{elsewhere}>; rel=next"),
+                    _ => format!("<?n={}>; rel=next", count + 1),
+                };
+                answer.headers_mut().insert(header::LINK, next.parse().unwrap());
+                Some(answer)
+            })
+            .await;
+        let error = repository(&faulty, with_password(&faulty, "u", "p"))
+            .referrers(&subject().1.digest, None)
+            .await
+            .unwrap_err();
+        assert!(matches!(error, RegistryError::Protocol { .. }), "{kind}: {error:?}");
+    }
+    assert!(other.seen().is_empty());
+}

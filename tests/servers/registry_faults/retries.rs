@@ -1,0 +1,133 @@
+//! Failures that pass, and those that do not.
+
+use super::*;
+use crate::support::faulty;
+
+#[tokio::test]
+async fn retry_after_is_kept() {
+    let once = first(1);
+    let faulty = Faulty::start(Nature::default(), move |seen, _| {
+        let busy = Response::builder().status(429).header(header::RETRY_AFTER, "1").body(Body::empty()).unwrap();
+        (seen.is("GET", "/manifests/") && once()).then_some(busy)
+    })
+    .await;
+    faulty.add_manifest("t", MANIFEST, "{}");
+    let begun = Instant::now();
+    repository(&faulty, config()).manifest(&Target::Tag("t".into())).await.unwrap();
+    assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert_eq!(faulty.seen().len(), 2);
+}
+
+#[tokio::test]
+async fn who_asks_for_too_long_a_wait_is_not_waited_for() {
+    for wait in ["1000000000", "18446744073709551615", "Fri, 31 Dec 2100 23:59:59 GMT"] {
+        let faulty = Faulty::start(Nature::default(), move |_, _| {
+            Some(Response::builder().status(429).header(header::RETRY_AFTER, wait).body(Body::empty()).unwrap())
+        })
+        .await;
+        let begun = Instant::now();
+        let error = repository(&faulty, config()).manifest(&Target::Tag("t".into())).await.unwrap_err();
+        assert_eq!(error.status(), Some(429));
+        assert!(error.to_string().contains("asks to wait"), "{error}");
+        assert!(begun.elapsed() < Duration::from_secs(3));
+        assert_eq!(faulty.seen().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn passing_failures_pass() {
+    for status in [408, 425, 429, 500, 502, 503, 504] {
+        let thrice = first(3);
+        let faulty = Faulty::start(Nature::default(), move |_, _| thrice().then(|| faulty::status(status))).await;
+        faulty.add_manifest("t", MANIFEST, "{}");
+        repository(&faulty, config()).manifest(&Target::Tag("t".into())).await.unwrap();
+        assert_eq!(faulty.seen().len(), 4, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn failures_that_stay_are_given_up_with_what_the_registry_says() {
+    let faulty = Faulty::start(Nature::default(), |_, _| {
+        Some(Response::builder().status(503).body(Body::from("<h1>down\x1b[2J</h1>\nmore")).unwrap())
+    })
+    .await;
+    let error = repository(&faulty, config()).manifest(&Target::Tag("t".into())).await.unwrap_err();
+    assert_eq!(error.to_string(), "gave up after 8 tries");
+    assert_eq!(error.status(), Some(503));
+    assert_eq!(error.host(), Some(faulty.host().as_str()));
+    let cause = error.source().unwrap().to_string();
+    let url = format!("GET http://{}/v2/a/b/manifests/t", faulty.host());
+    assert_eq!(cause, format!("{url}: 503 Service Unavailable: <h1>down\\u{{1b}}[2J</h1>"));
+    assert_eq!(faulty.seen().len(), 8);
+}
+
+#[tokio::test]
+async fn a_run_has_a_budget() {
+    let faulty = Faulty::start(Nature::default(), |_, _| Some(status(503))).await;
+    let limits = Limits { failures: 10, ..limits() };
+    let repository = repository(&faulty, ClientConfig { limits, ..config() });
+    for _ in 0..20 {
+        repository.manifest(&Target::Tag("t".into())).await.unwrap_err();
+    }
+    assert_eq!(faulty.seen().len(), 20 + 10);
+}
+
+#[tokio::test]
+async fn final_answers_are_final() {
+    for (status, code) in [(403, "DENIED"), (404, "NAME_UNKNOWN"), (400, "UNSUPPORTED"), (409, "CONFLICT")] {
+        let faulty = Faulty::start(Nature::default(), move |_, _| Some(problem(status, code, "no\nway"))).await;
+        let error = repository(&faulty, config()).manifest(&Target::Tag("t".into())).await.unwrap_err();
+        assert!(error.to_string().ends_with(&format!(" {code}: no")), "{error}");
+        assert_eq!(error.status(), Some(status));
+        assert_eq!(faulty.seen().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn silence_is_not_waited_for_for_ever() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let host = listener.local_addr().unwrap().to_string();
+    let limits = Limits { header: Duration::from_millis(100), tries: 2, ..limits() };
+    let client = Client::new(ClientConfig { limits, ..config() }).unwrap();
+    let error = client.repository(&host, "a").unwrap().manifest(&Target::Tag("t".into())).await.unwrap_err();
+    assert!(everything(&error).contains("an answer did not come within 0.1 s"), "{error:?}");
+    drop(listener);
+}
+
+#[tokio::test]
+async fn an_upload_that_nobody_takes_is_not_waited_for_for_ever() {
+    // The body is larger than what the system's buffers take, and the server never reads it.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let faulty = Faulty::start(Nature::default(), move |seen, _| {
+        seen.is("POST", "uploads").then(|| {
+            Response::builder()
+                .status(202)
+                .header(header::LOCATION, format!("http://{at}/up"))
+                .body(Body::empty())
+                .unwrap()
+        })
+    })
+    .await;
+    let limits = Limits { idle: Duration::from_millis(200), tries: 2, ..limits() };
+    let blob = content(32 << 20);
+    let repository = repository(&faulty, ClientConfig { limits, ..config() });
+    let error = repository.push_blob_unchecked(&descriptor(&blob), blob.clone()).await.unwrap_err();
+    assert!(everything(&error).contains("room for the next bytes of the body did not come"), "{error:?}");
+}
+
+#[tokio::test]
+async fn connections_that_break_before_an_answer_are_tried_again() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let host = listener.local_addr().unwrap().to_string();
+    let accepted = tokio::spawn(async move {
+        // One of them is to see whether it speaks TLS.
+        for _ in 0..9 {
+            drop(listener.accept().await.unwrap());
+        }
+    });
+    let repository = Client::new(config()).unwrap().repository(&host, "a").unwrap();
+    let error = repository.manifest(&Target::Tag("t".into())).await.unwrap_err();
+    assert_eq!(error.to_string(), "gave up after 8 tries");
+    accepted.await.unwrap();
+}

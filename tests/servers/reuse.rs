@@ -1,0 +1,496 @@
+//! A second build costs what changed: ztocs that indexes list already are reused, and their layers are not read again.
+
+use crate::support::sandbox;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use crate::support::faulty::{Faulty, Nature, Seen};
+use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, for_platform, gzip, tar};
+use crate::support::servers::Server;
+use axum::body::Body;
+use axum::http::Response;
+use bytes::Bytes;
+use ociseek::digest::Digest;
+use ociseek::image::Descriptor;
+use ociseek::image::soci::{SociIndex, ZtocRef};
+use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
+use ociseek::ops::TOOL_IDENTIFIER;
+use ociseek::ops::index::{
+    Elsewhere, Existing, Gate, IndexOptions, IndexedImage, LayerOutcome, ManifestResult, Origin, Reuse, index,
+};
+use ociseek::progress::{Event, Recorder};
+use ociseek::store::blob::Target;
+use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Repository};
+use ociseek::store::{Destination, Source};
+use ociseek::ztoc::{Checkpoint, Checkpoints, Ztoc};
+use serde_json::json;
+
+const SPAN: u64 = 64 << 10;
+
+/// A registry in memory, and what was said while it was used.
+struct Setting {
+    registry: Faulty,
+    said: Arc<Recorder>,
+}
+
+impl Setting {
+    async fn new() -> Setting {
+        let nature = Nature { referrers: true, ..Nature::default() };
+        Setting { registry: Faulty::honest(nature).await, said: Arc::default() }
+    }
+
+    fn repository(&self) -> Repository {
+        let config = ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
+        Client::new(config).unwrap().repository(&self.registry.host(), "a/b").unwrap()
+    }
+
+    /// An image of these layers; its manifest's descriptor.
+    fn push(&self, tag: &str, layers: &[&Bytes]) -> Descriptor {
+        let layers: Vec<Descriptor> = layers.iter().map(|layer| self.blob(GZIP, layer)).collect();
+        let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": []}});
+        let config = self.blob(OCI_CONFIG, &config.to_string().into());
+        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+        let manifest = manifest.to_string();
+        self.registry.add_manifest(tag, OCI_MANIFEST, manifest.clone());
+        Descriptor::of(OCI_MANIFEST, manifest.as_bytes())
+    }
+
+    fn blob(&self, media_type: &str, content: &Bytes) -> Descriptor {
+        self.registry.add_blob(content.clone());
+        Descriptor::of(media_type, content)
+    }
+
+    async fn index(&self, tag: &str, options: &IndexOptions) -> IndexedImage {
+        let repository = self.repository();
+        let (source, destination) = (Source::Registry(repository.clone()), Destination::Registry(repository));
+        let said: Arc<dyn ociseek::progress::Progress> = self.said.clone();
+        index(&source, &Target::Tag(tag.into()), Some(&destination), None, options, &said).await.unwrap()
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let warning = |event| match event {
+            Event::Warning(text) => Some(text),
+            _ => None,
+        };
+        self.said.events().into_iter().filter_map(warning).collect()
+    }
+
+    /// How often a blob was asked for, whole or in part.
+    fn reads(&self, blob: Digest) -> usize {
+        self.registry.saw("GET", &format!("blobs/{blob}")).len()
+    }
+
+    /// Attaches an index by `tool` that gives `layer` the ztoc `ztoc`.
+    fn attach(&self, subject: &Descriptor, layer: &Bytes, ztoc: &Bytes, tool: &str) {
+        let index = SociIndex {
+            layers: vec![ZtocRef {
+                ztoc: self.registry.add_blob(ztoc.clone()),
+                size: ztoc.len() as u64,
+                layer: Digest::sha256(layer),
+                layer_media_type: GZIP.into(),
+                span_size: SPAN,
+            }],
+            subject: Some(subject.clone()),
+            build_tool_identifier: tool.into(),
+            prefetch: Vec::new(),
+        };
+        self.registry.add_blob(&b"{}"[..]);
+        self.registry.add_manifest("attached", OCI_MANIFEST, index.encode().bytes);
+    }
+}
+
+fn options() -> IndexOptions {
+    IndexOptions {
+        platforms: Vec::new(),
+        layer: LayerOptions { span_size: SPAN, build_tool_identifier: TOOL_IDENTIFIER.into() },
+        min_layer_size: 0,
+        existing: Existing::Skip,
+        jobs: 2,
+        dry_run: false,
+        deadline: None,
+        gate: Gate::default(),
+        reuse: Reuse::default(),
+        prefetch: None,
+    }
+}
+
+/// A layer of about `size` bytes, another one for each `seed`.
+fn layer(seed: u64, size: usize) -> Bytes {
+    gzip(&tar(seed, 8, size / 8)).into()
+}
+
+/// The layer's ztoc, as it is built from the layer.
+fn ztoc(layer: &Bytes, tool: &str) -> Bytes {
+    let options = LayerOptions { span_size: SPAN, build_tool_identifier: tool.into() };
+    let mut indexer = LayerIndexer::new(options, None);
+    indexer.push(layer).unwrap();
+    match indexer.finish().unwrap().outcome {
+        Outcome::Ztoc(built) => built.bytes.into(),
+        Outcome::Unservable(why) => panic!("{why}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ztoc_out_of_proportion_to_its_layer_is_not_even_fetched() {
+    let setting = Setting::new().await;
+    let (one, two) = (layer(1, 300_000), layer(2, 300_000));
+    let subject = setting.push("v1", &[&one, &two]);
+    // 300 KB of layer may have a ztoc of some 2.5 MB with spans of 64 KiB.
+    let huge = Bytes::from(vec![0; 4 << 20]);
+    setting.attach(&subject, &one, &huge, TOOL_IDENTIFIER);
+    setting.index("v1", &options()).await;
+    assert_eq!(setting.reads(Digest::sha256(&huge)), 0);
+    assert_eq!((setting.reads(Digest::sha256(&one)), setting.reads(Digest::sha256(&two))), (1, 1));
+}
+
+/// Requests for the bytes of a layer: how many for the whole, and how many for a part.
+fn requests(setting: &Setting, layer: &Bytes) -> (usize, usize) {
+    let seen = setting.registry.saw("GET", &format!("blobs/{}", Digest::sha256(layer)));
+    let parts = seen.iter().filter(|seen| seen.header("range").is_some()).count();
+    (seen.len() - parts, parts)
+}
+
+/// How each layer's ztoc was come by.
+fn origins(done: &IndexedImage) -> Vec<Origin> {
+    let origin = |layer: &ociseek::ops::index::IndexedLayer| match &layer.outcome {
+        LayerOutcome::Indexed(facts) => facts.origin.clone(),
+        LayerOutcome::LeftOut(why) => panic!("{why:?}"),
+    };
+    done.manifests.iter().flat_map(|manifest| manifest.layers.iter().map(origin)).collect()
+}
+
+fn index_digest(done: &IndexedImage) -> Digest {
+    match &done.manifests[0].result {
+        ManifestResult::Attached { index, .. } => index.digest,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn with(reuse: Reuse) -> IndexOptions {
+    IndexOptions { reuse, ..options() }
+}
+
+/// What a run that reuses nothing attaches to the same image.
+async fn fresh(layers: &[&Bytes]) -> Digest {
+    let setting = Setting::new().await;
+    setting.push("v1", layers);
+    index_digest(&setting.index("v1", &with(Reuse { indexes: false, ..Reuse::default() })).await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_of_another_tag_is_not_read_again() {
+    let setting = Setting::new().await;
+    let (base, old, new) = (layer(1, 3 << 20), layer(2, 200_000), layer(3, 200_000));
+    setting.push("1.0", &[&base, &old]);
+    setting.index("1.0", &options()).await;
+    assert_eq!(requests(&setting, &base), (1, 0));
+
+    setting.push("1.1", &[&base, &new]);
+    let reuse = Reuse { tag: Some("1.1".into()), ..Reuse::default() };
+    let done = setting.index("1.1", &with(reuse)).await;
+    let name = format!("{}/a/b:1.0", setting.registry.host());
+    assert_eq!(origins(&done)[0], Origin::Reused(name.as_str().into()));
+    assert!(matches!(origins(&done)[1], Origin::Read { .. }));
+    // Spans of it were looked at, and of those of the other layer all bytes.
+    let (whole, parts) = requests(&setting, &base);
+    assert_eq!(whole, 1, "it was read again");
+    assert_eq!(parts, 2);
+    assert_eq!(done.bytes_read, new.len() as u64);
+    assert!((1..base.len() as u64 / 4).contains(&done.bytes_compared), "{}", done.bytes_compared);
+    assert_eq!(index_digest(&done), fresh(&[&base, &new]).await);
+    assert_eq!(setting.warnings(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_known_image_and_small_layers_cost_no_search() {
+    let setting = Setting::new().await;
+    let (base, small) = (layer(1, 3 << 20), layer(2, 100_000));
+    setting.push("1.0", &[&base]);
+    setting.index("1.0", &options()).await;
+    let before = setting.registry.saw("GET", "tags/list").len();
+    setting.index("1.0", &options()).await;
+    setting.push("small", &[&small]);
+    setting.index("small", &options()).await;
+    assert_eq!(setting.registry.saw("GET", "tags/list").len(), before);
+    setting.push("none", &[&layer(3, 3 << 20)]);
+    setting.index("none", &with(Reuse { tags: 0, ..Reuse::default() })).await;
+    assert_eq!(setting.registry.saw("GET", "tags/list").len(), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_do_not_grow_with_the_repository() {
+    let setting = Setting::new().await;
+    for number in 0..40 {
+        setting.push(&format!("1.{number}"), &[&layer(100 + number, 5000)]);
+    }
+    setting.push("2.0", &[&layer(1, 2 << 20)]);
+    let reuse = Reuse { tag: Some("2.0".into()), ..Reuse::default() };
+    setting.index("2.0", &with(reuse)).await;
+    let asked = setting.registry.saw("GET", "manifests/1.");
+    assert!(asked.len() <= Reuse::TAGS, "{}", asked.len());
+    assert!(setting.registry.saw("GET", "tags/list").len() <= 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_bytes_are_never_reused() {
+    let (base, other) = (layer(1, 3 << 20), layer(9, 1000));
+    let right = ociseek::ztoc::decode(&ztoc(&base, TOOL_IDENTIFIER)).unwrap();
+    let expected = fresh(&[&base, &other]).await;
+    type Damage = fn(&mut Ztoc);
+    let damages: [(&str, Damage); 7] = [
+        ("digests", |ztoc| ztoc.span_digests.iter_mut().for_each(|digest| *digest = Digest::sha256(b"x"))),
+        ("windows", |ztoc| each(ztoc, |checkpoint| checkpoint.window.fill(7))),
+        ("checkpoints", |ztoc| each(ztoc, |checkpoint| checkpoint.output.0 += 1)),
+        ("layer size", |ztoc| ztoc.compressed_size.0 -= 1),
+        ("tar size", |ztoc| ztoc.uncompressed_size.0 += 512),
+        ("names", |ztoc| ztoc.files.iter_mut().for_each(|file| file.name[0] = b'x')),
+        ("offsets", |ztoc| ztoc.files.iter_mut().for_each(|file| file.offset.0 += 512)),
+    ];
+    for (name, damage) in damages {
+        let mut wrong = right.clone();
+        damage(&mut wrong);
+        let wrong = Bytes::from(ociseek::ztoc::encode(&wrong));
+        let setting = Setting::new().await;
+        let known = setting.push("v1", &[&base]);
+        setting.push("v2", &[&base, &other]);
+        setting.attach(&known, &base, &wrong, TOOL_IDENTIFIER);
+        let done = setting.index("v2", &options()).await;
+        assert!(origins(&done).iter().all(|origin| matches!(origin, Origin::Read { .. })), "{name}: {done:?}");
+        assert_eq!(requests(&setting, &base).0, 1, "{name}");
+        let warnings = setting.warnings();
+        assert_eq!(warnings.len(), 1, "{name}: {warnings:?}");
+        assert!(warnings[0].contains("is not reused"), "{name}: {warnings:?}");
+        assert_eq!(index_digest(&done), expected, "{name}");
+    }
+}
+
+fn each(ztoc: &mut Ztoc, change: fn(&mut Checkpoint)) {
+    match &mut ztoc.checkpoints {
+        // The first one is at the start of every layer.
+        Checkpoints::Gzip { list, .. } => list.iter_mut().skip(1).for_each(change),
+        Checkpoints::Uncompressed { .. } => panic!("the layer is gzip"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ztocs_of_an_older_version_are_taken_under_the_new_name() {
+    let setting = Setting::new().await;
+    let base = layer(1, 3 << 20);
+    setting.push("v1", &[&base]);
+    let older = |tool: &str| IndexOptions {
+        layer: LayerOptions { build_tool_identifier: tool.into(), ..options().layer },
+        ..options()
+    };
+    let old = index_digest(&setting.index("v1", &older("ociseek v0.0.9")).await);
+    let done = setting.index("v1", &options()).await;
+    assert_eq!(origins(&done), [Origin::Destination]);
+    assert_eq!(requests(&setting, &base).0, 1);
+    assert_ne!(index_digest(&done), old);
+    // Byte for byte what reading the layer gives.
+    assert_eq!(index_digest(&done), fresh(&[&base]).await);
+
+    // Another tool may build other ztocs, whatever they have in common.
+    let setting = Setting::new().await;
+    setting.push("v1", &[&base]);
+    setting.index("v1", &older("AWS SOCI CLI v0.2")).await;
+    assert!(matches!(origins(&setting.index("v1", &options()).await)[..], [Origin::Read { .. }]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_the_user_names_may_be_in_another_registry() {
+    let (there, here) = (Setting::new().await, Setting::new().await);
+    let base = layer(1, 3 << 20);
+    there.push("base", &[&base]);
+    there.index("base", &options()).await;
+    here.push("v1", &[&base]);
+    let elsewhere = |tag: &str| Elsewhere {
+        name: tag.into(),
+        source: Source::Registry(there.repository()),
+        target: Target::Tag(tag.into()),
+    };
+    let from = vec![elsewhere("missing"), elsewhere("base")];
+    let done = here.index("v1", &with(Reuse { from: from.clone(), tags: 0, ..Reuse::default() })).await;
+    assert_eq!(origins(&done), [Origin::Reused("base".into())]);
+    assert_eq!(requests(&here, &base).0, 0);
+    assert_eq!(index_digest(&done), fresh(&[&base]).await);
+    let warnings = here.warnings();
+    assert!(matches!(&warnings[..], [one] if one.contains("nothing is reused from missing")), "{warnings:?}");
+
+    // What is replaced is not reused; what is named is, unless nothing is to be.
+    let replace = |reuse| IndexOptions { existing: Existing::Replace, ..with(reuse) };
+    let done = here.index("v1", &replace(Reuse { from: from.clone(), ..Reuse::default() })).await;
+    assert_eq!(origins(&done), [Origin::Reused("base".into())]);
+    assert_eq!(requests(&here, &base).0, 0);
+    here.index("v1", &replace(Reuse { from, indexes: false, ..Reuse::default() })).await;
+    assert_eq!(requests(&here, &base).0, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_of_version_2_has_ztocs_too() {
+    let setting = Setting::new().await;
+    let base = layer(1, 3 << 20);
+    let v1 = setting.push("v1", &[&base]);
+    let ztoc = ztoc(&base, TOOL_IDENTIFIER);
+    setting.attach(&v1, &base, &ztoc, TOOL_IDENTIFIER);
+    let listed = setting.registry.manifest("attached").unwrap();
+    let text = String::from_utf8(listed.to_vec()).unwrap().replace("soci.index.v1", "soci.index.v2");
+    let (begin, rest) = text.split_once(",\"subject\":{").unwrap();
+    let v2 = format!("{begin}{}", rest.split_once('}').unwrap().1);
+    let v2 = setting.registry.add_manifest("v2-index", OCI_MANIFEST, v2);
+    let mut image: serde_json::Value = serde_json::from_slice(&setting.registry.manifest("v1").unwrap()).unwrap();
+    image["annotations"] = json!({"com.amazon.soci.index-digest": v2});
+    setting.registry.add_manifest("enabled", OCI_MANIFEST, image.to_string());
+    let none = with(Reuse { tags: 0, ..Reuse::default() });
+    let done = setting.index("enabled", &none).await;
+    assert_eq!(origins(&done), [Origin::Reused(v2.to_string().into())]);
+    assert_eq!(requests(&setting, &base).0, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_index_of_another_platform_has_ztocs_too() {
+    let setting = Setting::new().await;
+    let (base, arm, amd) = (layer(1, 3 << 20), layer(2, 50_000), layer(3, 50_000));
+    let manifests = [("arm64", &arm), ("amd64", &amd)].map(|(architecture, own)| {
+        let manifest = serde_json::to_value(setting.push(architecture, &[&base, own])).unwrap();
+        for_platform(manifest, architecture)
+    });
+    let index = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests}).to_string();
+    setting.registry.add_manifest("v1", OCI_INDEX, index);
+    let only = |platform: &str| IndexOptions {
+        platforms: vec![platform.parse().unwrap()],
+        ..with(Reuse { tags: 0, ..Reuse::default() })
+    };
+    setting.index("v1", &only("linux/arm64")).await;
+    let done = setting.index("v1", &only("linux/amd64")).await;
+    assert_eq!(origins(&done)[0], Origin::Reused(done.digest.to_string().into()));
+    assert_eq!(requests(&setting, &base).0, 1);
+    assert_eq!(done.bytes_read, amd.len() as u64);
+}
+
+/// What a real registry answers.
+fn forwarded(host: &str, seen: &Seen) -> Response<Body> {
+    let mut stream = TcpStream::connect(host).unwrap();
+    // HTTP/1.0 has no chunks, and ends with the connection.
+    let mut head = format!("{} {} HTTP/1.0\r\n", seen.method, seen.path);
+    let ours = ["connection", "content-length", "transfer-encoding"];
+    for (name, value) in seen.headers.iter().filter(|(name, _)| !ours.contains(&name.as_str())) {
+        head += &format!("{name}: {}\r\n", value.to_str().unwrap());
+    }
+    head += &format!("content-length: {}\r\n\r\n", seen.body.len());
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(&seen.body).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
+    let head = String::from_utf8(answer[..end].to_vec()).unwrap();
+    let mut lines = head.lines();
+    let status: u16 = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    let mut response = Response::builder().status(status);
+    for (name, value) in lines.map(|line| line.split_once(": ").unwrap()) {
+        if !ours.contains(&name.to_ascii_lowercase().as_str()) || seen.method == "HEAD" {
+            response = response.header(name, value);
+        }
+    }
+    response.body(Body::from(answer[end + 4..].to_vec())).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn real_registries_are_not_asked_for_reused_layers() {
+    let olareg = Server::olareg(|_, _| Vec::new());
+    let distribution = Server::distribution("127.0.0.1:0", |_| String::new());
+    for server in [olareg, distribution].into_iter().flatten() {
+        let host = server.host.clone();
+        let registry = Faulty::start(Nature::default(), move |seen, _| Some(forwarded(&host, seen))).await;
+        let setting = Setting { registry, said: Arc::default() };
+        let shared: Vec<Bytes> = (0..9).map(|seed| layer(seed, 400_000)).collect();
+        let (old, new) = (layer(10, 400_000), layer(11, 400_000));
+        let repository = setting.repository();
+        let build = async |tag: &str, last: &Bytes| {
+            let mut layers = Vec::new();
+            for content in shared.iter().chain([last]) {
+                let blob = Descriptor::of(GZIP, content);
+                repository.push_blob(&blob, content.clone()).await.unwrap();
+                layers.push(blob);
+            }
+            let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": []}});
+            let content = Bytes::from(config.to_string());
+            let config = Descriptor::of(OCI_CONFIG, &content);
+            repository.push_blob(&config, content).await.unwrap();
+            let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+            server.put_manifest("a/b", tag, OCI_MANIFEST, manifest.to_string().as_bytes());
+        };
+        build("build-1", &old).await;
+        setting.index("build-1", &options()).await;
+        build("build-2", &new).await;
+        let reuse = Reuse { tag: Some("build-2".into()), ..Reuse::default() };
+        let done = setting.index("build-2", &with(reuse)).await;
+
+        for layer in &shared {
+            let (whole, parts) = requests(&setting, layer);
+            assert_eq!((whole, (1..=2).contains(&parts)), (1, true), "{parts} parts");
+        }
+        assert_eq!(requests(&setting, &new), (1, 0));
+        assert_eq!(done.bytes_read, new.len() as u64);
+        let from = origins(&done).into_iter().filter(|origin| matches!(origin, Origin::Reused(_))).count();
+        assert_eq!(from, 9);
+        let layers: Vec<&Bytes> = shared.iter().chain([&new]).collect();
+        assert_eq!(index_digest(&done), fresh(&layers).await);
+    }
+}
+
+#[test]
+fn the_command_says_what_it_reused() {
+    let sandbox = Sandbox::new();
+    let (shared, old, new) = (gzip(&tar(1, 4, 50_000)), gzip(&tar(2, 2, 20_000)), gzip(&tar(3, 2, 20_000)));
+    for (dir, last) in [("one", &old), ("two", &new)] {
+        let mut layout = Layout::new(&sandbox.path(dir));
+        let layers = [layout.blob(GZIP, &shared), layout.blob(GZIP, last)];
+        let image = layout.image("amd64", &layers);
+        layout.tag(image, "v1");
+    }
+    sandbox.json(0, &sandbox::index(&["--format=json", "oci:one:v1"]));
+    let reusing = sandbox::index(&["--reuse-from=oci:one:v1", "oci:two:v1"]);
+    let done = sandbox.json(0, &[&reusing[..], &["--format=json", "--dry-run"]].concat());
+    let image = &done["images"][0];
+    let [first, second] = [0, 1].map(|place| &image["manifests"][0]["layers"][place]);
+    assert_eq!((&first["origin"], &first["reused_from"]), (&json!("reused"), &json!("oci:one:v1")));
+    assert_eq!(second["origin"], "read");
+    assert!(second.get("reused_from").is_none());
+    assert_eq!(image["bytes_read"], new.len());
+    assert!(image["bytes_compared"].as_u64().unwrap() > 0);
+
+    let text = sandbox.run(&[&reusing[..], &["--dry-run"]].concat());
+    assert!(text.contains("reused from oci:one:v1"), "{text}");
+    assert!(text.contains("with what is reused"), "{text}");
+    let text = sandbox.run(&[&sandbox::index(&["--no-reuse", "oci:two:v1"])[..], &["--dry-run"]].concat());
+    assert!(!text.contains("reused"), "{text}");
+    let text = sandbox.run(&[&reusing[..], &["--no-reuse"]].concat());
+    assert!(text.contains("status 2"), "{text}");
+    let text = sandbox.run(&sandbox::index(&["--reuse-from=oci:none", "--dry-run", "oci:two:v1"]));
+    assert!(text.contains("nothing is reused from oci:none") && text.contains("status 0"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backfill_reuses_other_tags_and_named_images() {
+    let (setting, base_images) = (Setting::new().await, Setting::new().await);
+    let (base, app, old, new) = (layer(1, 2 << 20), layer(2, 2 << 20), layer(3, 100_000), layer(4, 100_000));
+    base_images.push("base", &[&base]);
+    base_images.index("base", &options()).await;
+    setting.push("1.0", &[&app, &old]);
+    setting.index("1.0", &options()).await;
+    setting.push("1.1", &[&base, &app, &new]);
+    let sandbox = Sandbox::new();
+    let (place, from) =
+        (format!("{}/a/b", setting.registry.host()), format!("{}/a/b:base", base_images.registry.host()));
+    let fixed = ["backfill", "--format=json", "--min-layer-size=0", "--span-size=64KiB", "--no-cache", "--reuse-from"];
+    let output = sandbox.command(&[&fixed[..], &[&from, &place]].concat()).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let line = lines.lines().find(|line| line.contains(":1.1")).unwrap_or_else(|| panic!("{lines}{stderr}"));
+    let line: serde_json::Value = serde_json::from_str(line).unwrap();
+    assert_eq!(line["status"], "indexed", "{line}");
+    assert_eq!(line["bytes_read"], new.len(), "{line}");
+    assert_eq!(requests(&setting, &base).0, 0);
+}

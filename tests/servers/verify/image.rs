@@ -1,0 +1,181 @@
+//! An indexed image in a layout, and ways to damage it.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use ociseek::digest::Digest;
+use ociseek::ztoc::{self, Ztoc};
+use serde_json::{Value, json};
+
+use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, tar};
+
+const INDEX_V1: &str = "application/vnd.amazon.soci.index.v1+json";
+
+/// The image `img` in a sandbox: two gzip layers of which the windows matter, a plain one, and one without a ztoc.
+pub struct Image {
+    pub sandbox: Sandbox,
+    pub dir: PathBuf,
+    /// The blobs of the layers.
+    pub layers: Vec<Digest>,
+}
+
+pub fn compressed(content: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(content).unwrap();
+    encoder.finish().unwrap()
+}
+
+impl Image {
+    /// Indexed.
+    pub fn new() -> Image {
+        let image = Image::unindexed(|_| {});
+        image.run_index(&[]);
+        image
+    }
+
+    /// `config` may change the image's config.
+    pub fn unindexed(config: impl FnOnce(&mut Value)) -> Image {
+        let sandbox = Sandbox::new();
+        let dir = sandbox.path("img");
+        let mut layout = Layout::new(&dir);
+        let tars = [tar(1, 6, 70_000), tar(2, 3, 30_000), tar(3, 2, 50_000), tar(4, 1, 10)];
+        let blobs = [compressed(&tars[0]), tars[1].clone(), compressed(&tars[2]), compressed(&tars[3])];
+        let diff_ids: Vec<Digest> = tars.iter().map(|tar| Digest::sha256(tar)).collect();
+        let mut document =
+            json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
+        config(&mut document);
+        let document = layout.blob(OCI_CONFIG, document.to_string().as_bytes());
+        let types = [GZIP, PLAIN, GZIP, GZIP];
+        let layers: Vec<Value> = blobs.iter().zip(types).map(|(blob, kind)| layout.blob(kind, blob)).collect();
+        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": document, "layers": layers});
+        let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
+        layout.tag(manifest, "v1");
+        Image { sandbox, dir, layers: blobs.iter().map(|blob| Digest::sha256(blob)).collect() }
+    }
+
+    pub fn run_index(&self, more: &[&str]) {
+        let sizes = ["index", "--quiet", "--no-cache", "--span-size=16KiB", "--min-layer-size=1KiB", "oci:img:v1"];
+        let output = self.sandbox.command(&[&sizes[..], more].concat()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    pub fn path(&self, digest: &Digest) -> PathBuf {
+        self.dir.join("blobs/sha256").join(digest.hex())
+    }
+
+    pub fn read(&self, digest: &Digest) -> Vec<u8> {
+        std::fs::read(self.path(digest)).unwrap()
+    }
+
+    /// Writes a blob; its digest.
+    pub fn write(&self, content: &[u8]) -> Digest {
+        let digest = Digest::sha256(content);
+        std::fs::write(self.path(&digest), content).unwrap();
+        digest
+    }
+
+    /// Changes a blob's bytes and leaves its name.
+    pub fn damage(&self, digest: &Digest, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut content = self.read(digest);
+        change(&mut content);
+        std::fs::write(self.path(digest), content).unwrap();
+    }
+
+    fn index_json(&self) -> Value {
+        serde_json::from_slice(&std::fs::read(self.dir.join("index.json")).unwrap()).unwrap()
+    }
+
+    /// The SOCI indexes that are listed.
+    pub fn indexes(&self) -> Vec<Digest> {
+        let index = self.index_json();
+        let listed = index["manifests"].as_array().unwrap().iter().filter(|m| m["artifactType"] == INDEX_V1);
+        listed.map(|m| m["digest"].as_str().unwrap().parse().unwrap()).collect()
+    }
+
+    /// The one index's manifest.
+    pub fn manifest(&self) -> String {
+        String::from_utf8(self.read(&self.indexes()[0])).unwrap()
+    }
+
+    /// Puts `manifest` in the place of the index.
+    pub fn replace_index(&self, manifest: &str) {
+        let old = self.indexes()[0].to_string();
+        let digest = self.write(manifest.as_bytes());
+        let mut index = self.index_json();
+        for entry in index["manifests"].as_array_mut().unwrap() {
+            if entry["digest"] == old.as_str() {
+                entry["digest"] = json!(digest);
+                entry["size"] = json!(manifest.len());
+            }
+        }
+        std::fs::write(self.dir.join("index.json"), index.to_string()).unwrap();
+    }
+
+    /// Replaces a text in the index's manifest, all digests right.
+    pub fn edit_index(&self, old: &str, new: &str) {
+        let manifest = self.manifest();
+        assert!(manifest.contains(old), "{manifest}");
+        self.replace_index(&manifest.replacen(old, new, 1));
+    }
+
+    /// Digest and size of the ztoc of the layer at `place` among those that have one.
+    pub fn ztoc(&self, place: usize) -> (Digest, u64) {
+        let manifest: Value = serde_json::from_str(&self.manifest()).unwrap();
+        let ztoc = &manifest["layers"][place];
+        (ztoc["digest"].as_str().unwrap().parse().unwrap(), ztoc["size"].as_u64().unwrap())
+    }
+
+    /// Replaces a ztoc by another one, all digests right: only who looks at the layer can tell.
+    pub fn edit_ztoc(&self, place: usize, change: impl FnOnce(&mut Ztoc)) {
+        let (old, size) = self.ztoc(place);
+        let mut ztoc = ztoc::decode(&self.read(&old)).unwrap();
+        change(&mut ztoc);
+        self.replace_ztoc(place, &ztoc::encode(&ztoc));
+        assert_ne!((old, size), self.ztoc(place), "nothing was changed");
+    }
+
+    pub fn replace_ztoc(&self, place: usize, ztoc: &[u8]) {
+        let (old, size) = self.ztoc(place);
+        let new = self.write(ztoc);
+        let text = |digest: &Digest, size: u64| format!("\"digest\":\"{digest}\",\"size\":{size}");
+        self.edit_index(&text(&old, size), &text(&new, ztoc.len() as u64));
+    }
+
+    /// The document of a run that must end with `status`.
+    pub fn verify(&self, status: i32, more: &[&str]) -> Value {
+        self.sandbox.json(status, &[&["verify", "--format=json", "--progress=none", "oci:img:v1"], more].concat())
+    }
+
+    /// The words for all that is wrong, sorted, each once.
+    pub fn codes(&self, more: &[&str]) -> Vec<String> {
+        let document = self.verify(3, more);
+        assert_eq!(document["status"], "different");
+        codes(&document)
+    }
+}
+
+pub fn codes(document: &Value) -> Vec<String> {
+    fn walk(value: &Value, codes: &mut Vec<String>) {
+        match value {
+            Value::Object(object) => {
+                for (key, value) in object {
+                    match key.as_str() {
+                        "differences" => codes
+                            .extend(value.as_array().unwrap().iter().map(|d| d["code"].as_str().unwrap().to_owned())),
+                        _ => walk(value, codes),
+                    }
+                }
+            }
+            Value::Array(values) => values.iter().for_each(|value| walk(value, codes)),
+            _ => {}
+        }
+    }
+    let mut codes = Vec::new();
+    walk(document, &mut codes);
+    codes.sort();
+    codes.dedup();
+    codes
+}
+
+/// All spans of every layer, without reading the layers from front to back.
+pub const QUICK: [&str; 2] = ["--quick", "--spans=100000"];

@@ -1,0 +1,257 @@
+//! The program in a directory of its own, small images to index, and its output with what differs from run to run masked.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use ociseek::digest::Digest;
+use serde_json::{Value, json};
+
+pub const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
+pub const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+pub const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+pub const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+pub const PLAIN: &str = "application/vnd.oci.image.layer.v1.tar";
+pub const ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
+
+/// A directory in which the program runs, with a cache and a home inside it.
+pub struct Sandbox {
+    pub dir: tempfile::TempDir,
+}
+
+impl Sandbox {
+    pub fn new() -> Sandbox {
+        Sandbox { dir: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The program, knowing nothing of the user's environment.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ociseek"));
+        command.args(args).current_dir(self.dir.path()).env_clear().env("HOME", self.dir.path()).env("TERM", "xterm");
+        command
+    }
+
+    /// The program as one that a hangup ends, even where these tests run under `nohup`, which is inherited.
+    pub fn command_that_hangs_up(&self, args: &[&str]) -> Command {
+        let inner = self.command(args);
+        let mut command = Command::new("env");
+        command.current_dir(self.dir.path()).env_clear();
+        command.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.arg("--default-signal=HUP").arg(inner.get_program()).args(inner.get_args());
+        command
+    }
+
+    /// Standard output, standard error and status, in one text.
+    pub fn run(&self, args: &[&str]) -> String {
+        shown(&mut self.command(args))
+    }
+
+    /// The JSON document of a run that must end with `status`.
+    pub fn json(&self, status: i32, args: &[&str]) -> Value {
+        let output = self.command(args).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{stderr}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// All files below `name`, with their content.
+    pub fn files(&self, name: &str) -> Vec<(PathBuf, Vec<u8>)> {
+        let mut files = Vec::new();
+        let mut dirs = vec![self.path(name)];
+        while let Some(dir) = dirs.pop() {
+            for entry in std::fs::read_dir(dir).into_iter().flatten().map(Result::unwrap) {
+                match entry.file_type().unwrap().is_dir() {
+                    true => dirs.push(entry.path()),
+                    false => files.push((entry.path(), std::fs::read(entry.path()).unwrap())),
+                }
+            }
+        }
+        files.sort();
+        files
+    }
+}
+
+pub fn shown(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let text = |bytes: &[u8]| masked(std::str::from_utf8(bytes).unwrap());
+    let status = output.status.code().map_or_else(|| output.status.to_string(), |code| code.to_string());
+    format!("{}--- stderr ---\n{}--- status {status} ---", text(&output.stdout), text(&output.stderr))
+}
+
+/// Times, speeds and the version of the program, which differ from run to run, are masked.
+pub fn masked(text: &str) -> String {
+    let text = text.replace(concat!("ociseek v", env!("CARGO_PKG_VERSION")), "ociseek vX");
+    let text = text.replace(concat!("ociseek ", env!("CARGO_PKG_VERSION")), "ociseek X");
+    let mut masked = String::new();
+    for line in text.lines().map(str::trim_end) {
+        let mut line = line.to_owned();
+        if let Some(at) = line.find("\"seconds\": ").filter(|_| !line.contains("null")) {
+            line.replace_range(at.., "\"seconds\": …");
+        }
+        // Their distance from the column before depends on the speeds above and below.
+        for remark in ["from the cache", "the same layer again"] {
+            if let Some(before) = line.strip_suffix(remark) {
+                line = format!("{}  {remark}", before.trim_end());
+            }
+        }
+        if let Some(at) =
+            line.find(", in ").filter(|_| line.ends_with(" ms") || line.ends_with(" s") || line.ends_with("/s"))
+        {
+            line.replace_range(at.., ", in …");
+        }
+        if let Some(line_without_speed) = line.strip_suffix(" MB/s") {
+            line = line_without_speed.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.').trim_end().to_owned();
+        }
+        masked.push_str(&line);
+        masked.push('\n');
+    }
+    masked
+}
+
+/// A tar of `files` files of `size` bytes of text that compresses somewhat; `seed` makes it another.
+pub fn tar(seed: u64, files: usize, size: usize) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for number in 0..files {
+        let content: Vec<u8> = std::iter::repeat_with(|| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            b"etaoin shrdlu\n\0"[(state >> 33) as usize % 15]
+        })
+        .take(size)
+        .collect();
+        let mut header = tar::Header::new_gnu();
+        header.set_size(size as u64);
+        header.set_mode(0o644);
+        header.set_mtime(1_700_000_000);
+        builder.append_data(&mut header, format!("dir{seed}/file{number}"), &content[..]).unwrap();
+    }
+    builder.into_inner().unwrap()
+}
+
+/// A gzip of stored blocks: the same bytes whatever compressor the test is built with, so that digests can stand in snapshots.
+pub fn gzip(content: &[u8]) -> Vec<u8> {
+    let mut gzip = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
+    let blocks: Vec<&[u8]> = content.chunks(8000).collect();
+    for (number, block) in blocks.iter().enumerate() {
+        let length = block.len() as u16;
+        gzip.push(u8::from(number + 1 == blocks.len()));
+        gzip.extend(length.to_le_bytes());
+        gzip.extend((!length).to_le_bytes());
+        gzip.extend(*block);
+    }
+    gzip.extend(crc32fast::hash(content).to_le_bytes());
+    gzip.extend((content.len() as u32).to_le_bytes());
+    gzip
+}
+
+/// An OCI image layout in the making.
+pub struct Layout {
+    dir: PathBuf,
+    index: Vec<Value>,
+}
+
+impl Layout {
+    pub fn new(dir: &Path) -> Layout {
+        std::fs::create_dir_all(dir.join("blobs/sha256")).unwrap();
+        std::fs::write(dir.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
+        Layout { dir: dir.to_owned(), index: Vec::new() }
+    }
+
+    pub fn blob(&self, media_type: &str, content: &[u8]) -> Value {
+        let digest = Digest::sha256(content);
+        std::fs::write(self.dir.join("blobs/sha256").join(digest.hex()), content).unwrap();
+        json!({"mediaType": media_type, "digest": digest, "size": content.len()})
+    }
+
+    /// The manifest of an image for `linux/{architecture}`.
+    pub fn image(&self, architecture: &str, layers: &[Value]) -> Value {
+        let config = json!({"os": "linux", "architecture": architecture, "rootfs": {"type": "layers", "diff_ids": []}});
+        let config = self.blob(OCI_CONFIG, config.to_string().as_bytes());
+        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+        self.blob(OCI_MANIFEST, manifest.to_string().as_bytes())
+    }
+
+    pub fn image_index(&self, manifests: &[Value]) -> Value {
+        let index = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests});
+        self.blob(OCI_INDEX, index.to_string().as_bytes())
+    }
+
+    /// Lists a manifest in index.json.
+    pub fn tag(&mut self, mut descriptor: Value, tag: &str) {
+        descriptor["annotations"] = json!({"org.opencontainers.image.ref.name": tag});
+        self.index.push(descriptor);
+        let index = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": self.index});
+        std::fs::write(self.dir.join("index.json"), index.to_string()).unwrap();
+    }
+}
+
+/// A manifest's descriptor for an image index.
+pub fn for_platform(mut descriptor: Value, architecture: &str) -> Value {
+    descriptor["platform"] = json!({"os": "linux", "architecture": architecture});
+    descriptor
+}
+
+/// An image of one platform in the layout `dir` under the tag `v1`: a gzip layer, a plain one, a zstd one, a tiny one.
+pub fn small_image(dir: &Path) {
+    let mut layout = Layout::new(dir);
+    let layers = [
+        layout.blob(GZIP, &gzip(&tar(1, 4, 50_000))),
+        layout.blob(PLAIN, &tar(2, 2, 30_000)),
+        layout.blob(ZSTD, b"\x28\xb5\x2f\xfd, which nobody reads"),
+        layout.blob(GZIP, &gzip(&tar(3, 1, 10))),
+    ];
+    let image = layout.image("amd64", &layers);
+    layout.tag(image, "v1");
+}
+
+/// Two platforms that share a layer, in the layout `dir` under the tag `v1`.
+pub fn two_platforms(dir: &Path) {
+    let mut layout = Layout::new(dir);
+    let shared = layout.blob(GZIP, &gzip(&tar(1, 4, 50_000)));
+    let manifests = ["amd64", "arm64"].map(|architecture| {
+        let own =
+            layout.blob(GZIP, &gzip(&tar(architecture.len() as u64 + u64::from(architecture == "arm64"), 2, 20_000)));
+        for_platform(layout.image(architecture, &[shared.clone(), own]), architecture)
+    });
+    let index = layout.image_index(&manifests);
+    layout.tag(index, "v1");
+}
+
+/// The options that make output the same at every version: a tool identifier, small sizes, and no cache.
+pub const SMALL: [&str; 5] =
+    ["--build-tool-identifier=test", "--span-size=16KiB", "--min-layer-size=1KiB", "--no-cache", "--jobs=2"];
+
+/// `index`, [`SMALL`], and `args`.
+pub fn index<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    ["index"].into_iter().chain(SMALL).chain(args.iter().copied()).collect()
+}
+
+/// The image of `oci:img` as soci makes a SOCI-enabled image of it, in the layout `enabled`.
+pub fn enabled(sandbox: &Sandbox) {
+    let blobs = |dir: &str| sandbox.path(dir).join("blobs/sha256");
+    let read = |digest: &str| std::fs::read(blobs("img").join(&digest["sha256:".len()..])).unwrap();
+    let mut layout = Layout::new(&sandbox.path("enabled"));
+    for file in std::fs::read_dir(blobs("img")).unwrap().map(Result::unwrap) {
+        std::fs::copy(file.path(), blobs("enabled").join(file.file_name())).unwrap();
+    }
+    let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:img:v1"]);
+    let of = |value: &Value| value["digest"].as_str().unwrap().to_owned();
+    let first = &inspected["manifests"][0];
+    let v1 = String::from_utf8(read(&of(&first["indexes"][0]))).unwrap();
+    let (before, rest) = v1.split_once(",\"subject\":{").unwrap();
+    let v2 = format!("{before}{}", rest.split_once('}').unwrap().1).replace("soci.index.v1", "soci.index.v2");
+    let mut v2 = layout.blob(OCI_MANIFEST, v2.as_bytes());
+    let mut manifest: Value = serde_json::from_slice(&read(&of(&first["manifest"]))).unwrap();
+    manifest["annotations"] = json!({"com.amazon.soci.index-digest": v2["digest"]});
+    let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
+    v2["artifactType"] = json!("application/vnd.amazon.soci.index.v2+json");
+    v2["annotations"] = json!({"com.amazon.soci.image-manifest-digest": manifest["digest"]});
+    let manifests = [for_platform(manifest, "amd64"), for_platform(v2, "amd64")];
+    let index = layout.image_index(&manifests);
+    layout.tag(index, "v1");
+}

@@ -1,0 +1,182 @@
+//! What tests against soci's own library share: the oracle (tests/oracle, a Go program), and how a layer is indexed here.
+use std::convert::Infallible;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ociseek::budget::Budget;
+use ociseek::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
+use ociseek::ops::index::{Threads, index_chunks};
+use ociseek::ztoc::decode;
+
+/// What soci's own command writes into a ztoc.
+pub const TOOL: &str = "AWS SOCI CLI v0.2";
+
+/// Says that a test cannot run here; where CI is set that is a failure.
+pub fn skip(why: &str) {
+    assert!(std::env::var_os("CI").is_none(), "in CI nothing may be skipped: {why}");
+    println!("SKIP: {why}");
+}
+
+/// The oracle's binary, built by .ci/tools. None is said on one line.
+pub fn oracle_binary() -> Option<PathBuf> {
+    let found = tools().map(|dir| dir.join("ociseek-oracle")).filter(|file| file.is_file());
+    if found.is_none() {
+        skip("no ociseek-oracle: run .ci/tools, which needs Go");
+    }
+    found
+}
+
+/// Where .ci/tools puts what it builds.
+pub fn tools() -> Option<PathBuf> {
+    let cache = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/ociseek-tools/bin"));
+    std::env::var_os("OCISEEK_TEST_TOOLS").map(PathBuf::from).or_else(cache)
+}
+
+/// Indexes a blob in a file, as any caller does: on one thread, and on several for one, two and seven cores, the last of them with the
+/// ztoc that came out before as their guide. All must give the same.
+pub fn index(layer: &Path, span_size: u64, tool: &str) -> Result<IndexedLayer, LayerError> {
+    let options = LayerOptions { span_size, build_tool_identifier: tool.into() };
+    let straight = straight(layer, options.clone());
+    for cores in [1, 2, 7] {
+        let guide = match &straight {
+            Ok(IndexedLayer { outcome: Outcome::Ztoc(built), .. }) if cores == 7 => {
+                decode(&built.bytes).ok().map(Arc::new)
+            }
+            _ => None,
+        };
+        let mut chunks = chunks(layer);
+        let next = || {
+            Ok::<_, Infallible>(Some(chunks.by_ref().take(cores).collect()).filter(|batch: &Vec<_>| !batch.is_empty()))
+        };
+        let shared = index_chunks(options.clone(), None, Threads { cores, guide }, &Budget::new(u64::MAX), next);
+        assert!(shared == Ok(straight.clone()), "{}, {cores} cores: {shared:?}\n{straight:?}", layer.display());
+    }
+    straight
+}
+
+fn straight(layer: &Path, options: LayerOptions) -> Result<IndexedLayer, LayerError> {
+    let mut indexer = LayerIndexer::new(options, None);
+    chunks(layer).try_for_each(|chunk| indexer.push(&chunk))?;
+    indexer.finish()
+}
+
+fn chunks(layer: &Path) -> impl Iterator<Item = Bytes> + use<> {
+    let mut file = File::open(layer).expect("the layer is there");
+    std::iter::from_fn(move || {
+        let mut chunk = vec![0; 256 << 10];
+        let read = file.read(&mut chunk).expect("the layer can be read");
+        chunk.truncate(read);
+        (read > 0).then(|| chunk.into())
+    })
+}
+
+/// The compression that soci is told, which it does not find out for itself.
+pub fn algorithm(layer: &Path) -> &'static str {
+    let mut head = [0; 2];
+    let read = File::open(layer).and_then(|mut f| f.read(&mut head));
+    if read.is_ok() && head == [0x1f, 0x8b] { "gzip" } else { "uncompressed" }
+}
+
+/// A verdict of the oracle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    Ok(String),
+    /// soci gives an error, panics or hangs.
+    Refused(String),
+    /// soci reads the ztoc, and serves something else than the layer holds.
+    Bad(String),
+}
+
+impl Verdict {
+    pub fn is_ok(&self) -> bool {
+        matches!(self, Verdict::Ok(_))
+    }
+
+    pub fn detail(&self) -> &str {
+        let (Verdict::Ok(detail) | Verdict::Refused(detail) | Verdict::Bad(detail)) = self;
+        detail
+    }
+}
+
+/// One command of the oracle, as a process that answers job after job.
+pub struct Oracle {
+    binary: PathBuf,
+    command: &'static str,
+    running: Option<(Child, ChildStdin, BufReader<ChildStdout>)>,
+}
+
+impl Oracle {
+    pub fn new(binary: &Path, command: &'static str) -> Oracle {
+        Oracle { binary: binary.into(), command, running: None }
+    }
+
+    /// Gives the oracle one job. A job that kills it is refused; the next one gets a new process.
+    pub fn ask(&mut self, fields: &[&str]) -> Verdict {
+        let (_, stdin, stdout) = self.running.get_or_insert_with(|| start(&self.binary, self.command));
+        let mut answer = String::new();
+        let asked = writeln!(stdin, "{}", fields.join("\t")).and_then(|()| stdout.read_line(&mut answer));
+        let Some((word, detail)) = answer.trim_end_matches('\n').split_once('\t').filter(|_| asked.is_ok()) else {
+            self.end();
+            return Verdict::Refused("the oracle's process died of it".into());
+        };
+        if detail.starts_with("no answer within") {
+            self.end(); // what hangs there would go on
+        }
+        match word {
+            "ok" => Verdict::Ok(detail.into()),
+            "bad" => Verdict::Bad(detail.into()),
+            _ => Verdict::Refused(detail.into()),
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some((mut child, ..)) = self.running.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// The ztoc that soci builds, left at `out`.
+    pub fn build(&mut self, span_size: u64, tool: &str, layer: &Path, out: &Path) -> Verdict {
+        let _ = std::fs::remove_file(out);
+        self.ask(&[&span_size.to_string(), tool, algorithm(layer), text(layer), text(out)])
+    }
+
+    /// What the consumer would serve from a ztoc, compared with the layer.
+    pub fn verify(&mut self, ztoc: &Path, layer: &Path) -> Verdict {
+        self.ask(&[text(ztoc), text(layer)])
+    }
+}
+
+impl Drop for Oracle {
+    fn drop(&mut self) {
+        if let Some((mut child, stdin, _)) = self.running.take() {
+            drop(stdin); // the end of its jobs
+            let _ = child.wait();
+        }
+    }
+}
+
+fn start(binary: &Path, command: &str) -> (Child, ChildStdin, BufReader<ChildStdout>) {
+    // The oracle's metadata store syncs its file for each entry: memory spares the disk that.
+    let memory = Path::new("/dev/shm");
+    let scratch = if memory.is_dir() { memory.into() } else { std::env::temp_dir() };
+    let mut child = Command::new(binary)
+        .arg(command)
+        .env("TMPDIR", scratch)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the oracle starts");
+    let (stdin, stdout) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
+    (child, stdin, BufReader::new(stdout))
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("test paths are UTF-8")
+}

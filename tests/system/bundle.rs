@@ -1,0 +1,372 @@
+//! `ociseek bundle` and `ociseek trace` with the real kernel and runc: containers start before their image is there, and nothing is
+//! left behind.
+
+use crate::support::mounts;
+use crate::support::servers;
+use std::ffi::OsStr;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::support::mounts::{Clean, Serving, can_mount, have, image, mounts_below, wait_until};
+use crate::support::sandbox::{Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, masked};
+use serde_json::{Value, json};
+
+/// Bytes of the image that no container here reads.
+const UNREAD: usize = 8_000_000;
+
+/// A tar of busybox with two users and a large file that nobody reads.
+fn rootfs(busybox: &Path) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    let mut add = |name: &str, kind: tar::EntryType, mode: u32, data: &[u8], link: Option<&str>| {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_mode(mode);
+        header.set_mtime(1_700_000_000);
+        header.set_size(data.len() as u64);
+        match link {
+            Some(link) => builder.append_link(&mut header, name, link).unwrap(),
+            None => builder.append_data(&mut header, name, data).unwrap(),
+        }
+    };
+    for dir in ["bin", "dev", "etc", "proc", "srv", "sys", "tmp"] {
+        add(dir, tar::EntryType::Directory, 0o755, b"", None);
+    }
+    let mut state = 1_u64;
+    let noise: Vec<u8> = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    })
+    .take(UNREAD)
+    .collect();
+    add("bin/busybox", tar::EntryType::Regular, 0o755, &std::fs::read(busybox).unwrap(), None);
+    add("srv/unread", tar::EntryType::Regular, 0o644, &noise, None);
+    for name in ["sh", "cat", "id", "echo", "chown", "stat", "sleep", "hostname", "true"] {
+        add(&format!("bin/{name}"), tar::EntryType::Symlink, 0o777, b"", Some("busybox"));
+    }
+    let passwd = b"root:x:0:0:root:/root:/bin/sh\nweb:x:33:34::/srv:/bin/sh\n";
+    add("etc/passwd", tar::EntryType::Regular, 0o644, passwd, None);
+    // Reached by a link that leads out of the image unless its root is heeded.
+    add("etc/group", tar::EntryType::Symlink, 0o777, b"", Some("/srv/../../etc/group.real"));
+    add("etc/group.real", tar::EntryType::Regular, 0o644, b"root:x:0:\nwww:x:34:\nadm:x:4:web\n", None);
+    builder.into_inner().unwrap()
+}
+
+/// A sandbox with the image `oci:img:v1`, if containers can run here.
+fn sandbox() -> Option<Sandbox> {
+    if !can_mount() || !have(&["runc"]) {
+        return None;
+    }
+    let busybox = servers::tool("busybox")?;
+    let sandbox = Sandbox::new();
+    let run = json!({
+        "User": "web",
+        "Env": ["GREETING=good morning"],
+        "Entrypoint": ["sh", "-c"],
+        "Cmd": ["echo $GREETING; id; echo $PWD; echo x > /tmp/x || echo refused; hostname"],
+        "WorkingDir": "/srv",
+        "Labels": {"org.opencontainers.image.title": "a title", "run.oci.handler": "any", "some": "label"},
+    });
+    image(&sandbox, "img", &[rootfs(&busybox)], &run);
+    Some(sandbox)
+}
+
+fn stdout(command: &mut Command) -> (String, Option<i32>) {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (text, output.status.code())
+}
+
+/// A name that no other test gives a container.
+fn name(sandbox: &Sandbox) -> String {
+    let dir = sandbox.dir.path().file_name().unwrap().to_str().unwrap();
+    format!("test{}", dir.trim_start_matches('.'))
+}
+
+fn runc(sandbox: &Sandbox, name: &str) -> Command {
+    let mut command = Command::new("runc");
+    command.args(["run", "-b"]).arg(sandbox.path("b")).arg(name);
+    command
+}
+
+fn run_in_background(sandbox: &Sandbox, name: &str) -> Child {
+    let child = runc(sandbox, name).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    wait_until("the container runs", || {
+        let (state, _) = stdout(Command::new("runc").args(["state", name]));
+        state.contains("\"running\"")
+    });
+    child
+}
+
+fn end_container(name: &str, mut child: Child) {
+    stdout(Command::new("runc").args(["kill", name, "KILL"]));
+    child.wait().unwrap();
+}
+
+fn nothing_is_left(sandbox: &Sandbox) {
+    assert_eq!(mounts_below(sandbox.dir.path()), Vec::<String>::new());
+    assert!(!sandbox.path("b").exists());
+}
+
+#[test]
+fn a_container_starts_before_its_image_is_there() {
+    let Some(sandbox) = sandbox() else { return };
+    let _clean = Clean(&sandbox);
+    let args = ["bundle", "--detach", "--stats", "stats", "--cache-dir", "cache", "oci:img:v1", "b"];
+    let (said, code) = stdout(&mut sandbox.command(&args));
+    assert!(code == Some(0) && said.contains("oci:img:v1 is a bundle in "), "{said}");
+    let (printed, code) = stdout(&mut runc(&sandbox, &name(&sandbox)));
+    let spec: Value = serde_json::from_slice(&std::fs::read(sandbox.path("b/config.json")).unwrap()).unwrap();
+    let hostname = spec["hostname"].as_str().unwrap();
+    assert_eq!(
+        printed.replace(hostname, "HOST"),
+        "good morning\nuid=33(web) gid=34(www) groups=4(adm)\n/srv\nrefused\nHOST\nsh: can't create /tmp/x: Permission denied\n"
+    );
+    assert_eq!(code, Some(0));
+    // Runtimes obey some of the others.
+    let annotations: Vec<&str> = spec["annotations"].as_object().unwrap().keys().map(String::as_str).collect();
+    assert!(annotations.iter().all(|key| key.starts_with("org.opencontainers.image.")), "{annotations:?}");
+    assert_eq!(spec["annotations"]["org.opencontainers.image.title"], "a title");
+    assert_eq!(std::fs::read_dir(sandbox.path("b/upper")).unwrap().count(), 0);
+    // Nobody else may reach the image's programs.
+    assert_eq!(sandbox.path("b").metadata().unwrap().permissions().mode() & 0o777, 0o700);
+
+    assert_eq!(sandbox.run(&["bundle", "--rm", "b"]), "--- stderr ---\n--- status 0 ---");
+    nothing_is_left(&sandbox);
+    let stats: Value = serde_json::from_slice(&std::fs::read(sandbox.path("stats")).unwrap()).unwrap();
+    let fetched = stats["content"]["bytes_fetched"].as_u64().unwrap();
+    assert!(fetched > 0 && fetched < UNREAD as u64 / 2, "{stats}");
+
+    // The second one is served by the cache of the first.
+    let (said, code) = stdout(&mut sandbox.command(&args));
+    assert_eq!(code, Some(0), "{said}");
+    stdout(&mut runc(&sandbox, &name(&sandbox)));
+    assert_eq!(sandbox.run(&["bundle", "--rm", "b"]), "--- stderr ---\n--- status 0 ---");
+    let stats: Value = serde_json::from_slice(&std::fs::read(sandbox.path("stats")).unwrap()).unwrap();
+    assert_eq!(stats["content"]["bytes_fetched"], 0, "{stats}");
+}
+
+#[test]
+fn what_is_written_goes_into_the_overlay() {
+    let Some(sandbox) = sandbox() else { return };
+    let _clean = Clean(&sandbox);
+    std::fs::create_dir(sandbox.path("b")).unwrap();
+    let script = "echo mine > /etc/passwd; chown 33 /srv/unread; stat -c '%u %s' /srv/unread; cat /etc/passwd; id -u; \
+                  cat /etc/hosts | grep -c localhost";
+    let args = ["bundle", "--quiet", "--net", "host", "--entrypoint", "", "oci:img:v1", "b", "--", "sh", "-c", script];
+    // The last one runs as root: the user of the image may not.
+    let args: Vec<&str> = ["bundle", "--detach"].into_iter().chain(args[1..].iter().copied()).collect();
+    assert_eq!(sandbox.run(&args), "--- stderr ---\n--- status 0 ---");
+    let config = sandbox.path("b/config.json");
+    let mut spec: Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
+    spec["process"]["user"]["uid"] = 0.into();
+    let capabilities = spec["process"]["capabilities"]["bounding"].clone();
+    for set in ["effective", "permitted"] {
+        spec["process"]["capabilities"][set] = capabilities.clone();
+    }
+    std::fs::write(&config, spec.to_string()).unwrap();
+    let (printed, code) = stdout(&mut runc(&sandbox, &name(&sandbox)));
+    assert!(printed.starts_with(&format!("33 {UNREAD}\nmine\n0\n")), "{printed}");
+    assert_eq!(code, Some(0), "{printed}");
+    assert_eq!(std::fs::read_to_string(sandbox.path("b/upper/etc/passwd")).unwrap(), "mine\n");
+    // A change of owner copies no content.
+    let copied = sandbox.path("b/upper/srv/unread").metadata().unwrap();
+    assert!(std::os::unix::fs::MetadataExt::blocks(&copied) < 100, "{copied:?}");
+    assert_eq!(sandbox.run(&["bundle", "--rm", "b"]), "--- stderr ---\n--- status 0 ---");
+    // The directory was there before.
+    assert_eq!(std::fs::read_dir(sandbox.path("b")).unwrap().count(), 0);
+    std::fs::remove_dir(sandbox.path("b")).unwrap();
+    nothing_is_left(&sandbox);
+}
+
+#[test]
+fn taking_bundles_down() {
+    let Some(sandbox) = sandbox() else { return };
+    let _clean = Clean(&sandbox);
+    let bundle = ["bundle", "--entrypoint", "sleep", "oci:img:v1", "b", "--", "1000"];
+
+    // In the foreground, by a signal.
+    let mut serving = Serving::start(&sandbox, &bundle);
+    assert!(sandbox.path("b/rootfs/bin/busybox").exists());
+    serving.signal("TERM");
+    assert_eq!(serving.end().code(), Some(0), "{}", serving.stderr());
+    nothing_is_left(&sandbox);
+
+    // While its container runs, --rm does nothing; the one who serves it can be stopped all the same.
+    let mut serving = Serving::start(&sandbox, &bundle);
+    let name = name(&sandbox);
+    let child = run_in_background(&sandbox, &name);
+    let (said, code) = stdout(&mut sandbox.command(&["bundle", "--rm", "b"]));
+    assert!(code == Some(1) && said.contains("still runs in it") && said.contains("hint: end its container"), "{said}");
+    assert_eq!(mounts_below(sandbox.dir.path()).len(), 2);
+    serving.signal("INT");
+    assert_eq!(serving.end().code(), Some(0));
+    assert!(serving.stderr().contains("which has no files any more"), "{}", serving.stderr());
+    nothing_is_left(&sandbox);
+    end_container(&name, child);
+
+    // After the one who served it was killed.
+    let mut serving = Serving::start(&sandbox, &bundle);
+    serving.signal("KILL");
+    serving.end();
+    let (said, code) = stdout(&mut sandbox.command(&bundle));
+    assert!(code == Some(1) && said.contains("there is a bundle already"), "{said}");
+    assert_eq!(sandbox.run(&["bundle", "--rm", "b"]), "--- stderr ---\n--- status 0 ---");
+    nothing_is_left(&sandbox);
+
+    // What is none of ours stays.
+    std::fs::create_dir_all(sandbox.path("b/upper")).unwrap();
+    for args in [&["bundle", "--rm", "b"][..], &["bundle", "oci:img:v1", "b"], &["bundle", "--rm", "nothing"]] {
+        let (said, code) = stdout(&mut sandbox.command(args));
+        assert!(code == Some(1) && (said.contains("no bundle that ociseek") || said.contains("not empty")), "{said}");
+    }
+    assert!(sandbox.path("b/upper").exists());
+    std::fs::remove_dir_all(sandbox.path("b")).unwrap();
+
+    // A bundle that cannot be made leaves nothing.
+    let busybox = servers::tool("busybox").unwrap();
+    image(&sandbox, "odd", &[rootfs(&busybox)], &json!({"User": "nobody", "Cmd": ["true"]}));
+    let odd = sandbox.run(&["bundle", "oci:odd:v1", "b"]);
+    assert_eq!(
+        odd,
+        "--- stderr ---\nerror: the image's user \"nobody\" cannot be told: the image's /etc/passwd has no user \"nobody\"\n\
+         --- status 1 ---"
+    );
+    image(&sandbox, "idle", &[rootfs(&busybox)], &json!({}));
+    let idle = sandbox.run(&["bundle", "oci:idle:v1", "b"]);
+    assert_eq!(
+        idle,
+        "--- stderr ---\nerror: the image does not say what to run\nhint: give a command after --\n--- status 1 ---"
+    );
+    let mut layout = Layout::new(&sandbox.path("win"));
+    let config = layout.blob(
+        OCI_CONFIG,
+        br#"{"os":"windows","architecture":"amd64","rootfs":{"diff_ids":[]},"config":{"Cmd":["cmd"]}}"#,
+    );
+    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": []});
+    let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
+    layout.tag(manifest, "v1");
+    let windows = sandbox.run(&["bundle", "oci:win:v1", "b"]);
+    assert!(windows.contains("for \"windows\", and only Linux containers can be run"), "{windows}");
+    nothing_is_left(&sandbox);
+}
+
+#[test]
+fn directories_that_others_can_reach_are_refused() {
+    let Some(sandbox) = sandbox() else { return };
+    let _clean = Clean(&sandbox);
+    const NOBODY: Option<u32> = Some(65_534);
+    let mode = |name: &str, mode: u32| {
+        let path = sandbox.path(name);
+        std::fs::create_dir_all(&path).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode("theirs/b", 0o755);
+    chown(sandbox.path("theirs/b"), NOBODY, None).unwrap();
+    mode("home", 0o755);
+    chown(sandbox.path("home"), NOBODY, None).unwrap();
+    mode("open", 0o777);
+    mode("group", 0o775);
+    mode("sticky", 0o1777);
+    symlink(sandbox.path("sticky"), sandbox.path("link")).unwrap();
+    let nothing_in = |dir: &str| std::fs::read_dir(sandbox.path(dir)).unwrap().count() == 0;
+    for (dir, above, why) in [
+        ("theirs/b", "theirs/b", "the directory belongs to user 65534"),
+        ("home/b", "home", "other users can replace the directory, since they can write to "),
+        ("open/b", "open", "other users can replace the directory"),
+        ("open/../open/b", "open", "other users can replace the directory"),
+        ("group/b", "group", "other users can replace the directory"),
+        ("link", "sticky", "Not a directory"),
+    ] {
+        let (said, code) = stdout(&mut sandbox.command(&["bundle", "oci:img:v1", dir]));
+        assert!(code == Some(1) && said.contains(why) && nothing_in(above), "{dir}: {said}");
+        assert!(dir == "link" || said.contains("hint: DIR and the directories above it must belong to root"), "{said}");
+    }
+    let args = ["bundle", "--quiet", "--detach", "oci:img:v1", "sticky/b"];
+    assert_eq!(sandbox.run(&args), "--- stderr ---\n--- status 0 ---");
+
+    // Nor is a bundle taken down that others could have put there.
+    mode("sticky", 0o777);
+    let (said, code) = stdout(&mut sandbox.command(&["bundle", "--rm", "sticky/b"]));
+    assert!(code == Some(1) && said.contains("other users can replace the directory"), "{said}");
+    assert_eq!(mounts_below(sandbox.dir.path()).len(), 2);
+    mode("sticky", 0o1777);
+    assert_eq!(sandbox.run(&["bundle", "--rm", "sticky/b"]), "--- stderr ---\n--- status 0 ---");
+    assert!(nothing_in("sticky"));
+}
+
+#[test]
+fn a_trace_tells_what_was_read() {
+    let Some(sandbox) = sandbox() else { return };
+    let _clean = Clean(&sandbox);
+    let tmp = sandbox.path("tmp");
+    std::fs::create_dir(&tmp).unwrap();
+    let trace = |args: &[&str]| {
+        let mut command = sandbox.command(&[&["trace", "--cache-dir", "cache"], args].concat());
+        command.env("TMPDIR", &tmp).env("PATH", std::env::var_os("PATH").unwrap()).stdin(Stdio::null());
+        command
+    };
+    let output =
+        trace(&["--format", "json", "oci:img:v1", "--", "echo hello; cat /etc/group; exit 7"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(7));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("hello\nroot:x:0:\n"), "{told}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["status"], &report["image"]), (&json!(7), &json!("oci:img:v1")));
+    let touches = report["touches"].as_array().unwrap();
+    let paths: Vec<&str> = touches.iter().filter_map(|touch| touch["path"].as_str()).collect();
+    assert!(
+        paths.contains(&"bin/busybox") && paths.contains(&"etc/group.real") && !paths.contains(&"srv/unread"),
+        "{report}"
+    );
+    let times: Vec<f64> = touches.iter().map(|touch| touch["ms"].as_f64().unwrap()).collect();
+    assert!(times.is_sorted(), "{report}");
+    let (fetched, all) = (report["content"]["bytes_fetched"].as_u64(), report["content"]["image_bytes"].as_u64());
+    assert!(fetched > Some(0) && fetched < all.map(|all| all / 2), "{report}");
+
+    // What a start needs does not depend on what the cache has by now.
+    let again =
+        trace(&["--format", "json", "oci:img:v1", "--", "echo hello; cat /etc/group; exit 7"]).output().unwrap();
+    let again: Value = serde_json::from_slice(&again.stdout).unwrap();
+    assert_eq!(again["content"]["bytes_fetched"], json!(0), "{again}");
+    assert_eq!(again["needed"], report["needed"]);
+    assert!(report["needed"]["bytes"].as_u64() > Some(0), "{report}");
+
+    // Where standard output is no terminal, the report is lines that `index --prefetch-profile` takes.
+    let output = trace(&["oci:img:v1", "--", "true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let reads = ociseek::rootfs::record::parse(&output.stdout).unwrap();
+    assert!(reads.iter().any(|read| read.path == b"bin/busybox"), "{reads:?}");
+
+    // With a file for the report, standard output is the container's.
+    let format = ["--format", "text", "--output", "report", "oci:img:v1", "--", "echo hello"];
+    let (said, code) = stdout(&mut trace(&format));
+    assert_eq!((said.lines().next(), code), (Some("hello"), Some(0)), "{said}");
+    let report = std::fs::read_to_string(sandbox.path("report")).unwrap();
+    assert!(report.starts_with("oci:img:v1\n") && report.contains("  bin/busybox\n"), "{report}");
+    assert!(masked(&said).contains("exit status 0 after"), "{said}");
+
+    let (said, code) = stdout(&mut trace(&["--runtime", "no-such-runtime", "oci:img:v1"]));
+    assert_eq!(code, Some(1));
+    assert!(said.contains("error: no-such-runtime is not there\nhint: install an OCI runtime"), "{said}");
+
+    // Others cannot get at its directory, whatever the umask.
+    let inner = trace(&["oci:img:v1", "--", "true"]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "umask 0; exec \"$0\" \"$@\""]).arg(inner.get_program()).args(inner.get_args());
+    shell.current_dir(sandbox.dir.path()).env("TMPDIR", &tmp);
+    let (said, code) = stdout(&mut shell);
+    assert_eq!(code, Some(0), "{said}");
+
+    // A signal ends the container, and nothing is left of it.
+    let args = ["--output", "report", "oci:img:v1", "--", "echo up; sleep 1000"];
+    let mut child = trace(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut up = [0; 3];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut up).unwrap();
+    mounts::system("kill", &[OsStr::new("-s"), OsStr::new("INT"), OsStr::new(&child.id().to_string())]);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let (containers, _) = stdout(Command::new("runc").args(["list", "-q"]));
+    assert!(!containers.contains(&format!("ociseek-trace-{}", child.id())), "{containers}");
+    assert_eq!(std::fs::read_dir(&tmp).unwrap().count(), 0);
+    assert_eq!(mounts_below(sandbox.dir.path()), Vec::<String>::new());
+}

@@ -1,0 +1,231 @@
+//! Every layer of the corpus and some 3,400 odd ones, given to ociseek and to soci's own library:
+//!
+//! - what ociseek publishes must be what soci writes, byte for byte, and soci's reader must serve every file right from it;
+//! - what soci builds and serves right, ociseek must not refuse;
+//! - nothing may panic, hang, or run away.
+//!
+//! The exceptions are listed below, each with its reason. The corpus is made by a script of its own (tests/README.md).
+
+use crate::support::soci;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use crate::support::soci::{Oracle, TOOL, Verdict};
+use ociseek::layer::Outcome;
+use ociseek::offset::Uncompressed;
+use ociseek::ztoc::{Checkpoints, decode};
+
+/// Layers that soci builds and serves right and that are refused here all the same: the code, and why.
+const CAUTIOUS: &[(&str, &str)] = &[
+    (
+        "below-non-directory",
+        "soci puts a file below what is no directory; unpacking fails, or follows the symlink there",
+    ),
+    ("empty-xattr", "soci's reader loses such an xattr in some runs and not in others"),
+    ("hard-link-target", "soci serves hard links to directories and of a name to itself, which unpacking refuses"),
+    ("long-name", "soci's reader takes such a name only as long as it is the first child of its directory"),
+    ("mode-type-bits", "soci's reader refuses to open such a file as soon as it has content"),
+    ("names-root", "soci takes a file in the place of the root for the root"),
+    ("size-without-data", "soci's reader misplaces the regular file behind it; it goes well where there is none"),
+];
+
+/// A layer and a span size, and what came of it.
+#[derive(Debug)]
+enum Finding {
+    /// Equal bytes, and every file is served right.
+    Same,
+    /// Equal bytes; another span size of this layer was read back.
+    Equal,
+    /// soci's ztoc is wrong in a known way; ours is served right.
+    Better(&'static str),
+    /// Neither has a ztoc that could be used.
+    BothRefuse(String),
+    /// A listed exception.
+    Cautious(String),
+    Wrong(String),
+}
+
+/// The longest that a layer may take here, in an unoptimised build and with other work going on.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+struct Judge {
+    build: Oracle,
+    verify: Oracle,
+    ours: PathBuf,
+    theirs: PathBuf,
+}
+
+impl Judge {
+    fn new(oracle: &Path, scratch: &Path, number: usize) -> Judge {
+        Judge {
+            build: Oracle::new(oracle, "build"),
+            verify: Oracle::new(oracle, "verify"),
+            ours: scratch.join(format!("ours-{number}")),
+            theirs: scratch.join(format!("theirs-{number}")),
+        }
+    }
+
+    /// `verify` says whether a ztoc equal to soci's is read back too.
+    fn judge(&mut self, layer: &Path, span_size: u64, verify: bool) -> Finding {
+        let start = Instant::now();
+        let indexed = catch_unwind(AssertUnwindSafe(|| soci::index(layer, span_size, TOOL)));
+        if start.elapsed() > PATIENCE {
+            return Finding::Wrong(format!("took {:?}", start.elapsed()));
+        }
+        let ours = match indexed {
+            Err(_) => return Finding::Wrong("ociseek panicked".into()),
+            Ok(Ok(layer)) => match layer.outcome {
+                Outcome::Ztoc(ztoc) => Ok(ztoc.bytes),
+                Outcome::Unservable(why) => Err((why.code, why.reason)),
+            },
+            Ok(Err(error)) => Err(("error", chain(&error))),
+        };
+        let built = self.build.build(span_size, TOOL, layer, &self.theirs);
+        let theirs = built.is_ok().then(|| std::fs::read(&self.theirs).expect("soci wrote its ztoc"));
+        match (ours, theirs) {
+            (Ok(ours), Some(theirs)) if ours == theirs && !verify => Finding::Equal,
+            (Ok(ours), Some(theirs)) if ours == theirs => match self.verify.verify(&self.theirs, layer) {
+                Verdict::Ok(_) => Finding::Same,
+                other => Finding::Wrong(format!("same ztoc as soci's, but its reader says: {other:?}")),
+            },
+            (Ok(ours), theirs) => {
+                std::fs::write(&self.ours, ours).expect("scratch space");
+                match (self.verify.verify(&self.ours, layer), theirs) {
+                    (Verdict::Ok(_), Some(theirs)) => match known_defect(&theirs) {
+                        Some(defect) => Finding::Better(defect),
+                        None => Finding::Wrong("served right, but the bytes are not soci's".into()),
+                    },
+                    (Verdict::Ok(_), None) => Finding::Wrong(format!("soci refuses it: {}", built.detail())),
+                    (other, _) => Finding::Wrong(format!("our ztoc is not served: {other:?}; soci's build: {built:?}")),
+                }
+            }
+            (Err((code, reason)), None) => Finding::BothRefuse(format!("{code}: {reason} | {}", built.detail())),
+            (Err((code, reason)), Some(_)) => match self.verify.verify(&self.theirs, layer) {
+                Verdict::Ok(_) if CAUTIOUS.iter().any(|(listed, _)| *listed == code) => {
+                    Finding::Cautious(format!("{code}: {reason}"))
+                }
+                Verdict::Ok(_) => Finding::Wrong(format!("soci serves it, refused here: {code}: {reason}")),
+                other => Finding::BothRefuse(format!("{code}: {reason} | {}", other.detail())),
+            },
+        }
+    }
+}
+
+/// What is known to be wrong with soci's ztocs: with empty blocks or members at the front it takes several checkpoints at
+/// output 0, which its own reader then rejects as not monotonic.
+fn known_defect(theirs: &[u8]) -> Option<&'static str> {
+    let at_zero = |list: &[ociseek::ztoc::Checkpoint]| list.iter().filter(|c| c.output == Uncompressed(0)).count();
+    match decode(theirs) {
+        Ok(ztoc) => match &ztoc.checkpoints {
+            Checkpoints::Gzip { list, .. } if at_zero(list) > 1 => Some("several checkpoints at output 0"),
+            _ => None,
+        },
+        // Our reader refuses such checkpoints, as soci's does.
+        Err(ociseek::ztoc::ZtocError::Checkpoints(_)) => Some("checkpoints out of order"),
+        Err(_) => None,
+    }
+}
+
+/// Judges layers at span sizes on two threads, prints a table and fails with everything that is wrong.
+fn compare(what: &str, jobs: Vec<(PathBuf, u64)>) {
+    let Some(oracle) = soci::oracle_binary() else { return };
+    assert!(!jobs.is_empty(), "no layers to compare");
+    // soci wants both cores and some memory: one comparison after the other. A failed one spoils nothing for the next.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let scratch = tempfile::tempdir().expect("scratch space");
+    let start = Instant::now();
+    let total = jobs.len();
+    let (queue, found) = (Mutex::new(jobs.into_iter()), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for number in 0..2 {
+            let (queue, found, scratch, oracle) = (&queue, &found, scratch.path(), &oracle);
+            scope.spawn(move || {
+                let mut judge = Judge::new(oracle, scratch, number);
+                loop {
+                    let Some((layer, span)) = queue.lock().expect("no panic holds it").next() else { break };
+                    // soci reads a hundred megabytes back in seconds: once for each layer is enough.
+                    let verify = span == 1 << 20 || layer.metadata().is_ok_and(|m| m.len() < 16 << 20);
+                    let finding = judge.judge(&layer, span, verify);
+                    found.lock().expect("no panic holds it").push((layer, span, finding));
+                }
+            });
+        }
+    });
+    let found = found.into_inner().expect("no panic held it");
+    assert_eq!(found.len(), total);
+    let mut table: BTreeMap<String, usize> = BTreeMap::new();
+    let mut wrong = Vec::new();
+    for (layer, span, finding) in &found {
+        let row = match finding {
+            Finding::Equal => "equal to soci's".into(),
+            Finding::Same => "equal to soci's, every file served right".into(),
+            Finding::Better(defect) => format!("served right, where soci's has {defect}"),
+            Finding::BothRefuse(why) => {
+                format!("refused, and not served by soci: {}", why.split(':').next().unwrap_or(""))
+            }
+            Finding::Cautious(why) => format!("refused, a listed exception: {}", why.split(':').next().unwrap_or("")),
+            Finding::Wrong(why) => {
+                wrong.push(format!("{} at {span}: {why}", layer.display()));
+                "WRONG".into()
+            }
+        };
+        *table.entry(row).or_default() += 1;
+        if std::env::var_os("OCISEEK_VERBOSE").is_some() {
+            println!("{}\t{span}\t{finding:?}", layer.file_name().unwrap_or_default().display());
+        }
+    }
+    println!("{what}: {total} comparisons in {:.0?}", start.elapsed());
+    for (row, count) in table {
+        println!("{count:6}  {row}");
+    }
+    wrong.sort();
+    assert!(wrong.is_empty(), "{} differences:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    std::iter::successors(Some(error), |e| e.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() { files.extend(files_below(&path)) } else { files.push(path) }
+    }
+    files.sort();
+    files
+}
+
+#[test]
+fn torture_layers_agree_with_soci() {
+    let dir = tempfile::tempdir().expect("scratch space");
+    let seed = std::env::var("OCISEEK_TORTURE_SEED").unwrap_or_else(|_| "1".into());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/torture.py");
+    match Command::new("python3").arg(script).arg(dir.path()).arg(seed).output() {
+        Ok(made) => assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr)),
+        Err(e) => return soci::skip(&format!("no python3: {e}")),
+    }
+    let layers = files_below(dir.path());
+    assert!(layers.len() > 3000, "only {} layers were made", layers.len());
+    compare("torture", layers.iter().flat_map(|l| [4096, 65536].map(|span| (l.clone(), span))).collect());
+}
+
+#[test]
+fn corpus_layers_agree_with_soci() {
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache/ociseek-corpus"));
+    let Some(corpus) = std::env::var_os("OCISEEK_CORPUS").map(PathBuf::from).or_else(home) else {
+        return soci::skip("no OCISEEK_CORPUS and no HOME");
+    };
+    let mut layers = files_below(&corpus.join("layers"));
+    if layers.is_empty() {
+        return soci::skip(&format!("no corpus in {}: see tests/README.md", corpus.display()));
+    }
+    let size = |path: &PathBuf| path.metadata().map_or(0, |m| m.len());
+    layers.sort_by_key(|path| std::cmp::Reverse(size(path)));
+    compare("corpus", layers.iter().flat_map(|l| [64 << 10, 1 << 20, 4 << 20].map(|span| (l.clone(), span))).collect());
+}

@@ -1,0 +1,210 @@
+//! Layers flattened by us and unpacked by containerd's own applier: the same tree, or both refuse.
+
+mod entry;
+mod scale;
+mod stacks;
+
+use crate::support::soci;
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+use ociseek::digest::Digest;
+use ociseek::rootfs::tree::{NodeId, NodeKind, Tree};
+use ociseek::tar::{Kind, Walker};
+use ociseek::ztoc::{FileKind, FileMetadata};
+use serde_json::Value;
+use stacks::Stack;
+
+/// Where we do otherwise than containerd: a value that no kernel gives back is kept, and reading it fails as it should.
+const OTHERWISE: [&str; 1] = ["xattr of more than 64 KiB"];
+
+/// The entries of a tar, unjudged.
+fn entries(tar: &[u8]) -> Vec<FileMetadata> {
+    let mut files = Vec::new();
+    let mut walker = Walker::new();
+    let walked = walker.push(tar, &mut |entry| {
+        let kind = match entry.kind {
+            Kind::Regular => FileKind::Regular,
+            Kind::HardLink => FileKind::HardLink,
+            Kind::Symlink => FileKind::Symlink,
+            Kind::CharDevice => FileKind::CharDevice,
+            Kind::BlockDevice => FileKind::BlockDevice,
+            Kind::Directory => FileKind::Directory,
+            Kind::Fifo => FileKind::Fifo,
+            other => panic!("no stack has {other:?}"),
+        };
+        files.push(FileMetadata {
+            name: entry.name,
+            kind,
+            offset: entry.data,
+            size: entry.size as u64,
+            linkname: entry.linkname,
+            mode: entry.mode,
+            uid: entry.uid as u32,
+            gid: entry.gid as u32,
+            uname: entry.uname,
+            gname: entry.gname,
+            mtime: Some(entry.mtime),
+            devmajor: entry.devmajor,
+            devminor: entry.devminor,
+            pax: entry.pax,
+        });
+    });
+    walked.expect("the stacks' tars are sound");
+    files
+}
+
+/// A line for each path, without what is compared otherwise: times, and which paths are one inode.
+fn ours(tree: &Tree, tars: &[Vec<u8>], counts: bool) -> BTreeMap<Vec<u8>, (String, NodeId)> {
+    let mut lines = BTreeMap::new();
+    let mut open = vec![(Vec::new(), Tree::ROOT)];
+    while let Some((path, id)) = open.pop() {
+        let node = tree.node(id);
+        let what = match &node.kind {
+            NodeKind::Directory(_) => "dir".to_owned(),
+            NodeKind::File(extent) => {
+                let start = extent.offset.0 as usize;
+                let content = &tars[extent.layer as usize][start..start + extent.size as usize];
+                format!("reg {} {}", extent.size, Digest::sha256(content).hex())
+            }
+            NodeKind::Symlink(target) => format!("symlink {}", hex(target)),
+            NodeKind::CharDevice { major, minor } => format!("char {major}:{minor}"),
+            NodeKind::BlockDevice { major, minor } => format!("block {major}:{minor}"),
+            NodeKind::Fifo => "fifo".to_owned(),
+        };
+        let xattrs: Vec<String> =
+            node.xattrs.iter().map(|(name, value)| format!("{}={}", hex(name), hex(value))).collect();
+        let nlink = if node.kind.is_directory() && !counts { 1 } else { node.nlink };
+        let (mode, uid, gid) = (node.mode, node.uid, node.gid);
+        let line = format!("{what} mode {mode:o} owner {uid}:{gid} links {nlink} {xattrs:?}");
+        for (name, child) in tree.children(id) {
+            let slash: &[u8] = if path.is_empty() { b"" } else { b"/" };
+            open.push(([&path[..], slash, name].concat(), child));
+        }
+        lines.insert(path, (line, id));
+    }
+    lines
+}
+
+fn theirs(entry: &Value) -> String {
+    let text = |field: &str| entry[field].as_str().unwrap_or_default().to_owned();
+    let number = |field: &str| entry[field].as_u64().expect("a number");
+    let what = match text("kind").as_str() {
+        "reg" => format!("reg {} {}", number("size"), text("sha256")),
+        "symlink" => format!("symlink {}", text("target")),
+        kind @ ("char" | "block") => format!("{kind} {}:{}", number("major"), number("minor")),
+        kind => kind.to_owned(),
+    };
+    let mut xattrs: Vec<String> = (entry["xattrs"].as_object().expect("a map").iter())
+        .map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()))
+        .collect();
+    xattrs.sort();
+    let (mode, uid, gid, nlink) = (number("mode"), number("uid"), number("gid"), number("nlink"));
+    format!("{what} mode {mode:o} owner {uid}:{gid} links {nlink} {xattrs:?}")
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).expect("hex")).collect()
+}
+
+/// What differs between our tree of a stack and containerd's; empty if nothing does.
+fn compare(stack: &Stack, answer: &Value) -> Vec<String> {
+    let tars: Vec<Vec<u8>> = stack.layers.iter().map(|layer| entry::tar(layer)).collect();
+    let layers: Vec<Vec<FileMetadata>> = tars.iter().map(|tar| entries(tar)).collect();
+    let flattened = Tree::flatten(layers.iter().map(|layer| &layer[..]));
+    let refused = answer["error"].as_str();
+    let tree = match (flattened, refused) {
+        (Ok(tree), None) => tree,
+        (Err(error), Some(_)) if answer["layer"] == error.layer => return Vec::new(),
+        (Err(error), theirs) => return vec![format!("we say {error}; containerd: {theirs:?} {}", answer["layer"])],
+        (Ok(_), Some(theirs)) => return vec![format!("containerd says {theirs}; we have a tree")],
+    };
+    let mut differences = Vec::new();
+    // Some file systems do not count a directory's links.
+    let counts = answer["entries"][0]["nlink"] != 1;
+    let mut ours = ours(&tree, &tars, counts);
+    let (mut to_inode, mut to_node) = (HashMap::new(), HashMap::new());
+    for entry in answer["entries"].as_array().expect("a list") {
+        let path = unhex(entry["path"].as_str().expect("a path"));
+        let shown = path.escape_ascii().to_string();
+        let theirs = theirs(entry);
+        let Some((line, id)) = ours.remove(&path) else {
+            differences.push(format!("{shown}: only containerd has it: {theirs}"));
+            continue;
+        };
+        if line != theirs {
+            differences.push(format!("{shown}:\n     ours {line}\n   theirs {theirs}"));
+        }
+        let node = tree.node(id);
+        let mtime = [node.mtime.seconds, i64::from(node.mtime.nanos)];
+        if !entry["mtime"].is_null() && entry["mtime"] != Value::from(mtime.to_vec()) {
+            differences.push(format!("{shown}: our time {mtime:?}, theirs {}", entry["mtime"]));
+        }
+        let inode = entry["inode"].as_u64().expect("a number");
+        if *to_inode.entry(id).or_insert(inode) != inode || *to_node.entry(inode).or_insert(id) != id {
+            differences.push(format!("{shown}: is another file's link"));
+        }
+        if tree.resolve(&tree.path(id), false) != Ok(id) {
+            differences.push(format!("{shown}: its path is {}", tree.path(id).escape_ascii()));
+        }
+    }
+    differences.extend(ours.keys().map(|path| format!("{}: only we have it", path.escape_ascii())));
+    if tree.len() != to_inode.len() {
+        differences.push(format!("{} nodes for {} inodes", tree.len(), to_inode.len()));
+    }
+    differences
+}
+
+#[test]
+fn the_tree_is_the_one_that_containerd_unpacks() {
+    let binary = soci::tools().map(|dir| dir.join("ociseek-unpack-oracle")).filter(|file| file.is_file());
+    let Some(binary) = binary else { return soci::skip("no ociseek-unpack-oracle: run .ci/tools, which needs Go") };
+    if !rustix::process::geteuid().is_root() {
+        return soci::skip("unpacking needs root");
+    }
+    let seed = std::env::var("OCISEEK_TORTURE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let mut stacks = stacks::named();
+    let named = stacks.len();
+    assert!(named > 150, "{named}");
+    stacks.extend(stacks::random(seed, 600));
+
+    let scratch = tempfile::tempdir().expect("a directory");
+    let mut oracle = Command::new(binary)
+        .arg(scratch.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the oracle starts");
+    let mut stdin = oracle.stdin.take().expect("piped");
+    let mut stdout = BufReader::new(oracle.stdout.take().expect("piped"));
+    let (mut wrong, mut refused) = (Vec::new(), 0);
+    for stack in &stacks {
+        let files: Vec<_> = (0..stack.layers.len()).map(|n| scratch.path().join(format!("layer-{n}"))).collect();
+        for (layer, file) in stack.layers.iter().zip(&files) {
+            std::fs::write(file, entry::tar(layer)).expect("a layer is written");
+        }
+        let job: Vec<_> = files.iter().map(|file| file.to_str().expect("UTF-8")).collect();
+        let mut answer = String::new();
+        writeln!(stdin, "{}", job.join("\t")).and_then(|()| stdout.read_line(&mut answer)).expect("the oracle answers");
+        let answer: Value = serde_json::from_str(&answer).expect("JSON");
+        assert_ne!(answer["layer"], -1, "{}: {answer}", stack.name);
+        refused += usize::from(answer["error"].is_string());
+        let differences = compare(stack, &answer);
+        let is_known = OTHERWISE.contains(&&stack.name[..]);
+        if differences.is_empty() == is_known {
+            wrong.push(format!("{}:\n  {}", stack.name, differences.join("\n  ")));
+        }
+    }
+    drop(stdin);
+    oracle.wait().expect("the oracle ends");
+    println!("{} stacks, of which containerd refuses {refused}", stacks.len());
+    assert!(wrong.is_empty(), "{} of {} stacks differ:\n{}", wrong.len(), stacks.len(), wrong.join("\n"));
+    assert!((100..stacks.len() * 2 / 3).contains(&refused), "{refused}");
+}

@@ -1,0 +1,13 @@
+//! What needs root, FUSE, runc, containerd or the corpus: real layers in a real kernel.
+
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod support;
+
+mod boot;
+mod bundle;
+mod consumer;
+mod differential;
+mod flatten;
+mod mount;
+mod readback;
