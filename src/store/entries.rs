@@ -1,12 +1,13 @@
 //! The files of the local caches: each entry is one file with a name of 64 hex digits, and its content proves itself. Any number
 //! of processes may share their directory.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use rustix::fs::{Mode, OFlags};
 use tempfile::NamedTempFile;
 
 /// How the names of files begin that are being written.
@@ -30,7 +31,8 @@ pub(crate) fn temporary(dir: &Path) -> io::Result<NamedTempFile> {
 
 /// Opens a regular file of our own and of at most `most` bytes, and nothing else: no link is followed, no FIFO waited for.
 pub(crate) fn open_entry(path: &Path, most: u64) -> io::Result<(File, u64)> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     let metadata = file.metadata()?;
     // The digest tells damage, not forgery: that takes another user who may write here.
     let foreign = metadata.uid() != rustix::process::geteuid().as_raw();

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use percent_encoding::percent_decode_str;
 use url::Url;
 
 /// `nats://[USER:PASSWORD@|TOKEN@]HOST[:PORT][/STREAM]`, or `tls://`.
@@ -23,7 +24,7 @@ pub enum QueueUrlError {
     Url,
     #[error("a stream's name has letters, digits, - and _, 64 at most")]
     Stream,
-    #[error("user and password must be UTF-8 behind their percent signs")]
+    #[error("user and password must be percent-encoded UTF-8")]
     Login,
 }
 
@@ -44,7 +45,10 @@ impl FromStr for QueueUrl {
         if stream.len() > 64 || !stream.bytes().all(word) {
             return Err(QueueUrlError::Stream);
         }
-        let decoded = |text: &str| unescaped(text).ok_or(QueueUrlError::Login);
+        let decoded = |text| {
+            let text = percent_decode_str(text).decode_utf8().map_err(|_| QueueUrlError::Login)?;
+            Ok(text.into_owned())
+        };
         let login = match (url.username(), url.password()) {
             ("", None) => None,
             (user, password) => Some((decoded(user)?, password.map(decoded).transpose()?)),
@@ -65,23 +69,6 @@ impl fmt::Debug for QueueUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
-}
-
-/// `%XX` is the byte XX (RFC 3986, 2.1).
-fn unescaped(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        rest = after;
-        if first == b'%' {
-            let digits = std::str::from_utf8(after.get(..2)?).ok()?;
-            bytes.push(u8::from_str_radix(digits, 16).ok()?);
-            rest = &after[2..];
-        } else {
-            bytes.push(first);
-        }
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub fn mount_overlay(lower: &Path, upper: &Path, work: &Path, point: &Path) -> i
     };
     match attempt([&data, LAZY.as_bytes()].concat()) {
         // A kernel that cannot do the one may do the other.
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => attempt(data),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => attempt(data),
         result => result,
     }
 }

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use rustix::io::Errno;
 
 pub use entry::PIECE;
 pub use key::SpanKey;
@@ -115,7 +116,7 @@ impl SpanCache {
                 None
             }
             // Not for want of file descriptors, say.
-            Err(e) if e.raw_os_error().is_some_and(|code| code != libc::ELOOP && code != libc::ENXIO) => None,
+            Err(e) if !matches!(Errno::from_io_error(&e), None | Some(Errno::LOOP | Errno::NXIO)) => None,
             Err(_) => {
                 drop_entry(&path);
                 None

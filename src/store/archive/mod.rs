@@ -3,10 +3,9 @@
 mod tar;
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use bytes::Bytes;
 use self::tar::{Headers, Kind};
 use super::blob::{Document, Referrers, Target};
 use super::layout::read::{self, Files};
-use super::layout::{BlobReader, Extent, LayoutError, check_marker};
+use super::layout::{BlobReader, Extent, LayoutError, check_marker, open_without_waiting};
 use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::image::{Descriptor, Select};
@@ -50,9 +49,7 @@ impl Archive {
     pub fn open(path: &Path) -> Result<Archive, LayoutError> {
         let io = |action, source| LayoutError::Io { action, path: path.to_owned(), source };
         let not = |reason: &str| LayoutError::NotALayout { path: path.to_owned(), reason: reason.to_owned() };
-        // A FIFO must not be waited for.
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-        let file = file.map_err(|e| io("open", e))?;
+        let file = open_without_waiting(path).map_err(|e| io("open", e))?;
         let metadata = file.metadata().map_err(|e| io("open", e))?;
         if metadata.is_dir() {
             return Err(not("it is a directory; an image layout is written oci:DIR"));

@@ -1,16 +1,24 @@
 //! Opening files that may be anything, and reading a stretch of one.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags};
 
 /// Opens a regular file. A FIFO or device is refused and never waited for. Symbolic links are followed: shared stores of blobs are
 /// made of them, and every content is checked by its digest.
 pub(in crate::store) fn open_regular(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let file = open_without_waiting(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
+}
+
+/// Opens a file for reading; a FIFO without a writer does not block.
+pub(in crate::store) fn open_without_waiting(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
 }
 
 /// A stretch of a file.

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 
 pub use blob::BlobReader;
-pub(super) use blob::{Extent, open_regular};
+pub(super) use blob::{Extent, open_regular, open_without_waiting};
 pub use error::LayoutError;
 use read::Files;
 pub use read::tag_of;
