@@ -27,6 +27,7 @@ mod buffers;
 pub mod cache;
 pub mod copy;
 pub mod entries;
+pub mod feed;
 pub mod layout;
 pub mod registry;
 

@@ -28,7 +28,7 @@ pub fn run(args: &ZtocVerifyArgs, stdout: &mut Stdout) -> Result<(), CliError> {
     let buffers = Buffers::default();
     let proof = LayerProof::new(ztoc.clone(), Algorithm::Sha256, Algorithm::Sha256);
     let mut proof = proof
-        .read(|| buffers.read_chunk(&mut layer).map(|chunk| (!chunk.is_empty()).then_some(chunk)))
+        .read(|| buffers.read_chunk(&mut layer).map(|chunk| (!chunk.is_empty()).then_some(vec![chunk])))
         .map_err(|source| unreadable(&args.layer, source))?;
     proof.differences.extend(malformed);
     let text = match args.format {

@@ -23,8 +23,8 @@ use crate::layer::servable;
 use crate::layer::span::SpanTable;
 use crate::ztoc::{Checkpoints, VERSION, Ztoc};
 
-/// How many chunks the straight decoder may lag behind.
-const CHUNKS: usize = 8;
+/// How many batches of chunks the straight decoder may lag behind.
+const BATCHES: usize = 4;
 
 /// Takes a layer's blob in chunks and finds what differs from its ztoc. Chunk borders carry no meaning, unless the layer
 /// breaks off: then they decide how much of it is looked at before that.
@@ -104,23 +104,24 @@ impl LayerProof {
         LayerProof { straight: Straight::new(plain), blob, ztoc }
     }
 
-    /// Takes all of the blob from `next`, which gives its chunks and `None` at its end. The straight decoder has a thread of its own: it and
-    /// the decoder of spans need nothing of each other.
+    /// Takes all of the blob from `next`, which returns its chunks, a batch at a time, and `None` at
+    /// its end. The straight decoder has a thread of its own: it and the decoder of spans need
+    /// nothing of each other.
     ///
     /// # Errors
     /// Those of `next`.
-    pub fn read<E>(self, mut next: impl FnMut() -> Result<Option<Bytes>, E>) -> Result<Proof, E> {
+    pub fn read<E>(self, mut next: impl FnMut() -> Result<Option<Vec<Bytes>>, E>) -> Result<Proof, E> {
         let LayerProof { mut straight, mut blob, ztoc } = self;
         thread::scope(|scope| {
-            let (read, chunks) = sync_channel::<Bytes>(CHUNKS);
+            let (read, chunks) = sync_channel::<Vec<Bytes>>(BATCHES);
             let decoding = scope.spawn(move || {
-                chunks.iter().for_each(|chunk| straight.push(&chunk));
+                chunks.iter().flatten().for_each(|chunk| straight.push(&chunk));
                 straight
             });
-            while let Some(chunk) = next()? {
+            while let Some(batch) = next()? {
                 // Nobody takes it only if that thread panicked, which joining it passes on.
-                let _ = read.send(chunk.clone());
-                blob.push(&chunk);
+                let _ = read.send(batch.clone());
+                batch.iter().for_each(|chunk| blob.push(chunk));
             }
             drop(read);
             let straight = decoding.join().unwrap_or_else(|panic| resume_unwind(panic));

@@ -76,7 +76,10 @@ pub async fn verify(
     announce(&plans, &jobs, options, progress);
     let side_by_side = options.jobs.max(1);
     let results = stream::iter(jobs)
-        .map(|(key, job)| async move { Ok::<_, VerifyError>((key, job.run(source, options.depth, progress).await?)) })
+        .map(|(key, job)| async move {
+            let done = job.run(source, options.depth, side_by_side, progress).await?;
+            Ok::<_, VerifyError>((key, done))
+        })
         .buffer_unordered(side_by_side);
     let results: BTreeMap<(Digest, Digest), ztocs::Done> = results.try_collect().await?;
     let bytes_read = results.values().map(|done| done.bytes_read).sum();

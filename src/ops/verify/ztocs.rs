@@ -33,7 +33,14 @@ pub(in crate::ops) struct Done {
 }
 
 impl Job {
-    pub async fn run(self, source: &Source, depth: Depth, progress: &Arc<dyn Progress>) -> Result<Done, VerifyError> {
+    /// As one of `side_by_side` ztocs that are proven at a time.
+    pub async fn run(
+        self,
+        source: &Source,
+        depth: Depth,
+        side_by_side: usize,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<Done, VerifyError> {
         let mut done = Done::default();
         let mut memory = source.budget().open();
         let Some(spans) = self.spans(source, depth, &mut done, &mut memory).await? else { return Ok(done) };
@@ -42,7 +49,7 @@ impl Job {
             Depth::Quick { spans: count, seed } => {
                 sample::sample(source, &self.layer, &spans, count, seed, &mut done).await?;
             }
-            Depth::Full => super::full::prove(source, &self, &spans, progress, &mut done).await?,
+            Depth::Full => super::full::prove(source, &self, &spans, side_by_side, progress, &mut done).await?,
         }
         Ok(done)
     }

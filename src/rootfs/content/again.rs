@@ -13,7 +13,8 @@ use super::layer::Layer;
 use crate::digest::Hasher;
 use crate::layer::span::SpanError;
 use crate::offset::SpanId;
-use crate::rootfs::layers::{Chunks, Fed, Next, OpenError, ZstdReader, feed};
+use crate::rootfs::layers::{OpenError, ZstdReader};
+use crate::store::feed::{Abandoned, Batches, FeedError, feed};
 
 /// The spans that are still to come, in order; shared by the thread that decodes them and the task that says why they did not come.
 type Queue = Arc<Mutex<VecDeque<Wanted>>>;
@@ -33,16 +34,15 @@ pub(super) async fn decode_again(inner: &Arc<Inner>, number: u32, layer: &Layer,
     let fed = match inner.source.blob(&layer.open.descriptor).await {
         Ok(blob) => {
             let (inner_too, queue) = (Arc::clone(inner), Arc::clone(&queue));
-            let came = |bytes| inner.counts.bytes_fetched.add(bytes);
-            feed(blob, came, move |chunks| run(&inner_too, number, &queue, chunks)).await
+            let on_chunk = |bytes| inner.counts.bytes_fetched.add(bytes);
+            feed(blob, 1, on_chunk, move |batches| Ok(run(&inner_too, number, &queue, batches))).await
         }
-        Err(error) => Fed::Store(error),
+        Err(error) => Err(error.into()),
     };
     let error = match fed {
-        Fed::Done(Ok(())) => OpenError::Ending { layer: digest },
-        Fed::Done(Err(error)) => error,
-        Fed::Store(source) => OpenError::Read { layer: digest, read: 0, source },
-        Fed::Lost => OpenError::Ending { layer: digest },
+        Ok(Err(error)) => error,
+        Err(FeedError::Store(source)) => OpenError::Read { layer: digest, read: 0, source },
+        Ok(Ok(())) | Err(FeedError::Lost) => OpenError::Ending { layer: digest },
     };
     let source = Arc::new(error);
     let left = std::mem::take(&mut *queue.lock().unwrap_or_else(PoisonError::into_inner));
@@ -53,24 +53,23 @@ pub(super) async fn decode_again(inner: &Arc<Inner>, number: u32, layer: &Layer,
 }
 
 /// The thread's body.
-fn run(inner: &Inner, number: u32, queue: &Queue, mut chunks: Chunks) -> Result<(), OpenError> {
+fn run(inner: &Inner, number: u32, queue: &Queue, mut batches: Batches) -> Result<(), OpenError> {
     let Some(layer) = inner.layers.get(number as usize) else { return Ok(()) };
     let digest = layer.open.descriptor.digest;
     let broken = |source| OpenError::Zstd { layer: digest, source };
     let mut reader = ZstdReader::new().map_err(broken)?;
     let mut spans = Spans { inner, number, layer, queue, next: 0, current: None, fills: fills(inner, layer) };
-    loop {
-        match chunks.next() {
-            Next::Chunk(chunk) => match reader.push(&chunk, &mut |plain| spans.push(plain)) {
+    while let Some(batch) = batches.receive().map_err(|Abandoned| OpenError::Ending { layer: digest })? {
+        for chunk in batch {
+            match reader.push(&chunk, &mut |plain| spans.push(plain)) {
                 Ok(()) => {}
                 Err(Stop::Enough) => return Ok(()),
                 Err(Stop::Broken(source)) => return Err(broken(source)),
                 Err(Stop::Span(source)) => return Err(OpenError::Spans { layer: digest, source }),
-            },
-            Next::End => return reader.finish().map_err(broken),
-            Next::Abandoned => return Ok(()),
+            }
         }
     }
+    reader.finish().map_err(broken)
 }
 
 /// Whether all of a layer is kept. It says so once where the cache is too small for it.

@@ -2,12 +2,11 @@
 //!
 //! 1. The ztoc of the image's index, if there is one and it fits (`given`).
 //! 2. What an earlier opening left in the cache of ztocs (`kept`).
-//! 3. The layer itself, read once from front to back (`feed`, `indexer`). A gzip layer or a plain tar gets a ztoc of our own. Of a zstd layer,
+//! 3. The layer itself, read once from front to back (`indexer`). A gzip layer or a plain tar gets a ztoc of our own. Of a zstd layer,
 //!    in which nothing can be decoded alone, the decoded tar goes into the span cache and is read from there.
 
 mod entries;
 mod error;
-mod feed;
 mod given;
 mod indexer;
 mod kept;
@@ -23,7 +22,6 @@ use tokio::task::spawn_blocking;
 
 pub(in crate::rootfs) use entries::UNREADABLE;
 pub use error::OpenError;
-pub(in crate::rootfs) use feed::{Chunks, Fed, Next, feed};
 use given::Unfit;
 use indexer::{Indexed, Indexer};
 pub(in crate::rootfs) use zstd::ZstdReader;
@@ -36,6 +34,7 @@ use crate::progress::{Event, Progress, causes};
 use crate::rootfs::cache::SpanCache;
 use crate::store::Source;
 use crate::store::cache::ZtocCache;
+use crate::store::feed::{Batches, FeedError, feed};
 use crate::ztoc::{Ztoc, ZtocError};
 
 /// Layers that are opened at a time.
@@ -234,31 +233,25 @@ async fn read_through(
     let (kept, memory) = (caches.spans.clone(), source.budget().open());
     let mut indexer = Indexer::new(span_size, WHOLE_SPAN_SIZE, layer, is_near, kept, memory);
     let (ztocs, wanted) = (caches.ztocs.clone(), layer.clone());
-    let work = move |mut chunks: Chunks| loop {
-        match chunks.next() {
-            Next::Chunk(chunk) => {
-                if let Err(fault) = indexer.push(&chunk) {
-                    return Some(Err(fault));
-                }
+    let work = move |mut batches: Batches| {
+        while let Some(batch) = batches.receive()? {
+            if let Err(fault) = batch.iter().try_for_each(|chunk| indexer.push(chunk)) {
+                return Ok(Err(fault));
             }
-            Next::End => {
-                let mut indexed = indexer.finish();
-                if let Ok(indexed) = &mut indexed {
-                    kept::put(&ztocs, &wanted, span_size, indexed);
-                }
-                return Some(indexed);
-            }
-            Next::Abandoned => return None,
         }
+        let mut indexed = indexer.finish();
+        if let Ok(indexed) = &mut indexed {
+            kept::put(&ztocs, &wanted, span_size, indexed);
+        }
+        Ok(indexed)
     };
-    let came = |bytes| {
+    let on_chunk = |bytes| {
         read += bytes;
         progress.report(Event::LayerRead { layer: digest, bytes });
     };
-    match feed(blob, came, work).await {
-        Fed::Done(Some(Ok(indexed))) => Ok(indexed),
-        Fed::Done(Some(Err(fault))) => Err(OpenError::of(fault, digest)),
-        Fed::Store(source) => Err(OpenError::Read { layer: digest, read, source }),
-        Fed::Done(None) | Fed::Lost => Err(OpenError::Ending { layer: digest }),
+    match feed(blob, SIDE_BY_SIDE, on_chunk, work).await {
+        Ok(indexed) => indexed.map_err(|fault| OpenError::of(fault, digest)),
+        Err(FeedError::Store(source)) => Err(OpenError::Read { layer: digest, read, source }),
+        Err(FeedError::Lost) => Err(OpenError::Ending { layer: digest }),
     }
 }

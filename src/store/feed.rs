@@ -1,0 +1,225 @@
+//! A blob's bytes, from a store to a thread that may block.
+//!
+//! Chunks go through a short channel, in batches: over TLS they are as small as a record (16 KiB),
+//! and handing over each of them would wake the thread, and those behind it, for each.
+
+use bytes::Bytes;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::task::spawn_blocking;
+
+use super::{Blob, StoreError};
+
+/// Bytes of a batch, at least; only the last one of a blob may have less.
+const BATCH: usize = 256 << 10;
+/// Chunks of a batch, at most: a store that sends single bytes must not make it large.
+const MOST_CHUNKS: usize = 256;
+/// Batches that may wait for one thread, and for all threads that are fed side by side.
+const MOST_WAITING: usize = 4;
+const WAITING_IN_ALL: usize = 16;
+
+/// The thread's end of a feed.
+pub struct Batches(Receiver<Message>);
+
+/// A channel that closes without [`Message::End`] is an abandoned one.
+enum Message {
+    Batch(Vec<Bytes>),
+    End,
+}
+
+/// Nobody wants the result any more, or the blob could not be read to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Abandoned;
+
+/// Why a feed has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum FeedError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the thread that was reading the blob ended early")]
+    Lost,
+}
+
+impl Batches {
+    /// Waits for the next chunks; `None` at the blob's end.
+    ///
+    /// # Errors
+    /// When the thread is to end without a result.
+    pub fn receive(&mut self) -> Result<Option<Vec<Bytes>>, Abandoned> {
+        match self.0.blocking_recv() {
+            Some(Message::Batch(chunks)) => Ok(Some(chunks)),
+            Some(Message::End) => Ok(None),
+            None => Err(Abandoned),
+        }
+    }
+}
+
+/// Reads `blob` for `work`, which runs on a thread of its own. `on_chunk` gets the size of each
+/// chunk as it arrives. Up to `side_by_side` blobs are read at a time.
+///
+/// As soon as `work` returns, reading stops. When the store fails, or this future is dropped, the
+/// next call of [`Batches::receive`] says so.
+///
+/// # Errors
+/// When the store fails, `work` panics, or the runtime shuts down.
+pub async fn feed<T: Send + 'static>(
+    blob: Blob,
+    side_by_side: usize,
+    on_chunk: impl FnMut(u64),
+    work: impl FnOnce(Batches) -> Result<T, Abandoned> + Send + 'static,
+) -> Result<T, FeedError> {
+    let waiting = (WAITING_IN_ALL / side_by_side.max(1)).clamp(1, MOST_WAITING);
+    let (batches, received) = channel(waiting);
+    let thread = spawn_blocking(move || work(Batches(received)));
+    send(blob, batches, on_chunk).await?;
+    match thread.await {
+        Ok(Ok(result)) => Ok(result),
+        Ok(Err(Abandoned)) | Err(_) => Err(FeedError::Lost),
+    }
+}
+
+/// Sends all of a blob, or as much of it as the thread takes.
+async fn send(mut blob: Blob, batches: Sender<Message>, mut on_chunk: impl FnMut(u64)) -> Result<(), StoreError> {
+    let (mut batch, mut size) = (Vec::new(), 0);
+    loop {
+        let chunk = tokio::select! {
+            biased;
+            () = batches.closed() => return Ok(()),
+            chunk = blob.next() => chunk?,
+        };
+        let Some(chunk) = chunk else { break };
+        on_chunk(chunk.len() as u64);
+        size += chunk.len();
+        batch.push(chunk);
+        if size >= BATCH || batch.len() >= MOST_CHUNKS {
+            size = 0;
+            // If the thread is gone, the next round finds out.
+            let _ = batches.send(Message::Batch(std::mem::take(&mut batch))).await;
+        }
+    }
+    if !batch.is_empty() {
+        let _ = batches.send(Message::Batch(batch)).await;
+    }
+    let _ = batches.send(Message::End).await;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::mpsc as threads;
+
+    use super::super::Inner;
+    use super::*;
+    use crate::digest::Digest;
+
+    /// A blob whose store sends what the sender is given.
+    fn blob() -> (Sender<io::Result<Bytes>>, Blob) {
+        let (chunks, received) = channel(1);
+        (chunks, Blob(Inner::Local { digest: Digest::sha256(b"blob"), chunks: received }))
+    }
+
+    /// A blob of `bytes` that arrives in chunks of so many bytes, in turns.
+    fn cut(bytes: &'static [u8], chunks: &'static [usize]) -> Blob {
+        let (sender, blob) = blob();
+        tokio::spawn(async move {
+            let mut rest = bytes;
+            for &size in chunks.iter().cycle() {
+                let (chunk, later) = rest.split_at(size.min(rest.len()));
+                rest = later;
+                // The empty one is the end.
+                if sender.send(Ok(Bytes::from_static(chunk))).await.is_err() || chunk.is_empty() {
+                    return;
+                }
+            }
+        });
+        blob
+    }
+
+    fn collect(mut batches: Batches) -> Result<Vec<Vec<Bytes>>, Abandoned> {
+        let mut all = Vec::new();
+        while let Some(batch) = batches.receive()? {
+            all.push(batch);
+        }
+        Ok(all)
+    }
+
+    #[tokio::test]
+    async fn any_chunks_come_in_batches_of_bounded_size() {
+        let bytes: &[u8] = (0..3_000_000u32).map(|i| (i / 3) as u8).collect::<Vec<_>>().leak();
+        for chunks in [&[16 << 10][..], &[1 << 20], &[1, 70_000], &[300_000, 5], &[40, 9, 900]] {
+            let mut arrived = 0;
+            let batches = feed(cut(bytes, chunks), 2, |size| arrived += size, collect).await.unwrap();
+            assert!(batches.concat().concat() == bytes, "{chunks:?}");
+            assert_eq!(arrived, bytes.len() as u64);
+            let sizes: Vec<_> = batches.iter().map(|batch| (batch.concat().len(), batch.len())).collect();
+            let most = BATCH + chunks.iter().max().unwrap();
+            assert!(sizes.iter().all(|&(bytes, chunks)| bytes < most && chunks <= MOST_CHUNKS), "{sizes:?}");
+            let (_, full) = sizes.split_last().unwrap();
+            assert!(full.iter().all(|&(bytes, chunks)| bytes >= BATCH || chunks == MOST_CHUNKS), "{sizes:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_empty_blob_has_an_end() {
+        assert_eq!(feed(cut(b"", &[1]), 1, |_| {}, collect).await.unwrap().concat().concat(), b"");
+    }
+
+    #[tokio::test]
+    async fn the_store_is_left_as_soon_as_the_thread_has_its_result() {
+        // The store has no more to send, and does not end either.
+        let (sender, blob) = blob();
+        sender.send(Ok(Bytes::from(vec![7; BATCH]))).await.unwrap();
+        let first = |mut batches: Batches| Ok(batches.receive()?.unwrap().concat().len());
+        assert_eq!(feed(blob, 1, |_| {}, first).await.unwrap(), BATCH);
+        assert!(sender.is_closed());
+    }
+
+    #[tokio::test]
+    async fn when_the_store_fails_the_thread_ends_too() {
+        let (sender, blob) = blob();
+        tokio::spawn(async move {
+            let _ = sender.send(Ok(Bytes::from_static(b"some"))).await;
+            let _ = sender.send(Err(io::Error::other("the disk is gone"))).await;
+        });
+        let (seen, sees) = threads::channel();
+        let work = move |batches| {
+            let all = collect(batches);
+            seen.send(all.clone().err()).unwrap();
+            all
+        };
+        let error = feed(blob, 1, |_| {}, work).await.unwrap_err();
+        assert!(
+            matches!(&error, FeedError::Store(StoreError::Read { source, .. }) if source.to_string().contains("gone"))
+        );
+        assert_eq!(tokio::task::spawn_blocking(move || sees.recv()).await.unwrap(), Ok(Some(Abandoned)));
+    }
+
+    #[tokio::test]
+    async fn who_drops_the_future_abandons_the_thread() {
+        let (sender, blob) = blob();
+        let (seen, sees) = threads::channel();
+        let work = move |mut batches: Batches| {
+            seen.send(None).unwrap();
+            let next = batches.receive();
+            seen.send(next.clone().err()).unwrap();
+            next
+        };
+        let feeding = tokio::spawn(feed(blob, 1, |_| {}, work));
+        let wait = tokio::task::spawn_blocking(move || {
+            let began = sees.recv();
+            (began, sees)
+        });
+        let (began, sees) = wait.await.unwrap();
+        assert_eq!(began, Ok(None));
+        feeding.abort();
+        sender.closed().await;
+        assert_eq!(tokio::task::spawn_blocking(move || sees.recv()).await.unwrap(), Ok(Some(Abandoned)));
+    }
+
+    #[tokio::test]
+    async fn a_thread_that_panics_is_lost() {
+        let (_sender, blob) = blob();
+        let error = feed(blob, 1, |_| {}, |_| -> Result<(), Abandoned> { panic!("on purpose") }).await.unwrap_err();
+        assert!(matches!(error, FeedError::Lost));
+    }
+}
