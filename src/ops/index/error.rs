@@ -1,6 +1,6 @@
 //! Why an image could not be indexed.
 
-use super::gate::Refused;
+use super::model::Refused;
 use crate::budget::OverBudget;
 use crate::digest::Digest;
 use crate::image::Descriptor;

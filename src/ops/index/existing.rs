@@ -130,6 +130,11 @@ impl Found {
         self.content.as_ref().ok()?.tool.as_deref()
     }
 
+    /// The layers for which it lists a ztoc.
+    pub fn covered(&self) -> BTreeSet<Digest> {
+        self.content.iter().flat_map(|content| &content.ztocs).map(|ztoc| ztoc.layer).collect()
+    }
+
     /// The same tool with the same options would build this very index.
     fn matches(&self, want: &Want) -> bool {
         let Ok(content) = &self.content else { return false };

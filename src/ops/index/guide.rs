@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::build::{Offer, at_a_time, before};
 use super::model::IndexOptions;
 use super::read::cores;
+use super::supply::Offer;
 use crate::budget::Charge;
 use crate::digest::Digest;
 use crate::image::Descriptor;
@@ -41,7 +41,7 @@ impl Guides {
 /// cannot be had or decoded, or does not fit into memory, is passed over.
 pub(super) async fn guides(offers: &[Offer], unread: &[Descriptor], options: &IndexOptions) -> Guides {
     let mut guides = Guides::default();
-    if cores(at_a_time(unread, options)) <= 1 {
+    if cores(options.side_by_side(unread.len())) <= 1 {
         return guides;
     }
     let ztocs = offers.iter().flat_map(|offer| offer.ztocs.iter().map(|ztoc| (ztoc.layer, (ztoc, &offer.store))));
@@ -50,7 +50,7 @@ pub(super) async fn guides(offers: &[Offer], unread: &[Descriptor], options: &In
         let Some((ztoc, store)) = known.get(&layer.digest) else { continue };
         let blob = Descriptor::new(ZTOC, ztoc.ztoc, ztoc.size);
         let fetching = store.blob_bytes(&blob, MOST.min(layer.size / MOST_OF_LAYER));
-        let Some(Ok(bytes)) = before(options.deadline, fetching).await else { continue };
+        let Some(Ok(bytes)) = options.before_deadline(fetching).await else { continue };
         let mut memory = store.budget().open();
         if let Ok(ztoc) = ztoc::decode_within(&bytes, &mut memory) {
             guides._memory.push(memory);

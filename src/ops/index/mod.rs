@@ -21,18 +21,20 @@ use std::sync::Arc;
 
 use super::resolve::{Resolved, resolve};
 use crate::image::Descriptor;
-use crate::progress::{Event, Progress};
+use crate::progress::Progress;
 use crate::store::blob::Target;
 use crate::store::cache::ZtocCache;
 use crate::store::{Destination, Source};
 
 mod ahead;
+mod assemble;
 mod build;
 mod cut;
 mod error;
 mod existing;
 mod gate;
 mod guide;
+mod left_out;
 mod model;
 mod pipeline;
 mod plan;
@@ -40,23 +42,25 @@ mod prefetch;
 mod publish;
 mod read;
 mod reuse;
+mod supply;
 
 pub use error::IndexError;
-pub use gate::{Gate, Refused, RefusedManifest, Shortfall};
 pub use model::{
-    Elsewhere, Existing, IndexOptions, IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut,
-    ManifestResult, Origin, OtherIndex, Reuse, TOO_SMALL, ZtocFacts,
+    Elsewhere, Existing, Gate, IndexOptions, IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut,
+    ManifestResult, Origin, OtherIndex, Refused, RefusedManifest, Reuse, Shortfall, TOO_SMALL, ZtocFacts,
 };
 
 pub use pipeline::{Threads, index_chunks};
 
-pub(in crate::ops) use build::{Layers, Offer, Own, Supply, Wanted, ztocs};
-pub(in crate::ops) use plan::left_out;
+pub(in crate::ops) use assemble::{Ztoc, assemble};
+pub(in crate::ops) use build::{Wanted, ztocs};
+pub(in crate::ops) use left_out::left_out;
 pub(in crate::ops) use prefetch::{Artifact, prefetch_artifacts};
-pub(in crate::ops) use publish::{Ztoc, assemble};
+pub(in crate::ops) use supply::{Layers, Offer, Own, Supply};
 
 use existing::Decision;
-use plan::Plan;
+use plan::{Plan, Plans};
+use publish::Publisher;
 
 /// What indexing an image would come to, as far as that can be told without reading its layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,52 +145,28 @@ pub(in crate::ops) async fn index_keeping(
     progress: &Arc<dyn Progress>,
 ) -> Result<(IndexedImage, Layers), IndexError> {
     let Resolved { digest, manifests, artifacts } = image;
-    let mut plans = Vec::with_capacity(manifests.len());
-    for manifest in manifests {
-        plans.push(Plan::make(manifest, destination, cache, options).await?);
-    }
-
-    let mut wanted = build::Wanted::default();
-    let mut news = Vec::new();
-    for plan in &plans {
-        news.push(
-            plan.to_build().filter(|layer| wanted.add(layer)).map(|l| (l.digest, l.size)).collect::<BTreeSet<_>>(),
-        );
-    }
-    let offers = destination.into_iter().flat_map(|there| plans.iter().flat_map(|plan| plan.offers(there)));
-    let own = Own {
-        digest,
-        manifests: plans.iter().map(|plan| &plan.manifest).collect(),
-        artifacts: &artifacts,
-        is_listed: destination.is_some_and(|there| there.is(source)),
-    };
-    let supply = Supply { source, cache, known: offers.collect(), own };
-    let announce = |unread: &[Descriptor]| {
-        for (plan, new) in plans.iter().zip(&news) {
-            let reads = unread.iter().filter(|l| new.contains(&(l.digest, l.size)));
-            let (count, bytes) = reads.fold((0, 0), |(count, bytes), layer| (count + 1, bytes + layer.size));
-            let platform = plan.manifest.platform.as_ref().map_or_else(String::new, ToString::to_string);
-            progress.report(Event::Image { manifest: plan.manifest.descriptor.digest, platform, layers: count, bytes });
-        }
-    };
+    let mut plans = Plans::make(manifests, destination, cache, options).await?;
+    let wanted = plans.wanted();
+    let supply = plans.supply(digest, &artifacts, source, destination, cache);
+    let announce = |unread: &[Descriptor]| plans.announce(unread, &**progress);
     let layers = build::ztocs(wanted, None, &supply, options, announce, progress).await?;
-    gate::check(&plans, &layers, options).map_err(Box::new)?;
+    gate::check(&plans.each, &layers, options).map_err(Box::new)?;
 
     let mut done = IndexedImage {
         digest,
-        manifests: Vec::with_capacity(plans.len()),
+        manifests: Vec::with_capacity(plans.each.len()),
         bytes_read: layers.bytes_read,
         bytes_compared: layers.bytes_compared,
         bytes_written: 0,
         left: Vec::new(),
     };
-    let mut seen = BTreeSet::new();
-    for mut plan in plans {
+    let budget = source.budget();
+    let mut publisher = Publisher { layers: &layers, destination, budget, options, progress, seen: BTreeSet::new() };
+    for mut plan in plans.each {
         if options.deadline.is_some() {
             plan.renew(destination, cache, options).await?;
         }
-        let (manifest, written) =
-            publish::publish(plan, &layers, &mut seen, destination, source.budget(), options, progress).await?;
+        let (manifest, written) = publisher.publish(plan).await?;
         done.bytes_written += written;
         for layer in manifest.left() {
             if !done.left.iter().any(|left| left.digest == layer.digest) {

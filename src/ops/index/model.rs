@@ -4,11 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::gate::Gate;
 use crate::digest::Digest;
 use crate::image::{Descriptor, Platform};
 use crate::layer::{LayerOptions, Unservable};
-use crate::ops::coverage::Coverage;
+use crate::ops::coverage::{Coverage, Share};
 use crate::ops::prefetch::PrefetchList;
 use crate::ops::resolve::Wanted;
 use crate::store::Source;
@@ -77,11 +76,82 @@ impl fmt::Debug for Elsewhere {
 }
 
 impl IndexOptions {
+    /// How many of `layers` layers are read side by side.
+    pub(super) fn side_by_side(&self, layers: usize) -> usize {
+        self.jobs.clamp(1, layers.max(1))
+    }
+
+    pub(super) fn is_in_time(&self) -> bool {
+        self.deadline.is_none_or(|deadline| Instant::now() < deadline)
+    }
+
+    /// What `work` gives, unless the deadline passes before.
+    pub(super) async fn before_deadline<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        match self.deadline {
+            None => Some(work.await),
+            Some(deadline) => tokio::time::timeout_at(deadline.into(), work).await.ok(),
+        }
+    }
+
     /// The platforms, as [`resolve`](crate::ops::resolve::resolve) takes them.
     pub fn wanted(&self) -> Wanted<'_> {
         if self.platforms.is_empty() { Wanted::All } else { Wanted::Each(&self.platforms) }
     }
 }
+
+/// What is asked of the index of each platform's manifest. Nothing, by default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Gate {
+    /// No layer may be left out for another reason than its size: not by its media type, nor by its content.
+    pub all_servable: bool,
+    /// The least share that the index covers of the bytes of all layers that are not smaller than
+    /// [`IndexOptions::min_layer_size`]. Layers that cannot be served count, as not covered.
+    pub least_coverage: Option<Share>,
+}
+
+/// An image of which an index falls short of the [`Gate`]. Nothing was attached for any of its platforms.
+#[derive(Debug)]
+pub struct Refused {
+    /// One for each platform's manifest, in the order of the image index, those that do not fall short too.
+    pub manifests: Vec<RefusedManifest>,
+    /// Bytes of layer blobs that were read.
+    pub bytes_read: u64,
+}
+
+#[derive(Debug)]
+pub struct RefusedManifest {
+    /// None if the image does not say.
+    pub platform: Option<String>,
+    pub manifest: Descriptor,
+    /// Empty if the layers were not looked at, since an index is there.
+    pub layers: Vec<IndexedLayer>,
+    /// An index that is there, and is held against the gate. None: one would have been attached.
+    pub stays: Option<Digest>,
+    /// Of all layers.
+    pub coverage: Coverage,
+    pub shortfalls: Vec<Shortfall>,
+}
+
+/// One demand that is not met.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Shortfall {
+    /// A layer is not in the index. No reason: the index was there before, and does not say.
+    LeftOut { layer: Box<Descriptor>, reason: Option<LeftOut> },
+    Coverage {
+        /// Of the layers of at least `min_layer_size` bytes.
+        is: Coverage,
+        least: Share,
+        min_layer_size: u64,
+    },
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nothing was attached: the index falls short of what was asked for")
+    }
+}
+
+impl std::error::Error for Refused {}
 
 /// What to do about SOCI indexes (v1) that the image has already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,20 +1,81 @@
-//! What is to be done for one platform's manifest, before any layer is read.
+//! What is to be done for an image and for each platform's manifest, before any layer is read.
 
 use std::collections::BTreeSet;
 
-use super::build::{Offer, cached};
+use super::build;
 use super::error::IndexError;
 use super::existing::{Content, Decision, Found, Want, Wanted, decide};
+use super::left_out::{left_out, mislabelled};
 use super::model::{Existing, IndexOptions, LeftOut, Origin};
-use super::publish::mislabelled;
+use super::supply::{Blob, Offer, Own, Supply, cached};
 use crate::digest::Digest;
+use crate::image::Descriptor;
 use crate::image::soci::{CONFIG, INDEX_V1, PREFETCH, Version};
-use crate::image::{Descriptor, LayerKind};
 use crate::layer::Outcome;
 use crate::ops::discover::{Unusable, parse_index, to_read};
 use crate::ops::resolve::PlatformManifest;
+use crate::progress::{Event, Progress};
 use crate::store::cache::ZtocCache;
-use crate::store::{Destination, StoreError};
+use crate::store::{Destination, Source, StoreError};
+
+/// What is to be done for an image.
+pub(super) struct Plans {
+    /// For each platform's manifest, in the order of the image index.
+    pub each: Vec<Plan>,
+    /// The layers that each plan is the first to need.
+    first: Vec<BTreeSet<Blob>>,
+    wanted: build::Wanted,
+}
+
+impl Plans {
+    pub async fn make(
+        manifests: Vec<PlatformManifest>,
+        destination: Option<&Destination>,
+        cache: Option<&ZtocCache>,
+        options: &IndexOptions,
+    ) -> Result<Plans, IndexError> {
+        let mut plans = Plans { each: Vec::new(), first: Vec::new(), wanted: build::Wanted::default() };
+        for manifest in manifests {
+            let plan = Plan::make(manifest, destination, cache, options).await?;
+            let first = plan.to_build().filter(|layer| plans.wanted.add(layer));
+            plans.first.push(first.map(|layer| (layer.digest, layer.size)).collect());
+            plans.each.push(plan);
+        }
+        Ok(plans)
+    }
+
+    /// The layers of all platforms, each once.
+    pub fn wanted(&mut self) -> build::Wanted {
+        std::mem::take(&mut self.wanted)
+    }
+
+    /// Where the ztocs of the image with this `digest` come from. `artifacts` is what its image
+    /// index lists beside its images.
+    pub fn supply<'a>(
+        &'a self,
+        digest: Digest,
+        artifacts: &'a [Descriptor],
+        source: &'a Source,
+        destination: Option<&Destination>,
+        cache: Option<&'a ZtocCache>,
+    ) -> Supply<'a> {
+        let offers = destination.into_iter().flat_map(|there| self.each.iter().flat_map(|plan| plan.offers(there)));
+        let manifests = self.each.iter().map(|plan| &plan.manifest).collect();
+        let is_listed = destination.is_some_and(|there| there.is(source));
+        let own = Own { digest, manifests, artifacts, is_listed };
+        Supply { source, cache, known: offers.collect(), own }
+    }
+
+    /// Reports which of the `unread` layers are read for which platform.
+    pub fn announce(&self, unread: &[Descriptor], progress: &dyn Progress) {
+        for (plan, first) in self.each.iter().zip(&self.first) {
+            let reads = unread.iter().filter(|layer| first.contains(&(layer.digest, layer.size)));
+            let (layers, bytes) = reads.fold((0, 0), |(count, bytes), layer| (count + 1, bytes + layer.size));
+            let platform = plan.manifest.platform.as_ref().map_or_else(String::new, ToString::to_string);
+            progress.report(Event::Image { manifest: plan.manifest.descriptor.digest, platform, layers, bytes });
+        }
+    }
+}
 
 pub(super) struct Plan {
     pub manifest: PlatformManifest,
@@ -124,21 +185,6 @@ pub(super) async fn unservable(
         Outcome::Ztoc(ztoc) => mislabelled(layer, &ztoc),
         Outcome::Unservable(verdict) => Some(LeftOut::Unservable(verdict)),
     }
-}
-
-/// Why a layer is not to be read at all.
-pub(in crate::ops) fn left_out(layer: &Descriptor, options: &IndexOptions) -> Option<LeftOut> {
-    let kind = LayerKind::of(&layer.media_type);
-    let Some(code) = kind.code() else {
-        return (layer.size < options.min_layer_size).then_some(LeftOut::Small { least: options.min_layer_size });
-    };
-    let reason = match kind {
-        LayerKind::Zstd => "zstd: SOCI consumers know gzip and uncompressed layers only".to_owned(),
-        LayerKind::Foreign => "a foreign layer, which is not to be had from this store".to_owned(),
-        LayerKind::Encrypted => "encrypted: its content cannot be read".to_owned(),
-        _ => format!("not a layer but {:?}", layer.media_type),
-    };
-    Some(LeftOut::Kind { code, reason })
 }
 
 /// What is listed as SOCI indexes (v1) of `manifest`, and what it says.

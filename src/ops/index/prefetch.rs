@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::task::spawn_blocking;
 
+use super::assemble::Ztoc;
 use super::error::IndexError;
-use super::publish::Ztoc;
 use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::image::Descriptor;

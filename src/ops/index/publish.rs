@@ -1,120 +1,177 @@
-//! The index of one platform: put together from its layers' ztocs, and attached, blobs first.
+//! The index of one platform: decided on once its layers are known, put together, and attached, blobs first.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::build::{BuiltLayer, Layers};
+use super::assemble::{Ztoc, assemble};
 use super::error::IndexError;
-use super::existing::{Decision, others, outdoes, outdone};
-use super::gate::covered_by;
-use super::model::{
-    IndexOptions, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, Origin, OtherIndex, ZtocFacts,
-};
+use super::existing::{Decision, Found, others, outdoes, outdone};
+use super::model::{IndexOptions, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, OtherIndex};
 use super::plan::{Plan, is_whole};
 use super::prefetch::{Artifact, prefetch_artifacts};
+use super::supply::Layers;
 use crate::budget::Budget;
 use crate::digest::Digest;
-use crate::image::soci::{CONFIG, EncodedIndex, INDEX_V1, SociIndex, ZTOC, ZtocRef};
-use crate::image::{Descriptor, LayerKind};
-use crate::layer::{BuiltZtoc, LayerOptions, Outcome};
+use crate::image::Descriptor;
+use crate::image::soci::{CONFIG, EncodedIndex, INDEX_V1, SociIndex, ZTOC};
+use crate::layer::LayerOptions;
 use crate::ops::coverage::Coverage;
 use crate::progress::{Event, Progress};
 use crate::store::{AttachReport, Destination, StoreError};
 
-/// Attaches the plan's index, if there is anything to attach. Also gives the bytes that were written.
-///
-/// `seen` are the layers that were reported already.
-pub(super) async fn publish(
-    plan: Plan,
-    layers: &Layers,
-    seen: &mut BTreeSet<Digest>,
-    destination: Option<&Destination>,
-    budget: &Budget,
-    options: &IndexOptions,
-    progress: &Arc<dyn Progress>,
-) -> Result<(IndexedManifest, u64), IndexError> {
-    let Plan { manifest, left_out, found, decision } = &plan;
-    let report = |layers, covered: &BTreeSet<Digest>, result, others| IndexedManifest {
-        platform: manifest.platform.as_ref().map(ToString::to_string),
-        manifest: manifest.descriptor.clone(),
-        layers,
-        result,
-        coverage: Coverage::of(&manifest.layers, |layer| covered.contains(&layer.digest)),
-        others,
-    };
-    let replaces = match decision {
-        Decision::Done(place) => {
-            let index = found[*place].descriptor.clone();
-            let others = others(found, &index.digest, &[]);
-            let covered = covered_by(&found[*place]);
-            return Ok((report(Vec::new(), &covered, ManifestResult::AlreadyThere { index, built: false }, others), 0));
-        }
-        Decision::Keep(place) => {
-            let kept = &found[*place];
-            let index = kept.descriptor.digest;
-            let result = ManifestResult::Kept { index, tool: kept.tool().map(str::to_owned) };
-            return Ok((report(Vec::new(), &covered_by(kept), result, others(found, &index, &[])), 0));
-        }
-        Decision::Build { replaces } => replaces,
-    };
+/// Attaches the indexes of an image's platforms, one after the other.
+pub(super) struct Publisher<'a> {
+    pub layers: &'a Layers,
+    pub destination: Option<&'a Destination>,
+    pub budget: &'a Budget,
+    pub options: &'a IndexOptions,
+    pub progress: &'a Arc<dyn Progress>,
+    /// The layers that were reported already.
+    pub seen: BTreeSet<Digest>,
+}
 
-    let (indexed, ztocs) = assemble(manifest.layers.iter().zip(left_out), layers, seen);
-    let covered: BTreeSet<Digest> = ztocs.iter().map(|ztoc| ztoc.layer.digest).collect();
-    let is_left = |layer: &IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { .. }));
-    let sparse = indexed.iter().any(is_left);
-    let mut replaces = replaces.clone();
-    if sparse {
-        replaces = outdone(found, &replaces, &covered);
-        let LayerOptions { span_size, build_tool_identifier } = &options.layer;
-        if let Some(place) = outdoes(found, build_tool_identifier, *span_size, &covered)
-            && let Some(destination) = destination
-            && is_whole(destination, &found[place]).await?
+/// What became of a platform's index.
+struct Settled {
+    result: ManifestResult,
+    /// The layers that the index of `result` covers.
+    covered: BTreeSet<Digest>,
+    others: Vec<OtherIndex>,
+    bytes_written: u64,
+}
+
+impl Settled {
+    /// An index that was there stays, and nothing was written.
+    fn stays(found: &[Found], place: usize, result: impl FnOnce(&Found) -> ManifestResult) -> Settled {
+        let stays = &found[place];
+        let others = others(found, &stays.descriptor.digest, &[]);
+        Settled { result: result(stays), covered: stays.covered(), others, bytes_written: 0 }
+    }
+}
+
+/// An index that is put together and not attached.
+struct Assembled<'a> {
+    ztocs: &'a [Ztoc<'a>],
+    covered: BTreeSet<Digest>,
+    prefetch: Vec<Artifact>,
+    manifest: Bytes,
+    descriptor: Descriptor,
+}
+
+impl Publisher<'_> {
+    /// Attaches the plan's index, if there is anything to attach. Also gives the bytes that were written.
+    pub async fn publish(&mut self, plan: Plan) -> Result<(IndexedManifest, u64), IndexError> {
+        let Plan { manifest, left_out, found, decision } = &plan;
+        let (layers, settled) = match decision {
+            Decision::Done(place) => (Vec::new(), Settled::stays(found, *place, already_there(false))),
+            Decision::Keep(place) => (Vec::new(), Settled::stays(found, *place, kept)),
+            Decision::Build { replaces } => {
+                let (layers, ztocs) = assemble(manifest.layers.iter().zip(left_out), self.layers, &mut self.seen);
+                let settled = self.settle(&manifest.descriptor, found, replaces, &layers, &ztocs).await?;
+                (layers, settled)
+            }
+        };
+        let Settled { result, covered, others, bytes_written } = settled;
+        let coverage = Coverage::of(&manifest.layers, |layer| covered.contains(&layer.digest));
+        let platform = manifest.platform.as_ref().map(ToString::to_string);
+        let manifest = manifest.descriptor.clone();
+        Ok((IndexedManifest { platform, manifest, layers, result, coverage, others }, bytes_written))
+    }
+
+    /// Decides between what is there and an index of `ztocs`, which would take the place of `replaces`.
+    async fn settle(
+        &self,
+        subject: &Descriptor,
+        found: &[Found],
+        replaces: &[Digest],
+        layers: &[IndexedLayer],
+        ztocs: &[Ztoc<'_>],
+    ) -> Result<Settled, IndexError> {
+        let covered: BTreeSet<Digest> = ztocs.iter().map(|ztoc| ztoc.layer.digest).collect();
+        let is_left = |layer: &IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { .. }));
+        let is_partial = layers.iter().any(is_left);
+        let mut replaces = replaces.to_vec();
+        if is_partial {
+            replaces = outdone(found, &replaces, &covered);
+            let LayerOptions { span_size, build_tool_identifier } = &self.options.layer;
+            if let Some(place) = outdoes(found, build_tool_identifier, *span_size, &covered)
+                && self.is_whole(&found[place]).await?
+            {
+                return Ok(Settled::stays(found, place, already_there(true)));
+            }
+        }
+        if ztocs.is_empty() {
+            let result = if is_partial { ManifestResult::OutOfTime } else { ManifestResult::NothingToIndex };
+            return Ok(Settled { result, covered, others: others(found, &subject.digest, &[]), bytes_written: 0 });
+        }
+        let index = self.assemble(subject, ztocs, covered).await?;
+        replaces.retain(|digest| *digest != index.descriptor.digest);
+        let others = others(found, &index.descriptor.digest, &replaces);
+        let unwritten = |result, covered, others| Ok(Settled { result, covered, others, bytes_written: 0 });
+        let same = found.iter().find(|found| found.descriptor.digest == index.descriptor.digest);
+        if let Some(same) = same.filter(|_| replaces.is_empty())
+            && self.is_whole(same).await?
         {
-            let index = found[place].descriptor.clone();
-            let (others, covered) = (others(found, &index.digest, &[]), covered_by(&found[place]));
-            return Ok((report(indexed, &covered, ManifestResult::AlreadyThere { index, built: true }, others), 0));
+            return unwritten(already_there(true)(same), index.covered, others);
+        }
+        match self.destination.filter(|_| !self.options.dry_run) {
+            None => unwritten(ManifestResult::DryRun { index: index.descriptor, replaces }, index.covered, others),
+            Some(destination) => self.attach(destination, subject, index, replaces, others).await,
         }
     }
-    if ztocs.is_empty() {
-        let result = if sparse { ManifestResult::OutOfTime } else { ManifestResult::NothingToIndex };
-        return Ok((report(indexed, &covered, result, others(found, &manifest.descriptor.digest, &[])), 0));
-    }
-    let prefetch = prefetch_artifacts(options.prefetch.as_ref(), &ztocs, budget, progress).await?;
-    let subject = manifest.descriptor.clone();
-    let index = SociIndex {
-        layers: ztocs.iter().map(|ztoc| ztoc.reference(options.layer.span_size)).collect(),
-        subject: Some(subject.clone()),
-        build_tool_identifier: options.layer.build_tool_identifier.clone(),
-        prefetch: prefetch.iter().map(|artifact| artifact.descriptor.clone()).collect(),
-    };
-    let EncodedIndex { bytes, descriptor } = index.encode();
 
-    let replaces: Vec<Digest> = replaces.iter().copied().filter(|digest| *digest != descriptor.digest).collect();
-    let others = others(found, &descriptor.digest, &replaces);
-    let there = match (found.iter().find(|f| f.descriptor.digest == descriptor.digest), destination) {
-        (Some(found), Some(destination)) => is_whole(destination, found).await?,
-        _ => false,
-    };
-    if there && replaces.is_empty() {
-        return Ok((
-            report(indexed, &covered, ManifestResult::AlreadyThere { index: descriptor, built: true }, others),
-            0,
-        ));
+    /// Whether all that an index names is at the destination.
+    async fn is_whole(&self, found: &Found) -> Result<bool, IndexError> {
+        match self.destination {
+            Some(destination) => is_whole(destination, found).await,
+            None => Ok(false),
+        }
     }
-    let (Some(destination), false) = (destination, options.dry_run) else {
-        return Ok((report(indexed, &covered, ManifestResult::DryRun { index: descriptor, replaces }, others), 0));
-    };
-    progress.report(Event::Attaching { index: descriptor.digest, blobs: ztocs.len() + prefetch.len() + 1 });
-    let manifest = bytes.into();
-    let push =
-        Push { destination, ztocs: &ztocs, prefetch: &prefetch, index: &descriptor, manifest, subject: &subject };
-    let (attached, written) = push.run(&replaces).await?;
-    let AttachReport { attached: how, not_deleted } = attached;
-    let others = listed(destination, &subject.digest, &descriptor.digest, others).await;
-    let result = ManifestResult::Attached { index: descriptor, how, replaced: replaces, not_deleted };
-    Ok((report(indexed, &covered, result, others), written))
+
+    async fn assemble<'a>(
+        &self,
+        subject: &Descriptor,
+        ztocs: &'a [Ztoc<'a>],
+        covered: BTreeSet<Digest>,
+    ) -> Result<Assembled<'a>, IndexError> {
+        let IndexOptions { layer, prefetch, .. } = self.options;
+        let prefetch = prefetch_artifacts(prefetch.as_ref(), ztocs, self.budget, self.progress).await?;
+        let index = SociIndex {
+            layers: ztocs.iter().map(|ztoc| ztoc.reference(layer.span_size)).collect(),
+            subject: Some(subject.clone()),
+            build_tool_identifier: layer.build_tool_identifier.clone(),
+            prefetch: prefetch.iter().map(|artifact| artifact.descriptor.clone()).collect(),
+        };
+        let EncodedIndex { bytes, descriptor } = index.encode();
+        Ok(Assembled { ztocs, covered, prefetch, manifest: bytes.into(), descriptor })
+    }
+
+    async fn attach(
+        &self,
+        destination: &Destination,
+        subject: &Descriptor,
+        index: Assembled<'_>,
+        replaces: Vec<Digest>,
+        others: Vec<OtherIndex>,
+    ) -> Result<Settled, IndexError> {
+        let blobs = index.ztocs.len() + index.prefetch.len() + 1;
+        self.progress.report(Event::Attaching { index: index.descriptor.digest, blobs });
+        let push = Push { destination, index: &index, subject };
+        let (AttachReport { attached: how, not_deleted }, bytes_written) = push.run(&replaces).await?;
+        let Assembled { covered, descriptor: index, .. } = index;
+        let others = listed(destination, &subject.digest, &index.digest, others).await;
+        let result = ManifestResult::Attached { index, how, replaced: replaces, not_deleted };
+        Ok(Settled { result, covered, others, bytes_written })
+    }
+}
+
+fn already_there(built: bool) -> impl FnOnce(&Found) -> ManifestResult {
+    move |found| ManifestResult::AlreadyThere { index: found.descriptor.clone(), built }
+}
+
+fn kept(found: &Found) -> ManifestResult {
+    ManifestResult::Kept { index: found.descriptor.digest, tool: found.tool().map(str::to_owned) }
 }
 
 /// Looks where a new index came to stand among those of other makers: registries list referrers in an order of their own.
@@ -137,107 +194,10 @@ async fn listed(
     others
 }
 
-/// A ztoc that stands in the index.
-pub(in crate::ops) struct Ztoc<'a> {
-    pub layer: &'a Descriptor,
-    built: &'a BuiltZtoc,
-    /// What holds `built`.
-    outcome: &'a Arc<Outcome>,
-}
-
-impl Ztoc<'_> {
-    pub fn digest(&self) -> Digest {
-        self.built.digest
-    }
-
-    /// What the index says of it.
-    pub fn reference(&self, span_size: u64) -> ZtocRef {
-        ZtocRef {
-            ztoc: self.built.digest,
-            size: self.built.bytes.len() as u64,
-            layer: self.layer.digest,
-            layer_media_type: self.layer.media_type.clone(),
-            span_size,
-        }
-    }
-
-    /// Its bytes, not copied: ztocs are what takes memory.
-    pub fn content(&self) -> Bytes {
-        struct Shared(Arc<Outcome>);
-        impl AsRef<[u8]> for Shared {
-            fn as_ref(&self) -> &[u8] {
-                match &*self.0 {
-                    Outcome::Ztoc(ztoc) => &ztoc.bytes,
-                    Outcome::Unservable(_) => &[],
-                }
-            }
-        }
-        Bytes::from_owner(Shared(Arc::clone(self.outcome)))
-    }
-}
-
-/// The report on each layer, and the ztocs for the index, in the manifest's order.
-pub(in crate::ops) fn assemble<'a>(
-    planned: impl Iterator<Item = (&'a Descriptor, &'a Option<LeftOut>)>,
-    layers: &'a Layers,
-    seen: &mut BTreeSet<Digest>,
-) -> (Vec<IndexedLayer>, Vec<Ztoc<'a>>) {
-    let mut indexed = Vec::new();
-    let mut ztocs = Vec::new();
-    for (layer, left_out) in planned {
-        let outcome = match (left_out, layers.get(layer)) {
-            (Some(left_out), _) => LayerOutcome::LeftOut(left_out.clone()),
-            // Each layer that was not left out has been built, unless the time was up.
-            (None, None) => LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: layers.stuck }),
-            (None, Some(built)) => match &*built.outcome {
-                Outcome::Unservable(verdict) => LayerOutcome::LeftOut(LeftOut::Unservable(verdict.clone())),
-                Outcome::Ztoc(ztoc) => match mislabelled(layer, ztoc) {
-                    Some(left_out) => LayerOutcome::LeftOut(left_out),
-                    None => {
-                        ztocs.push(Ztoc { layer, built: ztoc, outcome: &built.outcome });
-                        let first = seen.insert(layer.digest);
-                        let origin = if first { built.origin.clone() } else { Origin::Repeated };
-                        LayerOutcome::Indexed(facts(built, ztoc, origin))
-                    }
-                },
-            },
-        };
-        indexed.push(IndexedLayer { descriptor: layer.clone(), outcome });
-    }
-    (indexed, ztocs)
-}
-
-fn facts(layer: &BuiltLayer, ztoc: &BuiltZtoc, origin: Origin) -> ZtocFacts {
-    let reused = matches!(layer.origin, Origin::Destination | Origin::Reused(_));
-    let members_known = ztoc.gzip_members == 0 || !reused;
-    ZtocFacts {
-        digest: ztoc.digest,
-        size: ztoc.bytes.len() as u64,
-        spans: ztoc.spans,
-        entries: ztoc.entries,
-        uncompressed_size: ztoc.uncompressed_size,
-        gzip_members: members_known.then_some(ztoc.gzip_members),
-        origin,
-    }
-}
-
-/// soci reads an OCI layer as its media type says, and has no ztoc for one that is something else.
-pub(super) fn mislabelled(layer: &Descriptor, ztoc: &BuiltZtoc) -> Option<LeftOut> {
-    let reason = match (LayerKind::of(&layer.media_type), ztoc.gzip_members) {
-        (LayerKind::Gzip, 0) => "its media type says gzip, but it is a plain tar",
-        (LayerKind::Uncompressed, 1..) => "its media type says plain tar, but it is gzip",
-        _ => return None,
-    };
-    Some(LeftOut::Kind { code: "mislabelled", reason: reason.to_owned() })
-}
-
 /// All that goes to the destination for one index.
 struct Push<'a> {
     destination: &'a Destination,
-    ztocs: &'a [Ztoc<'a>],
-    prefetch: &'a [Artifact],
-    index: &'a Descriptor,
-    manifest: Bytes,
+    index: &'a Assembled<'a>,
     subject: &'a Descriptor,
 }
 
@@ -253,21 +213,21 @@ impl Push<'_> {
             }
             result => result,
         };
-        let report = attached.map_err(|source| IndexError::Attach { index: self.index.digest, source })?;
-        Ok((report, written + self.manifest.len() as u64))
+        let report = attached.map_err(|source| IndexError::Attach { index: self.index.descriptor.digest, source })?;
+        Ok((report, written + self.index.manifest.len() as u64))
     }
 
     async fn blobs(&self, unchecked: bool) -> Result<u64, IndexError> {
         let mut written = 0;
         let mut pushed = BTreeSet::new();
-        for ztoc in self.ztocs {
-            if pushed.insert(ztoc.built.digest) {
+        for ztoc in self.index.ztocs {
+            if pushed.insert(ztoc.digest()) {
                 let content = ztoc.content();
-                let blob = Descriptor::new(ZTOC, ztoc.built.digest, content.len() as u64);
+                let blob = Descriptor::new(ZTOC, ztoc.digest(), content.len() as u64);
                 written += self.blob("ztoc", &blob, content, unchecked).await?;
             }
         }
-        for Artifact { descriptor, bytes } in self.prefetch {
+        for Artifact { descriptor, bytes } in &self.index.prefetch {
             written += self.blob("prefetch artifact", descriptor, bytes.clone(), unchecked).await?;
         }
         Ok(written
@@ -287,6 +247,6 @@ impl Push<'_> {
     }
 
     async fn attach(&self, replaces: &[Digest]) -> Result<AttachReport, StoreError> {
-        self.destination.attach(self.index, self.manifest.clone(), self.subject, replaces).await
+        self.destination.attach(&self.index.descriptor, self.index.manifest.clone(), self.subject, replaces).await
     }
 }

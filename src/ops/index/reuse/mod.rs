@@ -15,9 +15,9 @@ use std::sync::Arc;
 use futures_util::{StreamExt, stream};
 use tokio::task::spawn_blocking;
 
-use super::build::{BuiltLayer, Layers, Offer, Supply, before};
 use super::existing::builds_alike;
 use super::model::{Existing, IndexOptions, Origin};
+use super::supply::{BuiltLayer, Layers, Offer, Supply};
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::soci::{ZTOC, ZtocRef};
@@ -60,13 +60,13 @@ pub(super) async fn reuse(
     let anew = options.existing == Existing::Replace;
     if !anew {
         missing = work.take(layers, missing, &supply.known).await;
-        let Some(own) = before(options.deadline, places.own(&missing)).await else { return missing };
+        let Some(own) = options.before_deadline(places.own(&missing)).await else { return missing };
         missing = work.take(layers, missing, &own).await;
     }
-    let Some(named) = before(options.deadline, places.named(&missing)).await else { return missing };
+    let Some(named) = options.before_deadline(places.named(&missing)).await else { return missing };
     missing = work.take(layers, missing, &named).await;
     if !anew {
-        let Some(others) = before(options.deadline, places.tags(&missing)).await else { return missing };
+        let Some(others) = options.before_deadline(places.tags(&missing)).await else { return missing };
         missing = work.take(layers, missing, &others).await;
     }
     missing
@@ -115,7 +115,7 @@ impl Work<'_> {
             // In order, since that of reading is decided.
             .buffered(self.options.jobs.max(1));
         let mut unread = Vec::new();
-        while let Some(Tried { layer, found, read }) = before(self.options.deadline, trying.next()).await.flatten() {
+        while let Some(Tried { layer, found, read }) = self.options.before_deadline(trying.next()).await.flatten() {
             layers.bytes_compared += read;
             match found {
                 Some((ztoc, origin)) => {

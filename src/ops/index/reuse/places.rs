@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
 
-use super::super::build::{Offer, Own, Supply};
 use super::super::model::{Elsewhere, IndexOptions, Origin};
+use super::super::supply::{Offer, Own, Supply};
 use super::may_fit;
 use super::tags;
 use crate::budget::Budget;

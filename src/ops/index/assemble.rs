@@ -1,0 +1,98 @@
+//! The index of one platform, put together from its layers' ztocs.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::left_out::mislabelled;
+use super::model::{IndexedLayer, LayerOutcome, LeftOut, Origin, ZtocFacts};
+use super::supply::{BuiltLayer, Layers};
+use crate::digest::Digest;
+use crate::image::Descriptor;
+use crate::image::soci::ZtocRef;
+use crate::layer::{BuiltZtoc, Outcome};
+
+/// A ztoc that stands in the index.
+pub(in crate::ops) struct Ztoc<'a> {
+    pub layer: &'a Descriptor,
+    built: &'a BuiltZtoc,
+    /// What holds `built`.
+    outcome: &'a Arc<Outcome>,
+}
+
+impl Ztoc<'_> {
+    pub fn digest(&self) -> Digest {
+        self.built.digest
+    }
+
+    /// What the index says of it.
+    pub fn reference(&self, span_size: u64) -> ZtocRef {
+        ZtocRef {
+            ztoc: self.built.digest,
+            size: self.built.bytes.len() as u64,
+            layer: self.layer.digest,
+            layer_media_type: self.layer.media_type.clone(),
+            span_size,
+        }
+    }
+
+    /// Its bytes, not copied: ztocs are what takes memory.
+    pub fn content(&self) -> Bytes {
+        struct Shared(Arc<Outcome>);
+        impl AsRef<[u8]> for Shared {
+            fn as_ref(&self) -> &[u8] {
+                match &*self.0 {
+                    Outcome::Ztoc(ztoc) => &ztoc.bytes,
+                    Outcome::Unservable(_) => &[],
+                }
+            }
+        }
+        Bytes::from_owner(Shared(Arc::clone(self.outcome)))
+    }
+}
+
+/// The report on each layer, and the ztocs for the index, in the manifest's order.
+pub(in crate::ops) fn assemble<'a>(
+    planned: impl Iterator<Item = (&'a Descriptor, &'a Option<LeftOut>)>,
+    layers: &'a Layers,
+    seen: &mut BTreeSet<Digest>,
+) -> (Vec<IndexedLayer>, Vec<Ztoc<'a>>) {
+    let mut indexed = Vec::new();
+    let mut ztocs = Vec::new();
+    for (layer, left_out) in planned {
+        let outcome = match (left_out, layers.get(layer)) {
+            (Some(left_out), _) => LayerOutcome::LeftOut(left_out.clone()),
+            // Each layer that was not left out has been built, unless the time was up.
+            (None, None) => LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: layers.stuck }),
+            (None, Some(built)) => match &*built.outcome {
+                Outcome::Unservable(verdict) => LayerOutcome::LeftOut(LeftOut::Unservable(verdict.clone())),
+                Outcome::Ztoc(ztoc) => match mislabelled(layer, ztoc) {
+                    Some(left_out) => LayerOutcome::LeftOut(left_out),
+                    None => {
+                        ztocs.push(Ztoc { layer, built: ztoc, outcome: &built.outcome });
+                        let first = seen.insert(layer.digest);
+                        let origin = if first { built.origin.clone() } else { Origin::Repeated };
+                        LayerOutcome::Indexed(facts(built, ztoc, origin))
+                    }
+                },
+            },
+        };
+        indexed.push(IndexedLayer { descriptor: layer.clone(), outcome });
+    }
+    (indexed, ztocs)
+}
+
+fn facts(layer: &BuiltLayer, ztoc: &BuiltZtoc, origin: Origin) -> ZtocFacts {
+    let reused = matches!(layer.origin, Origin::Destination | Origin::Reused(_));
+    let members_known = ztoc.gzip_members == 0 || !reused;
+    ZtocFacts {
+        digest: ztoc.digest,
+        size: ztoc.bytes.len() as u64,
+        spans: ztoc.spans,
+        entries: ztoc.entries,
+        uncompressed_size: ztoc.uncompressed_size,
+        gzip_members: members_known.then_some(ztoc.gzip_members),
+        origin,
+    }
+}

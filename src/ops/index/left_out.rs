@@ -1,0 +1,30 @@
+//! Why layers are left out of an index, by what their descriptors say of them.
+
+use super::model::{IndexOptions, LeftOut};
+use crate::image::{Descriptor, LayerKind};
+use crate::layer::BuiltZtoc;
+
+/// Why a layer is not to be read at all.
+pub(in crate::ops) fn left_out(layer: &Descriptor, options: &IndexOptions) -> Option<LeftOut> {
+    let kind = LayerKind::of(&layer.media_type);
+    let Some(code) = kind.code() else {
+        return (layer.size < options.min_layer_size).then_some(LeftOut::Small { least: options.min_layer_size });
+    };
+    let reason = match kind {
+        LayerKind::Zstd => "zstd: SOCI consumers know gzip and uncompressed layers only".to_owned(),
+        LayerKind::Foreign => "a foreign layer, which is not to be had from this store".to_owned(),
+        LayerKind::Encrypted => "encrypted: its content cannot be read".to_owned(),
+        _ => format!("not a layer but {:?}", layer.media_type),
+    };
+    Some(LeftOut::Kind { code, reason })
+}
+
+/// soci reads an OCI layer as its media type says, and has no ztoc for one that is something else.
+pub(super) fn mislabelled(layer: &Descriptor, ztoc: &BuiltZtoc) -> Option<LeftOut> {
+    let reason = match (LayerKind::of(&layer.media_type), ztoc.gzip_members) {
+        (LayerKind::Gzip, 0) => "its media type says gzip, but it is a plain tar",
+        (LayerKind::Uncompressed, 1..) => "its media type says plain tar, but it is gzip",
+        _ => return None,
+    };
+    Some(LeftOut::Kind { code: "mislabelled", reason: reason.to_owned() })
+}
