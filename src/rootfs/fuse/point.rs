@@ -83,7 +83,9 @@ pub fn take_down(point: &Path, flags: UnmountFlags) -> Result<(), MountError> {
     let failed = |source: io::Error| MountError::Unmount { point: point.to_owned(), source };
     match unmount(point, flags).map_err(io::Error::from) {
         Ok(()) => Ok(()),
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) => Err(MountError::Busy(point.to_owned())),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) => {
+            Err(MountError::Busy(point.to_owned()))
+        }
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             let lazy = flags.contains(UnmountFlags::DETACH);
             super::helper::unmount(point, lazy).map_err(|text| failed(io::Error::other(text)))
