@@ -1,7 +1,7 @@
 //! Our deflate decoder against zlib-rs. tests/pure/inflate.rs calls it too.
 
 use flate2::{Decompress, FlushDecompress, Status};
-use ociseek::codec::inflate::{Inflate, Stop};
+use ociseek_layer::codec::inflate::{Inflate, Stop};
 
 /// The output and how many bytes of input the stream took; None if it is refused or cut.
 pub type Decoded = Option<(Vec<u8>, usize)>;

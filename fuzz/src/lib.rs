@@ -7,12 +7,12 @@ mod span;
 
 use std::io::Read;
 
-use ociseek::codec::gzip::{BlockStart, GzipEnd, GzipError, GzipReader, Sink};
-use ociseek::codec::stretch::{Begin, MemberFinder, Stretch};
-use ociseek::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
-use ociseek::offset::{Compressed, Uncompressed};
-use ociseek::tar::{Entry, Kind, TarError, Walker};
-use ociseek::ztoc::{self, Checkpoints};
+use ociseek_layer::codec::gzip::{BlockStart, GzipEnd, GzipError, GzipReader, Sink};
+use ociseek_layer::codec::stretch::{Begin, MemberFinder, Stretch};
+use ociseek_layer::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
+use ociseek_layer::offset::{Compressed, Uncompressed};
+use ociseek_layer::tar::{Entry, Kind, TarError, Walker};
+use ociseek_layer::ztoc::{self, Checkpoints};
 
 /// The most that a target decodes: inputs of a few KiB can hold megabytes of zeros.
 const MOST: u64 = 64 << 20;

@@ -2,7 +2,7 @@
 //!
 //! Invariants under test: whatever the pieces, and wherever the second hash began, each is what it would be alone.
 
-use ociseek::digest::{Algorithm, Hasher};
+use ociseek_layer::digest::{Algorithm, Hasher};
 use sha2::Digest;
 
 /// The first byte says where the second hash begins; the last ones, how the rest comes in pieces.

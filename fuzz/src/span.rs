@@ -6,11 +6,11 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use ociseek::codec::gzip::{BlockStart, GzipReader, Sink};
-use ociseek::digest::Digest;
-use ociseek::layer::span::{SpanError, SpanTable};
-use ociseek::offset::{Compressed, SpanId, Uncompressed};
-use ociseek::ztoc::{Checkpoint, Checkpoints, VERSION, Ztoc};
+use ociseek_layer::codec::gzip::{BlockStart, GzipReader, Sink};
+use ociseek_layer::digest::Digest;
+use ociseek_layer::layer::span::{SpanError, SpanTable};
+use ociseek_layer::offset::{Compressed, SpanId, Uncompressed};
+use ociseek_layer::ztoc::{Checkpoint, Checkpoints, VERSION, Ztoc};
 
 /// The most that a span claims here.
 const MOST: u64 = 8 << 20;

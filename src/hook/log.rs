@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Map, Value, json};
 
 use crate::progress::{Event, Progress};
-use crate::tar::Time;
+use crate::time::Time;
 
 /// Takes lines; cheap to clone.
 #[derive(Clone)]

@@ -2,7 +2,6 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`event`] | the push notifications of registries: bytes in, images out (pure) |
 //! | [`job`], [`record`] | one image to be indexed, and what becomes of it; a job as JSON |
 //! | [`backfill`] | what was pushed before anyone listened |
 //! | [`aws`] | Amazon ECR: hosts, tokens, signatures |
@@ -19,7 +18,6 @@ pub mod allow;
 pub mod aws;
 pub mod backfill;
 pub mod backlog;
-pub mod event;
 pub mod http;
 pub mod job;
 pub mod journal;

@@ -22,7 +22,7 @@ use crate::progress::Progress;
 use crate::store::blob::Target;
 use crate::store::registry::Repository;
 use crate::store::{Source, StoreError};
-use crate::tar::Time;
+use crate::time::Time;
 
 /// An image to look at.
 #[derive(Debug, Clone)]

@@ -14,9 +14,9 @@ use crate::image::{Descriptor, Platform};
 use crate::progress::{Event, Progress};
 use crate::rootfs::content::{Content, ContentOptions};
 use crate::rootfs::layers::{self, Caches, How, OpenLayer};
-use crate::rootfs::tree::{Tree, TreeError};
 use crate::store::blob::Target;
 use crate::store::{Source, StoreError, charged};
+use crate::tree::{Tree, TreeError};
 use crate::ztoc::Ztoc;
 
 /// What is opened of an image, and how it is read.

@@ -15,7 +15,7 @@ use crate::image::prefetch::{SpanRange, merge};
 use crate::layer::span::{SpanError, SpanTable};
 use crate::offset::Uncompressed;
 use crate::rootfs::record::{self, RecordError};
-use crate::rootfs::tree::{Extent, NodeId, NodeKind, Tree, TreeError};
+use crate::tree::{Extent, NodeId, NodeKind, Tree, TreeError};
 use crate::ztoc::Ztoc;
 
 /// What is to be prefetched, as users state it.

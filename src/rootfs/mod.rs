@@ -5,4 +5,3 @@ pub mod content;
 pub mod fuse;
 pub mod layers;
 pub mod record;
-pub mod tree;

@@ -22,10 +22,10 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::content::Content;
-use super::tree::{NodeId, Tree};
 use crate::digest::Digest;
 use crate::offset::Uncompressed;
 use crate::progress::{Event, Progress};
+use crate::tree::{NodeId, Tree};
 
 /// Reads that are kept for a report, at most; a file gets them all.
 const MAX_KEPT: usize = 1_000_000;

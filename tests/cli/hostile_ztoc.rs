@@ -13,8 +13,8 @@ use ociseek::layer::span::SpanTable;
 use ociseek::offset::Uncompressed;
 use ociseek::ops::extract::{ExtractError, Extracted, Output, extract};
 use ociseek::ops::verify::layer::LayerProof;
-use ociseek::rootfs::tree::Tree;
-use ociseek::tar::Time;
+use ociseek::time::Time;
+use ociseek::tree::Tree;
 use ociseek::ztoc::{Checkpoint, Checkpoints, FileKind, FileMetadata, Ztoc, decode, encode};
 
 /// Many times what any case takes.

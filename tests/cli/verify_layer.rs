@@ -9,7 +9,8 @@ use ociseek::digest::{Algorithm, Digest};
 use ociseek::offset::{Compressed, Uncompressed};
 use ociseek::ops::verify::Difference;
 use ociseek::ops::verify::layer::{LayerProof, Proof};
-use ociseek::tar::{PaxRecord, Time};
+use ociseek::tar::PaxRecord;
+use ociseek::time::Time;
 use ociseek::ztoc::{Checkpoint, Checkpoints, FileKind, Ztoc, encode};
 
 fn proof(ztoc: &Ztoc, layer: &[u8], chunk: usize) -> Proof {

@@ -1,16 +1,44 @@
-//! The layers of the crate: a module uses only modules above it, and the pure half knows no file, socket, clock or async.
+//! The order of the modules in each crate, and what the compiler cannot say of the pure one. That it uses nothing of `store` and
+//! above is the border between the crates.
 
 use std::path::{Path, PathBuf};
 
-/// The modules in the order of lib.rs; those before `store` are pure, and so are those of `PURE`.
-const ORDER: [&str; 16] = [
-    "offset", "budget", "digest", "glob", "codec", "tar", "ztoc", "layer", "image", "progress", "store", "rootfs",
-    "ops", "hook", "cli", "main",
+/// The folders of the crates' sources, with their modules in the order of lib.rs: a module uses only modules above it.
+const CRATES: [(&str, &[&str]); 2] = [(PURE, &PURE_ORDER), ("src", &["store", "rootfs", "ops", "hook", "cli", "main"])];
+const PURE: &str = "crates/ociseek-layer/src";
+const PURE_ORDER: [&str; 13] = [
+    "offset", "time", "budget", "digest", "glob", "progress", "codec", "tar", "ztoc", "layer", "tree", "image", "event",
 ];
-const PURE: [&str; 2] = ["rootfs/tree", "hook/event"];
+/// What the pure crate may depend on: none of these opens a file or a socket, or reads a clock.
+const PURE_DEPENDENCIES: [&str; 8] =
+    ["base64", "crc32fast", "memchr", "serde", "serde_json", "sha2", "thiserror", "zstd"];
+/// What it may not use of the standard library, in whatever way it is imported, and the one thing there that is pure.
+const OUTSIDE: [&str; 16] = [
+    "std::{",
+    "std::env",
+    "std::fs",
+    "std::net",
+    "std::os",
+    "std::process",
+    "std::time",
+    "io::stdin",
+    "io::stdout",
+    "io::stderr",
+    "thread::sleep",
+    "thread::park",
+    "print!",
+    "println!",
+    "async ",
+    ".await",
+];
+const INSIDE: &str = "std::net::Ipv6Addr";
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
 
 fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(dir).expect("src is there") {
+    for entry in std::fs::read_dir(dir).expect("the folder is there") {
         let path = entry.expect("can be listed").path();
         if path.is_dir() {
             sources(&path, found);
@@ -27,47 +55,57 @@ fn code(path: &Path) -> String {
     code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
 
-fn rank(module: &str) -> Option<usize> {
-    ORDER.iter().position(|known| *known == module)
+#[test]
+fn modules_use_only_what_is_above_them() {
+    for (folder, order) in CRATES {
+        let src = root().join(folder);
+        let rank = |module: &str| order.iter().position(|known| *known == module);
+        let mut files = Vec::new();
+        sources(&src, &mut files);
+        let (mut seen, mut wrong) = (Vec::new(), Vec::new());
+        for file in files {
+            let relative = file.strip_prefix(&src).expect("lies in the folder");
+            let top = relative.components().next().expect("has a name").as_os_str().to_string_lossy();
+            let module = top.trim_end_matches(".rs").to_owned();
+            if module == "lib" {
+                continue;
+            }
+            let own = rank(&module).unwrap_or_else(|| panic!("{folder}: {module} is not in the list"));
+            for used in code(&file).split("crate::").skip(1) {
+                let used: String = used.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect();
+                if rank(&used).is_some_and(|used| used > own) {
+                    wrong.push(format!("{folder}/{} uses crate::{used}", relative.display()));
+                }
+            }
+            seen.push(module);
+        }
+        assert_eq!(wrong, Vec::<String>::new());
+        for module in order {
+            assert!(seen.iter().any(|s| s == module), "{folder}: {module} is gone: the list must say so");
+        }
+    }
 }
 
 #[test]
-fn modules_use_only_what_is_above_them() {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+fn the_pure_crate_knows_no_file_socket_or_clock() {
+    let src = root().join(PURE);
     let mut files = Vec::new();
     sources(&src, &mut files);
-    let (mut seen, mut wrong) = (Vec::new(), Vec::new());
     for file in files {
-        let relative = file.strip_prefix(&src).expect("lies in src");
-        let top = relative.components().next().expect("has a name").as_os_str().to_string_lossy();
-        let module = top.trim_end_matches(".rs").to_owned();
-        if module == "lib" {
-            continue;
+        let code = code(&file).replace(INSIDE, "");
+        for outside in OUTSIDE {
+            assert!(!code.contains(outside), "{} uses {outside}", file.display());
         }
-        let own = rank(&module).unwrap_or_else(|| panic!("{module} is not in the list"));
-        let text = code(&file);
-        for used in text.split("crate::").skip(1) {
-            let used: String = used.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect();
-            if rank(&used).is_some_and(|used| used > own) {
-                wrong.push(format!("{} uses crate::{used}", relative.display()));
-            }
-        }
-        let is_pure =
-            rank("store").is_some_and(|store| own < store) || PURE.iter().any(|pure| relative.starts_with(pure));
-        if is_pure {
-            if text.contains("crate::store") {
-                wrong.push(format!("{} is pure and uses crate::store", relative.display()));
-            }
-            for outside in ["std::fs", "std::time", "std::process", "std::env", "tokio", "reqwest", "async "] {
-                if text.contains(outside) {
-                    wrong.push(format!("{} is pure and uses {outside}", relative.display()));
-                }
-            }
-        }
-        seen.push(module);
     }
-    assert_eq!(wrong, Vec::<String>::new());
-    for module in ORDER {
-        assert!(seen.iter().any(|s| s == module), "{module} is gone: the list must say so");
-    }
+}
+
+#[test]
+fn the_pure_crate_has_few_dependencies() {
+    let manifest = std::fs::read_to_string(root().join("crates/ociseek-layer/Cargo.toml")).expect("is text");
+    let table = manifest.split("\n[dependencies]\n").nth(1).expect("has dependencies");
+    let names = table.lines().take_while(|line| !line.starts_with('[')).filter(|line| !line.is_empty());
+    let names: Vec<_> =
+        names.map(|line| line.split(['.', ' ', '=']).next().expect("splits into one at least")).collect();
+    assert_eq!(names, PURE_DEPENDENCIES);
+    assert!(!manifest.contains("build-dependencies") && !manifest.contains("target."), "these are not looked at here");
 }

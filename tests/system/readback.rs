@@ -16,10 +16,10 @@ use ociseek::ops::open::{OpenOptions, RootFs, open};
 use ociseek::progress::{Event, Progress, Recorder};
 use ociseek::rootfs::cache::SpanCache;
 use ociseek::rootfs::layers::{Caches, How};
-use ociseek::rootfs::tree::{NodeId, NodeKind};
 use ociseek::store::Source;
 use ociseek::store::blob::Target;
 use ociseek::store::cache::ZtocCache;
+use ociseek::tree::{NodeId, NodeKind};
 
 const SPAN: u64 = 1 << 20;
 

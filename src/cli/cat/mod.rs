@@ -10,7 +10,7 @@ use crate::cli::shared::report::CliError;
 use crate::cli::shared::terminal::Stdout;
 use crate::offset::Uncompressed;
 use crate::ops::open::RootFs;
-use crate::rootfs::tree::NodeKind;
+use crate::tree::NodeKind;
 use args::CatArgs;
 
 pub mod args;

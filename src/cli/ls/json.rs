@@ -39,7 +39,7 @@ use super::listing::{Listing, join};
 use crate::cli::ztoc::json::{Each, Entry, text};
 use crate::image::Descriptor;
 use crate::ops::open::RootFs;
-use crate::rootfs::tree::{NodeId, NodeKind, Tree};
+use crate::tree::{NodeId, NodeKind, Tree};
 use crate::ztoc::FileMetadata;
 
 pub fn tree(image: &str, rootfs: &RootFs, listing: &Listing, out: impl Write) -> io::Result<()> {

@@ -3,7 +3,7 @@
 use super::args::LsArgs;
 use crate::cli::shared::report::CliError;
 use crate::ops::open::RootFs;
-use crate::rootfs::tree::{NodeId, Tree};
+use crate::tree::{NodeId, Tree};
 
 /// What is listed of the tree.
 pub enum Listing {

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 
 use super::listing::Listing;
 use crate::cli::shared::quote::quoted;
-use crate::rootfs::tree::{Node, NodeId, NodeKind, Tree};
-use crate::tar::Time;
+use crate::time::Time;
+use crate::tree::{Node, NodeId, NodeKind, Tree};
 use crate::ztoc::{FileKind, FileMetadata};
 
 /// How names are written.

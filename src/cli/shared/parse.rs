@@ -7,7 +7,7 @@ use super::size::ByteSize;
 use crate::image::ecr::is_account;
 use crate::image::{Platform, is_registry};
 use crate::ops::coverage::Share;
-use crate::tar::Time;
+use crate::time::Time;
 
 /// Whether registries are spoken to without TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -34,9 +34,10 @@ use crate::ops::verify::VerifyError;
 use crate::ops::versions::MakeError;
 use crate::rootfs::content::ReadError;
 use crate::rootfs::fuse::MountError;
-use crate::rootfs::{layers, tree};
+use crate::rootfs::layers;
 use crate::store::StoreError;
 use crate::store::registry::RegistryError;
+use crate::tree;
 use crate::ztoc::ZtocError;
 
 pub const DONE: u8 = 0;

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest as _, Sha256};
 
-use crate::tar::Time;
+use crate::time::Time;
 
 /// What a caller proves to be itself by. In a function, its environment holds them.
 #[derive(Clone, PartialEq, Eq)]

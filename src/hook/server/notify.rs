@@ -14,8 +14,8 @@ use url::form_urlencoded;
 
 use super::App;
 use super::bounds::{BodyError, read};
+use crate::event::{Events, Headers, MAX_BODY, parse};
 use crate::hook::backlog::Offer;
-use crate::hook::event::{Events, Headers, MAX_BODY, parse};
 use crate::hook::http::Peer;
 use crate::hook::job::Job;
 use crate::hook::metrics::Counter;

@@ -19,7 +19,7 @@ use crate::digest::Digest;
 use crate::ops::TOOL_IDENTIFIER;
 use crate::rootfs::content::Content;
 use crate::rootfs::fuse::MountError;
-use crate::rootfs::tree::{NodeKind, Tree};
+use crate::tree::{NodeKind, Tree};
 
 /// The largest `/etc/passwd` or `/etc/group` that is read, in bytes.
 const MAX_ACCOUNTS: u64 = 4 << 20;

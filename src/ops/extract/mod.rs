@@ -19,7 +19,7 @@ use output::Writing;
 use crate::layer::shown;
 use crate::layer::span::{SpanError, SpanTable};
 use crate::offset::{SpanId, Uncompressed};
-use crate::rootfs::tree::{Extent, NodeId, NodeKind, Tree, TreeError};
+use crate::tree::{Extent, NodeId, NodeKind, Tree, TreeError};
 use crate::ztoc::{FileKind, FileMetadata, VERSION, Ztoc};
 
 /// The largest span that is read, in bytes of the blob: consumers cannot count further either.

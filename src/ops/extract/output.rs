@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
 use super::ExtractError;
-use crate::rootfs::tree::{Node, NodeId, Tree};
+use crate::tree::{Node, NodeId, Tree};
 
 /// Directories that are kept open.
 const OPEN: usize = 32;

@@ -10,10 +10,11 @@ use super::decode::Landing;
 use super::error::ReadError;
 use super::fetch::Wanted;
 use super::layer::Layer;
+use crate::codec::zstd::ZstdReader;
 use crate::digest::Hasher;
 use crate::layer::span::SpanError;
 use crate::offset::SpanId;
-use crate::rootfs::layers::{OpenError, ZstdReader};
+use crate::rootfs::layers::OpenError;
 use crate::store::feed::{Abandoned, Batches, FeedError, feed};
 
 /// The spans that are still to come, in order; shared by the thread that decodes them and the task that says why they did not come.

@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use fuser::{FileAttr, FileType, INodeNo};
 
-use crate::rootfs::tree::{Node, NodeId, NodeKind};
-use crate::tar::Time;
+use crate::time::Time;
+use crate::tree::{Node, NodeId, NodeKind};
 
 /// What `stat` calls a block, and the block size that it advises; as on ext4.
 const SECTOR: u64 = 512;

@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 use super::attr::{self, attributes, inode};
 use crate::rootfs::content::Content;
 use crate::rootfs::record::Recorder;
-use crate::rootfs::tree::{Node, NodeId, NodeKind, Tree};
+use crate::tree::{Node, NodeId, NodeKind, Tree};
 
 /// "For ever": ten years. More would overflow nothing today, but the kernel counts in jiffies.
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);

@@ -21,7 +21,7 @@ use super::point::{is_dead, take_down};
 use super::{MountError, helper};
 use crate::rootfs::content::Content;
 use crate::rootfs::record::Recorder;
-use crate::rootfs::tree::{NodeId, NodeKind, Tree};
+use crate::tree::{NodeId, NodeKind, Tree};
 
 /// How far ahead of a sequential reader the kernel reads, in KiB; it is also the largest read that it sends for one. The
 /// kernel's own figure is 128.

@@ -5,10 +5,10 @@ use std::io;
 
 use super::entries::{Entries, Notes, TooMany};
 use super::slices::{GzipSlices, Shelf, Slices};
-use super::zstd::ZstdReader;
 use crate::budget::Charge;
 use crate::codec::gzip::{BlockStart, GzipReader, Sink};
 use crate::codec::sniff::{self, Content};
+use crate::codec::zstd::ZstdReader;
 use crate::digest::{Digest, Hasher};
 use crate::image::Descriptor;
 use crate::layer::LayerError;

@@ -10,7 +10,7 @@ use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::layer::{BuiltZtoc, Outcome};
 use crate::store::cache::{CacheKey, ZtocCache};
-use crate::tar::Time;
+use crate::time::Time;
 use crate::ztoc::{self, Ztoc, ZtocError};
 
 /// Changes whenever a layer is read in another way than before: what was kept then is not found.

@@ -11,7 +11,6 @@ mod given;
 mod indexer;
 mod kept;
 mod slices;
-mod zstd;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +23,6 @@ pub(in crate::rootfs) use entries::UNREADABLE;
 pub use error::OpenError;
 use given::Unfit;
 use indexer::{Indexed, Indexer};
-pub(in crate::rootfs) use zstd::ZstdReader;
 
 use crate::budget::Charge;
 use crate::digest::Digest;

@@ -11,8 +11,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use ociseek::digest::Digest;
-use ociseek::rootfs::tree::{NodeId, NodeKind, Tree};
 use ociseek::tar::{Kind, Walker};
+use ociseek::tree::{NodeId, NodeKind, Tree};
 use ociseek::ztoc::{FileKind, FileMetadata};
 use serde_json::Value;
 use stacks::Stack;

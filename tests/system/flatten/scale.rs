@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use ociseek::offset::Uncompressed;
-use ociseek::rootfs::tree::{NodeKind, Tree, TreeFault};
-use ociseek::tar::{PaxRecord, Time};
+use ociseek::tar::PaxRecord;
+use ociseek::time::Time;
+use ociseek::tree::{NodeKind, Tree, TreeFault};
 use ociseek::ztoc::{FileKind, FileMetadata};
 
 /// Many times what it takes, for slow machines; what is not linear takes far longer.

@@ -1,0 +1,145 @@
+//! zstd (RFC 8878) as a push decoder: any number of frames, skippable ones among them.
+
+use std::io;
+
+use zstd::stream::raw::{DParameter, Decoder, Operation};
+
+/// The largest window that is decoded: 128 MiB, what the zstd tool takes without being asked. It is the memory that decoding needs.
+const WINDOW_LOG: u32 = 27;
+/// Room for the output of a step.
+const OUTPUT: usize = 128 << 10;
+/// The most that a frame's header has up to its window descriptor or content size (RFC 8878 section 3.1.1.1).
+const HEAD: usize = 18;
+
+/// Decodes a zstd blob pushed in chunks; chunk borders carry no meaning.
+pub struct ZstdReader {
+    decoder: Decoder<'static>,
+    output: Box<[u8]>,
+    /// Within a frame.
+    is_open: bool,
+    /// The blob's first bytes, to say how large a window would be that is too large.
+    head: Vec<u8>,
+}
+
+impl ZstdReader {
+    /// A reader at the start of a blob.
+    ///
+    /// # Errors
+    /// When zstd gets no memory.
+    pub fn new() -> io::Result<ZstdReader> {
+        let mut decoder = Decoder::new()?;
+        decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG))?;
+        Ok(ZstdReader { decoder, output: vec![0; OUTPUT].into(), is_open: false, head: Vec::new() })
+    }
+
+    /// Decodes the next bytes of the blob into `sink`.
+    ///
+    /// # Errors
+    /// Those of zstd, and the sink's.
+    pub fn push<E: From<io::Error>>(
+        &mut self,
+        mut chunk: &[u8],
+        sink: &mut impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.head.extend(chunk.iter().take(HEAD - self.head.len().min(HEAD)));
+        loop {
+            let status = self.decoder.run_on_buffers(chunk, &mut self.output).map_err(|e| self.explain(e))?;
+            chunk = chunk.get(status.bytes_read..).unwrap_or_default();
+            sink(self.output.get(..status.bytes_written).unwrap_or_default())?;
+            let moved = status.bytes_read > 0 || status.bytes_written > 0;
+            if moved {
+                self.is_open = status.remaining != 0;
+            }
+            // A full buffer may mean that more is waiting.
+            if chunk.is_empty() && status.bytes_written < self.output.len() {
+                return Ok(());
+            }
+            if !moved {
+                return Err(io::Error::other("the decoder does not go on").into());
+            }
+        }
+    }
+
+    /// The blob is at its end.
+    ///
+    /// # Errors
+    /// When it ends inside a frame.
+    pub fn finish(self) -> io::Result<()> {
+        match self.is_open {
+            true => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the zstd data are cut off inside a frame")),
+            false => Ok(()),
+        }
+    }
+
+    fn explain(&self, error: io::Error) -> io::Error {
+        match window(&self.head).filter(|window| *window > 1 << WINDOW_LOG) {
+            Some(window) => {
+                let most = 1 << (WINDOW_LOG - 20);
+                io::Error::other(format!("a zstd frame needs a window of {window} bytes; at most {most} MiB are taken"))
+            }
+            None => error,
+        }
+    }
+}
+
+/// The size in bytes of the window of the frame that begins here (RFC 8878 section 3.1.1.1.2).
+fn window(head: &[u8]) -> Option<u64> {
+    let rest = head.strip_prefix(b"\x28\xb5\x2f\xfd")?;
+    let (&descriptor, rest) = rest.split_first()?;
+    if descriptor & 0x20 == 0 {
+        let window = rest.first()?;
+        let base = 1u64 << (10 + (window >> 3));
+        return Some(base + base / 8 * u64::from(window & 7));
+    }
+    // A single segment: the window is as large as the content.
+    let id = [0, 1, 2, 4][usize::from(descriptor & 3)];
+    let rest = rest.get(id..)?;
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, &b| n << 8 | u64::from(b));
+    match descriptor >> 6 {
+        0 => Some(number(rest.get(..1)?)),
+        1 => Some(number(rest.get(..2)?) + 256),
+        2 => Some(number(rest.get(..4)?)),
+        _ => Some(number(rest.get(..8)?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(blob: &[u8], step: usize) -> io::Result<Vec<u8>> {
+        let mut reader = ZstdReader::new()?;
+        let mut plain = Vec::new();
+        for chunk in blob.chunks(step) {
+            reader.push(chunk, &mut |bytes| {
+                plain.extend_from_slice(bytes);
+                io::Result::Ok(())
+            })?;
+        }
+        reader.finish().map(|()| plain)
+    }
+
+    #[test]
+    fn frames_of_every_kind_however_they_are_cut() {
+        let text: Vec<u8> = (0..400_000u32).flat_map(|i| (i / 7).to_le_bytes()).collect();
+        let skippable = b"\x50\x2a\x4d\x18\x03\0\0\0abc";
+        let frame = zstd::stream::encode_all(&text[..], 3).unwrap();
+        let blob = [&skippable[..], &frame, skippable, &frame].concat();
+        let expected = [&text[..], &text].concat();
+        for step in [1, 7, 4096, blob.len()] {
+            assert!(decode(&blob, step).unwrap() == expected, "{step}");
+        }
+        for cut in [1, 5, 13, frame.len() / 2, blob.len() - 1] {
+            assert!(decode(&blob[..cut], 1000).is_err(), "{cut}");
+        }
+        assert!(decode(&[&frame[..], b"garbage"].concat(), 1000).is_err());
+    }
+
+    #[test]
+    fn a_window_that_is_too_large_is_refused_with_its_size() {
+        // Magic, a window descriptor of 2^31 bytes, and an empty last block.
+        let frame = b"\x28\xb5\x2f\xfd\0\xa8\x01\0\0";
+        let error = decode(frame, 100).unwrap_err().to_string();
+        assert!(error.contains("2147483648 bytes") && error.contains("128 MiB"), "{error}");
+    }
+}

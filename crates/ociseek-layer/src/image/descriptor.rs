@@ -1,0 +1,96 @@
+//! Descriptors (image-spec descriptor.md), with Go's field order, so that what we write is what Go would write.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+
+/// Points at a blob or manifest: what it is, its digest, and its size in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Descriptor {
+    pub media_type: String,
+    pub digest: Digest,
+    pub size: u64,
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_default")]
+    pub urls: Vec<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "null_is_default")]
+    pub annotations: BTreeMap<String, String>,
+    /// The content itself, base64; to be believed only after its digest was checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub platform: Option<Platform>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifact_type: Option<String>,
+}
+
+/// A platform as descriptors and configs state it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Platform {
+    #[serde(default)]
+    pub architecture: String,
+    #[serde(default)]
+    pub os: String,
+    #[serde(rename = "os.version", default, skip_serializing_if = "Option::is_none")]
+    pub os_version: Option<String>,
+    #[serde(
+        rename = "os.features",
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "null_is_default"
+    )]
+    pub os_features: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
+}
+
+impl Descriptor {
+    /// About how many bytes of memory it takes.
+    pub fn footprint(&self) -> usize {
+        /// What an allocation costs beside its bytes, and an entry of a map that is not full.
+        const PIECE: usize = 32;
+        let text = |text: &String| text.len() + PIECE;
+        let strings = [Some(&self.media_type), self.data.as_ref(), self.artifact_type.as_ref()];
+        let platform = self.platform.iter().flat_map(|p| {
+            [Some(&p.architecture), Some(&p.os), p.os_version.as_ref(), p.variant.as_ref()]
+                .into_iter()
+                .flatten()
+                .chain(&p.os_features)
+        });
+        let annotation = |(key, value): (&String, &String)| 2 * size_of::<String>() + PIECE + text(key) + text(value);
+        size_of::<Descriptor>()
+            + strings.into_iter().flatten().chain(platform).map(text).sum::<usize>()
+            + self.urls.iter().map(|url| size_of::<String>() + text(url)).sum::<usize>()
+            + self.annotations.iter().map(annotation).sum::<usize>()
+    }
+
+    /// A descriptor with nothing but the three fields that each has.
+    pub fn new(media_type: impl Into<String>, digest: Digest, size: u64) -> Descriptor {
+        Descriptor {
+            media_type: media_type.into(),
+            digest,
+            size,
+            urls: Vec::new(),
+            annotations: BTreeMap::new(),
+            data: None,
+            platform: None,
+            artifact_type: None,
+        }
+    }
+
+    /// The descriptor of `content`.
+    pub fn of(media_type: impl Into<String>, content: &[u8]) -> Descriptor {
+        Descriptor::new(media_type, Digest::sha256(content), content.len() as u64)
+    }
+}
+
+/// Go writes an empty map as `null` where `omitempty` is missing.
+pub fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
+}

@@ -1,0 +1,197 @@
+//! JSON from strangers: what two readers could understand in two ways is refused.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::fmt;
+
+use serde::Deserializer;
+use serde::de::{self, DeserializeOwned, DeserializeSeed, MapAccess, SeqAccess, Visitor};
+
+/// Why bytes are no JSON document to rely on.
+#[derive(Debug, thiserror::Error)]
+pub enum JsonError {
+    #[error("it has {size} bytes where at most {limit} are read")]
+    TooLarge { size: u64, limit: u64 },
+    #[error("it begins with a byte order mark")]
+    ByteOrderMark,
+    #[error("it is not UTF-8")]
+    Utf8(#[source] std::str::Utf8Error),
+    #[error("it is not the JSON that is expected")]
+    Json(#[source] serde_json::Error),
+    /// Go's decoder takes `"Layers"` for `"layers"`, others do not.
+    #[error("it has a key {found:?}, which some readers take for {expected:?} and others do not")]
+    Spelling { found: String, expected: &'static str },
+}
+
+/// The keys that are read of an object, and the objects below some of them; those in a list are all alike.
+#[derive(Clone, Copy)]
+pub struct Level {
+    pub keys: &'static [&'static str],
+    pub below: &'static [(&'static str, Level)],
+}
+
+/// As [`parse_levels`], for a document of which only the spelling of the keys at the top matters.
+pub fn parse<T: DeserializeOwned>(bytes: &[u8], limit: usize, keys: &'static [&'static str]) -> Result<T, JsonError> {
+    parse_levels(bytes, limit, Level { keys, below: &[] })
+}
+
+/// Reads a document of at most `limit` bytes: UTF-8 without a mark, an object, no key twice in an
+/// object, at most 128 levels deep (serde_json's own limit), and no key of `top` or below it in
+/// another spelling.
+pub fn parse_levels<T: DeserializeOwned>(bytes: &[u8], limit: usize, top: Level) -> Result<T, JsonError> {
+    if bytes.len() > limit {
+        return Err(JsonError::TooLarge { size: bytes.len() as u64, limit: limit as u64 });
+    }
+    if bytes.starts_with(b"\xef\xbb\xbf") {
+        return Err(JsonError::ByteOrderMark);
+    }
+    let text = std::str::from_utf8(bytes).map_err(JsonError::Utf8)?;
+    let misspelled = RefCell::new(None);
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let whole = reader.deserialize_map(Distinct { level: Some(top), misspelled: &misspelled });
+    whole.and_then(|()| reader.end()).map_err(JsonError::Json)?;
+    if let Some((found, expected)) = misspelled.into_inner() {
+        return Err(JsonError::Spelling { found, expected });
+    }
+    serde_json::from_str(text).map_err(JsonError::Json)
+}
+
+/// Whether Go's decoder takes the one for the other: `encoding/json` folds case as Unicode does, by
+/// which two letters beyond ASCII are an `s` and a `k`.
+fn is_same_to_go(key: &str, expected: &str) -> bool {
+    let folded = key.chars().map(|letter| match letter {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        other => other.to_ascii_lowercase(),
+    });
+    folded.eq(expected.chars().map(|letter| letter.to_ascii_lowercase()))
+}
+
+fn shortened(key: &str) -> String {
+    key.chars().take(80).collect()
+}
+
+/// Any value in which no object has a key twice. Takes note of the first key that is spelled in
+/// another way than `level` and what is below it.
+#[derive(Clone, Copy)]
+struct Distinct<'a> {
+    level: Option<Level>,
+    misspelled: &'a RefCell<Option<(String, &'static str)>>,
+}
+
+impl Distinct<'_> {
+    fn below(self, key: &str) -> Self {
+        let level = self.level.and_then(|level| level.below.iter().find(|(name, _)| *name == key));
+        Distinct { level: level.map(|(_, level)| *level), ..self }
+    }
+
+    fn spelling(self, key: &str) {
+        let keys = self.level.map(|level| level.keys).unwrap_or_default();
+        let expected = keys.iter().find(|expected| **expected != key && is_same_to_go(key, expected));
+        if let (Some(expected), Ok(mut misspelled)) = (expected, self.misspelled.try_borrow_mut()) {
+            misspelled.get_or_insert_with(|| (shortened(key), expected));
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Distinct<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Distinct<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.level.is_some() { "an object" } else { "a JSON value" })
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut keys = HashSet::new();
+        while let Some(key) = map.next_key::<String>()? {
+            if keys.contains(&key) {
+                return Err(de::Error::custom(format_args!("the key {:?} stands twice", shortened(&key))));
+            }
+            self.spelling(&key);
+            map.next_value_seed(self.below(&key))?;
+            keys.insert(key);
+        }
+        Ok(())
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        while seq.next_element_seed(self)?.is_some() {}
+        Ok(())
+    }
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: &[u8]) -> Result<serde_json::Value, JsonError> {
+        parse(bytes, 1 << 20, &["layers"])
+    }
+
+    #[test]
+    fn ambiguous_documents_are_refused() {
+        assert!(read(br#"{"layers":[{"a":1},{"a":1}],"x":[1,-1,1.5,null,true,"s"]}"#).is_ok());
+        assert!(matches!(read(b"\xef\xbb\xbf{}"), Err(JsonError::ByteOrderMark)));
+        assert!(matches!(read(b"{\"a\":\"\xff\"}"), Err(JsonError::Utf8(_))));
+        assert!(matches!(read(br#"{"Layers":[]}"#), Err(JsonError::Spelling { .. })));
+        for twice in [r#"{"a":1,"a":1}"#, r#"{"x":[{"a":1,"b":2,"\u0061":1}]}"#] {
+            match read(twice.as_bytes()) {
+                Err(JsonError::Json(e)) => assert!(e.to_string().contains("\"a\" stands twice"), "{e}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        for bad in ["", "[]", "null", "{", "{}x", "<html></html>", r#"{"a":tru}"#] {
+            assert!(matches!(read(bad.as_bytes()), Err(JsonError::Json(_))), "{bad}");
+        }
+    }
+
+    #[test]
+    fn keys_are_spelled_right_at_every_level_that_is_read() {
+        const TOP: Level = Level {
+            keys: &["layers", "config"],
+            below: &[("layers", Level { keys: &["digest", "mask"], below: &[] })],
+        };
+        let read = |text: &str| parse_levels::<serde_json::Value>(text.as_bytes(), 1 << 20, TOP);
+        for odd in ["Digest", "DIGEST", "dige\u{17f}t", "ma\u{17f}k", "mas\u{212a}"] {
+            for text in [format!(r#"{{"layers":[1,{{"{odd}":1}}]}}"#), format!(r#"{{"layers":{{"{odd}":[]}}}}"#)] {
+                assert!(matches!(read(&text), Err(JsonError::Spelling { found, .. }) if found == odd), "{text}");
+            }
+            // Where nobody reads it, it may be anything.
+            assert!(
+                read(&format!(r#"{{"config":{{"{odd}":1}},"layers":[{{"digest":{{"{odd}":1}}}}]}}"#)).is_ok(),
+                "{odd}"
+            );
+        }
+    }
+
+    #[test]
+    fn depth_and_size_are_bounded() {
+        let deep = format!("{{\"a\":{}1{}}}", "[".repeat(10_000), "]".repeat(10_000));
+        assert!(matches!(read(deep.as_bytes()), Err(JsonError::Json(_))));
+        assert!(matches!(parse::<serde_json::Value>(b"{   }", 4, &[]), Err(JsonError::TooLarge { size: 5, limit: 4 })));
+    }
+}

@@ -1,0 +1,29 @@
+//! The documents of an image: references, platforms, manifests, and the SOCI index. Bytes in, values out.
+
+pub mod config;
+pub mod descriptor;
+pub mod ecr;
+pub mod enabled;
+pub mod go;
+pub mod json;
+mod layer_kind;
+pub mod manifest;
+mod name;
+pub mod platform;
+pub mod prefetch;
+mod reference;
+pub mod select;
+pub mod soci;
+mod tag_template;
+
+pub use descriptor::Descriptor;
+pub use descriptor::null_is_default;
+pub use json::JsonError;
+pub use layer_kind::LayerKind;
+pub use manifest::{ImageIndex, ImageManifest, Manifest, ManifestError};
+pub use name::{ImageName, ImageNameError, Select};
+pub use platform::{Platform, PlatformError};
+pub use reference::{
+    DEFAULT_TAG, DOCKER_HUB, Reference, ReferenceError, is_referrers_tag, is_registry, is_repository, is_tag,
+};
+pub use tag_template::{TagError, TagTemplate};

@@ -1,0 +1,305 @@
+//! The SOCI index manifest: an image's ztocs as a referrer of the image (soci-snapshotter v0.15.0, soci/soci_index.go).
+//!
+//! The consumer decodes the manifest, encodes it again and stores that under the digest that it asked for. One byte of difference,
+//! and it falls back to a full pull without a word. So the bytes are what Go's encoding/json writes over the OCI structs.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::descriptor::{Descriptor, null_is_default};
+use super::go;
+use super::json::{self, JsonError};
+use super::manifest::{MAX_DESCRIPTORS, MAX_DOCUMENT, OCI_MANIFEST};
+use crate::digest::Digest;
+
+/// Artifact type of an index that is a referrer of its image: the config's media type.
+pub const INDEX_V1: &str = "application/vnd.amazon.soci.index.v1+json";
+/// Artifact type of an index that stands beside its image in one image index.
+pub const INDEX_V2: &str = "application/vnd.amazon.soci.index.v2+json";
+/// Media type of a ztoc.
+pub const ZTOC: &str = "application/octet-stream";
+/// Media type of a list of spans to fetch first.
+pub const PREFETCH: &str = "application/vnd.amazon.soci.prefetch.v1+json";
+/// The config blob of every SOCI index.
+pub const CONFIG: &[u8] = b"{}";
+
+pub const LAYER_DIGEST: &str = "com.amazon.soci.image-layer-digest";
+pub const LAYER_MEDIA_TYPE: &str = "com.amazon.soci.image-layer-mediaType";
+pub const SPAN_SIZE: &str = "com.amazon.soci.span-size";
+pub const BUILD_TOOL: &str = "com.amazon.soci.build-tool-identifier";
+
+/// A ztoc and the layer that it is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ZtocRef {
+    pub ztoc: Digest,
+    /// Bytes of the ztoc.
+    pub size: u64,
+    pub layer: Digest,
+    pub layer_media_type: String,
+    /// Bytes.
+    pub span_size: u64,
+}
+
+/// A SOCI index to be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SociIndex {
+    /// In the order of the image's layers; layers may be missing.
+    pub layers: Vec<ZtocRef>,
+    /// The image manifest of one platform; only media type, digest and size are written. With one,
+    /// the index is of version 1, without, of version 2.
+    pub subject: Option<Descriptor>,
+    pub build_tool_identifier: String,
+    /// Prefetch artifacts, listed after the ztocs as they are.
+    pub prefetch: Vec<Descriptor>,
+}
+
+/// A SOCI index as a manifest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EncodedIndex {
+    pub bytes: Vec<u8>,
+    /// With artifact type, and in version 1 with annotations, as lists of referrers show it.
+    pub descriptor: Descriptor,
+}
+
+/// The manifest, fields in Go's order.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Document {
+    schema_version: i64,
+    media_type: String,
+    config: Descriptor,
+    #[serde(deserialize_with = "null_is_default")]
+    layers: Vec<Descriptor>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    subject: Option<Descriptor>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "null_is_default")]
+    annotations: BTreeMap<String, String>,
+}
+
+impl SociIndex {
+    /// The manifest, byte for byte as soci's `MarshalIndex` writes it.
+    pub fn encode(&self) -> EncodedIndex {
+        let layers = self.layers.iter().map(|layer| {
+            let mut descriptor = Descriptor::new(ZTOC, layer.ztoc, layer.size);
+            descriptor.annotations = BTreeMap::from([
+                (LAYER_DIGEST.to_owned(), layer.layer.to_string()),
+                (LAYER_MEDIA_TYPE.to_owned(), layer.layer_media_type.clone()),
+                (SPAN_SIZE.to_owned(), layer.span_size.to_string()),
+            ]);
+            descriptor
+        });
+        let subject = self.subject.as_ref().map(|s| Descriptor::new(s.media_type.clone(), s.digest, s.size));
+        let (artifact_type, is_v1) = if subject.is_some() { (INDEX_V1, true) } else { (INDEX_V2, false) };
+        let annotations = BTreeMap::from([(BUILD_TOOL.to_owned(), self.build_tool_identifier.clone())]);
+        let document = Document {
+            schema_version: 2,
+            media_type: OCI_MANIFEST.to_owned(),
+            config: Descriptor::of(artifact_type, CONFIG),
+            layers: layers.chain(self.prefetch.iter().cloned()).collect(),
+            subject,
+            annotations: annotations.clone(),
+        };
+        let bytes = go::encode(&document);
+        let mut descriptor = Descriptor::of(OCI_MANIFEST, &bytes);
+        descriptor.artifact_type = Some(artifact_type.to_owned());
+        if is_v1 {
+            descriptor.annotations = annotations;
+        }
+        EncodedIndex { bytes, descriptor }
+    }
+}
+
+/// Which kind of SOCI index a manifest is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    V1,
+    V2,
+}
+
+/// A SOCI index that was found somewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundIndex {
+    pub version: Version,
+    pub build_tool_identifier: Option<String>,
+    pub ztocs: Vec<ZtocRef>,
+    /// The image; v1 has one.
+    pub subject: Option<Descriptor>,
+    /// Prefetch artifacts and whatever else is listed beside the ztocs.
+    pub others: Vec<Descriptor>,
+    /// Whether the bytes are what its consumer writes again, so that it can use the index.
+    pub canonical: bool,
+}
+
+/// Why a manifest is no SOCI index to rely on.
+#[derive(Debug, thiserror::Error)]
+pub enum SociIndexError {
+    #[error("the SOCI index cannot be relied on")]
+    Json(#[from] JsonError),
+    #[error("the manifest is not a SOCI index: its config is {0:?}")]
+    NotASociIndex(String),
+    #[error("the SOCI index has {found:?} where {expected:?} is due")]
+    MediaType { expected: &'static str, found: String },
+    #[error("the SOCI index lists {0} ztocs where at most 10000 are taken")]
+    TooMany(usize),
+    #[error("the SOCI index v1 has no subject")]
+    NoSubject,
+    #[error("ztoc {ztoc} has no sound annotation {name}")]
+    Annotation { ztoc: Digest, name: &'static str },
+}
+
+/// Reads a SOCI index, v1 or v2.
+///
+/// # Errors
+/// When the manifest is something else, has a field that no SOCI index has, or a ztoc that does not say what it is for.
+pub fn parse(bytes: &[u8]) -> Result<FoundIndex, SociIndexError> {
+    // Artifacts of other kinds shall be told by their config, not by a field that is unknown here.
+    #[derive(Deserialize)]
+    struct Peek {
+        config: Option<PeekConfig>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct PeekConfig {
+        media_type: Option<String>,
+    }
+    let keys = &["schemaVersion", "mediaType", "config", "layers", "subject", "annotations"];
+    let peek: Peek = json::parse(bytes, MAX_DOCUMENT, keys)?;
+    let config = peek.config.and_then(|c| c.media_type).unwrap_or_default();
+    let version = match config.as_str() {
+        INDEX_V1 => Version::V1,
+        INDEX_V2 => Version::V2,
+        _ => return Err(SociIndexError::NotASociIndex(config.chars().take(150).collect())),
+    };
+    let document: Document = serde_json::from_slice(bytes).map_err(JsonError::Json)?;
+    if document.media_type != OCI_MANIFEST || document.schema_version != 2 {
+        let found = document.media_type.chars().take(150).collect();
+        return Err(SociIndexError::MediaType { expected: OCI_MANIFEST, found });
+    }
+    if document.layers.len() > MAX_DESCRIPTORS {
+        return Err(SociIndexError::TooMany(document.layers.len()));
+    }
+    if version == Version::V1 && document.subject.is_none() {
+        return Err(SociIndexError::NoSubject);
+    }
+    let canonical = go::encode(&document) == bytes;
+    let (ztocs, others): (Vec<Descriptor>, Vec<Descriptor>) =
+        document.layers.into_iter().partition(|layer| layer.media_type == ZTOC);
+    Ok(FoundIndex {
+        version,
+        build_tool_identifier: document.annotations.get(BUILD_TOOL).cloned(),
+        ztocs: ztocs.iter().map(ztoc_ref).collect::<Result<_, _>>()?,
+        subject: document.subject,
+        others,
+        canonical,
+    })
+}
+
+fn ztoc_ref(descriptor: &Descriptor) -> Result<ZtocRef, SociIndexError> {
+    let ztoc = descriptor.digest;
+    let annotation =
+        |name: &'static str| descriptor.annotations.get(name).ok_or(SociIndexError::Annotation { ztoc, name });
+    let unsound = |name| SociIndexError::Annotation { ztoc, name };
+    let span_size: u64 = annotation(SPAN_SIZE)?.parse().map_err(|_| unsound(SPAN_SIZE))?;
+    if span_size == 0 || i64::try_from(span_size).is_err() {
+        return Err(unsound(SPAN_SIZE));
+    }
+    Ok(ZtocRef {
+        ztoc,
+        size: descriptor.size,
+        layer: annotation(LAYER_DIGEST)?.parse().map_err(|_| unsound(LAYER_DIGEST))?,
+        layer_media_type: annotation(LAYER_MEDIA_TYPE)?.clone(),
+        span_size,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Made by Go; `fixtures/index-go/main.go` says how.
+    const GO: &str = include_str!("../../../../fixtures/index-go/indexes.jsonl");
+
+    fn index(tool: &str, layers: usize) -> SociIndex {
+        let digest = |s: String| Digest::sha256(s.as_bytes());
+        SociIndex {
+            layers: (0..layers)
+                .map(|i| ZtocRef {
+                    ztoc: digest(format!("ztoc {i}")),
+                    size: 1000 + i as u64,
+                    layer: digest(format!("layer {i}")),
+                    layer_media_type: format!("application/vnd.oci.image.layer.v1.tar+gzip{}", tool.len() % 2),
+                    span_size: 1 << (16 + i),
+                })
+                .collect(),
+            subject: Some(Descriptor::new(OCI_MANIFEST, digest("subject".to_owned()), 567)),
+            build_tool_identifier: tool.to_owned(),
+            prefetch: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn bytes_are_gos() {
+        let mut seen = 0;
+        for line in GO.lines() {
+            // A line is a JSON array: the tool identifier, the number of layers, and the manifest that Go wrote, as a string.
+            let (tool, layers, manifest): (String, usize, String) =
+                serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}"));
+            let encoded = index(&tool, layers).encode();
+            assert_eq!(String::from_utf8_lossy(&encoded.bytes), manifest, "tool {tool:?}");
+            assert_eq!(encoded.descriptor.digest, Digest::sha256(manifest.as_bytes()));
+            seen += 1;
+        }
+        assert!(seen >= 8, "the fixture has {seen} lines");
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let index = index("tool <&> \u{2028}", 3);
+        let found = parse(&index.encode().bytes).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(found.version, Version::V1);
+        assert_eq!(found.ztocs, index.layers);
+        assert_eq!(found.subject, index.subject);
+        assert_eq!(found.build_tool_identifier, Some(index.build_tool_identifier));
+        assert!(found.canonical && found.others.is_empty());
+    }
+
+    #[test]
+    fn prefetch_artifacts_come_after_the_ztocs() {
+        let mut index = index("x", 1);
+        let mut artifact = Descriptor::of(PREFETCH, b"{}");
+        artifact.annotations = BTreeMap::from([(LAYER_DIGEST.to_owned(), index.layers[0].layer.to_string())]);
+        index.prefetch = vec![artifact.clone()];
+        let found = parse(&index.encode().bytes).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!((found.ztocs, found.others), (index.layers, vec![artifact]));
+        assert!(found.canonical);
+    }
+
+    #[test]
+    fn indexes_that_consumers_cannot_use_are_told() {
+        let text = String::from_utf8(index("x", 1).encode().bytes).unwrap_or_else(|e| panic!("{e}"));
+        let spaced = text.replacen(':', ": ", 1);
+        assert_eq!(parse(spaced.as_bytes()).map(|i| i.canonical).ok(), Some(false));
+        let unknown = text.replacen("{", r#"{"artifactType":"application/vnd.amazon.soci.index.v1+json","#, 1);
+        assert!(matches!(parse(unknown.as_bytes()), Err(SociIndexError::Json(_))));
+        let v2 = text.replace("index.v1+json", "index.v2+json");
+        assert_eq!(parse(v2.as_bytes()).map(|i| i.version).ok(), Some(Version::V2));
+        for (old, new) in [
+            ("soci.span-size\":\"65536", "soci.span-size\":\"0"),
+            ("soci.span-size\":\"65536", "soci.span-size\":\"-5"),
+            ("soci.span-size\":\"65536", "soci.span-size\":\"9223372036854775808"),
+            ("image-layer-digest\":\"sha256:", "image-layer-digest\":\"sha256:../"),
+            ("image-layer-digest", "image-layer-digset"),
+        ] {
+            let bad = text.replacen(old, new, 1);
+            assert_ne!(bad, text);
+            assert!(matches!(parse(bad.as_bytes()), Err(SociIndexError::Annotation { .. })), "{new}");
+        }
+        let helm =
+            text.replace("application/vnd.amazon.soci.index.v1+json", "application/vnd.cncf.helm.config.v1+json");
+        assert!(matches!(parse(helm.as_bytes()), Err(SociIndexError::NotASociIndex(_))));
+        assert!(matches!(parse(b"{}"), Err(SociIndexError::NotASociIndex(_))));
+        let orphan = text.replacen("\"subject\":{", "\"subject\":null,\"x\":{", 1);
+        assert!(parse(orphan.as_bytes()).is_err());
+    }
+}

@@ -1,0 +1,186 @@
+//! What soci-snapshotter, the consumer of ztocs, can serve. It compares each file that is opened with its tar header
+//! (fs/reader/reader.go), builds its tree from the entries (metadata/reader.go) and checks the spans
+//! (fs/span-manager/span_manager.go, ztoc/compression/gzip_zinfo.c); a layer that fails it there gets no ztoc here.
+
+use super::Unservable;
+use super::tree;
+use crate::offset::{Compressed, Uncompressed};
+use crate::tar::{Entry, Kind, PaxRecord};
+use crate::ztoc::{Checkpoints, FileKind, FileMetadata, Ztoc};
+
+/// The consumer counts the bytes of a span in C ints.
+const MAX_SPAN: u64 = i32::MAX as u64;
+/// The consumer keeps xattrs and file names as keys of a bbolt database, which takes no longer ones.
+pub(super) const MAX_KEY: usize = 32_768;
+
+/// A tar entry as a ztoc states it.
+///
+/// # Errors
+/// When a ztoc cannot state it, or the consumer would find that ztoc and header disagree.
+pub fn file(entry: Entry) -> Result<FileMetadata, Unservable> {
+    let kind = match entry.kind {
+        Kind::Regular => FileKind::Regular,
+        Kind::HardLink => FileKind::HardLink,
+        Kind::Symlink => FileKind::Symlink,
+        Kind::CharDevice => FileKind::CharDevice,
+        Kind::BlockDevice => FileKind::BlockDevice,
+        Kind::Directory => FileKind::Directory,
+        Kind::Fifo => FileKind::Fifo,
+        Kind::GlobalHeader => {
+            let reason = format!("its tar has a PAX global header at byte {}", entry.header);
+            return Err(Unservable::new("pax-global-header", reason));
+        }
+        Kind::Sparse => return Err(refuse("sparse-file", &entry, "is a sparse file")),
+        Kind::Other(flag) => {
+            let what = format!("has the entry type {:?}", char::from(flag));
+            return Err(refuse("entry-type", &entry, &what));
+        }
+    };
+    if entry.size < 0 || (kind != FileKind::Regular && entry.size != 0) {
+        let what = format!("claims {} bytes of data, which its type cannot have", entry.size);
+        return Err(refuse("size-without-data", &entry, &what));
+    }
+    let (Ok(uid), Ok(gid)) = (u32::try_from(entry.uid), u32::try_from(entry.gid)) else {
+        let what = format!("belongs to {}:{}, which is no pair of 32-bit ids", entry.uid, entry.gid);
+        return Err(refuse("owner-out-of-range", &entry, &what));
+    };
+    if !entry.mtime.has_rfc3339() {
+        let what = format!("was modified {} seconds after 1970, outside of the years 0 to 9999", entry.mtime.seconds);
+        return Err(refuse("mtime-out-of-range", &entry, &what));
+    }
+    if kind == FileKind::Regular && states_other_type(entry.mode) {
+        let what = format!("is a regular file with the mode {:o} of another type", entry.mode);
+        return Err(refuse("mode-type-bits", &entry, &what));
+    }
+    if loses_xattr(&entry.pax) {
+        return Err(refuse("empty-xattr", &entry, "has several extended attributes, one of them empty or overlong"));
+    }
+    Ok(metadata(entry, kind, uid, gid))
+}
+
+/// What a ztoc states of an entry whose kind and owner are settled; a size below zero is none.
+pub fn metadata(entry: Entry, kind: FileKind, uid: u32, gid: u32) -> FileMetadata {
+    FileMetadata {
+        name: entry.name,
+        kind,
+        offset: entry.data,
+        size: u64::try_from(entry.size).unwrap_or(0),
+        linkname: entry.linkname,
+        mode: entry.mode,
+        uid,
+        gid,
+        uname: entry.uname,
+        gname: entry.gname,
+        mtime: Some(entry.mtime),
+        devmajor: entry.devmajor,
+        devminor: entry.devminor,
+        pax: entry.pax,
+    }
+}
+
+/// Judges a ztoc that is said to be a layer's, whoever made it, by what it says of itself.
+///
+/// # Errors
+/// With the reason why the consumer could not serve the layer from it.
+pub fn servable(ztoc: &Ztoc) -> Result<(), Unservable> {
+    for file in &ztoc.files {
+        let refused = |code, what: &str| Err(Unservable::new(code, format!("{} {what}", shown(&file.name))));
+        if file.kind != FileKind::Regular && file.size != 0 {
+            return refused("size-without-data", "claims data, which its type cannot have");
+        }
+        if file.mtime.is_none() {
+            return refused("mtime-out-of-range", "has no time of modification");
+        }
+        if file.kind == FileKind::Regular && states_other_type(file.mode) {
+            return refused("mode-type-bits", "is a regular file with the mode of another type");
+        }
+        if loses_xattr(&file.pax) {
+            return refused("empty-xattr", "has several extended attributes, one of them empty or overlong");
+        }
+    }
+    layer(&ztoc.files, &ztoc.checkpoints, ztoc.compressed_size, ztoc.uncompressed_size)
+}
+
+/// Judges a whole layer.
+///
+/// # Errors
+/// With the reason why the consumer could not serve it.
+pub(super) fn layer(
+    files: &[FileMetadata],
+    checkpoints: &Checkpoints,
+    compressed: Compressed,
+    uncompressed: Uncompressed,
+) -> Result<(), Unservable> {
+    match checkpoints {
+        Checkpoints::Gzip { list, .. } => {
+            let starts = list.iter().map(|c| (c.span_start(), c.output));
+            let ends = list.iter().skip(1).map(|c| (c.input, c.output)).chain([(compressed, uncompressed)]);
+            for (span, ((start, first), (end, last))) in starts.zip(ends).enumerate() {
+                if last < first {
+                    let reason =
+                        format!("zeros behind the tar's end (byte {last}) reach past the start of span {span}");
+                    return Err(Unservable::new("padding-past-span", reason));
+                }
+                if end - start > MAX_SPAN || last - first > MAX_SPAN {
+                    let reason = format!(
+                        "span {span} holds {} bytes of tar in {} bytes: consumers cannot count past {MAX_SPAN}",
+                        last - first,
+                        end - start
+                    );
+                    return Err(Unservable::new("span-too-large", reason));
+                }
+            }
+        }
+        Checkpoints::Uncompressed { span_size, size } => plain_layer(files, *span_size, *size, uncompressed)?,
+    }
+    tree::check(files)
+}
+
+fn plain_layer(files: &[FileMetadata], span_size: u64, size: u64, end: Uncompressed) -> Result<(), Unservable> {
+    if size == 0 {
+        return Err(Unservable::new("empty", "the blob has no bytes"));
+    }
+    let last_span = (size - 1) / span_size;
+    if last_span * span_size > end.0 {
+        let reason = format!("zeros behind the tar's end (byte {end}) reach past the start of span {last_span}");
+        return Err(Unservable::new("padding-past-span", reason));
+    }
+    if span_size.min(size) > MAX_SPAN || last_span >= MAX_SPAN {
+        return Err(Unservable::new("span-too-large", format!("a span would hold {} bytes", span_size.min(size))));
+    }
+    // Reading to the very end makes the consumer look for the span behind the last one.
+    let reaches_end = |file: &&FileMetadata| file.kind == FileKind::Regular && file.offset.0 + file.size == size;
+    if size.is_multiple_of(span_size)
+        && let Some(file) = files.last().filter(reaches_end)
+    {
+        let reason = format!("{} ends where the blob and a span end, and no end blocks follow", shown(&file.name));
+        return Err(Unservable::new("ends-on-span-border", reason));
+    }
+    Ok(())
+}
+
+/// Whether Go reads another type from the mode than from the type flag (archive/tar headerFileInfo.Mode).
+fn states_other_type(mode: i64) -> bool {
+    matches!(mode as u32 & !0o7777, 0o010_000 | 0o020_000 | 0o040_000 | 0o060_000 | 0o120_000 | 0o140_000)
+}
+
+/// Whether the consumer's database drops or refuses an xattr: it keeps the first one it meets, in no certain order, apart
+/// from the others, and those must have a name and a value (metadata/db.go writeNodeEntry).
+fn loses_xattr(records: &[PaxRecord]) -> bool {
+    let xattrs = || records.iter().filter_map(|r| Some((r.key.strip_prefix(b"SCHILY.xattr.")?, &r.value)));
+    xattrs().count() > 1 && xattrs().any(|(name, value)| value.is_empty() || name.is_empty() || name.len() > MAX_KEY)
+}
+
+fn refuse(code: &'static str, entry: &Entry, what: &str) -> Unservable {
+    Unservable::new(code, format!("{} {what} (tar header at byte {})", shown(&entry.name), entry.header))
+}
+
+/// A name from a stranger's tar, quoted and cut so that it fits a line and cannot move the cursor.
+pub fn shown(name: &[u8]) -> String {
+    const MOST: usize = 80;
+    if name.len() <= MOST {
+        format!("\"{}\"", name.escape_ascii())
+    } else {
+        format!("\"{}…\"", name[..MOST].escape_ascii())
+    }
+}

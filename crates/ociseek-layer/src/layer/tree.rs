@@ -1,0 +1,131 @@
+//! The tree that the consumer builds from a layer's entries (soci-snapshotter, metadata/reader.go initNodes), to find the
+//! layers whose tree would be wrong or refused.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
+
+use super::Unservable;
+use super::consumer::{MAX_KEY, shown};
+use crate::ztoc::{FileKind, FileMetadata};
+
+const ROOT: u32 = 0;
+
+struct Tree<'a> {
+    children: HashMap<(u32, &'a [u8]), u32>,
+    nodes: Vec<Node>,
+    /// The directory of the entry before, in which the next one lies too more often than not.
+    recent: Option<(Vec<&'a [u8]>, u32)>,
+}
+
+#[derive(Clone, Copy)]
+struct Node {
+    is_dir: bool,
+    /// A hard link leads here too.
+    is_linked: bool,
+}
+
+/// Builds the tree entry by entry.
+///
+/// # Errors
+/// With the entry that the consumer would refuse or misplace.
+pub(super) fn check(files: &[FileMetadata]) -> Result<(), Unservable> {
+    let mut tree = Tree {
+        children: HashMap::with_capacity(files.len()),
+        nodes: vec![Node { is_dir: true, is_linked: false }],
+        recent: None,
+    };
+    files.iter().try_for_each(|file| tree.add(file))
+}
+
+impl<'a> Tree<'a> {
+    fn add(&mut self, file: &'a FileMetadata) -> Result<(), Unservable> {
+        let path = clean(&file.name);
+        let is_dir = file.kind == FileKind::Directory;
+        let Some((&base, parents)) = path.split_last() else {
+            if is_dir {
+                return Ok(());
+            }
+            let reason = format!("{} is not a directory and stands for the root", shown(&file.name));
+            return Err(Unservable::new("names-root", reason));
+        };
+        if path.iter().any(|part| part.len() > MAX_KEY) {
+            return Err(Unservable::new("long-name", format!("{} is too long a name", shown(&file.name))));
+        }
+        let target = if file.kind == FileKind::HardLink { Some(self.link_target(file, &path)?) } else { None };
+        let parent = self.directory(parents, file)?;
+        match (target, self.children.entry((parent, base))) {
+            (Some(target), slot) => {
+                self.recent = self.recent.take().filter(|_| matches!(slot, Slot::Vacant(_)));
+                slot.insert_entry(target);
+                self.nodes[target as usize].is_linked = true;
+            }
+            // The consumer turns what is there into the directory; other links to it would turn along.
+            (None, Slot::Occupied(slot)) if is_dir => {
+                let node = &mut self.nodes[*slot.get() as usize];
+                if !node.is_dir && node.is_linked {
+                    let reason = format!("the directory {} replaces a file with hard links", shown(&file.name));
+                    return Err(Unservable::new("hard-link-target", reason));
+                }
+                node.is_dir = true;
+            }
+            (None, slot) => {
+                self.recent = self.recent.take().filter(|_| matches!(slot, Slot::Vacant(_)));
+                slot.insert_entry(self.nodes.len() as u32);
+                self.nodes.push(Node { is_dir, is_linked: false });
+            }
+        }
+        Ok(())
+    }
+
+    /// The node that a hard link leads to: an earlier entry of the same layer, and no directory.
+    fn link_target(&self, file: &FileMetadata, path: &[&[u8]]) -> Result<u32, Unservable> {
+        let target = clean(&file.linkname);
+        let node = target.iter().try_fold(ROOT, |node, part| self.children.get(&(node, *part)).copied());
+        let problem = match node {
+            _ if target == path => "itself",
+            None => "something that is not an earlier entry of this layer",
+            Some(node) if self.nodes[node as usize].is_dir => "a directory",
+            Some(node) => return Ok(node),
+        };
+        let reason = format!("{} is a hard link to {problem}: {}", shown(&file.name), shown(&file.linkname));
+        Err(Unservable::new("hard-link-target", reason))
+    }
+
+    /// The directory at `path`, made if need be. The recent one is forgotten when an entry takes a name that was there.
+    fn directory(&mut self, path: &[&'a [u8]], file: &FileMetadata) -> Result<u32, Unservable> {
+        if let Some((recent, node)) = &self.recent
+            && recent == path
+        {
+            return Ok(*node);
+        }
+        let mut node = ROOT;
+        for &part in path {
+            let fresh = self.nodes.len() as u32;
+            node = *self.children.entry((node, part)).or_insert(fresh);
+            if node == fresh {
+                self.nodes.push(Node { is_dir: true, is_linked: false });
+            } else if !self.nodes[node as usize].is_dir {
+                let reason =
+                    format!("{} lies below {}, which is no directory in this layer", shown(&file.name), shown(part));
+                return Err(Unservable::new("below-non-directory", reason));
+            }
+        }
+        self.recent = Some((path.to_vec(), node));
+        Ok(node)
+    }
+}
+
+/// The parts of a path below the root, as Go's filepath.Clean leaves them.
+pub fn clean(name: &[u8]) -> Vec<&[u8]> {
+    let mut parts = Vec::with_capacity(8);
+    for part in name.split(|&b| b == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    parts
+}

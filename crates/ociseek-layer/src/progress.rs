@@ -1,0 +1,71 @@
+//! What happens, as events: the library reports them and prints nothing.
+
+use std::sync::Mutex;
+
+use crate::digest::Digest;
+
+/// One thing that happened during an operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// An image manifest of one platform is about to be indexed: its layers' number and their bytes altogether.
+    Image { manifest: Digest, platform: String, layers: usize, bytes: u64 },
+    /// A layer is being read; `bytes` is the size of its blob.
+    LayerStarted { layer: Digest, bytes: u64 },
+    /// `bytes` more of the layer's blob have been read.
+    LayerRead { layer: Digest, bytes: u64 },
+    /// The layer is done (indexed, left out, or found in the cache).
+    LayerDone { layer: Digest },
+    /// The layer could not be read or is broken.
+    LayerFailed { layer: Digest },
+    /// An index is being attached: what the destination is asked to take.
+    Attaching { index: Digest, blobs: usize },
+    /// A registry sends us to a token service on another host, which is shown the user's login.
+    TokenService { registry: String, host: String },
+    /// Something worth saying that is no failure.
+    Warning(String),
+}
+
+/// Takes events; called from several threads at once, and never expected to block for long.
+pub trait Progress: Send + Sync {
+    fn report(&self, event: Event);
+}
+
+/// Says nothing.
+pub struct Silent;
+
+impl Progress for Silent {
+    fn report(&self, _: Event) {}
+}
+
+/// Keeps every event, for tests.
+#[derive(Default)]
+pub struct Recorder(Mutex<Vec<Event>>);
+
+impl Recorder {
+    /// What was reported so far, in order.
+    pub fn events(&self) -> Vec<Event> {
+        self.0.lock().map(|events| events.clone()).unwrap_or_default()
+    }
+}
+
+impl Progress for Recorder {
+    fn report(&self, event: Event) {
+        if let Ok(mut events) = self.0.lock() {
+            events.push(event);
+        }
+    }
+}
+
+/// An error and what is behind it, in one line.
+pub fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        next = cause.source();
+    }
+    text
+}

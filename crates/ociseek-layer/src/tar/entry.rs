@@ -1,0 +1,76 @@
+//! One entry of a tar, as Go's archive/tar reports it.
+
+use crate::offset::Uncompressed;
+use crate::time::Time;
+
+/// What Go's tar.Header says, and where the entry lies. Numbers are as wide as Go has them: judging them is not tar's task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub name: Box<[u8]>,
+    pub kind: Kind,
+    pub linkname: Box<[u8]>,
+    /// Bytes of data that the header claims; types without data may claim some all the same.
+    pub size: i64,
+    /// The raw field: type bits and all.
+    pub mode: i64,
+    pub uid: i64,
+    pub gid: i64,
+    pub uname: Box<[u8]>,
+    pub gname: Box<[u8]>,
+    pub mtime: Time,
+    pub devmajor: i64,
+    pub devminor: i64,
+    /// All records of the entry's last PAX header, sorted by key, one for each key.
+    pub pax: Box<[PaxRecord]>,
+    /// Where the entry's first header block of any kind begins.
+    pub header: Uncompressed,
+    /// Where the entry's data begin, or would.
+    pub data: Uncompressed,
+}
+
+/// A record of a PAX extended header.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PaxRecord {
+    pub key: Box<[u8]>,
+    pub value: Box<[u8]>,
+}
+
+/// The type of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Regular,
+    HardLink,
+    Symlink,
+    CharDevice,
+    BlockDevice,
+    Directory,
+    Fifo,
+    /// A PAX global header, which Go reports as an entry (its records are left out here).
+    GlobalHeader,
+    /// A sparse file of any GNU format. The walk ends there: what follows is not looked at.
+    Sparse,
+    /// Any other type flag.
+    Other(u8),
+}
+
+impl Kind {
+    /// Whether Go reads no data for this type whatever size is claimed (archive/tar isHeaderOnlyType).
+    pub fn is_header_only(self) -> bool {
+        use Kind::{BlockDevice, CharDevice, Directory, Fifo, HardLink, Symlink};
+        matches!(self, HardLink | Symlink | CharDevice | BlockDevice | Directory | Fifo)
+    }
+
+    pub(super) fn from_flag(flag: u8) -> Kind {
+        match flag {
+            b'0' => Kind::Regular,
+            b'1' => Kind::HardLink,
+            b'2' => Kind::Symlink,
+            b'3' => Kind::CharDevice,
+            b'4' => Kind::BlockDevice,
+            b'5' => Kind::Directory,
+            b'6' => Kind::Fifo,
+            b'g' => Kind::GlobalHeader,
+            other => Kind::Other(other),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! A header block of any tar dialect (archive/tar reader.go readHeader, format.go).
+
+use super::BLOCK;
+use super::numeric::{cut_at_nul, field, octal};
+use crate::time::Time;
+
+/// The dialect that a block's magic bytes state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dialect {
+    V7,
+    /// ustar and PAX share their magic.
+    Ustar,
+    Star,
+    Gnu,
+}
+
+/// What one header block says.
+#[derive(Debug)]
+pub(super) struct Header {
+    pub dialect: Dialect,
+    pub flag: u8,
+    pub name: Box<[u8]>,
+    pub linkname: Box<[u8]>,
+    pub size: i64,
+    pub mode: i64,
+    pub uid: i64,
+    pub gid: i64,
+    pub mtime: Time,
+    pub uname: Box<[u8]>,
+    pub gname: Box<[u8]>,
+    pub devmajor: i64,
+    pub devminor: i64,
+}
+
+/// Why a block is no header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BadHeader {
+    Checksum,
+    Number(&'static str),
+}
+
+/// Whether the block is a tar header of any dialect: a good sign that a blob is a tar.
+pub fn has_valid_checksum(block: &[u8; BLOCK]) -> bool {
+    let Some(stored) = octal(&block[148..156]) else { return false };
+    let sum = |bytes: &[u8]| bytes.iter().map(|&byte| u32::from(byte)).sum::<u32>();
+    // The field itself counts as spaces.
+    let (before, after) = (&block[..148], &block[156..]);
+    let unsigned = i64::from(sum(before) + sum(after) + 8 * u32::from(b' '));
+    if stored == unsigned {
+        return true;
+    }
+    // Some writers add signed bytes: for them each byte with its first bit set counts 256 less.
+    let high = |bytes: &[u8]| bytes.iter().map(|&byte| u32::from(byte >> 7)).sum::<u32>();
+    stored == unsigned - 256 * i64::from(high(before) + high(after))
+}
+
+fn dialect(block: &[u8; BLOCK]) -> Dialect {
+    match (&block[257..263], &block[263..265], &block[508..512]) {
+        (b"ustar\0", _, b"tar\0") => Dialect::Star,
+        (b"ustar\0", _, _) => Dialect::Ustar,
+        (b"ustar ", b" \0", _) => Dialect::Gnu,
+        _ => Dialect::V7,
+    }
+}
+
+impl Header {
+    pub fn parse(block: &[u8; BLOCK]) -> Result<Header, BadHeader> {
+        if !has_valid_checksum(block) {
+            return Err(BadHeader::Checksum);
+        }
+        let text = |range: std::ops::Range<usize>| cut_at_nul(&block[range]);
+        let number = |range: std::ops::Range<usize>, what| field(&block[range]).ok_or(BadHeader::Number(what));
+        let dialect = dialect(block);
+        let mut header = Header {
+            dialect,
+            flag: block[156],
+            name: Box::default(),
+            linkname: text(157..257).into(),
+            size: number(124..136, "size")?,
+            mode: number(100..108, "mode")?,
+            uid: number(108..116, "uid")?,
+            gid: number(116..124, "gid")?,
+            mtime: Time { seconds: number(136..148, "mtime")?, nanos: 0 },
+            uname: Box::default(),
+            gname: Box::default(),
+            devmajor: 0,
+            devminor: 0,
+        };
+        if dialect != Dialect::V7 {
+            header.uname = text(265..297).into();
+            header.gname = text(297..329).into();
+            header.devmajor = number(329..337, "device major")?;
+            header.devminor = number(337..345, "device minor")?;
+        }
+        let prefix = match dialect {
+            Dialect::V7 => &[][..],
+            Dialect::Ustar => text(345..500),
+            Dialect::Star => {
+                number(476..488, "atime")?;
+                number(488..500, "ctime")?;
+                text(345..476)
+            }
+            Dialect::Gnu => {
+                // GNU has times there, but Go before 1.8 wrote a prefix all the same: what does not parse as times is one.
+                let time = |range: std::ops::Range<usize>| block[range.start] == 0 || field(&block[range]).is_some();
+                let prefix = if time(345..357) && time(357..369) { &[][..] } else { text(345..500) };
+                if prefix.is_ascii() { prefix } else { &[][..] }
+            }
+        };
+        let name = text(0..100);
+        header.name = if prefix.is_empty() { name.into() } else { [prefix, b"/", name].concat().into() };
+        Ok(header)
+    }
+}

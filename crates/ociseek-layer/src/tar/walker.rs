@@ -1,0 +1,389 @@
+//! The walk over a tar stream, pushed in chunks: archive/tar's Reader.Next as a state machine.
+
+use super::header::{BadHeader, Dialect, Header};
+use super::numeric::{cut_at_nul, field};
+use super::pax::{self, Records};
+use super::{BLOCK, Entry, Kind, padding};
+use crate::offset::Uncompressed;
+use crate::time::Time;
+
+/// The most that a PAX header or GNU long name may hold (archive/tar maxSpecialFileSize): 1 MiB.
+const MAX_SPECIAL: u64 = 1 << 20;
+/// In the header of an old sparse file: its expanded size (GNU tar's manual, "Old GNU Format").
+const SPARSE_SIZE: std::ops::Range<usize> = 483..495;
+/// Whether a block of its map follows, in the header and in such a block.
+const SPARSE_MORE: (usize, usize) = (482, 504);
+
+/// Finds the entries of a tar stream. Chunk borders carry no meaning.
+pub struct Walker {
+    state: State,
+    /// Bytes taken so far; it stands still once the archive has ended.
+    position: Uncompressed,
+    /// Where the current entry's first header begins.
+    entry_start: Uncompressed,
+    pending: Pending,
+    /// A header block that came in pieces.
+    block: Box<[u8; BLOCK]>,
+    /// Sparse files are passed over: the walk goes on behind them.
+    passes_sparse: bool,
+}
+
+enum State {
+    /// A header block, of which so many bytes are in [`Walker::block`].
+    Header {
+        filled: usize,
+    },
+    /// One zero block was met: another one ends the archive.
+    SecondZero {
+        filled: usize,
+    },
+    /// The data of a PAX header or GNU long name.
+    Special {
+        kind: Special,
+        data: Vec<u8>,
+        left: u64,
+    },
+    /// Further blocks of an old sparse file's map, then its data and padding.
+    SparseMap {
+        filled: usize,
+        left: u64,
+    },
+    /// File data, then padding.
+    Data {
+        left: u64,
+        pad: u64,
+    },
+    Padding {
+        left: u64,
+    },
+    /// The end was met, or a sparse file, behind which nothing is looked at.
+    Over,
+}
+
+#[derive(Clone, Copy)]
+enum Special {
+    Pax,
+    /// Its records are passed over, for Go keeps none of them for later entries.
+    Global,
+    LongName,
+    LongLink,
+}
+
+/// What meta headers said about the entry to come.
+#[derive(Default)]
+struct Pending {
+    pax: Option<Records>,
+    long_name: Vec<u8>,
+    long_link: Vec<u8>,
+}
+
+/// Why a stream is no tar, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{fault} at byte {offset} of the tar")]
+pub struct TarError {
+    /// Where the header or entry begins that is at fault.
+    pub offset: Uncompressed,
+    pub fault: TarFault,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TarFault {
+    #[error("no tar header (its checksum is wrong)")]
+    Checksum,
+    #[error("bad number in the {0} field of the tar header")]
+    Number(&'static str),
+    #[error("negative size in the tar header")]
+    NegativeSize,
+    #[error("malformed PAX records")]
+    Pax,
+    #[error("PAX header or long name of more than 1 MiB")]
+    SpecialTooLong,
+    #[error("a sparse file's header outside GNU tar's format")]
+    SparseDialect,
+    #[error("data after a single zero block: the archive ends with two")]
+    LoneZeroBlock,
+    #[error("the tar is cut off inside a header block")]
+    CutInHeader,
+    #[error("the tar is cut off inside the data of an entry")]
+    CutInData,
+}
+
+impl Default for Walker {
+    fn default() -> Self {
+        Walker::new()
+    }
+}
+
+impl Walker {
+    pub fn new() -> Walker {
+        Walker {
+            state: State::Header { filled: 0 },
+            position: Uncompressed(0),
+            entry_start: Uncompressed(0),
+            pending: Pending::default(),
+            block: Box::new([0; BLOCK]),
+            passes_sparse: false,
+        }
+    }
+
+    /// A walker that goes on behind sparse files. Their entries have the name and size of the expanded file; of where its holes are
+    /// nothing is said.
+    pub fn past_sparse_files() -> Walker {
+        Walker { passes_sparse: true, ..Walker::new() }
+    }
+
+    /// Whether the archive's end was met: what follows is not part of it.
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, State::Over)
+    }
+
+    /// Takes the next bytes of the stream and hands each entry found to `found`.
+    ///
+    /// # Errors
+    /// Where Go's archive/tar gives up; the walker is of no use after that.
+    pub fn push(&mut self, mut bytes: &[u8], found: &mut impl FnMut(Entry)) -> Result<(), TarError> {
+        while !bytes.is_empty() {
+            let taken = match &mut self.state {
+                State::Header { filled } => {
+                    let taken = bytes.len().min(BLOCK - *filled);
+                    self.block[*filled..*filled + taken].copy_from_slice(&bytes[..taken]);
+                    *filled += taken;
+                    if *filled == BLOCK {
+                        let at = Uncompressed(self.position.0 + taken as u64 - BLOCK as u64);
+                        self.header(at, found)?;
+                    }
+                    taken
+                }
+                State::SecondZero { filled } => {
+                    let taken = bytes.len().min(BLOCK - *filled);
+                    if bytes[..taken].iter().any(|&b| b != 0) {
+                        return Err(self.fault(TarFault::LoneZeroBlock));
+                    }
+                    *filled += taken;
+                    if *filled == BLOCK {
+                        self.state = State::Over;
+                    }
+                    taken
+                }
+                State::Special { kind, data, left } => {
+                    let taken = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                    data.extend_from_slice(&bytes[..taken]);
+                    *left -= taken as u64;
+                    if *left == 0 {
+                        let (kind, data) = (*kind, std::mem::take(data));
+                        self.special(kind, &data, found)?;
+                    }
+                    taken
+                }
+                State::SparseMap { filled, left } => {
+                    let taken = bytes.len().min(BLOCK - *filled);
+                    self.block[*filled..*filled + taken].copy_from_slice(&bytes[..taken]);
+                    *filled += taken;
+                    if *filled == BLOCK {
+                        let left = *left;
+                        self.sparse_map(self.block[SPARSE_MORE.1], left);
+                    }
+                    taken
+                }
+                State::Data { left, pad } => {
+                    let taken = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                    *left -= taken as u64;
+                    if *left == 0 {
+                        self.state = State::Padding { left: *pad };
+                    }
+                    taken
+                }
+                State::Padding { left } => {
+                    let taken = bytes.len().min(*left as usize);
+                    *left -= taken as u64;
+                    if *left == 0 {
+                        self.state = State::Header { filled: 0 };
+                    }
+                    taken
+                }
+                State::Over => return Ok(()),
+            };
+            self.position = self.position + taken as u64;
+            bytes = &bytes[taken..];
+        }
+        Ok(())
+    }
+
+    /// The stream is at its end. Returns where Go's reader stops: behind the second zero block, or at the end of the stream.
+    ///
+    /// # Errors
+    /// When the stream is cut off inside a header or an entry's data. Inside padding it is not, for Go.
+    pub fn finish(self) -> Result<Uncompressed, TarError> {
+        match self.state {
+            State::Header { filled: 0 } | State::SecondZero { filled: 0 } => Ok(self.position),
+            State::Padding { .. } | State::Over => Ok(self.position),
+            State::Header { .. } | State::SecondZero { .. } => Err(self.fault(TarFault::CutInHeader)),
+            State::Special { .. } | State::SparseMap { .. } | State::Data { .. } => {
+                Err(self.fault(TarFault::CutInData))
+            }
+        }
+    }
+
+    fn fault(&self, fault: TarFault) -> TarError {
+        TarError { offset: self.entry_start, fault }
+    }
+
+    /// A header block is complete; it began at `at`.
+    fn header(&mut self, at: Uncompressed, found: &mut impl FnMut(Entry)) -> Result<(), TarError> {
+        if self.pending.is_empty() {
+            self.entry_start = at;
+        }
+        if self.block.iter().all(|&b| b == 0) {
+            self.entry_start = at;
+            self.state = State::SecondZero { filled: 0 };
+            return Ok(());
+        }
+        let header = Header::parse(&self.block).map_err(|bad| TarError {
+            offset: at,
+            fault: match bad {
+                BadHeader::Checksum => TarFault::Checksum,
+                BadHeader::Number(what) => TarFault::Number(what),
+            },
+        })?;
+        let special = match header.flag {
+            b'x' => Special::Pax,
+            b'g' => Special::Global,
+            b'L' => Special::LongName,
+            b'K' => Special::LongLink,
+            _ => return self.entry(header, at + BLOCK as u64, found),
+        };
+        let left = u64::try_from(header.size).map_err(|_| self.fault(TarFault::NegativeSize))?;
+        if left > MAX_SPECIAL {
+            return Err(self.fault(TarFault::SpecialTooLong));
+        }
+        if left == 0 {
+            self.special(special, &[], found)
+        } else {
+            self.state = State::Special { kind: special, data: Vec::new(), left };
+            Ok(())
+        }
+    }
+
+    /// The data of a meta header are complete.
+    fn special(&mut self, kind: Special, data: &[u8], found: &mut impl FnMut(Entry)) -> Result<(), TarError> {
+        match kind {
+            Special::Pax => {
+                self.pending.pax = Some(pax::parse(data).ok_or_else(|| self.fault(TarFault::Pax))?);
+            }
+            Special::Global => {
+                pax::parse(data).ok_or_else(|| self.fault(TarFault::Pax))?;
+                found(self.global());
+                self.pending = Pending::default();
+            }
+            Special::LongName => self.pending.long_name = cut_at_nul(data).to_vec(),
+            Special::LongLink => self.pending.long_link = cut_at_nul(data).to_vec(),
+        }
+        self.state = match padding(data.len() as u64) {
+            0 => State::Header { filled: 0 },
+            left => State::Padding { left },
+        };
+        Ok(())
+    }
+
+    /// A header of something that is an entry; its data begin at `data`.
+    fn entry(&mut self, header: Header, data: Uncompressed, found: &mut impl FnMut(Entry)) -> Result<(), TarError> {
+        let Pending { pax, long_name, long_link } = std::mem::take(&mut self.pending);
+        if header.size < 0 && !Kind::from_flag(header.flag).is_header_only() {
+            return Err(self.fault(TarFault::NegativeSize));
+        }
+        let mut entry = Entry {
+            name: header.name,
+            kind: Kind::from_flag(header.flag),
+            linkname: header.linkname,
+            size: header.size,
+            mode: header.mode,
+            uid: header.uid,
+            gid: header.gid,
+            uname: header.uname,
+            gname: header.gname,
+            mtime: header.mtime,
+            devmajor: header.devmajor,
+            devminor: header.devminor,
+            pax: Box::default(),
+            header: self.entry_start,
+            data,
+        };
+        if let Some(records) = pax {
+            pax::merge(&mut entry, records).ok_or_else(|| self.fault(TarFault::Pax))?;
+        }
+        if !long_name.is_empty() {
+            entry.name = long_name.into();
+        }
+        if !long_link.is_empty() {
+            entry.linkname = long_link.into();
+        }
+        if header.flag == 0 {
+            // Archives from before POSIX mark directories by a slash alone.
+            entry.kind = if entry.name.ends_with(b"/") { Kind::Directory } else { Kind::Regular };
+        }
+        let left = if entry.kind.is_header_only() {
+            0
+        } else {
+            u64::try_from(entry.size).map_err(|_| self.fault(TarFault::NegativeSize))?
+        };
+        if header.flag == b'S' {
+            if header.dialect != Dialect::Gnu {
+                return Err(self.fault(TarFault::SparseDialect));
+            }
+            entry.kind = Kind::Sparse;
+        } else if pax::is_sparse(&entry.pax) {
+            entry.kind = Kind::Sparse;
+        }
+        self.state = match entry.kind {
+            Kind::Sparse if !self.passes_sparse => State::Over,
+            _ => data_state(left),
+        };
+        if entry.kind == Kind::Sparse && self.passes_sparse {
+            let is_old = header.flag == b'S';
+            pax::expand_sparse(&mut entry, is_old.then(|| field(&self.block[SPARSE_SIZE])).flatten());
+            if is_old {
+                self.sparse_map(self.block[SPARSE_MORE.0], left);
+            }
+        }
+        found(entry);
+        Ok(())
+    }
+
+    /// After a block of an old sparse file's map: whether another one follows.
+    fn sparse_map(&mut self, more: u8, left: u64) {
+        self.state = if more != 0 { State::SparseMap { filled: 0, left } } else { data_state(left) };
+    }
+
+    fn global(&self) -> Entry {
+        Entry {
+            name: Box::default(),
+            kind: Kind::GlobalHeader,
+            linkname: Box::default(),
+            size: 0,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            uname: Box::default(),
+            gname: Box::default(),
+            mtime: Time::default(),
+            devmajor: 0,
+            devminor: 0,
+            pax: Box::default(),
+            header: self.entry_start,
+            data: self.position,
+        }
+    }
+}
+
+fn data_state(left: u64) -> State {
+    match left {
+        0 => State::Header { filled: 0 },
+        _ => State::Data { left, pad: padding(left) },
+    }
+}
+
+impl Pending {
+    fn is_empty(&self) -> bool {
+        self.pax.is_none() && self.long_name.is_empty() && self.long_link.is_empty()
+    }
+}

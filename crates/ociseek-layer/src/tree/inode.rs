@@ -1,0 +1,65 @@
+//! A file while layers are applied.
+
+use std::collections::BTreeMap;
+
+use super::model::{Extent, Origin};
+use super::xattrs::CAPABILITY;
+use crate::time::Time;
+
+pub(super) struct Inode<'a> {
+    pub what: What<'a>,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub mtime: Time,
+    pub xattrs: BTreeMap<&'a [u8], &'a [u8]>,
+    /// Paths at which it lies.
+    pub links: u32,
+    pub origin: Option<Origin>,
+}
+
+pub(super) enum What<'a> {
+    Directory,
+    File(Extent),
+    Symlink(&'a [u8]),
+    CharDevice { major: u32, minor: u32 },
+    BlockDevice { major: u32, minor: u32 },
+    Fifo,
+}
+
+impl<'a> Inode<'a> {
+    /// What root makes, before it gets its attributes; it lies at one path.
+    pub fn new(what: What<'a>, gid: u32) -> Inode<'a> {
+        let mode = if matches!(what, What::Symlink(_)) { 0o777 } else { 0o755 };
+        Inode { what, mode, uid: 0, gid, mtime: Time::default(), xattrs: BTreeMap::new(), links: 1, origin: None }
+    }
+
+    /// A directory that no layer has an entry for.
+    pub fn directory(gid: u32) -> Inode<'a> {
+        Inode::new(What::Directory, gid)
+    }
+
+    /// lchown(2): an id of 2^32-1 changes nothing, and files lose their capabilities.
+    pub fn set_owner(&mut self, uid: u32, gid: u32) {
+        if uid != u32::MAX {
+            self.uid = uid;
+        }
+        if gid != u32::MAX {
+            self.gid = gid;
+        }
+        if !matches!(self.what, What::Directory) {
+            self.xattrs.remove(CAPABILITY);
+        }
+    }
+}
+
+/// A time as containerd sets it: from the epoch to the last nanosecond that 63 bits count from there (in 2262), else the epoch.
+pub(super) fn bounded(time: Option<Time>) -> Time {
+    let last = Time { seconds: i64::MAX / 1_000_000_000, nanos: (i64::MAX % 1_000_000_000) as u32 };
+    time.filter(|time| (Time::default()..=last).contains(time)).unwrap_or_default()
+}
+
+/// The numbers of the device that mknod(2) makes: 12 bits and 20. None if they are not 32-bit numbers in the first place.
+pub(super) fn device(major: i64, minor: i64) -> Option<(u32, u32)> {
+    Some((u32::try_from(major).ok()? & 0xfff, u32::try_from(minor).ok()? & 0xf_ffff))
+}

@@ -1,0 +1,80 @@
+//! What the tree says of one file.
+
+use crate::offset::Uncompressed;
+use crate::time::Time;
+
+/// The number of a file, link or directory in its [`Tree`](super::Tree); the root is 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u32);
+
+/// One inode. Hard links are several names of one of these.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    pub kind: NodeKind,
+    /// Permissions, setuid, setgid and sticky: 0o7777 at most.
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// The epoch for the root and for directories that no layer has an entry for.
+    pub mtime: Time,
+    /// Names of a file; of a directory, 2 and its subdirectories.
+    pub nlink: u32,
+    /// Sorted by name; each name is there once.
+    pub xattrs: Box<[Xattr]>,
+    /// Which entry the attributes come from. None for the root and for directories that no layer has an entry for.
+    pub origin: Option<Origin>,
+}
+
+/// Name and value of an extended attribute.
+pub type Xattr = (Box<[u8]>, Box<[u8]>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeKind {
+    Directory(Directory),
+    File(Extent),
+    /// Where it points to: bytes for the kernel, which are followed nowhere in here but in [`Tree::resolve`](super::Tree::resolve).
+    Symlink(Box<[u8]>),
+    CharDevice {
+        major: u32,
+        minor: u32,
+    },
+    BlockDevice {
+        major: u32,
+        minor: u32,
+    },
+    Fifo,
+}
+
+/// Where a directory's names are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Directory {
+    /// In [`Tree`](super::Tree)'s list of names.
+    pub(super) names: std::ops::Range<u32>,
+    pub(super) parent: NodeId,
+}
+
+/// Where a file's bytes lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Counted from the lowest layer, 0.
+    pub layer: u32,
+    /// In the layer's tar.
+    pub offset: Uncompressed,
+    /// In bytes.
+    pub size: u64,
+}
+
+/// An entry of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// Counted from the lowest layer, 0.
+    pub layer: u32,
+    /// Counted from 0 in the order of the layer's tar.
+    pub entry: u32,
+}
+
+impl NodeKind {
+    pub fn is_directory(&self) -> bool {
+        matches!(self, NodeKind::Directory(_))
+    }
+}

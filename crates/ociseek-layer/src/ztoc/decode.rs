@@ -1,0 +1,173 @@
+//! Bytes to a ztoc. They come from whoever could push to the registry: nothing in them is believed.
+
+use super::checkpoints::{CheckpointsError, decode_gzip, decode_tar};
+use super::head::{Head, head};
+use super::model::{FileKind, FileMetadata, Ztoc, text_footprint};
+use super::view::{Malformed, Table, View};
+use crate::budget::{self, Charge, OverBudget};
+use crate::digest::{Digest, DigestError};
+use crate::offset::Uncompressed;
+use crate::tar::PaxRecord;
+use crate::time::Time;
+
+/// Why bytes are not a ztoc that can be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ZtocError {
+    #[error("not a ztoc, or a damaged one")]
+    Malformed(#[from] Malformed),
+    #[error("the ztoc has more entries or text than its {0} bytes can hold: parts of it are used twice")]
+    Amplified(usize),
+    #[error("the ztoc does not fit into memory")]
+    Memory(#[from] OverBudget),
+    #[error("the ztoc is for compression algorithm {0}: 1 (gzip) and 2 (uncompressed) are known")]
+    Algorithm(u8),
+    #[error("the ztoc gives a negative size for the {0}")]
+    NegativeSize(&'static str),
+    #[error("the ztoc's checkpoints cannot be used")]
+    Checkpoints(#[from] CheckpointsError),
+    #[error("the ztoc has {digests} span digests and a last span {last} for {spans} checkpoints")]
+    SpanCount { digests: usize, last: i32, spans: u64 },
+    #[error("span {0} has an invalid digest")]
+    SpanDigest(usize, #[source] DigestError),
+    #[error("entry {0} has an unknown type")]
+    EntryType(usize),
+    #[error("entry {0} has a negative or impossible offset or size")]
+    EntryRange(usize),
+    #[error("entry {0} has an invalid modification time")]
+    EntryTime(usize),
+}
+
+/// Decodes and checks a ztoc. Time and memory are bounded by the size of `bytes`.
+///
+/// # Errors
+/// When the buffer is malformed, or says what no reader could act on.
+pub fn decode(bytes: &[u8]) -> Result<Ztoc, ZtocError> {
+    decode_within(bytes, &mut budget::Budget::new(u64::MAX).open())
+}
+
+/// The same for one that is charged to a budget: `charge` grows by what the ztoc takes in memory, before it does.
+///
+/// # Errors
+/// As [`decode`]; and [`ZtocError::Memory`] when it does not fit.
+pub fn decode_within(bytes: &[u8], charge: &mut Charge) -> Result<Ztoc, ZtocError> {
+    let Head { version, build_tool_identifier, compressed_size, uncompressed_size, .. } = head(bytes)?;
+    let root = View::new(bytes).root()?;
+    let mut budget = Budget { left: bytes.len().saturating_mul(2), size: bytes.len(), charge };
+    let offsets = root.table(4)?.offsets(0)?;
+    budget.take(offsets.len().saturating_mul(FILE_COST))?;
+    budget.charge(offsets.len().saturating_mul(size_of::<FileMetadata>()))?;
+    let mut files = Vec::with_capacity(offsets.len());
+    for (number, table) in offsets.tables().enumerate() {
+        files.push(decode_file(number, table?, &mut budget)?);
+    }
+
+    let info = root.table(5)?;
+    let stored = info.bytes(3)?;
+    // A window has an allocation of its own; the numbers beside it are no more than in the buffer.
+    budget.charge(stored.len() + stored.len() / 256)?;
+    let checkpoints = match info.u8(0, 1)? {
+        1 => decode_gzip(stored, compressed_size)?,
+        2 => decode_tar(stored, compressed_size)?,
+        other => return Err(ZtocError::Algorithm(other)),
+    };
+    let digests = info.offsets(2)?;
+    let last = info.u32(1)? as i32;
+    let spans = checkpoints.spans();
+    if digests.len() as u64 != spans || i64::from(last) + 1 != spans as i64 {
+        return Err(ZtocError::SpanCount { digests: digests.len(), last, spans });
+    }
+    budget.take(digests.len().saturating_mul(DIGEST_COST))?;
+    budget.charge(digests.len().saturating_mul(size_of::<Digest>()))?;
+    let span_digests = digests
+        .strings()
+        .enumerate()
+        .map(|(number, text)| {
+            let text = String::from_utf8_lossy(text?);
+            text.parse::<Digest>().map_err(|e| ZtocError::SpanDigest(number, e))
+        })
+        .collect::<Result<_, ZtocError>>()?;
+    Ok(Ztoc {
+        version: version.into(),
+        build_tool_identifier: build_tool_identifier.into(),
+        compressed_size,
+        uncompressed_size,
+        files,
+        checkpoints,
+        span_digests,
+    })
+}
+
+fn decode_file(number: usize, table: Table<'_>, budget: &mut Budget<'_>) -> Result<FileMetadata, ZtocError> {
+    let (name, linkname) = (budget.text(table, 0)?, budget.text(table, 4)?);
+    let (uname, gname) = (budget.text(table, 8)?, budget.text(table, 9)?);
+    let mut pax = Vec::new();
+    for record in table.offsets(13)?.tables() {
+        let record = record?;
+        budget.take(RECORD_COST)?;
+        budget.charge(size_of::<PaxRecord>())?;
+        pax.push(PaxRecord { key: budget.text(record, 0)?, value: budget.text(record, 1)? });
+    }
+    let range = |value: i64| u64::try_from(value).map_err(|_| ZtocError::EntryRange(number));
+    let (offset, size) = (range(table.i64(2)?)?, range(table.i64(3)?)?);
+    if offset.checked_add(size).is_none_or(|end| end > i64::MAX as u64) {
+        return Err(ZtocError::EntryRange(number));
+    }
+    let mtime = match table.bytes(10)? {
+        b"" => None,
+        text => {
+            let time = std::str::from_utf8(text).ok().and_then(Time::from_rfc3339);
+            Some(time.ok_or(ZtocError::EntryTime(number))?)
+        }
+    };
+    Ok(FileMetadata {
+        name,
+        kind: FileKind::from_name(table.bytes(1)?).ok_or(ZtocError::EntryType(number))?,
+        offset: Uncompressed(offset),
+        size,
+        linkname,
+        mode: table.i64(5)?,
+        uid: table.u32(6)?,
+        gid: table.u32(7)?,
+        uname,
+        gname,
+        mtime,
+        devmajor: table.i64(11)?,
+        devminor: table.i64(12)?,
+        pax: pax.into(),
+    })
+}
+
+/// Less than the bytes that an entry takes in a buffer at least, its six strings and its table being its own.
+const FILE_COST: usize = 64;
+/// The same for a PAX record.
+const RECORD_COST: usize = 32;
+
+/// The bytes of the shortest digest that is taken, `sha256:` and 64 digits, of which each span has its own.
+const DIGEST_COST: usize = 71;
+
+/// Keeps what is decoded in proportion to the buffer: offsets may point at the same bytes again and
+/// again. And charges what it takes in memory.
+struct Budget<'a> {
+    left: usize,
+    size: usize,
+    charge: &'a mut Charge,
+}
+
+impl Budget<'_> {
+    fn charge(&mut self, bytes: usize) -> Result<(), ZtocError> {
+        let size = self.size;
+        Ok(self.charge.grow(bytes as u64, || format!("what a ztoc of {size} bytes holds"))?)
+    }
+
+    fn take(&mut self, bytes: usize) -> Result<(), ZtocError> {
+        self.left = self.left.checked_sub(bytes).ok_or(ZtocError::Amplified(self.size))?;
+        Ok(())
+    }
+
+    fn text(&mut self, table: Table<'_>, field: usize) -> Result<Box<[u8]>, ZtocError> {
+        let bytes = table.bytes(field)?;
+        self.take(bytes.len())?;
+        self.charge(text_footprint(bytes.len()))?;
+        Ok(bytes.into())
+    }
+}

@@ -1,0 +1,106 @@
+//! A ztoc to bytes, in the order in which the reference writes (soci-snapshotter, ztoc/ztoc_marshaler.go).
+
+use super::builder::{Builder, Offset};
+use super::checkpoints;
+use super::model::{Checkpoints, FileMetadata, Ztoc};
+
+/// The largest ztoc that is written, and that is read, in bytes. A layer that needs more is left out of an index.
+pub const MAX_ENCODED: usize = 256 << 20;
+
+/// The bytes that soci's library writes for the same ztoc.
+pub fn encode(ztoc: &Ztoc) -> Vec<u8> {
+    let mut b = Builder::with_capacity(encoded_size_bound(&ztoc.files, &ztoc.checkpoints));
+    let version = b.string(&ztoc.version);
+    let tool = b.string(&ztoc.build_tool_identifier);
+
+    let mut files: Vec<Offset> = ztoc.files.iter().rev().map(|file| encode_file(&mut b, file)).collect();
+    files.reverse();
+    let files = b.offset_vector(&files);
+    let mut toc = b.start_table();
+    b.add_offset(&mut toc, 0, files);
+    let toc = b.end_table(toc);
+
+    let bytes = checkpoints::encode(&ztoc.checkpoints, &mut b);
+    let digests: Vec<Offset> = ztoc.span_digests.iter().map(|digest| b.string(digest.to_string().as_bytes())).collect();
+    let digests = b.offset_vector(&digests);
+    let (algorithm, gzip) = match ztoc.checkpoints {
+        Checkpoints::Gzip { .. } => (1, 1),
+        Checkpoints::Uncompressed { .. } => (2, 1),
+    };
+    let mut info = b.start_table();
+    b.add_u32(&mut info, 1, ztoc.checkpoints.spans().saturating_sub(1) as u32);
+    b.add_offset(&mut info, 2, digests);
+    b.add_offset(&mut info, 3, bytes);
+    b.add_u8(&mut info, 0, algorithm, gzip);
+    let info = b.end_table(info);
+
+    let mut root = b.start_table();
+    b.add_offset(&mut root, 0, version);
+    b.add_offset(&mut root, 1, tool);
+    b.add_offset(&mut root, 4, toc);
+    b.add_i64(&mut root, 2, ztoc.compressed_size.0 as i64);
+    b.add_i64(&mut root, 3, ztoc.uncompressed_size.0 as i64);
+    b.add_offset(&mut root, 5, info);
+    let root = b.end_table(root);
+    b.finish(root)
+}
+
+fn encode_file(b: &mut Builder, file: &FileMetadata) -> Offset {
+    let name = b.string(&file.name);
+    let kind = b.string(file.kind.name().as_bytes());
+    let linkname = b.string(&file.linkname);
+    let uname = b.string(&file.uname);
+    let gname = b.string(&file.gname);
+    let mtime = file.mtime.and_then(crate::time::Time::to_rfc3339).unwrap_or_default();
+    let mtime = b.string(mtime.as_bytes());
+    let records: Vec<Offset> = file
+        .pax
+        .iter()
+        .map(|record| {
+            let key = b.string(&record.key);
+            let value = b.string(&record.value);
+            let mut table = b.start_table();
+            b.add_offset(&mut table, 0, key);
+            b.add_offset(&mut table, 1, value);
+            b.end_table(table)
+        })
+        .collect();
+    let records = b.offset_vector(&records);
+
+    let mut table = b.start_table();
+    b.add_offset(&mut table, 0, name);
+    b.add_offset(&mut table, 1, kind);
+    b.add_i64(&mut table, 2, file.offset.0 as i64);
+    b.add_i64(&mut table, 3, file.size as i64);
+    b.add_offset(&mut table, 4, linkname);
+    b.add_i64(&mut table, 5, file.mode);
+    b.add_u32(&mut table, 6, file.uid);
+    b.add_u32(&mut table, 7, file.gid);
+    b.add_offset(&mut table, 8, uname);
+    b.add_offset(&mut table, 9, gname);
+    b.add_offset(&mut table, 10, mtime);
+    b.add_i64(&mut table, 11, file.devmajor);
+    b.add_i64(&mut table, 12, file.devminor);
+    b.add_offset(&mut table, 13, records);
+    b.end_table(table)
+}
+
+/// At least as many bytes as the encoding takes, so that the buffer never has to grow.
+pub fn encoded_size_bound(files: &[FileMetadata], checkpoints: &Checkpoints) -> usize {
+    let digests = checkpoints.spans() as usize * (4 + 71 + 1 + 3 + 4);
+    let files: usize = files.iter().map(FileMetadata::encoded_size_bound).sum();
+    1024 + files + checkpoints::encoded_size(checkpoints) + digests
+}
+
+impl FileMetadata {
+    /// At least as many bytes as this entry adds to an encoded ztoc.
+    pub fn encoded_size_bound(&self) -> usize {
+        /// Length, terminator and padding.
+        const STRING: usize = 4 + 1 + 3;
+        let strings = self.name.len() + self.linkname.len() + self.uname.len() + self.gname.len();
+        let records: usize =
+            self.pax.iter().map(|record| record.key.len() + record.value.len() + 2 * STRING + 12 + 4 + 4).sum();
+        // Six strings (type and time among them), the table with all fields, the places in two vectors.
+        6 * STRING + strings + 8 + 30 + 96 + 12 + records
+    }
+}

@@ -1,0 +1,171 @@
+//! What a ztoc says, as values.
+
+use crate::codec::WINDOW;
+use crate::digest::Digest;
+use crate::offset::{Compressed, SpanId, Uncompressed};
+use crate::tar::PaxRecord;
+use crate::time::Time;
+
+/// The format's version that we write, and the only one there is.
+pub const VERSION: &[u8] = b"0.9";
+
+/// The table of contents of one layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ztoc {
+    pub version: Box<[u8]>,
+    pub build_tool_identifier: Box<[u8]>,
+    /// Size of the blob in bytes.
+    pub compressed_size: Compressed,
+    /// Where the tar's reader stopped, in bytes: padding behind the end of the archive does not count.
+    pub uncompressed_size: Uncompressed,
+    /// The tar's entries in the tar's order.
+    pub files: Vec<FileMetadata>,
+    pub checkpoints: Checkpoints,
+    /// The SHA-256 of each span's compressed bytes.
+    pub span_digests: Vec<Digest>,
+}
+
+/// Where decoding can start. There is a checkpoint at the start of each span.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Checkpoints {
+    Gzip {
+        /// Bytes of tar between two checkpoints, at least.
+        span_size: u64,
+        list: Vec<Checkpoint>,
+    },
+    /// A plain tar: spans are slices of equal size, and decoding can start anywhere.
+    Uncompressed { span_size: u64, size: u64 },
+}
+
+/// A place in a gzip blob where decoding can start.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The first compressed byte of which no bit has been used.
+    pub input: Compressed,
+    pub output: Uncompressed,
+    /// How many high bits (0..=7) of the byte before `input` belong to the block that starts here.
+    pub bits: u8,
+    /// The 32 KiB of output before `output`, oldest first.
+    pub window: Box<[u8; WINDOW]>,
+}
+
+impl Checkpoint {
+    /// The first byte of the blob that a reader needs to decode from here.
+    pub fn span_start(&self) -> Compressed {
+        Compressed(self.input.0 - u64::from(self.bits != 0))
+    }
+}
+
+impl std::fmt::Debug for Checkpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Checkpoint { input, output, bits, .. } = self;
+        write!(f, "Checkpoint {{ input: {input}, output: {output}, bits: {bits} }}")
+    }
+}
+
+impl Checkpoints {
+    /// The number of spans.
+    pub fn spans(&self) -> u64 {
+        match self {
+            Checkpoints::Gzip { list, .. } => list.len() as u64,
+            Checkpoints::Uncompressed { span_size, size } => size.div_ceil(*span_size),
+        }
+    }
+
+    pub fn span_size(&self) -> u64 {
+        match self {
+            Checkpoints::Gzip { span_size, .. } | Checkpoints::Uncompressed { span_size, .. } => *span_size,
+        }
+    }
+
+    /// Where a span starts, in the blob and in the tar. None past the last span.
+    pub fn start(&self, span: SpanId) -> Option<(Compressed, Uncompressed)> {
+        match self {
+            Checkpoints::Gzip { list, .. } => {
+                list.get(span.0 as usize).map(|checkpoint| (checkpoint.span_start(), checkpoint.output))
+            }
+            Checkpoints::Uncompressed { span_size, size } => {
+                let start = u64::from(span.0) * span_size;
+                (start < *size).then_some((Compressed(start), Uncompressed(start)))
+            }
+        }
+    }
+}
+
+/// One entry of the layer's tar.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileMetadata {
+    pub name: Box<[u8]>,
+    pub kind: FileKind,
+    /// Where the entry's data begin.
+    pub offset: Uncompressed,
+    pub size: u64,
+    pub linkname: Box<[u8]>,
+    /// The raw mode field of the tar header.
+    pub mode: i64,
+    pub uid: u32,
+    pub gid: u32,
+    pub uname: Box<[u8]>,
+    pub gname: Box<[u8]>,
+    /// None if the ztoc holds no time that RFC 3339 can state.
+    pub mtime: Option<Time>,
+    pub devmajor: i64,
+    pub devminor: i64,
+    /// All PAX records, sorted by key; the format calls them xattrs.
+    pub pax: Box<[PaxRecord]>,
+}
+
+impl FileMetadata {
+    /// About how many bytes of memory it takes.
+    pub fn footprint(&self) -> usize {
+        let texts = [&self.name, &self.linkname, &self.uname, &self.gname];
+        let records: usize = self.pax.iter().map(record_footprint).sum();
+        size_of::<FileMetadata>() + texts.into_iter().map(|text| text_footprint(text.len())).sum::<usize>() + records
+    }
+}
+
+/// What a PAX record takes.
+pub(super) fn record_footprint(record: &PaxRecord) -> usize {
+    size_of::<PaxRecord>() + text_footprint(record.key.len()) + text_footprint(record.value.len())
+}
+
+/// What a text of so many bytes takes on the heap.
+pub(super) fn text_footprint(length: usize) -> usize {
+    /// The smallest allocation, and what each has beside its bytes.
+    const LEAST: usize = 32;
+    const HEAD: usize = 16;
+    if length == 0 { 0 } else { LEAST.max(length.saturating_add(HEAD)) }
+}
+
+/// The types of entries that a ztoc can state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileKind {
+    Regular,
+    Directory,
+    Symlink,
+    HardLink,
+    CharDevice,
+    BlockDevice,
+    Fifo,
+}
+
+impl FileKind {
+    const NAMES: [(FileKind, &'static str); 7] = [
+        (FileKind::Regular, "reg"),
+        (FileKind::Directory, "dir"),
+        (FileKind::Symlink, "symlink"),
+        (FileKind::HardLink, "hardlink"),
+        (FileKind::CharDevice, "char"),
+        (FileKind::BlockDevice, "block"),
+        (FileKind::Fifo, "fifo"),
+    ];
+
+    /// The word for it in a ztoc.
+    pub fn name(self) -> &'static str {
+        FileKind::NAMES.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
+    }
+
+    pub fn from_name(name: &[u8]) -> Option<FileKind> {
+        FileKind::NAMES.iter().find(|(_, known)| known.as_bytes() == name).map(|(kind, _)| *kind)
+    }
+}
