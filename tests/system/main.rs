@@ -11,3 +11,4 @@ mod differential;
 mod flatten;
 mod mount;
 mod readback;
+mod tutorial;

@@ -1,0 +1,92 @@
+//! docs/tutorial.md, as it stands: its commands are run in order by a shell, and the container starts lazily.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::support::servers::{Server, run, skip, tool};
+
+/// The commands of the page: its `sh` blocks. `console` blocks need what this machine lacks.
+fn commands(page: &str) -> String {
+    let (mut commands, mut indent) = (String::from("set -eu\n"), None);
+    for line in page.lines() {
+        let text = line.trim_start();
+        match indent {
+            None if text == "```sh" => indent = Some(line.len() - text.len()),
+            Some(_) if text == "```" => indent = None,
+            Some(width) => {
+                commands += line.get(width..).unwrap_or_default();
+                commands.push('\n');
+            }
+            None => {}
+        }
+    }
+    commands
+}
+
+#[test]
+fn the_tutorial_leads_to_a_lazy_start() {
+    let Some((home, layer)) = pieces() else { return };
+    let (Some(crane), Some(_)) = (tool("crane"), tool("runc")) else { return };
+    let Some(server) = Server::distribution("127.0.0.1:0", |_| String::new()) else { return };
+    let image = format!("{}/demo:v1", server.host);
+    run(&crane, &["append", "--insecure", "--oci-empty-base", "-f", &layer.display().to_string(), "-t", &image]);
+    run(&crane, &["mutate", "--insecure", "--set-platform", "linux/amd64", "--cmd", "/bin/sh", "-t", &image, &image]);
+
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let programs = dir.path().join("bin");
+    std::fs::create_dir(&programs).expect("a folder");
+    symlink(env!("CARGO_BIN_EXE_ociseek"), programs.join("ociseek")).expect("a link");
+    symlink(home.join("bin/socisnap"), programs.join("soci-snapshotter-grpc")).expect("a link");
+    let path = std::env::var("PATH").expect("there is one");
+    let path = format!("{}:{}:{path}", programs.display(), home.join("bin/ctd2").display());
+
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/tutorial.md");
+    let script = commands(&std::fs::read_to_string(page).expect("the tutorial is there"));
+    assert!(script.contains("ctr ") && script.contains("ociseek convert"), "{script}");
+    let output = Command::new("bash")
+        .args(["-c", &script])
+        .env("PATH", path)
+        .env("IMAGE", &image)
+        .env("HOME", dir.path())
+        .env("TMPDIR", dir.path())
+        .stdin(Stdio::null())
+        .output()
+        .expect("bash runs");
+    let (said, talk) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}\n{talk}");
+
+    // What the page says that one sees.
+    let first = said.lines().find(|line| line.contains("soci-snapshotter 0.10 or later")).expect("doctor's first row");
+    assert!(first.contains("lazy"), "{first}");
+    let pulled = said.lines().rfind(|line| line.contains("total:")).expect("the pull's last line");
+    assert!(pulled.contains("total:  2.") && pulled.contains(" Mi"), "a layer was pulled: {pulled}");
+    assert!(said.contains("fuse.rawBridge") && said.contains("remote snapshot successfully prepared"), "{said}");
+    // By containerd, by `bundle`, and by `trace`, which keeps its standard output for what it records.
+    let starts = |text: &str| text.lines().filter(|line| *line == "ID=debian").count();
+    assert_eq!((starts(&said), starts(&talk)), (2, 1), "{said}\n{talk}");
+    assert!(talk.contains("this start reads"), "{talk}");
+    let left = std::fs::read_to_string("/proc/mounts").expect("is there");
+    assert!(!left.contains(&dir.path().display().to_string()), "mounts are left behind: {left}");
+}
+
+/// The snapshotter with its containerd, and a layer with a shell.
+fn pieces() -> Option<(PathBuf, PathBuf)> {
+    let cache = PathBuf::from(std::env::var_os("HOME")?).join(".cache");
+    let home = std::env::var_os("OCISEEK_CONSUMER").map_or(cache.join("ociseek-consumer"), PathBuf::from);
+    let corpus = std::env::var_os("OCISEEK_CORPUS").map_or(cache.join("ociseek-corpus"), PathBuf::from);
+    let layer = corpus.join("layers/debian-rootfs/debian-rootfs.go.tar.gz");
+    if !home.join("bin/socisnap").is_file() {
+        println!("SKIP: no consumer in {}: .ci/consumer sets it up where its sources are", home.display());
+        return None;
+    }
+    if !layer.is_file() {
+        skip(&format!("no corpus in {}: run tests/corpus/make", corpus.display()));
+        return None;
+    }
+    if !Path::new("/dev/fuse").exists() {
+        skip("no /dev/fuse");
+        return None;
+    }
+    Some((home, layer))
+}
