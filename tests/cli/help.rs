@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::support::sandbox::Sandbox;
+use crate::support::sandbox::{Sandbox, shown};
 use insta::assert_snapshot;
 
 /// The help of every command, as `tests/help` has it: one file a command. `UPDATE_HELP=1 cargo test
@@ -182,13 +182,51 @@ fn every_option_of_index_has_an_environment_variable() {
         })
         .filter_map(|line| line.strip_prefix("--"))
         .filter_map(|line| line.split([' ', '.', '[']).next())
-        .filter(|name| !matches!(*name, "help" | "version") && !name.starts_with('-'))
+        // --json is another word for --format json, which has one.
+        .filter(|name| !matches!(*name, "help" | "version" | "json") && !name.starts_with('-'))
         .collect();
     assert!(options.len() >= 20, "{options:?}");
     for option in options {
         let variable = format!("OCISEEK_{}", option.to_uppercase().replace('-', "_"));
         let shown = [format!("[env: {variable}=]"), format!("[env: {variable}]")];
         assert!(shown.iter().any(|s| help.contains(s)), "{option} has no {variable}");
+    }
+}
+
+#[test]
+fn json_is_another_word_for_format_json() {
+    let sandbox = Sandbox::new();
+    let long = sandbox.run(&["version", "--format=json"]);
+    assert!(long.starts_with("{\n"), "{long}");
+    for args in [&["version", "--json"][..], &["version", "--format=text", "--json"]] {
+        assert_eq!(shown(sandbox.command(args).env("OCISEEK_FORMAT", "text")), long, "{args:?}");
+    }
+    let mut pages = 0;
+    for page in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help")).unwrap() {
+        let page = page.unwrap().path();
+        let text = std::fs::read_to_string(&page).unwrap();
+        assert_eq!(text.contains("--format <FORMAT>"), text.contains("      --json"), "{}", page.display());
+        pages += usize::from(text.contains("      --json"));
+    }
+    assert!(pages >= 18, "{pages}");
+}
+
+#[test]
+fn one_variable_names_the_queue() {
+    let sandbox = Sandbox::new();
+    let commands = [
+        &["backfill", "localhost"][..],
+        &["hook", "serve", "--allow=localhost"],
+        &["hook", "worker", "--allow=localhost"],
+    ];
+    for args in commands {
+        let refused = shown(sandbox.command(args).env("OCISEEK_QUEUE", "no queue"));
+        assert!(refused.contains("invalid value 'no queue' for '--queue"), "{args:?}: {refused}");
+    }
+    // What it was called before, for services that are set up.
+    for args in &commands[1..] {
+        let refused = shown(sandbox.command(args).env("OCISEEK_HOOK_QUEUE", "no queue"));
+        assert!(refused.contains("invalid value 'no queue'"), "{args:?}: {refused}");
     }
 }
 

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::FalseyValueParser;
 
-use crate::cli::shared::args::{BuildArgs, CacheArgs, ExistingArg, Format, RegistryArgs};
+use crate::cli::shared::args::{
+    BuildArgs, CacheArgs, ExistingArg, FormatArgs, MinLayerArgs, PlatformsArgs, RegistryArgs,
+};
 use crate::cli::shared::parse;
 use crate::cli::shared::reuse::HookReuseArgs;
-use crate::cli::shared::size::ByteSize;
 use crate::hook::backfill::{Glob, Place};
 #[cfg(feature = "nats")]
 use crate::hook::queue::QueueUrl;
-use crate::image::Platform;
 
 const LONG_ABOUT: &str = "\
 Walks the repositories and tags of registries, and indexes every image that has no index.
@@ -62,18 +62,14 @@ pub struct BackfillArgs {
     #[arg(allow_hyphen_values = true)]
     pub since: Option<i64>,
 
-    /// Only this platform, such as linux/arm64; may be repeated [default: all platforms of the image]
-    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_delimiter = ',')]
-    #[arg(help_heading = "What is indexed")]
-    pub platform: Vec<Platform>,
+    #[command(flatten, next_help_heading = "What is indexed")]
+    pub platforms: PlatformsArgs,
 
     #[command(flatten)]
     pub build: BuildArgs,
 
-    /// Leave out layers whose blobs are smaller; 0 indexes all
-    #[arg(long, value_name = "SIZE", env = "OCISEEK_MIN_LAYER_SIZE", default_value = "10MiB")]
-    #[arg(help_heading = "What is indexed")]
-    pub min_layer_size: ByteSize,
+    #[command(flatten, next_help_heading = "What is indexed")]
+    pub min_layer: MinLayerArgs,
 
     /// What to do with an image that has a SOCI index already
     #[arg(long, value_name = "RULE", env = "OCISEEK_EXISTING", value_enum, default_value_t = ExistingArg::Skip)]
@@ -110,8 +106,6 @@ pub struct BackfillArgs {
     #[command(flatten)]
     pub registry: RegistryArgs,
 
-    /// What is printed on standard output: text for people, or a JSON object a line
-    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
-    #[arg(help_heading = "What is printed")]
-    pub format: Format,
+    #[command(flatten, next_help_heading = "What is printed")]
+    pub format: FormatArgs,
 }

@@ -1,13 +1,12 @@
 //! `ociseek backfill`.
 
 use std::collections::BTreeMap;
-use std::num::NonZero;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::cli::shared::args::{Format, ProgressStyle};
+use crate::cli::shared::args::{Format, ProgressStyle, cpus};
 use crate::cli::shared::build::unattended;
 use crate::cli::shared::caches;
 use crate::cli::shared::json::milliseconds;
@@ -37,13 +36,19 @@ pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
     // Warnings only: the lines on standard output are the progress.
     let display = Arc::new(Display::new(ProgressStyle::None, false));
     let progress: Arc<dyn Progress> = display.clone();
-    let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let cpus = cpus();
     let jobs = args.jobs.map_or(cpus, usize::from);
     let places = args.places.iter().map(Place::registry);
     let registries = Registries::of(places.chain(args.reuse.reuse_from.iter().map(|image| image.registry.as_str())));
     let client = Client::new(client_config(args.registry, registries, &progress).await?).map_err(StoreError::from)?;
     // What is not used for other images is for the layers of one.
-    let index = unattended(args.platform, &args.build, args.min_layer_size, (cpus / jobs).max(1), &args.reuse);
+    let index = unattended(
+        args.platforms.platform,
+        &args.build,
+        args.min_layer.min_layer_size,
+        (cpus / jobs).max(1),
+        &args.reuse,
+    );
     let index = IndexOptions { existing: args.existing.into(), ..index };
     let state = args.state.as_deref().map(|path| State::open(path, &index)).transpose()?;
     let cache = caches::ztocs(&args.cache, &progress).await;
@@ -71,7 +76,7 @@ pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
             None => None,
         },
     };
-    let summary = Mutex::new(Summary::new(args.format));
+    let summary = Mutex::new(Summary::new(args.format.get()));
     walk(&args.places, &options, state, &|report| {
         summary.lock().unwrap_or_else(PoisonError::into_inner).add(&report);
     })

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::cli::shared::args::{CacheDirArgs, Format};
+use crate::cli::shared::args::{CacheDirArgs, FormatArgs};
 
 /// Show and empty the local cache
 #[derive(Debug, Subcommand)]
@@ -21,9 +21,8 @@ When a cache is full, the entries that were not used for longest go.";
 #[derive(Debug, Args)]
 #[command(long_about = CACHE_LS_LONG_ABOUT)]
 pub struct CacheLsArgs {
-    /// What is printed on standard output: text for people, or one JSON document
-    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
-    pub format: Format,
+    #[command(flatten)]
+    pub format: FormatArgs,
 
     #[command(flatten)]
     pub dir: CacheDirArgs,
@@ -42,9 +41,8 @@ pub struct CacheClearArgs {
     #[arg(long, value_name = "CACHE", value_enum)]
     pub only: Option<WhichCache>,
 
-    /// What is printed on standard output: text for people, or one JSON document
-    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
-    pub format: Format,
+    #[command(flatten)]
+    pub format: FormatArgs,
 
     #[command(flatten)]
     pub dir: CacheDirArgs,

@@ -35,7 +35,7 @@ fn ls(args: &CacheLsArgs) -> Result<(), CliError> {
     for (which, path) in all(&dir) {
         sizes.push((which, Usage::of(&path).map_err(failed(&path))?));
     }
-    let text = match args.format {
+    let text = match args.format.get() {
         Format::Json => document(&dir, &sizes, "bytes")?,
         Format::Text => {
             let line = |(which, usage): &(WhichCache, Usage)| {
@@ -55,7 +55,7 @@ fn clear(args: &CacheClearArgs) -> Result<(), CliError> {
             freed.push((which, Usage::clear(&path).map_err(failed(&path))?));
         }
     }
-    let text = match args.format {
+    let text = match args.format.get() {
         Format::Json => document(&dir, &freed, "freed_bytes")?,
         Format::Text => {
             let bytes = freed.iter().map(|(_, usage)| usage.bytes).sum();

@@ -3,10 +3,11 @@
 use clap::Args;
 use clap::builder::FalseyValueParser;
 
-use crate::cli::shared::args::{BuildArgs, CacheArgs, Format, ProgressStyle, RegistryArgs};
+use crate::cli::shared::args::{
+    BuildArgs, CacheArgs, FormatArgs, LayerJobsArgs, MinLayerArgs, ProgressArgs, RegistryArgs,
+};
 use crate::cli::shared::prefetch::PrefetchArgs;
 use crate::cli::shared::reuse::ReuseArgs;
-use crate::cli::shared::size::ByteSize;
 use crate::image::{ImageName, Platform};
 
 const LONG_ABOUT: &str = "\
@@ -72,17 +73,11 @@ pub struct ConvertArgs {
     #[command(flatten)]
     pub prefetch: PrefetchArgs,
 
-    /// Leave out layers whose blobs are smaller; 0 indexes all
-    ///
-    /// A small layer is pulled whole faster than it is mounted.
-    #[arg(long, value_name = "SIZE", env = "OCISEEK_MIN_LAYER_SIZE", default_value = "10MiB")]
-    #[arg(help_heading = "What is indexed")]
-    pub min_layer_size: ByteSize,
+    #[command(flatten, next_help_heading = "What is indexed")]
+    pub min_layer: MinLayerArgs,
 
-    /// How many layers are read or copied side by side [default: one for each CPU]
-    #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", value_parser = clap::value_parser!(u16).range(1..=256))]
-    #[arg(help_heading = "What is indexed")]
-    pub jobs: Option<u16>,
+    #[command(flatten, next_help_heading = "What is indexed")]
+    pub layer_jobs: LayerJobsArgs,
 
     /// DST may be the tag that SRC has: the new image takes its place
     #[arg(long, env = "OCISEEK_REPLACE_TAG", value_parser = FalseyValueParser::new(), help_heading = "Where it goes")]
@@ -101,18 +96,14 @@ pub struct ConvertArgs {
     #[command(flatten)]
     pub registry: RegistryArgs,
 
-    /// What is printed on standard output: text for people, or one JSON document
-    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
-    #[arg(help_heading = "What is printed")]
-    pub format: Format,
+    #[command(flatten, next_help_heading = "What is printed")]
+    pub format: FormatArgs,
 
     /// Print nothing but the digest of the new image (and errors): no report, no progress, no warnings
     #[arg(long, short, env = "OCISEEK_QUIET", value_parser = FalseyValueParser::new())]
     #[arg(help_heading = "What is printed")]
     pub quiet: bool,
 
-    /// Progress on standard error
-    #[arg(long, value_name = "STYLE", env = "OCISEEK_PROGRESS", value_enum, default_value_t = ProgressStyle::Auto)]
-    #[arg(help_heading = "What is printed")]
-    pub progress: ProgressStyle,
+    #[command(flatten, next_help_heading = "What is printed")]
+    pub progress: ProgressArgs,
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use self::json::Document;
 use crate::cli::shared::args::Format;
-use crate::cli::shared::build::{cpus, layer_options, named};
+use crate::cli::shared::build::{layer_options, named};
 use crate::cli::shared::caches;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::CliError;
@@ -27,7 +27,7 @@ pub mod text;
 pub async fn run(args: ConvertArgs) -> Result<(), CliError> {
     let started = Instant::now();
     check(&args)?;
-    let display = Arc::new(Display::new(args.progress, args.quiet));
+    let display = Arc::new(Display::new(args.progress.progress, args.quiet));
     let progress: Arc<dyn Progress> = display.clone();
     let names = [&args.source, &args.destination].into_iter().chain(&args.reuse.reuse_from);
     let images = Images::new(args.registry, names, &progress).await?;
@@ -41,9 +41,9 @@ pub async fn run(args: ConvertArgs) -> Result<(), CliError> {
     let options = IndexOptions {
         platforms: args.platform,
         layer: layer_options(&args.build),
-        min_layer_size: args.min_layer_size.0,
+        min_layer_size: args.min_layer.min_layer_size.0,
         existing: Existing::Skip,
-        jobs: args.jobs.map_or_else(cpus, usize::from),
+        jobs: args.layer_jobs.count(),
         dry_run: args.dry_run,
         deadline: None,
         gate: Gate::default(),
@@ -62,7 +62,7 @@ pub async fn run(args: ConvertArgs) -> Result<(), CliError> {
     let seconds = started.elapsed().as_secs_f64();
     let mut stdout = Stdout::new();
     let (source, name) = (args.source.to_string(), args.destination.to_string());
-    let text = match (args.format, args.quiet) {
+    let text = match (args.format.get(), args.quiet) {
         (Format::Json, _) => {
             let document = Document::of(source, name, &done, seconds);
             let mut text = serde_json::to_string_pretty(&document).map_err(|error| CliError::Stdout(error.into()))?;

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::cli::shared::args::{Format, ProgressStyle, RegistryArgs};
+use crate::cli::shared::args::{FormatArgs, ProgressArgs, RegistryArgs};
 use crate::cli::shared::place::ListPlace;
 use crate::image::ImageName;
 
@@ -49,13 +49,11 @@ pub struct CopyArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
     pub jobs: u16,
 
-    /// What is printed on standard output: text for people, or one JSON document
-    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
-    pub format: Format,
+    #[command(flatten)]
+    pub format: FormatArgs,
 
-    /// Progress on standard error
-    #[arg(long, value_name = "STYLE", env = "OCISEEK_PROGRESS", value_enum, default_value_t = ProgressStyle::Auto)]
-    pub progress: ProgressStyle,
+    #[command(flatten)]
+    pub progress: ProgressArgs,
 
     #[command(flatten)]
     pub registry: RegistryArgs,

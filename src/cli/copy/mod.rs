@@ -24,7 +24,7 @@ pub mod args;
 
 pub async fn run(args: CopyArgs) -> Result<(), CliError> {
     let started = Instant::now();
-    let display = Arc::new(Display::new(args.progress, false));
+    let display = Arc::new(Display::new(args.progress.progress, false));
     let progress: Arc<dyn Progress> = display.clone();
     let registries = [crate::cli::shared::source::registry(&args.source), args.destination.registry()];
     let images = Images::at(args.registry, registries.into_iter().flatten(), &progress).await?;
@@ -43,7 +43,7 @@ pub async fn run(args: CopyArgs) -> Result<(), CliError> {
     .await;
     display.end();
     let (report, seconds) = (copied?, started.elapsed().as_secs_f64());
-    let text = match args.format {
+    let text = match args.format.get() {
         Format::Json => {
             let document = document(&args.source.to_string(), &name, &report, seconds);
             serde_json::to_string_pretty(&document).map_err(|error| CliError::Stdout(error.into()))? + "\n"

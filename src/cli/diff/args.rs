@@ -2,9 +2,7 @@
 
 use clap::Args;
 
-use crate::cli::shared::args::{Format, RegistryArgs};
-use crate::cli::shared::parse;
-use crate::image::Platform;
+use crate::cli::shared::args::{FormatArgs, PlatformArgs, RegistryArgs};
 
 const DIFF_LONG_ABOUT: &str = "\
 Shows in what two ztocs differ, entry by entry and span by span, or two SOCI indexes, layer by layer.
@@ -37,13 +35,11 @@ pub struct DiffArgs {
     #[arg(value_name = "B")]
     pub b: String,
 
-    /// The platform, such as linux/arm64 [default: this machine's, or the only one]
-    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_parser = parse::one_platform)]
-    pub platform: Option<Platform>,
+    #[command(flatten)]
+    pub platform: PlatformArgs,
 
-    /// What is printed on standard output: text for people, or one JSON document
-    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
-    pub format: Format,
+    #[command(flatten)]
+    pub format: FormatArgs,
 
     #[command(flatten)]
     pub registry: RegistryArgs,

@@ -36,7 +36,7 @@ pub async fn run(args: DiffArgs) -> Result<(), CliError> {
             let read = move || Ok::<_, CliError>((read_ztoc(&a)?.1, read_ztoc(&b)?.1));
             let (a, b) = tokio::task::spawn_blocking(read).await.map_err(|error| CliError::Start(error.into()))??;
             let changes = ztocs(&a, &b);
-            let text = match args.format {
+            let text = match args.format.get() {
                 Format::Json => whole(&of_ztocs(&args, &changes))?,
                 Format::Text => lines(&changes, "", stdout.style) + &verdict(count(&changes)),
             };
@@ -47,11 +47,11 @@ pub async fn run(args: DiffArgs) -> Result<(), CliError> {
             let images = Images::new(args.registry.clone(), [&a, &b], &progress).await?;
             let open = async |name: &ImageName| {
                 let (source, root) = images.open(name).await?;
-                Ok::<_, CliError>(side(&source, &root, args.platform.as_ref(), &progress).await?)
+                Ok::<_, CliError>(side(&source, &root, args.platform.platform.as_ref(), &progress).await?)
             };
             let (a, b) = (open(&a).await?, open(&b).await?);
             let diff = indexes(&a, &b).await?;
-            let text = match args.format {
+            let text = match args.format.get() {
                 Format::Json => whole(&of_indexes(&args, [&a, &b], &diff))?,
                 Format::Text => of_indexes_text(&diff, stdout.style),
             };

@@ -2,8 +2,8 @@
 
 use clap::Args;
 
-use crate::cli::shared::args::{Format, RegistryArgs};
-use crate::image::{ImageName, Platform};
+use crate::cli::shared::args::{FormatArgs, PlatformsArgs, RegistryArgs};
+use crate::image::ImageName;
 
 const LONG_ABOUT: &str = "\
 Says which consumer would use which SOCI index of an image, and why the others would not: soci-snapshotter by version and \
@@ -32,13 +32,11 @@ pub struct DoctorArgs {
     #[arg(value_name = "IMAGE")]
     pub image: ImageName,
 
-    /// Only this platform, such as linux/arm64; may be repeated [default: all platforms of the image]
-    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_delimiter = ',')]
-    pub platform: Vec<Platform>,
+    #[command(flatten)]
+    pub platforms: PlatformsArgs,
 
-    /// What is printed on standard output: text for people, or one JSON document
-    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
-    pub format: Format,
+    #[command(flatten)]
+    pub format: FormatArgs,
 
     #[command(flatten)]
     pub registry: RegistryArgs,

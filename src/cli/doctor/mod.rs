@@ -8,7 +8,6 @@ use crate::cli::shared::report::CliError;
 use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::Stdout;
 use crate::ops::doctor::diagnose;
-use crate::ops::resolve::Wanted;
 use crate::progress::Progress;
 use args::DoctorArgs;
 use text::text;
@@ -22,11 +21,11 @@ pub async fn run(args: DoctorArgs) -> Result<(), CliError> {
     let progress: Arc<dyn Progress> = Arc::new(Display::new(ProgressStyle::None, false));
     let images = Images::new(args.registry, [&args.image], &progress).await?;
     let (source, root) = images.open(&args.image).await?;
-    let wanted = if args.platform.is_empty() { Wanted::All } else { Wanted::Each(&args.platform) };
+    let wanted = args.platforms.wanted();
     let found = diagnose(&source, &root, wanted, &progress).await?;
     let image = args.image.to_string();
     let mut stdout = Stdout::new();
-    let text = match args.format {
+    let text = match args.format.get() {
         Format::Json => json::document(&image, &found).map_err(|e| CliError::Stdout(e.into()))?,
         Format::Text => found.iter().map(|one| text(&image, one, stdout.style)).collect::<Vec<_>>().join("\n"),
     };

@@ -1,6 +1,5 @@
 //! What `hook serve` and `hook worker` have in common: the options that say how images are indexed, and what does the jobs.
 
-use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use clap::builder::FalseyValueParser;
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use crate::cli::shared::args::{BuildArgs, CacheArgs, RegistryArgs};
+use crate::cli::shared::args::{BuildArgs, CacheArgs, LayerJobsArgs, MinLayerArgs, PlatformsArgs, RegistryArgs};
 use crate::cli::shared::build::unattended;
 use crate::cli::shared::caches;
 use crate::cli::shared::report::CliError;
@@ -23,7 +22,6 @@ use crate::hook::log::Log;
 #[cfg(feature = "nats")]
 use crate::hook::queue::{Change, Queue, QueueUrl};
 use crate::hook::runner::{Runner, dead_letters};
-use crate::image::Platform;
 use crate::progress::Progress;
 use crate::store::StoreError;
 
@@ -48,10 +46,8 @@ pub struct JobArgs {
     #[arg(help_heading = "What may be indexed")]
     pub max_image_size: ByteSize,
 
-    /// Only this platform, such as linux/arm64; may be repeated [default: all platforms of an image]
-    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_delimiter = ',')]
-    #[arg(help_heading = "What is indexed")]
-    pub platform: Vec<Platform>,
+    #[command(flatten, next_help_heading = "What is indexed")]
+    pub platforms: PlatformsArgs,
 
     #[command(flatten)]
     pub build: BuildArgs,
@@ -59,20 +55,16 @@ pub struct JobArgs {
     #[command(flatten)]
     pub reuse: HookReuseArgs,
 
-    /// Leave out layers whose blobs are smaller; 0 indexes all
-    #[arg(long, value_name = "SIZE", env = "OCISEEK_MIN_LAYER_SIZE", default_value = "10MiB")]
-    #[arg(help_heading = "What is indexed")]
-    pub min_layer_size: ByteSize,
+    #[command(flatten, next_help_heading = "What is indexed")]
+    pub min_layer: MinLayerArgs,
 
     /// How many images are indexed side by side
     #[arg(long, value_name = "N", env = "OCISEEK_HOOK_WORKERS", default_value = "2")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "Work")]
     pub workers: u16,
 
-    /// How many layers of an image are read side by side [default: one for each CPU]
-    #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", value_parser = clap::value_parser!(u16).range(1..=256))]
-    #[arg(help_heading = "Work")]
-    pub jobs: Option<u16>,
+    #[command(flatten, next_help_heading = "Work")]
+    pub layer_jobs: LayerJobsArgs,
 
     /// How many seconds work goes on after a signal to stop
     #[arg(long, value_name = "SECONDS", env = "OCISEEK_HOOK_DRAIN_TIMEOUT", default_value = "20")]
@@ -97,9 +89,8 @@ pub fn address(listener: &TcpListener) -> Result<String, CliError> {
 /// What does the jobs.
 pub async fn runner(args: JobArgs, log: Log) -> Result<Runner, CliError> {
     let progress: Arc<dyn Progress> = Arc::new(log.clone());
-    let cpus = || std::thread::available_parallelism().map_or(1, NonZero::get);
-    let jobs = args.jobs.map_or_else(cpus, usize::from);
-    let options = unattended(args.platform, &args.build, args.min_layer_size, jobs, &args.reuse);
+    let jobs = args.layer_jobs.count();
+    let options = unattended(args.platforms.platform, &args.build, args.min_layer.min_layer_size, jobs, &args.reuse);
     let cache = caches::ztocs(&args.cache, &progress).await;
     let dead = args.dead_letter.map(|path| {
         let opened = dead_letters(&path);

@@ -6,13 +6,15 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::FalseyValueParser;
 
-use crate::cli::shared::args::{BuildArgs, CacheArgs, ExistingArg, Format, ProgressStyle, RegistryArgs};
+use crate::cli::shared::args::{
+    BuildArgs, CacheArgs, ExistingArg, FormatArgs, LayerJobsArgs, MinLayerArgs, PlatformsArgs, ProgressArgs,
+    RegistryArgs,
+};
 use crate::cli::shared::parse;
 use crate::cli::shared::prefetch::PrefetchArgs;
 use crate::cli::shared::reuse::ReuseArgs;
-use crate::cli::shared::size::ByteSize;
 use crate::cli::shared::versions::VersionsArgs;
-use crate::image::{ImageName, Platform};
+use crate::image::ImageName;
 use crate::ops::coverage::Share;
 
 const INDEX_LONG_ABOUT: &str = "\
@@ -84,10 +86,8 @@ pub struct IndexArgs {
     #[arg(value_name = "IMAGE", required = true)]
     pub images: Vec<ImageName>,
 
-    /// Only this platform, such as linux/arm64 or linux/arm/v7; may be repeated [default: all platforms of the image]
-    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_delimiter = ',')]
-    #[arg(help_heading = "What is indexed")]
-    pub platform: Vec<Platform>,
+    #[command(flatten, next_help_heading = "What is indexed")]
+    pub platforms: PlatformsArgs,
 
     #[command(flatten)]
     pub build: BuildArgs,
@@ -95,12 +95,8 @@ pub struct IndexArgs {
     #[command(flatten)]
     pub prefetch: PrefetchArgs,
 
-    /// Leave out layers whose blobs are smaller; 0 indexes all
-    ///
-    /// A small layer is pulled whole faster than it is mounted.
-    #[arg(long, value_name = "SIZE", env = "OCISEEK_MIN_LAYER_SIZE", default_value = "10MiB")]
-    #[arg(help_heading = "What is indexed")]
-    pub min_layer_size: ByteSize,
+    #[command(flatten, next_help_heading = "What is indexed")]
+    pub min_layer: MinLayerArgs,
 
     #[command(flatten)]
     pub reuse: ReuseArgs,
@@ -110,10 +106,8 @@ pub struct IndexArgs {
     #[arg(help_heading = "What is indexed")]
     pub existing: ExistingArg,
 
-    /// How many layers are read side by side [default: one for each CPU]
-    #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", value_parser = clap::value_parser!(u16).range(1..=256))]
-    #[arg(help_heading = "What is indexed")]
-    pub jobs: Option<u16>,
+    #[command(flatten, next_help_heading = "What is indexed")]
+    pub layer_jobs: LayerJobsArgs,
 
     #[command(flatten)]
     pub versions: VersionsArgs,
@@ -176,10 +170,8 @@ pub struct IndexArgs {
     #[arg(long, value_name = "FILE", env = "OCISEEK_STEP_SUMMARY", help_heading = "In CI")]
     pub step_summary: Option<PathBuf>,
 
-    /// What is printed on standard output: text for people, or one JSON document
-    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
-    #[arg(help_heading = "What is printed")]
-    pub format: Format,
+    #[command(flatten, next_help_heading = "What is printed")]
+    pub format: FormatArgs,
 
     /// Print nothing but index digests, and the digest of the SOCI-enabled image (and errors): no
     /// report, no progress, no warnings
@@ -187,8 +179,6 @@ pub struct IndexArgs {
     #[arg(help_heading = "What is printed")]
     pub quiet: bool,
 
-    /// Progress on standard error
-    #[arg(long, value_name = "STYLE", env = "OCISEEK_PROGRESS", value_enum, default_value_t = ProgressStyle::Auto)]
-    #[arg(help_heading = "What is printed")]
-    pub progress: ProgressStyle,
+    #[command(flatten, next_help_heading = "What is printed")]
+    pub progress: ProgressArgs,
 }

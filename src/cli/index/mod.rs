@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::cli::convert;
 use crate::cli::shared::args::Format;
-use crate::cli::shared::build::{cpus, layer_options, named};
+use crate::cli::shared::build::{layer_options, named};
 use crate::cli::shared::caches;
 use crate::cli::shared::json::milliseconds;
 use crate::cli::shared::progress::Display;
@@ -32,7 +32,7 @@ mod text;
 pub async fn run(args: IndexArgs) -> Result<(), CliError> {
     let started = Instant::now();
     check(&args)?;
-    let display = Arc::new(Display::new(args.progress, args.quiet));
+    let display = Arc::new(Display::new(args.progress.progress, args.quiet));
     let progress: Arc<dyn Progress> = display.clone();
     let files = step::Files { outputs: args.step_outputs.clone(), summary: args.step_summary.clone() };
     let mut options = options(&args, started)?;
@@ -63,7 +63,7 @@ pub async fn run(args: IndexArgs) -> Result<(), CliError> {
             report::tell(Some(&image), error);
         }
         let enabled = made.as_ref().and_then(|made| made.enabled.as_ref()).map(|e| (work.enabled(name, &e.tag), e));
-        if args.format == Format::Text {
+        if args.format.get() == Format::Text {
             let mut text = String::new();
             match (&made, error.as_ref().and_then(refused)) {
                 (Some(made), _) if args.quiet => text = text::digests(made),
@@ -101,7 +101,7 @@ pub async fn run(args: IndexArgs) -> Result<(), CliError> {
         seconds: milliseconds(started.elapsed().as_secs_f64()),
     };
     files.write(&document)?;
-    if args.format == Format::Json {
+    if args.format.get() == Format::Json {
         let mut text = serde_json::to_vec_pretty(&document).map_err(|error| CliError::Stdout(error.into()))?;
         text.push(b'\n');
         stdout.write_whole(&text).map_err(CliError::Stdout)?;
@@ -148,11 +148,11 @@ fn check(args: &IndexArgs) -> Result<(), CliError> {
 
 fn options(args: &IndexArgs, started: Instant) -> Result<IndexOptions, CliError> {
     Ok(IndexOptions {
-        platforms: args.platform.clone(),
+        platforms: args.platforms.platform.clone(),
         layer: layer_options(&args.build),
-        min_layer_size: args.min_layer_size.0,
+        min_layer_size: args.min_layer.min_layer_size.0,
         existing: args.existing.into(),
-        jobs: args.jobs.map_or_else(cpus, usize::from),
+        jobs: args.layer_jobs.count(),
         dry_run: args.dry_run,
         gate: Gate { all_servable: args.strict, least_coverage: args.min_coverage },
         deadline: args.timeout.and_then(|timeout| started.checked_add(timeout)),

@@ -2,9 +2,9 @@
 
 use clap::Args;
 
-use crate::cli::shared::args::{Format, RegistryArgs};
+use crate::cli::shared::args::{FormatArgs, PlatformsArgs, RegistryArgs};
 use crate::digest::Digest;
-use crate::image::{ImageName, Platform};
+use crate::image::ImageName;
 
 const INSPECT_LONG_ABOUT: &str = "\
 Shows which SOCI indexes an image has and what they hold: who made them, how they were found, which layers they cover and \
@@ -28,9 +28,8 @@ pub struct InspectArgs {
     #[arg(value_name = "IMAGE")]
     pub image: ImageName,
 
-    /// Only this platform, such as linux/arm64; may be repeated [default: all platforms of the image]
-    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_delimiter = ',')]
-    pub platform: Vec<Platform>,
+    #[command(flatten)]
+    pub platforms: PlatformsArgs,
 
     /// Look through this SOCI index, listed or not [default: the first that can be used]
     #[arg(long, value_name = "DIGEST")]
@@ -42,9 +41,8 @@ pub struct InspectArgs {
     #[arg(long, value_name = "DIGEST")]
     pub ztoc: Option<String>,
 
-    /// What is printed on standard output: text for people, or one JSON document
-    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
-    pub format: Format,
+    #[command(flatten)]
+    pub format: FormatArgs,
 
     #[command(flatten)]
     pub registry: RegistryArgs,

@@ -10,7 +10,6 @@ use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::Stdout;
 use crate::cli::ztoc;
 use crate::ops::inspect::{find_ztoc, inspect};
-use crate::ops::resolve::Wanted;
 use crate::progress::Progress;
 use args::InspectArgs;
 
@@ -23,12 +22,12 @@ pub async fn run(args: InspectArgs) -> Result<(), CliError> {
     let progress: Arc<dyn Progress> = Arc::new(Display::new(ProgressStyle::None, false));
     let images = Images::new(args.registry, [&args.image], &progress).await?;
     let (source, root) = images.open(&args.image).await?;
-    let wanted = if args.platform.is_empty() { Wanted::All } else { Wanted::Each(&args.platform) };
+    let wanted = args.platforms.wanted();
     let mut stdout = Stdout::new();
     if let Some(named) = &args.ztoc {
         let found = find_ztoc(&source, &root, wanted, named, &progress).await?;
         let (bytes, ztoc) = found.ok_or_else(|| CliError::NoZtoc(named.clone()))?;
-        let written = match args.format {
+        let written = match args.format.get() {
             Format::Text => ztoc::text::write(&bytes, &ztoc, &mut stdout),
             Format::Json => ztoc::json::write(&bytes, &ztoc, &mut stdout),
         };
@@ -36,7 +35,7 @@ pub async fn run(args: InspectArgs) -> Result<(), CliError> {
     }
     let inspected = inspect(&source, &root, wanted, args.index.as_ref(), &progress).await?;
     let image = args.image.to_string();
-    let text = match args.format {
+    let text = match args.format.get() {
         Format::Json => json::document(&image, &inspected).map_err(|e| CliError::Stdout(e.into()))?,
         Format::Text => inspected.iter().map(|one| text(&image, one, stdout.style)).collect::<Vec<_>>().join("\n"),
     };

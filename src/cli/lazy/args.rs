@@ -5,22 +5,15 @@ use std::path::PathBuf;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 
-use crate::cli::shared::args::{ReadCacheArgs, RegistryArgs};
-use crate::digest::Digest;
-use crate::image::Platform;
+use crate::cli::shared::args::{ReadCacheArgs, RegistryArgs, ViewArgs};
 use crate::ops::mount::Prefetch;
 
 /// What all commands share that serve an image's files while something runs.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "How the image is read")]
 pub struct LazyArgs {
-    /// The platform, such as linux/arm64 [default: this machine's, or the only one]
-    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM")]
-    pub platform: Option<Platform>,
-
-    /// Read through this SOCI index, listed or not [default: the first that can be used]
-    #[arg(long, value_name = "DIGEST")]
-    pub index: Option<Digest>,
+    #[command(flatten)]
+    pub view: ViewArgs,
 
     /// Fetch in the background what nobody has read yet
     #[arg(long, env = "OCISEEK_PREFETCH", value_parser = FalseyValueParser::new())]

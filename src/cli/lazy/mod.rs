@@ -58,7 +58,7 @@ pub async fn open_image(
     let (source, root) = images.open(image).await?;
     let caches = caches::reading(&args.cache, &progress).await?;
     let content = ContentOptions { deadline: Duration::from_secs(args.deadline), ..ContentOptions::default() };
-    let options = OpenOptions { platform: args.platform, index: args.index, layer, content };
+    let options = OpenOptions { platform: args.view.platform.platform, index: args.view.index, layer, content };
     let image = open(&source, &root, &options, &caches, &progress).await?;
     display.end();
     Ok(Opened { image, name, progress, started, stats, quiet: args.quiet })

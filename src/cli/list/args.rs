@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::cli::shared::args::{Format, RegistryArgs};
+use crate::cli::shared::args::{FormatArgs, ImageJobsArgs, RegistryArgs};
 use crate::cli::shared::place::ListPlace;
 
 const LIST_LONG_ABOUT: &str = "\
@@ -36,14 +36,11 @@ pub struct ListArgs {
     #[arg(long)]
     pub all: bool,
 
-    /// How many images are looked at side by side
-    #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", default_value_t = 8)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub jobs: u16,
+    #[command(flatten)]
+    pub image_jobs: ImageJobsArgs,
 
-    /// What is printed on standard output: text for people, or one JSON document
-    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
-    pub format: Format,
+    #[command(flatten)]
+    pub format: FormatArgs,
 
     #[command(flatten)]
     pub registry: RegistryArgs,

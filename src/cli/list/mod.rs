@@ -30,21 +30,21 @@ pub async fn run(args: ListArgs) -> Result<(), CliError> {
     let table = Table::new(&places);
     let mut stdout = Stdout::new();
     let mut print = |text: String| stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout);
-    if args.format == Format::Text {
+    if args.format.get() == Format::Text {
         print(table.header())?;
     }
     let (mut failed, all) = (0, places.len());
     let mut listed = Vec::new();
-    let mut looked = std::pin::pin!(list(&source, places, usize::from(args.jobs), &progress));
+    let mut looked = std::pin::pin!(list(&source, places, usize::from(args.image_jobs.jobs), &progress));
     while let Some(image) = looked.next().await {
         failed += usize::from(image.manifests.as_ref().as_ref().is_err_and(|error| !error.is_not_an_image()));
-        match args.format {
+        match args.format.get() {
             // A row is printed as soon as it is known: that is the progress.
             Format::Text => print(table.rows(&image, args.all))?,
             Format::Json => listed.push(image),
         }
     }
-    if args.format == Format::Json {
+    if args.format.get() == Format::Json {
         print(json::document(&args.place.to_string(), &listed).map_err(|e| CliError::Stdout(e.into()))?)?;
     }
     match failed {

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use clap::Args;
 
+use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::reading::ReadArgs;
 use crate::image::ImageName;
 
@@ -43,9 +44,8 @@ pub struct LsArgs {
     #[arg(long, short = 'R')]
     pub recursive: bool,
 
-    /// Print one JSON document
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub format: FormatArgs,
 
     /// Only this layer, counted from 0 at the bottom, as its tar has it: whiteouts and all, not flattened
     #[arg(long, value_name = "N")]

@@ -38,7 +38,7 @@ pub async fn run(args: LsArgs) -> Result<(), CliError> {
             return Err(CliError::NoEntry(quoted(path)));
         }
         let out = BufWriter::with_capacity(64 << 10, &mut stdout);
-        let written = match args.json {
+        let written = match args.format.is_json() {
             true => json::layer(&args.image.to_string(), &layer, &entries, out),
             false => text::layer(&entries, args.long, names, out),
         };
@@ -47,7 +47,7 @@ pub async fn run(args: LsArgs) -> Result<(), CliError> {
     let rootfs = named.open(&args.read).await?;
     let listing = Listing::of(&rootfs, path, &args)?;
     let out = BufWriter::with_capacity(64 << 10, &mut stdout);
-    let written = match args.json {
+    let written = match args.format.is_json() {
         true => json::tree(&args.image.to_string(), &rootfs, &listing, out),
         false => text::tree(&rootfs.tree, &listing, args.long, names, out),
     };
@@ -62,7 +62,8 @@ pub async fn run(args: LsArgs) -> Result<(), CliError> {
 async fn open_one(named: &Named, args: &LsArgs, number: usize) -> Result<(Descriptor, OpenLayer), CliError> {
     let Named { source, root, caches, progress } = named;
     let read = &args.read;
-    let found = discover(source, root, read.platform.as_ref(), read.index.as_ref(), progress).await?;
+    let found =
+        discover(source, root, read.view.platform.platform.as_ref(), read.view.index.as_ref(), progress).await?;
     let layers = found.layers.len();
     let layer = found.layers.get(number).cloned().ok_or(OpenError::NoLayer { wanted: number, layers })?;
     let ztoc = match found.ztoc_for(&layer.digest) {

@@ -26,11 +26,11 @@ pub async fn run(args: PruneArgs) -> Result<(), CliError> {
     let progress: Arc<dyn Progress> = Arc::new(Display::new(ProgressStyle::None, false));
     let images = Images::at(args.registry, std::iter::once(registry.as_str()), &progress).await?;
     let repository = images.repository_at(registry, repository)?;
-    let options = PruneOptions { delete: args.delete, all: args.all, jobs: usize::from(args.jobs) };
+    let options = PruneOptions { delete: args.delete, all: args.all, jobs: usize::from(args.image_jobs.jobs) };
     let pruned = prune(&repository, &options, &progress).await?;
     let mut stdout = Stdout::new();
     let name = args.repository.to_string();
-    let text = match args.format {
+    let text = match args.format.get() {
         Format::Json => {
             let document = document(&name, &pruned, args.delete);
             serde_json::to_string_pretty(&document).map_err(|error| CliError::Stdout(error.into()))? + "\n"

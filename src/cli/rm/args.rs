@@ -3,8 +3,8 @@
 use clap::Args;
 use clap::builder::FalseyValueParser;
 
-use crate::cli::shared::args::{Format, RegistryArgs};
-use crate::image::{ImageName, Platform};
+use crate::cli::shared::args::{FormatArgs, PlatformsArgs, RegistryArgs};
+use crate::image::ImageName;
 
 const RM_LONG_ABOUT: &str = "\
 Removes SOCI indexes (version 1) of an image. The image itself, its tags and its other referrers stay as they are.
@@ -42,17 +42,15 @@ pub struct RmArgs {
     #[arg(long)]
     pub all: bool,
 
-    /// Only this platform, such as linux/arm64; may be repeated [default: all platforms of the image]
-    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_delimiter = ',')]
-    pub platform: Vec<Platform>,
+    #[command(flatten)]
+    pub platforms: PlatformsArgs,
 
     /// Say what would be removed, and remove nothing
     #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = FalseyValueParser::new())]
     pub dry_run: bool,
 
-    /// What is printed on standard output: text for people, or one JSON document
-    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
-    pub format: Format,
+    #[command(flatten)]
+    pub format: FormatArgs,
 
     #[command(flatten)]
     pub registry: RegistryArgs,

@@ -21,11 +21,11 @@ pub async fn run(args: RmArgs) -> Result<(), CliError> {
     let images = Images::new(args.registry, [&args.image], &progress).await?;
     let (source, root) = images.open(&args.image).await?;
     let store = home(&source).ok_or(CliError::Usage("an archive is only read: nothing can be removed from it"))?;
-    let options = RemoveOptions { platforms: args.platform, all: args.all, dry_run: args.dry_run };
+    let options = RemoveOptions { platforms: args.platforms.platform, all: args.all, dry_run: args.dry_run };
     let cleared = remove(&store, &root, &options, &progress).await?;
     let image = args.image.to_string();
     let mut stdout = Stdout::new();
-    let text = match args.format {
+    let text = match args.format.get() {
         Format::Json => json::document(&image, &cleared, args.dry_run).map_err(|e| CliError::Stdout(e.into()))?,
         Format::Text => cleared.iter().map(|one| text(&image, one, stdout.style)).collect(),
     };

@@ -2,6 +2,7 @@
 //!
 //! Nothing is resolved here; the commands turn what was typed into what the library takes.
 
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +12,112 @@ use clap::{Args, ValueEnum};
 use super::parse::{self, PlainHttp};
 use super::size::ByteSize;
 use crate::budget::DEFAULT_LIMIT;
+use crate::digest::Digest;
+use crate::image::Platform;
+use crate::ops::resolve::Wanted;
+
+/// Which platforms of an image.
+#[derive(Debug, Clone, Args)]
+pub struct PlatformsArgs {
+    /// Only this platform, such as linux/arm64 or linux/arm/v7; may be repeated [default: all platforms of the image]
+    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_delimiter = ',')]
+    pub platform: Vec<Platform>,
+}
+
+impl PlatformsArgs {
+    /// The manifests that they ask for.
+    pub fn wanted(&self) -> Wanted<'_> {
+        if self.platform.is_empty() { Wanted::All } else { Wanted::Each(&self.platform) }
+    }
+}
+
+/// Which one of an image's platforms.
+#[derive(Debug, Clone, Args)]
+pub struct PlatformArgs {
+    /// The platform, such as linux/arm64 [default: this machine's, or the only one]
+    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_parser = parse::one_platform)]
+    pub platform: Option<Platform>,
+}
+
+/// What a reader of an image's files sees of it.
+#[derive(Debug, Clone, Args)]
+pub struct ViewArgs {
+    #[command(flatten)]
+    pub platform: PlatformArgs,
+
+    /// Read through this SOCI index, listed or not [default: the first that can be used]
+    #[arg(long, value_name = "DIGEST")]
+    pub index: Option<Digest>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct MinLayerArgs {
+    /// Leave out layers whose blobs are smaller; 0 indexes all
+    ///
+    /// A small layer is pulled whole faster than it is mounted.
+    #[arg(long, value_name = "SIZE", env = "OCISEEK_MIN_LAYER_SIZE", default_value = "10MiB")]
+    pub min_layer_size: ByteSize,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct LayerJobsArgs {
+    /// How many layers are read side by side [default: one for each CPU]
+    #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub jobs: Option<u16>,
+}
+
+impl LayerJobsArgs {
+    pub fn count(&self) -> usize {
+        self.jobs.map_or_else(cpus, usize::from)
+    }
+}
+
+/// How many there are of what works best with one for each CPU.
+pub fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct ImageJobsArgs {
+    /// How many images are looked at side by side
+    #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", default_value_t = 8)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub jobs: u16,
+}
+
+#[derive(Debug, Clone, Copy, Args)]
+pub struct FormatArgs {
+    /// What is printed on standard output: text for people, or JSON (docs/json.md)
+    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
+    format: Format,
+
+    /// The same as --format json
+    #[arg(long)]
+    json: bool,
+}
+
+impl FormatArgs {
+    pub fn get(self) -> Format {
+        if self.json { Format::Json } else { self.format }
+    }
+
+    pub fn is_json(self) -> bool {
+        self.get() == Format::Json
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct ProgressArgs {
+    /// Progress on standard error
+    #[arg(long, value_name = "STYLE", env = "OCISEEK_PROGRESS", value_enum, default_value_t = ProgressStyle::Auto)]
+    pub progress: ProgressStyle,
+}
 
 /// What shapes a ztoc's bytes.
 #[derive(Debug, Args)]
@@ -147,12 +254,6 @@ pub enum ExistingArg {
     Replace,
     /// Any SOCI index (v1) that is there stays the only one
     Keep,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    Text,
-    Json,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -1,6 +1,5 @@
 //! From the options that shape an index to what the library takes.
 
-use std::num::NonZero;
 use std::sync::Arc;
 
 use super::args::{BuildArgs, ExistingArg};
@@ -15,11 +14,6 @@ use crate::progress::{Event, Progress};
 
 pub fn layer_options(build: &BuildArgs) -> LayerOptions {
     LayerOptions { span_size: build.span_size.0, build_tool_identifier: build.build_tool_identifier.clone() }
-}
-
-/// How many layers are read side by side unless the user says otherwise.
-pub fn cpus() -> usize {
-    std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// The images of --reuse-from; those that cannot be opened are warned of.

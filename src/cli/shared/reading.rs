@@ -4,16 +4,14 @@ use std::sync::Arc;
 
 use clap::Args;
 
-use super::args::{ReadCacheArgs, RegistryArgs};
+use super::args::{ReadCacheArgs, RegistryArgs, ViewArgs};
 use super::caches;
-use super::parse;
 use super::quote::quoted;
 use super::report::{self, CliError};
 use super::size::{counted, human};
 use super::source::Images;
 use super::terminal::complain;
-use crate::digest::Digest;
-use crate::image::{ImageName, Platform};
+use crate::image::ImageName;
 use crate::ops::open::{OpenOptions, RootFs, open};
 use crate::progress::Progress;
 use crate::rootfs::layers::Caches;
@@ -23,13 +21,8 @@ use crate::store::blob::Target;
 /// How an image is read.
 #[derive(Debug, Args)]
 pub struct ReadArgs {
-    /// The platform, such as linux/arm64 [default: this machine's, or the only one]
-    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_parser = parse::one_platform)]
-    pub platform: Option<Platform>,
-
-    /// Read through this SOCI index, listed or not [default: the first that can be used]
-    #[arg(long, value_name = "DIGEST")]
-    pub index: Option<Digest>,
+    #[command(flatten)]
+    pub view: ViewArgs,
 
     /// Say on standard error how many bytes of the layers were fetched
     #[arg(long)]
@@ -59,7 +52,11 @@ impl Named {
     }
 
     pub async fn open(&self, args: &ReadArgs) -> Result<RootFs, CliError> {
-        let options = OpenOptions { platform: args.platform.clone(), index: args.index, ..OpenOptions::default() };
+        let options = OpenOptions {
+            platform: args.view.platform.platform.clone(),
+            index: args.view.index,
+            ..OpenOptions::default()
+        };
         Ok(open(&self.source, &self.root, &options, &self.caches, &self.progress).await?)
     }
 }

@@ -64,6 +64,10 @@ pub struct TraceArgs {
     #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum)]
     pub format: Option<TraceFormat>,
 
+    /// The same as --format json
+    #[arg(long)]
+    pub json: bool,
+
     /// The OCI runtime
     #[arg(long, value_name = "PROGRAM", env = "OCISEEK_RUNTIME", default_value = "runc")]
     pub runtime: PathBuf,

@@ -74,10 +74,12 @@ pub async fn run(args: TraceArgs, interrupted: &mut oneshot::Receiver<Interrupt>
     }
     opened.write_stats(mounted)?;
     let run = Run { status: ran?, took, touches };
-    let format = args.format.unwrap_or(match output.is_none() && std::io::stdout().is_terminal() {
-        true => TraceFormat::Text,
-        false => TraceFormat::Jsonl,
-    });
+    let format =
+        args.format.filter(|_| !args.json).unwrap_or(match output.is_none() && std::io::stdout().is_terminal() {
+            _ if args.json => TraceFormat::Json,
+            true => TraceFormat::Text,
+            false => TraceFormat::Jsonl,
+        });
     let needed = Needed::of(&opened, &run.touches);
     let text = match format {
         TraceFormat::Json => document(&opened, &run, &needed)?,

@@ -2,9 +2,9 @@
 
 use clap::Args;
 
-use crate::cli::shared::args::{Format, ProgressStyle, RegistryArgs};
+use crate::cli::shared::args::{FormatArgs, LayerJobsArgs, PlatformsArgs, ProgressArgs, RegistryArgs};
 use crate::digest::Digest;
-use crate::image::{ImageName, Platform};
+use crate::image::ImageName;
 
 const VERIFY_LONG_ABOUT: &str = "\
 Proves the SOCI indexes of an image against the image.
@@ -46,25 +46,21 @@ pub struct VerifyArgs {
     #[arg(long, value_name = "N", requires = "quick")]
     pub seed: Option<u64>,
 
-    /// Only this platform, such as linux/arm64; may be repeated [default: all platforms of the image]
-    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_delimiter = ',')]
-    pub platform: Vec<Platform>,
+    #[command(flatten)]
+    pub platforms: PlatformsArgs,
 
     /// Only this SOCI index, listed or not [default: all that are found]
     #[arg(long, value_name = "DIGEST")]
     pub index: Option<Digest>,
 
-    /// How many layers are read side by side [default: one for each CPU]
-    #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub jobs: Option<u16>,
+    #[command(flatten)]
+    pub layer_jobs: LayerJobsArgs,
 
-    /// What is printed on standard output: text for people, or one JSON document
-    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
-    pub format: Format,
+    #[command(flatten)]
+    pub format: FormatArgs,
 
-    /// Progress on standard error
-    #[arg(long, value_name = "STYLE", env = "OCISEEK_PROGRESS", value_enum, default_value_t = ProgressStyle::Auto)]
-    pub progress: ProgressStyle,
+    #[command(flatten)]
+    pub progress: ProgressArgs,
 
     #[command(flatten)]
     pub registry: RegistryArgs,

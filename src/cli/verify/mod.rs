@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::num::NonZero;
 use std::sync::Arc;
 
 use crate::cli::shared::args::Format;
@@ -20,17 +19,16 @@ pub mod args;
 pub mod json;
 
 pub async fn run(args: VerifyArgs) -> Result<(), CliError> {
-    let display = Arc::new(Display::new(args.progress, false));
+    let display = Arc::new(Display::new(args.progress.progress, false));
     let progress: Arc<dyn Progress> = display.clone();
     let images = Images::new(args.registry, [&args.image], &progress).await?;
-    let cpus = || std::thread::available_parallelism().map_or(1, NonZero::get);
     // What a standard library without randomness of its own has to offer: keys that the system chose.
     let seed = args.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
     let options = VerifyOptions {
-        platforms: args.platform,
+        platforms: args.platforms.platform,
         index: args.index,
         depth: if args.quick { Depth::Quick { spans: args.spans, seed } } else { Depth::Full },
-        jobs: args.jobs.map_or_else(cpus, usize::from),
+        jobs: args.layer_jobs.count(),
     };
     let name = args.image.to_string();
     display.begin(&name);
@@ -44,7 +42,7 @@ pub async fn run(args: VerifyArgs) -> Result<(), CliError> {
         progress.report(Event::Warning(warning.clone()));
     }
     let mut stdout = Stdout::new();
-    let text = match args.format {
+    let text = match args.format.get() {
         Format::Json => json::document(&name, &verified, options.depth).map_err(|e| CliError::Stdout(e.into()))?,
         Format::Text => text(&name, &verified, options.depth, stdout.style),
     };

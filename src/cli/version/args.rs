@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::cli::shared::args::FormatArgs;
+
 const COMPLETIONS_AFTER_HELP: &str = "\
 Examples:
   ociseek completions bash > /etc/bash_completion.d/ociseek
@@ -31,7 +33,6 @@ pub struct ManArgs {
 /// Print version, commit, target, and whose format is written
 #[derive(Debug, Args)]
 pub struct VersionArgs {
-    /// Print one JSON document; commit is null where the build did not know it
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub format: FormatArgs,
 }

@@ -23,7 +23,7 @@ pub fn version(args: &VersionArgs) -> Result<(), CliError> {
     let features: Vec<&str> = env!("OCISEEK_BUILD_FEATURES").split(',').filter(|name| !name.is_empty()).collect();
     let (version, target) = (env!("CARGO_PKG_VERSION"), env!("OCISEEK_BUILD_TARGET"));
     let ztoc = String::from_utf8_lossy(ztoc::VERSION);
-    let text = match args.json {
+    let text = match args.format.is_json() {
         true => {
             let document = json!({
                 "version": version,

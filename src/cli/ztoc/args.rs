@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use crate::cli::shared::args::{BuildArgs, Format, MemoryArgs};
+use crate::cli::shared::args::{BuildArgs, FormatArgs, MemoryArgs};
 
 /// Build, show, prove or read through the ztoc of one layer
 #[derive(Debug, Subcommand)]
@@ -64,9 +64,8 @@ pub struct ZtocShowArgs {
     /// The ztoc; - is standard input
     pub file: PathBuf,
 
-    /// Text for people, or one JSON document
-    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
-    pub format: Format,
+    #[command(flatten)]
+    pub format: FormatArgs,
 }
 
 const EXTRACT_LONG_ABOUT: &str = "\
@@ -124,7 +123,6 @@ pub struct ZtocVerifyArgs {
     #[arg(long, value_name = "FILE")]
     pub ztoc: PathBuf,
 
-    /// Text for people, or one JSON document
-    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
-    pub format: Format,
+    #[command(flatten)]
+    pub format: FormatArgs,
 }

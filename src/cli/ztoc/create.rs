@@ -2,13 +2,13 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::args::ZtocCreateArgs;
 use super::input::{is_std, open, read_ztoc, unreadable};
 use crate::budget::Budget;
+use crate::cli::shared::args::cpus;
 use crate::cli::shared::build::layer_options;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::size::{counted, duration, human, rate};
@@ -47,7 +47,7 @@ fn index(
     let mut input = open(path)?;
     let buffers = Buffers::default();
     let chunks = || buffers.read_chunk(&mut input).map(|chunk| (!chunk.is_empty()).then_some(vec![chunk]));
-    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let cores = cpus();
     let budget = Budget::new(max_memory);
     index_chunks(options, None, Threads { cores, guide }, &budget, chunks)
         .map_err(|source| unreadable(path, source))?

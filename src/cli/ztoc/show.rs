@@ -10,7 +10,7 @@ use crate::cli::shared::terminal::Stdout;
 /// Prints everything in a ztoc.
 pub fn show(args: &ZtocShowArgs, stdout: &mut Stdout) -> Result<(), CliError> {
     let (bytes, ztoc) = read_ztoc(&args.file)?;
-    match args.format {
+    match args.format.get() {
         Format::Text => text::write(&bytes, &ztoc, stdout),
         Format::Json => json::write(&bytes, &ztoc, stdout),
     }

@@ -31,7 +31,7 @@ pub fn run(args: &ZtocVerifyArgs, stdout: &mut Stdout) -> Result<(), CliError> {
         .read(|| buffers.read_chunk(&mut layer).map(|chunk| (!chunk.is_empty()).then_some(vec![chunk])))
         .map_err(|source| unreadable(&args.layer, source))?;
     proof.differences.extend(malformed);
-    let text = match args.format {
+    let text = match args.format.get() {
         Format::Text => text(ztoc.as_deref(), &proof),
         Format::Json => json(&bytes, ztoc.as_deref(), &proof).map_err(|error| CliError::Stdout(error.into()))?,
     };

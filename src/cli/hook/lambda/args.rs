@@ -2,11 +2,9 @@
 
 use clap::Args;
 
-use crate::cli::shared::args::{BuildArgs, MemoryArgs};
+use crate::cli::shared::args::{BuildArgs, LayerJobsArgs, MemoryArgs, MinLayerArgs, PlatformsArgs};
 use crate::cli::shared::parse;
 use crate::cli::shared::reuse::HookReuseArgs;
-use crate::cli::shared::size::ByteSize;
-use crate::image::Platform;
 
 const LAMBDA_LONG_ABOUT: &str = "\
 Runs as an AWS Lambda function (custom runtime, provided.al2023) that indexes images as they are pushed to Amazon ECR.
@@ -29,26 +27,20 @@ AWS_ENDPOINT_URL_ECR or AWS_ENDPOINT_URL sends the calls to ECR elsewhere. docs/
 #[derive(Debug, Args)]
 #[command(long_about = LAMBDA_LONG_ABOUT, after_long_help = LAMBDA_AFTER_HELP)]
 pub struct HookLambdaArgs {
-    /// Only this platform, such as linux/arm64; may be repeated [default: all platforms of the image]
-    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_delimiter = ',')]
-    #[arg(help_heading = "What is indexed")]
-    pub platform: Vec<Platform>,
+    #[command(flatten, next_help_heading = "What is indexed")]
+    pub platforms: PlatformsArgs,
 
     #[command(flatten)]
     pub build: BuildArgs,
 
-    /// Leave out layers whose blobs are smaller; 0 indexes all
-    #[arg(long, value_name = "SIZE", env = "OCISEEK_MIN_LAYER_SIZE", default_value = "10MiB")]
-    #[arg(help_heading = "What is indexed")]
-    pub min_layer_size: ByteSize,
+    #[command(flatten, next_help_heading = "What is indexed")]
+    pub min_layer: MinLayerArgs,
 
     #[command(flatten)]
     pub reuse: HookReuseArgs,
 
-    /// How many layers are read side by side [default: one for each CPU]
-    #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", value_parser = clap::value_parser!(u16).range(1..=256))]
-    #[arg(help_heading = "What is indexed")]
-    pub jobs: Option<u16>,
+    #[command(flatten, next_help_heading = "What is indexed")]
+    pub layer_jobs: LayerJobsArgs,
 
     /// Index images of this account's registries too; may be repeated [default: only those of the function's own account]
     #[arg(long, value_name = "ACCOUNT", env = "OCISEEK_ECR_ACCOUNTS", value_delimiter = ',')]

@@ -1,7 +1,6 @@
 //! `ociseek hook lambda`, and what the program does when it is called `bootstrap`.
 
 use std::ffi::OsString;
-use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -51,10 +50,9 @@ fn variable(name: &str) -> Option<String> {
 }
 
 fn settings(args: HookLambdaArgs) -> Settings {
-    let cpus = || std::thread::available_parallelism().map_or(1, NonZero::get);
-    let jobs = args.jobs.map_or_else(cpus, usize::from);
+    let jobs = args.layer_jobs.count();
     Settings {
-        options: unattended(args.platform, &args.build, args.min_layer_size, jobs, &args.reuse),
+        options: unattended(args.platforms.platform, &args.build, args.min_layer.min_layer_size, jobs, &args.reuse),
         reuse_from: args.reuse.reuse_from,
         accounts: args.ecr_account,
         registry: args.ecr_registry,

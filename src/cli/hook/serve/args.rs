@@ -100,7 +100,12 @@ pub struct HookServeArgs {
 
     /// Put jobs into this work queue of NATS JetStream, for ociseek hook worker to do, rather than do them here
     #[cfg(feature = "nats")]
-    #[arg(long, value_name = "nats://HOST[:PORT][/STREAM]", env = "OCISEEK_HOOK_QUEUE", hide_env_values = true)]
+    #[arg(long, value_name = "nats://HOST[:PORT][/STREAM]", env = "OCISEEK_QUEUE", hide_env_values = true)]
     #[arg(conflicts_with = "journal", help_heading = "What is accepted")]
     pub queue: Option<QueueUrl>,
+
+    /// The variable that --queue had here before `backfill` and the hooks agreed on one.
+    #[cfg(feature = "nats")]
+    #[arg(long, env = "OCISEEK_HOOK_QUEUE", hide = true, hide_env_values = true, conflicts_with = "journal")]
+    pub hook_queue: Option<QueueUrl>,
 }

@@ -45,7 +45,7 @@ pub async fn run(args: HookServeArgs, interrupted: &mut oneshot::Receiver<Interr
     let runner = Arc::new(runner(args.jobs, log.clone()).await?);
     let here = || Here::new(args.queue_size as usize, args.journal.as_deref()).map(Sink::Here);
     #[cfg(feature = "nats")]
-    let sink = match &args.queue {
+    let sink = match args.queue.as_ref().or(args.hook_queue.as_ref()) {
         Some(url) => Sink::Queue(connect(url, &log).await?),
         None => here()?,
     };

@@ -24,12 +24,20 @@ Example:
 /// Index images from a queue that many workers share
 #[derive(Debug, Args)]
 #[command(long_about = WORKER_LONG_ABOUT, after_help = WORKER_AFTER_HELP)]
+#[command(
+    override_usage = "ociseek hook worker [OPTIONS] --queue <nats://HOST[:PORT][/STREAM]> --allow <REGISTRY[/GLOB]>"
+)]
 pub struct HookWorkerArgs {
     /// The queue; [USER:PASSWORD@] or [TOKEN@] before the host, tls:// for TLS
     ///
     /// Other users of this machine can see a command line: prefer the environment variable where there is a password.
-    #[arg(long, value_name = "nats://HOST[:PORT][/STREAM]", env = "OCISEEK_HOOK_QUEUE", hide_env_values = true)]
-    pub queue: QueueUrl,
+    #[arg(long, value_name = "nats://HOST[:PORT][/STREAM]", env = "OCISEEK_QUEUE", hide_env_values = true)]
+    #[arg(required_unless_present = "hook_queue")]
+    pub queue: Option<QueueUrl>,
+
+    /// The variable that --queue had here before `backfill` and the hooks agreed on one.
+    #[arg(long, env = "OCISEEK_HOOK_QUEUE", hide = true, hide_env_values = true)]
+    pub hook_queue: Option<QueueUrl>,
 
     /// Answer GET /healthz, /readyz and /metrics (Prometheus) on this address [default: none]
     #[arg(long, value_name = "IP:PORT", env = "OCISEEK_HOOK_WORKER_LISTEN")]

@@ -27,8 +27,11 @@ pub async fn run(args: HookWorkerArgs, interrupted: &mut oneshot::Receiver<Inter
         None => None,
     };
     let runner = Arc::new(runner(args.jobs, log.clone()).await?);
-    let queue = connect(&args.queue, &log).await?;
-    let mut fields = json!({"tool": TOOL_IDENTIFIER, "queue": args.queue.to_string()});
+    let Some(url) = args.queue.or(args.hook_queue) else {
+        return Err(CliError::Usage("want --queue nats://HOST"));
+    };
+    let queue = connect(&url, &log).await?;
+    let mut fields = json!({"tool": TOOL_IDENTIFIER, "queue": url.to_string()});
     if let Some(listener) = &listener {
         fields["address"] = json!(address(listener)?);
     }
