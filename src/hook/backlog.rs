@@ -1,4 +1,5 @@
-//! The jobs that wait in this process: a bounded queue in which each image stands once, and no repository before the others.
+//! The jobs that wait in this process: a bounded queue in which each image (or tag of it) stands once,
+//! and no repository before the others. No image is worked on twice at a time.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::job::Job;
+use super::job::{Job, Unit};
 use super::remembered::Remembered;
 
 /// A repository may fill this part of the queue.
@@ -39,6 +40,7 @@ pub struct Backlog {
     state: Mutex<State>,
     changed: Notify,
     capacity: usize,
+    unit: Unit,
 }
 
 #[derive(Default)]
@@ -50,11 +52,12 @@ struct State {
     /// To be tried again at a time; the number tells two of one time apart.
     later: BTreeMap<(Instant, u64), Item>,
     number: u64,
-    /// Those of a tag that is being worked on, by key: what it names is looked at again when that has ended.
-    behind: HashMap<String, Item>,
+    /// By repository, those of an image that is being worked on: another tag of it, or the same tag,
+    /// which may name another image when that has ended. None of them is empty.
+    behind: HashMap<String, VecDeque<Item>>,
     /// Keys of all that wait, in any of these ways.
     queued: HashSet<String>,
-    /// By key.
+    /// By the image.
     running: BTreeMap<String, Item>,
     done: Remembered,
     closed: bool,
@@ -70,32 +73,58 @@ impl State {
         line.push_back(item);
     }
 
-    fn take(&mut self, now: Instant) -> Option<Item> {
+    fn take(&mut self, now: Instant, unit: Unit) -> Option<Item> {
         while let Some(due) = self.later.first_entry().filter(|first| first.key().0 <= now) {
             let item = due.remove();
             self.queue(item);
         }
-        let repository = self.turns.pop_front()?;
-        let line = self.waiting.get_mut(&repository)?;
-        let item = line.pop_front();
-        if line.is_empty() {
-            self.waiting.remove(&repository);
-        } else {
-            self.turns.push_back(repository);
+        loop {
+            let repository = self.turns.pop_front()?;
+            let line = self.waiting.get_mut(&repository)?;
+            let item = line.pop_front();
+            if line.is_empty() {
+                self.waiting.remove(&repository);
+            } else {
+                self.turns.push_back(repository.clone());
+            }
+            let mut item = item?;
+            let image = item.job.image_key();
+            if self.running.contains_key(&image) {
+                self.behind.entry(repository).or_default().push_back(item);
+                continue;
+            }
+            item.tries += 1;
+            self.queued.remove(&item.job.key(unit));
+            self.running.insert(image, item.clone());
+            return Some(item);
         }
-        let mut item = item?;
-        item.tries += 1;
-        let key = item.job.key();
-        self.queued.remove(&key);
-        self.running.insert(key, item.clone());
-        Some(item)
+    }
+
+    /// The first job that waits for the end of this one, which is no longer running, may go on.
+    fn ended(&mut self, job: &Job) -> Option<Item> {
+        let image = job.image_key();
+        self.running.remove(&image);
+        let repository = repository(job);
+        let behind = self.behind.get_mut(&repository)?;
+        let next = behind.iter().position(|item| item.job.image_key() == image);
+        let next = next.and_then(|place| behind.remove(place));
+        if behind.is_empty() {
+            self.behind.remove(&repository);
+        }
+        self.queue(next.clone()?);
+        next
+    }
+
+    /// How many of a repository wait for their turn.
+    fn waiting_of(&self, repository: &str) -> usize {
+        [&self.waiting, &self.behind].iter().map(|lines| lines.get(repository).map_or(0, VecDeque::len)).sum()
     }
 }
 
 impl Backlog {
-    /// Room for `capacity` jobs.
-    pub fn new(capacity: usize) -> Backlog {
-        Backlog { state: Mutex::default(), changed: Notify::new(), capacity: capacity.max(1) }
+    /// Room for `capacity` jobs. What is the same job, `unit` says.
+    pub fn new(capacity: usize, unit: Unit) -> Backlog {
+        Backlog { state: Mutex::default(), changed: Notify::new(), capacity: capacity.max(1), unit }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -104,29 +133,28 @@ impl Backlog {
 
     /// Takes a job, if it is new and there is room. `keep` writes it down first; if that fails it is not taken.
     pub fn offer<E>(&self, item: Item, keep: impl FnOnce(&Item) -> Result<(), E>) -> Result<Offer, E> {
-        let key = item.job.key();
-        let by_digest = item.job.image.digest.is_some();
+        let (key, image) = (item.job.key(self.unit), item.job.image_key());
         let now = Instant::now();
         let mut state = self.state();
         if state.closed {
             return Ok(Offer::Closed);
         }
         // What a tag names may be another image by now, even if it is being worked on.
-        if state.queued.contains(&key) || by_digest && (state.running.contains_key(&key) || state.done.knows(&key, now))
-        {
+        let is_running = item.job.image.digest.is_some()
+            && state.running.get(&image).is_some_and(|running| running.job.key(self.unit) == key);
+        if state.queued.contains(&key) || is_running || state.done.knows(&key, now) {
             return Ok(Offer::Duplicate);
         }
         if state.queued.len() >= self.capacity {
             return Ok(Offer::Full);
         }
-        let waiting = state.waiting.get(&repository(&item.job)).map_or(0, VecDeque::len);
-        if waiting >= (self.capacity / SHARE).max(1) {
+        if state.waiting_of(&repository(&item.job)) >= (self.capacity / SHARE).max(1) {
             return Ok(Offer::RepositoryFull);
         }
         keep(&item)?;
-        state.queued.insert(key.clone());
-        if state.running.contains_key(&key) {
-            state.behind.insert(key, item);
+        state.queued.insert(key);
+        if state.running.contains_key(&image) {
+            state.behind.entry(repository(&item.job)).or_default().push_back(item);
             return Ok(Offer::Accepted);
         }
         state.queue(item);
@@ -138,7 +166,7 @@ impl Backlog {
     /// Takes a job that was accepted before, whether there is room or not.
     pub fn restore(&self, item: Item) {
         let mut state = self.state();
-        if state.queued.insert(item.job.key()) {
+        if state.queued.insert(item.job.key(self.unit)) {
             state.queue(item);
         }
     }
@@ -148,7 +176,7 @@ impl Backlog {
         loop {
             let (due, closed) = {
                 let mut state = self.state();
-                if let Some(item) = state.take(Instant::now()) {
+                if let Some(item) = state.take(Instant::now(), self.unit) {
                     if !state.turns.is_empty() {
                         self.changed.notify_one();
                     }
@@ -174,37 +202,30 @@ impl Backlog {
     /// `note` writes that down, and which job waited behind it, before another of the same name can
     /// be offered.
     pub fn finished(&self, item: &Item, done: bool, note: impl FnOnce(Option<&Item>)) {
-        let key = item.job.key();
+        let key = item.job.key(self.unit);
         let mut state = self.state();
-        let next = self.ended(&mut state, &key);
-        if done && item.job.image.digest.is_some() {
-            state.done.add(key, Instant::now());
+        let next = state.ended(&item.job);
+        if done && item.job.stays_done(self.unit) {
+            state.done.add(key.clone(), Instant::now());
         }
-        note(next.as_ref());
+        note(next.as_ref().filter(|next| next.job.key(self.unit) == key));
+        drop(state);
+        self.changed.notify_one();
     }
 
     /// A job that failed waits for another try. False: the same waits already, or there is no waiting any more.
     pub fn again(&self, item: Item, wait: Duration) -> bool {
-        let key = item.job.key();
         let mut state = self.state();
-        self.ended(&mut state, &key);
-        if !state.queued.insert(key) {
-            return false;
+        state.ended(&item.job);
+        let is_new = state.queued.insert(item.job.key(self.unit));
+        if is_new {
+            state.number += 1;
+            let number = state.number;
+            state.later.insert((Instant::now() + wait, number), item);
         }
-        state.number += 1;
-        let number = state.number;
-        state.later.insert((Instant::now() + wait, number), item);
         drop(state);
         self.changed.notify_one();
-        true
-    }
-
-    fn ended(&self, state: &mut State, key: &str) -> Option<Item> {
-        state.running.remove(key);
-        let next = state.behind.remove(key)?;
-        state.queue(next.clone());
-        self.changed.notify_one();
-        Some(next)
+        is_new
     }
 
     /// No more is taken; what is there is still handed out.
@@ -221,7 +242,7 @@ impl Backlog {
         state.turns.clear();
         let waiting = state.waiting.drain().flat_map(|(_, line)| line);
         let running = std::mem::take(&mut state.running).into_values();
-        let behind = std::mem::take(&mut state.behind).into_values();
+        let behind = std::mem::take(&mut state.behind).into_values().flatten();
         let later = std::mem::take(&mut state.later).into_values();
         running.chain(waiting).chain(behind).chain(later).collect()
     }
@@ -264,7 +285,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_image_stands_in_it_once() {
-        let backlog = Backlog::new(100);
+        let backlog = Backlog::new(100, Unit::Image);
         assert_eq!(offer(&backlog, item("a", 1)), Offer::Accepted);
         assert_eq!(offer(&backlog, item("a", 1)), Offer::Duplicate);
         assert_eq!(offer(&backlog, item("b", 1)), Offer::Accepted, "the same digest in another repository");
@@ -279,7 +300,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_tag_may_have_moved_since_it_was_looked_at() {
-        let backlog = Backlog::new(100);
+        let backlog = Backlog::new(100, Unit::Image);
         assert_eq!(offer(&backlog, tagged("a")), Offer::Accepted);
         assert_eq!(offer(&backlog, tagged("a")), Offer::Duplicate);
         let first = backlog.next().await.unwrap();
@@ -295,10 +316,48 @@ mod tests {
         assert_eq!(backlog.next().await.unwrap().tries, 1);
     }
 
+    #[tokio::test]
+    async fn each_tag_of_an_image_has_its_turn_but_not_two_at_a_time() {
+        let tag = |name: &str, n: u32| {
+            let mut item = item("a", n);
+            item.job.image.tag = Some(name.to_owned());
+            item
+        };
+        let by_image = Backlog::new(100, Unit::Image);
+        assert_eq!(offer(&by_image, tag("1", 1)), Offer::Accepted);
+        assert_eq!(offer(&by_image, tag("2", 1)), Offer::Duplicate);
+
+        let backlog = Backlog::new(12, Unit::Tag);
+        for name in ["1", "2", "3"] {
+            assert_eq!(offer(&backlog, tag(name, 1)), Offer::Accepted);
+            assert_eq!(offer(&backlog, tag(name, 1)), Offer::Duplicate);
+        }
+        assert_eq!(offer(&backlog, item("b", 1)), Offer::Accepted);
+        let first = backlog.next().await.unwrap();
+        assert_eq!(offer(&backlog, tag("1", 1)), Offer::Duplicate, "it is being worked on");
+        assert_eq!(backlog.next().await.unwrap().job.image.repository, "b", "not two of one image");
+        let nobody = tokio::time::timeout(Duration::from_millis(20), backlog.next()).await;
+        assert!(nobody.is_err(), "{nobody:?}");
+        // Those that wait for another one count among their repository's.
+        assert_eq!(backlog.lengths(), (2, 2));
+        assert_eq!(offer(&backlog, tag("1", 2)), Offer::Accepted);
+        assert_eq!(offer(&backlog, tag("2", 2)), Offer::RepositoryFull);
+        assert_eq!(backlog.next().await.unwrap().job.image, tag("1", 2).job.image);
+        let mut last = first;
+        for name in ["2", "3"] {
+            backlog.finished(&last, true, |next| assert_eq!(next, None, "another tag is accepted already"));
+            last = backlog.next().await.unwrap();
+            assert_eq!(last.job.image, tag(name, 1).job.image);
+        }
+        // A tag that came back to an image is looked at again.
+        assert_eq!(offer(&backlog, tag("1", 1)), Offer::Accepted);
+        assert_eq!(backlog.drain().len(), 4);
+    }
+
     /// Or a crash would lose the newer one.
     #[tokio::test]
     async fn the_end_of_a_job_is_written_down_before_the_same_is_accepted_again() {
-        let backlog = Backlog::new(8);
+        let backlog = Backlog::new(8, Unit::Image);
         offer(&backlog, tagged("a"));
         let first = backlog.next().await.unwrap();
         let lines = Mutex::new(Vec::new());
@@ -321,7 +380,7 @@ mod tests {
 
     #[tokio::test]
     async fn repositories_take_turns() {
-        let backlog = Backlog::new(1000);
+        let backlog = Backlog::new(1000, Unit::Image);
         for n in 0..100 {
             offer(&backlog, item("flood", n));
         }
@@ -337,7 +396,7 @@ mod tests {
 
     #[tokio::test]
     async fn it_is_bounded_and_a_repository_has_a_share() {
-        let backlog = Backlog::new(8);
+        let backlog = Backlog::new(8, Unit::Image);
         assert_eq!(offer(&backlog, item("a", 1)), Offer::Accepted);
         assert_eq!(offer(&backlog, item("a", 2)), Offer::Accepted);
         assert_eq!(offer(&backlog, item("a", 3)), Offer::RepositoryFull);
@@ -355,14 +414,14 @@ mod tests {
 
     #[tokio::test]
     async fn what_cannot_be_kept_is_not_taken() {
-        let backlog = Backlog::new(8);
+        let backlog = Backlog::new(8, Unit::Image);
         assert_eq!(backlog.offer(item("a", 1), |_| Err("disk full")), Err("disk full"));
         assert_eq!(offer(&backlog, item("a", 1)), Offer::Accepted);
     }
 
     #[tokio::test]
     async fn what_failed_comes_again_when_it_is_time() {
-        let backlog = Backlog::new(8);
+        let backlog = Backlog::new(8, Unit::Image);
         offer(&backlog, item("a", 1));
         let first = backlog.next().await.unwrap();
         let begun = Instant::now();
@@ -374,7 +433,7 @@ mod tests {
 
     #[tokio::test]
     async fn closed_it_hands_out_what_is_due_and_ends_for_all() {
-        let backlog = Backlog::new(8);
+        let backlog = Backlog::new(8, Unit::Image);
         offer(&backlog, item("a", 1));
         offer(&backlog, item("a", 2));
         let first = backlog.next().await.unwrap();

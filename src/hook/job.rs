@@ -1,27 +1,16 @@
-//! One image to be indexed, as an event names it, and what becomes of it.
-//!
-//! An index that is pushed raises an event of its own, and so does the tag under which registries without the referrers API list
-//! it. Such an event must end here, or indexing would never end: what is not an image with layers is skipped, at the latest when
-//! its manifest has been read, with one request. A SOCI-enabled image has layers, and so has each
-//! of the manifests that it is made of: they are known by the SOCI indexes that they list or name,
-//! whoever made them.
+//! One image to be indexed, as an event names it, and what can become of it.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
+use super::enabled::{EnabledImage, NotEnabled};
 use crate::digest::Digest;
-use crate::image::{Manifest, ManifestError, Reference, is_referrers_tag};
-use crate::ops::discover::causes;
-use crate::ops::index::{
-    Elsewhere, IndexError, IndexOptions, IndexedImage, LayerOutcome, LeftOut, ManifestResult, index_resolved,
-};
-use crate::ops::resolve::{ResolveError, Resolved, parse, resolve_document};
-use crate::ops::versions::is_enabled;
-use crate::progress::{Event, Progress};
-use crate::store::blob::{Document, Target};
-use crate::store::cache::ZtocCache;
-use crate::store::registry::{Client, Repository};
-use crate::store::{Destination, Source, StoreError};
+use crate::image::{Reference, TagError, TagTemplate, is_referrers_tag};
+use crate::ops::convert::ConvertError;
+use crate::ops::index::{IndexError, IndexedImage, LeftOut};
+use crate::ops::resolve::ResolveError;
+use crate::ops::versions::{MakeError, Versions};
+use crate::store::StoreError;
+use crate::store::blob::Target;
 
 /// An image that is to be indexed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -29,56 +18,62 @@ pub struct Job {
     pub image: Reference,
 }
 
-/// What all jobs have in common.
-#[derive(Clone)]
-pub struct Context {
-    pub client: Client,
-    pub cache: Option<ZtocCache>,
-    pub options: IndexOptions,
-    /// Images whose layers have more bytes together, as their manifests say, are left alone.
-    pub max_image_size: Option<u64>,
-    /// Images whose indexes may have ztocs of any of the images.
-    pub reuse_from: Vec<Reference>,
-    pub progress: Arc<dyn Progress>,
+/// What counts as one piece of work.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Unit {
+    /// An image of a repository, whatever its tags: an index is attached to a digest.
+    #[default]
+    Image,
+    /// Each tag of an image: each gets a SOCI-enabled image of its own name.
+    Tag,
 }
 
-impl Context {
-    /// The options for the image of one job.
-    fn options(&self, image: &Reference) -> IndexOptions {
-        let mut options = self.options.clone();
-        options.reuse.tag = image.tag.clone();
-        for from in &self.reuse_from {
-            match self.client.repository(&from.registry, &from.repository) {
-                Ok(repository) => options.reuse.from.push(Elsewhere {
-                    name: from.to_string().into(),
-                    source: Source::Registry(repository),
-                    target: Target::of(from),
-                }),
-                Err(error) => {
-                    let why = format!("nothing is reused from {from}: {}", causes(&error));
-                    self.progress.report(Event::Warning(why));
-                }
-            }
+impl Unit {
+    pub fn of(versions: &Versions) -> Unit {
+        match versions.template().is_some_and(TagTemplate::needs_tag) {
+            true => Unit::Tag,
+            false => Unit::Image,
         }
-        options
     }
 }
 
 /// What became of a job.
 #[derive(Debug, Clone)]
 pub enum Done {
-    /// At least one platform got a new index.
-    Indexed(IndexedImage),
+    /// At least one platform got a new index, or the SOCI-enabled image was written.
+    Indexed(Box<Products>),
     /// The time was up: layers are left, and what was done by then is attached. The same job goes on from there.
-    Sparse(IndexedImage),
-    /// All platforms have theirs already.
-    AlreadyIndexed(IndexedImage),
+    Sparse(Box<Products>),
+    /// All is there already.
+    AlreadyIndexed(Box<Products>),
     Skipped(Skipped),
     /// The image is not there any more.
     Gone,
 }
 
+/// What an image has after a job.
+#[derive(Debug, Clone)]
+pub struct Products {
+    /// The manifest or image index that the job was about.
+    pub digest: Digest,
+    /// If it was to be indexed.
+    pub index: Option<IndexedImage>,
+    /// If there was to be one.
+    pub enabled: Option<EnabledImage>,
+    /// Bytes of layers.
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+}
+
 impl Done {
+    /// What there is now, if anything was to be done.
+    pub fn products(&self) -> Option<&Products> {
+        match self {
+            Done::Indexed(products) | Done::Sparse(products) | Done::AlreadyIndexed(products) => Some(products),
+            Done::Skipped(_) | Done::Gone => None,
+        }
+    }
+
     /// A stable word for logs and metrics.
     pub fn code(&self) -> &'static str {
         match self {
@@ -93,9 +88,8 @@ impl Done {
     /// The manifest or image index that the job was about, as far as it was found.
     pub fn digest(&self) -> Option<Digest> {
         match self {
-            Done::Indexed(image) | Done::Sparse(image) | Done::AlreadyIndexed(image) => Some(image.digest),
             Done::Skipped(Skipped::Subject(digest)) => Some(*digest),
-            Done::Skipped(_) | Done::Gone => None,
+            done => done.products().map(|products| products.digest),
         }
     }
 }
@@ -105,8 +99,6 @@ impl Done {
 pub enum Skipped {
     #[error("{0} is where a registry without the referrers API lists them")]
     ReferrersTag(String),
-    #[error("{0} is how images are tagged that carry their SOCI index")]
-    SociTag(String),
     #[error("it is {0}")]
     NotAnImage(String),
     #[error("it is attached to {0}")]
@@ -120,6 +112,9 @@ pub enum Skipped {
     /// Why, by the stable words for each reason.
     #[error("none of its layers can be served lazily ({})", .0.join(", "))]
     NotServable(Vec<&'static str>),
+    /// Only a SOCI-enabled image was to be made.
+    #[error("no SOCI-enabled image: {0}")]
+    NotEnabled(NotEnabled),
 }
 
 impl Skipped {
@@ -127,13 +122,13 @@ impl Skipped {
     pub fn code(&self) -> &'static str {
         match self {
             Skipped::ReferrersTag(_) => "referrers-tag",
-            Skipped::SociTag(_) => "soci-tag",
             Skipped::NotAnImage(_) => "not-an-image",
             Skipped::Subject(_) => "has-a-subject",
             Skipped::SociEnabled => "soci-enabled",
             Skipped::TooLarge { .. } => "too-large",
             Skipped::LayersTooSmall { .. } => "layers-too-small",
             Skipped::NotServable(_) => "not-servable",
+            Skipped::NotEnabled(why) => why.code(),
         }
     }
 
@@ -162,6 +157,22 @@ pub enum JobError {
     Name(#[source] StoreError),
     #[error(transparent)]
     Index(#[from] IndexError),
+    #[error(transparent)]
+    Tag(#[from] TagError),
+    /// The index, if there was to be one, is attached.
+    #[error("cannot write the SOCI-enabled image {name}")]
+    Enabled { name: Reference, source: Box<ConvertError> },
+    #[error("the tag {0} names another image each time it is looked at")]
+    Restless(String),
+}
+
+impl From<MakeError> for JobError {
+    fn from(error: MakeError) -> JobError {
+        match error {
+            MakeError::Tag(error) => JobError::Tag(error),
+            MakeError::Index(error) => JobError::Index(*error),
+        }
+    }
 }
 
 impl From<ResolveError> for JobError {
@@ -174,7 +185,7 @@ impl JobError {
     /// Trying again may help: the registry was busy or not to be reached. What is wrong with the image, or with our right to
     /// it, stays wrong.
     pub fn may_pass(&self) -> bool {
-        self.store().is_some_and(StoreError::may_pass)
+        matches!(self, JobError::Restless(_)) || self.store().is_some_and(StoreError::may_pass)
     }
 
     /// The registry did not take our word for who we are.
@@ -182,22 +193,31 @@ impl JobError {
         matches!(self.store(), Some(StoreError::Registry(error)) if error.status() == Some(401))
     }
 
-    fn store(&self) -> Option<&StoreError> {
+    /// What a store did not do, if that is why.
+    pub(super) fn store(&self) -> Option<&StoreError> {
         match self {
-            JobError::Name(_) => None,
+            JobError::Name(_) | JobError::Tag(_) | JobError::Restless(_) => None,
             JobError::Index(error) => error.store(),
+            JobError::Enabled { source, .. } => source.store(),
         }
     }
 }
 
 impl Job {
     /// What can be told by the name alone; no request is made.
-    pub fn skipped_by_name(&self) -> Option<Skipped> {
-        let tag = self.image.tag.as_ref()?;
-        if is_referrers_tag(tag) {
-            return Some(Skipped::ReferrersTag(tag.clone()));
+    pub fn skipped_by_name(&self, versions: &Versions) -> Option<Skipped> {
+        match (&self.image.tag, versions) {
+            (Some(tag), _) if is_referrers_tag(tag) => Some(Skipped::ReferrersTag(tag.clone())),
+            (None, Versions::V2(_)) => self.not_enabled(versions).map(Skipped::NotEnabled),
+            _ => None,
         }
-        tag.ends_with("-soci").then(|| Skipped::SociTag(tag.clone()))
+    }
+
+    /// Why there will be no SOCI-enabled image, though one is wanted of every image, as far as the
+    /// name alone tells.
+    pub fn not_enabled(&self, versions: &Versions) -> Option<NotEnabled> {
+        let template = versions.template().filter(|template| template.needs_tag() && self.image.tag.is_none())?;
+        Some(TagError::NoTag(template.clone()).into())
     }
 
     /// The digest where it is known: a tag may have moved since the event.
@@ -205,128 +225,22 @@ impl Job {
         Target::of(&self.image)
     }
 
-    /// Two jobs with the same key are the same work: an index is attached to a digest in a repository.
-    pub fn key(&self) -> String {
+    /// Two jobs with the same key are the same work.
+    pub fn key(&self, unit: Unit) -> String {
+        match (&self.image.tag, &self.image.digest, unit) {
+            (Some(_), Some(_), Unit::Tag) => self.image.to_string(),
+            _ => self.image_key(),
+        }
+    }
+
+    /// Jobs with the same one are about the same image, as far as their names tell.
+    pub fn image_key(&self) -> String {
         format!("{}/{}@{}", self.image.registry, self.image.repository, self.target())
     }
-}
 
-/// Indexes the image of a job, unless that is done or there is nothing to index.
-///
-/// # Errors
-/// When the image cannot be read, is broken, or does not get its index. [`JobError::may_pass`] says whether to try again.
-pub async fn run(job: &Job, context: &Context) -> Result<Done, JobError> {
-    if let Some(skipped) = job.skipped_by_name() {
-        return Ok(Done::Skipped(skipped));
-    }
-    let repository = context.client.repository(&job.image.registry, &job.image.repository);
-    let repository = repository.map_err(|error| JobError::Name(error.into()))?;
-    let source = Source::Registry(repository.clone());
-    let Some(document) = fetch(job, &source).await? else { return Ok(Done::Gone) };
-    match run_document(job, &document, &source, repository, context).await {
-        // Deleted in the meantime, or broken from the start: its manifest tells.
-        Err(error) if error.store().is_some_and(StoreError::is_not_found) => {
-            match source.manifest(&Target::Digest(document.digest)).await {
-                Err(gone) if gone.is_not_found() => Ok(Done::Gone),
-                _ => Err(error),
-            }
-        }
-        result => result,
-    }
-}
-
-/// `None`: it is not there any more.
-pub(super) async fn fetch(job: &Job, source: &Source) -> Result<Option<Document>, JobError> {
-    match source.manifest(&job.target()).await {
-        Ok(document) => Ok(Some(document)),
-        Err(error) if error.is_not_found() => Ok(None),
-        Err(error) => Err(ResolveError::Find(error).into()),
-    }
-}
-
-async fn run_document(
-    job: &Job,
-    document: &Document,
-    source: &Source,
-    repository: Repository,
-    context: &Context,
-) -> Result<Done, JobError> {
-    let Context { cache, progress, .. } = context;
-    let image = match resolved(document, source, context).await? {
-        Ok(image) => image,
-        Err(skipped) => return Ok(Done::Skipped(skipped)),
-    };
-    let destination = Destination::Registry(repository);
-    let options = context.options(&job.image);
-    let indexed = index_resolved(source, image, Some(&destination), cache.as_ref(), &options, progress).await?;
-    Ok(judged(indexed))
-}
-
-/// The image that a document is, or why there is nothing to do for it.
-pub(super) async fn resolved(
-    document: &Document,
-    source: &Source,
-    context: &Context,
-) -> Result<Result<Resolved, Skipped>, JobError> {
-    let Context { options, max_image_size, progress, .. } = context;
-    let manifest = match parse(document) {
-        Ok(manifest) => manifest,
-        Err(ResolveError::NotAnImage { source: ManifestError::NotAnImage { what }, .. }) => {
-            return Ok(Err(Skipped::NotAnImage(what)));
-        }
-        Err(error) => return Err(error.into()),
-    };
-    let subject = match &manifest {
-        Manifest::Image(image) => &image.subject,
-        Manifest::Index(index) => &index.subject,
-    };
-    if let Some(subject) = subject {
-        return Ok(Err(Skipped::Subject(subject.digest)));
-    }
-    if is_enabled(&manifest) {
-        return Ok(Err(Skipped::SociEnabled));
-    }
-    let image = match resolve_document(source, document, manifest, options.wanted(), progress).await {
-        Ok(image) => image,
-        Err(error @ (ResolveError::NoImage(_) | ResolveError::NoPlatform { .. })) => {
-            return Ok(Err(Skipped::NotAnImage(error.to_string())));
-        }
-        Err(ResolveError::NotAnImage { source: ManifestError::NotAnImage { what }, .. }) => {
-            return Ok(Err(Skipped::NotAnImage(what)));
-        }
-        Err(error) => return Err(error.into()),
-    };
-    if let Some(limit) = *max_image_size
-        && let size = declared_size(&image)
-        && size > limit
-    {
-        return Ok(Err(Skipped::TooLarge { size, limit }));
-    }
-    Ok(Ok(image))
-}
-
-/// Bytes of all layers, each blob once.
-fn declared_size(image: &Resolved) -> u64 {
-    let layers = image.manifests.iter().flat_map(|manifest| &manifest.layers);
-    let blobs: BTreeSet<_> = layers.map(|layer| (layer.digest, layer.size)).collect();
-    blobs.iter().fold(0, |sum, (_, size)| sum.saturating_add(*size))
-}
-
-fn judged(indexed: IndexedImage) -> Done {
-    if !indexed.left.is_empty() {
-        return Done::Sparse(indexed);
-    }
-    let is = |wanted: fn(&ManifestResult) -> bool| indexed.manifests.iter().any(|manifest| wanted(&manifest.result));
-    if is(|result| matches!(result, ManifestResult::Attached { .. } | ManifestResult::DryRun { .. })) {
-        Done::Indexed(indexed)
-    } else if is(|result| !matches!(result, ManifestResult::NothingToIndex)) {
-        Done::AlreadyIndexed(indexed)
-    } else {
-        let layers = indexed.manifests.iter().flat_map(|manifest| &manifest.layers);
-        Done::Skipped(Skipped::nothing_to_index(layers.filter_map(|layer| match &layer.outcome {
-            LayerOutcome::LeftOut(reason) => Some(reason),
-            LayerOutcome::Indexed(_) => None,
-        })))
+    /// Whether the job, once it is done, stays done: what a tag names may change, and change back.
+    pub fn stays_done(&self, unit: Unit) -> bool {
+        self.image.digest.is_some() && (unit == Unit::Image || self.image.tag.is_none())
     }
 }
 
@@ -348,12 +262,28 @@ mod tests {
             (format!("sha256-{hex}0"), None),
             (format!("sha256-{}", &hex[1..]), None),
             ("sha256-x".into(), None),
-            ("v1-soci".into(), Some("soci-tag")),
-            ("soci".into(), None),
+            ("v1-soci".into(), None),
             ("v1".into(), None),
         ] {
-            let skipped = job(&format!("r.example/a:{tag}")).skipped_by_name();
+            let skipped = job(&format!("r.example/a:{tag}")).skipped_by_name(&Versions::V1);
             assert_eq!(skipped.map(|skipped| skipped.code()), code, "{tag}");
+        }
+    }
+
+    #[test]
+    fn without_a_tag_only_the_soci_enabled_image_is_left_out() {
+        let by_digest = job(&format!("r.example/a@{}", Digest::sha256(b"{}")));
+        let template = |text: &str| text.parse::<TagTemplate>().unwrap();
+        for (versions, skipped, not_enabled) in [
+            (Versions::V1, None, None),
+            (Versions::Both(template("{tag}-soci")), None, Some("no-tag")),
+            (Versions::V2(template("{tag}-soci")), Some("no-tag"), Some("no-tag")),
+            (Versions::Both(template("{digest}-soci")), None, None),
+            (Versions::V2(template("{digest}-soci")), None, None),
+        ] {
+            assert_eq!(by_digest.skipped_by_name(&versions).map(|why| why.code()), skipped, "{versions:?}");
+            assert_eq!(by_digest.not_enabled(&versions).map(|why| why.code()), not_enabled, "{versions:?}");
+            assert_eq!(job("r.example/a:v1").skipped_by_name(&versions), None);
         }
     }
 
@@ -361,11 +291,32 @@ mod tests {
     fn the_digest_is_what_makes_a_job() {
         let digest = Digest::sha256(b"{}");
         let [one, two] = ["1", "2"].map(|tag| job(&format!("r.example/a:{tag}@{digest}")));
-        assert_eq!(one.key(), two.key());
+        assert_eq!(one.key(Unit::Image), two.key(Unit::Image));
         assert_eq!(one.target(), Target::Digest(digest));
+        assert!(one.stays_done(Unit::Image));
         let [one, two] = ["1", "2"].map(|tag| job(&format!("r.example/a:{tag}")));
-        assert_ne!(one.key(), two.key());
-        assert_ne!(one.key(), job("r.example/b:1").key());
+        for unit in [Unit::Image, Unit::Tag] {
+            assert_ne!(one.key(unit), two.key(unit));
+            assert_ne!(one.key(unit), job("r.example/b:1").key(unit));
+            assert!(!one.stays_done(unit));
+        }
+    }
+
+    #[test]
+    fn with_a_soci_enabled_image_for_each_tag_so_is_the_tag() {
+        let digest = Digest::sha256(b"{}");
+        let [one, two] = ["1", "2"].map(|tag| job(&format!("r.example/a:{tag}@{digest}")));
+        let bare = job(&format!("r.example/a@{digest}"));
+        assert_ne!(one.key(Unit::Tag), two.key(Unit::Tag));
+        assert_ne!(one.key(Unit::Tag), bare.key(Unit::Tag));
+        assert_eq!(one.image_key(), two.image_key());
+        // A tag that comes back to an image names it anew.
+        assert!(!one.stays_done(Unit::Tag) && bare.stays_done(Unit::Tag));
+        let unit = |template: &str| Unit::of(&Versions::Both(template.parse().unwrap()));
+        assert_eq!(
+            (unit("{tag}-soci"), unit("{digest}-soci"), Unit::of(&Versions::V1)),
+            (Unit::Tag, Unit::Image, Unit::Image)
+        );
     }
 
     #[test]

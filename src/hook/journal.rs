@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::backlog::Item;
-use super::job::Job;
+use super::job::{Job, Unit};
 
 /// The longest line that is read, in bytes.
 const MAX_LINE: u64 = 4096;
@@ -43,6 +43,7 @@ enum Line {
 
 pub struct Journal {
     path: PathBuf,
+    unit: Unit,
     inner: Mutex<Inner>,
 }
 
@@ -58,28 +59,28 @@ struct Inner {
 }
 
 impl Journal {
-    /// Opens or makes the file, and reads what is not done yet.
+    /// Opens or makes the file, and reads what is not done yet. What is the same job, `unit` says.
     ///
     /// # Errors
     /// When it cannot be read or written, or is another process's.
-    pub fn open(path: &Path) -> Result<(Journal, Vec<Item>), JournalError> {
+    pub fn open(path: &Path, unit: Unit) -> Result<(Journal, Vec<Item>), JournalError> {
         let failed = |what| move |source| JournalError { path: path.to_owned(), what, source };
         let lock = path.with_added_extension("lock");
         let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(lock);
         let lock = lock.map_err(failed("locked"))?;
         lock.try_lock().map_err(|error| failed("locked")(error.into()))?;
         let (open, lines) = match File::open(path) {
-            Ok(file) => read(file).map_err(failed("read"))?,
+            Ok(file) => read(file, unit).map_err(failed("read"))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Default::default(),
             Err(error) => return Err(failed("read")(error)),
         };
         let file = rewrite(path, &open).map_err(failed("written"))?;
-        let mut items: Vec<(usize, Item)> =
-            open.values().map(|item| (lines.get(&item.job.key()).copied().unwrap_or_default(), item.clone())).collect();
+        let line = |item: &Item| lines.get(&item.job.key(unit)).copied().unwrap_or_default();
+        let mut items: Vec<(usize, Item)> = open.values().map(|item| (line(item), item.clone())).collect();
         items.sort_by_key(|(line, _)| *line);
         let inner = Inner { file, lines: open.len(), open, torn: false, _lock: lock };
         let items = items.into_iter().map(|(_, item)| item).collect();
-        Ok((Journal { path: path.to_owned(), inner: Mutex::new(inner) }, items))
+        Ok((Journal { path: path.to_owned(), unit, inner: Mutex::new(inner) }, items))
     }
 
     /// # Errors
@@ -124,7 +125,7 @@ impl Journal {
         written.map_err(failed)?;
         inner.lines += lines.len();
         for line in lines {
-            apply(&mut inner.open, line);
+            apply(&mut inner.open, line, self.unit);
         }
         if inner.lines > COMPACT && inner.lines > 4 * inner.open.len() {
             // Without room for another file, or descriptors, the old one is good for as many lines again.
@@ -138,23 +139,25 @@ impl Journal {
 }
 
 /// What a line means for what is not done, by key.
-fn apply(open: &mut HashMap<String, Item>, line: &Line) {
+fn apply(open: &mut HashMap<String, Item>, line: &Line, unit: Unit) {
     match line {
         Line::Accepted(job) => {
-            open.entry(job.key()).or_insert_with(|| Item { job: job.clone(), tries: 0 });
+            open.entry(job.key(unit)).or_insert_with(|| Item { job: job.clone(), tries: 0 });
         }
-        Line::Begun(job) => open.entry(job.key()).or_insert_with(|| Item { job: job.clone(), tries: 0 }).tries += 1,
+        Line::Begun(job) => {
+            open.entry(job.key(unit)).or_insert_with(|| Item { job: job.clone(), tries: 0 }).tries += 1;
+        }
         Line::Released(job) => {
-            if let Some(item) = open.get_mut(&job.key()) {
+            if let Some(item) = open.get_mut(&job.key(unit)) {
                 item.tries = item.tries.saturating_sub(1);
             }
         }
-        Line::Done(job) => drop(open.remove(&job.key())),
+        Line::Done(job) => drop(open.remove(&job.key(unit))),
     }
 }
 
 /// What is not done by key, and in which line each was accepted.
-fn read(file: File) -> io::Result<(HashMap<String, Item>, HashMap<String, usize>)> {
+fn read(file: File, unit: Unit) -> io::Result<(HashMap<String, Item>, HashMap<String, usize>)> {
     let mut reader = BufReader::new(file);
     let mut open: HashMap<String, Item> = HashMap::new();
     let mut lines = HashMap::new();
@@ -168,12 +171,12 @@ fn read(file: File) -> io::Result<(HashMap<String, Item>, HashMap<String, usize>
         let Ok(line) = serde_json::from_slice(&line) else { continue };
         match &line {
             Line::Accepted(job) | Line::Begun(job) => {
-                lines.entry(job.key()).or_insert(number);
+                lines.entry(job.key(unit)).or_insert(number);
             }
             Line::Released(_) => {}
-            Line::Done(job) => drop(lines.remove(&job.key())),
+            Line::Done(job) => drop(lines.remove(&job.key(unit))),
         }
-        apply(&mut open, &line);
+        apply(&mut open, &line, unit);
     }
     Ok((open, lines))
 }
@@ -209,7 +212,7 @@ mod tests {
     }
 
     fn reopened(path: &Path) -> Vec<(String, u32)> {
-        let (_, items) = Journal::open(path).unwrap();
+        let (_, items) = Journal::open(path, Unit::Image).unwrap();
         items.into_iter().map(|item| (item.job.target().to_string(), item.tries)).collect()
     }
 
@@ -217,7 +220,7 @@ mod tests {
     fn what_is_not_done_is_there_at_the_next_start_in_its_order() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
-        let (journal, items) = Journal::open(&path).unwrap();
+        let (journal, items) = Journal::open(&path, Unit::Image).unwrap();
         assert!(items.is_empty());
         for n in [3, 1, 2, 4] {
             journal.accepted(&item(n)).unwrap();
@@ -227,7 +230,7 @@ mod tests {
         journal.begun(&Item { tries: 1, ..item(4) }).unwrap();
         journal.released(&item(4)).unwrap();
         journal.done(&item(2), None).unwrap();
-        assert!(Journal::open(&path).is_err(), "one process at a time");
+        assert!(Journal::open(&path, Unit::Image).is_err(), "one process at a time");
         drop(journal);
         let want = [("3".to_owned(), 0), ("1".to_owned(), 1), ("4".to_owned(), 0)];
         assert_eq!(reopened(&path), want);
@@ -243,7 +246,7 @@ mod tests {
     fn damage_costs_no_more_than_its_line() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
-        let (journal, _) = Journal::open(&path).unwrap();
+        let (journal, _) = Journal::open(&path, Unit::Image).unwrap();
         journal.accepted(&item(1)).unwrap();
         drop(journal);
         let mut text = std::fs::read(&path).unwrap();
@@ -261,7 +264,7 @@ mod tests {
     fn it_does_not_grow_with_what_is_over() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
-        let (journal, _) = Journal::open(&path).unwrap();
+        let (journal, _) = Journal::open(&path, Unit::Image).unwrap();
         journal.accepted(&item(0)).unwrap();
         for n in 1..3 * COMPACT as u32 {
             journal.accepted(&item(n)).unwrap();
@@ -276,7 +279,7 @@ mod tests {
     fn one_that_was_accepted_meanwhile_outlives_the_end_of_the_other() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
-        let (journal, _) = Journal::open(&path).unwrap();
+        let (journal, _) = Journal::open(&path, Unit::Image).unwrap();
         let first = Item { tries: 1, ..item(1) };
         journal.accepted(&item(1)).unwrap();
         journal.begun(&first).unwrap();
@@ -290,7 +293,7 @@ mod tests {
     fn where_it_cannot_be_written_anew_it_goes_on_as_it_is() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
-        let (journal, _) = Journal::open(&path).unwrap();
+        let (journal, _) = Journal::open(&path, Unit::Image).unwrap();
         let in_the_way = path.with_added_extension("new");
         std::fs::create_dir(&in_the_way).unwrap();
         journal.accepted(&item(0)).unwrap();

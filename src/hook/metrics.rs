@@ -19,6 +19,8 @@ pub enum Counter {
     Images,
     /// Jobs by what became of them.
     Jobs,
+    /// SOCI-enabled images by what became of them.
+    Enabled,
     /// Bytes of layers that were read.
     LayerBytes,
 }
@@ -30,6 +32,7 @@ impl Counter {
             Counter::Events => ("ociseek_hook_events_total", "shape", "Notifications understood"),
             Counter::Images => ("ociseek_hook_images_total", "result", "Images in notifications"),
             Counter::Jobs => ("ociseek_hook_jobs_total", "result", "Jobs that came to an end, or to another try"),
+            Counter::Enabled => ("ociseek_hook_enabled_total", "result", "SOCI-enabled images of jobs"),
             Counter::LayerBytes => ("ociseek_hook_layer_bytes_total", "", "Bytes of layers read"),
         }
     }

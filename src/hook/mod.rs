@@ -2,7 +2,8 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`job`], [`record`] | one image to be indexed, and what becomes of it; a job as JSON |
+//! | [`job`], [`record`] | one image to be indexed, and what can become of it; a job as JSON |
+//! | [`work`], [`enabled`] | the work on a job's image: its index, and its SOCI-enabled image |
 //! | [`backfill`] | what was pushed before anyone listened |
 //! | [`aws`] | Amazon ECR: hosts, tokens, signatures |
 //! | [`lambda`] | a function of AWS Lambda |
@@ -18,6 +19,7 @@ pub mod allow;
 pub mod aws;
 pub mod backfill;
 pub mod backlog;
+pub mod enabled;
 pub mod http;
 pub mod job;
 pub mod journal;
@@ -31,3 +33,4 @@ pub mod remembered;
 pub mod runner;
 pub mod secret;
 pub mod server;
+pub mod work;

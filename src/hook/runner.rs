@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::allow::AllowList;
-use super::job::{Context, Done, Job, JobError, run};
+use super::job::{Done, Job, JobError, Unit};
 use super::log::{Log, now};
 use super::metrics::{Counter, Metrics};
+use super::work::{Context, run};
 use crate::ops::discover::causes;
 use crate::ops::index::ManifestResult;
+use crate::ops::versions::Versions;
 use crate::store::registry::{Client, ClientConfig, RegistryError};
 
 /// How often a job is tried.
@@ -71,6 +73,16 @@ impl Runner {
         self.allow.admits(&job.image)
     }
 
+    /// Which versions of an index are made of each image.
+    pub fn versions(&self) -> &Versions {
+        &self.context.versions
+    }
+
+    /// What counts as one job.
+    pub fn unit(&self) -> Unit {
+        Unit::of(self.versions())
+    }
+
     fn context(&self) -> Context {
         let mut uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
         uses.1 += 1;
@@ -99,8 +111,11 @@ impl Runner {
                 self.metrics.count(Counter::Jobs, done.code());
                 let mut fields = told(job, &done);
                 fields["seconds"] = json!((took.as_secs_f64() * 1000.0).round() / 1000.0);
-                if let Done::Indexed(image) | Done::Sparse(image) | Done::AlreadyIndexed(image) = &done {
-                    self.metrics.add(Counter::LayerBytes, "", image.bytes_read);
+                if let Some(products) = done.products() {
+                    self.metrics.add(Counter::LayerBytes, "", products.bytes_read);
+                    if let Some(enabled) = &products.enabled {
+                        self.metrics.count(Counter::Enabled, enabled.status());
+                    }
                 }
                 self.log.info("job", fields);
                 Outcome::Done(done)
@@ -157,8 +172,9 @@ fn why(error: &JobError) -> String {
 
 fn told(job: &Job, done: &Done) -> Value {
     let mut fields = json!({"image": name(job), "result": done.code()});
-    match done {
-        Done::Indexed(image) | Done::Sparse(image) | Done::AlreadyIndexed(image) => {
+    if let Some(products) = done.products() {
+        fields["digest"] = json!(products.digest);
+        if let Some(image) = &products.index {
             let indexes = image.manifests.iter().filter_map(|manifest| {
                 let index = match &manifest.result {
                     ManifestResult::Attached { index, .. }
@@ -169,16 +185,17 @@ fn told(job: &Job, done: &Done) -> Value {
                 };
                 Some(json!({"platform": manifest.platform, "index": index}))
             });
-            fields["digest"] = json!(image.digest);
             fields["indexes"] = indexes.collect();
-            fields["bytes_read"] = json!(image.bytes_read);
-            fields["bytes_written"] = json!(image.bytes_written);
         }
-        Done::Skipped(skipped) => {
-            fields["reason"] = json!(skipped.code());
-            fields["message"] = json!(skipped.to_string());
+        if let Some(enabled) = &products.enabled {
+            fields["enabled"] = enabled.to_json();
         }
-        Done::Gone => {}
+        fields["bytes_read"] = json!(products.bytes_read);
+        fields["bytes_written"] = json!(products.bytes_written);
+    }
+    if let Done::Skipped(skipped) = done {
+        fields["reason"] = json!(skipped.code());
+        fields["message"] = json!(skipped.to_string());
     }
     fields
 }

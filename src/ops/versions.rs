@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use super::convert::{ConvertError, Converted, Destined, SourceImage, convert_built};
+use super::convert::{ConvertError, Converted, Destined, Guard, SourceImage, convert_built};
 use super::index::{IndexError, IndexOptions, IndexedImage, IndexedLayer, index_keeping};
 use super::resolve::{ResolveError, Resolved, resolve};
+use crate::digest::Digest;
 use crate::image::{Manifest, TagError, TagTemplate, enabled};
 use crate::progress::Progress;
 use crate::store::Destination;
@@ -30,6 +31,9 @@ pub struct Subject {
     pub tag: Option<String>,
     /// If it was looked up already, with [`IndexOptions::wanted`].
     pub resolved: Option<Resolved>,
+    /// Nobody named it by hand: the SOCI-enabled image is written only over another one, and only as
+    /// long as `tag` names the image.
+    pub is_unattended: bool,
 }
 
 /// What was made.
@@ -56,7 +60,9 @@ pub enum EnabledResult {
         layers: Vec<IndexedLayer>,
     },
     /// There is none yet, since the time was up before all layers were indexed.
-    OutOfTime,
+    OutOfTime {
+        left: usize,
+    },
 }
 
 /// Why nothing was made.
@@ -81,6 +87,22 @@ impl From<ResolveError> for MakeError {
 }
 
 impl Versions {
+    /// The tag of the SOCI-enabled image of an image that has the tag `own`, if there is to be one.
+    ///
+    /// # Errors
+    /// When the template makes none, or the image's own.
+    pub fn tag(&self, own: Option<&str>, digest: &Digest) -> Result<Option<String>, TagError> {
+        let Some(template) = self.template() else { return Ok(None) };
+        let made = template.fill(own, digest)?;
+        if own == Some(&made) { Err(TagError::Own(made)) } else { Ok(Some(made)) }
+    }
+
+    /// The guard of an image that nobody named by hand, whose tag is `own`.
+    pub fn guard(&self, own: Option<String>) -> Guard {
+        // A tag that is made of the digest alone stays right wherever the image's own tag goes.
+        Guard { source_tag: own.filter(|_| self.template().is_some_and(TagTemplate::needs_tag)) }
+    }
+
     pub fn template(&self) -> Option<&TagTemplate> {
         match self {
             Versions::V1 => None,
@@ -111,9 +133,9 @@ pub async fn make(
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
 ) -> Result<Made, MakeError> {
-    let Subject { mut from, tag: own, resolved } = subject;
+    let Subject { mut from, tag: own, resolved, is_unattended } = subject;
     let mut tag = None;
-    if let Some(template) = versions.template() {
+    if versions.template().is_some() {
         // The tag may move from here on: both are made of the same image.
         let digest = match (&resolved, &from.root) {
             (Some(resolved), _) => resolved.digest,
@@ -121,11 +143,11 @@ pub async fn make(
             (None, Target::Tag(_)) => from.source.manifest(&from.root).await.map_err(ResolveError::Find)?.digest,
         };
         from.root = Target::Digest(digest);
-        let made = template.fill(own.as_deref(), &digest)?;
-        if own.as_ref() == Some(&made) && destination.is_some_and(|there| there.is(&from.source)) {
-            return Err(TagError::Own(made).into());
-        }
-        tag = Some(made);
+        let is_home = destination.is_some_and(|there| there.is(&from.source));
+        tag = match versions.tag(own.as_deref(), &digest) {
+            Err(TagError::Own(made)) if !is_home => Some(made),
+            made => made?,
+        };
     }
     let (mut index, mut built) = (None, None);
     if !matches!(versions, Versions::V2(_)) {
@@ -137,14 +159,16 @@ pub async fn make(
         (index, built) = (Some(done), Some(layers));
     }
     let Some(tag) = tag else { return Ok(Made { index, enabled: None, failed: None }) };
-    let result = if index.as_ref().is_some_and(|index| !index.left.is_empty()) {
-        EnabledResult::OutOfTime
+    let left = index.as_ref().map_or(0, |index| index.left.len());
+    let result = if left > 0 {
+        EnabledResult::OutOfTime { left }
     } else {
-        let to = Destined { destination: destination.cloned(), tag: Some(tag.clone()), replace_tag: false };
+        let guard = is_unattended.then(|| versions.guard(own));
+        let to = Destined { destination: destination.cloned(), tag: Some(tag.clone()), replace_tag: false, guard };
         match convert_built(&from, &to, cache, built, options, progress).await {
             Ok(converted) => EnabledResult::Converted(Box::new(converted)),
             Err(ConvertError::NothingToIndex { layers }) => EnabledResult::NothingToIndex { layers },
-            Err(ConvertError::OutOfTime { .. }) => EnabledResult::OutOfTime,
+            Err(ConvertError::OutOfTime { left }) => EnabledResult::OutOfTime { left },
             Err(error) => return Ok(Made { index, enabled: None, failed: Some(error) }),
         }
     };

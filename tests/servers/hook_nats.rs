@@ -328,3 +328,42 @@ async fn backfill_puts_what_has_no_index_into_the_queue() {
     }
     backfill("10 images: 10 already-indexed");
 }
+
+/// Each tag stands in the queue, since each gets a SOCI-enabled image of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_make_soci_enabled_images_for_each_tag() {
+    let (Some(nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else { return };
+    let sandbox = Sandbox::new();
+    let client = Client::new(ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() });
+    let repository = client.unwrap().repository(&server.host, "team/app0").unwrap();
+    let (name, digest) = images(&server, 1, 1).remove(0);
+    let document = repository.manifest(&Target::Digest(digest)).await.unwrap();
+    for tag in ["v1", "v2"] {
+        server.put_manifest(&name, tag, OCI_MANIFEST, &document.bytes);
+    }
+    let (place, queue) = (format!("{}/{name}", server.host), format!("--queue={}", nats.url));
+    let (allow, template) = (format!("--allow={}", server.host), "--v2=lazy-{tag}");
+    let backfill = |total: &str| {
+        let options = ["backfill", &queue, &place, template, "--min-layer-size=0", "--span-size=16KiB", "--no-cache"];
+        let said = sandbox.run(&options);
+        assert!(said.contains(total) && said.ends_with("--- status 0 ---"), "{said}");
+    };
+    backfill("2 images: 2 queued");
+    // The service puts the same into the queue: it is there.
+    let serve = Hook::serve(&sandbox, &[&queue, &allow, template]);
+    for tag in ["v1", "v2"] {
+        let (status, text) = serve.post(&json!({"image": format!("{place}:{tag}@{digest}")}).to_string());
+        assert!(status == 200 && text.contains("\"duplicates\":1"), "{text}");
+    }
+    assert_eq!(nats.messages("test").await, 2);
+    let worker = worker(&sandbox, &nats, &server.host, &[template]);
+    worker.until("both are done", |worker| worker.events("job").len() == 2);
+    nats.until("test", 0).await;
+    for line in worker.events("job") {
+        let tag = &line["image"].as_str().unwrap()[place.len() + 1..][..2];
+        let enabled = repository.manifest(&Target::Tag(format!("lazy-{tag}"))).await.unwrap().digest;
+        let want = json!({"image": format!("{place}:lazy-{tag}@{enabled}"), "digest": enabled, "status": "written"});
+        assert_eq!(line["enabled"], want, "{line}");
+    }
+    backfill("4 images: 2 already-indexed, 2 skipped");
+}

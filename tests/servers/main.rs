@@ -13,6 +13,7 @@ mod deadline;
 mod hook_lambda;
 mod hook_nats;
 mod hook_serve;
+mod hook_versions;
 mod index;
 mod laptop;
 mod lifecycle;

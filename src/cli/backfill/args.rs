@@ -10,16 +10,18 @@ use crate::cli::shared::args::{
 };
 use crate::cli::shared::parse;
 use crate::cli::shared::reuse::HookReuseArgs;
+use crate::cli::shared::versions::HookVersionsArgs;
 use crate::hook::backfill::{Glob, Place};
 #[cfg(feature = "nats")]
 use crate::hook::queue::QueueUrl;
 
 const LONG_ABOUT: &str = "\
-Walks the repositories and tags of registries, and indexes every image that has no index.
+Walks the repositories and tags of registries, and indexes every image that has no index. With --v2 it also writes the SOCI-enabled \
+image of every tag that has none.
 
 A registry's own list of repositories is asked for (_catalog), which some registries keep to themselves: then name the repositories. \
-Tags that name the same image are one. What is no image (charts, signatures, indexes of ours) is passed over. An image that has an index \
-of the same options costs a few small requests and no reading, so that a run that was broken off is simply begun again; with \
+Tags that name the same image are one, unless each gets a SOCI-enabled image. What is no image (charts, signatures, indexes \
+of ours) is passed over. An image that has an index of the same options costs a few small requests and no reading, so that a run that was broken off is simply begun again; with \
 --state it costs one request.";
 
 const AFTER_HELP: &str = "\
@@ -30,6 +32,9 @@ Examples:
   One team's images of the last quarter, four side by side, to be gone on with after a break:
     ociseek backfill --filter 'team/**' --since 90d --jobs 4 --state backfill.state registry.corp.example
 
+  Both versions of the index:
+    ociseek backfill --v2 '{tag}-soci' registry.corp.example
+
   A repository:
     ociseek backfill ghcr.io/acme/app
 
@@ -37,7 +42,7 @@ Examples:
     ociseek backfill --queue nats://queue.corp.example registry.corp.example
 
 Each line on standard output is an image: what became of it, its name, its digest. With --format json each is an object: status, \
-image, digest, reason (of what is skipped), error, left, bytes_read, bytes_written, seconds. A list of repositories or tags that \
+image, digest, reason (of what is skipped), error, enabled (the SOCI-enabled image), left, bytes_read, bytes_written, seconds. A list of repositories or tags that \
 cannot be had has a line too, with the status failed.
 
 Exit status: 0 done, 1 an image or a list failed, 2 wrong usage, 130 or 143 interrupted.";
@@ -75,6 +80,9 @@ pub struct BackfillArgs {
     #[arg(long, value_name = "RULE", env = "OCISEEK_EXISTING", value_enum, default_value_t = ExistingArg::Skip)]
     #[arg(help_heading = "What is indexed")]
     pub existing: ExistingArg,
+
+    #[command(flatten)]
+    pub versions: HookVersionsArgs,
 
     #[command(flatten)]
     pub reuse: HookReuseArgs,

@@ -16,12 +16,16 @@ use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::source::{Registries, client_config};
 use crate::cli::shared::terminal::{Stdout, safe};
 use crate::hook::backfill::{Options, Outcome, Place, Report, State, run as walk};
-use crate::hook::job::{Context, Done};
+use crate::hook::enabled::EnabledImage;
+#[cfg(feature = "nats")]
+use crate::hook::job::Unit;
+use crate::hook::job::{Done, Products};
 #[cfg(feature = "nats")]
 use crate::hook::queue::Change;
 #[cfg(feature = "nats")]
 use crate::hook::queue::Queue;
-use crate::ops::index::{IndexOptions, IndexedImage};
+use crate::hook::work::Context;
+use crate::ops::index::IndexOptions;
 #[cfg(feature = "nats")]
 use crate::progress::{Event, Progress};
 use crate::store::StoreError;
@@ -50,7 +54,10 @@ pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
         &args.reuse,
     );
     let index = IndexOptions { existing: args.existing.into(), ..index };
-    let state = args.state.as_deref().map(|path| State::open(path, &index)).transpose()?;
+    let versions = args.versions.versions()?;
+    let state = args.state.as_deref().map(|path| State::open(path, &index, &versions)).transpose()?;
+    #[cfg(feature = "nats")]
+    let unit = Unit::of(&versions);
     let cache = caches::ztocs(&args.cache, &progress).await;
     #[cfg(feature = "nats")]
     let told = {
@@ -62,6 +69,7 @@ pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
             client,
             cache,
             options: index,
+            versions,
             max_image_size: None,
             reuse_from: args.reuse.reuse_from,
             progress,
@@ -72,7 +80,7 @@ pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
         dry_run: args.dry_run,
         #[cfg(feature = "nats")]
         queue: match &args.queue {
-            Some(url) => Some(Queue::connect(url, told).await?),
+            Some(url) => Some(Queue::connect(url, told).await?.by(unit)),
             None => None,
         },
     };
@@ -113,11 +121,11 @@ impl Summary {
             _ => *self.counts.entry(code).or_default() += 1,
         }
         self.hint = self.hint.take().or_else(|| report.result.as_ref().err().and_then(backfill_hint));
-        let image = report.result.as_ref().ok().and_then(indexed);
-        self.bytes_read += image.map_or(0, |image| image.bytes_read);
+        let products = report.result.as_ref().ok().and_then(products);
+        self.bytes_read += products.map_or(0, |products| products.bytes_read);
         let line = match self.format {
-            Format::Text => text(code, report, image),
-            Format::Json => object(code, report, image).to_string(),
+            Format::Text => text(code, report, products),
+            Format::Json => object(code, report, products).to_string(),
         };
         self.print(&line);
     }
@@ -154,43 +162,62 @@ impl Summary {
     }
 }
 
-fn indexed(outcome: &Outcome) -> Option<&IndexedImage> {
+fn products(outcome: &Outcome) -> Option<&Products> {
     match outcome {
-        Outcome::Done(Done::Indexed(image) | Done::Sparse(image) | Done::AlreadyIndexed(image)) => Some(image),
+        Outcome::Done(done) => done.products(),
         _ => None,
     }
 }
 
-fn text(code: &str, report: &Report, image: Option<&IndexedImage>) -> String {
+fn text(code: &str, report: &Report, products: Option<&Products>) -> String {
     let name = match &report.digest {
         Some(digest) => format!("{}@{digest}", safe(&report.name)),
         None => safe(&report.name),
     };
-    let more = match (&report.result, image) {
-        (Err(error), _) => format!(": {}", in_one_line(error)),
-        (Ok(Outcome::Done(Done::Skipped(skipped))), _) => format!(": {}", safe(&skipped.to_string())),
-        (Ok(_), Some(image)) if image.bytes_read > 0 => {
-            format!(": read {}, in {}", human(image.bytes_read), duration(report.seconds))
-        }
-        _ => String::new(),
+    let mut more: Vec<String> = match &report.result {
+        Err(error) => vec![in_one_line(error)],
+        Ok(Outcome::Done(Done::Skipped(skipped))) => vec![safe(&skipped.to_string())],
+        Ok(Outcome::Pending { enabled: Some(enabled) }) => vec![safe(&enabled.to_string())],
+        Ok(_) => products.and_then(|products| products.enabled.as_ref()).map(enabled_text).into_iter().collect(),
     };
+    if let Some(products) = products.filter(|products| products.bytes_read > 0) {
+        more.push(format!("read {}, in {}", human(products.bytes_read), duration(report.seconds)));
+    }
+    let more = if more.is_empty() { String::new() } else { format!(": {}", more.join("; ")) };
     format!("{code:<15} {name}{more}")
 }
 
-fn object(code: &str, report: &Report, image: Option<&IndexedImage>) -> Value {
+fn enabled_text(enabled: &EnabledImage) -> String {
+    let name = enabled.reference().map(|name| name.to_string());
+    match (name, enabled.reason()) {
+        (Some(name), Some((_, why))) => safe(&format!("no {name}: {why}")),
+        (None, Some((_, why))) => safe(&format!("no SOCI-enabled image: {why}")),
+        (name, None) => safe(&format!("{} {}", name.unwrap_or_default(), enabled.status())),
+    }
+}
+
+fn object(code: &str, report: &Report, products: Option<&Products>) -> Value {
     let skipped = match &report.result {
         Ok(Outcome::Done(Done::Skipped(skipped))) => Some(skipped.code()),
         _ => None,
     };
+    let enabled = match &report.result {
+        Ok(Outcome::Pending { enabled: Some(name) }) => {
+            Some(json!({"image": name.to_string(), "digest": null, "status": "pending"}))
+        }
+        _ => products.and_then(|products| products.enabled.as_ref()).map(EnabledImage::to_json),
+    };
+    let left = products.and_then(|products| products.index.as_ref()).map(|image| &image.left);
     json!({
         "status": code,
         "image": report.name,
         "digest": report.digest,
         "reason": skipped,
         "error": report.result.as_ref().err().map(|error| in_one_line(error)),
-        "left": image.map_or_else(Vec::new, |image| image.left.iter().map(|layer| layer.digest).collect()),
-        "bytes_read": image.map_or(0, |image| image.bytes_read),
-        "bytes_written": image.map_or(0, |image| image.bytes_written),
+        "enabled": enabled,
+        "left": left.map_or_else(Vec::new, |left| left.iter().map(|layer| layer.digest).collect()),
+        "bytes_read": products.map_or(0, |products| products.bytes_read),
+        "bytes_written": products.map_or(0, |products| products.bytes_written),
         "seconds": milliseconds(report.seconds),
     })
 }

@@ -83,7 +83,7 @@ impl Enabled {
                 Enabled { name, status, digest: Some(done.digest), replaced, images }
             }
             EnabledResult::NothingToIndex { .. } => none(name, "nothing-to-index"),
-            EnabledResult::OutOfTime => none(name, "out-of-time"),
+            EnabledResult::OutOfTime { .. } => none(name, "out-of-time"),
         }
     }
 }

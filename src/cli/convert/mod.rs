@@ -118,7 +118,7 @@ async fn destination(
             };
             let dir = dir.clone();
             if dry_run && !dir.exists() {
-                return Ok(Destined { destination: None, tag, replace_tag });
+                return Ok(Destined { destination: None, tag, replace_tag, guard: None });
             }
             let open = move || if dry_run { Layout::open(&dir) } else { Layout::open_or_create(&dir) };
             (Some(Destination::Layout(Arc::new(blocking(open).await?))), tag)
@@ -126,5 +126,5 @@ async fn destination(
         // Refused before.
         ImageName::Archive { .. } => (None, None),
     };
-    Ok(Destined { destination, tag, replace_tag })
+    Ok(Destined { destination, tag, replace_tag, guard: None })
 }

@@ -36,7 +36,7 @@ pub fn made(source: &str, name: &ImageName, result: &EnabledResult, with_layers:
             let _ = writeln!(text, "{}", style.bold(&safe(&name.to_string())));
             let _ = writeln!(text, "  {} {why}", style.yellow("no SOCI-enabled image:"));
         }
-        EnabledResult::OutOfTime => {
+        EnabledResult::OutOfTime { .. } => {
             let _ = writeln!(text, "{}", style.bold(&safe(&name.to_string())));
             let why = "the time was up before all layers were indexed; another run goes on with them";
             let _ = writeln!(text, "  {} {why}", style.yellow("no SOCI-enabled image:"));

@@ -16,12 +16,13 @@ use crate::cli::shared::report::CliError;
 use crate::cli::shared::reuse::HookReuseArgs;
 use crate::cli::shared::size::ByteSize;
 use crate::cli::shared::source::{Registries, client_config};
+use crate::cli::shared::versions::HookVersionsArgs;
 use crate::hook::allow::{Allow, AllowList};
-use crate::hook::job::Context;
 use crate::hook::log::Log;
 #[cfg(feature = "nats")]
 use crate::hook::queue::{Change, Queue, QueueUrl};
 use crate::hook::runner::{Runner, dead_letters};
+use crate::hook::work::Context;
 use crate::progress::Progress;
 use crate::store::StoreError;
 
@@ -51,6 +52,9 @@ pub struct JobArgs {
 
     #[command(flatten)]
     pub build: BuildArgs,
+
+    #[command(flatten)]
+    pub versions: HookVersionsArgs,
 
     #[command(flatten)]
     pub reuse: HookReuseArgs,
@@ -88,6 +92,7 @@ pub fn address(listener: &TcpListener) -> Result<String, CliError> {
 
 /// What does the jobs.
 pub async fn runner(args: JobArgs, log: Log) -> Result<Runner, CliError> {
+    let versions = args.versions.versions()?;
     let progress: Arc<dyn Progress> = Arc::new(log.clone());
     let jobs = args.layer_jobs.count();
     let options = unattended(args.platforms.platform, &args.build, args.min_layer.min_layer_size, jobs, &args.reuse);
@@ -105,7 +110,7 @@ pub async fn runner(args: JobArgs, log: Log) -> Result<Runner, CliError> {
     let config = client_config(args.registry, registries, &progress).await?;
     let max_image_size = Some(args.max_image_size.0);
     let reuse_from = args.reuse.reuse_from;
-    let context = |client| Context { client, cache, options, max_image_size, reuse_from, progress };
+    let context = |client| Context { client, cache, options, versions, max_image_size, reuse_from, progress };
     let allow = AllowList::new(args.allow, args.allow_private);
     let runner = Runner::new(config, context, allow, dead.transpose()?, log);
     Ok(runner.map_err(StoreError::from)?)

@@ -140,7 +140,7 @@ impl Image {
         let index = made.index.as_ref();
         let converted = made.enabled.as_ref().and_then(|enabled| match &enabled.result {
             EnabledResult::Converted(converted) => Some(&**converted),
-            EnabledResult::NothingToIndex { .. } | EnabledResult::OutOfTime => None,
+            EnabledResult::NothingToIndex { .. } | EnabledResult::OutOfTime { .. } => None,
         });
         let sum = |of_index: fn(&IndexedImage) -> u64, of_image: fn(&Converted) -> u64| {
             index.map_or(0, of_index) + converted.map_or(0, of_image)

@@ -183,7 +183,7 @@ impl Work {
         options.reuse.tag.clone_from(&tag);
         // index.json knows the name of an image that is the only one, or that was named by its digest.
         let tag = tag.or_else(|| from.descriptor.as_ref().and_then(tag_of).map(str::to_owned));
-        let subject = Subject { from, tag, resolved: None };
+        let subject = Subject { from, tag, resolved: None, is_unattended: false };
         let (cache, versions) = (self.cache.as_ref(), &self.versions);
         Ok(make(subject, destination.as_ref(), versions, cache, &options, &self.progress).await?)
     }

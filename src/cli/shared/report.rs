@@ -368,6 +368,7 @@ pub fn backfill_hint(error: &BackfillError) -> Option<String> {
         BackfillError::Tags(error) => registry_hint(error),
         BackfillError::Job(JobError::Name(error)) => store_hint(error),
         BackfillError::Job(JobError::Index(error)) => index_hint(error),
+        BackfillError::Job(JobError::Enabled { source, .. }) => convert_hint(source),
         _ => None,
     }
 }

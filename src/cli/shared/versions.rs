@@ -22,19 +22,48 @@ pub struct VersionsArgs {
     pub v2_only: Option<TagTemplate>,
 }
 
+/// Of the images that hooks and backfill index.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Which versions")]
+pub struct HookVersionsArgs {
+    /// Also write a SOCI-enabled image (version 2) for each tag, under this tag of the same repository, such as {tag}-soci
+    ///
+    /// {tag} is the image's tag, {digest} the first 12 hex digits of its digest. The layers are read
+    /// once for both versions. An image without a tag gets its index, and a SOCI-enabled image only
+    /// if TAG has no {tag} in it. A tag that names anything else than a SOCI-enabled image is left as
+    /// it is. docs/versions.md says which runtime reads which version.
+    #[arg(long, value_name = "TAG", env = "OCISEEK_V2", conflicts_with = "v2_only")]
+    pub v2: Option<TagTemplate>,
+
+    /// Write only the SOCI-enabled image (version 2), and attach no index
+    #[arg(long, value_name = "TAG", env = "OCISEEK_V2_ONLY")]
+    pub v2_only: Option<TagTemplate>,
+}
+
 impl VersionsArgs {
     /// What they ask for, for one image or for `several`.
     pub fn versions(self, several: bool) -> Result<Versions, CliError> {
-        let versions = match (self.v2, self.v2_only) {
-            (None, None) => Versions::V1,
-            (Some(template), _) => Versions::Both(template),
-            (None, Some(template)) => Versions::V2(template),
-        };
-        match versions.template() {
-            Some(template) if several && !template.tells_apart() => Err(CliError::Usage(
-                "the tag of --v2 or --v2-only must differ for each image: want {tag}-soci, or {digest} in it",
-            )),
-            _ => Ok(versions),
-        }
+        versions(self.v2, self.v2_only, several)
+    }
+}
+
+impl HookVersionsArgs {
+    /// What they ask for.
+    pub fn versions(self) -> Result<Versions, CliError> {
+        versions(self.v2, self.v2_only, true)
+    }
+}
+
+fn versions(v2: Option<TagTemplate>, v2_only: Option<TagTemplate>, several: bool) -> Result<Versions, CliError> {
+    let versions = match (v2, v2_only) {
+        (None, None) => Versions::V1,
+        (Some(template), _) => Versions::Both(template),
+        (None, Some(template)) => Versions::V2(template),
+    };
+    match versions.template() {
+        Some(template) if several && !template.tells_apart() => Err(CliError::Usage(
+            "the tag of --v2 or --v2-only must differ for each image: want {tag}-soci, or {digest} in it",
+        )),
+        _ => Ok(versions),
     }
 }

@@ -4,20 +4,23 @@
 //! forgets their tokens, so that memory does not grow with the registry. A run
 //! that is broken off is begun again: what has an index costs a few small requests, and with a state file ([`State`]) one.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use futures_util::StreamExt;
 
 use crate::digest::Digest;
-use crate::hook::job::{self, Context, Done, Job, JobError, Skipped};
+use crate::hook::job::{Done, Job, JobError, Skipped, Unit};
 #[cfg(feature = "nats")]
 use crate::hook::queue::{Queue, QueueError};
+use crate::hook::work::{self, Context, EnabledOutlook};
 use crate::image::config::{self, MAX_CONFIG};
 use crate::image::{Reference, is_registry};
+use crate::ops::convert::Outlook as Enabling;
 use crate::ops::index::{Outlook, outlook};
 use crate::ops::resolve::Resolved;
+use crate::ops::versions::Versions;
 use crate::store::blob::Document;
 use crate::store::registry::{RegistryError, Repository};
 use crate::store::{Destination, Source};
@@ -108,11 +111,14 @@ pub struct Report {
 #[derive(Debug)]
 pub enum Outcome {
     Done(Done),
-    /// It has no index, and this is a dry run.
-    Pending,
-    /// It has no index, and was put into the queue.
+    /// It lacks an index or a SOCI-enabled image, and this is a dry run. `enabled` names the
+    /// SOCI-enabled image, if that is to be written.
+    Pending {
+        enabled: Option<Reference>,
+    },
+    /// It lacks one of them, and was put into the queue.
     Queued,
-    /// It has its index, and nothing is indexed here.
+    /// It has all that it is to have, and nothing is indexed here.
     Complete,
     /// Made before the time that was asked for.
     Old,
@@ -127,7 +133,7 @@ impl Outcome {
     pub fn code(&self) -> &'static str {
         match self {
             Outcome::Done(done) => done.code(),
-            Outcome::Pending => "pending",
+            Outcome::Pending { .. } => "pending",
             Outcome::Queued => "queued",
             Outcome::Complete => "already-indexed",
             Outcome::Old => "old",
@@ -182,11 +188,17 @@ pub async fn run(places: &[Place], options: &Options, state: Option<State>, repo
 
 /// What the tags of one repository name. It goes with the last of them.
 #[derive(Clone, Default)]
-struct Seen(Arc<Mutex<HashSet<Digest>>>);
+struct Seen(Arc<Mutex<HashMap<Digest, Turn>>>);
+
+/// Whoever works on an image holds it.
+type Turn = Arc<tokio::sync::Mutex<()>>;
 
 impl Seen {
-    fn is_new(&self, digest: Digest) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(digest)
+    /// The turn of an image, and whether it is the first one.
+    fn turn(&self, digest: Digest) -> (Turn, bool) {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = !seen.contains_key(&digest);
+        (Arc::clone(seen.entry(digest).or_default()), is_new)
     }
 }
 
@@ -197,7 +209,8 @@ async fn one(
     seen: &Seen,
 ) -> (Option<Digest>, Result<Outcome, BackfillError>) {
     let context = &options.context;
-    if let Some(skipped) = job.skipped_by_name() {
+    let unit = Unit::of(&context.versions);
+    if let Some(skipped) = job.skipped_by_name(&context.versions) {
         return (None, Ok(Outcome::Done(Done::Skipped(skipped))));
     }
     let repository = match context.client.repository(&job.image.registry, &job.image.repository) {
@@ -205,24 +218,27 @@ async fn one(
         Err(error) => return (None, Err(JobError::Name(error.into()).into())),
     };
     let source = Source::Registry(repository.clone());
-    let document = match job::fetch(&job, &source).await {
+    let document = match work::fetch(&job, &source).await {
         Ok(Some(document)) => document,
         Ok(None) => return (None, Ok(Outcome::Done(Done::Gone))),
         Err(error) => return (None, Err(error.into())),
     };
     let digest = document.digest;
-    let name = format!("{}/{}", job.image.registry, job.image.repository);
-    let lock = |state: &'_ Mutex<State>| state.lock().unwrap_or_else(PoisonError::into_inner).has(&name, &digest);
+    // The tag may move while the image is worked on.
+    job.image.digest = Some(digest);
+    let name = job.key(unit);
+    let lock = |state: &'_ Mutex<State>| state.lock().unwrap_or_else(PoisonError::into_inner).has(&name);
     if state.is_some_and(lock) {
         return (Some(digest), Ok(Outcome::DoneBefore));
     }
-    if !seen.is_new(digest) {
+    let (turn, is_new) = seen.turn(digest);
+    if !is_new && unit == Unit::Image {
         return (Some(digest), Ok(Outcome::SameAsBefore));
     }
-    // The tag may move while the image is worked on.
-    job.image.digest = Some(digest);
+    // What one tag of an image has had read, the next one need not read again.
+    let _turn = turn.lock().await;
     let work = async {
-        let outcome = match passed_over(&document, &source, repository, options).await? {
+        let outcome = match passed_over(&job, &document, &source, repository, options).await? {
             Some(outcome) => outcome,
             None => done(&job, options).await?,
         };
@@ -233,7 +249,7 @@ async fn one(
             | Outcome::Done(Done::Indexed(_) | Done::AlreadyIndexed(_) | Done::Skipped(_)),
         ) = (state, &outcome)
         {
-            state.lock().unwrap_or_else(PoisonError::into_inner).add(&name, &digest)?;
+            state.lock().unwrap_or_else(PoisonError::into_inner).add(&name)?;
         }
         Ok(outcome)
     };
@@ -247,11 +263,12 @@ async fn done(job: &Job, options: &Options) -> Result<Outcome, BackfillError> {
         queue.publish(job).await?;
         return Ok(Outcome::Queued);
     }
-    Ok(Outcome::Done(job::run(job, &options.context).await?))
+    Ok(Outcome::Done(work::run(job, &options.context).await?))
 }
 
-/// What can be told before any layer is read, where it matters; `None`: it is to be indexed.
+/// What can be told before any layer is read, where it matters; `None`: there is work to do.
 async fn passed_over(
+    job: &Job,
     document: &Document,
     source: &Source,
     repository: Repository,
@@ -265,7 +282,7 @@ async fn passed_over(
         return Ok(None);
     }
     let context = &options.context;
-    let image = match job::resolved(document, source, context).await? {
+    let image = match work::resolved(document, source, context).await? {
         Ok(image) => image,
         Err(skipped) => return Ok(Some(Outcome::Done(Done::Skipped(skipped)))),
     };
@@ -277,16 +294,40 @@ async fn passed_over(
     if !look {
         return Ok(None);
     }
-    let destination = Destination::Registry(repository);
-    let outlook = outlook(image, &destination, context.cache.as_ref(), &context.options).await;
-    Ok(match outlook.map_err(JobError::Index)? {
-        Outlook::Pending if options.dry_run => Some(Outcome::Pending),
-        Outlook::Pending => None,
-        Outlook::Complete => Some(Outcome::Complete),
-        Outlook::NothingToIndex(reasons) => {
-            Some(Outcome::Done(Done::Skipped(Skipped::nothing_to_index(reasons.iter()))))
+    let enabled = work::enabled_outlook(&job.image, document.digest, source, repository.clone(), context).await?;
+    let index = match &context.versions {
+        Versions::V2(_) => None,
+        Versions::V1 | Versions::Both(_) => {
+            let destination = Destination::Registry(repository);
+            let outlook = outlook(image, &destination, context.cache.as_ref(), &context.options).await;
+            Some(outlook.map_err(JobError::Index)?)
         }
+    };
+    Ok(match verdict(index, enabled) {
+        Outcome::Pending { .. } if !options.dry_run => None,
+        outcome => Some(outcome),
     })
+}
+
+/// What is to be done for an image, by what is to be done for its index and for its SOCI-enabled
+/// image, as far as they are wanted.
+fn verdict(index: Option<Outlook>, enabled: Option<EnabledOutlook>) -> Outcome {
+    let (name, enabled) = enabled.map_or((None, None), |enabled| (enabled.name, Some(enabled.outlook)));
+    let is_pending = matches!(enabled, Some(Ok(Enabling::Pending)));
+    if is_pending || matches!(index, Some(Outlook::Pending)) {
+        return Outcome::Pending { enabled: name.filter(|_| is_pending) };
+    }
+    if matches!(index, Some(Outlook::Complete)) || matches!(enabled, Some(Ok(Enabling::Complete(_)))) {
+        return Outcome::Complete;
+    }
+    let skipped = match (index, enabled) {
+        (None, Some(Err(why))) => Skipped::NotEnabled(why),
+        (Some(Outlook::NothingToIndex(reasons)), _) | (_, Some(Ok(Enabling::NothingToIndex(reasons)))) => {
+            Skipped::nothing_to_index(reasons.iter())
+        }
+        _ => Skipped::nothing_to_index(std::iter::empty()),
+    };
+    Outcome::Done(Done::Skipped(skipped))
 }
 
 /// When the newest of an image's platforms was made, in seconds since 1970; None if none of them says so.

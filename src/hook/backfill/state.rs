@@ -1,13 +1,13 @@
 //! The file that says which images are done, so that a run that was broken off goes on from there. Lines are only ever added, and
 //! one that was cut is as good as none.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
-use crate::digest::Digest;
 use crate::ops::index::{Existing, IndexOptions};
+use crate::ops::versions::Versions;
 
 /// The longest line that is read, in bytes: a registry, a repository and a digest are shorter.
 const LINE: u64 = 4096;
@@ -25,7 +25,33 @@ pub enum StateError {
 pub struct State {
     path: PathBuf,
     file: File,
-    done: HashSet<String>,
+    done: Done,
+}
+
+/// What is done, by what it was done for: an image of a repository, or a tag with the image that it
+/// named last.
+#[derive(Default)]
+struct Done(HashMap<String, String>);
+
+impl Done {
+    fn has(&self, key: &str) -> bool {
+        let (name, digest) = split(key);
+        self.0.get(name).is_some_and(|done| done == digest)
+    }
+
+    fn add(&mut self, key: &str) {
+        let (name, digest) = split(key);
+        self.0.insert(name.to_owned(), digest.to_owned());
+    }
+}
+
+/// `REPOSITORY:TAG` and the digest; what has no tag is all name, and has an empty digest.
+fn split(key: &str) -> (&str, &str) {
+    let (name, digest) = key.split_once('@').unwrap_or((key, ""));
+    match name.rsplit('/').next().is_some_and(|last| last.contains(':')) {
+        true => (name, digest),
+        false => (key, ""),
+    }
 }
 
 impl State {
@@ -33,19 +59,19 @@ impl State {
     ///
     /// # Errors
     /// When it cannot be read and written, or was written for other options.
-    pub fn open(path: &Path, options: &IndexOptions) -> Result<State, StateError> {
+    pub fn open(path: &Path, options: &IndexOptions, versions: &Versions) -> Result<State, StateError> {
         let failed = |source| StateError::Io { path: path.to_owned(), source };
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(failed)?;
-        let head = header(options);
+        let head = header(options, versions);
         let mut lines = Lines(BufReader::new(&file));
-        let (mut done, mut ends_well) = (HashSet::new(), true);
+        let (mut done, mut ends_well) = (Done::default(), true);
         match lines.next().map_err(failed)? {
             None => file.write_all(format!("{head}\n").as_bytes()).map_err(failed)?,
             Some((first, whole)) if first == head.as_bytes() && whole => {
                 while let Some((line, whole)) = lines.next().map_err(failed)? {
                     ends_well = whole;
                     if let Some(key) = std::str::from_utf8(&line).ok().filter(|_| whole) {
-                        done.insert(key.to_owned());
+                        done.add(key);
                     }
                 }
             }
@@ -57,25 +83,25 @@ impl State {
         Ok(State { path: path.to_owned(), file, done })
     }
 
-    pub fn has(&self, repository: &str, digest: &Digest) -> bool {
-        self.done.contains(&key(repository, digest))
+    /// `key` is the [key](crate::hook::job::Job::key) of a job that names a digest.
+    pub fn has(&self, key: &str) -> bool {
+        self.done.has(key)
     }
 
-    /// Writes down that an image is done.
+    /// Writes down that a job is done.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn add(&mut self, repository: &str, digest: &Digest) -> Result<(), StateError> {
-        let key = key(repository, digest);
+    pub fn add(&mut self, key: &str) -> Result<(), StateError> {
         let written = self.file.write_all(format!("{key}\n").as_bytes());
         written.map_err(|source| StateError::Io { path: self.path.clone(), source })?;
-        self.done.insert(key);
+        self.done.add(key);
         Ok(())
     }
 }
 
 /// The first line: what decides about an index. With other options nothing is done.
-fn header(options: &IndexOptions) -> String {
+fn header(options: &IndexOptions, versions: &Versions) -> String {
     let platforms: Vec<String> = options.platforms.iter().map(ToString::to_string).collect();
     let IndexOptions { layer, min_layer_size, .. } = options;
     let existing = match options.existing {
@@ -83,16 +109,17 @@ fn header(options: &IndexOptions) -> String {
         Existing::Replace => "existing replaced, ",
         Existing::Keep => "existing kept, ",
     };
+    let versions = match versions {
+        Versions::V1 => String::new(),
+        Versions::V2(template) => format!("only version 2 as {template}, "),
+        Versions::Both(template) => format!("version 2 as {template}, "),
+    };
     format!(
-        "ociseek backfill 1: span size {}, least layer {min_layer_size}, platforms [{}], {existing}{}",
+        "ociseek backfill 1: span size {}, least layer {min_layer_size}, platforms [{}], {existing}{versions}{}",
         layer.span_size,
         platforms.join(","),
         layer.build_tool_identifier
     )
-}
-
-fn key(repository: &str, digest: &Digest) -> String {
-    format!("{repository}@{digest}")
 }
 
 struct Lines<R>(R);
@@ -112,6 +139,7 @@ impl<R: BufRead> Lines<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::digest::Digest;
     use crate::layer::LayerOptions;
     use crate::ops::index::{Gate, Reuse};
 
@@ -130,24 +158,53 @@ mod tests {
         }
     }
 
+    fn key(name: &str, digest: Digest) -> String {
+        format!("{name}@{digest}")
+    }
+
+    #[test]
+    fn of_a_tag_only_its_last_image_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state");
+        let [a, b] = [Digest::sha256(b"a"), Digest::sha256(b"b")];
+        let both = Versions::Both("{tag}-soci".parse().unwrap());
+        let mut state = State::open(&path, &options(1), &both).unwrap();
+        let names = [key("r:5000/x:1", a), key("r:5000/x:2", a), key("r:5000/x:1", b)];
+        state.add(&names[0]).unwrap();
+        state.add(&names[1]).unwrap();
+        assert_eq!(names.each_ref().map(|name| state.has(name)), [true, true, false]);
+        state.add(&names[2]).unwrap();
+        drop(state);
+        let state = State::open(&path, &options(1), &both).unwrap();
+        assert_eq!(names.each_ref().map(|name| state.has(name)), [false, true, true]);
+        for others in
+            [Versions::V1, Versions::V2("{tag}-soci".parse().unwrap()), Versions::Both("{tag}-2".parse().unwrap())]
+        {
+            assert!(matches!(State::open(&path, &options(1), &others), Err(StateError::Other { .. })), "{others:?}");
+        }
+    }
+
     #[test]
     fn what_is_done_is_done_the_next_time_too() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
         let [a, b] = [Digest::sha256(b"a"), Digest::sha256(b"b")];
-        let mut state = State::open(&path, &options(1)).unwrap();
-        state.add("r/x", &a).unwrap();
-        state.add("r/x", &b).unwrap();
+        let mut state = State::open(&path, &options(1), &Versions::V1).unwrap();
+        state.add(&key("r/x", a)).unwrap();
+        state.add(&key("r/x", b)).unwrap();
         drop(state);
 
-        let state = State::open(&path, &options(1)).unwrap();
-        assert!(state.has("r/x", &a) && state.has("r/x", &b) && !state.has("r/y", &a));
-        assert!(matches!(State::open(&path, &options(2)), Err(StateError::Other { .. })));
+        let state = State::open(&path, &options(1), &Versions::V1).unwrap();
+        assert!(state.has(&key("r/x", a)) && state.has(&key("r/x", b)) && !state.has(&key("r/y", a)));
+        assert!(matches!(State::open(&path, &options(2), &Versions::V1), Err(StateError::Other { .. })));
         let replacing = IndexOptions { existing: Existing::Replace, ..options(1) };
-        assert!(matches!(State::open(&path, &replacing), Err(StateError::Other { .. })));
+        assert!(matches!(State::open(&path, &replacing, &Versions::V1), Err(StateError::Other { .. })));
         std::fs::write(dir.path().join("other"), "x\n").unwrap();
-        assert!(matches!(State::open(&dir.path().join("other"), &options(1)), Err(StateError::Other { .. })));
-        assert!(matches!(State::open(dir.path(), &options(1)), Err(StateError::Io { .. })));
+        assert!(matches!(
+            State::open(&dir.path().join("other"), &options(1), &Versions::V1),
+            Err(StateError::Other { .. })
+        ));
+        assert!(matches!(State::open(dir.path(), &options(1), &Versions::V1), Err(StateError::Io { .. })));
     }
 
     #[test]
@@ -155,17 +212,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
         let [a, b, c] = [Digest::sha256(b"a"), Digest::sha256(b"b"), Digest::sha256(b"c")];
-        let mut state = State::open(&path, &options(1)).unwrap();
-        state.add("r/x", &a).unwrap();
-        state.add("r/x", &b).unwrap();
+        let mut state = State::open(&path, &options(1), &Versions::V1).unwrap();
+        state.add(&key("r/x", a)).unwrap();
+        state.add(&key("r/x", b)).unwrap();
         drop(state);
         let text = std::fs::read(&path).unwrap();
         std::fs::write(&path, &text[..text.len() - 1]).unwrap();
-        let mut state = State::open(&path, &options(1)).unwrap();
-        assert!(state.has("r/x", &a) && !state.has("r/x", &b));
-        state.add("r/x", &c).unwrap();
+        let mut state = State::open(&path, &options(1), &Versions::V1).unwrap();
+        assert!(state.has(&key("r/x", a)) && !state.has(&key("r/x", b)));
+        state.add(&key("r/x", c)).unwrap();
         drop(state);
-        let state = State::open(&path, &options(1)).unwrap();
-        assert!(state.has("r/x", &a) && state.has("r/x", &c));
+        let state = State::open(&path, &options(1), &Versions::V1).unwrap();
+        assert!(state.has(&key("r/x", a)) && state.has(&key("r/x", c)));
     }
 }

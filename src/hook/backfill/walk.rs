@@ -8,6 +8,7 @@ use super::{BackfillError, Options, Place, Seen};
 use crate::glob::matches;
 use crate::hook::job::{Job, Skipped};
 use crate::image::Reference;
+use crate::ops::versions::Versions;
 use crate::store::registry::{Names, RegistryError};
 
 pub(super) enum Found {
@@ -44,10 +45,10 @@ struct Tags {
 
 impl Tags {
     /// The image of a tag, unless it is the list of an image's referrers.
-    fn image(&self, tag: String) -> Option<Found> {
+    fn image(&self, tag: String, versions: &Versions) -> Option<Found> {
         let (registry, repository) = (self.registry.clone(), self.repository.clone());
         let job = Job { image: Reference { registry, repository, tag: Some(tag), digest: None } };
-        match job.skipped_by_name() {
+        match job.skipped_by_name(versions) {
             Some(Skipped::ReferrersTag(_)) => None,
             _ => Some(Found::Image { image: job.image, seen: self.seen.clone() }),
         }
@@ -84,7 +85,8 @@ impl Walk<'_> {
             match tags.names.next_page().await {
                 Ok(Some(page)) => {
                     self.refused(page.refused, name);
-                    self.found.extend(page.names.into_iter().filter_map(|tag| tags.image(tag)));
+                    let versions = &self.options.context.versions;
+                    self.found.extend(page.names.into_iter().filter_map(|tag| tags.image(tag, versions)));
                     self.tags = Some(tags);
                 }
                 Ok(None) => {}

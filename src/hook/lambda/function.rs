@@ -14,11 +14,14 @@ use super::runtime::{Failure, Invocation};
 use crate::digest::Digest;
 use crate::event::{EventError, Headers, Ignored, PushEvent, Shape, parse};
 use crate::hook::aws::{Ecr, EcrError, Token};
-use crate::hook::job::{self, Context, Done, Job, JobError};
+use crate::hook::enabled::Enabling;
+use crate::hook::job::{Done, Job, JobError, Products};
 use crate::hook::log::Log;
+use crate::hook::work::{self, Context};
 use crate::image::Reference;
 use crate::image::ecr::EcrRegistry;
 use crate::ops::index::{IndexOptions, IndexedImage, ManifestResult};
+use crate::ops::versions::Versions;
 use crate::progress::{Progress, causes};
 use crate::store::registry::{Client, ClientConfig, CredentialSource, RegistryError};
 
@@ -28,6 +31,7 @@ const MARGIN: Duration = Duration::from_secs(30);
 /// How a function is set up.
 pub struct Settings {
     pub options: IndexOptions,
+    pub versions: Versions,
     /// Images whose indexes may have ztocs of any of the images.
     pub reuse_from: Vec<Reference>,
     /// Accounts whose registries are indexed, beside the function's own.
@@ -99,8 +103,26 @@ struct Outcome {
     failed: Vec<String>,
     /// Layers that are left, over all images.
     left: usize,
-    /// No layer of an image was done in time, so that another call like this one gets no further.
-    stuck: bool,
+    /// Another call like this one gets no further, for this reason.
+    stuck: Option<Stuck>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stuck {
+    /// No layer of an image was done in time.
+    Layer,
+    /// Nothing is kept of a SOCI-enabled image that is not whole.
+    Enabled,
+}
+
+impl Stuck {
+    fn of(products: &Products) -> Option<Stuck> {
+        match (&products.index, &products.enabled) {
+            (Some(index), _) => index.is_stuck().then_some(Stuck::Layer),
+            (None, Some(enabled)) => matches!(enabled.result, Enabling::OutOfTime { .. }).then_some(Stuck::Enabled),
+            (None, None) => None,
+        }
+    }
 }
 
 impl Function {
@@ -173,8 +195,10 @@ impl Function {
             let name = push.image(None).map_or_else(|| push.repository.clone(), |image| image.to_string());
             let mut image = match self.image(push, account, time).await {
                 Ok(done) => {
-                    outcome.left += left(&done);
-                    outcome.stuck |= indexed(&done).is_some_and(IndexedImage::is_stuck);
+                    if let Some(products) = done.products() {
+                        outcome.left += left(products);
+                        outcome.stuck = outcome.stuck.or(Stuck::of(products));
+                    }
                     done_image(&done)
                 }
                 Err(error) => {
@@ -210,12 +234,13 @@ impl Function {
                 client,
                 cache: None,
                 options: IndexOptions { deadline: Some(time.stop), ..self.settings.options.clone() },
+                versions: self.settings.versions.clone(),
                 max_image_size: None,
                 reuse_from: self.settings.reuse_from.clone(),
                 progress: Arc::clone(&self.progress),
             };
             let job = Job { image };
-            Ok(job::run(&job, &context).await?)
+            Ok(work::run(&job, &context).await?)
         };
         let result = timeout_at(time.end.into(), work).await.unwrap_or(Err(ImageError::NotAttached));
         if let Err(ImageError::Job(error)) = &result
@@ -265,21 +290,26 @@ impl Function {
     }
 }
 
-fn indexed(done: &Done) -> Option<&IndexedImage> {
-    match done {
-        Done::Indexed(image) | Done::Sparse(image) | Done::AlreadyIndexed(image) => Some(image),
-        Done::Skipped(_) | Done::Gone => None,
-    }
+/// Layers for which the time did not suffice.
+fn left(products: &Products) -> usize {
+    let index = products.index.as_ref().map_or(0, |index| index.left.len());
+    let enabled = match products.enabled.as_ref().map(|enabled| &enabled.result) {
+        Some(Enabling::OutOfTime { left }) => *left,
+        _ => 0,
+    };
+    index.max(enabled)
 }
 
-fn left(done: &Done) -> usize {
-    indexed(done).map_or(0, |image| image.left.len())
-}
-
-fn time_was_up(left: usize, stuck: bool) -> String {
+fn time_was_up(left: usize, stuck: Option<Stuck>) -> String {
     let next = match stuck {
-        false => "the next call goes on",
-        true => "not one was done: the function needs a longer timeout, or more memory, which also gives it more CPU",
+        None => "the next call goes on",
+        Some(Stuck::Layer) => {
+            "not one was done: the function needs a longer timeout, or more memory, which also gives it more CPU"
+        }
+        Some(Stuck::Enabled) => {
+            "a SOCI-enabled image is made whole or not at all: the function needs a longer timeout, or more memory, \
+             which also gives it more CPU, or OCISEEK_V2 in place of OCISEEK_V2_ONLY, so that the index keeps what is done"
+        }
     };
     format!("the time was up: {left} layers are left, and {next}")
 }
@@ -298,22 +328,28 @@ fn done_image(done: &Done) -> Value {
     if let Done::Skipped(skipped) = done {
         said["reason"] = json!(skipped.to_string());
     }
-    if let Some(image) = indexed(done) {
+    let Some(products) = done.products() else { return said };
+    said["digest"] = json!(products.digest);
+    let index = products.index.as_ref();
+    if let Some(image) = index {
         let indexes = image.manifests.iter().filter_map(|manifest| match &manifest.result {
             ManifestResult::Attached { index, .. } | ManifestResult::AlreadyThere { index, .. } => Some(index.digest),
             ManifestResult::Kept { index, .. } => Some(*index),
             ManifestResult::DryRun { .. } | ManifestResult::NothingToIndex | ManifestResult::OutOfTime => None,
         });
-        said["digest"] = json!(image.digest);
         said["indexes"] = json!(indexes.collect::<Vec<_>>());
-        said["left"] = json!(image.left.iter().map(|layer| layer.digest).collect::<Vec<_>>());
-        said["bytes_read"] = json!(image.bytes_read);
-        said["bytes_written"] = json!(image.bytes_written);
         let not_deleted = not_deleted(image);
         if !not_deleted.is_empty() {
             said["not_deleted"] = json!(not_deleted);
         }
     }
+    if let Some(enabled) = &products.enabled {
+        said["enabled"] = enabled.to_json();
+    }
+    let left = index.map_or_else(Vec::new, |image| image.left.iter().map(|layer| layer.digest).collect());
+    said["left"] = json!(left);
+    said["bytes_read"] = json!(products.bytes_read);
+    said["bytes_written"] = json!(products.bytes_written);
     said
 }
 
@@ -332,9 +368,12 @@ mod tests {
 
     #[test]
     fn a_call_that_got_nowhere_does_not_promise_that_the_next_one_will() {
-        assert!(time_was_up(2, false).ends_with("2 layers are left, and the next call goes on"));
-        let stuck = time_was_up(1, true);
-        assert!(stuck.contains("longer timeout") && !stuck.contains("goes on"), "{stuck}");
+        assert!(time_was_up(2, None).ends_with("2 layers are left, and the next call goes on"));
+        for stuck in [Stuck::Layer, Stuck::Enabled] {
+            let said = time_was_up(1, Some(stuck));
+            assert!(said.contains("longer timeout") && !said.contains("goes on"), "{said}");
+            assert_eq!(said.contains("OCISEEK_V2 in place"), stuck == Stuck::Enabled);
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use async_nats::jetstream::{self, Context};
 use async_nats::{ConnectOptions, Event};
 use bytes::Bytes;
 
-use super::job::Job;
+use super::job::{Job, Unit};
 
 mod url;
 mod work;
@@ -80,6 +80,7 @@ impl std::fmt::Display for Change {
 pub struct Queue {
     jetstream: Context,
     name: String,
+    unit: Unit,
     /// How often the connection was lost.
     losses: Arc<AtomicU64>,
 }
@@ -115,7 +116,7 @@ impl Queue {
         let client = options.connect(&url.server).await.map_err(failed)?;
         let mut jetstream = jetstream::new(client);
         jetstream.set_timeout(ANSWER);
-        let queue = Queue { jetstream, name: url.stream.clone(), losses };
+        let queue = Queue { jetstream, name: url.stream.clone(), unit: Unit::Image, losses };
         let jobs = Config {
             name: queue.name.clone(),
             subjects: vec![queue.jobs()],
@@ -140,6 +141,12 @@ impl Queue {
         Ok(queue)
     }
 
+    /// The same queue, for whom `unit` says what is the same job.
+    #[must_use]
+    pub fn by(self, unit: Unit) -> Queue {
+        Queue { unit, ..self }
+    }
+
     /// Puts a job into the queue, unless it stands there. Returns when the server has it on its disk.
     ///
     /// # Errors
@@ -151,7 +158,8 @@ impl Queue {
         let message = || PublishMessage::build().payload(Bytes::from(job.to_json()));
         // A tag may name another image by the time it is published again.
         if job.image.digest.is_some() {
-            let mut id = job.key();
+            let key = job.key(self.unit);
+            let mut id = key.clone();
             for _ in 0..TIMES_KNOWN {
                 let there = self.send(message().message_id(&id)).await?;
                 let Some(sequence) = there else { return Ok(Published::New) };
@@ -160,7 +168,7 @@ impl Queue {
                 }
                 // The server knows it still, but it came to its end; perhaps a bad one, and somebody wants it
                 // tried again. Whoever else finds that out now makes the same name of it.
-                id = format!("{} after {sequence}", job.key());
+                id = format!("{key} after {sequence}");
             }
         }
         self.send(message()).await.map(|_| Published::New)

@@ -189,6 +189,10 @@ impl Taken {
     fn ignore(&mut self, app: &App, label: &'static str, reason: String) {
         app.runner.metrics.count(Counter::Images, label);
         self.ignored += 1;
+        self.reason(reason);
+    }
+
+    fn reason(&mut self, reason: String) {
         if self.reasons.len() < REASONS {
             self.reasons.push(reason);
         }
@@ -211,7 +215,8 @@ async fn enqueue(app: &App, events: Events, registry: Option<&str>) -> Result<Re
         };
         let job = Job { image };
         // What became of a job that others do, they alone know: a shared queue tells by itself what it has already.
-        let id = app.sink.here().and(push.id.as_ref()).map(|id| format!("{}{} {id}", events_of(&job), events.shape));
+        let id = app.sink.here().and(push.id.as_ref());
+        let id = id.map(|id| format!("{}{} {id}", events_of(app, &job), events.shape));
         if let Some(id) = &id {
             let mut seen = app.seen.lock().await;
             if seen.knows(id, Instant::now()) {
@@ -240,12 +245,12 @@ async fn enqueue(app: &App, events: Events, registry: Option<&str>) -> Result<Re
 }
 
 /// What the names begin with of all events that asked for a job.
-pub(super) fn events_of(job: &Job) -> String {
-    format!("{} ", job.key())
+pub(super) fn events_of(app: &App, job: &Job) -> String {
+    format!("{} ", job.key(app.runner.unit()))
 }
 
 async fn one(app: &App, job: Job, taken: &mut Taken) -> Result<(), Refusal> {
-    if let Some(skipped) = job.skipped_by_name() {
+    if let Some(skipped) = job.skipped_by_name(app.runner.versions()) {
         taken.ignore(app, "ignored", skipped.to_string());
         return Ok(());
     }
@@ -257,12 +262,16 @@ async fn one(app: &App, job: Job, taken: &mut Taken) -> Result<(), Refusal> {
         return Ok(());
     }
     let name = job.image.to_string();
+    let not_enabled = job.not_enabled(app.runner.versions());
     let full = |seconds, status, reason| Err(Refusal::later(status, seconds, reason));
     match app.sink.offer(job).await {
         Ok(Offer::Accepted) => {
             app.runner.metrics.count(Counter::Images, "accepted");
             app.runner.log.info("accepted", json!({"image": name}));
             taken.accepted += 1;
+            if let Some(why) = not_enabled {
+                taken.reason(format!("no SOCI-enabled image: {why}"));
+            }
             Ok(())
         }
         Ok(Offer::Duplicate) => {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::hook::backlog::{Backlog, Item, Offer};
-use crate::hook::job::Job;
+use crate::hook::job::{Job, Unit};
 use crate::hook::journal::{Journal, JournalError};
 #[cfg(feature = "nats")]
 use crate::hook::queue::{Published, Queue, QueueError};
@@ -23,14 +23,15 @@ pub struct Here {
 }
 
 impl Here {
-    /// A queue for `capacity` jobs. With a journal, what is left in it from before stands in the queue already.
+    /// A queue for `capacity` jobs, which count by `unit`. With a journal, what is left in it from before stands in the queue already.
     ///
     /// # Errors
     /// When the journal cannot be read or written.
-    pub fn new(capacity: usize, journal: Option<&Path>) -> Result<Here, JournalError> {
-        let Some(path) = journal else { return Ok(Here { backlog: Backlog::new(capacity), journal: None }) };
-        let (journal, left) = Journal::open(path)?;
-        let here = Here { backlog: Backlog::new(capacity), journal: Some(journal) };
+    pub fn new(capacity: usize, unit: Unit, journal: Option<&Path>) -> Result<Here, JournalError> {
+        let backlog = Backlog::new(capacity, unit);
+        let Some(path) = journal else { return Ok(Here { backlog, journal: None }) };
+        let (journal, left) = Journal::open(path, unit)?;
+        let here = Here { backlog, journal: Some(journal) };
         for item in left {
             // Accepted is accepted: what was taken before does not ask for room.
             here.backlog.restore(item);

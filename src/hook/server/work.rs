@@ -53,7 +53,7 @@ async fn end(app: &App, here: &Here, item: &Item, done: bool) {
     here.backlog.finished(item, done, |next| note(app, here, |journal| journal.done(item, next)));
     if !done {
         // Whoever sends the event again wants it tried again.
-        app.seen.lock().await.forget(&events_of(&item.job));
+        app.seen.lock().await.forget(&events_of(app, &item.job));
     }
 }
 

@@ -37,6 +37,10 @@ pub enum ConvertError {
     OutOfTime { left: usize },
     #[error("the destination is the tag of the image itself, {digest}, which is left as it is")]
     SourceTag { digest: Digest },
+    #[error("the tag names {digest} already, which is not a SOCI-enabled image and is left as it is")]
+    Occupied { digest: Digest },
+    #[error("the tag {tag} no longer names the image")]
+    Moved { tag: String },
     #[error(transparent)]
     Index(Box<IndexError>),
     #[error("cannot read what the destination names now")]

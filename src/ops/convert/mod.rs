@@ -15,33 +15,33 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::digest::Digest;
-use crate::image::enabled::{Enabled, Indexed, Target as Image};
-use crate::image::soci::{self, ZtocRef};
-use crate::image::{Descriptor, LayerKind, Platform};
+use crate::image::Descriptor;
+use crate::image::enabled::{Enabled, Indexed};
+use crate::image::soci::ZtocRef;
 use crate::ops::coverage::Coverage;
 use crate::ops::index::{
     IndexOptions, IndexedLayer, LayerOutcome, Layers, LeftOut, Offer, Origin, Own, Supply, Wanted, Ztoc, assemble,
-    left_out, prefetch_artifacts, ztocs,
+    prefetch_artifacts, ztocs,
 };
 use crate::ops::resolve::PlatformManifest;
 use crate::progress::{Event, Progress};
 use crate::store::Source;
-use crate::store::blob::Target;
 use crate::store::cache::ZtocCache;
 
 mod error;
 mod load;
 mod model;
+mod outlook;
+mod plan;
 mod publish;
 
 pub use error::ConvertError;
 pub use load::{MAX_DOCUMENTS, MAX_MANIFESTS};
-pub use model::{Converted, ConvertedImage, Destined, Outcome, SourceImage};
+pub use model::{Converted, ConvertedImage, Destined, Guard, Outcome, SourceImage};
+pub use outlook::{Outlook, outlook, up_to_date};
 
 use load::Loaded;
-
-/// How many SOCI indexes are read for the ztocs that they list.
-const MAX_OFFERS: usize = 64;
+use plan::{choose, found, plan, soci_indexes};
 
 /// Converts an image. `options` says how layers are indexed and which platforms are; what it says
 /// of indexes that are there is not looked at.
@@ -76,6 +76,7 @@ pub(in crate::ops) async fn convert_built(
     if is_source && !to.replace_tag && !already_enabled {
         return Err(ConvertError::SourceTag { digest: loaded.root });
     }
+    to.admit(there.as_ref(), &from.source, &loaded.root).await?;
     let targets = choose(&loaded, &options.platforms, progress)?;
 
     let planned = plan(&loaded, &targets, from, options).await?;
@@ -143,9 +144,12 @@ pub(in crate::ops) async fn convert_built(
         converted.outcome = Outcome::DryRun { replaces };
         return Ok(converted);
     };
-    if to.is_there(&enabled.digest).await? {
+    // Reading the layers may have taken a while.
+    let now = to.there().await?;
+    if now.as_ref().is_some_and(|now| now.digest == enabled.digest) {
         return Ok(converted);
     }
+    to.admit(now.as_ref(), &from.source, &loaded.root).await?;
     let blobs = BTreeSet::from_iter(all_ztocs.iter().map(Ztoc::digest)).len();
     progress.report(Event::Attaching { index: enabled.digest, blobs });
     let written = publish::publish(
@@ -165,82 +169,15 @@ pub(in crate::ops) async fn convert_built(
     Ok(converted)
 }
 
-/// The images to index; at least one.
-fn choose(loaded: &Loaded, platforms: &[Platform], progress: &Arc<dyn Progress>) -> Result<Vec<Image>, ConvertError> {
-    let chosen = loaded.original.targets(platforms);
-    let entries = &loaded.original.index.manifests;
-    if !chosen.missing.is_empty() || chosen.targets.is_empty() {
-        let list = |platforms: &mut dyn Iterator<Item = &Platform>| {
-            platforms.map(Platform::to_string).collect::<Vec<_>>().join(", ")
-        };
-        let available = list(&mut entries.iter().filter_map(|entry| entry.platform.as_ref()));
-        return match chosen.missing.is_empty() {
-            true => Err(ConvertError::NoImage { digest: loaded.root }),
-            false => Err(ConvertError::NoPlatform { wanted: list(&mut chosen.missing.iter()), available }),
-        };
-    }
-    for shadowed in chosen.shadowed.iter().filter_map(|entry| entries.get(*entry)) {
-        let platform = shadowed.platform.as_ref().map(Platform::to_string).unwrap_or_default();
-        progress.report(Event::Warning(format!(
-            "{} is a second manifest for {platform}: only the first one is indexed, as consumers take that one",
-            shadowed.digest
-        )));
-    }
-    Ok(chosen.targets)
-}
-
-/// A layer, and why it is not to be indexed, as far as that is known without reading it.
-type Planned = (Descriptor, Option<LeftOut>);
-
-/// The layers of each target.
-async fn plan(
-    loaded: &Loaded,
-    targets: &[Image],
-    from: &SourceImage,
-    options: &IndexOptions,
-) -> Result<Vec<Vec<Planned>>, ConvertError> {
-    let mut planned = Vec::with_capacity(targets.len());
-    for target in targets {
-        let manifest = loaded.original.contents.get(target.entry).and_then(|content| content.image());
-        let mut layers = Vec::new();
-        for layer in manifest.map(|manifest| manifest.layers()).unwrap_or_default() {
-            let mut why = left_out(layer, options);
-            // soci indexes foreign gzip layers, and fails where they are elsewhere.
-            let is_foreign = LayerKind::of(&layer.media_type) == LayerKind::Foreign;
-            if is_foreign && LayerKind::is_gzip(&layer.media_type) && layer.size >= options.min_layer_size {
-                let exists = from.source.blob_exists(layer).await;
-                let failed = |source| ConvertError::Document { what: "layer", digest: layer.digest, source };
-                why = why.filter(|_| !matches!(exists, Ok(true)));
-                exists.map_err(failed)?;
-            }
-            layers.push((layer.clone(), why));
-        }
-        planned.push(layers);
-    }
-    Ok(planned)
-}
-
 /// The SOCI indexes (v2) among the entries of an image index, as places to take ztocs from. What
 /// cannot be read is passed over.
 async fn offers(store: &Source, manifests: &[Descriptor]) -> Vec<Offer> {
     let mut offers = Vec::new();
-    for listed in soci_indexes(manifests).take(MAX_OFFERS) {
-        if let Ok(document) = store.manifest(&Target::Digest(listed.digest)).await {
-            offers.extend(offer(store, &document.bytes));
-        }
+    for index in found(store, manifests).await {
+        let tool = index.build_tool_identifier;
+        offers.push(Offer { store: store.clone(), tool, ztocs: index.ztocs, origin: Origin::Destination });
     }
     offers
-}
-
-/// What a SOCI index offers, if it is one.
-fn offer(store: &Source, manifest: &[u8]) -> Option<Offer> {
-    let index = soci::parse(manifest).ok()?;
-    let tool = index.build_tool_identifier;
-    Some(Offer { store: store.clone(), tool, ztocs: index.ztocs, origin: Origin::Destination })
-}
-
-fn soci_indexes(manifests: &[Descriptor]) -> impl Iterator<Item = &Descriptor> {
-    crate::image::enabled::listed(manifests)
 }
 
 /// What became of each image that was to be indexed.

@@ -2,6 +2,7 @@
 
 use super::ConvertError;
 use crate::digest::Digest;
+use crate::image::enabled::listed;
 use crate::image::go::{Index, decode_index};
 use crate::image::manifest::{DOCKER_LIST, OCI_INDEX};
 use crate::image::{Descriptor, Platform, Select};
@@ -26,6 +27,16 @@ pub struct Destined {
     pub tag: Option<String>,
     /// The tag may be the one of the image that is converted.
     pub replace_tag: bool,
+    /// What must hold before anything is written. None: the user named the tag.
+    pub guard: Option<Guard>,
+}
+
+/// Protects the images of a repository where nobody names the destination by hand: the tag must be
+/// free or name a SOCI-enabled image.
+#[derive(Debug, Clone, Default)]
+pub struct Guard {
+    /// A tag of the source, which must still name the image that is converted.
+    pub source_tag: Option<String>,
 }
 
 /// What the destination's name stands for already.
@@ -33,6 +44,12 @@ pub(super) struct There {
     pub digest: Digest,
     /// If it is an image index.
     pub manifests: Vec<Descriptor>,
+}
+
+impl There {
+    fn is_enabled(&self) -> bool {
+        listed(&self.manifests).next().is_some()
+    }
 }
 
 /// A converted image.
@@ -89,9 +106,24 @@ impl Destined {
         Ok(Some(There { digest: document.digest, manifests: index.map_or_else(Vec::new, |i: Index| i.manifests) }))
     }
 
-    /// Whether it stands for this image, asked again.
-    pub(super) async fn is_there(&self, digest: &Digest) -> Result<bool, ConvertError> {
-        Ok(self.there().await?.is_some_and(|there| there.digest == *digest))
+    /// Looks whether the guard, if there is one, lets the image `root` of `source` be written in the
+    /// place of what is `there`.
+    pub(super) async fn admit(
+        &self,
+        there: Option<&There>,
+        source: &Source,
+        root: &Digest,
+    ) -> Result<(), ConvertError> {
+        let Some(guard) = &self.guard else { return Ok(()) };
+        if let Some(there) = there.filter(|there| !there.is_enabled()) {
+            return Err(ConvertError::Occupied { digest: there.digest });
+        }
+        let Some(tag) = &guard.source_tag else { return Ok(()) };
+        match source.manifest(&Target::Tag(tag.clone())).await {
+            Ok(document) if document.digest == *root => Ok(()),
+            Err(error) if !error.is_not_found() => Err(ConvertError::Find(error)),
+            Ok(_) | Err(_) => Err(ConvertError::Moved { tag: tag.clone() }),
+        }
     }
 
     async fn document(&self) -> Result<Option<Document>, StoreError> {

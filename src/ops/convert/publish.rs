@@ -130,13 +130,16 @@ async fn blobs(
     }
     let config = Descriptor::of(INDEX_V2, CONFIG);
     all.insert(config.digest, (config, "config", Bytes::from_static(CONFIG)));
-    let written = stream::iter(all.into_values())
-        .map(async |(blob, what, content)| {
+    // Collected first: a closure in the stream would keep the future of the whole work from being Send.
+    let pushes: Vec<_> = all
+        .into_values()
+        .map(|(blob, what, content)| async move {
             let pushed = destination.push_blob(&blob, content, unchecked).await;
             let failed = |source| ConvertError::Push { what, digest: blob.digest, source };
             Ok::<_, ConvertError>(if pushed.map_err(failed)? { blob.size } else { 0 })
         })
-        .buffer_unordered(4);
+        .collect();
+    let written = stream::iter(pushes).buffer_unordered(4);
     written.try_fold(0, async |sum, size| Ok(sum + size)).await
 }
 

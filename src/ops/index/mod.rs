@@ -55,6 +55,7 @@ pub use pipeline::{Threads, index_chunks};
 pub(in crate::ops) use assemble::{Ztoc, assemble};
 pub(in crate::ops) use build::{Wanted, ztocs};
 pub(in crate::ops) use left_out::left_out;
+pub(in crate::ops) use plan::unservable;
 pub(in crate::ops) use prefetch::{Artifact, prefetch_artifacts};
 pub(in crate::ops) use supply::{Layers, Offer, Own, Supply};
 

@@ -176,7 +176,7 @@ impl Plan {
 }
 
 /// Why a layer cannot be in an index, if its content was read before and the cache remembers.
-pub(super) async fn unservable(
+pub(in crate::ops) async fn unservable(
     cache: Option<&ZtocCache>,
     layer: &Descriptor,
     options: &IndexOptions,

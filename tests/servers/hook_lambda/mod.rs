@@ -14,6 +14,8 @@ use crate::support::throttle::throttled;
 use aws::{FakeEcr, Moto};
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
+use ociseek::store::blob::Target;
+use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
 use runtime_api::{ACCOUNT, Bootstrap, RuntimeApi};
 use serde_json::{Value, json};
 
@@ -106,10 +108,13 @@ async fn pushes_are_indexed_once_and_our_own_are_passed_over() {
     // What we pushed raises events too: the index by its digest, and the tag that lists it.
     let tag = digest.replace(':', "-");
     let (own, listed) = (pushed("team/app", &index, ""), pushed("team/app", &digest, &tag));
-    for event in [own, listed, pushed("team/app", &digest, "v1-soci")] {
+    for event in [own, listed] {
         let skipped = api.invoke(event, LONG).await;
         assert_eq!((skipped.ok, &skipped.body["images"][0]["status"]), (true, &json!("skipped")), "{skipped:?}");
     }
+    // A name does not make a SOCI-enabled image.
+    let ordinary = api.invoke(pushed("team/app", &digest, "v1-soci"), LONG).await;
+    assert_eq!(ordinary.body["images"][0]["status"], "already-indexed", "{ordinary:?}");
     // Deletions, and images that are gone.
     let mut deleted = pushed("team/app", &digest, "v1");
     deleted["detail"]["action-type"] = json!("DELETE");
@@ -119,7 +124,7 @@ async fn pushes_are_indexed_once_and_our_own_are_passed_over() {
 
     assert_eq!(std::fs::read_dir(function.tmp.path()).unwrap().count(), 0, "nothing is written to /tmp");
     let log = function.logged(7).await;
-    assert_eq!(log.len(), 7);
+    assert_eq!(log.len(), 7, "{log:?}");
     assert!(!format!("{log:?}").contains("auth-token"), "no token stands in the log");
 }
 
@@ -205,6 +210,89 @@ async fn before_the_time_is_up_what_is_done_is_attached_and_the_next_call_does_t
     assert_eq!((&done["status"], &done["left"]), (&json!("indexed"), &json!([])));
     assert!(done["bytes_read"].as_u64().unwrap() < 7_100_000, "only the layer that was left is read: {done}");
     assert_eq!(indexes(&sandbox, &image), [done["indexes"][0].as_str().unwrap()], "the complete one alone");
+}
+
+/// The digest that a tag stands for.
+async fn digest_of(server: &Server, repository: &str, tag: &str) -> Option<String> {
+    let (registry, user, password) = (server.host.clone(), "AWS".to_owned(), Moto::PASSWORD.to_owned());
+    let credentials = CredentialSource::Only { registry, user, password };
+    let client = Client::new(ClientConfig { credentials, ..ClientConfig::default() }).unwrap();
+    let repository = client.repository(&server.host, repository).unwrap();
+    match repository.manifest(&Target::Tag(tag.to_owned())).await {
+        Ok(document) => Some(document.digest.to_string()),
+        Err(error) => {
+            assert!(error.is_not_found(), "{error}");
+            None
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn soci_enabled_images_of_pushes() {
+    let (Some(server), Some(moto)) = (distribution(), Moto::start().await) else { return };
+    let sandbox = Sandbox::new();
+    image(&sandbox, "img", &[60_000]);
+    let Some(digest) = copied(&sandbox, "img", &server, "team/app") else { return };
+    let (api, address) = RuntimeApi::start().await;
+    let environment = [("AWS_ENDPOINT_URL_ECR", moto.url.as_str()), ("OCISEEK_ECR_REGISTRY", &server.host)];
+    let function = Bootstrap::start(&address, &[&environment[..], &[("OCISEEK_V2", "lazy-{tag}")]].concat());
+
+    // An image without a tag gets its index alone.
+    let bare = api.invoke(pushed("team/app", &digest, ""), LONG).await;
+    let done = &bare.body["images"][0];
+    assert_eq!((&done["status"], &done["enabled"]["reason"]), (&json!("indexed"), &json!("no-tag")), "{bare:?}");
+    let first = api.invoke(pushed("team/app", &digest, "v1"), LONG).await;
+    let done = &first.body["images"][0];
+    let enabled = digest_of(&server, "team/app", "lazy-v1").await.unwrap();
+    let name = format!("{}/team/app:lazy-v1@{enabled}", server.host);
+    assert_eq!(done["enabled"], json!({"image": name, "digest": enabled, "status": "written"}), "{first:?}");
+    assert_eq!((&done["status"], &done["bytes_read"]), (&json!("indexed"), &json!(0)), "{first:?}");
+    let again = api.invoke(json!({"image": format!("{}/team/app:v1", server.host)}), LONG).await;
+    assert_eq!(again.body["images"][0]["status"], "already-indexed", "{again:?}");
+    assert_eq!(again.body["images"][0]["enabled"]["status"], "already-there", "{again:?}");
+    // Our own push, by its tag and by its digest.
+    for tag in ["lazy-v1", ""] {
+        let ours = api.invoke(pushed("team/app", &enabled, tag), LONG).await;
+        assert_eq!(ours.body["images"][0]["status"], "skipped", "{ours:?}");
+    }
+    let log = function.logged(5).await;
+    assert_eq!(log[1]["enabled"]["image"], name);
+    assert_eq!(std::fs::read_dir(function.tmp.path()).unwrap().count(), 0, "nothing is written to /tmp");
+}
+
+/// With an index what is done is kept, and the image is written when it is whole. Alone it is made in one call or not at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_soci_enabled_image_that_needs_more_than_a_call() {
+    let (Some(server), Some(moto)) = (distribution(), Moto::start().await) else { return };
+    let sandbox = Sandbox::new();
+    image(&sandbox, "img", &[100_000, 7_000_000, 200_000]);
+    let Some(digest) = copied(&sandbox, "img", &server, "app") else { return };
+    let slow = throttled(&server.host, 1_000_000);
+    let environment = [("AWS_ENDPOINT_URL_ECR", moto.url.as_str()), ("OCISEEK_ECR_REGISTRY", &slow)];
+    let limit = Duration::from_secs(5);
+    let image = format!("{}/app:v1", server.host);
+    {
+        let (api, address) = RuntimeApi::start().await;
+        let _alone = Bootstrap::start(&address, &[&environment[..], &[("OCISEEK_V2_ONLY", "{tag}-soci")]].concat());
+        let alone = api.invoke(pushed("app", &digest, "v1"), limit).await;
+        assert_eq!((alone.ok, &alone.body["errorType"]), (false, &json!("TimeWasUp")), "{alone:?}");
+        let message = alone.body["errorMessage"].as_str().unwrap();
+        assert!(message.contains("OCISEEK_V2 in place of OCISEEK_V2_ONLY"), "{message}");
+    }
+    let (api, address) = RuntimeApi::start().await;
+    let _both = Bootstrap::start(&address, &[&environment[..], &[("OCISEEK_V2", "{tag}-soci")]].concat());
+    let told = api.invoke(json!({"image": format!("{slow}/app:v1")}), limit).await;
+    let done = &told.body["images"][0];
+    assert_eq!((&done["status"], &done["enabled"]["status"]), (&json!("sparse"), &json!("out-of-time")), "{told:?}");
+    assert_eq!((indexes(&sandbox, &image).len(), digest_of(&server, "app", "v1-soci").await), (1, None));
+    let from_a_queue = api.invoke(batch(&[pushed("app", &digest, "v1").to_string()]), limit).await;
+    assert_eq!(failures(&from_a_queue.body), ["m0"]);
+
+    let last = api.invoke(pushed("app", &digest, "v1"), LONG).await;
+    let done = &last.body["images"][0];
+    assert_eq!((&done["status"], &done["enabled"]["status"]), (&json!("indexed"), &json!("written")), "{last:?}");
+    assert!(done["bytes_read"].as_u64().unwrap() < 7_100_000, "only the layer that was left is read: {done}");
+    assert_eq!(digest_of(&server, "app", "v1-soci").await.as_deref(), done["enabled"]["digest"].as_str());
 }
 
 /// A registry that lets in who shows `password`, with one small image `app:v1`.

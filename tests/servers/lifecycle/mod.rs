@@ -1,6 +1,7 @@
 //! The life of an index after it was made: found, moved, removed, cleared away; in real registries
 //! with the referrers API and without.
 
+mod at_once;
 mod cache;
 mod copy;
 mod diff;

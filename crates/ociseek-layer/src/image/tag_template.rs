@@ -19,7 +19,7 @@ pub struct TagTemplate(String);
 pub enum TagError {
     #[error("{0:?} makes no valid tag: want a tag with {{tag}} or {{digest}} in it, such as {{tag}}-soci")]
     Template(String),
-    #[error("{{tag}} in {0:?} has no value: the image is named by its digest only")]
+    #[error("{{tag}} in {0} has no value: the image is named by its digest only")]
     NoTag(TagTemplate),
     #[error("{made:?}, which the template makes, is not a valid tag")]
     Made { made: String },

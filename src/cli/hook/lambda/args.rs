@@ -5,6 +5,7 @@ use clap::Args;
 use crate::cli::shared::args::{BuildArgs, LayerJobsArgs, MemoryArgs, MinLayerArgs, PlatformsArgs};
 use crate::cli::shared::parse;
 use crate::cli::shared::reuse::HookReuseArgs;
+use crate::cli::shared::versions::HookVersionsArgs;
 
 const LAMBDA_LONG_ABOUT: &str = "\
 Runs as an AWS Lambda function (custom runtime, provided.al2023) that indexes images as they are pushed to Amazon ECR.
@@ -14,7 +15,8 @@ ECR Image Action events, batches of an SQS queue with such events (only the fail
 \"ACCOUNT.dkr.ecr.REGION.amazonaws.com/REPOSITORY:TAG\"}.
 
 Layers are streamed: no disk is used, and 512 MB of memory are plenty. Before the function's time is up, what is done is attached, and \
-the next call goes on from there.";
+the next call goes on from there. A SOCI-enabled image is written when all of its layers are done: with --v2 the index keeps those that \
+are, with --v2-only one call must do them all.";
 
 const LAMBDA_AFTER_HELP: &str = "\
 The function's role needs ecr:GetAuthorizationToken, and for the repositories ecr:BatchGetImage, ecr:GetDownloadUrlForLayer, \
@@ -35,6 +37,9 @@ pub struct HookLambdaArgs {
 
     #[command(flatten, next_help_heading = "What is indexed")]
     pub min_layer: MinLayerArgs,
+
+    #[command(flatten)]
+    pub versions: HookVersionsArgs,
 
     #[command(flatten)]
     pub reuse: HookReuseArgs,

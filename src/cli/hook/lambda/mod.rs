@@ -9,6 +9,7 @@ use crate::cli::shared::report::{self, CliError};
 use crate::hook::aws::Ecr;
 use crate::hook::lambda::{Failure, Function, Runtime, Settings, serve};
 use crate::hook::log::Log;
+use crate::ops::versions::Versions;
 use args::HookLambdaArgs;
 
 pub mod args;
@@ -28,6 +29,7 @@ pub fn arguments() -> Vec<OsString> {
 
 /// Handles events until Lambda ends the process.
 pub async fn run(args: HookLambdaArgs) -> Result<(), CliError> {
+    let versions = args.versions.clone().versions()?;
     let address = variable(RUNTIME_API).ok_or(CliError::NotInLambda)?;
     let runtime = Runtime::new(&address)?;
     let ecr = match Ecr::from_environment(variable) {
@@ -40,7 +42,7 @@ pub async fn run(args: HookLambdaArgs) -> Result<(), CliError> {
     };
     // Lambda makes no difference between the two streams.
     let log = Log::new(std::io::stdout());
-    let function = Function::new(settings(args), ecr, Arc::new(log.clone()));
+    let function = Function::new(settings(args, versions), ecr, Arc::new(log.clone()));
     serve(&runtime, &function, &log).await?;
     Ok(())
 }
@@ -49,10 +51,11 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-fn settings(args: HookLambdaArgs) -> Settings {
+fn settings(args: HookLambdaArgs, versions: Versions) -> Settings {
     let jobs = args.layer_jobs.count();
     Settings {
         options: unattended(args.platforms.platform, &args.build, args.min_layer.min_layer_size, jobs, &args.reuse),
+        versions,
         reuse_from: args.reuse.reuse_from,
         accounts: args.ecr_account,
         registry: args.ecr_registry,

@@ -19,7 +19,7 @@ Grid), Google Artifact Registry (Pub/Sub push), Amazon ECR (EventBridge API dest
 {\"image\": \"REGISTRY/REPOSITORY:TAG\"}. docs/hook.md has a configuration for each.
 
 POST / takes a notification. It is answered with 202 when the image is in the queue, and 429 or 503 with Retry-After when there \
-is no room. Its own pushes, artifacts and deletions are ignored; an image that is pushed many times is indexed once. \
+is no room. With --v2 it writes SOCI-enabled images too. Its own pushes, artifacts and deletions are ignored; an image that is pushed many times is indexed once. \
 GET /healthz and /readyz say how it does, and /metrics (Prometheus, with the secret if there is one) what it did; the log, JSON lines, goes to standard error.
 
 TLS is for a proxy in front of it. At SIGTERM it takes no more, and goes on for --drain-timeout with what it took.";

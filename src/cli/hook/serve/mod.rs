@@ -43,10 +43,10 @@ pub async fn run(args: HookServeArgs, interrupted: &mut oneshot::Receiver<Interr
     };
     let allowed: Vec<String> = args.jobs.allow.iter().map(ToString::to_string).collect();
     let runner = Arc::new(runner(args.jobs, log.clone()).await?);
-    let here = || Here::new(args.queue_size as usize, args.journal.as_deref()).map(Sink::Here);
+    let here = || Here::new(args.queue_size as usize, runner.unit(), args.journal.as_deref()).map(Sink::Here);
     #[cfg(feature = "nats")]
     let sink = match args.queue.as_ref().or(args.hook_queue.as_ref()) {
-        Some(url) => Sink::Queue(connect(url, &log).await?),
+        Some(url) => Sink::Queue(connect(url, &log).await?.by(runner.unit())),
         None => here()?,
     };
     #[cfg(not(feature = "nats"))]

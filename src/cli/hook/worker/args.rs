@@ -13,7 +13,9 @@ the images.
 
 Any number of workers may run. A job is acknowledged when its index is attached; while it is worked on the worker says so every 10 \
 seconds, and when nothing was heard for 30 seconds another worker gets it. What fails for good is parked in the stream NAME-parked \
-with the reason: nats stream view ociseek-parked.";
+with the reason: nats stream view ociseek-parked.
+
+Give --v2 or --v2-only to those that fill the queue too: with {tag} in it, each tag of an image is a job.";
 
 const WORKER_AFTER_HELP: &str = "\
 Example:

@@ -1,0 +1,398 @@
+//! The work on one image: its index, its SOCI-enabled image, or both.
+//!
+//! What is pushed raises events of its own: the index, the tag under which registries without the
+//! referrers API list it, and each manifest of a SOCI-enabled image. Such an event must end here, or
+//! the work would never end: what is not an image with layers is skipped, at the latest when its
+//! manifest has been read, with one request. A SOCI-enabled image has layers, and so has each of the
+//! manifests that it is made of: they are known by the SOCI indexes that they list or name, whoever
+//! made them and whatever their tags.
+//!
+//! An index belongs to a digest, but a SOCI-enabled image follows a tag, which may move while the
+//! work is under way, so that the older image would be written last. So it is made of what the tag
+//! names now, and the tag is looked at again after it was written.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::enabled::{EnabledImage, Enabling, NotEnabled};
+use super::job::{Done, Job, JobError, Products, Skipped};
+use crate::digest::Digest;
+use crate::image::{Manifest, ManifestError, Reference};
+use crate::ops::convert::{ConvertError, Destined, Outcome, Outlook, SourceImage, outlook, up_to_date};
+use crate::ops::discover::causes;
+use crate::ops::index::{Elsewhere, Existing, IndexOptions, IndexedLayer, LayerOutcome, ManifestResult};
+use crate::ops::resolve::{ResolveError, Resolved, parse, resolve_document};
+use crate::ops::versions::{EnabledResult, Made, Subject, Versions, is_enabled, make};
+use crate::progress::{Event, Progress};
+use crate::store::blob::{Document, Target};
+use crate::store::cache::ZtocCache;
+use crate::store::registry::{Client, Repository};
+use crate::store::{Destination, Source, StoreError};
+
+/// How often the work begins anew within one try, for a tag that moved meanwhile.
+const MOVES: usize = 3;
+
+/// What all jobs have in common.
+#[derive(Clone)]
+pub struct Context {
+    pub client: Client,
+    pub cache: Option<ZtocCache>,
+    pub options: IndexOptions,
+    pub versions: Versions,
+    /// Images whose layers have more bytes together, as their manifests say, are left alone.
+    pub max_image_size: Option<u64>,
+    /// Images whose indexes may have ztocs of any of the images.
+    pub reuse_from: Vec<Reference>,
+    pub progress: Arc<dyn Progress>,
+}
+
+impl Context {
+    /// The options for the image of one job.
+    fn options(&self, image: &Reference) -> IndexOptions {
+        let mut options = self.options.clone();
+        options.reuse.tag = image.tag.clone();
+        for from in &self.reuse_from {
+            match self.client.repository(&from.registry, &from.repository) {
+                Ok(repository) => options.reuse.from.push(Elsewhere {
+                    name: from.to_string().into(),
+                    source: Source::Registry(repository),
+                    target: Target::of(from),
+                }),
+                Err(error) => {
+                    let why = format!("nothing is reused from {from}: {}", causes(&error));
+                    self.progress.report(Event::Warning(why));
+                }
+            }
+        }
+        options
+    }
+}
+
+/// Indexes the image of a job, unless that is done or there is nothing to index.
+///
+/// # Errors
+/// When the image cannot be read, is broken, or does not get its index. [`JobError::may_pass`] says whether to try again.
+pub async fn run(job: &Job, context: &Context) -> Result<Done, JobError> {
+    if let Some(skipped) = job.skipped_by_name(&context.versions) {
+        return Ok(Done::Skipped(skipped));
+    }
+    let repository = context.client.repository(&job.image.registry, &job.image.repository);
+    let repository = repository.map_err(|error| JobError::Name(error.into()))?;
+    let source = Source::Registry(repository.clone());
+    let Some(document) = fetch(job, &source).await? else { return Ok(Done::Gone) };
+    match run_document(job, &document, &source, repository, context).await {
+        // Deleted in the meantime, or broken from the start: its manifest tells.
+        Err(error) if error.store().is_some_and(StoreError::is_not_found) => {
+            match source.manifest(&Target::Digest(document.digest)).await {
+                Err(gone) if gone.is_not_found() => Ok(Done::Gone),
+                _ => Err(error),
+            }
+        }
+        result => result,
+    }
+}
+
+/// `None`: it is not there any more.
+pub(super) async fn fetch(job: &Job, source: &Source) -> Result<Option<Document>, JobError> {
+    match source.manifest(&job.target()).await {
+        Ok(document) => Ok(Some(document)),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(ResolveError::Find(error).into()),
+    }
+}
+
+async fn run_document(
+    job: &Job,
+    document: &Document,
+    source: &Source,
+    repository: Repository,
+    context: &Context,
+) -> Result<Done, JobError> {
+    let image = match resolved(document, source, context).await? {
+        Ok(image) => image,
+        Err(skipped) => return Ok(Done::Skipped(skipped)),
+    };
+    let place = Place::of(&job.image, source, repository, context);
+    let mut products = place.make(image, &context.versions).await?;
+    place.follow(&mut products).await?;
+    Ok(judged(Box::new(products)))
+}
+
+/// What converting an image would come to.
+pub(super) struct EnabledOutlook {
+    /// The SOCI-enabled image by its tag. None: there is no tag for it.
+    pub name: Option<Reference>,
+    pub outlook: Result<Outlook, NotEnabled>,
+}
+
+/// What converting the image of a job would come to. None: no SOCI-enabled image is wanted.
+pub(super) async fn enabled_outlook(
+    image: &Reference,
+    digest: Digest,
+    source: &Source,
+    repository: Repository,
+    context: &Context,
+) -> Result<Option<EnabledOutlook>, JobError> {
+    let tag = match context.versions.tag(image.tag.as_deref(), &digest) {
+        Ok(Some(tag)) => tag,
+        Ok(None) => return Ok(None),
+        Err(why) => return Ok(Some(EnabledOutlook { name: None, outlook: Err(why.into()) })),
+    };
+    let place = Place::of(image, source, repository, context);
+    let name = place.name(&tag);
+    let (from, to) = place.conversion(digest, tag);
+    let outlook = match outlook(&from, &to, context.cache.as_ref(), &place.options, &context.progress).await {
+        Ok(Outlook::Complete(_)) if place.options.existing == Existing::Replace => Ok(Outlook::Pending),
+        Ok(outlook) => Ok(outlook),
+        // Its tag is made to follow.
+        Err(ConvertError::Moved { .. }) => Ok(Outlook::Pending),
+        Err(error) => match not_enabled(error) {
+            Ok(why) => Err(why),
+            Err(source) => return Err(JobError::Enabled { name, source }),
+        },
+    };
+    Ok(Some(EnabledOutlook { name: Some(name), outlook }))
+}
+
+/// Where the image of a job is, and how it is worked on.
+struct Place<'a> {
+    image: &'a Reference,
+    source: &'a Source,
+    destination: Destination,
+    options: IndexOptions,
+    context: &'a Context,
+}
+
+impl<'a> Place<'a> {
+    fn of(image: &'a Reference, source: &'a Source, repository: Repository, context: &'a Context) -> Place<'a> {
+        let destination = Destination::Registry(repository);
+        Place { image, source, destination, options: context.options(image), context }
+    }
+
+    /// The name of a SOCI-enabled image of this tag.
+    fn name(&self, tag: &str) -> Reference {
+        Reference { tag: Some(tag.to_owned()), digest: None, ..self.image.clone() }
+    }
+
+    fn from(&self, digest: Digest) -> SourceImage {
+        SourceImage { source: self.source.clone(), root: Target::Digest(digest), descriptor: None }
+    }
+
+    fn conversion(&self, digest: Digest, tag: String) -> (SourceImage, Destined) {
+        let guard = Some(self.context.versions.guard(self.image.tag.clone()));
+        let destination = Some(self.destination.clone());
+        (self.from(digest), Destined { destination, tag: Some(tag), replace_tag: false, guard })
+    }
+
+    /// Makes what `versions` say of an image, except what is there already.
+    async fn make(&self, image: Resolved, versions: &Versions) -> Result<Products, JobError> {
+        let Context { cache, progress, .. } = self.context;
+        let mut products =
+            Products { digest: image.digest, index: None, enabled: None, bytes_read: 0, bytes_written: 0 };
+        products.enabled = match versions.tag(self.image.tag.as_deref(), &image.digest) {
+            Ok(None) => None,
+            Ok(Some(tag)) => self.known(image.digest, tag).await,
+            Err(why) => Some(EnabledImage { name: None, result: Enabling::Skipped(why.into()) }),
+        };
+        let versions = match (&products.enabled, versions) {
+            (None, versions) => versions,
+            (Some(_), Versions::V2(_)) => return Ok(products),
+            (Some(_), _) => &Versions::V1,
+        };
+        let subject = Subject {
+            from: self.from(image.digest),
+            tag: self.image.tag.clone(),
+            resolved: Some(image),
+            is_unattended: true,
+        };
+        let made = make(subject, Some(&self.destination), versions, cache.as_ref(), &self.options, progress).await?;
+        let Made { index, enabled, failed } = made;
+        if let Some(index) = &index {
+            products.bytes_read += index.bytes_read;
+            products.bytes_written += index.bytes_written;
+        }
+        if let Some(made) = enabled {
+            if let EnabledResult::Converted(converted) = &made.result {
+                products.bytes_read += converted.bytes_read;
+                products.bytes_written += converted.bytes_written;
+            }
+            products.enabled = Some(EnabledImage { name: Some(self.name(&made.tag)), result: enabling(made.result) });
+        }
+        if let (Some(error), Ok(Some(tag))) = (failed, versions.tag(self.image.tag.as_deref(), &products.digest)) {
+            let name = self.name(&tag);
+            match not_enabled(error) {
+                Ok(why) => {
+                    products.enabled = Some(EnabledImage { name: Some(name), result: Enabling::Skipped(why) });
+                }
+                Err(source) => return Err(JobError::Enabled { name, source }),
+            }
+        }
+        products.index = index;
+        Ok(products)
+    }
+
+    /// The SOCI-enabled image, if it is there already or must not be written. What else is wrong
+    /// will be found again when it is made.
+    async fn known(&self, digest: Digest, tag: String) -> Option<EnabledImage> {
+        let Context { cache, progress, .. } = self.context;
+        if self.options.existing == Existing::Replace {
+            return None;
+        }
+        let name = Some(self.name(&tag));
+        let (from, to) = self.conversion(digest, tag);
+        match up_to_date(&from, &to, cache.as_ref(), &self.options, progress).await {
+            Ok(there) => there.map(|digest| EnabledImage { name, result: Enabling::AlreadyThere(digest) }),
+            Err(error) => not_enabled(error).ok().map(|why| EnabledImage { name, result: Enabling::Skipped(why) }),
+        }
+    }
+
+    /// Makes the SOCI-enabled image of what the tag names now, if that is another image than the
+    /// one that was worked on.
+    async fn follow(&self, products: &mut Products) -> Result<(), JobError> {
+        let Some(template) = self.context.versions.template().filter(|template| template.needs_tag()) else {
+            return Ok(());
+        };
+        let Some(own) = &self.image.tag else { return Ok(()) };
+        let (mut last, mut moves) = (products.digest, 0);
+        loop {
+            let Some(EnabledImage { result, .. }) = &mut products.enabled else { return Ok(()) };
+            let moved = matches!(result, Enabling::Skipped(NotEnabled::Moved(_)));
+            if !moved && !matches!(result, Enabling::Written { .. }) {
+                return Ok(());
+            }
+            let document = match self.source.manifest(&Target::Tag(own.clone())).await {
+                Ok(document) if document.digest == last && !moved => return Ok(()),
+                Ok(document) => document,
+                Err(error) if error.is_not_found() => {
+                    if moved {
+                        *result = Enabling::Skipped(NotEnabled::Untagged(own.clone()));
+                    }
+                    return Ok(());
+                }
+                Err(error) => return Err(ResolveError::Find(error).into()),
+            };
+            if moves == MOVES {
+                return Err(JobError::Restless(own.clone()));
+            }
+            moves += 1;
+            let image = match resolved(&document, self.source, self.context).await? {
+                Ok(image) => image,
+                Err(why) => {
+                    if moved {
+                        *result = Enabling::Skipped(NotEnabled::Skipped(Box::new(why)));
+                    }
+                    return Ok(());
+                }
+            };
+            last = document.digest;
+            let made = self.make(image, &Versions::V2(template.clone())).await?;
+            products.bytes_read += made.bytes_read;
+            products.bytes_written += made.bytes_written;
+            products.enabled = made.enabled;
+        }
+    }
+}
+
+/// Why the SOCI-enabled image must not be written, if it is that and no failure.
+fn not_enabled(error: ConvertError) -> Result<NotEnabled, Box<ConvertError>> {
+    match error {
+        ConvertError::Occupied { digest } => Ok(NotEnabled::Occupied(digest)),
+        ConvertError::Moved { tag } => Ok(NotEnabled::Moved(tag)),
+        error => Err(Box::new(error)),
+    }
+}
+
+fn enabling(result: EnabledResult) -> Enabling {
+    match result {
+        EnabledResult::Converted(converted) => match converted.outcome {
+            Outcome::Written { replaced: before } | Outcome::DryRun { replaces: before } => {
+                Enabling::Written { digest: converted.digest, replaced: before }
+            }
+            Outcome::AlreadyThere => Enabling::AlreadyThere(converted.digest),
+        },
+        EnabledResult::NothingToIndex { layers } => Enabling::NothingToIndex(nothing_to_index(&layers)),
+        EnabledResult::OutOfTime { left } => Enabling::OutOfTime { left },
+    }
+}
+
+fn nothing_to_index<'a>(layers: impl IntoIterator<Item = &'a IndexedLayer>) -> Skipped {
+    Skipped::nothing_to_index(layers.into_iter().filter_map(|layer| match &layer.outcome {
+        LayerOutcome::LeftOut(reason) => Some(reason),
+        LayerOutcome::Indexed(_) => None,
+    }))
+}
+
+/// The image that a document is, or why there is nothing to do for it.
+pub(super) async fn resolved(
+    document: &Document,
+    source: &Source,
+    context: &Context,
+) -> Result<Result<Resolved, Skipped>, JobError> {
+    let Context { options, max_image_size, progress, .. } = context;
+    let manifest = match parse(document) {
+        Ok(manifest) => manifest,
+        Err(ResolveError::NotAnImage { source: ManifestError::NotAnImage { what }, .. }) => {
+            return Ok(Err(Skipped::NotAnImage(what)));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let subject = match &manifest {
+        Manifest::Image(image) => &image.subject,
+        Manifest::Index(index) => &index.subject,
+    };
+    if let Some(subject) = subject {
+        return Ok(Err(Skipped::Subject(subject.digest)));
+    }
+    if is_enabled(&manifest) {
+        return Ok(Err(Skipped::SociEnabled));
+    }
+    let image = match resolve_document(source, document, manifest, options.wanted(), progress).await {
+        Ok(image) => image,
+        Err(error @ (ResolveError::NoImage(_) | ResolveError::NoPlatform { .. })) => {
+            return Ok(Err(Skipped::NotAnImage(error.to_string())));
+        }
+        Err(ResolveError::NotAnImage { source: ManifestError::NotAnImage { what }, .. }) => {
+            return Ok(Err(Skipped::NotAnImage(what)));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if let Some(limit) = *max_image_size
+        && let size = declared_size(&image)
+        && size > limit
+    {
+        return Ok(Err(Skipped::TooLarge { size, limit }));
+    }
+    Ok(Ok(image))
+}
+
+/// Bytes of all layers, each blob once.
+fn declared_size(image: &Resolved) -> u64 {
+    let layers = image.manifests.iter().flat_map(|manifest| &manifest.layers);
+    let blobs: BTreeSet<_> = layers.map(|layer| (layer.digest, layer.size)).collect();
+    blobs.iter().fold(0, |sum, (_, size)| sum.saturating_add(*size))
+}
+
+fn judged(products: Box<Products>) -> Done {
+    let Products { index, enabled, .. } = &*products;
+    let result = enabled.as_ref().map(|enabled| &enabled.result);
+    let manifests = index.as_ref().map_or(&[][..], |index| &index.manifests);
+    let is = |wanted: fn(&ManifestResult) -> bool| manifests.iter().any(|manifest| wanted(&manifest.result));
+    let is_left = index.as_ref().is_some_and(|index| !index.left.is_empty());
+    if is_left || matches!(result, Some(Enabling::OutOfTime { .. })) {
+        Done::Sparse(products)
+    } else if is(|result| matches!(result, ManifestResult::Attached { .. } | ManifestResult::DryRun { .. }))
+        || matches!(result, Some(Enabling::Written { .. }))
+    {
+        Done::Indexed(products)
+    } else if is(|result| !matches!(result, ManifestResult::NothingToIndex))
+        || matches!(result, Some(Enabling::AlreadyThere(_)))
+    {
+        Done::AlreadyIndexed(products)
+    } else {
+        Done::Skipped(match result {
+            Some(Enabling::NothingToIndex(why)) if index.is_none() => why.clone(),
+            Some(Enabling::Skipped(why)) if index.is_none() => Skipped::NotEnabled(why.clone()),
+            _ => nothing_to_index(manifests.iter().flat_map(|manifest| &manifest.layers)),
+        })
+    }
+}

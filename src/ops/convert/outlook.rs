@@ -1,0 +1,120 @@
+//! What converting an image would come to, as far as that can be told without reading its layers or
+//! fetching ztocs.
+
+use std::sync::Arc;
+
+use super::error::ConvertError;
+use super::load::load;
+use super::model::{Destined, SourceImage, There};
+use super::plan::{choose, found, plan};
+use crate::digest::Digest;
+use crate::image::Descriptor;
+use crate::image::enabled::Indexed;
+use crate::image::soci::{FoundIndex, PREFETCH, ZtocRef};
+use crate::ops::index::{IndexOptions, LeftOut, unservable};
+use crate::progress::Progress;
+use crate::store::cache::ZtocCache;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outlook {
+    /// The SOCI-enabled image is not there, or is another one.
+    Pending,
+    /// This very image is there.
+    Complete(Digest),
+    /// No layer can be indexed, for these reasons.
+    NothingToIndex(Vec<LeftOut>),
+}
+
+/// Looks at what the destination's name stands for.
+///
+/// An image whose SOCI indexes list prefetch artifacts counts as complete if `options` asks for no
+/// prefetch list.
+///
+/// # Errors
+/// When the image cannot be read, holds nothing that could be converted, or the guard does not let
+/// it be written.
+pub async fn outlook(
+    from: &SourceImage,
+    to: &Destined,
+    cache: Option<&ZtocCache>,
+    options: &IndexOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<Outlook, ConvertError> {
+    let there = to.there().await?;
+    compare(from, to, there, cache, options, progress).await
+}
+
+/// The digest of the SOCI-enabled image, if the destination's name stands for it already. Where the
+/// name is free, one request tells.
+///
+/// # Errors
+/// As [`outlook`].
+pub async fn up_to_date(
+    from: &SourceImage,
+    to: &Destined,
+    cache: Option<&ZtocCache>,
+    options: &IndexOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<Option<Digest>, ConvertError> {
+    let Some(there) = to.there().await? else { return Ok(None) };
+    match compare(from, to, Some(there), cache, options, progress).await? {
+        Outlook::Complete(digest) => Ok(Some(digest)),
+        Outlook::Pending | Outlook::NothingToIndex(_) => Ok(None),
+    }
+}
+
+async fn compare(
+    from: &SourceImage,
+    to: &Destined,
+    there: Option<There>,
+    cache: Option<&ZtocCache>,
+    options: &IndexOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<Outlook, ConvertError> {
+    let loaded = load(from, progress).await?;
+    to.admit(there.as_ref(), &from.source, &loaded.root).await?;
+    let targets = choose(&loaded, &options.platforms, progress)?;
+    let planned = plan(&loaded, &targets, from, options).await?;
+    let known = match (&there, &to.destination) {
+        (Some(there), Some(destination)) => found(&destination.as_source(), &there.manifests).await,
+        _ => Vec::new(),
+    };
+    let (mut indexed, mut reasons) = (Vec::with_capacity(targets.len()), Vec::new());
+    for (target, layers) in targets.into_iter().zip(planned) {
+        let mut ztocs = Vec::new();
+        for (layer, why) in layers {
+            let listed = || ztoc(&known, &layer, options);
+            match why {
+                Some(why) => reasons.push(why),
+                None => match (listed(), unservable(cache, &layer, options).await) {
+                    (Some(ztoc), _) => ztocs.push(ztoc),
+                    (None, Some(why)) => reasons.push(why),
+                    (None, None) => return Ok(Outlook::Pending),
+                },
+            }
+        }
+        let prefetch = if options.prefetch.is_none() { prefetch(&known, &ztocs) } else { Vec::new() };
+        indexed.push(Indexed { target, ztocs, prefetch });
+    }
+    if indexed.iter().all(|indexed| indexed.ztocs.is_empty()) {
+        return Ok(Outlook::NothingToIndex(reasons));
+    }
+    let enabled = loaded.original.enable(&indexed, &options.layer.build_tool_identifier);
+    Ok(match there.is_some_and(|there| there.digest == enabled.digest) {
+        true => Outlook::Complete(enabled.digest),
+        false => Outlook::Pending,
+    })
+}
+
+/// The ztoc of a layer, of the options that are asked for.
+fn ztoc(known: &[FoundIndex], layer: &Descriptor, options: &IndexOptions) -> Option<ZtocRef> {
+    let mut ztocs = known.iter().flat_map(|index| &index.ztocs);
+    ztocs.find(|ztoc| ztoc.layer == layer.digest && ztoc.span_size == options.layer.span_size).cloned()
+}
+
+/// The prefetch artifacts of the index that lists exactly these ztocs.
+fn prefetch(known: &[FoundIndex], ztocs: &[ZtocRef]) -> Vec<Descriptor> {
+    let index = known.iter().find(|index| index.ztocs == ztocs);
+    let artifacts = index.into_iter().flat_map(|index| &index.others);
+    artifacts.filter(|artifact| artifact.media_type == PREFETCH).cloned().collect()
+}

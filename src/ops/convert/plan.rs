@@ -1,0 +1,92 @@
+//! Which images are to be indexed, which of their layers, and which SOCI indexes there are.
+
+use std::sync::Arc;
+
+use super::error::ConvertError;
+use super::load::Loaded;
+use super::model::SourceImage;
+use crate::image::enabled::Target as Image;
+use crate::image::soci::{self, FoundIndex};
+use crate::image::{Descriptor, LayerKind, Platform};
+use crate::ops::index::{IndexOptions, LeftOut, left_out};
+use crate::progress::{Event, Progress};
+use crate::store::Source;
+use crate::store::blob::Target;
+
+/// How many SOCI indexes are read for the ztocs that they list.
+const MAX_OFFERS: usize = 64;
+
+/// The images to index; at least one.
+pub(super) fn choose(
+    loaded: &Loaded,
+    platforms: &[Platform],
+    progress: &Arc<dyn Progress>,
+) -> Result<Vec<Image>, ConvertError> {
+    let chosen = loaded.original.targets(platforms);
+    let entries = &loaded.original.index.manifests;
+    if !chosen.missing.is_empty() || chosen.targets.is_empty() {
+        let list = |platforms: &mut dyn Iterator<Item = &Platform>| {
+            platforms.map(Platform::to_string).collect::<Vec<_>>().join(", ")
+        };
+        let available = list(&mut entries.iter().filter_map(|entry| entry.platform.as_ref()));
+        return match chosen.missing.is_empty() {
+            true => Err(ConvertError::NoImage { digest: loaded.root }),
+            false => Err(ConvertError::NoPlatform { wanted: list(&mut chosen.missing.iter()), available }),
+        };
+    }
+    for shadowed in chosen.shadowed.iter().filter_map(|entry| entries.get(*entry)) {
+        let platform = shadowed.platform.as_ref().map(Platform::to_string).unwrap_or_default();
+        progress.report(Event::Warning(format!(
+            "{} is a second manifest for {platform}: only the first one is indexed, as consumers take that one",
+            shadowed.digest
+        )));
+    }
+    Ok(chosen.targets)
+}
+
+/// A layer, and why it is not to be indexed, as far as that is known without reading it.
+pub(super) type Planned = (Descriptor, Option<LeftOut>);
+
+/// The layers of each target.
+pub(super) async fn plan(
+    loaded: &Loaded,
+    targets: &[Image],
+    from: &SourceImage,
+    options: &IndexOptions,
+) -> Result<Vec<Vec<Planned>>, ConvertError> {
+    let mut planned = Vec::with_capacity(targets.len());
+    for target in targets {
+        let manifest = loaded.original.contents.get(target.entry).and_then(|content| content.image());
+        let mut layers = Vec::new();
+        for layer in manifest.map(|manifest| manifest.layers()).unwrap_or_default() {
+            let mut why = left_out(layer, options);
+            // soci indexes foreign gzip layers, and fails where they are elsewhere.
+            let is_foreign = LayerKind::of(&layer.media_type) == LayerKind::Foreign;
+            if is_foreign && LayerKind::is_gzip(&layer.media_type) && layer.size >= options.min_layer_size {
+                let exists = from.source.blob_exists(layer).await;
+                let failed = |source| ConvertError::Document { what: "layer", digest: layer.digest, source };
+                why = why.filter(|_| !matches!(exists, Ok(true)));
+                exists.map_err(failed)?;
+            }
+            layers.push((layer.clone(), why));
+        }
+        planned.push(layers);
+    }
+    Ok(planned)
+}
+
+/// The SOCI indexes (v2) among the entries of an image index.
+pub(super) fn soci_indexes(manifests: &[Descriptor]) -> impl Iterator<Item = &Descriptor> {
+    crate::image::enabled::listed(manifests)
+}
+
+/// The SOCI indexes (v2) among the entries of an image index. What cannot be read is passed over.
+pub(super) async fn found(store: &Source, manifests: &[Descriptor]) -> Vec<FoundIndex> {
+    let mut found = Vec::new();
+    for listed in soci_indexes(manifests).take(MAX_OFFERS) {
+        if let Ok(document) = store.manifest(&Target::Digest(listed.digest)).await {
+            found.extend(soci::parse(&document.bytes).ok());
+        }
+    }
+    found
+}

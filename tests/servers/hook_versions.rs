@@ -1,0 +1,384 @@
+//! `--v2` and `--v2-only` of `hook serve`, `hook worker` and `backfill`: SOCI-enabled images by the
+//! tags of their images, from real registries' events, and from tags that move.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ociseek::digest::Digest;
+use ociseek::image::Descriptor;
+use serde_json::{Value, json};
+
+use crate::support::faulty::{Faulty, Nature, problem};
+use crate::support::hook::{Hook, SECRET, exchange, indexes, put_blob};
+use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar, two_platforms};
+use crate::support::servers::{Server, free_port, run, tool};
+
+const SMALL: [&str; 3] = ["--min-layer-size=0", "--span-size=16KiB", "--no-cache"];
+/// No name gives such an image away.
+const TEMPLATE: &str = "--v2=lazy-{tag}";
+
+/// The blobs of an image with one layer, and its manifest.
+fn parts(seed: u64) -> ([Vec<u8>; 2], String) {
+    let layer = gzip(&tar(seed, 2, 20_000));
+    let config = json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": []}});
+    let config = config.to_string().into_bytes();
+    let (described, layers) = (Descriptor::of(OCI_CONFIG, &config), [Descriptor::of(GZIP, &layer)]);
+    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": described, "layers": layers});
+    ([config, layer], manifest.to_string())
+}
+
+/// Puts an image into a repository, under its digest or these tags. Its digest.
+fn push(server: &Server, repository: &str, seed: u64, tags: &[&str]) -> Digest {
+    let (blobs, manifest) = parts(seed);
+    blobs.iter().for_each(|blob| put_blob(&server.host, repository, blob));
+    let digest = Digest::sha256(manifest.as_bytes());
+    for reference in tags.iter().copied().chain([digest.to_string().as_str()]) {
+        server.put_manifest(repository, reference, OCI_MANIFEST, manifest.as_bytes());
+    }
+    digest
+}
+
+fn get(server: &Server, path: &str) -> String {
+    let accept = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json";
+    let host = &server.host;
+    let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nAccept: {accept}\r\nConnection: close\r\n\r\n");
+    let (_, text) = exchange(host, head.as_bytes());
+    text.split_once("\r\n\r\n").unwrap().1.to_owned()
+}
+
+/// The tags of a repository, but for those under which referrers are listed.
+fn tags(server: &Server, repository: &str) -> Vec<String> {
+    let list: Value = serde_json::from_str(&get(server, &format!("/v2/{repository}/tags/list"))).unwrap();
+    let tags = list["tags"].as_array().unwrap().iter().map(|tag| tag.as_str().unwrap().to_owned());
+    let mut tags: Vec<String> = tags.filter(|tag| !tag.starts_with("sha256-")).collect();
+    tags.sort();
+    tags
+}
+
+/// The digest that a tag stands for.
+fn digest_of(server: &Server, repository: &str, tag: &str) -> String {
+    Digest::sha256(get(server, &format!("/v2/{repository}/manifests/{tag}")).as_bytes()).to_string()
+}
+
+/// The digest that `ociseek index` would give the SOCI-enabled image.
+fn enabled_digest(sandbox: &Sandbox, image: &str) -> Value {
+    let args = ["index", "--dry-run", "--v2-only={digest}", "--format=json", "--progress=none", image];
+    sandbox.json(0, &[&args[..], &SMALL].concat())["images"][0]["enabled"]["digest"].take()
+}
+
+fn event(image: &str) -> String {
+    json!({"image": image}).to_string()
+}
+
+/// What the log says of the only job for an image.
+fn job(hook: &Hook, image: &str) -> Value {
+    let is_it = |line: &Value| line["image"] == image;
+    hook.until("the end of the job", |hook| hook.events("job").iter().any(is_it));
+    hook.events("job").into_iter().find(is_it).unwrap()
+}
+
+/// A real client pushes an image of two platforms, and the registry tells of every manifest, ours too.
+#[test]
+fn a_push_gets_both_versions_and_ours_start_no_work() {
+    let (Some(skopeo), Some(_)) = (tool("skopeo"), tool("docker-registry")) else { return };
+    let sandbox = Sandbox::new();
+    two_platforms(&sandbox.path("img"));
+    let host = format!("127.0.0.1:{}", free_port());
+    let hook = Hook::serve(&sandbox, &[&format!("--allow={host}"), TEMPLATE, "--no-cache"]);
+    let told = hook.address();
+    let server = Server::distribution(&host, |_| {
+        format!(
+            "notifications: {{endpoints: [{{name: ociseek, url: 'http://{told}/', timeout: 5s, threshold: 3, backoff: 1s, \
+             headers: {{Authorization: ['Bearer {SECRET}']}}}}]}}\n"
+        )
+    });
+    let Some(server) = server else { return };
+    let image = format!("{host}/a/b:v1");
+    let from = format!("oci:{}:v1", sandbox.path("img").display());
+    run(&skopeo, &["copy", "--quiet", "--all", "--dest-tls-verify=false", &from, &format!("docker://{image}")]);
+
+    let digest = digest_of(&server, "a/b", "v1");
+    let line = job(&hook, &format!("{image}@{digest}"));
+    let enabled = digest_of(&server, "a/b", "lazy-v1");
+    assert_eq!(line["result"], "indexed", "{line}");
+    let want = json!({"image": format!("{host}/a/b:lazy-v1@{enabled}"), "digest": enabled, "status": "written"});
+    assert_eq!(line["enabled"], want);
+    // The manifest of each platform is pushed by its digest: it gets its index, and there is no name for more.
+    let is_child = |line: &Value| line["enabled"]["reason"] == "no-tag";
+    hook.until("both platforms", |hook| hook.events("job").iter().filter(|line| is_child(line)).count() == 2);
+    let children: Vec<Value> = hook.events("job").into_iter().filter(is_child).collect();
+    assert!(children.iter().all(|line| line["indexes"][0]["index"].is_string()), "{children:?}");
+
+    // Told last: the image index, under its tag. It ends by its content.
+    let ours = job(&hook, &format!("{host}/a/b:lazy-v1@{enabled}"));
+    assert_eq!((&ours["result"], &ours["reason"]), (&json!("skipped"), &json!("soci-enabled")));
+    hook.until("nothing is left to do", |hook| {
+        let metrics = hook.get(&format!("/metrics?token={SECRET}")).1;
+        metrics.contains("ociseek_hook_queued 0") && metrics.contains("ociseek_hook_running 0")
+    });
+    assert_eq!(tags(&server, "a/b"), ["lazy-v1", "v1"]);
+    let metrics = hook.get(&format!("/metrics?token={SECRET}")).1;
+    assert!(metrics.contains("ociseek_hook_enabled_total{result=\"written\"} 1\n"), "{metrics}");
+    for name in ["v1", "lazy-v1"] {
+        let verified = sandbox.run(&["verify", &format!("{host}/a/b:{name}")]);
+        assert_eq!(verified.matches(": right (2 of 2 layers").count(), 2, "{verified}");
+    }
+}
+
+#[test]
+fn each_tag_gets_its_own_and_an_image_without_one_its_index() {
+    let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
+    let sandbox = Sandbox::new();
+    let app = format!("{}/team/app", server.host);
+    let hook = Hook::serve(&sandbox, &[&format!("--allow={}", server.host), TEMPLATE, "--no-cache"]);
+    let digest = push(&server, "team/app", 1, &["v1", "v2"]);
+    for tag in ["v1", "v2"] {
+        assert_eq!(hook.post(&event(&format!("{app}:{tag}@{digest}"))).0, 202);
+    }
+    let jobs = ["v1", "v2"].map(|tag| job(&hook, &format!("{app}:{tag}@{digest}")));
+    let enabled = digest_of(&server, "team/app", "lazy-v1");
+    for (line, tag) in jobs.iter().zip(["v1", "v2"]) {
+        assert_eq!(line["enabled"]["image"], format!("{app}:lazy-{tag}@{enabled}"), "{line}");
+        assert_eq!((&line["result"], &line["enabled"]["status"]), (&json!("indexed"), &json!("written")));
+    }
+    let read: Vec<u64> = jobs.iter().map(|line| line["bytes_read"].as_u64().unwrap()).collect();
+    assert!(read.contains(&0) && read.iter().sum::<u64>() < 50_000, "the layer is read once: {read:?}");
+
+    // Once more, as after a roll-back of the tag: it is looked at, and all is there.
+    assert_eq!(hook.post(&event(&format!("{app}:v1@{digest}"))).0, 202);
+    hook.until("it was looked at", |hook| hook.results().contains_key("already-indexed"));
+    let again = hook.events("job").pop().unwrap();
+    assert_eq!((&again["enabled"]["status"], &again["bytes_written"]), (&json!("already-there"), &json!(0)));
+    assert_eq!(again["enabled"]["digest"], enabled);
+
+    let bare = push(&server, "team/app", 2, &[]);
+    let (status, answer) = hook.post(&event(&format!("{app}@{bare}")));
+    assert!(status == 202 && answer.contains("no SOCI-enabled image: {tag} in lazy-{tag} has no value"), "{answer}");
+    let line = job(&hook, &format!("{app}@{bare}"));
+    assert_eq!((&line["result"], &line["enabled"]["status"]), (&json!("indexed"), &json!("skipped")), "{line}");
+    assert_eq!(line["enabled"]["reason"], "no-tag");
+    assert_eq!(indexes(&sandbox, &format!("{app}@{bare}")), 1);
+
+    // A tag that is somebody's image is not ours to write, whatever the template says.
+    let (mine, other) = (push(&server, "team/app", 3, &["v3"]), push(&server, "team/app", 4, &["lazy-v3"]));
+    assert_eq!(hook.post(&event(&format!("{app}:v3@{mine}"))).0, 202);
+    let line = job(&hook, &format!("{app}:v3@{mine}"));
+    assert_eq!((&line["result"], &line["enabled"]["reason"]), (&json!("indexed"), &json!("tag-taken")), "{line}");
+    assert_eq!(digest_of(&server, "team/app", "lazy-v3"), other.to_string());
+    assert_eq!(tags(&server, "team/app"), ["lazy-v1", "lazy-v2", "lazy-v3", "v1", "v2", "v3"]);
+}
+
+#[test]
+fn version_2_alone() {
+    let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
+    let sandbox = Sandbox::new();
+    let app = format!("{}/team/app", server.host);
+    let hook = Hook::serve(&sandbox, &[&format!("--allow={}", server.host), "--v2-only={tag}-2", "--no-cache"]);
+    let digest = push(&server, "team/app", 1, &["v1"]);
+    let (status, answer) = hook.post(&event(&format!("{app}@{digest}")));
+    assert!(status == 200 && answer.contains("\"ignored\":1") && answer.contains("no SOCI-enabled image"), "{answer}");
+    assert_eq!(hook.post(&event(&format!("{app}:v1@{digest}"))).0, 202);
+    let line = job(&hook, &format!("{app}:v1@{digest}"));
+    assert_eq!((&line["result"], &line["indexes"]), (&json!("indexed"), &Value::Null), "{line}");
+    assert_eq!(line["enabled"]["digest"], digest_of(&server, "team/app", "v1-2"));
+    assert!(line["bytes_read"].as_u64().unwrap() > 0, "{line}");
+    assert_eq!(indexes(&sandbox, &format!("{app}:v1")), 0);
+    let said = sandbox.run(&["hook", "serve", "--allow=r.example", "--v2={tag}"]);
+    assert!(said.contains("must differ for each image") && said.ends_with("--- status 2 ---"), "{said}");
+}
+
+/// Adds an image to a registry of our own, under a tag.
+fn add(registry: &Faulty, tag: &str, seed: u64) -> Digest {
+    let (blobs, manifest) = parts(seed);
+    for blob in blobs {
+        registry.add_blob(blob);
+    }
+    registry.add_manifest(tag, OCI_MANIFEST, manifest)
+}
+
+/// The digest that a tag stands for.
+fn named(registry: &Faulty, tag: &str) -> Option<String> {
+    registry.manifest(tag).map(|bytes| Digest::sha256(&bytes).to_string())
+}
+
+/// The event names the older image. Its index is attached, and the tag decides about the rest:
+/// before the work is begun, and when the tag moves in the middle of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_soci_enabled_image_follows_its_tag() {
+    for (moves_before, template) in [(true, TEMPLATE), (false, TEMPLATE), (false, "--v2-only=lazy-{tag}")] {
+        let (_, newer) = parts(2);
+        let moved = AtomicBool::new(moves_before);
+        let layer = Digest::sha256(&parts(1).0[1]).to_string();
+        let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, move |seen, registry| {
+            if seen.is("GET", &layer) && !moved.swap(true, Ordering::SeqCst) {
+                registry.add_manifest("v1", OCI_MANIFEST, newer.clone());
+            }
+            None
+        })
+        .await;
+        let older = add(&registry, "v1", 1);
+        let newer = add(&registry, "newer", 2);
+        if moves_before {
+            add(&registry, "v1", 2);
+        }
+        let host = registry.host();
+        let work = move || {
+            let sandbox = Sandbox::new();
+            let want = enabled_digest(&sandbox, &format!("{host}/app@{newer}"));
+            let hook = Hook::serve(&sandbox, &[&format!("--allow={host}"), template, "--no-cache"]);
+            let name = format!("{host}/app:v1@{older}");
+            assert_eq!(hook.post(&event(&name)).0, 202);
+            (job(&hook, &name), want)
+        };
+        let (line, want) = tokio::task::spawn_blocking(work).await.unwrap();
+        assert_eq!((&line["result"], &line["digest"]), (&json!("indexed"), &json!(older)), "{line}");
+        assert_eq!((&line["enabled"]["digest"], &line["enabled"]["status"]), (&want, &json!("written")), "{line}");
+        assert_eq!(named(&registry, "lazy-v1").as_deref(), want.as_str());
+        assert_eq!(named(&registry, "v1"), Some(newer.to_string()), "the image keeps its tag");
+    }
+}
+
+/// The index is there, and the job fails with the name of what is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_written_is_named() {
+    let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, |seen, _| {
+        seen.is("PUT", "/manifests/lazy-v1").then(|| problem(403, "DENIED", "the tag is immutable"))
+    })
+    .await;
+    let digest = add(&registry, "v1", 1);
+    let host = registry.host();
+    let work = move || {
+        let sandbox = Sandbox::new();
+        let hook = Hook::serve(&sandbox, &[&format!("--allow={host}"), TEMPLATE, "--no-cache"]);
+        assert_eq!(hook.post(&event(&format!("{host}/app:v1@{digest}"))).0, 202);
+        hook.until("it is given up", |hook| hook.events("dead-letter").len() == 1);
+        let error = hook.events("dead-letter")[0]["error"].as_str().unwrap().to_owned();
+        let want = format!("cannot write the SOCI-enabled image {host}/app:lazy-v1: ");
+        assert!(error.starts_with(&want) && error.contains("the tag is immutable"), "{error}");
+        assert_eq!(indexes(&sandbox, &format!("{host}/app:v1")), 1);
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
+}
+
+/// `backfill` with small sizes and `more`: its lines, by the tag.
+fn backfill(sandbox: &Sandbox, place: &str, more: &[&str]) -> Vec<(String, Value)> {
+    let args = [&["backfill", "--format=json"], &SMALL[..], more, &[place]].concat();
+    let output = sandbox.command(&args).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let tag = |line: &Value| line["image"].as_str().unwrap().rsplit(':').next().unwrap().to_owned();
+    let mut lines: Vec<(String, Value)> = lines.map(|line| (tag(&line), line)).collect();
+    lines.sort_by(|(one, _), (two, _)| one.cmp(two));
+    lines
+}
+
+/// Tag, status, and what became of the SOCI-enabled image or why there is none.
+fn seen(lines: &[(String, Value)]) -> Vec<[&str; 3]> {
+    lines
+        .iter()
+        .map(|(tag, line)| {
+            let enabled = &line["enabled"];
+            let of_enabled = enabled["reason"].as_str().or_else(|| enabled["status"].as_str());
+            let more = of_enabled.or_else(|| line["reason"].as_str()).unwrap_or_default();
+            [tag.as_str(), line["status"].as_str().unwrap(), more]
+        })
+        .collect()
+}
+
+#[test]
+fn backfill_makes_what_is_missing_and_then_finds_nothing_to_do() {
+    let servers = [Server::olareg(|_, _| Vec::new()), Server::distribution("127.0.0.1:0", |_| String::new())];
+    for server in servers.into_iter().flatten() {
+        let sandbox = Sandbox::new();
+        let place = format!("{}/team/app", server.host);
+        push(&server, "team/app", 1, &["v1", "v2"]);
+        // An image of its own by the name that another one would get.
+        let ordinary = push(&server, "team/app", 2, &["v1-soci"]).to_string();
+        let both = |more: &[&str]| backfill(&sandbox, &place, &[&["--v2={tag}-soci", "--jobs=4"], more].concat());
+
+        for _ in 0..2 {
+            let lines = both(&["--dry-run"]);
+            let want = [["v1", "pending", ""], ["v1-soci", "pending", "pending"], ["v2", "pending", "pending"]];
+            assert_eq!(seen(&lines), want);
+            assert_eq!(lines[2].1["enabled"]["image"], format!("{place}:v2-soci"));
+        }
+        let lines = both(&["--state=state"]);
+        let want = [["v1", "indexed", "tag-taken"], ["v1-soci", "indexed", "written"], ["v2", "indexed", "written"]];
+        let (ours, others): (Vec<_>, Vec<_>) =
+            seen(&lines).into_iter().partition(|[tag, ..]| ["v1", "v1-soci", "v2"].contains(tag));
+        // Which of the two tags of one image comes first is open, and the second one has nothing to index.
+        assert!(ours[0] == want[0] || ours[0] == ["v1", "already-indexed", "tag-taken"], "{lines:?}");
+        assert_eq!(ours[1..], want[1..]);
+        assert!(
+            others.iter().all(|[_, status, reason]| (*status, *reason) == ("skipped", "soci-enabled")),
+            "{lines:?}"
+        );
+        let enabled = digest_of(&server, "team/app", "v2-soci");
+        assert_eq!(lines.iter().find(|(tag, _)| tag == "v2").unwrap().1["enabled"]["digest"], enabled);
+        assert_eq!(digest_of(&server, "team/app", "v1-soci"), ordinary, "a source is never written over");
+        let read: u64 = lines.iter().map(|(_, line)| line["bytes_read"].as_u64().unwrap()).sum();
+        assert!(read < 100_000, "each layer is read once: {read}");
+
+        // Again, by what the registry has, and by the state file.
+        let skipped = [["v1-soci-soci", "skipped", "soci-enabled"], ["v2-soci", "skipped", "soci-enabled"]];
+        let lines = both(&[]);
+        let want = [
+            ["v1", "already-indexed", "tag-taken"],
+            ["v1-soci", "already-indexed", "already-there"],
+            skipped[0],
+            ["v2", "already-indexed", "already-there"],
+            skipped[1],
+        ];
+        assert_eq!(seen(&lines), want);
+        assert!(lines.iter().all(|(_, line)| line["bytes_written"] == 0 && line["bytes_read"] == 0), "{lines:?}");
+        let dry = both(&["--dry-run"]);
+        let statuses: Vec<&str> = seen(&dry).iter().map(|[_, status, _]| *status).collect();
+        assert_eq!(statuses, ["already-indexed", "already-indexed", "skipped", "already-indexed", "skipped"]);
+        let known = both(&["--state=state"]);
+        let known = seen(&known);
+        assert!(["v1", "v1-soci", "v2"].iter().all(|tag| known.contains(&[tag, "done-before", ""])), "{known:?}");
+        let other = sandbox.run(&["backfill", "--v2={tag}-other", "--state=state", &place]);
+        assert!(other.contains("is of other options") && other.ends_with("--- status 1 ---"), "{other}");
+
+        // A tag that moves makes work, and only there.
+        push(&server, "team/app", 3, &["v2"]);
+        let lines = both(&["--dry-run"]);
+        assert_eq!(seen(&lines)[3], ["v2", "pending", "pending"]);
+        let lines = both(&["--state=state"]);
+        assert_eq!(seen(&lines)[3], ["v2", "indexed", "written"]);
+        assert_eq!(lines[3].1["enabled"]["replaced"], enabled);
+        assert_eq!(seen(&both(&[]))[3], ["v2", "already-indexed", "already-there"]);
+
+        // For people.
+        let text = sandbox.run(&[&["backfill", "--v2={tag}-soci", &place], &SMALL[..]].concat());
+        let enabled = digest_of(&server, "team/app", "v2-soci");
+        assert!(text.contains(&format!(": {place}:v2-soci@{enabled} already-there\n")), "{text}");
+        assert!(text.contains(": no ") && text.contains("is not a SOCI-enabled image and is left as it is"), "{text}");
+    }
+}
+
+/// Of an image that has both, only the one that is asked for counts.
+#[test]
+fn backfill_of_version_2_alone_counts_that_alone() {
+    let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
+    let sandbox = Sandbox::new();
+    let place = format!("{}/team/app", server.host);
+    push(&server, "team/app", 1, &["v1"]);
+    assert_eq!(seen(&backfill(&sandbox, &place, &[])), [["v1", "indexed", ""]]);
+    let only = |more: &[&str]| backfill(&sandbox, &place, &[&["--v2-only={tag}-2"], more].concat());
+    assert_eq!(seen(&only(&["--dry-run"])), [["v1", "pending", "pending"]]);
+    let done = only(&[]);
+    assert_eq!(seen(&done)[0], ["v1", "indexed", "written"]);
+    assert_eq!(done[0].1["bytes_read"], 0, "the ztocs of the index are used");
+    assert_eq!(seen(&only(&["--dry-run"]))[0], ["v1", "already-indexed", ""]);
+    assert_eq!(seen(&only(&[]))[0], ["v1", "already-indexed", "already-there"]);
+    // What somebody converted with a list of files to prefetch is the same image, and stays.
+    let list = ["--prefetch-file=dir1/file0", "--progress=none", "--quiet"];
+    let (source, target) = (format!("{place}:v1"), format!("{place}:v1-2"));
+    let said = sandbox.run(&[&["convert", &source, &target], &list[..], &SMALL].concat());
+    assert!(said.ends_with("--- status 0 ---"), "{said}");
+    let with_list = digest_of(&server, "team/app", "v1-2");
+    assert_ne!(done[0].1["enabled"]["digest"], with_list);
+    assert_eq!(seen(&only(&[]))[0], ["v1", "already-indexed", "already-there"]);
+    assert_eq!(digest_of(&server, "team/app", "v1-2"), with_list);
+}
