@@ -185,21 +185,10 @@ impl Walker {
                     }
                     taken
                 }
-                State::Data { left, pad } => {
-                    let taken = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
-                    *left -= taken as u64;
-                    if *left == 0 {
-                        self.state = State::Padding { left: *pad };
-                    }
-                    taken
-                }
-                State::Padding { left } => {
-                    let taken = bytes.len().min(*left as usize);
-                    *left -= taken as u64;
-                    if *left == 0 {
-                        self.state = State::Header { filled: 0 };
-                    }
-                    taken
+                State::Data { .. } | State::Padding { .. } => {
+                    let taken = self.skip(bytes.len() as u64);
+                    bytes = &bytes[taken as usize..];
+                    continue;
                 }
                 State::Over => return Ok(()),
             };
@@ -207,6 +196,28 @@ impl Walker {
             bytes = &bytes[taken..];
         }
         Ok(())
+    }
+
+    /// Passes over at most `limit` bytes that come next and that the walk need not see: an entry's data and padding. Returns how
+    /// many; these are not to be pushed. Whoever can seek in the stream walks it by its headers alone.
+    pub fn skip(&mut self, limit: u64) -> u64 {
+        let mut skipped = 0;
+        loop {
+            let (left, next) = match &mut self.state {
+                State::Data { left, pad } => (left, State::Padding { left: *pad }),
+                State::Padding { left } => (left, State::Header { filled: 0 }),
+                _ => break,
+            };
+            let taken = (*left).min(limit - skipped);
+            *left -= taken;
+            skipped += taken;
+            if *left > 0 {
+                break;
+            }
+            self.state = next;
+        }
+        self.position = self.position + skipped;
+        skipped
     }
 
     /// The stream is at its end. Returns where Go's reader stops: behind the second zero block, or at the end of the stream.
