@@ -10,6 +10,7 @@ mod ci;
 mod content;
 mod convert;
 mod deadline;
+mod docker_archive;
 mod hook_lambda;
 mod hook_nats;
 mod hook_serve;

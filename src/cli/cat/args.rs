@@ -11,7 +11,7 @@ const CAT_LONG_ABOUT: &str = "\
 Prints files of an image without pulling it: of layers that a SOCI index covers only the spans are fetched that hold the \
 file. Layers that no index covers are read once, and what was learned is kept in the cache.
 
-IMAGE is named as for ociseek index.";
+IMAGE is named as for ociseek index; what docker save wrote is docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER].";
 
 const CAT_AFTER_HELP: &str = "\
 Examples:

@@ -21,7 +21,8 @@ Layers are only read for their ztocs, and only those of which no ztoc is known: 
 from the image that DST names. Within a repository nothing but ztocs and manifests is written. Between repositories of one \
 registry layers are mounted; to another registry or a layout they are copied as a stream.
 
-SRC is an image in a registry, oci:DIR[:TAG|@DIGEST] or oci-archive:FILE[:TAG]. DST is an image in a registry or oci:DIR[:TAG]. \
+SRC is an image in a registry, oci:DIR[:TAG|@DIGEST], oci-archive:FILE[:TAG], or what docker save wrote: \
+docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER], of which the layers stay as they lie in it, mostly uncompressed. DST is an image in a registry or oci:DIR[:TAG]. \
 DST is written with the last request: an interrupted run leaves it as it was.";
 
 const AFTER_HELP: &str = "\
@@ -36,6 +37,10 @@ Examples:
 
   From a layout to a registry:
     ociseek convert oci:app:1.4 ghcr.io/acme/app:1.4-soci
+
+  What docker save wrote, without a registry:
+    docker save -o app.tar app:1.4
+    ociseek convert docker-archive:app.tar oci:app:1.4-soci
 
   In place; the original stays reachable by its digest, which is printed:
     ociseek convert --replace-tag ghcr.io/acme/app:1.4 ghcr.io/acme/app:1.4

@@ -36,7 +36,7 @@ pub async fn run(args: ConvertArgs) -> Result<(), CliError> {
     reuse.from = named(&images, &args.reuse.reuse_from, &progress).await;
     reuse.tag = match &args.source {
         ImageName::Registry(reference) => reference.tag.clone(),
-        ImageName::Layout { .. } | ImageName::Archive { .. } => None,
+        ImageName::Layout { .. } | ImageName::Archive { .. } | ImageName::Saved { .. } => None,
     };
     let options = IndexOptions {
         platforms: args.platform,
@@ -78,7 +78,9 @@ pub async fn run(args: ConvertArgs) -> Result<(), CliError> {
 /// What clap cannot see for itself.
 fn check(args: &ConvertArgs) -> Result<(), CliError> {
     match (&args.source, &args.destination) {
-        (_, ImageName::Archive { .. }) => Err(CliError::Usage("an archive is only read: DST can be oci:DIR[:TAG]")),
+        (_, ImageName::Archive { .. } | ImageName::Saved { .. }) => {
+            Err(CliError::Usage("an archive is only read: DST can be oci:DIR[:TAG]"))
+        }
         (_, ImageName::Registry(reference)) if reference.digest.is_some() => {
             Err(CliError::Usage("DST is a name to write: give it a tag, not a digest"))
         }
@@ -124,7 +126,7 @@ async fn destination(
             (Some(Destination::Layout(Arc::new(blocking(open).await?))), tag)
         }
         // Refused before.
-        ImageName::Archive { .. } => (None, None),
+        ImageName::Archive { .. } | ImageName::Saved { .. } => (None, None),
     };
     Ok(Destined { destination, tag, replace_tag, guard: None })
 }

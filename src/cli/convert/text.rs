@@ -75,7 +75,7 @@ fn enabled(text: &mut String, name: &ImageName, done: &Converted, style: Style) 
 fn to_sign(name: &ImageName, done: &Converted) -> String {
     match name {
         ImageName::Registry(r) => format!("{}/{}@{}", r.registry, r.repository, done.digest),
-        ImageName::Layout { .. } | ImageName::Archive { .. } => done.digest.to_string(),
+        ImageName::Layout { .. } | ImageName::Archive { .. } | ImageName::Saved { .. } => done.digest.to_string(),
     }
 }
 

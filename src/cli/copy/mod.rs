@@ -60,7 +60,7 @@ fn tag(source: &ImageName, destination: &ListPlace) -> Result<String, CliError> 
         ImageName::Layout { select: Select::Tag(tag), .. } | ImageName::Archive { select: Select::Tag(tag), .. } => {
             Some(tag.clone())
         }
-        ImageName::Layout { .. } | ImageName::Archive { .. } => None,
+        ImageName::Layout { .. } | ImageName::Archive { .. } | ImageName::Saved { .. } => None,
     };
     let typed = match destination {
         ListPlace::Repository { .. } | ListPlace::Image(ImageName::Layout { select: Select::Any, .. }) => own,
@@ -69,7 +69,7 @@ fn tag(source: &ImageName, destination: &ListPlace) -> Result<String, CliError> 
         ListPlace::Image(ImageName::Registry(_) | ImageName::Layout { .. }) => {
             return Err(CliError::Usage("name the destination by a tag: the digest is the source's"));
         }
-        ListPlace::Image(ImageName::Archive { .. }) => {
+        ListPlace::Image(ImageName::Archive { .. } | ImageName::Saved { .. }) => {
             return Err(CliError::Usage("an archive is only read: copy to a registry or a layout, oci:DIR"));
         }
     };
@@ -82,7 +82,9 @@ async fn destination(images: &Images, place: &ListPlace) -> Result<Destination, 
             Destination::Registry(images.repository_at(registry, repository)?)
         }
         ListPlace::Image(ImageName::Registry(image)) => Destination::Registry(images.repository(image)?),
-        ListPlace::Image(ImageName::Layout { dir, .. } | ImageName::Archive { file: dir, .. }) => {
+        ListPlace::Image(
+            ImageName::Layout { dir, .. } | ImageName::Archive { file: dir, .. } | ImageName::Saved { file: dir, .. },
+        ) => {
             let dir = dir.clone();
             Destination::Layout(Arc::new(blocking(move || Layout::open_or_create(&dir)).await?))
         }

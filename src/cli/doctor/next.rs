@@ -1,7 +1,7 @@
 //! What to do about a finding.
 
 use crate::cli::shared::quote::quoted;
-use crate::image::LayerKind;
+use crate::image::{ImageName, LayerKind};
 use crate::ops::discover::Note;
 use crate::ops::doctor::{Diagnosis, Finding, NoIndex, WhyNot};
 
@@ -11,9 +11,13 @@ pub fn platform(found: &Diagnosis) -> String {
 
 /// What to run about it.
 pub fn next(finding: &Finding, image: &str, platform: &str) -> Option<String> {
+    let is_saved = matches!(image.parse(), Ok(ImageName::Saved { .. }));
     let image = quoted(image.as_bytes());
     let index = |options: &str| Some(format!("ociseek index {options}{image}"));
     match finding {
+        Finding::NoIndex(NoIndex::Possible) if is_saved => Some(format!(
+            "push the image and index it there; or make a SOCI-enabled image of it, ociseek convert {image} oci:DIR"
+        )),
         Finding::NoIndex(NoIndex::Possible) => match platform.parse::<crate::image::Platform>() {
             Ok(_) => index(&format!("--platform {platform} ")),
             Err(_) => index(""),

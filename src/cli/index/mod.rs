@@ -125,6 +125,9 @@ fn refused(error: &CliError) -> Option<&Refused> {
 
 /// What clap cannot see for itself.
 fn check(args: &IndexArgs) -> Result<(), CliError> {
+    if let Some(saved) = args.images.iter().find(|image| matches!(image, ImageName::Saved { .. })) {
+        return Err(CliError::IndexSaved(saved.to_string()));
+    }
     let archive = args.images.iter().any(|image| matches!(image, ImageName::Archive { .. }));
     if archive && args.output.is_none() && !args.dry_run {
         return Err(CliError::Usage(
@@ -177,7 +180,7 @@ impl Work {
         let destination = self.destination(&from.source).await?;
         let tag = match name {
             ImageName::Registry(reference) => reference.tag.clone(),
-            ImageName::Layout { .. } | ImageName::Archive { .. } => None,
+            ImageName::Layout { .. } | ImageName::Archive { .. } | ImageName::Saved { .. } => None,
         };
         let mut options = self.options.clone();
         options.reuse.tag.clone_from(&tag);
@@ -197,7 +200,9 @@ impl Work {
                 ImageName::Registry(Reference { tag: Some(tag.to_owned()), digest: None, ..reference.clone() })
             }
             (None, ImageName::Layout { dir, .. }) => ImageName::Layout { dir: dir.clone(), select },
-            (None, ImageName::Archive { file, .. }) => ImageName::Archive { file: file.clone(), select },
+            (None, ImageName::Archive { file, .. } | ImageName::Saved { file, .. }) => {
+                ImageName::Archive { file: file.clone(), select }
+            }
         }
     }
 

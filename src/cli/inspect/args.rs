@@ -10,7 +10,8 @@ const INSPECT_LONG_ABOUT: &str = "\
 Shows which SOCI indexes an image has and what they hold: who made them, how they were found, which layers they cover and \
 how much of the image that is, the sizes of the ztocs, and what a consumer makes of it.
 
-No layer is read. IMAGE is named as for ociseek index.";
+No layer is read. \
+IMAGE is named as for ociseek index; what docker save wrote is docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER].";
 
 const INSPECT_AFTER_HELP: &str = "\
 Examples:

@@ -12,7 +12,8 @@ const LS_LONG_ABOUT: &str = "\
 Lists the files of an image, sorted by name, without pulling it: with a SOCI index only the ztocs are fetched. Layers that \
 no index covers are read once, and what was learned is kept in the cache.
 
-The layers are flattened as containerd unpacks them. IMAGE is named as for ociseek index.";
+The layers are flattened as containerd unpacks them. \
+IMAGE is named as for ociseek index; what docker save wrote is docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER].";
 
 const LS_AFTER_HELP: &str = "\
 On a terminal names are quoted so that a shell takes them; else they are written as they are.

@@ -12,7 +12,8 @@ Mounts an image's root file system on DIR, read-only. Nothing is pulled: what is
 image's SOCI index. Layers without one (small, or compressed with zstd) are read whole, and indexed here, before the files are there; \
 the cache keeps what was learned.
 
-IMAGE is named as for ociseek index. DIR must be there and be empty.
+IMAGE is named as for ociseek index; what docker save wrote is docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER].
+DIR must be there and be empty.
 
 Every byte is checked against the index. What cannot be had within the deadline, or is not what the index says, is an \
 input/output error for the one who reads, with the reason in a warning; the next read tries again.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use super::json::Failure;
 use super::layers::text::shortfalls;
+use super::quote::quoted;
 use super::registry_hint::registry_hint;
 use super::signals::Interrupt;
 use super::terminal::{Style, complain, safe};
@@ -51,6 +52,11 @@ pub const DIFFERENT: u8 = 3;
 pub enum CliError {
     #[error("{0}")]
     Usage(&'static str),
+    #[error(
+        "{0} is not indexed: docker save keeps no manifest to attach an index to, and its uncompressed layers have other \
+         digests than the compressed ones of a pushed image, so that the index would not fit that image either"
+    )]
+    IndexSaved(String),
     /// Some images failed; each was reported when it did.
     #[error("{failed} of {all} images failed")]
     Images { failed: usize, all: usize },
@@ -212,7 +218,7 @@ impl CliError {
 
     pub fn exit_code(&self) -> u8 {
         match self {
-            CliError::Usage(_) | CliError::ImageName { .. } => USAGE,
+            CliError::Usage(_) | CliError::IndexSaved(_) | CliError::ImageName { .. } => USAGE,
             CliError::Differs | CliError::Unused => DIFFERENT,
             CliError::Interrupted(signal) => signal.exit_code(),
             CliError::Exit(code) => *code,
@@ -283,6 +289,11 @@ fn hint(error: &CliError) -> Option<String> {
     }
     match error {
         CliError::Usage(_) => Some("the command's --help tells more".into()),
+        CliError::IndexSaved(image) => Some(format!(
+            "push the image (docker push) and run ociseek index on its name there; or make a SOCI-enabled image of the \
+             archive: ociseek convert {} oci:DIR",
+            quoted(image.as_bytes())
+        )),
         CliError::Index(error) => index_hint(error),
         CliError::Convert(error) => convert_hint(error),
         CliError::Tag(TagError::NoTag(_)) => Some(
@@ -463,6 +474,7 @@ fn verify_hint(error: &VerifyError) -> Option<String> {
     match error {
         VerifyError::Discover(error) => discover_hint(error),
         VerifyError::NoIndex(_) => Some("ociseek index makes one".into()),
+        VerifyError::Saved => Some("give neither --quick nor --index".into()),
         VerifyError::Listing { source, .. }
         | VerifyError::Config { source, .. }
         | VerifyError::Index { source, .. }

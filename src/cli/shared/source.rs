@@ -8,13 +8,13 @@ use super::args::RegistryArgs;
 use super::parse::PlainHttp;
 use super::report::CliError;
 use crate::budget::Budget;
-use crate::image::{ImageName, Reference};
+use crate::image::{ImageName, Reference, Select};
 use crate::ops::convert::SourceImage;
 use crate::ops::list::Place;
 use crate::progress::Progress;
 use crate::store::archive::Archive;
 use crate::store::blob::Target;
-use crate::store::layout::Layout;
+use crate::store::layout::{Layout, LayoutError};
 use crate::store::registry::{Client, ClientConfig, CredentialSource, Limits, Repository};
 use crate::store::{Destination, Source, StoreError, blocking};
 
@@ -83,17 +83,29 @@ impl Images {
             }
             ImageName::Archive { file, select } => {
                 let (file, select) = (file.clone(), select.clone());
-                let budget = Budget::new(self.max_memory);
-                let (archive, found) = blocking(move || {
-                    let archive = Archive::open(&file)?.with_budget(budget);
-                    let found = archive.find(&select)?;
-                    Ok((Arc::new(archive), found))
-                })
-                .await?;
-                let root = Target::Digest(found.digest);
-                SourceImage { source: Source::Archive(archive), root, descriptor: Some(found) }
+                self.archive(move || Archive::open(&file), select).await?
+            }
+            ImageName::Saved { file, select } => {
+                let (file, select) = (file.clone(), select.clone());
+                self.archive(move || Archive::open_saved(&file, &select), Select::Any).await?
             }
         })
+    }
+
+    async fn archive(
+        &self,
+        open: impl FnOnce() -> Result<Archive, LayoutError> + Send + 'static,
+        select: Select,
+    ) -> Result<SourceImage, CliError> {
+        let budget = Budget::new(self.max_memory);
+        let (archive, found) = blocking(move || {
+            let archive = open()?.with_budget(budget);
+            let found = archive.find(&select)?;
+            Ok((Arc::new(archive), found))
+        })
+        .await?;
+        let root = Target::Digest(found.digest);
+        Ok(SourceImage { source: Source::Archive(archive), root, descriptor: Some(found) })
     }
 }
 
@@ -101,7 +113,7 @@ impl Images {
 pub fn registry(image: &ImageName) -> Option<&str> {
     match image {
         ImageName::Registry(reference) => Some(&reference.registry),
-        ImageName::Layout { .. } | ImageName::Archive { .. } => None,
+        ImageName::Layout { .. } | ImageName::Archive { .. } | ImageName::Saved { .. } => None,
     }
 }
 

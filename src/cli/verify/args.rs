@@ -12,7 +12,10 @@ Proves the SOCI indexes of an image against the image.
 Each layer that an index covers is downloaded once and decoded from front to back by decoders that are not ours (zlib-rs). \
 What comes out is compared with the index: the layer's digest and its diff ID, the digest, window and position of every \
 span, every file's metadata, and every file's bytes as they are read through the spans. So is all that a consumer would \
-refuse. IMAGE is named as for ociseek index.";
+refuse. IMAGE is named as for ociseek index.
+
+docker save keeps no index: of docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER] all layers are read and compared with the \
+config.";
 
 const VERIFY_AFTER_HELP: &str = "\
 Examples:

@@ -18,6 +18,7 @@
 //! | `warnings` | what is not wrong, but may come as a surprise |
 //! | `differences` | what is wrong with the image itself: `code` (a stable word) and `text` of each thing |
 //! | `indexes` | one object for each index; empty if the manifest has none |
+//! | `content` | `layers` and `bytes` of their tars that were compared with the config alone, in a `docker-archive:`; else null |
 //!
 //! An index: `digest`, `version`, `tool` (or null), `differences` of the document itself, and `layers`, each with `layer` and
 //! `ztoc` (digests), how many `spans` (`of_spans` in all), `entries` and `bytes` of the tar were compared, and `differences`.
@@ -52,6 +53,7 @@ fn manifest(verified: &VerifiedManifest) -> Value {
         "warnings": verified.warnings,
         "differences": findings(&verified.differences),
         "indexes": verified.indexes.iter().map(index).collect::<Vec<_>>(),
+        "content": verified.content.map(|content| json!({"layers": content.layers, "bytes": content.bytes})),
     })
 }
 

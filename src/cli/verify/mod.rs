@@ -60,6 +60,18 @@ fn text(name: &str, verified: &Verified, depth: Depth, style: Style) -> String {
             let _ = writeln!(text, "{image}: manifest {}", manifest.manifest.digest);
             findings(&mut text, &manifest.differences, style);
         }
+        if let Some(content) = manifest.content {
+            let verdict = match manifest.differences.len() {
+                0 => style.green("right"),
+                wrong => style.red(&counted(wrong as u64, "difference", "differences")),
+            };
+            let layers = counted(content.layers as u64, "layer", "layers");
+            let bytes = human(content.bytes);
+            let _ = writeln!(
+                text,
+                "{image}: {layers} against the config: {verdict} ({bytes}); docker save keeps no SOCI index"
+            );
+        }
         indexes(&mut text, &image, manifest, depth, style);
     }
     text

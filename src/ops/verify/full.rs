@@ -8,11 +8,13 @@ use super::layer::{LayerProof, Proof};
 use super::model::{Finding, VerifyError};
 use super::ztocs::{Done, Job};
 use crate::digest::{Algorithm, Digest};
+use crate::image::Descriptor;
 use crate::layer::span::SpanTable;
 use crate::ops::code::Code;
 use crate::progress::{Event, Progress};
 use crate::store::Source;
 use crate::store::feed::{FeedError, feed};
+use crate::ztoc::Ztoc;
 
 /// Reads the layer of `job` once, from front to back, as one of `side_by_side`, and adds what
 /// differs from its ztoc, from the manifest and from the config to `done`.
@@ -26,7 +28,8 @@ pub(super) async fn prove(
 ) -> Result<(), VerifyError> {
     let layer = job.layer.digest;
     progress.report(Event::LayerStarted { layer, bytes: job.layer.size });
-    let proof = read(source, job, spans, side_by_side, progress, &mut done.bytes_read).await;
+    let (ztoc, read) = (Some(spans.ztoc()), &mut done.bytes_read);
+    let proof = read_layer(source, (&job.layer, ztoc, job.diff_id), side_by_side, progress, read).await;
     progress.report(match &proof {
         Ok(_) => Event::LayerDone { layer },
         Err(_) => Event::LayerFailed { layer },
@@ -44,12 +47,7 @@ pub(super) async fn prove(
         let text = format!("the blob's digest is {}; the manifest says {layer}", proof.digest);
         done.differences.push(Finding::new(Code::LayerDigest, text));
     }
-    if let (Some(stated), Some(actual)) = (job.diff_id, proof.diff_id)
-        && stated != actual
-    {
-        let text = format!("the tar's digest is {actual}; the image's config says {stated}");
-        done.differences.push(Finding::new(Code::DiffId, text));
-    }
+    done.differences.extend(job.diff_id.and_then(|stated| other_tar(&stated, &proof)));
     for difference in &proof.differences {
         done.differences.push(Finding::new(difference.code(), difference.to_string()));
     }
@@ -61,18 +59,24 @@ pub(super) async fn prove(
     Ok(())
 }
 
-async fn read(
+/// That the config says another digest of the layer's tar.
+pub(super) fn other_tar(stated: &Digest, proof: &Proof) -> Option<Finding> {
+    let actual = proof.diff_id.filter(|actual| actual != stated)?;
+    Some(Finding::new(Code::DiffId, format!("the tar's digest is {actual}; the image's config says {stated}")))
+}
+
+/// Reads a layer once, with its ztoc and its diff ID if they are known.
+pub(super) async fn read_layer(
     source: &Source,
-    job: &Job,
-    spans: &SpanTable,
+    (layer, ztoc, diff_id): (&Descriptor, Option<&Arc<Ztoc>>, Option<Digest>),
     side_by_side: usize,
     progress: &Arc<dyn Progress>,
     bytes_read: &mut u64,
 ) -> Result<Proof, FeedError> {
-    let layer = job.layer.digest;
-    let blob = source.blob(&job.layer).await?;
-    let diff_id = job.diff_id.as_ref().map_or(Algorithm::Sha256, Digest::algorithm);
-    let proof = LayerProof::new(Some(Arc::clone(spans.ztoc())), layer.algorithm(), diff_id);
+    let blob = source.blob(layer).await?;
+    let layer = layer.digest;
+    let diff_id = diff_id.as_ref().map_or(Algorithm::Sha256, Digest::algorithm);
+    let proof = LayerProof::new(ztoc.cloned(), layer.algorithm(), diff_id);
     let on_chunk = |bytes| {
         *bytes_read += bytes;
         progress.report(Event::LayerRead { layer, bytes });

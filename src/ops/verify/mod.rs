@@ -5,6 +5,8 @@
 //! 3. Each layer that has a ztoc: `layer` reads it from front to back with decoders that are not ours; `sample` reads some
 //!    spans of it, as a consumer would.
 //!
+//! In an archive that `docker save` wrote there is no index: `saved` reads its layers all the same.
+//!
 //! What is wrong is a [`Finding`] and ends nothing; what cannot be looked at is an error and ends it all.
 
 use std::collections::BTreeMap;
@@ -31,6 +33,7 @@ mod headers;
 pub mod layer;
 mod model;
 mod sample;
+mod saved;
 mod spans;
 mod straight;
 mod ztocs;
@@ -38,7 +41,8 @@ mod ztocs;
 pub use difference::Difference;
 pub(super) use entries::differing;
 pub use model::{
-    Depth, Finding, Proven, Verified, VerifiedIndex, VerifiedLayer, VerifiedManifest, VerifyError, VerifyOptions,
+    Content, Depth, Finding, Proven, Verified, VerifiedIndex, VerifiedLayer, VerifiedManifest, VerifyError,
+    VerifyOptions,
 };
 pub use sample::MAX_SAMPLE;
 pub(super) use sample::probe;
@@ -57,6 +61,12 @@ pub async fn verify(
 ) -> Result<Verified, VerifyError> {
     let wanted = if options.platforms.is_empty() { Wanted::All } else { Wanted::Each(&options.platforms) };
     let images = discover_all(source, root, wanted, options.index.as_ref(), progress).await?;
+    if matches!(source, Source::Archive(archive) if archive.is_saved()) {
+        return match (options.depth, &options.index) {
+            (Depth::Full, None) => saved::verify(source, images, options, progress).await,
+            _ => Err(VerifyError::Saved),
+        };
+    }
     if let Some(first) = images.first().filter(|_| images.iter().all(|image| image.indexes.is_empty())) {
         let manifest = first.manifest.digest;
         return Err(match images.into_iter().find_map(|image| image.listing.err()) {
@@ -127,6 +137,7 @@ impl Plan {
             platform: image.platform,
             layers: image.layers.len(),
             indexes,
+            content: None,
             differences,
             warnings,
         };

@@ -50,8 +50,10 @@ pub struct VerifiedManifest {
     /// None if the image does not say.
     pub platform: Option<Platform>,
     pub layers: usize,
-    /// In the order in which consumers look at them. Empty: there is nothing to prove.
+    /// In the order in which consumers look at them. Empty: there is nothing to prove but `content`.
     pub indexes: Vec<VerifiedIndex>,
+    /// What was compared with the config alone, in an archive that `docker save` wrote.
+    pub content: Option<Content>,
     /// What is wrong with the image itself.
     pub differences: Vec<Finding>,
     /// What is not wrong, but may come as a surprise.
@@ -66,6 +68,15 @@ impl VerifiedManifest {
             .chain(self.indexes.iter().flat_map(|index| &index.differences))
             .chain(layers().flat_map(|layer| &layer.differences))
     }
+}
+
+/// Layers that were read without an index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Content {
+    /// Distinct ones.
+    pub layers: usize,
+    /// Of their tars.
+    pub bytes: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -123,6 +134,8 @@ pub enum VerifyError {
     Listing { manifest: Digest, source: StoreError },
     #[error("{0} has no SOCI index: there is nothing to verify")]
     NoIndex(Digest),
+    #[error("docker save keeps no SOCI index: only the layers can be verified, all of them")]
+    Saved,
     #[error("cannot read the image's config {digest}")]
     Config { digest: Digest, source: StoreError },
     #[error("cannot read SOCI index {digest}")]

@@ -1,5 +1,7 @@
-//! OCI archives: the tar of an image layout, read in place. Nothing is unpacked, so names in it lead nowhere.
+//! Archives, read in place: the tar of an image layout (`oci-archive:`), and what `docker save` writes (`docker-archive:`).
+//! Nothing is unpacked, so names in them lead nowhere.
 
+mod saved;
 mod tar;
 
 use std::collections::HashMap;
@@ -11,26 +13,43 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use self::tar::{Headers, Kind};
 use super::blob::{Document, Referrers, Target};
-use super::layout::read::{self, Files};
-use super::layout::{BlobReader, Extent, LayoutError, check_marker, open_without_waiting};
+use super::layout::read::{self, Files, MAX_INDEX_JSON};
+use super::layout::{BlobReader, Extent, LayoutError, MAX_MARKER, check_marker, open_without_waiting};
 use crate::budget::Budget;
 use crate::digest::Digest;
-use crate::image::{Descriptor, Select};
+use crate::image::{Descriptor, Select, SelectSaved};
+use crate::tar::Kind;
 
-/// The largest index.json and oci-layout that are read, in bytes; their parsers refuse less.
-const MAX_INDEX_JSON: u64 = 16 << 20;
-
-/// An image layout in a tar file, as `docker save` (since Docker 25), BuildKit's `type=oci`, skopeo and podman write it. All calls
-/// block. The file is open for as long as the archive is used, so replacing it changes nothing.
+/// One or more images in a tar file. All calls block. The file is open for as long as the archive is used, so replacing it
+/// changes nothing.
 #[derive(Debug, Clone)]
 pub struct Archive {
     path: PathBuf,
     file: Arc<File>,
-    blobs: Arc<HashMap<Digest, (u64, u64)>>,
-    index_json: Arc<Vec<u8>>,
+    blobs: Arc<HashMap<Digest, Place>>,
+    kind: Documents,
     budget: Budget,
+}
+
+/// Where a member's data lie in the file, in bytes.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    offset: u64,
+    size: u64,
+}
+
+/// What names the archive's images.
+#[derive(Debug, Clone)]
+enum Documents {
+    Layout {
+        index_json: Arc<Vec<u8>>,
+    },
+    /// The one image that was asked for, and the manifest that was made for it.
+    Saved {
+        manifest: Box<Descriptor>,
+        bytes: Bytes,
+    },
 }
 
 impl Archive {
@@ -45,39 +64,27 @@ impl Archive {
         &self.budget
     }
 
-    /// Walks the headers of the tar, without reading what lies between.
+    /// Opens an image layout in a tar, as `docker save` (since Docker 25), BuildKit's `type=oci`, skopeo and podman write it. Walks
+    /// the headers of the tar, without reading what lies between.
+    ///
+    /// # Errors
+    /// When it cannot be read or is none.
     pub fn open(path: &Path) -> Result<Archive, LayoutError> {
-        let io = |action, source| LayoutError::Io { action, path: path.to_owned(), source };
         let not = |reason: &str| LayoutError::NotALayout { path: path.to_owned(), reason: reason.to_owned() };
-        let file = open_without_waiting(path).map_err(|e| io("open", e))?;
-        let metadata = file.metadata().map_err(|e| io("open", e))?;
-        if metadata.is_dir() {
-            return Err(not("it is a directory; an image layout is written oci:DIR"));
-        }
-        if !metadata.is_file() {
-            return Err(not("it is not a regular file, and an archive is read at many places: store it first"));
-        }
-        let file = Arc::new(file);
-        refuse_compressed(path, &file)?;
-
-        let mut blobs = HashMap::new();
-        let mut marker = None;
-        let mut index = None;
-        let mut docker = false;
-        for header in Headers::new(Arc::clone(&file), metadata.len()) {
-            let header = header.map_err(|e| e.at(path))?;
-            let name = header.name.strip_prefix(b"./").unwrap_or(&header.name);
-            let Some(member) = Member::named(name) else { continue };
-            if header.kind == Kind::Directory {
-                continue;
+        let opened = Opened::new(path, &not)?;
+        let (mut blobs, mut marker, mut index, mut docker) = (HashMap::new(), None, None, false);
+        tar::members(path, &opened.file, opened.length, |name, entry| {
+            let Some(member) = Member::named(name).filter(|_| entry.kind != Kind::Directory) else { return Ok(()) };
+            let unsound = |what: &str| LayoutError::Tar {
+                path: path.to_owned(),
+                reason: format!("{} {what}", String::from_utf8_lossy(name)),
+                offset: entry.header.0,
+            };
+            if entry.kind != Kind::Regular {
+                return Err(unsound("is not a regular file"));
             }
-            let offset = header.header_offset;
-            let unsound = |reason: String| LayoutError::Tar { path: path.to_owned(), reason, offset };
-            if header.kind != Kind::Regular {
-                return Err(unsound(format!("{} is not a regular file", String::from_utf8_lossy(name))));
-            }
-            let place = (header.offset, header.size);
-            let twice = match member {
+            let place = Place { offset: entry.data.0, size: entry.size.unsigned_abs() };
+            let is_twice = match member {
                 Member::Marker => marker.replace(place).is_some(),
                 Member::IndexJson => index.replace(place).is_some(),
                 // Which of two the reader takes does not matter: its digest is checked.
@@ -90,31 +97,38 @@ impl Archive {
                     false
                 }
             };
-            if twice {
-                return Err(unsound(format!("{} is there twice", String::from_utf8_lossy(name))));
-            }
-        }
+            if is_twice { Err(unsound("is there twice")) } else { Ok(()) }
+        })?;
         let (marker, index) = match (marker, index) {
             (Some(marker), Some(index)) => (marker, index),
             _ if docker => {
-                return Err(not(
-                    "Docker before 25 saved it, in a format of its own: load it into a newer Docker and save it \
-                     again, or use `skopeo copy docker-archive:FILE oci:DIR`",
-                ));
+                return Err(not("it has a manifest.json, as docker save writes it: write docker-archive:FILE"));
             }
             (None, _) => return Err(not("it has no file oci-layout")),
             (_, None) => return Err(not("it has no index.json")),
         };
-        let whole = |(offset, size): (u64, u64)| {
-            let mut bytes = Vec::new();
-            let extent = Extent { file: Arc::clone(&file), offset, size: size.min(MAX_INDEX_JSON + 1) };
-            BlobReader::new(extent).read_to_end(&mut bytes).map(|_| bytes).map_err(|e| io("read", e))
-        };
-        let (marker, index_json) = (whole(marker)?, Arc::new(whole(index)?));
-        let budget = Budget::default();
-        let archive = Archive { path: path.to_owned(), file, blobs: Arc::new(blobs), index_json, budget };
+        let marker = opened.whole(marker, MAX_MARKER)?;
+        let index_json = Arc::new(opened.whole(index, MAX_INDEX_JSON)?);
+        let archive = opened.archive(blobs, Documents::Layout { index_json });
         check_marker(&archive, &marker)?;
         Ok(archive)
+    }
+
+    /// Opens one image of an archive that `docker save` or another tool wrote in Docker's own format. Walks the headers of the tar;
+    /// of the rest it reads the config, and the layers that are compressed.
+    ///
+    /// # Errors
+    /// When it cannot be read, is none, or does not hold the image, all of it.
+    pub fn open_saved(path: &Path, select: &SelectSaved) -> Result<Archive, LayoutError> {
+        let not = |reason: &str| LayoutError::NotSaved { path: path.to_owned(), reason: reason.to_owned() };
+        let opened = Opened::new(path, &not)?;
+        let saved::Saved { manifest, bytes, blobs } = saved::open(&opened, select)?;
+        Ok(opened.archive(blobs, Documents::Saved { manifest: Box::new(manifest), bytes }))
+    }
+
+    /// Whether `docker save` or the like wrote it: the image has no manifest but the one that was made here.
+    pub fn is_saved(&self) -> bool {
+        matches!(self.kind, Documents::Saved { .. })
     }
 
     /// As [`Layout::find`](super::layout::Layout::find).
@@ -158,12 +172,24 @@ impl Files for Archive {
     }
 
     fn index_json(&self) -> Result<Vec<u8>, LayoutError> {
-        Ok(self.index_json.to_vec())
+        Ok(match &self.kind {
+            Documents::Layout { index_json } => index_json.to_vec(),
+            Documents::Saved { manifest, .. } => {
+                serde_json::json!({"schemaVersion": 2, "manifests": [manifest]}).to_string().into_bytes()
+            }
+        })
+    }
+
+    fn manifest(&self, digest: &Digest) -> Option<Bytes> {
+        match &self.kind {
+            Documents::Saved { manifest, bytes } if manifest.digest == *digest => Some(bytes.clone()),
+            _ => None,
+        }
     }
 
     fn blob(&self, digest: &Digest) -> Result<Option<Extent>, LayoutError> {
         let place = self.blobs.get(digest);
-        Ok(place.map(|&(offset, size)| Extent { file: Arc::clone(&self.file), offset, size }))
+        Ok(place.map(|&Place { offset, size }| Extent { file: Arc::clone(&self.file), offset, size }))
     }
 }
 
@@ -190,21 +216,61 @@ impl Member {
     }
 }
 
-fn refuse_compressed(path: &Path, file: &Arc<File>) -> Result<(), LayoutError> {
-    const MAGIC: [(&[u8], &str, &str); 4] = [
-        (b"\x1f\x8b", "gzip", "gunzip"),
-        (b"\x28\xb5\x2f\xfd", "zstd", "unzstd"),
-        (b"\xfd7zXZ\0", "xz", "unxz"),
-        (b"BZh", "bzip2", "bunzip2"),
-    ];
-    let mut head = Vec::new();
-    BlobReader::new(Extent { file: Arc::clone(file), offset: 0, size: 8 })
-        .read_to_end(&mut head)
-        .map(|_| ())
-        .or_else(|e| if e.kind() == std::io::ErrorKind::UnexpectedEof { Ok(()) } else { Err(e) })
-        .map_err(|source| LayoutError::Io { action: "read", path: path.to_owned(), source })?;
-    match MAGIC.iter().find(|(magic, ..)| head.starts_with(magic)) {
-        Some(&(_, with, command)) => Err(LayoutError::Compressed { path: path.to_owned(), with, command }),
-        None => Ok(()),
+/// A file that may be an archive.
+struct Opened<'a> {
+    path: &'a Path,
+    file: Arc<File>,
+    /// In bytes.
+    length: u64,
+}
+
+impl Opened<'_> {
+    fn new<'a>(path: &'a Path, not: &dyn Fn(&str) -> LayoutError) -> Result<Opened<'a>, LayoutError> {
+        let io = |source| LayoutError::Io { action: "open", path: path.to_owned(), source };
+        let file = open_without_waiting(path).map_err(io)?;
+        let metadata = file.metadata().map_err(io)?;
+        if metadata.is_dir() {
+            return Err(not("it is a directory; an image layout is written oci:DIR"));
+        }
+        if !metadata.is_file() {
+            return Err(not("it is not a regular file, and an archive is read at many places: store it first"));
+        }
+        let opened = Opened { path, file: Arc::new(file), length: metadata.len() };
+        if opened.length == 0 {
+            return Err(not("it is empty"));
+        }
+        opened.refuse_compressed()?;
+        Ok(opened)
+    }
+
+    fn archive(self, blobs: HashMap<Digest, Place>, kind: Documents) -> Archive {
+        let budget = Budget::default();
+        Archive { path: self.path.to_owned(), file: self.file, blobs: Arc::new(blobs), kind, budget }
+    }
+
+    fn reader(&self, Place { offset, size }: Place) -> BlobReader {
+        BlobReader::new(Extent { file: Arc::clone(&self.file), offset, size })
+    }
+
+    /// A whole member, to one byte past `limit`: its parser refuses what is longer.
+    fn whole(&self, place: Place, limit: usize) -> Result<Vec<u8>, LayoutError> {
+        let mut bytes = Vec::new();
+        let read = self.reader(Place { size: place.size.min(limit as u64 + 1), ..place }).read_to_end(&mut bytes);
+        read.map_err(|source| LayoutError::Io { action: "read", path: self.path.to_owned(), source })?;
+        Ok(bytes)
+    }
+
+    fn refuse_compressed(&self) -> Result<(), LayoutError> {
+        const MAGIC: [(&[u8], &str, &str); 4] = [
+            (b"\x1f\x8b", "gzip", "gunzip"),
+            (b"\x28\xb5\x2f\xfd", "zstd", "unzstd"),
+            (b"\xfd7zXZ\0", "xz", "unxz"),
+            (b"BZh", "bzip2", "bunzip2"),
+        ];
+        let head = self.whole(Place { offset: 0, size: self.length.min(8) }, 8)?;
+        match MAGIC.iter().find(|(magic, ..)| head.starts_with(magic)) {
+            Some(&(_, with, command)) => Err(LayoutError::Compressed { path: self.path.to_owned(), with, command }),
+            None => Ok(()),
+        }
     }
 }

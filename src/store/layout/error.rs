@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::digest::Digest;
 use crate::image::JsonError;
+use crate::image::config::ConfigError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
@@ -17,6 +18,25 @@ pub enum LayoutError {
     },
     #[error("{} is not an image layout: {reason}", path.display())]
     NotALayout { path: PathBuf, reason: String },
+    #[error("{} is not an archive of docker save: {reason}", path.display())]
+    NotSaved { path: PathBuf, reason: String },
+    /// A file that a document of an archive names.
+    #[error("{name:?} in {} {reason}", path.display())]
+    Member { path: PathBuf, name: String, reason: &'static str },
+    #[error("{name:?} in {} cannot be decompressed", path.display())]
+    Decompress {
+        path: PathBuf,
+        name: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{name:?} in {} cannot be used", path.display())]
+    SavedConfig {
+        path: PathBuf,
+        name: String,
+        #[source]
+        source: ConfigError,
+    },
     #[error("{} in {} cannot be relied on", name, path.display())]
     Document {
         path: PathBuf,

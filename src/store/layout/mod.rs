@@ -24,6 +24,9 @@ use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::image::{Descriptor, Select, json};
 
+/// The largest file `oci-layout` that is read, in bytes.
+pub(super) const MAX_MARKER: usize = 4096;
+
 /// An image layout in a directory. All calls block.
 #[derive(Debug, Clone)]
 pub struct Layout {
@@ -55,7 +58,7 @@ impl Layout {
             return Err(not("it is not a directory; an archive is written oci-archive:FILE"));
         }
         let marker = dir.join("oci-layout");
-        let bytes = match read_bounded(&marker, 4096) {
+        let bytes = match read_bounded(&marker, MAX_MARKER) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == io::ErrorKind::NotFound && dir.join("manifest.json").exists() => {
                 return Err(not(
@@ -202,7 +205,7 @@ pub(super) fn check_marker(files: &impl Files, bytes: &[u8]) -> Result<(), Layou
         image_layout_version: String,
     }
     let marker: Marker =
-        json::parse(bytes, 4096, &[]).map_err(|source| read::document_error(files, "oci-layout", source))?;
+        json::parse(bytes, MAX_MARKER, &[]).map_err(|source| read::document_error(files, "oci-layout", source))?;
     if marker.image_layout_version == "1" || marker.image_layout_version.starts_with("1.") {
         return Ok(());
     }

@@ -16,7 +16,7 @@ use crate::image::{Descriptor, JsonError, Select, is_referrers_tag, is_tag, json
 use crate::store::blob::{Document, Referrers, Target};
 
 /// The largest index.json that is read, in bytes: 4 MiB, as for any image index, would hold some 10,000 entries.
-pub(super) const MAX_INDEX_JSON: usize = 16 << 20;
+pub(in crate::store) const MAX_INDEX_JSON: usize = 16 << 20;
 /// The name that image-spec gives an entry (annotations.md): a tag, or a full name.
 pub(super) const REF_NAME: &str = "org.opencontainers.image.ref.name";
 /// The full name that containerd, BuildKit and Docker write.
@@ -27,6 +27,10 @@ pub(in crate::store) trait Files {
     /// For messages.
     fn path(&self) -> &Path;
     fn index_json(&self) -> Result<Vec<u8>, LayoutError>;
+    /// A manifest that is in none of the files, but was made of what they say.
+    fn manifest(&self, _digest: &Digest) -> Option<Bytes> {
+        None
+    }
     fn blob(&self, digest: &Digest) -> Result<Option<Extent>, LayoutError>;
 }
 
@@ -126,11 +130,16 @@ pub(in crate::store) fn manifest(files: &impl Files, target: &Target) -> Result<
 }
 
 fn document(files: &impl Files, digest: &Digest, entry: Option<&Descriptor>) -> Result<Document, LayoutError> {
-    let extent = extent(files, digest)?;
-    if let Some(entry) = entry {
-        check_size(files, entry, extent.size)?;
-    }
-    let bytes = whole(files, digest, extent, MAX_DOCUMENT as u64)?;
+    let bytes = match files.manifest(digest) {
+        Some(bytes) => bytes,
+        None => {
+            let extent = extent(files, digest)?;
+            if let Some(entry) = entry {
+                check_size(files, entry, extent.size)?;
+            }
+            whole(files, digest, extent, MAX_DOCUMENT as u64)?
+        }
+    };
     let media_type = entry.map_or_else(|| media_type_of(&bytes), |entry| entry.media_type.clone());
     Ok(Document { media_type, digest: *digest, bytes })
 }

@@ -39,6 +39,22 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8], limit: usize, keys: &'static [&'
 /// object, at most 128 levels deep (serde_json's own limit), and no key of `top` or below it in
 /// another spelling.
 pub fn parse_levels<T: DeserializeOwned>(bytes: &[u8], limit: usize, top: Level) -> Result<T, JsonError> {
+    parse_as(bytes, limit, top, |reader, distinct| reader.deserialize_map(distinct))
+}
+
+/// As [`parse_levels`], for a list of objects, which are all like `each`.
+pub fn parse_list<T: DeserializeOwned>(bytes: &[u8], limit: usize, each: Level) -> Result<Vec<T>, JsonError> {
+    parse_as(bytes, limit, each, |reader, distinct| reader.deserialize_seq(DistinctList(distinct)))
+}
+
+type Reader<'a> = serde_json::Deserializer<serde_json::de::StrRead<'a>>;
+
+fn parse_as<T: DeserializeOwned>(
+    bytes: &[u8],
+    limit: usize,
+    level: Level,
+    walk: impl FnOnce(&mut Reader<'_>, Distinct<'_>) -> serde_json::Result<()>,
+) -> Result<T, JsonError> {
     if bytes.len() > limit {
         return Err(JsonError::TooLarge { size: bytes.len() as u64, limit: limit as u64 });
     }
@@ -48,7 +64,7 @@ pub fn parse_levels<T: DeserializeOwned>(bytes: &[u8], limit: usize, top: Level)
     let text = std::str::from_utf8(bytes).map_err(JsonError::Utf8)?;
     let misspelled = RefCell::new(None);
     let mut reader = serde_json::Deserializer::from_str(text);
-    let whole = reader.deserialize_map(Distinct { level: Some(top), misspelled: &misspelled });
+    let whole = walk(&mut reader, Distinct { level: Some(level), misspelled: &misspelled });
     whole.and_then(|()| reader.end()).map_err(JsonError::Json)?;
     if let Some((found, expected)) = misspelled.into_inner() {
         return Err(JsonError::Spelling { found, expected });
@@ -77,6 +93,20 @@ fn shortened(key: &str) -> String {
 struct Distinct<'a> {
     level: Option<Level>,
     misspelled: &'a RefCell<Option<(String, &'static str)>>,
+}
+
+/// A list of such values.
+struct DistinctList<'a>(Distinct<'a>);
+
+impl<'de> Visitor<'de> for DistinctList<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<(), A::Error> {
+        self.0.visit_seq(seq)
+    }
 }
 
 impl Distinct<'_> {
@@ -166,6 +196,25 @@ mod tests {
         }
         for bad in ["", "[]", "null", "{", "{}x", "<html></html>", r#"{"a":tru}"#] {
             assert!(matches!(read(bad.as_bytes()), Err(JsonError::Json(_))), "{bad}");
+        }
+    }
+
+    #[test]
+    fn lists_are_held_to_the_same() {
+        const EACH: Level = Level { keys: &["Config"], below: &[] };
+        let read = |text: &str| parse_list::<serde_json::Value>(text.as_bytes(), 1 << 10, EACH);
+        assert_eq!(read(r#"[{"Config":1},{"config ":2}]"#).unwrap().len(), 2);
+        assert!(matches!(read(r#"[{},{"config":1}]"#), Err(JsonError::Spelling { .. })));
+        for (bad, why) in [
+            (r#"{"Config":1}"#, "expected a list"),
+            (r#"[{"a":[{"b":1,"b":1}]}]"#, "\"b\" stands twice"),
+            ("[]x", "trailing characters"),
+            ("[", "EOF"),
+        ] {
+            match read(bad) {
+                Err(JsonError::Json(error)) => assert!(error.to_string().contains(why), "{bad}: {error}"),
+                other => panic!("{bad}: {other:?}"),
+            }
         }
     }
 

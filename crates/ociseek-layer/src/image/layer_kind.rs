@@ -22,7 +22,8 @@ pub enum LayerKind {
 /// Docker's type of a layer of which only its base image's owner distributes the bytes.
 const DOCKER_FOREIGN: &str = "application/vnd.docker.image.rootfs.foreign.diff.tar";
 const DOCKER: &str = "application/vnd.docker.image.rootfs.diff.tar";
-const OCI: &str = "application/vnd.oci.image.layer.v1.tar";
+/// The type of a plain tar; `+gzip` and `+zstd` behind it say that it is compressed.
+pub const OCI_LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 const OCI_FOREIGN: &str = "application/vnd.oci.image.layer.nondistributable.v1.tar";
 
 impl LayerKind {
@@ -35,7 +36,7 @@ impl LayerKind {
                 _ => other(suffix),
             };
         }
-        if let Some(suffix) = media_type.strip_prefix(OCI) {
+        if let Some(suffix) = media_type.strip_prefix(OCI_LAYER) {
             return match suffix {
                 "" => LayerKind::Uncompressed,
                 "+gzip" => LayerKind::Gzip,
@@ -56,7 +57,7 @@ impl LayerKind {
 
     /// Whether soci takes a layer of this type for gzip, foreign layers too.
     pub fn is_gzip(media_type: &str) -> bool {
-        let prefixes = [DOCKER, OCI, DOCKER_FOREIGN, OCI_FOREIGN];
+        let prefixes = [DOCKER, OCI_LAYER, DOCKER_FOREIGN, OCI_FOREIGN];
         let suffix = prefixes.iter().find_map(|prefix| media_type.strip_prefix(prefix)).unwrap_or_default();
         suffix == ".gzip" || last_suffix(suffix) == Some("gzip")
     }

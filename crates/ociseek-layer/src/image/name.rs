@@ -16,6 +16,8 @@ pub enum ImageName {
     Layout { dir: PathBuf, select: Select },
     /// `oci-archive:FILE[:TAG|@DIGEST]`
     Archive { file: PathBuf, select: Select },
+    /// `docker-archive:FILE[:TAG|:REPOSITORY:TAG|:@NUMBER]`
+    Saved { file: PathBuf, select: SelectSaved },
 }
 
 /// Which image of a layout or archive.
@@ -27,6 +29,17 @@ pub enum Select {
     Digest(Digest),
 }
 
+/// Which image of an archive that `docker save` wrote.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum SelectSaved {
+    /// The only one.
+    Any,
+    /// A tag, or a name as docker prints it.
+    Name(String),
+    /// Its place in manifest.json, counted from 0.
+    Number(usize),
+}
+
 /// Why a string names no image.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ImageNameError {
@@ -34,23 +47,31 @@ pub enum ImageNameError {
     NoPath(String, &'static str),
     #[error("{typed:?} cannot be read: {scheme:?} is not known here; write {meant}")]
     Scheme { typed: String, scheme: String, meant: String },
-    #[error("{typed:?} is a path: write oci:{typed} for an image layout, or oci-archive:{typed} for its tar")]
+    #[error(
+        "{typed:?} is a path: write oci:{typed} for an image layout, oci-archive:{typed} for its tar, or \
+         docker-archive:{typed} for what docker save wrote"
+    )]
     Path { typed: String },
+    #[error(
+        "{typed:?} names no image: write docker-archive:FILE, and :TAG, :REPOSITORY:TAG or :@NUMBER behind it if FILE \
+         holds several; FILE has no colon"
+    )]
+    Saved { typed: String },
     #[error(transparent)]
     Reference(#[from] ReferenceError),
 }
 
 const LAYOUT: &str = "oci:";
 const ARCHIVE: &str = "oci-archive:";
+const SAVED: &str = "docker-archive:";
 
 /// Prefixes that other tools know, and what is typed here in their place; `{}` is what follows them.
-const FOREIGN: [(&str, &str); 12] = [
+const FOREIGN: [(&str, &str); 11] = [
     ("docker://", "the name without the prefix: {}"),
     ("https://", "the name without the prefix: {}"),
     ("http://", "{} with --plain-http"),
     ("oci://", "the name without the prefix: {}"),
-    ("docker-archive:", "oci-archive:{} if Docker 25 or later saved it"),
-    ("docker-daemon:", "oci-archive:FILE after docker save -o FILE {}"),
+    ("docker-daemon:", "docker-archive:FILE after docker save -o FILE {}"),
     ("containers-storage:", "oci:DIR after skopeo copy containers-storage:{} oci:DIR"),
     ("dir:", "oci:DIR after skopeo copy dir:{} oci:DIR"),
     ("oci-layout://", "oci:{}"),
@@ -86,6 +107,15 @@ impl FromStr for ImageName {
             }
             return Ok(ImageName::Archive { file: file.into(), select });
         }
+        if let Some(rest) = typed.strip_prefix(SAVED) {
+            // As containers/image has it: names have colons of their own, so the file's name has none.
+            let (file, select) = rest.split_once(':').unwrap_or((rest, ""));
+            if file.is_empty() {
+                return Err(ImageNameError::NoPath(typed.to_owned(), SAVED));
+            }
+            let select = select_saved(select).ok_or_else(|| ImageNameError::Saved { typed: typed.to_owned() })?;
+            return Ok(ImageName::Saved { file: file.into(), select });
+        }
         if typed.starts_with(['/', '.', '~']) || typed.ends_with(".tar") && typed.parse::<Reference>().is_err() {
             return Err(ImageNameError::Path { typed: typed.to_owned() });
         }
@@ -99,6 +129,14 @@ impl fmt::Display for ImageName {
             ImageName::Registry(reference) => return reference.fmt(f),
             ImageName::Layout { dir, select } => (LAYOUT, dir, select),
             ImageName::Archive { file, select } => (ARCHIVE, file, select),
+            ImageName::Saved { file, select } => {
+                write!(f, "{SAVED}{}", file.display())?;
+                return match select {
+                    SelectSaved::Any => Ok(()),
+                    SelectSaved::Name(name) => write!(f, ":{name}"),
+                    SelectSaved::Number(number) => write!(f, ":@{number}"),
+                };
+            }
         };
         write!(f, "{scheme}{}", path.display())?;
         match select {
@@ -109,6 +147,20 @@ impl fmt::Display for ImageName {
             Select::Digest(digest) => write!(f, "@{digest}"),
         }
     }
+}
+
+/// What follows the colon behind the file's name.
+fn select_saved(s: &str) -> Option<SelectSaved> {
+    if s.is_empty() {
+        return Some(SelectSaved::Any);
+    }
+    if let Some(number) = s.strip_prefix('@') {
+        // `parse` alone would take a `+`.
+        let number = Some(number).filter(|number| number.bytes().all(|b| b.is_ascii_digit()))?;
+        return number.parse().ok().map(SelectSaved::Number);
+    }
+    let is_name = |s: &str| s.parse::<Reference>().is_ok_and(|reference| reference.digest.is_none());
+    (is_tag(s) || is_name(s)).then(|| SelectSaved::Name(s.to_owned()))
 }
 
 /// Splits `PATH[:TAG|@DIGEST]`. A path may hold colons and ats itself: only what follows the last one is looked at, and only a
@@ -134,6 +186,10 @@ mod tests {
         ImageName::Layout { dir: dir.into(), select }
     }
 
+    fn saved(file: &str, select: SelectSaved) -> ImageName {
+        ImageName::Saved { file: file.into(), select }
+    }
+
     #[test]
     fn what_people_type() {
         let digest = Digest::sha256(b"{}");
@@ -148,10 +204,16 @@ mod tests {
             (format!("oci:/u@host/x@{digest}"), layout("/u@host/x", Select::Digest(digest))),
             ("oci-archive:x.tar:1".to_owned(), ImageName::Archive { file: "x.tar".into(), select: tag("1") }),
             ("oci-archive:x.tar".to_owned(), ImageName::Archive { file: "x.tar".into(), select: Select::Any }),
+            ("docker-archive:x.tar".to_owned(), saved("x.tar", SelectSaved::Any)),
+            ("docker-archive:/a@b.tar:1".to_owned(), saved("/a@b.tar", SelectSaved::Name("1".into()))),
+            ("docker-archive:x:app:1".to_owned(), saved("x", SelectSaved::Name("app:1".into()))),
+            ("docker-archive:x:h:50/a:1".to_owned(), saved("x", SelectSaved::Name("h:50/a:1".into()))),
+            ("docker-archive:x:@12".to_owned(), saved("x", SelectSaved::Number(12))),
         ] {
             assert_eq!(typed.parse(), Ok(want.clone()), "{typed}");
             assert_eq!(want.to_string().parse(), Ok(want), "{typed} printed and parsed again");
         }
+        assert_eq!("docker-archive:x:".parse(), Ok(saved("x", SelectSaved::Any)));
         assert!(matches!("dir:1".parse(), Ok(ImageName::Registry(_))));
         assert!(matches!("oci/x".parse(), Ok(ImageName::Registry(_))));
     }
@@ -162,11 +224,17 @@ mod tests {
             ("docker://alpine:3", "write the name without the prefix: alpine:3"),
             ("https://ghcr.io/x/y", "ghcr.io/x/y"),
             ("http://localhost:5000/y", "localhost:5000/y with --plain-http"),
-            ("docker-archive:x.tar", "oci-archive:x.tar"),
+            ("docker-archive::1", "docker-archive:PATH"),
+            ("docker-archive:x:@", ":@NUMBER"),
+            ("docker-archive:x:@-1", ":@NUMBER"),
+            ("docker-archive:x:@+1", ":@NUMBER"),
+            ("docker-archive:x:App:1", ":REPOSITORY:TAG"),
+            ("docker-daemon:app:1", "docker save -o FILE app:1"),
             ("oci:", "oci:PATH"),
             ("oci-archive::x", "oci-archive:PATH"),
             ("./x", "oci:./x"),
             ("/tmp/x.tar", "oci-archive:/tmp/x.tar"),
+            ("/tmp/x.tar", "docker-archive:/tmp/x.tar"),
             ("~/x", "oci:~/x"),
             ("Alpine", "\"alpine\""),
         ] {

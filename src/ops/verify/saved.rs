@@ -1,0 +1,65 @@
+//! An archive that `docker save` wrote has no index. What can be proven of its image is that the layers are those of the config.
+
+use std::sync::Arc;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use super::full::{other_tar, read_layer};
+use super::model::{Content, Finding, Verified, VerifiedManifest, VerifyError, VerifyOptions};
+use super::{Discovered, diff_ids};
+use crate::progress::{Event, Progress};
+use crate::store::Source;
+use crate::store::feed::FeedError;
+
+/// Reads the layers of the images, each once.
+pub(super) async fn verify(
+    source: &Source,
+    images: Vec<Discovered>,
+    options: &VerifyOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<Verified, VerifyError> {
+    let side_by_side = options.jobs.max(1);
+    let mut verified = Verified { manifests: Vec::with_capacity(images.len()), bytes_read: 0 };
+    for image in images {
+        let (diff_ids, wrong) = diff_ids(source, &image).await?;
+        let mut manifest = VerifiedManifest {
+            manifest: image.manifest,
+            platform: image.platform,
+            layers: image.layers.len(),
+            indexes: Vec::new(),
+            content: None,
+            differences: Vec::from_iter(wrong),
+            warnings: Vec::new(),
+        };
+        let mut layers: Vec<_> = image.layers.into_iter().zip(diff_ids).collect();
+        layers.sort_by_key(|(layer, _)| layer.digest);
+        layers.dedup_by_key(|(layer, _)| layer.digest);
+        let mut content = Content { layers: layers.len(), bytes: 0 };
+        let mut proofs = stream::iter(layers)
+            .map(async |(layer, diff_id)| {
+                let digest = layer.digest;
+                progress.report(Event::LayerStarted { layer: digest, bytes: layer.size });
+                let mut read = 0;
+                let proof = read_layer(source, (&layer, None, Some(diff_id)), side_by_side, progress, &mut read).await;
+                progress.report(match &proof {
+                    Ok(_) => Event::LayerDone { layer: digest },
+                    Err(_) => Event::LayerFailed { layer: digest },
+                });
+                let proof = proof.map_err(|failure| match failure {
+                    FeedError::Lost => VerifyError::Thread { layer: digest },
+                    FeedError::Store(source) => VerifyError::Layer { layer: digest, source },
+                })?;
+                Ok::<_, VerifyError>((digest, other_tar(&diff_id, &proof), proof.plain_size, read))
+            })
+            .buffered(side_by_side);
+        while let Some((layer, wrong, bytes, read)) = proofs.try_next().await? {
+            let wrong = wrong.map(|Finding { code, text }| Finding::new(code, format!("layer {layer}: {text}")));
+            manifest.differences.extend(wrong);
+            content.bytes += bytes;
+            verified.bytes_read += read;
+        }
+        manifest.content = Some(content);
+        verified.manifests.push(manifest);
+    }
+    Ok(verified)
+}

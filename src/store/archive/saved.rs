@@ -1,0 +1,338 @@
+//! What `docker save` writes: a tar with a manifest.json, which names the config and the layers of each image in it (moby,
+//! image/tarexport; containers/image, docker/internal/tarfile).
+//!
+//! Such an image has no manifest of its own, so one is made: OCI's, of the config as it is and of the layers as they lie in the
+//! tar. A plain layer is named by the digest that the config states for it, which is checked when it is read. A compressed one
+//! has a digest that nothing states: it is read once when the archive is opened, and what it holds is compared with the config.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Read};
+use std::path::Path;
+
+use bytes::Bytes;
+use flate2::read::MultiGzDecoder;
+use serde::Deserialize;
+use zstd::stream::read::Decoder as ZstdDecoder;
+
+use super::tar::members;
+use super::{Opened, Place};
+use crate::codec::sniff::{self, Content};
+use crate::digest::{Algorithm, Digest, Hasher};
+use crate::image::config::{self, MAX_CONFIG};
+use crate::image::descriptor::null_is_default;
+use crate::image::go::Manifest;
+use crate::image::json::{self, Level};
+use crate::image::manifest::{MAX_DESCRIPTORS, MAX_DOCUMENT, OCI_CONFIG, OCI_MANIFEST};
+use crate::image::{Descriptor, OCI_LAYER, Reference, SelectSaved, is_tag};
+use crate::store::layout::{BlobReader, LayoutError};
+use crate::tar::{BLOCK, Entry, Kind, has_valid_checksum};
+
+/// The most members of such an archive: an old one has three for each layer.
+const MAX_MEMBERS: usize = 1 << 16;
+/// The most bytes of their names and of the names that links lead to.
+const MAX_NAMES: usize = 16 << 20;
+/// The most links from one name: old archives have one for a layer that is there already.
+const MAX_LINKS: usize = 16;
+
+const MANIFEST_JSON: &str = "manifest.json";
+
+/// An image of an archive, with the manifest that was made for it.
+pub(super) struct Saved {
+    pub manifest: Descriptor,
+    pub bytes: Bytes,
+    /// Where its config and its layers lie.
+    pub blobs: HashMap<Digest, Place>,
+}
+
+/// An entry of manifest.json.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Image {
+    config: String,
+    #[serde(default, deserialize_with = "null_is_default")]
+    repo_tags: Vec<String>,
+    #[serde(default, deserialize_with = "null_is_default")]
+    layers: Vec<String>,
+}
+
+/// Finds the image in the archive, and makes its manifest.
+pub(super) fn open(opened: &Opened, select: &SelectSaved) -> Result<Saved, LayoutError> {
+    let path = opened.path;
+    let members = Members::of(opened)?;
+    let images = images(opened, &members)?;
+    let image = choose(path, &images, select)?;
+
+    let (config, config_place) = config(opened, &members, &image.config)?;
+    let diff_ids = config::diff_ids(&config).map_err(|source| LayoutError::SavedConfig {
+        path: path.to_owned(),
+        name: shown(&image.config),
+        source,
+    })?;
+    if diff_ids.len() != image.layers.len() {
+        let (layers, diff_ids) = (image.layers.len(), diff_ids.len());
+        return Err(not_saved(path, format!("{MANIFEST_JSON} lists {layers} layers, and the config {diff_ids}")));
+    }
+    if diff_ids.len() > MAX_DESCRIPTORS {
+        return Err(not_saved(
+            path,
+            format!("it has {} layers, and at most {MAX_DESCRIPTORS} are taken", diff_ids.len()),
+        ));
+    }
+
+    let config = Descriptor::of(OCI_CONFIG, &config);
+    let mut blobs = HashMap::from([(config.digest, config_place)]);
+    let mut known: HashMap<Digest, Descriptor> = HashMap::new();
+    let mut layers = Vec::with_capacity(diff_ids.len());
+    for (name, diff_id) in image.layers.iter().zip(&diff_ids) {
+        if !known.contains_key(diff_id) {
+            let place = members.find(path, name)?;
+            let layer = layer(opened, name, place, diff_id)?;
+            blobs.insert(layer.digest, place);
+            known.insert(*diff_id, layer);
+        }
+        layers.extend(known.get(diff_id).cloned());
+    }
+    let manifest = Manifest {
+        schema_version: 2,
+        media_type: OCI_MANIFEST.to_owned(),
+        artifact_type: String::new(),
+        config,
+        layers: Some(layers),
+        subject: None,
+        annotations: BTreeMap::new(),
+    };
+    let bytes = Bytes::from(manifest.encode());
+    Ok(Saved { manifest: Descriptor::of(OCI_MANIFEST, &bytes), bytes, blobs })
+}
+
+/// What the names in the tar stand for.
+struct Members(HashMap<Box<[u8]>, Member>);
+
+struct Member {
+    what: What,
+    /// Another member has the same name.
+    is_twice: bool,
+}
+
+enum What {
+    File(Place),
+    /// A link, and the name that it leads to; None if that lies outside of the archive.
+    Link(Option<Box<[u8]>>),
+    Other,
+}
+
+impl Members {
+    fn of(opened: &Opened) -> Result<Members, LayoutError> {
+        let mut all: HashMap<Box<[u8]>, Member> = HashMap::new();
+        let mut bytes = 0;
+        members(opened.path, &opened.file, opened.length, |name, entry| {
+            // A name that leads out of the archive is one that nobody can ask for.
+            let Some(name) = resolved(name).filter(|_| entry.kind != Kind::Directory) else { return Ok(()) };
+            let what = what(&name, entry);
+            bytes += name.len();
+            if let What::Link(Some(target)) = &what {
+                bytes += target.len();
+            }
+            all.entry(name).and_modify(|member| member.is_twice = true).or_insert(Member { what, is_twice: false });
+            if all.len() > MAX_MEMBERS || bytes > MAX_NAMES {
+                return Err(not_saved(opened.path, format!("it has more than {MAX_MEMBERS} files, or too long names")));
+            }
+            Ok(())
+        })?;
+        Ok(Members(all))
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name.as_bytes())
+    }
+
+    /// Where the file is that a document of the archive names.
+    fn find(&self, path: &Path, name: &str) -> Result<Place, LayoutError> {
+        let wrong = |reason| LayoutError::Member { path: path.to_owned(), name: shown(name), reason };
+        let mut next = resolved(name.as_bytes()).ok_or_else(|| wrong("leads out of the archive"))?;
+        for _ in 0..=MAX_LINKS {
+            let member = self.0.get(&next).ok_or_else(|| wrong("is not in the archive"))?;
+            if member.is_twice {
+                return Err(wrong("is in the archive twice"));
+            }
+            match &member.what {
+                What::File(place) => return Ok(*place),
+                What::Link(target) => {
+                    next = target.clone().ok_or_else(|| wrong("is a link that leads out of the archive"))?
+                }
+                What::Other => return Err(wrong("is not a regular file")),
+            }
+        }
+        Err(wrong("is a link that leads in a circle, or through too many links"))
+    }
+}
+
+fn what(name: &[u8], entry: &Entry) -> What {
+    match entry.kind {
+        Kind::Regular => What::File(Place { offset: entry.data.0, size: entry.size.unsigned_abs() }),
+        Kind::HardLink => What::Link(resolved(&entry.linkname)),
+        Kind::Symlink if entry.linkname.first() == Some(&b'/') => What::Link(None),
+        Kind::Symlink => {
+            let directory = name.iter().rposition(|&b| b == b'/').map_or(&[][..], |slash| &name[..slash]);
+            What::Link(resolved(&[directory, b"/", &entry.linkname].concat()))
+        }
+        _ => What::Other,
+    }
+}
+
+/// A name without `.`, `..` and needless slashes. None if it leads out of the archive.
+fn resolved(name: &[u8]) -> Option<Box<[u8]>> {
+    let mut parts: Vec<&[u8]> = Vec::new();
+    for part in name.split(|&b| b == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => drop(parts.pop()?),
+            part => parts.push(part),
+        }
+    }
+    Some(parts.join(&b'/').into())
+}
+
+/// The entries of manifest.json.
+fn images(opened: &Opened, members: &Members) -> Result<Vec<Image>, LayoutError> {
+    const KEYS: Level = Level { keys: &["Config", "RepoTags", "Layers"], below: &[] };
+    let path = opened.path;
+    if !members.has(MANIFEST_JSON) {
+        return Err(not_saved(
+            path,
+            if members.has("oci-layout") {
+                "it has no manifest.json, but is an image layout: write oci-archive:FILE"
+            } else if members.has("repositories") {
+                "it has no manifest.json, so Docker before 1.10 saved it: load it into a newer Docker and save it again"
+            } else {
+                "it has no manifest.json"
+            },
+        ));
+    }
+    let bytes = opened.whole(members.find(path, MANIFEST_JSON)?, MAX_DOCUMENT)?;
+    json::parse_list(&bytes, MAX_DOCUMENT, KEYS).map_err(|source| LayoutError::Document {
+        path: path.to_owned(),
+        name: MANIFEST_JSON.to_owned(),
+        source,
+    })
+}
+
+/// The image that is meant.
+fn choose<'a>(path: &Path, images: &'a [Image], select: &SelectSaved) -> Result<&'a Image, LayoutError> {
+    let reference = |name: &str| name.parse::<Reference>().ok();
+    let labels = || images.iter().enumerate().map(|(number, image)| label(number, image)).collect();
+    let missing = |wanted: String| LayoutError::NoSuchImage { path: path.to_owned(), wanted, there: labels() };
+    let numbered = |matches: &dyn Fn(&str) -> bool| -> Vec<usize> {
+        let named = |image: &Image| image.repo_tags.iter().any(|tag| matches(tag));
+        (0..images.len()).filter(|&number| named(&images[number])).collect()
+    };
+    let found = match select {
+        SelectSaved::Any => (0..images.len()).collect(),
+        SelectSaved::Number(number) => Vec::from_iter(Some(*number).filter(|number| *number < images.len())),
+        SelectSaved::Name(name) => {
+            let wanted = reference(name);
+            let found = numbered(&|tag| tag == name || wanted.is_some() && reference(tag) == wanted);
+            if found.is_empty() && is_tag(name) {
+                numbered(&|tag| tag.rsplit_once(':').is_some_and(|(_, tag)| tag == name))
+            } else {
+                found
+            }
+        }
+    };
+    match (&found[..], select) {
+        ([one], _) => images.get(*one).ok_or_else(|| missing(format!("number {one}"))),
+        ([], SelectSaved::Any) => Err(not_saved(path, format!("{MANIFEST_JSON} lists no image"))),
+        ([], SelectSaved::Number(number)) => Err(missing(format!("number {number}, counted from 0"))),
+        ([], SelectSaved::Name(name)) => Err(missing(format!("{:?}", shown(name)))),
+        (_, SelectSaved::Any) => Err(LayoutError::SeveralImages { path: path.to_owned(), there: labels() }),
+        (several, _) => {
+            let there = several.iter().map(|number| format!(":@{number}")).collect();
+            Err(LayoutError::SeveralImages { path: path.to_owned(), there })
+        }
+    }
+}
+
+/// What is written behind the file's name to choose the image.
+fn label(number: usize, image: &Image) -> String {
+    match image.repo_tags.first() {
+        Some(name) => format!(":{}", shown(name)),
+        None => format!(":@{number}"),
+    }
+}
+
+fn config(opened: &Opened, members: &Members, name: &str) -> Result<(Vec<u8>, Place), LayoutError> {
+    let place = members.find(opened.path, name)?;
+    Ok((opened.whole(place, MAX_CONFIG)?, place))
+}
+
+/// The descriptor of a layer as it lies in the tar. What a compressed one holds is compared with `diff_id`.
+fn layer(opened: &Opened, name: &str, place: Place, diff_id: &Digest) -> Result<Descriptor, LayoutError> {
+    let path = || opened.path.to_owned();
+    let head = opened.whole(Place { size: place.size.min(BLOCK as u64), ..place }, BLOCK)?;
+    let is_tar = head.first_chunk().is_some_and(has_valid_checksum);
+    let compression = match sniff::content(&head) {
+        Content::Gzip => Compression::Gzip,
+        Content::Foreign("zstd") if !is_tar => Compression::Zstd,
+        Content::Foreign(_) if !is_tar => {
+            let reason = "is compressed in a way that is not read here (gzip and zstd are)";
+            return Err(LayoutError::Member { path: path(), name: shown(name), reason });
+        }
+        Content::Foreign(_) | Content::Plain => return Ok(Descriptor::new(OCI_LAYER, *diff_id, place.size)),
+    };
+    let (digest, actual) = measure(opened.reader(place), &compression, diff_id.algorithm())
+        .map_err(|source| LayoutError::Decompress { path: path(), name: shown(name), source })?;
+    if actual != *diff_id {
+        return Err(LayoutError::Damaged { path: path(), expected: *diff_id, actual });
+    }
+    let suffix = match compression {
+        Compression::Gzip => "gzip",
+        Compression::Zstd => "zstd",
+    };
+    Ok(Descriptor::new(format!("{OCI_LAYER}+{suffix}"), digest, place.size))
+}
+
+enum Compression {
+    Gzip,
+    Zstd,
+}
+
+/// The digests of a compressed layer, and of the tar in it by the algorithm asked for.
+fn measure(blob: BlobReader, compression: &Compression, tar: Algorithm) -> io::Result<(Digest, Digest)> {
+    let mut blob = Hashed { reader: blob, hasher: Hasher::new(Algorithm::Sha256) };
+    let tar = match compression {
+        Compression::Gzip => digest(MultiGzDecoder::new(&mut blob), tar)?,
+        Compression::Zstd => digest(ZstdDecoder::new(&mut blob)?, tar)?,
+    };
+    // Decoders may leave what follows their last frame.
+    io::copy(&mut blob, &mut io::sink())?;
+    Ok((blob.hasher.finish(), tar))
+}
+
+fn digest(reader: impl Read, algorithm: Algorithm) -> io::Result<Digest> {
+    let mut reader = Hashed { reader, hasher: Hasher::new(algorithm) };
+    io::copy(&mut reader, &mut io::sink())?;
+    Ok(reader.hasher.finish())
+}
+
+/// A reader, and the digest of what was read.
+struct Hashed<R> {
+    reader: R,
+    hasher: Hasher,
+}
+
+impl<R: Read> Read for Hashed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.reader.read(buffer)?;
+        self.hasher.update(buffer.get(..read).unwrap_or_default());
+        Ok(read)
+    }
+}
+
+fn not_saved(path: &Path, reason: impl Into<String>) -> LayoutError {
+    LayoutError::NotSaved { path: path.to_owned(), reason: reason.into() }
+}
+
+/// A name from the archive, for a message.
+fn shown(name: &str) -> String {
+    name.chars().take(100).collect()
+}
