@@ -4,15 +4,19 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io::Write;
-use std::sync::Arc;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use flate2::write::GzEncoder;
 use flate2::{Compression, GzBuilder};
 use ociseek::budget::Budget;
-use ociseek::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
-use ociseek::ops::index::{Threads, index_chunks};
-use ociseek::ztoc::{Checkpoints, Ztoc, decode};
+use ociseek::digest::Digest;
+use ociseek::layer::parallel::{Threads, index_chunks, read_chunks};
+use ociseek::layer::span::SpanTable;
+use ociseek::layer::{IndexedLayer, KeepSpans, LayerError, LayerIndexer, LayerMap, LayerOptions, Outcome, ReadOptions};
+use ociseek::offset::SpanId;
+use ociseek::ztoc::{Checkpoint, Checkpoints, Ztoc, decode};
 
 /// The headers that tools write: bgzip's and mgzip's extra fields hold the member's size, which nothing here reads.
 const BGZIP: &[u8] = b"BC\x02\x00\xff\x3f";
@@ -87,14 +91,62 @@ fn straight(blob: &[u8], chunk: usize, span_size: u64) -> Result<IndexedLayer, L
     indexer.finish()
 }
 
-fn on_cores(blob: &[u8], chunk: usize, cores: usize, guide: Option<&Arc<Ztoc>>) -> Result<IndexedLayer, LayerError> {
+/// The blob in chunks, in batches of so many.
+fn batches(blob: &[u8], chunk: usize, count: usize) -> impl FnMut() -> Result<Option<Vec<Bytes>>, Infallible> {
     let blob = Bytes::copy_from_slice(blob);
-    let mut chunks = (0..blob.len()).step_by(chunk).map(|at| blob.slice(at..(at + chunk).min(blob.len())));
-    let next = || {
-        let batch: Vec<_> = chunks.by_ref().take(cores).collect();
-        Ok::<_, Infallible>((!batch.is_empty()).then_some(batch))
+    let mut chunks = (0..blob.len()).step_by(chunk).map(move |at| blob.slice(at..(at + chunk).min(blob.len())));
+    move || {
+        let batch: Vec<_> = chunks.by_ref().take(count).collect();
+        Ok((!batch.is_empty()).then_some(batch))
+    }
+}
+
+fn on_cores(blob: &[u8], chunk: usize, cores: usize, guide: Option<&Arc<Ztoc>>) -> Result<IndexedLayer, LayerError> {
+    let (threads, next) = (Threads { cores, guide: guide.cloned() }, batches(blob, chunk, cores));
+    index_chunks(options(SPAN), None, threads, &Budget::new(u64::MAX), next).unwrap()
+}
+
+/// Keeps the plain bytes of all spans.
+#[derive(Clone, Default)]
+struct Keeper(Arc<Mutex<Vec<u8>>>);
+
+impl KeepSpans for Keeper {
+    fn keep(&mut self, _digest: &Digest, _checkpoint: Option<&Checkpoint>, plain: &[u8]) -> bool {
+        self.0.lock().unwrap().extend_from_slice(plain);
+        true
+    }
+}
+
+/// What a blob can be read by that is only read here, and all plain bytes of its spans.
+fn read_here(blob: &[u8], chunk: usize, cores: usize) -> Result<(LayerMap, Vec<u8>), LayerError> {
+    let keeper = Keeper::default();
+    let options = ReadOptions {
+        span_size: SPAN,
+        whole_span_size: 2 * SPAN,
+        keeper: Some(Box::new(keeper.clone())),
+        keeps_plain: true,
     };
-    index_chunks(options(SPAN), None, Threads { cores, guide: guide.cloned() }, &Budget::new(u64::MAX), next).unwrap()
+    let (expected, threads) = ((Digest::sha256(blob), blob.len() as u64), Threads { cores, guide: None });
+    let memory = Budget::new(u64::MAX).open();
+    let map = read_chunks(options, expected, threads, memory, batches(blob, chunk, cores)).unwrap()?;
+    let kept = std::mem::take(&mut *keeper.0.lock().unwrap());
+    Ok((map, kept))
+}
+
+/// The tar by the spans of `map`, out of the blob or the tar itself.
+fn through_spans(map: &LayerMap, blob: &[u8]) -> Vec<u8> {
+    let table = SpanTable::new(Arc::new(map.ztoc.clone())).unwrap();
+    let mut plain = Vec::new();
+    for span in (0..table.count()).map(SpanId) {
+        let range = table.blob_range(span);
+        let compressed = &blob[range.start.0 as usize..range.end.0 as usize];
+        let mut out = |bytes: &[u8]| {
+            plain.extend_from_slice(bytes);
+            ControlFlow::Continue(())
+        };
+        table.decode(span, compressed, &mut out).unwrap();
+    }
+    plain
 }
 
 /// What comes out with one core, two and seven is what one thread makes of it.
@@ -257,4 +309,56 @@ fn wrong_guides() {
         broken[at] ^= 1 << noise.below(8);
         compare("a broken blob", &broken, Some(&guide)).unwrap_err();
     }
+}
+
+#[test]
+fn layers_that_are_only_read_here() {
+    let mut noise = Noise(7);
+    let (tar, starts) = tar(&files(&mut noise, 40, 200_000));
+    let trailing = [by_size(&tar, usize::MAX, b"", 6), b"no gzip".repeat(100)].concat();
+    for (name, blob, warnings) in [
+        ("small members", by_size(&tar, 0xff00, BGZIP, 6), 0),
+        ("members of 500 KB", by_size(&tar, 500_000, b"", 6), 0),
+        ("eStargz", by_file(&tar, &starts), 0),
+        ("one member", by_size(&tar, usize::MAX, b"", 6), 0),
+        ("something behind the gzip", trailing, 1),
+        ("a plain tar", tar.clone(), 0),
+        ("zstd", zstd::encode_all(&tar[..], 3).unwrap(), 0),
+    ] {
+        let (map, _) = read_here(&blob, blob.len(), 1).unwrap();
+        assert_eq!((map.is_whole, map.notes.warnings.len()), (name == "zstd", warnings), "{name}");
+        assert_eq!(map.ztoc.files.len(), starts.len(), "{name}");
+        let spans_of = if map.is_whole { &tar } else { &blob };
+        assert!(through_spans(&map, spans_of) == tar, "{name}: its spans are not the tar");
+        for (chunk, cores) in [(256 << 10, 1), (256 << 10, 2), (100_003, 7), (16 << 10, 2)] {
+            let (same, kept) = read_here(&blob, chunk, cores).unwrap();
+            let case = format!("{name}, chunks of {chunk}, {cores} cores");
+            assert!(same.ztoc == map.ztoc && same.notes == map.notes && same.is_whole == map.is_whole, "{case}");
+            assert!(kept == tar, "{case}: {} bytes were kept", kept.len());
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_read_here_ends_early() {
+    let mut bzip2 = Noise(8).bytes(2 << 20);
+    bzip2[..4].copy_from_slice(b"BZh9");
+    // The long one is not read to its end; of the short one it is not known before what it is.
+    for blob in [&bzip2[..], &bzip2[..100]] {
+        let (mut all, mut given) = (batches(blob, 16 << 10, 1), 0);
+        let next = || {
+            given += 1;
+            all()
+        };
+        let options = ReadOptions { span_size: SPAN, whole_span_size: SPAN, keeper: None, keeps_plain: false };
+        let expected = (Digest::sha256(blob), blob.len() as u64);
+        let threads = Threads { cores: 2, guide: None };
+        let result = read_chunks(options, expected, threads, Budget::new(u64::MAX).open(), next).unwrap();
+        assert_eq!(result.err(), Some(LayerError::Compression("bzip2")));
+        assert!(given < 40, "{given} of 128 chunks were asked for");
+    }
+    let (tar, _) = tar(&[vec![b'q'; 100_000]]);
+    let zstd = zstd::encode_all(&tar[..], 3).unwrap();
+    let cut = read_here(&zstd[..zstd.len() - 5], 1000, 2).err();
+    assert!(matches!(&cut, Some(LayerError::Zstd(text)) if text.contains("cut off")), "{cut:?}");
 }

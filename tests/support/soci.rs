@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ociseek::budget::Budget;
+use ociseek::layer::parallel::{Threads, index_chunks};
 use ociseek::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
-use ociseek::ops::index::{Threads, index_chunks};
 use ociseek::ztoc::decode;
 
 /// What soci's own command writes into a ztoc.

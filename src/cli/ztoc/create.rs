@@ -8,13 +8,12 @@ use std::sync::Arc;
 use super::args::ZtocCreateArgs;
 use super::input::{is_std, open, read_ztoc, unreadable};
 use crate::budget::Budget;
-use crate::cli::shared::args::cpus;
 use crate::cli::shared::build::layer_options;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::size::{counted, duration, human, rate};
 use crate::cli::shared::terminal::{Stdout, complain};
+use crate::layer::parallel::{Threads, index_chunks};
 use crate::layer::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome};
-use crate::ops::index::{Threads, index_chunks};
 use crate::store::Buffers;
 use crate::ztoc::Ztoc;
 
@@ -47,9 +46,8 @@ fn index(
     let mut input = open(path)?;
     let buffers = Buffers::default();
     let chunks = || buffers.read_chunk(&mut input).map(|chunk| (!chunk.is_empty()).then_some(vec![chunk]));
-    let cores = cpus();
     let budget = Budget::new(max_memory);
-    index_chunks(options, None, Threads { cores, guide }, &budget, chunks)
+    index_chunks(options, None, Threads::for_one_of(1, guide), &budget, chunks)
         .map_err(|source| unreadable(path, source))?
         .map_err(|source| match source {
             LayerError::Memory(source) => CliError::LayerMemory { path: path.to_owned(), source },

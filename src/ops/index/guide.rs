@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::model::IndexOptions;
-use super::read::cores;
 use super::supply::Offer;
 use crate::budget::Charge;
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::soci::{ZTOC, ZtocRef};
+use crate::layer::parallel::Threads;
 use crate::store::Source;
 use crate::ztoc::{self, Ztoc};
 
@@ -41,7 +41,7 @@ impl Guides {
 /// cannot be had or decoded, or does not fit into memory, is passed over.
 pub(super) async fn guides(offers: &[Offer], unread: &[Descriptor], options: &IndexOptions) -> Guides {
     let mut guides = Guides::default();
-    if cores(options.side_by_side(unread.len())) <= 1 {
+    if Threads::for_one_of(options.side_by_side(unread.len()), None).cores <= 1 {
         return guides;
     }
     let ztocs = offers.iter().flat_map(|offer| offer.ztocs.iter().map(|ztoc| (ztoc.layer, (ztoc, &offer.store))));

@@ -5,8 +5,8 @@
 //! 1. [`resolve`]: from the name to the manifests of the platforms.
 //! 2. `existing`: which indexes are there, and what is to be done about them.
 //! 3. `build`: the ztocs of the layers, from the cache, from an index of this image or of another
-//!    one (`reuse`) or by reading (`read`), two threads
-//!    a layer (`pipeline`), and more (`ahead`) where the layer can be cut (`cut`) by its members or by a ztoc of other options (`guide`).
+//!    one (`reuse`) or by reading (`read`), two threads a layer, and more where the layer can be cut
+//!    by its members or by a ztoc of other options (`guide`; see [`parallel`](crate::layer::parallel)).
 //!    A broken layer ends it here. A deadline ends it too: the layers that are not done by then are left for
 //!    another run.
 //! 4. `gate`: whether what came out reaches what was asked for.
@@ -26,17 +26,14 @@ use crate::store::blob::Target;
 use crate::store::cache::ZtocCache;
 use crate::store::{Destination, Source};
 
-mod ahead;
 mod assemble;
 mod build;
-mod cut;
 mod error;
 mod existing;
 mod gate;
 mod guide;
 mod left_out;
 mod model;
-mod pipeline;
 mod plan;
 mod prefetch;
 mod publish;
@@ -49,8 +46,6 @@ pub use model::{
     Elsewhere, Existing, Gate, IndexOptions, IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut,
     ManifestResult, Origin, OtherIndex, Refused, RefusedManifest, Reuse, Shortfall, TOO_SMALL, ZtocFacts,
 };
-
-pub use pipeline::{Threads, index_chunks};
 
 pub(in crate::ops) use assemble::{Ztoc, assemble};
 pub(in crate::ops) use build::{Wanted, ztocs};

@@ -1,13 +1,11 @@
 //! Reads one layer and indexes it on the way.
 
-use std::num::NonZero;
 use std::sync::Arc;
-use std::thread::available_parallelism;
 use std::time::Instant;
 
 use super::error::IndexError;
-use super::pipeline::{Threads, index_chunks};
 use crate::image::Descriptor;
+use crate::layer::parallel::{Threads, index_chunks};
 use crate::layer::{IndexedLayer, LayerError, LayerOptions};
 use crate::progress::{Event, Progress};
 use crate::store::Source;
@@ -18,11 +16,6 @@ use crate::ztoc::Ztoc;
 pub(super) struct ReadLayer {
     pub indexed: IndexedLayer,
     pub seconds: f64,
-}
-
-/// How many cores there are for each of so many layers.
-pub(super) fn cores(jobs: usize) -> usize {
-    available_parallelism().map_or(1, NonZero::get) / jobs
 }
 
 /// Reads a layer's blob to its end and indexes it, as one of `jobs` that do so at a time; a ztoc that it has already may be its guide.
@@ -58,7 +51,7 @@ async fn index(
     let unreadable = |read, source| IndexError::ReadLayer { layer: layer.digest, read, source };
     let blob = source.blob(layer).await.map_err(|e| unreadable(0, e))?;
     let expected = (layer.digest, layer.size);
-    let threads = Threads { cores: cores(jobs), guide };
+    let threads = Threads::for_one_of(jobs, guide);
     let budget = source.budget().clone();
     let on_chunk = |bytes| {
         read += bytes;

@@ -6,7 +6,8 @@ use flate2::write::MultiGzDecoder;
 use zstd::stream::write::Decoder as ZstdDecoder;
 
 use super::layer::Plain;
-use crate::codec::sniff::{self, Content};
+use crate::codec::sniff::Format;
+use crate::layer::format;
 use crate::tar;
 
 /// Decodes what is pushed, and hands it to a [`Plain`].
@@ -82,21 +83,20 @@ impl Straight {
     fn decide(&mut self) {
         let State::Unknown { head, plain } = &mut self.state else { return };
         let (head, plain) = (std::mem::take(head), plain.take());
-        let is_tar = head.first_chunk().is_some_and(tar::has_valid_checksum);
-        self.state = match sniff::content(&head) {
-            Content::Gzip => State::Gzip(Box::new(MultiGzDecoder::new(Passing(Some(plain))))),
-            Content::Foreign("zstd") if !is_tar => match ZstdDecoder::new(Passing(None)) {
+        self.state = match format(&head) {
+            Format::Gzip => State::Gzip(Box::new(MultiGzDecoder::new(Passing(Some(plain))))),
+            Format::Zstd => match ZstdDecoder::new(Passing(None)) {
                 Ok(mut decoder) => {
                     decoder.get_mut().0 = Some(plain);
                     State::Zstd(Box::new(decoder))
                 }
                 Err(error) => State::Ended(Ended { plain, compression: "zstd", broken: Some(error.to_string()) }),
             },
-            Content::Foreign(compression) if !is_tar => {
+            Format::Foreign(compression) => {
                 let reason = format!("{compression} is not decoded here");
                 State::Ended(Ended { plain, compression, broken: Some(reason) })
             }
-            _ => State::Plain(plain),
+            Format::Plain => State::Plain(plain),
         };
         self.decode(&head);
     }

@@ -15,9 +15,9 @@ use super::fetch::{Wanted, launch};
 use super::flights::{Boarding, Waiter};
 use super::layer::Layer;
 use super::pieces::{Run, covering};
+use crate::layer::UNREADABLE;
 use crate::offset::Uncompressed;
 use crate::rootfs::cache::PIECE;
-use crate::rootfs::layers::UNREADABLE;
 
 /// How often a read looks again for what was there and is gone: caches that lose their content faster than it can be read are broken.
 const LOOKS: usize = 16;

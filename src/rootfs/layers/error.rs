@@ -2,7 +2,6 @@
 
 use std::io;
 
-use super::indexer::Fault;
 use crate::budget::OverBudget;
 use crate::digest::Digest;
 use crate::layer::LayerError;
@@ -52,13 +51,13 @@ impl OpenError {
         }
     }
 
-    pub(super) fn of(fault: Fault, layer: Digest) -> OpenError {
-        match fault {
-            Fault::Layer(LayerError::Memory(source)) => OpenError::Memory { layer, source },
-            Fault::Layer(source) => OpenError::Broken { layer, source },
-            Fault::Zstd(source) => OpenError::Zstd { layer, source },
-            Fault::Compression(name) => OpenError::Compression { layer, name: name.to_owned() },
-            Fault::TooLarge => OpenError::TooLarge { layer },
+    pub(super) fn of(error: LayerError, layer: Digest) -> OpenError {
+        match error {
+            LayerError::Memory(source) => OpenError::Memory { layer, source },
+            LayerError::Zstd(text) => OpenError::Zstd { layer, source: io::Error::other(text) },
+            LayerError::Compression(name) => OpenError::Compression { layer, name: name.to_owned() },
+            LayerError::TooLarge => OpenError::TooLarge { layer },
+            source => OpenError::Broken { layer, source },
         }
     }
 }

@@ -3,12 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::entries::Notes;
-use super::indexer::Indexed;
 use crate::budget::{Budget, Charge, OverBudget};
 use crate::digest::Digest;
 use crate::image::Descriptor;
-use crate::layer::{BuiltZtoc, Outcome};
+use crate::layer::{BuiltZtoc, LayerMap, Notes, Outcome};
 use crate::store::cache::{CacheKey, ZtocCache};
 use crate::time::Time;
 use crate::ztoc::{self, Ztoc, ZtocError};
@@ -31,10 +29,10 @@ pub(super) fn get(
     layer: &Descriptor,
     span_size: u64,
     budget: &Budget,
-) -> Result<Option<Indexed>, OverBudget> {
+) -> Result<Option<LayerMap>, OverBudget> {
     let mut memory = budget.open();
     match decoded(cache, layer, span_size, &mut memory) {
-        Some(Ok((ztoc, Extra { is_whole, notes }))) => Ok(Some(Indexed { ztoc, notes, is_whole, memory })),
+        Some(Ok((ztoc, Extra { is_whole, notes }))) => Ok(Some(LayerMap { ztoc, notes, is_whole, memory })),
         Some(Err(over)) => Err(over),
         None => Ok(None),
     }
@@ -64,21 +62,21 @@ fn decoded(
 }
 
 /// Keeps what a layer can be read by.
-pub(super) fn put(cache: &ZtocCache, layer: &Descriptor, span_size: u64, indexed: &mut Indexed) {
-    let Ok(extra) = serde_json::to_vec(&Extra { is_whole: indexed.is_whole, notes: indexed.notes.clone() }) else {
+pub(super) fn put(cache: &ZtocCache, layer: &Descriptor, span_size: u64, map: &mut LayerMap) {
+    let Ok(extra) = serde_json::to_vec(&Extra { is_whole: map.is_whole, notes: map.notes.clone() }) else {
         return;
     };
-    indexed.ztoc.build_tool_identifier = extra.into();
-    let size = ztoc::encoded_size_bound(&indexed.ztoc.files, &indexed.ztoc.checkpoints) as u64;
+    map.ztoc.build_tool_identifier = extra.into();
+    let size = ztoc::encoded_size_bound(&map.ztoc.files, &map.ztoc.checkpoints) as u64;
     // What does not fit beside the layer itself is not kept.
-    let Ok(_memory) = indexed.memory.budget().charge(size, String::new) else { return };
-    let bytes = ztoc::encode(&indexed.ztoc);
+    let Ok(_memory) = map.memory.budget().charge(size, String::new) else { return };
+    let bytes = ztoc::encode(&map.ztoc);
     let built = BuiltZtoc {
         digest: Digest::sha256(&bytes),
         bytes,
-        spans: indexed.ztoc.checkpoints.spans() as u32,
-        entries: indexed.ztoc.files.len() as u64,
-        uncompressed_size: indexed.ztoc.uncompressed_size.0,
+        spans: map.ztoc.checkpoints.spans() as u32,
+        entries: map.ztoc.files.len() as u64,
+        uncompressed_size: map.ztoc.uncompressed_size.0,
         gzip_members: 0,
     };
     cache.put(key(&layer.digest, span_size), layer.size, &Outcome::Ztoc(built));

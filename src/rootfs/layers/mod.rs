@@ -2,15 +2,14 @@
 //!
 //! 1. The ztoc of the image's index, if there is one and it fits (`given`).
 //! 2. What an earlier opening left in the cache of ztocs (`kept`).
-//! 3. The layer itself, read once from front to back (`indexer`). A gzip layer or a plain tar gets a ztoc of our own. Of a zstd layer,
-//!    in which nothing can be decoded alone, the decoded tar goes into the span cache and is read from there.
+//! 3. The layer itself, read once from front to back (see [`read_chunks`]). A gzip layer or a plain tar
+//!    gets a ztoc of our own. Of a zstd layer, in which nothing can be decoded alone, the decoded tar
+//!    goes into the span cache (`shelf`) and is read from there.
 
-mod entries;
 mod error;
 mod given;
-mod indexer;
 mod kept;
-mod slices;
+mod shelf;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,15 +18,16 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::task::spawn_blocking;
 
-pub(in crate::rootfs) use entries::UNREADABLE;
 pub use error::OpenError;
 use given::Unfit;
-use indexer::{Indexed, Indexer};
+use shelf::Shelf;
 
 use crate::budget::Charge;
 use crate::digest::Digest;
 use crate::image::{Descriptor, LayerKind};
+use crate::layer::parallel::{Threads, read_chunks};
 use crate::layer::span::SpanTable;
+use crate::layer::{LayerMap, ReadOptions};
 use crate::progress::{Event, Progress, causes};
 use crate::rootfs::cache::SpanCache;
 use crate::store::Source;
@@ -113,11 +113,12 @@ pub async fn open_layers<F: Future<Output = Result<Option<Bytes>, OpenError>>>(
         places.push(place);
     }
     let ztoc = &ztoc;
+    let side_by_side = once.len().clamp(1, SIDE_BY_SIDE);
     let open = |layer: Descriptor| async move {
         let ztoc = ztoc(layer.digest).await?;
-        open_layer(source, &layer, ztoc, caches, progress).await
+        open_one_of(side_by_side, source, &layer, ztoc, caches, progress).await
     };
-    let opened: Vec<OpenLayer> = stream::iter(once).map(open).buffered(SIDE_BY_SIDE).try_collect().await?;
+    let opened: Vec<OpenLayer> = stream::iter(once).map(open).buffered(side_by_side).try_collect().await?;
     Ok(places.into_iter().filter_map(|place| opened.get(place).cloned()).collect())
 }
 
@@ -128,6 +129,18 @@ pub async fn open_layers<F: Future<Output = Result<Option<Bytes>, OpenError>>>(
 /// # Errors
 /// When the layer cannot be fetched, is broken, or is compressed in a way that is not read.
 pub async fn open_layer(
+    source: &Source,
+    layer: &Descriptor,
+    ztoc: Option<Bytes>,
+    caches: &Caches,
+    progress: &Arc<dyn Progress>,
+) -> Result<OpenLayer, OpenError> {
+    open_one_of(1, source, layer, ztoc, caches, progress).await
+}
+
+/// As one of so many layers that are opened at a time.
+async fn open_one_of(
+    side_by_side: usize,
     source: &Source,
     layer: &Descriptor,
     ztoc: Option<Bytes>,
@@ -160,14 +173,14 @@ pub async fn open_layer(
     let budget = source.budget().clone();
     let kept = spawn_blocking(move || kept::get(&ztocs, &wanted, span_size, &budget)).await.unwrap_or(Ok(None));
     let kept = kept.map_err(|source| OpenError::Memory { layer: digest, source })?;
-    let (indexed, read) = match kept {
-        Some(indexed) => (indexed, 0),
-        None => (index(source, layer, span_size, caches, progress).await?, layer.size),
+    let (map, read) = match kept {
+        Some(map) => (map, 0),
+        None => (read(side_by_side, source, layer, span_size, caches, progress).await?, layer.size),
     };
-    tell(layer, &indexed, progress);
-    let how = if indexed.is_whole { How::Whole } else { How::Local };
-    let spans = SpanTable::new(Arc::new(indexed.ztoc)).map_err(|source| OpenError::Spans { layer: digest, source })?;
-    opened(layer, spans, how, read, indexed.memory)
+    tell(layer, &map, progress);
+    let how = if map.is_whole { How::Whole } else { How::Local };
+    let spans = SpanTable::new(Arc::new(map.ztoc)).map_err(|source| OpenError::Spans { layer: digest, source })?;
+    opened(layer, spans, how, read, map.memory)
 }
 
 fn opened(
@@ -190,26 +203,27 @@ fn span_size(layer: u64) -> u64 {
 }
 
 /// Says what is odd about a layer.
-fn tell(layer: &Descriptor, indexed: &Indexed, progress: &Arc<dyn Progress>) {
-    for warning in &indexed.notes.warnings {
+fn tell(layer: &Descriptor, map: &LayerMap, progress: &Arc<dyn Progress>) {
+    for warning in &map.notes.warnings {
         progress.report(Event::Warning(format!("layer {}: {warning}", layer.digest)));
     }
-    if indexed.notes.more_warnings > 0 {
-        let more = indexed.notes.more_warnings;
+    if map.notes.more_warnings > 0 {
+        let more = map.notes.more_warnings;
         progress.report(Event::Warning(format!("layer {}: {more} more warnings of this kind", layer.digest)));
     }
 }
 
 /// Reads a layer to its end.
-async fn index(
+async fn read(
+    side_by_side: usize,
     source: &Source,
     layer: &Descriptor,
     span_size: u64,
     caches: &Caches,
     progress: &Arc<dyn Progress>,
-) -> Result<Indexed, OpenError> {
+) -> Result<LayerMap, OpenError> {
     progress.report(Event::LayerStarted { layer: layer.digest, bytes: layer.size });
-    let result = read_through(source, layer, span_size, caches, progress).await;
+    let result = read_through(side_by_side, source, layer, span_size, caches, progress).await;
     progress.report(match result {
         Ok(_) => Event::LayerDone { layer: layer.digest },
         Err(_) => Event::LayerFailed { layer: layer.digest },
@@ -218,37 +232,36 @@ async fn index(
 }
 
 async fn read_through(
+    side_by_side: usize,
     source: &Source,
     layer: &Descriptor,
     span_size: u64,
     caches: &Caches,
     progress: &Arc<dyn Progress>,
-) -> Result<Indexed, OpenError> {
+) -> Result<LayerMap, OpenError> {
     let digest = layer.digest;
     let mut read = 0;
     let blob = source.blob(layer).await.map_err(|source| OpenError::Read { layer: digest, read, source })?;
-    let is_near = !matches!(source, Source::Registry(_));
-    let (kept, memory) = (caches.spans.clone(), source.budget().open());
-    let mut indexer = Indexer::new(span_size, WHOLE_SPAN_SIZE, layer, is_near, kept, memory);
+    let (spans, memory) = (caches.spans.clone(), source.budget().open());
+    // Who is near enough reads plain tars where they are.
+    let keeps_plain = matches!(source, Source::Registry(_));
     let (ztocs, wanted) = (caches.ztocs.clone(), layer.clone());
     let work = move |mut batches: Batches| {
-        while let Some(batch) = batches.receive()? {
-            if let Err(fault) = batch.iter().try_for_each(|chunk| indexer.push(chunk)) {
-                return Ok(Err(fault));
-            }
+        let keeper = spans.is_enabled().then(|| Box::new(Shelf::new(&spans, wanted.size)) as _);
+        let options = ReadOptions { span_size, whole_span_size: WHOLE_SPAN_SIZE, keeper, keeps_plain };
+        let threads = Threads::for_one_of(side_by_side, None);
+        let mut map = read_chunks(options, (wanted.digest, wanted.size), threads, memory, || batches.receive())?;
+        if let Ok(map) = &mut map {
+            kept::put(&ztocs, &wanted, span_size, map);
         }
-        let mut indexed = indexer.finish();
-        if let Ok(indexed) = &mut indexed {
-            kept::put(&ztocs, &wanted, span_size, indexed);
-        }
-        Ok(indexed)
+        Ok(map)
     };
     let on_chunk = |bytes| {
         read += bytes;
         progress.report(Event::LayerRead { layer: digest, bytes });
     };
-    match feed(blob, SIDE_BY_SIDE, on_chunk, work).await {
-        Ok(indexed) => indexed.map_err(|fault| OpenError::of(fault, digest)),
+    match feed(blob, side_by_side, on_chunk, work).await {
+        Ok(map) => map.map_err(|error| OpenError::of(error, digest)),
         Err(FeedError::Store(source)) => Err(OpenError::Read { layer: digest, read, source }),
         Err(FeedError::Lost) => Err(OpenError::Ending { layer: digest }),
     }

@@ -2,18 +2,18 @@
 
 /// What a blob's first bytes say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Content {
+pub enum Format {
     Gzip,
+    Zstd,
     /// Not known as anything else: the tar reader has the last word.
     Plain,
-    /// A compression that layers do come in and that no consumer of ztocs reads.
+    /// Another compression that layers do come in. Nothing reads it lazily.
     Foreign(&'static str),
 }
 
 /// Says what a blob that starts with `head` is. Six bytes are enough.
-pub fn content(head: &[u8]) -> Content {
-    const FOREIGN: [(&[u8], &str); 7] = [
-        (b"\x28\xb5\x2f\xfd", "zstd"),
+pub fn format(head: &[u8]) -> Format {
+    const FOREIGN: [(&[u8], &str); 6] = [
         (b"BZh", "bzip2"),
         (b"\xfd7zXZ\0", "xz"),
         (b"\x04\x22\x4d\x18", "lz4"),
@@ -22,13 +22,14 @@ pub fn content(head: &[u8]) -> Content {
         (b"LZIP", "lzip"),
     ];
     if head.starts_with(b"\x1f\x8b") {
-        return Content::Gzip;
+        return Format::Gzip;
     }
     // zstd's skippable frames: 0x184D2A5? little-endian.
-    if head.len() >= 4 && head[0] & 0xf0 == 0x50 && head[1..4] == [0x2a, 0x4d, 0x18] {
-        return Content::Foreign("zstd");
+    let is_skippable = head.len() >= 4 && head[0] & 0xf0 == 0x50 && head[1..4] == [0x2a, 0x4d, 0x18];
+    if is_skippable || head.starts_with(b"\x28\xb5\x2f\xfd") {
+        return Format::Zstd;
     }
-    FOREIGN.iter().find(|(magic, _)| head.starts_with(magic)).map_or(Content::Plain, |(_, name)| Content::Foreign(name))
+    FOREIGN.iter().find(|(magic, _)| head.starts_with(magic)).map_or(Format::Plain, |(_, name)| Format::Foreign(name))
 }
 
 /// A guess for people at what a blob is that turned out to be no layer.

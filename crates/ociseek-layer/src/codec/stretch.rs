@@ -9,7 +9,7 @@ use memchr::memmem;
 
 use super::WINDOW;
 use super::gzip::{BlockStart, GzipReader, Sink};
-use super::sniff::{self, Content};
+use super::sniff::{self, Format};
 use crate::offset::{Compressed, Uncompressed};
 
 /// A gzip header without its optional fields (RFC 1952, section 2.3.1).
@@ -30,7 +30,7 @@ impl MemberFinder {
     /// Looks for headers like the one that `blob` begins with. None if that is not all there.
     pub fn like(blob: &[u8]) -> Option<MemberFinder> {
         let &[id1, id2, method, flags, _, _, _, _, xfl, os] = blob.first_chunk::<HEADER>()?;
-        let is_gzip = sniff::content(blob) == Content::Gzip;
+        let is_gzip = sniff::format(blob) == Format::Gzip;
         let start = memmem::Finder::new(&[id1, id2, method, flags]).into_owned();
         is_gzip.then_some(MemberFinder { start, end: [xfl, os] })
     }

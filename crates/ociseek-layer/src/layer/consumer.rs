@@ -18,20 +18,14 @@ pub(super) const MAX_KEY: usize = 32_768;
 /// # Errors
 /// When a ztoc cannot state it, or the consumer would find that ztoc and header disagree.
 pub fn file(entry: Entry) -> Result<FileMetadata, Unservable> {
-    let kind = match entry.kind {
-        Kind::Regular => FileKind::Regular,
-        Kind::HardLink => FileKind::HardLink,
-        Kind::Symlink => FileKind::Symlink,
-        Kind::CharDevice => FileKind::CharDevice,
-        Kind::BlockDevice => FileKind::BlockDevice,
-        Kind::Directory => FileKind::Directory,
-        Kind::Fifo => FileKind::Fifo,
-        Kind::GlobalHeader => {
+    let kind = match kind(entry.kind) {
+        Ok(kind) => kind,
+        Err(Unlisted::GlobalHeader) => {
             let reason = format!("its tar has a PAX global header at byte {}", entry.header);
             return Err(Unservable::new("pax-global-header", reason));
         }
-        Kind::Sparse => return Err(refuse("sparse-file", &entry, "is a sparse file")),
-        Kind::Other(flag) => {
+        Err(Unlisted::Sparse) => return Err(refuse("sparse-file", &entry, "is a sparse file")),
+        Err(Unlisted::Other(flag)) => {
             let what = format!("has the entry type {:?}", char::from(flag));
             return Err(refuse("entry-type", &entry, &what));
         }
@@ -56,6 +50,30 @@ pub fn file(entry: Entry) -> Result<FileMetadata, Unservable> {
         return Err(refuse("empty-xattr", &entry, "has several extended attributes, one of them empty or overlong"));
     }
     Ok(metadata(entry, kind, uid, gid))
+}
+
+/// An entry that is not a file of a kind that ztocs know.
+pub(super) enum Unlisted {
+    GlobalHeader,
+    Sparse,
+    /// By its type flag.
+    Other(u8),
+}
+
+/// The kind that a ztoc states for an entry.
+pub(super) fn kind(kind: Kind) -> Result<FileKind, Unlisted> {
+    match kind {
+        Kind::Regular => Ok(FileKind::Regular),
+        Kind::HardLink => Ok(FileKind::HardLink),
+        Kind::Symlink => Ok(FileKind::Symlink),
+        Kind::CharDevice => Ok(FileKind::CharDevice),
+        Kind::BlockDevice => Ok(FileKind::BlockDevice),
+        Kind::Directory => Ok(FileKind::Directory),
+        Kind::Fifo => Ok(FileKind::Fifo),
+        Kind::GlobalHeader => Err(Unlisted::GlobalHeader),
+        Kind::Sparse => Err(Unlisted::Sparse),
+        Kind::Other(flag) => Err(Unlisted::Other(flag)),
+    }
 }
 
 /// What a ztoc states of an entry whose kind and owner are settled; a size below zero is none.

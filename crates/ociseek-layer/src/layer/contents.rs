@@ -1,16 +1,27 @@
 //! The tar side of a layer: its entries, or why they cannot be served.
 
-use super::consumer;
-use super::{LayerError, Unservable};
+use super::lenient::{self, Notes};
+use super::{LayerError, Unservable, consumer};
 use crate::budget::{Charge, OverBudget};
-use crate::codec::sniff;
+use crate::codec::sniff::{self, Format};
 use crate::offset::{Compressed, Uncompressed};
 use crate::tar::{TarError, TarFault, Walker};
 use crate::ztoc::{FileMetadata, MAX_ENCODED};
 
+/// What becomes of entries that a ztoc cannot state, or of which consumers could not serve files.
+pub(super) enum Policy {
+    /// One of them is enough for a verdict on the layer: nothing is published of it.
+    Strict,
+    /// They are left out or bent, and the notes say so: the layer is only read here.
+    Lenient(Notes),
+}
+
 /// Takes the plain bytes of a layer and collects its entries.
 pub(super) struct Contents {
+    policy: Policy,
     walker: Walker,
+    /// Plain bytes so far, those behind the tar's end too.
+    size: u64,
     files: Vec<FileMetadata>,
     /// At least what the entries add to an encoded ztoc, in bytes.
     encoded_size: usize,
@@ -25,18 +36,36 @@ pub(super) struct Contents {
     head: Vec<u8>,
 }
 
-/// The entries, where the tar's reader stops, and what is charged; or why there are none to serve.
-type Settled = Result<(Vec<FileMetadata>, Uncompressed, Charge), Unservable>;
+/// The entries of a tar that was walked to its end.
+pub(super) struct Listed {
+    pub files: Vec<FileMetadata>,
+    /// None, if the policy was strict.
+    pub notes: Notes,
+    /// Where the tar's reader stops.
+    pub end: Uncompressed,
+    /// All plain bytes.
+    pub size: u64,
+    /// What is charged.
+    pub memory: Charge,
+}
 
-/// How many bytes are kept for that.
+/// Bytes that are kept to say what something looks like that is not a tar.
 const HEAD: usize = 64;
-/// What the entries of the smallest gzip blob may come to, encoded.
+/// What the entries of the smallest compressed blob may come to, encoded, in bytes; and of another
+/// one for each byte of it.
 const LEAST_LIMIT: usize = 64 << 20;
+const PER_BYTE: usize = 64;
 
 impl Contents {
-    pub fn new(memory: Charge) -> Contents {
+    pub fn new(policy: Policy, memory: Charge) -> Contents {
+        let walker = match policy {
+            Policy::Strict => Walker::new(),
+            Policy::Lenient(_) => Walker::past_sparse_files(),
+        };
         Contents {
-            walker: Walker::new(),
+            policy,
+            walker,
+            size: 0,
             files: Vec::new(),
             encoded_size: 0,
             limit: MAX_ENCODED,
@@ -49,19 +78,25 @@ impl Contents {
     }
 
     pub fn push(&mut self, bytes: &[u8]) {
+        self.size += bytes.len() as u64;
         if self.head.len() < HEAD {
             self.head.extend(bytes.iter().take(HEAD - self.head.len()));
         }
         if self.is_settled() {
             return;
         }
-        let Contents { walker, files, encoded_size, limit, verdict, memory, over, .. } = self;
+        let Contents { policy, walker, files, encoded_size, limit, verdict, memory, over, .. } = self;
         let walked = walker.push(bytes, &mut |entry| {
             if verdict.is_some() || over.is_some() {
                 return;
             }
-            match consumer::file(entry) {
-                Ok(file) => {
+            let listed = match policy {
+                Policy::Strict => consumer::file(entry).map(Some),
+                Policy::Lenient(notes) => Ok(lenient::file(entry, files.len(), notes)),
+            };
+            match listed {
+                Ok(None) => {}
+                Ok(Some(file)) => {
                     *encoded_size += file.encoded_size_bound();
                     *over = memory.grow(file.footprint() as u64, || "the list of its files".to_owned()).err();
                     files.push(file);
@@ -99,7 +134,7 @@ impl Contents {
     /// Keeps the list of entries in proportion to the blob, of which so many bytes were read: names and PAX records can be
     /// a thousand times smaller compressed. A million empty files take about a tenth of this.
     pub fn permit(&mut self, blob: Compressed) {
-        let limit = LEAST_LIMIT.saturating_add(usize::try_from(blob.0).unwrap_or(usize::MAX).saturating_mul(64));
+        let limit = LEAST_LIMIT.saturating_add(usize::try_from(blob.0).unwrap_or(usize::MAX).saturating_mul(PER_BYTE));
         self.limit = limit.min(MAX_ENCODED);
     }
 
@@ -113,6 +148,22 @@ impl Contents {
         self.verdict.is_some()
     }
 
+    /// Plain bytes so far.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    pub fn is_strict(&self) -> bool {
+        matches!(self.policy, Policy::Strict)
+    }
+
+    /// Notes what is odd, if the policy is lenient.
+    pub fn note(&mut self, warning: String) {
+        if let Policy::Lenient(notes) = &mut self.policy {
+            notes.warn(warning);
+        }
+    }
+
     /// Fails as soon as it is clear that the bytes are no tar, or that what they hold does not fit into memory.
     ///
     /// # Errors
@@ -120,6 +171,9 @@ impl Contents {
     pub fn check(&self) -> Result<(), LayerError> {
         if let Some(over) = &self.over {
             return Err(over.clone().into());
+        }
+        if self.is_refused() && !self.is_strict() {
+            return Err(LayerError::TooLarge);
         }
         self.error.clone().map_or(Ok(()), |error| Err(explain(error, &self.head)))
     }
@@ -130,24 +184,29 @@ impl Contents {
 
     /// # Errors
     /// When the tar is cut off or broken.
-    pub fn finish(self) -> Result<Settled, LayerError> {
-        if let Some(verdict) = self.verdict {
-            return Ok(Err(verdict));
-        }
-        self.check()?;
-        let end = self.walker.finish().map_err(|error| explain(error, &self.head))?;
-        Ok(Ok((self.files, end, self.memory)))
+    pub fn finish(self) -> Result<Result<Listed, Unservable>, LayerError> {
+        let Contents { policy, walker, size, files, memory, head, .. } = match self.verdict {
+            Some(verdict) => return Ok(Err(verdict)),
+            None => self.check().map(|()| self)?,
+        };
+        let end = walker.finish().map_err(|error| explain(error, &head))?;
+        let notes = match policy {
+            Policy::Strict => Notes::default(),
+            Policy::Lenient(notes) => notes,
+        };
+        Ok(Ok(Listed { files, notes, end, size, memory }))
     }
 }
 
 /// A layer's error for a tar's, which says what the bytes look like if they are no tar from their very start.
-pub fn explain(error: TarError, head: &[u8]) -> LayerError {
+fn explain(error: TarError, head: &[u8]) -> LayerError {
     let at_once = error.offset == Uncompressed(0) && matches!(error.fault, TarFault::Checksum | TarFault::CutInHeader);
-    let looks_like = match sniff::content(head) {
+    let looks_like = match sniff::format(head) {
         _ if !at_once => None,
-        sniff::Content::Gzip => Some("gzip data inside gzip"),
-        sniff::Content::Foreign(name) => Some(name),
-        sniff::Content::Plain => sniff::looks_like(head),
+        Format::Gzip => Some("gzip data inside gzip"),
+        Format::Zstd => Some("zstd"),
+        Format::Foreign(name) => Some(name),
+        Format::Plain => sniff::looks_like(head),
     };
     match looks_like {
         Some(looks_like) => LayerError::NotALayer { looks_like, cause: error },

@@ -1,11 +1,13 @@
 //! The digests of a layer: of the whole blob, and of each span.
 
+use std::sync::mpsc::Sender;
+
 use super::spans::{SpanHashes, SpanStart};
 use crate::digest::{Algorithm, Digest, Hasher};
 
-/// What [`LayerScan`](super::LayerScan) says of the spans in the bytes that it was given.
+/// What [`LayerScan`](super::scan::LayerScan) says of the spans in the bytes that it was given.
 #[derive(Debug)]
-pub struct Spans(pub(super) Found);
+pub(super) struct Spans(pub(super) Found);
 
 #[derive(Debug)]
 pub(super) enum Found {
@@ -17,24 +19,32 @@ pub(super) enum Found {
     Starts(Vec<SpanStart>),
 }
 
-/// Hashes what a [`LayerScan`](super::LayerScan) has read: the other half of the work, which can be done by another thread.
-pub struct LayerHashes {
+/// Hashes what a [`LayerScan`](super::scan::LayerScan) has read: the other half of the work, which can be done by another thread.
+pub(super) struct LayerHashes {
     blob: Hasher,
     /// None once there is no ztoc to be made.
     spans: Option<SpanHashes>,
     /// Bytes that came before it was clear where spans begin.
     undecided: Vec<u8>,
+    /// Who else wants to know the digests of spans, and how many it got.
+    listener: Option<(Sender<Digest>, usize)>,
 }
 
 /// The digests of a blob.
-pub struct Hashed {
+pub(super) struct Hashed {
     pub(super) blob: Digest,
     pub(super) spans: Vec<Digest>,
 }
 
 impl LayerHashes {
     pub(super) fn new(algorithm: Algorithm) -> LayerHashes {
-        LayerHashes { blob: Hasher::new(algorithm), spans: Some(SpanHashes::default()), undecided: Vec::new() }
+        let (blob, spans) = (Hasher::new(algorithm), Some(SpanHashes::default()));
+        LayerHashes { blob, spans, undecided: Vec::new(), listener: None }
+    }
+
+    /// Each span's digest is also sent to `listener`, as soon as it is known.
+    pub(super) fn heard_by(self, listener: Sender<Digest>) -> LayerHashes {
+        LayerHashes { listener: Some((listener, 0)), ..self }
     }
 
     /// The next bytes of the blob, with what the scan said of them.
@@ -64,10 +74,25 @@ impl LayerHashes {
                 None => self.blob.update(chunk),
             }
         }
+        self.tell();
+    }
+
+    fn tell(&mut self) {
+        if let (Some((listener, sent)), Some(hashes)) = (&mut self.listener, &self.spans) {
+            for digest in &hashes.digests[*sent..] {
+                // Nobody listens any more if nothing more is kept.
+                let _ = listener.send(*digest);
+            }
+            *sent = hashes.digests.len();
+        }
     }
 
     /// The blob is at its end.
     pub fn finish(self) -> Hashed {
-        Hashed { blob: self.blob.finish(), spans: self.spans.map(SpanHashes::finish).unwrap_or_default() }
+        let spans = self.spans.map(SpanHashes::finish).unwrap_or_default();
+        if let Some((listener, sent)) = self.listener {
+            spans.iter().skip(sent).for_each(|digest| drop(listener.send(*digest)));
+        }
+        Hashed { blob: self.blob.finish(), spans }
     }
 }

@@ -1,11 +1,14 @@
 //! The indexer: a blob's bytes in, its ztoc out, in one pass.
 
-use super::{IndexedLayer, LayerError, LayerHashes, LayerOptions, LayerScan};
+use super::hashes::LayerHashes;
+use super::scan::LayerScan;
+use super::{IndexedLayer, LayerError, LayerOptions};
 use crate::budget::Budget;
 use crate::digest::Digest;
 
-/// Takes a layer's blob in chunks and builds its ztoc: a [`LayerScan`] and its [`LayerHashes`] on one thread.
+/// Takes a layer's blob in chunks and builds its ztoc, all on one thread.
 pub struct LayerIndexer {
+    options: LayerOptions,
     scan: LayerScan,
     hashes: LayerHashes,
 }
@@ -13,8 +16,8 @@ pub struct LayerIndexer {
 impl LayerIndexer {
     /// Indexes a blob of which digest and size in bytes may be known; if so, they are checked.
     pub fn new(options: LayerOptions, expected: Option<(Digest, u64)>) -> LayerIndexer {
-        let (scan, hashes) = LayerScan::new(options, expected, Budget::new(u64::MAX).open());
-        LayerIndexer { scan, hashes }
+        let (scan, hashes) = LayerScan::to_publish(options.span_size, expected, Budget::new(u64::MAX).open());
+        LayerIndexer { options, scan, hashes }
     }
 
     /// The next bytes of the blob. Chunk borders carry no meaning.
@@ -34,6 +37,6 @@ impl LayerIndexer {
     pub fn finish(mut self) -> Result<IndexedLayer, LayerError> {
         let spans = self.scan.end()?;
         self.hashes.push(&[], &spans);
-        self.scan.finish(self.hashes.finish())
+        self.scan.finish(self.hashes.finish())?.publish(self.options)
     }
 }

@@ -1,25 +1,35 @@
-//! One layer: from the bytes of its blob to its ztoc.
+//! One layer: from the bytes of its blob to what it can be read by.
 //!
-//! [`LayerIndexer`] takes the blob in chunks: a [`LayerScan`] and its [`LayerHashes`], which two threads can do as well. Inside, the [codec](crate::codec) decodes, the [tar walk](crate::tar) finds the
-//! entries, `spans` decides where checkpoints go and hashes the spans, and `consumer` judges whether what reads the index
-//! could serve files from it. [`span`] is the way back: from a ztoc and ranges of the blob to the bytes of files.
+//! A blob is scanned once, under one of two policies. [`LayerIndexer`] and [`parallel::index_chunks`]
+//! are strict: what they yield is a ztoc for others, or why no consumer could be served from it.
+//! [`parallel::read_chunks`] is lenient: the layer is only read here.
+//!
+//! Inside, `scan` has the [codec](crate::codec) decode and the [tar walk](crate::tar) find the
+//! entries, `hashes` hashes, which another thread can do, `spans` decides where checkpoints go, and
+//! `consumer` judges whether what reads the index could serve files from it. [`span`] is the way
+//! back: from a ztoc and ranges of the blob to the bytes of files.
 
 mod consumer;
 mod contents;
+mod format;
 mod hashes;
 mod indexer;
+mod lenient;
 mod model;
+pub mod parallel;
 mod scan;
+mod slices;
 pub mod span;
 pub mod spans;
 mod tree;
 
 pub use consumer::servable;
-pub use consumer::{file as stated, metadata, shown};
-pub use contents::explain;
-pub use hashes::{Hashed, LayerHashes, Spans};
+pub use consumer::{file as stated, shown};
+pub use format::format;
 pub use indexer::LayerIndexer;
+pub use lenient::{Notes, UNREADABLE};
 pub use model::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, Unservable};
-pub use scan::{Decoded, LayerScan};
+pub use scan::{LayerMap, ReadOptions};
+pub use slices::KeepSpans;
 pub use spans::are_chosen;
 pub use tree::clean;

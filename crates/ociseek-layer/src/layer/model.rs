@@ -1,5 +1,7 @@
 //! What indexing one layer needs and what it yields.
 
+use std::io;
+
 use crate::budget::OverBudget;
 use crate::codec::gzip::GzipError;
 use crate::digest::Digest;
@@ -108,8 +110,24 @@ pub enum LayerError {
     /// The list of its files or its checkpoints do not fit into what the image may take.
     #[error("its table of contents does not fit into memory")]
     Memory(#[from] OverBudget),
+    /// When it is only read here: its compression is not.
+    #[error("it is compressed with {0}")]
+    Compression(&'static str),
+    /// When it is only read here: its entries or checkpoints come to more than is kept of a layer of its size.
+    #[error("its entries or checkpoints come to more than is kept of a layer of its size")]
+    TooLarge,
+    /// When it is only read here.
+    #[error("{0}")]
+    Zstd(String),
     #[error("the blob has {actual} bytes where its descriptor says {expected}")]
     Size { expected: u64, actual: u64 },
     #[error("the blob's digest is {actual}, not {expected}")]
     Digest { expected: Digest, actual: Digest },
+}
+
+impl From<io::Error> for LayerError {
+    /// Those of the zstd decoder.
+    fn from(error: io::Error) -> LayerError {
+        LayerError::Zstd(error.to_string())
+    }
 }

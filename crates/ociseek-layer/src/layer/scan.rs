@@ -1,42 +1,104 @@
 //! The first half of indexing: decoding and the tar walk. The second half is [`LayerHashes`].
 
 use std::panic::resume_unwind;
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use super::consumer;
-use super::contents::Contents;
+use super::contents::{Contents, Listed, Policy};
+use super::format::format;
 use super::hashes::{Found, Hashed, LayerHashes, Spans};
+use super::lenient::Notes;
+use super::slices::{GzipSlices, KeepSpans, Slices};
 use super::spans::{GzipSpans, PlainSpans};
-use super::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, Unservable};
+use super::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, Unservable, consumer};
 use crate::budget::Charge;
 use crate::codec::gzip::{BlockStart, GzipReader, Sink};
-use crate::codec::sniff::{self, Content};
+use crate::codec::sniff::Format;
 use crate::codec::stretch::{HandedOver, Stretch};
+use crate::codec::zstd::ZstdReader;
 use crate::digest::{Algorithm, Digest};
 use crate::offset::{Compressed, Uncompressed};
 use crate::tar;
-use crate::ztoc::{self, Checkpoints, FileMetadata, MAX_ENCODED, VERSION, Ztoc};
+use crate::ztoc::{self, Checkpoints, MAX_ENCODED, VERSION, Ztoc};
 
 /// From so many files on, starting a thread costs less than it saves.
 const MANY_FILES: usize = 4096;
 
 /// Takes a layer's blob in chunks, decodes it and walks the tar. What it says of each chunk goes with that chunk to a
 /// [`LayerHashes`], on this thread or on another one.
-pub struct LayerScan {
-    options: LayerOptions,
+pub(super) struct LayerScan {
+    /// Bytes of tar between two checkpoints, at least.
+    span_size: u64,
     expected: Option<(Digest, u64)>,
     /// Bytes of the blob so far.
     size: u64,
     body: Body,
     /// None once the body has it.
-    memory: Option<Charge>,
+    start: Option<Start>,
     failed: Option<LayerError>,
     /// What was wrong with a blob that ended before it was clear what it is.
     failed_at_end: Option<LayerError>,
 }
 
+/// What the body of a blob begins with.
+struct Start {
+    purpose: Purpose,
+    memory: Charge,
+}
+
+/// What a layer is scanned for.
+enum Purpose {
+    Publish,
+    Read {
+        options: ReadOptions,
+        /// The digests of spans.
+        hashed: Receiver<Digest>,
+    },
+}
+
+/// How a layer is read that is not to be published.
+pub struct ReadOptions {
+    /// Bytes of tar between two checkpoints, at least; greater than 0.
+    pub span_size: u64,
+    /// Bytes of tar in a span of a layer that can only be decoded from its start.
+    pub whole_span_size: u64,
+    /// Gets the plain bytes of spans.
+    pub keeper: Option<Box<dyn KeepSpans>>,
+    /// Also those of a layer that is a plain tar.
+    pub keeps_plain: bool,
+}
+
+/// What a layer can be read by.
+pub struct LayerMap {
+    /// A file that is there and cannot be read lies at [`UNREADABLE`](super::UNREADABLE).
+    pub ztoc: Ztoc,
+    pub notes: Notes,
+    /// The ztoc is that of the decoded tar: no place in the blob itself can be decoded alone.
+    pub is_whole: bool,
+    /// What it takes.
+    pub memory: Charge,
+}
+
+/// A blob that was read to its end.
+pub(super) struct Scanned {
+    digest: Digest,
+    size: u64,
+    outcome: Result<Sound, Unservable>,
+}
+
+/// A layer that has entries and spans.
+struct Sound {
+    listed: Listed,
+    checkpoints: Checkpoints,
+    span_digests: Vec<Digest>,
+    /// Of the blob, or if that is decoded whole of its tar.
+    compressed_size: u64,
+    gzip_members: u64,
+    is_whole: bool,
+}
+
 /// What [`LayerScan::push_decoded`] did.
-pub struct Decoded {
+pub(super) struct Decoded {
     pub spans: Spans,
     /// What was decoded before was of use.
     pub was_right: bool,
@@ -49,8 +111,11 @@ enum Body {
     Unknown(Vec<u8>),
     Gzip(Box<GzipBody>),
     Plain(Box<PlainBody>),
+    Zstd(Box<ZstdReader>, Box<WholeBody>),
     /// Nothing that a ztoc could be made for: only digest and size are checked.
     Unread(Unservable),
+    /// Nothing that is read here.
+    Failed(LayerError),
 }
 
 struct GzipBody {
@@ -61,21 +126,43 @@ struct GzipBody {
 struct GzipSink {
     contents: Contents,
     spans: GzipSpans,
+    slices: Option<GzipSlices>,
 }
 
 struct PlainBody {
     contents: Contents,
     spans: PlainSpans,
+    /// Hashes the spans too, if there is one.
+    slices: Option<Slices>,
+}
+
+/// The tar of a blob of which only the tar has spans.
+struct WholeBody {
+    contents: Contents,
+    span_size: u64,
+    slices: Slices,
 }
 
 impl LayerScan {
-    /// Both halves, for a blob of which digest and size in bytes may be known; if so, they are
-    /// checked. `memory` grows with what is collected.
-    pub fn new(options: LayerOptions, expected: Option<(Digest, u64)>, memory: Charge) -> (LayerScan, LayerHashes) {
+    /// Both halves, for a blob that is to be published. Its digest and its size in bytes may be
+    /// known; if so, they are checked. `memory` grows with what is collected.
+    pub fn to_publish(span_size: u64, expected: Option<(Digest, u64)>, memory: Charge) -> (LayerScan, LayerHashes) {
+        LayerScan::new(span_size, expected, Start { purpose: Purpose::Publish, memory })
+    }
+
+    /// Both halves, for a blob that is only read here.
+    pub fn to_read(options: ReadOptions, expected: (Digest, u64), memory: Charge) -> (LayerScan, LayerHashes) {
+        let (listener, hashed) = channel();
+        let (span_size, is_heard) = (options.span_size, options.keeper.is_some());
+        let start = Start { purpose: Purpose::Read { options, hashed }, memory };
+        let (scan, hashes) = LayerScan::new(span_size, Some(expected), start);
+        (scan, if is_heard { hashes.heard_by(listener) } else { hashes })
+    }
+
+    fn new(span_size: u64, expected: Option<(Digest, u64)>, start: Start) -> (LayerScan, LayerHashes) {
         let algorithm = expected.map_or(Algorithm::Sha256, |(digest, _)| digest.algorithm());
-        let body = Body::Unknown(Vec::new());
-        let memory = Some(memory);
-        let scan = LayerScan { options, expected, size: 0, body, memory, failed: None, failed_at_end: None };
+        let (body, start) = (Body::Unknown(Vec::new()), Some(start));
+        let scan = LayerScan { span_size, expected, size: 0, body, start, failed: None, failed_at_end: None };
         (scan, LayerHashes::new(algorithm))
     }
 
@@ -144,23 +231,26 @@ impl LayerScan {
         {
             return Err(LayerError::Size { expected, actual: self.size });
         }
-        let Body::Unknown(head) = &mut self.body else { return self.body.push(chunk) };
+        let Body::Unknown(head) = &mut self.body else { return self.body.push(chunk, Compressed(self.size)) };
         let taken = chunk.len().min(tar::BLOCK - head.len());
         head.extend_from_slice(&chunk[..taken]);
         if head.len() == tar::BLOCK {
-            self.tell()?;
-            self.body.push(&chunk[taken..])?;
+            self.sniff()?;
+            self.body.push(&chunk[taken..], Compressed(self.size))?;
         }
         Ok(())
     }
 
     /// Decides what the blob is by what there is of it.
-    fn tell(&mut self) -> Result<(), LayerError> {
+    fn sniff(&mut self) -> Result<(), LayerError> {
         let Body::Unknown(head) = &mut self.body else { return Ok(()) };
         let head = std::mem::take(head);
-        let Some(memory) = self.memory.take() else { return Ok(()) };
-        self.body = Body::told_by(&head, self.options.span_size, memory);
-        self.body.push(&head)
+        let Some(Start { purpose, memory }) = self.start.take() else { return Ok(()) };
+        self.body = match purpose {
+            Purpose::Publish => Body::to_publish(format(&head), self.span_size, memory),
+            Purpose::Read { options, hashed } => Body::to_read(format(&head), options, hashed, memory),
+        };
+        self.body.push(&head, Compressed(self.size))
     }
 
     /// The blob is at its end: what is to be said of bytes that were undecided. What is wrong with so short a blob is told by
@@ -172,7 +262,7 @@ impl LayerScan {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        self.failed_at_end = self.tell().err();
+        self.failed_at_end = self.sniff().err();
         Ok(self.body.spans(Compressed(self.size)))
     }
 
@@ -180,7 +270,7 @@ impl LayerScan {
     ///
     /// # Errors
     /// When size or digest are not the expected ones, or when the blob ends too soon.
-    pub fn finish(self, hashed: Hashed) -> Result<IndexedLayer, LayerError> {
+    pub fn finish(self, hashed: Hashed) -> Result<Scanned, LayerError> {
         if let Some((expected, expected_size)) = self.expected {
             if self.size != expected_size {
                 return Err(LayerError::Size { expected: expected_size, actual: self.size });
@@ -192,41 +282,73 @@ impl LayerScan {
         if let Some(error) = self.failed_at_end {
             return Err(error);
         }
-        let outcome = match self.body.finish(self.options, self.size, hashed.spans)? {
-            Ok(built) => Outcome::Ztoc(built),
-            Err(unservable) => Outcome::Unservable(unservable),
-        };
-        Ok(IndexedLayer { digest: hashed.blob, size: self.size, outcome })
+        let outcome = self.body.finish(self.span_size, self.size, hashed.spans)?;
+        Ok(Scanned { digest: hashed.blob, size: self.size, outcome })
     }
 }
 
 impl Body {
-    /// Decides by the first block of a blob, or by all of it if it has less.
-    fn told_by(head: &[u8], span_size: u64, memory: Charge) -> Body {
-        let is_tar = head.first_chunk().is_some_and(tar::has_valid_checksum);
-        match sniff::content(head) {
-            Content::Gzip => Body::Gzip(Box::new(GzipBody {
-                reader: GzipReader::new(),
-                sink: GzipSink { contents: Contents::new(memory), spans: GzipSpans::new(span_size) },
-            })),
-            Content::Foreign(name) if !is_tar => {
-                let reason =
-                    format!("it is compressed with {name}, which consumers of SOCI indexes do not read lazily");
-                Body::Unread(Unservable::new("compression", reason))
+    fn to_publish(format: Format, span_size: u64, memory: Charge) -> Body {
+        let compressed = match format {
+            Format::Gzip => return Body::gzip(Policy::Strict, span_size, None, memory),
+            Format::Plain => return Body::plain(Policy::Strict, span_size, None, memory),
+            Format::Zstd => "zstd",
+            Format::Foreign(name) => name,
+        };
+        let reason = format!("it is compressed with {compressed}, which consumers of SOCI indexes do not read lazily");
+        Body::Unread(Unservable::new("compression", reason))
+    }
+
+    fn to_read(format: Format, options: ReadOptions, hashed: Receiver<Digest>, memory: Charge) -> Body {
+        let ReadOptions { span_size, whole_span_size, keeper, keeps_plain } = options;
+        let policy = Policy::Lenient(Notes::default());
+        match format {
+            Format::Gzip => {
+                let slices = keeper.map(|keeper| GzipSlices::new(Some(keeper), hashed));
+                Body::gzip(policy, span_size, slices, memory)
             }
-            Content::Foreign(_) | Content::Plain => {
-                Body::Plain(Box::new(PlainBody { contents: Contents::new(memory), spans: PlainSpans::new(span_size) }))
+            Format::Plain => {
+                let slices = keeper.filter(|_| keeps_plain).map(|keeper| Slices::new(span_size, Some(keeper)));
+                Body::plain(policy, span_size, slices, memory)
             }
+            Format::Zstd => {
+                let (contents, slices) = (Contents::new(policy, memory), Slices::new(whole_span_size, keeper));
+                let body = WholeBody { contents, span_size: whole_span_size, slices };
+                match ZstdReader::new() {
+                    Ok(reader) => Body::Zstd(Box::new(reader), Box::new(body)),
+                    Err(error) => Body::Failed(error.into()),
+                }
+            }
+            Format::Foreign(name) => Body::Failed(LayerError::Compression(name)),
         }
     }
 
-    fn push(&mut self, chunk: &[u8]) -> Result<(), LayerError> {
+    fn gzip(policy: Policy, span_size: u64, slices: Option<GzipSlices>, memory: Charge) -> Body {
+        let (contents, spans) = (Contents::new(policy, memory), GzipSpans::new(span_size));
+        Body::Gzip(Box::new(GzipBody { reader: GzipReader::new(), sink: GzipSink { contents, spans, slices } }))
+    }
+
+    fn plain(policy: Policy, span_size: u64, slices: Option<Slices>, memory: Charge) -> Body {
+        let (contents, spans) = (Contents::new(policy, memory), PlainSpans::new(span_size));
+        Body::Plain(Box::new(PlainBody { contents, spans, slices }))
+    }
+
+    /// Takes the next bytes of the blob, up to its byte `end`.
+    fn push(&mut self, chunk: &[u8], end: Compressed) -> Result<(), LayerError> {
         match self {
             Body::Unknown(_) | Body::Unread(_) => Ok(()),
+            Body::Failed(error) => Err(error.clone()),
             Body::Gzip(body) => body.push(chunk),
             Body::Plain(body) => {
                 body.contents.push(chunk);
+                if let Some(slices) = &mut body.slices {
+                    slices.push(chunk);
+                }
                 body.contents.check()
+            }
+            Body::Zstd(reader, body) => {
+                body.contents.permit(end);
+                reader.push(chunk, &mut |plain| body.push(plain))
             }
         }
     }
@@ -235,8 +357,10 @@ impl Body {
     fn check(&self) -> Result<(), LayerError> {
         match self {
             Body::Unknown(_) | Body::Unread(_) => Ok(()),
+            Body::Failed(error) => Err(error.clone()),
             Body::Gzip(body) => body.sink.contents.check(),
             Body::Plain(body) => body.contents.check(),
+            Body::Zstd(_, body) => body.contents.check(),
         }
     }
 
@@ -244,74 +368,101 @@ impl Body {
     fn spans(&mut self, end: Compressed) -> Spans {
         Spans(match self {
             Body::Unknown(_) => Found::Undecided,
-            Body::Unread(_) => Found::Unwanted,
+            Body::Unread(_) | Body::Failed(_) | Body::Zstd(..) => Found::Unwanted,
             Body::Gzip(body) if body.sink.contents.is_refused() => Found::Unwanted,
             Body::Gzip(body) => Found::Starts(body.sink.spans.starts()),
-            Body::Plain(body) if body.contents.is_refused() => Found::Unwanted,
+            Body::Plain(body) if body.contents.is_refused() || body.slices.is_some() => Found::Unwanted,
             Body::Plain(body) => Found::Starts(body.spans.starts(end)),
         })
     }
 
     fn finish(
         self,
-        options: LayerOptions,
+        span_size: u64,
         size: u64,
-        digests: Vec<Digest>,
-    ) -> Result<Result<BuiltZtoc, Unservable>, LayerError> {
-        match self {
-            // `tell` has settled an unknown body before this.
-            Body::Unknown(_) => Ok(Err(Unservable::new("empty", "the blob has no bytes"))),
-            Body::Unread(unservable) => Ok(Err(unservable)),
-            Body::Gzip(body) => body.finish(options, size, digests),
+        span_digests: Vec<Digest>,
+    ) -> Result<Result<Sound, Unservable>, LayerError> {
+        let (listed, checkpoints, span_digests, gzip_members, is_whole) = match self {
+            // `sniff` has settled an unknown body before this.
+            Body::Unknown(_) => return Ok(Err(Unservable::new("empty", "the blob has no bytes"))),
+            Body::Unread(unservable) => return Ok(Err(unservable)),
+            Body::Failed(error) => return Err(error),
+            Body::Gzip(body) => return body.finish(span_size, size, span_digests),
             Body::Plain(body) => {
-                let (files, end, memory) = match body.contents.finish()? {
-                    Ok(contents) => contents,
-                    Err(unservable) => return Ok(Err(unservable)),
-                };
-                let checkpoints = Checkpoints::Uncompressed { span_size: options.span_size, size };
-                build(options, files, checkpoints, digests, Compressed(size), end, 0, memory)
+                let span_digests = body.slices.map_or(span_digests, Slices::finish);
+                (body.contents.finish()?, Checkpoints::Uncompressed { span_size, size }, span_digests, 0, false)
             }
-        }
+            Body::Zstd(reader, body) => {
+                reader.finish()?;
+                let WholeBody { contents, span_size, slices } = *body;
+                let checkpoints = Checkpoints::Uncompressed { span_size, size: contents.size() };
+                (contents.finish()?, checkpoints, slices.finish(), 0, true)
+            }
+        };
+        Ok(listed.map(|listed| {
+            let compressed_size = if is_whole { listed.size } else { size };
+            Sound { listed, checkpoints, span_digests, compressed_size, gzip_members, is_whole }
+        }))
+    }
+}
+
+impl WholeBody {
+    fn push(&mut self, plain: &[u8]) -> Result<(), LayerError> {
+        self.contents.push(plain);
+        self.slices.push(plain);
+        self.contents.check()
     }
 }
 
 impl GzipBody {
     fn push(&mut self, chunk: &[u8]) -> Result<(), LayerError> {
         self.reader.push(chunk, &mut self.sink)?;
-        self.sink.give_memory_back();
+        self.sink.settle();
         self.sink.contents.check()
     }
 
     fn take_over(&mut self, stretch: Stretch) -> HandedOver {
         let handed_over = stretch.hand_over(&mut self.reader, &mut self.sink);
-        self.sink.give_memory_back();
+        self.sink.settle();
         handed_over
     }
 
     fn finish(
-        self,
-        options: LayerOptions,
+        mut self,
+        span_size: u64,
         size: u64,
-        digests: Vec<Digest>,
-    ) -> Result<Result<BuiltZtoc, Unservable>, LayerError> {
+        span_digests: Vec<Digest>,
+    ) -> Result<Result<Sound, Unservable>, LayerError> {
         let end = self.reader.finish()?;
-        let (files, tar_end, memory) = match self.sink.contents.finish()? {
-            Ok(contents) => contents,
+        self.sink.settle();
+        let trailing =
+            end.trailing.map(|from| format!("bytes that are not gzip follow its last member, from byte {from} on"));
+        if let Some(trailing) = &trailing {
+            self.sink.contents.note(trailing.clone());
+        }
+        let is_strict = self.sink.contents.is_strict();
+        let listed = match self.sink.contents.finish()? {
+            Ok(listed) => listed,
             Err(unservable) => return Ok(Err(unservable)),
         };
-        if let Some(from) = end.trailing {
-            let reason = format!("bytes that are not gzip follow its last member, from byte {from} on");
+        if let Some(reason) = trailing.filter(|_| is_strict) {
             return Ok(Err(Unservable::new("trailing-bytes", reason)));
         }
-        let checkpoints = Checkpoints::Gzip { span_size: options.span_size, list: self.sink.spans.list };
-        build(options, files, checkpoints, digests, Compressed(size), tar_end, end.members, memory)
+        let checkpoints = Checkpoints::Gzip { span_size, list: self.sink.spans.list };
+        let (compressed_size, gzip_members, is_whole) = (size, end.members, false);
+        Ok(Ok(Sound { listed, checkpoints, span_digests, compressed_size, gzip_members, is_whole }))
     }
 }
 
 impl GzipSink {
-    fn give_memory_back(&mut self) {
+    /// Between two calls of the decoder: gives back the memory that is of no more use, and hands
+    /// over spans that are complete.
+    fn settle(&mut self) {
         if self.contents.is_refused() {
-            self.spans = GzipSpans::new(0);
+            (self.spans, self.slices) = (GzipSpans::new(0), None);
+        }
+        if let Some(slices) = &mut self.slices {
+            slices.keep(&self.spans.list);
         }
     }
 }
@@ -319,6 +470,9 @@ impl GzipSink {
 impl Sink for GzipSink {
     fn output(&mut self, bytes: &[u8]) {
         self.contents.push(bytes);
+        if let Some(slices) = &mut self.slices {
+            slices.push(bytes);
+        }
     }
 
     fn block_start(&mut self, at: BlockStart<'_>) {
@@ -341,56 +495,88 @@ impl Sink for GzipSink {
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "each is a part of the ztoc, but for the charge")]
-fn build(
-    options: LayerOptions,
-    files: Vec<FileMetadata>,
-    checkpoints: Checkpoints,
-    span_digests: Vec<Digest>,
-    compressed_size: Compressed,
-    uncompressed_size: Uncompressed,
-    gzip_members: u64,
-    mut memory: Charge,
-) -> Result<Result<BuiltZtoc, Unservable>, LayerError> {
-    /// What judging an entry takes: its place in a tree.
-    const JUDGED: usize = 96;
-    memory.grow((files.len() * JUDGED) as u64, || "the tree of its files".to_owned())?;
-    let encoded = ztoc::encoded_size_bound(&files, &checkpoints);
-    if encoded > MAX_ENCODED {
-        let judged = consumer::layer(&files, &checkpoints, compressed_size, uncompressed_size);
-        let reason = format!("its ztoc would pass {} MiB", MAX_ENCODED >> 20);
-        return Ok(Err(judged.err().unwrap_or_else(|| Unservable::new("ztoc-too-large", reason))));
+impl Scanned {
+    /// For others: a ztoc, if they can be served from it.
+    ///
+    /// # Errors
+    /// When it does not fit into memory.
+    pub fn publish(self, options: LayerOptions) -> Result<IndexedLayer, LayerError> {
+        let outcome = match self.outcome {
+            Ok(sound) => sound.build(options)?.map_or_else(Outcome::Unservable, Outcome::Ztoc),
+            Err(unservable) => Outcome::Unservable(unservable),
+        };
+        Ok(IndexedLayer { digest: self.digest, size: self.size, outcome })
     }
-    memory.grow(encoded as u64, || format!("its ztoc of {encoded} bytes"))?;
-    let ztoc = Ztoc {
-        version: VERSION.into(),
-        build_tool_identifier: options.build_tool_identifier.into_bytes().into(),
-        compressed_size,
-        uncompressed_size,
-        files,
-        checkpoints,
-        span_digests,
-    };
-    let judge = || consumer::layer(&ztoc.files, &ztoc.checkpoints, compressed_size, uncompressed_size);
-    let (spans, entries) = (ztoc.checkpoints.spans() as u32, ztoc.files.len());
-    let (bytes, digest) = if entries < MANY_FILES {
-        if let Err(unservable) = judge() {
-            return Ok(Err(unservable));
+
+    /// For ourselves.
+    ///
+    /// # Errors
+    /// When it is too large.
+    pub fn map(self) -> Result<LayerMap, LayerError> {
+        // What is only read here has a verdict for no other reason.
+        let sound = self.outcome.map_err(|_| LayerError::TooLarge)?;
+        let Sound { listed, checkpoints, span_digests, compressed_size, is_whole, .. } = sound;
+        if ztoc::encoded_size_bound(&listed.files, &checkpoints) > MAX_ENCODED {
+            return Err(LayerError::TooLarge);
         }
-        let bytes = ztoc::encode(&ztoc);
-        let digest = Digest::sha256(&bytes);
-        (bytes, digest)
-    } else {
-        // Each of these takes long then, and other threads have nothing to do any more.
-        let (judged, bytes) = beside(judge, || ztoc::encode(&ztoc));
-        if let Err(unservable) = judged {
-            return Ok(Err(unservable));
+        let ztoc = Ztoc {
+            version: VERSION.into(),
+            build_tool_identifier: Box::default(),
+            compressed_size: Compressed(compressed_size),
+            uncompressed_size: Uncompressed(listed.size),
+            files: listed.files,
+            checkpoints,
+            span_digests,
+        };
+        Ok(LayerMap { ztoc, notes: listed.notes, is_whole, memory: listed.memory })
+    }
+}
+
+impl Sound {
+    fn build(self, options: LayerOptions) -> Result<Result<BuiltZtoc, Unservable>, LayerError> {
+        /// What judging an entry takes: its place in a tree.
+        const JUDGED: usize = 96;
+        let Sound { listed, checkpoints, span_digests, gzip_members, .. } = self;
+        let Listed { files, end: uncompressed_size, mut memory, .. } = listed;
+        let compressed_size = Compressed(self.compressed_size);
+        memory.grow((files.len() * JUDGED) as u64, || "the tree of its files".to_owned())?;
+        let encoded = ztoc::encoded_size_bound(&files, &checkpoints);
+        if encoded > MAX_ENCODED {
+            let judged = consumer::layer(&files, &checkpoints, compressed_size, uncompressed_size);
+            let reason = format!("its ztoc would pass {} MiB", MAX_ENCODED >> 20);
+            return Ok(Err(judged.err().unwrap_or_else(|| Unservable::new("ztoc-too-large", reason))));
         }
-        let (_, digest) = beside(move || drop(ztoc), || Digest::sha256(&bytes));
-        (bytes, digest)
-    };
-    let (entries, uncompressed_size) = (entries as u64, uncompressed_size.0);
-    Ok(Ok(BuiltZtoc { digest, bytes, spans, entries, uncompressed_size, gzip_members }))
+        memory.grow(encoded as u64, || format!("its ztoc of {encoded} bytes"))?;
+        let ztoc = Ztoc {
+            version: VERSION.into(),
+            build_tool_identifier: options.build_tool_identifier.into_bytes().into(),
+            compressed_size,
+            uncompressed_size,
+            files,
+            checkpoints,
+            span_digests,
+        };
+        let judge = || consumer::layer(&ztoc.files, &ztoc.checkpoints, compressed_size, uncompressed_size);
+        let (spans, entries) = (ztoc.checkpoints.spans() as u32, ztoc.files.len());
+        let (bytes, digest) = if entries < MANY_FILES {
+            if let Err(unservable) = judge() {
+                return Ok(Err(unservable));
+            }
+            let bytes = ztoc::encode(&ztoc);
+            let digest = Digest::sha256(&bytes);
+            (bytes, digest)
+        } else {
+            // Each of these takes long then, and other threads have nothing to do any more.
+            let (judged, bytes) = beside(judge, || ztoc::encode(&ztoc));
+            if let Err(unservable) = judged {
+                return Ok(Err(unservable));
+            }
+            let (_, digest) = beside(move || drop(ztoc), || Digest::sha256(&bytes));
+            (bytes, digest)
+        };
+        let (entries, uncompressed_size) = (entries as u64, uncompressed_size.0);
+        Ok(Ok(BuiltZtoc { digest, bytes, spans, entries, uncompressed_size, gzip_members }))
+    }
 }
 
 /// Does two things at once.

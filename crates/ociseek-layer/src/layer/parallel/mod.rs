@@ -1,17 +1,23 @@
 //! One layer on several threads.
 
+use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 
 use bytes::Bytes;
 
-use super::ahead::{Ahead, Team};
-use super::cut::{Cutter, Piece};
-use crate::budget::Budget;
+mod ahead;
+mod cut;
+
+use super::hashes::{LayerHashes, Spans};
+use super::scan::{LayerScan, Scanned};
+use super::{IndexedLayer, LayerError, LayerMap, LayerOptions, ReadOptions};
+use crate::budget::{Budget, Charge};
 use crate::digest::Digest;
-use crate::layer::{IndexedLayer, LayerError, LayerHashes, LayerOptions, LayerScan, Spans};
 use crate::ztoc::Ztoc;
+use ahead::{Ahead, Team};
+use cut::{Cutter, Piece};
 
 /// How many batches or stretches may be under way, if not for more decoders: enough to even out those that decode to much and to little.
 const UNDER_WAY: usize = 4;
@@ -28,15 +34,19 @@ pub struct Threads {
     pub guide: Option<Arc<Ztoc>>,
 }
 
+impl Threads {
+    /// Those for one of `layers` layers that are read side by side.
+    pub fn for_one_of(layers: usize, guide: Option<Arc<Ztoc>>) -> Threads {
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        Threads { cores: cores / layers.max(1), guide }
+    }
+}
+
 /// Indexes a blob, of which digest and size in bytes may be known. `next` gives its chunks, a batch at a time, and `None` at its end; it
 /// waits for the wire. Each batch goes from thread to thread at once.
 ///
-/// What is collected of the layer is charged to `budget` until it is done.
-///
-/// Scans, which is mostly decoding, on a thread of its own, and reads and hashes on this one: what is waited for is the longer of the two,
-/// which is decoding, or for a plain tar hashing. A third thread would only get in the way of the one that decodes where there
-/// are two cores. Blobs of many gzip members, and those that have a ztoc already, are decoded by further threads. What comes out is the
-/// same in any case.
+/// What is collected of the layer is charged to `budget` until it is done. What comes out does not
+/// depend on the threads.
 ///
 /// # Errors
 /// The outer one is that of `next`. The inner one tells that the layer is broken.
@@ -45,9 +55,39 @@ pub fn index_chunks<E>(
     expected: Option<(Digest, u64)>,
     threads: Threads,
     budget: &Budget,
-    mut next: impl FnMut() -> Result<Option<Vec<Bytes>>, E>,
+    next: impl FnMut() -> Result<Option<Vec<Bytes>>, E>,
 ) -> Result<Result<IndexedLayer, LayerError>, E> {
-    let (mut scan, hashes) = LayerScan::new(options, expected, budget.open());
+    let (scan, hashes) = LayerScan::to_publish(options.span_size, expected, budget.open());
+    let scanned = scan_chunks(scan, hashes, threads, next)?;
+    Ok(scanned.and_then(|scanned| scanned.publish(options)))
+}
+
+/// Reads a blob of which digest and size in bytes are `expected`, as [`index_chunks`], for whoever
+/// reads files from it here. `memory` grows by what is collected, and is returned with that.
+///
+/// # Errors
+/// The outer one is that of `next`. The inner one tells that the layer is broken or cannot be read.
+pub fn read_chunks<E>(
+    options: ReadOptions,
+    expected: (Digest, u64),
+    threads: Threads,
+    memory: Charge,
+    next: impl FnMut() -> Result<Option<Vec<Bytes>>, E>,
+) -> Result<Result<LayerMap, LayerError>, E> {
+    let (scan, hashes) = LayerScan::to_read(options, expected, memory);
+    let scanned = scan_chunks(scan, hashes, threads, next)?;
+    Ok(scanned.and_then(Scanned::map))
+}
+
+/// Scans, which is mostly decoding, on a thread of its own, and reads and hashes on this one: what is waited for is the longer of the two,
+/// which is decoding, or for a plain tar hashing. A third thread would only get in the way of the one that decodes where there
+/// are two cores. Blobs of many gzip members, and those that have a ztoc already, are decoded by further threads.
+fn scan_chunks<E>(
+    mut scan: LayerScan,
+    hashes: LayerHashes,
+    threads: Threads,
+    mut next: impl FnMut() -> Result<Option<Vec<Bytes>>, E>,
+) -> Result<Result<Scanned, LayerError>, E> {
     let decoders = threads.cores.min(MOST_DECODERS);
     let most = UNDER_WAY.max(decoders + 2);
     thread::scope(|scope| {
@@ -91,7 +131,9 @@ pub fn index_chunks<E>(
             if batch.is_empty() { Ok(()) } else { pass_on(Work::Batch(batch)) }
         };
         let mut passed_on = Ok(());
-        while let (Some(chunks), Ok(())) = (next()?, &passed_on) {
+        while passed_on.is_ok()
+            && let Some(chunks) = next()?
+        {
             let mut pieces = Vec::with_capacity(chunks.len());
             chunks.into_iter().for_each(|chunk| cutter.push(chunk, |piece| pieces.push(piece)));
             passed_on = pass_on_all(pieces, &mut team);

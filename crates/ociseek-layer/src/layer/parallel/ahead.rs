@@ -8,7 +8,9 @@ use std::thread::Scope;
 use bytes::Bytes;
 
 use crate::codec::stretch::{Begin, Stretch};
-use crate::layer::{LayerError, LayerScan, Spans};
+use crate::layer::LayerError;
+use crate::layer::hashes::Spans;
+use crate::layer::scan::LayerScan;
 use crate::offset::Compressed;
 
 /// Plain bytes of a stretch after which it is left to the scan.

@@ -1,0 +1,39 @@
+//! Plain bytes on their way into the span cache.
+
+use crate::digest::Digest;
+use crate::layer::KeepSpans;
+use crate::rootfs::cache::{SpanCache, SpanKey};
+use crate::ztoc::Checkpoint;
+
+/// Spans of one layer go into the cache through it, as long as there is room for them.
+pub(super) struct Shelf {
+    cache: SpanCache,
+    room: u64,
+}
+
+impl Shelf {
+    /// For a layer whose blob has `compressed` bytes.
+    pub fn new(cache: &SpanCache, compressed: u64) -> Shelf {
+        Shelf { cache: cache.clone(), room: cache.room_for(compressed) }
+    }
+}
+
+impl KeepSpans for Shelf {
+    fn keep(&mut self, digest: &Digest, checkpoint: Option<&Checkpoint>, plain: &[u8]) -> bool {
+        let size = plain.len() as u64;
+        let key = match checkpoint {
+            Some(checkpoint) => SpanKey::gzip(digest, checkpoint, size),
+            None => SpanKey::plain(digest, size),
+        };
+        if self.cache.has(&key, size) {
+            return true;
+        }
+        match self.room.checked_sub(size) {
+            Some(room) => {
+                self.room = room;
+                self.cache.put(&key, plain)
+            }
+            None => false,
+        }
+    }
+}
