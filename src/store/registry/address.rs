@@ -4,7 +4,9 @@ use std::net::IpAddr;
 
 use url::{Host, Url};
 
-use super::error::RegistryError;
+/// This is not a registry's host; at most 300 characters of it are kept.
+#[derive(Debug)]
+pub(super) struct NotAHost(pub String);
 
 /// Hosts that docker treats as "this machine": `localhost` and loopback addresses.
 pub(super) fn is_loopback(url: &Url) -> bool {
@@ -68,8 +70,8 @@ pub(super) fn refuse_realm(registry: &Url, realm: &Url) -> Option<&'static str> 
 }
 
 /// The registry's base URL for a scheme; its host must come out of the URL parser as it went in.
-pub(super) fn base_url(scheme: &str, registry: &str) -> Result<Url, RegistryError> {
-    let wrong = || RegistryError::Host(registry.chars().take(300).collect());
+pub(super) fn base_url(scheme: &str, registry: &str) -> Result<Url, NotAHost> {
+    let wrong = || NotAHost(registry.chars().take(300).collect());
     let host = match registry {
         "docker.io" | "index.docker.io" => "registry-1.docker.io",
         other => other,

@@ -227,7 +227,7 @@ impl Authorizer {
             Ok(url) => {
                 RegistryError::Protocol { asked: Asked::new(&self.registry, &Method::GET, &url), what: what.to_owned() }
             }
-            Err(error) => error,
+            Err(error) => error.into(),
         }
     }
 
@@ -287,7 +287,7 @@ impl Authorizer {
         let asked = |method: &Method, url: &Url| Asked::new(&self.registry, method, url);
         let mut url = Url::parse(realm).map_err(|_| RegistryError::Detour {
             asked: asked(&Method::GET, base),
-            to: super::error::one_line(realm, 100),
+            to: super::one_line::one_line(realm, 100),
             reason: "its token service is no URL",
         })?;
         if let Some(reason) = refuse_realm(base, &url) {

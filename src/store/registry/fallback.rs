@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::auth::Access;
+use super::backoff::jitter;
 use super::client::Repository;
 use super::error::RegistryError;
 use super::manifests::{INDEX, MANIFEST};
 use super::referrers::descriptors;
-use super::retry::jitter;
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::store::blob::Target;

@@ -14,12 +14,13 @@ use tokio::time::{Instant, sleep, timeout};
 use url::Url;
 
 use super::address::{base_url, same_origin};
+use super::backoff::Budget;
 use super::config::{ClientConfig, Limits};
-use super::error::{Answer, Asked, RegistryError, Shown, one_line, shown};
+use super::error::{Answer, Asked, RegistryError, Shown, shown};
 use super::gate::{Reach, Resolver, refuse_address};
+use super::one_line::one_line;
 use super::outage::Outages;
 use super::proxy::Proxies;
-use super::retry::Budget;
 use super::tls::Tls;
 use super::transport::{Context, TransportError};
 use crate::progress::{Event, Progress};
@@ -368,7 +369,7 @@ impl Response {
 
     /// This answer as an error: its codes and message are read, as far as they come.
     pub async fn refusal(mut self) -> RegistryError {
-        let retry_after = self.text(header::RETRY_AFTER).and_then(super::retry::parse_retry_after);
+        let retry_after = self.text(header::RETRY_AFTER).and_then(super::backoff::parse_retry_after);
         let (asked, status) = (self.asked.clone(), self.status());
         let mut body = Vec::new();
         while let Ok(Some(chunk)) = self.chunk().await {

@@ -20,6 +20,7 @@
 mod address;
 mod attach;
 mod auth;
+mod backoff;
 mod blobs;
 mod certs_d;
 mod challenge;
@@ -33,6 +34,7 @@ mod helper;
 mod http;
 mod manifests;
 mod names;
+mod one_line;
 mod outage;
 mod proxy;
 mod referrers;

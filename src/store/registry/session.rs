@@ -85,7 +85,7 @@ impl Registry {
                     Scheme::Https => true,
                     Scheme::Ask => self.speaks_tls(&https).await?,
                 };
-                if speaks_tls { Ok(https) } else { base_url("http", &self.name) }
+                if speaks_tls { Ok(https) } else { Ok(base_url("http", &self.name)?) }
             })
             .await
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use rustls::{AlertDescription, CertificateError};
 
-use super::error::one_line;
+use super::one_line::one_line;
 
 /// Why no answer came, or not all of it.
 #[derive(Debug, Clone, thiserror::Error)]

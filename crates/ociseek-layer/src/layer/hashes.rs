@@ -91,7 +91,9 @@ impl LayerHashes {
     pub fn finish(self) -> Hashed {
         let spans = self.spans.map(SpanHashes::finish).unwrap_or_default();
         if let Some((listener, sent)) = self.listener {
-            spans.iter().skip(sent).for_each(|digest| drop(listener.send(*digest)));
+            for digest in spans.iter().skip(sent) {
+                let _ = listener.send(*digest);
+            }
         }
         Hashed { blob: self.blob.finish(), spans }
     }

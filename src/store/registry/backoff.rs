@@ -1,0 +1,80 @@
+//! How many new tries there are for all requests together, and how long to wait before one.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
+
+/// What a run may spend on new tries: each costs one, each success gives one back. A registry that
+/// answers with nothing but failures is thus left alone soon, however many requests there are; for
+/// one that does not answer at all see [`super::outage`].
+pub(super) struct Budget {
+    left: AtomicU32,
+    full: u32,
+}
+
+impl Budget {
+    pub fn new(full: u32) -> Budget {
+        Budget { left: AtomicU32::new(full), full }
+    }
+
+    /// Takes a try, if one is left.
+    pub fn spend(&self) -> bool {
+        self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+    }
+
+    pub fn succeeded(&self) {
+        // Full is full: the error of the update says no more than that.
+        let _ = self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| (left < self.full).then(|| left + 1));
+    }
+}
+
+/// Between half and one and a half of `wait`, at random.
+pub(super) fn jitter(wait: Duration) -> Duration {
+    let random = RandomState::new().hash_one(0u8) as f64 / u64::MAX as f64;
+    wait.mul_f64(0.5 + random)
+}
+
+/// `Retry-After` (RFC 9110 section 10.2.3): seconds, or a date. A date that is over means now.
+pub(super) fn parse_retry_after(value: &str) -> Option<Duration> {
+    let value = value.trim();
+    if let Ok(seconds) = value.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = httpdate::parse_http_date(value).ok()?;
+    Some(date.duration_since(SystemTime::now()).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date() {
+        assert_eq!(parse_retry_after(" 7 "), Some(Duration::from_secs(7)));
+        assert_eq!(parse_retry_after("1000000000"), Some(Duration::from_secs(1_000_000_000)));
+        assert_eq!(parse_retry_after("Fri, 31 Dec 1999 23:59:59 GMT"), Some(Duration::ZERO));
+        let later = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(90));
+        let wait = parse_retry_after(&later).unwrap();
+        assert!((Duration::from_secs(85)..=Duration::from_secs(90)).contains(&wait), "{wait:?}");
+        for bad in ["", "-1", "soon", "99999999999999999999999"] {
+            assert_eq!(parse_retry_after(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_budget_is_given_back_by_successes_and_no_more_than_full() {
+        let budget = Budget::new(2);
+        budget.succeeded();
+        assert!(budget.spend() && budget.spend() && !budget.spend());
+        budget.succeeded();
+        assert!(budget.spend() && !budget.spend());
+    }
+
+    #[test]
+    fn jitter_stays_in_its_bounds() {
+        for _ in 0..1000 {
+            let wait = jitter(Duration::from_secs(2));
+            assert!((Duration::from_secs(1)..=Duration::from_secs(3)).contains(&wait), "{wait:?}");
+        }
+    }
+}
