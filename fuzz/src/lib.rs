@@ -192,7 +192,8 @@ fn walk_headers(data: &[u8]) -> (Vec<Entry>, Result<Uncompressed, TarError>) {
     }
 }
 
-/// Invariants: how the input is cut does not matter, nor whether data are passed over; entries follow each other on block borders.
+/// Invariants: how the input is cut does not matter, nor whether data are passed over; entries
+/// follow each other on block borders.
 pub fn tar(data: &[u8]) {
     let whole = walk(std::iter::once(data));
     let cut = walk(pieces(data));

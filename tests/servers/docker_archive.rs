@@ -1,4 +1,5 @@
-//! What `docker save` writes, read in place: archives in the shapes that tools write and have written, and hostile ones.
+//! What `docker save` writes, read in place: archives in the shapes that tools write and have
+//! written, and hostile ones.
 
 use std::fs;
 
@@ -103,7 +104,8 @@ fn archives_of_every_shape() {
         ),
         _ => (file(&format!("./{number}.tar"), tar), format!("{number}.tar")),
     });
-    // Docker 25 and newer: an image layout that has a manifest.json as well. The third layer is the first one's file.
+    // Docker 25 and newer: an image layout that has a manifest.json as well. The third layer is the
+    // first one's file.
     all("blobs", &|number, tar| {
         let name = format!("blobs/sha256/{}", hex(tar));
         (if number == 2 { Vec::new() } else { file(&name, tar) }, name)
@@ -400,7 +402,8 @@ fn regctl_and_crane_write_it_with_the_registry_s_layers() {
 
     run(&regctl, &["image", "export", &format!("ocidir://{}:v1", at("img")), &at("x.tar")]);
     check(&sandbox, "docker-archive:x.tar", "regctl");
-    // The third layer is the first one again, by its diff ID; which of their blobs is taken does not matter.
+    // The third layer is the first one again, by its diff ID; which of their blobs is taken does
+    // not matter.
     assert_eq!(found("docker-archive:x.tar")[..2], digests(&layers)[..2]);
 
     run(&crane, &["pull", "--insecure", "--format=tarball", &image, &at("x.tar")]);

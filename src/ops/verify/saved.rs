@@ -1,4 +1,5 @@
-//! An archive that `docker save` wrote has no index. What can be proven of its image is that the layers are those of the config.
+//! An archive that `docker save` wrote has no index. What can be proven of its image is that the
+//! layers are those of the config.
 
 use std::sync::Arc;
 

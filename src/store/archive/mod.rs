@@ -1,5 +1,5 @@
-//! Archives, read in place: the tar of an image layout (`oci-archive:`), and what `docker save` writes (`docker-archive:`).
-//! Nothing is unpacked, so names in them lead nowhere.
+//! Archives, read in place: the tar of an image layout (`oci-archive:`), and what `docker save`
+//! writes (`docker-archive:`). Nothing is unpacked, so names in them lead nowhere.
 
 mod saved;
 mod tar;
@@ -21,8 +21,8 @@ use crate::digest::Digest;
 use crate::image::{Descriptor, Select, SelectSaved};
 use crate::tar::Kind;
 
-/// One or more images in a tar file. All calls block. The file is open for as long as the archive is used, so replacing it
-/// changes nothing.
+/// One or more images in a tar file. All calls block. The file is open for as long as the archive
+/// is used, so replacing it changes nothing.
 #[derive(Debug, Clone)]
 pub struct Archive {
     path: PathBuf,
@@ -64,8 +64,8 @@ impl Archive {
         &self.budget
     }
 
-    /// Opens an image layout in a tar, as `docker save` (since Docker 25), BuildKit's `type=oci`, skopeo and podman write it. Walks
-    /// the headers of the tar, without reading what lies between.
+    /// Opens an image layout in a tar, as `docker save` (since Docker 25), BuildKit's `type=oci`,
+    /// skopeo and podman write it. Walks the headers of the tar, without reading what lies between.
     ///
     /// # Errors
     /// When it cannot be read or is none.
@@ -114,8 +114,9 @@ impl Archive {
         Ok(archive)
     }
 
-    /// Opens one image of an archive that `docker save` or another tool wrote in Docker's own format. Walks the headers of the tar;
-    /// of the rest it reads the config, and the layers that are compressed.
+    /// Opens one image of an archive that `docker save` or another tool wrote in Docker's own
+    /// format. Walks the headers of the tar; of the rest it reads the config, and the layers that
+    /// are compressed.
     ///
     /// # Errors
     /// When it cannot be read, is none, or does not hold the image, all of it.
@@ -126,7 +127,8 @@ impl Archive {
         Ok(opened.archive(blobs, Documents::Saved { manifest: Box::new(manifest), bytes }))
     }
 
-    /// Whether `docker save` or the like wrote it: the image has no manifest but the one that was made here.
+    /// Whether `docker save` or the like wrote it: the image has no manifest but the one that was
+    /// made here.
     pub fn is_saved(&self) -> bool {
         matches!(self.kind, Documents::Saved { .. })
     }

@@ -1,9 +1,10 @@
-//! What `docker save` writes: a tar with a manifest.json, which names the config and the layers of each image in it (moby,
-//! image/tarexport; containers/image, docker/internal/tarfile).
+//! What `docker save` writes: a tar with a manifest.json, which names the config and the layers of
+//! each image in it (moby, image/tarexport; containers/image, docker/internal/tarfile).
 //!
-//! Such an image has no manifest of its own, so one is made: OCI's, of the config as it is and of the layers as they lie in the
-//! tar. A plain layer is named by the digest that the config states for it, which is checked when it is read. A compressed one
-//! has a digest that nothing states: it is read once when the archive is opened, and what it holds is compared with the config.
+//! Such an image has no manifest of its own, so one is made: OCI's, of the config as it is and of
+//! the layers as they lie in the tar. A plain layer is named by the digest that the config states
+//! for it, which is checked when it is read. A compressed one has a digest that nothing states: it
+//! is read once when the archive is opened, and what it holds is compared with the config.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read};
@@ -265,7 +266,8 @@ fn config(opened: &Opened, members: &Members, name: &str) -> Result<(Vec<u8>, Pl
     Ok((opened.whole(place, MAX_CONFIG)?, place))
 }
 
-/// The descriptor of a layer as it lies in the tar. What a compressed one holds is compared with `diff_id`.
+/// The descriptor of a layer as it lies in the tar. What a compressed one holds is compared with
+/// `diff_id`.
 fn layer(opened: &Opened, name: &str, place: Place, diff_id: &Digest) -> Result<Descriptor, LayoutError> {
     let path = || opened.path.to_owned();
     let head = opened.whole(Place { size: place.size.min(BLOCK as u64), ..place }, BLOCK)?;

@@ -198,8 +198,9 @@ impl Walker {
         Ok(())
     }
 
-    /// Passes over at most `limit` bytes that come next and that the walk need not see: an entry's data and padding. Returns how
-    /// many; these are not to be pushed. Whoever can seek in the stream walks it by its headers alone.
+    /// Passes over at most `limit` bytes that come next and that the walk need not see: an entry's
+    /// data and padding. Returns how many; these are not to be pushed. Whoever can seek in the
+    /// stream walks it by its headers alone.
     pub fn skip(&mut self, limit: u64) -> u64 {
         let mut skipped = 0;
         loop {
