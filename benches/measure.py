@@ -5,8 +5,8 @@ root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 cache = os.path.expanduser("~/.cache")
 tools = os.environ.get("OCISEEK_TEST_TOOLS", f"{cache}/ociseek-tools/bin")
 corpus = os.environ.get("OCISEEK_CORPUS", f"{cache}/ociseek-corpus")
-release = os.environ.get("CARGO_TARGET_DIR", f"{root}/target") + "/release"
-program = f"{release}/ociseek"
+dist = os.environ.get("CARGO_TARGET_DIR", f"{root}/target") + "/dist"
+program = f"{dist}/ociseek"
 tool_id = "AWS SOCI CLI v0.2"
 
 
