@@ -41,10 +41,12 @@ pub struct Runner {
     config: ClientConfig,
     uses: Mutex<(Client, u32)>,
     dead_letters: Option<Mutex<File>>,
+    retry_wait: Duration,
 }
 
 impl Runner {
-    /// What is not on the `allow` list is not gone to, whatever `config` says. `context.client` is replaced.
+    /// What is not on the `allow` list is not gone to, whatever `config` says. `context.client` is replaced. A job that
+    /// failed is tried again after `retry_wait`, and six times as long after its second try.
     ///
     /// # Errors
     /// When no client can be made of `config`.
@@ -53,6 +55,7 @@ impl Runner {
         context: impl FnOnce(Client) -> Context,
         allow: AllowList,
         dead_letters: Option<File>,
+        retry_wait: Duration,
         log: Log,
     ) -> Result<Runner, RegistryError> {
         config.reach = allow.reach();
@@ -66,6 +69,7 @@ impl Runner {
             config,
             uses: Mutex::new((client, 0)),
             dead_letters: dead_letters.map(Mutex::new),
+            retry_wait,
         })
     }
 
@@ -121,7 +125,7 @@ impl Runner {
                 Outcome::Done(done)
             }
             Err(error) if error.may_pass() && tries < TRIES => {
-                let wait = wait(tries);
+                let wait = wait(self.retry_wait, tries);
                 self.metrics.count(Counter::Jobs, "retried");
                 let fields =
                     json!({"image": name(job), "tries": tries, "again_in": wait.as_secs_f64(), "error": why(&error)});
@@ -157,9 +161,9 @@ pub fn dead_letters(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
-/// 5 s, 30 s: a registry that restarts is back by then.
-fn wait(tries: u32) -> Duration {
-    Duration::from_secs(5).saturating_mul(6u32.saturating_pow(tries.saturating_sub(1).min(3)))
+/// `first` after the first try, then six times as long: by default a registry that restarts is back by then.
+fn wait(first: Duration, tries: u32) -> Duration {
+    first.saturating_mul(6u32.saturating_pow(tries.saturating_sub(1).min(3)))
 }
 
 fn name(job: &Job) -> String {

@@ -120,7 +120,8 @@ async fn three_workers_one_of_them_killed_index_every_image() {
     send(0, 100);
     assert_eq!(nats.messages("test").await, 100, "each image stands in the queue once");
     nats.restart();
-    let workers: Vec<Hook> = (0..3).map(|_| worker(&sandbox, &nats, &server.host, &[])).collect();
+    let silence = ["--silence=6"];
+    let workers: Vec<Hook> = (0..3).map(|_| worker(&sandbox, &nats, &server.host, &silence)).collect();
     serve.until("it has found the server again", |hook| hook.get("/readyz").0 == 200);
     send(100, 200);
     // In the middle: it has done some, and has some in hand.

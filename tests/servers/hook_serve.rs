@@ -572,7 +572,8 @@ fn killed_in_the_middle_it_goes_on_at_the_next_start() {
 fn what_fails_for_a_while_is_tried_again_and_what_is_broken_is_not() {
     let sandbox = Sandbox::new();
     let host = format!("127.0.0.1:{}", free_port());
-    let hook = Hook::serve(&sandbox, &[&format!("--allow={host}"), "--dead-letter=dead", "--max-image-size=1MiB"]);
+    let allow = format!("--allow={host}");
+    let hook = Hook::serve(&sandbox, &[&allow, "--dead-letter=dead", "--max-image-size=1MiB", "--retry-wait=3"]);
     let digest = Digest::sha256(b"never pushed");
     assert_eq!(hook.post(&pushed("1", &host, "team/app0", &digest)).0, 202);
     hook.until("it cannot be reached", |hook| hook.events("retry").len() == 1);
@@ -620,7 +621,8 @@ fn what_fails_for_a_while_is_tried_again_and_what_is_broken_is_not() {
         serde_json::from_str(&std::fs::read_to_string(sandbox.path("dead")).unwrap()).unwrap();
     assert_eq!((&dead["tries"], &dead["job"]["digest"]), (&json!(1), &json!(digest)));
     assert!(dead["error"].as_str().unwrap().contains("is broken"), "{dead}");
-    assert_eq!(hook.events("retry").len(), 1);
+    let retries = hook.events("retry");
+    assert_eq!((retries.len(), &retries[0]["again_in"]), (1, &json!(3.0)));
 }
 
 /// A registry that has these manifests and nothing else.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use clap::builder::FalseyValueParser;
@@ -75,6 +76,11 @@ pub struct JobArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(0..=86_400), help_heading = "Work")]
     pub drain_timeout: u32,
 
+    /// How many seconds until a job that failed is tried again; six times as long before its third and last try
+    #[arg(long, value_name = "SECONDS", env = "OCISEEK_HOOK_RETRY_WAIT", default_value = "5")]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=3600), help_heading = "Work")]
+    pub retry_wait: u32,
+
     /// Add a JSON line to this file for each image that is given up; the log has it too
     #[arg(long, value_name = "FILE", env = "OCISEEK_HOOK_DEAD_LETTER", help_heading = "Work")]
     pub dead_letter: Option<PathBuf>,
@@ -112,7 +118,8 @@ pub async fn runner(args: JobArgs, log: Log) -> Result<Runner, CliError> {
     let reuse_from = args.reuse.reuse_from;
     let context = |client| Context { client, cache, options, versions, max_image_size, reuse_from, progress };
     let allow = AllowList::new(args.allow, args.allow_private);
-    let runner = Runner::new(config, context, allow, dead.transpose()?, log);
+    let retry_wait = Duration::from_secs(args.retry_wait.into());
+    let runner = Runner::new(config, context, allow, dead.transpose()?, retry_wait, log);
     Ok(runner.map_err(StoreError::from)?)
 }
 

@@ -24,10 +24,6 @@ use crate::ops::discover::causes;
 
 /// The workers' name to the server: they share one consumer, and a job goes to one of them.
 const CONSUMER: &str = "workers";
-/// A worker that was silent for so long is taken for dead, and its job goes to another.
-const SILENCE: Duration = Duration::from_secs(30);
-/// A worker that is busy says so this often.
-const HEARTBEAT: Duration = Duration::from_secs(10);
 /// How often a job is handed out before it is parked unseen: workers that die of it must come to an end.
 const DELIVERIES: u32 = 5;
 /// The header of a job that was handed back: how often it was tried before.
@@ -38,6 +34,8 @@ const IN_HAND: i64 = 10_000;
 const ASK: Duration = Duration::from_secs(20);
 /// How long jobs that are not done may take to go back to the queue.
 const LAST_WORDS: Duration = Duration::from_secs(3);
+/// Before a job that could not be parked is handed out again.
+const NOT_PARKED: Duration = Duration::from_secs(30);
 /// Before the server is asked again when it could not be.
 const PAUSE: Duration = Duration::from_secs(2);
 
@@ -54,6 +52,7 @@ enum Phase {
 /// A process that does the jobs of a queue.
 pub struct Worker {
     queue: Queue,
+    consumer: Consumer<pull::Config>,
     runner: Arc<Runner>,
     running: AtomicU64,
     stopping: AtomicBool,
@@ -62,29 +61,26 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub fn new(queue: Queue, runner: Arc<Runner>) -> Worker {
+    /// Where this is the first worker of the queue, any worker that was silent for `silence` is taken for dead, and its
+    /// job goes to another.
+    ///
+    /// # Errors
+    /// When the consumer cannot be made.
+    pub async fn new(queue: Queue, runner: Arc<Runner>, silence: Duration) -> Result<Worker, QueueError> {
+        let consumer = queue.consumer(silence).await?;
         let [stopping, failing] = [false, false].map(AtomicBool::new);
-        Worker { queue, runner, running: AtomicU64::new(0), stopping, failing }
+        Ok(Worker { queue, consumer, runner, running: AtomicU64::new(0), stopping, failing })
     }
 
     /// Works on jobs, `slots` at a time, until `stop`; then ends those in hand, or hands them back after `drain`.
     /// It ends whether the server is there or not.
-    ///
-    /// # Errors
-    /// When the consumer cannot be made.
-    pub async fn work(
-        self: &Arc<Self>,
-        slots: usize,
-        drain: Duration,
-        stop: impl Future<Output = ()>,
-    ) -> Result<(), QueueError> {
-        let consumer = self.queue.consumer().await?;
+    pub async fn work(self: &Arc<Self>, slots: usize, drain: Duration, stop: impl Future<Output = ()>) {
+        let heartbeat = self.consumer.cached_info().config.ack_wait / 3;
         let (phase, phases) = watch::channel(Phase::Working);
         let mut workers = JoinSet::new();
         for _ in 0..slots.max(1) {
-            let slot = Slot { worker: Arc::clone(self), phases: phases.clone() };
-            let consumer = consumer.clone();
-            workers.spawn(async move { slot.run(&consumer).await });
+            let slot = Slot { worker: Arc::clone(self), phases: phases.clone(), heartbeat };
+            workers.spawn(slot.run());
         }
         stop.await;
         self.stopping.store(true, Ordering::SeqCst);
@@ -100,7 +96,6 @@ impl Worker {
             let _ = timeout(LAST_WORDS, self.queue.jetstream.client().flush()).await;
         }
         self.runner.log.info("stopped", json!({}));
-        Ok(())
     }
 }
 
@@ -122,14 +117,14 @@ impl Monitored for Worker {
 }
 
 impl Queue {
-    async fn consumer(&self) -> Result<Consumer<pull::Config>, QueueError> {
+    async fn consumer(&self, silence: Duration) -> Result<Consumer<pull::Config>, QueueError> {
         let setup =
             |source: async_nats::Error| QueueError::Setup { what: "consumer", name: CONSUMER.to_owned(), source };
         let stream = self.jetstream.get_stream(&self.name).await.map_err(|error| setup(error.into()))?;
         let config = pull::Config {
             durable_name: Some(CONSUMER.to_owned()),
             ack_policy: AckPolicy::Explicit,
-            ack_wait: SILENCE,
+            ack_wait: silence,
             // We count for ourselves, so that nothing is dropped unseen.
             max_deliver: -1,
             max_ack_pending: IN_HAND,
@@ -151,15 +146,17 @@ impl Queue {
 struct Slot {
     worker: Arc<Worker>,
     phases: watch::Receiver<Phase>,
+    /// How often it says that it is busy.
+    heartbeat: Duration,
 }
 
 impl Slot {
-    async fn run(self, consumer: &Consumer<pull::Config>) {
+    async fn run(self) {
         loop {
             let asked = tokio::select! {
                 biased;
                 () = reached(self.phases.clone(), Phase::Ending) => return,
-                asked = self.next(consumer) => asked,
+                asked = self.next() => asked,
             };
             if let Some(message) = asked {
                 self.worker.running.fetch_add(1, Ordering::SeqCst);
@@ -170,8 +167,8 @@ impl Slot {
     }
 
     /// One job, if there is one before long.
-    async fn next(&self, consumer: &Consumer<pull::Config>) -> Option<Message> {
-        let Worker { queue, runner, failing, .. } = &*self.worker;
+    async fn next(&self) -> Option<Message> {
+        let Worker { queue, consumer, runner, failing, .. } = &*self.worker;
         let losses = queue.losses.load(Ordering::SeqCst);
         match fetch(consumer).await {
             Ok(message) => {
@@ -234,7 +231,7 @@ impl Slot {
                     return Some(outcome.unwrap_or_else(|_| runner.give_up(job, tries, "ociseek panicked")));
                 }
                 () = &mut over => return None,
-                () = tokio::time::sleep(HEARTBEAT) => self.say(message, AckKind::Progress).await,
+                () = tokio::time::sleep(self.heartbeat) => self.say(message, AckKind::Progress).await,
             }
         }
     }
@@ -261,7 +258,7 @@ impl Slot {
         if let Some(record) = parked
             && !self.worker.queue.park(record).await
         {
-            return self.say(message, AckKind::Nak(Some(SILENCE))).await;
+            return self.say(message, AckKind::Nak(Some(NOT_PARKED))).await;
         }
         if let Err(error) = message.double_ack().await {
             let error = format!("cannot take a job off the queue, it will be handed out again: {}", plain(&error));

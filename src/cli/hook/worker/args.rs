@@ -11,8 +11,8 @@ const WORKER_LONG_ABOUT: &str = "\
 Takes jobs out of a work queue of NATS JetStream, into which ociseek hook serve --queue and ociseek backfill put them, and indexes \
 the images.
 
-Any number of workers may run. A job is acknowledged when its index is attached; while it is worked on the worker says so every 10 \
-seconds, and when nothing was heard for 30 seconds another worker gets it. What fails for good is parked in the stream NAME-parked \
+Any number of workers may run. A job is acknowledged when its index is attached; while it is worked on the worker says so, and \
+when nothing was heard for --silence seconds another worker gets it. What fails for good is parked in the stream NAME-parked \
 with the reason: nats stream view ociseek-parked.
 
 Give --v2 or --v2-only to those that fill the queue too: with {tag} in it, each tag of an image is a job.";
@@ -44,6 +44,13 @@ pub struct HookWorkerArgs {
     /// Answer GET /healthz, /readyz and /metrics (Prometheus) on this address [default: none]
     #[arg(long, value_name = "IP:PORT", env = "OCISEEK_HOOK_WORKER_LISTEN")]
     pub listen: Option<SocketAddr>,
+
+    /// After how many seconds of silence a worker is taken for dead, and its job goes to another
+    ///
+    /// The first worker of a queue decides this for all of them. A worker that is busy says so three times in this time.
+    #[arg(long, value_name = "SECONDS", env = "OCISEEK_HOOK_SILENCE", default_value = "30")]
+    #[arg(value_parser = clap::value_parser!(u32).range(3..=3600))]
+    pub silence: u32,
 
     #[command(flatten)]
     pub jobs: JobArgs,

@@ -21,6 +21,7 @@ pub mod args;
 
 pub async fn run(args: HookWorkerArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
     let (workers, drain) = (args.jobs.workers.into(), Duration::from_secs(args.jobs.drain_timeout.into()));
+    let silence = Duration::from_secs(args.silence.into());
     let log = Log::new(io::stderr());
     let listener = match args.listen {
         Some(address) => Some(listen_to_all(address).await?),
@@ -31,6 +32,7 @@ pub async fn run(args: HookWorkerArgs, interrupted: &mut oneshot::Receiver<Inter
         return Err(CliError::Usage("want --queue nats://HOST"));
     };
     let queue = connect(&url, &log).await?;
+    let worker = Arc::new(Worker::new(queue, runner, silence).await?);
     let mut fields = json!({"tool": TOOL_IDENTIFIER, "queue": url.to_string()});
     if let Some(listener) = &listener {
         fields["address"] = json!(address(listener)?);
@@ -39,7 +41,6 @@ pub async fn run(args: HookWorkerArgs, interrupted: &mut oneshot::Receiver<Inter
     let stop = async {
         let _ = interrupted.await;
     };
-    let worker = Arc::new(Worker::new(queue, runner));
     let monitored = async {
         match listener {
             Some(listener) => monitor(listener, Arc::clone(&worker), Duration::from_secs(PATIENCE.into())).await,
@@ -47,7 +48,8 @@ pub async fn run(args: HookWorkerArgs, interrupted: &mut oneshot::Receiver<Inter
         }
     };
     tokio::select! {
-        done = worker.work(workers, drain, stop) => Ok(done?),
-        () = monitored => Ok(()),
+        () = worker.work(workers, drain, stop) => {}
+        () = monitored => {}
     }
+    Ok(())
 }
