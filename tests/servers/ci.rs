@@ -5,8 +5,9 @@ use crate::support::servers;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::support::sandbox::{GZIP, Layout, Sandbox, gzip, index, shown, small_image, tar, two_platforms};
 use crate::support::servers::{Server, run, tool};
@@ -568,7 +569,7 @@ fn the_release_workflow_is_sound_as_far_as_can_be_seen_here() {
     assert!(all.len() >= 6, "{all:?}");
     for script in &all {
         assert!(!script.contains("${{"), "{script}");
-        let mut bash = Command::new("bash").arg("-n").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let mut bash = Command::new("bash").arg("-n").stdin(Stdio::piped()).spawn().unwrap();
         bash.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
         assert!(bash.wait().unwrap().success(), "{script}");
     }
@@ -580,6 +581,64 @@ fn the_release_workflow_is_sound_as_far_as_can_be_seen_here() {
     for command in [&["version"][..], &["completions", "bash"], &["man", "--output", "man"]] {
         assert!(Sandbox::new().command(command).output().unwrap().status.success(), "{command:?}");
     }
+}
+
+/// Programs that do nothing but write down how they were called, to stand in front of those that install.
+fn recording(sandbox: &Sandbox, names: &[&str]) -> String {
+    std::fs::create_dir(sandbox.path("fake")).unwrap();
+    for name in names {
+        let path = sandbox.path("fake").join(name);
+        // Go's tools are renamed after they were installed.
+        let script =
+            "#!/bin/sh\necho \"${0##*/} $*\" >>\"$HOME/calls\"\n[ -z \"${GOBIN:-}\" ] || touch \"$GOBIN/registry\"\n";
+        std::fs::write(&path, script).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    format!("{}:{}", sandbox.path("fake").display(), std::env::var("PATH").unwrap())
+}
+
+/// `.ci/test` in an empty home, with `answer` on a terminal if there is one; what it says, its status, and what it called.
+fn tests_begun(answer: Option<&str>) -> (String, bool, String) {
+    let sandbox = Sandbox::new();
+    let path = recording(&sandbox, &["apt-get", "go", "python3", "cargo", "debootstrap"]);
+    let script = root().join(".ci/test");
+    // Not root, and no sources of the consumer: what such a machine cannot set up is left out.
+    std::fs::write(sandbox.path("fake/id"), "#!/bin/sh\necho 1000\n").unwrap();
+    std::fs::set_permissions(sandbox.path("fake/id"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = match answer {
+        None => Command::new(&script),
+        Some(_) => {
+            // A terminal of its own, as `script` of util-linux gives it.
+            let mut command = Command::new("script");
+            command.args(["--quiet", "--return", "--command", script.to_str().unwrap(), "/dev/null"]);
+            command
+        }
+    };
+    command.env_clear().env("PATH", path).env("HOME", sandbox.dir.path()).env("OCISEEK_SHARED", sandbox.path("none"));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(answer.unwrap_or_default().as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let calls = std::fs::read_to_string(sandbox.path("calls")).unwrap_or_default();
+    (String::from_utf8(output.stdout).unwrap().replace('\r', ""), output.status.success(), calls)
+}
+
+#[test]
+fn the_tests_say_what_they_install_and_ask_first() {
+    let plan =
+        "The tests want what this machine lacks. This will be set up:\n  pip install moto_server cargo-lambda (into ";
+    let (said, passed, calls) = tests_begun(Some("n\n"));
+    assert!(said.contains(plan) && said.contains("\n  go build olareg ") && said.contains("Go on? [y/N]"), "{said}");
+    assert!(said.ends_with("names those that it skips.\n") && !passed && calls.is_empty(), "{said}{calls}");
+    let (said, passed, calls) = tests_begun(Some("y\n"));
+    assert!(
+        passed && said.contains("tools: ready") && calls.ends_with("cargo test --workspace --no-fail-fast\n"),
+        "{said}{calls}"
+    );
+    // Where nobody is there to answer, it says so all the same.
+    let (said, passed, calls) = tests_begun(None);
+    assert!(passed && said.starts_with(plan) && !said.contains("Go on?"), "{said}");
+    assert!(calls.contains("go install ") && calls.ends_with("cargo test --workspace --no-fail-fast\n"), "{calls}");
 }
 
 #[test]
