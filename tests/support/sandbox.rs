@@ -74,6 +74,11 @@ impl Sandbox {
     }
 }
 
+/// The program as it ships, where `OCISEEK_SHIPPED` names it, else as the tests build it.
+pub fn shipped() -> std::ffi::OsString {
+    std::env::var_os("OCISEEK_SHIPPED").unwrap_or_else(|| env!("CARGO_BIN_EXE_ociseek").into())
+}
+
 pub fn shown(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().unwrap();
     let text = |bytes: &[u8]| masked(std::str::from_utf8(bytes).unwrap());

@@ -10,5 +10,6 @@ mod consumer;
 mod differential;
 mod flatten;
 mod mount;
+mod packages;
 mod readback;
 mod tutorial;

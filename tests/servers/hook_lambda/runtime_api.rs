@@ -125,7 +125,7 @@ impl Drop for Bootstrap {
 impl Bootstrap {
     pub fn start(runtime_api: &str, environment: &[(&str, &str)]) -> Bootstrap {
         let tmp = tempfile::tempdir().unwrap();
-        let mut command = Command::new(program());
+        let mut command = Command::new(crate::support::sandbox::shipped());
         command.arg0("/var/task/bootstrap").current_dir("/").env_clear();
         for (name, value) in [
             ("AWS_LAMBDA_RUNTIME_API", runtime_api),
@@ -173,9 +173,4 @@ impl Bootstrap {
     pub fn has_ended(&mut self) -> Option<i32> {
         self.child.try_wait().unwrap().and_then(|status| status.code())
     }
-}
-
-/// The release build where `OCISEEK_BOOTSTRAP` names it.
-fn program() -> std::ffi::OsString {
-    std::env::var_os("OCISEEK_BOOTSTRAP").unwrap_or_else(|| env!("CARGO_BIN_EXE_ociseek").into())
 }

@@ -1,0 +1,123 @@
+//! The packages are installed as users install them, run, and leave nothing behind. `OCISEEK_SHIPPED` names the program to pack.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::support::corpus::debian_layers;
+use crate::support::mounts::{Clean, can_mount, have};
+use crate::support::sandbox::{Sandbox, shipped};
+use crate::support::servers::{run, tool};
+
+/// What a script of `packaging` makes of the program, and what it prints.
+fn packed(script: &str, dir: &Path, arguments: impl Fn(&str, &str) -> [String; 2]) -> String {
+    std::fs::create_dir_all(dir).unwrap();
+    let program = dir.join("ociseek");
+    // What tests build is mostly names for a debugger.
+    run(Path::new("strip"), &["-o", program.to_str().unwrap(), Path::new(&shipped()).to_str().unwrap()]);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging").join(script);
+    let arguments = arguments(program.to_str().unwrap(), dir.to_str().unwrap());
+    let mut command = Command::new(script);
+    let output = command.args(arguments).env("PYTHONDONTWRITEBYTECODE", "1").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::remove_file(program).unwrap();
+    String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+}
+
+fn program_then_dir(program: &str, dir: &str) -> [String; 2] {
+    [program, dir].map(str::to_owned)
+}
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+#[test]
+fn pip_installs_the_wheel_and_removes_it() {
+    let Some(python) = tool("python3") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let wheel = packed("wheel", dir.path(), program_then_dir);
+    let first = std::fs::read(&wheel).unwrap();
+    packed("wheel", dir.path(), program_then_dir);
+    assert!(first == std::fs::read(&wheel).unwrap(), "the same input gives the same bytes");
+    let bare = dir.path().join("venv");
+    run(&python, &["-m", "venv", bare.to_str().unwrap()]);
+    let in_venv = |program: &str| bare.join("bin").join(program);
+    run(&in_venv("pip"), &["install", "--quiet", "--no-index", &wheel]);
+    assert_eq!(run(&in_venv("ociseek"), &["--version"]), format!("ociseek {VERSION}\n"));
+    let shown = run(&in_venv("pip"), &["show", "--files", "ociseek"]);
+    assert!(shown.contains(&format!("Version: {VERSION}\n")) && shown.contains("licenses/LICENSE"), "{shown}");
+    run(&in_venv("pip"), &["uninstall", "--quiet", "--yes", "ociseek"]);
+    assert!(!in_venv("ociseek").exists());
+}
+
+/// The paths below a directory.
+fn below(dir: &Path) -> Vec<PathBuf> {
+    let found = run(Path::new("find"), &[dir.to_str().unwrap(), "-xdev", "-iname", "*ociseek*"]);
+    found.lines().map(PathBuf::from).collect()
+}
+
+#[test]
+fn apt_installs_the_package_in_a_clean_root_and_removes_it() {
+    let (Some(layers), true) = (debian_layers(), can_mount() && have(&["dpkg-deb", "chroot"])) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let deb = packed("deb", dir.path(), program_then_dir);
+    let root = dir.path().join("root");
+    std::fs::create_dir(&root).unwrap();
+    let at = root.to_str().unwrap();
+    run(Path::new("tar"), &["-xpf", layers.join("debian-rootfs.tar").to_str().unwrap(), "-C", at]);
+    let before = below(&root);
+    std::fs::copy(&deb, root.join("package.deb")).unwrap();
+    let in_root = |arguments: &[&str]| run(Path::new("chroot"), &[&[at], arguments].concat());
+    let quiet = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "--no-install-recommends", "-y"];
+    in_root(&[&quiet[..], &["install", "/package.deb"]].concat());
+    assert_eq!(in_root(&["ociseek", "--version"]), format!("ociseek {VERSION}\n"));
+    for path in ["usr/share/man/man1/ociseek-index.1.gz", "usr/share/bash-completion/completions/ociseek"] {
+        assert!(root.join(path).is_file(), "{path}");
+    }
+    in_root(&[&quiet[..], &["remove", "ociseek"]].concat());
+    assert_eq!(below(&root), before);
+}
+
+#[test]
+fn the_container_image_runs_as_nobody_in_particular() {
+    if !can_mount() || !have(&["runc", "skopeo"]) {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let _clean = Clean(&sandbox);
+    let image = packed("image", &sandbox.path("made"), |program, dir| [format!("{dir}/image"), program.to_owned()]);
+    assert_eq!(image, format!("oci:{}:{VERSION}", sandbox.path("made/image").display()));
+    // Another reader finds it sound.
+    run(
+        Path::new("skopeo"),
+        &["copy", "--quiet", "--all", &image, &format!("oci:{}:v1", sandbox.path("copy").display())],
+    );
+    let output = sandbox.command(&["bundle", "--detach", "--no-cache", "oci:copy:v1", "b"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut spec: Value = serde_json::from_slice(&std::fs::read(sandbox.path("b/config.json")).unwrap()).unwrap();
+    assert_eq!((&spec["process"]["user"]["uid"], &spec["process"]["user"]["gid"]), (&json!(65532), &json!(65532)));
+    assert_eq!(spec["process"]["args"], json!(["/ociseek"]));
+    spec["process"]["args"] = json!(["/ociseek", "--version"]);
+    std::fs::write(sandbox.path("b/config.json"), spec.to_string()).unwrap();
+    let name = format!("ociseek-image-{}", std::process::id());
+    let printed = run(Path::new("runc"), &["run", "-b", sandbox.path("b").to_str().unwrap(), &name]);
+    assert_eq!(printed, format!("ociseek {VERSION}\n"));
+    run(Path::new(env!("CARGO_BIN_EXE_ociseek")), &["bundle", "--rm", sandbox.path("b").to_str().unwrap()]);
+}
+
+#[test]
+fn the_formula_names_what_a_release_has() {
+    if tool("python3").is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("ociseek-x86_64-unknown-linux-musl.tar.gz.sha256"), "c0ffee  x\n").unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/homebrew");
+    let output = Command::new(script).arg(dir.path()).env("PYTHONDONTWRITEBYTECODE", "1").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let formula = String::from_utf8(output.stdout).unwrap();
+    for line in ["  on_linux do", "    on_intel do", "      sha256 \"c0ffee\"", &format!("  version \"{VERSION}\"")] {
+        assert!(formula.lines().any(|found| found == line), "{line}: {formula}");
+    }
+    assert!(!formula.contains("on_arm"), "{formula}");
+}
