@@ -17,7 +17,7 @@ use zstd::stream::read::Decoder as ZstdDecoder;
 
 use super::tar::members;
 use super::{Opened, Place};
-use crate::codec::sniff::{self, Content};
+use crate::codec::sniff::{self, Format};
 use crate::digest::{Algorithm, Digest, Hasher};
 use crate::image::config::{self, MAX_CONFIG};
 use crate::image::descriptor::null_is_default;
@@ -272,14 +272,16 @@ fn layer(opened: &Opened, name: &str, place: Place, diff_id: &Digest) -> Result<
     let path = || opened.path.to_owned();
     let head = opened.whole(Place { size: place.size.min(BLOCK as u64), ..place }, BLOCK)?;
     let is_tar = head.first_chunk().is_some_and(has_valid_checksum);
-    let compression = match sniff::content(&head) {
-        Content::Gzip => Compression::Gzip,
-        Content::Foreign("zstd") if !is_tar => Compression::Zstd,
-        Content::Foreign(_) if !is_tar => {
+    let compression = match sniff::format(&head) {
+        Format::Gzip => Compression::Gzip,
+        Format::Zstd if !is_tar => Compression::Zstd,
+        Format::Foreign(_) if !is_tar => {
             let reason = "is compressed in a way that is not read here (gzip and zstd are)";
             return Err(LayoutError::Member { path: path(), name: shown(name), reason });
         }
-        Content::Foreign(_) | Content::Plain => return Ok(Descriptor::new(OCI_LAYER, *diff_id, place.size)),
+        Format::Zstd | Format::Foreign(_) | Format::Plain => {
+            return Ok(Descriptor::new(OCI_LAYER, *diff_id, place.size));
+        }
     };
     let (digest, actual) = measure(opened.reader(place), &compression, diff_id.algorithm())
         .map_err(|source| LayoutError::Decompress { path: path(), name: shown(name), source })?;
