@@ -20,9 +20,9 @@ Walks the repositories and tags of registries, and indexes every image that has 
 image of every tag that has none.
 
 A registry's own list of repositories is asked for (_catalog), which some registries keep to themselves: then name the repositories. \
-Tags that name the same image are one, unless each gets a SOCI-enabled image. What is no image (charts, signatures, indexes \
-of ours) is passed over. An image that has an index of the same options costs a few small requests and no reading, so that a run that was broken off is simply begun again; with \
---state it costs one request.";
+Tags that name the same image are one, unless each gets a SOCI-enabled image. What is no image (charts, signatures, \
+indexes of ours) is passed over. An image that has an index of the same options costs a few small requests and no reading, \
+so that a run that was broken off is simply begun again; with --state it costs one request.";
 
 const AFTER_HELP: &str = "\
 Examples:
