@@ -67,14 +67,19 @@ fn index_convert_rm_and_prune_at_once_lose_nothing() {
                     scope.spawn(move || {
                         let small: &[&str] = if matches!(args[0], "index" | "convert") { &SMALL } else { &[] };
                         let said = sandbox.run(&[args, small].concat());
-                        assert!(said.ends_with("--- status 0 ---"), "round {round}: {args:?}: {said}");
+                        // Where the list is a tag, others can be faster each time: then nothing was changed.
+                        let lost_the_race = said.contains("others overwrote our change");
+                        let is_done = said.ends_with("--- status 0 ---");
+                        assert!(is_done || lost_the_race, "round {round}: {args:?}: {said}");
                     });
                 }
             });
             // SOCI-enabled images stand on no index that can be removed: they are whole at once.
-            assert_whole(&sandbox, &by_v2, 2);
             assert_whole(&sandbox, &converted, 2);
-            assert_eq!(digest_of(&server, "v1-soci"), digest_of(&server, "converted"), "the same image by both names");
+            if let Some(digest) = digest_of(&server, "v1-soci") {
+                assert_whole(&sandbox, &by_v2, 2);
+                assert_eq!(Some(digest), digest_of(&server, "converted"), "the same image by both names");
+            }
             assert_eq!(digest_of(&server, "v1"), before, "the image keeps its tag");
             assert_eq!(found(&sandbox, &other), others);
             assert_whole(&sandbox, &other, 2);
@@ -86,7 +91,8 @@ fn index_convert_rm_and_prune_at_once_lose_nothing() {
         let ours: Vec<Vec<String>> =
             manifests.iter().map(|m| vec![m["index"]["digest"].as_str().unwrap().to_owned()]).collect();
         assert_eq!(found(&sandbox, &image), ours, "one index for each platform, and no other");
-        assert_eq!(report["images"][0]["enabled"]["status"], "already-there");
+        assert_eq!(report["images"][0]["enabled"]["digest"].as_str(), digest_of(&server, "v1-soci").as_deref());
+        assert_eq!(digest_of(&server, "v1-soci"), digest_of(&server, "converted"));
         assert_whole(&sandbox, &image, 2);
         let subjects_of = |image: &str| subjects(&sandbox, image);
         let listed = listed_in_tags(&server, &subjects_of(&image));
