@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::Inner;
 use super::decode::Landing;
 use super::error::ReadError;
-use super::fetch::Wanted;
+use super::flights::Wanted;
 use super::layer::Layer;
 use crate::codec::zstd::ZstdReader;
 use crate::digest::Hasher;

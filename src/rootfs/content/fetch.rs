@@ -12,7 +12,7 @@ use super::Inner;
 use super::counts::CountedPart;
 use super::decode::decode;
 use super::error::ReadError;
-use super::flights::Flight;
+use super::flights::Wanted;
 use super::layer::Layer;
 use super::pieces::Run;
 use crate::layer::span::SpanError;
@@ -28,13 +28,6 @@ const UNIT: u64 = 64 << 10;
 pub(super) const LINES: usize = 8;
 /// How often a silent connection is given up before the deadline.
 const PATIENCE: u32 = 4;
-
-/// A span to be fetched.
-pub(super) struct Wanted {
-    pub flight: Flight,
-    /// The pieces of it that are to be handed over at least; `None` where it is fetched for the cache on disk alone.
-    pub pieces: Option<Range<u32>>,
-}
 
 /// Fetches spans of one layer in the background. With `anew` nobody looks whether the cache has them.
 pub(super) fn launch(inner: &Arc<Inner>, number: u32, mut spans: Vec<Wanted>, anew: bool) {

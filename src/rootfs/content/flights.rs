@@ -1,6 +1,7 @@
 //! Spans on their way: one fetch serves all who wait for it.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
@@ -35,6 +36,13 @@ pub(super) struct Flight {
     pub span: u32,
     flights: Flights,
     sender: watch::Sender<Option<Landed>>,
+}
+
+/// A span to be fetched.
+pub(super) struct Wanted {
+    pub flight: Flight,
+    /// The pieces of it that are to be handed over at least; `None` where it is fetched for the cache on disk alone.
+    pub pieces: Option<Range<u32>>,
 }
 
 impl Flights {

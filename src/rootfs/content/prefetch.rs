@@ -12,8 +12,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use super::Inner;
-use super::fetch::{Wanted, launch};
-use super::flights::Boarding;
+use super::fetch::launch;
+use super::flights::{Boarding, Wanted};
 use super::layer::Layer;
 use crate::image::Descriptor;
 use crate::image::prefetch::{MAX_PREFETCH, SpanRange, parse};
