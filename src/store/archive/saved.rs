@@ -17,7 +17,7 @@ use zstd::stream::read::Decoder as ZstdDecoder;
 
 use super::tar::members;
 use super::{Opened, Place};
-use crate::codec::sniff::{self, Format};
+use crate::codec::sniff::Format;
 use crate::digest::{Algorithm, Digest, Hasher};
 use crate::image::config::{self, MAX_CONFIG};
 use crate::image::descriptor::null_is_default;
@@ -25,8 +25,9 @@ use crate::image::go::Manifest;
 use crate::image::json::{self, Level};
 use crate::image::manifest::{MAX_DESCRIPTORS, MAX_DOCUMENT, OCI_CONFIG, OCI_MANIFEST};
 use crate::image::{Descriptor, OCI_LAYER, Reference, SelectSaved, is_tag};
+use crate::layer::format;
 use crate::store::layout::{BlobReader, LayoutError};
-use crate::tar::{BLOCK, Entry, Kind, has_valid_checksum};
+use crate::tar::{BLOCK, Entry, Kind};
 
 /// The most members of such an archive: an old one has three for each layer.
 const MAX_MEMBERS: usize = 1 << 16;
@@ -271,17 +272,14 @@ fn config(opened: &Opened, members: &Members, name: &str) -> Result<(Vec<u8>, Pl
 fn layer(opened: &Opened, name: &str, place: Place, diff_id: &Digest) -> Result<Descriptor, LayoutError> {
     let path = || opened.path.to_owned();
     let head = opened.whole(Place { size: place.size.min(BLOCK as u64), ..place }, BLOCK)?;
-    let is_tar = head.first_chunk().is_some_and(has_valid_checksum);
-    let compression = match sniff::format(&head) {
+    let compression = match format(&head) {
         Format::Gzip => Compression::Gzip,
-        Format::Zstd if !is_tar => Compression::Zstd,
-        Format::Foreign(_) if !is_tar => {
+        Format::Zstd => Compression::Zstd,
+        Format::Foreign(_) => {
             let reason = "is compressed in a way that is not read here (gzip and zstd are)";
             return Err(LayoutError::Member { path: path(), name: shown(name), reason });
         }
-        Format::Zstd | Format::Foreign(_) | Format::Plain => {
-            return Ok(Descriptor::new(OCI_LAYER, *diff_id, place.size));
-        }
+        Format::Plain => return Ok(Descriptor::new(OCI_LAYER, *diff_id, place.size)),
     };
     let (digest, actual) = measure(opened.reader(place), &compression, diff_id.algorithm())
         .map_err(|source| LayoutError::Decompress { path: path(), name: shown(name), source })?;
