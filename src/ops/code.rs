@@ -71,6 +71,13 @@ codes! {
     EntryAdded "entry-added" "an entry of the ztoc is not in the tar",
     EntryOrder "entry-order" "an entry of the ztoc is not at its place",
     EntryField "entry-field" "the ztoc states something else about an entry than the tar",
+    NoIndex "no-index" "the policy asks for an index, and the image of a platform has none",
+    Coverage "coverage" "the index covers less of the image than the policy asks for",
+    ZtocRatio "ztoc-ratio" "a ztoc is larger, beside its layer, than the policy allows",
+    Tool "tool" "the index was made by a tool that the policy does not allow, or does not say by which",
+    ZtocTool "ztoc-tool" "a ztoc was made by a tool that the policy does not allow",
+    SignatureMissing "signature-missing" "the policy asks for a signature, and there is none",
+    SignatureUntrusted "signature-untrusted" "there are signatures, and none is a valid one by a key or certificate that the policy trusts",
     More "more" "how many more differences were found in a layer than are listed",
 }
 

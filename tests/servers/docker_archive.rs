@@ -230,6 +230,9 @@ fn an_index_of_it_fits_nowhere_and_what_helps_is_said() {
     hint: give neither --quick nor --index
     --- status 1 ---
     "#);
+    // A policy is about an index, and there is none.
+    let judged = sandbox.run(&["verify", "--min-coverage=0%", "docker-archive:x.tar"]);
+    assert!(judged.contains("has no SOCI index") && judged.ends_with("--- status 1 ---"), "{judged}");
     assert_snapshot!(sandbox.run(&["verify", "docker-archive:x.tar"]), @r#"
     docker-archive:x.tar linux/amd64: 2 layers against the config: right (6.5 KiB); docker save keeps no SOCI index
     --- stderr ---

@@ -8,6 +8,7 @@ pub mod json;
 pub mod layers;
 pub mod parse;
 pub mod place;
+pub mod policy;
 pub mod prefetch;
 pub mod progress;
 pub mod quote;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use super::json::Failure;
 use super::layers::text::shortfalls;
+use super::policy::PolicyError;
 use super::quote::quoted;
 use super::registry_hint::registry_hint;
 use super::signals::Interrupt;
@@ -32,6 +33,7 @@ use crate::ops::remove::RemoveError;
 use crate::ops::resolve::ResolveError;
 use crate::ops::trace::RuntimeError;
 use crate::ops::verify::VerifyError;
+use crate::ops::verify::signature::TrustError;
 use crate::ops::versions::MakeError;
 use crate::rootfs::content::ReadError;
 use crate::rootfs::fuse::MountError;
@@ -133,6 +135,10 @@ pub enum CliError {
 
     #[error("{}: not a list of what to prefetch", path.display())]
     Prefetch { path: PathBuf, source: ListError },
+    #[error("{}: the policy cannot be used", path.display())]
+    Policy { path: PathBuf, source: PolicyError },
+    #[error("{}: no signature can be verified with this file", path.display())]
+    Trust { path: PathBuf, source: TrustError },
     #[error("{}: this is no ztoc that can be used", path.display())]
     Ztoc { path: PathBuf, source: ZtocError },
     #[error("{}: this is no ztoc: it is larger than {limit} bytes", path.display())]
@@ -478,6 +484,7 @@ fn verify_hint(error: &VerifyError) -> Option<String> {
         VerifyError::Listing { source, .. }
         | VerifyError::Config { source, .. }
         | VerifyError::Index { source, .. }
+        | VerifyError::Signatures { source, .. }
         | VerifyError::Layer { source, .. } => store_hint(source),
         VerifyError::Memory { .. } | VerifyError::Thread { .. } => None,
     }

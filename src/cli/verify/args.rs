@@ -3,6 +3,7 @@
 use clap::Args;
 
 use crate::cli::shared::args::{FormatArgs, LayerJobsArgs, PlatformsArgs, ProgressArgs, RegistryArgs};
+use crate::cli::shared::policy::PolicyArgs;
 use crate::digest::Digest;
 use crate::image::ImageName;
 
@@ -15,17 +16,23 @@ span, every file's metadata, and every file's bytes as they are read through the
 refuse. IMAGE is named as for ociseek index.
 
 docker save keeps no index: of docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER] all layers are read and compared with the \
-config.";
+config.
+
+With a policy each index must also keep its rules: how much it covers, how large its ztocs are, who made it, who signed it. \
+A platform without an index breaks any policy.";
 
 const VERIFY_AFTER_HELP: &str = "\
 Examples:
   ociseek verify ghcr.io/acme/app:1.4
   ociseek verify --quick --platform linux/arm64 ghcr.io/acme/app:1.4
+  ociseek verify --quick --min-coverage 80% --signature-key cosign.pub ghcr.io/acme/app:1.4
+  ociseek verify --policy policy.json ghcr.io/acme/app:1.4
   ociseek verify --format json oci:app | jq '.manifests[].indexes[].layers[].differences'
 
-JSON: the documentation of the crate, module cli::verify_json, says what each field means.
+JSON: the documentation of the crate, module cli::verify_json, says what each field means; docs/policy.md lists the codes.
 
-Exit status: 0 the indexes are right, 1 it could not be told (or there is no index), 2 wrong usage, 3 something differs, \
+Exit status: 0 the indexes are right, 1 it could not be told (or there is no index), 2 wrong usage, 3 something differs or \
+a rule of the policy is broken, \
 129, 130 or 143 ended by a hangup, an interrupt, a termination.";
 
 /// Prove the SOCI indexes of an image against its layers
@@ -64,6 +71,9 @@ pub struct VerifyArgs {
 
     #[command(flatten)]
     pub progress: ProgressArgs,
+
+    #[command(flatten)]
+    pub policy: PolicyArgs,
 
     #[command(flatten)]
     pub registry: RegistryArgs,

@@ -16,16 +16,20 @@
 //! | `manifest` | `media_type`, `digest` and `size` in bytes of the image manifest |
 //! | `layers` | how many the image has |
 //! | `warnings` | what is not wrong, but may come as a surprise |
-//! | `differences` | what is wrong with the image itself: `code` (a stable word) and `text` of each thing |
+//! | `differences` | what is wrong with the image itself: `code` (a stable word, see docs/policy.md), `text`, and `next` (what to do, or null) of each thing |
 //! | `indexes` | one object for each index; empty if the manifest has none |
 //! | `content` | `layers` and `bytes` of their tars that were compared with the config alone, in a `docker-archive:`; else null |
 //!
 //! An index: `digest`, `version`, `tool` (or null), `differences` of the document itself, and `layers`, each with `layer` and
-//! `ztoc` (digests), how many `spans` (`of_spans` in all), `entries` and `bytes` of the tar were compared, and `differences`.
+//! `ztoc` (digests), `tool` (as the ztoc states it, or null), how many `spans` (`of_spans` in all), `entries` and `bytes` of the tar were compared, and `differences`.
+//! `policy` has one object for each rule: `rule` (`min-coverage`, `max-ztoc-ratio`, `allow-tool` or `signature`), `status`
+//! (`kept` or `broken`), `wanted` and `found` for people, and `violations`, which are like differences. It is empty without a
+//! policy, and if the index cannot be used.
 
 use serde_json::{Value, json};
 
 use crate::ops::discover::number;
+use crate::ops::verify::policy::Ruling;
 use crate::ops::verify::{Depth, Finding, Verified, VerifiedIndex, VerifiedLayer, VerifiedManifest};
 
 pub fn document(image: &str, verified: &Verified, depth: Depth) -> serde_json::Result<String> {
@@ -64,6 +68,17 @@ fn index(verified: &VerifiedIndex) -> Value {
         "tool": verified.tool,
         "differences": findings(&verified.differences),
         "layers": verified.layers.iter().map(layer).collect::<Vec<_>>(),
+        "policy": verified.rulings.iter().map(ruling).collect::<Vec<_>>(),
+    })
+}
+
+fn ruling(ruling: &Ruling) -> Value {
+    json!({
+        "rule": ruling.rule.to_string(),
+        "status": if ruling.violations.is_empty() { "kept" } else { "broken" },
+        "wanted": ruling.wanted,
+        "found": ruling.found,
+        "violations": findings(&ruling.violations),
     })
 }
 
@@ -71,6 +86,7 @@ fn layer(verified: &VerifiedLayer) -> Value {
     json!({
         "layer": verified.layer,
         "ztoc": verified.ztoc,
+        "tool": verified.tool.as_deref().map(String::from_utf8_lossy),
         "spans": verified.proven.spans,
         "of_spans": verified.proven.of_spans,
         "spans_too_large": verified.proven.too_large,
@@ -81,5 +97,6 @@ fn layer(verified: &VerifiedLayer) -> Value {
 }
 
 fn findings(findings: &[Finding]) -> Vec<Value> {
-    findings.iter().map(|finding| json!({"code": finding.code.word(), "text": finding.text})).collect()
+    let one = |finding: &Finding| json!({"code": finding.code.word(), "text": finding.text, "next": super::advice(finding.code)});
+    findings.iter().map(one).collect()
 }

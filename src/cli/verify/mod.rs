@@ -1,5 +1,6 @@
 //! `ociseek verify`.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -11,6 +12,8 @@ use crate::cli::shared::report::CliError;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::{Stdout, Style, safe};
+use crate::ops::code::Code;
+use crate::ops::verify::policy::Ruling;
 use crate::ops::verify::{Depth, Finding, MAX_SAMPLE, Proven, Verified, VerifiedManifest, VerifyOptions, verify};
 use crate::progress::{Event, Progress};
 use args::VerifyArgs;
@@ -19,6 +22,7 @@ pub mod args;
 pub mod json;
 
 pub async fn run(args: VerifyArgs) -> Result<(), CliError> {
+    let policy = args.policy.policy()?;
     let display = Arc::new(Display::new(args.progress.progress, false));
     let progress: Arc<dyn Progress> = display.clone();
     let images = Images::new(args.registry, [&args.image], &progress).await?;
@@ -29,6 +33,7 @@ pub async fn run(args: VerifyArgs) -> Result<(), CliError> {
         index: args.index,
         depth: if args.quick { Depth::Quick { spans: args.spans, seed } } else { Depth::Full },
         jobs: args.layer_jobs.count(),
+        policy,
     };
     let name = args.image.to_string();
     display.begin(&name);
@@ -80,9 +85,13 @@ fn text(name: &str, verified: &Verified, depth: Depth, style: Style) -> String {
 fn indexes(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: Depth, style: Style) {
     for index in &manifest.indexes {
         let wrong = index.differences.len() + index.layers.iter().map(|layer| layer.differences.len()).sum::<usize>();
-        let verdict = match wrong {
-            0 => style.green("right"),
-            wrong => style.red(&counted(wrong as u64, "difference", "differences")),
+        let broken = index.rulings.iter().map(|ruling| ruling.violations.len()).sum::<usize>();
+        let counts = [(wrong, "difference", "differences"), (broken, "violation", "violations")];
+        let counts = counts.iter().filter(|(count, ..)| *count > 0);
+        let counts: Vec<String> = counts.map(|(count, one, many)| counted(*count as u64, one, many)).collect();
+        let verdict = match counts.is_empty() {
+            true => style.green("right"),
+            false => style.red(&counts.join(", ")),
         };
         let all = index.layers.iter().map(|layer| layer.proven).fold(Proven::default(), |a, b| Proven {
             spans: a.spans + b.spans,
@@ -123,11 +132,45 @@ fn indexes(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: D
             let _ = writeln!(text, "  layer {} ztoc {}", layer.layer, layer.ztoc);
             findings(text, &layer.differences, style);
         }
+        index.rulings.iter().for_each(|ruling| rule(text, ruling, style));
+    }
+}
+
+/// A rule of the policy, what was found, and what to do if it is broken.
+fn rule(text: &mut String, ruling: &Ruling, style: Style) {
+    let Ruling { rule, wanted, found, violations } = ruling;
+    let verdict = if violations.is_empty() { style.green("kept") } else { style.red("broken") };
+    let _ = writeln!(text, "  policy {rule}: {verdict}: {}; wanted {}", safe(found), safe(wanted));
+    findings(text, violations, style);
+}
+
+/// What to do about a broken rule. There is no more to say of what is simply wrong: index the image again.
+fn advice(code: Code) -> Option<&'static str> {
+    match code {
+        Code::NoIndex => Some("ociseek index makes one; or name the platforms that matter with --platform"),
+        Code::Coverage => Some("ociseek index --existing replace --min-layer-size SIZE covers more; or ask for less"),
+        Code::ZtocRatio => {
+            Some("ociseek index --existing replace --span-size 16MiB makes smaller ztocs; or allow more")
+        }
+        Code::Tool | Code::ZtocTool => Some(
+            "ociseek index --existing replace --no-reuse --no-cache makes them anew; or allow the tool with --allow-tool",
+        ),
+        Code::SignatureMissing => {
+            Some("sign the digest: cosign sign --key cosign.key REPOSITORY@DIGEST (or notation sign)")
+        }
+        Code::SignatureUntrusted => {
+            Some("sign the digest with a trusted key, or trust the signer's: --signature-key, --signature-cert")
+        }
+        _ => None,
     }
 }
 
 fn findings(text: &mut String, findings: &[Finding], style: Style) {
     for (code, found) in difference::shown(findings.iter().map(|one| (one.code.word(), one.text.clone()))) {
         let _ = writeln!(text, "    {} {}", style.yellow(&format!("{code}:")), safe(&found));
+    }
+    let advised: BTreeSet<&str> = findings.iter().filter_map(|finding| advice(finding.code)).collect();
+    for advice in advised {
+        let _ = writeln!(text, "    {} {advice}", style.green("hint:"));
     }
 }

@@ -47,6 +47,8 @@ pub enum DiscoverError {
 /// The image of one platform and its indexes.
 #[derive(Debug)]
 pub struct Discovered {
+    /// Of the manifest or image index that the image's name stands for.
+    pub root: Digest,
     /// Media type, digest and size of the image manifest.
     pub manifest: Descriptor,
     /// None if the image does not say.
@@ -153,7 +155,7 @@ pub async fn discover_all(
     let image = resolve(source, root, wanted, progress).await?;
     let mut all = Vec::with_capacity(image.manifests.len());
     for manifest in image.manifests {
-        all.push(indexes_of(source, manifest, &image.artifacts, asked).await?);
+        all.push(indexes_of(source, image.digest, manifest, &image.artifacts, asked).await?);
     }
     Ok(all)
 }
@@ -201,6 +203,7 @@ pub(super) async fn usable(
 
 async fn indexes_of(
     source: &Source,
+    root: Digest,
     image: PlatformManifest,
     artifacts: &[Descriptor],
     asked: Option<&Digest>,
@@ -232,7 +235,7 @@ async fn indexes_of(
             place
         }
     };
-    Ok(Discovered { manifest, platform, config, layers, indexes, listing, odd_annotation, chosen })
+    Ok(Discovered { root, manifest, platform, config, layers, indexes, listing, odd_annotation, chosen })
 }
 
 /// Collects the indexes of one image.

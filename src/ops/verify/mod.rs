@@ -4,6 +4,7 @@
 //! 2. `ztocs`: each ztoc that it lists, as far as that can be told from the ztoc alone.
 //! 3. Each layer that has a ztoc: `layer` reads it from front to back with decoders that are not ours; `sample` reads some
 //!    spans of it, as a consumer would.
+//! 4. `policy`: what is asked of an index beside that, such as `signature`.
 //!
 //! In an archive that `docker save` wrote there is no index: `saved` reads its layers all the same.
 //!
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::code::Code;
-use super::discover::{Discovered, IndexContent, causes, discover_all};
+use super::discover::{Discovered, IndexContent, Via, causes, discover_all};
 use super::resolve::Wanted;
 use crate::digest::Digest;
 use crate::image::Descriptor;
@@ -32,8 +33,10 @@ mod full;
 mod headers;
 pub mod layer;
 mod model;
+pub mod policy;
 mod sample;
 mod saved;
+pub mod signature;
 mod spans;
 mod straight;
 mod ztocs;
@@ -47,6 +50,8 @@ pub use model::{
 pub use sample::MAX_SAMPLE;
 pub(super) use sample::probe;
 
+use policy::Policy;
+use signature::Signatures;
 use ztocs::Job;
 
 /// Proves the indexes of the image `root` of `source`.
@@ -61,7 +66,8 @@ pub async fn verify(
 ) -> Result<Verified, VerifyError> {
     let wanted = if options.platforms.is_empty() { Wanted::All } else { Wanted::Each(&options.platforms) };
     let images = discover_all(source, root, wanted, options.index.as_ref(), progress).await?;
-    if matches!(source, Source::Archive(archive) if archive.is_saved()) {
+    // A policy is about an index, so that there is none is an error then.
+    if options.policy.is_empty() && matches!(source, Source::Archive(archive) if archive.is_saved()) {
         return match (options.depth, &options.index) {
             (Depth::Full, None) => saved::verify(source, images, options, progress).await,
             _ => Err(VerifyError::Saved),
@@ -76,7 +82,7 @@ pub async fn verify(
     }
     let mut plans = Vec::with_capacity(images.len());
     for image in images {
-        plans.push(Plan::make(source, image, options.index.as_ref()).await?);
+        plans.push(Plan::make(source, image, options).await?);
     }
 
     let mut jobs: BTreeMap<(Digest, Digest), Job> = BTreeMap::new();
@@ -93,7 +99,12 @@ pub async fn verify(
         .buffer_unordered(side_by_side);
     let results: BTreeMap<(Digest, Digest), ztocs::Done> = results.try_collect().await?;
     let bytes_read = results.values().map(|done| done.bytes_read).sum();
-    Ok(Verified { manifests: plans.into_iter().map(|plan| plan.finish(&results)).collect(), bytes_read })
+    let mut manifests = Vec::with_capacity(plans.len());
+    for plan in plans {
+        let signatures = plan.signatures(source, &options.policy).await?;
+        manifests.push(plan.finish(&results, &options.policy, &signatures));
+    }
+    Ok(Verified { manifests, bytes_read })
 }
 
 /// What is to be proven of the image of one platform.
@@ -104,17 +115,23 @@ struct Plan {
     diff_ids: Vec<Digest>,
     /// Of each index in `verified`; None if it cannot be used.
     contents: Vec<Option<IndexContent>>,
+    /// Of each index: the manifests of which a signature vouches for it.
+    signed: Vec<Vec<Digest>>,
 }
 
 impl Plan {
-    async fn make(source: &Source, mut image: Discovered, asked: Option<&Digest>) -> Result<Plan, VerifyError> {
+    async fn make(source: &Source, mut image: Discovered, options: &VerifyOptions) -> Result<Plan, VerifyError> {
         let manifest = image.manifest.digest;
-        image.indexes.retain(|index| asked.is_none_or(|asked| index.digest == *asked));
+        image.indexes.retain(|index| options.index.is_none_or(|asked| index.digest == asked));
         let mut warnings = documents::warnings(&image);
-        if image.indexes.is_empty() {
-            warnings.push(format!("{manifest} has no SOCI index"));
-        }
         let mut differences = Vec::new();
+        if image.indexes.is_empty() {
+            let text = format!("{manifest} has no SOCI index");
+            match options.policy.is_empty() {
+                true => warnings.push(text),
+                false => differences.push(Finding::new(Code::NoIndex, text)),
+            }
+        }
         if let Some(odd) = &image.odd_annotation {
             let text = format!("{manifest} names a SOCI index by {odd:?}, which is no digest");
             differences.push(Finding::new(Code::Annotation, text));
@@ -124,12 +141,18 @@ impl Plan {
         if let Err(source) = image.listing {
             return Err(VerifyError::Listing { manifest, source });
         }
-        let (mut indexes, mut contents) = (Vec::new(), Vec::new());
+        let (mut indexes, mut contents, mut signed) = (Vec::new(), Vec::new(), Vec::new());
         for found in image.indexes {
+            signed.push(match found.via {
+                // The image manifest names the index, and the image index the manifest.
+                Via::Annotation if image.root == manifest => vec![found.digest, manifest],
+                Via::Annotation => vec![found.digest, image.root, manifest],
+                _ => vec![found.digest],
+            });
             let (digest, version) = (found.digest, found.version);
             let (differences, content) = documents::of_index(found)?;
             let tool = content.as_ref().and_then(|content| content.index.build_tool_identifier.clone());
-            indexes.push(VerifiedIndex { digest, version, tool, differences, layers: Vec::new() });
+            indexes.push(VerifiedIndex { digest, version, tool, differences, layers: Vec::new(), rulings: Vec::new() });
             contents.push(content);
         }
         let verified = VerifiedManifest {
@@ -141,7 +164,7 @@ impl Plan {
             differences,
             warnings,
         };
-        Ok(Plan { verified, layers: image.layers, diff_ids, contents })
+        Ok(Plan { verified, layers: image.layers, diff_ids, contents, signed })
     }
 
     /// The layers that the index covers, each once, in the image's order.
@@ -164,19 +187,42 @@ impl Plan {
         }
     }
 
-    fn finish(mut self, results: &BTreeMap<(Digest, Digest), ztocs::Done>) -> VerifiedManifest {
-        let mut all = Vec::new();
-        for content in &self.contents {
+    /// The signatures of each index that can be used; none if the policy asks for none.
+    async fn signatures(&self, source: &Source, policy: &Policy) -> Result<Vec<Option<Signatures>>, VerifyError> {
+        let mut all = Vec::with_capacity(self.contents.len());
+        for (content, signed) in self.contents.iter().zip(&self.signed) {
+            let asked = content.is_some() && !policy.trust.is_empty();
+            all.push(if asked { Some(signature::find(source, signed, &policy.trust).await?) } else { None });
+        }
+        Ok(all)
+    }
+
+    fn finish(
+        mut self,
+        results: &BTreeMap<(Digest, Digest), ztocs::Done>,
+        policy: &Policy,
+        signatures: &[Option<Signatures>],
+    ) -> VerifiedManifest {
+        let (mut all, mut rulings) = (Vec::new(), Vec::new());
+        for (content, signatures) in self.contents.iter().zip(signatures) {
             let covered = content.iter().flat_map(|content| self.covered(content));
             let layers = covered.filter_map(|(layer, ztoc, _)| {
                 let done = results.get(&(layer.digest, ztoc.ztoc))?;
-                let (proven, differences) = (done.proven, done.differences.clone());
-                Some(VerifiedLayer { layer: layer.digest, ztoc: ztoc.ztoc, proven, differences })
+                let (proven, tool, differences) = (done.proven, done.tool.clone(), done.differences.clone());
+                Some(VerifiedLayer { layer: layer.digest, ztoc: ztoc.ztoc, tool, proven, differences })
             });
             all.push(layers.collect());
+            rulings.push(content.as_ref().map_or_else(Vec::new, |content| {
+                let tool = |layer: Digest, ztoc: Digest| results.get(&(layer, ztoc))?.tool.as_deref();
+                let covered = self.covered(content);
+                let covered = covered.map(|(layer, ztoc, _)| (layer, ztoc, tool(layer.digest, ztoc.ztoc))).collect();
+                let layers = &self.layers;
+                policy::judge(policy, &policy::Subject { layers, content, covered, signatures: signatures.as_ref() })
+            }));
         }
-        for (index, layers) in self.verified.indexes.iter_mut().zip(all) {
+        for ((index, layers), rulings) in self.verified.indexes.iter_mut().zip(all).zip(rulings) {
             index.layers = layers;
+            index.rulings = rulings;
         }
         self.verified
     }

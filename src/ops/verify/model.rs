@@ -2,6 +2,7 @@
 
 use super::super::code::Code;
 use super::super::discover::DiscoverError;
+use super::policy::{Policy, Ruling};
 use crate::budget::OverBudget;
 use crate::digest::Digest;
 use crate::image::soci::Version;
@@ -18,6 +19,8 @@ pub struct VerifyOptions {
     pub depth: Depth,
     /// How many layers are read side by side; at least 1.
     pub jobs: usize,
+    /// What each index must be beside right.
+    pub policy: Policy,
 }
 
 /// How much is read.
@@ -63,10 +66,12 @@ pub struct VerifiedManifest {
 impl VerifiedManifest {
     pub fn differences(&self) -> impl Iterator<Item = &Finding> {
         let layers = || self.indexes.iter().flat_map(|index| &index.layers);
+        let rulings = self.indexes.iter().flat_map(|index| &index.rulings);
         self.differences
             .iter()
             .chain(self.indexes.iter().flat_map(|index| &index.differences))
             .chain(layers().flat_map(|layer| &layer.differences))
+            .chain(rulings.flat_map(|ruling| &ruling.violations))
     }
 }
 
@@ -88,6 +93,8 @@ pub struct VerifiedIndex {
     pub differences: Vec<Finding>,
     /// Each layer that it covers, in the image's order.
     pub layers: Vec<VerifiedLayer>,
+    /// How it stands to each rule of the policy; empty if it cannot be used.
+    pub rulings: Vec<Ruling>,
 }
 
 /// A layer and its ztoc.
@@ -95,6 +102,8 @@ pub struct VerifiedIndex {
 pub struct VerifiedLayer {
     pub layer: Digest,
     pub ztoc: Digest,
+    /// The tool identifier in the ztoc; None if it could not be read.
+    pub tool: Option<Box<[u8]>>,
     pub proven: Proven,
     pub differences: Vec<Finding>,
 }
@@ -140,6 +149,8 @@ pub enum VerifyError {
     Config { digest: Digest, source: StoreError },
     #[error("cannot read SOCI index {digest}")]
     Index { digest: Digest, source: StoreError },
+    #[error("cannot read the signatures of {subject}")]
+    Signatures { subject: Digest, source: StoreError },
     #[error("cannot read layer {layer}")]
     Layer { layer: Digest, source: StoreError },
     #[error("ztoc {ztoc} of layer {layer} does not fit into memory")]

@@ -30,6 +30,8 @@ pub(in crate::ops) struct Done {
     pub proven: Proven,
     pub differences: Vec<Finding>,
     pub bytes_read: u64,
+    /// The tool identifier in the ztoc.
+    pub tool: Option<Box<[u8]>>,
 }
 
 impl Job {
@@ -93,6 +95,7 @@ impl Job {
             done.differences.extend(documents::of_ztoc(&ztoc, self.layer.size));
         }
         done.proven.entries = ztoc.files.len() as u64;
+        done.tool = Some(ztoc.build_tool_identifier.clone());
         match SpanTable::new(ztoc) {
             Ok(spans) => Ok(Some(spans)),
             Err(error) => {

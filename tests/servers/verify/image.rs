@@ -85,6 +85,20 @@ impl Image {
         serde_json::from_slice(&std::fs::read(self.dir.join("index.json")).unwrap()).unwrap()
     }
 
+    /// Writes a manifest and lists it in index.json.
+    pub fn list(&self, manifest: &Value, annotations: &Value) {
+        let manifest = manifest.to_string();
+        self.list_blob(&self.write(manifest.as_bytes()), manifest.len(), annotations);
+    }
+
+    /// Lists a blob in index.json as a manifest.
+    pub fn list_blob(&self, digest: &Digest, size: usize, annotations: &Value) {
+        let mut index = self.index_json();
+        let entry = json!({"mediaType": OCI_MANIFEST, "digest": digest, "size": size, "annotations": annotations});
+        index["manifests"].as_array_mut().unwrap().push(entry);
+        std::fs::write(self.dir.join("index.json"), index.to_string()).unwrap();
+    }
+
     /// The SOCI indexes that are listed.
     pub fn indexes(&self) -> Vec<Digest> {
         let index = self.index_json();
@@ -160,7 +174,7 @@ pub fn codes(document: &Value) -> Vec<String> {
             Value::Object(object) => {
                 for (key, value) in object {
                     match key.as_str() {
-                        "differences" => codes
+                        "differences" | "violations" => codes
                             .extend(value.as_array().unwrap().iter().map(|d| d["code"].as_str().unwrap().to_owned())),
                         _ => walk(value, codes),
                     }

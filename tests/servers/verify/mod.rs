@@ -2,6 +2,8 @@
 
 mod damage;
 mod image;
+mod policy;
+mod signatures;
 
 use crate::support::sandbox::{Sandbox, enabled, index, two_platforms};
 use crate::support::servers;

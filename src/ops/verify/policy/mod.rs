@@ -1,0 +1,176 @@
+//! What an index must be beside right: how much it covers, how large its ztocs are, who made it, who signed it.
+
+use std::fmt;
+
+use super::model::Finding;
+use super::signature::{Signatures, Trust};
+use crate::image::Descriptor;
+use crate::image::soci::ZtocRef;
+use crate::ops::code::Code;
+use crate::ops::coverage::{Coverage, Share, percent};
+use crate::ops::discover::IndexContent;
+
+mod tool;
+
+pub use tool::{ToolPattern, ToolPatternError};
+
+/// What is asked of every index that is found. Nothing, by default.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Policy {
+    /// The least share that an index covers of the bytes of all layers that are not smaller than
+    /// `min_layer_size`: what [`Gate::least_coverage`](crate::ops::index::Gate) asks of a new index.
+    pub least_coverage: Option<Share>,
+    /// In bytes. Smaller layers do not count for `least_coverage`.
+    pub min_layer_size: u64,
+    /// How large a ztoc may be beside its layer's blob.
+    pub max_ztoc_ratio: Option<Share>,
+    /// Which tools may have made the index and its ztocs; empty: any.
+    pub tools: Vec<ToolPattern>,
+    /// By whom the index must be signed; empty: it need not be.
+    pub trust: Trust,
+}
+
+/// One demand of a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    MinCoverage,
+    MaxZtocRatio,
+    AllowTool,
+    Signature,
+}
+
+/// How an index stands to one rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ruling {
+    pub rule: Rule,
+    /// What the policy asks for.
+    pub wanted: String,
+    /// What the index has.
+    pub found: String,
+    /// Empty: the rule is kept.
+    pub violations: Vec<Finding>,
+}
+
+impl Policy {
+    pub fn is_empty(&self) -> bool {
+        self.least_coverage.is_none() && self.max_ztoc_ratio.is_none() && self.tools.is_empty() && self.trust.is_empty()
+    }
+}
+
+impl fmt::Display for Rule {
+    /// The stable word: the name of the option.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Rule::MinCoverage => "min-coverage",
+            Rule::MaxZtocRatio => "max-ztoc-ratio",
+            Rule::AllowTool => "allow-tool",
+            Rule::Signature => "signature",
+        })
+    }
+}
+
+/// An index that is held against a policy.
+pub(super) struct Subject<'a> {
+    /// The image's layers.
+    pub layers: &'a [Descriptor],
+    pub content: &'a IndexContent,
+    /// Each layer that the index covers, its ztoc, and the tool identifier in that, if it could be read.
+    pub covered: Vec<(&'a Descriptor, &'a ZtocRef, Option<&'a [u8]>)>,
+    /// None: no signature is asked for.
+    pub signatures: Option<&'a Signatures>,
+}
+
+/// One ruling for each rule of the policy.
+pub(super) fn judge(policy: &Policy, subject: &Subject<'_>) -> Vec<Ruling> {
+    let mut rulings = Vec::new();
+    rulings.extend(policy.least_coverage.map(|least| coverage(subject, least, policy.min_layer_size)));
+    rulings.extend(policy.max_ztoc_ratio.map(|most| ratio(subject, most)));
+    if !policy.tools.is_empty() {
+        rulings.push(tool(subject, &policy.tools));
+    }
+    rulings.extend(subject.signatures.map(|signatures| signature(&policy.trust, signatures)));
+    rulings
+}
+
+fn coverage(subject: &Subject<'_>, least: Share, min_layer_size: u64) -> Ruling {
+    let large = subject.layers.iter().filter(|layer| layer.size >= min_layer_size);
+    let is = Coverage::of(large, |layer| subject.content.ztocs.contains_key(&layer.digest));
+    let found = format!(
+        "{} ({} of {} layers of at least {min_layer_size} bytes, {} of {} bytes)",
+        is.share(),
+        is.layers,
+        is.of_layers,
+        is.bytes,
+        is.of_bytes
+    );
+    let violation = || Finding::new(Code::Coverage, format!("the index covers {found}; at least {least} is wanted"));
+    let violations = (!is.reaches(least)).then(violation).into_iter().collect();
+    Ruling { rule: Rule::MinCoverage, wanted: format!("at least {least}"), found, violations }
+}
+
+fn ratio(subject: &Subject<'_>, most: Share) -> Ruling {
+    // Rounded up, so that what is shown is not within the bound if the ratio is not.
+    let hundredths = |ztoc: u64, layer: u64| (u128::from(ztoc) * 10_000).div_ceil(u128::from(layer.max(1)));
+    let ratios = || subject.covered.iter().map(|(layer, ztoc, _)| (hundredths(ztoc.size, layer.size), layer, ztoc));
+    let violations = ratios().filter(|(_, layer, ztoc)| !most.bounds(ztoc.size, layer.size));
+    let violation = |(ratio, layer, ztoc): (u128, &&Descriptor, &&ZtocRef)| {
+        let text = format!(
+            "ztoc {} has {} bytes, {} of the {} of its layer {}; at most {most} is wanted",
+            ztoc.ztoc,
+            ztoc.size,
+            percent(ratio),
+            layer.size,
+            layer.digest
+        );
+        Finding::new(Code::ZtocRatio, text)
+    };
+    let violations = violations.map(violation).collect();
+    let largest = ratios().map(|(ratio, ..)| ratio).max();
+    let found = largest.map_or_else(|| "no ztoc".to_owned(), percent);
+    Ruling { rule: Rule::MaxZtocRatio, wanted: format!("at most {most}"), found, violations }
+}
+
+fn tool(subject: &Subject<'_>, tools: &[ToolPattern]) -> Ruling {
+    let is_allowed = |tool: &str| tools.iter().any(|pattern| pattern.allows(tool));
+    let mut violations = Vec::new();
+    let of_index = subject.content.index.build_tool_identifier.as_deref();
+    match of_index {
+        Some(tool) if is_allowed(tool) => {}
+        Some(tool) => {
+            violations.push(Finding::new(Code::Tool, format!("the index was made by {:?}", cut(tool))));
+        }
+        None => violations.push(Finding::new(Code::Tool, "the index does not say which tool made it")),
+    }
+    for (_, ztoc, tool) in &subject.covered {
+        let Some(tool) = tool else { continue };
+        if !std::str::from_utf8(tool).is_ok_and(is_allowed) {
+            let tool = String::from_utf8_lossy(tool);
+            violations.push(Finding::new(Code::ZtocTool, format!("ztoc {} was made by {:?}", ztoc.ztoc, cut(&tool))));
+        }
+    }
+    let found = of_index.map_or_else(|| "none stated".to_owned(), |tool| format!("{:?}", cut(tool)));
+    let wanted = tools.iter().map(|tool| format!("'{tool}'")).collect::<Vec<_>>().join(" or ");
+    Ruling { rule: Rule::AllowTool, wanted, found, violations }
+}
+
+fn signature(trust: &Trust, signatures: &Signatures) -> Ruling {
+    let wanted = format!("by one of: {}", trust.names().collect::<Vec<_>>().join(", "));
+    let (found, violations) = match signatures {
+        Signatures::Trusted { signer, kind, subject } => (format!("{kind}, {signer}, for {subject}"), Vec::new()),
+        Signatures::None { subjects } => {
+            let subjects: Vec<String> = subjects.iter().map(ToString::to_string).collect();
+            let text = format!("no signature was found for {}", subjects.join(" or "));
+            ("none".to_owned(), vec![Finding::new(Code::SignatureMissing, text)])
+        }
+        Signatures::Untrusted { reasons, count } => {
+            let text = format!("no signature can be relied on: {}", reasons.join("; "));
+            let found = format!("{count} that cannot be relied on");
+            (found, vec![Finding::new(Code::SignatureUntrusted, text)])
+        }
+    };
+    Ruling { rule: Rule::Signature, wanted, found, violations }
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(150).collect()
+}

@@ -1,0 +1,190 @@
+//! What cosign signs: "simple signing" payloads, and sigstore bundles (DSSE envelopes or plain messages).
+//!
+//! The signature is verified before what it is over is parsed, and what is signed must name the digest.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+
+use super::Rejected;
+use super::keys::PublicKey;
+use crate::digest::Digest;
+use crate::image::json;
+
+/// The media type of a payload, which is the layer of a signature's manifest.
+pub(super) const SIMPLE_SIGNING: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
+/// The artifact type of such a manifest where it is a referrer.
+pub(super) const ARTIFACT: &str = "application/vnd.dev.cosign.artifact.sig.v1+json";
+/// The annotation of such a layer that holds the signature, in base64.
+pub(super) const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
+/// What the media and artifact types of sigstore bundles begin with, whatever their version.
+pub(super) const BUNDLE: &str = "application/vnd.dev.sigstore.bundle.";
+/// The largest payload or bundle that is read, in bytes.
+pub(super) const MAX_DOCUMENT: usize = 1 << 20;
+
+const PAYLOAD_TYPE: &str = "cosign container image signature";
+const IN_TOTO: &str = "application/vnd.in-toto+json";
+/// The predicate of `cosign sign`. Attestations are signed too, and say something else.
+const PREDICATE: &str = "https://sigstore.dev/cosign/sign/v1";
+/// How many signatures of one envelope are looked at.
+const MOST: usize = 16;
+
+/// Verifies a "simple signing" payload; gives the key.
+///
+/// # Errors
+/// When no key made the signature, or it is over something else than the digest.
+pub(super) fn simple<'a>(
+    payload: &[u8],
+    signature: &str,
+    subject: &Digest,
+    keys: &'a [PublicKey],
+) -> Result<&'a PublicKey, Rejected> {
+    let key = signer(payload, std::iter::once(signature), keys)?;
+    let said: SimpleSigning = json::parse(payload, MAX_DOCUMENT, &["critical"])?;
+    if said.critical.kind != PAYLOAD_TYPE {
+        return Err(Rejected::Purpose(cut(&said.critical.kind)));
+    }
+    match said.critical.image.digest == subject.to_string() {
+        true => Ok(key),
+        false => Err(Rejected::Subject(cut(&said.critical.image.digest))),
+    }
+}
+
+/// A sigstore bundle, of which nothing is verified yet.
+pub(super) enum Bundle {
+    /// Signs a statement that names the digest.
+    Dsse(Envelope),
+    /// Signs the bytes of the manifest.
+    Message { signature: String },
+}
+
+/// # Errors
+/// When the bytes are not a bundle.
+pub(super) fn bundle(bytes: &[u8]) -> Result<Bundle, Rejected> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Raw {
+        dsse_envelope: Option<Envelope>,
+        message_signature: Option<MessageSignature>,
+    }
+    #[derive(Deserialize)]
+    struct MessageSignature {
+        signature: String,
+    }
+    let raw: Raw = json::parse(bytes, MAX_DOCUMENT, &["dsseEnvelope", "messageSignature"])?;
+    match (raw.dsse_envelope, raw.message_signature) {
+        (Some(envelope), None) => Ok(Bundle::Dsse(envelope)),
+        (None, Some(message)) => Ok(Bundle::Message { signature: message.signature }),
+        _ => Err(Rejected::Malformed("the bundle has not exactly one of dsseEnvelope and messageSignature".into())),
+    }
+}
+
+/// A DSSE envelope (secure-systems-lab/dsse, envelope.md).
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Envelope {
+    payload: String,
+    payload_type: String,
+    signatures: Vec<EnvelopeSignature>,
+}
+
+#[derive(Deserialize)]
+struct EnvelopeSignature {
+    sig: String,
+}
+
+impl Envelope {
+    /// Verifies the envelope; gives the key.
+    ///
+    /// # Errors
+    /// As [`simple`].
+    pub fn verify<'a>(&self, subject: &Digest, keys: &'a [PublicKey]) -> Result<&'a PublicKey, Rejected> {
+        let payload = decoded(&self.payload)?;
+        let signatures = self.signatures.iter().take(MOST).map(|signature| &signature.sig[..]);
+        let key = signer(&pre_authentication(&self.payload_type, &payload), signatures, keys)?;
+        if self.payload_type != IN_TOTO {
+            return Err(Rejected::Purpose(cut(&self.payload_type)));
+        }
+        let said: Statement = json::parse(&payload, MAX_DOCUMENT, &["subject", "predicateType"])?;
+        if said.predicate_type != PREDICATE {
+            return Err(Rejected::Purpose(cut(&said.predicate_type)));
+        }
+        let (algorithm, hex) = (subject.algorithm().name(), subject.hex());
+        let names = |of: &Of| of.digest.get(algorithm).is_some_and(|digest| *digest == hex);
+        match said.subject.iter().any(names) {
+            true => Ok(key),
+            false => {
+                let first = said.subject.first().and_then(|of| of.digest.iter().next());
+                Err(Rejected::Subject(first.map_or_else(String::new, |(name, hex)| cut(&format!("{name}:{hex}")))))
+            }
+        }
+    }
+}
+
+/// Verifies a signature over the bytes of a manifest; gives the key.
+///
+/// # Errors
+/// When no key made it.
+pub(super) fn message<'a>(manifest: &[u8], signature: &str, keys: &'a [PublicKey]) -> Result<&'a PublicKey, Rejected> {
+    signer(manifest, std::iter::once(signature), keys)
+}
+
+/// What a DSSE signature is over (protocol.md, "PAE").
+fn pre_authentication(payload_type: &str, payload: &[u8]) -> Vec<u8> {
+    let mut message = format!("DSSEv1 {} {payload_type} {} ", payload_type.len(), payload.len()).into_bytes();
+    message.extend_from_slice(payload);
+    message
+}
+
+/// The first key that made one of the signatures.
+fn signer<'a, 'b>(
+    message: &[u8],
+    signatures: impl Iterator<Item = &'b str>,
+    keys: &'a [PublicKey],
+) -> Result<&'a PublicKey, Rejected> {
+    for signature in signatures {
+        let signature = decoded(signature)?;
+        if let Some(key) = keys.iter().find(|key| key.signed(message, &signature)) {
+            return Ok(key);
+        }
+    }
+    Err(Rejected::Key)
+}
+
+fn decoded(base64: &str) -> Result<Vec<u8>, Rejected> {
+    STANDARD.decode(base64).map_err(|_| Rejected::Malformed("it is not base64".into()))
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(150).collect()
+}
+
+#[derive(Deserialize)]
+struct SimpleSigning {
+    critical: Critical,
+}
+
+#[derive(Deserialize)]
+struct Critical {
+    image: Image,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+#[derive(Deserialize)]
+struct Image {
+    #[serde(rename = "docker-manifest-digest")]
+    digest: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Statement {
+    subject: Vec<Of>,
+    predicate_type: String,
+}
+
+#[derive(Deserialize)]
+struct Of {
+    digest: std::collections::BTreeMap<String, String>,
+}

@@ -1,0 +1,273 @@
+//! Who signed an index: signatures of cosign and notation, found beside it and verified with the keys
+//! and certificates that a policy trusts.
+//!
+//! Whoever may push to a repository may put signatures there, so all that is read is bounded, and a
+//! signature that cannot be used is passed over with its reason. Signatures of Fulcio and Rekor
+//! (without a key) are not verified.
+
+use bytes::Bytes;
+use rustls_pki_types::UnixTime;
+use serde::Deserialize;
+
+use super::causes;
+use super::documents::Damage;
+use super::model::VerifyError;
+use crate::digest::Digest;
+use crate::image::manifest::MAX_DOCUMENT;
+use crate::image::{Descriptor, JsonError, json};
+use crate::store::blob::Target;
+use crate::store::layout::LayoutError;
+use crate::store::{Source, StoreError};
+
+mod cosign;
+mod keys;
+mod notation;
+
+pub use keys::{Certificate, PublicKey, Trust, TrustError};
+
+/// How many signatures of one manifest are read.
+const MOST: usize = 100;
+/// How many reasons are kept why signatures were passed over.
+const REASONS: usize = 8;
+
+/// What was found of an index's signatures.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Signatures {
+    Trusted {
+        /// The key or certificate, for people.
+        signer: String,
+        /// `cosign` or `notation`.
+        kind: &'static str,
+        /// The manifest that is signed: the index, or the SOCI-enabled image that names it.
+        subject: Digest,
+    },
+    /// There is none on these manifests.
+    None { subjects: Vec<Digest> },
+    /// There are signatures, and none can be relied on.
+    Untrusted {
+        /// Why they were passed over, each reason once.
+        reasons: Vec<String>,
+        count: usize,
+    },
+}
+
+/// Why a signature does not count.
+#[derive(Debug, thiserror::Error)]
+enum Rejected {
+    #[error("it is by none of the trusted keys or certificates, or what is signed was changed")]
+    Key,
+    #[error("its signature does not fit its certificate")]
+    Signature(#[source] webpki::Error),
+    #[error("its certificate is not to be relied on")]
+    Certificate(#[source] webpki::Error),
+    #[error("it expired at {0}")]
+    Expired(String),
+    #[error("it is for another manifest, {0:?}")]
+    Subject(String),
+    #[error("it does not sign an image but says {0:?}")]
+    Purpose(String),
+    #[error("it cannot be used: {0}")]
+    Malformed(String),
+    #[error("it cannot be used")]
+    Json(#[from] JsonError),
+    #[error("it cannot be read")]
+    Lost(#[source] StoreError),
+}
+
+/// Looks for a signature that counts on one of the manifests `subjects`.
+///
+/// # Errors
+/// When the store does not say which signatures there are, or does not hand one out that it has.
+pub(super) async fn find(source: &Source, subjects: &[Digest], trust: &Trust) -> Result<Signatures, VerifyError> {
+    let mut passed_over = Vec::new();
+    for subject in subjects {
+        let mut search = Search { source, subject, trust, passed_over: &mut passed_over, left: MOST };
+        let found = search.run().await;
+        if let Some((signer, kind)) = found.map_err(|source| VerifyError::Signatures { subject: *subject, source })? {
+            return Ok(Signatures::Trusted { signer, kind, subject: *subject });
+        }
+    }
+    if passed_over.is_empty() {
+        return Ok(Signatures::None { subjects: subjects.to_vec() });
+    }
+    let count = passed_over.iter().map(|(_, times)| times).sum();
+    let more = passed_over.len().saturating_sub(REASONS);
+    passed_over.truncate(REASONS);
+    let times = |(why, times): (String, usize)| if times > 1 { format!("{why} ({times} times)") } else { why };
+    let mut reasons: Vec<String> = passed_over.into_iter().map(times).collect();
+    if more > 0 {
+        reasons.push(format!("and for {more} more reasons"));
+    }
+    Ok(Signatures::Untrusted { reasons, count })
+}
+
+/// The signatures of one manifest.
+struct Search<'a> {
+    source: &'a Source,
+    subject: &'a Digest,
+    trust: &'a Trust,
+    /// Why signatures were passed over, and how many for each reason.
+    passed_over: &'a mut Vec<(String, usize)>,
+    /// How many more signatures are read.
+    left: usize,
+}
+
+/// Who signed, and with what.
+type Signer = (String, &'static str);
+
+/// What matters of a signature's manifest.
+#[derive(Deserialize)]
+struct SignatureManifest {
+    #[serde(default)]
+    layers: Vec<Descriptor>,
+}
+
+impl Search<'_> {
+    async fn run(&mut self) -> Result<Option<Signer>, StoreError> {
+        if !self.trust.keys.is_empty() {
+            let tag = format!("{}-{}.sig", self.subject.algorithm().name(), self.subject.hex());
+            let signer = match self.source.manifest(&Target::Tag(tag)).await {
+                Ok(document) => self.simple_signatures(&document.bytes).await?,
+                Err(error) if is_absent(&error) => None,
+                Err(error) => self.lost(error)?,
+            };
+            if signer.is_some() {
+                return Ok(signer);
+            }
+        }
+        for referrer in self.source.all_referrers(self.subject).await?.descriptors {
+            let kind = referrer.artifact_type.as_deref().unwrap_or_default();
+            let is_cosign = kind == cosign::ARTIFACT || kind.starts_with(cosign::BUNDLE);
+            let counts = (is_cosign && !self.trust.keys.is_empty())
+                || (kind == notation::ARTIFACT && !self.trust.certificates.is_empty());
+            if !counts {
+                continue;
+            }
+            if self.left == 0 {
+                self.pass_over("the others were not read", 0);
+                break;
+            }
+            let document = match self.source.manifest(&Target::Digest(referrer.digest)).await {
+                Ok(document) => document,
+                Err(error) => {
+                    self.left -= 1;
+                    self.lost(error)?;
+                    continue;
+                }
+            };
+            let signer = match kind {
+                cosign::ARTIFACT => self.simple_signatures(&document.bytes).await?,
+                notation::ARTIFACT => self.one(&document.bytes, notation::JWS, notation::MAX_ENVELOPE).await?,
+                _ => self.one(&document.bytes, cosign::BUNDLE, cosign::MAX_DOCUMENT).await?,
+            };
+            if signer.is_some() {
+                return Ok(signer);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The layers of a manifest of cosign, each a payload with its signature.
+    async fn simple_signatures(&mut self, manifest: &[u8]) -> Result<Option<Signer>, StoreError> {
+        let layers = match layers(manifest) {
+            Ok(layers) => layers,
+            Err(why) => return Ok(self.reject(why)),
+        };
+        let layers = layers.into_iter().filter(|layer| layer.media_type == cosign::SIMPLE_SIGNING);
+        // Payloads of one manifest are mostly the same blob.
+        let mut last: Option<(Digest, Bytes)> = None;
+        for layer in layers {
+            let Some(signature) = layer.annotations.get(cosign::SIGNATURE) else { continue };
+            if self.left == 0 {
+                self.pass_over("the others were not read", 0);
+                break;
+            }
+            self.left -= 1;
+            let payload = match last.take().filter(|(digest, _)| *digest == layer.digest) {
+                Some((_, payload)) => payload,
+                None => match self.source.blob_bytes(&layer, cosign::MAX_DOCUMENT as u64).await {
+                    Ok(payload) => payload,
+                    Err(error) => {
+                        self.lost(error)?;
+                        continue;
+                    }
+                },
+            };
+            match cosign::simple(&payload, signature, self.subject, &self.trust.keys) {
+                Ok(key) => return Ok(Some((format!("key {}", key.name), "cosign"))),
+                Err(why) => self.reject(why),
+            };
+            last = Some((layer.digest, payload));
+        }
+        Ok(None)
+    }
+
+    /// The first layer of such a media type, which is a bundle or an envelope.
+    async fn one(&mut self, manifest: &[u8], media_type: &str, limit: usize) -> Result<Option<Signer>, StoreError> {
+        self.left = self.left.saturating_sub(1);
+        let layer = match layers(manifest) {
+            Ok(layers) => layers.into_iter().find(|layer| layer.media_type.starts_with(media_type)),
+            Err(why) => return Ok(self.reject(why)),
+        };
+        let Some(layer) = layer else {
+            return Ok(self.reject(Rejected::Malformed(format!("it has no layer of type {media_type}"))));
+        };
+        let bytes = match self.source.blob_bytes(&layer, limit as u64).await {
+            Ok(bytes) => bytes,
+            Err(error) => return self.lost(error),
+        };
+        let (keys, certificates) = (&self.trust.keys, &self.trust.certificates);
+        let key = if media_type == notation::JWS {
+            match notation::verify(&bytes, self.subject, certificates, UnixTime::now()) {
+                Ok(certificate) => return Ok(Some((format!("certificate {}", certificate.name), "notation"))),
+                Err(why) => return Ok(self.reject(why)),
+            }
+        } else {
+            match cosign::bundle(&bytes) {
+                Ok(cosign::Bundle::Dsse(envelope)) => envelope.verify(self.subject, keys),
+                Ok(cosign::Bundle::Message { signature }) => {
+                    let signed = self.source.manifest(&Target::Digest(*self.subject)).await?;
+                    cosign::message(&signed.bytes, &signature, keys)
+                }
+                Err(why) => Err(why),
+            }
+        };
+        match key {
+            Ok(key) => Ok(Some((format!("key {}", key.name), "cosign"))),
+            Err(why) => Ok(self.reject(why)),
+        }
+    }
+
+    /// Passes over what is listed and is gone or damaged.
+    ///
+    /// # Errors
+    /// When it may be there.
+    fn lost(&mut self, error: StoreError) -> Result<Option<Signer>, StoreError> {
+        match Damage::of(&error) {
+            Some(_) => Ok(self.reject(Rejected::Lost(error))),
+            None => Err(error),
+        }
+    }
+
+    fn reject(&mut self, why: Rejected) -> Option<Signer> {
+        self.pass_over(&causes(&why), 1);
+        None
+    }
+
+    fn pass_over(&mut self, why: &str, times: usize) {
+        let why = format!("a signature of {}: {why}", self.subject);
+        match self.passed_over.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, known)) => *known += times,
+            None => self.passed_over.push((why, times)),
+        }
+    }
+}
+
+fn layers(manifest: &[u8]) -> Result<Vec<Descriptor>, Rejected> {
+    Ok(json::parse::<SignatureManifest>(manifest, MAX_DOCUMENT, &["layers"])?.layers)
+}
+
+/// There is nothing of that name.
+fn is_absent(error: &StoreError) -> bool {
+    error.is_not_found() || matches!(error, StoreError::Local(LayoutError::NoSuchImage { .. }))
+}

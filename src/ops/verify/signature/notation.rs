@@ -1,0 +1,216 @@
+//! What notation signs: a JWS envelope over a payload that names the digest, with the signer's
+//! certificates (notaryproject/specifications, signature-envelope-jws.md and signature-specification.md).
+//!
+//! Verified are the signature, the attributes that are signed with it, the chain from the signer's
+//! certificate to a trusted one, when they are valid, and that they are for signing code, if they
+//! say what they are for. Revocation lists, countersigned times and plugins are not looked at.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use rustls_pki_types::{CertificateDer, SignatureVerificationAlgorithm, UnixTime};
+use serde::Deserialize;
+use webpki::ring::{
+    ECDSA_P256_SHA256, ECDSA_P384_SHA384, RSA_PSS_2048_8192_SHA256_LEGACY_KEY, RSA_PSS_2048_8192_SHA384_LEGACY_KEY,
+    RSA_PSS_2048_8192_SHA512_LEGACY_KEY,
+};
+use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage};
+
+use super::Rejected;
+use super::keys::Certificate;
+use crate::digest::Digest;
+use crate::image::json;
+use crate::time::Time;
+
+/// The artifact type of a signature's manifest.
+pub(super) const ARTIFACT: &str = "application/vnd.cncf.notary.signature";
+/// The media type of its layer, the envelope. COSE envelopes are not read.
+pub(super) const JWS: &str = "application/jose+json";
+/// The largest envelope that is read, in bytes.
+pub(super) const MAX_ENVELOPE: usize = 1 << 20;
+
+const PAYLOAD: &str = "application/vnd.cncf.notary.payload.v1+json";
+const SCHEME: &str = "notary.x509";
+/// Attributes that a verifier must understand, and that this one does.
+const UNDERSTOOD: [&str; 2] = ["io.cncf.notary.signingScheme", "io.cncf.notary.expiry"];
+/// Certificates of one chain.
+const MOST: usize = 16;
+/// id-kp-codeSigning, 1.3.6.1.5.5.7.3.3.
+const CODE_SIGNING: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 3];
+
+#[derive(Deserialize)]
+struct Envelope {
+    payload: String,
+    protected: String,
+    header: Header,
+    signature: String,
+}
+
+#[derive(Deserialize)]
+struct Header {
+    x5c: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Protected {
+    alg: String,
+    cty: String,
+    crit: Vec<String>,
+    #[serde(rename = "io.cncf.notary.signingScheme")]
+    scheme: String,
+    #[serde(rename = "io.cncf.notary.expiry")]
+    expiry: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Payload {
+    target_artifact: Target,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    digest: String,
+}
+
+/// Verifies an envelope; gives the trusted certificate.
+///
+/// # Errors
+/// When it is not signed, not by someone who is trusted, not valid now, or over something else than the digest.
+pub(super) fn verify<'a>(
+    envelope: &[u8],
+    subject: &Digest,
+    trusted: &'a [Certificate],
+    now: UnixTime,
+) -> Result<&'a Certificate, Rejected> {
+    let envelope: Envelope = json::parse(envelope, MAX_ENVELOPE, &["payload", "protected", "header", "signature"])?;
+    if envelope.header.x5c.len() > MOST {
+        return Err(Rejected::Malformed(format!("it has more than {MOST} certificates")));
+    }
+    let certificate = |text: &String| Some(CertificateDer::from(STANDARD.decode(text).ok()?));
+    let chain: Option<Vec<CertificateDer<'_>>> = envelope.header.x5c.iter().map(certificate).collect();
+    let chain = chain.ok_or_else(|| Rejected::Malformed("its certificates are not base64".into()))?;
+    let Some((leaf, rest)) = chain.split_first() else {
+        return Err(Rejected::Malformed("it has no certificate".into()));
+    };
+    let end = EndEntityCert::try_from(leaf).map_err(Rejected::Certificate)?;
+
+    let protected: Protected = json::parse(&decoded(&envelope.protected)?, MAX_ENVELOPE, &["alg", "cty", "crit"])?;
+    let signed = format!("{}.{}", envelope.protected, envelope.payload);
+    let signature = decoded(&envelope.signature)?;
+    let (algorithm, signature) = algorithm(&protected.alg, signature)?;
+    end.verify_signature(algorithm, signed.as_bytes(), &signature).map_err(Rejected::Signature)?;
+
+    let anchor = trusted_by(&end, leaf, rest, trusted, now)?;
+    attributes(&protected, now)?;
+    let payload: Payload = json::parse(&decoded(&envelope.payload)?, MAX_ENVELOPE, &["targetArtifact"])?;
+    match payload.target_artifact.digest == subject.to_string() {
+        true => Ok(anchor),
+        false => Err(Rejected::Subject(payload.target_artifact.digest.chars().take(150).collect())),
+    }
+}
+
+/// The trusted certificate that vouches for the signer's, or is the signer's.
+fn trusted_by<'a>(
+    end: &EndEntityCert<'_>,
+    leaf: &CertificateDer<'_>,
+    rest: &[CertificateDer<'_>],
+    trusted: &'a [Certificate],
+    now: UnixTime,
+) -> Result<&'a Certificate, Rejected> {
+    let valid = |anchor: &CertificateDer<'_>| {
+        let anchor = webpki::anchor_from_trusted_cert(anchor)?;
+        let usage = KeyUsage::required_if_present(CODE_SIGNING);
+        end.verify_for_usage(ALL_VERIFICATION_ALGS, &[anchor], rest, now, usage, None, None).map(drop)
+    };
+    let mut reason = None;
+    for certificate in trusted {
+        // A signer that is trusted itself: the one who issued its certificate (perhaps itself) need
+        // not be, but the certificate must be sound and valid.
+        let anchor = if certificate.der == *leaf { rest.first().unwrap_or(leaf) } else { &certificate.der };
+        match valid(anchor) {
+            Ok(()) => return Ok(certificate),
+            Err(error) => reason = Some(error),
+        }
+    }
+    Err(reason.map_or(Rejected::Key, Rejected::Certificate))
+}
+
+fn attributes(protected: &Protected, now: UnixTime) -> Result<(), Rejected> {
+    if protected.cty != PAYLOAD {
+        return Err(Rejected::Purpose(protected.cty.chars().take(150).collect()));
+    }
+    let unknown = protected.crit.iter().find(|critical| !UNDERSTOOD.contains(&&critical[..]));
+    if let Some(unknown) = unknown {
+        let unknown: String = unknown.chars().take(150).collect();
+        return Err(Rejected::Malformed(format!("it has the critical attribute {unknown:?}, which is not known")));
+    }
+    if protected.scheme != SCHEME {
+        let scheme: String = protected.scheme.chars().take(150).collect();
+        return Err(Rejected::Malformed(format!("its signing scheme is {scheme:?}; {SCHEME:?} is known")));
+    }
+    let Some(expiry) = &protected.expiry else { return Ok(()) };
+    match Time::from_rfc3339(expiry).map(|time| time.seconds) {
+        Some(end) if i64::try_from(now.as_secs()).is_ok_and(|now| now < end) => Ok(()),
+        Some(_) => Err(Rejected::Expired(expiry.chars().take(40).collect())),
+        None => Err(Rejected::Malformed("its expiry is not a time".into())),
+    }
+}
+
+/// The algorithm of a JWS name (RFC 7518), and the signature as that takes it.
+fn algorithm(
+    name: &str,
+    signature: Vec<u8>,
+) -> Result<(&'static dyn SignatureVerificationAlgorithm, Vec<u8>), Rejected> {
+    let malformed = || Rejected::Malformed("its signature does not have the length of its algorithm".into());
+    Ok(match name {
+        "PS256" => (RSA_PSS_2048_8192_SHA256_LEGACY_KEY, signature),
+        "PS384" => (RSA_PSS_2048_8192_SHA384_LEGACY_KEY, signature),
+        "PS512" => (RSA_PSS_2048_8192_SHA512_LEGACY_KEY, signature),
+        "ES256" => (ECDSA_P256_SHA256, der(&signature, 32).ok_or_else(malformed)?),
+        "ES384" => (ECDSA_P384_SHA384, der(&signature, 48).ok_or_else(malformed)?),
+        other => {
+            let other: String = other.chars().take(40).collect();
+            return Err(Rejected::Malformed(format!(
+                "its algorithm is {other:?}: PS256 to PS512, ES256 and ES384 are known"
+            )));
+        }
+    })
+}
+
+/// An ECDSA signature of two numbers of `length` bytes (RFC 7518, 3.4) in DER (RFC 3279, 2.2.3).
+fn der(signature: &[u8], length: usize) -> Option<Vec<u8>> {
+    if signature.len() != 2 * length {
+        return None;
+    }
+    let mut numbers = Vec::with_capacity(2 * length + 8);
+    for number in signature.chunks(length) {
+        let zeros = number.iter().take_while(|byte| **byte == 0).count().min(length - 1);
+        let number = &number[zeros..];
+        let sign = number.first().is_some_and(|byte| byte & 0x80 != 0);
+        numbers.extend([2, (number.len() + usize::from(sign)) as u8]);
+        numbers.extend(sign.then_some(0));
+        numbers.extend_from_slice(number);
+    }
+    let mut der = vec![0x30, numbers.len() as u8];
+    der.append(&mut numbers);
+    Some(der)
+}
+
+fn decoded(base64: &str) -> Result<Vec<u8>, Rejected> {
+    URL_SAFE_NO_PAD.decode(base64).map_err(|_| Rejected::Malformed("it is not base64".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_der() {
+        let signature = [[0; 31].as_slice(), &[1], &[0x80], &[0; 31]].concat();
+        let expected = [&[0x30, 3 + 35, 2, 1, 1, 2, 33, 0, 0x80][..], &[0; 31]].concat();
+        assert_eq!(der(&signature, 32), Some(expected));
+        assert_eq!(der(&[0; 64], 32), Some(vec![0x30, 6, 2, 1, 0, 2, 1, 0]));
+        assert_eq!(der(&[0xff; 96], 48).map(|der| (der.len(), der[1])), Some((104, 102)));
+        assert_eq!((der(&signature[1..], 32), der(&[], 32)), (None, None));
+    }
+}

@@ -1,0 +1,185 @@
+//! What a policy asks of an index: coverage, sizes, tools; by options and by a file.
+
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+
+use super::image::{Image, QUICK, codes};
+use crate::support::sandbox::{Sandbox, index, two_platforms};
+
+/// The rulings of the only index.
+fn rulings(document: &Value) -> &Vec<Value> {
+    let indexes = document["manifests"][0]["indexes"].as_array().unwrap();
+    assert_eq!(indexes.len(), 1, "{document}");
+    indexes[0]["policy"].as_array().unwrap()
+}
+
+/// Judges the image by spans alone; the run must end with `status`.
+fn judged(image: &Image, status: i32, more: &[&str]) -> Value {
+    image.verify(status, &[&QUICK[..], more].concat())
+}
+
+fn hundredths(share: u64) -> String {
+    format!("{}.{:02}%", share / 100, share % 100)
+}
+
+#[test]
+fn coverage_is_what_index_judges() {
+    let image = Image::new();
+    let sizes: Vec<u64> = image.layers.iter().map(|layer| image.read(layer).len() as u64).collect();
+    let share = sizes[..3].iter().sum::<u64>() * 10_000 / sizes.iter().sum::<u64>();
+    let covered = |least: &str, smallest: &str, status: i32| {
+        let document = judged(&image, status, &["--min-coverage", least, "--min-layer-size", smallest]);
+        let ruling = &rulings(&document)[0];
+        let kept = if status == 0 { "kept" } else { "broken" };
+        assert_eq!((&ruling["rule"], &ruling["status"]), (&json!("min-coverage"), &json!(kept)));
+        assert_eq!(codes(&document), if status == 0 { vec![] } else { vec!["coverage"] });
+        // The same of `index`, which keeps the index that is there.
+        let args = ["index", "--no-cache", "--dry-run", "--span-size=16KiB", "--min-coverage", least];
+        let output = image
+            .sandbox
+            .command(&[&args[..], &["--min-layer-size", smallest, "--existing=keep", "oci:img:v1"]].concat());
+        let output = { output }.output().unwrap();
+        assert_eq!(output.status.success(), status == 0, "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    covered(&hundredths(share), "1", 0);
+    covered(&hundredths(share + 1), "1", 3);
+    // The layer that was left out for its size does not count then.
+    covered("100%", "1KiB", 0);
+}
+
+#[test]
+fn a_ztoc_beside_its_layer() {
+    let image = Image::unindexed(|_| {});
+    let args = ["index", "--quiet", "--no-cache", "--span-size=4MiB", "--min-layer-size=1KiB", "oci:img:v1"];
+    assert!(image.sandbox.command(&args).output().unwrap().status.success());
+    let ratio = |place: usize| (image.ztoc(place).1 * 10_000).div_ceil(image.read(&image.layers[place]).len() as u64);
+    let largest = (0..3).map(ratio).max().unwrap();
+    let document = judged(&image, 0, &["--max-ztoc-ratio", &hundredths(largest)]);
+    assert_eq!(rulings(&document)[0]["status"], "kept");
+    let document = judged(&image, 3, &["--max-ztoc-ratio", &hundredths(largest - 1)]);
+    assert_eq!(codes(&document), ["ztoc-ratio"]);
+    let violations = rulings(&document)[0]["violations"].as_array().unwrap();
+    assert_eq!(violations.len(), (0..3).filter(|place| ratio(*place) == largest).count());
+    assert!(violations[0]["next"].as_str().unwrap().contains("--span-size"), "{violations:?}");
+}
+
+#[test]
+fn tools_that_may_make_indexes() {
+    let image = Image::new();
+    let document = judged(&image, 0, &["--allow-tool", "someone else", "--allow-tool", "ociseek >= 0.1, < 1000"]);
+    assert_eq!(rulings(&document)[0]["status"], "kept");
+    assert_eq!(codes(&judged(&image, 3, &["--allow-tool=ociseek > 1000"])), ["tool", "ztoc-tool"]);
+    // The index and its ztocs each name their tool.
+    let ours = format!("ociseek v{}", env!("CARGO_PKG_VERSION"));
+    image.edit_index(&ours, "other v1");
+    assert_eq!(codes(&judged(&image, 3, &["--allow-tool=other"])), ["ztoc-tool"]);
+    assert_eq!(codes(&judged(&image, 3, &["--allow-tool=ociseek"])), ["tool"]);
+    assert_eq!(codes(&judged(&image, 0, &["--allow-tool=ociseek", "--allow-tool=other = 1.0"])), [""; 0]);
+    // Who states none is not allowed by any pattern.
+    image.edit_index("com.amazon.soci.build-tool-identifier\":\"other v1", "com.example\":\"x");
+    let document = judged(&image, 3, &["--allow-tool=**"]);
+    assert_eq!(codes(&document), ["tool"]);
+    assert_eq!(rulings(&document)[0]["found"], "none stated");
+}
+
+#[test]
+fn a_platform_without_an_index_breaks_any_policy() {
+    let sandbox = Sandbox::new();
+    two_platforms(&sandbox.path("img"));
+    let policy = ["verify", "--quick", "--format=json", "--min-coverage=0%", "oci:img"];
+    let none = sandbox.run(&policy);
+    assert!(none.contains("has no SOCI index") && none.ends_with("--- status 1 ---"), "{none}");
+    sandbox.run(&index(&["--platform=linux/arm64", "oci:img"]));
+    let document = sandbox.json(3, &policy);
+    assert!(codes(&document).contains(&"no-index".to_owned()), "{document}");
+    assert_eq!(document["manifests"][0]["warnings"], json!([]));
+    let document = sandbox.json(3, &[&policy[..], &["--platform=linux/arm64"]].concat());
+    // The images of this helper have configs without diff IDs, which is a difference of its own.
+    assert_eq!(codes(&document), ["config"]);
+}
+
+#[test]
+fn every_index_is_judged() {
+    let image = Image::unindexed(|_| {});
+    image.run_index(&["--build-tool-identifier=trusted v1"]);
+    image.run_index(&["--build-tool-identifier=intruder v1"]);
+    let indexes = image.indexes();
+    let all = judged(&image, 3, &["--allow-tool=trusted"]);
+    assert_eq!(codes(&all), ["tool", "ztoc-tool"]);
+    let statuses = ["trusted v1", "intruder v1"].map(|tool| {
+        let found = all["manifests"][0]["indexes"].as_array().unwrap().iter().find(|index| index["tool"] == tool);
+        found.unwrap()["policy"][0]["status"].as_str().unwrap().to_owned()
+    });
+    assert_eq!(statuses, ["kept", "broken"]);
+    let passing = indexes.iter().filter(|index| {
+        let args = ["verify", "--quick", "--allow-tool=trusted", "--index", &index.to_string(), "oci:img:v1"];
+        image.sandbox.command(&args).output().unwrap().status.success()
+    });
+    assert_eq!(passing.count(), 1);
+}
+
+#[test]
+fn people_are_told_what_is_broken_and_what_to_do() {
+    let image = Image::new();
+    let index = image.indexes()[0].to_string();
+    let args = [
+        "verify",
+        "--quick",
+        "--seed=1",
+        "--allow-tool=ociseek",
+        "--min-coverage=100%",
+        "--min-layer-size=1",
+        "oci:img:v1",
+    ];
+    let text = image.sandbox.run(&args).replace(&index, "INDEX");
+    let masked: Vec<String> = text
+        .lines()
+        .map(|line| match line.split_once(" (") {
+            Some((before, _)) if line.contains("INDEX") || line.contains("layers of") => format!("{before} (…)"),
+            _ => line.to_owned(),
+        })
+        .collect();
+    assert_snapshot!(masked.join("\n"), @r#"
+    oci:img:v1 linux/amd64: index INDEX: 1 violation (…)
+      policy min-coverage: broken: 99.97% (…)
+        coverage: the index covers 99.97% (…)
+        hint: ociseek index --existing replace --min-layer-size SIZE covers more; or ask for less
+      policy allow-tool: kept: "ociseek vX"; wanted 'ociseek'
+    --- stderr ---
+    --- status 3 ---
+    "#);
+}
+
+#[test]
+fn a_file_has_the_same_rules_and_options_come_first() {
+    let image = Image::new();
+    let write = |text: &str| std::fs::write(image.sandbox.path("policy.json"), text).unwrap();
+    let by_file = |status, more: &[&str]| judged(&image, status, &[&["--policy=policy.json"], more].concat());
+    write(r#"{"min_coverage": "100%", "min_layer_size": "1", "max_ztoc_ratio": "100%", "allow_tools": ["other"]}"#);
+    let document = by_file(3, &[]);
+    let rules: Vec<&Value> = rulings(&document).iter().map(|ruling| &ruling["rule"]).collect();
+    assert_eq!(rules, ["min-coverage", "max-ztoc-ratio", "allow-tool"]);
+    assert!(["coverage", "tool"].iter().all(|code| codes(&document).contains(&(*code).to_owned())), "{document}");
+    write(r#"{"min_coverage": "100%", "min_layer_size": "1", "allow_tools": ["other"]}"#);
+    by_file(0, &["--min-layer-size=1KiB", "--allow-tool=ociseek"]);
+}
+
+#[test]
+fn a_policy_that_cannot_be_used_fails() {
+    let image = Image::new();
+    let fails = |text: &str, why: &str| {
+        std::fs::write(image.sandbox.path("policy.json"), text).unwrap();
+        let said = image.sandbox.run(&["verify", "--quick", "--policy=policy.json", "oci:img:v1"]);
+        assert!(said.starts_with("--- stderr ---\nerror: ") && said.ends_with("--- status 1 ---"), "{said}");
+        assert!(said.contains(why), "{text}: {said}");
+    };
+    fails("{}", "it has no rule");
+    fails(r#"{"min_coverage": "80%", "signed": true}"#, "unknown field `signed`");
+    fails(r#"{"allow_tools": []}"#, "allow_tools is empty");
+    fails(r#"{"signature_keys": ["absent.pub"]}"#, "absent.pub: cannot be read");
+    fails(r#"{"signature_certs": ["policy.json"]}"#, "it has no certificate");
+    let missing = image.sandbox.run(&["verify", "--quick", "--policy=absent.json", "oci:img:v1"]);
+    assert!(missing.contains("absent.json: cannot be read") && missing.ends_with("--- status 1 ---"), "{missing}");
+    let usage = image.sandbox.run(&["verify", "--quick", "--allow-tool=a == 1", "oci:img:v1"]);
+    assert!(usage.contains("is not a bound") && usage.ends_with("--- status 2 ---"), "{usage}");
+}

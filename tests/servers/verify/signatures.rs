@@ -1,0 +1,449 @@
+//! Signatures that a policy asks for: those of the real cosign and notation (`fixtures/signatures`), and those of strangers.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use ociseek::digest::Digest;
+use ring::rand::SystemRandom;
+use ring::signature::{
+    ECDSA_P256_SHA256_ASN1_SIGNING, ECDSA_P384_SHA384_ASN1_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair,
+};
+use serde_json::{Value, json};
+
+use super::image::{Image, QUICK, codes};
+use crate::support::sandbox::{OCI_MANIFEST, Sandbox};
+use crate::support::servers::Server;
+
+const SIMPLE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
+const BUNDLE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
+const NOTATION: &str = "application/vnd.cncf.notary.signature";
+const PREDICATE: &str = "https://sigstore.dev/cosign/sign/v1";
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/signatures").join(name)
+}
+
+/// The signature's ruling of the only index, and the codes of all that is wrong with the image.
+fn ruling(document: &Value) -> (Value, Vec<String>) {
+    let indexes = document["manifests"][0]["indexes"].as_array().unwrap();
+    assert_eq!(indexes.len(), 1, "{document}");
+    let rulings = indexes[0]["policy"].as_array().unwrap();
+    assert_eq!((rulings.len(), &rulings[0]["rule"]), (1, &json!("signature")), "{document}");
+    (rulings[0].clone(), codes(document))
+}
+
+/// The ruling on an image that a real tool signed.
+fn golden(status: i32, name: &str, option: &str, file: &str) -> (Value, Vec<String>) {
+    let image = format!("oci:{}", fixture("images").join(name).display());
+    let file = fixture(file).display().to_string();
+    ruling(&Sandbox::new().json(status, &["verify", "--format=json", "--progress=none", option, &file, &image]))
+}
+
+fn is_kept(ruling: &(Value, Vec<String>), kind: &str) {
+    assert_eq!((&ruling.0["status"], &ruling.1), (&json!("kept"), &Vec::new()), "{ruling:?}");
+    assert!(ruling.0["found"].as_str().unwrap().starts_with(kind), "{ruling:?}");
+}
+
+fn is_broken(ruling: &(Value, Vec<String>), code: &str, why: &str) {
+    assert_eq!((&ruling.0["status"], &ruling.1), (&json!("broken"), &vec![code.to_owned()]), "{ruling:?}");
+    let text = ruling.0["violations"][0]["text"].as_str().unwrap();
+    assert!(text.contains(why), "{why}: {text}");
+    assert!(ruling.0["violations"][0]["next"].as_str().unwrap().contains("sign"), "{ruling:?}");
+}
+
+#[test]
+fn signatures_of_cosign() {
+    for name in ["simple:v1", "bundle:v1", "referrer:v1"] {
+        is_kept(&golden(0, name, "--signature-key", "cosign.pub"), "cosign, key ");
+    }
+    // The key is the same, and what is signed is about the index, but no signature of it.
+    is_broken(
+        &golden(3, "attested:v1", "--signature-key", "cosign.pub"),
+        "signature-untrusted",
+        "does not sign an image",
+    );
+    is_broken(
+        &golden(3, "notation:v1", "--signature-key", "cosign.pub"),
+        "signature-missing",
+        "no signature was found",
+    );
+}
+
+#[test]
+fn a_signature_on_a_soci_enabled_image_counts_for_its_index() {
+    is_kept(&golden(0, "enabled:v2", "--signature-key", "cosign.pub"), "cosign, key ");
+    // For that of version 1 it says nothing.
+    is_broken(&golden(3, "enabled:v1", "--signature-key", "cosign.pub"), "signature-missing", "no signature was found");
+}
+
+#[test]
+fn signatures_of_notation() {
+    // The authority, and the signer itself.
+    is_kept(&golden(0, "notation:v1", "--signature-cert", "ca.pem"), "notation, certificate ");
+    is_kept(&golden(0, "notation:v1", "--signature-cert", "leaf.pem"), "notation, certificate ");
+    is_broken(&golden(3, "expired:v1", "--signature-cert", "ca.pem"), "signature-untrusted", "it expired at");
+    is_broken(&golden(3, "simple:v1", "--signature-cert", "ca.pem"), "signature-missing", "no signature was found");
+}
+
+#[test]
+fn signatures_in_a_registry() {
+    let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
+    let sandbox = Sandbox::new();
+    let key = fixture("cosign.pub").display().to_string();
+    let judged = |status, name: &str| {
+        let image = format!("{}/{name}:v1", server.host);
+        let from = format!("oci:{}:v1", fixture("images").join(name).display());
+        let copied = sandbox.command(&["copy", &from, &image]).output().unwrap();
+        assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
+        ruling(&sandbox.json(status, &["verify", "--format=json", "--progress=none", "--signature-key", &key, &image]))
+    };
+    is_kept(&judged(0, "bundle"), "cosign");
+    // What lies under a tag of its own stays behind, as docs/lifecycle.md says.
+    is_broken(&judged(3, "simple"), "signature-missing", "no signature was found");
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_no_missing_signature() {
+    let key = Key::p256();
+    let signed = Signed::new(&key);
+    let layer = signed.layer("{}", "");
+    signed.tag(std::slice::from_ref(&layer));
+    let blob = signed.image.path(&layer["digest"].as_str().unwrap().parse().unwrap());
+    std::fs::remove_file(&blob).unwrap();
+    std::fs::create_dir(&blob).unwrap();
+    let said = signed.image.sandbox.run(&["verify", "--quick", "--signature-key=key.pub", "oci:img:v1"]);
+    let wanted = format!("error: cannot read the signatures of {}: ", signed.index);
+    assert!(said.contains(&wanted) && said.ends_with("--- status 1 ---"), "{said}");
+}
+
+/// Signs a message.
+type Sign = Box<dyn Fn(&[u8]) -> Vec<u8>>;
+
+/// A key that signs, and its public half as cosign writes it.
+struct Key {
+    sign: Sign,
+    pem: String,
+}
+
+impl Key {
+    fn p256() -> Key {
+        let random = SystemRandom::new();
+        let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &random).unwrap();
+        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, document.as_ref(), &random).unwrap();
+        let pem = pem("3059301306072a8648ce3d020106082a8648ce3d030107034200", pair.public_key().as_ref());
+        Key { sign: Box::new(move |message| pair.sign(&random, message).unwrap().as_ref().to_vec()), pem }
+    }
+
+    fn p384() -> Key {
+        let random = SystemRandom::new();
+        let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P384_SHA384_ASN1_SIGNING, &random).unwrap();
+        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P384_SHA384_ASN1_SIGNING, document.as_ref(), &random).unwrap();
+        let pem = pem("3076301006072a8648ce3d020106052b81040022036200", pair.public_key().as_ref());
+        Key { sign: Box::new(move |message| pair.sign(&random, message).unwrap().as_ref().to_vec()), pem }
+    }
+
+    fn ed25519() -> Key {
+        let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
+        let pair = Ed25519KeyPair::from_pkcs8(document.as_ref()).unwrap();
+        let pem = pem("302a300506032b6570032100", pair.public_key().as_ref());
+        Key { sign: Box::new(move |message| pair.sign(message).as_ref().to_vec()), pem }
+    }
+
+    fn sign(&self, message: &[u8]) -> String {
+        STANDARD.encode((self.sign)(message))
+    }
+}
+
+/// A public key: what stands before its bytes in DER, in hex, and those.
+fn pem(head: &str, key: &[u8]) -> String {
+    let head = (0..head.len()).step_by(2).map(|at| u8::from_str_radix(&head[at..at + 2], 16).unwrap());
+    let der: Vec<u8> = head.chain(key.iter().copied()).collect();
+    format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", STANDARD.encode(der))
+}
+
+fn payload(digest: &Digest) -> String {
+    json!({"critical": {"identity": {"docker-reference": ""}, "image": {"docker-manifest-digest": digest},
+        "type": "cosign container image signature"}, "optional": null})
+    .to_string()
+}
+
+/// An indexed image, and what strangers put beside its index.
+struct Signed {
+    image: Image,
+    index: Digest,
+}
+
+impl Signed {
+    fn new(key: &Key) -> Signed {
+        let image = Image::new();
+        std::fs::write(image.sandbox.path("key.pub"), &key.pem).unwrap();
+        Signed { index: image.indexes()[0], image }
+    }
+
+    fn blob(&self, media_type: &str, content: &[u8]) -> Value {
+        json!({"mediaType": media_type, "digest": self.image.write(content), "size": content.len()})
+    }
+
+    /// A payload and its signature, as a layer of the manifest that cosign keeps under a tag.
+    fn layer(&self, payload: &str, signature: &str) -> Value {
+        let mut layer = self.blob(SIMPLE, payload.as_bytes());
+        layer["annotations"] = json!({"dev.cosignproject.cosign/signature": signature});
+        layer
+    }
+
+    /// Puts such layers under the index's tag.
+    fn tag(&self, layers: &[Value]) {
+        let tag = format!("sha256-{}.sig", self.index.hex());
+        let manifest =
+            json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": self.blob("x/y", b"{}"), "layers": layers});
+        self.image.list(&manifest, &json!({"org.opencontainers.image.ref.name": tag}));
+    }
+
+    /// Lists a manifest with one layer as a referrer of the index.
+    fn refer(&self, artifact_type: &str, media_type: &str, content: &[u8]) {
+        let size = self.image.read(&self.index).len();
+        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "artifactType": artifact_type,
+            "config": self.blob("application/vnd.oci.empty.v1+json", b"{}"), "layers": [self.blob(media_type, content)],
+            "subject": {"mediaType": OCI_MANIFEST, "digest": self.index, "size": size}});
+        self.image.list(&manifest, &json!({}));
+    }
+
+    fn bundle(&self, content: &Value) {
+        self.refer(BUNDLE, BUNDLE, content.to_string().as_bytes());
+    }
+
+    fn judged(&self, status: i32) -> (Value, Vec<String>) {
+        ruling(&self.image.verify(status, &[&QUICK[..], &["--signature-key=key.pub"]].concat()))
+    }
+}
+
+#[test]
+fn keys_of_each_kind() {
+    for key in [Key::p256(), Key::p384(), Key::ed25519()] {
+        let signed = Signed::new(&key);
+        is_broken(&signed.judged(3), "signature-missing", "no signature was found");
+        let payload = payload(&signed.index);
+        signed.tag(&[signed.layer(&payload, &key.sign(payload.as_bytes()))]);
+        is_kept(&signed.judged(0), "cosign, key key.pub");
+    }
+}
+
+#[test]
+fn signatures_that_do_not_count() {
+    let (key, other) = (Key::p256(), Key::p256());
+    let right = |index: &Digest| payload(index);
+    let elsewhere = payload(&Digest::sha256(b"another manifest"));
+    type Layer<'a> = Box<dyn Fn(&Signed) -> Value + 'a>;
+    let cases: Vec<(&str, Layer<'_>)> = vec![
+        // Another key; another curve.
+        ("none of the trusted keys", Box::new(|s| s.layer(&right(&s.index), &other.sign(right(&s.index).as_bytes())))),
+        (
+            "none of the trusted keys",
+            Box::new(|s| s.layer(&right(&s.index), &Key::p384().sign(right(&s.index).as_bytes()))),
+        ),
+        // The right key on another payload, in both ways.
+        ("none of the trusted keys", Box::new(|s| s.layer(&right(&s.index), &key.sign(elsewhere.as_bytes())))),
+        ("it is for another manifest", Box::new(|s| s.layer(&elsewhere, &key.sign(elsewhere.as_bytes())))),
+        ("it is not base64", Box::new(|s| s.layer(&right(&s.index), "%%%"))),
+        ("none of the trusted keys", Box::new(|s| s.layer(&right(&s.index), ""))),
+        // What is signed is no payload.
+        ("cannot be used", Box::new(|s| s.layer("null", &key.sign(b"null")))),
+        (
+            "cannot be used",
+            Box::new(|s| {
+                let deep = format!("{{\"critical\":{}", "[".repeat(100_000));
+                s.layer(&deep, &key.sign(deep.as_bytes()))
+            }),
+        ),
+        (
+            "does not sign an image",
+            Box::new(|s| {
+                let odd = right(&s.index).replace("cosign container image signature", "something else");
+                s.layer(&odd, &key.sign(odd.as_bytes()))
+            }),
+        ),
+        // A payload that is not there, and one that is said to be enormous.
+        (
+            "cannot be read",
+            Box::new(|s| {
+                let mut layer = s.layer(&right(&s.index), "");
+                layer["digest"] = json!(Digest::sha256(b"absent"));
+                layer
+            }),
+        ),
+        (
+            "cannot be read",
+            Box::new(|s| {
+                let mut layer = s.layer(&right(&s.index), "");
+                layer["size"] = json!(1_u64 << 60);
+                layer
+            }),
+        ),
+    ];
+    for (why, layer) in &cases {
+        let signed = Signed::new(&key);
+        signed.tag(&[layer(&signed)]);
+        is_broken(&signed.judged(3), "signature-untrusted", why);
+    }
+    // All of them keep nobody from a right one behind them.
+    let signed = Signed::new(&key);
+    let mut layers: Vec<Value> = cases.iter().map(|(_, layer)| layer(&signed)).collect();
+    layers.push(json!({"mediaType": "x/y", "digest": signed.index, "size": 1}));
+    layers.push(signed.layer(&right(&signed.index), &key.sign(right(&signed.index).as_bytes())));
+    signed.tag(&layers);
+    is_kept(&signed.judged(0), "cosign, key key.pub");
+}
+
+#[test]
+fn ten_thousand_signatures_are_not_all_read() {
+    let key = Key::p256();
+    let signed = Signed::new(&key);
+    let right = payload(&signed.index);
+    let mut layers = vec![signed.layer(&right, &Key::p256().sign(right.as_bytes())); 10_000];
+    layers.push(signed.layer(&right, &key.sign(right.as_bytes())));
+    signed.tag(&layers);
+    let judged = signed.judged(3);
+    is_broken(&judged, "signature-untrusted", "what is signed was changed (100 times); a signature of");
+    is_broken(&judged, "signature-untrusted", "the others were not read");
+    assert_eq!(judged.0["found"], "100 that cannot be relied on");
+}
+
+#[test]
+fn a_manifest_of_signatures_that_cannot_be_read() {
+    let key = Key::p256();
+    for broken in ["[]", "{\"layers\": [{}]}", "{\"layers\": 1}", "{\"layers\": [], \"Layers\": []}"] {
+        let signed = Signed::new(&key);
+        let digest = signed.image.write(broken.as_bytes());
+        let name = json!({"org.opencontainers.image.ref.name": format!("sha256-{}.sig", signed.index.hex())});
+        signed.image.list_blob(&digest, broken.len(), &name);
+        is_broken(&signed.judged(3), "signature-untrusted", "it cannot be used");
+    }
+}
+
+/// An envelope over a statement about `digest`.
+fn envelope(key: &Key, digest: &Digest, predicate: &str, kind: &str) -> Value {
+    let statement =
+        json!({"_type": "https://in-toto.io/Statement/v1", "subject": [{"digest": {"sha256": digest.hex()}}],
+        "predicateType": predicate})
+        .to_string();
+    let mut signed = String::new();
+    write!(signed, "DSSEv1 {} {kind} {} {statement}", kind.len(), statement.len()).unwrap();
+    json!({"payload": STANDARD.encode(&statement), "payloadType": kind, "signatures": [{"sig": key.sign(signed.as_bytes())}]})
+}
+
+#[test]
+fn bundles() {
+    const IN_TOTO: &str = "application/vnd.in-toto+json";
+    let (key, other) = (Key::p256(), Key::p256());
+    let signed = Signed::new(&key);
+    let right = envelope(&key, &signed.index, PREDICATE, IN_TOTO);
+    let elsewhere = envelope(&key, &Digest::sha256(b"another"), PREDICATE, IN_TOTO);
+    let mut swapped = right.clone();
+    swapped["payload"].clone_from(&elsewhere["payload"]);
+    let message = |signature: String| json!({"messageSignature": {"messageDigest": {}, "signature": signature}});
+    let manifest = signed.image.read(&signed.index);
+    for (bundle, why) in [
+        (json!({"dsseEnvelope": envelope(&other, &signed.index, PREDICATE, IN_TOTO)}), "none of the trusted keys"),
+        (json!({"dsseEnvelope": swapped}), "none of the trusted keys"),
+        (json!({"dsseEnvelope": elsewhere}), "it is for another manifest"),
+        (
+            json!({"dsseEnvelope": envelope(&key, &signed.index, "https://slsa.dev/provenance/v1", IN_TOTO)}),
+            "does not sign",
+        ),
+        (json!({"dsseEnvelope": envelope(&key, &signed.index, PREDICATE, "text/plain")}), "does not sign an image"),
+        (message(other.sign(&manifest)), "none of the trusted keys"),
+        (message(key.sign(b"another manifest")), "none of the trusted keys"),
+        (json!({"dsseEnvelope": right, "messageSignature": {"signature": ""}}), "not exactly one"),
+        (json!({}), "not exactly one"),
+        (json!([]), "it cannot be used"),
+    ] {
+        let stranger = Signed::new(&key);
+        assert_eq!(stranger.index, signed.index, "the same image has the same index");
+        stranger.bundle(&bundle);
+        is_broken(&stranger.judged(3), "signature-untrusted", why);
+    }
+    signed.bundle(&json!({}));
+    signed.bundle(&json!({"dsseEnvelope": right}));
+    is_kept(&signed.judged(0), "cosign, key key.pub");
+    let signed = Signed::new(&key);
+    signed.bundle(&message(key.sign(&manifest)));
+    is_kept(&signed.judged(0), "cosign, key key.pub");
+}
+
+#[test]
+fn envelopes_of_notation_that_do_not_count() {
+    let blobs = fixture("images/notation/blobs/sha256");
+    let envelopes = std::fs::read_dir(blobs).unwrap().map(|file| std::fs::read(file.unwrap().path()).unwrap());
+    let envelope = envelopes.filter_map(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
+    let right: Value = { envelope }.find(|document| !document["protected"].is_null()).unwrap();
+    let text = |value: &Value| String::from_utf8(URL_SAFE_NO_PAD.decode(value.as_str().unwrap()).unwrap()).unwrap();
+    let judged = |envelope: &Value, certificate: &str| {
+        let signed = Signed::new(&Key::p256());
+        signed.refer(NOTATION, "application/jose+json", envelope.to_string().as_bytes());
+        let certificate = fixture(certificate).display().to_string();
+        ruling(&signed.image.verify(3, &[&QUICK[..], &["--signature-cert", &certificate]].concat()))
+    };
+    // It is a right one, for the index of another image.
+    is_broken(&judged(&right, "ca.pem"), "signature-untrusted", "it is for another manifest");
+    let changed = |field: &str, change: &dyn Fn(Value) -> Value| {
+        let mut envelope = right.clone();
+        envelope[field] = change(envelope[field].take());
+        judged(&envelope, "ca.pem")
+    };
+    let encode = |text: String| json!(URL_SAFE_NO_PAD.encode(text));
+    let payload = changed("payload", &|old| encode(text(&old).replace("sha256:", "sha256:0")));
+    is_broken(&payload, "signature-untrusted", "does not fit its certificate");
+    let scheme = changed("protected", &|old| encode(text(&old).replace("notary.x509", "notary.x510")));
+    is_broken(&scheme, "signature-untrusted", "does not fit its certificate");
+    let algorithm = changed("protected", &|old| encode(text(&old).replace("PS256", "none")));
+    is_broken(&algorithm, "signature-untrusted", "its algorithm is \"none\"");
+    let curve = changed("protected", &|old| encode(text(&old).replace("PS256", "ES256")));
+    is_broken(&curve, "signature-untrusted", "does not have the length of its algorithm");
+    let chain = changed("header", &|_| json!({"x5c": []}));
+    is_broken(&chain, "signature-untrusted", "it has no certificate");
+    let chain = changed("header", &|old| json!({"x5c": vec![old["x5c"][0].clone(); 17]}));
+    is_broken(&chain, "signature-untrusted", "more than 16 certificates");
+    let chain = changed("header", &|_| json!({"x5c": [STANDARD.encode([0x30, 0x80, 0, 0])]}));
+    is_broken(&chain, "signature-untrusted", "its certificate is not to be relied on");
+    // The authority's own certificate did not sign this.
+    let chain = changed("header", &|old| json!({"x5c": [old["x5c"][1]]}));
+    is_broken(&chain, "signature-untrusted", "does not fit its certificate");
+    // Someone else's authority.
+    let Some(ca) = stranger() else { return };
+    let signed = Signed::new(&Key::p256());
+    signed.refer(NOTATION, "application/jose+json", right.to_string().as_bytes());
+    std::fs::write(signed.image.sandbox.path("ca.pem"), ca).unwrap();
+    let judged = ruling(&signed.image.verify(3, &[&QUICK[..], &["--signature-cert=ca.pem"]].concat()));
+    is_broken(&judged, "signature-untrusted", "its certificate is not to be relied on");
+}
+
+/// The certificate of another authority.
+fn stranger() -> Option<Vec<u8>> {
+    let dir = tempfile::tempdir().unwrap();
+    crate::support::servers::private_ca(dir.path())?;
+    Some(std::fs::read(dir.path().join("ca.pem")).unwrap())
+}
+
+#[test]
+fn keys_that_cannot_be_used_fail_before_anything_is_read() {
+    let image = Image::new();
+    let p521 = pem("30819b301006072a8648ce3d020106052b8104002303818600", &[4; 133]);
+    let cut = Key::p256().pem.replace("MFkw", "MFkx");
+    let certificate = std::fs::read_to_string(fixture("ca.pem")).unwrap();
+    for (option, content, why) in [
+        ("--signature-key", p521.as_str(), "of a kind that is not known"),
+        ("--signature-key", &cut, "malformed"),
+        ("--signature-key", &certificate, "it has no public key"),
+        ("--signature-key", "", "it has no public key"),
+        ("--signature-key", "-----BEGIN PUBLIC KEY-----\n", "it is not PEM"),
+        ("--signature-cert", &Key::p256().pem, "it has no certificate"),
+        ("--signature-cert", &certificate.replace("MII", "MIJ"), "its certificate is malformed"),
+    ] {
+        std::fs::write(image.sandbox.path("file"), content).unwrap();
+        let said = image.sandbox.run(&["verify", option, "file", "oci:img:v1"]);
+        assert!(said.starts_with("--- stderr ---\nerror: file: "), "{said}");
+        assert!(said.contains(why) && said.ends_with("--- status 1 ---"), "{why}: {said}");
+    }
+}
