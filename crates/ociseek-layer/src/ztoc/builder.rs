@@ -1,12 +1,11 @@
 //! A flatbuffers writer that lays bytes out as Google's Go builder does (flatbuffers/go builder.go): equal ztocs must have
 //! equal digests, and the Rust crate shares vtables by another rule.
 
+use super::schema;
+
 /// The number of bytes between a written object and the end of the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Offset(u32);
-
-/// The fields of a file's entry; no other table has more.
-const MOST_FIELDS: usize = 14;
 
 /// Writes back to front, last things first.
 pub(super) struct Builder {
@@ -21,7 +20,7 @@ pub(super) struct Builder {
 /// A table in the making.
 pub(super) struct Table {
     /// For each field, where it was written, 0 if not; counted as [`Offset`] is.
-    fields: [u32; MOST_FIELDS],
+    fields: [u32; schema::file::COUNT],
     /// Where the table's end is.
     end: u32,
 }
@@ -61,7 +60,7 @@ impl Builder {
     }
 
     pub fn start_table(&mut self) -> Table {
-        Table { fields: [0; MOST_FIELDS], end: self.offset().0 }
+        Table { fields: [0; schema::file::COUNT], end: self.offset().0 }
     }
 
     pub fn add_offset(&mut self, table: &mut Table, field: usize, value: Offset) {

@@ -3,6 +3,7 @@
 
 use super::builder::{Builder, Offset};
 use super::model::{Checkpoint, Checkpoints};
+use super::schema::tar;
 use super::view::{Malformed, View};
 use crate::codec::WINDOW;
 use crate::offset::{Compressed, Uncompressed};
@@ -64,9 +65,9 @@ pub(super) fn encode(checkpoints: &Checkpoints, builder: &mut Builder) -> Offset
         Checkpoints::Uncompressed { span_size, size } => {
             let mut inner = Builder::with_capacity(64);
             let mut table = inner.start_table();
-            inner.add_u32(&mut table, 0, TAR_VERSION as u32);
-            inner.add_i64(&mut table, 1, *span_size as i64);
-            inner.add_i64(&mut table, 2, *size as i64);
+            inner.add_u32(&mut table, tar::VERSION, TAR_VERSION as u32);
+            inner.add_i64(&mut table, tar::SPAN_SIZE, *span_size as i64);
+            inner.add_i64(&mut table, tar::SIZE, *size as i64);
             let root = inner.end_table(table);
             builder.byte_vector(&[&inner.finish(root)])
         }
@@ -153,7 +154,7 @@ pub(super) fn decode_gzip(bytes: &[u8], size: Compressed) -> Result<Checkpoints,
 pub(super) fn decode_tar(bytes: &[u8], size: Compressed) -> Result<Checkpoints, CheckpointsError> {
     let read = || -> Result<(i64, i64), Malformed> {
         let root = View::new(bytes).root()?;
-        Ok((root.i64(1)?, root.i64(2)?))
+        Ok((root.i64(tar::SPAN_SIZE)?, root.i64(tar::SIZE)?))
     };
     let (span_size, stored) = read().map_err(CheckpointsError::Tar)?;
     let span_size = positive(span_size)?;

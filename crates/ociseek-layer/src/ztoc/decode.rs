@@ -3,6 +3,7 @@
 use super::checkpoints::{CheckpointsError, decode_gzip, decode_tar};
 use super::head::{Head, head};
 use super::model::{FileKind, FileMetadata, Ztoc, text_footprint};
+use super::schema::{file, info, record, root, toc};
 use super::view::{Malformed, Table, View};
 use crate::budget::{self, Charge, OverBudget};
 use crate::digest::{Digest, DigestError};
@@ -53,7 +54,7 @@ pub fn decode_within(bytes: &[u8], charge: &mut Charge) -> Result<Ztoc, ZtocErro
     let Head { version, build_tool_identifier, compressed_size, uncompressed_size, .. } = head(bytes)?;
     let root = View::new(bytes).root()?;
     let mut budget = Budget { left: bytes.len().saturating_mul(2), size: bytes.len(), charge };
-    let offsets = root.table(4)?.offsets(0)?;
+    let offsets = root.table(root::TOC)?.offsets(toc::FILES)?;
     budget.take(offsets.len().saturating_mul(FILE_COST))?;
     budget.charge(offsets.len().saturating_mul(size_of::<FileMetadata>()))?;
     let mut files = Vec::with_capacity(offsets.len());
@@ -61,17 +62,17 @@ pub fn decode_within(bytes: &[u8], charge: &mut Charge) -> Result<Ztoc, ZtocErro
         files.push(decode_file(number, table?, &mut budget)?);
     }
 
-    let info = root.table(5)?;
-    let stored = info.bytes(3)?;
+    let info = root.table(root::COMPRESSION_INFO)?;
+    let stored = info.bytes(info::CHECKPOINTS)?;
     // A window has an allocation of its own; the numbers beside it are no more than in the buffer.
     budget.charge(stored.len() + stored.len() / 256)?;
-    let checkpoints = match info.u8(0, 1)? {
-        1 => decode_gzip(stored, compressed_size)?,
-        2 => decode_tar(stored, compressed_size)?,
+    let checkpoints = match info.u8(info::ALGORITHM, info::GZIP)? {
+        info::GZIP => decode_gzip(stored, compressed_size)?,
+        info::UNCOMPRESSED => decode_tar(stored, compressed_size)?,
         other => return Err(ZtocError::Algorithm(other)),
     };
-    let digests = info.offsets(2)?;
-    let last = info.u32(1)? as i32;
+    let digests = info.offsets(info::SPAN_DIGESTS)?;
+    let last = info.u32(info::LAST_SPAN)? as i32;
     let spans = checkpoints.spans();
     if digests.len() as u64 != spans || i64::from(last) + 1 != spans as i64 {
         return Err(ZtocError::SpanCount { digests: digests.len(), last, spans });
@@ -98,21 +99,21 @@ pub fn decode_within(bytes: &[u8], charge: &mut Charge) -> Result<Ztoc, ZtocErro
 }
 
 fn decode_file(number: usize, table: Table<'_>, budget: &mut Budget<'_>) -> Result<FileMetadata, ZtocError> {
-    let (name, linkname) = (budget.text(table, 0)?, budget.text(table, 4)?);
-    let (uname, gname) = (budget.text(table, 8)?, budget.text(table, 9)?);
+    let (name, linkname) = (budget.text(table, file::NAME)?, budget.text(table, file::LINKNAME)?);
+    let (uname, gname) = (budget.text(table, file::UNAME)?, budget.text(table, file::GNAME)?);
     let mut pax = Vec::new();
-    for record in table.offsets(13)?.tables() {
+    for record in table.offsets(file::PAX)?.tables() {
         let record = record?;
         budget.take(RECORD_COST)?;
         budget.charge(size_of::<PaxRecord>())?;
-        pax.push(PaxRecord { key: budget.text(record, 0)?, value: budget.text(record, 1)? });
+        pax.push(PaxRecord { key: budget.text(record, record::KEY)?, value: budget.text(record, record::VALUE)? });
     }
     let range = |value: i64| u64::try_from(value).map_err(|_| ZtocError::EntryRange(number));
-    let (offset, size) = (range(table.i64(2)?)?, range(table.i64(3)?)?);
+    let (offset, size) = (range(table.i64(file::OFFSET)?)?, range(table.i64(file::SIZE)?)?);
     if offset.checked_add(size).is_none_or(|end| end > i64::MAX as u64) {
         return Err(ZtocError::EntryRange(number));
     }
-    let mtime = match table.bytes(10)? {
+    let mtime = match table.bytes(file::MTIME)? {
         b"" => None,
         text => {
             let time = std::str::from_utf8(text).ok().and_then(Time::from_rfc3339);
@@ -121,18 +122,18 @@ fn decode_file(number: usize, table: Table<'_>, budget: &mut Budget<'_>) -> Resu
     };
     Ok(FileMetadata {
         name,
-        kind: FileKind::from_name(table.bytes(1)?).ok_or(ZtocError::EntryType(number))?,
+        kind: FileKind::from_name(table.bytes(file::KIND)?).ok_or(ZtocError::EntryType(number))?,
         offset: Uncompressed(offset),
         size,
         linkname,
-        mode: table.i64(5)?,
-        uid: table.u32(6)?,
-        gid: table.u32(7)?,
+        mode: table.i64(file::MODE)?,
+        uid: table.u32(file::UID)?,
+        gid: table.u32(file::GID)?,
         uname,
         gname,
         mtime,
-        devmajor: table.i64(11)?,
-        devminor: table.i64(12)?,
+        devmajor: table.i64(file::DEVMAJOR)?,
+        devminor: table.i64(file::DEVMINOR)?,
         pax: pax.into(),
     })
 }

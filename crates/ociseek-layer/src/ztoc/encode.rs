@@ -3,6 +3,7 @@
 use super::builder::{Builder, Offset};
 use super::checkpoints;
 use super::model::{Checkpoints, FileMetadata, Ztoc};
+use super::schema::{file, info, record, root, toc};
 
 /// The largest ztoc that is written, and that is read, in bytes. A layer that needs more is left out of an index.
 pub const MAX_ENCODED: usize = 256 << 20;
@@ -17,30 +18,30 @@ pub fn encode(ztoc: &Ztoc) -> Vec<u8> {
     files.reverse();
     let files = b.offset_vector(&files);
     let mut toc = b.start_table();
-    b.add_offset(&mut toc, 0, files);
+    b.add_offset(&mut toc, toc::FILES, files);
     let toc = b.end_table(toc);
 
     let bytes = checkpoints::encode(&ztoc.checkpoints, &mut b);
     let digests: Vec<Offset> = ztoc.span_digests.iter().map(|digest| b.string(digest.to_string().as_bytes())).collect();
     let digests = b.offset_vector(&digests);
-    let (algorithm, gzip) = match ztoc.checkpoints {
-        Checkpoints::Gzip { .. } => (1, 1),
-        Checkpoints::Uncompressed { .. } => (2, 1),
+    let algorithm = match ztoc.checkpoints {
+        Checkpoints::Gzip { .. } => info::GZIP,
+        Checkpoints::Uncompressed { .. } => info::UNCOMPRESSED,
     };
     let mut info = b.start_table();
-    b.add_u32(&mut info, 1, ztoc.checkpoints.spans().saturating_sub(1) as u32);
-    b.add_offset(&mut info, 2, digests);
-    b.add_offset(&mut info, 3, bytes);
-    b.add_u8(&mut info, 0, algorithm, gzip);
+    b.add_u32(&mut info, info::LAST_SPAN, ztoc.checkpoints.spans().saturating_sub(1) as u32);
+    b.add_offset(&mut info, info::SPAN_DIGESTS, digests);
+    b.add_offset(&mut info, info::CHECKPOINTS, bytes);
+    b.add_u8(&mut info, info::ALGORITHM, algorithm, info::GZIP);
     let info = b.end_table(info);
 
     let mut root = b.start_table();
-    b.add_offset(&mut root, 0, version);
-    b.add_offset(&mut root, 1, tool);
-    b.add_offset(&mut root, 4, toc);
-    b.add_i64(&mut root, 2, ztoc.compressed_size.0 as i64);
-    b.add_i64(&mut root, 3, ztoc.uncompressed_size.0 as i64);
-    b.add_offset(&mut root, 5, info);
+    b.add_offset(&mut root, root::VERSION, version);
+    b.add_offset(&mut root, root::BUILD_TOOL_IDENTIFIER, tool);
+    b.add_offset(&mut root, root::TOC, toc);
+    b.add_i64(&mut root, root::COMPRESSED_SIZE, ztoc.compressed_size.0 as i64);
+    b.add_i64(&mut root, root::UNCOMPRESSED_SIZE, ztoc.uncompressed_size.0 as i64);
+    b.add_offset(&mut root, root::COMPRESSION_INFO, info);
     let root = b.end_table(root);
     b.finish(root)
 }
@@ -60,28 +61,28 @@ fn encode_file(b: &mut Builder, file: &FileMetadata) -> Offset {
             let key = b.string(&record.key);
             let value = b.string(&record.value);
             let mut table = b.start_table();
-            b.add_offset(&mut table, 0, key);
-            b.add_offset(&mut table, 1, value);
+            b.add_offset(&mut table, record::KEY, key);
+            b.add_offset(&mut table, record::VALUE, value);
             b.end_table(table)
         })
         .collect();
     let records = b.offset_vector(&records);
 
     let mut table = b.start_table();
-    b.add_offset(&mut table, 0, name);
-    b.add_offset(&mut table, 1, kind);
-    b.add_i64(&mut table, 2, file.offset.0 as i64);
-    b.add_i64(&mut table, 3, file.size as i64);
-    b.add_offset(&mut table, 4, linkname);
-    b.add_i64(&mut table, 5, file.mode);
-    b.add_u32(&mut table, 6, file.uid);
-    b.add_u32(&mut table, 7, file.gid);
-    b.add_offset(&mut table, 8, uname);
-    b.add_offset(&mut table, 9, gname);
-    b.add_offset(&mut table, 10, mtime);
-    b.add_i64(&mut table, 11, file.devmajor);
-    b.add_i64(&mut table, 12, file.devminor);
-    b.add_offset(&mut table, 13, records);
+    b.add_offset(&mut table, file::NAME, name);
+    b.add_offset(&mut table, file::KIND, kind);
+    b.add_i64(&mut table, file::OFFSET, file.offset.0 as i64);
+    b.add_i64(&mut table, file::SIZE, file.size as i64);
+    b.add_offset(&mut table, file::LINKNAME, linkname);
+    b.add_i64(&mut table, file::MODE, file.mode);
+    b.add_u32(&mut table, file::UID, file.uid);
+    b.add_u32(&mut table, file::GID, file.gid);
+    b.add_offset(&mut table, file::UNAME, uname);
+    b.add_offset(&mut table, file::GNAME, gname);
+    b.add_offset(&mut table, file::MTIME, mtime);
+    b.add_i64(&mut table, file::DEVMAJOR, file.devmajor);
+    b.add_i64(&mut table, file::DEVMINOR, file.devminor);
+    b.add_offset(&mut table, file::PAX, records);
     b.end_table(table)
 }
 

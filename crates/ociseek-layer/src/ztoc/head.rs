@@ -2,6 +2,7 @@
 
 use super::checkpoints::{decode_tar, gzip_head};
 use super::decode::ZtocError;
+use super::schema::{info, root};
 use super::view::View;
 use crate::offset::{Compressed, Uncompressed};
 
@@ -26,19 +27,19 @@ pub struct Head<'a> {
 pub fn head(bytes: &[u8]) -> Result<Head<'_>, ZtocError> {
     let root = View::new(bytes).root()?;
     let size = |field, what| u64::try_from(root.i64(field)?).map_err(|_| ZtocError::NegativeSize(what));
-    let compressed_size = Compressed(size(2, "compressed layer")?);
-    let uncompressed_size = Uncompressed(size(3, "uncompressed layer")?);
-    let info = root.table(5)?;
-    let stored = info.bytes(3)?;
-    let (spans, span_size) = match info.u8(0, 1)? {
-        1 => gzip_head(stored)?,
-        2 => {
+    let compressed_size = Compressed(size(root::COMPRESSED_SIZE, "compressed layer")?);
+    let uncompressed_size = Uncompressed(size(root::UNCOMPRESSED_SIZE, "uncompressed layer")?);
+    let info = root.table(root::COMPRESSION_INFO)?;
+    let stored = info.bytes(info::CHECKPOINTS)?;
+    let (spans, span_size) = match info.u8(info::ALGORITHM, info::GZIP)? {
+        info::GZIP => gzip_head(stored)?,
+        info::UNCOMPRESSED => {
             let table = decode_tar(stored, compressed_size)?;
             (table.spans(), table.span_size())
         }
         other => return Err(ZtocError::Algorithm(other)),
     };
-    let (version, build_tool_identifier) = (root.bytes(0)?, root.bytes(1)?);
+    let (version, build_tool_identifier) = (root.bytes(root::VERSION)?, root.bytes(root::BUILD_TOOL_IDENTIFIER)?);
     Ok(Head { version, build_tool_identifier, compressed_size, uncompressed_size, span_size, spans })
 }
 

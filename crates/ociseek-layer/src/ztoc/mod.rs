@@ -6,6 +6,7 @@ mod decode;
 mod encode;
 mod head;
 mod model;
+mod schema;
 mod view;
 
 pub use checkpoints::CheckpointsError;
