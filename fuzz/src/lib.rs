@@ -234,7 +234,7 @@ fn index<'a>(span_size: u64, pieces: impl Iterator<Item = &'a [u8]>) -> Result<I
 fn verdict(indexed: &Result<IndexedLayer, LayerError>) -> String {
     match indexed {
         Ok(IndexedLayer { outcome: Outcome::Ztoc(built), .. }) => built.digest.to_string(),
-        Ok(IndexedLayer { outcome: Outcome::Unservable(why), .. }) => why.code.into(),
+        Ok(IndexedLayer { outcome: Outcome::Unservable(why), .. }) => why.code.to_string(),
         Err(_) => "broken".into(),
     }
 }

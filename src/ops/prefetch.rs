@@ -216,7 +216,7 @@ impl Spans<'_> {
         if let (Some(table), Some(spans)) = (self.tables.get(layer), self.spans.get_mut(layer)) {
             let covering = table.covering(from..Uncompressed(from.0.saturating_add(size)));
             if !covering.is_empty() {
-                spans.push(covering.start..=covering.end - 1);
+                spans.push(covering.start.0..=covering.end.0 - 1);
             }
         }
     }

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::content::Content;
 use crate::digest::Digest;
-use crate::offset::Uncompressed;
+use crate::offset::{SpanId, Uncompressed};
 use crate::progress::{Event, Progress};
 use crate::tree::{NodeId, Tree};
 
@@ -168,6 +168,7 @@ impl Recorder {
         let needed = self.content.spans(layer, at..Uncompressed(at.0.saturating_add(size)));
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let first = state.files.insert(node);
+        let needed = SpanId::each(needed).map(|span| span.0);
         let spans: Vec<u32> = needed.filter(|span| state.spans.insert((layer, *span))).collect();
         if !first && spans.is_empty() {
             return;

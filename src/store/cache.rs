@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::entries::{drop_entry, evict, make_dir, open_entry, temporary};
 use crate::digest::{Algorithm, Digest, Hasher};
-use crate::layer::{BuiltZtoc, Outcome, Unservable};
+use crate::layer::{BuiltZtoc, Outcome, Unservable, UnservableCode};
 use crate::progress::{Event, Progress};
 
 /// Changes whenever another outcome for the same layer and options became right: entries of other versions are not found.
@@ -182,7 +182,7 @@ fn kept(outcome: &Outcome) -> (Kept, &[u8]) {
             (Kept::Ztoc { spans, entries, uncompressed_size, gzip_members }, &bytes[..])
         }
         Outcome::Unservable(verdict) => {
-            let (code, reason) = (verdict.code.to_owned(), verdict.reason.clone());
+            let (code, reason) = (verdict.code.word().to_owned(), verdict.reason.clone());
             (Kept::Unservable { code, reason }, &[][..])
         }
     }
@@ -219,7 +219,9 @@ fn decode(mut entry: Vec<u8>, key: &CacheKey<'_>) -> Option<(u64, Outcome)> {
             let digest = Digest::sha256(&bytes);
             Outcome::Ztoc(BuiltZtoc { bytes, digest, spans, entries, uncompressed_size, gzip_members })
         }
-        Kept::Unservable { code, reason } => Outcome::Unservable(Unservable::restore(&code, reason)?),
+        Kept::Unservable { code, reason } => {
+            Outcome::Unservable(Unservable::new(UnservableCode::from_word(&code)?, reason))
+        }
     };
     Some((meta.layer_size, outcome))
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::support::this_test;
 use ociseek::digest::Digest;
-use ociseek::layer::{BuiltZtoc, Outcome, Unservable};
+use ociseek::layer::{BuiltZtoc, Outcome, Unservable, UnservableCode};
 use ociseek::progress::{Progress, Recorder, Silent};
 use ociseek::store::cache::{CacheKey, ZtocCache};
 
@@ -49,8 +49,7 @@ fn what_is_kept_comes_back_under_its_own_key_only() {
     assert_eq!(cache.get(key(&other)), None);
     assert_eq!(cache.get(CacheKey { span_size: 1, ..key(&layer) }), None);
     assert_eq!(cache.get(CacheKey { build_tool_identifier: "tool v2", ..key(&layer) }), None);
-    let code = Unservable::CODES[0];
-    let verdict = Outcome::Unservable(Unservable::restore(code, "why \u{2028} \"so\"".to_owned()).unwrap());
+    let verdict = Outcome::Unservable(Unservable::new(UnservableCode::SparseFile, "why \u{2028} \"so\""));
     cache.put(key(&layer), 7, &verdict);
     assert_eq!(cache.get(key(&layer)), Some((7, verdict)));
     let nothing = ZtocCache::open(None, Arc::new(Silent));

@@ -102,7 +102,7 @@ fn tampering_with_the_ztoc_is_found() {
         ("uncompressed size, larger", |z| z.uncompressed_size.0 += 512, &["size", "span-content"]),
         ("entry name", |z| z.files[2].name = (*b"dir/other").into(), &["entry-field"]),
         ("entry type", |z| z.files[2].kind = FileKind::Fifo, &["entry-field"]),
-        ("entry offset", |z| z.files[2].offset = z.files[2].offset + 512, &["entry-field"]),
+        ("entry offset", |z| z.files[2].offset += 512, &["entry-field"]),
         ("entry size", |z| z.files[2].size -= 1, &["entry-field"]),
         ("entry link", |z| z.files[11].linkname = (*b"dir/file2").into(), &["entry-field"]),
         ("entry mode", |z| z.files[2].mode = 0o4755, &["entry-field"]),

@@ -23,7 +23,7 @@ fn outcome(layer: &str, span_size: u64) -> (String, Vec<u8>) {
     match soci::index(&fixtures().join("golden/layers").join(layer), span_size, TOOL) {
         Ok(indexed) => match indexed.outcome {
             Outcome::Ztoc(ztoc) => (ztoc.digest.to_string(), ztoc.bytes),
-            Outcome::Unservable(why) => (why.code.into(), Vec::new()),
+            Outcome::Unservable(why) => (why.code.to_string(), Vec::new()),
         },
         Err(_) => ("error".into(), Vec::new()),
     }

@@ -21,7 +21,7 @@ fn index(blob: &[u8], span_size: u64) -> Verdict {
     let mut indexer = LayerIndexer::new(options, None);
     match indexer.push(blob).and_then(|()| indexer.finish()).map(|layer| layer.outcome) {
         Ok(Outcome::Ztoc(built)) => Verdict::Entries(built.entries),
-        Ok(Outcome::Unservable(Unservable { code, .. })) => Verdict::Refused(code),
+        Ok(Outcome::Unservable(Unservable { code, .. })) => Verdict::Refused(code.word()),
         Err(error) => Verdict::Broken(error.to_string()),
     }
 }

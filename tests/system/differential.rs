@@ -80,7 +80,7 @@ impl Judge {
             Err(_) => return Finding::Wrong("ociseek panicked".into()),
             Ok(Ok(layer)) => match layer.outcome {
                 Outcome::Ztoc(ztoc) => Ok(ztoc.bytes),
-                Outcome::Unservable(why) => Err((why.code, why.reason)),
+                Outcome::Unservable(why) => Err((why.code.word(), why.reason)),
             },
             Ok(Err(error)) => Err(("error", chain(&error))),
         };

@@ -1,7 +1,7 @@
 //! The two coordinates of a layer, and the spans between checkpoints: types that never mix.
 
 use std::fmt;
-use std::ops::{Add, Sub};
+use std::ops::{Add, AddAssign, Range, Sub};
 
 macro_rules! offset {
     ($(#[$doc:meta])* $name:ident) => {
@@ -24,15 +24,32 @@ macro_rules! offset {
             }
         }
 
-        /// The distance in bytes; panics (in debug builds) when `other` lies behind.
+        impl AddAssign<u64> for $name {
+            #[inline]
+            fn add_assign(&mut self, bytes: u64) {
+                *self = *self + bytes;
+            }
+        }
+
+        /// The distance in bytes; panics when `other` lies behind, in release builds too.
         impl Sub for $name {
             type Output = u64;
             #[inline]
+            #[track_caller]
             fn sub(self, other: $name) -> u64 {
-                self.0 - other.0
+                match self.0.checked_sub(other.0) {
+                    Some(bytes) => bytes,
+                    None => lies_behind(self.0, other.0),
+                }
             }
         }
     };
+}
+
+#[cold]
+#[track_caller]
+fn lies_behind(offset: u64, other: u64) -> ! {
+    panic!("offset {other} lies behind {offset}")
 }
 
 offset!(
@@ -48,8 +65,35 @@ offset!(
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpanId(pub u32);
 
+impl SpanId {
+    /// The spans of a range, one after the other.
+    pub fn each(range: Range<SpanId>) -> impl DoubleEndedIterator<Item = SpanId> + ExactSizeIterator + Clone {
+        (range.start.0..range.end.0).map(SpanId)
+    }
+}
+
 impl fmt::Display for SpanId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_count_bytes() {
+        let mut at = Uncompressed(5);
+        at += 3;
+        assert_eq!((at, at - Uncompressed(5), at + 1), (Uncompressed(8), 3, Uncompressed(9)));
+        let spans: Vec<_> = SpanId::each(SpanId(2)..SpanId(4)).collect();
+        assert_eq!(spans, [SpanId(2), SpanId(3)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "offset 8 lies behind 5")]
+    fn a_distance_is_never_negative() {
+        let _ = Compressed(5) - Compressed(8);
     }
 }

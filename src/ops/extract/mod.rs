@@ -205,7 +205,7 @@ impl Reading<'_> {
             let name = || next.name(self.tree).into();
             let missing = || ExtractError::NoSpan { name: name(), at: Uncompressed(at) };
             let spans = self.table.covering(Uncompressed(at)..Uncompressed(at + 1));
-            let span = Some(SpanId(spans.start)).filter(|_| !spans.is_empty()).ok_or_else(missing)?;
+            let span = Some(spans.start).filter(|_| !spans.is_empty()).ok_or_else(missing)?;
             let range = self.table.blob_range(span);
             let size = range.end - range.start;
             if size > MAX_SPAN {

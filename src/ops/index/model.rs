@@ -316,7 +316,7 @@ impl LeftOut {
         match self {
             LeftOut::Small { .. } => TOO_SMALL,
             LeftOut::Kind { code, .. } => code,
-            LeftOut::Unservable(verdict) => verdict.code,
+            LeftOut::Unservable(verdict) => verdict.code.word(),
             LeftOut::OutOfTime { stuck: false } => "out-of-time",
             LeftOut::OutOfTime { stuck: true } => "needs-more-time",
         }

@@ -42,7 +42,7 @@ impl<'a> Headers<'a> {
     /// The next bytes of the span.
     pub fn push(&mut self, piece: &[u8]) {
         let skipped = self.begin.0.saturating_sub(self.position.0).min(piece.len() as u64);
-        self.position = self.position + piece.len() as u64;
+        self.position += piece.len() as u64;
         if self.error.is_some() || self.walker.is_over() {
             return;
         }
@@ -146,7 +146,7 @@ mod tests {
         added.push(FileMetadata { name: b"added".as_slice().into(), ..files[4].clone() });
         assert!(codes(&tar, &added, all.clone()).contains(&"entry-added"));
         let mut shifted = files;
-        shifted.iter_mut().for_each(|file| file.offset = file.offset + 1);
+        shifted.iter_mut().for_each(|file| file.offset += 1);
         assert!(!codes(&tar, &shifted, all).is_empty());
     }
 }

@@ -64,10 +64,10 @@ pub(in crate::ops) async fn probe(
 /// The span that holds the headers of an entry, or those of the next entry whose headers lie in one span.
 fn with_headers(spans: &SpanTable, entry: usize) -> SpanId {
     let files = &spans.ztoc().files;
-    let span = |entry: usize| spans.covering(headers_of(files, entry)).collect::<Vec<u32>>();
+    let span = |entry: usize| SpanId::each(spans.covering(headers_of(files, entry)));
     let whole = (entry..files.len()).take(MOST_TRIED).map(span).find(|spans| spans.len() == 1);
-    let first = whole.unwrap_or_else(|| span(entry)).first().copied();
-    SpanId(first.unwrap_or_default().min(spans.count().saturating_sub(1)))
+    let first = whole.unwrap_or_else(|| span(entry)).next();
+    first.unwrap_or_default().min(SpanId(spans.count().saturating_sub(1)))
 }
 
 async fn read(

@@ -54,12 +54,12 @@ impl Layer {
     /// The spans that hold bytes of `range`, each with the bytes of it, counted from its start. `range` is within the tar.
     pub fn parts(&self, range: &Range<u64>) -> Vec<(u32, Range<u64>)> {
         let spans = self.open.spans.covering(Uncompressed(range.start)..Uncompressed(range.end));
-        let part = |span| {
-            let plain = self.open.spans.plain_range(SpanId(span));
+        let part = |span: SpanId| {
+            let plain = self.open.spans.plain_range(span);
             let from = range.start.clamp(plain.start.0, plain.end.0) - plain.start.0;
             let to = range.end.clamp(plain.start.0, plain.end.0) - plain.start.0;
-            (span, from..to)
+            (span.0, from..to)
         };
-        spans.map(part).filter(|(_, part)| !part.is_empty()).collect()
+        SpanId::each(spans).map(part).filter(|(_, part)| !part.is_empty()).collect()
     }
 }

@@ -36,7 +36,7 @@ use super::cache::SpanCache;
 use super::layers::{How, OpenLayer};
 use crate::digest::Digest;
 use crate::image::Descriptor;
-use crate::offset::Uncompressed;
+use crate::offset::{SpanId, Uncompressed};
 use crate::progress::{Event, Progress, causes};
 use crate::store::Source;
 use crate::ztoc::Checkpoints;
@@ -140,8 +140,8 @@ impl Content {
     }
 
     /// The spans that hold bytes of `range` of a layer's tar; none for a layer that is not there.
-    pub fn spans(&self, layer: u32, range: Range<Uncompressed>) -> Range<u32> {
-        self.inner.layers.get(layer as usize).map_or(0..0, |layer| layer.open.spans.covering(range))
+    pub fn spans(&self, layer: u32, range: Range<Uncompressed>) -> Range<SpanId> {
+        self.inner.layers.get(layer as usize).map_or(SpanId(0)..SpanId(0), |layer| layer.open.spans.covering(range))
     }
 
     /// The layers, lowest first.

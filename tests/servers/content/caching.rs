@@ -39,7 +39,7 @@ async fn a_hundred_readers_of_a_span_send_one_request() {
 async fn neighbouring_spans_come_in_one_request() {
     let (faulty, source, layer, plain, ztoc) = served(&[3_000_000]).await;
     let content = Desk::new(None).one(&source, &layer, Some(ztoc)).await;
-    assert!(content.spans(0, Uncompressed(1000)..Uncompressed(1_500_000)).len() > 10);
+    assert!(SpanId::each(content.spans(0, Uncompressed(1000)..Uncompressed(1_500_000))).len() > 10);
     assert!(read(&content, 1000, 1_499_000).await.unwrap() == plain[1000..1_500_000]);
     assert_eq!(faulty.saw("GET", "/blobs/").len(), 1);
     // What is there splits what is missing.
@@ -62,10 +62,10 @@ async fn who_reads_a_file_in_order_asks_seldom_and_never_past_it() {
     assert!(
         asked <= 12,
         "{asked} requests for {} spans",
-        content.spans(0, Uncompressed(0)..Uncompressed(6_000_512)).len()
+        SpanId::each(content.spans(0, Uncompressed(0)..Uncompressed(6_000_512))).len()
     );
     let last = content.spans(0, Uncompressed(6_000_511)..Uncompressed(6_000_512)).start;
-    let end = content.layers().next().unwrap().spans().blob_range(ociseek::offset::SpanId(last)).end.0;
+    let end = content.layers().next().unwrap().spans().blob_range(last).end.0;
     assert!(content.stats().bytes_fetched <= end, "{} of {end}", content.stats().bytes_fetched);
 }
 

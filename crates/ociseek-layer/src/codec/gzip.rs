@@ -222,7 +222,7 @@ impl GzipReader {
                 }
                 State::Trailing { .. } => chunk.len(),
             };
-            self.input = self.input + taken as u64;
+            self.input += taken as u64;
             chunk = &chunk[taken..];
         }
         Ok(())
@@ -265,7 +265,7 @@ impl GzipReader {
             let bytes = self.inflate.output();
             self.crc.update(bytes);
             self.length += bytes.len() as u64;
-            self.output = self.output + bytes.len() as u64;
+            self.output += bytes.len() as u64;
             sink.output(bytes);
             match step.stop {
                 Stop::Output => {}

@@ -2,8 +2,8 @@
 //! (fs/reader/reader.go), builds its tree from the entries (metadata/reader.go) and checks the spans
 //! (fs/span-manager/span_manager.go, ztoc/compression/gzip_zinfo.c); a layer that fails it there gets no ztoc here.
 
-use super::Unservable;
 use super::tree;
+use super::{Unservable, UnservableCode};
 use crate::offset::{Compressed, Uncompressed};
 use crate::tar::{Entry, Kind, PaxRecord};
 use crate::ztoc::{Checkpoints, FileKind, FileMetadata, Ztoc};
@@ -22,32 +22,36 @@ pub fn file(entry: Entry) -> Result<FileMetadata, Unservable> {
         Ok(kind) => kind,
         Err(Unlisted::GlobalHeader) => {
             let reason = format!("its tar has a PAX global header at byte {}", entry.header);
-            return Err(Unservable::new("pax-global-header", reason));
+            return Err(Unservable::new(UnservableCode::PaxGlobalHeader, reason));
         }
-        Err(Unlisted::Sparse) => return Err(refuse("sparse-file", &entry, "is a sparse file")),
+        Err(Unlisted::Sparse) => return Err(refuse(UnservableCode::SparseFile, &entry, "is a sparse file")),
         Err(Unlisted::Other(flag)) => {
             let what = format!("has the entry type {:?}", char::from(flag));
-            return Err(refuse("entry-type", &entry, &what));
+            return Err(refuse(UnservableCode::EntryType, &entry, &what));
         }
     };
     if entry.size < 0 || (kind != FileKind::Regular && entry.size != 0) {
         let what = format!("claims {} bytes of data, which its type cannot have", entry.size);
-        return Err(refuse("size-without-data", &entry, &what));
+        return Err(refuse(UnservableCode::SizeWithoutData, &entry, &what));
     }
     let (Ok(uid), Ok(gid)) = (u32::try_from(entry.uid), u32::try_from(entry.gid)) else {
         let what = format!("belongs to {}:{}, which is no pair of 32-bit ids", entry.uid, entry.gid);
-        return Err(refuse("owner-out-of-range", &entry, &what));
+        return Err(refuse(UnservableCode::OwnerOutOfRange, &entry, &what));
     };
     if !entry.mtime.has_rfc3339() {
         let what = format!("was modified {} seconds after 1970, outside of the years 0 to 9999", entry.mtime.seconds);
-        return Err(refuse("mtime-out-of-range", &entry, &what));
+        return Err(refuse(UnservableCode::MtimeOutOfRange, &entry, &what));
     }
     if kind == FileKind::Regular && states_other_type(entry.mode) {
         let what = format!("is a regular file with the mode {:o} of another type", entry.mode);
-        return Err(refuse("mode-type-bits", &entry, &what));
+        return Err(refuse(UnservableCode::ModeTypeBits, &entry, &what));
     }
     if loses_xattr(&entry.pax) {
-        return Err(refuse("empty-xattr", &entry, "has several extended attributes, one of them empty or overlong"));
+        return Err(refuse(
+            UnservableCode::EmptyXattr,
+            &entry,
+            "has several extended attributes, one of them empty or overlong",
+        ));
     }
     Ok(metadata(entry, kind, uid, gid))
 }
@@ -104,16 +108,19 @@ pub fn servable(ztoc: &Ztoc) -> Result<(), Unservable> {
     for file in &ztoc.files {
         let refused = |code, what: &str| Err(Unservable::new(code, format!("{} {what}", shown(&file.name))));
         if file.kind != FileKind::Regular && file.size != 0 {
-            return refused("size-without-data", "claims data, which its type cannot have");
+            return refused(UnservableCode::SizeWithoutData, "claims data, which its type cannot have");
         }
         if file.mtime.is_none() {
-            return refused("mtime-out-of-range", "has no time of modification");
+            return refused(UnservableCode::MtimeOutOfRange, "has no time of modification");
         }
         if file.kind == FileKind::Regular && states_other_type(file.mode) {
-            return refused("mode-type-bits", "is a regular file with the mode of another type");
+            return refused(UnservableCode::ModeTypeBits, "is a regular file with the mode of another type");
         }
         if loses_xattr(&file.pax) {
-            return refused("empty-xattr", "has several extended attributes, one of them empty or overlong");
+            return refused(
+                UnservableCode::EmptyXattr,
+                "has several extended attributes, one of them empty or overlong",
+            );
         }
     }
     layer(&ztoc.files, &ztoc.checkpoints, ztoc.compressed_size, ztoc.uncompressed_size)
@@ -137,7 +144,7 @@ pub(super) fn layer(
                 if last < first {
                     let reason =
                         format!("zeros behind the tar's end (byte {last}) reach past the start of span {span}");
-                    return Err(Unservable::new("padding-past-span", reason));
+                    return Err(Unservable::new(UnservableCode::PaddingPastSpan, reason));
                 }
                 if end - start > MAX_SPAN || last - first > MAX_SPAN {
                     let reason = format!(
@@ -145,7 +152,7 @@ pub(super) fn layer(
                         last - first,
                         end - start
                     );
-                    return Err(Unservable::new("span-too-large", reason));
+                    return Err(Unservable::new(UnservableCode::SpanTooLarge, reason));
                 }
             }
         }
@@ -156,15 +163,18 @@ pub(super) fn layer(
 
 fn plain_layer(files: &[FileMetadata], span_size: u64, size: u64, end: Uncompressed) -> Result<(), Unservable> {
     if size == 0 {
-        return Err(Unservable::new("empty", "the blob has no bytes"));
+        return Err(Unservable::new(UnservableCode::Empty, "the blob has no bytes"));
     }
     let last_span = (size - 1) / span_size;
     if last_span * span_size > end.0 {
         let reason = format!("zeros behind the tar's end (byte {end}) reach past the start of span {last_span}");
-        return Err(Unservable::new("padding-past-span", reason));
+        return Err(Unservable::new(UnservableCode::PaddingPastSpan, reason));
     }
     if span_size.min(size) > MAX_SPAN || last_span >= MAX_SPAN {
-        return Err(Unservable::new("span-too-large", format!("a span would hold {} bytes", span_size.min(size))));
+        return Err(Unservable::new(
+            UnservableCode::SpanTooLarge,
+            format!("a span would hold {} bytes", span_size.min(size)),
+        ));
     }
     // Reading to the very end makes the consumer look for the span behind the last one.
     let reaches_end = |file: &&FileMetadata| file.kind == FileKind::Regular && file.offset.0 + file.size == size;
@@ -172,7 +182,7 @@ fn plain_layer(files: &[FileMetadata], span_size: u64, size: u64, end: Uncompres
         && let Some(file) = files.last().filter(reaches_end)
     {
         let reason = format!("{} ends where the blob and a span end, and no end blocks follow", shown(&file.name));
-        return Err(Unservable::new("ends-on-span-border", reason));
+        return Err(Unservable::new(UnservableCode::EndsOnSpanBorder, reason));
     }
     Ok(())
 }
@@ -189,7 +199,7 @@ fn loses_xattr(records: &[PaxRecord]) -> bool {
     xattrs().count() > 1 && xattrs().any(|(name, value)| value.is_empty() || name.is_empty() || name.len() > MAX_KEY)
 }
 
-fn refuse(code: &'static str, entry: &Entry, what: &str) -> Unservable {
+fn refuse(code: UnservableCode, entry: &Entry, what: &str) -> Unservable {
     Unservable::new(code, format!("{} {what} (tar header at byte {})", shown(&entry.name), entry.header))
 }
 

@@ -1,7 +1,8 @@
 //! The tar side of a layer: its entries, or why they cannot be served.
 
 use super::lenient::{self, Notes};
-use super::{LayerError, Unservable, consumer};
+use super::model::NoZtoc;
+use super::{LayerError, Unservable, UnservableCode, consumer};
 use crate::budget::{Charge, OverBudget};
 use crate::codec::sniff::{self, Format};
 use crate::offset::{Compressed, Uncompressed};
@@ -102,7 +103,7 @@ impl Contents {
                     files.push(file);
                     if *encoded_size > *limit {
                         let reason = format!("its table of contents would pass {} MiB", *limit >> 20);
-                        *verdict = Some(Unservable::new("ztoc-too-large", reason));
+                        *verdict = Some(Unservable::new(UnservableCode::ZtocTooLarge, reason));
                     }
                 }
                 Err(unservable) => *verdict = Some(unservable),
@@ -183,10 +184,10 @@ impl Contents {
     }
 
     /// # Errors
-    /// When the tar is cut off or broken.
-    pub fn finish(self) -> Result<Result<Listed, Unservable>, LayerError> {
+    /// When no consumer could serve the entries, or the tar is cut off or broken.
+    pub fn finish(self) -> Result<Listed, NoZtoc> {
         let Contents { policy, walker, size, files, memory, head, .. } = match self.verdict {
-            Some(verdict) => return Ok(Err(verdict)),
+            Some(verdict) => return Err(verdict.into()),
             None => self.check().map(|()| self)?,
         };
         let end = walker.finish().map_err(|error| explain(error, &head))?;
@@ -194,7 +195,7 @@ impl Contents {
             Policy::Strict => Notes::default(),
             Policy::Lenient(notes) => notes,
         };
-        Ok(Ok(Listed { files, notes, end, size, memory }))
+        Ok(Listed { files, notes, end, size, memory })
     }
 }
 

@@ -22,14 +22,16 @@ mod slices;
 pub mod span;
 pub mod spans;
 mod tree;
+mod unservable;
 
 pub use consumer::servable;
 pub use consumer::{file as stated, shown};
 pub use format::format;
 pub use indexer::LayerIndexer;
 pub use lenient::{Notes, UNREADABLE};
-pub use model::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, Unservable};
+pub use model::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome};
 pub use scan::{LayerMap, ReadOptions};
 pub use slices::KeepSpans;
 pub use spans::are_chosen;
 pub use tree::clean;
+pub use unservable::{Unservable, UnservableCode};

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use super::Unservable;
 use crate::budget::OverBudget;
 use crate::codec::gzip::GzipError;
 use crate::digest::Digest;
@@ -48,51 +49,6 @@ pub struct BuiltZtoc {
     pub gzip_members: u64,
 }
 
-/// Why a sound layer gets no ztoc.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}")]
-pub struct Unservable {
-    /// A stable word for programs: one of [`Unservable::CODES`].
-    pub code: &'static str,
-    /// The reason for people: one line, naming the entry or offset.
-    pub reason: String,
-}
-
-impl Unservable {
-    /// Every code that indexing a layer can yield.
-    pub const CODES: [&'static str; 19] = [
-        "below-non-directory",
-        "compression",
-        "empty",
-        "empty-xattr",
-        "ends-on-span-border",
-        "entry-type",
-        "hard-link-target",
-        "long-name",
-        "mode-type-bits",
-        "mtime-out-of-range",
-        "names-root",
-        "owner-out-of-range",
-        "padding-past-span",
-        "pax-global-header",
-        "size-without-data",
-        "span-too-large",
-        "sparse-file",
-        "trailing-bytes",
-        "ztoc-too-large",
-    ];
-
-    pub(super) fn new(code: &'static str, reason: impl Into<String>) -> Unservable {
-        debug_assert!(Unservable::CODES.contains(&code), "{code} is not listed");
-        Unservable { code, reason: reason.into() }
-    }
-
-    /// A verdict that was written down earlier. None if the code is none of ours.
-    pub fn restore(code: &str, reason: String) -> Option<Unservable> {
-        Unservable::CODES.iter().find(|known| **known == code).map(|code| Unservable { code, reason })
-    }
-}
-
 /// Why a layer cannot be read to its end as its bytes claim.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LayerError {
@@ -129,5 +85,42 @@ impl From<io::Error> for LayerError {
     /// Those of the zstd decoder.
     fn from(error: io::Error) -> LayerError {
         LayerError::Zstd(error.to_string())
+    }
+}
+
+/// Why there is no ztoc to be had from a layer.
+pub(super) enum NoZtoc {
+    Unservable(Unservable),
+    Broken(LayerError),
+}
+
+impl From<Unservable> for NoZtoc {
+    fn from(unservable: Unservable) -> NoZtoc {
+        NoZtoc::Unservable(unservable)
+    }
+}
+
+impl From<LayerError> for NoZtoc {
+    fn from(error: LayerError) -> NoZtoc {
+        NoZtoc::Broken(error)
+    }
+}
+
+impl From<GzipError> for NoZtoc {
+    fn from(error: GzipError) -> NoZtoc {
+        NoZtoc::Broken(error.into())
+    }
+}
+
+impl From<OverBudget> for NoZtoc {
+    fn from(error: OverBudget) -> NoZtoc {
+        NoZtoc::Broken(error.into())
+    }
+}
+
+impl From<io::Error> for NoZtoc {
+    /// Those of the zstd decoder.
+    fn from(error: io::Error) -> NoZtoc {
+        NoZtoc::Broken(error.into())
     }
 }

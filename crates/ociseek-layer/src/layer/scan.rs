@@ -8,9 +8,10 @@ use super::contents::{Contents, Listed, Policy};
 use super::format::format;
 use super::hashes::{Found, Hashed, LayerHashes, Spans};
 use super::lenient::Notes;
+use super::model::NoZtoc;
 use super::slices::{GzipSlices, KeepSpans, Slices};
 use super::spans::{GzipSpans, PlainSpans};
-use super::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, Unservable, consumer};
+use super::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, Unservable, UnservableCode, consumer};
 use crate::budget::Charge;
 use crate::codec::gzip::{BlockStart, GzipReader, Sink};
 use crate::codec::sniff::Format;
@@ -282,7 +283,11 @@ impl LayerScan {
         if let Some(error) = self.failed_at_end {
             return Err(error);
         }
-        let outcome = self.body.finish(self.span_size, self.size, hashed.spans)?;
+        let outcome = match self.body.finish(self.span_size, self.size, hashed.spans) {
+            Ok(sound) => Ok(sound),
+            Err(NoZtoc::Unservable(unservable)) => Err(unservable),
+            Err(NoZtoc::Broken(error)) => return Err(error),
+        };
         Ok(Scanned { digest: hashed.blob, size: self.size, outcome })
     }
 }
@@ -296,7 +301,7 @@ impl Body {
             Format::Foreign(name) => name,
         };
         let reason = format!("it is compressed with {compressed}, which consumers of SOCI indexes do not read lazily");
-        Body::Unread(Unservable::new("compression", reason))
+        Body::Unread(Unservable::new(UnservableCode::Compression, reason))
     }
 
     fn to_read(format: Format, options: ReadOptions, hashed: Receiver<Digest>, memory: Charge) -> Body {
@@ -376,17 +381,14 @@ impl Body {
         })
     }
 
-    fn finish(
-        self,
-        span_size: u64,
-        size: u64,
-        span_digests: Vec<Digest>,
-    ) -> Result<Result<Sound, Unservable>, LayerError> {
+    fn finish(self, span_size: u64, size: u64, span_digests: Vec<Digest>) -> Result<Sound, NoZtoc> {
         let (listed, checkpoints, span_digests, gzip_members, is_whole) = match self {
             // `sniff` has settled an unknown body before this.
-            Body::Unknown(_) => return Ok(Err(Unservable::new("empty", "the blob has no bytes"))),
-            Body::Unread(unservable) => return Ok(Err(unservable)),
-            Body::Failed(error) => return Err(error),
+            Body::Unknown(_) => {
+                return Err(Unservable::new(UnservableCode::Empty, "the blob has no bytes").into());
+            }
+            Body::Unread(unservable) => return Err(unservable.into()),
+            Body::Failed(error) => return Err(error.into()),
             Body::Gzip(body) => return body.finish(span_size, size, span_digests),
             Body::Plain(body) => {
                 let span_digests = body.slices.map_or(span_digests, Slices::finish);
@@ -399,10 +401,8 @@ impl Body {
                 (contents.finish()?, checkpoints, slices.finish(), 0, true)
             }
         };
-        Ok(listed.map(|listed| {
-            let compressed_size = if is_whole { listed.size } else { size };
-            Sound { listed, checkpoints, span_digests, compressed_size, gzip_members, is_whole }
-        }))
+        let compressed_size = if is_whole { listed.size } else { size };
+        Ok(Sound { listed, checkpoints, span_digests, compressed_size, gzip_members, is_whole })
     }
 }
 
@@ -427,12 +427,7 @@ impl GzipBody {
         handed_over
     }
 
-    fn finish(
-        mut self,
-        span_size: u64,
-        size: u64,
-        span_digests: Vec<Digest>,
-    ) -> Result<Result<Sound, Unservable>, LayerError> {
+    fn finish(mut self, span_size: u64, size: u64, span_digests: Vec<Digest>) -> Result<Sound, NoZtoc> {
         let end = self.reader.finish()?;
         self.sink.settle();
         let trailing =
@@ -441,16 +436,13 @@ impl GzipBody {
             self.sink.contents.note(trailing.clone());
         }
         let is_strict = self.sink.contents.is_strict();
-        let listed = match self.sink.contents.finish()? {
-            Ok(listed) => listed,
-            Err(unservable) => return Ok(Err(unservable)),
-        };
+        let listed = self.sink.contents.finish()?;
         if let Some(reason) = trailing.filter(|_| is_strict) {
-            return Ok(Err(Unservable::new("trailing-bytes", reason)));
+            return Err(Unservable::new(UnservableCode::TrailingBytes, reason).into());
         }
         let checkpoints = Checkpoints::Gzip { span_size, list: self.sink.spans.list };
         let (compressed_size, gzip_members, is_whole) = (size, end.members, false);
-        Ok(Ok(Sound { listed, checkpoints, span_digests, compressed_size, gzip_members, is_whole }))
+        Ok(Sound { listed, checkpoints, span_digests, compressed_size, gzip_members, is_whole })
     }
 }
 
@@ -490,7 +482,7 @@ impl Sink for GzipSink {
         }
         if spans * CHECKPOINT > MAX_ENCODED {
             let reason = format!("its checkpoints would pass {} MiB", MAX_ENCODED >> 20);
-            self.contents.refuse(Unservable::new("ztoc-too-large", reason));
+            self.contents.refuse(Unservable::new(UnservableCode::ZtocTooLarge, reason));
         }
     }
 }
@@ -501,9 +493,11 @@ impl Scanned {
     /// # Errors
     /// When it does not fit into memory.
     pub fn publish(self, options: LayerOptions) -> Result<IndexedLayer, LayerError> {
-        let outcome = match self.outcome {
-            Ok(sound) => sound.build(options)?.map_or_else(Outcome::Unservable, Outcome::Ztoc),
-            Err(unservable) => Outcome::Unservable(unservable),
+        let built = self.outcome.map_err(NoZtoc::Unservable).and_then(|sound| sound.build(options));
+        let outcome = match built {
+            Ok(built) => Outcome::Ztoc(built),
+            Err(NoZtoc::Unservable(unservable)) => Outcome::Unservable(unservable),
+            Err(NoZtoc::Broken(error)) => return Err(error),
         };
         Ok(IndexedLayer { digest: self.digest, size: self.size, outcome })
     }
@@ -533,7 +527,7 @@ impl Scanned {
 }
 
 impl Sound {
-    fn build(self, options: LayerOptions) -> Result<Result<BuiltZtoc, Unservable>, LayerError> {
+    fn build(self, options: LayerOptions) -> Result<BuiltZtoc, NoZtoc> {
         /// What judging an entry takes: its place in a tree.
         const JUDGED: usize = 96;
         let Sound { listed, checkpoints, span_digests, gzip_members, .. } = self;
@@ -544,7 +538,7 @@ impl Sound {
         if encoded > MAX_ENCODED {
             let judged = consumer::layer(&files, &checkpoints, compressed_size, uncompressed_size);
             let reason = format!("its ztoc would pass {} MiB", MAX_ENCODED >> 20);
-            return Ok(Err(judged.err().unwrap_or_else(|| Unservable::new("ztoc-too-large", reason))));
+            return Err(judged.err().unwrap_or_else(|| Unservable::new(UnservableCode::ZtocTooLarge, reason)).into());
         }
         memory.grow(encoded as u64, || format!("its ztoc of {encoded} bytes"))?;
         let ztoc = Ztoc {
@@ -559,23 +553,19 @@ impl Sound {
         let judge = || consumer::layer(&ztoc.files, &ztoc.checkpoints, compressed_size, uncompressed_size);
         let (spans, entries) = (ztoc.checkpoints.spans() as u32, ztoc.files.len());
         let (bytes, digest) = if entries < MANY_FILES {
-            if let Err(unservable) = judge() {
-                return Ok(Err(unservable));
-            }
+            judge()?;
             let bytes = ztoc::encode(&ztoc);
             let digest = Digest::sha256(&bytes);
             (bytes, digest)
         } else {
             // Each of these takes long then, and other threads have nothing to do any more.
             let (judged, bytes) = beside(judge, || ztoc::encode(&ztoc));
-            if let Err(unservable) = judged {
-                return Ok(Err(unservable));
-            }
+            judged?;
             let (_, digest) = beside(move || drop(ztoc), || Digest::sha256(&bytes));
             (bytes, digest)
         };
         let (entries, uncompressed_size) = (entries as u64, uncompressed_size.0);
-        Ok(Ok(BuiltZtoc { digest, bytes, spans, entries, uncompressed_size, gzip_members }))
+        Ok(BuiltZtoc { digest, bytes, spans, entries, uncompressed_size, gzip_members })
     }
 }
 

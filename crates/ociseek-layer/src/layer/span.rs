@@ -67,19 +67,19 @@ impl SpanTable {
         self.count
     }
 
-    /// The spans that hold bytes of `range`, as numbers. What lies behind the last span is in none.
-    pub fn covering(&self, range: Range<Uncompressed>) -> Range<u32> {
+    /// The spans that hold bytes of `range`. What lies behind the last span is in none.
+    pub fn covering(&self, range: Range<Uncompressed>) -> Range<SpanId> {
         if range.is_empty() {
-            return 0..0;
+            return SpanId(0)..SpanId(0);
         }
         match &self.ztoc.checkpoints {
             Checkpoints::Gzip { list, .. } => {
                 let first = list.partition_point(|c| c.output <= range.start).saturating_sub(1);
                 let end = list.partition_point(|c| c.output < range.end);
-                first as u32..end as u32
+                SpanId(first as u32)..SpanId(end as u32)
             }
             Checkpoints::Uncompressed { span_size, .. } => {
-                let number = |span: u64| u32::try_from(span).unwrap_or(u32::MAX).min(self.count);
+                let number = |span: u64| SpanId(u32::try_from(span).unwrap_or(u32::MAX).min(self.count));
                 number(range.start.0 / span_size)..number(range.end.0.div_ceil(*span_size))
             }
         }

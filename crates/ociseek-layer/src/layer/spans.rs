@@ -69,7 +69,7 @@ impl PlainSpans {
         let mut starts = Vec::new();
         while self.next < end {
             starts.push(SpanStart { at: self.next, shares_byte: false });
-            self.next = self.next + self.span_size;
+            self.next += self.span_size;
         }
         starts
     }
@@ -106,7 +106,7 @@ impl SpanHashes {
             from = to;
         }
         self.update(&chunk[from..], blob);
-        self.position = self.position + chunk.len() as u64;
+        self.position += chunk.len() as u64;
         self.last_byte = chunk.last().copied().unwrap_or(self.last_byte);
     }
 

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 
-use super::Unservable;
 use super::consumer::{MAX_KEY, shown};
+use super::{Unservable, UnservableCode};
 use crate::ztoc::{FileKind, FileMetadata};
 
 const ROOT: u32 = 0;
@@ -46,10 +46,10 @@ impl<'a> Tree<'a> {
                 return Ok(());
             }
             let reason = format!("{} is not a directory and stands for the root", shown(&file.name));
-            return Err(Unservable::new("names-root", reason));
+            return Err(Unservable::new(UnservableCode::NamesRoot, reason));
         };
         if path.iter().any(|part| part.len() > MAX_KEY) {
-            return Err(Unservable::new("long-name", format!("{} is too long a name", shown(&file.name))));
+            return Err(Unservable::new(UnservableCode::LongName, format!("{} is too long a name", shown(&file.name))));
         }
         let target = if file.kind == FileKind::HardLink { Some(self.link_target(file, &path)?) } else { None };
         let parent = self.directory(parents, file)?;
@@ -64,7 +64,7 @@ impl<'a> Tree<'a> {
                 let node = &mut self.nodes[*slot.get() as usize];
                 if !node.is_dir && node.is_linked {
                     let reason = format!("the directory {} replaces a file with hard links", shown(&file.name));
-                    return Err(Unservable::new("hard-link-target", reason));
+                    return Err(Unservable::new(UnservableCode::HardLinkTarget, reason));
                 }
                 node.is_dir = true;
             }
@@ -88,7 +88,7 @@ impl<'a> Tree<'a> {
             Some(node) => return Ok(node),
         };
         let reason = format!("{} is a hard link to {problem}: {}", shown(&file.name), shown(&file.linkname));
-        Err(Unservable::new("hard-link-target", reason))
+        Err(Unservable::new(UnservableCode::HardLinkTarget, reason))
     }
 
     /// The directory at `path`, made if need be. The recent one is forgotten when an entry takes a name that was there.
@@ -107,7 +107,7 @@ impl<'a> Tree<'a> {
             } else if !self.nodes[node as usize].is_dir {
                 let reason =
                     format!("{} lies below {}, which is no directory in this layer", shown(&file.name), shown(part));
-                return Err(Unservable::new("below-non-directory", reason));
+                return Err(Unservable::new(UnservableCode::BelowNonDirectory, reason));
             }
         }
         self.recent = Some((path.to_vec(), node));

@@ -192,7 +192,7 @@ impl Walker {
                 }
                 State::Over => return Ok(()),
             };
-            self.position = self.position + taken as u64;
+            self.position += taken as u64;
             bytes = &bytes[taken..];
         }
         Ok(())
@@ -217,7 +217,7 @@ impl Walker {
             }
             self.state = next;
         }
-        self.position = self.position + skipped;
+        self.position += skipped;
         skipped
     }
 

@@ -107,6 +107,14 @@ struct Input<'a> {
 /// The input is at its end before the bits are there.
 struct Starved;
 
+/// What a literal/length code stood for.
+enum Symbol {
+    /// A literal, or a length of which the distance is to be read next.
+    Data,
+    EndOfBlock,
+    Starved,
+}
+
 impl Default for Inflate {
     fn default() -> Self {
         Inflate::new()
@@ -186,21 +194,18 @@ impl Inflate {
         }
         self.start = self.end;
         let mut input = Input { bytes: input, at: 0 };
-        let stop = match self.run(&mut input)? {
-            Ok(stop) => stop,
-            Err(Starved) => Stop::Input,
-        };
+        let stop = self.run(&mut input)?;
         Ok(Step { consumed: input.at, stop })
     }
 
-    /// Runs the state machine until a stop; starves in a state from which it can go on with more input.
-    fn run(&mut self, input: &mut Input<'_>) -> Result<Result<Stop, Starved>, InflateError> {
+    /// Runs the state machine until a stop; without enough input, in a state from which it can go on with more.
+    fn run(&mut self, input: &mut Input<'_>) -> Result<Stop, InflateError> {
         /// Takes the value of a reading that may starve.
         macro_rules! fed {
             ($reading:expr) => {
                 match $reading {
                     Ok(value) => value,
-                    Err(Starved) => return Ok(Err(Starved)),
+                    Err(Starved) => return Ok(Stop::Input),
                 }
             };
         }
@@ -239,12 +244,12 @@ impl Inflate {
                     self.state = State::Stored { left: left - taken };
                     if taken == left {
                         if let Some(stop) = self.end_block() {
-                            return Ok(Ok(stop));
+                            return Ok(stop);
                         }
                     } else if taken == rest.len() {
-                        return Ok(Err(Starved));
+                        return Ok(Stop::Input);
                     } else {
-                        return Ok(Ok(Stop::Output));
+                        return Ok(Stop::Output);
                     }
                 }
                 State::Counts => {
@@ -295,12 +300,16 @@ impl Inflate {
                     let mut ended = self.fast(input)?;
                     if !ended {
                         if self.buffer.len() - self.end < MARGIN {
-                            return Ok(Ok(Stop::Output));
+                            return Ok(Stop::Output);
                         }
-                        ended = fed!(self.symbol(input)?);
+                        ended = match self.symbol(input)? {
+                            Symbol::Data => false,
+                            Symbol::EndOfBlock => true,
+                            Symbol::Starved => return Ok(Stop::Input),
+                        };
                     }
                     if ended && let Some(stop) = self.end_block() {
-                        return Ok(Ok(stop));
+                        return Ok(stop);
                     }
                 }
                 State::Distance { length } => {
@@ -311,7 +320,7 @@ impl Inflate {
                     self.copy(length, value(entry, taken) as usize)?;
                     self.state = State::Symbol;
                 }
-                State::Ended => return Ok(Ok(Stop::End)),
+                State::Ended => return Ok(Stop::End),
             }
         }
     }
@@ -327,10 +336,10 @@ impl Inflate {
         Some(Stop::Border { bits: self.count as u8 })
     }
 
-    /// Decodes one literal or length; says whether it was the end of the block instead.
-    fn symbol(&mut self, input: &mut Input<'_>) -> Result<Result<bool, Starved>, InflateError> {
+    /// Decodes one literal or length, or the end of the block.
+    fn symbol(&mut self, input: &mut Input<'_>) -> Result<Symbol, InflateError> {
         let Ok((entry, taken)) = self.entry(input, |this| this.codes.litlen.resolve(this.bits)) else {
-            return Ok(Err(Starved));
+            return Ok(Symbol::Starved);
         };
         if entry & LITERAL != 0 {
             self.buffer[self.end] = (entry >> 16) as u8;
@@ -338,11 +347,11 @@ impl Inflate {
         } else if entry & EXCEPTIONAL == 0 {
             self.state = State::Distance { length: value(entry, taken) as usize };
         } else if entry & END_OF_BLOCK != 0 {
-            return Ok(Ok(true));
+            return Ok(Symbol::EndOfBlock);
         } else {
             return Err(InflateError("invalid literal/length code"));
         }
-        Ok(Ok(false))
+        Ok(Symbol::Data)
     }
 
     /// Copies a match, byte by byte, as its bytes may be its own source.

@@ -142,7 +142,7 @@ impl Cutter {
     /// Adds bytes to the open stretch, or gives them back if there is none.
     fn add(&mut self, chunk: Bytes) -> Option<Piece> {
         self.last_byte = *chunk.last()?;
-        self.position = self.position + chunk.len() as u64;
+        self.position += chunk.len() as u64;
         match &mut self.open {
             Some(open) => {
                 open.size += chunk.len();
