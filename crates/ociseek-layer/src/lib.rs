@@ -1,5 +1,54 @@
 //! Everything that happens to the bytes of a container image's layer, and the documents that name them: bytes in, values out.
 //!
+//! A ztoc is the table of contents of a layer: its files, and the places in the compressed blob where decoding can start. With it, a file
+//! is read from the few spans of the blob that hold it:
+//!
+//! ```
+//! use std::ops::ControlFlow;
+//! use std::sync::Arc;
+//!
+//! use ociseek_layer::layer::span::SpanTable;
+//! use ociseek_layer::layer::{LayerIndexer, LayerOptions, Outcome};
+//! use ociseek_layer::offset::SpanId;
+//! use ociseek_layer::ztoc;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+//! # let (mut archive, mut header) = (tar::Builder::new(gzip), tar::Header::new_gnu());
+//! # header.set_size(6);
+//! # header.set_mode(0o644);
+//! # archive.append_data(&mut header, "etc/motd", &b"hello\n"[..])?;
+//! # let blob = archive.into_inner()?.finish()?;
+//! // `blob` is a layer, tar+gzip, with a file etc/motd. It comes in chunks of any size.
+//! let options = LayerOptions { span_size: 4 << 20, build_tool_identifier: "example".to_owned() };
+//! let mut indexer = LayerIndexer::new(options, None);
+//! for chunk in blob.chunks(100) {
+//!     indexer.push(chunk)?;
+//! }
+//! let Outcome::Ztoc(built) = indexer.finish()?.outcome else { panic!("a layer that consumers refuse") };
+//!
+//! // Later, elsewhere: with the ztoc, parts of the blob are enough.
+//! let spans = SpanTable::new(Arc::new(ztoc::decode(&built.bytes)?))?;
+//! let file = spans.ztoc().files.iter().find(|file| &*file.name == b"etc/motd").expect("is in the layer");
+//! let wanted = file.offset..file.offset + file.size;
+//! let mut content = Vec::new();
+//! for span in SpanId::each(spans.covering(wanted.clone())) {
+//!     let range = spans.blob_range(span);
+//!     let compressed = &blob[range.start.0 as usize..range.end.0 as usize];
+//!     let mut plain = Vec::new();
+//!     spans.decode(span, compressed, &mut |piece| {
+//!         plain.extend_from_slice(piece);
+//!         ControlFlow::Continue(())
+//!     })?;
+//!     let held = spans.plain_range(span);
+//!     let (from, to) = (wanted.start.max(held.start) - held.start, wanted.end.min(held.end) - held.start);
+//!     content.extend_from_slice(&plain[from as usize..to as usize]);
+//! }
+//! assert_eq!(content, b"hello\n");
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! The map, in the order in which modules may use each other (each only those above it):
 //!
 //! | module | what it does |
