@@ -109,3 +109,18 @@ fn the_pure_crate_has_few_dependencies() {
     assert_eq!(names, PURE_DEPENDENCIES);
     assert!(!manifest.contains("build-dependencies") && !manifest.contains("target."), "these are not looked at here");
 }
+
+/// More reasons may come without a new major version.
+#[test]
+fn the_pure_crate_s_errors_are_not_exhaustive() {
+    let mut files = Vec::new();
+    sources(&root().join(PURE), &mut files);
+    let texts: Vec<String> = files.iter().map(|file| code(file)).collect();
+    let items = texts.iter().flat_map(|text| text.split("\n\n"));
+    let errors: Vec<&str> =
+        items.filter(|item| item.contains("thiserror::Error)]") && item.contains("\npub enum ")).collect();
+    assert!(errors.len() > 20, "only {} were found", errors.len());
+    for error in errors {
+        assert!(error.contains("#[non_exhaustive]\npub enum "), "{error}");
+    }
+}

@@ -79,6 +79,7 @@ pub struct GzipEnd {
 
 /// Why a blob is not gzip to its end. Offsets are bytes into the blob.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum GzipError {
     #[error("bad gzip header of member {member} at byte {offset}")]
     Header {

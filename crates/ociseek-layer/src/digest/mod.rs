@@ -44,6 +44,7 @@ pub struct Digest {
 
 /// Why a string is no digest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum DigestError {
     #[error("{0:?} is not a digest: want ALGORITHM:HEX, such as sha256:44136fa3…")]
     Malformed(String),

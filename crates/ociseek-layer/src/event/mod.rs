@@ -150,6 +150,7 @@ impl PushEvent {
 
 /// Why an event asks for nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Ignored {
     #[error("{0:?} is no push")]
     NotAPush(String),
@@ -178,6 +179,7 @@ pub struct Events {
 
 /// Why a body is no notification.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum EventError {
     #[error("the body has more than {MAX_BODY} bytes")]
     TooLarge,

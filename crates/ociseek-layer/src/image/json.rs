@@ -9,6 +9,7 @@ use serde::de::{self, DeserializeOwned, DeserializeSeed, MapAccess, SeqAccess, V
 
 /// Why bytes are no JSON document to rely on.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum JsonError {
     #[error("it has {size} bytes where at most {limit} are read")]
     TooLarge { size: u64, limit: u64 },

@@ -65,6 +65,7 @@ pub struct ImageIndex {
 
 /// Why a document is no image.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ManifestError {
     #[error("the manifest cannot be relied on")]
     Json(#[from] JsonError),

@@ -42,6 +42,7 @@ pub enum SelectSaved {
 
 /// Why a string names no image.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ImageNameError {
     #[error("{0:?} names no path: write {1}PATH")]
     NoPath(String, &'static str),

@@ -29,6 +29,7 @@ pub struct Reference {
 
 /// Why a string is no reference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReferenceError {
     #[error("an image name is missing")]
     Empty,

@@ -133,6 +133,7 @@ pub struct FoundIndex {
 
 /// Why a manifest is no SOCI index to rely on.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SociIndexError {
     #[error("the SOCI index cannot be relied on")]
     Json(#[from] JsonError),

@@ -51,6 +51,7 @@ pub struct BuiltZtoc {
 
 /// Why a layer cannot be read to its end as its bytes claim.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum LayerError {
     #[error(transparent)]
     Gzip(#[from] GzipError),

@@ -20,6 +20,7 @@ pub struct SpanTable {
 
 /// Why spans cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SpanError {
     #[error("the ztoc has {digests} span digests for {spans} spans")]
     Digests { digests: usize, spans: u64 },

@@ -87,6 +87,7 @@ pub struct TarError {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TarFault {
     #[error("no tar header (its checksum is wrong)")]
     Checksum,

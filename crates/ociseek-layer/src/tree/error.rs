@@ -15,6 +15,7 @@ pub struct TreeError {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TreeFault {
     #[error("has a part of more than 255 bytes in its name")]
     NameTooLong,

@@ -16,6 +16,7 @@ use crate::image::{Descriptor, JsonError, Platform};
 
 /// Why a document cannot be converted.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum GoError {
     #[error("the document cannot be relied on")]
     Json(#[from] JsonError),
