@@ -40,7 +40,7 @@ Start here: ociseek index --help";
 
 #[derive(Debug, Parser)]
 #[command(name = "ociseek", version, about = ABOUT, long_about = LONG_ABOUT, after_help = AFTER_HELP)]
-#[command(max_term_width = 100, propagate_version = true, disable_help_subcommand = true)]
+#[command(max_term_width = 100, propagate_version = true)]
 #[command(arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]
@@ -74,4 +74,49 @@ pub enum Command {
     Completions(CompletionsArgs),
     Man(ManArgs),
     Version(VersionArgs),
+}
+
+/// How a command says on standard output that it failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failures {
+    /// It does not: standard output is for people, or for something else.
+    None,
+    Document,
+    /// As one of several lines.
+    Line,
+}
+
+impl Command {
+    pub fn failures(&self) -> Failures {
+        let format = match self {
+            Command::Backfill(args) => return if args.format.is_json() { Failures::Line } else { Failures::None },
+            Command::Index(args) => args.format,
+            Command::Convert(args) => args.format,
+            Command::Inspect(args) => args.format,
+            Command::Ls(args) => args.format,
+            Command::Verify(args) => args.format,
+            Command::Doctor(args) => args.format,
+            Command::List(args) => args.format,
+            Command::Copy(args) => args.format,
+            Command::Rm(args) => args.format,
+            Command::Prune(args) => args.format,
+            Command::Diff(args) => args.format,
+            Command::Version(args) => args.format,
+            Command::Cache(CacheCommand::Ls(args)) => args.format,
+            Command::Cache(CacheCommand::Clear(args)) => args.format,
+            Command::Ztoc(ZtocCommand::Show(args)) => args.format,
+            Command::Ztoc(ZtocCommand::Verify(args)) => args.format,
+            // With --output, standard output is the container's.
+            Command::Trace(args) if args.wants_json() && args.output.is_none() => return Failures::Document,
+            Command::Trace(_)
+            | Command::Cat(_)
+            | Command::Mount(_)
+            | Command::Bundle(_)
+            | Command::Hook(_)
+            | Command::Ztoc(ZtocCommand::Create(_) | ZtocCommand::Extract(_))
+            | Command::Completions(_)
+            | Command::Man(_) => return Failures::None,
+        };
+        if format.is_json() { Failures::Document } else { Failures::None }
+    }
 }

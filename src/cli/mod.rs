@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
 
-use args::{Cli, Command};
+use args::{Cli, Command, Failures};
 use hook::HookCommand;
 use run::{blocking, settled, until};
 use shared::report::{self, CliError};
 use shared::signals;
-use shared::terminal::Stdout;
+use shared::terminal::{Stdout, Style, complain};
+use shared::{habits, json};
 use ztoc::args::ZtocCommand;
 
 mod args;
@@ -32,20 +33,13 @@ mod mount;
 mod prune;
 mod rm;
 mod run;
+#[cfg(test)]
+mod schema;
 mod shared;
 mod trace;
 mod verify;
 mod version;
 mod ztoc;
-
-pub use convert::json as convert_json;
-pub use doctor::json as doctor_json;
-pub use index::json;
-pub use inspect::json as inspect_json;
-pub use list::json as list_json;
-pub use ls::json as ls_json;
-pub use rm::json as rm_json;
-pub use verify::json as verify_json;
 
 /// How long work that is already writing a file may take to end in good order after a signal.
 const LAST_WORK: Duration = Duration::from_millis(500);
@@ -54,21 +48,42 @@ const LAST_WORK: Duration = Duration::from_millis(500);
 pub fn run() -> ExitCode {
     let cli = match Cli::try_parse_from(hook::lambda::arguments()) {
         Ok(cli) => cli,
-        Err(message) => {
+        Err(mut message) => {
+            let typed = std::env::args_os().skip(1).filter_map(|typed| typed.into_string().ok());
+            let hint = habits::hint(&mut message, typed);
             // A closed pipe is no failure of --help.
             let _ = message.print();
+            if let Some(hint) = hint {
+                complain(&format!("{} {hint}", Style::stderr().green("hint:")));
+            }
             return ExitCode::from(message.exit_code() as u8);
         }
     };
+    let failures = cli.command.failures();
     match execute(cli.command) {
         Ok(()) => ExitCode::from(report::DONE),
         Err(error) => {
             if !error.was_told() {
                 report::tell(None, &error);
             }
+            if !error.is_in_document() {
+                tell_programs(failures, &error);
+            }
             ExitCode::from(error.exit_code())
         }
     }
+}
+
+/// The same on standard output, for those who asked for JSON.
+fn tell_programs(failures: Failures, error: &CliError) {
+    let failed = json::Failed { error: report::failure(error) };
+    let text = match failures {
+        Failures::None => return,
+        Failures::Document => json::text(failed),
+        Failures::Line => json::line(failed).map(|line| line + "\n"),
+    };
+    // Whoever does not take it has the exit status.
+    let _ = text.and_then(|text| Stdout::new().write_whole(text.as_bytes()));
 }
 
 fn execute(command: Command) -> Result<(), CliError> {

@@ -318,7 +318,7 @@ fn enabling(result: EnabledResult) -> Enabling {
 fn nothing_to_index<'a>(layers: impl IntoIterator<Item = &'a IndexedLayer>) -> Skipped {
     Skipped::nothing_to_index(layers.into_iter().filter_map(|layer| match &layer.outcome {
         LayerOutcome::LeftOut(reason) => Some(reason),
-        LayerOutcome::Indexed(_) => None,
+        LayerOutcome::Indexed(_) | LayerOutcome::Listed { .. } => None,
     }))
 }
 

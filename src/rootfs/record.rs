@@ -33,7 +33,7 @@ const MAX_KEPT: usize = 1_000_000;
 /// A read that touched something for the first time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Touch {
-    #[serde(rename = "ms", serialize_with = "milliseconds")]
+    #[serde(rename = "ms", serialize_with = "serialize")]
     pub since_mount: Duration,
     #[serde(flatten)]
     pub path: FilePath,
@@ -119,8 +119,19 @@ pub fn parse(text: &[u8]) -> Result<Vec<RecordedRead>, RecordError> {
     (1..).zip(touches).map(read).collect()
 }
 
-fn milliseconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(duration.as_micros() as f64 / 1000.0)
+fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(milliseconds(*duration))
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_micros() as f64 / 1000.0
+}
+
+impl Touch {
+    /// Milliseconds since the mount, to the microsecond.
+    pub fn milliseconds(&self) -> f64 {
+        milliseconds(self.since_mount)
+    }
 }
 
 /// Takes notes of reads. Called from several threads at once.

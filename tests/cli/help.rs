@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
-use crate::support::sandbox::{Sandbox, shown};
+use crate::support::mounts;
+use crate::support::sandbox::{Sandbox, shown, tar};
 use insta::assert_snapshot;
+use serde_json::json;
 
 /// The help of every command, as `tests/help` has it: one file a command. `UPDATE_HELP=1 cargo test
 /// --test cli help::` writes them.
@@ -92,9 +94,9 @@ fn wrong_usage_is_status_2() {
     For more information, try '--help'.
     --- status 2 ---
     "#);
-    assert_snapshot!(sandbox.run(&["index", "--span-size", "4MB", "x"]), @r#"
+    assert_snapshot!(sandbox.run(&["index", "--span-size", "4XB", "x"]), @r#"
     --- stderr ---
-    error: invalid value '4MB' for '--span-size <SIZE>': unknown unit "MB": want KiB, MiB or GiB (powers of 1024), or plain bytes
+    error: invalid value '4XB' for '--span-size <SIZE>': unknown unit "XB": want KiB, MiB, GiB or K, M, G (powers of 1024), KB, MB, GB (powers of 1000), or plain bytes
 
     For more information, try '--help'.
     --- status 2 ---
@@ -228,6 +230,75 @@ fn one_variable_names_the_queue() {
         let refused = shown(sandbox.command(args).env("OCISEEK_HOOK_QUEUE", "no queue"));
         assert!(refused.contains("invalid value 'no queue'"), "{args:?}: {refused}");
     }
+}
+
+#[test]
+fn help_is_a_command_too() {
+    let sandbox = Sandbox::new();
+    for command in [&["index"][..], &["ztoc", "show"]] {
+        let (verb, option) = ([&["help"], command].concat(), [command, &["--help"]].concat());
+        assert_eq!(sandbox.run(&verb), sandbox.run(&option));
+    }
+    assert_eq!(sandbox.run(&["help"]), sandbox.run(&["--help"]));
+}
+
+#[test]
+fn words_of_other_tools_get_a_hint() {
+    let sandbox = Sandbox::new();
+    for (args, hint) in [
+        (&["umount", "mnt"][..], "fusermount3 -u DIR"),
+        (&["create", "app"], "ociseek index IMAGE"),
+        (&["push", "app"], "ociseek index IMAGE"),
+        (&["index", "--force", "app"], "--existing replace"),
+        (&["ztoc", "info", "x"], "ociseek ztoc show FILE"),
+        (&["find", "app"], "ociseek ls -R IMAGE"),
+        (&["login", "localhost"], "docker login"),
+        (&["inspect", "--authfile", "x", "app"], "REGISTRY_AUTH_FILE"),
+        (&["inspect", "--cert-dir", "x", "app"], "--ca-file FILE"),
+        (&["inspect", "--tls-verify=false", "app"], "--insecure-skip-tls-verify"),
+        (&["inspect", "-platform", "linux/amd64", "app"], "--platform"),
+    ] {
+        let said = sandbox.run(args);
+        let line = said.lines().find(|line| line.starts_with("hint: ")).unwrap_or_else(|| panic!("{args:?}: {said}"));
+        assert!(line.contains(hint), "{args:?}: {line}");
+        assert!(!said.contains("similar") && said.ends_with("--- status 2 ---"), "{args:?}: {said}");
+    }
+    // What is only mistyped gets clap's.
+    let mistyped = sandbox.run(&["inspct", "app"]);
+    assert!(
+        mistyped.contains("similar subcommands exist: 'list', 'inspect'") && !mistyped.contains("hint:"),
+        "{mistyped}"
+    );
+}
+
+#[test]
+fn an_archive_here_is_not_looked_up_on_docker_hub() {
+    let sandbox = Sandbox::new();
+    std::fs::write(sandbox.path("app.tar"), "").unwrap();
+    for args in [&["inspect", "app.tar"][..], &["index", "--dry-run", "app.tar"], &["ls", "app.tar"]] {
+        let want = "--- stderr ---\nerror: app.tar is a file, and not the name of an image\n\
+                    hint: to read it: oci-archive:app.tar\n--- status 2 ---";
+        assert_eq!(sandbox.run(args), want, "{args:?}");
+    }
+}
+
+#[test]
+fn ls_has_the_letters_of_ls() {
+    let sandbox = Sandbox::new();
+    mounts::image(&sandbox, "img", &[tar(1, 4, 50_000)], &json!({}));
+    let ls = |options: &[&str]| {
+        let args = [&["ls", "--cache-dir=cache", "oci:img:v1", "dir1"], options].concat();
+        let output = sandbox.command(&args).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let plain = ls(&[]);
+    assert_eq!(plain, "file0\nfile1\nfile2\nfile3\n");
+    assert_eq!(ls(&["-a1"]), plain);
+    assert_eq!(ls(&["-d"]), "dir1\n");
+    assert!(ls(&["-ld"]).starts_with('d'));
+    assert!(ls(&["-l"]).contains(" 50000 "));
+    assert!(ls(&["-lh"]).contains(" 48.8KiB "));
 }
 
 #[test]

@@ -57,6 +57,7 @@ fn the_report_for_programs() {
     small_image(&sandbox.path("img"));
     assert_snapshot!(sandbox.run(&index(&["--format=json", "oci:img", "oci:missing"])), @r#"
     {
+      "schema_version": 1,
       "tool": "ociseek vX",
       "images": [
         {

@@ -36,6 +36,8 @@ fn an_image_with_an_index() {
     "#);
     assert_snapshot!(sandbox.run(&["inspect", "--format=json", "oci:img"]), @r#"
     {
+      "schema_version": 1,
+      "tool": "ociseek vX",
       "image": "oci:img",
       "manifests": [
         {

@@ -9,6 +9,7 @@ mod help;
 mod hostile_ztoc;
 mod index;
 mod inspect;
+mod json;
 mod memory;
 mod prefetch;
 mod signals;

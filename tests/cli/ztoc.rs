@@ -65,6 +65,8 @@ fn creates_and_shows() {
     "#);
     assert_snapshot!(sandbox.run(&["ztoc", "show", "p", "--format", "json"]), @r#"
     {
+      "schema_version": 1,
+      "tool": "ociseek vX",
       "digest": "sha256:1d72d343f0d383d9ca91375ebefd29a6ce998c06d30aa4f518515245950fa956",
       "size": 760,
       "version": "0.9",

@@ -116,7 +116,7 @@ async fn many(server: &Server, has_catalog: bool) {
         assert_eq!((count(&lines, "indexed"), count(&lines, "already-indexed"), count(&lines, "failed")), (MANY, 2, 1));
         let failed = lines.iter().find(|line| line["status"] == "failed").unwrap();
         assert!(failed["image"].as_str().unwrap().ends_with("/other/broken:v1"));
-        assert!(failed["error"].as_str().unwrap().contains("is broken"), "{failed}");
+        assert!(failed["error"]["message"].as_str().unwrap().contains("is broken"), "{failed}");
         assert!(stderr.contains(&format!("1 of {} images failed", lines.len())), "{stderr}");
         // One layer that they all have is read once.
         let read: u64 = lines.iter().map(|line| line["bytes_read"].as_u64().unwrap()).sum();
@@ -178,7 +178,7 @@ async fn failed(registry: &Faulty) -> Vec<String> {
         lines
             .iter()
             .filter(|line| line["status"] == "failed")
-            .map(|line| line["error"].as_str().unwrap().to_owned())
+            .map(|line| line["error"]["message"].as_str().unwrap().to_owned())
             .collect()
     };
     tokio::task::spawn_blocking(work).await.unwrap()

@@ -278,7 +278,7 @@ fn seen(lines: &[(String, Value)]) -> Vec<[&str; 3]> {
         .iter()
         .map(|(tag, line)| {
             let enabled = &line["enabled"];
-            let of_enabled = enabled["reason"].as_str().or_else(|| enabled["status"].as_str());
+            let of_enabled = enabled["reason"]["code"].as_str().or_else(|| enabled["status"].as_str());
             let more = of_enabled.or_else(|| line["reason"].as_str()).unwrap_or_default();
             [tag.as_str(), line["status"].as_str().unwrap(), more]
         })

@@ -156,6 +156,7 @@ fn origins(done: &IndexedImage) -> Vec<Origin> {
     let origin = |layer: &ociseek::ops::index::IndexedLayer| match &layer.outcome {
         LayerOutcome::Indexed(facts) => facts.origin.clone(),
         LayerOutcome::LeftOut(why) => panic!("{why:?}"),
+        LayerOutcome::Listed { .. } => panic!("nothing was built"),
     };
     done.manifests.iter().flat_map(|manifest| manifest.layers.iter().map(origin)).collect()
 }

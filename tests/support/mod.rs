@@ -6,6 +6,7 @@ pub mod hook;
 pub mod layers;
 pub mod mounts;
 pub mod sandbox;
+pub mod schema;
 pub mod servers;
 pub mod soci;
 pub mod tarball;

@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 use ociseek::digest::Digest;
 use serde_json::{Value, json};
 
+use super::schema;
+
 pub const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
 pub const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
@@ -49,12 +51,14 @@ impl Sandbox {
         shown(&mut self.command(args))
     }
 
-    /// The JSON document of a run that must end with `status`.
+    /// The JSON document of a run that must end with `status`. It is as docs/schema says.
     pub fn json(&self, status: i32, args: &[&str]) -> Value {
         let output = self.command(args).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(status), "{stderr}");
-        serde_json::from_slice(&output.stdout).unwrap()
+        let document = serde_json::from_slice(&output.stdout).unwrap();
+        schema::check(args, &document);
+        document
     }
 
     /// All files below `name`, with their content.

@@ -41,8 +41,8 @@ Examples:
   By as many workers as there are (ociseek hook worker --queue ...):
     ociseek backfill --queue nats://queue.corp.example registry.corp.example
 
-Each line on standard output is an image: what became of it, its name, its digest. With --format json each is an object: status, \
-image, digest, reason (of what is skipped), error, enabled (the SOCI-enabled image), left, bytes_read, bytes_written, seconds. A list of repositories or tags that \
+Each line on standard output is an image: what became of it, its name, its digest. With --format json each is an object (docs/json.md). \
+A list of repositories or tags that \
 cannot be had has a line too, with the status failed.
 
 Exit status: 0 done, 1 an image or a list failed, 2 wrong usage, 130 or 143 interrupted.";

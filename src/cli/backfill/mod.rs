@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use serde_json::{Value, json};
-
+use self::json::Line;
 use crate::cli::shared::args::{Format, ProgressStyle, cpus};
 use crate::cli::shared::build::unattended;
 use crate::cli::shared::caches;
-use crate::cli::shared::json::milliseconds;
+use crate::cli::shared::json::line;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::{CliError, backfill_hint, in_one_line};
 use crate::cli::shared::size::{counted, duration, human};
@@ -33,6 +32,7 @@ use crate::store::registry::Client;
 use args::BackfillArgs;
 
 pub mod args;
+pub mod json;
 
 /// Walks the places; each image gets its line when it is done.
 pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
@@ -125,7 +125,13 @@ impl Summary {
         self.bytes_read += products.map_or(0, |products| products.bytes_read);
         let line = match self.format {
             Format::Text => text(code, report, products),
-            Format::Json => object(code, report, products).to_string(),
+            Format::Json => match line(Line::of(code, report, products)) {
+                Ok(line) => line,
+                Err(error) => {
+                    self.lost = self.lost.take().or(Some(error));
+                    return;
+                }
+            },
         };
         self.print(&line);
     }
@@ -194,30 +200,4 @@ fn enabled_text(enabled: &EnabledImage) -> String {
         (None, Some((_, why))) => safe(&format!("no SOCI-enabled image: {why}")),
         (name, None) => safe(&format!("{} {}", name.unwrap_or_default(), enabled.status())),
     }
-}
-
-fn object(code: &str, report: &Report, products: Option<&Products>) -> Value {
-    let skipped = match &report.result {
-        Ok(Outcome::Done(Done::Skipped(skipped))) => Some(skipped.code()),
-        _ => None,
-    };
-    let enabled = match &report.result {
-        Ok(Outcome::Pending { enabled: Some(name) }) => {
-            Some(json!({"image": name.to_string(), "digest": null, "status": "pending"}))
-        }
-        _ => products.and_then(|products| products.enabled.as_ref()).map(EnabledImage::to_json),
-    };
-    let left = products.and_then(|products| products.index.as_ref()).map(|image| &image.left);
-    json!({
-        "status": code,
-        "image": report.name,
-        "digest": report.digest,
-        "reason": skipped,
-        "error": report.result.as_ref().err().map(|error| in_one_line(error)),
-        "enabled": enabled,
-        "left": left.map_or_else(Vec::new, |left| left.iter().map(|layer| layer.digest).collect()),
-        "bytes_read": products.map_or(0, |products| products.bytes_read),
-        "bytes_written": products.map_or(0, |products| products.bytes_written),
-        "seconds": milliseconds(report.seconds),
-    })
 }

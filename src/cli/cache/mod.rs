@@ -3,10 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
-
 use crate::cli::shared::args::Format;
 use crate::cli::shared::caches;
+use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::Stdout;
@@ -16,6 +15,7 @@ use crate::store::entries::Usage;
 use args::{CacheClearArgs, CacheCommand, CacheLsArgs, WhichCache};
 
 pub mod args;
+pub mod json;
 
 /// The caches, in the order in which they are shown: what they are called, and where in the directory of all they lie.
 fn all(dir: &Path) -> [(WhichCache, PathBuf); 2] {
@@ -36,7 +36,7 @@ fn ls(args: &CacheLsArgs) -> Result<(), CliError> {
         sizes.push((which, Usage::of(&path).map_err(failed(&path))?));
     }
     let text = match args.format.get() {
-        Format::Json => document(&dir, &sizes, "bytes")?,
+        Format::Json => text_of(json::Caches::of(&dir, &sizes, false)).map_err(CliError::Stdout)?,
         Format::Text => {
             let line = |(which, usage): &(WhichCache, Usage)| {
                 format!("  {}  {:>10}  {}\n", which.name(), human(usage.bytes), entries(usage.entries))
@@ -56,7 +56,7 @@ fn clear(args: &CacheClearArgs) -> Result<(), CliError> {
         }
     }
     let text = match args.format.get() {
-        Format::Json => document(&dir, &freed, "freed_bytes")?,
+        Format::Json => text_of(json::Caches::of(&dir, &freed, true)).map_err(CliError::Stdout)?,
         Format::Text => {
             let bytes = freed.iter().map(|(_, usage)| usage.bytes).sum();
             let parts: Vec<String> =
@@ -74,17 +74,4 @@ fn entries(count: u64) -> String {
 fn failed(path: &Path) -> impl Fn(io::Error) -> CliError {
     let path = path.to_owned();
     move |source| CliError::Read { path: path.clone(), source }
-}
-
-/// `{"dir", "ztocs": {"entries", ...}, "spans": {...}}`
-fn document(dir: &Path, usages: &[(WhichCache, Usage)], bytes: &str) -> Result<String, CliError> {
-    let mut document = json!({"dir": dir.to_string_lossy()});
-    for (which, usage) in usages {
-        let mut one = serde_json::Map::new();
-        one.insert("entries".to_owned(), Value::from(usage.entries));
-        one.insert(bytes.to_owned(), Value::from(usage.bytes));
-        document[which.name()] = Value::Object(one);
-    }
-    let text = serde_json::to_string_pretty(&document).map_err(|error| CliError::Stdout(error.into()))?;
-    Ok(text + "\n")
 }

@@ -1,73 +1,80 @@
-//! What `ociseek convert --format json` prints: one document, of which fields are added but never changed or removed.
-//!
-//! | field | |
-//! |---|---|
-//! | `tool` | this program and its version, such as `ociseek v0.1.0` |
-//! | `source`, `destination` | SRC and DST, in full |
-//! | `status` | `written`, `already-there` or `dry-run` |
-//! | `source_digest` | digest of the manifest or image index that SRC stands for |
-//! | `digest`, `size` | of the SOCI-enabled image; the digest is the one to sign |
-//! | `replaced` | what DST named before (or, with `dry-run`, names), if it was something else; else null |
-//! | `images` | one object for each image that was to be indexed |
-//! | `bytes_read` | bytes of layers that were read to index them |
-//! | `bytes_compared` | bytes of layers that were compared with ztocs that were reused |
-//! | `bytes_copied` | bytes of blobs that were copied from SRC |
-//! | `bytes_written` | bytes of ztocs and manifests that were written |
-//! | `seconds` | time taken |
-//!
-//! An image:
-//!
-//! | field | |
-//! |---|---|
-//! | `platform` | as its SOCI index states it: `architecture`, `os`, and `os.version`, `os.features`, `variant` where there are any |
-//! | `source_manifest` | digest of its manifest in SRC |
-//! | `manifest` | digest of its new manifest |
-//! | `index` | null, or `digest` and `size` of its SOCI index |
-//! | `coverage`, `layers` | as `ociseek index --format json` has them ([`super::super::json`]) |
+//! What `ociseek convert --format json` prints, and what `ociseek index` prints of a SOCI-enabled image.
 
 use serde::Serialize;
 
-use crate::cli::shared::json::milliseconds;
-use crate::cli::shared::layers::json::{Coverage, IndexRef, Layer};
+use crate::cli::shared::json::{Coverage, DigestText, IndexRef, Manifest, milliseconds};
+use crate::cli::shared::layers::json::Layer;
 use crate::digest::Digest;
-use crate::image::Platform;
-use crate::ops::TOOL_IDENTIFIER;
 use crate::ops::convert::{Converted, ConvertedImage, Outcome};
 use crate::ops::versions::EnabledResult;
 
 #[derive(Serialize)]
-pub struct Document {
-    tool: &'static str,
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Conversion {
+    /// SRC and DST, in full.
     source: String,
     destination: String,
-    status: &'static str,
-    source_digest: Digest,
-    digest: Digest,
+    status: Status,
+    /// Of the manifest or image index that SRC stands for.
+    source_digest: DigestText,
+    /// Of the SOCI-enabled image: the digest to sign.
+    digest: DigestText,
+    /// Bytes of the new image index.
     size: u64,
-    replaced: Option<Digest>,
-    images: Vec<Image>,
+    /// What DST named before (or, in a dry run, names), if it was something else; else null.
+    replaced: Option<DigestText>,
+    /// The images that were to be indexed, one for each platform.
+    manifests: Vec<Platform>,
+    /// Bytes of layers that were read to index them.
     bytes_read: u64,
+    /// Bytes of layers that were compared with ztocs that were reused.
     bytes_compared: u64,
+    /// Bytes of blobs that were copied from SRC.
     bytes_copied: u64,
+    /// Bytes of ztocs and manifests that were written.
     bytes_written: u64,
     seconds: f64,
 }
 
 /// A SOCI-enabled image, as `ociseek index` tells of it.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Enabled {
+    /// In full.
     pub name: String,
-    pub status: &'static str,
-    pub digest: Option<Digest>,
-    replaced: Option<Digest>,
-    pub images: Vec<Image>,
+    pub status: Status,
+    /// Null if there is none, or none yet.
+    pub digest: Option<DigestText>,
+    /// What the name stood for before, if it was something else; else null.
+    replaced: Option<DigestText>,
+    pub manifests: Vec<Platform>,
 }
 
+#[derive(Serialize, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub enum Status {
+    Written,
+    /// DST is that image already.
+    AlreadyThere,
+    DryRun,
+    /// `index` only: no layer can be indexed, so there is no SOCI-enabled image.
+    NothingToIndex,
+    /// `index` only: the time was up before all layers were indexed.
+    OutOfTime,
+}
+
+/// The image of one platform.
 #[derive(Serialize)]
-pub struct Image {
-    platform: Platform,
-    source_manifest: Digest,
-    manifest: Digest,
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Platform {
+    /// Such as `linux/arm64`.
+    platform: String,
+    /// Its manifest in SRC.
+    source_manifest: Manifest,
+    /// Its new manifest.
+    manifest: Manifest,
+    /// Null if none of the layers can be indexed.
     index: Option<IndexRef>,
     pub coverage: Coverage,
     layers: Vec<Layer>,
@@ -75,41 +82,41 @@ pub struct Image {
 
 impl Enabled {
     pub fn of(name: String, result: &EnabledResult) -> Enabled {
-        let none = |name, status| Enabled { name, status, digest: None, replaced: None, images: Vec::new() };
+        let none = |name, status| Enabled { name, status, digest: None, replaced: None, manifests: Vec::new() };
         match result {
             EnabledResult::Converted(done) => {
                 let (status, replaced) = outcome(&done.outcome);
-                let images = done.images.iter().map(Image::of).collect();
-                Enabled { name, status, digest: Some(done.digest), replaced, images }
+                let manifests = done.images.iter().map(Platform::of).collect();
+                let replaced = replaced.map(DigestText::from);
+                Enabled { name, status, digest: Some(done.digest.into()), replaced, manifests }
             }
-            EnabledResult::NothingToIndex { .. } => none(name, "nothing-to-index"),
-            EnabledResult::OutOfTime { .. } => none(name, "out-of-time"),
+            EnabledResult::NothingToIndex { .. } => none(name, Status::NothingToIndex),
+            EnabledResult::OutOfTime { .. } => none(name, Status::OutOfTime),
         }
     }
 }
 
 /// The status, and what the name stood for before.
-pub fn outcome(outcome: &Outcome) -> (&'static str, Option<Digest>) {
+fn outcome(outcome: &Outcome) -> (Status, Option<Digest>) {
     match outcome {
-        Outcome::Written { replaced } => ("written", *replaced),
-        Outcome::AlreadyThere => ("already-there", None),
-        Outcome::DryRun { replaces } => ("dry-run", *replaces),
+        Outcome::Written { replaced } => (Status::Written, *replaced),
+        Outcome::AlreadyThere => (Status::AlreadyThere, None),
+        Outcome::DryRun { replaces } => (Status::DryRun, *replaces),
     }
 }
 
-impl Document {
-    pub fn of(source: String, destination: String, done: &Converted, seconds: f64) -> Document {
+impl Conversion {
+    pub fn of(source: String, destination: String, done: &Converted, seconds: f64) -> Conversion {
         let (status, replaced) = outcome(&done.outcome);
-        Document {
-            tool: TOOL_IDENTIFIER,
+        Conversion {
             source,
             destination,
             status,
-            source_digest: done.source,
-            digest: done.digest,
+            source_digest: done.source.into(),
+            digest: done.digest.into(),
             size: done.size,
-            replaced,
-            images: done.images.iter().map(Image::of).collect(),
+            replaced: replaced.map(DigestText::from),
+            manifests: done.images.iter().map(Platform::of).collect(),
             bytes_read: done.bytes_read,
             bytes_compared: done.bytes_compared,
             bytes_copied: done.bytes_copied,
@@ -119,12 +126,12 @@ impl Document {
     }
 }
 
-impl Image {
-    fn of(image: &ConvertedImage) -> Image {
-        Image {
-            platform: image.platform.clone(),
-            source_manifest: image.was,
-            manifest: image.manifest,
+impl Platform {
+    fn of(image: &ConvertedImage) -> Platform {
+        Platform {
+            platform: image.platform.to_string(),
+            source_manifest: Manifest::named(image.was),
+            manifest: Manifest::named(image.manifest),
             index: image.index.as_ref().map(IndexRef::of),
             coverage: Coverage::of(&image.coverage),
             layers: image.layers.iter().map(Layer::of).collect(),

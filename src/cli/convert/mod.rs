@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use self::json::Document;
+use self::json::Conversion;
 use crate::cli::shared::args::Format;
 use crate::cli::shared::build::{layer_options, named};
 use crate::cli::shared::caches;
+use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::source::Images;
@@ -64,10 +65,8 @@ pub async fn run(args: ConvertArgs) -> Result<(), CliError> {
     let (source, name) = (args.source.to_string(), args.destination.to_string());
     let text = match (args.format.get(), args.quiet) {
         (Format::Json, _) => {
-            let document = Document::of(source, name, &done, seconds);
-            let mut text = serde_json::to_string_pretty(&document).map_err(|error| CliError::Stdout(error.into()))?;
-            text.push('\n');
-            text
+            let document = Conversion::of(source, name, &done, seconds);
+            text_of(&document).map_err(CliError::Stdout)?
         }
         (Format::Text, true) => format!("{}\n", done.digest),
         (Format::Text, false) => text::report(&source, &args.destination, &done, seconds, stdout.style),

@@ -23,8 +23,7 @@ Examples:
   ociseek copy ghcr.io/acme/app:1.4 oci:app
   ociseek copy oci:app:1.4 localhost:5000/app:test
 
-JSON: {\"source\", \"destination\", \"digest\", \"manifests\" (how many, referrers not counted), \"referrers\": [{\"digest\", \"subject\", \
-\"artifact_type\"}], \"blobs\": {\"there\", \"mounted\", \"streamed\"}, \"bytes_streamed\", \"seconds\"}. Fields are only ever added.
+JSON: docs/json.md says what each field means.
 
 Exit status: 0 copied, 1 failed, 2 wrong usage, 129, 130 or 143 ended by a hangup, an interrupt, a termination.";
 

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use serde_json::{Value, json};
-
+use self::json::Copy;
 use crate::cli::shared::args::Format;
-use crate::cli::shared::json::milliseconds;
+use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::place::ListPlace;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::CliError;
@@ -21,6 +20,7 @@ use crate::store::{Destination, blocking};
 use args::CopyArgs;
 
 pub mod args;
+pub mod json;
 
 pub async fn run(args: CopyArgs) -> Result<(), CliError> {
     let started = Instant::now();
@@ -45,8 +45,8 @@ pub async fn run(args: CopyArgs) -> Result<(), CliError> {
     let (report, seconds) = (copied?, started.elapsed().as_secs_f64());
     let text = match args.format.get() {
         Format::Json => {
-            let document = document(&args.source.to_string(), &name, &report, seconds);
-            serde_json::to_string_pretty(&document).map_err(|error| CliError::Stdout(error.into()))? + "\n"
+            let document = Copy::of(args.source.to_string(), &name, &report, seconds);
+            text_of(document).map_err(CliError::Stdout)?
         }
         Format::Text => text(&name, &report, seconds),
     };
@@ -112,25 +112,4 @@ fn text(name: &str, report: &CopyReport, seconds: f64) -> String {
         text += &format!("  referrer {} of {}: {}\n", referrer.digest, referrer.subject.short(), safe(kind));
     }
     text
-}
-
-/// Fields are added but never changed or removed; the help of the command lists them.
-fn document(source: &str, destination: &str, report: &CopyReport, seconds: f64) -> Value {
-    let referrers = report.referrers.iter();
-    json!({
-        "source": source,
-        "destination": destination,
-        "digest": report.digest,
-        "manifests": report.manifests,
-        "referrers": referrers
-            .map(|one| json!({"digest": one.digest, "subject": one.subject, "artifact_type": one.artifact_type}))
-            .collect::<Vec<_>>(),
-        "blobs": {
-            "there": report.blobs.there,
-            "mounted": report.blobs.mounted,
-            "streamed": report.blobs.streamed,
-        },
-        "bytes_streamed": report.blobs.bytes,
-        "seconds": milliseconds(seconds),
-    })
 }

@@ -16,9 +16,7 @@ Examples:
   ociseek diff ghcr.io/acme/app:1.3 ghcr.io/acme/app:1.4
   ociseek diff ghcr.io/acme/app@sha256:6b6c3d79... ghcr.io/acme/app@sha256:91f0a2e4...
 
-JSON: {\"a\", \"b\", \"status\": same or different, \"differences\": [{\"code\", \"message\", \"span\", \"name\" or \"name_b64\"}]}; of ztocs also \
-\"more_differences\" (how many there are beyond those listed); of indexes also \"index_a\", \"index_b\" and \"layers\": [{\"layer\", \
-\"ztoc_a\", \"ztoc_b\", \"differences\", \"more_differences\"}]. Fields are only ever added.
+JSON: docs/json.md says what each field means.
 
 Exit status: 0 no difference, 1 failed, 2 wrong usage, 3 they differ, 129, 130 or 143 ended by a hangup, an interrupt, a \
 termination.";

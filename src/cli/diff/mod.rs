@@ -3,12 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use serde_json::{Value, json};
-
+use self::json::Comparison;
 use crate::cli::shared::args::{Format, ProgressStyle};
 use crate::cli::shared::difference::shown;
+use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::size::counted;
@@ -16,11 +14,12 @@ use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::{Stdout, Style, safe};
 use crate::cli::ztoc::input::read_ztoc;
 use crate::image::ImageName;
-use crate::ops::diff::{Change, Changes, IndexDiff, LayerDiff, Side, indexes, side, ztocs};
+use crate::ops::diff::{Changes, IndexDiff, indexes, side, ztocs};
 use crate::progress::Progress;
 use args::DiffArgs;
 
 pub mod args;
+pub mod json;
 
 /// What is typed: a file that is there, or an image.
 enum Typed {
@@ -37,7 +36,9 @@ pub async fn run(args: DiffArgs) -> Result<(), CliError> {
             let (a, b) = tokio::task::spawn_blocking(read).await.map_err(|error| CliError::Start(error.into()))??;
             let changes = ztocs(&a, &b);
             let text = match args.format.get() {
-                Format::Json => whole(&of_ztocs(&args, &changes))?,
+                Format::Json => {
+                    text_of(Comparison::of_ztocs([&args.a, &args.b], &changes)).map_err(CliError::Stdout)?
+                }
                 Format::Text => lines(&changes, "", stdout.style) + &verdict(count(&changes)),
             };
             (text, changes.is_empty())
@@ -52,7 +53,9 @@ pub async fn run(args: DiffArgs) -> Result<(), CliError> {
             let (a, b) = (open(&a).await?, open(&b).await?);
             let diff = indexes(&a, &b).await?;
             let text = match args.format.get() {
-                Format::Json => whole(&of_indexes(&args, [&a, &b], &diff))?,
+                Format::Json => {
+                    text_of(Comparison::of_indexes([&args.a, &args.b], [&a, &b], &diff)).map_err(CliError::Stdout)?
+                }
                 Format::Text => of_indexes_text(&diff, stdout.style),
             };
             (text, diff.is_empty())
@@ -99,58 +102,4 @@ fn of_indexes_text(diff: &IndexDiff, style: Style) -> String {
         text += &lines(&layer.changes, "  ", style);
     }
     text + &verdict(all)
-}
-
-fn whole(document: &Value) -> Result<String, CliError> {
-    let text = serde_json::to_string_pretty(document).map_err(|error| CliError::Stdout(error.into()))?;
-    Ok(text + "\n")
-}
-
-fn status(same: bool) -> &'static str {
-    if same { "same" } else { "different" }
-}
-
-/// Fields are added but never changed or removed; the help of the command lists them.
-fn of_ztocs(args: &DiffArgs, changes: &Changes) -> Value {
-    json!({
-        "a": args.a,
-        "b": args.b,
-        "status": status(changes.is_empty()),
-        "differences": changes.list.iter().map(change).collect::<Vec<_>>(),
-        "more_differences": changes.more,
-    })
-}
-
-fn of_indexes(args: &DiffArgs, [a, b]: [&Side; 2], diff: &IndexDiff) -> Value {
-    let layer = |layer: &LayerDiff| {
-        json!({
-            "layer": layer.layer,
-            "ztoc_a": layer.a,
-            "ztoc_b": layer.b,
-            "differences": layer.changes.list.iter().map(change).collect::<Vec<_>>(),
-            "more_differences": layer.changes.more,
-        })
-    };
-    json!({
-        "a": args.a,
-        "b": args.b,
-        "status": status(diff.is_empty()),
-        "index_a": a.digest,
-        "index_b": b.digest,
-        "differences": diff.changes.list.iter().map(change).collect::<Vec<_>>(),
-        "layers": diff.layers.iter().map(layer).collect::<Vec<_>>(),
-    })
-}
-
-fn change(change: &Change) -> Value {
-    let mut value = json!({"code": change.code, "message": change.text});
-    if let Some(span) = change.span {
-        value["span"] = span.into();
-    }
-    match change.entry.as_deref().map(|name| (std::str::from_utf8(name), name)) {
-        Some((Ok(name), _)) => value["name"] = name.into(),
-        Some((Err(_), name)) => value["name_b64"] = STANDARD.encode(name).into(),
-        None => {}
-    }
-    value
 }

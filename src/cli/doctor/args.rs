@@ -19,7 +19,7 @@ Examples:
   ociseek doctor ghcr.io/acme/app:1.4
   ociseek doctor --format json ghcr.io/acme/app:1.4 | jq '.manifests[].consumers[] | select(.lazy)'
 
-JSON: the documentation of the crate, module cli::doctor_json, says what each field means.
+JSON: docs/json.md says what each field means.
 
 Exit status: 0 at least one consumer uses an index of the image, on at least one of the platforms, 1 it could not be told, \
 2 wrong usage, 3 no consumer does or the image is not whole, 129, 130 or 143 ended by a hangup, an interrupt, a termination.";

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::cli::shared::args::{Format, ProgressStyle};
+use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::source::Images;
@@ -26,7 +27,7 @@ pub async fn run(args: DoctorArgs) -> Result<(), CliError> {
     let image = args.image.to_string();
     let mut stdout = Stdout::new();
     let text = match args.format.get() {
-        Format::Json => json::document(&image, &found).map_err(|e| CliError::Stdout(e.into()))?,
+        Format::Json => text_of(json::Report::of(&image, &found)).map_err(CliError::Stdout)?,
         Format::Text => found.iter().map(|one| text(&image, one, stdout.style)).collect::<Vec<_>>().join("\n"),
     };
     stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;

@@ -71,8 +71,7 @@ Examples:
 Who reads the index: soci-snapshotter, with `[pull_modes.soci_v1] enable = true` or when it is given the index digest. With its \
 default settings it reads the SOCI-enabled image (--v2).
 
-JSON: one document, {\"images\": [{\"image\", \"status\", \"manifests\": [{\"platform\", \"status\", \"index\", \"layers\": [...]}], \
-\"enabled\", \"error\"}]}. Fields are only ever added. The documentation of the crate, module cli::json, says what each one means.
+JSON: docs/json.md says what each field means.
 
 Exit status: 0 done (also when layers are left out), 1 an image failed or falls short of what was asked of it, \
 2 wrong usage, 129, 130 or 143 ended by a hangup, an interrupt, a termination.";

@@ -1,73 +1,13 @@
-//! What `ociseek index --format json` prints: one document, of which fields are added but never changed or removed.
-//!
-//! The document:
-//!
-//! | field | |
-//! |---|---|
-//! | `tool` | this program and its version, such as `ociseek v0.1.0` |
-//! | `images` | one object for each IMAGE, in the order of the command line |
-//! | `bytes_read` | bytes of layer blobs that were read |
-//! | `bytes_written` | bytes that were uploaded, or written into a layout |
-//! | `seconds` | time taken |
-//!
-//! An image:
-//!
-//! | field | |
-//! |---|---|
-//! | `image` | the IMAGE, in full |
-//! | `status` | `ok` or `failed` |
-//! | `digest` | digest of the manifest or image index that the image's name stands for; null if failed |
-//! | `manifests` | one object for each platform's manifest; empty if failed, unless it was refused for falling short of --strict or --min-coverage |
-//! | `error` | null, or `message` (the causes in one line), `causes` (them one by one), and `hint` (or null) |
-//! | `bytes_read`, `bytes_written`, `seconds` | as above |
-//! | `bytes_compared` | bytes of other layers that were compared with ztocs before these were reused; there only if it is not 0 |
-//! | `enabled` | the SOCI-enabled image that --v2 or --v2-only asks for; else not there |
-//! | `left` | digests of the layers for which `--timeout` did not suffice |
-//!
-//! A SOCI-enabled image:
-//!
-//! | field | |
-//! |---|---|
-//! | `name` | its name, in full |
-//! | `status` | `written`, `already-there`, `dry-run`, `nothing-to-index` or `out-of-time` (there is none, or none yet) |
-//! | `digest`, `replaced`, `images` | as `ociseek convert --format json` has them; null, null and empty if there is none |
-//!
-//! A manifest:
-//!
-//! | field | |
-//! |---|---|
-//! | `platform` | such as `linux/arm64`; null if the image does not say |
-//! | `manifest` | `media_type`, `digest` and `size` in bytes of the image manifest |
-//! | `status` | `attached`; `dry-run`; `already-there`; `kept` (another index was left alone); `nothing-to-index`; `out-of-time`; `refused` (nothing was attached, since a platform falls short of --strict or --min-coverage) |
-//! | `index` | null, or `digest`, `size` (null if kept, or if refused: one that is there and stays) of the SOCI index |
-//! | `attached` | null, or how: `referrers-api`, `tag-schema` or `layout` |
-//! | `tag` | the tag of the tag schema, else null |
-//! | `replaced` | digests of the indexes whose place it took (or, with `dry-run`, would take) |
-//! | `not_deleted` | those of them that could not be deleted |
-//! | `others` | SOCI indexes of other makers: `digest`, `tool` (or null), `listed_first` (consumers take it then) |
-//! | `coverage` | what the index covers: `layers`, `of_layers`, `bytes` and `of_bytes` of compressed blobs, `percent` of these, cut after two decimals, so that only all is 100; if refused, what it would have covered, or what the index that stays covers |
-//! | `shortfalls` | demands of --strict and --min-coverage that it does not meet: `code` (`left-out` or `coverage`), `text`, `layer` (its digest, or null) |
-//! | `layers` | one object for each layer, in the image's order; empty if they were not looked at |
-//!
-//! A layer:
-//!
-//! | field | |
-//! |---|---|
-//! | `media_type`, `digest`, `size` | of the layer's blob, in bytes |
-//! | `status` | `indexed` or `left-out` |
-//! | `reason` | null, or `code` (a stable word) and `text`. `out-of-time`: another run goes on with it; `needs-more-time`: no layer was done in the time that was given, and another run needs more of it |
-//! | `ztoc` | null, or `digest`, `size` in bytes, `spans`, `entries`, `uncompressed_size`, `gzip_members` (0: a plain tar; null: not known) |
-//! | `origin` | how the ztoc was come by: `read`, `cache`, `destination` (an index that is replaced had it), `reused` (another image's index had it, or another index of this image), `repeated` (the same layer earlier in the image); null if left out |
-//! | `reused_from` | the image, or the digest of the index, that the ztoc was reused from; there only if `origin` is `reused` |
-//! | `seconds` | time to read and index it; null unless `origin` is `read` |
+//! What `ociseek index --format json` prints.
 
 use serde::Serialize;
 
 use crate::cli::convert::json::Enabled;
-use crate::cli::shared::json::{Failure, milliseconds};
-use crate::cli::shared::layers::json::{Blob, Coverage, IndexRef, Layer};
+use crate::cli::shared::json::{
+    Coverage, DigestText, Failure, IndexRef, Manifest as ManifestRef, digests, milliseconds,
+};
+use crate::cli::shared::layers::json::Layer;
 use crate::cli::shared::layers::text::shortfall_text;
-use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::ops::convert::Converted;
 use crate::ops::coverage;
@@ -78,60 +18,133 @@ use crate::ops::versions::{EnabledResult, Made};
 use crate::store::blob::Attached;
 
 #[derive(Serialize)]
-pub struct Document {
-    pub tool: &'static str,
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Indexing {
+    /// One object for each IMAGE, in the order of the command line.
     pub images: Vec<Image>,
+    /// Bytes of layer blobs that were read.
     pub bytes_read: u64,
+    /// Bytes that were uploaded, or written into a layout.
     pub bytes_written: u64,
     pub seconds: f64,
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Image {
+    /// The IMAGE, in full.
     pub image: String,
-    pub status: &'static str,
-    pub digest: Option<Digest>,
+    pub status: ImageStatus,
+    /// Of the manifest or image index that the image's name stands for; null if failed.
+    pub digest: Option<DigestText>,
+    /// One object for each platform's manifest; empty if failed, unless it was refused for falling
+    /// short of --strict or --min-coverage.
     pub manifests: Vec<Manifest>,
     pub error: Option<Failure>,
+    /// The SOCI-enabled image that --v2 or --v2-only asks for; else not there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<Enabled>,
-    pub left: Vec<Digest>,
+    /// The layers for which --timeout did not suffice.
+    pub left: Vec<DigestText>,
     pub bytes_read: u64,
+    /// Bytes of other layers that were compared with ztocs before these were reused; there only if it is not 0.
     #[serde(skip_serializing_if = "is_zero")]
     pub bytes_compared: u64,
     pub bytes_written: u64,
     pub seconds: f64,
 }
 
-#[derive(Serialize)]
-pub struct Manifest {
-    pub platform: Option<String>,
-    manifest: Blob,
-    pub status: &'static str,
-    pub index: Option<IndexRef>,
-    attached: Option<&'static str>,
-    tag: Option<String>,
-    replaced: Vec<Digest>,
-    not_deleted: Vec<Digest>,
-    others: Vec<Other>,
-    pub coverage: Coverage,
-    pub shortfalls: Vec<Short>,
-    pub layers: Vec<Layer>,
+#[derive(Serialize, Clone, Copy)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub enum ImageStatus {
+    Ok,
+    Failed,
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Manifest {
+    /// Such as `linux/arm64`; null if the image does not say.
+    pub platform: Option<String>,
+    manifest: ManifestRef,
+    pub status: Status,
+    /// Null if there is none.
+    pub index: Option<IndexRef>,
+    /// How the index was attached, if it was.
+    attached: Option<How>,
+    /// The tag of the tag schema, if the index was attached by it.
+    tag: Option<String>,
+    /// The indexes whose place it took (or, in a dry run, would take).
+    replaced: Vec<DigestText>,
+    /// Those of them that could not be deleted.
+    not_deleted: Vec<DigestText>,
+    /// SOCI indexes of other makers.
+    others: Vec<Other>,
+    /// What the index covers; if refused, what it would have covered, or what the index that stays covers.
+    pub coverage: Coverage,
+    /// Demands of --strict and --min-coverage that it does not meet.
+    pub shortfalls: Vec<Short>,
+    /// The layers in the image's order.
+    pub layers: Vec<Layer>,
+}
+
+#[derive(Serialize, Clone, Copy)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub enum Status {
+    Attached,
+    DryRun,
+    /// This very index was there.
+    AlreadyThere,
+    /// Another index was left alone.
+    Kept,
+    /// No layer can be indexed.
+    NothingToIndex,
+    /// The time was up, and no layer was done.
+    OutOfTime,
+    /// Nothing was attached, since a platform falls short of --strict or --min-coverage.
+    Refused,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+enum How {
+    ReferrersApi,
+    TagSchema,
+    Layout,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Other {
-    digest: Digest,
+    digest: DigestText,
+    /// What its maker calls itself.
     tool: Option<String>,
+    /// It is listed before ours, so that consumers take it.
     listed_first: bool,
+    /// Why it cannot be used, if it cannot.
     unusable: Option<String>,
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Short {
-    code: &'static str,
+    code: ShortCode,
     pub text: String,
-    layer: Option<Digest>,
+    /// The layer that is left out.
+    layer: Option<DigestText>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+enum ShortCode {
+    /// --strict: a layer is left out for another reason than its size.
+    LeftOut,
+    /// --min-coverage.
+    Coverage,
 }
 
 impl Image {
@@ -145,14 +158,15 @@ impl Image {
         let sum = |of_index: fn(&IndexedImage) -> u64, of_image: fn(&Converted) -> u64| {
             index.map_or(0, of_index) + converted.map_or(0, of_image)
         };
+        let digest = index.map(|index| index.digest).or(converted.map(|converted| converted.source));
         Image {
             image,
-            status: if error.is_some() { "failed" } else { "ok" },
-            digest: index.map(|index| index.digest).or(converted.map(|converted| converted.source)),
+            status: if error.is_some() { ImageStatus::Failed } else { ImageStatus::Ok },
+            digest: digest.map(DigestText::from),
             manifests: index.map_or_else(Vec::new, |index| index.manifests.iter().map(Manifest::of).collect()),
             error,
             enabled,
-            left: index.map_or_else(Vec::new, |index| index.left.iter().map(|layer| layer.digest).collect()),
+            left: index.map_or_else(Vec::new, |index| digests(index.left.iter().map(|layer| &layer.digest))),
             bytes_read: sum(|index| index.bytes_read, |image| image.bytes_read),
             bytes_compared: sum(|index| index.bytes_compared, |image| image.bytes_compared),
             bytes_written: sum(|index| index.bytes_written, |image| image.bytes_copied + image.bytes_written),
@@ -173,7 +187,7 @@ impl Image {
     pub fn failed(image: String, error: Failure, seconds: f64) -> Image {
         Image {
             image,
-            status: "failed",
+            status: ImageStatus::Failed,
             digest: None,
             manifests: Vec::new(),
             error: Some(error),
@@ -189,54 +203,52 @@ impl Image {
 
 impl Manifest {
     fn of(report: &IndexedManifest) -> Manifest {
-        let mut manifest = Manifest::new(&report.platform, &report.manifest, &report.coverage, &report.layers);
+        let (status, index) = match &report.result {
+            ManifestResult::Attached { index, .. } => (Status::Attached, Some(IndexRef::of(index))),
+            ManifestResult::DryRun { index, .. } => (Status::DryRun, Some(IndexRef::of(index))),
+            ManifestResult::AlreadyThere { index, .. } => (Status::AlreadyThere, Some(IndexRef::of(index))),
+            ManifestResult::Kept { index, .. } => (Status::Kept, Some(IndexRef::named(*index))),
+            ManifestResult::NothingToIndex => (Status::NothingToIndex, None),
+            ManifestResult::OutOfTime => (Status::OutOfTime, None),
+        };
+        let (attached, tag) = match &report.result {
+            ManifestResult::Attached { how: Attached::ReferrersApi, .. } => (Some(How::ReferrersApi), None),
+            ManifestResult::Attached { how: Attached::TagSchema(tag), .. } => (Some(How::TagSchema), Some(tag.clone())),
+            ManifestResult::Attached { how: Attached::Layout, .. } => (Some(How::Layout), None),
+            _ => (None, None),
+        };
+        let (replaced, not_deleted) = match &report.result {
+            ManifestResult::Attached { replaced, not_deleted, .. } => (digests(replaced), digests(not_deleted)),
+            ManifestResult::DryRun { replaces, .. } => (digests(replaces), Vec::new()),
+            _ => (Vec::new(), Vec::new()),
+        };
         let other = |o: &OtherIndex| Other {
-            digest: o.digest,
+            digest: o.digest.into(),
             tool: o.tool.clone(),
             listed_first: o.listed_first,
             unusable: o.unusable.clone(),
         };
-        manifest.others = report.others.iter().map(other).collect();
-        match &report.result {
-            ManifestResult::Attached { index, how, replaced, not_deleted } => {
-                manifest.status = "attached";
-                manifest.index = Some(IndexRef::of(index));
-                (manifest.attached, manifest.tag) = match how {
-                    Attached::ReferrersApi => (Some("referrers-api"), None),
-                    Attached::TagSchema(tag) => (Some("tag-schema"), Some(tag.clone())),
-                    Attached::Layout => (Some("layout"), None),
-                };
-                manifest.replaced.clone_from(replaced);
-                manifest.not_deleted.clone_from(not_deleted);
-            }
-            ManifestResult::DryRun { index, replaces } => {
-                manifest.status = "dry-run";
-                manifest.index = Some(IndexRef::of(index));
-                manifest.replaced.clone_from(replaces);
-            }
-            ManifestResult::AlreadyThere { index, .. } => {
-                manifest.status = "already-there";
-                manifest.index = Some(IndexRef::of(index));
-            }
-            ManifestResult::Kept { index, .. } => {
-                manifest.status = "kept";
-                manifest.index = Some(IndexRef { digest: *index, size: None });
-            }
-            ManifestResult::NothingToIndex => manifest.status = "nothing-to-index",
-            ManifestResult::OutOfTime => manifest.status = "out-of-time",
+        Manifest {
+            index,
+            attached,
+            tag,
+            replaced,
+            not_deleted,
+            others: report.others.iter().map(other).collect(),
+            ..Manifest::new(status, &report.platform, &report.manifest, &report.coverage, &report.layers)
         }
-        manifest
     }
 
     fn refused(report: &RefusedManifest) -> Manifest {
-        let mut manifest = Manifest::new(&report.platform, &report.manifest, &report.coverage, &report.layers);
-        manifest.status = "refused";
-        manifest.index = report.stays.map(|digest| IndexRef { digest, size: None });
-        manifest.shortfalls = report.shortfalls.iter().map(Short::of).collect();
-        manifest
+        Manifest {
+            index: report.stays.map(IndexRef::named),
+            shortfalls: report.shortfalls.iter().map(Short::of).collect(),
+            ..Manifest::new(Status::Refused, &report.platform, &report.manifest, &report.coverage, &report.layers)
+        }
     }
 
     fn new(
+        status: Status,
         platform: &Option<String>,
         manifest: &Descriptor,
         coverage: &coverage::Coverage,
@@ -244,8 +256,8 @@ impl Manifest {
     ) -> Manifest {
         Manifest {
             platform: platform.clone(),
-            manifest: Blob::of(manifest),
-            status: "",
+            manifest: ManifestRef::of(manifest),
+            status,
             index: None,
             attached: None,
             tag: None,
@@ -267,8 +279,10 @@ impl Short {
     fn of(shortfall: &Shortfall) -> Short {
         let text = shortfall_text(shortfall);
         match shortfall {
-            Shortfall::LeftOut { layer, .. } => Short { code: "left-out", text, layer: Some(layer.digest) },
-            Shortfall::Coverage { .. } => Short { code: "coverage", text, layer: None },
+            Shortfall::LeftOut { layer, .. } => {
+                Short { code: ShortCode::LeftOut, text, layer: Some(layer.digest.into()) }
+            }
+            Shortfall::Coverage { .. } => Short { code: ShortCode::Coverage, text, layer: None },
         }
     }
 }

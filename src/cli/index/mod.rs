@@ -8,13 +8,12 @@ use crate::cli::convert;
 use crate::cli::shared::args::Format;
 use crate::cli::shared::build::{layer_options, named};
 use crate::cli::shared::caches;
-use crate::cli::shared::json::milliseconds;
+use crate::cli::shared::json::{milliseconds, text as text_of};
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::{self, CliError};
 use crate::cli::shared::source::{Images, home};
 use crate::cli::shared::terminal::Stdout;
 use crate::image::{ImageName, Reference, Select};
-use crate::ops::TOOL_IDENTIFIER;
 use crate::ops::index::{Gate, IndexError, IndexOptions, Refused};
 use crate::ops::versions::{Enabled, Made, Subject, Versions, make};
 use crate::progress::Progress;
@@ -93,8 +92,7 @@ pub async fn run(args: IndexArgs) -> Result<(), CliError> {
             (None, None) => continue,
         });
     }
-    let document = json::Document {
-        tool: TOOL_IDENTIFIER,
+    let document = json::Indexing {
         bytes_read: images.iter().map(|image| image.bytes_read).sum(),
         bytes_written: images.iter().map(|image| image.bytes_written).sum(),
         images,
@@ -102,9 +100,8 @@ pub async fn run(args: IndexArgs) -> Result<(), CliError> {
     };
     files.write(&document)?;
     if args.format.get() == Format::Json {
-        let mut text = serde_json::to_vec_pretty(&document).map_err(|error| CliError::Stdout(error.into()))?;
-        text.push(b'\n');
-        stdout.write_whole(&text).map_err(CliError::Stdout)?;
+        let text = text_of(&document).map_err(CliError::Stdout)?;
+        stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
     }
     match failed {
         0 => Ok(()),

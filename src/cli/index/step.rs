@@ -6,7 +6,8 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::json::{Document, Image, Manifest};
+use super::json::{Image, Indexing, Manifest};
+use crate::cli::shared::json::word;
 use crate::cli::shared::layers::json::Layer;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::size::{counted, human};
@@ -21,8 +22,8 @@ pub struct Files {
 impl Files {
     /// # Errors
     /// When a file cannot be appended to.
-    pub fn write(&self, document: &Document) -> Result<(), CliError> {
-        for (file, text) in [(&self.outputs, outputs as fn(&Document) -> String), (&self.summary, summary)] {
+    pub fn write(&self, document: &Indexing) -> Result<(), CliError> {
+        for (file, text) in [(&self.outputs, outputs as fn(&Indexing) -> String), (&self.summary, summary)] {
             if let Some(file) = file {
                 append(file, &text(document))?;
             }
@@ -38,12 +39,12 @@ fn append(file: &Path, text: &str) -> Result<(), CliError> {
 }
 
 /// NAME=VALUE lines. Values are digests, figures and fixed words: nothing that an image or a registry says can add a line.
-fn outputs(document: &Document) -> String {
+fn outputs(document: &Indexing) -> String {
     let manifests = || document.images.iter().flat_map(|image| &image.manifests);
     let indexes: Vec<String> = manifests().filter_map(|m| m.index.as_ref()).map(|i| i.digest.to_string()).collect();
     let images = document.images.iter().find_map(|image| image.digest).map(|digest| digest.to_string());
     let enabled = || document.images.iter().filter_map(|image| image.enabled.as_ref());
-    let of_enabled = enabled().flat_map(|enabled| &enabled.images).map(|image| image.coverage.percent);
+    let of_enabled = enabled().flat_map(|enabled| &enabled.manifests).map(|image| image.coverage.percent);
     let coverages = manifests().map(|m| m.coverage.percent).chain(of_enabled);
     // The least: each platform must reach a gate.
     let coverage = coverages.min_by(f64::total_cmp).map(|percent| percent.to_string());
@@ -61,7 +62,7 @@ fn outputs(document: &Document) -> String {
 }
 
 /// A Markdown table with a line for each platform, then what was left out, then what failed.
-fn summary(document: &Document) -> String {
+fn summary(document: &Indexing) -> String {
     let mut text =
         "### SOCI index\n\n| image | platform | index | covered | left out |\n|---|---|---|---|---|\n".to_owned();
     for image in &document.images {
@@ -82,7 +83,7 @@ fn summary(document: &Document) -> String {
         image.manifests.iter().for_each(|manifest| left_out(&mut notes, manifest));
         if let Some(enabled) = &image.enabled {
             let digest = enabled.digest.map(|digest| format!(" {}", code(&digest.to_string()))).unwrap_or_default();
-            let _ = writeln!(notes, "- SOCI-enabled image {}{digest}: {}", code(&enabled.name), enabled.status);
+            let _ = writeln!(notes, "- SOCI-enabled image {}{digest}: {}", code(&enabled.name), word(enabled.status));
         }
         if let Some(error) = &image.error {
             let _ = writeln!(notes, "- **{}**: {}", code(&image.image), plain(&error.message));
@@ -113,7 +114,7 @@ fn row(text: &mut String, image: &Image, manifest: &Manifest) {
         "| {} | {} | {index}{} | {} of {}, {} of {} | {} |",
         code(&image.image),
         platform(manifest),
-        manifest.status,
+        word(manifest.status),
         coverage.shown,
         human(coverage.of_bytes),
         coverage.layers,
@@ -127,7 +128,7 @@ fn left_out(text: &mut String, manifest: &Manifest) {
     let reason =
         |layer: &Layer| layer.reason.as_ref().filter(|reason| reason.code != "too-small").map(|r| plain(&r.text));
     for (layer, reason) in manifest.layers.iter().filter_map(|layer| Some((layer, reason(layer)?))) {
-        let (digest, size) = (layer.blob.digest.short(), human(layer.blob.size));
+        let (digest, size) = (layer.digest.short(), human(layer.size));
         let _ = writeln!(text, "- {}: layer {} ({size}) is left out: {reason}", platform(manifest), code(&digest));
     }
 }

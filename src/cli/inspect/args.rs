@@ -19,7 +19,7 @@ Examples:
   ociseek inspect --format json oci:app | jq '.manifests[].coverage'
   ociseek inspect --ztoc 3f1c22ab oci:app
 
-JSON: the documentation of the crate, module cli::inspect_json, says what each field means.";
+JSON: docs/json.md says what each field means.";
 
 /// Show which SOCI indexes an image has and what they hold
 #[derive(Debug, Args)]

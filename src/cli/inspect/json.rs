@@ -1,125 +1,184 @@
-//! What `ociseek inspect --format json` prints: one document, of which fields are added but never changed or removed.
-//!
-//! | field | |
-//! |---|---|
-//! | `image` | the IMAGE, in full |
-//! | `manifests` | one object for each platform's manifest |
-//!
-//! A manifest:
-//!
-//! | field | |
-//! |---|---|
-//! | `platform` | such as `linux/arm64`; null if the image does not say |
-//! | `manifest` | `media_type`, `digest` and `size` in bytes of the image manifest |
-//! | `listing` | how indexes of version 1 are listed: `referrers-api`, `tag-schema` or `layout`; null if they cannot be |
-//! | `error` | why they cannot be, else null |
-//! | `indexes` | one object for each index that was found |
-//! | `layers` | one object for each layer, in the image's order |
-//! | `coverage` | `layers`, `bytes`, `percent` of the image's bytes, `of_layers`, `of_bytes`, `ztoc_bytes`, by the chosen index |
-//! | `consumers` | for each `version`: how many `lazy_layers` soci-snapshotter mounts, and the `reason` why none, or null |
-//!
-//! An index:
-//!
-//! | field | |
-//! |---|---|
-//! | `digest`, `size` | of its manifest; the size is null if nobody says |
-//! | `version` | 1 or 2 |
-//! | `found_by` | `annotation`, `referrers-api`, `tag-schema`, `layout` or `asked` |
-//! | `chosen` | whether a reader takes it |
-//! | `tool` | what its maker calls itself, or null |
-//! | `canonical` | whether its JSON is such as consumers demand; null if it cannot be read |
-//! | `ztocs` | `digest`, `size`, `layer`, `span_size` of each ztoc that it lists |
-//! | `notes` | `code` (a stable word) and `text` of each thing that is not as it should be |
-//! | `error` | why it cannot be used, or null |
-//!
-//! A layer:
-//!
-//! | field | |
-//! |---|---|
-//! | `media_type`, `digest`, `size` | of the layer's blob, in bytes |
-//! | `ztoc` | null, or `digest`, `size`, `span_size`, and `compression`, `spans`, `entries`, `uncompressed_size` (null if it cannot be read), `error` |
+//! What `ociseek inspect --format json` prints.
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::covered::{covered, ztoc_bytes};
-use crate::cli::shared::report::in_one_line;
+use crate::cli::shared::json::{Coded, Coverage, DigestText, Failure, Manifest as ManifestRef};
 use crate::image::Descriptor;
 use crate::image::soci::ZtocRef;
 use crate::ops::discover::{FoundIndexRef, number};
 use crate::ops::inspect::{Inspected, InspectedLayer};
 
-pub fn document(image: &str, inspected: &[Inspected]) -> serde_json::Result<String> {
-    let document = json!({"image": image, "manifests": inspected.iter().map(manifest).collect::<Vec<_>>()});
-    Ok(serde_json::to_string_pretty(&document)? + "\n")
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Inspection {
+    /// The IMAGE, in full.
+    image: String,
+    /// One object for each platform's manifest.
+    manifests: Vec<Manifest>,
 }
 
-fn manifest(inspected: &Inspected) -> Value {
-    let image = &inspected.image;
-    let coverage = covered(image);
-    let indexes = image.indexes.iter().enumerate().map(|(place, found)| index(found, image.chosen == Some(place)));
-    let layers = image.layers.iter().zip(&inspected.layers).map(|(descriptor, found)| layer(descriptor, found));
-    let consumers = inspected
-        .consumers
-        .iter()
-        .map(|c| json!({"version": number(c.version), "lazy_layers": c.layers, "reason": c.reason}));
-    json!({
-        "platform": image.platform.as_ref().map(ToString::to_string),
-        "manifest": blob(&image.manifest),
-        "listing": image.listing.as_ref().ok().map(|via| via.code()),
-        "error": image.listing.as_ref().err().map(|error| in_one_line(error)),
-        "indexes": indexes.collect::<Vec<_>>(),
-        "layers": layers.collect::<Vec<_>>(),
-        "coverage": {
-            "layers": coverage.layers,
-            "of_layers": image.layers.len(),
-            "bytes": coverage.bytes,
-            "of_bytes": coverage.of_bytes,
-            "percent": coverage.share().percent(),
-            "ztoc_bytes": ztoc_bytes(image),
-        },
-        "consumers": consumers.collect::<Vec<_>>(),
-    })
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Manifest {
+    /// Such as `linux/arm64`; null if the image does not say.
+    platform: Option<String>,
+    manifest: ManifestRef,
+    /// How indexes of version 1 are listed; null if they cannot be.
+    listing: Option<&'static str>,
+    /// Why they cannot be listed, else null.
+    error: Option<Failure>,
+    /// The indexes that were found.
+    indexes: Vec<Index>,
+    /// The layers in the image's order.
+    layers: Vec<Layer>,
+    /// By the index that a reader takes.
+    coverage: Coverage,
+    /// What soci-snapshotter makes of it, by the version that it reads.
+    consumers: Vec<Consumer>,
 }
 
-fn index(found: &FoundIndexRef, is_chosen: bool) -> Value {
-    let content = found.content.as_ref().ok();
-    let ztoc = |z: &ZtocRef| json!({"digest": z.ztoc, "size": z.size, "layer": z.layer, "span_size": z.span_size});
-    json!({
-        "digest": found.digest,
-        "size": found.size,
-        "version": number(found.version),
-        "found_by": found.via.code(),
-        "chosen": is_chosen,
-        "tool": content.and_then(|c| c.index.build_tool_identifier.as_deref()),
-        "canonical": content.map(|c| c.index.canonical),
-        "ztocs": content.map_or(&[][..], |c| &c.index.ztocs).iter().map(ztoc).collect::<Vec<_>>(),
-        "notes": content.map_or(&[][..], |c| &c.notes).iter()
-            .map(|note| json!({"code": note.code().word(), "text": note.to_string()})).collect::<Vec<_>>(),
-        "error": found.content.as_ref().err().map(|error| in_one_line(error)),
-    })
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Index {
+    /// Of its manifest.
+    digest: DigestText,
+    /// Bytes of its manifest; null if nobody says.
+    size: Option<u64>,
+    /// 1 or 2.
+    version: u8,
+    found_by: &'static str,
+    /// A reader takes this one.
+    chosen: bool,
+    /// What its maker calls itself, or null.
+    tool: Option<String>,
+    /// Whether its JSON is such as consumers demand; null if it cannot be read.
+    canonical: Option<bool>,
+    ztocs: Vec<Listed>,
+    /// What is not as it should be.
+    notes: Vec<Coded>,
+    /// Why it cannot be used, or null.
+    error: Option<Failure>,
 }
 
-fn layer(descriptor: &Descriptor, found: &InspectedLayer) -> Value {
-    let mut value = blob(descriptor);
-    value["ztoc"] = match &found.ztoc {
-        None => Value::Null,
-        Some((reference, facts)) => {
-            let read = facts.as_ref().ok();
-            json!({
-                "digest": reference.ztoc,
-                "size": reference.size,
-                "span_size": reference.span_size,
-                "compression": read.map(|f| if f.is_gzip { "gzip" } else { "uncompressed" }),
-                "spans": read.map(|f| f.spans),
-                "entries": read.map(|f| f.entries),
-                "uncompressed_size": read.map(|f| f.uncompressed_size),
-                "error": facts.as_ref().err().map(|error| in_one_line(error)),
-            })
+/// A ztoc as an index lists it.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Listed {
+    digest: DigestText,
+    size: u64,
+    /// The digest of its layer.
+    layer: DigestText,
+    span_size: u64,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Layer {
+    media_type: String,
+    digest: DigestText,
+    /// Bytes of the blob.
+    size: u64,
+    /// Null if the index that a reader takes has none for it.
+    ztoc: Option<Ztoc>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Ztoc {
+    digest: DigestText,
+    size: u64,
+    span_size: u64,
+    /// `gzip` or `uncompressed`; null, as the next three, if the ztoc cannot be read.
+    compression: Option<&'static str>,
+    spans: Option<u64>,
+    entries: Option<u64>,
+    uncompressed_size: Option<u64>,
+    error: Option<Failure>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Consumer {
+    /// 1 or 2.
+    version: u8,
+    /// How many layers it mounts lazily.
+    lazy_layers: usize,
+    /// Why none, or null.
+    reason: Option<&'static str>,
+}
+
+impl Inspection {
+    pub fn of(image: &str, inspected: &[Inspected]) -> Inspection {
+        Inspection { image: image.to_owned(), manifests: inspected.iter().map(Manifest::of).collect() }
+    }
+}
+
+impl Manifest {
+    fn of(inspected: &Inspected) -> Manifest {
+        let image = &inspected.image;
+        let indexes = image.indexes.iter().enumerate();
+        let layers = image.layers.iter().zip(&inspected.layers);
+        Manifest {
+            platform: image.platform.as_ref().map(ToString::to_string),
+            manifest: ManifestRef::of(&image.manifest),
+            listing: image.listing.as_ref().ok().map(|via| via.code()),
+            error: image.listing.as_ref().err().map(|error| Failure::of(error)),
+            indexes: indexes.map(|(place, found)| Index::of(found, image.chosen == Some(place))).collect(),
+            layers: layers.map(|(descriptor, found)| Layer::of(descriptor, found)).collect(),
+            coverage: Coverage::with_ztocs(&covered(image), ztoc_bytes(image)),
+            consumers: (inspected.consumers.iter())
+                .map(|consumer| Consumer {
+                    version: number(consumer.version),
+                    lazy_layers: consumer.layers,
+                    reason: consumer.reason,
+                })
+                .collect(),
         }
-    };
-    value
+    }
 }
 
-fn blob(descriptor: &Descriptor) -> Value {
-    json!({"media_type": descriptor.media_type, "digest": descriptor.digest, "size": descriptor.size})
+impl Index {
+    fn of(found: &FoundIndexRef, chosen: bool) -> Index {
+        let content = found.content.as_ref().ok();
+        let listed =
+            |z: &ZtocRef| Listed { digest: z.ztoc.into(), size: z.size, layer: z.layer.into(), span_size: z.span_size };
+        let notes = content.map_or(&[][..], |content| &content.notes);
+        Index {
+            digest: found.digest.into(),
+            size: found.size,
+            version: number(found.version),
+            found_by: found.via.code(),
+            chosen,
+            tool: content.and_then(|content| content.index.build_tool_identifier.clone()),
+            canonical: content.map(|content| content.index.canonical),
+            ztocs: content.map_or(&[][..], |content| &content.index.ztocs).iter().map(listed).collect(),
+            notes: notes.iter().map(|note| Coded { code: note.code().word(), text: note.to_string() }).collect(),
+            error: found.content.as_ref().err().map(|error| Failure::of(error)),
+        }
+    }
+}
+
+impl Layer {
+    fn of(descriptor: &Descriptor, found: &InspectedLayer) -> Layer {
+        let ztoc = found.ztoc.as_ref().map(|(reference, facts)| {
+            let read = facts.as_ref().ok();
+            Ztoc {
+                digest: reference.ztoc.into(),
+                size: reference.size,
+                span_size: reference.span_size,
+                compression: read.map(|f| if f.is_gzip { "gzip" } else { "uncompressed" }),
+                spans: read.map(|f| f.spans),
+                entries: read.map(|f| f.entries),
+                uncompressed_size: read.map(|f| f.uncompressed_size),
+                error: facts.as_ref().err().map(|error| Failure::of(error)),
+            }
+        });
+        Layer {
+            media_type: descriptor.media_type.clone(),
+            digest: descriptor.digest.into(),
+            size: descriptor.size,
+            ztoc,
+        }
+    }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use self::text::text;
 use crate::cli::shared::args::{Format, ProgressStyle};
+use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::source::Images;
@@ -36,7 +37,7 @@ pub async fn run(args: InspectArgs) -> Result<(), CliError> {
     let inspected = inspect(&source, &root, wanted, args.index.as_ref(), &progress).await?;
     let image = args.image.to_string();
     let text = match args.format.get() {
-        Format::Json => json::document(&image, &inspected).map_err(|e| CliError::Stdout(e.into()))?,
+        Format::Json => text_of(json::Inspection::of(&image, &inspected)).map_err(CliError::Stdout)?,
         Format::Text => inspected.iter().map(|one| text(&image, one, stdout.style)).collect::<Vec<_>>().join("\n"),
     };
     stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)

@@ -1,17 +1,16 @@
 //! What `mount`, `bundle` and `trace` share: opening the image, serving it until someone has enough, the figures at the end.
 
 use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use self::json::{Figures, Stats};
 use crate::cli::shared::args::ProgressStyle;
 use crate::cli::shared::caches;
-use crate::cli::shared::json::milliseconds;
+use crate::cli::shared::json::{Document, milliseconds};
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::signals::Interrupt;
@@ -28,6 +27,7 @@ use args::{ContainerArgs, LazyArgs, NetArg, ServeArgs};
 
 pub mod args;
 pub mod detach;
+pub mod json;
 pub mod made;
 
 /// An image that can be mounted, and what is said about it.
@@ -93,31 +93,15 @@ impl Opened {
         self.progress.report(Event::Warning(text.to_owned()));
     }
 
-    /// Figures for programs.
-    pub fn figures(&self) -> Value {
-        let layers = self.image.layers.iter().map(|layer| {
-            let (digest, size) = (layer.descriptor.digest, layer.descriptor.size);
-            json!({"digest": digest, "size": size, "how": layer.how, "bytes_read": layer.bytes_read})
-        });
-        json!({
-            "image": self.name,
-            "manifest": self.image.manifest.digest,
-            "index": self.image.index,
-            "layers": layers.collect::<Vec<_>>(),
-            "content": self.image.content.stats(),
-        })
-    }
-
     /// Writes the figures where the user wants them.
     pub fn write_stats(&mut self, mounted: Duration) -> Result<(), CliError> {
-        let mut document = self.figures();
-        let all = self.started.elapsed();
+        let stats = Stats {
+            figures: Figures::of(self),
+            seconds_to_mount: milliseconds(self.started.elapsed().saturating_sub(mounted).as_secs_f64()),
+            seconds_mounted: milliseconds(mounted.as_secs_f64()),
+        };
         let Some((path, file)) = &mut self.stats else { return Ok(()) };
-        document["seconds_to_mount"] = milliseconds(all.saturating_sub(mounted).as_secs_f64()).into();
-        document["seconds_mounted"] = milliseconds(mounted.as_secs_f64()).into();
-        let written = serde_json::to_writer_pretty(&mut *file, &document).map_err(std::io::Error::from);
-        let written = written.and_then(|()| file.write_all(b"\n"));
-        written.map_err(|source| CliError::Write { path: path.clone(), source })
+        Document::new(stats).write(file).map_err(|source| CliError::Write { path: path.clone(), source })
     }
 }
 

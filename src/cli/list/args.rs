@@ -19,7 +19,7 @@ Examples:
   ociseek list ghcr.io/acme/app:1.4
   ociseek list --format json ghcr.io/acme/app | jq -r '.images[] | select(.manifests[].indexes == []) | .name'
 
-JSON: the documentation of the crate, module cli::list_json, says what each field means.
+JSON: docs/json.md says what each field means.
 
 Exit status: 0 done, 1 an image could not be looked at, 2 wrong usage, 129, 130 or 143 ended by a hangup, an interrupt, a \
 termination.";

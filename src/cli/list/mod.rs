@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use futures_util::StreamExt;
 
 use crate::cli::shared::args::{Format, ProgressStyle};
+use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::place::ListPlace;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::{CliError, in_one_line};
@@ -45,7 +46,7 @@ pub async fn run(args: ListArgs) -> Result<(), CliError> {
         }
     }
     if args.format.get() == Format::Json {
-        print(json::document(&args.place.to_string(), &listed).map_err(|e| CliError::Stdout(e.into()))?)?;
+        print(text_of(json::Listing::of(&args.place.to_string(), &listed)).map_err(CliError::Stdout)?)?;
     }
     match failed {
         0 => Ok(()),

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use clap::Args;
+use clap::{Arg, ArgAction, Args};
 
 use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::reading::ReadArgs;
@@ -23,11 +23,14 @@ Examples:
   ociseek ls -R --json oci:app | jq -r '.entries[] | select(.size > 10000000) | .path'
   ociseek ls --layer 0 -l oci:app
 
-JSON: the documentation of the crate, module cli::ls_json, says what each field means.";
+JSON: docs/json.md says what each field means.";
 
 /// List the files of an image without pulling it
 #[derive(Debug, Args)]
 #[command(long_about = LS_LONG_ABOUT, after_help = LS_AFTER_HELP)]
+// -h is what it is for ls.
+#[command(disable_help_flag = true, arg = Arg::new("help").long("help").action(ArgAction::Help).help("Print help"))]
+#[command(arg = always("all", 'a'), arg = always("one", '1'))]
 pub struct LsArgs {
     /// The image
     #[arg(value_name = "IMAGE")]
@@ -40,6 +43,14 @@ pub struct LsArgs {
     /// Show type and mode, links, owner, size, time of modification (UTC) and where symbolic links lead to
     #[arg(long, short)]
     pub long: bool,
+
+    /// With --long: sizes with a unit, such as 17.3MiB
+    #[arg(long = "human-readable", short = 'h')]
+    pub human: bool,
+
+    /// List a directory itself, not what is in it
+    #[arg(long, short, conflicts_with_all = ["recursive", "layer"])]
+    pub directory: bool,
 
     /// List what is in directories, too, and in those below them
     #[arg(long, short = 'R')]
@@ -54,4 +65,10 @@ pub struct LsArgs {
 
     #[command(flatten)]
     pub read: ReadArgs,
+}
+
+/// An option of ls that says what is always done here.
+fn always(name: &'static str, letter: char) -> Arg {
+    let help = "Nothing more than without: all files are listed, one a line";
+    Arg::new(name).short(letter).action(ArgAction::SetTrue).help(help)
 }

@@ -1,77 +1,51 @@
-//! What `ociseek ls --json` prints: one document, of which fields are added but never changed or removed. Written as it
-//! goes: an image may have hundreds of thousands of files.
-//!
-//! | field | |
-//! |---|---|
-//! | `image` | the IMAGE, in full |
-//! | `manifest`, `platform` | digest of the image manifest; its platform, or null |
-//! | `index` | digest of the SOCI index that was used, or null |
-//! | `entries` | one object for each file, directories before what is in them, else in the order of their names |
-//!
-//! An entry:
-//!
-//! | field | |
-//! |---|---|
-//! | `path` | from the root of the image, without a slash in front; empty for the root |
-//! | `type` | `reg`, `dir`, `symlink`, `char`, `block` or `fifo` |
-//! | `size` | bytes of content; of a link, of its target; 0 for the rest |
-//! | `mode` | permissions, setuid, setgid and sticky as four octal digits, such as `0755` |
-//! | `uid`, `gid`, `nlink` | numbers; files with the same `inode` are one file |
-//! | `inode` | as a mount of the image numbers it |
-//! | `mtime` | RFC 3339 in UTC, to the nanosecond |
-//! | `target` | where a symbolic link points to, else null |
-//! | `major`, `minor` | of a device, else null |
-//! | `layer` | the layer, from 0 at the bottom, that the file's attributes come from; null if none has an entry for it |
-//! | `xattrs` | `name` and `value_b64` (base64) of each extended attribute |
-//!
-//! Text that is not UTF-8 stands in base64 under the field's name with `_b64` instead.
-//!
-//! With `--layer` there are `image`, `layer` (digest) and `entries`, such as `ociseek ztoc show --format json` has them.
+//! What `ociseek ls --format json` prints. Written as it goes: an image may have hundreds of
+//! thousands of files.
 
 use std::io::{self, Write};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::ser::{SerializeSeq, SerializeStruct};
+use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
 
 use super::listing::{Listing, join};
-use crate::cli::ztoc::json::{Each, Entry, text};
+use crate::cli::shared::json::{DigestText, Document, IndexRef, Manifest, utf8};
+use crate::cli::ztoc::json::Entry;
 use crate::image::Descriptor;
 use crate::ops::open::RootFs;
 use crate::tree::{NodeId, NodeKind, Tree};
 use crate::ztoc::FileMetadata;
 
 pub fn tree(image: &str, rootfs: &RootFs, listing: &Listing, out: impl Write) -> io::Result<()> {
-    write(&Document { image, rootfs, listing }, out)
+    let files = Files {
+        image,
+        manifest: Manifest::of(&rootfs.manifest),
+        platform: rootfs.platform.as_ref().map(ToString::to_string),
+        index: rootfs.index.map(IndexRef::named),
+        entries: Entries { tree: &rootfs.tree, listing },
+    };
+    Document::new(files).write(out)
 }
 
 pub fn layer(image: &str, layer: &Descriptor, entries: &[&FileMetadata], out: impl Write) -> io::Result<()> {
-    write(&LayerDocument { image, layer, entries }, out)
+    let layer = Layer { media_type: &layer.media_type, digest: layer.digest.into(), size: layer.size };
+    Document::new(LayerFiles { image, layer, entries: LayerEntries(entries) }).write(out)
 }
 
-fn write(document: &impl Serialize, mut out: impl Write) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut out, document).map_err(io::Error::from)?;
-    out.write_all(b"\n")?;
-    out.flush()
-}
-
-struct Document<'a> {
+/// Text that is not UTF-8 stands in base64 under the field's name with `_b64` instead.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Files<'a> {
+    /// The IMAGE, in full.
     image: &'a str,
-    rootfs: &'a RootFs,
-    listing: &'a Listing,
-}
-
-impl Serialize for Document<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut document = serializer.serialize_struct("listing", 5)?;
-        document.serialize_field("image", self.image)?;
-        document.serialize_field("manifest", &self.rootfs.manifest.digest)?;
-        document.serialize_field("platform", &self.rootfs.platform.as_ref().map(ToString::to_string))?;
-        document.serialize_field("index", &self.rootfs.index)?;
-        document.serialize_field("entries", &Entries { tree: &self.rootfs.tree, listing: self.listing })?;
-        document.end()
-    }
+    manifest: Manifest,
+    /// Such as `linux/arm64`; null if the image does not say.
+    platform: Option<String>,
+    /// The SOCI index that was used, or null.
+    index: Option<IndexRef>,
+    /// Directories before what is in them, else in the order of their names.
+    #[cfg_attr(test, schemars(with = "Vec<File>"))]
+    entries: Entries<'a>,
 }
 
 struct Entries<'a> {
@@ -85,13 +59,13 @@ impl Serialize for Entries<'_> {
         let mut sequence = serializer.serialize_seq(None)?;
         match self.listing {
             Listing::File { node, .. } => {
-                sequence.serialize_element(&File { tree, path: tree.path(*node), node: *node })?;
+                sequence.serialize_element(&File::of(tree, &tree.path(*node), *node))?;
             }
             Listing::Directories { list, .. } => {
                 for (_, directory) in list {
                     let above = tree.path(*directory);
                     for (name, node) in tree.children(*directory) {
-                        sequence.serialize_element(&File { tree, path: join(&above, name), node })?;
+                        sequence.serialize_element(&File::of(tree, &join(&above, name), node))?;
                     }
                 }
             }
@@ -100,79 +74,133 @@ impl Serialize for Entries<'_> {
     }
 }
 
-struct File<'a> {
-    tree: &'a Tree,
-    path: Vec<u8>,
-    node: NodeId,
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct File {
+    /// From the root of the image, without a slash in front; empty for the root.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_b64: Option<String>,
+    #[serde(rename = "type")]
+    kind: Kind,
+    /// Bytes of content; of a symbolic link, of its target; 0 for the rest.
+    size: u64,
+    /// Permissions, setuid, setgid and sticky as four octal digits, such as `0755`.
+    mode: String,
+    uid: u32,
+    gid: u32,
+    nlink: u32,
+    /// As a mount of the image numbers it; files with the same number are one file.
+    inode: u64,
+    /// RFC 3339 in UTC, to the nanosecond.
+    mtime: Option<String>,
+    /// Where a symbolic link points to, else null.
+    target: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target_b64: Option<String>,
+    /// Of a device, else null.
+    major: Option<u32>,
+    /// Of a device, else null.
+    minor: Option<u32>,
+    /// The layer, from 0 at the bottom, that the file's attributes come from; null if none has an entry for it.
+    layer: Option<u32>,
+    xattrs: Vec<Xattr>,
 }
 
-impl Serialize for File<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let node = self.tree.node(self.node);
-        let mut target = None;
-        let mut device = None;
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+enum Kind {
+    Reg,
+    Dir,
+    Symlink,
+    Char,
+    Block,
+    Fifo,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Xattr {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name_b64: Option<String>,
+    value_b64: String,
+}
+
+impl File {
+    fn of(tree: &Tree, path: &[u8], id: NodeId) -> File {
+        let node = tree.node(id);
         let (kind, size) = match &node.kind {
-            NodeKind::Directory(_) => ("dir", 0),
-            NodeKind::File(extent) => ("reg", extent.size),
-            NodeKind::Symlink(to) => {
-                target = Some(&to[..]);
-                ("symlink", to.len() as u64)
-            }
-            NodeKind::CharDevice { major, minor } => {
-                device = Some((major, minor));
-                ("char", 0)
-            }
-            NodeKind::BlockDevice { major, minor } => {
-                device = Some((major, minor));
-                ("block", 0)
-            }
-            NodeKind::Fifo => ("fifo", 0),
+            NodeKind::Directory(_) => (Kind::Dir, 0),
+            NodeKind::File(extent) => (Kind::Reg, extent.size),
+            NodeKind::Symlink(to) => (Kind::Symlink, to.len() as u64),
+            NodeKind::CharDevice { .. } => (Kind::Char, 0),
+            NodeKind::BlockDevice { .. } => (Kind::Block, 0),
+            NodeKind::Fifo => (Kind::Fifo, 0),
         };
-        let mut object = serializer.serialize_struct("file", 14)?;
-        text(&mut object, ["path", "path_b64"], &self.path)?;
-        object.serialize_field("type", kind)?;
-        object.serialize_field("size", &size)?;
-        object.serialize_field("mode", &format!("{:04o}", node.mode))?;
-        object.serialize_field("uid", &node.uid)?;
-        object.serialize_field("gid", &node.gid)?;
-        object.serialize_field("nlink", &node.nlink)?;
-        object.serialize_field("inode", &(u64::from(self.node.0) + 1))?;
-        object.serialize_field("mtime", &node.mtime.to_rfc3339())?;
-        match target {
-            Some(target) => text(&mut object, ["target", "target_b64"], target)?,
-            None => object.serialize_field("target", &None::<&str>)?,
+        let (target, target_b64) = match &node.kind {
+            NodeKind::Symlink(to) => utf8(to),
+            _ => (None, None),
+        };
+        let (major, minor) = match node.kind {
+            NodeKind::CharDevice { major, minor } | NodeKind::BlockDevice { major, minor } => {
+                (Some(major), Some(minor))
+            }
+            _ => (None, None),
+        };
+        let xattr = |(name, value): &(Box<[u8]>, Box<[u8]>)| {
+            let (name, name_b64) = utf8(name);
+            Xattr { name: name.map(str::to_owned), name_b64, value_b64: STANDARD.encode(value) }
+        };
+        let (path, path_b64) = utf8(path);
+        File {
+            path: path.map(str::to_owned),
+            path_b64,
+            kind,
+            size,
+            mode: format!("{:04o}", node.mode),
+            uid: node.uid,
+            gid: node.gid,
+            nlink: node.nlink,
+            inode: u64::from(id.0) + 1,
+            mtime: node.mtime.to_rfc3339(),
+            target: target.map(str::to_owned),
+            target_b64,
+            major,
+            minor,
+            layer: node.origin.map(|origin| origin.layer),
+            xattrs: node.xattrs.iter().map(xattr).collect(),
         }
-        object.serialize_field("major", &device.map(|(major, _)| major))?;
-        object.serialize_field("minor", &device.map(|(_, minor)| minor))?;
-        object.serialize_field("layer", &node.origin.map(|origin| origin.layer))?;
-        object.serialize_field("xattrs", &Each(|| node.xattrs.iter().map(|(name, value)| Xattr(name, value))))?;
-        object.end()
     }
 }
 
-struct Xattr<'a>(&'a [u8], &'a [u8]);
-
-impl Serialize for Xattr<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut object = serializer.serialize_struct("xattr", 2)?;
-        text(&mut object, ["name", "name_b64"], self.0)?;
-        object.serialize_field("value_b64", &STANDARD.encode(self.1))?;
-        object.end()
-    }
-}
-
-struct LayerDocument<'a> {
+/// With --layer: the entries of one layer, as its tar has them.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LayerFiles<'a> {
+    /// The IMAGE, in full.
     image: &'a str,
-    layer: &'a Descriptor,
-    entries: &'a [&'a FileMetadata],
+    layer: Layer<'a>,
+    #[cfg_attr(test, schemars(with = "Vec<Entry<'static>>"))]
+    entries: LayerEntries<'a>,
 }
 
-impl Serialize for LayerDocument<'_> {
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Layer<'a> {
+    media_type: &'a str,
+    digest: DigestText,
+    /// Bytes of the blob.
+    size: u64,
+}
+
+struct LayerEntries<'a>(&'a [&'a FileMetadata]);
+
+impl Serialize for LayerEntries<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut document = serializer.serialize_struct("layer", 3)?;
-        document.serialize_field("image", self.image)?;
-        document.serialize_field("layer", &self.layer.digest)?;
-        document.serialize_field("entries", &Each(|| self.entries.iter().map(|file| Entry(file))))?;
-        document.end()
+        serializer.collect_seq(self.0.iter().map(|file| Entry::of(file)))
     }
 }

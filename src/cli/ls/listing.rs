@@ -16,9 +16,9 @@ pub enum Listing {
 impl Listing {
     pub fn of(rootfs: &RootFs, path: &[u8], args: &LsArgs) -> Result<Listing, CliError> {
         let tree = &rootfs.tree;
-        // As with ls: -l shows a link itself.
-        let node = tree.resolve(path, !args.long)?;
-        if !tree.node(node).kind.is_directory() {
+        // As with ls: -l and -d show a link itself.
+        let node = tree.resolve(path, !args.long && !args.directory)?;
+        if args.directory || !tree.node(node).kind.is_directory() {
             return Ok(Listing::File { name: path.to_vec(), node });
         }
         let mut list = vec![(path.to_vec(), node)];

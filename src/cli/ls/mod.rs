@@ -19,7 +19,7 @@ use crate::rootfs::layers::{OpenLayer, open_layer};
 use crate::ztoc::FileMetadata;
 use args::LsArgs;
 use listing::Listing;
-use text::Names;
+use text::{Detail, Names};
 
 pub mod args;
 pub mod json;
@@ -30,6 +30,11 @@ pub async fn run(args: LsArgs) -> Result<(), CliError> {
     let named = Named::new(&args.image, &args.read, Arc::new(Display::new(ProgressStyle::None, false))).await?;
     let mut stdout = Stdout::new();
     let names = if io::stdout().is_terminal() { Names::Quoted } else { Names::Raw };
+    let detail = match (args.long, args.human) {
+        (false, _) => Detail::Name,
+        (true, false) => Detail::Long,
+        (true, true) => Detail::Human,
+    };
     let path = args.path.as_bytes();
     if let Some(number) = args.layer {
         let (layer, open) = open_one(&named, &args, number).await?;
@@ -40,7 +45,7 @@ pub async fn run(args: LsArgs) -> Result<(), CliError> {
         let out = BufWriter::with_capacity(64 << 10, &mut stdout);
         let written = match args.format.is_json() {
             true => json::layer(&args.image.to_string(), &layer, &entries, out),
-            false => text::layer(&entries, args.long, names, out),
+            false => text::layer(&entries, detail, names, out),
         };
         return written.map_err(CliError::Stdout);
     }
@@ -49,7 +54,7 @@ pub async fn run(args: LsArgs) -> Result<(), CliError> {
     let out = BufWriter::with_capacity(64 << 10, &mut stdout);
     let written = match args.format.is_json() {
         true => json::tree(&args.image.to_string(), &rootfs, &listing, out),
-        false => text::tree(&rootfs.tree, &listing, args.long, names, out),
+        false => text::tree(&rootfs.tree, &listing, detail, names, out),
     };
     written.map_err(CliError::Stdout)?;
     if args.read.stats {

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use super::listing::Listing;
 use crate::cli::shared::quote::quoted;
+use crate::cli::shared::size::human;
 use crate::time::Time;
 use crate::tree::{Node, NodeId, NodeKind, Tree};
 use crate::ztoc::{FileKind, FileMetadata};
@@ -27,10 +28,26 @@ impl Names {
     }
 }
 
-pub fn tree(tree: &Tree, listing: &Listing, long: bool, names: Names, mut out: impl Write) -> io::Result<()> {
+/// How much of a file is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    Name,
+    /// Sizes in bytes.
+    Long,
+    /// Sizes with a unit.
+    Human,
+}
+
+impl Detail {
+    fn size(self, bytes: u64) -> String {
+        if self == Detail::Human { human(bytes).replace(' ', "") } else { bytes.to_string() }
+    }
+}
+
+pub fn tree(tree: &Tree, listing: &Listing, detail: Detail, names: Names, mut out: impl Write) -> io::Result<()> {
     match listing {
         Listing::File { name, node } => {
-            rows(&[(&name[..], *node)], tree, long, names, &mut out)?;
+            rows(&[(&name[..], *node)], tree, detail, names, &mut out)?;
         }
         Listing::Directories { list, recursive } => {
             for (number, (path, directory)) in list.iter().enumerate() {
@@ -41,22 +58,22 @@ pub fn tree(tree: &Tree, listing: &Listing, long: bool, names: Names, mut out: i
                     out.write_all(b":\n")?;
                 }
                 let children: Vec<(&[u8], NodeId)> = tree.children(*directory).collect();
-                rows(&children, tree, long, names, &mut out)?;
+                rows(&children, tree, detail, names, &mut out)?;
             }
         }
     }
     out.flush()
 }
 
-fn rows(list: &[(&[u8], NodeId)], tree: &Tree, long: bool, names: Names, out: &mut impl Write) -> io::Result<()> {
-    if !long {
+fn rows(list: &[(&[u8], NodeId)], tree: &Tree, detail: Detail, names: Names, out: &mut impl Write) -> io::Result<()> {
+    if detail == Detail::Name {
         for (name, _) in list {
             out.write_all(&names.show(name))?;
             out.write_all(b"\n")?;
         }
         return Ok(());
     }
-    let columns: Vec<Columns> = list.iter().map(|(_, id)| Columns::of_node(tree.node(*id))).collect();
+    let columns: Vec<Columns> = list.iter().map(|(_, id)| Columns::of_node(tree.node(*id), detail)).collect();
     let widths = Widths::of(&columns);
     for ((name, id), columns) in list.iter().zip(&columns) {
         let target = match &tree.node(*id).kind {
@@ -69,9 +86,11 @@ fn rows(list: &[(&[u8], NodeId)], tree: &Tree, long: bool, names: Names, out: &m
 }
 
 /// The entries of one layer, as its tar has them.
-pub fn layer(entries: &[&FileMetadata], long: bool, names: Names, mut out: impl Write) -> io::Result<()> {
-    let columns: Vec<Columns> =
-        if long { entries.iter().map(|file| Columns::of_entry(file)).collect() } else { Vec::new() };
+pub fn layer(entries: &[&FileMetadata], detail: Detail, names: Names, mut out: impl Write) -> io::Result<()> {
+    let columns: Vec<Columns> = match detail {
+        Detail::Name => Vec::new(),
+        detail => entries.iter().map(|file| Columns::of_entry(file, detail)).collect(),
+    };
     let widths = Widths::of(&columns);
     for (number, file) in entries.iter().enumerate() {
         let (target, arrow) = match file.kind {
@@ -102,11 +121,11 @@ struct Columns {
 }
 
 impl Columns {
-    fn of_node(node: &Node) -> Columns {
+    fn of_node(node: &Node, detail: Detail) -> Columns {
         let (kind, size) = match &node.kind {
             NodeKind::Directory(_) => ('d', "0".to_owned()),
-            NodeKind::File(extent) => ('-', extent.size.to_string()),
-            NodeKind::Symlink(target) => ('l', target.len().to_string()),
+            NodeKind::File(extent) => ('-', detail.size(extent.size)),
+            NodeKind::Symlink(target) => ('l', detail.size(target.len() as u64)),
             NodeKind::CharDevice { major, minor } => ('c', format!("{major},{minor}")),
             NodeKind::BlockDevice { major, minor } => ('b', format!("{major},{minor}")),
             NodeKind::Fifo => ('p', "0".to_owned()),
@@ -122,13 +141,13 @@ impl Columns {
         }
     }
 
-    fn of_entry(file: &FileMetadata) -> Columns {
+    fn of_entry(file: &FileMetadata, detail: Detail) -> Columns {
         let device = || format!("{},{}", file.devmajor, file.devminor);
         let (kind, size) = match file.kind {
             FileKind::Directory => ('d', "0".to_owned()),
-            FileKind::Regular => ('-', file.size.to_string()),
+            FileKind::Regular => ('-', detail.size(file.size)),
             FileKind::HardLink => ('h', "0".to_owned()),
-            FileKind::Symlink => ('l', file.linkname.len().to_string()),
+            FileKind::Symlink => ('l', detail.size(file.linkname.len() as u64)),
             FileKind::CharDevice => ('c', device()),
             FileKind::BlockDevice => ('b', device()),
             FileKind::Fifo => ('p', "0".to_owned()),

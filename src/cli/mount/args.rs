@@ -36,9 +36,7 @@ Examples:
 --record: each line is {\"ms\", \"path\", \"layer\", \"offset\", \"size\", \"spans\"}: a read that was the first of its file, or the \
 first to need one of these spans of the layer.
 
---stats: {\"image\", \"manifest\", \"index\", \"layers\": [{\"digest\", \"size\", \"how\", \"bytes_read\"}], \"content\": \
-{\"requests\", \"bytes_fetched\", \"image_bytes\", \"spans_decoded\", \"memory_hits\", \"disk_hits\", \"retries\", \"errors\"}, \
-\"seconds_to_mount\", \"seconds_mounted\"}.
+--stats: docs/json.md says what each field means.
 
 Exit status: 0 once it was mounted and was unmounted or stopped by SIGINT, SIGTERM or SIGHUP; 1 failed, 2 wrong usage, 130 or \
 143 interrupted before it was mounted.";

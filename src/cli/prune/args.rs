@@ -21,9 +21,7 @@ Examples:
   ociseek prune ghcr.io/acme/app
   ociseek prune --delete ghcr.io/acme/app
 
-JSON: {\"repository\", \"dry_run\", \"images\" (image manifests that were looked at), \"waste\": [{\"digest\", \"subject\", \"tool\", \
-\"reason\": image-gone, superseded or not-there, \"newer\", \"status\": would-remove, removed or failed, \"error\"}], \"not_looked_at\": \
-[{\"tag\", \"error\"}]}. Fields are only ever added.
+JSON: docs/json.md says what each field means.
 
 Exit status: 0 done, 1 something could not be looked at or removed, 2 wrong usage, 129, 130 or 143 ended by a hangup, an \
 interrupt, a termination.";

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-
+use self::json::Pruning;
 use crate::cli::shared::args::{Format, ProgressStyle};
+use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::place::ListPlace;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::{CliError, in_one_line};
@@ -18,6 +18,7 @@ use crate::store::StoreError;
 use args::PruneArgs;
 
 pub mod args;
+pub mod json;
 
 pub async fn run(args: PruneArgs) -> Result<(), CliError> {
     let ListPlace::Repository { registry, repository } = &args.repository else {
@@ -31,10 +32,7 @@ pub async fn run(args: PruneArgs) -> Result<(), CliError> {
     let mut stdout = Stdout::new();
     let name = args.repository.to_string();
     let text = match args.format.get() {
-        Format::Json => {
-            let document = document(&name, &pruned, args.delete);
-            serde_json::to_string_pretty(&document).map_err(|error| CliError::Stdout(error.into()))? + "\n"
-        }
+        Format::Json => text_of(Pruning::of(&name, &pruned, args.delete)).map_err(CliError::Stdout)?,
         Format::Text => text(&name, &pruned, args.delete, stdout.style),
     };
     stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
@@ -83,30 +81,4 @@ fn text(name: &str, pruned: &Pruned, delete: bool, style: Style) -> String {
     };
     let _ = writeln!(text, "{}: {images}, {result}", safe(name));
     text
-}
-
-/// Fields are added but never changed or removed; the help of the command lists them.
-fn document(name: &str, pruned: &Pruned, delete: bool) -> Value {
-    let waste = |waste: &Waste| {
-        let (code, by) = match &waste.why {
-            Why::ImageGone => ("image-gone", None),
-            Why::Superseded { by } => ("superseded", Some(by)),
-            Why::NotThere => ("not-there", None),
-        };
-        let (status, error) = match &waste.removed {
-            None => ("would-remove", None),
-            Some(Ok(())) => ("removed", None),
-            Some(Err(error)) => ("failed", Some(in_one_line(error))),
-        };
-        json!({"digest": waste.digest, "subject": waste.subject, "tool": waste.tool, "reason": code, "newer": by,
-            "status": status, "error": error})
-    };
-    let unseen = pruned.unseen.iter();
-    json!({
-        "repository": name,
-        "dry_run": !delete,
-        "images": pruned.images,
-        "waste": pruned.waste.iter().map(waste).collect::<Vec<_>>(),
-        "not_looked_at": unseen.map(|u| json!({"tag": u.name, "error": in_one_line(&u.error)})).collect::<Vec<_>>(),
-    })
 }

@@ -25,7 +25,7 @@ Examples:
   ociseek rm --all --platform linux/arm64 ghcr.io/acme/app:1.4
   ociseek rm ghcr.io/acme/app@sha256:6b6c3d79...
 
-JSON: the documentation of the crate, module cli::rm_json, says what each field means.
+JSON: docs/json.md says what each field means.
 
 Exit status: 0 removed, or there was nothing to remove, 1 an index could not be removed, 2 wrong usage, \
 129, 130 or 143 ended by a hangup, an interrupt, a termination.";

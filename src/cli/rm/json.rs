@@ -1,50 +1,85 @@
-//! What `ociseek rm --format json` prints: one document, of which fields are added but never changed or removed.
-//!
-//! | field | |
-//! |---|---|
-//! | `image` | the IMAGE, in full |
-//! | `dry_run` | nothing was removed |
-//! | `manifests` | one object for each platform's manifest |
-//!
-//! A manifest: `platform` (null if the image does not say, or is gone), `manifest` with its
-//! `digest`, `version_2` (what the manifest names as its index of version 2, which stays, or null),
-//! and `indexes`, each with
-//!
-//! | field | |
-//! |---|---|
-//! | `digest` | of the index |
-//! | `tool` | what its maker calls itself, or null |
-//! | `status` | `removed`; `would-remove` (dry run); `kept` (another tool's); `not-an-index` (listed as one, and left alone); `failed` |
-//! | `listed` | whether it is still listed |
-//! | `error` | why it is `not-an-index`, or why removing it `failed`; else null |
+//! What `ociseek rm --format json` prints.
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
-use crate::cli::shared::report::in_one_line;
-use crate::ops::remove::{Cleared, Fate, Removal};
+use crate::cli::shared::json::{DigestText, Failure, Manifest as ManifestRef};
+use crate::ops::remove::{self, Cleared, Fate};
 
-pub fn document(image: &str, cleared: &[Cleared], dry_run: bool) -> serde_json::Result<String> {
-    let manifests: Vec<Value> = cleared.iter().map(manifest).collect();
-    let document = json!({"image": image, "dry_run": dry_run, "manifests": manifests});
-    Ok(serde_json::to_string_pretty(&document)? + "\n")
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Removal {
+    /// The IMAGE, in full.
+    image: String,
+    /// Nothing was removed.
+    dry_run: bool,
+    /// One object for each platform's manifest.
+    manifests: Vec<Manifest>,
 }
 
-fn manifest(cleared: &Cleared) -> Value {
-    json!({
-        "platform": cleared.platform.as_ref().map(ToString::to_string),
-        "manifest": {"digest": cleared.manifest},
-        "version_2": cleared.version_2,
-        "indexes": cleared.indexes.iter().map(index).collect::<Vec<_>>(),
-    })
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Manifest {
+    /// Null if the image does not say, or is gone.
+    platform: Option<String>,
+    manifest: ManifestRef,
+    /// What the manifest names as its index of version 2, which stays; or null.
+    version_2: Option<String>,
+    indexes: Vec<Index>,
 }
 
-fn index(removal: &Removal) -> Value {
-    let (status, listed, error) = match &removal.fate {
-        Fate::Removed => ("removed", false, None),
-        Fate::WouldRemove => ("would-remove", true, None),
-        Fate::OfAnother => ("kept", true, None),
-        Fate::NotAnIndex(why) => ("not-an-index", true, Some(in_one_line(why))),
-        Fate::Failed { source, unlisted } => ("failed", !unlisted, Some(in_one_line(source))),
-    };
-    json!({"digest": removal.index, "tool": removal.tool, "status": status, "listed": listed, "error": error})
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Index {
+    digest: DigestText,
+    /// What its maker calls itself, or null.
+    tool: Option<String>,
+    status: Status,
+    /// It is still listed.
+    listed: bool,
+    /// Why it is `not-an-index`, or why removing it failed; else null.
+    error: Option<Failure>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+enum Status {
+    Removed,
+    /// In a dry run.
+    WouldRemove,
+    /// It is another tool's.
+    Kept,
+    /// It is listed as an index of the image and is not one. It was left alone.
+    NotAnIndex,
+    Failed,
+}
+
+impl Removal {
+    pub fn of(image: &str, cleared: &[Cleared], dry_run: bool) -> Removal {
+        Removal { image: image.to_owned(), dry_run, manifests: cleared.iter().map(Manifest::of).collect() }
+    }
+}
+
+impl Manifest {
+    fn of(cleared: &Cleared) -> Manifest {
+        Manifest {
+            platform: cleared.platform.as_ref().map(ToString::to_string),
+            manifest: ManifestRef::named(cleared.manifest),
+            version_2: cleared.version_2.clone(),
+            indexes: cleared.indexes.iter().map(Index::of).collect(),
+        }
+    }
+}
+
+impl Index {
+    fn of(removal: &remove::Removal) -> Index {
+        let (status, listed, error) = match &removal.fate {
+            Fate::Removed => (Status::Removed, false, None),
+            Fate::WouldRemove => (Status::WouldRemove, true, None),
+            Fate::OfAnother => (Status::Kept, true, None),
+            Fate::NotAnIndex(why) => (Status::NotAnIndex, true, Some(Failure::of(why))),
+            Fate::Failed { source, unlisted } => (Status::Failed, !unlisted, Some(Failure::of(source))),
+        };
+        Index { digest: removal.index.into(), tool: removal.tool.clone(), status, listed, error }
+    }
 }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use crate::cli::shared::args::{Format, ProgressStyle};
+use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::{CliError, in_one_line};
 use crate::cli::shared::source::{Images, home};
@@ -26,7 +27,7 @@ pub async fn run(args: RmArgs) -> Result<(), CliError> {
     let image = args.image.to_string();
     let mut stdout = Stdout::new();
     let text = match args.format.get() {
-        Format::Json => json::document(&image, &cleared, args.dry_run).map_err(|e| CliError::Stdout(e.into()))?,
+        Format::Json => text_of(json::Removal::of(&image, &cleared, args.dry_run)).map_err(CliError::Stdout)?,
         Format::Text => cleared.iter().map(|one| text(&image, one, stdout.style)).collect(),
     };
     stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;

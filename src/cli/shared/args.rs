@@ -123,7 +123,7 @@ pub struct ProgressArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "What is indexed")]
 pub struct BuildArgs {
-    /// Bytes of content between two places where decompression can start; suffixes KiB, MiB, GiB
+    /// Bytes of content between two places where decompression can start; suffixes KiB, MiB, GiB, KB, MB, GB
     ///
     /// Smaller spans mean less to fetch for a small file, and a bigger ztoc: 32 KiB more for each span.
     #[arg(long, value_name = "SIZE", env = "OCISEEK_SPAN_SIZE", default_value = "4MiB")]
@@ -169,7 +169,7 @@ pub struct ReadCacheArgs {
     #[command(flatten)]
     pub cache: CacheArgs,
 
-    /// How much of the content of layers is kept in the cache; suffixes KiB, MiB, GiB
+    /// How much of the content of layers is kept in the cache; suffixes KiB, MiB, GiB, KB, MB, GB
     ///
     /// Of one layer at most four fifths of this are kept unasked, and at most 64 MiB and 64 times
     /// the size of its blob. A zstd layer that is larger when decoded is fetched again, from its

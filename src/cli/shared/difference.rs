@@ -2,24 +2,30 @@
 
 use std::collections::BTreeMap;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
+use super::json::utf8;
+use crate::ops::diff::Change;
 use crate::ops::verify::Difference;
 
-/// `code` is a stable word (see [`Difference::code`]), `message` a line for people. `span` is a span's number; `entry` is an
-/// entry's number in the ztoc and `name` its name, in base64 as `name_b64` where it is not UTF-8. Fields that do not apply are left out.
-#[derive(Debug, Serialize)]
+/// What differs.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DifferenceJson {
+    /// A stable word.
     code: &'static str,
-    message: String,
+    /// For people.
+    text: String,
+    /// The number of the span that it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     span: Option<u32>,
+    /// The number of the entry that it is about, in the ztoc.
     #[serde(skip_serializing_if = "Option::is_none")]
     entry: Option<usize>,
+    /// The name of that entry.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
+    /// That name, if it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     name_b64: Option<String>,
 }
@@ -27,14 +33,28 @@ pub struct DifferenceJson {
 impl From<&Difference> for DifferenceJson {
     fn from(difference: &Difference) -> DifferenceJson {
         let (entry, name) = difference.entry().map_or((None, None), |(entry, name)| (entry, Some(name)));
-        let text = name.and_then(|name| std::str::from_utf8(name).ok());
+        let (name, name_b64) = name.map_or((None, None), utf8);
         DifferenceJson {
             code: difference.code().word(),
-            message: difference.to_string(),
+            text: difference.to_string(),
             span: difference.span().map(|span| span.0),
             entry,
-            name: text.map(str::to_owned),
-            name_b64: name.filter(|_| text.is_none()).map(|name| STANDARD.encode(name)),
+            name: name.map(str::to_owned),
+            name_b64,
+        }
+    }
+}
+
+impl From<&Change> for DifferenceJson {
+    fn from(change: &Change) -> DifferenceJson {
+        let (name, name_b64) = change.entry.as_deref().map_or((None, None), utf8);
+        DifferenceJson {
+            code: change.code,
+            text: change.text.clone(),
+            span: change.span,
+            entry: None,
+            name: name.map(str::to_owned),
+            name_b64,
         }
     }
 }

@@ -1,15 +1,247 @@
-//! What the documents of several commands have in common.
+//! What the JSON documents of all commands have in common. `docs/json.md` describes them for users;
+//! `docs/schema` has a JSON Schema of each, made from these types.
 
-use serde::Serialize;
+use std::fmt;
+use std::io::{self, Write};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Serialize, Serializer};
+
+use super::causes::causes;
+use crate::digest::Digest;
+use crate::image::Descriptor;
+use crate::ops::TOOL_IDENTIFIER;
+use crate::ops::coverage;
+
+/// Rises when a field goes away or changes its meaning; new fields do not count.
+const SCHEMA_VERSION: u32 = 1;
+
+/// A document with what stands at the head of each.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Document<T> {
+    /// Rises when a field goes away or changes its meaning; new fields do not count.
+    schema_version: u32,
+    /// This program and its version.
+    tool: &'static str,
+    #[serde(flatten)]
+    body: T,
+}
+
+impl<T: Serialize> Document<T> {
+    pub fn new(body: T) -> Document<T> {
+        Document { schema_version: SCHEMA_VERSION, tool: TOOL_IDENTIFIER, body }
+    }
+
+    /// # Errors
+    /// Those of `out`.
+    pub fn write(&self, mut out: impl Write) -> io::Result<()> {
+        serde_json::to_writer_pretty(&mut out, self)?;
+        out.write_all(b"\n")?;
+        out.flush()
+    }
+}
+
+/// The document as it is printed.
+///
+/// # Errors
+/// None that a document of ours has.
+pub fn text(body: impl Serialize) -> io::Result<String> {
+    Ok(serde_json::to_string_pretty(&Document::new(body))? + "\n")
+}
+
+/// The same in one line, for those that print many.
+///
+/// # Errors
+/// None that a document of ours has.
+pub fn line(body: impl Serialize) -> io::Result<String> {
+    Ok(serde_json::to_string(&Document::new(body))?)
+}
+
+/// What is printed when a command fails before it has a document of its own.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Failed {
+    pub error: Failure,
+}
+
+/// Why something failed.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Failure {
+    /// The causes in one line.
     pub message: String,
+    /// What failed, why, why that, ...
     pub causes: Vec<String>,
+    /// What helps, where something is known to help.
     pub hint: Option<String>,
+}
+
+impl Failure {
+    /// Of a part of what was asked for, of which no hint is known.
+    pub fn of(error: &(dyn std::error::Error + 'static)) -> Failure {
+        let causes = causes(error);
+        Failure { message: causes.join(": "), causes, hint: None }
+    }
+
+    /// The same of an error of which only the text is left.
+    pub fn told(text: &str) -> Failure {
+        Failure { message: text.to_owned(), causes: vec![text.to_owned()], hint: None }
+    }
+}
+
+/// A digest, such as `sha256:6b6c...`.
+#[derive(Debug, Clone, Copy)]
+pub struct DigestText(Digest);
+
+impl From<Digest> for DigestText {
+    fn from(digest: Digest) -> DigestText {
+        DigestText(digest)
+    }
+}
+
+impl From<&Digest> for DigestText {
+    fn from(digest: &Digest) -> DigestText {
+        DigestText(*digest)
+    }
+}
+
+impl fmt::Display for DigestText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Serialize for DigestText {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+#[cfg(test)]
+impl schemars::JsonSchema for DigestText {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Digest".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"})
+    }
+}
+
+impl DigestText {
+    pub fn short(&self) -> String {
+        self.0.short()
+    }
+}
+
+/// A word of an enumeration as the documents have it.
+pub fn word(word: impl Serialize) -> String {
+    serde_json::to_value(word).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+pub fn digests<'a>(digests: impl IntoIterator<Item = &'a Digest>) -> Vec<DigestText> {
+    digests.into_iter().map(DigestText::from).collect()
+}
+
+/// An image manifest.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Manifest {
+    /// Null where only the digest is known.
+    media_type: Option<String>,
+    pub digest: DigestText,
+    /// Bytes; null where only the digest is known.
+    size: Option<u64>,
+}
+
+impl Manifest {
+    pub fn of(descriptor: &Descriptor) -> Manifest {
+        Manifest {
+            media_type: Some(descriptor.media_type.clone()),
+            digest: descriptor.digest.into(),
+            size: Some(descriptor.size),
+        }
+    }
+
+    pub fn named(digest: Digest) -> Manifest {
+        Manifest { media_type: None, digest: digest.into(), size: None }
+    }
+}
+
+/// A SOCI index.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct IndexRef {
+    pub digest: DigestText,
+    /// Bytes of its manifest; null where only the digest is known.
+    size: Option<u64>,
+}
+
+impl IndexRef {
+    pub fn of(index: &Descriptor) -> IndexRef {
+        IndexRef { digest: index.digest.into(), size: Some(index.size) }
+    }
+
+    pub fn named(digest: Digest) -> IndexRef {
+        IndexRef { digest: digest.into(), size: None }
+    }
+}
+
+/// How much of an image an index covers.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Coverage {
+    pub layers: usize,
+    pub of_layers: usize,
+    /// Of the blobs of these layers, compressed as they are.
+    bytes: u64,
+    pub of_bytes: u64,
+    /// Of the bytes, cut after two decimals, so that only all is 100.
+    pub percent: f64,
+    /// Bytes of the ztocs, where they were looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ztoc_bytes: Option<u64>,
+    #[serde(skip)]
+    pub shown: String,
+}
+
+impl Coverage {
+    pub fn of(coverage: &coverage::Coverage) -> Coverage {
+        Coverage {
+            layers: coverage.layers,
+            of_layers: coverage.of_layers,
+            bytes: coverage.bytes,
+            of_bytes: coverage.of_bytes,
+            percent: coverage.share().percent(),
+            ztoc_bytes: None,
+            shown: coverage.share().to_string(),
+        }
+    }
+
+    pub fn with_ztocs(coverage: &coverage::Coverage, bytes: u64) -> Coverage {
+        Coverage { ztoc_bytes: Some(bytes), ..Coverage::of(coverage) }
+    }
+}
+
+/// A stable word for programs, and what it says here, for people.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Coded {
+    pub code: &'static str,
+    pub text: String,
 }
 
 /// Seconds with three digits behind the point: more would be noise.
 pub fn milliseconds(seconds: f64) -> f64 {
     (seconds * 1000.0).round() / 1000.0
+}
+
+/// Bytes as text, or else as base64 for the field whose name ends in `_b64`.
+pub fn utf8(bytes: &[u8]) -> (Option<&str>, Option<String>) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => (Some(text), None),
+        Err(_) => (None, Some(STANDARD.encode(bytes))),
+    }
 }

@@ -3,7 +3,9 @@
 pub mod args;
 pub mod build;
 pub mod caches;
+pub mod causes;
 pub mod difference;
+pub mod habits;
 pub mod json;
 pub mod layers;
 pub mod parse;

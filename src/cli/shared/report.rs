@@ -4,6 +4,7 @@ use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 
+use super::causes::causes;
 use super::json::Failure;
 use super::layers::text::shortfalls;
 use super::policy::PolicyError;
@@ -106,6 +107,8 @@ pub enum CliError {
     Copy(Box<CopyError>),
     #[error(transparent)]
     Diff(Box<DiffError>),
+    #[error("{0} is a file, and not the name of an image")]
+    ArchiveHere(String),
     #[error("{typed:?} is neither a file nor an image")]
     ImageName { typed: String, source: ImageNameError },
     #[error(transparent)]
@@ -222,9 +225,28 @@ impl CliError {
         )
     }
 
+    /// The command printed its JSON document, or cannot print one any more.
+    pub fn is_in_document(&self) -> bool {
+        matches!(
+            self,
+            CliError::Images { .. }
+                | CliError::Paths { .. }
+                | CliError::Listed { .. }
+                | CliError::NotRemoved { .. }
+                | CliError::Backfill { .. }
+                | CliError::Differs
+                | CliError::Unused
+                | CliError::Exit(_)
+                | CliError::Interrupted(_)
+                | CliError::Stdout(_)
+        )
+    }
+
     pub fn exit_code(&self) -> u8 {
         match self {
-            CliError::Usage(_) | CliError::IndexSaved(_) | CliError::ImageName { .. } => USAGE,
+            CliError::Usage(_) | CliError::IndexSaved(_) | CliError::ImageName { .. } | CliError::ArchiveHere(_) => {
+                USAGE
+            }
             CliError::Differs | CliError::Unused => DIFFERENT,
             CliError::Interrupted(signal) => signal.exit_code(),
             CliError::Exit(code) => *code,
@@ -273,21 +295,6 @@ pub fn in_one_line(error: &dyn Error) -> String {
     causes(error).join(": ")
 }
 
-/// What failed, then why, then why that ...; each once.
-fn causes(error: &dyn Error) -> Vec<String> {
-    let mut causes = vec![safe(&error.to_string())];
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let text = safe(&cause.to_string());
-        // Some errors repeat their source.
-        if causes.last().is_none_or(|last| !last.ends_with(&text)) {
-            causes.push(text);
-        }
-        next = cause.source();
-    }
-    causes
-}
-
 /// What the user can do about it, where we know.
 fn hint(error: &CliError) -> Option<String> {
     if is_over_budget(error) {
@@ -300,6 +307,7 @@ fn hint(error: &CliError) -> Option<String> {
              archive: ociseek convert {} oci:DIR",
             quoted(image.as_bytes())
         )),
+        CliError::ArchiveHere(file) => Some(format!("to read it: oci-archive:{file}")),
         CliError::Index(error) => index_hint(error),
         CliError::Convert(error) => convert_hint(error),
         CliError::Tag(TagError::NoTag(_)) => Some(

@@ -1,11 +1,15 @@
-//! Sizes as people write them and read them: powers of two, never guessed.
+//! Sizes as people write them and read them.
 
 use std::fmt;
 use std::str::FromStr;
 
 const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 
-/// A number of bytes, typed as `4MiB`, `64KiB`, `1GiB`, or plain bytes. Prints its exact shortest form.
+/// What is read, but not written. A bare letter is a power of 1024, as for ls, dd and docker.
+const ALSO_READ: [(&str, u64); 6] =
+    [("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1000), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
+
+/// A number of bytes, typed as `4MiB`, `10MB`, `64K`, or plain bytes. Prints its exact shortest form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 
@@ -14,8 +18,9 @@ pub struct ByteSize(pub u64);
 pub enum SizeError {
     #[error("want a number of bytes, such as 4MiB, 64KiB or 4194304")]
     NotASize,
-    /// Whether `MB` means 10^6 or 2^20 depends on whom one asks.
-    #[error("unknown unit {0:?}: want KiB, MiB or GiB (powers of 1024), or plain bytes")]
+    #[error(
+        "unknown unit {0:?}: want KiB, MiB, GiB or K, M, G (powers of 1024), KB, MB, GB (powers of 1000), or plain bytes"
+    )]
     Unit(String),
     #[error("too large")]
     TooLarge,
@@ -32,7 +37,7 @@ impl FromStr for ByteSize {
             return Err(SizeError::NotASize);
         }
         let unit = unit.trim_start();
-        let factor = match UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)) {
+        let factor = match UNITS.iter().chain(&ALSO_READ).find(|(name, _)| name.eq_ignore_ascii_case(unit)) {
             Some((_, factor)) => *factor,
             None if unit.is_empty() || unit.eq_ignore_ascii_case("b") => 1,
             None => return Err(SizeError::Unit(unit.chars().take(20).collect())),
@@ -98,12 +103,13 @@ mod tests {
         assert_eq!("4194304".parse(), Ok(ByteSize(4 << 20)));
         assert_eq!("0".parse(), Ok(ByteSize(0)));
         assert_eq!("512B".parse(), Ok(ByteSize(512)));
+        assert_eq!("10MB".parse(), Ok(ByteSize(10_000_000)));
+        assert_eq!("10m".parse(), Ok(ByteSize(10 << 20)));
     }
 
     #[test]
     fn nothing_is_guessed() {
-        assert_eq!("4MB".parse::<ByteSize>(), Err(SizeError::Unit("MB".into())));
-        assert_eq!("4M".parse::<ByteSize>(), Err(SizeError::Unit("M".into())));
+        assert_eq!("4XB".parse::<ByteSize>(), Err(SizeError::Unit("XB".into())));
         assert_eq!("1.5MiB".parse::<ByteSize>(), Err(SizeError::Unit(".5MiB".into())));
         assert_eq!("".parse::<ByteSize>(), Err(SizeError::NotASize));
         assert_eq!("-1".parse::<ByteSize>(), Err(SizeError::NotASize));

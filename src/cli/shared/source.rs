@@ -1,7 +1,7 @@
 //! From the name of an image, as typed, to where it can be read.
 
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::args::RegistryArgs;
@@ -18,6 +18,14 @@ use crate::store::layout::{Layout, LayoutError};
 use crate::store::registry::{Client, ClientConfig, CredentialSource, Limits, Repository};
 use crate::store::{Destination, Source, StoreError, blocking};
 
+/// The archive in the working directory whose name was taken for that of an image of Docker Hub.
+fn archive_here(name: &ImageName) -> Option<String> {
+    let ImageName::Registry(image) = name else { return None };
+    let file = image.repository.strip_prefix("library/").unwrap_or(&image.repository);
+    let is_archive = [".tar", ".tar.gz", ".tgz"].iter().any(|ending| file.ends_with(ending));
+    (image.registry == "docker.io" && is_archive && Path::new(file).is_file()).then(|| file.to_owned())
+}
+
 /// Opens images. What is learned about a registry serves all images that are there.
 pub struct Images {
     client: Client,
@@ -32,6 +40,10 @@ impl Images {
         images: impl IntoIterator<Item = &'a ImageName>,
         progress: &Arc<dyn Progress>,
     ) -> Result<Images, CliError> {
+        let images: Vec<&ImageName> = images.into_iter().collect();
+        if let Some(file) = images.iter().find_map(|name| archive_here(name)) {
+            return Err(CliError::ArchiveHere(file));
+        }
         Images::at(args, images.into_iter().filter_map(registry), progress).await
     }
 

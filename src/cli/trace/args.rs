@@ -38,8 +38,7 @@ Examples:
 jsonl: a line {\"ms\", \"path\", \"layer\", \"offset\", \"size\", \"spans\"} for each read that was the first of its file or the \
 first to need one of these spans, as mount --record writes them.
 
-json: {\"image\", \"manifest\", \"status\", \"seconds\", \"needed\": {\"files\", \"spans\", \"bytes\"}, \"touches\": [the same], \
-\"content\": figures as of mount --stats}.
+json: docs/json.md says what each field means.
 
 Exit status: the container's. 1 also when ociseek itself fails, 2 wrong usage, 130 or 143 interrupted.";
 
@@ -77,4 +76,10 @@ pub struct TraceArgs {
 
     #[command(flatten)]
     pub lazy: LazyArgs,
+}
+
+impl TraceArgs {
+    pub fn wants_json(&self) -> bool {
+        self.json || self.format == Some(TraceFormat::Json)
+    }
 }

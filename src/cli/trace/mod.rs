@@ -9,14 +9,15 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
 use tokio::sync::oneshot;
 
+use self::json::{Needed, Read, Trace};
+use crate::cli::lazy::json::Figures;
 use crate::cli::lazy::made::{blocking, make};
 use crate::cli::lazy::{self, Opened};
 use crate::cli::run::until;
 use crate::cli::shared::args::ProgressStyle;
-use crate::cli::shared::json::milliseconds;
+use crate::cli::shared::json::{milliseconds, text as text_of};
 use crate::cli::shared::report::{CliError, FAILED};
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::size::{counted, duration, human};
@@ -30,6 +31,7 @@ use crate::rootfs::record::{Touch, write_line};
 use args::{TraceArgs, TraceFormat};
 
 pub mod args;
+pub mod json;
 
 /// What became of the container.
 struct Run {
@@ -39,6 +41,7 @@ struct Run {
 }
 
 pub async fn run(args: TraceArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
+    let wants_json = args.wants_json();
     let mut output = args.output.as_deref().map(lazy::create).transpose()?;
     // Dropped last: a directory with a mount in it must not be cleared.
     let mut temporary = tempfile::Builder::new();
@@ -74,15 +77,16 @@ pub async fn run(args: TraceArgs, interrupted: &mut oneshot::Receiver<Interrupt>
     }
     opened.write_stats(mounted)?;
     let run = Run { status: ran?, took, touches };
-    let format =
-        args.format.filter(|_| !args.json).unwrap_or(match output.is_none() && std::io::stdout().is_terminal() {
-            _ if args.json => TraceFormat::Json,
-            true => TraceFormat::Text,
-            false => TraceFormat::Jsonl,
-        });
+    let format = match args.format {
+        _ if wants_json => TraceFormat::Json,
+        Some(format) => format,
+        None if output.is_none() && std::io::stdout().is_terminal() => TraceFormat::Text,
+        None => TraceFormat::Jsonl,
+    };
     let needed = Needed::of(&opened, &run.touches);
+    let summary = needed.summary(&opened, &run);
     let text = match format {
-        TraceFormat::Json => document(&opened, &run, &needed)?,
+        TraceFormat::Json => document(&opened, &run, needed)?,
         TraceFormat::Jsonl => lines(&run.touches)?,
         TraceFormat::Text => text(&opened, &run).into_bytes(),
     };
@@ -91,7 +95,7 @@ pub async fn run(args: TraceArgs, interrupted: &mut oneshot::Receiver<Interrupt>
         _ => Stdout::new().write_whole(&text).map_err(CliError::Stdout)?,
     }
     if !quiet {
-        complain(&needed.summary(&opened, &run));
+        complain(&summary);
     }
     match code(run.status) {
         0 => Ok(()),
@@ -107,14 +111,6 @@ fn container_name() -> String {
 fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED)
-}
-
-/// What a start needs of the image, whatever the caches had of it.
-struct Needed {
-    files: u64,
-    spans: u64,
-    /// Of layer blobs. A layer that the SOCI index does not cover counts whole: it is read before anything starts.
-    bytes: u64,
 }
 
 impl Needed {
@@ -154,15 +150,15 @@ impl Needed {
     }
 }
 
-fn document(opened: &Opened, run: &Run, needed: &Needed) -> Result<Vec<u8>, CliError> {
-    let mut document = opened.figures();
-    document["status"] = code(run.status).into();
-    document["seconds"] = milliseconds(run.took.as_secs_f64()).into();
-    document["needed"] = json!({"files": needed.files, "spans": needed.spans, "bytes": needed.bytes});
-    document["touches"] = json!(run.touches);
-    let mut text = serde_json::to_vec_pretty(&document).map_err(|error| CliError::Stdout(error.into()))?;
-    text.push(b'\n');
-    Ok(text)
+fn document(opened: &Opened, run: &Run, needed: Needed) -> Result<Vec<u8>, CliError> {
+    let trace = Trace {
+        figures: Figures::of(opened),
+        status: code(run.status),
+        seconds: milliseconds(run.took.as_secs_f64()),
+        needed,
+        touches: run.touches.iter().map(Read::of).collect(),
+    };
+    Ok(text_of(trace).map_err(CliError::Stdout)?.into_bytes())
 }
 
 fn lines(touches: &[Touch]) -> Result<Vec<u8>, CliError> {

@@ -29,7 +29,7 @@ Examples:
   ociseek verify --policy policy.json ghcr.io/acme/app:1.4
   ociseek verify --format json oci:app | jq '.manifests[].indexes[].layers[].differences'
 
-JSON: the documentation of the crate, module cli::verify_json, says what each field means; docs/policy.md lists the codes.
+JSON: docs/json.md says what each field means; docs/policy.md lists the codes.
 
 Exit status: 0 the indexes are right, 1 it could not be told (or there is no index), 2 wrong usage, 3 something differs or \
 a rule of the policy is broken, \

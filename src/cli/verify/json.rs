@@ -1,102 +1,221 @@
-//! What `ociseek verify --format json` prints: one document, of which fields are added but never changed or removed.
-//!
-//! | field | |
-//! |---|---|
-//! | `image` | the IMAGE, in full |
-//! | `status` | `right` or `different` |
-//! | `depth`, `seed` | `full`, or `quick` with the seed that repeats its choice of spans (else null) |
-//! | `bytes_read` | bytes of layers and ztocs that were read |
-//! | `manifests` | one object for each platform's manifest |
-//!
-//! A manifest:
-//!
-//! | field | |
-//! |---|---|
-//! | `platform` | such as `linux/arm64`; null if the image does not say |
-//! | `manifest` | `media_type`, `digest` and `size` in bytes of the image manifest |
-//! | `layers` | how many the image has |
-//! | `warnings` | what is not wrong, but may come as a surprise |
-//! | `differences` | what is wrong with the image itself: `code` (a stable word, see docs/policy.md), `text`, and `next` (what to do, or null) of each thing |
-//! | `indexes` | one object for each index; empty if the manifest has none |
-//! | `content` | `layers` and `bytes` of their tars that were compared with the config alone, in a `docker-archive:`; else null |
-//!
-//! An index: `digest`, `version`, `tool` (or null), `differences` of the document itself, and `layers`, each with `layer` and
-//! `ztoc` (digests), `tool` (as the ztoc states it, or null), how many `spans` (`of_spans` in all), `entries` and `bytes` of the tar were compared, and `differences`.
-//! `policy` has one object for each rule: `rule` (`min-coverage`, `max-ztoc-ratio`, `allow-tool` or `signature`), `status`
-//! (`kept` or `broken`), `wanted` and `found` for people, and `violations`, which are like differences. It is empty without a
-//! policy, and if the index cannot be used.
+//! What `ociseek verify --format json` prints.
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
+use crate::cli::shared::json::{DigestText, Manifest as ManifestRef};
 use crate::ops::discover::number;
 use crate::ops::verify::policy::Ruling;
 use crate::ops::verify::{Depth, Finding, Verified, VerifiedIndex, VerifiedLayer, VerifiedManifest};
 
-pub fn document(image: &str, verified: &Verified, depth: Depth) -> serde_json::Result<String> {
-    let seed = match depth {
-        Depth::Full => None,
-        Depth::Quick { seed, .. } => Some(seed),
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Verification {
+    /// The IMAGE, in full.
+    image: String,
+    status: Status,
+    depth: Looked,
+    /// With --quick: what repeats its choice of spans; else null.
+    seed: Option<u64>,
+    /// Bytes of layers and ztocs that were read.
+    bytes_read: u64,
+    /// One object for each platform's manifest.
+    manifests: Vec<Manifest>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+enum Status {
+    Right,
+    Different,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+enum Looked {
+    Full,
+    Quick,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Manifest {
+    /// Such as `linux/arm64`; null if the image does not say.
+    platform: Option<String>,
+    manifest: ManifestRef,
+    /// How many the image has.
+    layers: usize,
+    /// What is not wrong, but may come as a surprise.
+    warnings: Vec<String>,
+    /// What is wrong with the image itself.
+    differences: Vec<Difference>,
+    /// Empty if the manifest has none.
+    indexes: Vec<Index>,
+    /// Of a `docker-archive:`, what was compared with the config alone; else null.
+    content: Option<Content>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Content {
+    layers: usize,
+    /// Of their tars.
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Index {
+    digest: DigestText,
+    /// 1 or 2.
+    version: u8,
+    /// What its maker calls itself, or null.
+    tool: Option<String>,
+    /// What is wrong with the document itself.
+    differences: Vec<Difference>,
+    layers: Vec<Layer>,
+    /// One object for each rule of a policy; empty without one, and if the index cannot be used.
+    policy: Vec<Rule>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Rule {
+    /// `min-coverage`, `max-ztoc-ratio`, `allow-tool` or `signature`.
+    rule: String,
+    status: RuleStatus,
+    /// For people.
+    wanted: String,
+    /// For people.
+    found: String,
+    violations: Vec<Difference>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+enum RuleStatus {
+    Kept,
+    Broken,
+}
+
+/// What is wrong.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Difference {
+    /// A stable word, see policy.md.
+    code: &'static str,
+    text: String,
+    /// What to do, or null.
+    next: Option<&'static str>,
+}
+
+/// A layer that the index covers.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Layer {
+    digest: DigestText,
+    ztoc: Ztoc,
+    /// What the maker of the ztoc calls itself, or null.
+    tool: Option<String>,
+    /// Spans that were compared.
+    spans: u64,
+    /// Spans in all.
+    of_spans: u64,
+    /// Spans that were chosen for a quick look and are too large for one.
+    spans_too_large: u64,
+    /// Entries that were compared.
+    entries: u64,
+    /// Bytes of the tar that were compared.
+    bytes: u64,
+    differences: Vec<Difference>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Ztoc {
+    digest: DigestText,
+}
+
+impl Verification {
+    pub fn of(image: &str, verified: &Verified, depth: Depth) -> Verification {
+        let seed = match depth {
+            Depth::Full => None,
+            Depth::Quick { seed, .. } => Some(seed),
+        };
+        Verification {
+            image: image.to_owned(),
+            status: if verified.differences().next().is_none() { Status::Right } else { Status::Different },
+            depth: if seed.is_none() { Looked::Full } else { Looked::Quick },
+            seed,
+            bytes_read: verified.bytes_read,
+            manifests: verified.manifests.iter().map(Manifest::of).collect(),
+        }
+    }
+}
+
+impl Manifest {
+    fn of(verified: &VerifiedManifest) -> Manifest {
+        Manifest {
+            platform: verified.platform.as_ref().map(ToString::to_string),
+            manifest: ManifestRef::of(&verified.manifest),
+            layers: verified.layers,
+            warnings: verified.warnings.clone(),
+            differences: findings(&verified.differences),
+            indexes: verified.indexes.iter().map(Index::of).collect(),
+            content: verified.content.map(|content| Content { layers: content.layers, bytes: content.bytes }),
+        }
+    }
+}
+
+impl Index {
+    fn of(verified: &VerifiedIndex) -> Index {
+        Index {
+            digest: verified.digest.into(),
+            version: number(verified.version),
+            tool: verified.tool.clone(),
+            differences: findings(&verified.differences),
+            layers: verified.layers.iter().map(Layer::of).collect(),
+            policy: verified.rulings.iter().map(Rule::of).collect(),
+        }
+    }
+}
+
+impl Rule {
+    fn of(ruling: &Ruling) -> Rule {
+        Rule {
+            rule: ruling.rule.to_string(),
+            status: if ruling.violations.is_empty() { RuleStatus::Kept } else { RuleStatus::Broken },
+            wanted: ruling.wanted.clone(),
+            found: ruling.found.clone(),
+            violations: findings(&ruling.violations),
+        }
+    }
+}
+
+impl Layer {
+    fn of(verified: &VerifiedLayer) -> Layer {
+        let proven = &verified.proven;
+        Layer {
+            digest: verified.layer.into(),
+            ztoc: Ztoc { digest: verified.ztoc.into() },
+            tool: verified.tool.as_deref().map(|tool| String::from_utf8_lossy(tool).into_owned()),
+            spans: proven.spans,
+            of_spans: proven.of_spans,
+            spans_too_large: proven.too_large,
+            entries: proven.entries,
+            bytes: proven.bytes,
+            differences: findings(&verified.differences),
+        }
+    }
+}
+
+fn findings(findings: &[Finding]) -> Vec<Difference> {
+    let difference = |finding: &Finding| Difference {
+        code: finding.code.word(),
+        text: finding.text.clone(),
+        next: super::advice(finding.code),
     };
-    let document = json!({
-        "image": image,
-        "status": if verified.differences().next().is_none() { "right" } else { "different" },
-        "depth": if seed.is_none() { "full" } else { "quick" },
-        "seed": seed,
-        "bytes_read": verified.bytes_read,
-        "manifests": verified.manifests.iter().map(manifest).collect::<Vec<_>>(),
-    });
-    Ok(serde_json::to_string_pretty(&document)? + "\n")
-}
-
-fn manifest(verified: &VerifiedManifest) -> Value {
-    let blob = &verified.manifest;
-    json!({
-        "platform": verified.platform.as_ref().map(ToString::to_string),
-        "manifest": {"media_type": blob.media_type, "digest": blob.digest, "size": blob.size},
-        "layers": verified.layers,
-        "warnings": verified.warnings,
-        "differences": findings(&verified.differences),
-        "indexes": verified.indexes.iter().map(index).collect::<Vec<_>>(),
-        "content": verified.content.map(|content| json!({"layers": content.layers, "bytes": content.bytes})),
-    })
-}
-
-fn index(verified: &VerifiedIndex) -> Value {
-    json!({
-        "digest": verified.digest,
-        "version": number(verified.version),
-        "tool": verified.tool,
-        "differences": findings(&verified.differences),
-        "layers": verified.layers.iter().map(layer).collect::<Vec<_>>(),
-        "policy": verified.rulings.iter().map(ruling).collect::<Vec<_>>(),
-    })
-}
-
-fn ruling(ruling: &Ruling) -> Value {
-    json!({
-        "rule": ruling.rule.to_string(),
-        "status": if ruling.violations.is_empty() { "kept" } else { "broken" },
-        "wanted": ruling.wanted,
-        "found": ruling.found,
-        "violations": findings(&ruling.violations),
-    })
-}
-
-fn layer(verified: &VerifiedLayer) -> Value {
-    json!({
-        "layer": verified.layer,
-        "ztoc": verified.ztoc,
-        "tool": verified.tool.as_deref().map(String::from_utf8_lossy),
-        "spans": verified.proven.spans,
-        "of_spans": verified.proven.of_spans,
-        "spans_too_large": verified.proven.too_large,
-        "entries": verified.proven.entries,
-        "bytes": verified.proven.bytes,
-        "differences": findings(&verified.differences),
-    })
-}
-
-fn findings(findings: &[Finding]) -> Vec<Value> {
-    let one = |finding: &Finding| json!({"code": finding.code.word(), "text": finding.text, "next": super::advice(finding.code)});
-    findings.iter().map(one).collect()
+    findings.iter().map(difference).collect()
 }

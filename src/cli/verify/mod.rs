@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::cli::shared::args::Format;
 use crate::cli::shared::difference;
+use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::size::{counted, human};
@@ -48,7 +49,7 @@ pub async fn run(args: VerifyArgs) -> Result<(), CliError> {
     }
     let mut stdout = Stdout::new();
     let text = match args.format.get() {
-        Format::Json => json::document(&name, &verified, options.depth).map_err(|e| CliError::Stdout(e.into()))?,
+        Format::Json => text_of(json::Verification::of(&name, &verified, options.depth)).map_err(CliError::Stdout)?,
         Format::Text => text(&name, &verified, options.depth, stdout.style),
     };
     stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use clap::Command;
 
-use serde_json::json;
-
+use self::json::Version;
+use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::terminal::Stdout;
 use crate::ops::TOOL_IDENTIFIER;
@@ -14,6 +14,7 @@ use crate::ztoc;
 use args::{CompletionsArgs, ManArgs, VersionArgs};
 
 pub mod args;
+pub mod json;
 
 /// The version of soci-snapshotter whose ztocs and indexes ours are compared with, byte for byte (tests/system/differential.rs).
 const SOCI: &str = "v0.15.0";
@@ -25,16 +26,16 @@ pub fn version(args: &VersionArgs) -> Result<(), CliError> {
     let ztoc = String::from_utf8_lossy(ztoc::VERSION);
     let text = match args.format.is_json() {
         true => {
-            let document = json!({
-                "version": version,
-                "commit": commit,
-                "target": target,
-                "features": features,
-                "build_tool_identifier": TOOL_IDENTIFIER,
-                "ztoc_version": ztoc,
-                "soci_version": SOCI,
-            });
-            format!("{document:#}\n")
+            let version = Version {
+                version,
+                commit,
+                target,
+                features,
+                build_tool_identifier: TOOL_IDENTIFIER,
+                ztoc_version: &ztoc,
+                soci_version: SOCI,
+            };
+            text_of(version).map_err(CliError::Stdout)?
         }
         false => format!(
             "ociseek {version}\ncommit {}\ntarget {target}\nfeatures {}\nztocs of version {ztoc}, as soci-snapshotter {SOCI} makes them\n",

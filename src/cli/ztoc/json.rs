@@ -1,50 +1,66 @@
-//! What `ociseek ztoc show --format json` prints. Written as it goes: a ztoc may have hundreds of thousands of entries.
-//!
-//! Sizes and offsets are bytes. Text that is not UTF-8 stands in base64 under the field's name with `_b64` instead.
-//! `spans[].bits` and `window` (the SHA-256 of the 32 KiB of content before the span) are null for a plain tar; `start` and
-//! `end` are the bytes of the blob that the span's digest is over.
+//! What `ociseek ztoc show --format json` prints. Written as it goes: a ztoc may have hundreds of
+//! thousands of entries.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use serde::ser::{SerializeSeq, SerializeStruct};
 use serde::{Serialize, Serializer};
 
-use super::spans::{Span, spans};
+use super::spans::{self, spans};
+use crate::cli::shared::json::{DigestText, Document, utf8};
 use crate::cli::shared::terminal::Stdout;
 use crate::digest::Digest;
+use crate::tar::PaxRecord;
 use crate::ztoc::{Checkpoints, FileMetadata, Ztoc};
 
 /// Writes the document for the ztoc `ztoc`, which `bytes` encode.
 pub fn write(bytes: &[u8], ztoc: &Ztoc, stdout: &mut Stdout) -> io::Result<()> {
-    let mut out = BufWriter::with_capacity(64 << 10, stdout);
-    serde_json::to_writer_pretty(&mut out, &Document { bytes, ztoc }).map_err(io::Error::from)?;
-    out.write_all(b"\n")?;
-    out.flush()
+    Document::new(Contents::of(bytes, ztoc)).write(BufWriter::with_capacity(64 << 10, stdout))
 }
 
-struct Document<'a> {
-    bytes: &'a [u8],
-    ztoc: &'a Ztoc,
+/// Text that is not UTF-8 stands in base64 under the field's name with `_b64` instead.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Contents<'a> {
+    digest: DigestText,
+    /// Bytes of the ztoc.
+    size: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version_b64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    build_tool_identifier: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    build_tool_identifier_b64: Option<String>,
+    /// `gzip` or `uncompressed`.
+    compression: &'static str,
+    compressed_size: u64,
+    uncompressed_size: u64,
+    span_size: u64,
+    #[cfg_attr(test, schemars(with = "Vec<Span>"))]
+    spans: Spans<'a>,
+    #[cfg_attr(test, schemars(with = "Vec<Entry<'static>>"))]
+    entries: Entries<'a>,
 }
 
-impl Serialize for Document<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let ztoc = self.ztoc;
-        let mut document = serializer.serialize_struct("ztoc", 11)?;
-        document.serialize_field("digest", &Digest::sha256(self.bytes))?;
-        document.serialize_field("size", &self.bytes.len())?;
-        text(&mut document, ["version", "version_b64"], &ztoc.version)?;
-        let tool = ["build_tool_identifier", "build_tool_identifier_b64"];
-        text(&mut document, tool, &ztoc.build_tool_identifier)?;
-        document.serialize_field("compression", compression(&ztoc.checkpoints))?;
-        document.serialize_field("compressed_size", &ztoc.compressed_size.0)?;
-        document.serialize_field("uncompressed_size", &ztoc.uncompressed_size.0)?;
-        document.serialize_field("span_size", &ztoc.checkpoints.span_size())?;
-        document.serialize_field("spans", &Each(|| spans(ztoc).map(SpanLine)))?;
-        document.serialize_field("entries", &Each(|| ztoc.files.iter().map(Entry)))?;
-        document.end()
+impl<'a> Contents<'a> {
+    fn of(bytes: &[u8], ztoc: &'a Ztoc) -> Contents<'a> {
+        let (version, version_b64) = utf8(&ztoc.version);
+        let (build_tool_identifier, build_tool_identifier_b64) = utf8(&ztoc.build_tool_identifier);
+        Contents {
+            digest: Digest::sha256(bytes).into(),
+            size: bytes.len(),
+            version,
+            version_b64,
+            build_tool_identifier,
+            build_tool_identifier_b64,
+            compression: compression(&ztoc.checkpoints),
+            compressed_size: ztoc.compressed_size.0,
+            uncompressed_size: ztoc.uncompressed_size.0,
+            span_size: ztoc.checkpoints.span_size(),
+            spans: Spans(ztoc),
+            entries: Entries(&ztoc.files),
+        }
     }
 }
 
@@ -55,76 +71,134 @@ pub fn compression(checkpoints: &Checkpoints) -> &'static str {
     }
 }
 
-/// A sequence that is made while it is written.
-pub struct Each<F>(pub F);
+struct Spans<'a>(&'a Ztoc);
 
-impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for Each<F> {
+impl Serialize for Spans<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut sequence = serializer.serialize_seq(None)?;
-        for item in (self.0)() {
-            sequence.serialize_element(&item)?;
+        serializer.collect_seq(spans(self.0).map(Span::of))
+    }
+}
+
+/// Offsets are bytes.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Span {
+    /// Its number, from 0.
+    span: u32,
+    /// The bytes of the blob that the digest is over, up to `end`.
+    start: u64,
+    end: u64,
+    /// The bytes of the tar that it decodes to, up to `uncompressed_end`.
+    uncompressed_start: u64,
+    uncompressed_end: u64,
+    digest: DigestText,
+    /// How many bits of the byte before `start` belong to it; null for a plain tar.
+    bits: Option<u8>,
+    /// The SHA-256 of the 32 KiB of content before it; null for a plain tar.
+    window: Option<DigestText>,
+}
+
+impl Span {
+    fn of(span: spans::Span) -> Span {
+        Span {
+            span: span.number,
+            start: span.start.0,
+            end: span.end.0,
+            uncompressed_start: span.uncompressed.start.0,
+            uncompressed_end: span.uncompressed.end.0,
+            digest: span.digest.into(),
+            bits: span.bits,
+            window: span.window.map(DigestText::from),
         }
-        sequence.end()
     }
 }
 
-struct SpanLine(Span);
+struct Entries<'a>(&'a [FileMetadata]);
 
-impl Serialize for SpanLine {
+impl Serialize for Entries<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let span = &self.0;
-        let mut object = serializer.serialize_struct("span", 8)?;
-        object.serialize_field("span", &span.number)?;
-        object.serialize_field("start", &span.start.0)?;
-        object.serialize_field("end", &span.end.0)?;
-        object.serialize_field("uncompressed_start", &span.uncompressed.start.0)?;
-        object.serialize_field("uncompressed_end", &span.uncompressed.end.0)?;
-        object.serialize_field("digest", &span.digest)?;
-        object.serialize_field("bits", &span.bits)?;
-        object.serialize_field("window", &span.window)?;
-        object.end()
+        serializer.collect_seq(self.0.iter().map(Entry::of))
     }
 }
 
-pub struct Entry<'a>(pub &'a FileMetadata);
-
-impl Serialize for Entry<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let file = self.0;
-        let mut object = serializer.serialize_struct("entry", 14)?;
-        text(&mut object, ["name", "name_b64"], &file.name)?;
-        object.serialize_field("type", file.kind.name())?;
-        object.serialize_field("offset", &file.offset.0)?;
-        object.serialize_field("size", &file.size)?;
-        text(&mut object, ["linkname", "linkname_b64"], &file.linkname)?;
-        object.serialize_field("mode", &file.mode)?;
-        object.serialize_field("uid", &file.uid)?;
-        object.serialize_field("gid", &file.gid)?;
-        text(&mut object, ["uname", "uname_b64"], &file.uname)?;
-        text(&mut object, ["gname", "gname_b64"], &file.gname)?;
-        object.serialize_field("mtime", &file.mtime.and_then(|time| time.to_rfc3339()))?;
-        object.serialize_field("devmajor", &file.devmajor)?;
-        object.serialize_field("devminor", &file.devminor)?;
-        object.serialize_field("pax_records", &Each(|| file.pax.iter().map(|r| Pax(&r.key, &r.value))))?;
-        object.end()
-    }
+/// An entry of the tar, as the ztoc has it.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Entry<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name_b64: Option<String>,
+    /// `reg`, `hardlink`, `symlink`, `dir`, `char`, `block` or `fifo`.
+    #[serde(rename = "type")]
+    kind: &'static str,
+    /// Where the content begins in the tar.
+    offset: u64,
+    size: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    linkname: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    linkname_b64: Option<String>,
+    mode: i64,
+    uid: u32,
+    gid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uname: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uname_b64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gname: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gname_b64: Option<String>,
+    /// RFC 3339; null if there is none.
+    mtime: Option<String>,
+    devmajor: i64,
+    devminor: i64,
+    pax_records: Vec<Pax<'a>>,
 }
 
-struct Pax<'a>(&'a [u8], &'a [u8]);
-
-impl Serialize for Pax<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut object = serializer.serialize_struct("record", 2)?;
-        text(&mut object, ["key", "key_b64"], self.0)?;
-        text(&mut object, ["value", "value_b64"], self.1)?;
-        object.end()
-    }
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Pax<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_b64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_b64: Option<String>,
 }
 
-/// Bytes as text, or as base64 under the second name.
-pub fn text<S: SerializeStruct>(object: &mut S, [plain, b64]: [&'static str; 2], bytes: &[u8]) -> Result<(), S::Error> {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => object.serialize_field(plain, text),
-        Err(_) => object.serialize_field(b64, &STANDARD.encode(bytes)),
+impl<'a> Entry<'a> {
+    pub fn of(file: &'a FileMetadata) -> Entry<'a> {
+        let (name, name_b64) = utf8(&file.name);
+        let (linkname, linkname_b64) = utf8(&file.linkname);
+        let (uname, uname_b64) = utf8(&file.uname);
+        let (gname, gname_b64) = utf8(&file.gname);
+        let record = |record: &'a PaxRecord| {
+            let ((key, key_b64), (value, value_b64)) = (utf8(&record.key), utf8(&record.value));
+            Pax { key, key_b64, value, value_b64 }
+        };
+        Entry {
+            name,
+            name_b64,
+            kind: file.kind.name(),
+            offset: file.offset.0,
+            size: file.size,
+            linkname,
+            linkname_b64,
+            mode: file.mode,
+            uid: file.uid,
+            gid: file.gid,
+            uname,
+            uname_b64,
+            gname,
+            gname_b64,
+            mtime: file.mtime.and_then(|time| time.to_rfc3339()),
+            devmajor: file.devmajor,
+            devminor: file.devminor,
+            pax_records: file.pax.iter().map(record).collect(),
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, BufWriter, Write};
 
 use super::json::compression;
 use super::spans::spans;
-use crate::cli::shared::size::human;
+use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::{Stdout, is_hostile};
 use crate::digest::Digest;
 use crate::ztoc::{FileKind, FileMetadata, Ztoc};
@@ -23,7 +23,7 @@ pub fn write(bytes: &[u8], ztoc: &Ztoc, stdout: &mut Stdout) -> io::Result<()> {
         writeln!(out, "{name:18} {size} bytes ({})", human(size))?;
     }
 
-    writeln!(out, "\n{}", style.bold(&format!("{} spans", ztoc.checkpoints.spans())))?;
+    writeln!(out, "\n{}", style.bold(&counted(ztoc.checkpoints.spans(), "span", "spans")))?;
     writeln!(
         out,
         "{:>6} {:>26} {:>26} {:>4}  digest, and digest of the window",

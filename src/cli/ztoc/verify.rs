@@ -8,6 +8,7 @@ use super::args::ZtocVerifyArgs;
 use super::input::{open, read_ztoc_bytes, unreadable};
 use crate::cli::shared::args::Format;
 use crate::cli::shared::difference::{self, DifferenceJson};
+use crate::cli::shared::json::{DigestText, text as text_of};
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::{Stdout, safe};
@@ -33,7 +34,7 @@ pub fn run(args: &ZtocVerifyArgs, stdout: &mut Stdout) -> Result<(), CliError> {
     proof.differences.extend(malformed);
     let text = match args.format.get() {
         Format::Text => text(ztoc.as_deref(), &proof),
-        Format::Json => json(&bytes, ztoc.as_deref(), &proof).map_err(|error| CliError::Stdout(error.into()))?,
+        Format::Json => text_of(Proven::of(&bytes, ztoc.as_deref(), &proof)).map_err(CliError::Stdout)?,
     };
     stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
     if proof.holds() { Ok(()) } else { Err(CliError::Differs) }
@@ -52,55 +53,68 @@ fn text(ztoc: Option<&Ztoc>, proof: &Proof) -> String {
     format!("{differences}{more}{}\n", counted(count, "difference", "differences"))
 }
 
+/// What `ociseek ztoc verify --format json` prints.
 #[derive(Serialize)]
-struct Document {
-    /// `right` or `different`.
-    status: &'static str,
-    layer: LayerJson,
-    ztoc: ZtocJson,
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Proven {
+    status: Status,
+    layer: Layer,
+    ztoc: ZtocFacts,
     differences: Vec<DifferenceJson>,
-    /// Found beyond those listed.
+    /// How many more there are beyond those listed.
     more_differences: u64,
 }
 
 #[derive(Serialize)]
-struct LayerJson {
-    digest: Digest,
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+enum Status {
+    Right,
+    Different,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Layer {
+    digest: DigestText,
+    /// Bytes of the blob.
     size: u64,
     /// Null if the layer could not be decoded to its end.
-    diff_id: Option<Digest>,
+    diff_id: Option<DigestText>,
     uncompressed_size: u64,
 }
 
 #[derive(Serialize)]
-struct ZtocJson {
-    digest: Digest,
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct ZtocFacts {
+    digest: DigestText,
     size: u64,
-    /// Null if the ztoc cannot be used.
+    /// Null, as the next, if the ztoc cannot be used.
     spans: Option<u64>,
     entries: Option<usize>,
     /// Bytes that were compared with what their spans decode to.
     compared: u64,
 }
 
-fn json(bytes: &[u8], ztoc: Option<&Ztoc>, proof: &Proof) -> serde_json::Result<String> {
-    let document = Document {
-        status: if proof.holds() { "right" } else { "different" },
-        layer: LayerJson {
-            digest: proof.digest,
-            size: proof.size,
-            diff_id: proof.diff_id,
-            uncompressed_size: proof.plain_size,
-        },
-        ztoc: ZtocJson {
-            digest: Digest::sha256(bytes),
-            size: bytes.len() as u64,
-            spans: ztoc.map(|ztoc| ztoc.checkpoints.spans()),
-            entries: ztoc.map(|ztoc| ztoc.files.len()),
-            compared: proof.compared,
-        },
-        differences: proof.differences.iter().map(DifferenceJson::from).collect(),
-        more_differences: proof.more,
-    };
-    Ok(serde_json::to_string_pretty(&document)? + "\n")
+impl Proven {
+    fn of(bytes: &[u8], ztoc: Option<&Ztoc>, proof: &Proof) -> Proven {
+        Proven {
+            status: if proof.holds() { Status::Right } else { Status::Different },
+            layer: Layer {
+                digest: proof.digest.into(),
+                size: proof.size,
+                diff_id: proof.diff_id.map(DigestText::from),
+                uncompressed_size: proof.plain_size,
+            },
+            ztoc: ZtocFacts {
+                digest: Digest::sha256(bytes).into(),
+                size: bytes.len() as u64,
+                spans: ztoc.map(|ztoc| ztoc.checkpoints.spans()),
+                entries: ztoc.map(|ztoc| ztoc.files.len()),
+                compared: proof.compared,
+            },
+            differences: proof.differences.iter().map(DifferenceJson::from).collect(),
+            more_differences: proof.more,
+        }
+    }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::model::{Existing, OtherIndex};
+use super::model::{Existing, IndexedLayer, LayerOutcome, LeftOut, OtherIndex};
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::soci::ZtocRef;
@@ -133,6 +133,23 @@ impl Found {
     /// The layers for which it lists a ztoc.
     pub fn covered(&self) -> BTreeSet<Digest> {
         self.content.iter().flat_map(|content| &content.ztocs).map(|ztoc| ztoc.layer).collect()
+    }
+
+    /// The image's layers as this index has them. Why it lacks one is known only of those that an
+    /// index of the options at hand would lack too.
+    pub fn layers<'a>(&self, layers: impl Iterator<Item = (&'a Descriptor, &'a Option<LeftOut>)>) -> Vec<IndexedLayer> {
+        let ztocs = self.content.as_ref().map_or(&[][..], |content| &content.ztocs);
+        let outcome = |layer: &Descriptor, left_out: &Option<LeftOut>| match (
+            ztocs.iter().find(|ztoc| ztoc.layer == layer.digest),
+            left_out,
+        ) {
+            (Some(ztoc), _) => LayerOutcome::Listed { ztoc: ztoc.ztoc, size: ztoc.size },
+            (None, Some(left_out)) => LayerOutcome::LeftOut(left_out.clone()),
+            (None, None) => LayerOutcome::LeftOut(LeftOut::NotListed),
+        };
+        layers
+            .map(|(layer, left_out)| IndexedLayer { descriptor: layer.clone(), outcome: outcome(layer, left_out) })
+            .collect()
     }
 
     /// The same tool with the same options would build this very index.

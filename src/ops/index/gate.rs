@@ -27,30 +27,25 @@ pub(super) fn check(plans: &[Plan], layers: &Layers, options: &IndexOptions) -> 
 fn judge(plan: &Plan, layers: &Layers, options: &IndexOptions, seen: &mut BTreeSet<Digest>) -> RefusedManifest {
     let (gate, min_layer_size) = (&options.gate, options.min_layer_size);
     let Plan { manifest, left_out, found, decision } = plan;
-    let (outcomes, covered, missing) = match decision {
+    let wanted = manifest.layers.iter().zip(left_out);
+    let (outcomes, covered): (_, BTreeSet<Digest>) = match decision {
         Decision::Build { .. } => {
-            let (outcomes, ztocs) = assemble(manifest.layers.iter().zip(left_out), layers, seen);
-            let missing = outcomes.iter().filter_map(|layer| match &layer.outcome {
-                LayerOutcome::LeftOut(reason) => Some((layer.descriptor.clone(), Some(reason.clone()))),
-                LayerOutcome::Indexed(_) => None,
-            });
-            let missing: Vec<_> = missing.collect();
-            (outcomes, ztocs.iter().map(|ztoc| ztoc.layer.digest).collect(), missing)
+            let (outcomes, ztocs) = assemble(wanted, layers, seen);
+            (outcomes, ztocs.iter().map(|ztoc| ztoc.layer.digest).collect())
         }
-        Decision::Done(place) | Decision::Keep(place) => {
-            let covered = found[*place].covered();
-            let missing = manifest.layers.iter().zip(left_out).filter(|(layer, _)| !covered.contains(&layer.digest));
-            let missing = missing.map(|(layer, reason)| (layer.clone(), reason.clone())).collect();
-            (Vec::new(), covered, missing)
-        }
+        Decision::Done(place) | Decision::Keep(place) => (found[*place].layers(wanted), found[*place].covered()),
     };
+    let missing = outcomes.iter().filter_map(|layer| match &layer.outcome {
+        LayerOutcome::LeftOut(reason) => Some((&layer.descriptor, reason)),
+        LayerOutcome::Indexed(_) | LayerOutcome::Listed { .. } => None,
+    });
     let coverage = Coverage::of(&manifest.layers, |layer| covered.contains(&layer.digest));
     let mut shortfalls = Vec::new();
     if gate.all_servable {
         let mut named = BTreeSet::new();
         for (layer, reason) in missing {
-            if !matches!(reason, Some(LeftOut::Small { .. })) && named.insert(layer.digest) {
-                shortfalls.push(Shortfall::LeftOut { layer: Box::new(layer), reason });
+            if !matches!(reason, LeftOut::Small { .. }) && named.insert(layer.digest) {
+                shortfalls.push(Shortfall::LeftOut { layer: Box::new(layer.clone()), reason: reason.clone() });
             }
         }
     }

@@ -135,8 +135,8 @@ pub struct RefusedManifest {
 /// One demand that is not met.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Shortfall {
-    /// A layer is not in the index. No reason: the index was there before, and does not say.
-    LeftOut { layer: Box<Descriptor>, reason: Option<LeftOut> },
+    /// A layer is not in the index.
+    LeftOut { layer: Box<Descriptor>, reason: LeftOut },
     Coverage {
         /// Of the layers of at least `min_layer_size` bytes.
         is: Coverage,
@@ -198,7 +198,7 @@ pub struct IndexedManifest {
     /// As people write it, such as `linux/arm64`; None if the image does not say.
     pub platform: Option<String>,
     pub manifest: Descriptor,
-    /// One for each of the manifest's layers, in its order. Empty if the layers were not looked at.
+    /// One for each of the manifest's layers, in its order. Of an index that stays, as it lists them.
     pub layers: Vec<IndexedLayer>,
     pub result: ManifestResult,
     /// By the index of `result`.
@@ -260,6 +260,11 @@ pub struct IndexedLayer {
 #[derive(Debug, Clone)]
 pub enum LayerOutcome {
     Indexed(ZtocFacts),
+    /// The index that is there has this ztoc for it, of so many bytes. Neither was read.
+    Listed {
+        ztoc: Digest,
+        size: u64,
+    },
     LeftOut(LeftOut),
 }
 
@@ -308,6 +313,8 @@ pub enum LeftOut {
     /// The time was up before it was read. `stuck`: all the time went into layers of which none was
     /// done, so that another run with as much time may get no further.
     OutOfTime { stuck: bool },
+    /// The index that is there has no ztoc for it, and does not say why.
+    NotListed,
 }
 
 impl LeftOut {
@@ -319,6 +326,7 @@ impl LeftOut {
             LeftOut::Unservable(verdict) => verdict.code.word(),
             LeftOut::OutOfTime { stuck: false } => "out-of-time",
             LeftOut::OutOfTime { stuck: true } => "needs-more-time",
+            LeftOut::NotListed => "not-listed",
         }
     }
 }

@@ -63,9 +63,10 @@ impl Publisher<'_> {
     /// Attaches the plan's index, if there is anything to attach. Also gives the bytes that were written.
     pub async fn publish(&mut self, plan: Plan) -> Result<(IndexedManifest, u64), IndexError> {
         let Plan { manifest, left_out, found, decision } = &plan;
+        let listed = |place: usize| found[place].layers(manifest.layers.iter().zip(left_out));
         let (layers, settled) = match decision {
-            Decision::Done(place) => (Vec::new(), Settled::stays(found, *place, already_there(false))),
-            Decision::Keep(place) => (Vec::new(), Settled::stays(found, *place, kept)),
+            Decision::Done(place) => (listed(*place), Settled::stays(found, *place, already_there(false))),
+            Decision::Keep(place) => (listed(*place), Settled::stays(found, *place, kept)),
             Decision::Build { replaces } => {
                 let (layers, ztocs) = assemble(manifest.layers.iter().zip(left_out), self.layers, &mut self.seen);
                 let settled = self.settle(&manifest.descriptor, found, replaces, &layers, &ztocs).await?;

@@ -63,7 +63,7 @@ fn both_versions_in_a_layout_from_one_reading() {
     assert_eq!((&only["enabled"]["digest"], &only["manifests"]), (&enabled["digest"], &Value::Array(Vec::new())));
     assert_eq!(only["enabled"]["name"], format!("oci:{}:{short}", dir.path().join("out").display()));
     assert_eq!(
-        (&only["digest"], &only["enabled"]["images"][0]["coverage"]["percent"]),
+        (&only["digest"], &only["enabled"]["manifests"][0]["coverage"]["percent"]),
         (&root.as_str().into(), &100.0.into())
     );
     assert_whole(&dir.path().join("out"), digest);

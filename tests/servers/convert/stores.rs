@@ -161,7 +161,7 @@ async fn layers_are_copied_as_a_stream_that_is_taken_up_again_and_checked() {
     assert_whole(&to, "v2");
 
     // Other bytes of the same length are no layer: nothing is named.
-    let layer = report["images"][0]["layers"][0]["digest"].as_str().unwrap().to_owned();
+    let layer = report["manifests"][0]["layers"][0]["digest"].as_str().unwrap().to_owned();
     let wrong = layer.clone();
     let from = Faulty::start(Nature::default(), move |seen, faulty| {
         let length = faulty.blob(&wrong.parse().unwrap())?.len();
@@ -337,6 +337,6 @@ fn hostile_image_indexes_get_a_clear_error_and_no_name() {
     // What is listed many times for one platform, or an empty index beside an image, is no harm.
     for (name, (source, out)) in [("twice", make("twice", &many(900))), ("empty", make("empty", &itself))] {
         let report = converted(&[&source, &format!("oci:{}:v2", out.display())]);
-        assert_eq!(report["images"].as_array().map(Vec::len), Some(1), "{name}");
+        assert_eq!(report["manifests"].as_array().map(Vec::len), Some(1), "{name}");
     }
 }

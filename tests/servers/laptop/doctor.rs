@@ -93,13 +93,14 @@ fn from_no_index_to_one_that_lost_a_piece_and_back() {
         assert_eq!(verdicts(&ours), V1);
         assert_eq!((problems(&ours), notes(&ours)), (vec![], vec!["only-version-1", "zstd", "small-image"]));
         let enabled = &ours["consumers"][1];
+        let coverage = &enabled["coverage"];
         assert_eq!(
-            (&enabled["layers"], &enabled["of_layers"], &enabled["percent"]),
+            (&coverage["layers"], &coverage["of_layers"], &coverage["percent"]),
             (&3.into(), &4.into(), &99.98.into())
         );
 
         let found = first_index(&sandbox, &image);
-        assert_eq!(enabled["index"], found["digest"]);
+        assert_eq!(enabled["index"]["digest"], found["digest"]);
         let ztoc = found["ztocs"][0]["digest"].as_str().unwrap();
         request(&server, &format!("DELETE /v2/a/b/blobs/{ztoc}"));
         let lost = diagnosis(&sandbox, 3, 0, &image);
@@ -196,7 +197,7 @@ fn a_soci_enabled_image() {
     }
 
     // Copied without what its image index lists beside it: the manifest names an index that is not there.
-    let manifest = found["manifest"].as_str().unwrap();
+    let manifest = found["manifest"]["digest"].as_str().unwrap();
     let bytes = std::fs::read(sandbox.path("enabled/blobs/sha256").join(&manifest["sha256:".len()..])).unwrap();
     let mut alone = Layout::new(&sandbox.path("alone"));
     for file in std::fs::read_dir(sandbox.path("enabled/blobs/sha256")).unwrap().map(Result::unwrap) {
@@ -205,7 +206,7 @@ fn a_soci_enabled_image() {
     let descriptor = alone.blob(OCI_MANIFEST, &bytes);
     alone.tag(descriptor, "v1");
     assert_eq!(problems(&diagnosis(&sandbox, 0, 0, "oci:alone")), ["not-beside-image"]);
-    let v2 = found["consumers"][0]["index"].as_str().unwrap();
+    let v2 = found["consumers"][0]["index"]["digest"].as_str().unwrap();
     std::fs::remove_file(sandbox.path("alone/blobs/sha256").join(&v2["sha256:".len()..])).unwrap();
     let lost = diagnosis(&sandbox, 3, 0, "oci:alone");
     assert_eq!(verdicts(&lost)[..2], ["unusable", "unusable"]);

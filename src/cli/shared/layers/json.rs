@@ -1,133 +1,128 @@
-//! The layers of an image that was indexed, and what its index covers, in JSON.
+//! The layers of an image that was indexed, in JSON.
 
 use serde::Serialize;
 
 use super::text::reason;
-use crate::cli::shared::json::milliseconds;
-use crate::digest::Digest;
-use crate::image::Descriptor;
-use crate::ops::coverage;
+use crate::cli::shared::json::{Coded, DigestText, milliseconds};
 use crate::ops::index::{IndexedLayer, LayerOutcome, Origin};
 
+/// A layer that was to be indexed.
 #[derive(Serialize)]
-pub struct Blob {
-    media_type: String,
-    pub digest: Digest,
-    pub size: u64,
-}
-
-#[derive(Serialize)]
-pub struct IndexRef {
-    pub digest: Digest,
-    pub size: Option<u64>,
-}
-
-#[derive(Serialize)]
-pub struct Coverage {
-    pub layers: usize,
-    pub of_layers: usize,
-    bytes: u64,
-    pub of_bytes: u64,
-    pub percent: f64,
-    #[serde(skip)]
-    pub shown: String,
-}
-
-#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Layer {
-    #[serde(flatten)]
-    pub blob: Blob,
-    status: &'static str,
-    pub reason: Option<Reason>,
+    pub media_type: String,
+    pub digest: DigestText,
+    /// Bytes of the blob.
+    pub size: u64,
+    status: Status,
+    /// Why it is left out, else null.
+    pub reason: Option<Coded>,
+    /// Null if it is left out.
     ztoc: Option<Ztoc>,
-    origin: Option<&'static str>,
+    /// How the ztoc was come by; null if it is left out.
+    origin: Option<CameBy>,
+    /// The image, or the digest of the index, that the ztoc was reused from; there only then.
     #[serde(skip_serializing_if = "Option::is_none")]
     reused_from: Option<String>,
+    /// Time to read and index it; null unless it was read.
     seconds: Option<f64>,
 }
 
 #[derive(Serialize)]
-pub struct Reason {
-    pub code: &'static str,
-    pub text: String,
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+enum Status {
+    Indexed,
+    LeftOut,
 }
 
 #[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+enum CameBy {
+    /// The layer was read.
+    Read,
+    /// From the cache of this machine.
+    Cache,
+    /// An index that stays, or that is replaced, had it.
+    Destination,
+    /// Another image's index had it, or another index of this image.
+    Reused,
+    /// The same layer stands earlier in the image.
+    Repeated,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Ztoc {
-    digest: Digest,
+    digest: DigestText,
+    /// Bytes.
     size: u64,
-    spans: u32,
-    entries: u64,
-    uncompressed_size: u64,
+    /// Null, as the next two, of a ztoc that was not looked into: its index was there.
+    spans: Option<u32>,
+    entries: Option<u64>,
+    uncompressed_size: Option<u64>,
+    /// 0: a plain tar; null: not known.
     gzip_members: Option<u64>,
-}
-
-impl Blob {
-    pub fn of(descriptor: &Descriptor) -> Blob {
-        Blob { media_type: descriptor.media_type.clone(), digest: descriptor.digest, size: descriptor.size }
-    }
-}
-
-impl IndexRef {
-    pub fn of(index: &Descriptor) -> IndexRef {
-        IndexRef { digest: index.digest, size: Some(index.size) }
-    }
-}
-
-impl Coverage {
-    pub fn of(coverage: &coverage::Coverage) -> Coverage {
-        Coverage {
-            layers: coverage.layers,
-            of_layers: coverage.of_layers,
-            bytes: coverage.bytes,
-            of_bytes: coverage.of_bytes,
-            percent: coverage.share().percent(),
-            shown: coverage.share().to_string(),
-        }
-    }
 }
 
 impl Layer {
     pub fn of(report: &IndexedLayer) -> Layer {
-        let blob = Blob::of(&report.descriptor);
+        let layer = |status, reason, ztoc, origin| Layer {
+            media_type: report.descriptor.media_type.clone(),
+            digest: report.descriptor.digest.into(),
+            size: report.descriptor.size,
+            status,
+            reason,
+            ztoc,
+            origin,
+            reused_from: None,
+            seconds: None,
+        };
         match &report.outcome {
-            LayerOutcome::Indexed(facts) => Layer {
-                blob,
-                status: "indexed",
-                reason: None,
-                ztoc: Some(Ztoc {
-                    digest: facts.digest,
+            LayerOutcome::Indexed(facts) => {
+                let ztoc = Ztoc {
+                    digest: facts.digest.into(),
                     size: facts.size,
-                    spans: facts.spans,
-                    entries: facts.entries,
-                    uncompressed_size: facts.uncompressed_size,
+                    spans: Some(facts.spans),
+                    entries: Some(facts.entries),
+                    uncompressed_size: Some(facts.uncompressed_size),
                     gzip_members: facts.gzip_members,
-                }),
-                origin: Some(match &facts.origin {
-                    Origin::Read { .. } => "read",
-                    Origin::Cache => "cache",
-                    Origin::Destination => "destination",
-                    Origin::Reused(_) => "reused",
-                    Origin::Repeated => "repeated",
-                }),
-                reused_from: match &facts.origin {
-                    Origin::Reused(from) => Some(from.to_string()),
-                    _ => None,
-                },
-                seconds: match facts.origin {
-                    Origin::Read { seconds } => Some(milliseconds(seconds)),
-                    _ => None,
-                },
-            },
-            LayerOutcome::LeftOut(left_out) => Layer {
-                blob,
-                status: "left-out",
-                reason: Some(Reason { code: left_out.code(), text: reason(left_out) }),
-                ztoc: None,
-                origin: None,
-                reused_from: None,
-                seconds: None,
-            },
+                };
+                let origin = match &facts.origin {
+                    Origin::Read { .. } => CameBy::Read,
+                    Origin::Cache => CameBy::Cache,
+                    Origin::Destination => CameBy::Destination,
+                    Origin::Reused(_) => CameBy::Reused,
+                    Origin::Repeated => CameBy::Repeated,
+                };
+                Layer {
+                    reused_from: match &facts.origin {
+                        Origin::Reused(from) => Some(from.to_string()),
+                        _ => None,
+                    },
+                    seconds: match facts.origin {
+                        Origin::Read { seconds } => Some(milliseconds(seconds)),
+                        _ => None,
+                    },
+                    ..layer(Status::Indexed, None, Some(ztoc), Some(origin))
+                }
+            }
+            LayerOutcome::Listed { ztoc, size } => {
+                let ztoc = Ztoc {
+                    digest: ztoc.into(),
+                    size: *size,
+                    spans: None,
+                    entries: None,
+                    uncompressed_size: None,
+                    gzip_members: None,
+                };
+                layer(Status::Indexed, None, Some(ztoc), Some(CameBy::Destination))
+            }
+            LayerOutcome::LeftOut(left_out) => {
+                let reason = Coded { code: left_out.code(), text: reason(left_out) };
+                layer(Status::LeftOut, Some(reason), None, None)
+            }
         }
     }
 }

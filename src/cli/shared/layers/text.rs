@@ -16,6 +16,10 @@ pub fn heading(text: &mut String, image: &str, platform: Option<&str>, manifest:
 
 /// A line for each layer, in columns.
 pub fn layers(text: &mut String, layers: &[IndexedLayer], style: Style) {
+    // Nothing was done with the layers of an index that stays.
+    if layers.iter().any(|layer| matches!(layer.outcome, LayerOutcome::Listed { .. })) {
+        return;
+    }
     let rows: Vec<Option<[String; 5]>> = layers.iter().map(columns).collect();
     let width = |column: usize| rows.iter().flatten().map(|row| row[column].len()).max().unwrap_or(0);
     let widths: [usize; 4] = std::array::from_fn(width);
@@ -101,6 +105,7 @@ pub fn reason(left_out: &LeftOut) -> String {
         LeftOut::Small { least } => format!("smaller than {}", ByteSize(*least)),
         LeftOut::Kind { reason, .. } => reason.clone(),
         LeftOut::Unservable(verdict) => verdict.reason.clone(),
+        LeftOut::NotListed => "the index that is there has no ztoc for it".to_owned(),
         LeftOut::OutOfTime { stuck: false } => "the time was up; another run goes on with it".to_owned(),
         LeftOut::OutOfTime { stuck: true } => {
             "the time was up before any layer was done; it needs a longer --timeout".to_owned()
@@ -112,8 +117,7 @@ pub fn reason(left_out: &LeftOut) -> String {
 pub fn shortfall_text(shortfall: &Shortfall) -> String {
     match shortfall {
         Shortfall::LeftOut { layer, reason: left_out } => {
-            let why = left_out.as_ref().map_or_else(|| "the index that is there has no ztoc for it".to_owned(), reason);
-            format!("layer {} is left out: {why}", layer.digest)
+            format!("layer {} is left out: {}", layer.digest, reason(left_out))
         }
         Shortfall::Coverage { is, least, min_layer_size } => {
             let (missing, all) = (human(is.of_bytes - is.bytes), human(is.of_bytes));

@@ -1,0 +1,94 @@
+//! What `ociseek backfill --format json` prints: an object a line.
+
+use serde::Serialize;
+
+use crate::cli::shared::json::{Coded, DigestText, Failure, digests, milliseconds};
+use crate::hook::backfill::{Outcome, Report};
+use crate::hook::enabled::{EnabledImage, Enabling};
+use crate::hook::job::{Done, Products};
+
+/// What became of an image, or of a list of repositories or tags that cannot be had.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Line<'a> {
+    /// A stable word.
+    status: &'static str,
+    /// Its name.
+    image: &'a str,
+    digest: Option<DigestText>,
+    /// Why it is skipped (a stable word), or null.
+    reason: Option<&'static str>,
+    error: Option<Failure>,
+    /// The SOCI-enabled image, if --v2 or --v2-only asks for one; else null.
+    enabled: Option<Enabled>,
+    /// The layers for which the time did not suffice.
+    left: Vec<DigestText>,
+    /// Bytes of layers that were read.
+    bytes_read: u64,
+    bytes_written: u64,
+    seconds: f64,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Enabled {
+    /// Its name, in full; null if there is no tag for it.
+    image: Option<String>,
+    digest: Option<DigestText>,
+    /// `pending` (in a dry run), `written`, `already-there`, `nothing-to-index`, `out-of-time` or `skipped`.
+    status: &'static str,
+    /// What the name stood for before, if it was something else; else null.
+    replaced: Option<DigestText>,
+    /// Why there is none, or null.
+    reason: Option<Coded>,
+    /// For how many layers the time did not suffice.
+    left: usize,
+}
+
+impl Enabled {
+    fn pending(image: String) -> Enabled {
+        Enabled { image: Some(image), digest: None, status: "pending", replaced: None, reason: None, left: 0 }
+    }
+
+    fn of(enabled: &EnabledImage) -> Enabled {
+        let replaced = match &enabled.result {
+            Enabling::Written { replaced, .. } => *replaced,
+            _ => None,
+        };
+        Enabled {
+            image: enabled.reference().map(|name| name.to_string()),
+            digest: enabled.digest().map(DigestText::from),
+            status: enabled.status(),
+            replaced: replaced.map(DigestText::from),
+            reason: enabled.reason().map(|(code, text)| Coded { code, text }),
+            left: match &enabled.result {
+                Enabling::OutOfTime { left } => *left,
+                _ => 0,
+            },
+        }
+    }
+}
+
+impl<'a> Line<'a> {
+    pub fn of(code: &'static str, report: &'a Report, products: Option<&Products>) -> Line<'a> {
+        let left = products.and_then(|products| products.index.as_ref()).map(|image| &image.left);
+        Line {
+            status: code,
+            image: &report.name,
+            digest: report.digest.map(DigestText::from),
+            reason: match &report.result {
+                Ok(Outcome::Done(Done::Skipped(skipped))) => Some(skipped.code()),
+                _ => None,
+            },
+            error: report.result.as_ref().err().map(|error| Failure::of(error)),
+            enabled: match &report.result {
+                Ok(Outcome::Pending { enabled: Some(name) }) => Some(Enabled::pending(name.to_string())),
+                _ => products.and_then(|products| products.enabled.as_ref()).map(Enabled::of),
+            },
+            left: left.map_or_else(Vec::new, |left| digests(left.iter().map(|layer| &layer.digest))),
+            bytes_read: products.map_or(0, |products| products.bytes_read),
+            bytes_written: products.map_or(0, |products| products.bytes_written),
+            seconds: milliseconds(report.seconds),
+        }
+    }
+}

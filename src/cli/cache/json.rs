@@ -1,0 +1,49 @@
+//! What `ociseek cache ls` and `ociseek cache clear` print with --format json.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::args::WhichCache;
+use crate::store::entries::Usage;
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Caches {
+    /// The directory of all caches.
+    dir: String,
+    /// Null if it was left alone (--only).
+    ztocs: Option<Cache>,
+    /// Null if it was left alone (--only).
+    spans: Option<Cache>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Cache {
+    entries: u64,
+    /// What they take (`ls`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+    /// What they took (`clear`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    freed_bytes: Option<u64>,
+}
+
+impl Caches {
+    /// `cleared`: the caches are gone.
+    pub fn of(dir: &Path, usages: &[(WhichCache, Usage)], cleared: bool) -> Caches {
+        let cache = |which: WhichCache| {
+            usages.iter().find(|(each, _)| *each == which).map(|(_, usage)| Cache {
+                entries: usage.entries,
+                bytes: (!cleared).then_some(usage.bytes),
+                freed_bytes: cleared.then_some(usage.bytes),
+            })
+        };
+        Caches {
+            dir: dir.to_string_lossy().into_owned(),
+            ztocs: cache(WhichCache::Ztocs),
+            spans: cache(WhichCache::Spans),
+        }
+    }
+}

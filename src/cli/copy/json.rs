@@ -1,0 +1,61 @@
+//! What `ociseek copy --format json` prints.
+
+use serde::Serialize;
+
+use crate::cli::shared::json::{DigestText, milliseconds};
+use crate::ops::copy::CopyReport;
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Copy {
+    /// SOURCE and DESTINATION, in full.
+    source: String,
+    destination: String,
+    /// Of the manifest or image index that was copied.
+    digest: DigestText,
+    /// How many; referrers do not count.
+    manifests: usize,
+    referrers: Vec<Referrer>,
+    blobs: Blobs,
+    bytes_streamed: u64,
+    seconds: f64,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Referrer {
+    digest: DigestText,
+    /// What it refers to.
+    subject: DigestText,
+    artifact_type: Option<String>,
+}
+
+/// How many blobs came to the destination, and how.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Blobs {
+    there: usize,
+    mounted: usize,
+    streamed: usize,
+}
+
+impl Copy {
+    pub fn of(source: String, destination: &str, report: &CopyReport, seconds: f64) -> Copy {
+        let referrers = report.referrers.iter().map(|one| Referrer {
+            digest: one.digest.into(),
+            subject: one.subject.into(),
+            artifact_type: one.artifact_type.clone(),
+        });
+        let blobs = &report.blobs;
+        Copy {
+            source,
+            destination: destination.to_owned(),
+            digest: report.digest.into(),
+            manifests: report.manifests,
+            referrers: referrers.collect(),
+            blobs: Blobs { there: blobs.there, mounted: blobs.mounted, streamed: blobs.streamed },
+            bytes_streamed: blobs.bytes,
+            seconds: milliseconds(seconds),
+        }
+    }
+}

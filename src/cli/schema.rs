@@ -1,0 +1,217 @@
+//! The JSON Schemas of all documents, made from their types: `docs/schema`, and the tables of `docs/json.md`.
+//!
+//! `UPDATE_SCHEMA=1 cargo test --lib cli::schema` writes both.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value};
+
+use super::shared::json::{Document, Failed};
+use super::{
+    backfill, cache, convert, copy, diff, doctor, index, inspect, lazy, list, ls, prune, rm, trace, verify, version,
+    ztoc,
+};
+
+/// Where the tables begin in docs/json.md.
+const GENERATED: &str = "<!-- From here on: UPDATE_SCHEMA=1 cargo test --lib cli::schema -->\n";
+
+fn of<T: JsonSchema>() -> Value {
+    let settings = SchemaSettings::draft2020_12().for_serialize();
+    let mut schema = settings.into_generator().into_root_schema_for::<Document<T>>();
+    schema.remove("title");
+    schema.to_value()
+}
+
+/// By the name of the file, what prints it, and the schema.
+fn all() -> Vec<(&'static str, &'static str, Value)> {
+    vec![
+        ("index", "ociseek index", of::<index::json::Indexing>()),
+        ("convert", "ociseek convert", of::<convert::json::Conversion>()),
+        ("backfill", "ociseek backfill (each line)", of::<backfill::json::Line>()),
+        ("inspect", "ociseek inspect", of::<inspect::json::Inspection>()),
+        ("ztoc-show", "ociseek ztoc show, ociseek inspect --ztoc", of::<ztoc::json::Contents>()),
+        ("ztoc-verify", "ociseek ztoc verify", of::<ztoc::verify::Proven>()),
+        ("ls", "ociseek ls", of::<ls::json::Files>()),
+        ("ls-layer", "ociseek ls --layer", of::<ls::json::LayerFiles>()),
+        ("verify", "ociseek verify", of::<verify::json::Verification>()),
+        ("doctor", "ociseek doctor", of::<doctor::json::Report>()),
+        ("list", "ociseek list", of::<list::json::Listing>()),
+        ("copy", "ociseek copy", of::<copy::json::Copy>()),
+        ("rm", "ociseek rm", of::<rm::json::Removal>()),
+        ("prune", "ociseek prune", of::<prune::json::Pruning>()),
+        ("diff", "ociseek diff", of::<diff::json::Comparison>()),
+        ("cache", "ociseek cache ls, ociseek cache clear", of::<cache::json::Caches>()),
+        ("stats", "ociseek mount --stats, ociseek bundle --stats", of::<lazy::json::Stats>()),
+        ("trace", "ociseek trace", of::<trace::json::Trace>()),
+        ("version", "ociseek version", of::<version::json::Version>()),
+        ("error", "any command that fails before it has a document of its own", of::<Failed>()),
+    ]
+}
+
+fn docs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs")
+}
+
+#[test]
+fn docs_are_those_of_the_types() {
+    let update = std::env::var_os("UPDATE_SCHEMA").is_some();
+    let hint = "differs from what the types say: look at it, then UPDATE_SCHEMA=1 cargo test --lib cli::schema";
+    let dir = docs().join("schema");
+    if update {
+        std::fs::create_dir_all(&dir).unwrap();
+    }
+    let mut expected = Vec::new();
+    for (name, _, schema) in all() {
+        let (path, text) = (dir.join(format!("{name}.json")), format!("{schema:#}\n"));
+        if update {
+            std::fs::write(&path, &text).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(&path).unwrap_or_default(), text, "{} {hint}", path.display());
+        expected.push(path);
+    }
+    for file in std::fs::read_dir(&dir).unwrap() {
+        let file = file.unwrap().path();
+        assert!(expected.contains(&file), "{} is of no document", file.display());
+    }
+    let path = docs().join("json.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (by_hand, _) = page.split_once(GENERATED).expect("the page says where the tables begin");
+    let text = format!("{by_hand}{GENERATED}{}", tables());
+    if update {
+        std::fs::write(&path, &text).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "{} {hint}", path.display());
+}
+
+/// The functions that give stable words have nothing else in quotes.
+#[test]
+fn the_page_lists_every_stable_word() {
+    let page = std::fs::read_to_string(docs().join("json.md")).unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut words = 0;
+    let mut check = |place: &str, word: &str| {
+        words += 1;
+        assert!(page.contains(&format!("`{word}`")), "{place}: docs/json.md does not list {word}");
+    };
+    for file in [
+        "src/ops/doctor/consumer.rs",
+        "src/ops/doctor/finding.rs",
+        "src/ops/discover/mod.rs",
+        "src/ops/index/model.rs",
+        "src/hook/backfill/mod.rs",
+        "src/hook/enabled.rs",
+        "src/hook/job.rs",
+        "crates/ociseek-layer/src/image/layer_kind.rs",
+    ] {
+        let text = std::fs::read_to_string(root.join(file)).unwrap();
+        let functions: Vec<&str> = text.split("pub fn code(").skip(1).collect();
+        assert!(!functions.is_empty(), "{file}");
+        for function in functions {
+            let body = function.split("\n    }").next().unwrap();
+            body.split('"').skip(1).step_by(2).for_each(|word| check(file, word));
+        }
+    }
+    let diff = std::fs::read_to_string(root.join("src/ops/diff.rs")).unwrap();
+    for call in ["changes.value(", "changes.add("] {
+        let words = diff.split(call).skip(1).filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next());
+        words.for_each(|word| check("src/ops/diff.rs", word));
+    }
+    crate::layer::UnservableCode::ALL.iter().for_each(|code| check("UnservableCode", code.word()));
+    check("TOO_SMALL", crate::ops::index::TOO_SMALL);
+    assert!(words >= 90, "{words}");
+}
+
+/// A section for each document, and one for the objects that several of them have.
+fn tables() -> String {
+    let documents = all();
+    let mut uses: BTreeMap<String, usize> = BTreeMap::new();
+    for (_, _, schema) in &documents {
+        for (name, definition) in definitions(schema) {
+            *uses.entry(format!("{name} {definition}")).or_default() += 1;
+        }
+    }
+    let is_shared = |name: &str, definition: &Value| uses.get(&format!("{name} {definition}")).is_some_and(|n| *n > 1);
+    let (mut text, mut shared) = (String::new(), BTreeMap::new());
+    for (name, printed_by, schema) in &documents {
+        let _ = write!(text, "\n## {printed_by}\n\n[Schema](schema/{name}.json)\n\n");
+        text.push_str(&table(schema, schema));
+        for (name, definition) in definitions(schema).filter(|(_, definition)| definition.get("properties").is_some()) {
+            if is_shared(name, definition) {
+                shared.insert(name.clone(), (definition.clone(), schema.clone()));
+            } else {
+                let _ = write!(text, "\n{}\n\n{}", heading(name, definition), table(definition, schema));
+            }
+        }
+    }
+    text.push_str("\n## Objects that several documents have\n");
+    for (name, (definition, schema)) in shared {
+        let _ = write!(text, "\n{}\n\n{}", heading(&name, &definition), table(&definition, &schema));
+    }
+    text
+}
+
+fn heading(name: &str, definition: &Value) -> String {
+    let about = definition["description"].as_str().map(|about| format!(" {}", plain(about))).unwrap_or_default();
+    format!("**{name}:**{about}")
+}
+
+fn definitions(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    schema.get("$defs").and_then(Value::as_object).into_iter().flat_map(Map::iter)
+}
+
+/// The fields of an object of `root`.
+fn table(object: &Value, root: &Value) -> String {
+    let mut text = "| field | type | |\n|---|---|---|\n".to_owned();
+    let required: Vec<&str> = object["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    for (field, schema) in object["properties"].as_object().into_iter().flat_map(Map::iter) {
+        let about = schema["description"].as_str().map(plain).unwrap_or_default();
+        let optional = if required.contains(&field.as_str()) { "" } else { "not always there" };
+        let words = words(schema, root).join("; ");
+        let parts = [about.as_str(), &words, optional].into_iter().filter(|part| !part.is_empty());
+        let about = parts.collect::<Vec<_>>().join("; ");
+        let _ = writeln!(text, "| `{field}` | {} | {about} |", kind(schema, root));
+    }
+    text
+}
+
+/// The words that a value can be, if it is one of an enumeration, each with what it means.
+fn words(schema: &Value, root: &Value) -> Vec<String> {
+    let said = |word: &Value| format!("`{}`", word.as_str().unwrap_or_default());
+    if let Some(name) = schema["$ref"].as_str() {
+        let definition = root.pointer(name.trim_start_matches('#')).unwrap_or(&Value::Null);
+        return if definition.get("properties").is_some() { Vec::new() } else { words(definition, root) };
+    }
+    if let Some(word) = schema.get("const") {
+        let about = schema["description"].as_str().map(|about| format!(" ({})", plain(about.trim_end_matches('.'))));
+        return vec![said(word) + &about.unwrap_or_default()];
+    }
+    let own = schema["enum"].as_array().into_iter().flatten().map(said);
+    let options = ["anyOf", "oneOf"].iter().filter_map(|key| schema[*key].as_array()).flatten();
+    own.chain(options.flat_map(|option| words(option, root))).collect()
+}
+
+/// What a value can be, in words.
+fn kind(schema: &Value, root: &Value) -> String {
+    if let Some(name) = schema["$ref"].as_str() {
+        let name = name.rsplit('/').next().unwrap_or_default();
+        return if words(schema, root).is_empty() { name.to_owned() } else { "string".to_owned() };
+    }
+    if let Some(options) = schema["anyOf"].as_array() {
+        return options.iter().map(|option| kind(option, root)).collect::<Vec<_>>().join(" or ");
+    }
+    if schema["type"] == "array" {
+        return format!("array of {}", kind(&schema["items"], root));
+    }
+    match &schema["type"] {
+        Value::Array(types) => types.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" or "),
+        one => one.as_str().unwrap_or_default().to_owned(),
+    }
+}
+
+fn plain(about: &str) -> String {
+    about.replace('\n', " ").replace('|', "\\|")
+}

@@ -1,0 +1,65 @@
+//! What `ociseek trace --format json` prints.
+
+use serde::Serialize;
+
+use crate::cli::lazy::json::Figures;
+use crate::cli::shared::json::{DigestText, utf8};
+use crate::rootfs::record::Touch;
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Trace<'a> {
+    #[serde(flatten)]
+    pub figures: Figures,
+    /// The exit status of the container.
+    pub status: u8,
+    /// How long the container ran.
+    pub seconds: f64,
+    /// What a start needs of the image, whatever the caches had of it.
+    pub needed: Needed,
+    /// The reads that were the first of their file, or the first to need one of their spans.
+    pub touches: Vec<Read<'a>>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Needed {
+    pub files: u64,
+    pub spans: u64,
+    /// Of layer blobs. A layer that the SOCI index does not cover counts whole: it is read before anything starts.
+    pub bytes: u64,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Read<'a> {
+    /// Milliseconds since the image was mounted.
+    ms: f64,
+    /// From the root of the image, without a slash in front.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_b64: Option<String>,
+    layer: DigestText,
+    /// Where in the file.
+    offset: u64,
+    /// Bytes.
+    size: u64,
+    /// The numbers of the layer's spans that it needed.
+    spans: &'a [u32],
+}
+
+impl<'a> Read<'a> {
+    pub fn of(touch: &'a Touch) -> Read<'a> {
+        let (path, path_b64) = utf8(&touch.path.0);
+        Read {
+            ms: touch.milliseconds(),
+            path,
+            path_b64,
+            layer: touch.layer.into(),
+            offset: touch.offset,
+            size: touch.size,
+            spans: &touch.spans,
+        }
+    }
+}

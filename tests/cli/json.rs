@@ -1,0 +1,115 @@
+//! The JSON documents: each is as `docs/schema` says, and the same fact has the same shape in all of them.
+//! [`Sandbox::json`] checks the first wherever a test reads a document.
+
+use serde_json::{Value, json};
+
+use crate::support::mounts;
+use crate::support::sandbox::{Sandbox, index, small_image, tar};
+use crate::support::schema::check;
+
+#[test]
+fn what_is_not_described_is_found() {
+    let version = serde_json::json!({
+        "schema_version": 1, "tool": "ociseek v1.0.0", "version": "1.0.0", "commit": null, "target": "x", "features": ["nats"],
+        "build_tool_identifier": "x", "ztoc_version": "0.9", "soci_version": "v0.15.0",
+    });
+    check(&["version"], &version);
+    let changes: [(&str, Value); 4] =
+        [("commit", 1.into()), ("features", Value::Null), ("schema_version", (-1).into()), ("new", Value::Null)];
+    for (field, wrong) in changes {
+        let mut changed = version.clone();
+        changed[field] = wrong;
+        assert!(std::panic::catch_unwind(|| check(&["version"], &changed)).is_err(), "{field}");
+    }
+}
+
+/// An image in a layout, indexed.
+fn indexed() -> Sandbox {
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    sandbox.json(0, &index(&["--format=json", "oci:img:v1"]));
+    sandbox
+}
+
+#[test]
+fn a_manifest_is_the_same_object_everywhere() {
+    let sandbox = Sandbox::new();
+    mounts::image(&sandbox, "img", &[tar(1, 4, 50_000), tar(2, 2, 30_000)], &json!({}));
+    let inspected = sandbox.json(0, &["inspect", "--json", "oci:img:v1"]);
+    let manifest = &inspected["manifests"][0]["manifest"];
+    assert!(manifest["digest"].is_string() && manifest["size"].is_u64() && manifest["media_type"].is_string());
+    let again =
+        sandbox.json(0, &["index", "--min-layer-size=0", "--span-size=64KiB", "--no-cache", "--json", "oci:img:v1"]);
+    assert_eq!(&again["images"][0]["manifests"][0]["manifest"], manifest);
+    let doctor = sandbox.json(0, &["doctor", "--json", "oci:img:v1"]);
+    assert_eq!(&doctor["manifests"][0]["manifest"], manifest);
+    assert_eq!(&sandbox.json(0, &["verify", "--json", "oci:img:v1"])["manifests"][0]["manifest"], manifest);
+    let listed = sandbox.json(0, &["ls", "--json", "oci:img:v1"]);
+    assert_eq!(&listed["manifest"], manifest);
+    // Here only the digest is known.
+    let digest_alone = json!({"media_type": null, "digest": manifest["digest"], "size": null});
+    for args in [&["list", "--json", "oci:img"][..], &["rm", "--json", "--dry-run", "oci:img:v1"]] {
+        let document = sandbox.json(0, args);
+        let manifests = document.pointer("/images/0/manifests").unwrap_or(&document["manifests"]);
+        assert_eq!(manifests[0]["manifest"], digest_alone, "{args:?}");
+    }
+    let index = &inspected["manifests"][0]["indexes"][0]["digest"];
+    assert_eq!(&listed["index"]["digest"], index);
+    let lazy = doctor["manifests"][0]["consumers"].as_array().unwrap().iter().find(|one| one["lazy"] == true).unwrap();
+    assert_eq!(&lazy["index"]["digest"], index);
+    let coverage = &again["images"][0]["manifests"][0]["coverage"];
+    assert_eq!(&lazy["coverage"], coverage);
+    assert_eq!(inspected["manifests"][0]["coverage"]["percent"], coverage["percent"]);
+}
+
+#[test]
+fn an_image_that_is_up_to_date_has_its_layers_too() {
+    let sandbox = indexed();
+    let layers = |args: &[&str]| {
+        let document = sandbox.json(0, &index(args));
+        let manifest = &document["images"][0]["manifests"][0];
+        let shown =
+            |layer: &Value| (layer["status"].clone(), layer["ztoc"]["digest"].clone(), layer["reason"]["code"].clone());
+        let layers: Vec<_> = manifest["layers"].as_array().unwrap().iter().map(shown).collect();
+        (manifest["status"].as_str().unwrap().to_owned(), layers)
+    };
+    let (status, there) = layers(&["--json", "oci:img:v1"]);
+    assert_eq!((&*status, there.len()), ("already-there", 4));
+    let (status, built) = layers(&["--json", "--existing=replace", "--dry-run", "oci:img:v1"]);
+    assert_eq!(status, "already-there");
+    assert_eq!(there, built);
+    let (status, kept) = layers(&["--json", "--existing=keep", "oci:img:v1"]);
+    assert_eq!((&*status, kept), ("kept", there));
+}
+
+#[test]
+fn every_command_fails_in_json_too() {
+    let sandbox = Sandbox::new();
+    let commands: [&[&str]; 10] = [
+        &["inspect", "--json", "oci:nothing"],
+        &["ls", "--json", "oci:nothing"],
+        &["verify", "--json", "oci:nothing"],
+        &["doctor", "--json", "oci:nothing"],
+        &["list", "--json", "oci:nothing"],
+        &["rm", "--json", "oci:nothing"],
+        &["copy", "--json", "oci:nothing:v1", "oci:there"],
+        &["convert", "--json", "oci:nothing:v1", "oci:there:v1"],
+        &["ztoc", "show", "--json", "nothing"],
+        &["diff", "--json", "oci:nothing", "oci:nothing"],
+    ];
+    for args in commands {
+        let document = sandbox.json(1, args);
+        let error = &document["error"];
+        assert!(error["message"].as_str().is_some_and(|text| text.contains("nothing")), "{args:?}: {document}");
+        assert_eq!(error["causes"].as_array().map(Vec::is_empty), Some(false));
+        // People read the same on standard error, and nothing here without JSON.
+        let text: Vec<&str> = args.iter().copied().filter(|arg| *arg != "--json").collect();
+        let output = sandbox.command(&text).output().unwrap();
+        assert!(output.stdout.is_empty() || args[0] == "list", "{text:?}");
+        assert!(String::from_utf8(output.stderr).unwrap().starts_with("error: "), "{text:?}");
+    }
+    let output = sandbox.command(&["backfill", "--json", "--state=/nowhere/state", "localhost:1"]).output().unwrap();
+    let line = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(line.lines().count(), 1, "{line}");
+    check(&["backfill"], &serde_json::from_str(&line).unwrap());
+}
