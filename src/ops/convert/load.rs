@@ -141,8 +141,9 @@ impl Loader<'_> {
         if content == Content::Kept {
             return Err(ConvertError::NotAnImage { digest: root });
         }
-        let stated = self.config_platform(&manifest).await?;
-        descriptor.platform.get_or_insert(stated);
+        if descriptor.platform.is_none() {
+            descriptor.platform = Some(self.config_platform(&manifest).await?);
+        }
         Ok(Loaded { root, original: Original::single(descriptor, manifest), kept: self.kept })
     }
 

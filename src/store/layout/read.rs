@@ -12,7 +12,7 @@ use super::error::LayoutError;
 use crate::digest::Digest;
 use crate::image::manifest::{self, MAX_DOCUMENT, Manifest, OCI_INDEX, OCI_MANIFEST};
 use crate::image::select::Child;
-use crate::image::{Descriptor, JsonError, Select, is_referrers_tag, is_tag, json};
+use crate::image::{Descriptor, JsonError, Select, go, is_referrers_tag, is_tag, json};
 use crate::store::blob::{Document, Referrers, Target};
 
 /// The largest index.json that is read, in bytes: 4 MiB, as for any image index, would hold some 10,000 entries.
@@ -34,8 +34,14 @@ pub(in crate::store) trait Files {
     fn blob(&self, digest: &Digest) -> Result<Option<Extent>, LayoutError>;
 }
 
-/// The entries of index.json.
-pub(super) fn entries(files: &impl Files, index_json: &[u8]) -> Result<Vec<Descriptor>, LayoutError> {
+/// The entries of index.json as Go reads them, since the tools that read and write layouts are
+/// written in Go.
+fn entries(files: &impl Files, index_json: &[u8]) -> Result<Vec<Descriptor>, LayoutError> {
+    go::decode_index(index_json).map(|index| index.manifests).or_else(|_| strict_entries(files, index_json))
+}
+
+/// The entries of index.json, of which nothing is ambiguous: no key twice, none in another case.
+pub(super) fn strict_entries(files: &impl Files, index_json: &[u8]) -> Result<Vec<Descriptor>, LayoutError> {
     #[derive(Deserialize)]
     struct IndexJson {
         manifests: Option<Vec<Descriptor>>,
@@ -56,7 +62,11 @@ pub(in crate::store) fn find(files: &impl Files, select: &Select) -> Result<Desc
     let candidates: Vec<&Descriptor> = match select {
         Select::Digest(digest) => return by_digest(files, &entries, digest),
         Select::Tag(tag) => entries.iter().filter(|entry| is_named(entry, tag)).collect(),
-        Select::Any => entries.iter().filter(|entry| matches!(Child::of(entry), Child::Image | Child::Index)).collect(),
+        Select::Any => match entries.iter().any(is_image) {
+            true => entries.iter().filter(|entry| is_image(entry)).collect(),
+            // An image may have an artifact type too.
+            false => entries.iter().filter(|entry| is_manifest(entry) && !has_other_config(files, entry)).collect(),
+        },
     };
     let mut distinct: Vec<&Descriptor> = Vec::new();
     for entry in candidates {
@@ -89,13 +99,20 @@ pub(in crate::store) fn find(files: &impl Files, select: &Select) -> Result<Desc
     }
 }
 
+fn is_image(entry: &Descriptor) -> bool {
+    matches!(Child::of(entry), Child::Image | Child::Index)
+}
+
+fn is_manifest(entry: &Descriptor) -> bool {
+    let bare = Descriptor { artifact_type: None, ..entry.clone() };
+    is_image(&bare)
+}
+
 /// The images in index.json, but for the lists of referrers that regctl keeps.
 pub(super) fn images(files: &impl Files) -> Result<Vec<(String, Digest)>, LayoutError> {
     let mut entries = entries(files, &files.index_json()?)?;
     let is_list = |entry: &Descriptor| name_of(entry).is_some_and(is_referrers_tag);
-    entries.retain(|entry| {
-        matches!(Child::of(entry), Child::Image | Child::Index) && !is_list(entry) && !is_artifact(files, entry)
-    });
+    entries.retain(|entry| is_image(entry) && !is_list(entry) && !is_artifact(files, entry));
     let name =
         |entry: Descriptor| (name_of(&entry).map_or_else(|| entry.digest.to_string(), str::to_owned), entry.digest);
     Ok(entries.into_iter().map(name).collect())
@@ -256,6 +273,14 @@ fn is_artifact(files: &impl Files, entry: &Descriptor) -> bool {
         Ok(Manifest::Index(index)) => index.subject.is_some(),
         Err(e) => matches!(e, manifest::ManifestError::NotAnImage { .. }),
     }
+}
+
+/// Whether a manifest's config is certainly not an image's.
+fn has_other_config(files: &impl Files, entry: &Descriptor) -> bool {
+    document(files, &entry.digest, Some(entry)).is_ok_and(|document| {
+        let parsed = manifest::parse(Some(&document.media_type), &document.bytes);
+        matches!(parsed, Err(manifest::ManifestError::NotAnImage { .. }))
+    })
 }
 
 fn extent(files: &impl Files, digest: &Digest) -> Result<Extent, LayoutError> {

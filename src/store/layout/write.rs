@@ -206,7 +206,7 @@ fn amend(layout: &Layout, change: impl FnOnce(&mut Vec<Value>) -> Result<(), Lay
     let bytes = layout.index_json()?;
     let unsound = |e| document_error(layout, "index.json", JsonError::Json(e));
     // Checks what the plain reading below would let pass, such as a key that stands twice.
-    super::read::entries(layout, &bytes)?;
+    super::read::strict_entries(layout, &bytes)?;
     let mut index: serde_json::Map<String, Value> = serde_json::from_slice(&bytes).map_err(unsound)?;
     let mut manifests = match index.remove("manifests") {
         Some(Value::Array(manifests)) => manifests,

@@ -22,16 +22,26 @@ pub enum Expect {
 }
 use Expect::{Differs, Neither, OnlyOurs, OnlySoci, Same};
 
-const ATTESTATIONS: &str = "soci drops the annotations of attestations, so that nothing says what they attest";
-const ARTIFACTS: &str = "soci makes images of artifacts by giving them an image's config type";
-const WINDOWS: &str = "soci takes a version of Windows for another that containers of it run on";
-const FEATURES: &str = "soci takes an image without OS features for one with them";
-const OTHERS: &str = "soci cannot convert one platform beside the index of another";
-const FOREIGN: &str = "soci fails the whole image for a foreign layer that is elsewhere";
-const ODD_LAYER: &str = "soci fails the whole image for a layer of an unknown type";
-const UNPLATFORMED: &str = "soci does not look for the platform of an entry in its config";
-const UNCHECKED: &str = "soci does not check digests of layers and configs";
-const TWICE: &str = "soci fails when the SOCI indexes in the image are not those of its platforms";
+pub const ATTESTATIONS: &str = "soci drops the annotations of attestations, so that nothing says what they attest";
+pub const ARTIFACTS: &str = "soci makes images of artifacts by giving them an image's config type";
+pub const WINDOWS: &str = "soci takes a version of Windows for another that containers of it run on";
+pub const FEATURES: &str = "soci takes an image without OS features for one with them";
+pub const OTHERS: &str = "soci cannot convert one platform beside the index of another";
+pub const FOREIGN: &str = "soci fails the whole image for a foreign layer that is elsewhere";
+pub const ODD_LAYER: &str = "soci fails the whole image for a layer of an unknown type";
+pub const UNPLATFORMED: &str = "soci does not look for the platform of an entry in its config";
+pub const UNLIKE_ITS_TYPE: &str = "soci fails the whole image for a layer that is not what its type says";
+pub const ENCRYPTED: &str = "soci fails the whole image for an encrypted layer whose type says gzip, too";
+pub const EMPTY: &str = "soci lists ztocs of empty layers, which its snapshotter cannot mount";
+pub const NO_CONFIG: &str = "soci writes an image whose config is missing";
+pub const OTHER_KIND: &str = "soci takes what has the config of something else for an image";
+pub const OLD_CONFIG: &str = "soci does not know the type of configs that Docker pushed before 1.10";
+pub const NESTED: &str = "soci looks for a platform in an index of the image that holds another one";
+pub const ODD_ENTRY: &str = "soci fails the whole image for an entry of an unknown type that has a platform";
+pub const SEVERAL: &str = "soci takes all that a layout's index.json lists for one image";
+pub const AMBIGUOUS: &str = "soci takes for an index what others take for a manifest";
+pub const UNCHECKED: &str = "soci does not check digests of layers and configs";
+pub const TWICE: &str = "soci fails when the SOCI indexes in the image are not those of its platforms";
 
 pub struct Case {
     pub name: &'static str,
@@ -60,7 +70,7 @@ fn two(m: &Maker, first: &str, second: &str) {
 }
 
 /// An image that soci or we converted before; the tool is another, so that its index is replaced.
-fn enabled(m: &Maker, platforms: &[&str]) -> Vec<String> {
+pub fn enabled(m: &Maker, platforms: &[&str]) -> Vec<String> {
     let mut entries = Vec::new();
     let mut indexes = Vec::new();
     for (seed, platform) in platforms.iter().enumerate() {
@@ -232,6 +242,16 @@ pub const CASES: &[Case] = &[
     all("an encrypted layer", Same, |m| {
         single(m, &m.linux("amd64"), &[m.blob(&format!("{TAR}+encrypted"), b"secret"), m.layer(1)], "");
     }),
+    all("an encrypted layer that is gzip by its type", OnlyOurs(ENCRYPTED), |m| {
+        single(m, &m.linux("amd64"), &[m.blob(&format!("{TAR}+gzip+encrypted"), b"secret"), m.layer(1)], "");
+    }),
+    all("layers without anything in them", Differs(EMPTY), |m| {
+        let nothing = crate::support::layers::gzip(b"", 6);
+        single(m, &m.linux("amd64"), &[m.blob(TAR, b""), m.blob(GZIP, &nothing), m.layer(1)], "");
+    }),
+    all("a plain tar that is gzip by its type", OnlyOurs(UNLIKE_ITS_TYPE), |m| {
+        single(m, &m.linux("amd64"), &[m.blob(GZIP, &tar(2)), m.layer(1)], "");
+    }),
     all("nondistributable layers that are there", Same, |m| {
         let types = [
             "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip",
@@ -391,7 +411,27 @@ pub const CASES: &[Case] = &[
         let odd = on(&m.blob("application/vnd.x+json", b"{}"), r#""architecture":"unknown","os":"unknown""#);
         m.root(m.index(&[m.image("amd64", 1), odd, m.image("arm64", 2)]));
     }),
+    // What index.json says.
+    all("odd JSON in index.json", Same, |m| {
+        let odd = r#""urls":[null],"annotations":{"a":null,"b":"1","b":"2","c":"\ud800"},"Data":"YR==","x":1e999"#;
+        m.root(with(&m.manifest(&m.linux("amd64"), &[m.layer(1)]), odd));
+    }),
+    all("an artifactType in index.json", Same, |m| {
+        m.root(with(&m.manifest(&m.linux("amd64"), &[m.layer(1)]), r#""artifactType":"x/y""#));
+    }),
+    all("an empty artifactType in index.json", Same, |m| {
+        m.root(with(&m.manifest(&m.linux("amd64"), &[m.layer(1)]), r#""artifactType":"""#));
+    }),
+    all("a platform in index.json, and a config without anything", Same, |m| {
+        let config = m.blob(OCI_CONFIG, b"");
+        m.root(on(&m.manifest(&config, &[m.layer(1)]), &linux("amd64")));
+    }),
     // What stands beside images.
+    all("an image with a reference type that is not an attestation's", Same, |m| {
+        let named =
+            with(&m.manifest(&m.linux("amd64"), &[m.layer(1)]), r#""annotations":{"vnd.docker.reference.type":"x"}"#);
+        m.root(m.index(&[on(&named, &linux("amd64")), m.image("arm64", 2)]));
+    }),
     all("attestations", Differs(ATTESTATIONS), |m| {
         let images = [m.image("amd64", 1), m.image("arm64", 2)];
         let attestations = images.clone().map(|image| attestation(m, &image));

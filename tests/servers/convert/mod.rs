@@ -3,6 +3,7 @@
 mod both;
 mod cases;
 mod maker;
+mod odd;
 mod stores;
 
 use crate::support::soci;
@@ -12,9 +13,10 @@ use std::process::Command;
 use cases::{CASES, Case, Expect};
 use maker::Maker;
 use ociseek::digest::Digest;
+use odd::Odd;
 use serde_json::Value;
 
-const OPTIONS: [&str; 3] = ["--min-layer-size=0", "--span-size=65536", "--build-tool-identifier=AWS SOCI CLI v0.2"];
+const OPTIONS: [&str; 2] = ["--span-size=65536", "--build-tool-identifier=AWS SOCI CLI v0.2"];
 
 /// The digest that a converter prints, or what it complains of.
 fn run(command: &mut Command) -> Result<String, String> {
@@ -26,17 +28,24 @@ fn run(command: &mut Command) -> Result<String, String> {
     }
 }
 
-fn ours(source: &str, destination: &str, platform: Option<&str>) -> Result<String, String> {
+fn ours(source: &str, destination: &str, smallest: u64, platform: Option<&str>) -> Result<String, String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ociseek"));
     command.args(["convert", "--quiet", "--no-cache", "--jobs=2", source, destination]).args(OPTIONS);
+    command.arg(format!("--min-layer-size={smallest}"));
     run(command.args(platform.map(|platform| format!("--platform={platform}"))))
 }
 
-fn theirs(oracle: &Path, source: &Path, destination: &Path, platform: Option<&str>) -> Result<String, String> {
+fn theirs(
+    oracle: &Path,
+    source: &Path,
+    destination: &Path,
+    smallest: u64,
+    platform: Option<&str>,
+) -> Result<String, String> {
     let memory = Path::new("/dev/shm");
     let scratch = if memory.is_dir() { memory.into() } else { std::env::temp_dir() };
     let mut command = Command::new(oracle);
-    command.env("TMPDIR", scratch).arg("standalone").args(OPTIONS);
+    command.env("TMPDIR", scratch).arg("standalone").args(OPTIONS).arg(format!("--min-layer-size={smallest}"));
     command.arg(platform.map_or_else(|| "--all-platforms".to_owned(), |platform| format!("--platform={platform}")));
     run(command.arg(source).arg(destination))
 }
@@ -58,13 +67,21 @@ fn assert_whole(layout: &Path, root: &str) {
     }
 }
 
+/// The image index that a converter wrote, or what it complained of.
+fn show(dir: &Path, digest: &Result<String, String>) -> String {
+    match digest {
+        Ok(digest) => std::fs::read_to_string(dir.join("blobs/sha256").join(&digest[7..])).unwrap_or_default(),
+        Err(error) => error.clone(),
+    }
+}
+
 fn compare(oracle: &Path, case: &Case) -> Result<(), String> {
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("source");
     (case.make)(&Maker::new(&source));
     let (out, reference) = (dir.path().join("ours"), dir.path().join("theirs"));
-    let made = ours(&format!("oci:{}", source.display()), &format!("oci:{}:v2", out.display()), case.platform);
-    let soci = theirs(oracle, &source, &reference, case.platform);
+    let made = ours(&format!("oci:{}", source.display()), &format!("oci:{}:v2", out.display()), 0, case.platform);
+    let soci = theirs(oracle, &source, &reference, 0, case.platform);
     match (case.expect, &made, &soci) {
         (Expect::Same, Ok(made), Ok(soci)) if made == soci => {}
         (Expect::Differs(_), Ok(made), Ok(soci)) if made != soci => {}
@@ -77,10 +94,6 @@ fn compare(oracle: &Path, case: &Case) -> Result<(), String> {
             }
         }
         _ => {
-            let show = |dir: &Path, digest: &Result<String, String>| match digest {
-                Ok(digest) => std::fs::read_to_string(dir.join("blobs/sha256").join(&digest[7..])).unwrap_or_default(),
-                Err(error) => error.clone(),
-            };
             return Err(format!("{}\n  ours: {}\n  soci: {}", case.name, show(&out, &made), show(&reference, &soci)));
         }
     }
@@ -88,7 +101,7 @@ fn compare(oracle: &Path, case: &Case) -> Result<(), String> {
         assert_whole(&out, &made);
         // Converting what came out changes nothing.
         let enabled = format!("oci:{}:v2", out.display());
-        let again = ours(&enabled, &enabled, case.platform);
+        let again = ours(&enabled, &enabled, 0, case.platform);
         if again.as_deref() != Ok(made.as_str()) {
             return Err(format!("{}: converted again it is {again:?}", case.name));
         }
@@ -110,4 +123,62 @@ fn odd_images_become_what_soci_makes_of_them() {
         halves.into_iter().flat_map(|half| half.join().unwrap()).collect()
     });
     assert!(failed.is_empty(), "{} of {}:\n{}", failed.len(), CASES.len(), failed.join("\n"));
+}
+
+/// An image that is made from a number, for both converters: what is wrong, if anything is.
+fn compare_odd(oracle: &Path, number: u64) -> (Odd, Result<(), String>) {
+    let dir = tempfile::tempdir().unwrap();
+    let [source, out, reference] = ["source", "ours", "theirs"].map(|name| dir.path().join(name));
+    let odd = odd::make(&Maker::new(&source), number);
+    let (smallest, platform) = (odd.min_layer_size, odd.platform.as_deref());
+    let made = ours(&format!("oci:{}", source.display()), &format!("oci:{}:v2", out.display()), smallest, platform);
+    let soci = theirs(oracle, &source, &reference, smallest, platform);
+    let is_explained = match (&made, &soci) {
+        (Ok(made), Ok(soci)) if made == soci => true,
+        (Ok(_), Ok(_)) => odd.explains(&show(&out, &made), &show(&reference, &soci)),
+        (Ok(_), Err(error)) => odd.excuses(error),
+        (Err(error), Ok(_)) => odd.forbids(error),
+        (Err(_), Err(_)) => true,
+    };
+    let text = || {
+        let (ours, theirs) = (show(&out, &made), show(&reference, &soci));
+        let Odd { traits, reasons, .. } = &odd;
+        format!("{number}: {traits:?} {reasons:?} asked for {platform:?}\n  ours: {ours}\n  soci: {theirs}")
+    };
+    let mut result = if is_explained { Ok(()) } else { Err(text()) };
+    match &made {
+        Ok(made) => {
+            // Converting what came out changes nothing.
+            let enabled = format!("oci:{}:v2", out.display());
+            let again = ours(&enabled, &enabled, smallest, platform);
+            if again.as_ref() != Ok(made) {
+                result = Err(format!("{}\n  converted again: {}", text(), show(&out, &again)));
+            }
+        }
+        Err(_) => {
+            let index = std::fs::read_to_string(out.join("index.json")).unwrap_or_default();
+            assert!(!index.contains("sha256:"), "{number}: it failed and left a name: {index}");
+        }
+    }
+    (odd, result)
+}
+
+#[test]
+fn images_made_at_random_become_what_soci_makes_of_them() {
+    let Some(oracle) = soci::oracle_binary() else { return };
+    let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
+    let (seed, count) = (number("OCISEEK_ODD_SEED", 1), number("OCISEEK_ODD_COUNT", 200));
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let halves = [0, 1].map(|half| {
+            let oracle = &oracle;
+            scope.spawn(move || {
+                (seed..seed + count).skip(half).step_by(2).map(|number| compare_odd(oracle, number)).collect::<Vec<_>>()
+            })
+        });
+        halves.into_iter().flat_map(|half| half.join().unwrap()).collect()
+    });
+    let (odds, results): (Vec<Odd>, Vec<Result<(), String>>) = results.into_iter().unzip();
+    println!("{count} odd images from {seed} on: {:?}", odd::counted(&odds));
+    let failed: Vec<String> = results.into_iter().filter_map(Result::err).collect();
+    assert!(failed.is_empty(), "{} of {count}:\n{}", failed.len(), failed.join("\n"));
 }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::go::{Index, Manifest};
 use super::layer_kind::LayerKind;
 use super::manifest::{DOCKER_CONFIG, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
-use super::select::REFERENCE_TYPE;
+use super::select::is_marked_attestation;
 use super::soci::{EncodedIndex, INDEX_V2, SociIndex, ZtocRef};
 use super::{Descriptor, Platform};
 use crate::digest::Digest;
@@ -125,11 +125,6 @@ pub fn is_runnable(descriptor: &Descriptor, content: &Content) -> bool {
     layered && !is_attestation(descriptor)
 }
 
-fn is_attestation(descriptor: &Descriptor) -> bool {
-    let unknown = |platform: &Platform| platform.os == "unknown" || platform.architecture == "unknown";
-    descriptor.annotations.contains_key(REFERENCE_TYPE) || descriptor.platform.as_ref().is_some_and(unknown)
-}
-
 impl Original {
     /// An image of one manifest; its platform stands in its descriptor.
     pub fn single(descriptor: Descriptor, manifest: Manifest) -> Original {
@@ -240,6 +235,11 @@ impl Original {
     }
 }
 
+fn is_attestation(descriptor: &Descriptor) -> bool {
+    let unknown = |platform: &Platform| platform.os == "unknown" || platform.architecture == "unknown";
+    is_marked_attestation(descriptor) || descriptor.platform.as_ref().is_some_and(unknown)
+}
+
 /// Writes a manifest anew, and its descriptor: both by OCI's types, naming the SOCI index if there is one.
 fn rewrite(entry: usize, mut manifest: Manifest, descriptor: &mut Descriptor, index: Option<Digest>) -> Rewritten {
     OCI_MANIFEST.clone_into(&mut manifest.media_type);
@@ -314,6 +314,7 @@ const WINDOWS: &str = "windows";
 mod tests {
     use super::*;
     use crate::image::go::{decode_index, decode_manifest};
+    use crate::image::select::{ATTESTATION, REFERENCE_TYPE};
     use crate::image::soci;
     use proptest::prelude::*;
 
@@ -461,7 +462,7 @@ mod tests {
         let mut original = original(&[("linux/amd64", "a"), ("unknown/unknown", "att")]);
         let image = original.index.manifests[0].digest;
         let annotations = &mut original.index.manifests[1].annotations;
-        annotations.insert(REFERENCE_TYPE.to_owned(), "attestation-manifest".to_owned());
+        annotations.insert(REFERENCE_TYPE.to_owned(), ATTESTATION.to_owned());
         annotations.insert(REFERENCE_DIGEST.to_owned(), image.to_string());
         let mut chart = manifest("chart");
         chart.config.media_type = "application/vnd.cncf.helm.config.v1+json".to_owned();
@@ -473,7 +474,7 @@ mod tests {
         let entries = &enabled.index.manifests;
         assert_ne!(entries[0].digest, image);
         assert_eq!(entries[1].annotations[REFERENCE_DIGEST], entries[0].digest.to_string());
-        assert_eq!(entries[1].annotations[REFERENCE_TYPE], "attestation-manifest");
+        assert_eq!(entries[1].annotations[REFERENCE_TYPE], ATTESTATION);
         assert_eq!(entries[2], entry);
         assert_eq!(enabled.manifests.len(), 2);
     }

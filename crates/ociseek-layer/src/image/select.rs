@@ -9,6 +9,13 @@ pub const MAX_NESTING: usize = 4;
 
 /// BuildKit's mark on attestation manifests.
 pub const REFERENCE_TYPE: &str = "vnd.docker.reference.type";
+/// The only value of [`REFERENCE_TYPE`] that BuildKit writes and that Docker looks for.
+pub const ATTESTATION: &str = "attestation-manifest";
+
+/// Whether an entry of an image index is marked as an attestation of another entry.
+pub fn is_marked_attestation(descriptor: &Descriptor) -> bool {
+    descriptor.annotations.get(REFERENCE_TYPE).is_some_and(|kind| kind == ATTESTATION)
+}
 
 /// What a child of an index is, as its descriptor says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,8 +33,8 @@ pub enum Child {
 
 impl Child {
     pub fn of(descriptor: &Descriptor) -> Child {
-        let attestation = descriptor.annotations.contains_key(REFERENCE_TYPE)
-            || descriptor.platform.as_ref().is_some_and(Platform::is_unknown);
+        let attestation =
+            is_marked_attestation(descriptor) || descriptor.platform.as_ref().is_some_and(Platform::is_unknown);
         match descriptor.media_type.as_str() {
             _ if attestation => Child::Attestation,
             _ if descriptor.artifact_type.as_ref().is_some_and(|a| !a.is_empty()) => Child::Artifact,
@@ -163,7 +170,7 @@ mod tests {
     #[test]
     fn the_first_of_each_platform() {
         let mut attestation = child("att", None);
-        attestation.annotations.insert(REFERENCE_TYPE.to_owned(), "attestation-manifest".to_owned());
+        attestation.annotations.insert(REFERENCE_TYPE.to_owned(), ATTESTATION.to_owned());
         let mut soci = child("soci", Some("linux/amd64"));
         soci.artifact_type = Some("application/vnd.amazon.soci.index.v2+json".to_owned());
         let mut odd = child("odd", None);
