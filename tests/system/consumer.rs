@@ -1,13 +1,22 @@
 //! The definition of done: images in real registries, indexed by the command, and mounted by the real soci-snapshotter, which
 //! must use our index, fetch lazily, and show every file as an unpacked image has it. Independent clients list the referrer.
+//! With prefetching on, it fetches the spans of our list before it mounts, and no others.
 //!
 //! `.ci/tools` and `.ci/consumer` set up what this needs: root, FUSE, containerd 2, the snapshotter, registries, the corpus.
 
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+
+use ociseek::image::prefetch;
+use ociseek::layer::span::SpanTable;
+use ociseek::offset::SpanId;
+use ociseek::ztoc;
+use serde_json::Value;
 
 use crate::support::servers::{Server, run, skip, tool};
-use serde_json::Value;
 
 const SOCI: &str = "application/vnd.amazon.soci.index.v1+json";
 
@@ -45,8 +54,15 @@ const IMAGES: &[Image] = &[
     ),
 ];
 
+/// An image of two layers, and files in both of them.
+const TO_PREFETCH: (Image, [&str; 3]) = (
+    Image::Layers("prefetch", &["small/plain-6MB.tar.gz", "small/pax-binary-xattr.tar.gz"]),
+    ["--prefetch-file=/f010", "--prefetch-file=/f05*", "--prefetch-file=/a.txt"],
+);
+
 struct Consumer {
     script: PathBuf,
+    snapshotter: PathBuf,
     corpus: PathBuf,
     crane: PathBuf,
     regctl: PathBuf,
@@ -71,7 +87,14 @@ fn consumer() -> Option<Consumer> {
         skip("no /dev/fuse");
         return None;
     }
-    Some(Consumer { script, corpus: corpus.join("layers"), crane: tool("crane")?, regctl: tool("regctl")? })
+    let snapshotter = home.join("bin/socisnap");
+    Some(Consumer {
+        script,
+        snapshotter,
+        corpus: corpus.join("layers"),
+        crane: tool("crane")?,
+        regctl: tool("regctl")?,
+    })
 }
 
 impl Consumer {
@@ -124,6 +147,103 @@ impl Consumer {
         assert!(output.status.success(), "{reference}: the real consumer does not take our index:\n{said}{summary}");
     }
 
+    /// The snapshotter, with prefetching on, fetches the spans that the index or SOCI-enabled image lists, and only these,
+    /// when it mounts the layers.
+    fn prefetches(&self, server: &Server, mode: &str) {
+        let (image, files) = &TO_PREFETCH;
+        let mut reference = self.push(server, image);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ociseek"));
+        let enabled = format!("{reference}-soci");
+        match mode {
+            "v1" => command.args(["index", &reference]),
+            _ => command.args(["convert", &reference, &enabled]),
+        };
+        command.args(["--min-layer-size=0", "--span-size=256KiB", "--no-cache", "--format=json"]).args(files);
+        let output = command.output().expect("the command runs");
+        assert!(output.status.success(), "{reference}: {}", String::from_utf8_lossy(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+        let place = if mode == "v1" { "/images/0/manifests/0" } else { "/images/0" };
+        let index = report.pointer(place).expect("an image")["index"]["digest"].as_str().expect("an index").to_owned();
+        if mode == "v2" {
+            reference = enabled;
+        }
+
+        let dir = tempfile::tempdir().expect("a directory");
+        let wrapper = dir.path().join("snapshotter");
+        // The script writes the configuration and has no option for this.
+        let script = format!(
+            "#!/bin/sh\nprintf '[prefetch]\\n  enable = true\\n' >> \"$4\"\nexec '{}' \"$@\"\n",
+            self.snapshotter.display()
+        );
+        std::fs::write(&wrapper, script).expect("a script");
+        std::fs::set_permissions(&wrapper, PermissionsExt::from_mode(0o755)).expect("a script");
+        let output = Command::new(&self.script)
+            .args([&reference, "--mode", mode, "--index", &index, "--max-lazy-pct", "100", "--keep"])
+            .env("SOCI_GRPC", &wrapper)
+            .output()
+            .expect("the consumer runs");
+        let (said, summary) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+        let kept = Kept(said.lines().find_map(|line| line.strip_prefix("kept ")).expect("its files").into());
+        assert!(output.status.success(), "{reference}: {said}{summary}");
+        let summary: Value = serde_json::from_str(summary.lines().last().expect("a summary")).expect("a summary");
+
+        let (lists, wanted) = self.listed(&reference, &index);
+        assert!(lists.len() == 2 && wanted.len() > 3, "{wanted:?}");
+        let requests = std::fs::read_to_string(kept.0.join("http.log")).expect("a log");
+        let requests: Vec<Value> =
+            requests.lines().map(|line| serde_json::from_str(line).expect("a request")).collect();
+        let layers: BTreeSet<&str> = wanted.iter().map(|(layer, _)| layer.as_str()).collect();
+        let mut left = summary["bytes_after_pull"].as_u64().expect("a number");
+        let mut fetched = BTreeSet::new();
+        for request in requests.iter().filter(|request| request["m"] == "GET") {
+            let path = request["p"].as_str().expect("a path");
+            let Some(layer) = layers.iter().find(|layer| path.ends_with(*layer)) else { continue };
+            let Some(rest) = left.checked_sub(request["bytes"].as_u64().expect("a number")) else { break };
+            left = rest;
+            fetched.insert(((*layer).to_owned(), request["range"].as_str().unwrap_or("all").to_owned()));
+        }
+        // It looks whether the registry serves ranges, and at the header of each gzip layer.
+        fetched.retain(|(_, range)| range != "bytes=0-1" && range != "bytes=0-9");
+        assert_eq!(fetched, wanted, "{reference}");
+        for list in lists {
+            assert!(requests.iter().any(|r| r["p"].as_str().expect("a path").ends_with(&list)), "{reference}: {list}");
+        }
+    }
+
+    /// The digests of an index's prefetch artifacts, and the layers' ranges that they stand for.
+    fn listed(&self, reference: &str, index: &str) -> (Vec<String>, BTreeSet<(String, String)>) {
+        let repository = reference.rsplit_once(':').expect("a tag").0;
+        let crane = |verb: &str, digest: &str| {
+            let mut command = Command::new(&self.crane);
+            let output = command.args([verb, "--insecure", &format!("{repository}@{digest}")]).output();
+            let output = output.expect("crane runs");
+            assert!(output.status.success(), "{digest}: {}", String::from_utf8_lossy(&output.stderr));
+            output.stdout
+        };
+        let index: Value = serde_json::from_slice(&crane("manifest", index)).expect("JSON");
+        let blobs = index["layers"].as_array().expect("a list");
+        let of = |media_type: &str| {
+            let is_one = move |blob: &&Value| blob["mediaType"] == media_type;
+            let pair = |blob: &Value| {
+                let layer = &blob["annotations"]["com.amazon.soci.image-layer-digest"];
+                [layer, &blob["digest"]].map(|text| text.as_str().expect("a digest").to_owned())
+            };
+            blobs.iter().filter(is_one).map(pair).collect::<Vec<_>>()
+        };
+        let ztocs = of("application/octet-stream");
+        let mut wanted = BTreeSet::new();
+        let lists = of("application/vnd.amazon.soci.prefetch.v1+json");
+        for [layer, list] in &lists {
+            let [_, digest] = ztocs.iter().find(|[of, _]| of == layer).expect("a ztoc");
+            let spans = SpanTable::new(Arc::new(ztoc::decode(&crane("blob", digest)).expect("a ztoc"))).expect("spans");
+            for span in prefetch::parse(&crane("blob", list)).expect("a list").into_iter().flatten() {
+                let range = spans.blob_range(SpanId(span));
+                wanted.insert((layer.clone(), format!("bytes={}-{}", range.start, range.end.0 - 1)));
+            }
+        }
+        (lists.into_iter().map(|[_, list]| list).collect(), wanted)
+    }
+
     fn push(&self, server: &Server, image: &Image) -> String {
         match image {
             Image::Demo => {
@@ -142,6 +262,15 @@ impl Consumer {
                 reference
             }
         }
+    }
+}
+
+/// The files of a run, removed at the end.
+struct Kept(PathBuf);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -165,5 +294,16 @@ fn the_real_consumer_mounts_from_distribution() {
     let Some(server) = Server::distribution("127.0.0.1:0", |_| String::new()) else { return };
     for image in IMAGES {
         consumer.accepts(&server, image, false);
+    }
+}
+
+#[test]
+fn the_real_consumer_prefetches_the_listed_spans() {
+    let Some(consumer) = consumer() else { return };
+    if let Some(server) = Server::distribution("127.0.0.1:0", |_| String::new()) {
+        consumer.prefetches(&server, "v1");
+    }
+    if let Some(server) = Server::olareg(|_, _| Vec::new()) {
+        consumer.prefetches(&server, "v2");
     }
 }
