@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::discover::{DiscoverError, Discovered, FoundIndexRef, IndexContent, Via, discover_all, fetch_ztoc};
+use super::discover::{DiscoverError, Discovered, FoundIndexRef, IndexContent, Via, causes, discover_all, fetch_ztoc};
+use super::prefetch;
 use super::resolve::Wanted;
 use crate::budget::Charge;
 use crate::digest::Digest;
-use crate::image::LayerKind;
-use crate::image::soci::{Version, ZtocRef};
+use crate::image::prefetch::{MAX_PREFETCH, SpanRange, parse};
+use crate::image::soci::{Version, ZtocRef, prefetch_lists};
+use crate::image::{Descriptor, LayerKind};
+use crate::layer::span::SpanTable;
 use crate::progress::Progress;
 use crate::store::Source;
 use crate::store::blob::Target;
@@ -29,6 +32,17 @@ pub struct Inspected {
 pub struct InspectedLayer {
     /// Its ztoc in the index that a reader takes, and what that holds.
     pub ztoc: Option<(ZtocRef, Result<ZtocFacts, ZtocFailure>)>,
+    /// What that index says to prefetch of it.
+    pub prefetch: Option<InspectedList>,
+}
+
+/// A layer's prefetch list.
+#[derive(Debug, Clone)]
+pub struct InspectedList {
+    /// The prefetch artifact.
+    pub artifact: Descriptor,
+    /// The spans and the bytes of the layer's blob that they hold, or why that is not known.
+    pub spans: Result<(Vec<SpanRange>, u64), String>,
 }
 
 /// What a ztoc holds.
@@ -76,22 +90,25 @@ pub async fn inspect(
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<Inspected>, DiscoverError> {
     let mut all = Vec::new();
-    let mut known: BTreeMap<Digest, ZtocFacts> = BTreeMap::new();
+    let mut known: BTreeMap<(Digest, Option<Digest>), (ZtocFacts, Option<InspectedList>)> = BTreeMap::new();
     for image in discover_all(source, root, wanted, asked, progress).await? {
         let mut layers = Vec::with_capacity(image.layers.len());
+        let lists = image.index().map(|(_, content)| prefetch_lists(&content.index.others)).unwrap_or_default();
         for layer in &image.layers {
             let Some(reference) = image.ztoc_for(&layer.digest) else {
-                layers.push(InspectedLayer { ztoc: None });
+                layers.push(InspectedLayer { ztoc: None, prefetch: None });
                 continue;
             };
-            let facts = match known.get(&reference.ztoc) {
-                Some(facts) => Ok(*facts),
-                None => fetch_facts(source, reference).await,
+            let artifact = lists.get(&layer.digest).copied();
+            let key = (reference.ztoc, artifact.map(|artifact| artifact.digest));
+            let (facts, prefetch) = match known.get(&key) {
+                Some((facts, prefetch)) => (Ok(*facts), prefetch.clone()),
+                None => fetch_facts(source, reference, artifact).await,
             };
             if let Ok(facts) = facts {
-                known.insert(reference.ztoc, facts);
+                known.insert(key, (facts, prefetch.clone()));
             }
-            layers.push(InspectedLayer { ztoc: Some((reference.clone(), facts)) });
+            layers.push(InspectedLayer { ztoc: Some((reference.clone(), facts)), prefetch });
         }
         let consumers = [Version::V2, Version::V1].map(|version| consumer(&image, version));
         all.push(Inspected { image, layers, consumers });
@@ -136,16 +153,39 @@ async fn read(source: &Source, reference: &ZtocRef, memory: &mut Charge) -> Resu
     Ok((bytes, decoded))
 }
 
-async fn fetch_facts(source: &Source, reference: &ZtocRef) -> Result<ZtocFacts, ZtocFailure> {
+/// What a ztoc holds, and what the prefetch artifact of its layer says.
+async fn fetch_facts(
+    source: &Source,
+    reference: &ZtocRef,
+    artifact: Option<&Descriptor>,
+) -> (Result<ZtocFacts, ZtocFailure>, Option<InspectedList>) {
     let mut memory = source.budget().open();
-    let (_, ztoc) = read(source, reference, &mut memory).await?;
-    Ok(ZtocFacts {
+    let read = read(source, reference, &mut memory).await.map(|(_, ztoc)| ztoc);
+    let facts = |ztoc: &Ztoc| ZtocFacts {
         is_gzip: matches!(ztoc.checkpoints, Checkpoints::Gzip { .. }),
         spans: ztoc.checkpoints.spans(),
         entries: ztoc.files.len() as u64,
         compressed_size: ztoc.compressed_size.0,
         uncompressed_size: ztoc.uncompressed_size.0,
-    })
+    };
+    let (facts, ztoc) = match read {
+        Ok(ztoc) => (Ok(facts(&ztoc)), Some(ztoc)),
+        Err(failure) => (Err(failure), None),
+    };
+    let prefetch = match artifact.cloned() {
+        Some(artifact) => Some(InspectedList { spans: listed(source, &artifact, ztoc).await, artifact }),
+        None => None,
+    };
+    (facts, prefetch)
+}
+
+async fn listed(source: &Source, artifact: &Descriptor, ztoc: Option<Ztoc>) -> Result<(Vec<SpanRange>, u64), String> {
+    let bytes = source.blob_bytes(artifact, MAX_PREFETCH).await.map_err(|error| causes(&error))?;
+    let spans = parse(&bytes).map_err(|error| causes(&error))?;
+    let ztoc = ztoc.ok_or_else(|| "the layer's ztoc cannot be used".to_owned())?;
+    let table = SpanTable::new(Arc::new(ztoc)).map_err(|error| causes(&error))?;
+    let bytes = prefetch::bytes(&table, &spans);
+    Ok((spans, bytes))
 }
 
 /// soci-snapshotter takes the index of version 2 that the manifest names, or (where that is switched on) the first of

@@ -1,6 +1,5 @@
 //! Opening an image to read from it: its index, its layers, their tree.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,7 +8,7 @@ use super::discover::{self, DiscoverError, Discovered, MAX_ZTOC};
 use crate::budget::{Budget, Charge, OverBudget};
 use crate::digest::Digest;
 use crate::image::config::{self, ConfigError, MAX_CONFIG};
-use crate::image::soci::{LAYER_DIGEST, PREFETCH, ZtocRef};
+use crate::image::soci::{ZtocRef, prefetch_lists};
 use crate::image::{Descriptor, Platform};
 use crate::progress::{Event, Progress};
 use crate::rootfs::content::{Content, ContentOptions};
@@ -123,15 +122,10 @@ pub async fn open(
     })
 }
 
-/// The prefetch artifacts of the index that is used. Of a layer's, the first one counts, as for soci-snapshotter.
+/// The prefetch artifacts of the index that is used.
 fn prefetch_artifacts(found: &Discovered, layers: &[LayerFacts]) -> Vec<(u32, Descriptor)> {
     let Some((_, content)) = found.index() else { return Vec::new() };
-    let mut artifacts = BTreeMap::new();
-    for artifact in content.index.others.iter().filter(|other| other.media_type == PREFETCH) {
-        if let Some(Ok(layer)) = artifact.annotations.get(LAYER_DIGEST).map(|layer| layer.parse::<Digest>()) {
-            artifacts.entry(layer).or_insert(artifact);
-        }
-    }
+    let mut artifacts = prefetch_lists(&content.index.others);
     let indexed = (0..).zip(layers).filter(|(_, layer)| layer.how == How::Index);
     indexed
         .filter_map(|(number, layer)| Some((number, (*artifacts.remove(&layer.descriptor.digest)?).clone())))

@@ -7,13 +7,15 @@
 //! soci/soci_index.go, `buildPrefetchLayer`).
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::digest::Digest;
 use crate::glob;
 use crate::image::prefetch::{SpanRange, merge};
 use crate::layer::span::{SpanError, SpanTable};
-use crate::offset::Uncompressed;
+use crate::offset::{SpanId, Uncompressed};
 use crate::rootfs::record::{self, RecordError};
 use crate::tree::{Extent, NodeId, NodeKind, Tree, TreeError};
 use crate::ztoc::Ztoc;
@@ -59,8 +61,23 @@ pub enum PrefetchError {
 pub struct Resolved {
     /// For each layer that was given, in the same order; [merged](merge), empty for most.
     pub spans: Vec<Vec<SpanRange>>,
-    /// Why some paths stand for nothing, for people.
-    pub warnings: Vec<String>,
+    /// For each layer: the bytes of its blob that these spans hold.
+    pub bytes: Vec<u64>,
+    pub missing: Vec<Missing>,
+}
+
+/// A path that stands for nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// Quoted, if it has anything odd in it.
+    pub path: String,
+    pub reason: String,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is not prefetched: {}", self.path, self.reason)
+    }
 }
 
 impl PrefetchList {
@@ -114,33 +131,61 @@ pub fn resolve(list: &PrefetchList, layers: &[(Digest, Arc<Ztoc>)]) -> Result<Re
         tables.push(table.map_err(|source| PrefetchError::Spans { layer: *layer, source })?);
     }
     let mut found = Spans { tree: &tree, tables, spans: vec![Vec::new(); layers.len()] };
-    let mut warnings = Vec::new();
+    let mut missing = Vec::new();
     // Of each file that was recorded and is not there, once.
-    let mut missing = BTreeMap::new();
+    let mut unread = BTreeMap::new();
     for wish in &list.wishes {
         match wish {
             Wish::File(path) => {
-                if let Err(why) = found.add_files(path) {
-                    warnings.push(format!("{} is not prefetched: {why}", shown(path)));
+                if let Err(reason) = found.add_files(path) {
+                    missing.push(Missing { path: shown(path), reason });
                 }
             }
             Wish::Part { path, offset, size } => match found.file(path) {
                 Ok(extent) => found.add_part(extent, *offset, *size),
-                Err(why) => {
-                    missing.entry(path).or_insert(why);
+                Err(reason) => {
+                    unread.entry(path).or_insert(reason);
                 }
             },
         }
     }
-    warnings.extend(missing.into_iter().map(|(path, why)| format!("{} is not prefetched: {why}", shown(path))));
+    missing.extend(unread.into_iter().map(|(path, reason)| Missing { path: shown(path), reason }));
     // One blob may be several layers of an image; its spans are the same for each.
     let mut by_layer: BTreeMap<Digest, Vec<SpanRange>> = BTreeMap::new();
-    for ((layer, _), spans) in layers.iter().zip(found.spans) {
+    let Spans { tables, spans, .. } = found;
+    for ((layer, _), spans) in layers.iter().zip(spans) {
         by_layer.entry(*layer).or_default().extend(spans);
     }
     by_layer.values_mut().for_each(|spans| *spans = merge(std::mem::take(spans)));
-    let spans = layers.iter().map(|(layer, _)| by_layer.get(layer).cloned().unwrap_or_default()).collect();
-    Ok(Resolved { spans, warnings })
+    let spans: Vec<_> = layers.iter().map(|(layer, _)| by_layer.get(layer).cloned().unwrap_or_default()).collect();
+    let bytes = tables.iter().zip(&spans).map(|(table, spans)| bytes(table, spans)).collect();
+    Ok(Resolved { spans, bytes, missing })
+}
+
+/// The bytes of the layer's blob that spans hold. Spans that the layer does not have hold none.
+pub fn bytes(table: &SpanTable, spans: &[SpanRange]) -> u64 {
+    let range = |spans: Range<u32>| {
+        let last = spans.end.min(table.count()).checked_sub(1).filter(|last| *last >= spans.start)?;
+        Some(table.blob_range(SpanId(last)).end.0 - table.blob_range(SpanId(spans.start)).start.0)
+    };
+    spans.iter().filter_map(|spans| range(*spans.start()..spans.end().saturating_add(1))).sum()
+}
+
+/// The spans of `new` that hold what `spans` of `old` hold, [merged](merge). Both are tables of the same layer.
+pub fn remap(old: &SpanTable, spans: &[SpanRange], new: &SpanTable) -> Vec<SpanRange> {
+    let mut mapped = Vec::with_capacity(spans.len());
+    for range in spans {
+        let last = (*range.end()).min(old.count().saturating_sub(1));
+        if *range.start() > last {
+            continue;
+        }
+        let bytes = old.plain_range(SpanId(*range.start())).start..old.plain_range(SpanId(last)).end;
+        let covering = new.covering(bytes);
+        if !covering.is_empty() {
+            mapped.push(covering.start..=covering.end - 1);
+        }
+    }
+    merge(mapped)
 }
 
 struct Spans<'a> {
@@ -237,6 +282,10 @@ mod tests {
     /// A plain layer of these entries: name, link target, size. A size makes a file, a target that
     /// begins with `=` a hard link.
     fn layer(entries: &[(&str, &str, u64)]) -> (Digest, Arc<Ztoc>) {
+        layer_of(entries, SPAN)
+    }
+
+    fn layer_of(entries: &[(&str, &str, u64)], span_size: u64) -> (Digest, Arc<Ztoc>) {
         let mut tar = tar::Builder::new(Vec::new());
         for (name, target, size) in entries {
             let mut header = tar::Header::new_gnu();
@@ -257,7 +306,7 @@ mod tests {
             tar.append(&header, &vec![b'x'; *size as usize][..]).unwrap();
         }
         let tar = tar.into_inner().unwrap();
-        let mut indexer = LayerIndexer::new(LayerOptions { span_size: SPAN, build_tool_identifier: "t".into() }, None);
+        let mut indexer = LayerIndexer::new(LayerOptions { span_size, build_tool_identifier: "t".into() }, None);
         indexer.push(&tar).unwrap();
         let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };
         (Digest::sha256(&tar), Arc::new(ztoc::decode(&built.bytes).unwrap()))
@@ -298,7 +347,7 @@ mod tests {
         ] {
             let found = resolve(&list(&[path]), &image).unwrap();
             assert_eq!((&found.spans[0], &found.spans[1]), (&lower, &upper), "{path}");
-            assert_eq!(found.warnings, Vec::<String>::new(), "{path}");
+            assert_eq!(found.missing, [], "{path}");
         }
     }
 
@@ -313,8 +362,9 @@ mod tests {
     fn what_is_not_there_is_a_warning() {
         let found = resolve(&list(&["lib/b", "lib", "nothing/*", "lib/a/x"]), &image()).unwrap();
         assert_eq!(found.spans, [vec![], vec![]]);
-        assert_eq!(found.warnings.len(), 4, "{:?}", found.warnings);
-        assert!(found.warnings[1].contains("/**"), "{:?}", found.warnings);
+        assert_eq!(found.bytes, [0, 0]);
+        assert_eq!(found.missing.len(), 4, "{:?}", found.missing);
+        assert!(found.missing[1].to_string().contains("/**"), "{:?}", found.missing);
     }
 
     #[test]
@@ -328,7 +378,24 @@ mod tests {
         let found = resolve(&list, &image()).unwrap();
         // Bytes 8,536 to 9,536 of the lower tar; what lies behind the end of a file that was larger once is nothing.
         assert_eq!(found.spans, [vec![2..=2], vec![]]);
-        assert_eq!(found.warnings.len(), 1, "{:?}", found.warnings);
+        assert_eq!(found.missing.len(), 1, "{:?}", found.missing);
+    }
+
+    #[test]
+    fn spans_are_counted_in_bytes_of_the_layer_and_in_spans_of_another_size() {
+        let tar = [("a", "", 20_000), ("b", "", 5_000)];
+        let table = |span| SpanTable::new(layer_of(&tar, span).1).unwrap();
+        let (fine, coarse) = (table(SPAN), table(3 * SPAN));
+        assert_eq!(resolve(&list(&["a"]), &[layer(&tar)]).unwrap().bytes, [6 * SPAN]);
+        assert_eq!(bytes(&fine, &[0..=0, 5..=u32::MAX, 99..=100]), SPAN + fine.ztoc().compressed_size.0 - 5 * SPAN);
+        assert_eq!(remap(&fine, &[0..=1, 4..=4], &coarse), [0..=1]);
+        assert_eq!(remap(&coarse, &[1..=1], &fine), [3..=5]);
+        for table in [&fine, &coarse] {
+            let all = 0..=table.count() - 1;
+            assert_eq!(remap(table, &[all.clone()], table), [all.clone()]);
+            // What goes past the end is cut, and what lies behind it is gone.
+            assert_eq!(remap(table, &[0..=u32::MAX, 99..=u32::MAX], table), [all]);
+        }
     }
 
     #[test]

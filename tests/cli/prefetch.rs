@@ -143,3 +143,130 @@ fn the_bytes_are_those_of_soci() {
         assert_eq!(String::from_utf8(ours.stdout).unwrap().trim(), theirs.trim(), "{paths:?}");
     }
 }
+
+/// The lists by the places of their layers, as a report has them.
+fn reported(report: &Value, prefetch: &Value) -> Vec<(usize, Vec<(u64, u64)>)> {
+    let layers: Vec<&Value> = report["layers"].as_array().unwrap().iter().map(|layer| &layer["digest"]).collect();
+    let list = |list: &Value| {
+        let place = layers.iter().position(|layer| **layer == list["layer"]).unwrap();
+        let range = |range: &Value| (range["first"].as_u64().unwrap(), range["last"].as_u64().unwrap());
+        assert!(list["bytes"].as_u64().unwrap() > 0, "{list}");
+        (place, list["ranges"].as_array().unwrap().iter().map(range).collect())
+    };
+    prefetch["layers"].as_array().unwrap().iter().map(list).collect()
+}
+
+#[test]
+fn reports_say_what_is_prefetched() {
+    let sandbox = Sandbox::new();
+    image(&sandbox);
+    let args = ["--prefetch-file=/srv/a", "--prefetch-file=/srv/c", "--prefetch-file=/srv/old"];
+    let run = |args: &[&str]| sandbox.json(0, &index(&[args, &["--format=json", "oci:img:v1"]].concat()));
+    let plain = run(&["--dry-run"]);
+    assert_eq!(plain["images"][0]["manifests"][0]["prefetch"], Value::Null);
+
+    let report = run(&args);
+    let manifest = &report["images"][0]["manifests"][0];
+    let found = lists(&sandbox, &report);
+    assert_eq!(reported(manifest, &manifest["prefetch"]), found);
+    assert_eq!(manifest["prefetch"]["carried_over"], false);
+    let missing = json!([{"path": "\"/srv/old\"", "reason": "there is no \"/srv/old\""}]);
+    assert_eq!(manifest["prefetch"]["missing"], missing);
+    let spans: u64 = found.iter().flat_map(|(_, ranges)| ranges).map(|(first, last)| last - first + 1).sum();
+    let line = format!("  prefetch {spans} spans of 2 layers, ");
+    let said = sandbox.run(&index(&[&args[..], &["--dry-run", "oci:img:v1"]].concat()));
+    assert!(said.contains(&line), "{said}");
+
+    let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:img:v1"]);
+    let inspected = &inspected["manifests"][0];
+    for (place, layer) in inspected["layers"].as_array().unwrap().iter().enumerate() {
+        let list = &layer["prefetch"];
+        let Some((_, ranges)) = found.iter().find(|(listed, _)| *listed == place) else {
+            assert_eq!(*list, Value::Null);
+            continue;
+        };
+        let shown: Vec<Value> = ranges.iter().map(|(first, last)| json!({"first": first, "last": last})).collect();
+        assert_eq!((&list["ranges"], &list["error"]), (&json!(shown), &Value::Null));
+        assert!(manifest["prefetch"]["layers"].as_array().unwrap().iter().any(|told| told["bytes"] == list["bytes"]));
+    }
+    assert_eq!(inspected["indexes"][0]["prefetch"].as_array().unwrap().len(), 2);
+    let said = sandbox.run(&["inspect", "oci:img:v1"]);
+    assert!(said.contains(&line), "{said}");
+
+    // A list that is lost is told, and the rest is shown.
+    let artifact = manifest["prefetch"]["layers"][0]["artifact"].as_str().unwrap();
+    std::fs::remove_file(sandbox.path("img/blobs/sha256").join(&artifact["sha256:".len()..])).unwrap();
+    let said = sandbox.run(&["inspect", "oci:img:v1"]);
+    assert!(said.contains(&format!("prefetch list {artifact} cannot be used: ")), "{said}");
+    assert!(said.contains(" of 1 layer, ") && said.ends_with("--- status 0 ---"), "{said}");
+    let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:img:v1"]);
+    let errors = inspected["manifests"][0]["layers"].as_array().unwrap().iter();
+    assert_eq!(errors.filter(|layer| layer["prefetch"]["error"].is_string()).count(), 1);
+
+    let options = ["--span-size=16KiB", "--min-layer-size=0", "--no-cache", "--format=json"];
+    let converted = sandbox.json(0, &[&["convert", "oci:img:v1", "oci:v2:v1"], &options[..], &args].concat());
+    let converted = &converted["images"][0];
+    assert_eq!(reported(converted, &converted["prefetch"]), found);
+}
+
+#[test]
+fn a_list_is_carried_over_when_its_index_is_built_again() {
+    let sandbox = Sandbox::new();
+    image(&sandbox);
+    let options = ["index", "--min-layer-size=0", "--no-cache", "--format=json"];
+    let run = |args: &[&str]| sandbox.json(0, &[&options[..], args, &["oci:img:v1"]].concat());
+    let files = ["--prefetch-file=/srv/a", "--prefetch-file=/srv/b"];
+    let first = run(&[&["--span-size=16KiB", "--build-tool-identifier=ociseek v0.0.1"], &files[..]].concat());
+    let fine = lists(&sandbox, &first);
+    assert_eq!(fine.len(), 2);
+
+    // By a newer version of this program, with other spans, and with the first ones again.
+    let newer = run(&["--span-size=16KiB"]);
+    let manifest = &newer["images"][0]["manifests"][0];
+    assert_eq!((&manifest["status"], &manifest["prefetch"]["carried_over"]), (&json!("attached"), &json!(true)));
+    assert_eq!(lists(&sandbox, &newer), fine);
+    let coarse = run(&["--span-size=64KiB"]);
+    let spans = |report: &Value| -> Vec<(usize, u64)> {
+        let sum = |ranges: Vec<(u64, u64)>| ranges.iter().map(|(first, last)| last - first + 1).sum();
+        lists(&sandbox, report).into_iter().map(|(place, ranges)| (place, sum(ranges))).collect()
+    };
+    for ((place, many), (same, few)) in spans(&newer).into_iter().zip(spans(&coarse)) {
+        assert!(place == same && few > 0 && few < many, "{many} and {few} spans");
+    }
+    let again = run(&["--span-size=16KiB"]);
+    let within =
+        |(first, last): &(u64, u64), ranges: &[(u64, u64)]| ranges.iter().any(|(a, b)| a <= first && last <= b);
+    for ((_, old), (_, new)) in fine.iter().zip(lists(&sandbox, &again)) {
+        assert!(old.iter().all(|range| within(range, &new)), "{old:?} {new:?}");
+    }
+    let text = ["index", "--min-layer-size=0", "--no-cache", "--span-size=16KiB", "--existing=replace", "oci:img:v1"];
+    let said = sandbox.run(&text);
+    assert!(said.contains(", carried over from the index before"), "{said}");
+
+    // What cannot be carried over is said, and the index is built without it.
+    let lost = again["images"][0]["manifests"][0]["prefetch"]["layers"][0]["artifact"].as_str().unwrap().to_owned();
+    std::fs::remove_file(sandbox.path("img/blobs/sha256").join(&lost["sha256:".len()..])).unwrap();
+    let said = sandbox.run(&text);
+    assert!(said.contains(" is not carried over: ") && said.ends_with("--- status 0 ---"), "{said}");
+    assert_eq!(lists(&sandbox, &run(&["--span-size=16KiB"])).len(), 1);
+}
+
+#[test]
+fn a_list_is_carried_over_when_an_image_is_converted_again() {
+    let sandbox = Sandbox::new();
+    image(&sandbox);
+    let options = ["--span-size=16KiB", "--min-layer-size=0", "--no-cache", "--format=json"];
+    let run =
+        |from: &str, to: &str, more: &[&str]| sandbox.json(0, &[&["convert", from, to], &options[..], more].concat());
+    let first = run("oci:img:v1", "oci:v2:v1", &["--prefetch-file=/srv/a"]);
+    assert_eq!(first["images"][0]["prefetch"]["carried_over"], false);
+    let again = run("oci:img:v1", "oci:v2:v1", &[]);
+    assert_eq!((&again["status"], &again["digest"]), (&json!("already-there"), &first["digest"]));
+    // By another tool, into its place; and of the enabled image itself, under another name.
+    for (from, to) in [("oci:img:v1", "oci:v2:v1"), ("oci:v2:v1", "oci:other:v1")] {
+        let other = run(from, to, &["--build-tool-identifier=other"]);
+        let (new, old) = (&other["images"][0]["prefetch"], &first["images"][0]["prefetch"]);
+        assert_eq!((&other["status"], &new["carried_over"]), (&json!("written"), &json!(true)), "{other}");
+        assert_eq!(new["layers"], old["layers"]);
+    }
+}

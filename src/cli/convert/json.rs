@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::cli::shared::json::{Coverage, DigestText, IndexRef, Manifest, milliseconds};
 use crate::cli::shared::layers::json::Layer;
+use crate::cli::shared::layers::prefetched::Prefetched;
 use crate::digest::Digest;
 use crate::ops::convert::{Converted, ConvertedImage, Outcome};
 use crate::ops::versions::EnabledResult;
@@ -77,6 +78,8 @@ pub struct Platform {
     /// Null if none of the layers can be indexed.
     index: Option<IndexRef>,
     pub coverage: Coverage,
+    /// The prefetch list of the SOCI index; null if it has none.
+    prefetch: Option<Prefetched>,
     layers: Vec<Layer>,
 }
 
@@ -134,6 +137,7 @@ impl Platform {
             manifest: Manifest::named(image.manifest),
             index: image.index.as_ref().map(IndexRef::of),
             coverage: Coverage::of(&image.coverage),
+            prefetch: image.prefetch.as_ref().map(Prefetched::of),
             layers: image.layers.iter().map(Layer::of).collect(),
         }
     }

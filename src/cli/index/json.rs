@@ -7,6 +7,7 @@ use crate::cli::shared::json::{
     Coverage, DigestText, Failure, IndexRef, Manifest as ManifestRef, digests, milliseconds,
 };
 use crate::cli::shared::layers::json::Layer;
+use crate::cli::shared::layers::prefetched::Prefetched;
 use crate::cli::shared::layers::text::shortfall_text;
 use crate::image::Descriptor;
 use crate::ops::convert::Converted;
@@ -83,6 +84,8 @@ pub struct Manifest {
     others: Vec<Other>,
     /// What the index covers; if refused, what it would have covered, or what the index that stays covers.
     pub coverage: Coverage,
+    /// The prefetch list of an index that was built; null if it has none, or if no index was built.
+    pub prefetch: Option<Prefetched>,
     /// Demands of --strict and --min-coverage that it does not meet.
     pub shortfalls: Vec<Short>,
     /// The layers in the image's order.
@@ -235,6 +238,7 @@ impl Manifest {
             replaced,
             not_deleted,
             others: report.others.iter().map(other).collect(),
+            prefetch: report.prefetch.as_ref().map(Prefetched::of),
             ..Manifest::new(status, &report.platform, &report.manifest, &report.coverage, &report.layers)
         }
     }
@@ -265,6 +269,7 @@ impl Manifest {
             not_deleted: Vec::new(),
             others: Vec::new(),
             coverage: Coverage::of(coverage),
+            prefetch: None,
             shortfalls: Vec::new(),
             layers: layers.iter().map(Layer::of).collect(),
         }

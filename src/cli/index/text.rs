@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::cli::shared::layers::prefetched;
 use crate::cli::shared::layers::text::{coverage, heading, layers, members, why_nothing};
 use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::terminal::{Style, safe};
@@ -28,6 +29,7 @@ pub fn report(image: &str, target: Option<&str>, done: &IndexedImage, seconds: f
         if !matches!(manifest.result, ManifestResult::NothingToIndex | ManifestResult::OutOfTime) {
             coverage(&mut text, &manifest.coverage);
         }
+        prefetched::line(&mut text, manifest.prefetch.as_ref());
         members(&mut text, &manifest.layers, style);
         others(&mut text, &manifest.others, style);
     }

@@ -4,10 +4,12 @@ use serde::Serialize;
 
 use super::covered::{covered, ztoc_bytes};
 use crate::cli::shared::json::{Coded, Coverage, DigestText, Failure, Manifest as ManifestRef};
+use crate::cli::shared::layers::prefetched::{Spans, ranges};
 use crate::image::Descriptor;
-use crate::image::soci::ZtocRef;
+use crate::image::prefetch::count;
+use crate::image::soci::{PREFETCH, ZtocRef, prefetch_layer};
 use crate::ops::discover::{FoundIndexRef, number};
-use crate::ops::inspect::{Inspected, InspectedLayer};
+use crate::ops::inspect::{Inspected, InspectedLayer, InspectedList};
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -55,6 +57,7 @@ struct Index {
     /// Whether its JSON is such as consumers demand; null if it cannot be read.
     canonical: Option<bool>,
     ztocs: Vec<Listed>,
+    prefetch: Vec<ListedPrefetch>,
     /// What is not as it should be.
     notes: Vec<Coded>,
     /// Why it cannot be used, or null.
@@ -72,6 +75,16 @@ struct Listed {
     span_size: u64,
 }
 
+/// A prefetch list of one layer, as an index lists it.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct ListedPrefetch {
+    digest: DigestText,
+    size: u64,
+    /// The digest of its layer; null if the index does not say.
+    layer: Option<DigestText>,
+}
+
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Layer {
@@ -81,6 +94,8 @@ struct Layer {
     size: u64,
     /// Null if the index that a reader takes has none for it.
     ztoc: Option<Ztoc>,
+    /// What that index says to prefetch of it, or null.
+    prefetch: Option<Prefetch>,
 }
 
 #[derive(Serialize)]
@@ -94,6 +109,20 @@ struct Ztoc {
     spans: Option<u64>,
     entries: Option<u64>,
     uncompressed_size: Option<u64>,
+    error: Option<Failure>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Prefetch {
+    digest: DigestText,
+    size: u64,
+    /// How many spans; null, as the next two, if the list cannot be read.
+    spans: Option<u64>,
+    ranges: Option<Vec<Spans>>,
+    /// Bytes of the layer that these spans hold.
+    bytes: Option<u64>,
+    /// Why it cannot be read, or null.
     error: Option<Failure>,
 }
 
@@ -143,6 +172,12 @@ impl Index {
         let content = found.content.as_ref().ok();
         let listed =
             |z: &ZtocRef| Listed { digest: z.ztoc.into(), size: z.size, layer: z.layer.into(), span_size: z.span_size };
+        let lists = content.map_or(&[][..], |content| &content.index.others).iter();
+        let lists = lists.filter(|other| other.media_type == PREFETCH).map(|list| ListedPrefetch {
+            digest: list.digest.into(),
+            size: list.size,
+            layer: prefetch_layer(list).map(DigestText::from),
+        });
         let notes = content.map_or(&[][..], |content| &content.notes);
         Index {
             digest: found.digest.into(),
@@ -153,6 +188,7 @@ impl Index {
             tool: content.and_then(|content| content.index.build_tool_identifier.clone()),
             canonical: content.map(|content| content.index.canonical),
             ztocs: content.map_or(&[][..], |content| &content.index.ztocs).iter().map(listed).collect(),
+            prefetch: lists.collect(),
             notes: notes.iter().map(|note| Coded { code: note.code().word(), text: note.to_string() }).collect(),
             error: found.content.as_ref().err().map(|error| Failure::of(error)),
         }
@@ -174,11 +210,23 @@ impl Layer {
                 error: facts.as_ref().err().map(|error| Failure::of(error)),
             }
         });
+        let prefetch = found.prefetch.as_ref().map(|InspectedList { artifact, spans }| {
+            let read = spans.as_ref().ok();
+            Prefetch {
+                digest: artifact.digest.into(),
+                size: artifact.size,
+                spans: read.map(|(spans, _)| count(spans)),
+                ranges: read.map(|(spans, _)| ranges(spans)),
+                bytes: read.map(|(_, bytes)| *bytes),
+                error: spans.as_ref().err().map(|text| Failure::told(text)),
+            }
+        });
         Layer {
             media_type: descriptor.media_type.clone(),
             digest: descriptor.digest.into(),
             size: descriptor.size,
             ztoc,
+            prefetch,
         }
     }
 }

@@ -1,14 +1,16 @@
 //! What `ociseek inspect` prints for people.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::covered::{covered, ztoc_bytes};
+use crate::cli::shared::layers::prefetched;
 use crate::cli::shared::report::in_one_line;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::{Style, safe};
 use crate::image::soci::Version;
 use crate::ops::discover::{Discovered, FoundIndexRef, Via};
-use crate::ops::inspect::{Consumer, Inspected, without_ztoc};
+use crate::ops::inspect::{Consumer, Inspected, InspectedList, without_ztoc};
 
 pub fn text(name: &str, inspected: &Inspected, style: Style) -> String {
     let image = &inspected.image;
@@ -32,6 +34,7 @@ pub fn text(name: &str, inspected: &Inspected, style: Style) -> String {
     if image.chosen.is_some() {
         layers(&mut text, inspected, style);
         coverage(&mut text, inspected);
+        prefetch(&mut text, inspected, style);
     }
     for consumer in &inspected.consumers {
         let _ = writeln!(text, "  {}", style.dim(&consumer_line(consumer, image.layers.len())));
@@ -127,6 +130,25 @@ fn coverage(text: &mut String, inspected: &Inspected) {
         covered.share(),
         human(ztoc_bytes(&inspected.image)),
     );
+}
+
+/// What the index says to prefetch, if it has lists.
+fn prefetch(text: &mut String, inspected: &Inspected, style: Style) {
+    let mut seen = BTreeSet::new();
+    let layers = inspected.image.layers.iter().zip(&inspected.layers);
+    let once = layers.filter(|(layer, _)| seen.insert(layer.digest));
+    let lists: Vec<&InspectedList> = once.filter_map(|(_, found)| found.prefetch.as_ref()).collect();
+    for list in &lists {
+        if let Err(why) = &list.spans {
+            let (note, digest) = (style.yellow("note:"), list.artifact.digest);
+            let _ = writeln!(text, "  {note} prefetch list {digest} cannot be used: {}", safe(why));
+        }
+    }
+    let mut usable = lists.iter().filter_map(|list| list.spans.as_ref().ok()).peekable();
+    if usable.peek().is_some() {
+        let line = prefetched::summary(usable.map(|(spans, bytes)| (&spans[..], *bytes)));
+        let _ = writeln!(text, "  {line}");
+    }
 }
 
 fn consumer_line(consumer: &Consumer, layers: usize) -> String {

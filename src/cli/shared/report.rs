@@ -493,6 +493,7 @@ fn verify_hint(error: &VerifyError) -> Option<String> {
         | VerifyError::Config { source, .. }
         | VerifyError::Index { source, .. }
         | VerifyError::Signatures { source, .. }
+        | VerifyError::Prefetch { source, .. }
         | VerifyError::Layer { source, .. } => store_hint(source),
         VerifyError::Memory { .. } | VerifyError::Thread { .. } => None,
     }

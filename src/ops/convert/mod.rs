@@ -20,17 +20,17 @@ use crate::image::enabled::{Enabled, Indexed};
 use crate::image::soci::ZtocRef;
 use crate::ops::coverage::Coverage;
 use crate::ops::index::{
-    IndexOptions, IndexedLayer, LayerOutcome, Layers, LeftOut, Offer, Origin, Own, Supply, Wanted, Ztoc, assemble,
+    IndexOptions, IndexedLayer, LayerOutcome, Layers, LeftOut, Own, Prefetched, Supply, Wanted, Ztoc, assemble,
     prefetch_artifacts, ztocs,
 };
 use crate::ops::resolve::PlatformManifest;
 use crate::progress::{Event, Progress};
-use crate::store::Source;
 use crate::store::cache::ZtocCache;
 
 mod error;
 mod load;
 mod model;
+mod old;
 mod outlook;
 mod plan;
 mod publish;
@@ -41,7 +41,8 @@ pub use model::{Converted, ConvertedImage, Destined, Guard, Outcome, SourceImage
 pub use outlook::{Outlook, outlook, up_to_date};
 
 use load::Loaded;
-use plan::{choose, found, plan, soci_indexes};
+use old::{OldIndex, old_indexes};
+use plan::{choose, plan, soci_indexes};
 
 /// Converts an image. `options` says how layers are indexed and which platforms are; what it says
 /// of indexes that are there is not looked at.
@@ -84,8 +85,13 @@ pub(in crate::ops) async fn convert_built(
     for (layer, _) in planned.iter().flatten().filter(|(_, left_out)| left_out.is_none()) {
         wanted.add(layer);
     }
+    let mut old = loaded.old_indexes(&from.source);
     let known = match (&there, &to.destination) {
-        (Some(there), Some(destination)) => offers(&destination.as_source(), &there.manifests).await,
+        (Some(there), Some(destination)) => {
+            let found = old_indexes(&destination.as_source(), &there.manifests).await;
+            old.extend(found.iter().cloned());
+            found.into_iter().map(OldIndex::offer).collect()
+        }
         _ => Vec::new(),
     };
     let manifests: Vec<PlatformManifest> = targets.iter().filter_map(|target| loaded.image(target)).collect();
@@ -107,20 +113,25 @@ pub(in crate::ops) async fn convert_built(
     for (target, planned) in targets.iter().zip(&planned) {
         let (report, ztocs) = assemble(planned.iter().map(|(layer, why)| (layer, why)), &layers, &mut seen);
         let refs: Vec<ZtocRef> = ztocs.iter().map(|ztoc| ztoc.reference(options.layer.span_size)).collect();
-        let prefetch = prefetch_artifacts(options.prefetch.as_ref(), &ztocs, from.source.budget(), progress).await?;
+        let lists = old.iter().filter(|old| old.is_for(target)).map(|old| &old.lists[..]);
+        let lists = lists.into_iter().find(|lists| !lists.is_empty()).unwrap_or_default();
+        let (list, budget) = (options.prefetch.as_ref(), from.source.budget());
+        let (prefetch, told) = prefetch_artifacts(list, lists, &ztocs, budget, progress).await?;
         let listed = prefetch.iter().map(|artifact| artifact.descriptor.clone()).collect();
         indexed.push(Indexed { target: target.clone(), ztocs: refs, prefetch: listed });
         all_prefetch.extend(prefetch);
-        reports.push(report);
+        reports.push((report, told));
         all_ztocs.extend(ztocs);
     }
     let is_left = |l: &&IndexedLayer| matches!(l.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { .. }));
-    let left = reports.iter().flatten().filter(is_left).count();
+    let left = reports.iter().flat_map(|(layers, _)| layers).filter(is_left).count();
     if left > 0 {
         return Err(ConvertError::OutOfTime { left });
     }
     if all_ztocs.is_empty() {
-        return Err(ConvertError::NothingToIndex { layers: reports.into_iter().flatten().collect() });
+        return Err(ConvertError::NothingToIndex {
+            layers: reports.into_iter().flat_map(|(layers, _)| layers).collect(),
+        });
     }
     let Loaded { original, .. } = &loaded;
     let enabled = original.clone().enable(&indexed, &options.layer.build_tool_identifier);
@@ -169,27 +180,16 @@ pub(in crate::ops) async fn convert_built(
     Ok(converted)
 }
 
-/// The SOCI indexes (v2) among the entries of an image index, as places to take ztocs from. What
-/// cannot be read is passed over.
-async fn offers(store: &Source, manifests: &[Descriptor]) -> Vec<Offer> {
-    let mut offers = Vec::new();
-    for index in found(store, manifests).await {
-        let tool = index.build_tool_identifier;
-        offers.push(Offer { store: store.clone(), tool, ztocs: index.ztocs, origin: Origin::Destination });
-    }
-    offers
-}
-
 /// What became of each image that was to be indexed.
 fn report(
     loaded: &Loaded,
     enabled: &Enabled,
     indexed: &[Indexed],
-    reports: Vec<Vec<IndexedLayer>>,
+    reports: Vec<(Vec<IndexedLayer>, Option<Prefetched>)>,
 ) -> Vec<ConvertedImage> {
     let mut made = enabled.indexes.iter();
     let mut images = Vec::with_capacity(indexed.len());
-    for (Indexed { target, ztocs: refs, .. }, layers) in indexed.iter().zip(reports) {
+    for (Indexed { target, ztocs: refs, .. }, (layers, prefetch)) in indexed.iter().zip(reports) {
         let new = enabled.manifests.iter().find(|manifest| manifest.entry == target.entry);
         let was = loaded.original.index.manifests.get(target.entry).map(|entry| entry.digest);
         let covered: BTreeSet<Digest> = refs.iter().map(|ztoc| ztoc.layer).collect();
@@ -201,6 +201,7 @@ fn report(
             index: if refs.is_empty() { None } else { made.next().map(|made| made.descriptor.clone()) },
             coverage: Coverage::of(&descriptors, |layer| covered.contains(&layer.digest)),
             layers,
+            prefetch,
         });
     }
     images

@@ -7,7 +7,7 @@ use crate::image::go::{Index, decode_index};
 use crate::image::manifest::{DOCKER_LIST, OCI_INDEX};
 use crate::image::{Descriptor, Platform, Select};
 use crate::ops::coverage::Coverage;
-use crate::ops::index::IndexedLayer;
+use crate::ops::index::{IndexedLayer, Prefetched};
 use crate::store::blob::{Document, Target};
 use crate::store::{Destination, Source, StoreError, blocking};
 
@@ -85,6 +85,8 @@ pub struct ConvertedImage {
     pub index: Option<Descriptor>,
     pub layers: Vec<IndexedLayer>,
     pub coverage: Coverage,
+    /// What its SOCI index says to prefetch, if that has a list.
+    pub prefetch: Option<Prefetched>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

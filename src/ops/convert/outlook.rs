@@ -79,6 +79,7 @@ async fn compare(
         (Some(there), Some(destination)) => found(&destination.as_source(), &there.manifests).await,
         _ => Vec::new(),
     };
+    let known: Vec<FoundIndex> = known.into_iter().map(|(_, index)| index).collect();
     let (mut indexed, mut reasons) = (Vec::with_capacity(targets.len()), Vec::new());
     for (target, layers) in targets.into_iter().zip(planned) {
         let mut ztocs = Vec::new();

@@ -80,12 +80,13 @@ pub(super) fn soci_indexes(manifests: &[Descriptor]) -> impl Iterator<Item = &De
     crate::image::enabled::listed(manifests)
 }
 
-/// The SOCI indexes (v2) among the entries of an image index. What cannot be read is passed over.
-pub(super) async fn found(store: &Source, manifests: &[Descriptor]) -> Vec<FoundIndex> {
+/// The SOCI indexes (v2) among the entries of an image index, each with its entry. What cannot be
+/// read is passed over.
+pub(super) async fn found<'a>(store: &Source, manifests: &'a [Descriptor]) -> Vec<(&'a Descriptor, FoundIndex)> {
     let mut found = Vec::new();
     for listed in soci_indexes(manifests).take(MAX_OFFERS) {
         if let Ok(document) = store.manifest(&Target::Digest(listed.digest)).await {
-            found.extend(soci::parse(&document.bytes).ok());
+            found.extend(soci::parse(&document.bytes).ok().map(|index| (listed, index)));
         }
     }
     found

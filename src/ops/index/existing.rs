@@ -27,8 +27,8 @@ pub(super) struct Found {
 pub(super) struct Content {
     pub tool: Option<String>,
     pub ztocs: Vec<ZtocRef>,
-    /// Its prefetch artifacts.
-    pub prefetch: Vec<Digest>,
+    /// What it lists beside its ztocs: prefetch artifacts, if it is usual.
+    pub others: Vec<Descriptor>,
     /// It is such as we write: consumers ignore an index whose JSON is not Go's, and we add nothing else to the ztocs.
     pub usual: bool,
 }
@@ -213,7 +213,7 @@ mod tests {
             .collect();
         Found {
             descriptor: Descriptor::of("application/vnd.oci.image.manifest.v1+json", &[n, 0, 0]),
-            content: Ok(Content { tool: tool.map(str::to_owned), ztocs, prefetch: Vec::new(), usual: true }),
+            content: Ok(Content { tool: tool.map(str::to_owned), ztocs, others: Vec::new(), usual: true }),
         }
     }
 

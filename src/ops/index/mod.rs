@@ -44,14 +44,15 @@ mod supply;
 pub use error::IndexError;
 pub use model::{
     Elsewhere, Existing, Gate, IndexOptions, IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut,
-    ManifestResult, Origin, OtherIndex, Refused, RefusedManifest, Reuse, Shortfall, TOO_SMALL, ZtocFacts,
+    ManifestResult, Origin, OtherIndex, Prefetched, PrefetchedLayer, Refused, RefusedManifest, Reuse, Shortfall,
+    TOO_SMALL, ZtocFacts,
 };
 
 pub(in crate::ops) use assemble::{Ztoc, assemble};
 pub(in crate::ops) use build::{Wanted, ztocs};
 pub(in crate::ops) use left_out::left_out;
 pub(in crate::ops) use plan::unservable;
-pub(in crate::ops) use prefetch::{Artifact, prefetch_artifacts};
+pub(in crate::ops) use prefetch::{Artifact, OldList, old_lists, prefetch_artifacts};
 pub(in crate::ops) use supply::{Layers, Offer, Own, Supply};
 
 use existing::Decision;

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::digest::Digest;
+use crate::image::prefetch::SpanRange;
 use crate::image::{Descriptor, Platform};
 use crate::layer::{LayerOptions, Unservable};
 use crate::ops::coverage::{Coverage, Share};
-use crate::ops::prefetch::PrefetchList;
+use crate::ops::prefetch::{Missing, PrefetchList};
 use crate::ops::resolve::Wanted;
 use crate::store::Source;
 use crate::store::blob::{Attached, Target};
@@ -203,6 +204,8 @@ pub struct IndexedManifest {
     pub result: ManifestResult,
     /// By the index of `result`.
     pub coverage: Coverage,
+    /// What the index of `result` says to prefetch, if it was built and has a list.
+    pub prefetch: Option<Prefetched>,
     /// What else stays listed as a SOCI index (v1) of the manifest beside the result, in the order of the list.
     pub others: Vec<OtherIndex>,
 }
@@ -213,6 +216,28 @@ impl IndexedManifest {
         let left = |layer: &&IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { .. }));
         self.layers.iter().filter(left).map(|layer| &layer.descriptor)
     }
+}
+
+/// What an index tells consumers to prefetch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Prefetched {
+    /// The layers that are on the list, each once, from the bottom up.
+    pub layers: Vec<PrefetchedLayer>,
+    /// Paths of the list that stand for nothing.
+    pub missing: Vec<Missing>,
+    /// The list is that of the index that was there before.
+    pub carried_over: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrefetchedLayer {
+    pub layer: Digest,
+    /// The prefetch artifact.
+    pub artifact: Digest,
+    /// [Merged](crate::image::prefetch::merge).
+    pub spans: Vec<SpanRange>,
+    /// Bytes of the layer's blob that the spans hold.
+    pub bytes: u64,
 }
 
 #[derive(Debug, Clone)]

@@ -7,6 +7,7 @@ use super::error::IndexError;
 use super::existing::{Content, Decision, Found, Want, Wanted, decide};
 use super::left_out::{left_out, mislabelled};
 use super::model::{Existing, IndexOptions, LeftOut, Origin};
+use super::prefetch::{OldList, old_lists};
 use super::supply::{Blob, Offer, Own, Supply, cached};
 use crate::digest::Digest;
 use crate::image::Descriptor;
@@ -135,6 +136,17 @@ impl Plan {
         })
     }
 
+    /// The prefetch lists of the first index that gives way and has any.
+    pub fn old_lists(&self, destination: Option<&Destination>) -> Vec<OldList> {
+        let (Decision::Build { replaces }, Some(destination)) = (&self.decision, destination) else {
+            return Vec::new();
+        };
+        let store = destination.as_source();
+        let replaced = self.found.iter().filter(|found| replaces.contains(&found.descriptor.digest));
+        let lists = replaced.filter_map(|found| found.content.as_ref().ok());
+        lists.map(|old| old_lists(&store, &old.ztocs, &old.others)).find(|lists| !lists.is_empty()).unwrap_or_default()
+    }
+
     fn servable(&self) -> impl Iterator<Item = &Descriptor> {
         self.manifest
             .layers
@@ -212,8 +224,7 @@ async fn find(destination: &Destination, manifest: &Descriptor) -> Result<Vec<Fo
 fn content(manifest: &[u8], subject: &Digest) -> Result<Content, Unusable> {
     let index = parse_index(manifest, Some(Version::V1), subject)?;
     let usual = index.canonical && index.others.iter().all(|other| other.media_type == PREFETCH);
-    let prefetch = index.others.iter().map(|other| other.digest).collect();
-    Ok(Content { tool: index.build_tool_identifier, ztocs: index.ztocs, prefetch, usual })
+    Ok(Content { tool: index.build_tool_identifier, ztocs: index.ztocs, others: index.others, usual })
 }
 
 /// Whether all that an index names is there.
@@ -221,7 +232,7 @@ pub(super) async fn is_whole(destination: &Destination, found: &Found) -> Result
     let Ok(content) = &found.content else { return Ok(false) };
     let lost = |digest| move |source: StoreError| IndexError::Document { what: "blob", digest, source };
     let mut asked = BTreeSet::new();
-    let blobs = content.ztocs.iter().map(|ztoc| ztoc.ztoc).chain(content.prefetch.iter().copied());
+    let blobs = content.ztocs.iter().map(|ztoc| ztoc.ztoc).chain(content.others.iter().map(|other| other.digest));
     for digest in blobs.chain([Digest::sha256(CONFIG)]) {
         if asked.insert(digest) && !destination.blob_exists(&digest).await.map_err(lost(digest))? {
             return Ok(false);

@@ -1,6 +1,7 @@
-//! The prefetch artifacts of an index: which spans of its layers hold what is on the user's list.
+//! The prefetch artifacts of an index: which spans of its layers hold what is on the user's list, or
+//! what the list of the index that it replaces had.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,14 +9,18 @@ use tokio::task::spawn_blocking;
 
 use super::assemble::Ztoc;
 use super::error::IndexError;
+use super::model::{Prefetched, PrefetchedLayer};
 use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::image::Descriptor;
-use crate::image::prefetch::encode;
-use crate::image::soci::{LAYER_DIGEST, PREFETCH};
+use crate::image::prefetch::{MAX_PREFETCH, SpanRange, encode, parse};
+use crate::image::soci::{LAYER_DIGEST, PREFETCH, ZtocRef, prefetch_lists};
+use crate::layer::span::SpanTable;
+use crate::ops::discover::{causes, fetch_ztoc};
 use crate::ops::open::charge_tree;
-use crate::ops::prefetch::{PrefetchList, Resolved, resolve};
+use crate::ops::prefetch::{self, PrefetchList, Resolved, resolve};
 use crate::progress::{Event, Progress};
+use crate::store::Source;
 use crate::ztoc;
 
 /// A prefetch artifact, and its descriptor as it stands in the index.
@@ -24,18 +29,63 @@ pub(in crate::ops) struct Artifact {
     pub bytes: Bytes,
 }
 
-/// The artifacts for the layers of `ztocs`, which are in the manifest's order; none without a list.
-/// Paths that lead to nothing are reported.
+/// The prefetch list of a layer in an index that gives way to a new one.
+#[derive(Clone)]
+pub(in crate::ops) struct OldList {
+    store: Source,
+    /// In whose spans it is written.
+    ztoc: ZtocRef,
+    artifact: Descriptor,
+}
+
+/// The prefetch lists of an index with these ztocs and what else it lists.
+pub(in crate::ops) fn old_lists(store: &Source, ztocs: &[ZtocRef], others: &[Descriptor]) -> Vec<OldList> {
+    let lists = prefetch_lists(others).into_iter();
+    lists
+        .filter_map(|(layer, artifact)| {
+            let ztoc = ztocs.iter().find(|ztoc| ztoc.layer == layer)?.clone();
+            Some(OldList { store: store.clone(), ztoc, artifact: artifact.clone() })
+        })
+        .collect()
+}
+
+/// The artifacts for the layers of `ztocs`, which are in the manifest's order, and what to tell of
+/// them: of `list`, or without one those of `old`. Paths that lead to nothing and old lists that
+/// cannot be carried over are reported.
 ///
 /// # Errors
-/// When the layers do not make a file system in which paths could be looked up.
+/// When the layers do not make a file system in which paths could be looked up, or a ztoc does not fit into memory.
 pub(in crate::ops) async fn prefetch_artifacts(
     list: Option<&Arc<PrefetchList>>,
+    old: &[OldList],
     ztocs: &[Ztoc<'_>],
     budget: &Budget,
     progress: &Arc<dyn Progress>,
-) -> Result<Vec<Artifact>, IndexError> {
-    let Some(list) = list.cloned() else { return Ok(Vec::new()) };
+) -> Result<(Vec<Artifact>, Option<Prefetched>), IndexError> {
+    let (resolved, carried_over) = match list {
+        Some(list) => (looked_up(list, ztocs, budget).await?, false),
+        None if old.is_empty() => return Ok((Vec::new(), None)),
+        None => (carried(old, ztocs, budget, progress).await?, true),
+    };
+    let Resolved { spans, bytes, missing } = resolved;
+    missing.iter().for_each(|missing| progress.report(Event::Warning(missing.to_string())));
+    let (mut artifacts, mut layers, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
+    for ((ztoc, spans), bytes) in ztocs.iter().zip(spans).zip(bytes).filter(|((_, spans), _)| !spans.is_empty()) {
+        let layer = ztoc.layer.digest;
+        let artifact = artifact(layer, encode(&spans).into());
+        if seen.insert(layer) {
+            layers.push(PrefetchedLayer { layer, artifact: artifact.descriptor.digest, spans, bytes });
+        }
+        artifacts.push(artifact);
+    }
+    let told = Prefetched { layers, missing, carried_over };
+    let is_nothing = told.carried_over && told.layers.is_empty();
+    Ok((artifacts, (!is_nothing).then_some(told)))
+}
+
+/// What a list comes to in these layers.
+async fn looked_up(list: &Arc<PrefetchList>, ztocs: &[Ztoc<'_>], budget: &Budget) -> Result<Resolved, IndexError> {
+    let list = Arc::clone(list);
     let encoded: Vec<(Digest, Digest, Bytes)> =
         ztocs.iter().map(|ztoc| (ztoc.layer.digest, ztoc.digest(), ztoc.content())).collect();
     let mut charge = budget.open();
@@ -56,10 +106,64 @@ pub(in crate::ops) async fn prefetch_artifacts(
         let _tree = charge_tree(charge.budget(), layers.iter().map(|(_, ztoc)| &**ztoc))?;
         resolve(&list, &layers).map_err(IndexError::from)
     });
-    let Resolved { spans, warnings } = resolved.await.map_err(|_| IndexError::PrefetchThread)??;
-    warnings.into_iter().for_each(|warning| progress.report(Event::Warning(warning)));
-    let listed = ztocs.iter().zip(spans).filter(|(_, spans)| !spans.is_empty());
-    Ok(listed.map(|(ztoc, spans)| artifact(ztoc.layer.digest, encode(&spans).into())).collect())
+    resolved.await.map_err(|_| IndexError::PrefetchThread)?
+}
+
+/// What the lists of an older index come to in the spans of the new ztocs.
+async fn carried(
+    old: &[OldList],
+    ztocs: &[Ztoc<'_>],
+    budget: &Budget,
+    progress: &Arc<dyn Progress>,
+) -> Result<Resolved, IndexError> {
+    let mut resolved = Resolved::default();
+    let mut known: BTreeMap<Digest, (Vec<SpanRange>, u64)> = BTreeMap::new();
+    for ztoc in ztocs {
+        let layer = ztoc.layer.digest;
+        let (spans, bytes) = match (known.get(&layer), old.iter().find(|list| list.ztoc.layer == layer)) {
+            (Some(known), _) => known.clone(),
+            (None, None) => Default::default(),
+            (None, Some(list)) => {
+                let mut memory = budget.open();
+                let unsound = |source| IndexError::OwnZtoc { layer, source };
+                let new = ztoc::decode_within(&ztoc.content(), &mut memory).map_err(unsound)?;
+                let unsound = |source| IndexError::from(prefetch::PrefetchError::Spans { layer, source });
+                let new = SpanTable::new(Arc::new(new)).map_err(unsound)?;
+                let spans = list.spans(ztoc.digest(), &new, budget).await.unwrap_or_else(|why| {
+                    let why = format!("the prefetch list of layer {layer} is not carried over: {why}");
+                    progress.report(Event::Warning(why));
+                    Vec::new()
+                });
+                let bytes = prefetch::bytes(&new, &spans);
+                (spans, bytes)
+            }
+        };
+        known.insert(layer, (spans.clone(), bytes));
+        resolved.spans.push(spans);
+        resolved.bytes.push(bytes);
+    }
+    let lost = old.iter().filter(|list| !known.contains_key(&list.ztoc.layer));
+    for list in lost {
+        let why = "the new index has no ztoc for it";
+        let text = format!("the prefetch list of layer {} is not carried over: {why}", list.ztoc.layer);
+        progress.report(Event::Warning(text));
+    }
+    Ok(resolved)
+}
+
+impl OldList {
+    /// The list in spans of the table `new`, which is that of the ztoc `digest`. The error says why it cannot be had.
+    async fn spans(&self, digest: Digest, new: &SpanTable, budget: &Budget) -> Result<Vec<SpanRange>, String> {
+        let bytes = self.store.blob_bytes(&self.artifact, MAX_PREFETCH).await.map_err(|error| causes(&error))?;
+        let spans = parse(&bytes).map_err(|error| causes(&error))?;
+        if self.ztoc.ztoc == digest {
+            return Ok(prefetch::remap(new, &spans, new));
+        }
+        let bytes = fetch_ztoc(&self.store, &self.ztoc).await.map_err(|error| causes(&error))?;
+        let old = ztoc::decode_within(&bytes, &mut budget.open()).map_err(|error| causes(&error))?;
+        let old = SpanTable::new(Arc::new(old)).map_err(|error| causes(&error))?;
+        Ok(prefetch::remap(&old, &spans, new))
+    }
 }
 
 fn artifact(layer: Digest, bytes: Bytes) -> Artifact {

@@ -8,9 +8,11 @@ use bytes::Bytes;
 use super::assemble::{Ztoc, assemble};
 use super::error::IndexError;
 use super::existing::{Decision, Found, others, outdoes, outdone};
-use super::model::{IndexOptions, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, OtherIndex};
+use super::model::{
+    IndexOptions, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, OtherIndex, Prefetched,
+};
 use super::plan::{Plan, is_whole};
-use super::prefetch::{Artifact, prefetch_artifacts};
+use super::prefetch::{Artifact, OldList, prefetch_artifacts};
 use super::supply::Layers;
 use crate::budget::Budget;
 use crate::digest::Digest;
@@ -38,6 +40,8 @@ struct Settled {
     /// The layers that the index of `result` covers.
     covered: BTreeSet<Digest>,
     others: Vec<OtherIndex>,
+    /// If the index was built and has a list.
+    prefetch: Option<Prefetched>,
     bytes_written: u64,
 }
 
@@ -46,7 +50,7 @@ impl Settled {
     fn stays(found: &[Found], place: usize, result: impl FnOnce(&Found) -> ManifestResult) -> Settled {
         let stays = &found[place];
         let others = others(found, &stays.descriptor.digest, &[]);
-        Settled { result: result(stays), covered: stays.covered(), others, bytes_written: 0 }
+        Settled { result: result(stays), covered: stays.covered(), others, prefetch: None, bytes_written: 0 }
     }
 }
 
@@ -55,6 +59,8 @@ struct Assembled<'a> {
     ztocs: &'a [Ztoc<'a>],
     covered: BTreeSet<Digest>,
     prefetch: Vec<Artifact>,
+    /// What is told of `prefetch`.
+    prefetched: Option<Prefetched>,
     manifest: Bytes,
     descriptor: Descriptor,
 }
@@ -69,23 +75,25 @@ impl Publisher<'_> {
             Decision::Keep(place) => (listed(*place), Settled::stays(found, *place, kept)),
             Decision::Build { replaces } => {
                 let (layers, ztocs) = assemble(manifest.layers.iter().zip(left_out), self.layers, &mut self.seen);
-                let settled = self.settle(&manifest.descriptor, found, replaces, &layers, &ztocs).await?;
+                let old = plan.old_lists(self.destination);
+                let settled = self.settle(&manifest.descriptor, found, (replaces, &old), &layers, &ztocs).await?;
                 (layers, settled)
             }
         };
-        let Settled { result, covered, others, bytes_written } = settled;
+        let Settled { result, covered, others, prefetch, bytes_written } = settled;
         let coverage = Coverage::of(&manifest.layers, |layer| covered.contains(&layer.digest));
         let platform = manifest.platform.as_ref().map(ToString::to_string);
         let manifest = manifest.descriptor.clone();
-        Ok((IndexedManifest { platform, manifest, layers, result, coverage, others }, bytes_written))
+        Ok((IndexedManifest { platform, manifest, layers, result, coverage, prefetch, others }, bytes_written))
     }
 
-    /// Decides between what is there and an index of `ztocs`, which would take the place of `replaces`.
+    /// Decides between what is there and an index of `ztocs`, which would take the place of `replaces`
+    /// and carry over the lists of `old`.
     async fn settle(
         &self,
         subject: &Descriptor,
         found: &[Found],
-        replaces: &[Digest],
+        (replaces, old): (&[Digest], &[OldList]),
         layers: &[IndexedLayer],
         ztocs: &[Ztoc<'_>],
     ) -> Result<Settled, IndexError> {
@@ -104,20 +112,32 @@ impl Publisher<'_> {
         }
         if ztocs.is_empty() {
             let result = if is_partial { ManifestResult::OutOfTime } else { ManifestResult::NothingToIndex };
-            return Ok(Settled { result, covered, others: others(found, &subject.digest, &[]), bytes_written: 0 });
+            return Ok(Settled {
+                result,
+                covered,
+                others: others(found, &subject.digest, &[]),
+                prefetch: None,
+                bytes_written: 0,
+            });
         }
-        let index = self.assemble(subject, ztocs, covered).await?;
+        let index = self.assemble(subject, ztocs, covered, old).await?;
         replaces.retain(|digest| *digest != index.descriptor.digest);
         let others = others(found, &index.descriptor.digest, &replaces);
-        let unwritten = |result, covered, others| Ok(Settled { result, covered, others, bytes_written: 0 });
+        let unwritten = |result, index: Assembled, others| {
+            let Assembled { covered, prefetched: prefetch, .. } = index;
+            Ok(Settled { result, covered, others, prefetch, bytes_written: 0 })
+        };
         let same = found.iter().find(|found| found.descriptor.digest == index.descriptor.digest);
         if let Some(same) = same.filter(|_| replaces.is_empty())
             && self.is_whole(same).await?
         {
-            return unwritten(already_there(true)(same), index.covered, others);
+            return unwritten(already_there(true)(same), index, others);
         }
         match self.destination.filter(|_| !self.options.dry_run) {
-            None => unwritten(ManifestResult::DryRun { index: index.descriptor, replaces }, index.covered, others),
+            None => {
+                let result = ManifestResult::DryRun { index: index.descriptor.clone(), replaces };
+                unwritten(result, index, others)
+            }
             Some(destination) => self.attach(destination, subject, index, replaces, others).await,
         }
     }
@@ -135,9 +155,11 @@ impl Publisher<'_> {
         subject: &Descriptor,
         ztocs: &'a [Ztoc<'a>],
         covered: BTreeSet<Digest>,
+        old: &[OldList],
     ) -> Result<Assembled<'a>, IndexError> {
         let IndexOptions { layer, prefetch, .. } = self.options;
-        let prefetch = prefetch_artifacts(prefetch.as_ref(), ztocs, self.budget, self.progress).await?;
+        let list = prefetch.as_ref();
+        let (prefetch, prefetched) = prefetch_artifacts(list, old, ztocs, self.budget, self.progress).await?;
         let index = SociIndex {
             layers: ztocs.iter().map(|ztoc| ztoc.reference(layer.span_size)).collect(),
             subject: Some(subject.clone()),
@@ -145,7 +167,7 @@ impl Publisher<'_> {
             prefetch: prefetch.iter().map(|artifact| artifact.descriptor.clone()).collect(),
         };
         let EncodedIndex { bytes, descriptor } = index.encode();
-        Ok(Assembled { ztocs, covered, prefetch, manifest: bytes.into(), descriptor })
+        Ok(Assembled { ztocs, covered, prefetch, prefetched, manifest: bytes.into(), descriptor })
     }
 
     async fn attach(
@@ -160,10 +182,10 @@ impl Publisher<'_> {
         self.progress.report(Event::Attaching { index: index.descriptor.digest, blobs });
         let push = Push { destination, index: &index, subject };
         let (AttachReport { attached: how, not_deleted }, bytes_written) = push.run(&replaces).await?;
-        let Assembled { covered, descriptor: index, .. } = index;
+        let Assembled { covered, prefetched: prefetch, descriptor: index, .. } = index;
         let others = listed(destination, &subject.digest, &index.digest, others).await;
         let result = ManifestResult::Attached { index, how, replaced: replaces, not_deleted };
-        Ok(Settled { result, covered, others, bytes_written })
+        Ok(Settled { result, covered, others, prefetch, bytes_written })
     }
 }
 

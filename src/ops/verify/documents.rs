@@ -47,6 +47,13 @@ impl Damage {
         }
     }
 
+    pub fn of_prefetch(self) -> Code {
+        match self {
+            Damage::Missing => Code::PrefetchMissing,
+            Damage::Damaged => Code::PrefetchDamaged,
+        }
+    }
+
     pub fn of_layer(self) -> Code {
         match self {
             Damage::Missing => Code::LayerMissing,

@@ -34,6 +34,7 @@ mod headers;
 pub mod layer;
 mod model;
 pub mod policy;
+mod prefetch;
 mod sample;
 mod saved;
 pub mod signature;
@@ -51,6 +52,7 @@ pub use sample::MAX_SAMPLE;
 pub(super) use sample::probe;
 
 use policy::Policy;
+use prefetch::Lists;
 use signature::Signatures;
 use ztocs::Job;
 
@@ -117,6 +119,8 @@ struct Plan {
     contents: Vec<Option<IndexContent>>,
     /// Of each index: the manifests of which a signature vouches for it.
     signed: Vec<Vec<Digest>>,
+    /// Of each index in `verified`.
+    lists: Vec<Lists>,
 }
 
 impl Plan {
@@ -141,7 +145,7 @@ impl Plan {
         if let Err(source) = image.listing {
             return Err(VerifyError::Listing { manifest, source });
         }
-        let (mut indexes, mut contents, mut signed) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut indexes, mut contents, mut signed, mut all_lists) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for found in image.indexes {
             signed.push(match found.via {
                 // The image manifest names the index, and the image index the manifest.
@@ -150,7 +154,14 @@ impl Plan {
                 _ => vec![found.digest],
             });
             let (digest, version) = (found.digest, found.version);
-            let (differences, content) = documents::of_index(found)?;
+            let (mut differences, content) = documents::of_index(found)?;
+            let mut lists = Lists::default();
+            if let Some(content) = &content {
+                lists = Lists::read(source, content).await?;
+                differences.append(&mut lists.differences);
+                warnings.append(&mut lists.warnings);
+            }
+            all_lists.push(lists);
             let tool = content.as_ref().and_then(|content| content.index.build_tool_identifier.clone());
             indexes.push(VerifiedIndex { digest, version, tool, differences, layers: Vec::new(), rulings: Vec::new() });
             contents.push(content);
@@ -164,7 +175,7 @@ impl Plan {
             differences,
             warnings,
         };
-        Ok(Plan { verified, layers: image.layers, diff_ids, contents, signed })
+        Ok(Plan { verified, layers: image.layers, diff_ids, contents, signed, lists: all_lists })
     }
 
     /// The layers that the index covers, each once, in the image's order.
@@ -204,11 +215,15 @@ impl Plan {
         signatures: &[Option<Signatures>],
     ) -> VerifiedManifest {
         let (mut all, mut rulings) = (Vec::new(), Vec::new());
-        for (content, signatures) in self.contents.iter().zip(signatures) {
+        for ((content, signatures), lists) in self.contents.iter().zip(signatures).zip(&self.lists) {
             let covered = content.iter().flat_map(|content| self.covered(content));
             let layers = covered.filter_map(|(layer, ztoc, _)| {
                 let done = results.get(&(layer.digest, ztoc.ztoc))?;
-                let (proven, tool, differences) = (done.proven, done.tool.clone(), done.differences.clone());
+                let (proven, tool, mut differences) = (done.proven, done.tool.clone(), done.differences.clone());
+                // The spans of a ztoc that cannot be used are not known.
+                if proven.of_spans > 0 {
+                    differences.extend(lists.of_layer(&layer.digest, proven.of_spans));
+                }
                 Some(VerifiedLayer { layer: layer.digest, ztoc: ztoc.ztoc, tool, proven, differences })
             });
             all.push(layers.collect());

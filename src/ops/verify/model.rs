@@ -151,6 +151,8 @@ pub enum VerifyError {
     Index { digest: Digest, source: StoreError },
     #[error("cannot read the signatures of {subject}")]
     Signatures { subject: Digest, source: StoreError },
+    #[error("cannot read prefetch list {digest}")]
+    Prefetch { digest: Digest, source: StoreError },
     #[error("cannot read layer {layer}")]
     Layer { layer: Digest, source: StoreError },
     #[error("ztoc {ztoc} of layer {layer} does not fit into memory")]

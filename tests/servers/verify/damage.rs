@@ -266,3 +266,61 @@ fn diff_ids() {
     image.run_index(&[]);
     found(&image, &["config"], &["config"]);
 }
+
+/// The index of an image with a prefetch list for its first layer, of which the text is `list`.
+fn with_list(list: &str) -> Image {
+    let image = Image::new();
+    let digest = image.write(list.as_bytes());
+    let layer = image.layers[0];
+    let entry = format!(
+        r#",{{"mediaType":"application/vnd.amazon.soci.prefetch.v1+json","digest":"{digest}","size":{},"annotations":{{"com.amazon.soci.image-layer-digest":"{layer}"}}}}],"subject""#,
+        list.len()
+    );
+    image.edit_index(r#"],"subject""#, &entry);
+    image
+}
+
+fn spans(ranges: &[(u32, u32)]) -> String {
+    let ranges: Vec<String> = ranges.iter().map(|(a, b)| format!(r#"{{"start_span":{a},"end_span":{b}}}"#)).collect();
+    format!(r#"{{"version":"1.0","prefetch_spans":[{}]}}"#, ranges.join(","))
+}
+
+#[test]
+fn a_prefetch_list() {
+    let image = Image::new();
+    let ztoc = ociseek::ztoc::decode(&image.read(&image.ztoc(0).0)).unwrap();
+    let last = ztoc.span_digests.len() as u32 - 1;
+    let image = with_list(&spans(&[(0, 1), (3, last)]));
+    found(&image, &[], &[]);
+    for (list, word) in [
+        (spans(&[(0, last + 1)]), "prefetch-range"),
+        (spans(&[(0, 0), (u32::MAX, u32::MAX)]), "prefetch-range"),
+        (spans(&[]), "prefetch-malformed"),
+        (spans(&[(2, 1)]), "prefetch-malformed"),
+        ("{}".to_owned(), "prefetch-malformed"),
+    ] {
+        found(&with_list(&list), &[word], &[word]);
+    }
+    // A span that is named twice is fetched once.
+    let image = with_list(&spans(&[(1, 2), (0, 1)]));
+    let warnings = image.verify(0, &[])["manifests"][0]["warnings"].to_string();
+    assert!(warnings.contains("names a span twice"), "{warnings}");
+
+    let list = spans(&[(0, 1)]);
+    let digest = Digest::sha256(list.as_bytes());
+    let image = with_list(&list);
+    image.damage(&digest, |list| list[20] ^= 1);
+    found(&image, &["prefetch-damaged"], &["prefetch-damaged"]);
+    std::fs::remove_file(image.path(&digest)).unwrap();
+    found(&image, &["prefetch-missing"], &["prefetch-missing"]);
+    // For a layer without a ztoc, for nothing, and a second one.
+    let layer = r#""com.amazon.soci.image-layer-digest":"#;
+    for (old, new) in [
+        (format!(r#"{{{layer}"{}"}}}}],"#, image.layers[0]), format!(r#"{{{layer}"{}"}}}}],"#, image.layers[3])),
+        (format!(r#"{{{layer}"{}"}}}}],"#, image.layers[0]), format!(r#"{{{layer}"no digest"}}}}],"#)),
+    ] {
+        let image = with_list(&list);
+        image.edit_index(&old, &new);
+        found(&image, &["prefetch-layer"], &["prefetch-layer"]);
+    }
+}

@@ -64,11 +64,24 @@ pub fn encode(ranges: &[SpanRange]) -> Vec<u8> {
     serde_json::to_vec(&document).unwrap_or_default()
 }
 
+/// How many spans are in ranges that are [merged](merge).
+pub fn count(ranges: &[SpanRange]) -> u64 {
+    ranges.iter().map(|range| u64::from(range.end() - range.start()) + 1).sum()
+}
+
 /// Reads an artifact. The ranges come back [merged](merge); they may go past the layer's last span.
 ///
 /// # Errors
 /// When it is not such an artifact, or lists no spans.
 pub fn parse(bytes: &[u8]) -> Result<Vec<SpanRange>, PrefetchError> {
+    parse_unmerged(bytes).map(merge)
+}
+
+/// Reads an artifact. The ranges come back in the order of the artifact, and may overlap.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_unmerged(bytes: &[u8]) -> Result<Vec<SpanRange>, PrefetchError> {
     let document: Document = json::parse(bytes, MAX_PREFETCH as usize, &["version", "prefetch_spans"])?;
     if document.version != VERSION {
         return Err(PrefetchError::Version(document.version.chars().take(150).collect()));
@@ -82,7 +95,7 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<SpanRange>, PrefetchError> {
     }
     match ranges.is_empty() {
         true => Err(PrefetchError::Empty),
-        false => Ok(merge(ranges)),
+        false => Ok(ranges),
     }
 }
 
@@ -99,6 +112,13 @@ mod tests {
             (vec![0..=u32::MAX, 5..=5], vec![0..=u32::MAX]),
         ] {
             assert_eq!(merge(ranges), merged);
+        }
+    }
+
+    #[test]
+    fn spans_are_counted() {
+        for (ranges, spans) in [(vec![], 0), (vec![0..=0, 10..=15], 7), (vec![0..=u32::MAX], 1 << 32)] {
+            assert_eq!(count(&ranges), spans);
         }
     }
 

@@ -110,6 +110,23 @@ impl SociIndex {
     }
 }
 
+/// The prefetch artifacts among what an index lists beside its ztocs, by layer. Of a layer's, the
+/// first one counts, as for soci-snapshotter.
+pub fn prefetch_lists(others: &[Descriptor]) -> BTreeMap<Digest, &Descriptor> {
+    let mut lists = BTreeMap::new();
+    for artifact in others.iter().filter(|other| other.media_type == PREFETCH) {
+        if let Some(layer) = prefetch_layer(artifact) {
+            lists.entry(layer).or_insert(artifact);
+        }
+    }
+    lists
+}
+
+/// The layer that a prefetch artifact is for, if its descriptor says.
+pub fn prefetch_layer(artifact: &Descriptor) -> Option<Digest> {
+    artifact.annotations.get(LAYER_DIGEST)?.parse().ok()
+}
+
 /// Which kind of SOCI index a manifest is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {

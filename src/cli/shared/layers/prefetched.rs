@@ -1,0 +1,89 @@
+//! What an index says to prefetch, in JSON and for people.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use crate::cli::shared::json::DigestText;
+use crate::cli::shared::size::{counted, human};
+use crate::image::prefetch::{SpanRange, count};
+use crate::ops::index::{self, PrefetchedLayer};
+
+/// A prefetch list.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Prefetched {
+    /// The list is that of the index that was there before.
+    carried_over: bool,
+    /// The layers with spans on the list.
+    layers: Vec<ListedLayer>,
+    /// The paths on the list that lead to no file of a layer with a ztoc.
+    missing: Vec<Missing>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct ListedLayer {
+    /// The digest of the layer.
+    layer: DigestText,
+    /// The digest of the prefetch artifact.
+    artifact: DigestText,
+    /// How many spans.
+    spans: u64,
+    ranges: Vec<Spans>,
+    /// Bytes of the layer's blob that these spans hold.
+    bytes: u64,
+}
+
+/// Numbers of spans.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Spans {
+    first: u32,
+    last: u32,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Missing {
+    path: String,
+    reason: String,
+}
+
+impl Prefetched {
+    pub fn of(prefetched: &index::Prefetched) -> Prefetched {
+        let layer = |PrefetchedLayer { layer, artifact, spans, bytes }: &PrefetchedLayer| ListedLayer {
+            layer: layer.into(),
+            artifact: artifact.into(),
+            spans: count(spans),
+            ranges: ranges(spans),
+            bytes: *bytes,
+        };
+        let missing = prefetched.missing.iter();
+        Prefetched {
+            carried_over: prefetched.carried_over,
+            layers: prefetched.layers.iter().map(layer).collect(),
+            missing: missing.map(|m| Missing { path: m.path.clone(), reason: m.reason.clone() }).collect(),
+        }
+    }
+}
+
+pub fn ranges(spans: &[SpanRange]) -> Vec<Spans> {
+    spans.iter().map(|range| Spans { first: *range.start(), last: *range.end() }).collect()
+}
+
+/// A line on the list, if there is one.
+pub fn line(text: &mut String, prefetched: Option<&index::Prefetched>) {
+    let Some(prefetched) = prefetched else { return };
+    let layers = prefetched.layers.iter().map(|layer| (&layer.spans[..], layer.bytes));
+    let from = if prefetched.carried_over { ", carried over from the index before" } else { "" };
+    let _ = writeln!(text, "  {}{from}", summary(layers));
+}
+
+/// What the lists of some layers come to: their spans and bytes.
+pub fn summary<'a>(layers: impl Iterator<Item = (&'a [SpanRange], u64)>) -> String {
+    let sum = |(of, spans, bytes), (list, more): (&[SpanRange], u64)| (of + 1, spans + count(list), bytes + more);
+    let (of, spans, bytes) = layers.fold((0, 0, 0), sum);
+    let (spans, of) = (counted(spans, "span", "spans"), counted(of, "layer", "layers"));
+    format!("prefetch {spans} of {of}, {}", human(bytes))
+}

@@ -1,0 +1,51 @@
+//! The SOCI indexes that an image has already: places to take ztocs and prefetch lists from.
+
+use super::load::Loaded;
+use super::plan::{found, soci_indexes};
+use crate::image::enabled::Target as Image;
+use crate::image::soci::{self, FoundIndex, ZtocRef};
+use crate::image::{Descriptor, Platform};
+use crate::ops::index::{Offer, OldList, Origin, old_lists};
+use crate::store::Source;
+
+/// A SOCI index (v2) that an image index lists.
+#[derive(Clone)]
+pub(super) struct OldIndex {
+    store: Source,
+    platform: Option<Platform>,
+    tool: Option<String>,
+    ztocs: Vec<ZtocRef>,
+    pub lists: Vec<OldList>,
+}
+
+impl OldIndex {
+    fn of(store: &Source, listed: &Descriptor, index: FoundIndex) -> OldIndex {
+        let lists = old_lists(store, &index.ztocs, &index.others);
+        let (platform, tool) = (listed.platform.clone(), index.build_tool_identifier);
+        OldIndex { store: store.clone(), platform, tool, ztocs: index.ztocs, lists }
+    }
+
+    pub fn is_for(&self, target: &Image) -> bool {
+        self.platform.as_ref().is_some_and(|platform| platform.matches(&target.platform))
+    }
+
+    pub fn offer(self) -> Offer {
+        let OldIndex { store, tool, ztocs, .. } = self;
+        Offer { store, tool, ztocs, origin: Origin::Destination }
+    }
+}
+
+/// Those among the entries of an image index. What cannot be read is passed over.
+pub(super) async fn old_indexes(store: &Source, manifests: &[Descriptor]) -> Vec<OldIndex> {
+    let found = found(store, manifests).await.into_iter();
+    found.map(|(listed, index)| OldIndex::of(store, listed, index)).collect()
+}
+
+impl Loaded {
+    /// The SOCI indexes of the image that is converted.
+    pub(super) fn old_indexes(&self, store: &Source) -> Vec<OldIndex> {
+        let listed = soci_indexes(&self.original.index.manifests);
+        let index = |listed: &Descriptor| soci::parse(self.kept.get(&listed.digest)?).ok();
+        listed.filter_map(|listed| Some(OldIndex::of(store, listed, index(listed)?))).collect()
+    }
+}

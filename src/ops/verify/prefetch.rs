@@ -1,0 +1,103 @@
+//! The prefetch lists of an index: consumers fetch what they name before the container starts.
+
+use std::collections::BTreeMap;
+
+use super::causes;
+use super::documents::Damage;
+use super::model::{Finding, VerifyError};
+use crate::digest::Digest;
+use crate::image::Descriptor;
+use crate::image::prefetch::{MAX_PREFETCH, SpanRange, parse_unmerged};
+use crate::image::soci::{PREFETCH, prefetch_layer};
+use crate::ops::code::Code;
+use crate::ops::discover::IndexContent;
+use crate::store::Source;
+
+/// The lists of an index.
+#[derive(Default)]
+pub(super) struct Lists {
+    /// By layer: the list, and the last span that it names.
+    last: BTreeMap<Digest, (Digest, u32)>,
+    /// What is wrong with them, as far as that can be told without the layers' ztocs.
+    pub differences: Vec<Finding>,
+    /// What is not wrong, but may come as a surprise.
+    pub warnings: Vec<String>,
+}
+
+impl Lists {
+    /// Reads the lists.
+    ///
+    /// # Errors
+    /// When one cannot be looked at.
+    pub async fn read(source: &Source, content: &IndexContent) -> Result<Lists, VerifyError> {
+        let mut lists = Lists::default();
+        for artifact in content.index.others.iter().filter(|other| other.media_type == PREFETCH) {
+            lists.add(source, content, artifact).await?;
+        }
+        Ok(lists)
+    }
+
+    async fn add(&mut self, source: &Source, content: &IndexContent, artifact: &Descriptor) -> Result<(), VerifyError> {
+        let digest = artifact.digest;
+        let layer = match prefetch_layer(artifact) {
+            Some(layer) => layer,
+            None => {
+                self.differ(Code::PrefetchLayer, format!("prefetch list {digest} does not say which layer it is for"));
+                return Ok(());
+            }
+        };
+        if !content.index.ztocs.iter().any(|ztoc| ztoc.layer == layer) {
+            let text = format!("prefetch list {digest} is for layer {layer}, of which the index has no ztoc");
+            self.differ(Code::PrefetchLayer, text);
+            return Ok(());
+        }
+        match self.last.get(&layer) {
+            // A layer that the image has twice is listed twice.
+            Some((known, _)) if *known == digest => return Ok(()),
+            Some((known, _)) => {
+                let text = format!("prefetch list {digest} is a second one for layer {layer}: {known} counts");
+                self.differ(Code::PrefetchLayer, text);
+                return Ok(());
+            }
+            None => {}
+        }
+        let bytes = match source.blob_bytes(artifact, MAX_PREFETCH).await {
+            Ok(bytes) => bytes,
+            Err(source) => match Damage::of(&source) {
+                Some(how) => {
+                    self.differ(how.of_prefetch(), format!("prefetch list {digest}: {}", causes(&source)));
+                    return Ok(());
+                }
+                None => return Err(VerifyError::Prefetch { digest, source }),
+            },
+        };
+        match parse_unmerged(&bytes) {
+            Ok(spans) => {
+                if overlap(&spans) {
+                    self.warnings.push(format!("prefetch list {digest} of layer {layer} names a span twice"));
+                }
+                let last = spans.iter().map(|range| *range.end()).max().unwrap_or(0);
+                self.last.insert(layer, (digest, last));
+            }
+            Err(error) => self.differ(Code::PrefetchMalformed, format!("prefetch list {digest}: {}", causes(&error))),
+        }
+        Ok(())
+    }
+
+    fn differ(&mut self, code: Code, text: String) {
+        self.differences.push(Finding::new(code, text));
+    }
+
+    /// What is wrong with the list of a layer that has so many spans.
+    pub fn of_layer(&self, layer: &Digest, spans: u64) -> Option<Finding> {
+        let (digest, last) = self.last.get(layer)?;
+        let text = || format!("prefetch list {digest} names span {last}; layer {layer} has {spans} spans");
+        (u64::from(*last) >= spans).then(|| Finding::new(Code::PrefetchRange, text()))
+    }
+}
+
+fn overlap(spans: &[SpanRange]) -> bool {
+    let mut sorted: Vec<&SpanRange> = spans.iter().collect();
+    sorted.sort_unstable_by_key(|range| *range.start());
+    sorted.windows(2).any(|pair| pair[1].start() <= pair[0].end())
+}
