@@ -392,7 +392,8 @@ mod tests {
         assert_eq!(remap(&coarse, &[1..=1], &fine), [3..=5]);
         for table in [&fine, &coarse] {
             let all = 0..=table.count() - 1;
-            assert_eq!(remap(table, std::slice::from_ref(&all), table), [all.clone()]);
+            let same = remap(table, std::slice::from_ref(&all), table);
+            assert_eq!(same.as_slice(), std::slice::from_ref(&all));
             // What goes past the end is cut, and what lies behind it is gone.
             assert_eq!(remap(table, &[0..=u32::MAX, 99..=u32::MAX], table), [all]);
         }

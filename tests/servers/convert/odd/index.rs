@@ -67,7 +67,7 @@ impl Odds<'_> {
                 self.because(cases::ARTIFACTS);
                 let empty = m.blob("application/vnd.oci.empty.v1+json", b"{}");
                 let more = r#","artifactType":"application/vnd.example","annotations":{"k":"v"}"#;
-                let artifact = m.manifest_as(OCI_MANIFEST, &empty, &[empty.clone()], more);
+                let artifact = m.manifest_as(OCI_MANIFEST, &empty, std::slice::from_ref(&empty), more);
                 on(&with(&artifact, r#""artifactType":"application/vnd.example""#), unknown)
             }
             8 => {
