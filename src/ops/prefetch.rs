@@ -182,7 +182,7 @@ pub fn remap(old: &SpanTable, spans: &[SpanRange], new: &SpanTable) -> Vec<SpanR
         let bytes = old.plain_range(SpanId(*range.start())).start..old.plain_range(SpanId(last)).end;
         let covering = new.covering(bytes);
         if !covering.is_empty() {
-            mapped.push(covering.start..=covering.end - 1);
+            mapped.push(covering.start.0..=covering.end.0 - 1);
         }
     }
     merge(mapped)
