@@ -236,9 +236,16 @@ fn what_is_no_layout() {
     assert!(reason(path).contains("cannot be relied on"));
     fs::write(path.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
     let layout = Layout::open(path).unwrap();
-    for bad in ["", "[]", r#"{"manifests":[],"manifests":[]}"#, r#"{"manifests":[{"digest":"sha256:../x"}]}"#] {
+    let twice = r#"{"manifests":[],"manifests":[]}"#;
+    for bad in ["", "[]", twice, r#"{"manifests":[{"digest":"sha256:../x"}]}"#] {
         fs::write(path.join("index.json"), bad).unwrap();
-        assert!(matches!(layout.find(&Select::Any), Err(LayoutError::Document { .. })), "{bad}");
+        let found = layout.find(&Select::Any);
+        if bad == twice {
+            // Read as Go reads it, where the last one counts, but never written anew.
+            assert!(!matches!(found, Ok(_) | Err(LayoutError::Document { .. })), "{found:?}");
+        } else {
+            assert!(matches!(found, Err(LayoutError::Document { .. })), "{bad}");
+        }
         let index = index_of(&Descriptor::of(OCI_MANIFEST, b"x"), "t");
         assert!(layout.attach(&index.descriptor, &index.bytes, &index.descriptor, &[]).is_err());
         assert_eq!(fs::read_to_string(path.join("index.json")).unwrap(), bad, "left as it was");

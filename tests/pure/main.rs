@@ -8,6 +8,7 @@ mod support;
 
 mod architecture;
 mod archive;
+mod docs;
 mod files;
 mod fuzz_bodies;
 mod golden;

@@ -1,0 +1,135 @@
+//! The documents hang together: every link leads somewhere, every page is in the book, every variable is listed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn pages() -> Vec<PathBuf> {
+    let mut pages: Vec<PathBuf> = std::fs::read_dir(root().join("docs"))
+        .expect("docs is there")
+        .map(|entry| entry.expect("can be listed").path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "md"))
+        .collect();
+    pages.sort();
+    assert!(pages.len() >= 15, "{pages:?}");
+    pages
+}
+
+/// The page without its blocks of code.
+fn prose(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut is_code = false;
+    let mut prose = String::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        } else if !is_code {
+            prose += line;
+            prose.push('\n');
+        }
+    }
+    prose
+}
+
+/// The anchor that GitHub and mdBook give a heading.
+fn anchor(heading: &str) -> String {
+    let words = heading.trim().to_lowercase();
+    words
+        .chars()
+        .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
+}
+
+fn anchors(path: &Path) -> BTreeSet<String> {
+    prose(path)
+        .lines()
+        .filter(|line| line.starts_with('#'))
+        .map(|line| anchor(line.trim_start_matches('#')))
+        .collect()
+}
+
+/// The targets of the links of a page that do not lead to another host.
+fn links(path: &Path) -> Vec<String> {
+    prose(path)
+        .split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split_once(')').map(|(target, _)| target.to_owned()))
+        .filter(|target| !target.contains("://") && !target.contains(char::is_whitespace))
+        .collect()
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let mut from = pages();
+    from.push(root().join("README.md"));
+    from.push(root().join("tests/README.md"));
+    let (mut seen, mut broken) = (0, Vec::new());
+    for page in from {
+        let folder = page.parent().expect("lies in a folder");
+        for link in links(&page) {
+            seen += 1;
+            let (file, fragment) = link.split_once('#').unwrap_or((&link, ""));
+            let target = if file.is_empty() { page.clone() } else { folder.join(file) };
+            let leads = target.exists()
+                && (fragment.is_empty()
+                    || target.extension().is_none_or(|ending| ending != "md")
+                    || anchors(&target).contains(fragment));
+            if !leads {
+                broken.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(seen > 50, "{seen}");
+    assert_eq!(broken, Vec::<String>::new());
+}
+
+#[test]
+fn every_page_is_in_the_book() {
+    let listed: BTreeSet<String> = links(&root().join("docs/SUMMARY.md")).into_iter().collect();
+    let there: BTreeSet<String> = pages()
+        .iter()
+        .filter_map(|path| path.file_name()?.to_str().map(str::to_owned))
+        .filter(|name| name != "SUMMARY.md")
+        .collect();
+    assert_eq!(listed, there);
+}
+
+/// The names of this program's variables in a text.
+fn variables(text: &str) -> BTreeSet<String> {
+    let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    let ends = text.match_indices("OCISEEK_").map(|(at, _)| {
+        let rest = &text[at..];
+        rest[..rest.find(|c| !is_name(c)).unwrap_or(rest.len())].to_owned()
+    });
+    ends.collect()
+}
+
+#[test]
+fn every_variable_of_the_help_is_listed() {
+    let mut of_help: BTreeMap<String, String> = BTreeMap::new();
+    for entry in std::fs::read_dir(root().join("tests/help")).expect("the help pages are there") {
+        let path = entry.expect("can be listed").path();
+        for name in variables(&std::fs::read_to_string(&path).expect("is text")) {
+            of_help.insert(name, path.display().to_string());
+        }
+    }
+    let listed = variables(&std::fs::read_to_string(root().join("docs/environment.md")).expect("is there"));
+    assert!(of_help.len() > 40, "{of_help:?}");
+    let missing: Vec<_> = of_help.iter().filter(|(name, _)| !listed.contains(*name)).collect();
+    assert!(missing.is_empty(), "not in docs/environment.md: {missing:?}");
+    let unknown: Vec<_> = listed.iter().filter(|name| !of_help.contains_key(*name)).collect();
+    assert!(unknown.is_empty(), "in docs/environment.md, but of no command: {unknown:?}");
+}
+
+#[test]
+fn the_readme_is_read_in_a_minute() {
+    let readme = std::fs::read_to_string(root().join("README.md")).expect("is there");
+    assert!(readme.lines().count() < 120, "{} lines", readme.lines().count());
+    // CI runs these two by their first words.
+    assert_eq!(readme.lines().filter(|line| line.starts_with("cargo run ")).count(), 1);
+    assert_eq!(readme.lines().filter(|line| line.starts_with(".ci/")).count(), 1);
+}
