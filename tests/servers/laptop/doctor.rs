@@ -121,9 +121,9 @@ fn two_indexes_and_a_sparse_one() {
         let sparse = ["index", "--build-tool-identifier=test", "--no-cache", "--min-layer-size=100KiB", &image];
         sandbox.run(&sparse);
         let sparse = diagnosis(&sandbox, 0, 0, &image);
-        assert_eq!(notes(&sparse).iter().filter(|code| **code == "small-layer").count(), 2);
-        assert_eq!(sparse["consumers"][1]["layers"], 1);
-        let small = sparse["findings"].as_array().unwrap().iter().find(|f| f["code"] == "small-layer").unwrap();
+        assert_eq!(notes(&sparse).iter().filter(|code| **code == "too-small").count(), 2);
+        assert_eq!(sparse["consumers"][1]["coverage"]["layers"], 1);
+        let small = sparse["findings"].as_array().unwrap().iter().find(|f| f["code"] == "too-small").unwrap();
         assert!(small["next"].is_null(), "{small}");
         assert!(notes(&sparse).contains(&"foreign-index"), "the tool is called test");
 
