@@ -207,7 +207,13 @@ fn kind(schema: &Value, root: &Value) -> String {
         return format!("array of {}", kind(&schema["items"], root));
     }
     match &schema["type"] {
-        Value::Array(types) => types.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" or "),
+        Value::Array(types) => {
+            let one = |kind: &Value| match kind.as_str().unwrap_or_default() {
+                "array" => format!("array of {}", self::kind(&schema["items"], root)),
+                kind => kind.to_owned(),
+            };
+            types.iter().map(one).collect::<Vec<_>>().join(" or ")
+        }
         one => one.as_str().unwrap_or_default().to_owned(),
     }
 }

@@ -147,7 +147,7 @@ pub fn digests<'a>(digests: impl IntoIterator<Item = &'a Digest>) -> Vec<DigestT
 
 /// An image manifest.
 #[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "ManifestRef"))]
 pub struct Manifest {
     /// Null where only the digest is known.
     media_type: Option<String>,
