@@ -89,6 +89,7 @@ fn the_report_for_programs() {
                 "of_bytes": 268483,
                 "percent": 99.99
               },
+              "prefetch": null,
               "shortfalls": [],
               "layers": [
                 {

@@ -78,6 +78,7 @@ fn an_image_with_an_index() {
                   "span_size": 16384
                 }
               ],
+              "prefetch": [],
               "notes": [],
               "error": null
             }
@@ -96,7 +97,8 @@ fn an_image_with_an_index() {
                 "entries": 4,
                 "uncompressed_size": 203776,
                 "error": null
-              }
+              },
+              "prefetch": null
             },
             {
               "media_type": "application/vnd.oci.image.layer.v1.tar",
@@ -111,13 +113,15 @@ fn an_image_with_an_index() {
                 "entries": 2,
                 "uncompressed_size": 62464,
                 "error": null
-              }
+              },
+              "prefetch": null
             },
             {
               "media_type": "application/vnd.oci.image.layer.v1.tar+zstd",
               "digest": "sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119",
               "size": 24,
-              "ztoc": null
+              "ztoc": null,
+              "prefetch": null
             },
             {
               "media_type": "application/vnd.oci.image.layer.v1.tar+gzip",
@@ -132,7 +136,8 @@ fn an_image_with_an_index() {
                 "entries": 1,
                 "uncompressed_size": 2048,
                 "error": null
-              }
+              },
+              "prefetch": null
             }
           ],
           "coverage": {

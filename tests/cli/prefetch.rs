@@ -201,11 +201,11 @@ fn reports_say_what_is_prefetched() {
     assert!(said.contains(" of 1 layer, ") && said.ends_with("--- status 0 ---"), "{said}");
     let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:img:v1"]);
     let errors = inspected["manifests"][0]["layers"].as_array().unwrap().iter();
-    assert_eq!(errors.filter(|layer| layer["prefetch"]["error"].is_string()).count(), 1);
+    assert_eq!(errors.filter(|layer| layer["prefetch"]["error"]["message"].is_string()).count(), 1);
 
     let options = ["--span-size=16KiB", "--min-layer-size=0", "--no-cache", "--format=json"];
     let converted = sandbox.json(0, &[&["convert", "oci:img:v1", "oci:v2:v1"], &options[..], &args].concat());
-    let converted = &converted["images"][0];
+    let converted = &converted["manifests"][0];
     assert_eq!(reported(converted, &converted["prefetch"]), found);
 }
 
@@ -259,13 +259,13 @@ fn a_list_is_carried_over_when_an_image_is_converted_again() {
     let run =
         |from: &str, to: &str, more: &[&str]| sandbox.json(0, &[&["convert", from, to], &options[..], more].concat());
     let first = run("oci:img:v1", "oci:v2:v1", &["--prefetch-file=/srv/a"]);
-    assert_eq!(first["images"][0]["prefetch"]["carried_over"], false);
+    assert_eq!(first["manifests"][0]["prefetch"]["carried_over"], false);
     let again = run("oci:img:v1", "oci:v2:v1", &[]);
     assert_eq!((&again["status"], &again["digest"]), (&json!("already-there"), &first["digest"]));
     // By another tool, into its place; and of the enabled image itself, under another name.
     for (from, to) in [("oci:img:v1", "oci:v2:v1"), ("oci:v2:v1", "oci:other:v1")] {
         let other = run(from, to, &["--build-tool-identifier=other"]);
-        let (new, old) = (&other["images"][0]["prefetch"], &first["images"][0]["prefetch"]);
+        let (new, old) = (&other["manifests"][0]["prefetch"], &first["manifests"][0]["prefetch"]);
         assert_eq!((&other["status"], &new["carried_over"]), (&json!("written"), &json!(true)), "{other}");
         assert_eq!(new["layers"], old["layers"]);
     }
