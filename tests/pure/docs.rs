@@ -45,11 +45,7 @@ fn anchor(heading: &str) -> String {
 }
 
 fn anchors(path: &Path) -> BTreeSet<String> {
-    prose(path)
-        .lines()
-        .filter(|line| line.starts_with('#'))
-        .map(|line| anchor(line.trim_start_matches('#')))
-        .collect()
+    prose(path).lines().filter(|line| line.starts_with('#')).map(|line| anchor(line.trim_start_matches('#'))).collect()
 }
 
 /// The targets of the links of a page that do not lead to another host.

@@ -20,7 +20,8 @@ fn commands(sandbox: &Sandbox) -> Vec<Vec<String>> {
         args.push("-h");
         let help = String::from_utf8(stdout(sandbox, &args)).unwrap();
         let listed = help.split_once("\nCommands:\n").map_or("", |(_, rest)| rest.split("\n\n").next().unwrap());
-        let below = listed.lines().filter_map(|line| line.split_whitespace().next());
+        // `help` takes no options.
+        let below = listed.lines().filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
         next.extend(below.map(|name| [&command[..], &[name.to_owned()]].concat()));
         all.push(command);
     }

@@ -91,7 +91,10 @@ impl Odds<'_> {
                 ("plain that is gzip", m.blob(TAR, &gzip))
             }
             19 => ("sha512", m.blob_by(Algorithm::Sha512, GZIP, &gzip)),
-            20 => ("the prefetch type", m.blob("application/vnd.amazon.soci.prefetch.v1+json", b"{}")),
+            20 => {
+                self.because(cases::ODD_LAYER);
+                ("the prefetch type", m.blob("application/vnd.amazon.soci.prefetch.v1+json", b"{}"))
+            }
             21 => {
                 self.because(cases::UNLIKE_ITS_TYPE);
                 ("Docker's plain tar that is gzip", m.blob(DOCKER_TAR, &gzip))
@@ -128,6 +131,7 @@ impl Odds<'_> {
             let odd =
                 self.dice.pick(&["null", "{}", "{\"mediaType\":\"application/vnd.oci.image.layer.v1.tar+gzip\"}"]);
             self.say(format!("layer {odd}"));
+            self.because(cases::UNCHECKED);
             list.push(odd.to_owned());
         }
         if self.odd() && self.odd() {
