@@ -17,7 +17,7 @@ fn commands(sandbox: &Sandbox) -> Vec<Vec<String>> {
     let mut next = vec![Vec::<String>::new()];
     while let Some(command) = next.pop() {
         let mut args: Vec<&str> = command.iter().map(String::as_str).collect();
-        args.push("-h");
+        args.push("--help");
         let help = String::from_utf8(stdout(sandbox, &args)).unwrap();
         let listed = help.split_once("\nCommands:\n").map_or("", |(_, rest)| rest.split("\n\n").next().unwrap());
         // `help` takes no options.
