@@ -58,7 +58,7 @@ pub fn man(args: &ManArgs, command: Command) -> Result<(), CliError> {
         Some(dir) => pages(dir, command).map_err(|source| CliError::Write { path: dir.clone(), source }),
         None => {
             let mut page = Vec::new();
-            clap_mangen::Man::new(command).render(&mut page).map_err(CliError::Stdout)?;
+            clap_mangen::Man::new(command.disable_help_subcommand(true)).render(&mut page).map_err(CliError::Stdout)?;
             Stdout::new().write_whole(&page).map_err(CliError::Stdout)
         }
     }
