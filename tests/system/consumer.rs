@@ -135,7 +135,7 @@ impl Consumer {
             .expect("the command runs");
         assert!(output.status.success(), "{enabled}: {}", String::from_utf8_lossy(&output.stderr));
         let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
-        let index = report["images"][0]["index"]["digest"].as_str().expect("an index");
+        let index = report["manifests"][0]["index"]["digest"].as_str().expect("an index");
         self.mounts(&enabled, &["--mode", "v2", "--index", index]);
     }
 
@@ -162,7 +162,7 @@ impl Consumer {
         let output = command.output().expect("the command runs");
         assert!(output.status.success(), "{reference}: {}", String::from_utf8_lossy(&output.stderr));
         let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
-        let place = if mode == "v1" { "/images/0/manifests/0" } else { "/images/0" };
+        let place = if mode == "v1" { "/images/0/manifests/0" } else { "/manifests/0" };
         let index = report.pointer(place).expect("an image")["index"]["digest"].as_str().expect("an index").to_owned();
         if mode == "v2" {
             reference = enabled;
