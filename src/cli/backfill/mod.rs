@@ -26,7 +26,8 @@ use crate::hook::queue::Queue;
 use crate::hook::work::Context;
 use crate::ops::index::IndexOptions;
 #[cfg(feature = "nats")]
-use crate::progress::{Event, Progress};
+use crate::progress::Event;
+use crate::progress::Progress;
 use crate::store::StoreError;
 use crate::store::registry::Client;
 use args::BackfillArgs;
