@@ -199,7 +199,8 @@ impl Contents {
     }
 }
 
-/// A layer's error for a tar's, which says what the bytes look like if they are no tar from their very start.
+/// Turns a tar error into a layer error. If the very first block is not a tar header, the error says
+/// what the bytes look like instead.
 fn explain(error: TarError, head: &[u8]) -> LayerError {
     let at_once = error.offset == Uncompressed(0) && matches!(error.fault, TarFault::Checksum | TarFault::CutInHeader);
     let looks_like = match sniff::format(head) {

@@ -33,7 +33,7 @@ impl Notes {
     }
 }
 
-/// An entry as a ztoc states it, as far as it can; `None` for one that is no file.
+/// A tar entry in the form that a ztoc has it, as far as it fits; `None` if the entry is not a file.
 pub(super) fn file(entry: Entry, number: usize, notes: &mut Notes) -> Option<FileMetadata> {
     let (kind, is_sparse) = match kind(entry.kind) {
         Ok(kind) => (kind, false),

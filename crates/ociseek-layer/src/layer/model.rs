@@ -89,7 +89,7 @@ impl From<io::Error> for LayerError {
     }
 }
 
-/// Why there is no ztoc to be had from a layer.
+/// Why a layer has no ztoc.
 pub(super) enum NoZtoc {
     Unservable(Unservable),
     Broken(LayerError),

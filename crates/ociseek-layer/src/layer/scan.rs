@@ -358,7 +358,7 @@ impl Body {
         }
     }
 
-    /// Fails if what was decoded is no tar.
+    /// Fails if the decoded bytes are not a tar.
     fn check(&self) -> Result<(), LayerError> {
         match self {
             Body::Unknown(_) | Body::Unread(_) => Ok(()),
