@@ -1,4 +1,5 @@
-//! What `ociseek version` knows from the build: target, features, and the commit where that is known for sure.
+//! What `ociseek version` knows from the build: target, features, and the commit where that is known for sure; and whether this
+//! build can mount.
 
 use std::path::Path;
 
@@ -12,6 +13,11 @@ fn main() {
     let mut features: Vec<String> = features.map(|name| name.replace('_', "-")).collect();
     features.sort();
     println!("cargo::rustc-env=OCISEEK_BUILD_FEATURES={}", features.join(","));
+    // Code that mounts: `cfg(mounts)` says in one word that the feature `fuse` is on, and that this is Linux.
+    println!("cargo::rustc-check-cfg=cfg(mounts)");
+    if std::env::var_os("CARGO_FEATURE_FUSE").is_some() && variable("CARGO_CFG_TARGET_OS") == "linux" {
+        println!("cargo::rustc-cfg=mounts");
+    }
     // git is not asked: a working tree may differ from its commit, and the crate would be built anew after every commit. The
     // release build sets the variable, and `cargo package` writes the file.
     let packaged = || {

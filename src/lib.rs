@@ -11,7 +11,9 @@
 //! | [`hook`] | indexing on push: the jobs that the events of registries become |
 //! | [`cli`] | the command line |
 
+#[cfg(feature = "cli")]
 pub mod cli;
+#[cfg(feature = "hook")]
 pub mod hook;
 pub mod ops;
 pub mod rootfs;

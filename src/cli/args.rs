@@ -2,23 +2,18 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::cli::backfill::args::BackfillArgs;
-use crate::cli::bundle::args::BundleArgs;
 use crate::cli::cache::args::CacheCommand;
 use crate::cli::cat::args::CatArgs;
 use crate::cli::convert::args::ConvertArgs;
 use crate::cli::copy::args::CopyArgs;
 use crate::cli::diff::args::DiffArgs;
 use crate::cli::doctor::args::DoctorArgs;
-use crate::cli::hook::HookCommand;
 use crate::cli::index::args::IndexArgs;
 use crate::cli::inspect::args::InspectArgs;
 use crate::cli::list::args::ListArgs;
 use crate::cli::ls::args::LsArgs;
-use crate::cli::mount::args::MountArgs;
 use crate::cli::prune::args::PruneArgs;
 use crate::cli::rm::args::RmArgs;
-use crate::cli::trace::args::TraceArgs;
 use crate::cli::verify::args::VerifyArgs;
 use crate::cli::version::args::{CompletionsArgs, ManArgs, VersionArgs};
 use crate::cli::ztoc::args::ZtocCommand;
@@ -55,18 +50,18 @@ pub enum Command {
     Ls(Box<LsArgs>),
     Cat(Box<CatArgs>),
     Verify(Box<VerifyArgs>),
-    Mount(Box<MountArgs>),
-    Bundle(Box<BundleArgs>),
-    Trace(Box<TraceArgs>),
+    #[cfg(mounts)]
+    #[command(flatten)]
+    Lazy(LazyCommand),
     Doctor(Box<DoctorArgs>),
     List(Box<ListArgs>),
     Copy(Box<CopyArgs>),
     Rm(Box<RmArgs>),
     Prune(Box<PruneArgs>),
     Diff(Box<DiffArgs>),
-    #[command(subcommand)]
-    Hook(HookCommand),
-    Backfill(Box<BackfillArgs>),
+    #[cfg(feature = "hook")]
+    #[command(flatten)]
+    Service(ServiceCommand),
     #[command(subcommand)]
     Ztoc(ZtocCommand),
     #[command(subcommand)]
@@ -76,6 +71,24 @@ pub enum Command {
     Version(VersionArgs),
 }
 
+/// The commands that show an image as a file system.
+#[cfg(mounts)]
+#[derive(Debug, Subcommand)]
+pub enum LazyCommand {
+    Mount(Box<super::mount::args::MountArgs>),
+    Bundle(Box<super::bundle::args::BundleArgs>),
+    Trace(Box<super::trace::args::TraceArgs>),
+}
+
+/// The commands that index what others push.
+#[cfg(feature = "hook")]
+#[derive(Debug, Subcommand)]
+pub enum ServiceCommand {
+    #[command(subcommand)]
+    Hook(super::hook::HookCommand),
+    Backfill(Box<super::backfill::args::BackfillArgs>),
+}
+
 /// How a command says on standard output that it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failures {
@@ -83,13 +96,17 @@ pub enum Failures {
     None,
     Document,
     /// As one of several lines.
+    #[cfg(feature = "hook")]
     Line,
 }
 
 impl Command {
     pub fn failures(&self) -> Failures {
         let format = match self {
-            Command::Backfill(args) => return if args.format.is_json() { Failures::Line } else { Failures::None },
+            #[cfg(feature = "hook")]
+            Command::Service(ServiceCommand::Backfill(args)) if args.format.is_json() => return Failures::Line,
+            #[cfg(feature = "hook")]
+            Command::Service(_) => return Failures::None,
             Command::Index(args) => args.format,
             Command::Convert(args) => args.format,
             Command::Inspect(args) => args.format,
@@ -107,12 +124,13 @@ impl Command {
             Command::Ztoc(ZtocCommand::Show(args)) => args.format,
             Command::Ztoc(ZtocCommand::Verify(args)) => args.format,
             // With --output, standard output is the container's.
-            Command::Trace(args) if args.wants_json() && args.output.is_none() => return Failures::Document,
-            Command::Trace(_)
-            | Command::Cat(_)
-            | Command::Mount(_)
-            | Command::Bundle(_)
-            | Command::Hook(_)
+            #[cfg(mounts)]
+            Command::Lazy(LazyCommand::Trace(args)) if args.wants_json() && args.output.is_none() => {
+                return Failures::Document;
+            }
+            #[cfg(mounts)]
+            Command::Lazy(_) => return Failures::None,
+            Command::Cat(_)
             | Command::Ztoc(ZtocCommand::Create(_) | ZtocCommand::Extract(_))
             | Command::Completions(_)
             | Command::Man(_) => return Failures::None,

@@ -1,12 +1,18 @@
 //! The command line: options in, text and exit codes out.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
+#[cfg(mounts)]
+use tokio::sync::oneshot;
 
+#[cfg(mounts)]
+use args::LazyCommand;
+#[cfg(feature = "hook")]
+use args::ServiceCommand;
 use args::{Cli, Command, Failures};
-use hook::HookCommand;
 use run::{blocking, settled, until};
 use shared::report::{self, CliError};
 use shared::signals;
@@ -15,7 +21,9 @@ use shared::{habits, json};
 use ztoc::args::ZtocCommand;
 
 mod args;
+#[cfg(feature = "hook")]
 mod backfill;
+#[cfg(mounts)]
 mod bundle;
 mod cache;
 mod cat;
@@ -23,19 +31,25 @@ mod convert;
 mod copy;
 mod diff;
 mod doctor;
+#[cfg(feature = "hook")]
 mod hook;
 mod index;
 mod inspect;
+#[cfg(mounts)]
 mod lazy;
 mod list;
 mod ls;
+#[cfg(mounts)]
 mod mount;
 mod prune;
 mod rm;
 mod run;
 #[cfg(test)]
 mod schema;
+// Some of it is for a few commands only, which this build may not have.
+#[cfg_attr(not(all(feature = "hook", feature = "lambda", mounts)), allow(dead_code))]
 mod shared;
+#[cfg(mounts)]
 mod trace;
 mod verify;
 mod version;
@@ -46,7 +60,7 @@ const LAST_WORK: Duration = Duration::from_millis(500);
 
 /// Runs the program; the one entry point of `main`.
 pub fn run() -> ExitCode {
-    let cli = match Cli::try_parse_from(hook::lambda::arguments()) {
+    let cli = match Cli::try_parse_from(arguments()) {
         Ok(cli) => cli,
         Err(mut message) => {
             let typed = std::env::args_os().skip(1).filter_map(|typed| typed.into_string().ok());
@@ -74,12 +88,31 @@ pub fn run() -> ExitCode {
     }
 }
 
+/// What was typed; AWS Lambda types nothing.
+fn arguments() -> Vec<OsString> {
+    #[cfg(feature = "lambda")]
+    return hook::lambda::arguments();
+    #[cfg(not(feature = "lambda"))]
+    std::env::args_os().collect()
+}
+
+/// These go on until they are stopped, and clear up then.
+#[cfg(mounts)]
+async fn lazily(command: LazyCommand, interrupted: &mut oneshot::Receiver<signals::Interrupt>) -> Result<(), CliError> {
+    match command {
+        LazyCommand::Mount(args) => mount::run(*args, interrupted).await,
+        LazyCommand::Bundle(args) => bundle::run(*args, interrupted).await,
+        LazyCommand::Trace(args) => trace::run(*args, interrupted).await,
+    }
+}
+
 /// The same on standard output, for those who asked for JSON.
 fn tell_programs(failures: Failures, error: &CliError) {
     let failed = json::Failed { error: report::failure(error) };
     let text = match failures {
         Failures::None => return,
         Failures::Document => json::text(failed),
+        #[cfg(feature = "hook")]
         Failures::Line => json::line(failed).map(|line| line + "\n"),
     };
     // Whoever does not take it has the exit status.
@@ -94,7 +127,6 @@ fn execute(command: Command) -> Result<(), CliError> {
         match command {
             Command::Index(args) => settled(until(interrupted, index::run(*args)).await).await,
             Command::Convert(args) => settled(until(interrupted, convert::run(*args)).await).await,
-            Command::Backfill(args) => settled(until(interrupted, backfill::run(*args)).await).await,
             Command::Inspect(args) => until(interrupted, inspect::run(*args)).await,
             Command::Ls(args) => until(interrupted, ls::run(*args)).await,
             Command::Cat(args) => until(interrupted, cat::run(*args)).await,
@@ -105,15 +137,14 @@ fn execute(command: Command) -> Result<(), CliError> {
             Command::Prune(args) => until(interrupted, prune::run(*args)).await,
             Command::Diff(args) => until(interrupted, diff::run(*args)).await,
             Command::Rm(args) => until(interrupted, rm::run(*args)).await,
-            // These go on until they are stopped, and clear up then.
-            Command::Mount(args) => mount::run(*args, interrupted).await,
-            Command::Bundle(args) => bundle::run(*args, interrupted).await,
-            Command::Trace(args) => trace::run(*args, interrupted).await,
-            // It goes on until it is stopped, and then ends in good order.
-            Command::Hook(HookCommand::Serve(args)) => hook::serve::run(*args, interrupted).await,
-            #[cfg(feature = "nats")]
-            Command::Hook(HookCommand::Worker(args)) => hook::worker::run(*args, interrupted).await,
-            Command::Hook(HookCommand::Lambda(args)) => until(interrupted, hook::lambda::run(*args)).await,
+            #[cfg(mounts)]
+            Command::Lazy(command) => lazily(command, interrupted).await,
+            #[cfg(feature = "hook")]
+            Command::Service(ServiceCommand::Backfill(args)) => {
+                settled(until(interrupted, backfill::run(*args)).await).await
+            }
+            #[cfg(feature = "hook")]
+            Command::Service(ServiceCommand::Hook(command)) => hook::run(command, interrupted).await,
             Command::Cache(command) => until(interrupted, blocking(move || cache::run(command))).await,
             Command::Completions(args) => version::completions(&args, Cli::command()),
             Command::Man(args) => version::man(&args, Cli::command()),

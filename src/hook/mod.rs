@@ -16,6 +16,7 @@
 //! | [`server`] | the HTTP service |
 
 pub mod allow;
+#[cfg(feature = "lambda")]
 pub mod aws;
 pub mod backfill;
 pub mod backlog;
@@ -23,6 +24,7 @@ pub mod enabled;
 pub mod http;
 pub mod job;
 pub mod journal;
+#[cfg(feature = "lambda")]
 pub mod lambda;
 pub mod log;
 pub mod metrics;

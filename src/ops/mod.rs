@@ -3,6 +3,7 @@
 //! An operation stops when its future is dropped: requests are given up, and the threads that own the layers' indexers end
 //! with their channels.
 
+#[cfg(mounts)]
 pub mod bundle;
 pub mod code;
 pub mod convert;
@@ -16,12 +17,14 @@ pub mod index;
 pub mod inspect;
 pub mod list;
 pub mod maker;
+#[cfg(mounts)]
 pub mod mount;
 pub mod open;
 pub mod prefetch;
 pub mod prune;
 pub mod remove;
 pub mod resolve;
+#[cfg(mounts)]
 pub mod trace;
 pub mod verify;
 pub mod versions;

@@ -2,6 +2,7 @@
 
 pub mod cache;
 pub mod content;
+#[cfg(mounts)]
 pub mod fuse;
 pub mod layers;
 pub mod record;

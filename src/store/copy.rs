@@ -121,8 +121,7 @@ async fn upload(
             Err(error) => return Err(error),
         };
         if begun == UPLOADS {
-            let source = Box::new(error);
-            return Err(RegistryError::UploadLost { digest: blob.digest, times: begun, source }.into());
+            return Err(RegistryError::upload_lost(blob.digest, begun, error).into());
         }
     }
 }

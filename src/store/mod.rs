@@ -29,6 +29,10 @@ pub mod copy;
 pub mod entries;
 pub mod feed;
 pub mod layout;
+#[cfg(feature = "registry")]
+pub mod registry;
+#[cfg(not(feature = "registry"))]
+#[path = "no_registry.rs"]
 pub mod registry;
 
 /// How many chunks of a local blob may wait.

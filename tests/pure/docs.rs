@@ -129,3 +129,30 @@ fn the_readme_is_read_in_a_minute() {
     assert_eq!(readme.lines().filter(|line| line.starts_with("cargo run ")).count(), 1);
     assert_eq!(readme.lines().filter(|line| line.starts_with(".ci/")).count(), 1);
 }
+
+/// docs/library.md: each feature with what it implies.
+#[test]
+fn every_feature_is_in_the_table() {
+    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).expect("is text");
+    let features = manifest.split("\n[features]\n").nth(1).expect("has features").split("\n[").next().expect("ends");
+    let features = features.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(" = "));
+    let mut expected = BTreeSet::new();
+    for (name, parts) in features.filter(|(name, _)| *name != "default") {
+        let implied: Vec<String> = parts
+            .split('"')
+            .skip(1)
+            .step_by(2)
+            .filter(|part| !part.contains(':'))
+            .map(|part| format!("`{part}`"))
+            .collect();
+        expected.insert((format!("`{name}`"), implied.join(", ")));
+    }
+    let page = std::fs::read_to_string(root().join("docs/library.md")).expect("is text");
+    let section = page.split("\n## Features\n").nth(1).expect("has the section").split("\n## ").next().expect("ends");
+    let rows = section.lines().filter(|line| line.starts_with("| `")).map(|line| {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        (cells[0].to_owned(), cells[2].to_owned())
+    });
+    assert_eq!(rows.collect::<BTreeSet<_>>(), expected);
+    assert!(expected.len() >= 6, "{expected:?}");
+}

@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use self::json::Line;
+use crate::cli::hook::error::{HookError, backfill_hint};
 use crate::cli::shared::args::{Format, ProgressStyle, cpus};
 use crate::cli::shared::build::unattended;
 use crate::cli::shared::caches;
 use crate::cli::shared::json::line;
 use crate::cli::shared::progress::Display;
-use crate::cli::shared::report::{CliError, backfill_hint, in_one_line};
+use crate::cli::shared::report::{CliError, in_one_line};
 use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::source::{Registries, client_config};
 use crate::cli::shared::terminal::{Stdout, safe};
@@ -56,7 +57,8 @@ pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
     );
     let index = IndexOptions { existing: args.existing.into(), ..index };
     let versions = args.versions.versions()?;
-    let state = args.state.as_deref().map(|path| State::open(path, &index, &versions)).transpose()?;
+    let state =
+        args.state.as_deref().map(|path| State::open(path, &index, &versions)).transpose().map_err(HookError::from)?;
     #[cfg(feature = "nats")]
     let unit = Unit::of(&versions);
     let cache = caches::ztocs(&args.cache, &progress).await;
@@ -81,7 +83,7 @@ pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
         dry_run: args.dry_run,
         #[cfg(feature = "nats")]
         queue: match &args.queue {
-            Some(url) => Some(Queue::connect(url, told).await?.by(unit)),
+            Some(url) => Some(Queue::connect(url, told).await.map_err(HookError::from)?.by(unit)),
             None => None,
         },
     };
@@ -164,7 +166,7 @@ impl Summary {
         let failed = (failed > 0).then(|| format!("{failed} of {all} images failed"));
         match [lists, failed].into_iter().flatten().collect::<Vec<_>>() {
             none if none.is_empty() => Ok(()),
-            all => Err(CliError::Backfill { what: all.join(", "), hint: self.hint }),
+            all => Err(HookError::Backfill { what: all.join(", "), hint: self.hint }.into()),
         }
     }
 }

@@ -4,6 +4,7 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
 use crate::cli::lazy::detach::{self, Log};
+use crate::cli::lazy::error::LazyError;
 use crate::cli::lazy::made::{Made, blocking, make};
 use crate::cli::lazy::{self, End};
 use crate::cli::run::until;
@@ -18,7 +19,7 @@ pub mod args;
 pub async fn run(args: BundleArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
     if let Some(dir) = args.rm {
         let removed = spawn_blocking(move || remove(&dir)).await.map_err(|error| CliError::Start(error.into()))?;
-        return Ok(removed?);
+        return Ok(removed.map_err(LazyError::from)?);
     }
     let (Some(name), Some(dir)) = (args.image, args.dir) else {
         return Err(CliError::Usage("want IMAGE and DIR, or --rm DIR"));

@@ -10,6 +10,8 @@ use clap::builder::FalseyValueParser;
 use serde_json::json;
 use tokio::net::TcpListener;
 
+#[cfg(feature = "nats")]
+use crate::cli::hook::error::HookError;
 use crate::cli::shared::args::{BuildArgs, CacheArgs, LayerJobsArgs, MinLayerArgs, PlatformsArgs, RegistryArgs};
 use crate::cli::shared::build::unattended;
 use crate::cli::shared::caches;
@@ -131,5 +133,5 @@ pub async fn connect(url: &QueueUrl, log: &Log) -> Result<Queue, CliError> {
         Change::Lost => log.warn("queue", json!({"error": change.to_string()})),
         Change::Back => log.info("queue", json!({"message": change.to_string()})),
     };
-    Ok(Queue::connect(url, tell).await?)
+    Ok(Queue::connect(url, tell).await.map_err(HookError::from)?)
 }

@@ -1,13 +1,21 @@
 //! `ociseek hook`: services that index images as they are pushed.
 
 use clap::Subcommand;
+use tokio::sync::oneshot;
 
+#[cfg(feature = "lambda")]
+use crate::cli::run::until;
+use crate::cli::shared::report::CliError;
+use crate::cli::shared::signals::Interrupt;
+#[cfg(feature = "lambda")]
 use lambda::args::HookLambdaArgs;
 use serve::args::HookServeArgs;
 #[cfg(feature = "nats")]
 use worker::args::HookWorkerArgs;
 
+pub mod error;
 mod jobs;
+#[cfg(feature = "lambda")]
 pub mod lambda;
 mod secret_file;
 pub mod serve;
@@ -20,5 +28,17 @@ pub enum HookCommand {
     Serve(Box<HookServeArgs>),
     #[cfg(feature = "nats")]
     Worker(Box<HookWorkerArgs>),
+    #[cfg(feature = "lambda")]
     Lambda(Box<HookLambdaArgs>),
+}
+
+/// Runs a service until it is stopped; then it ends in good order.
+pub async fn run(command: HookCommand, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
+    match command {
+        HookCommand::Serve(args) => serve::run(*args, interrupted).await,
+        #[cfg(feature = "nats")]
+        HookCommand::Worker(args) => worker::run(*args, interrupted).await,
+        #[cfg(feature = "lambda")]
+        HookCommand::Lambda(args) => until(interrupted, lambda::run(*args)).await,
+    }
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use rustix::fs::{StatVfsMountFlags, fstatvfs};
 
+use crate::cli::hook::error::HookError;
 use crate::cli::shared::report::CliError;
 use crate::hook::secret::Secrets;
 
@@ -25,10 +26,10 @@ pub fn secrets(path: &Path) -> Result<Secrets, CliError> {
     let file = File::open(path).map_err(unreadable)?;
     let mode = file.metadata().map_err(unreadable)?.permissions().mode() & 0o777;
     if let Some(what) = open_to_others(mode, || is_mounted(path, &file)) {
-        return Err(CliError::OpenSecret { path: path.to_owned(), mode, what });
+        return Err(HookError::OpenSecret { path: path.to_owned(), mode, what }.into());
     }
     let text = io::read_to_string(io::Read::take(file, 64 << 10)).map_err(unreadable)?;
-    Secrets::parse(&text).map_err(|source| CliError::SecretFile { path: path.to_owned(), source })
+    Ok(Secrets::parse(&text).map_err(|source| HookError::SecretFile { path: path.to_owned(), source })?)
 }
 
 /// What others can do with a file of this mode that they should not.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::task::spawn_blocking;
 
 use super::Opened;
+use super::error::LazyError;
 use crate::cli::shared::report::CliError;
 use crate::ops::bundle::{Bundle, BundleError, RunOptions, plan};
 use crate::ops::mount::{LiveMount, MountOptions, Prefetch, Record, mount};
@@ -25,7 +26,8 @@ pub async fn make(
     prefetch: Prefetch,
 ) -> Result<Made, CliError> {
     let image = &opened.image;
-    let config = plan(&image.manifest.digest, &image.config, &image.tree, &image.content, run).await?;
+    let config =
+        plan(&image.manifest.digest, &image.config, &image.tree, &image.content, run).await.map_err(LazyError::from)?;
     let fuse = FuseOptions {
         source: opened.name.clone(),
         // The container's users are not the one who mounts; the directory is closed to all others.
@@ -34,7 +36,7 @@ pub async fn make(
         ..FuseOptions::default()
     };
     let options = MountOptions { fuse, record, prefetch };
-    let live = mount(image, &bundle.image_point(), options, &opened.progress).await?;
+    let live = mount(image, &bundle.image_point(), options, &opened.progress).await.map_err(LazyError::from)?;
     let tree = Arc::clone(&image.tree);
     let bundle = blocking(move || bundle.complete(&tree, &config).map(|()| bundle)).await?;
     Ok(Made { bundle, live })
@@ -56,5 +58,5 @@ impl Made {
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, BundleError> + Send + 'static,
 ) -> Result<T, CliError> {
-    Ok(spawn_blocking(work).await.map_err(|error| CliError::Start(error.into()))??)
+    Ok(spawn_blocking(work).await.map_err(|error| CliError::Start(error.into()))?.map_err(LazyError::from)?)
 }

@@ -24,9 +24,11 @@ use crate::ops::open::{OpenOptions, RootFs, open};
 use crate::progress::{Event, Progress};
 use crate::rootfs::content::ContentOptions;
 use args::{ContainerArgs, LazyArgs, NetArg, ServeArgs};
+use error::LazyError;
 
 pub mod args;
 pub mod detach;
+pub mod error;
 pub mod json;
 pub mod made;
 
@@ -118,7 +120,7 @@ pub async fn serve(mount: &mut LiveMount, interrupted: &mut oneshot::Receiver<In
     tokio::select! {
         biased;
         Ok(_) = interrupted => Ok(End::Asked),
-        ended = mount.mounted.ended() => ended.map(|()| End::Unmounted).map_err(CliError::Mount),
+        ended = mount.mounted.ended() => Ok(ended.map(|()| End::Unmounted).map_err(LazyError::from)?),
     }
 }
 

@@ -4,6 +4,7 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
 use crate::cli::lazy::detach::{self, Log};
+use crate::cli::lazy::error::LazyError;
 use crate::cli::lazy::{self, End};
 use crate::cli::run::until;
 use crate::cli::shared::report::CliError;
@@ -25,7 +26,7 @@ pub async fn run(args: MountArgs, interrupted: &mut oneshot::Receiver<Interrupt>
     let (dir, name, style) = (args.dir, args.image, lazy::style(&serve));
     let (mut opened, mut live) = until(interrupted, async {
         let prepared = spawn_blocking(move || prepare(&dir, existing)).await;
-        let point = prepared.map_err(|error| CliError::Start(error.into()))??;
+        let point = prepared.map_err(|error| CliError::Start(error.into()))?.map_err(LazyError::from)?;
         let prefetch = args.lazy.prefetching();
         let opened = lazy::open_image(&name, args.layer, args.lazy, style).await?;
         let fuse = FuseOptions {
@@ -36,7 +37,7 @@ pub async fn run(args: MountArgs, interrupted: &mut oneshot::Receiver<Interrupt>
             ..FuseOptions::default()
         };
         let options = MountOptions { fuse, record: record.map(Record::File), prefetch };
-        let live = mount(&opened.image, &point, options, &opened.progress).await?;
+        let live = mount(&opened.image, &point, options, &opened.progress).await.map_err(LazyError::from)?;
         Ok((opened, live))
     })
     .await?;
@@ -55,7 +56,7 @@ pub async fn run(args: MountArgs, interrupted: &mut oneshot::Receiver<Interrupt>
 
 async fn stop(opened: &lazy::Opened, live: LiveMount) -> Result<(), CliError> {
     let point = live.mounted.point().display().to_string();
-    if live.unmount().await? {
+    if live.unmount().await.map_err(LazyError::from)? {
         opened.warn(&format!(
             "{point} was in use when it was unmounted: files that are still open cannot be read any more"
         ));

@@ -13,12 +13,12 @@ use super::registry_hint::registry_hint;
 use super::signals::Interrupt;
 use super::terminal::{Style, complain, safe};
 use crate::budget::OverBudget;
-use crate::hook;
-use crate::hook::backfill::BackfillError;
-use crate::hook::job::JobError;
+#[cfg(feature = "hook")]
+use crate::cli::hook::error::HookError;
+#[cfg(mounts)]
+use crate::cli::lazy::error::LazyError;
 use crate::image::{ImageNameError, TagError};
 use crate::layer::{LayerError, Unservable};
-use crate::ops::bundle::BundleError;
 use crate::ops::convert::{ConvertError, are_small};
 use crate::ops::copy::CopyError;
 use crate::ops::diff::DiffError;
@@ -32,12 +32,10 @@ use crate::ops::prefetch::ListError;
 use crate::ops::prune::PruneError;
 use crate::ops::remove::RemoveError;
 use crate::ops::resolve::ResolveError;
-use crate::ops::trace::RuntimeError;
 use crate::ops::verify::VerifyError;
 use crate::ops::verify::signature::TrustError;
 use crate::ops::versions::MakeError;
 use crate::rootfs::content::ReadError;
-use crate::rootfs::fuse::MountError;
 use crate::rootfs::layers;
 use crate::store::StoreError;
 use crate::store::registry::RegistryError;
@@ -63,9 +61,6 @@ pub enum CliError {
     /// Some images failed; each was reported when it did.
     #[error("{failed} of {all} images failed")]
     Images { failed: usize, all: usize },
-    /// Some images or lists failed; each was listed on standard output, among all the others.
-    #[error("{what}")]
-    Backfill { what: String, hint: Option<String> },
     /// Verification found something; it was listed.
     #[error("what was verified differs")]
     Differs,
@@ -127,12 +122,9 @@ pub enum CliError {
     ReadZtoc(Box<ZtocFailure>),
     #[error("{0:?} names no ztoc of the image, or more than one")]
     NoZtoc(String),
+    #[cfg(mounts)]
     #[error(transparent)]
-    Mount(#[from] MountError),
-    #[error(transparent)]
-    Bundle(#[from] BundleError),
-    #[error(transparent)]
-    Runtime(#[from] RuntimeError),
+    Lazy(#[from] LazyError),
     #[error(transparent)]
     Store(#[from] StoreError),
 
@@ -156,32 +148,14 @@ pub enum CliError {
     #[error("{}: cannot be extracted", path.display())]
     Extract { path: PathBuf, source: ExtractError },
 
+    #[cfg(feature = "hook")]
     #[error(transparent)]
-    Serve(#[from] hook::server::ServeError),
-    #[cfg(feature = "nats")]
-    #[error(transparent)]
-    Queue(#[from] hook::queue::QueueError),
-    #[error(transparent)]
-    Journal(#[from] hook::journal::JournalError),
-    #[error("{}: holds no secret that can be used", path.display())]
-    SecretFile { path: PathBuf, source: hook::secret::SecretError },
-    #[error("the secret cannot be used")]
-    Secret(#[from] hook::secret::SecretError),
-    #[error("{}: others can {what} this secret (mode {mode:o})", path.display())]
-    OpenSecret { path: PathBuf, mode: u32, what: &'static str },
+    Hook(#[from] HookError),
 
     #[error("{}: cannot be read", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("{}: cannot be written", path.display())]
     Write { path: PathBuf, source: io::Error },
-    #[error(transparent)]
-    State(#[from] hook::backfill::StateError),
-    #[error("this is no AWS Lambda function: there is no AWS_LAMBDA_RUNTIME_API")]
-    NotInLambda,
-    #[error(transparent)]
-    LambdaRuntime(#[from] hook::lambda::RuntimeError),
-    #[error(transparent)]
-    Ecr(#[from] hook::aws::EcrError),
     #[error("standard output cannot be written")]
     Stdout(#[source] io::Error),
     #[error("standard input cannot be read")]
@@ -227,19 +201,20 @@ impl CliError {
 
     /// The command printed its JSON document, or cannot print one any more.
     pub fn is_in_document(&self) -> bool {
-        matches!(
-            self,
+        match self {
             CliError::Images { .. }
-                | CliError::Paths { .. }
-                | CliError::Listed { .. }
-                | CliError::NotRemoved { .. }
-                | CliError::Backfill { .. }
-                | CliError::Differs
-                | CliError::Unused
-                | CliError::Exit(_)
-                | CliError::Interrupted(_)
-                | CliError::Stdout(_)
-        )
+            | CliError::Paths { .. }
+            | CliError::Listed { .. }
+            | CliError::NotRemoved { .. }
+            | CliError::Differs
+            | CliError::Unused
+            | CliError::Exit(_)
+            | CliError::Interrupted(_)
+            | CliError::Stdout(_) => true,
+            #[cfg(feature = "hook")]
+            CliError::Hook(HookError::Backfill { .. }) => true,
+            _ => false,
+        }
     }
 
     pub fn exit_code(&self) -> u8 {
@@ -340,22 +315,10 @@ fn hint(error: &CliError) -> Option<String> {
         CliError::NotRemoved { source, .. } => delete_hint(source),
         CliError::Verify(error) => verify_hint(error),
         CliError::NoZtoc(_) => Some("ociseek inspect without --ztoc lists them".into()),
-        CliError::Mount(error) => mount_hint(error),
-        CliError::Bundle(error) => bundle_hint(error),
-        CliError::Runtime(RuntimeError::Missing(_)) => {
-            Some("install an OCI runtime (Debian: apt install runc), or name one, --runtime PROGRAM".into())
-        }
-        CliError::Serve(hook::server::ServeError::NoSecret(_)) => Some(
-            "give --secret-file FILE or OCISEEK_HOOK_SECRET (openssl rand -hex 32 makes one), or --listen 127.0.0.1:8080"
-                .into(),
-        ),
-        CliError::Backfill { hint, .. } => hint.clone(),
-        CliError::SecretFile { .. } | CliError::Secret(_) => Some("openssl rand -hex 32 makes one".into()),
-        CliError::OpenSecret { path, .. } => Some(format!("chmod 600 {}", path.display())),
-        CliError::State(hook::backfill::StateError::Other { .. }) => {
-            Some("give the options that it was begun with, or another file".into())
-        }
-        CliError::NotInLambda => Some("docs/hook.md says how to make a function of this program".into()),
+        #[cfg(mounts)]
+        CliError::Lazy(error) => error.hint(),
+        #[cfg(feature = "hook")]
+        CliError::Hook(error) => error.hint(),
         CliError::Store(error) => store_hint(error),
         CliError::Extract { source: ExtractError::Exists { .. }, .. } => {
             Some("--force replaces what is there; or give --output an empty directory".into())
@@ -382,23 +345,7 @@ fn is_over_budget(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// The same for what `backfill` tells among other things.
-pub fn backfill_hint(error: &BackfillError) -> Option<String> {
-    match error {
-        BackfillError::Repositories(error) if !matches!(error.status(), Some(403..=405)) => registry_hint(error),
-        BackfillError::Repositories(_) => Some(
-            "some registries keep the list of their repositories to themselves: name the repositories, HOST/REPOSITORY"
-                .into(),
-        ),
-        BackfillError::Tags(error) => registry_hint(error),
-        BackfillError::Job(JobError::Name(error)) => store_hint(error),
-        BackfillError::Job(JobError::Index(error)) => index_hint(error),
-        BackfillError::Job(JobError::Enabled { source, .. }) => convert_hint(source),
-        _ => None,
-    }
-}
-
-fn index_hint(error: &IndexError) -> Option<String> {
+pub fn index_hint(error: &IndexError) -> Option<String> {
     match error {
         IndexError::Resolve(ResolveError::NoPlatform { .. }) => {
             Some("leave out --platform to index all platforms of the image".into())
@@ -418,7 +365,7 @@ fn index_hint(error: &IndexError) -> Option<String> {
     }
 }
 
-fn convert_hint(error: &ConvertError) -> Option<String> {
+pub fn convert_hint(error: &ConvertError) -> Option<String> {
     match error {
         ConvertError::Index(error) => index_hint(error),
         ConvertError::NoPlatform { .. } => Some("leave out --platform to index all platforms of the image".into()),
@@ -510,63 +457,6 @@ fn discover_hint(error: &DiscoverError) -> Option<String> {
     }
 }
 
-fn mount_hint(error: &MountError) -> Option<String> {
-    Some(match error {
-        MountError::Missing(dir) => format!("make it first: mkdir {}", dir.display()),
-        MountError::NotADirectory(_) | MountError::NotEmpty(_) => "mount on an empty directory".into(),
-        MountError::Stale { point, ours: true } => {
-            format!("umount -l {0} (as a user: fusermount3 -uz {0}) clears it, and so does --replace", point.display())
-        }
-        MountError::Stale { point, ours: false } => {
-            format!("it is not ociseek's; umount -l {0} (as a user: fusermount3 -uz {0}) clears it", point.display())
-        }
-        MountError::Occupied { point, .. } => {
-            format!(
-                "umount {0} (as a user: fusermount3 -u {0}) ends it, and --replace takes its place",
-                point.display()
-            )
-        }
-        MountError::Busy(point) => format!("fuser -vm {} lists who uses it", point.display()),
-        MountError::NoDevice(_) => {
-            "load the kernel's module, modprobe fuse; a container needs --device /dev/fuse --cap-add SYS_ADMIN".into()
-        }
-        MountError::DeviceRefused(_) => {
-            "run as root, or let users open it: chmod 666 /dev/fuse, as udev does on most systems".into()
-        }
-        MountError::NoHelper => "run as root, or install it (Debian: apt install fuse3)".into(),
-        MountError::AllowOther => "add the line user_allow_other to /etc/fuse.conf, or leave out --allow-other".into(),
-        MountError::RootOnly => "run as root, or leave out --suid and --dev".into(),
-        MountError::Inspect { .. }
-        | MountError::Refused { .. }
-        | MountError::Session { .. }
-        | MountError::Unmount { .. } => return None,
-    })
-}
-
-fn bundle_hint(error: &BundleError) -> Option<String> {
-    match error {
-        BundleError::NotRoot => Some("run it as root; ociseek mount works for other users too".into()),
-        BundleError::Exists(dir) => Some(format!("ociseek bundle --rm {} takes it down", dir.display())),
-        BundleError::NotEmpty(_) => Some("give an empty directory, or one that is not there yet".into()),
-        BundleError::Foreign { .. } | BundleError::Replaceable { .. } => Some(
-            "DIR and the directories above it must belong to root, and nobody else may write to those above unless they \
-             are sticky as /tmp is: /run/NAME will do"
-                .into(),
-        ),
-        BundleError::NoCommand => Some("give a command after --".into()),
-        BundleError::InUse { pid, .. } => {
-            Some(format!("end its container first (runc list; runc kill), or kill {pid}"))
-        }
-        BundleError::Held(dir) => Some(format!("something still uses its files: fuser -vm {}", dir.display())),
-        BundleError::Overlay { .. } => Some(
-            "the kernel's log says why (dmesg); an overlay cannot lie on another, choose a DIR on a disk or a tmpfs"
-                .into(),
-        ),
-        BundleError::Mount(error) => mount_hint(error),
-        _ => None,
-    }
-}
-
 fn resolve_hint(error: &ResolveError) -> Option<String> {
     match error {
         ResolveError::Find(source) | ResolveError::Document { source, .. } => store_hint(source),
@@ -575,7 +465,7 @@ fn resolve_hint(error: &ResolveError) -> Option<String> {
     }
 }
 
-fn store_hint(error: &StoreError) -> Option<String> {
+pub fn store_hint(error: &StoreError) -> Option<String> {
     match error {
         StoreError::Registry(error) => registry_hint(error),
         StoreError::Local(_)

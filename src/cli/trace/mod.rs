@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use self::json::{Needed, Read, Trace};
+use crate::cli::lazy::error::LazyError;
 use crate::cli::lazy::json::Figures;
 use crate::cli::lazy::made::{blocking, make};
 use crate::cli::lazy::{self, Opened};
@@ -63,8 +64,8 @@ pub async fn run(args: TraceArgs, interrupted: &mut oneshot::Receiver<Interrupt>
     // Its standard output must not be mixed with ours.
     let stdout = if output.is_some() { Stdio::inherit() } else { std::io::stderr().into() };
     let ran = until(interrupted, async {
-        let mut container = Container::run(&args.runtime, made.bundle.dir(), &container_name(), stdout)?;
-        Ok(container.wait().await?)
+        let ran = async { Container::run(&args.runtime, made.bundle.dir(), &container_name(), stdout)?.wait().await };
+        Ok(ran.await.map_err(LazyError::from)?)
     })
     .await;
     let took = started.elapsed();

@@ -8,7 +8,6 @@ use crate::ops::code::Code;
 use crate::ops::discover::{Discovered, FoundIndexRef, IndexContent, Unusable, Via};
 use crate::store::StoreError;
 use crate::store::layout::LayoutError;
-use crate::store::registry::RegistryError;
 use crate::ztoc::{FileKind, VERSION, Ztoc};
 
 /// Why a blob or manifest is not what its descriptor says.
@@ -28,14 +27,8 @@ impl Damage {
             StoreError::Local(
                 LayoutError::Size { .. } | LayoutError::Damaged { .. } | LayoutError::TooLarge { .. },
             ) => Some(Damage::Damaged),
-            StoreError::Registry(error) => match error {
-                RegistryError::Digest { .. }
-                | RegistryError::Size { .. }
-                | RegistryError::TooLarge { .. }
-                | RegistryError::BlobTooLarge { .. } => Some(Damage::Damaged),
-                error if error.is_not_found() => Some(Damage::Missing),
-                _ => None,
-            },
+            StoreError::Registry(error) if error.is_other_content() => Some(Damage::Damaged),
+            StoreError::Registry(error) if error.is_not_found() => Some(Damage::Missing),
             _ => None,
         }
     }

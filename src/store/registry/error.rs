@@ -266,6 +266,22 @@ impl RegistryError {
         }
     }
 
+    /// What came is not what was asked for: another size or digest, or more than there should be.
+    pub fn is_other_content(&self) -> bool {
+        matches!(
+            self,
+            RegistryError::Digest { .. }
+                | RegistryError::Size { .. }
+                | RegistryError::TooLarge { .. }
+                | RegistryError::BlobTooLarge { .. }
+        )
+    }
+
+    /// The upload of a blob was begun `times` times, and came to nothing each time.
+    pub(crate) fn upload_lost(digest: Digest, times: u32, source: RegistryError) -> RegistryError {
+        RegistryError::UploadLost { digest, times, source: Box::new(source) }
+    }
+
     /// What failed may go well at another time: the registry was not reached, was busy, broke off, or others were faster than us.
     pub fn may_pass(&self) -> bool {
         match self {

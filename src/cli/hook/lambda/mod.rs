@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::cli::hook::error::HookError;
 use crate::cli::shared::build::unattended;
 use crate::cli::shared::report::{self, CliError};
 use crate::hook::aws::Ecr;
@@ -30,21 +31,20 @@ pub fn arguments() -> Vec<OsString> {
 /// Handles events until Lambda ends the process.
 pub async fn run(args: HookLambdaArgs) -> Result<(), CliError> {
     let versions = args.versions.clone().versions()?;
-    let address = variable(RUNTIME_API).ok_or(CliError::NotInLambda)?;
-    let runtime = Runtime::new(&address)?;
+    let address = variable(RUNTIME_API).ok_or(HookError::NotInLambda)?;
+    let runtime = Runtime::new(&address).map_err(HookError::from)?;
     let ecr = match Ecr::from_environment(variable) {
         Ok(ecr) => ecr,
         Err(error) => {
             let failure = Failure { error_type: "CannotStart", error_message: report::in_one_line(&error) };
-            runtime.cannot_start(&failure).await?;
-            return Err(error.into());
+            runtime.cannot_start(&failure).await.map_err(HookError::from)?;
+            return Err(HookError::from(error).into());
         }
     };
     // Lambda makes no difference between the two streams.
     let log = Log::new(std::io::stdout());
     let function = Function::new(settings(args, versions), ecr, Arc::new(log.clone()));
-    serve(&runtime, &function, &log).await?;
-    Ok(())
+    Ok(serve(&runtime, &function, &log).await.map_err(HookError::from)?)
 }
 
 fn variable(name: &str) -> Option<String> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::sync::oneshot;
 
+use crate::cli::hook::error::HookError;
 #[cfg(feature = "nats")]
 use crate::cli::hook::jobs::connect;
 use crate::cli::hook::jobs::{address, runner};
@@ -25,7 +26,7 @@ pub mod args;
 pub async fn run(args: HookServeArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
     let secrets = match (&args.secret_file, &args.secret) {
         (Some(file), _) => Some(secret_file::secrets(file)?),
-        (None, Some(secret)) => Some(Secrets::parse(secret)?),
+        (None, Some(secret)) => Some(Secrets::parse(secret).map_err(HookError::from)?),
         (None, None) => None,
     };
     let config = ServerConfig {
@@ -36,14 +37,17 @@ pub async fn run(args: HookServeArgs, interrupted: &mut oneshot::Receiver<Interr
         drain: Duration::from_secs(args.jobs.drain_timeout.into()),
     };
     let log = Log::new(io::stderr());
-    let notifications = listen(args.listen, &config).await?;
+    let notifications = listen(args.listen, &config).await.map_err(HookError::from)?;
     let monitor = match args.metrics_listen {
-        Some(address) => Some(listen_to_all(address).await?),
+        Some(address) => Some(listen_to_all(address).await.map_err(HookError::from)?),
         None => None,
     };
     let allowed: Vec<String> = args.jobs.allow.iter().map(ToString::to_string).collect();
     let runner = Arc::new(runner(args.jobs, log.clone()).await?);
-    let here = || Here::new(args.queue_size as usize, runner.unit(), args.journal.as_deref()).map(Sink::Here);
+    let here = || {
+        let here = Here::new(args.queue_size as usize, runner.unit(), args.journal.as_deref());
+        here.map(Sink::Here).map_err(HookError::from)
+    };
     #[cfg(feature = "nats")]
     let sink = match args.queue.as_ref().or(args.hook_queue.as_ref()) {
         Some(url) => Sink::Queue(connect(url, &log).await?.by(runner.unit())),

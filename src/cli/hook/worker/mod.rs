@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::sync::oneshot;
 
+use crate::cli::hook::error::HookError;
 use crate::cli::hook::jobs::{address, connect, runner};
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::signals::Interrupt;
@@ -24,7 +25,7 @@ pub async fn run(args: HookWorkerArgs, interrupted: &mut oneshot::Receiver<Inter
     let silence = Duration::from_secs(args.silence.into());
     let log = Log::new(io::stderr());
     let listener = match args.listen {
-        Some(address) => Some(listen_to_all(address).await?),
+        Some(address) => Some(listen_to_all(address).await.map_err(HookError::from)?),
         None => None,
     };
     let runner = Arc::new(runner(args.jobs, log.clone()).await?);
@@ -32,7 +33,7 @@ pub async fn run(args: HookWorkerArgs, interrupted: &mut oneshot::Receiver<Inter
         return Err(CliError::Usage("want --queue nats://HOST"));
     };
     let queue = connect(&url, &log).await?;
-    let worker = Arc::new(Worker::new(queue, runner, silence).await?);
+    let worker = Arc::new(Worker::new(queue, runner, silence).await.map_err(HookError::from)?);
     let mut fields = json!({"tool": TOOL_IDENTIFIER, "queue": url.to_string()});
     if let Some(listener) = &listener {
         fields["address"] = json!(address(listener)?);

@@ -1,0 +1,79 @@
+//! What can go wrong in hooks and in `backfill` alone, and what helps.
+
+use std::path::PathBuf;
+
+use crate::cli::shared::registry_hint::registry_hint;
+use crate::cli::shared::report::{convert_hint, index_hint, store_hint};
+use crate::hook::backfill::{BackfillError, StateError};
+use crate::hook::job::JobError;
+use crate::hook::journal::JournalError;
+use crate::hook::secret::SecretError;
+use crate::hook::server::ServeError;
+
+/// Why a service, or a walk through registries, ended without doing what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum HookError {
+    /// Some images or lists failed; each was listed on standard output, among all the others.
+    #[error("{what}")]
+    Backfill { what: String, hint: Option<String> },
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    #[cfg(feature = "nats")]
+    #[error(transparent)]
+    Queue(#[from] crate::hook::queue::QueueError),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error("{}: holds no secret that can be used", path.display())]
+    SecretFile { path: PathBuf, source: SecretError },
+    #[error("the secret cannot be used")]
+    Secret(#[from] SecretError),
+    #[error("{}: others can {what} this secret (mode {mode:o})", path.display())]
+    OpenSecret { path: PathBuf, mode: u32, what: &'static str },
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[cfg(feature = "lambda")]
+    #[error("this is no AWS Lambda function: there is no AWS_LAMBDA_RUNTIME_API")]
+    NotInLambda,
+    #[cfg(feature = "lambda")]
+    #[error(transparent)]
+    LambdaRuntime(#[from] crate::hook::lambda::RuntimeError),
+    #[cfg(feature = "lambda")]
+    #[error(transparent)]
+    Ecr(#[from] crate::hook::aws::EcrError),
+}
+
+impl HookError {
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            HookError::Backfill { hint, .. } => hint.clone(),
+            HookError::Serve(ServeError::NoSecret(_)) => Some(
+                "give --secret-file FILE or OCISEEK_HOOK_SECRET (openssl rand -hex 32 makes one), or --listen 127.0.0.1:8080"
+                    .into(),
+            ),
+            HookError::SecretFile { .. } | HookError::Secret(_) => Some("openssl rand -hex 32 makes one".into()),
+            HookError::OpenSecret { path, .. } => Some(format!("chmod 600 {}", path.display())),
+            HookError::State(StateError::Other { .. }) => {
+                Some("give the options that it was begun with, or another file".into())
+            }
+            #[cfg(feature = "lambda")]
+            HookError::NotInLambda => Some("docs/hook.md says how to make a function of this program".into()),
+            _ => None,
+        }
+    }
+}
+
+/// What helps against what `backfill` tells among other things.
+pub fn backfill_hint(error: &BackfillError) -> Option<String> {
+    match error {
+        BackfillError::Repositories(error) if !matches!(error.status(), Some(403..=405)) => registry_hint(error),
+        BackfillError::Repositories(_) => Some(
+            "some registries keep the list of their repositories to themselves: name the repositories, HOST/REPOSITORY"
+                .into(),
+        ),
+        BackfillError::Tags(error) => registry_hint(error),
+        BackfillError::Job(JobError::Name(error)) => store_hint(error),
+        BackfillError::Job(JobError::Index(error)) => index_hint(error),
+        BackfillError::Job(JobError::Enabled { source, .. }) => convert_hint(source),
+        _ => None,
+    }
+}
