@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::discover::{DiscoverError, discover, fetch_ztoc, number};
+use super::discover::{DiscoverError, discover, fetch_ztoc};
 use super::resolve::ResolveError;
 use super::verify::differing;
 use crate::digest::Digest;
@@ -221,7 +221,7 @@ pub async fn indexes(a: &Side, b: &Side) -> Result<IndexDiff, DiffError> {
     let none = || "none".to_owned();
     let tool = |side: &Side| side.index.build_tool_identifier.as_ref().map_or_else(none, |tool| format!("{tool:?}"));
     let subject = |side: &Side| side.index.subject.as_ref().map_or_else(none, |subject| subject.digest.to_string());
-    changes.value("version", "version", number(a.index.version), number(b.index.version));
+    changes.value("version", "version", a.index.version.number(), b.index.version.number());
     changes.value("tool", "made by", tool(a), tool(b));
     changes.value("subject", "subject", subject(a), subject(b));
     let others =

@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::discover::{DiscoverError, Discovered, FoundIndexRef, IndexContent, Via, causes, discover_all, fetch_ztoc};
+use super::consumers::{BrokenZtoc, Pieces, verdicts};
+use super::discover::{DiscoverError, Discovered, causes, discover_all, fetch_ztoc};
 use super::prefetch;
 use super::resolve::Wanted;
 use crate::budget::Charge;
 use crate::digest::Digest;
+use crate::image::consumer::Verdicts;
 use crate::image::prefetch::{MAX_PREFETCH, SpanRange, parse};
-use crate::image::soci::{Version, ZtocRef, prefetch_lists};
-use crate::image::{Descriptor, LayerKind};
+use crate::image::soci::{ZtocRef, prefetch_lists};
+use crate::image::{Descriptor, ecr};
 use crate::layer::span::SpanTable;
 use crate::progress::Progress;
 use crate::store::Source;
@@ -25,7 +27,14 @@ pub struct Inspected {
     pub image: Discovered,
     /// One for each layer of the image, in its order.
     pub layers: Vec<InspectedLayer>,
-    pub consumers: [Consumer; 2],
+    pub pieces: Pieces,
+}
+
+impl Inspected {
+    /// What each consumer makes of the image.
+    pub fn verdicts(&self) -> Verdicts {
+        verdicts(&self.image, &self.pieces)
+    }
 }
 
 #[derive(Debug)]
@@ -67,17 +76,6 @@ pub enum ZtocFailure {
     Decode { ztoc: Digest, layer: Digest, source: ZtocError },
 }
 
-/// What a consumer makes of the image. It pulls what it does not mount lazily.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Consumer {
-    /// By which of its modes.
-    pub version: Version,
-    /// Layers that it mounts lazily.
-    pub layers: usize,
-    /// Why none.
-    pub reason: Option<&'static str>,
-}
-
 /// Looks at the image `root` of `source`, at each of the `wanted` platforms.
 ///
 /// # Errors
@@ -110,8 +108,8 @@ pub async fn inspect(
             }
             layers.push(InspectedLayer { ztoc: Some((reference.clone(), facts)), prefetch });
         }
-        let consumers = [Version::V2, Version::V1].map(|version| consumer(&image, version));
-        all.push(Inspected { image, layers, consumers });
+        let pieces = pieces(source, &image, &layers);
+        all.push(Inspected { image, layers, pieces });
     }
     Ok(all)
 }
@@ -188,36 +186,32 @@ async fn listed(source: &Source, artifact: &Descriptor, ztoc: Option<Ztoc>) -> R
     Ok((spans, bytes))
 }
 
-/// soci-snapshotter takes the index of version 2 that the manifest names, or (where that is switched on) the first of
-/// version 1 that is listed; it does not look further if it cannot use that one (fs/artifact_fetcher.go).
-fn consumer(image: &Discovered, version: Version) -> Consumer {
-    let listed = |index: &&FoundIndexRef| match version {
-        Version::V1 => matches!(index.via, Via::Api | Via::TagSchema | Via::Layout),
-        Version::V2 => index.via == Via::Annotation,
+/// What reading the ztocs of the index that a reader takes tells of it.
+fn pieces(source: &Source, image: &Discovered, layers: &[InspectedLayer]) -> Pieces {
+    let in_ecr = match source {
+        Source::Registry(repository) => Some(ecr::region(repository.registry()).is_some()),
+        Source::Layout(_) | Source::Archive(_) => None,
     };
-    let nothing = |reason| Consumer { version, layers: 0, reason: Some(reason) };
-    match image.indexes.iter().find(listed).map(|index| &index.content) {
-        None if version == Version::V2 => nothing("the image manifest names no index of this version"),
-        None => nothing("no index of this version is listed"),
-        Some(Err(_)) => nothing("it cannot use the first index that it finds"),
-        Some(Ok(content)) if !content.index.canonical => {
-            nothing("the JSON of the first index that it finds is not Go's")
+    let mut pieces = Pieces { in_ecr, ..Pieces::default() };
+    for (layer, inspected) in image.layers.iter().zip(layers) {
+        let Some((reference, facts)) = &inspected.ztoc else { continue };
+        let why = match facts {
+            Ok(facts) if facts.compressed_size == layer.size => continue,
+            Ok(facts) => {
+                format!("it is for a layer of {} bytes, and this one has {}", facts.compressed_size, layer.size)
+            }
+            Err(ZtocFailure::Fetch(DiscoverError::Ztoc { source, .. })) if source.is_not_found() => {
+                if let Some((index, _)) = image.index() {
+                    pieces.lost.entry(index.digest).or_default().insert(reference.ztoc);
+                }
+                continue;
+            }
+            Err(error) => causes(error),
+        };
+        let broken = BrokenZtoc { ztoc: reference.ztoc, layer: layer.digest, why };
+        if !pieces.broken.contains(&broken) {
+            pieces.broken.push(broken);
         }
-        Some(Ok(content)) => Consumer { version, layers: lazy(image, content), reason: None },
     }
-}
-
-fn lazy(image: &Discovered, content: &IndexContent) -> usize {
-    image.layers.iter().filter(|layer| content.ztocs.contains_key(&layer.digest)).count()
-}
-
-/// Why a layer has no ztoc, as far as its type tells.
-pub fn without_ztoc(media_type: &str) -> &'static str {
-    match LayerKind::of(media_type) {
-        LayerKind::Zstd => "no ztoc: zstd",
-        LayerKind::Foreign => "no ztoc: a foreign layer",
-        LayerKind::Encrypted => "no ztoc: encrypted",
-        LayerKind::NotALayer => "no ztoc: not a layer",
-        LayerKind::Gzip | LayerKind::Uncompressed | LayerKind::Unknown => "no ztoc",
-    }
+    pieces
 }

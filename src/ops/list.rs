@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures_util::stream::{self, Stream, StreamExt};
 use tokio::sync::OnceCell;
 
-use super::coverage::Coverage;
 use super::discover::{DiscoverError, Discovered, Via, causes, discover_all};
 use super::resolve::{ResolveError, Wanted};
 use crate::digest::Digest;
 use crate::image::config::{self, MAX_CONFIG};
+use crate::image::coverage::Coverage;
 use crate::image::manifest::ManifestError;
 use crate::image::soci::Version;
 use crate::image::{Platform, is_referrers_tag};

@@ -6,9 +6,9 @@
 #[cfg(mounts)]
 pub mod bundle;
 pub mod code;
+pub mod consumers;
 pub mod convert;
 pub mod copy;
-pub mod coverage;
 pub mod diff;
 pub mod discover;
 pub mod doctor;

@@ -272,7 +272,18 @@ async fn walk(source: &Source, root: Digest, index: ImageIndex, selector: &mut S
                 Next::Config(descriptor) => {
                     let document = fetch(source, &descriptor, "manifest").await?;
                     if let Manifest::Image(image) = parse(&document)? {
-                        selector.offer(descriptor, platform(source, &image).await?);
+                        let platform = match platform(source, &image).await {
+                            // No runtime takes it for its machine's; its files can be read all the same.
+                            Err(ResolveError::Config { source: ConfigError::Missing(_), .. }) => Platform {
+                                os: "linux".to_owned(),
+                                architecture: "unknown".to_owned(),
+                                os_version: None,
+                                os_features: Vec::new(),
+                                variant: None,
+                            },
+                            platform => platform?,
+                        };
+                        selector.offer(descriptor, platform);
                     }
                 }
                 Next::Index(descriptor) => {

@@ -58,23 +58,16 @@ pub enum StoreError {
 impl StoreError {
     /// What was asked for is not there.
     pub fn is_not_found(&self) -> bool {
-        matches!(self, StoreError::Registry(error) if error.is_not_found())
-    }
-
-    /// A local store lacks a blob that it lists.
-    pub fn is_missing(&self) -> bool {
-        matches!(self, StoreError::Local(LayoutError::Missing { .. }))
+        match self {
+            StoreError::Registry(error) => error.is_not_found(),
+            StoreError::Local(error) => matches!(error, LayoutError::Missing { .. }),
+            _ => false,
+        }
     }
 
     /// The store does not hold what was asked for, or not as it should be: nobody can read it there.
     pub fn is_lost(&self) -> bool {
-        match self {
-            StoreError::Registry(error) => error.is_not_found(),
-            StoreError::Local(error) => {
-                matches!(error, LayoutError::Missing { .. } | LayoutError::Size { .. } | LayoutError::Damaged { .. })
-            }
-            _ => false,
-        }
+        self.is_not_found() || matches!(self, StoreError::Local(LayoutError::Size { .. } | LayoutError::Damaged { .. }))
     }
 
     /// What failed may go well at another time.
@@ -244,7 +237,7 @@ impl Source {
             Source::Layout(layout) => local(layout, move |layout| layout.blob_exists(&wanted.digest)).await,
             Source::Archive(archive) => match local(archive, move |archive| archive.blob(&wanted)).await {
                 Ok(_) => Ok(true),
-                Err(StoreError::Local(LayoutError::Missing { .. })) => Ok(false),
+                Err(error) if error.is_not_found() => Ok(false),
                 Err(error) => Err(error),
             },
         }

@@ -1,6 +1,8 @@
 //! `ociseek inspect` on layouts.
 
-use crate::support::sandbox::{Sandbox, enabled, index, small_image, two_platforms};
+use crate::support::sandbox::{
+    GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, enabled, gzip, index, small_image, tar, two_platforms,
+};
 use insta::assert_snapshot;
 use serde_json::json;
 
@@ -12,8 +14,8 @@ fn an_image_with_an_index() {
     oci:img linux/amd64
       manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
       index none
-      soci-snapshotter by default: pulls all layers (the image manifest names no index of this version)
-      soci-snapshotter with [pull_modes.soci_v1] enable = true: pulls all layers (no index of this version is listed)
+      soci-snapshotter 0.10 or later, as it comes: pulls all layers (it reads version 2: there is none)
+      soci-snapshotter 0.10 or later, soci_v1 enabled: pulls all layers (it reads version 2 and 1: there is none)
     --- stderr ---
     --- status 0 ---
     "#);
@@ -29,12 +31,15 @@ fn an_image_with_an_index() {
       ee25e607aff9       24 B                                      no ztoc: zstd
       bbd59e0ff808    2.0 KiB      1      1    2.0 KiB   32.4 KiB  9c912a729319
       covered: 3 of 4 layers, 262.2 KiB of 262.2 KiB (99.99%), by 322.8 KiB of ztocs
-      soci-snapshotter by default: pulls all layers (the image manifest names no index of this version)
-      soci-snapshotter with [pull_modes.soci_v1] enable = true: mounts 3 layers lazily, pulls 1
+      soci-snapshotter 0.10 or later, as it comes: pulls all layers (it reads version 2, and there is one of the other version only)
+      soci-snapshotter 0.10 or later, soci_v1 enabled: mounts 3 layers lazily, pulls 1
     --- stderr ---
     --- status 0 ---
     "#);
-    assert_snapshot!(sandbox.run(&["inspect", "--format=json", "oci:img"]), @r#"
+    // What each consumer makes of it is checked in `consumers`.
+    let text = sandbox.run(&["inspect", "--format=json", "oci:img"]);
+    let before = text.split_once("\"consumers\": [").unwrap().0;
+    assert_snapshot!(before, @r#"
     {
       "schema_version": 1,
       "tool": "ociseek vX",
@@ -148,23 +153,6 @@ fn an_image_with_an_index() {
             "percent": 99.99,
             "ztoc_bytes": 330592
           },
-          "consumers": [
-            {
-              "version": 2,
-              "lazy_layers": 0,
-              "reason": "the image manifest names no index of this version"
-            },
-            {
-              "version": 1,
-              "lazy_layers": 3,
-              "reason": null
-            }
-          ]
-        }
-      ]
-    }
-    --- stderr ---
-    --- status 0 ---
     "#);
 }
 
@@ -214,8 +202,8 @@ fn platforms_are_shown_one_by_one() {
     oci:img linux/amd64
       manifest sha256:e99eebebe89a7d9b692a6842fe584c72b60df838c13b7f4829097ac467520932
       index none
-      soci-snapshotter by default: pulls all layers (the image manifest names no index of this version)
-      soci-snapshotter with [pull_modes.soci_v1] enable = true: pulls all layers (no index of this version is listed)
+      soci-snapshotter 0.10 or later, as it comes: pulls all layers (it reads version 2: there is none)
+      soci-snapshotter 0.10 or later, soci_v1 enabled: pulls all layers (it reads version 2 and 1: there is none)
 
     oci:img linux/arm64
       manifest sha256:90399e5d0ee827a0b067de30b552c917528926e8383f1bcf09fade9c55d698a5
@@ -225,8 +213,8 @@ fn platforms_are_shown_one_by_one() {
       b7ffb93ee50b  199.1 KiB      9      4  199.0 KiB  289.6 KiB  122fa77d34d7
       e88179a68c0a   42.0 KiB      2      2   42.0 KiB   64.7 KiB  0421609b3e48
       covered: 2 of 2 layers, 241.2 KiB of 241.2 KiB (100%), by 354.3 KiB of ztocs
-      soci-snapshotter by default: pulls all layers (the image manifest names no index of this version)
-      soci-snapshotter with [pull_modes.soci_v1] enable = true: mounts 2 layers lazily, pulls 0
+      soci-snapshotter 0.10 or later, as it comes: pulls all layers (it reads version 2, and there is one of the other version only)
+      soci-snapshotter 0.10 or later, soci_v1 enabled: mounts 2 layers lazily, pulls 0
     --- stderr ---
     --- status 0 ---
     "#);
@@ -255,8 +243,8 @@ fn an_index_of_version_2() {
       ee25e607aff9       24 B                                      no ztoc: zstd
       bbd59e0ff808    2.0 KiB      1      1    2.0 KiB   32.4 KiB  9c912a729319
       covered: 3 of 4 layers, 262.2 KiB of 262.2 KiB (99.99%), by 322.8 KiB of ztocs
-      soci-snapshotter by default: mounts 3 layers lazily, pulls 1
-      soci-snapshotter with [pull_modes.soci_v1] enable = true: pulls all layers (no index of this version is listed)
+      soci-snapshotter 0.10 or later, as it comes: mounts 3 layers lazily, pulls 1
+      soci-snapshotter 0.10 or later, soci_v1 enabled: mounts 3 layers lazily, pulls 1
     --- stderr ---
     --- status 0 ---
     "#);
@@ -288,8 +276,8 @@ fn indexes_that_cannot_be_used() {
       index sha256:4f7077e7503eb69bfd0f250bf3a871a4b6d247137574494f2b5a9701826ee57c
         version 2, 1.4 KiB, named by the image manifest
         note: it cannot be used: it cannot be read: enabled does not hold sha256:4f7077e7503eb69bfd0f250bf3a871a4b6d247137574494f2b5a9701826ee57c
-      soci-snapshotter by default: pulls all layers (it cannot use the first index that it finds)
-      soci-snapshotter with [pull_modes.soci_v1] enable = true: pulls all layers (no index of this version is listed)
+      soci-snapshotter 0.10 or later, as it comes: pulls all layers (index 4f7077e7503e cannot be used, and it looks no further)
+      soci-snapshotter 0.10 or later, soci_v1 enabled: pulls all layers (index 4f7077e7503e cannot be used, and it looks no further)
     --- stderr ---
     --- status 0 ---
     "#);
@@ -298,4 +286,28 @@ fn indexes_that_cannot_be_used() {
     error: SOCI index sha256:4f7077e7503eb69bfd0f250bf3a871a4b6d247137574494f2b5a9701826ee57c cannot be used: it cannot be read: enabled does not hold sha256:4f7077e7503eb69bfd0f250bf3a871a4b6d247137574494f2b5a9701826ee57c
     --- status 1 ---
     "#);
+}
+
+#[test]
+fn a_converted_image_whose_config_states_no_platform() {
+    let sandbox = Sandbox::new();
+    for (name, stated, platform) in [
+        ("no-os", json!({"architecture": "arm64"}), "linux/arm64"),
+        ("no-architecture", json!({"os": "linux"}), "linux/unknown"),
+        ("neither", json!({}), "linux/unknown"),
+    ] {
+        let mut layout = Layout::new(&sandbox.path(name));
+        let layer = layout.blob(GZIP, &gzip(&tar(1, 2, 30_000)));
+        let mut config = stated;
+        config["rootfs"] = json!({"type": "layers", "diff_ids": []});
+        let config = layout.blob(OCI_CONFIG, config.to_string().as_bytes());
+        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]});
+        let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
+        layout.tag(manifest, "v1");
+        let (from, to) = (format!("oci:{name}"), format!("oci:{name}-soci"));
+        sandbox.json(0, &["convert", "--format=json", "--no-cache", "--min-layer-size=0", &from, &to]);
+        let files = |image: &str| sandbox.run(&["ls", "--no-cache", image]);
+        assert_eq!(files(&to), files(&from), "{name}");
+        assert_eq!(sandbox.json(0, &["inspect", "--format=json", &to])["manifests"][0]["platform"], platform, "{name}");
+    }
 }

@@ -5,6 +5,7 @@
 mod support;
 
 mod cache;
+mod consumers;
 mod help;
 mod hostile_ztoc;
 mod index;

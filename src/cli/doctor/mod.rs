@@ -31,5 +31,5 @@ pub async fn run(args: DoctorArgs) -> Result<(), CliError> {
         Format::Text => found.iter().map(|one| text(&image, one, stdout.style)).collect::<Vec<_>>().join("\n"),
     };
     stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
-    if found.iter().any(|one| one.verdicts.any_lazy()) { Ok(()) } else { Err(CliError::Unused) }
+    if found.iter().any(|one| one.inspected.verdicts().any_lazy()) { Ok(()) } else { Err(CliError::Unused) }
 }

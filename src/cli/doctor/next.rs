@@ -1,9 +1,9 @@
 //! What to do about a finding.
 
 use crate::cli::shared::quote::quoted;
-use crate::image::{ImageName, LayerKind};
+use crate::image::{ImageName, LayerKind, NotIndexed};
 use crate::ops::discover::Note;
-use crate::ops::doctor::{Diagnosis, Finding, NoIndex, WhyNot};
+use crate::ops::doctor::{Diagnosis, Finding, NoIndex};
 
 pub fn platform(found: &Diagnosis) -> String {
     found.inspected.image.platform.as_ref().map_or_else(|| "unknown platform".to_owned(), ToString::to_string)
@@ -40,10 +40,10 @@ pub fn next(finding: &Finding, image: &str, platform: &str) -> Option<String> {
              ([pull_modes.soci_v1] enable = true)"
         )),
         Finding::LostLayer(_) | Finding::LostConfig(_) => Some("push the image again".into()),
-        Finding::Uncovered { why: WhyNot::Kind(LayerKind::Zstd), .. } => {
+        Finding::Uncovered { why: Some(NotIndexed::Kind(LayerKind::Zstd)), .. } => {
             Some("build the image with gzip layers: docker buildx build --output type=image,compression=gzip,force-compression=true".into())
         }
-        Finding::Uncovered { why: WhyNot::Unknown, .. } => index("--dry-run --existing replace "),
+        Finding::Uncovered { why: None, .. } => index("--dry-run --existing replace "),
         Finding::Foreign { .. } => Some(format!("ociseek verify --quick {image}")),
         Finding::NoIndex(NoIndex::Small | NoIndex::Impossible)
         | Finding::NotListed(_)

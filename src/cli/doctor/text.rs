@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use super::next::{next, platform};
 use crate::cli::shared::size::human;
 use crate::cli::shared::terminal::{Style, safe};
-use crate::ops::discover::number;
-use crate::ops::doctor::{Diagnosis, Finding, Reason, Verdict};
+use crate::image::consumer::{Reason, Verdict};
+use crate::ops::doctor::{Diagnosis, Finding};
 
 pub fn text(name: &str, found: &Diagnosis, style: Style) -> String {
     let image = &found.inspected.image;
@@ -14,15 +14,16 @@ pub fn text(name: &str, found: &Diagnosis, style: Style) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{} {}", style.bold(&safe(name)), style.bold(&safe(&platform)));
     let _ = writeln!(text, "  manifest {}", image.manifest.digest);
-    let width = found.verdicts.iter().map(|(consumer, _)| consumer.name().len()).max().unwrap_or(0);
-    for (consumer, verdict) in found.verdicts.iter() {
+    let verdicts = found.inspected.verdicts();
+    let width = verdicts.iter().map(|(consumer, _)| consumer.name().len()).max().unwrap_or(0);
+    for (consumer, verdict) in verdicts.iter() {
         let (mark, what) = match verdict {
             Verdict::Lazy { index, version, coverage } => (
                 style.green("lazy "),
                 format!(
                     "index {} (version {}): {} of {} layers, {} of {}",
                     index.short(),
-                    number(version),
+                    version.number(),
                     coverage.layers,
                     coverage.of_layers,
                     coverage.share(),

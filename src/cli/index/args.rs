@@ -15,7 +15,7 @@ use crate::cli::shared::prefetch::PrefetchArgs;
 use crate::cli::shared::reuse::ReuseArgs;
 use crate::cli::shared::versions::VersionsArgs;
 use crate::image::ImageName;
-use crate::ops::coverage::Share;
+use crate::image::coverage::Share;
 
 const INDEX_LONG_ABOUT: &str = "\
 Builds the SOCI index of each IMAGE and attaches it.

@@ -10,8 +10,8 @@ use crate::cli::shared::layers::json::Layer;
 use crate::cli::shared::layers::prefetched::Prefetched;
 use crate::cli::shared::layers::text::shortfall_text;
 use crate::image::Descriptor;
+use crate::image::coverage;
 use crate::ops::convert::Converted;
-use crate::ops::coverage;
 use crate::ops::index::{
     IndexedImage, IndexedLayer, IndexedManifest, ManifestResult, OtherIndex, Refused, RefusedManifest, Shortfall,
 };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::ops::coverage::Coverage;
+use crate::image::coverage::Coverage;
 use crate::ops::discover::Discovered;
 
 /// How much of an image the index that a reader takes covers.

@@ -3,12 +3,13 @@
 use serde::Serialize;
 
 use super::covered::{covered, ztoc_bytes};
+use crate::cli::shared::consumer::Consumer;
 use crate::cli::shared::json::{Coded, Coverage, DigestText, Failure, Manifest as ManifestRef};
 use crate::cli::shared::layers::prefetched::{Spans, ranges};
 use crate::image::Descriptor;
 use crate::image::prefetch::count;
 use crate::image::soci::{PREFETCH, ZtocRef, prefetch_layer};
-use crate::ops::discover::{FoundIndexRef, number};
+use crate::ops::discover::FoundIndexRef;
 use crate::ops::inspect::{Inspected, InspectedLayer, InspectedList};
 
 #[derive(Serialize)]
@@ -36,7 +37,7 @@ struct Manifest {
     layers: Vec<Layer>,
     /// By the index that a reader takes.
     coverage: Coverage,
-    /// What soci-snapshotter makes of it, by the version that it reads.
+    /// What each consumer makes of it, if the image's layers and config are there.
     consumers: Vec<Consumer>,
 }
 
@@ -126,17 +127,6 @@ struct Prefetch {
     error: Option<Failure>,
 }
 
-#[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct Consumer {
-    /// 1 or 2.
-    version: u8,
-    /// How many layers it mounts lazily.
-    lazy_layers: usize,
-    /// Why none, or null.
-    reason: Option<&'static str>,
-}
-
 impl Inspection {
     pub fn of(image: &str, inspected: &[Inspected]) -> Inspection {
         Inspection { image: image.to_owned(), manifests: inspected.iter().map(Manifest::of).collect() }
@@ -156,13 +146,7 @@ impl Manifest {
             indexes: indexes.map(|(place, found)| Index::of(found, image.chosen == Some(place))).collect(),
             layers: layers.map(|(descriptor, found)| Layer::of(descriptor, found)).collect(),
             coverage: Coverage::with_ztocs(&covered(image), ztoc_bytes(image)),
-            consumers: (inspected.consumers.iter())
-                .map(|consumer| Consumer {
-                    version: number(consumer.version),
-                    lazy_layers: consumer.layers,
-                    reason: consumer.reason,
-                })
-                .collect(),
+            consumers: Consumer::each(&inspected.verdicts()),
         }
     }
 }
@@ -182,7 +166,7 @@ impl Index {
         Index {
             digest: found.digest.into(),
             size: found.size,
-            version: number(found.version),
+            version: found.version.number(),
             found_by: found.via.code(),
             chosen,
             tool: content.and_then(|content| content.index.build_tool_identifier.clone()),

@@ -8,9 +8,11 @@ use crate::cli::shared::layers::prefetched;
 use crate::cli::shared::report::in_one_line;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::{Style, safe};
+use crate::image::LayerKind;
+use crate::image::consumer::{Consumer, Verdict};
 use crate::image::soci::Version;
 use crate::ops::discover::{Discovered, FoundIndexRef, Via};
-use crate::ops::inspect::{Consumer, Inspected, InspectedList, without_ztoc};
+use crate::ops::inspect::{Inspected, InspectedList};
 
 pub fn text(name: &str, inspected: &Inspected, style: Style) -> String {
     let image = &inspected.image;
@@ -36,8 +38,11 @@ pub fn text(name: &str, inspected: &Inspected, style: Style) -> String {
         coverage(&mut text, inspected);
         prefetch(&mut text, inspected, style);
     }
-    for consumer in &inspected.consumers {
-        let _ = writeln!(text, "  {}", style.dim(&consumer_line(consumer, image.layers.len())));
+    // `doctor` tells about the others.
+    for (consumer, verdict) in inspected.verdicts().iter() {
+        if matches!(consumer, Consumer::Soci | Consumer::SociV1) {
+            let _ = writeln!(text, "  {}", style.dim(&format!("{}: {}", consumer.name(), outcome(&verdict))));
+        }
     }
     text
 }
@@ -89,7 +94,7 @@ pub fn layers(text: &mut String, inspected: &Inspected, style: Style) {
         let (digest, size) = (layer.digest.short(), human(layer.size));
         let none = String::new;
         rows.push(match &ztoc.ztoc {
-            None => [digest, size, none(), none(), none(), none(), without_ztoc(&layer.media_type).to_owned()],
+            None => [digest, size, none(), none(), none(), none(), without_ztoc(&layer.media_type)],
             Some((reference, Err(error))) => {
                 let error = safe(&in_one_line(error));
                 [digest, size, none(), none(), none(), human(reference.size), error]
@@ -151,16 +156,18 @@ fn prefetch(text: &mut String, inspected: &Inspected, style: Style) {
     }
 }
 
-fn consumer_line(consumer: &Consumer, layers: usize) -> String {
-    let who = match consumer.version {
-        Version::V1 => "soci-snapshotter with [pull_modes.soci_v1] enable = true",
-        Version::V2 => "soci-snapshotter by default",
-    };
-    match consumer.reason {
-        Some(reason) => format!("{who}: pulls all layers ({reason})"),
-        None => {
-            let (lazy, whole) = (consumer.layers as u64, (layers - consumer.layers) as u64);
-            format!("{who}: mounts {} lazily, pulls {whole}", counted(lazy, "layer", "layers"))
+fn outcome(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Whole(reason) => format!("pulls all layers ({reason})"),
+        Verdict::Lazy { coverage, .. } => {
+            let (lazy, whole) = (coverage.layers as u64, coverage.of_layers - coverage.layers);
+            format!("mounts {} lazily, pulls {whole}", counted(lazy, "layer", "layers"))
         }
     }
+}
+
+/// Why a layer has no ztoc, as far as its type tells.
+fn without_ztoc(media_type: &str) -> String {
+    let code = LayerKind::of(media_type).code();
+    code.map_or_else(|| "no ztoc".to_owned(), |code| format!("no ztoc: {}", code.replace('-', " ")))
 }

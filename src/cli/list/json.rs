@@ -3,7 +3,6 @@
 use serde::Serialize;
 
 use crate::cli::shared::json::{Coverage, DigestText, Failure, Manifest as ManifestRef};
-use crate::ops::discover::number;
 use crate::ops::list::{ListedImage, ListedIndex, ListedManifest};
 
 #[derive(Serialize)]
@@ -102,7 +101,7 @@ impl Index {
         let content = listed.content.as_ref().ok();
         Index {
             digest: listed.digest.into(),
-            version: number(listed.version),
+            version: listed.version.number(),
             found_by: listed.via.code(),
             chosen: listed.chosen,
             tool: content.and_then(|content| content.tool.clone()),

@@ -11,8 +11,8 @@ use serde::{Serialize, Serializer};
 use super::causes::causes;
 use crate::digest::Digest;
 use crate::image::Descriptor;
+use crate::image::coverage;
 use crate::ops::TOOL_IDENTIFIER;
-use crate::ops::coverage;
 
 /// Rises when a field goes away or changes its meaning; new fields do not count.
 const SCHEMA_VERSION: u32 = 1;

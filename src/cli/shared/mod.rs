@@ -4,6 +4,7 @@ pub mod args;
 pub mod build;
 pub mod caches;
 pub mod causes;
+pub mod consumer;
 pub mod difference;
 pub mod habits;
 pub mod json;

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::size::ByteSize;
+use crate::image::coverage::Share;
 use crate::image::ecr::is_account;
 use crate::image::{Platform, is_registry};
-use crate::ops::coverage::Share;
 use crate::time::Time;
 
 /// Whether registries are spoken to without TLS.

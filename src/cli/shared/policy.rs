@@ -10,15 +10,14 @@ use serde::Deserialize;
 use super::parse;
 use super::report::CliError;
 use super::size::ByteSize;
+use crate::image::NotIndexed;
+use crate::image::coverage::Share;
 use crate::image::{JsonError, json};
-use crate::ops::coverage::Share;
 use crate::ops::verify::policy::{Policy, ToolPattern};
 use crate::ops::verify::signature::{Certificate, PublicKey, Trust, TrustError};
 
 /// The largest policy, key or certificate file that is read, in bytes.
 const MAX_FILE: usize = 1 << 20;
-/// As for `ociseek index`.
-const MIN_LAYER_SIZE: u64 = 10 << 20;
 
 /// What is asked of every index that is found.
 #[derive(Debug, Args)]
@@ -95,7 +94,7 @@ impl PolicyArgs {
     /// # Errors
     /// When a file cannot be read or used.
     pub fn policy(&self) -> Result<Policy, CliError> {
-        let mut policy = Policy { min_layer_size: MIN_LAYER_SIZE, ..Policy::default() };
+        let mut policy = Policy { min_layer_size: NotIndexed::MIN_LAYER_SIZE, ..Policy::default() };
         let (mut keys, mut certificates) = (Vec::new(), Vec::new());
         if let Some(path) = &self.policy {
             let unusable = |source| CliError::Policy { path: path.clone(), source };

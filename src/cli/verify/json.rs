@@ -3,7 +3,6 @@
 use serde::Serialize;
 
 use crate::cli::shared::json::{DigestText, Manifest as ManifestRef};
-use crate::ops::discover::number;
 use crate::ops::verify::policy::Ruling;
 use crate::ops::verify::{Depth, Finding, Verified, VerifiedIndex, VerifiedLayer, VerifiedManifest};
 
@@ -173,7 +172,7 @@ impl Index {
     fn of(verified: &VerifiedIndex) -> Index {
         Index {
             digest: verified.digest.into(),
-            version: number(verified.version),
+            version: verified.version.number(),
             tool: verified.tool.clone(),
             differences: findings(&verified.differences),
             layers: verified.layers.iter().map(Layer::of).collect(),

@@ -19,8 +19,8 @@ use crate::image::{Descriptor, Platform};
 use crate::ops::discover::causes;
 use crate::ops::resolve::PlatformManifest;
 use crate::progress::{Event, Progress};
+use crate::store::Source;
 use crate::store::blob::Target;
-use crate::store::{Source, StoreError};
 
 /// The most manifests of an image index: each is fetched and written anew.
 pub const MAX_MANIFESTS: usize = 1000;
@@ -52,7 +52,7 @@ pub(super) async fn load(from: &SourceImage, progress: &Arc<dyn Progress>) -> Re
     let (media_type, digest, bytes) = match from.source.manifest(&from.root).await {
         Ok(document) => (document.media_type, document.digest, document.bytes),
         Err(error) => match from.descriptor.as_ref().and_then(|d| Some((d, embedded(d)?))) {
-            Some((descriptor, bytes)) if error.is_missing() => {
+            Some((descriptor, bytes)) if error.is_not_found() => {
                 (descriptor.media_type.clone(), descriptor.digest, bytes)
             }
             _ => return Err(ConvertError::Find(error)),
@@ -249,7 +249,7 @@ impl Loader<'_> {
                 let bytes = match self.source.manifest(&target).await {
                     Ok(document) => document.bytes,
                     Err(error) => {
-                        let embedded = embedded(descriptor).filter(|_| is_absent(&error));
+                        let embedded = embedded(descriptor).filter(|_| error.is_not_found());
                         embedded.ok_or(ConvertError::Document { what, digest, source: error })?
                     }
                 };
@@ -281,10 +281,6 @@ impl Loader<'_> {
         platform.os_features = BTreeSet::from_iter(platform.os_features).into_iter().collect();
         Ok(platform)
     }
-}
-
-fn is_absent(error: &StoreError) -> bool {
-    error.is_missing() || error.is_not_found()
 }
 
 /// What a descriptor holds itself of what it names.

@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 use crate::digest::Digest;
 use crate::image::Descriptor;
+use crate::image::coverage::Coverage;
 use crate::image::enabled::{Enabled, Indexed};
 use crate::image::soci::ZtocRef;
-use crate::ops::coverage::Coverage;
 use crate::ops::index::{
     IndexOptions, IndexedLayer, LayerOutcome, Layers, LeftOut, Own, Prefetched, Supply, Wanted, Ztoc, assemble,
     prefetch_artifacts, ztocs,

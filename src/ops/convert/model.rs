@@ -2,11 +2,11 @@
 
 use super::ConvertError;
 use crate::digest::Digest;
+use crate::image::coverage::Coverage;
 use crate::image::enabled::listed;
 use crate::image::go::{Index, decode_index};
 use crate::image::manifest::{DOCKER_LIST, OCI_INDEX};
 use crate::image::{Descriptor, Platform, Select};
-use crate::ops::coverage::Coverage;
 use crate::ops::index::{IndexedLayer, Prefetched};
 use crate::store::blob::{Document, Target};
 use crate::store::{Destination, Source, StoreError, blocking};

@@ -97,9 +97,7 @@ async fn copy(
                 Ok(Copied::Sent) => drop(copied.fetch_add(blob.size, Ordering::Relaxed)),
                 Ok(Copied::There | Copied::Mounted) => {}
                 // A foreign layer lies elsewhere: the manifest says where.
-                Err(error)
-                    if LayerKind::of(&blob.media_type) == LayerKind::Foreign
-                        && (error.is_missing() || error.is_not_found()) => {}
+                Err(error) if LayerKind::of(&blob.media_type) == LayerKind::Foreign && error.is_not_found() => {}
                 Err(source) => {
                     progress.report(Event::LayerFailed { layer });
                     return Err(ConvertError::Copy { digest: layer, source });

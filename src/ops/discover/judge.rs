@@ -32,20 +32,12 @@ pub enum Unusable {
     MediaType(String),
     #[error("it is not a valid SOCI index")]
     Soci(#[from] SociIndexError),
-    #[error("it is a SOCI index of version {}, and found where one of the other version belongs", number(*.0))]
+    #[error("it is a SOCI index of version {}, and found where one of the other version belongs", .0.number())]
     Version(Version),
     #[error("it is the index of another image manifest, {0}")]
     Subject(Digest),
     #[error("it was not read, since {0} others are listed before it")]
     Unread(usize),
-}
-
-/// 1 or 2.
-pub fn number(version: Version) -> u8 {
-    match version {
-        Version::V1 => 1,
-        Version::V2 => 2,
-    }
 }
 
 /// Something in an index that is not as it should be.

@@ -24,7 +24,7 @@ use crate::ztoc::MAX_ENCODED;
 mod judge;
 
 pub(super) use judge::parse as parse_index;
-pub use judge::{IndexContent, Note, Unusable, number};
+pub use judge::{IndexContent, Note, Unusable};
 
 /// The largest ztoc that is read, in bytes. Where a layer's is larger, the layer is read as if it had none.
 pub const MAX_ZTOC: u64 = MAX_ENCODED as u64;

@@ -3,21 +3,17 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::{BrokenZtoc, Pieces};
 use crate::digest::Digest;
 use crate::image::soci::Version;
-use crate::image::{Descriptor, LayerKind};
+use crate::image::{Descriptor, LayerKind, NotIndexed};
 use crate::ops::TOOL_IDENTIFIER;
+use crate::ops::consumers::{BrokenZtoc, Pieces};
 use crate::ops::discover::{Discovered, FoundIndexRef, Note, Via, causes};
-use crate::ops::index::TOO_SMALL;
 use crate::ops::inspect::Inspected;
+use crate::ops::maker;
 
 /// The least size of an image for which Fargate's documentation recommends lazy loading, in bytes: 250 MiB.
 const WORTHWHILE: u64 = 250 << 20;
-/// The least layer that the tools index unless told otherwise, in bytes: 10 MiB.
-const SMALL: u64 = 10 << 20;
-/// The word for a layer that the index lacks for a reason that it does not state.
-const NOT_COVERED: &str = "layer-not-covered";
 
 /// One thing about an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +64,8 @@ pub enum Finding {
     Uncovered {
         layer: Digest,
         size: u64,
-        why: WhyNot,
+        /// None: by its content, or by its maker's options.
+        why: Option<NotIndexed>,
     },
     /// The layers together have so few bytes that lazy loading gains little.
     SmallImage(u64),
@@ -82,17 +79,6 @@ pub enum NoIndex {
     Small,
     /// No layer can be in one.
     Impossible,
-}
-
-/// Why a layer has no ztoc, as far as can be told without reading it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WhyNot {
-    /// Its media type has none.
-    Kind(LayerKind),
-    /// Smaller than the least that tools index.
-    Small,
-    /// By its content, or by its maker's options.
-    Unknown,
 }
 
 impl Finding {
@@ -113,9 +99,7 @@ impl Finding {
             Finding::OnlyV1 => "only-version-1",
             Finding::OtherVersion { .. } => "other-version",
             Finding::Foreign { .. } => "foreign-index",
-            Finding::Uncovered { why: WhyNot::Kind(kind), .. } => kind.code().unwrap_or(NOT_COVERED),
-            Finding::Uncovered { why: WhyNot::Small, .. } => TOO_SMALL,
-            Finding::Uncovered { why: WhyNot::Unknown, .. } => NOT_COVERED,
+            Finding::Uncovered { why, .. } => why.map_or("layer-not-covered", NotIndexed::code),
             Finding::SmallImage(_) => "small-image",
         }
     }
@@ -188,12 +172,12 @@ impl fmt::Display for Finding {
             Finding::Uncovered { layer, why, .. } => {
                 write!(f, "layer {layer} is pulled whole: ")?;
                 match why {
-                    WhyNot::Kind(LayerKind::Zstd) => f.write_str("it is zstd, and consumers know gzip and plain tars only"),
-                    WhyNot::Kind(LayerKind::Foreign) => f.write_str("a foreign layer, which is not in this store"),
-                    WhyNot::Kind(LayerKind::Encrypted) => f.write_str("it is encrypted"),
-                    WhyNot::Kind(_) => f.write_str("it is no layer of a known type"),
-                    WhyNot::Small => f.write_str("it is small, and pulled whole faster than mounted"),
-                    WhyNot::Unknown => f.write_str("the index has no ztoc for it"),
+                    Some(NotIndexed::Kind(LayerKind::Zstd)) => f.write_str("it is zstd, and consumers know gzip and plain tars only"),
+                    Some(NotIndexed::Kind(LayerKind::Foreign)) => f.write_str("a foreign layer, which is not in this store"),
+                    Some(NotIndexed::Kind(LayerKind::Encrypted)) => f.write_str("it is encrypted"),
+                    Some(NotIndexed::Kind(_)) => f.write_str("it is no layer of a known type"),
+                    Some(NotIndexed::Small { .. }) => f.write_str("it is small, and pulled whole faster than mounted"),
+                    None => f.write_str("the index has no ztoc for it"),
                 }
             }
             Finding::SmallImage(bytes) => write!(
@@ -206,8 +190,8 @@ impl fmt::Display for Finding {
 }
 
 /// Everything about the image of one platform, problems first.
-pub fn findings(inspected: &Inspected, pieces: &Pieces) -> Vec<Finding> {
-    let image = &inspected.image;
+pub fn findings(inspected: &Inspected) -> Vec<Finding> {
+    let Inspected { image, pieces, .. } = inspected;
     let mut all = Vec::new();
     all.extend(pieces.config.map(Finding::LostConfig));
     all.extend(pieces.layers.iter().map(|layer| Finding::LostLayer(*layer)));
@@ -216,10 +200,10 @@ pub fn findings(inspected: &Inspected, pieces: &Pieces) -> Vec<Finding> {
     }
     all.extend(image.odd_annotation.iter().map(|odd| Finding::OddAnnotation(odd.clone())));
     if image.indexes.is_empty() && image.listing.is_ok() {
-        let could = |why: Option<WhyNot>| image.layers.iter().any(|layer| why_not(layer) == why);
+        let why_not: Vec<Option<NotIndexed>> = image.layers.iter().map(why_not).collect();
         all.push(Finding::NoIndex(match () {
-            () if could(None) => NoIndex::Possible,
-            () if could(Some(WhyNot::Small)) => NoIndex::Small,
+            () if why_not.contains(&None) => NoIndex::Possible,
+            () if why_not.iter().any(|why| matches!(why, Some(NotIndexed::Small { .. }))) => NoIndex::Small,
             () => NoIndex::Impossible,
         }));
     }
@@ -260,7 +244,7 @@ fn about(all: &mut Vec<Finding>, found: &FoundIndexRef, pieces: &Pieces) {
     all.extend(content.notes.iter().map(|note| Finding::Note { index, note: note.clone() }));
     match content.index.build_tool_identifier.as_deref() {
         Some(TOOL_IDENTIFIER) => {}
-        Some(tool) if tool.starts_with("ociseek v") => all.push(Finding::OtherVersion { index, tool: cut(tool) }),
+        Some(tool) if maker::is_ours(tool) => all.push(Finding::OtherVersion { index, tool: cut(tool) }),
         tool => all.push(Finding::Foreign { index, tool: tool.map(cut) }),
     }
 }
@@ -270,8 +254,8 @@ fn uncovered(all: &mut Vec<Finding>, image: &Discovered) {
     let mut seen = BTreeSet::new();
     for layer in image.layers.iter().filter(|layer| image.ztoc_for(&layer.digest).is_none()) {
         let why = match why_not(layer) {
-            None | Some(WhyNot::Small) if image.chosen.is_none() => continue,
-            why => why.unwrap_or(WhyNot::Unknown),
+            None | Some(NotIndexed::Small { .. }) if image.chosen.is_none() => continue,
+            why => why,
         };
         if seen.insert(layer.digest) {
             all.push(Finding::Uncovered { layer: layer.digest, size: layer.size, why });
@@ -280,12 +264,8 @@ fn uncovered(all: &mut Vec<Finding>, image: &Discovered) {
 }
 
 /// Why tools leave a layer out, as far as its media type and size tell.
-fn why_not(layer: &Descriptor) -> Option<WhyNot> {
-    let kind = LayerKind::of(&layer.media_type);
-    match kind.is_servable() {
-        false => Some(WhyNot::Kind(kind)),
-        true => (layer.size < SMALL).then_some(WhyNot::Small),
-    }
+fn why_not(layer: &Descriptor) -> Option<NotIndexed> {
+    NotIndexed::of(layer, NotIndexed::MIN_LAYER_SIZE)
 }
 
 fn cut(text: &str) -> String {

@@ -3,56 +3,27 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::discover::{DiscoverError, Discovered, causes};
+use super::consumers::Pieces;
+use super::discover::{DiscoverError, Discovered};
 use super::inspect::{Inspected, inspect};
 use super::resolve::{ResolveError, Wanted};
 use crate::digest::Digest;
+use crate::image::Descriptor;
 use crate::image::soci::{INDEX_V1, ZTOC};
-use crate::image::{Descriptor, ecr};
 use crate::progress::Progress;
 use crate::store::blob::Target;
 use crate::store::{Source, StoreError};
 
-mod consumer;
 mod finding;
 
-pub use consumer::{Consumer, Reason, Verdict, Verdicts};
-pub use finding::{Finding, NoIndex, WhyNot, findings};
+pub use finding::{Finding, NoIndex, findings};
 
 /// The image of one platform: who reads it how, and what is wrong.
 #[derive(Debug)]
 pub struct Diagnosis {
     pub inspected: Inspected,
-    /// One for each consumer, in the order of [`Consumer::ALL`].
-    pub verdicts: Verdicts,
     /// Problems first.
     pub findings: Vec<Finding>,
-}
-
-/// What is known beyond the documents.
-#[derive(Debug, Default)]
-pub struct Pieces {
-    /// By index: blobs that it names and the store does not have.
-    pub lost: BTreeMap<Digest, BTreeSet<Digest>>,
-    /// Layers of the image that the store does not have.
-    pub layers: BTreeSet<Digest>,
-    /// The image's config, if the store does not have it.
-    pub config: Option<Digest>,
-    /// What is wrong with ztocs of the index that a reader takes, though they are there.
-    pub broken: Vec<BrokenZtoc>,
-    /// Indexes that refer to the image index instead of the manifest of a platform, where no consumer looks.
-    pub on_image_index: Vec<Digest>,
-    /// The registry is of a kind that the managed consumers read from. None: the image is in no registry.
-    pub in_ecr: Option<bool>,
-}
-
-/// A ztoc that cannot be its layer's.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BrokenZtoc {
-    pub ztoc: Digest,
-    pub layer: Digest,
-    /// For people.
-    pub why: String,
 }
 
 /// Why nothing can be said about an image.
@@ -78,25 +49,21 @@ pub async fn diagnose(
     // By digest from here on: a tag that moves meanwhile would mix two images.
     let root = Target::Digest(document.digest);
     let mut all = Vec::new();
-    for inspected in inspect(source, &root, wanted, None, progress).await? {
-        let mut pieces = pieces(source, &document.digest, &inspected.image).await?;
-        pieces.broken = broken(&inspected, &pieces);
-        let verdicts = Verdicts::of(&inspected.image, &pieces);
-        let findings = findings(&inspected, &pieces);
-        all.push(Diagnosis { inspected, verdicts, findings });
+    for mut inspected in inspect(source, &root, wanted, None, progress).await? {
+        look_for_pieces(source, &document.digest, &inspected.image, &mut inspected.pieces).await?;
+        let findings = findings(&inspected);
+        all.push(Diagnosis { inspected, findings });
     }
     Ok(all)
 }
 
-async fn pieces(source: &Source, root: &Digest, image: &Discovered) -> Result<Pieces, DoctorError> {
+async fn look_for_pieces(
+    source: &Source,
+    root: &Digest,
+    image: &Discovered,
+    pieces: &mut Pieces,
+) -> Result<(), DoctorError> {
     let mut known = BTreeMap::new();
-    let mut pieces = Pieces {
-        in_ecr: match source {
-            Source::Registry(repository) => Some(ecr::region(repository.registry()).is_some()),
-            Source::Layout(_) | Source::Archive(_) => None,
-        },
-        ..Pieces::default()
-    };
     for index in &image.indexes {
         let Ok(content) = &index.content else { continue };
         let ztocs = content.index.ztocs.iter().map(|ztoc| Descriptor::new(ZTOC, ztoc.ztoc, ztoc.size));
@@ -120,31 +87,10 @@ async fn pieces(source: &Source, root: &Digest, image: &Discovered) -> Result<Pi
     {
         pieces.on_image_index = listed.descriptors.iter().map(|descriptor| descriptor.digest).collect();
     }
-    Ok(pieces)
-}
-
-/// The ztocs that are there and cannot be used. Those that are gone are told with their index.
-fn broken(inspected: &Inspected, pieces: &Pieces) -> Vec<BrokenZtoc> {
-    let lost = |ztoc: &Digest| pieces.lost.values().any(|blobs| blobs.contains(ztoc));
-    let layers = inspected.image.layers.iter().zip(&inspected.layers);
-    let broken = layers.filter_map(|(layer, inspected)| {
-        let (reference, facts) = inspected.ztoc.as_ref().filter(|(reference, _)| !lost(&reference.ztoc))?;
-        let why = match facts {
-            Ok(facts) if facts.compressed_size == layer.size => return None,
-            Ok(facts) => {
-                format!("it is for a layer of {} bytes, and this one has {}", facts.compressed_size, layer.size)
-            }
-            Err(error) => causes(error),
-        };
-        Some(BrokenZtoc { ztoc: reference.ztoc, layer: layer.digest, why })
-    });
-    let mut all: Vec<BrokenZtoc> = Vec::new();
-    for one in broken {
-        if !all.contains(&one) {
-            all.push(one);
-        }
-    }
-    all
+    // What is gone is told with its index.
+    let lost: BTreeSet<&Digest> = pieces.lost.values().flatten().collect();
+    pieces.broken.retain(|broken| !lost.contains(&broken.ztoc));
+    Ok(())
 }
 
 async fn is_there(source: &Source, blob: &Descriptor, known: &mut BTreeMap<Digest, bool>) -> Result<bool, DoctorError> {

@@ -9,7 +9,7 @@ use super::model::{Gate, IndexOptions, LayerOutcome, LeftOut, Refused, RefusedMa
 use super::plan::Plan;
 use super::supply::Layers;
 use crate::digest::Digest;
-use crate::ops::coverage::Coverage;
+use crate::image::coverage::Coverage;
 
 /// Holds the indexes that would be there in the end against the gate.
 pub(super) fn check(plans: &[Plan], layers: &Layers, options: &IndexOptions) -> Result<(), Refused> {

@@ -1,22 +1,20 @@
 //! Why layers are left out of an index, by what their descriptors say of them.
 
 use super::model::{IndexOptions, LeftOut};
-use crate::image::{Descriptor, LayerKind};
+use crate::image::{Descriptor, LayerKind, NotIndexed};
 use crate::layer::BuiltZtoc;
 
 /// Why a layer is not to be read at all.
 pub(in crate::ops) fn left_out(layer: &Descriptor, options: &IndexOptions) -> Option<LeftOut> {
-    let kind = LayerKind::of(&layer.media_type);
-    let Some(code) = kind.code() else {
-        return (layer.size < options.min_layer_size).then_some(LeftOut::Small { least: options.min_layer_size });
+    let why = NotIndexed::of(layer, options.min_layer_size)?;
+    let reason = match why {
+        NotIndexed::Small { least } => return Some(LeftOut::Small { least }),
+        NotIndexed::Kind(LayerKind::Zstd) => "zstd: SOCI consumers know gzip and uncompressed layers only".to_owned(),
+        NotIndexed::Kind(LayerKind::Foreign) => "a foreign layer, which is not to be had from this store".to_owned(),
+        NotIndexed::Kind(LayerKind::Encrypted) => "encrypted: its content cannot be read".to_owned(),
+        NotIndexed::Kind(_) => format!("not a layer but {:?}", layer.media_type),
     };
-    let reason = match kind {
-        LayerKind::Zstd => "zstd: SOCI consumers know gzip and uncompressed layers only".to_owned(),
-        LayerKind::Foreign => "a foreign layer, which is not to be had from this store".to_owned(),
-        LayerKind::Encrypted => "encrypted: its content cannot be read".to_owned(),
-        _ => format!("not a layer but {:?}", layer.media_type),
-    };
-    Some(LeftOut::Kind { code, reason })
+    Some(LeftOut::Kind { code: why.code(), reason })
 }
 
 /// soci reads an OCI layer as its media type says, and has no ztoc for one that is something else.

@@ -45,7 +45,7 @@ pub use error::IndexError;
 pub use model::{
     Elsewhere, Existing, Gate, IndexOptions, IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut,
     ManifestResult, Origin, OtherIndex, Prefetched, PrefetchedLayer, Refused, RefusedManifest, Reuse, Shortfall,
-    TOO_SMALL, ZtocFacts,
+    ZtocFacts,
 };
 
 pub(in crate::ops) use assemble::{Ztoc, assemble};

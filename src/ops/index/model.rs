@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::digest::Digest;
+use crate::image::coverage::{Coverage, Share};
 use crate::image::prefetch::SpanRange;
-use crate::image::{Descriptor, Platform};
+use crate::image::{Descriptor, NotIndexed, Platform};
 use crate::layer::{LayerOptions, Unservable};
-use crate::ops::coverage::{Coverage, Share};
 use crate::ops::prefetch::{Missing, PrefetchList};
 use crate::ops::resolve::Wanted;
 use crate::store::Source;
@@ -263,6 +263,19 @@ pub enum ManifestResult {
     OutOfTime,
 }
 
+impl ManifestResult {
+    /// The index that the manifest has now; after a dry run, that which it would have.
+    pub fn index(&self) -> Option<Digest> {
+        match self {
+            ManifestResult::Attached { index, .. }
+            | ManifestResult::DryRun { index, .. }
+            | ManifestResult::AlreadyThere { index, .. } => Some(index.digest),
+            ManifestResult::Kept { index, .. } => Some(*index),
+            ManifestResult::NothingToIndex | ManifestResult::OutOfTime => None,
+        }
+    }
+}
+
 /// A SOCI index of someone else, or what is listed as one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtherIndex {
@@ -323,9 +336,6 @@ pub enum Origin {
     Repeated,
 }
 
-/// The stable word for a layer that is smaller than the least that is indexed.
-pub const TOO_SMALL: &str = "too-small";
-
 /// Why a layer is not in the index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeftOut {
@@ -346,7 +356,7 @@ impl LeftOut {
     /// A stable word for programs.
     pub fn code(&self) -> &'static str {
         match self {
-            LeftOut::Small { .. } => TOO_SMALL,
+            LeftOut::Small { least } => NotIndexed::Small { least: *least }.code(),
             LeftOut::Kind { code, .. } => code,
             LeftOut::Unservable(verdict) => verdict.code.word(),
             LeftOut::OutOfTime { stuck: false } => "out-of-time",

@@ -17,9 +17,9 @@ use super::supply::Layers;
 use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::image::Descriptor;
+use crate::image::coverage::Coverage;
 use crate::image::soci::{CONFIG, EncodedIndex, INDEX_V1, SociIndex, ZTOC};
 use crate::layer::LayerOptions;
-use crate::ops::coverage::Coverage;
 use crate::progress::{Event, Progress};
 use crate::store::{AttachReport, Destination, StoreError};
 

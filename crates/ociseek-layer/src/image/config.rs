@@ -23,17 +23,18 @@ pub enum ConfigError {
     DiffId { number: usize, source: DigestError },
 }
 
-/// The platform that a config states. Everything else in it may be missing or odd.
+/// The platform that a config states. Everything else in it may be missing or odd. Without a system
+/// it is linux's, as containerd on Linux takes it (containerd/platforms, normalizeOS).
 pub fn platform(bytes: &[u8]) -> Result<Platform, ConfigError> {
     #[derive(Deserialize)]
     struct Config {
         #[serde(flatten)]
         platform: Platform,
     }
-    let Config { platform } =
+    let Config { mut platform } =
         json::parse(bytes, MAX_CONFIG, &["architecture", "os", "os.version", "os.features", "variant"])?;
     if platform.os.is_empty() {
-        return Err(ConfigError::Missing("os"));
+        "linux".clone_into(&mut platform.os);
     }
     if platform.architecture.is_empty() {
         return Err(ConfigError::Missing("architecture"));
@@ -80,7 +81,11 @@ mod tests {
     fn platforms_of_configs() {
         let full = br#"{"architecture":"arm64","os":"linux","variant":"v8","rootfs":{"type":"layers","diff_ids":["x"]},"config":7}"#;
         assert_eq!(platform(full).map(|p| p.to_string()).ok().as_deref(), Some("linux/arm64/v8"));
-        assert!(matches!(platform(b"{}"), Err(ConfigError::Missing("os"))));
+        assert_eq!(
+            platform(br#"{"architecture":"amd64"}"#).map(|p| p.to_string()).ok().as_deref(),
+            Some("linux/amd64")
+        );
+        assert!(matches!(platform(b"{}"), Err(ConfigError::Missing("architecture"))));
         assert!(matches!(platform(br#"{"os":"linux"}"#), Err(ConfigError::Missing("architecture"))));
         for bad in [&b""[..], b"{}{}", br#"{"os":7}"#, br#"{"os":"linux","os":"linux","architecture":"x"}"#] {
             assert!(matches!(platform(bad), Err(ConfigError::Json(_))));

@@ -1,5 +1,7 @@
 //! What a layer's media type says of its bytes (image-spec media-types.md; containerd images/mediatypes.go).
 
+use super::Descriptor;
+
 /// How a layer's blob is to be read, by its media type alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LayerKind {
@@ -76,6 +78,37 @@ impl LayerKind {
     /// Whether consumers of SOCI indexes can read such a layer.
     pub fn is_servable(self) -> bool {
         self.code().is_none()
+    }
+}
+
+/// Why tools give a layer no ztoc, by what its descriptor says of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotIndexed {
+    /// Its media type has none.
+    Kind(LayerKind),
+    /// It has fewer bytes than the least that is indexed.
+    Small { least: u64 },
+}
+
+impl NotIndexed {
+    /// The least layer that the tools index unless told otherwise, in bytes: 10 MiB.
+    pub const MIN_LAYER_SIZE: u64 = 10 << 20;
+
+    /// None: it is read, where layers of `least` bytes and more are.
+    pub fn of(layer: &Descriptor, least: u64) -> Option<NotIndexed> {
+        let kind = LayerKind::of(&layer.media_type);
+        match kind.is_servable() {
+            false => Some(NotIndexed::Kind(kind)),
+            true => (layer.size < least).then_some(NotIndexed::Small { least }),
+        }
+    }
+
+    /// A stable word for programs.
+    pub fn code(self) -> &'static str {
+        match self {
+            NotIndexed::Small { .. } => "too-small",
+            NotIndexed::Kind(kind) => kind.code().unwrap_or("not-a-layer"),
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! The documents of an image: references, platforms, manifests, and the SOCI index. Bytes in, values out.
 
 pub mod config;
+pub mod consumer;
+pub mod coverage;
 pub mod descriptor;
 pub mod ecr;
 pub mod enabled;
@@ -16,10 +18,11 @@ pub mod select;
 pub mod soci;
 mod tag_template;
 
+pub use coverage::Coverage;
 pub use descriptor::Descriptor;
 pub use descriptor::null_is_default;
 pub use json::JsonError;
-pub use layer_kind::{LayerKind, OCI_LAYER};
+pub use layer_kind::{LayerKind, NotIndexed, OCI_LAYER};
 pub use manifest::{ImageIndex, ImageManifest, Manifest, ManifestError};
 pub use name::{ImageName, ImageNameError, Select, SelectSaved};
 pub use platform::{Platform, PlatformError};

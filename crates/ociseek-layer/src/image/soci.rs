@@ -134,6 +134,16 @@ pub enum Version {
     V2,
 }
 
+impl Version {
+    /// 1 or 2.
+    pub fn number(self) -> u8 {
+        match self {
+            Version::V1 => 1,
+            Version::V2 => 2,
+        }
+    }
+}
+
 /// A SOCI index that was found somewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundIndex {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::cli::shared::size::{ByteSize, counted, human, rate};
 use crate::cli::shared::terminal::{Style, safe};
 use crate::digest::Digest;
-use crate::ops::coverage::Coverage;
+use crate::image::coverage::Coverage;
 use crate::ops::index::{IndexedLayer, LayerOutcome, LeftOut, Origin, Refused, Shortfall};
 
 pub fn heading(text: &mut String, image: &str, platform: Option<&str>, manifest: &Digest, style: Style) {

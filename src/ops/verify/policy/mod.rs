@@ -5,9 +5,9 @@ use std::fmt;
 use super::model::Finding;
 use super::signature::{Signatures, Trust};
 use crate::image::Descriptor;
+use crate::image::coverage::{Coverage, Share, percent};
 use crate::image::soci::ZtocRef;
 use crate::ops::code::Code;
-use crate::ops::coverage::{Coverage, Share, percent};
 use crate::ops::discover::IndexContent;
 
 mod tool;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::image::Descriptor;
+use super::Descriptor;
 
 /// How much of an image's layers an index covers. A layer that the image has twice is pulled once, and its bytes count once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -73,7 +73,7 @@ impl std::fmt::Display for Share {
 }
 
 /// Hundredths of a percent, for people; there may be more than 10,000.
-pub(super) fn percent(hundredths: u128) -> String {
+pub fn percent(hundredths: u128) -> String {
     match (hundredths / 100, hundredths % 100) {
         (whole, 0) => format!("{whole}%"),
         (whole, part) if part % 10 == 0 => format!("{whole}.{}%", part / 10),

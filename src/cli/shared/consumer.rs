@@ -1,0 +1,50 @@
+//! What a consumer makes of an image, as JSON.
+
+use serde::Serialize;
+
+use super::json::{Coded, Coverage, IndexRef};
+use crate::image::consumer::{self, Verdict, Verdicts};
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Consumer {
+    /// A stable word.
+    consumer: &'static str,
+    /// For people.
+    name: &'static str,
+    /// It uses an index.
+    lazy: bool,
+    /// The index that it uses, or null.
+    index: Option<IndexRef>,
+    /// Of that index: 1 or 2.
+    version: Option<u8>,
+    /// What that index covers.
+    coverage: Option<Coverage>,
+    /// Why it mounts no layer lazily, or null.
+    reason: Option<Coded>,
+    /// Where it is written down what the consumer does.
+    source: &'static str,
+}
+
+impl Consumer {
+    pub fn each(verdicts: &Verdicts) -> Vec<Consumer> {
+        verdicts.iter().map(|(consumer, verdict)| Consumer::of(consumer, verdict)).collect()
+    }
+
+    fn of(consumer: consumer::Consumer, verdict: Verdict) -> Consumer {
+        let (index, coverage, reason) = match verdict {
+            Verdict::Lazy { index, version, coverage } => (Some((index, version)), Some(coverage), None),
+            Verdict::Whole(reason) => (None, None, Some(reason)),
+        };
+        Consumer {
+            consumer: consumer.code(),
+            name: consumer.name(),
+            lazy: index.is_some(),
+            index: index.map(|(digest, _)| IndexRef::named(digest)),
+            version: index.map(|(_, version)| version.number()),
+            coverage: coverage.map(|coverage| Coverage::of(&coverage)),
+            reason: reason.map(|reason| Coded { code: reason.code(), text: reason.to_string() }),
+            source: consumer.source(),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What `inspect` and `doctor` say of the runtimes that read indexes: both the same.
+
+use serde_json::{Value, json};
+
+use crate::support::sandbox::{Layout, Sandbox, enabled, index, small_image};
+
+const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+
+/// `oci:img` under the name `name`, with this annotation for an index of version 2.
+fn annotated(sandbox: &Sandbox, name: &str, annotation: &str) {
+    let mut layout = Layout::new(&sandbox.path(name));
+    let blobs = |name: &str| sandbox.path(name).join("blobs/sha256");
+    for file in std::fs::read_dir(blobs("img")).unwrap().map(Result::unwrap) {
+        std::fs::copy(file.path(), blobs(name).join(file.file_name())).unwrap();
+    }
+    let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:img"]);
+    let digest = inspected["manifests"][0]["manifest"]["digest"].as_str().unwrap();
+    let bytes = std::fs::read(blobs("img").join(&digest["sha256:".len()..])).unwrap();
+    let mut manifest: Value = serde_json::from_slice(&bytes).unwrap();
+    manifest["annotations"] = json!({"com.amazon.soci.index-digest": annotation});
+    let descriptor = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
+    layout.tag(descriptor, "v1");
+}
+
+#[test]
+fn inspect_and_doctor_have_one_model_of_consumers() {
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("none"));
+    small_image(&sandbox.path("img"));
+    sandbox.run(&index(&["oci:img"]));
+    for name in ["v2", "both", "gone"] {
+        enabled(&sandbox);
+        std::fs::rename(sandbox.path("enabled"), sandbox.path(name)).unwrap();
+    }
+    annotated(&sandbox, "odd", "not-a-digest");
+    annotated(&sandbox, "empty", "");
+    for name in ["both", "gone", "odd", "empty"] {
+        sandbox.run(&index(&["--quiet", &format!("oci:{name}")]));
+    }
+    let gone = sandbox.json(0, &["inspect", "--format=json", "oci:gone"]);
+    let v2 = gone["manifests"][0]["indexes"][0]["digest"].as_str().unwrap();
+    std::fs::remove_file(sandbox.path("gone/blobs/sha256").join(&v2["sha256:".len()..])).unwrap();
+
+    let ways = |inspected: &Value| -> Vec<String> {
+        let consumers = inspected["manifests"][0]["consumers"].as_array().unwrap().iter();
+        let way = |one: &Value| match one["version"].as_u64() {
+            Some(version) => format!("v{version}"),
+            None => one["reason"]["code"].as_str().unwrap().to_owned(),
+        };
+        consumers.map(way).collect()
+    };
+    // By default, with soci_v1, with parallel pull, before 0.10; Fargate twice; SageMaker.
+    for (image, status, expected) in [
+        ("none", 3, ["no-index", "no-index", "reads-no-index", "no-index", "zstd", "zstd", "no-index"]),
+        ("img", 0, ["other-version-only", "v1", "reads-no-index", "v1", "zstd", "zstd", "other-version-only"]),
+        ("v2", 0, ["v2", "v2", "reads-no-index", "other-version-only", "zstd", "zstd", "v2"]),
+        ("both", 0, ["v2", "v2", "reads-no-index", "v1", "zstd", "zstd", "v2"]),
+        ("gone", 0, ["unusable", "unusable", "reads-no-index", "v1", "zstd", "zstd", "unusable"]),
+        ("odd", 0, ["odd-annotation", "odd-annotation", "reads-no-index", "v1", "zstd", "zstd", "odd-annotation"]),
+        ("empty", 0, ["other-version-only", "v1", "reads-no-index", "v1", "zstd", "zstd", "other-version-only"]),
+    ] {
+        let name = format!("oci:{image}");
+        let inspected = sandbox.json(0, &["inspect", "--format=json", &name]);
+        assert_eq!(ways(&inspected), expected, "inspect {image}");
+        let diagnosed = sandbox.json(status, &["doctor", "--format=json", &name]);
+        let consumers = |document: &Value| document["manifests"][0]["consumers"].clone();
+        assert_eq!(consumers(&diagnosed), consumers(&inspected), "{image}");
+    }
+}
