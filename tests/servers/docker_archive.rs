@@ -239,6 +239,16 @@ fn an_index_of_it_fits_nowhere_and_what_helps_is_said() {
     --- status 0 ---
     "#);
     assert!(sandbox.run(&["convert", "oci:a", "docker-archive:b"]).contains("only read"));
+    // No registry gets layers that are not compressed: this one is not asked for anything.
+    for verb in ["convert", "copy"] {
+        let refused = sandbox.run(&[verb, "docker-archive:x.tar", "127.0.0.1:1/a/b:1"]);
+        assert!(
+            refused.contains("error: docker-archive:x.tar is not pushed: its layers are not compressed"),
+            "{refused}"
+        );
+        assert!(refused.contains("skopeo copy docker-archive:x.tar docker://NAME"), "{refused}");
+        assert!(refused.ends_with("--- status 2 ---"), "{refused}");
+    }
     assert!(sandbox.run(&["copy", "docker-archive:x.tar", "docker-archive:b:1"]).contains("only read"));
     // A layer that is worth an index.
     let large = layer("large", &vec![0; 11 << 20]);

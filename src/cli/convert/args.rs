@@ -22,7 +22,7 @@ from the image that DST names. Within a repository nothing but ztocs and manifes
 registry layers are mounted; to another registry or a layout they are copied as a stream.
 
 SRC is an image in a registry, oci:DIR[:TAG|@DIGEST], oci-archive:FILE[:TAG], or what docker save wrote: \
-docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER], of which the layers stay as they lie in it, mostly uncompressed. DST is an image in a registry or oci:DIR[:TAG]. \
+docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER], of which the layers stay as they lie in it; with uncompressed ones DST is a layout. DST is an image in a registry or oci:DIR[:TAG]. \
 DST is written with the last request: an interrupted run leaves it as it was.";
 
 const AFTER_HELP: &str = "\

@@ -11,7 +11,7 @@ use crate::cli::shared::caches;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::CliError;
-use crate::cli::shared::source::Images;
+use crate::cli::shared::source::{Images, refuse_plain_layers, registry};
 use crate::cli::shared::terminal::Stdout;
 use crate::image::{ImageName, Select};
 use crate::ops::convert::{Destined, convert};
@@ -54,6 +54,9 @@ pub async fn run(args: ConvertArgs) -> Result<(), CliError> {
     display.begin(&args.source.to_string());
     let result = async {
         let from = images.open_root(&args.source).await?;
+        if registry(&args.destination).is_some() {
+            refuse_plain_layers(&args.source, &from.source, &from.root, &progress).await?;
+        }
         let to = destination(&images, &args.destination, args.replace_tag, args.dry_run).await?;
         Ok::<_, CliError>(convert(&from, &to, cache.as_ref(), &options, &progress).await?)
     }

@@ -10,7 +10,7 @@ use crate::cli::shared::place::ListPlace;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::size::{counted, duration, human};
-use crate::cli::shared::source::Images;
+use crate::cli::shared::source::{Images, refuse_plain_layers};
 use crate::cli::shared::terminal::{Stdout, safe};
 use crate::image::{ImageName, Select};
 use crate::ops::copy::{CopyOptions, CopyReport, copy};
@@ -37,6 +37,9 @@ pub async fn run(args: CopyArgs) -> Result<(), CliError> {
     display.begin(&args.source.to_string());
     let copied = async {
         let (source, root) = images.open(&args.source).await?;
+        if args.destination.registry().is_some() {
+            refuse_plain_layers(&args.source, &source, &root, &progress).await?;
+        }
         let destination = destination(&images, &args.destination).await?;
         Ok::<_, CliError>(copy(&source, &root, &destination, &options, &progress).await?)
     }

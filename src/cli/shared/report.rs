@@ -58,6 +58,8 @@ pub enum CliError {
          digests than the compressed ones of a pushed image, so that the index would not fit that image either"
     )]
     IndexSaved(String),
+    #[error("{0} is not pushed: its layers are not compressed, and registries store layers as they get them")]
+    PushSaved(String),
     /// Some images failed; each was reported when it did.
     #[error("{failed} of {all} images failed")]
     Images { failed: usize, all: usize },
@@ -219,9 +221,11 @@ impl CliError {
 
     pub fn exit_code(&self) -> u8 {
         match self {
-            CliError::Usage(_) | CliError::IndexSaved(_) | CliError::ImageName { .. } | CliError::ArchiveHere(_) => {
-                USAGE
-            }
+            CliError::Usage(_)
+            | CliError::IndexSaved(_)
+            | CliError::PushSaved(_)
+            | CliError::ImageName { .. }
+            | CliError::ArchiveHere(_) => USAGE,
             CliError::Differs | CliError::Unused => DIFFERENT,
             CliError::Interrupted(signal) => signal.exit_code(),
             CliError::Exit(code) => *code,
@@ -281,6 +285,11 @@ fn hint(error: &CliError) -> Option<String> {
             "push the image (docker push) and run ociseek index on its name there; or make a SOCI-enabled image of the \
              archive: ociseek convert {} oci:DIR",
             quoted(image.as_bytes())
+        )),
+        CliError::PushSaved(archive) => Some(format!(
+            "skopeo copy {} docker://NAME compresses the layers, as docker load and docker push do; then run ociseek \
+             convert on NAME, or write to a layout, oci:DIR",
+            quoted(archive.as_bytes())
         )),
         CliError::ArchiveHere(file) => Some(format!("to read it: oci-archive:{file}")),
         CliError::Index(error) => index_hint(error),

@@ -8,9 +8,11 @@ use super::args::RegistryArgs;
 use super::parse::PlainHttp;
 use super::report::CliError;
 use crate::budget::Budget;
-use crate::image::{ImageName, Reference, Select};
+use crate::image::{ImageName, LayerKind, Reference, Select};
 use crate::ops::convert::SourceImage;
+use crate::ops::discover::DiscoverError;
 use crate::ops::list::Place;
+use crate::ops::resolve::{Wanted, resolve};
 use crate::progress::Progress;
 use crate::store::archive::Archive;
 use crate::store::blob::Target;
@@ -118,6 +120,27 @@ impl Images {
         .await?;
         let root = Target::Digest(found.digest);
         Ok(SourceImage { source: Source::Archive(archive), root, descriptor: Some(found) })
+    }
+}
+
+/// Keeps layers that lie uncompressed in what `docker save` wrote out of registries.
+///
+/// # Errors
+/// When the image has such a layer, or cannot be read.
+pub async fn refuse_plain_layers(
+    name: &ImageName,
+    source: &Source,
+    root: &Target,
+    progress: &Arc<dyn Progress>,
+) -> Result<(), CliError> {
+    if !matches!(name, ImageName::Saved { .. }) {
+        return Ok(());
+    }
+    let image = resolve(source, root, Wanted::All, progress).await.map_err(DiscoverError::from)?;
+    let mut layers = image.manifests.iter().flat_map(|manifest| &manifest.layers);
+    match layers.any(|layer| LayerKind::of(&layer.media_type) == LayerKind::Uncompressed) {
+        true => Err(CliError::PushSaved(name.to_string())),
+        false => Ok(()),
     }
 }
 
