@@ -21,7 +21,10 @@ use crate::image::Descriptor;
 use crate::store::blob::Target;
 
 /// Times that we write before we give up against others who overwrite us.
-const WRITES: u32 = 16;
+const WRITES: u32 = 32;
+/// Before each new write the wait doubles, up to this many times: writers that met once would meet
+/// again if they all came back at once.
+const DOUBLINGS: u32 = 4;
 /// Times in a row that our entry must be there when the index is read back.
 const READINGS: u32 = 5;
 /// The waits between the readings, all together, are this many times as long as another writer may take between its
@@ -146,10 +149,10 @@ impl Repository {
                 }
                 continue;
             }
-            writes += 1;
-            if writes > WRITES {
+            if writes == WRITES {
                 return Err(failed(format!("others overwrote our change {WRITES} times")));
             }
+            writes += 1;
             let bytes = Bytes::from(after.to_string());
             if bytes.len() as u64 > MANIFEST {
                 return Err(failed(format!("its index would be larger than {MANIFEST} bytes")));
@@ -161,7 +164,7 @@ impl Repository {
                 // Someone was faster.
                 Err(error) if matches!(error.status(), Some(409 | 412)) => {
                     refused = Some(base);
-                    sleep(jitter(self.registry.http.limits.settle)).await;
+                    self.wait_for_others(writes).await;
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -169,7 +172,13 @@ impl Repository {
             if self.lasts(change, subject, begun.elapsed()).await? {
                 return Ok(tag);
             }
+            self.wait_for_others(writes).await;
         }
+    }
+
+    /// Waits for other writers to come to an end, after so many `writes` of ours that did not last.
+    async fn wait_for_others(&self, writes: u32) {
+        sleep(jitter(self.registry.http.limits.settle * (1 << writes.min(DOUBLINGS)))).await;
     }
 
     /// Whether the list has the change in reading after reading. `window` is what our own reading and writing took.

@@ -145,6 +145,25 @@ async fn a_registry_that_refuses_every_condition_is_written_to_without() {
 }
 
 #[tokio::test]
+async fn a_change_that_is_overwritten_twenty_times_lasts_in_the_end() {
+    let others = first(20);
+    let ours = index("ours").1.digest.to_string();
+    let empty = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": []}).to_string();
+    let faulty = Faulty::start(Nature::default(), move |seen, truth| {
+        let is_listed = truth.manifest(&tag()).is_some_and(|list| String::from_utf8_lossy(&list).contains(&ours));
+        if seen.is("GET", &tag()) && is_listed && others() {
+            truth.add_manifest(&tag(), INDEX, empty.clone());
+        }
+        None
+    })
+    .await;
+    let limits = Limits { settle: Duration::from_millis(1), ..limits() };
+    let repository = repository(&faulty, ClientConfig { limits, ..config() });
+    attach(&repository, "ours", &[]).await.unwrap();
+    assert_eq!(faulty.saw("PUT", &tag()).len(), 21);
+}
+
+#[tokio::test]
 async fn writers_that_never_stop_are_an_error() {
     let faulty = Faulty::start(Nature::default(), move |seen, truth| {
         if seen.is("GET", &tag()) {
@@ -153,7 +172,9 @@ async fn writers_that_never_stop_are_an_error() {
         None
     })
     .await;
-    let error = attach(&repository(&faulty, config()), "ours", &[]).await.unwrap_err();
+    let limits = Limits { settle: Duration::from_millis(1), ..limits() };
+    let repository = repository(&faulty, ClientConfig { limits, ..config() });
+    let error = attach(&repository, "ours", &[]).await.unwrap_err();
     assert!(matches!(error, RegistryError::FallbackTag { .. }), "{error:?}");
     assert!(error.to_string().contains("others overwrote our change"), "{error}");
 }
