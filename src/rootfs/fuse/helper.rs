@@ -1,5 +1,6 @@
 //! `fusermount3`, the setuid program of fuse3 that mounts and unmounts for users who may not.
 
+use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -19,6 +20,22 @@ fn name() -> Option<&'static str> {
     NAMES.into_iter().find(runs)
 }
 
+/// Whether it mounts for other users than the one who asks. Where its settings cannot be read, it
+/// is taken to do so: then its refusal has another reason.
+pub fn lets_others_in() -> bool {
+    match std::fs::read("/etc/fuse.conf") {
+        Ok(settings) => has_user_allow_other(&settings),
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
+}
+
+/// As `fusermount3` reads a line: without a comment and white space around it (libfuse,
+/// util/fusermount.c, `read_conf`).
+fn has_user_allow_other(settings: &[u8]) -> bool {
+    let mut lines = settings.split(|byte| *byte == b'\n');
+    lines.any(|line| line.split(|byte| *byte == b'#').next().unwrap_or_default().trim_ascii() == b"user_allow_other")
+}
+
 /// Unmounts `point`; `lazy`: even while it is in use.
 ///
 /// # Errors
@@ -31,5 +48,20 @@ pub fn unmount(point: &Path, lazy: bool) -> Result<(), String> {
     match output.status.success() {
         true => Ok(()),
         false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_setting_is_a_line_of_its_own() {
+        for set in ["user_allow_other", "mount_max = 10\n  user_allow_other # for all\n"] {
+            assert!(has_user_allow_other(set.as_bytes()), "{set}");
+        }
+        for unset in ["", "#user_allow_other\n", "user_allow_other_too\n", "x user_allow_other"] {
+            assert!(!has_user_allow_other(unset.as_bytes()), "{unset}");
+        }
     }
 }

@@ -245,7 +245,7 @@ fn hold(point: &Path) -> io::Result<OwnedFd> {
 
 fn helper_mount(filesystem: ImageFs, point: &Path, options: &FuseOptions) -> Result<BackgroundSession, MountError> {
     let session = Session::new(filesystem, point, &config(options)).and_then(Session::spawn);
-    session.map_err(|source| match source.to_string().contains("user_allow_other") {
+    session.map_err(|source| match options.allow_other && !helper::lets_others_in() {
         true => MountError::AllowOther,
         // The helper's own words come with a line end.
         false => MountError::Refused {
