@@ -2,19 +2,20 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use serde_json::{Value, json};
 
 use super::allow::AllowList;
-use super::job::{Done, Job, JobError, Unit};
+use super::job::{Done, Job, Unit};
 use super::log::{Log, now};
 use super::metrics::{Counter, Metrics};
 use super::work::{Context, run};
 use crate::ops::discover::causes;
-use crate::ops::index::ManifestResult;
 use crate::ops::versions::Versions;
 use crate::store::registry::{Client, ClientConfig, RegistryError};
 
@@ -100,11 +101,17 @@ impl Runner {
         Context { client: uses.0.clone(), ..self.context.clone() }
     }
 
-    /// One try, the `tries`th. What comes of it is logged and counted; a job that is given up is written down.
+    /// One try, the `tries`th. What comes of it is logged and counted, unless the job is dead: that
+    /// is for [`Runner::give_up`]. A bug that an image brings to light ends its job, not the service.
     pub async fn run(&self, job: &Job, tries: u32) -> Outcome {
+        let outcome = AssertUnwindSafe(self.work(job, tries)).catch_unwind().await;
+        outcome.unwrap_or_else(|_| Outcome::Dead("ociseek panicked".to_owned()))
+    }
+
+    async fn work(&self, job: &Job, tries: u32) -> Outcome {
         if !self.admits(job) {
             // It was accepted by other rules than ours.
-            return self.give_up(job, tries, "it is not on the list of what is allowed");
+            return Outcome::Dead("it is not on the list of what is allowed".to_owned());
         }
         let begun = Instant::now();
         let result = run(job, &self.context()).await;
@@ -125,30 +132,30 @@ impl Runner {
                 Outcome::Done(done)
             }
             Err(error) if error.may_pass() && tries < TRIES => {
-                let wait = wait(self.retry_wait, tries);
+                // By default a registry that restarts is back by the third try.
+                let wait = self.retry_wait.saturating_mul(if tries > 1 { 6 } else { 1 });
                 self.metrics.count(Counter::Jobs, "retried");
-                let fields =
-                    json!({"image": name(job), "tries": tries, "again_in": wait.as_secs_f64(), "error": why(&error)});
+                let (image, error) = (job.image.to_string(), causes(&error));
+                let fields = json!({"image": image, "tries": tries, "again_in": wait.as_secs_f64(), "error": error});
                 self.log.warn("retry", fields);
                 Outcome::Again(wait)
             }
-            Err(error) => self.give_up(job, tries, &why(&error)),
+            Err(error) => Outcome::Dead(causes(&error)),
         }
     }
 
     /// Writes down that a job will not be done.
-    pub fn give_up(&self, job: &Job, tries: u32, reason: &str) -> Outcome {
+    pub fn give_up(&self, job: &Job, tries: u32, reason: &str) {
         self.metrics.count(Counter::Jobs, "dead");
-        let fields = json!({"image": name(job), "tries": tries, "error": reason});
-        self.log.error("dead-letter", fields);
+        let image = job.image.to_string();
+        self.log.error("dead-letter", json!({"image": image, "tries": tries, "error": reason}));
         if let Some(file) = &self.dead_letters {
-            let line = json!({"time": now(), "image": name(job), "job": job, "tries": tries, "error": reason});
+            let line = json!({"time": now(), "image": image, "job": job, "tries": tries, "error": reason});
             let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
             if let Err(error) = writeln!(file, "{line}") {
                 self.log.error("dead-letter-file", json!({"error": error.to_string()}));
             }
         }
-        Outcome::Dead(reason.to_owned())
     }
 }
 
@@ -161,34 +168,15 @@ pub fn dead_letters(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
-/// `first` after the first try, then six times as long: by default a registry that restarts is back by then.
-fn wait(first: Duration, tries: u32) -> Duration {
-    first.saturating_mul(6u32.saturating_pow(tries.saturating_sub(1).min(3)))
-}
-
-fn name(job: &Job) -> String {
-    job.image.to_string()
-}
-
-fn why(error: &JobError) -> String {
-    causes(error)
-}
-
 fn told(job: &Job, done: &Done) -> Value {
-    let mut fields = json!({"image": name(job), "result": done.code()});
+    let mut fields = json!({"image": job.image.to_string(), "result": done.code()});
     if let Some(products) = done.products() {
         fields["digest"] = json!(products.digest);
         if let Some(image) = &products.index {
-            let indexes = image.manifests.iter().filter_map(|manifest| {
-                let index = match &manifest.result {
-                    ManifestResult::Attached { index, .. }
-                    | ManifestResult::DryRun { index, .. }
-                    | ManifestResult::AlreadyThere { index, .. } => index.digest,
-                    ManifestResult::Kept { index, .. } => *index,
-                    ManifestResult::NothingToIndex | ManifestResult::OutOfTime => return None,
-                };
-                Some(json!({"platform": manifest.platform, "index": index}))
-            });
+            let indexes = image
+                .manifests
+                .iter()
+                .filter_map(|manifest| Some(json!({"platform": manifest.platform, "index": manifest.result.index()?})));
             fields["indexes"] = indexes.collect();
         }
         if let Some(enabled) = &products.enabled {

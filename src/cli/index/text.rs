@@ -56,14 +56,9 @@ pub fn refused(image: &str, refused: &Refused, style: Style) -> String {
 pub fn digests(made: &Made) -> String {
     let mut text = String::new();
     for manifest in made.index.iter().flat_map(|index| &index.manifests) {
-        let digest = match &manifest.result {
-            ManifestResult::Attached { index, .. }
-            | ManifestResult::DryRun { index, .. }
-            | ManifestResult::AlreadyThere { index, .. } => index.digest,
-            ManifestResult::Kept { index, .. } => *index,
-            ManifestResult::NothingToIndex | ManifestResult::OutOfTime => continue,
-        };
-        let _ = writeln!(text, "{digest}");
+        if let Some(digest) = manifest.result.index() {
+            let _ = writeln!(text, "{digest}");
+        }
     }
     if let Some(Enabled { result: EnabledResult::Converted(done), .. }) = &made.enabled {
         let _ = writeln!(text, "{}", done.digest);

@@ -107,6 +107,78 @@ struct Outcome {
     stuck: Option<Stuck>,
 }
 
+/// What is said of an image, or of something else in an event.
+struct Entry {
+    image: Option<String>,
+    seconds: Option<f64>,
+    what: What,
+}
+
+enum What {
+    Ignored(String),
+    /// `may_pass`: another try may help; None for an event that cannot be read.
+    Failed {
+        error: String,
+        may_pass: Option<bool>,
+    },
+    Done(Box<Done>),
+}
+
+impl Entry {
+    fn ignored(ignored: &Ignored) -> Entry {
+        Entry { image: None, seconds: None, what: What::Ignored(ignored.to_string()) }
+    }
+
+    fn failed(error: &ImageError) -> Entry {
+        let may_pass = match error {
+            ImageError::Event(_) => None,
+            ImageError::Job(error) => Some(error.may_pass()),
+            ImageError::Token(error) => Some(error.may_pass()),
+            ImageError::NotBegun | ImageError::NotAttached => Some(true),
+            ImageError::NotEcr(_) | ImageError::Account(_) | ImageError::Client(_) => Some(false),
+        };
+        Entry { image: None, seconds: None, what: What::Failed { error: in_one_line(error), may_pass } }
+    }
+
+    fn to_json(&self) -> Value {
+        let mut fields = match &self.what {
+            What::Ignored(reason) => json!({"status": "ignored", "reason": reason}),
+            What::Failed { error, may_pass: None } => json!({"status": "failed", "error": error}),
+            What::Failed { error, may_pass } => json!({"status": "failed", "error": error, "may_pass": may_pass}),
+            What::Done(done) => done_image(done),
+        };
+        if let Some(image) = &self.image {
+            fields["image"] = json!(image);
+        }
+        if let Some(seconds) = self.seconds {
+            fields["seconds"] = json!((seconds * 1000.0).round() / 1000.0);
+        }
+        fields
+    }
+}
+
+impl Outcome {
+    fn add(&mut self, entry: &Entry, log: &Log) {
+        let fields = entry.to_json();
+        match &entry.what {
+            What::Failed { error, .. } => {
+                let name = entry.image.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
+                self.failed.push(format!("{name}{error}"));
+                log.error("image", fields.clone());
+            }
+            What::Done(done) => {
+                if let Some(products) = done.products() {
+                    self.left += left(products);
+                    self.stuck = self.stuck.or(Stuck::of(products));
+                }
+                log.info("image", fields.clone());
+            }
+            What::Ignored(_) => log.info("image", fields.clone()),
+        }
+        self.images.push(fields);
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stuck {
     /// No layer of an image was done in time.
@@ -165,57 +237,31 @@ impl Function {
 
     async fn event(&self, body: &[u8], account: Option<&str>, time: Time, log: &Log) -> (Option<Shape>, Outcome) {
         let mut outcome = Outcome::default();
-        let mut add = |image: Value| {
-            match image["status"] == "failed" {
-                true => log.error("image", image.clone()),
-                false => log.info("image", image.clone()),
-            }
-            outcome.images.push(image);
-        };
         let events = match parse(&Headers::default(), body) {
             Ok(events) => events,
             Err(error) => {
-                let error = ImageError::Event(error);
-                add(json!({"status": "failed", "error": in_one_line(&error)}));
-                outcome.failed.push(in_one_line(&error));
+                outcome.add(&Entry::failed(&ImageError::Event(error)), log);
                 return (None, outcome);
             }
         };
         for ignored in &events.ignored {
-            add(ignored_event(ignored));
+            outcome.add(&Entry::ignored(ignored), log);
         }
         for push in &events.pushes {
             // Other registries' events say nothing about ECR, whatever host they name.
             if !matches!(events.shape, Shape::Ecr | Shape::Direct) {
                 let what = Ignored::NotAPush(format!("{} event", events.shape));
-                add(ignored_event(&what));
+                outcome.add(&Entry::ignored(&what), log);
                 continue;
             }
             let begun = Instant::now();
             let name = push.image(None).map_or_else(|| push.repository.clone(), |image| image.to_string());
-            let mut image = match self.image(push, account, time).await {
-                Ok(done) => {
-                    if let Some(products) = done.products() {
-                        outcome.left += left(products);
-                        outcome.stuck = outcome.stuck.or(Stuck::of(products));
-                    }
-                    done_image(&done)
-                }
-                Err(error) => {
-                    let text = in_one_line(&error);
-                    outcome.failed.push(format!("{name}: {text}"));
-                    let may_pass = match &error {
-                        ImageError::Job(error) => error.may_pass(),
-                        ImageError::Token(error) => error.may_pass(),
-                        ImageError::NotBegun | ImageError::NotAttached => true,
-                        _ => false,
-                    };
-                    json!({"status": "failed", "error": text, "may_pass": may_pass})
-                }
+            let entry = match self.image(push, account, time).await {
+                Ok(done) => Entry { image: None, seconds: None, what: What::Done(Box::new(done)) },
+                Err(error) => Entry::failed(&error),
             };
-            image["image"] = json!(name);
-            image["seconds"] = json!((begun.elapsed().as_secs_f64() * 1000.0).round() / 1000.0);
-            add(image);
+            let seconds = Some(begun.elapsed().as_secs_f64());
+            outcome.add(&Entry { image: Some(name), seconds, ..entry }, log);
         }
         (Some(events.shape), outcome)
     }
@@ -332,11 +378,7 @@ fn done_image(done: &Done) -> Value {
     said["digest"] = json!(products.digest);
     let index = products.index.as_ref();
     if let Some(image) = index {
-        let indexes = image.manifests.iter().filter_map(|manifest| match &manifest.result {
-            ManifestResult::Attached { index, .. } | ManifestResult::AlreadyThere { index, .. } => Some(index.digest),
-            ManifestResult::Kept { index, .. } => Some(*index),
-            ManifestResult::DryRun { .. } | ManifestResult::NothingToIndex | ManifestResult::OutOfTime => None,
-        });
+        let indexes = image.manifests.iter().filter_map(|manifest| manifest.result.index());
         said["indexes"] = json!(indexes.collect::<Vec<_>>());
         let not_deleted = not_deleted(image);
         if !not_deleted.is_empty() {
@@ -351,10 +393,6 @@ fn done_image(done: &Done) -> Value {
     said["bytes_read"] = json!(products.bytes_read);
     said["bytes_written"] = json!(products.bytes_written);
     said
-}
-
-fn ignored_event(ignored: &Ignored) -> Value {
-    json!({"status": "ignored", "reason": ignored.to_string()})
 }
 
 /// What failed and why, for the log.

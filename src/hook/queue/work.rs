@@ -1,6 +1,5 @@
 //! Taking jobs out of the queue: one at a time for each slot, acknowledged when all is done.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,7 +8,7 @@ use async_nats::jetstream::consumer::{AckPolicy, Consumer, pull};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::{AckKind, Message};
 use bytes::Bytes;
-use futures_util::{FutureExt, StreamExt};
+use futures_util::StreamExt;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -201,11 +200,11 @@ impl Slot {
         };
         let before = message.headers.as_ref().and_then(|headers| headers.get(TRIES)?.as_str().parse().ok());
         let tries = u32::try_from(deliveries).unwrap_or(u32::MAX).saturating_add(before.unwrap_or(0));
-        let outcome = if tries > DELIVERIES {
-            runner.give_up(&job, tries - 1, "no worker that had it came to an end with it")
+        let (tries, outcome) = if tries > DELIVERIES {
+            (tries - 1, Outcome::Dead("no worker that had it came to an end with it".to_owned()))
         } else {
             match self.work(message, &job, tries).await {
-                Some(outcome) => outcome,
+                Some(outcome) => (tries, outcome),
                 None => return self.hand_back(message, tries - 1).await,
             }
         };
@@ -213,6 +212,7 @@ impl Slot {
             Outcome::Done(_) => self.settle(message, None).await,
             Outcome::Again(wait) => self.say(message, AckKind::Nak(Some(wait))).await,
             Outcome::Dead(reason) => {
+                runner.give_up(&job, tries, &reason);
                 let record = json!({"time": now(), "job": job, "tries": tries, "error": reason});
                 self.settle(message, Some(&record)).await;
             }
@@ -222,14 +222,11 @@ impl Slot {
     /// Does the job, and lets the server know that somebody is at it. None: there was no time to end it.
     async fn work(&self, message: &Message, job: &Job, tries: u32) -> Option<Outcome> {
         let Worker { runner, .. } = &*self.worker;
-        let run = AssertUnwindSafe(runner.run(job, tries)).catch_unwind();
-        let mut run = std::pin::pin!(run);
+        let mut run = std::pin::pin!(runner.run(job, tries));
         let mut over = std::pin::pin!(reached(self.phases.clone(), Phase::Over));
         loop {
             tokio::select! {
-                outcome = &mut run => {
-                    return Some(outcome.unwrap_or_else(|_| runner.give_up(job, tries, "ociseek panicked")));
-                }
+                outcome = &mut run => return Some(outcome),
                 () = &mut over => return None,
                 () = tokio::time::sleep(self.heartbeat) => self.say(message, AckKind::Progress).await,
             }

@@ -1,9 +1,7 @@
 //! The jobs of a service that does them itself.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use futures_util::FutureExt;
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -37,12 +35,12 @@ async fn work(app: &App) {
             continue;
         }
         note(app, here, |journal| journal.begun(&item));
-        // A bug that an image brings to light must not take a worker from the others.
-        let run = AssertUnwindSafe(app.runner.run(&item.job, item.tries)).catch_unwind();
-        let outcome = run.await.unwrap_or_else(|_| app.runner.give_up(&item.job, item.tries, "ociseek panicked"));
-        match outcome {
+        match app.runner.run(&item.job, item.tries).await {
             Outcome::Done(_) => end(app, here, &item, true).await,
-            Outcome::Dead(_) => end(app, here, &item, false).await,
+            Outcome::Dead(reason) => {
+                app.runner.give_up(&item.job, item.tries, &reason);
+                end(app, here, &item, false).await;
+            }
             // False: the same waits already, and stands in the journal.
             Outcome::Again(wait) => drop(here.backlog.again(item, wait)),
         }
@@ -77,7 +75,7 @@ pub(super) async fn finish(app: &App, mut workers: JoinSet<()>) -> usize {
     for item in &left {
         match &here.journal {
             Some(_) => note(app, here, |journal| journal.released(item)),
-            None => drop(app.runner.give_up(&item.job, item.tries, "the service was stopped before it was done")),
+            None => app.runner.give_up(&item.job, item.tries, "the service was stopped before it was done"),
         }
     }
     left.len()
