@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::discover::{DiscoverError, discover, fetch_ztoc};
 use super::resolve::ResolveError;
-use super::verify::differing;
 use crate::digest::Digest;
 use crate::image::Platform;
 use crate::image::soci::{self, FoundIndex, ZtocRef};
+use crate::layer::prove::differing;
 use crate::layer::shown;
 use crate::offset::SpanId;
 use crate::progress::Progress;

@@ -5,7 +5,6 @@
 
 #[cfg(mounts)]
 pub mod bundle;
-pub mod code;
 pub mod consumers;
 pub mod convert;
 pub mod copy;

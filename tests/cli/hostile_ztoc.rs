@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use crate::support::layers::{SPAN, gzip, tar, ztoc};
 use ociseek::digest::{Algorithm, Digest};
+use ociseek::layer::prove::LayerProof;
 use ociseek::layer::span::SpanTable;
 use ociseek::offset::Uncompressed;
 use ociseek::ops::extract::{ExtractError, Extracted, Output, extract};
-use ociseek::ops::verify::layer::LayerProof;
 use ociseek::time::Time;
 use ociseek::tree::Tree;
 use ociseek::ztoc::{Checkpoint, Checkpoints, FileKind, FileMetadata, Ztoc, decode, encode};

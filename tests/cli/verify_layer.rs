@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use crate::support::layers::{SPAN, gzip, tar, ztoc};
 use ociseek::digest::{Algorithm, Digest};
+use ociseek::layer::prove::{Difference, LayerProof, Proof};
 use ociseek::offset::{Compressed, Uncompressed};
-use ociseek::ops::verify::Difference;
-use ociseek::ops::verify::layer::{LayerProof, Proof};
 use ociseek::tar::PaxRecord;
 use ociseek::time::Time;
 use ociseek::ztoc::{Checkpoint, Checkpoints, FileKind, Ztoc, encode};

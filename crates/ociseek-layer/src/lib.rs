@@ -57,6 +57,7 @@
 //! | [`time`] | points in time, as tar has them and as Go prints them |
 //! | [`budget`] | how much memory the work on one image may take |
 //! | [`digest`] | content digests and hashing |
+//! | [`code`] | the stable words for what is wrong with an index, an image or a ztoc |
 //! | [`glob`] | patterns for paths and repository names |
 //! | [`codec`] | compressed bytes to plain bytes, and where decoding can resume |
 //! | [`tar`] | plain bytes to entries, with the semantics of Go's archive/tar |
@@ -71,6 +72,7 @@
 //! command line.
 
 pub mod budget;
+pub mod code;
 pub mod codec;
 pub mod digest;
 pub mod event;

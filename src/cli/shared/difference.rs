@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::json::utf8;
+use crate::layer::prove::Difference;
 use crate::ops::diff::Change;
-use crate::ops::verify::Difference;
 
 /// What differs.
 #[derive(Serialize)]

@@ -13,7 +13,7 @@ use crate::cli::shared::report::CliError;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::{Stdout, Style, safe};
-use crate::ops::code::Code;
+use crate::code::Code;
 use crate::ops::verify::policy::Ruling;
 use crate::ops::verify::{Depth, Finding, MAX_SAMPLE, Proven, Verified, VerifiedManifest, VerifyOptions, verify};
 use crate::progress::{Event, Progress};

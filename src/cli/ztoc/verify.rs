@@ -13,8 +13,7 @@ use crate::cli::shared::report::CliError;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::{Stdout, safe};
 use crate::digest::{Algorithm, Digest};
-use crate::ops::verify::Difference;
-use crate::ops::verify::layer::{LayerProof, Proof};
+use crate::layer::prove::{Difference, LayerProof, Proof};
 use crate::store::Buffers;
 use crate::ztoc::{Ztoc, decode};
 

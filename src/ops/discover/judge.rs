@@ -5,10 +5,10 @@ use std::collections::btree_map::Entry;
 use std::fmt;
 
 use super::MAX_ZTOC;
+use crate::code::Code;
 use crate::digest::Digest;
 use crate::image::soci::{self, FoundIndex, PREFETCH, SociIndexError, Version, ZtocRef};
 use crate::image::{Descriptor, LayerKind};
-use crate::ops::code::Code;
 use crate::store::StoreError;
 
 /// An index that can be used.

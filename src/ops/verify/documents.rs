@@ -1,10 +1,10 @@
 //! What is wrong with an index as a document, and with the image that it is found on.
 
 use super::causes;
-use super::difference::Difference;
 use super::model::{Finding, VerifyError};
+use crate::code::Code;
 use crate::image::soci::ZtocRef;
-use crate::ops::code::Code;
+use crate::layer::prove::Difference;
 use crate::ops::discover::{Discovered, FoundIndexRef, IndexContent, Unusable, Via};
 use crate::store::StoreError;
 use crate::store::layout::LayoutError;

@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use super::causes;
 use super::documents::Damage;
-use super::layer::{LayerProof, Proof};
-use super::model::{Finding, VerifyError};
-use super::ztocs::{Done, Job};
+use super::model::{Done, Finding, Job, VerifyError};
+use crate::code::Code;
 use crate::digest::{Algorithm, Digest};
 use crate::image::Descriptor;
+use crate::layer::prove::{LayerProof, Proof};
 use crate::layer::span::SpanTable;
-use crate::ops::code::Code;
 use crate::progress::{Event, Progress};
 use crate::store::Source;
 use crate::store::feed::{FeedError, feed};

@@ -2,8 +2,8 @@
 //!
 //! 1. `documents`: what each index says of itself, and of the image that it is found on.
 //! 2. `ztocs`: each ztoc that it lists, as far as that can be told from the ztoc alone.
-//! 3. Each layer that has a ztoc: `layer` reads it from front to back with decoders that are not ours; `sample` reads some
-//!    spans of it, as a consumer would.
+//! 3. Each layer that has a ztoc: `full` reads it from front to back and has [`prove`](crate::layer::prove) hold it against the ztoc;
+//!    `sample` reads some spans of it, as a consumer would.
 //! 4. `policy`: what is asked of an index beside that, such as `signature`.
 //!
 //! In an archive that `docker save` wrote there is no index: `saved` reads its layers all the same.
@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::code::Code;
 use super::discover::{Discovered, IndexContent, Via, causes, discover_all};
 use super::resolve::Wanted;
+use crate::code::Code;
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::config::{self, MAX_CONFIG};
@@ -26,24 +26,16 @@ use crate::progress::{Event, Progress};
 use crate::store::Source;
 use crate::store::blob::Target;
 
-mod difference;
 mod documents;
-mod entries;
 mod full;
-mod headers;
-pub mod layer;
 mod model;
 pub mod policy;
 mod prefetch;
 mod sample;
 mod saved;
 pub mod signature;
-mod spans;
-mod straight;
 mod ztocs;
 
-pub use difference::Difference;
-pub(super) use entries::differing;
 pub use model::{
     Content, Depth, Finding, Proven, Verified, VerifiedIndex, VerifiedLayer, VerifiedManifest, VerifyError,
     VerifyOptions,
@@ -51,10 +43,10 @@ pub use model::{
 pub use sample::MAX_SAMPLE;
 pub(super) use sample::probe;
 
+use model::{Done, Job};
 use policy::Policy;
 use prefetch::Lists;
 use signature::Signatures;
-use ztocs::Job;
 
 /// Proves the indexes of the image `root` of `source`.
 ///
@@ -99,7 +91,7 @@ pub async fn verify(
             Ok::<_, VerifyError>((key, done))
         })
         .buffer_unordered(side_by_side);
-    let results: BTreeMap<(Digest, Digest), ztocs::Done> = results.try_collect().await?;
+    let results: BTreeMap<(Digest, Digest), Done> = results.try_collect().await?;
     let bytes_read = results.values().map(|done| done.bytes_read).sum();
     let mut manifests = Vec::with_capacity(plans.len());
     for plan in plans {
@@ -210,7 +202,7 @@ impl Plan {
 
     fn finish(
         mut self,
-        results: &BTreeMap<(Digest, Digest), ztocs::Done>,
+        results: &BTreeMap<(Digest, Digest), Done>,
         policy: &Policy,
         signatures: &[Option<Signatures>],
     ) -> VerifiedManifest {

@@ -1,11 +1,11 @@
 //! What verifying takes and what it yields.
 
-use super::super::code::Code;
 use super::super::discover::DiscoverError;
 use super::policy::{Policy, Ruling};
 use crate::budget::OverBudget;
+use crate::code::Code;
 use crate::digest::Digest;
-use crate::image::soci::Version;
+use crate::image::soci::{Version, ZtocRef};
 use crate::image::{Descriptor, Platform};
 use crate::store::StoreError;
 
@@ -118,6 +118,24 @@ pub struct Proven {
     pub entries: u64,
     /// Bytes of the tar.
     pub bytes: u64,
+}
+
+/// A layer and the ztoc that is said to be its.
+pub(super) struct Job {
+    pub layer: Descriptor,
+    pub ztoc: ZtocRef,
+    /// What the image's config says of the layer's plain tar.
+    pub diff_id: Option<Digest>,
+}
+
+/// What came of it.
+#[derive(Default)]
+pub(in crate::ops) struct Done {
+    pub proven: Proven,
+    pub differences: Vec<Finding>,
+    pub bytes_read: u64,
+    /// The tool identifier in the ztoc.
+    pub tool: Option<Box<[u8]>>,
 }
 
 /// Something that is not as the index, the manifest or the config says, or that no consumer would take.

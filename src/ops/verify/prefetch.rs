@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use super::causes;
 use super::documents::Damage;
 use super::model::{Finding, VerifyError};
+use crate::code::Code;
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::prefetch::{MAX_PREFETCH, SpanRange, parse_unmerged};
 use crate::image::soci::{PREFETCH, prefetch_layer};
-use crate::ops::code::Code;
 use crate::ops::discover::IndexContent;
 use crate::store::Source;
 

@@ -6,16 +6,14 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 
 use super::causes;
-use super::difference::Difference;
 use super::documents::Damage;
-use super::headers::{Headers, headers_of};
-use super::model::{Finding, VerifyError};
-use super::ztocs::Done;
+use super::model::{Done, Finding, VerifyError};
+use crate::code::Code;
 use crate::codec::WINDOW;
 use crate::image::Descriptor;
+use crate::layer::prove::{Difference, SpanHeaders, headers_of};
 use crate::layer::span::{SpanError, SpanTable};
 use crate::offset::SpanId;
-use crate::ops::code::Code;
 use crate::store::Source;
 use crate::ztoc::Checkpoints;
 
@@ -120,7 +118,7 @@ fn check(spans: &SpanTable, span: SpanId, bytes: &Bytes) -> Vec<Finding> {
         Checkpoints::Uncompressed { .. } => &[],
     };
     let mut tail = Tail::new(list.get(span.0 as usize).map_or(&[][..], |checkpoint| &checkpoint.window[..]));
-    let mut headers = Headers::new(&ztoc.files, &spans.plain_range(span));
+    let mut headers = SpanHeaders::new(&ztoc.files, &spans.plain_range(span));
     let decoded = spans.decode(span, bytes, &mut |piece| {
         tail.push(piece);
         headers.push(piece);
@@ -135,7 +133,7 @@ fn check(spans: &SpanTable, span: SpanId, bytes: &Bytes) -> Vec<Finding> {
     }
     let entries = headers.finish();
     let of = |difference: &Difference| Finding::new(difference.code(), difference.to_string());
-    let mut wrong: Vec<Finding> = entries.list.iter().take(MOST_ENTRIES).map(of).collect();
+    let mut wrong: Vec<Finding> = entries.iter().take(MOST_ENTRIES).map(of).collect();
     let next = list.get(span.0 as usize + 1);
     if next.is_some_and(|next| !tail.bytes().eq(next.window.iter().copied())) {
         let text = format!("the window of span {} is not what span {span} decodes to", span.0 + 1);

@@ -3,36 +3,16 @@
 use std::sync::Arc;
 
 use super::documents::{self, Damage};
-use super::model::{Depth, Finding, Proven, VerifyError};
+use super::model::{Depth, Done, Finding, Job, VerifyError};
 use super::{causes, sample};
 use crate::budget::Charge;
-use crate::digest::Digest;
-use crate::image::Descriptor;
+use crate::code::Code;
 use crate::image::soci::ZtocRef;
 use crate::layer::span::SpanTable;
-use crate::ops::code::Code;
 use crate::ops::discover::{DiscoverError, fetch_ztoc};
 use crate::progress::Progress;
 use crate::store::Source;
 use crate::ztoc::{self, ZtocError};
-
-/// A layer and the ztoc that is said to be its.
-pub(super) struct Job {
-    pub layer: Descriptor,
-    pub ztoc: ZtocRef,
-    /// What the image's config says of the layer's plain tar.
-    pub diff_id: Option<Digest>,
-}
-
-/// What came of it.
-#[derive(Default)]
-pub(in crate::ops) struct Done {
-    pub proven: Proven,
-    pub differences: Vec<Finding>,
-    pub bytes_read: u64,
-    /// The tool identifier in the ztoc.
-    pub tool: Option<Box<[u8]>>,
-}
 
 impl Job {
     /// As one of `side_by_side` ztocs that are proven at a time.

@@ -10,8 +10,8 @@ use crate::support::servers;
 use crate::support::soci;
 use image::{Image, QUICK, codes};
 use insta::assert_snapshot;
+use ociseek::code::Code;
 use ociseek::image::soci::{SociIndex, ZtocRef};
-use ociseek::ops::code::Code;
 use serde_json::json;
 
 #[test]

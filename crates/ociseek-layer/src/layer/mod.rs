@@ -7,7 +7,8 @@
 //! Inside, `scan` has the [codec](crate::codec) decode and the [tar walk](crate::tar) find the
 //! entries, `hashes` hashes, which another thread can do, `spans` decides where checkpoints go, and
 //! `consumer` judges whether what reads the index could serve files from it. [`span`] is the way
-//! back: from a ztoc and ranges of the blob to the bytes of files.
+//! back: from a ztoc and ranges of the blob to the bytes of files. [`prove`] holds a ztoc against
+//! its layer, which it decodes with other decoders.
 
 mod consumer;
 mod contents;
@@ -17,6 +18,7 @@ mod indexer;
 mod lenient;
 mod model;
 pub mod parallel;
+pub mod prove;
 mod scan;
 mod slices;
 pub mod span;

@@ -4,10 +4,10 @@ use std::fmt;
 
 use super::model::Finding;
 use super::signature::{Signatures, Trust};
+use crate::code::Code;
 use crate::image::Descriptor;
 use crate::image::coverage::{Coverage, Share, percent};
 use crate::image::soci::ZtocRef;
-use crate::ops::code::Code;
 use crate::ops::discover::IndexContent;
 
 mod tool;

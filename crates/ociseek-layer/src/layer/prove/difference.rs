@@ -1,15 +1,16 @@
 //! What can differ between a ztoc and its layer.
 
+use crate::code::Code;
 use crate::digest::Digest;
 use crate::layer::span::SpanError;
 use crate::layer::{Unservable, shown};
 use crate::offset::{SpanId, Uncompressed};
-use crate::ops::code::Code;
 use crate::progress::causes;
 use crate::ztoc::ZtocError;
 
 /// One thing that is not as it should be. [`Difference::code`] is for programs, Display for people.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Difference {
     /// It cannot be held against anything: damaged, or its parts contradict each other.
     #[error("the ztoc cannot be used: {}", causes(.0))]
@@ -52,6 +53,7 @@ pub enum Difference {
 }
 
 impl Difference {
+    /// The stable word for it.
     pub fn code(&self) -> Code {
         match self {
             Difference::Malformed(_) => Code::ZtocMalformed,

@@ -146,7 +146,7 @@ pub(super) fn fields(entry: usize, stated: &FileMetadata, actual: &FileMetadata,
 }
 
 /// The fields in which two entries differ, and what each has there, for people.
-pub(in crate::ops) fn differing(stated: &FileMetadata, actual: &FileMetadata) -> Vec<(&'static str, String, String)> {
+pub fn differing(stated: &FileMetadata, actual: &FileMetadata) -> Vec<(&'static str, String, String)> {
     let mut found = Vec::new();
     if stated == actual {
         return found;

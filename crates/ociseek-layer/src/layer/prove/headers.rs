@@ -10,7 +10,7 @@ use crate::tar::{BLOCK, Walker};
 use crate::ztoc::FileMetadata;
 
 /// Takes what a span decodes to, and compares each entry whose headers all lie in it.
-pub(super) struct Headers<'a> {
+pub struct SpanHeaders<'a> {
     files: &'a [FileMetadata],
     /// The entry whose headers come next.
     next: usize,
@@ -23,9 +23,9 @@ pub(super) struct Headers<'a> {
     differences: Differences,
 }
 
-impl<'a> Headers<'a> {
+impl<'a> SpanHeaders<'a> {
     /// For the bytes of `span` of the tar, of which `files` are the entries in the tar's order.
-    pub fn new(files: &'a [FileMetadata], span: &Range<Uncompressed>) -> Headers<'a> {
+    pub fn new(files: &'a [FileMetadata], span: &Range<Uncompressed>) -> SpanHeaders<'a> {
         // The headers of an entry begin where the padded data of the one before end.
         let next = match span.start {
             Uncompressed(0) => 0,
@@ -36,7 +36,7 @@ impl<'a> Headers<'a> {
         let begin = before.map_or(Uncompressed(0), |before| before.map_or(span.end, data_end));
         let differences = Differences::default();
         let (position, end, walker) = (span.start, span.end, Walker::new());
-        Headers { files, next, begin, position, end, walker, error: None, differences }
+        SpanHeaders { files, next, begin, position, end, walker, error: None, differences }
     }
 
     /// The next bytes of the span.
@@ -46,7 +46,7 @@ impl<'a> Headers<'a> {
         if self.error.is_some() || self.walker.is_over() {
             return;
         }
-        let Headers { files, next, begin, walker, differences, .. } = self;
+        let SpanHeaders { files, next, begin, walker, differences, .. } = self;
         let walked = walker.push(&piece[skipped as usize..], &mut |mut entry| {
             entry.data = *begin + entry.data.0;
             let (name, offset) = (entry.name.clone(), entry.data);
@@ -60,20 +60,20 @@ impl<'a> Headers<'a> {
         self.error = walked.err().map(|error| error.to_string());
     }
 
-    /// The span is at its end.
-    pub fn finish(mut self) -> Differences {
+    /// The span is at its end. What differs, in the order in which it was found; a thousand at most.
+    pub fn finish(mut self) -> Vec<Difference> {
         let overdue = self.files.get(self.next).filter(|file| self.walker.is_over() || file.offset <= self.end);
         if let Some(error) = self.error {
             self.differences.add(Difference::Tar(error));
         } else if let Some(file) = overdue.filter(|_| self.begin < self.end) {
             self.differences.add(Difference::EntryAdded { entry: self.next, name: file.name.clone() });
         }
-        self.differences
+        self.differences.list
     }
 }
 
 /// Where the tar headers of an entry lie: behind the data of the one before.
-pub(super) fn headers_of(files: &[FileMetadata], entry: usize) -> Range<Uncompressed> {
+pub fn headers_of(files: &[FileMetadata], entry: usize) -> Range<Uncompressed> {
     let before = entry.checked_sub(1).and_then(|before| files.get(before));
     let end = files.get(entry).map_or(Uncompressed(0), |file| file.offset);
     before.map_or(Uncompressed(0), data_end).min(end)..end
@@ -111,9 +111,9 @@ mod tests {
 
     fn codes(tar: &[u8], files: &[FileMetadata], span: Range<u64>) -> Vec<&'static str> {
         let range = Uncompressed(span.start)..Uncompressed(span.end);
-        let mut headers = Headers::new(files, &range);
+        let mut headers = SpanHeaders::new(files, &range);
         tar[span.start as usize..span.end as usize].chunks(100).for_each(|piece| headers.push(piece));
-        headers.finish().list.iter().map(|found| found.code().word()).collect()
+        headers.finish().iter().map(|found| found.code().word()).collect()
     }
 
     #[test]

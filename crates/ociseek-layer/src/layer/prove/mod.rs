@@ -14,14 +14,26 @@ use std::thread;
 
 use bytes::Bytes;
 
-use super::difference::{Difference, Differences};
-use super::entries::Entries;
-use super::spans::{BlobSpans, PlainSpans};
-use super::straight::Straight;
+use self::difference::Differences;
+use self::entries::Entries;
+use self::plain::Plain;
+use self::spans::{BlobSpans, PlainSpans};
+use self::straight::Straight;
 use crate::digest::{Algorithm, Digest, Hasher};
 use crate::layer::servable;
 use crate::layer::span::SpanTable;
 use crate::ztoc::{Checkpoints, VERSION, Ztoc};
+
+mod difference;
+mod entries;
+mod headers;
+mod plain;
+mod spans;
+mod straight;
+
+pub use difference::Difference;
+pub use entries::differing;
+pub use headers::{SpanHeaders, headers_of};
 
 /// How many batches of chunks the straight decoder may lag behind.
 const BATCHES: usize = 4;
@@ -68,15 +80,6 @@ impl Proof {
     pub fn holds(&self) -> bool {
         self.differences.is_empty()
     }
-}
-
-/// What decodes the plain bytes serve for.
-pub(super) struct Plain {
-    diff_id: Hasher,
-    size: u64,
-    entries: Option<Entries>,
-    spans: Option<PlainSpans>,
-    pub differences: Differences,
 }
 
 impl LayerProof {
@@ -185,29 +188,6 @@ impl Blob {
         self.size += chunk.len() as u64;
         if let Some(spans) = &mut self.spans {
             spans.push(chunk, &mut self.differences);
-        }
-    }
-}
-
-impl Plain {
-    /// Takes bytes for nobody.
-    pub fn nothing() -> Plain {
-        let diff_id = Hasher::new(Algorithm::Sha256);
-        Plain { diff_id, size: 0, entries: None, spans: None, differences: Differences::default() }
-    }
-
-    pub fn take(&mut self) -> Plain {
-        std::mem::replace(self, Plain::nothing())
-    }
-
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.size += bytes.len() as u64;
-        if let Some(entries) = &mut self.entries {
-            entries.push(bytes, &mut self.differences);
-        }
-        match &mut self.spans {
-            Some(spans) => spans.push(bytes, &mut self.diff_id, &mut self.differences),
-            None => self.diff_id.update(bytes),
         }
     }
 }

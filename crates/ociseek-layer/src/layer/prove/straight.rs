@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use flate2::write::MultiGzDecoder;
 use zstd::stream::write::Decoder as ZstdDecoder;
 
-use super::layer::Plain;
+use super::plain::Plain;
 use crate::codec::sniff::Format;
 use crate::layer::format;
 use crate::tar;

@@ -1,0 +1,38 @@
+//! The layer as it was decoded straight through: its digest, its entries, its spans.
+
+use super::difference::Differences;
+use super::entries::Entries;
+use super::spans::PlainSpans;
+use crate::digest::{Algorithm, Hasher};
+
+/// What decodes the plain bytes serve for.
+pub(super) struct Plain {
+    pub diff_id: Hasher,
+    pub size: u64,
+    pub entries: Option<Entries>,
+    pub spans: Option<PlainSpans>,
+    pub differences: Differences,
+}
+
+impl Plain {
+    /// Takes bytes for nobody.
+    pub fn nothing() -> Plain {
+        let diff_id = Hasher::new(Algorithm::Sha256);
+        Plain { diff_id, size: 0, entries: None, spans: None, differences: Differences::default() }
+    }
+
+    pub fn take(&mut self) -> Plain {
+        std::mem::replace(self, Plain::nothing())
+    }
+
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.size += bytes.len() as u64;
+        if let Some(entries) = &mut self.entries {
+            entries.push(bytes, &mut self.differences);
+        }
+        match &mut self.spans {
+            Some(spans) => spans.push(bytes, &mut self.diff_id, &mut self.differences),
+            None => self.diff_id.update(bytes),
+        }
+    }
+}
