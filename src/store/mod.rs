@@ -19,7 +19,7 @@ pub use buffers::Buffers;
 use archive::Archive;
 use blob::{Attached, Document, Referrers, Target};
 use layout::{BlobReader, Layout, LayoutError};
-use registry::{BlobStream, RegistryError, Repository};
+use registry::{BlobStream, LayerStream, RegistryError, Repository};
 
 pub mod archive;
 pub mod blob;
@@ -175,7 +175,7 @@ impl Source {
         let wanted = blob.clone();
         let reader = match self {
             Source::Registry(repository) => {
-                return Ok(Blob(Inner::Registry(Box::new(repository.blob(&wanted).await?))));
+                return Ok(Blob(Inner::Registry(Box::new(repository.layer(&wanted).await?))));
             }
             Source::Layout(layout) => local(layout, move |layout| layout.blob(&wanted)).await?,
             Source::Archive(archive) => local(archive, move |archive| archive.blob(&wanted)).await?,
@@ -509,7 +509,7 @@ impl Part {
 pub struct Blob(Inner);
 
 enum Inner {
-    Registry(Box<BlobStream>),
+    Registry(Box<LayerStream>),
     Local { digest: Digest, chunks: mpsc::Receiver<io::Result<Bytes>> },
 }
 

@@ -19,6 +19,7 @@ mod index;
 mod laptop;
 mod lifecycle;
 mod ls_cat;
+mod parallel;
 mod ranges;
 mod registry_faults;
 mod registry_real;

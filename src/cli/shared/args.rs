@@ -229,6 +229,14 @@ pub struct RegistryArgs {
     #[arg(value_parser = parse::duration)]
     pub retry_for: Duration,
 
+    /// Read large layers over up to this many connections, all of them together
+    ///
+    /// Registries often limit what one connection gets. Layers of 32 MiB or more are fetched in
+    /// parts of 8 MiB, side by side; each connection takes as much memory.
+    #[arg(long, value_name = "N", env = "OCISEEK_CONNECTIONS", default_value = "8")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub connections: u16,
+
     #[command(flatten)]
     pub memory: MemoryArgs,
 }

@@ -232,7 +232,7 @@ pub async fn client_config(
         client_key: args.client_key,
         insecure_skip_tls_verify: args.insecure_skip_tls_verify,
         max_memory: args.memory.max_memory.0,
-        limits: Limits { patience: Some(args.retry_for), ..Limits::default() },
+        limits: Limits { patience: Some(args.retry_for), connections: args.connections.into(), ..Limits::default() },
         progress: Arc::clone(progress),
         ..ClientConfig::default()
     })

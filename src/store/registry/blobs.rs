@@ -138,6 +138,13 @@ impl BlobStream {
         }
     }
 
+    /// Whether the answer to a request for a part is the whole blob; then all of it will be handed out.
+    pub(super) fn take_whole(&mut self) -> bool {
+        let whole = self.body_end > self.end;
+        self.end = self.end.max(self.body_end);
+        whole
+    }
+
     /// Requests that were sent so far, redirects and renewed tokens not counted.
     pub fn requests(&self) -> u32 {
         self.requests

@@ -14,6 +14,9 @@ use super::http::{Common, Request};
 use super::session::Registry;
 use crate::budget::Budget;
 
+/// This fraction of an image's memory may be taken, on top of it, by parts of layers that were fetched ahead.
+const PARTS: u64 = 4;
+
 /// Speaks to registries; cheap to clone. What it learns about one (its tokens, above all) serves all of its repositories.
 #[derive(Clone)]
 pub struct Client {
@@ -50,11 +53,13 @@ impl Client {
         if !is_repository(name) {
             return Err(RegistryError::Name(name.chars().take(300).collect()));
         }
+        let budget = Budget::new(self.shared.config.max_memory);
         Ok(Repository {
             registry: self.registry(registry)?,
             name: name.into(),
             tags: Arc::clone(&self.shared.tags),
-            budget: Budget::new(self.shared.config.max_memory),
+            parts: budget.apart(PARTS),
+            budget,
         })
     }
 
@@ -76,6 +81,8 @@ pub struct Repository {
     pub(super) name: Arc<str>,
     pub(super) tags: TagLocks,
     pub(super) budget: Budget,
+    /// For the parts of layers that were fetched ahead, which must not make an image too large.
+    pub(super) parts: Budget,
 }
 
 impl Repository {
@@ -87,7 +94,7 @@ impl Repository {
     /// The same repository with another budget.
     #[must_use]
     pub fn with_budget(&self, budget: Budget) -> Repository {
-        Repository { budget, ..self.clone() }
+        Repository { parts: budget.apart(PARTS), budget, ..self.clone() }
     }
 
     /// The registry, as it was named.

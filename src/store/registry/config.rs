@@ -110,6 +110,10 @@ pub struct Limits {
     pub monolithic: u64,
     /// Bytes of a chunk, unless the registry asks for larger ones.
     pub chunk: u64,
+    /// Connections over which large blobs are read, all of them together.
+    pub connections: usize,
+    /// Bytes of the parts in which a large blob is read, if there are at least four. Each connection takes as much memory.
+    pub part: u64,
     /// Bytes of a blob that may be read again, when it broke off and the registry cannot send the rest alone.
     pub reread: u64,
     /// Before the fallback tag is read back for the first time after it was written; it is longer where the registry is slow.
@@ -131,6 +135,8 @@ impl Default for Limits {
             failures: 128,
             monolithic: 64 << 20,
             chunk: 16 << 20,
+            connections: 8,
+            part: 8 << 20,
             reread: 256 << 20,
             settle: Duration::from_millis(50),
         }

@@ -10,6 +10,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::stream;
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, StatusCode, redirect};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 use url::Url;
 
@@ -69,6 +70,8 @@ pub(super) struct Common {
     endless: AtomicBool,
     budget: Budget,
     outages: Outages,
+    /// The connections over which large blobs may be read.
+    slots: Arc<Semaphore>,
     progress: Arc<dyn Progress>,
     warned: Mutex<HashSet<String>>,
 }
@@ -137,6 +140,7 @@ impl Common {
             limits: config.limits.clone(),
             endless: AtomicBool::new(false),
             outages: Outages::default(),
+            slots: Arc::new(Semaphore::new(config.limits.connections.clamp(1, Semaphore::MAX_PERMITS))),
             progress: Arc::clone(&config.progress),
             warned: Mutex::default(),
         })
@@ -183,6 +187,11 @@ impl Http {
 
     pub fn outages(&self) -> &Outages {
         &self.common.outages
+    }
+
+    /// One for each connection over which large blobs may be read.
+    pub fn slots(&self) -> &Arc<Semaphore> {
+        &self.common.slots
     }
 
     pub fn progress(&self) -> &Arc<dyn Progress> {

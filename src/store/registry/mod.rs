@@ -3,7 +3,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `client` | what callers hold: [`Client`], [`Repository`] |
-//! | `manifests`, `blobs`, `uploads`, `referrers`, `fallback`, `attach`, `names` | the calls, one group each |
+//! | `manifests`, `blobs`, `parallel`, `uploads`, `referrers`, `fallback`, `attach`, `names` | the calls, one group each |
 //! | `session` | one registry: authorization, redirects and new tries for each request |
 //! | `auth`, `challenge`, `credentials`, `helper` | what a request must carry, and where that comes from |
 //! | `retry`, `outage` | when to try again |
@@ -36,6 +36,7 @@ mod manifests;
 mod names;
 mod one_line;
 mod outage;
+mod parallel;
 mod proxy;
 mod referrers;
 mod retry;
@@ -55,6 +56,7 @@ pub use gate::Reach;
 pub use helper::HelperError;
 pub use http::http_client;
 pub use names::{Names, Page};
+pub use parallel::LayerStream;
 pub use proxy::ProxyError;
 pub use transport::{TransportError, Untrusted};
 pub use uploads::{Upload, Uploaded};

@@ -1,0 +1,219 @@
+//! A large blob over several connections: its parts are fetched side by side and handed out in order.
+//!
+//! Registries, and the object stores behind them, commonly give one connection 60 to 90 MB/s,
+//! whatever the link could carry.
+//!
+//! The first request asks for the first part. If the answer is the whole blob, that answer is read
+//! and nothing else is asked for.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::vec;
+
+use bytes::Bytes;
+use reqwest::Method;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+
+use super::blobs::BlobStream;
+use super::client::Repository;
+use super::error::RegistryError;
+use super::transport::TransportError;
+use crate::budget::Charge;
+use crate::image::Descriptor;
+
+/// A blob of fewer parts comes over one connection.
+const FEWEST_PARTS: u64 = 4;
+/// Bytes that a connection hands over at once: a part that waits is taken in few steps.
+const BATCH: usize = 256 << 10;
+
+/// A whole blob on its way, over one connection or several. It yields exactly as many bytes as the
+/// descriptor says; their digest is for the reader to check.
+pub struct LayerStream(Connections);
+
+enum Connections {
+    /// A large blob holds its place among the connections for such blobs until it is dropped.
+    One {
+        stream: Box<BlobStream>,
+        _slot: Option<OwnedSemaphorePermit>,
+    },
+    Several(Box<Parts>),
+}
+
+/// The parts of a blob, each with a task that fetches it.
+struct Parts {
+    repository: Repository,
+    blob: Descriptor,
+    /// Bytes of a part, but for the last.
+    part: u64,
+    /// Where the parts that are being fetched end.
+    next: u64,
+    ahead: VecDeque<Part>,
+    /// What of the first part has been taken out of its channel.
+    batch: vec::IntoIter<Bytes>,
+    /// They end when this is dropped.
+    tasks: JoinSet<()>,
+}
+
+struct Part {
+    batches: Receiver<Result<Vec<Bytes>, RegistryError>>,
+    /// Bytes that have not come out of `batches`.
+    left: u64,
+    _hold: Hold,
+}
+
+/// A connection, and the memory for what it brings: given back once that is handed out.
+struct Hold {
+    _slot: Option<OwnedSemaphorePermit>,
+    _charge: Option<Charge>,
+}
+
+impl Repository {
+    /// Begins to read a whole blob. A large one is read over as many connections as
+    /// [`Limits::connections`](super::Limits::connections) and the memory for parts allow.
+    ///
+    /// # Errors
+    /// As [`Repository::blob`].
+    pub async fn layer(&self, blob: &Descriptor) -> Result<LayerStream, RegistryError> {
+        let part = self.registry.http.limits.part.max(1);
+        let one = |stream, slot| LayerStream(Connections::One { stream: Box::new(stream), _slot: slot });
+        if blob.size / part < FEWEST_PARTS {
+            return Ok(one(self.blob(blob).await?, None));
+        }
+        // This fails only when the semaphore is closed, which nobody does.
+        let slot = Arc::clone(self.slots()).acquire_owned().await.ok();
+        let several = self.registry.http.limits.connections > 1 && self.registry.ranges.may_ask();
+        let Some(charge) = self.charge_part(part).filter(|_| several) else {
+            return Ok(one(self.blob(blob).await?, slot));
+        };
+        let mut stream = self.blob_part(blob, 0..part, false).await?;
+        if stream.take_whole() {
+            return Ok(one(stream, slot));
+        }
+        let mut parts = Parts {
+            repository: self.clone(),
+            blob: blob.clone(),
+            part,
+            next: 0,
+            ahead: VecDeque::new(),
+            batch: Vec::new().into_iter(),
+            tasks: JoinSet::new(),
+        };
+        parts.begin(Hold { _slot: slot, _charge: Some(charge) }, Some(stream));
+        Ok(LayerStream(Connections::Several(Box::new(parts))))
+    }
+
+    fn slots(&self) -> &Arc<Semaphore> {
+        self.registry.http.slots()
+    }
+
+    /// `None`: the image has no memory left for another part.
+    fn charge_part(&self, part: u64) -> Option<Charge> {
+        self.parts.charge(part, || "a part of a layer".to_owned()).ok()
+    }
+}
+
+impl LayerStream {
+    /// The next bytes; `None` at the blob's end.
+    ///
+    /// # Errors
+    /// As [`BlobStream::next`].
+    pub async fn next(&mut self) -> Result<Option<Bytes>, RegistryError> {
+        match &mut self.0 {
+            Connections::One { stream, .. } => stream.next().await,
+            Connections::Several(parts) => parts.next().await,
+        }
+    }
+}
+
+impl Parts {
+    async fn next(&mut self) -> Result<Option<Bytes>, RegistryError> {
+        loop {
+            if let Some(chunk) = self.batch.next() {
+                return Ok(Some(chunk));
+            }
+            self.fetch_ahead().await;
+            let Some(part) = self.ahead.front_mut() else { return Ok(None) };
+            match part.batches.recv().await {
+                Some(batch) => {
+                    let batch = batch?;
+                    part.left -= batch.iter().map(|chunk| chunk.len() as u64).sum::<u64>();
+                    self.batch = batch.into_iter();
+                }
+                None if part.left == 0 => drop(self.ahead.pop_front()),
+                None => return Err(self.ended_early().await?),
+            }
+        }
+    }
+
+    /// Begins to fetch as many parts as there are connections and memory for. The one that is needed
+    /// now waits for a connection, and is fetched whatever is left of the memory.
+    async fn fetch_ahead(&mut self) {
+        while self.tasks.try_join_next().is_some() {}
+        while self.next < self.blob.size {
+            let slots = Arc::clone(self.repository.slots());
+            let needed = self.ahead.is_empty();
+            let slot = if needed { slots.acquire_owned().await.ok() } else { slots.try_acquire_owned().ok() };
+            let charge = self.repository.charge_part(self.part);
+            if !needed && (slot.is_none() || charge.is_none() || !self.sends_parts()) {
+                return;
+            }
+            self.begin(Hold { _slot: slot, _charge: charge }, None);
+        }
+    }
+
+    fn sends_parts(&self) -> bool {
+        self.repository.registry.ranges.may_ask()
+    }
+
+    /// Fetches the next part, of which `opened` is the answer if there is one already. If the
+    /// registry has stopped sending parts alone, it is all that is left.
+    fn begin(&mut self, hold: Hold, opened: Option<BlobStream>) {
+        let length = if opened.is_some() || self.sends_parts() { self.part } else { self.blob.size };
+        let range = self.next..self.next.saturating_add(length).min(self.blob.size);
+        // Enough for a part, so that none waits for those before it.
+        let (batches, received) = channel(self.part as usize / BATCH + 2);
+        self.next = range.end;
+        self.ahead.push_back(Part { batches: received, left: range.end - range.start, _hold: hold });
+        let (repository, blob) = (self.repository.clone(), self.blob.clone());
+        self.tasks.spawn(async move {
+            let stream = match opened {
+                Some(stream) => Ok(stream),
+                None => repository.blob_part(&blob, range, false).await,
+            };
+            if let Err(error) = fetch(stream, &batches).await {
+                // If this fails, nobody waits for the part any more.
+                let _ = batches.send(Err(error)).await;
+            }
+        });
+    }
+
+    /// A task ended without its part or an error.
+    async fn ended_early(&self) -> Result<RegistryError, RegistryError> {
+        let request = self.repository.request(Method::GET, &format!("blobs/{}", self.blob.digest)).await?;
+        let source = TransportError::broken("the body ended too early");
+        Ok(RegistryError::Transport { asked: self.repository.asked(&request), source })
+    }
+}
+
+/// Hands over what comes, until it ends or nobody takes it.
+async fn fetch(
+    stream: Result<BlobStream, RegistryError>,
+    batches: &Sender<Result<Vec<Bytes>, RegistryError>>,
+) -> Result<(), RegistryError> {
+    let mut stream = stream?;
+    let (mut batch, mut size) = (Vec::new(), 0);
+    loop {
+        let chunk = stream.next().await?;
+        let last = chunk.is_none();
+        size += chunk.as_ref().map_or(0, Bytes::len);
+        batch.extend(chunk);
+        if size >= BATCH || last {
+            size = 0;
+            if batches.send(Ok(std::mem::take(&mut batch))).await.is_err() || last {
+                return Ok(());
+            }
+        }
+    }
+}
