@@ -19,6 +19,7 @@ pub struct Allow {
 
 /// Why a string is no [`Allow`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AllowError {
     #[error("{0:?} is no registry: want HOST, HOST:PORT or *.DOMAIN, and a repository glob after a slash")]
     Registry(String),

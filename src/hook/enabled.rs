@@ -33,6 +33,7 @@ pub enum Enabling {
 
 /// Why no SOCI-enabled image is written, though nothing failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum NotEnabled {
     #[error(transparent)]
     Tag(#[from] TagError),

@@ -96,6 +96,7 @@ impl Done {
 
 /// Why there is nothing to do for what was pushed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Skipped {
     #[error("{0} is where a registry without the referrers API lists them")]
     ReferrersTag(String),
@@ -152,6 +153,7 @@ impl Skipped {
 
 /// Why an image could not be indexed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum JobError {
     #[error("the image's name cannot be used")]
     Name(#[source] StoreError),

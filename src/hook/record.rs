@@ -19,6 +19,7 @@ struct Record {
 
 /// Why a record is no job.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RecordError {
     #[error("it is not the JSON of a job")]
     Json(#[from] serde_json::Error),

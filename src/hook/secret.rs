@@ -18,6 +18,7 @@ pub struct Secrets(Vec<Vec<u8>>);
 
 /// Why a text holds no secrets.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SecretError {
     #[error("there is no secret in it")]
     None,

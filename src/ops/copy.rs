@@ -66,6 +66,7 @@ pub struct BlobCounts {
 
 /// Why an image was not copied.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CopyError {
     #[error("cannot find the image")]
     Find(#[source] StoreError),

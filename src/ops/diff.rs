@@ -181,6 +181,7 @@ impl IndexDiff {
 }
 
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DiffError {
     #[error(transparent)]
     Discover(#[from] DiscoverError),

@@ -69,6 +69,7 @@ pub struct ZtocFacts {
 
 /// Why nothing is known of a ztoc.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ZtocFailure {
     #[error(transparent)]
     Fetch(#[from] DiscoverError),

@@ -75,6 +75,7 @@ pub struct ListedContent {
 
 /// Why nothing is known of an image.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ListError {
     #[error(transparent)]
     Find(StoreError),

@@ -28,7 +28,5 @@ pub mod trace;
 pub mod verify;
 pub mod versions;
 
+pub use crate::layer::TOOL_IDENTIFIER;
 pub use index::index;
-
-/// The name of this program and version, as it stands in ztocs and SOCI indexes unless another is asked for.
-pub const TOOL_IDENTIFIER: &str = concat!("ociseek v", env!("CARGO_PKG_VERSION"));

@@ -60,6 +60,7 @@ pub struct LayerFacts {
 
 /// Why an image cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     #[error(transparent)]
     Discover(#[from] DiscoverError),

@@ -36,6 +36,7 @@ enum Wish {
 
 /// Why a list cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ListError {
     #[error("not a JSON array of paths")]
     Json(#[source] serde_json::Error),
@@ -49,6 +50,7 @@ pub enum ListError {
 
 /// Why the files of a list cannot be looked up.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PrefetchError {
     #[error("the files to prefetch cannot be looked up: the layers do not make a file system")]
     Tree(#[from] TreeError),

@@ -24,6 +24,7 @@ use crate::store::{Source, StoreError};
 /// Entries of one list of referrers that are looked at.
 const MAX_ENTRIES: usize = 1000;
 
+/// What is looked for, and whether it goes. By default nothing does.
 #[derive(Debug, Clone)]
 pub struct PruneOptions {
     /// Remove what is found, rather than only say so.
@@ -32,6 +33,12 @@ pub struct PruneOptions {
     pub all: bool,
     /// Images that are looked at side by side; at least 1.
     pub jobs: usize,
+}
+
+impl Default for PruneOptions {
+    fn default() -> PruneOptions {
+        PruneOptions { delete: false, all: false, jobs: 8 }
+    }
 }
 
 /// Something obsolete.
@@ -66,6 +73,7 @@ pub struct Unseen {
 }
 
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PruneError {
     #[error(transparent)]
     Resolve(#[from] ResolveError),

@@ -18,7 +18,7 @@ use crate::store::blob::Target;
 use crate::store::{Destination, StoreError};
 
 /// Which indexes go.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct RemoveOptions {
     /// Of these platforms of the image; empty means all.
     pub platforms: Vec<Platform>,
@@ -67,6 +67,7 @@ pub enum Fate {
 
 /// Why indexes cannot be looked for or removed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RemoveError {
     #[error(transparent)]
     Resolve(#[from] ResolveError),

@@ -9,6 +9,7 @@ use tokio::process::{Child, Command};
 
 /// Why a container does not run.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RuntimeError {
     #[error("{} is not there", .0.display())]
     Missing(PathBuf),

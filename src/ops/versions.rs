@@ -67,6 +67,7 @@ pub enum EnabledResult {
 
 /// Why nothing was made.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum MakeError {
     #[error(transparent)]
     Tag(#[from] TagError),

@@ -71,6 +71,7 @@ pub struct RecordedRead {
 
 /// Why something is not a record of reads.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RecordError {
     #[error("line {0} is not a record of a read")]
     Line(usize, #[source] serde_json::Error),

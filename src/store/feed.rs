@@ -32,6 +32,7 @@ pub struct Abandoned;
 
 /// Why a feed has no result.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum FeedError {
     #[error(transparent)]
     Store(#[from] StoreError),

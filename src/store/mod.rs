@@ -40,6 +40,7 @@ const CHUNKS: usize = 2;
 
 /// Why a store did not do what was asked.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StoreError {
     #[error(transparent)]
     Registry(#[from] RegistryError),

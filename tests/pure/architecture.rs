@@ -111,16 +111,17 @@ fn the_pure_crate_has_few_dependencies() {
     assert!(!manifest.contains("build-dependencies") && !manifest.contains("target."), "these are not looked at here");
 }
 
-/// More reasons may come without a new major version.
+/// More reasons may come without a new major version. The command line's are nobody else's.
 #[test]
-fn the_pure_crate_s_errors_are_not_exhaustive() {
+fn errors_are_not_exhaustive() {
     let mut files = Vec::new();
-    sources(&root().join(PURE), &mut files);
+    CRATES.iter().for_each(|(folder, _)| sources(&root().join(folder), &mut files));
+    files.retain(|file| !file.starts_with(root().join("src/cli")));
     let texts: Vec<String> = files.iter().map(|file| code(file)).collect();
     let items = texts.iter().flat_map(|text| text.split("\n\n"));
     let errors: Vec<&str> =
         items.filter(|item| item.contains("thiserror::Error)]") && item.contains("\npub enum ")).collect();
-    assert!(errors.len() > 20, "only {} were found", errors.len());
+    assert!(errors.len() > 60, "only {} were found", errors.len());
     for error in errors {
         assert!(error.contains("#[non_exhaustive]\npub enum "), "{error}");
     }

@@ -13,8 +13,7 @@ use ociseek::image::soci::{self, SociIndex, ZtocRef};
 use ociseek::layer::LayerOptions;
 use ociseek::ops::TOOL_IDENTIFIER;
 use ociseek::ops::index::{
-    Existing, Gate, IndexError, IndexOptions, IndexedImage, IndexedLayer, LayerOutcome, LeftOut, ManifestResult,
-    Origin, Reuse, index,
+    IndexError, IndexOptions, IndexedImage, IndexedLayer, LayerOutcome, LeftOut, ManifestResult, Origin, index,
 };
 use ociseek::progress::{Progress, Silent};
 use ociseek::store::blob::Target;
@@ -123,16 +122,10 @@ impl Add for Faulty {
 
 fn options() -> IndexOptions {
     IndexOptions {
-        platforms: Vec::new(),
-        layer: LayerOptions { span_size: 16 << 10, build_tool_identifier: TOOL_IDENTIFIER.into() },
+        layer: LayerOptions { span_size: 16 << 10, ..LayerOptions::default() },
         min_layer_size: 0,
-        existing: Existing::Skip,
         jobs: 2,
-        dry_run: false,
-        deadline: None,
-        gate: Gate::default(),
-        reuse: Reuse::default(),
-        prefetch: None,
+        ..IndexOptions::default()
     }
 }
 

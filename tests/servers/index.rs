@@ -9,6 +9,10 @@ use crate::support::sandbox::{
 use crate::support::servers::{Server, htpasswd, run, tool};
 use serde_json::{Value, json};
 
+#[path = "../../examples/push_index.rs"]
+#[allow(dead_code, reason = "it is a program")]
+mod push_index;
+
 /// Two platforms under `a/b:v1` of a registry; `more` are arguments for skopeo.
 fn copied(server: &Server, more: &[&str]) -> Option<(Sandbox, String)> {
     let skopeo = tool("skopeo")?;
@@ -152,4 +156,18 @@ fn replacing_deletes_nothing_but_indexes_of_the_image() {
     // Nothing of the other image was touched.
     let again = sandbox.json(0, &index(&["--format=json", &image("prod")]));
     assert_eq!(statuses(&again), ["already-there"]);
+}
+
+/// examples/push_index.rs does what `ociseek index` does without options.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_pushes_an_index() {
+    let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
+    let Some((sandbox, image)) = copied(&server, &[]) else { return };
+    let lines = push_index::push_index(&image).await.unwrap();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines.iter().all(|line| line.contains(": attached sha256:")), "{lines:?}");
+    let again = push_index::push_index(&image).await.unwrap();
+    assert_eq!(again, lines.iter().map(|line| line.replace("attached", "has")).collect::<Vec<_>>());
+    let by_program = sandbox.json(0, &["index", "--format=json", "--no-cache", "--min-layer-size=0", &image]);
+    assert_eq!(statuses(&by_program), ["already-there", "already-there"]);
 }

@@ -17,7 +17,7 @@ use ociseek::image::soci::{SociIndex, ZtocRef};
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek::ops::TOOL_IDENTIFIER;
 use ociseek::ops::index::{
-    Elsewhere, Existing, Gate, IndexOptions, IndexedImage, LayerOutcome, ManifestResult, Origin, Reuse, index,
+    Elsewhere, Existing, IndexOptions, IndexedImage, LayerOutcome, ManifestResult, Origin, Reuse, index,
 };
 use ociseek::progress::{Event, Recorder};
 use ociseek::store::blob::Target;
@@ -102,16 +102,10 @@ impl Setting {
 
 fn options() -> IndexOptions {
     IndexOptions {
-        platforms: Vec::new(),
-        layer: LayerOptions { span_size: SPAN, build_tool_identifier: TOOL_IDENTIFIER.into() },
+        layer: LayerOptions { span_size: SPAN, ..LayerOptions::default() },
         min_layer_size: 0,
-        existing: Existing::Skip,
         jobs: 2,
-        dry_run: false,
-        deadline: None,
-        gate: Gate::default(),
-        reuse: Reuse::default(),
-        prefetch: None,
+        ..IndexOptions::default()
     }
 }
 

@@ -15,7 +15,7 @@ use crate::cli::shared::source::{Images, refuse_plain_layers, registry};
 use crate::cli::shared::terminal::Stdout;
 use crate::image::{ImageName, Select};
 use crate::ops::convert::{Destined, convert};
-use crate::ops::index::{Existing, Gate, IndexOptions};
+use crate::ops::index::IndexOptions;
 use crate::progress::Progress;
 use crate::store::layout::Layout;
 use crate::store::{Destination, blocking};
@@ -43,13 +43,11 @@ pub async fn run(args: ConvertArgs) -> Result<(), CliError> {
         platforms: args.platform,
         layer: layer_options(&args.build),
         min_layer_size: args.min_layer.min_layer_size.0,
-        existing: Existing::Skip,
         jobs: args.layer_jobs.count(),
         dry_run: args.dry_run,
-        deadline: None,
-        gate: Gate::default(),
         reuse,
         prefetch: args.prefetch.list()?,
+        ..IndexOptions::default()
     };
     display.begin(&args.source.to_string());
     let result = async {

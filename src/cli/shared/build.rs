@@ -9,7 +9,7 @@ use super::source::Images;
 use crate::image::{ImageName, Platform};
 use crate::layer::LayerOptions;
 use crate::ops::discover::causes;
-use crate::ops::index::{Elsewhere, Existing, Gate, IndexOptions};
+use crate::ops::index::{Elsewhere, Existing, IndexOptions};
 use crate::progress::{Event, Progress};
 
 pub fn layer_options(build: &BuildArgs) -> LayerOptions {
@@ -43,13 +43,9 @@ pub fn unattended(
         platforms,
         layer: layer_options(build),
         min_layer_size: min_layer_size.0,
-        existing: Existing::Skip,
         jobs,
-        dry_run: false,
-        deadline: None,
-        gate: Gate::default(),
         reuse: reuse.shared.options(),
-        prefetch: None,
+        ..IndexOptions::default()
     }
 }
 

@@ -29,6 +29,7 @@ const LEAST_LEFT: Duration = Duration::from_secs(3600);
 
 /// Why ECR's own API did not do what was asked. No token and no signature stands in it.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum EcrError {
     #[error("the environment has no {0}")]
     NoCredentials(&'static str),

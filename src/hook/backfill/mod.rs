@@ -145,6 +145,7 @@ impl Outcome {
 
 /// Why an image was not indexed, or not even found.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum BackfillError {
     #[error("cannot list the repositories")]
     Repositories(#[source] RegistryError),

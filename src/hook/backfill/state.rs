@@ -14,6 +14,7 @@ const LINE: u64 = 4096;
 
 /// Why a state file cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StateError {
     #[error("cannot use {path}", path = .path.display())]
     Io { path: PathBuf, source: io::Error },
@@ -141,20 +142,12 @@ mod tests {
     use super::*;
     use crate::digest::Digest;
     use crate::layer::LayerOptions;
-    use crate::ops::index::{Gate, Reuse};
 
     fn options(span_size: u64) -> IndexOptions {
         IndexOptions {
-            platforms: Vec::new(),
             layer: LayerOptions { span_size, build_tool_identifier: "t".into() },
             min_layer_size: 0,
-            existing: Existing::Skip,
-            jobs: 1,
-            dry_run: false,
-            deadline: None,
-            gate: Gate::default(),
-            reuse: Reuse::default(),
-            prefetch: None,
+            ..IndexOptions::default()
         }
     }
 

@@ -29,6 +29,7 @@ const NO_DEADLINE: Duration = Duration::from_secs(900);
 
 /// Why the Runtime API cannot be spoken to any more. The function's process ends then, and Lambda starts another one.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RuntimeError {
     #[error("{0:?} is not the address of a Runtime API (AWS_LAMBDA_RUNTIME_API)")]
     Address(String),

@@ -37,6 +37,7 @@ const ANSWER: Duration = Duration::from_secs(10);
 
 /// Why the queue did not do what was asked. No message holds a password.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum QueueError {
     #[error("cannot connect to the queue at {server}")]
     Connect { server: String, source: async_nats::ConnectError },

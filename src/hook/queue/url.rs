@@ -19,6 +19,7 @@ pub struct QueueUrl {
 
 /// Why a text is no [`QueueUrl`]. The text is not in it: it may hold a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum QueueUrlError {
     #[error("want nats://HOST[:PORT][/STREAM], or tls://")]
     Url,

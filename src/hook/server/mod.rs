@@ -69,6 +69,7 @@ pub struct Listeners {
 
 /// Why a service does not start.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ServeError {
     #[error("without a secret, {0} would take notifications from anyone who can reach it")]
     NoSecret(SocketAddr),

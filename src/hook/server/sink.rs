@@ -42,6 +42,7 @@ impl Here {
 
 /// Why a job could not be taken.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SinkError {
     #[error(transparent)]
     Journal(#[from] JournalError),

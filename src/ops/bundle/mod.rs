@@ -40,6 +40,7 @@ const MARK: &str = "ociseek.json";
 
 /// Why there is no bundle, or why it is still there.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum BundleError {
     #[error("only root can make a bundle: it takes mounts that others may not make")]
     NotRoot,

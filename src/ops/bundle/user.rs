@@ -18,6 +18,7 @@ pub struct User {
 
 /// Why nobody is meant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum UserError {
     #[error("the image's /etc/passwd has no user {0:?}")]
     NoUser(String),

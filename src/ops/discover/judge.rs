@@ -23,6 +23,7 @@ pub struct IndexContent {
 
 /// Why an index cannot be used at all.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Unusable {
     #[error("it cannot be read")]
     Fetch(#[source] StoreError),

@@ -33,6 +33,7 @@ const MAX_INDEXES: usize = 32;
 
 /// Why it cannot be said which indexes an image has.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DiscoverError {
     #[error(transparent)]
     Resolve(#[from] ResolveError),

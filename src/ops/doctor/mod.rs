@@ -28,6 +28,7 @@ pub struct Diagnosis {
 
 /// Why nothing can be said about an image.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DoctorError {
     #[error(transparent)]
     Discover(#[from] DiscoverError),

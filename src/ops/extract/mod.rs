@@ -37,6 +37,7 @@ pub struct Extracted {
 }
 
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ExtractError {
     #[error("the ztoc has the format version {0:?}, and only 0.9 is known")]
     Version(String),

@@ -1,7 +1,9 @@
 //! What indexing an image takes and what it yields.
 
 use std::fmt;
+use std::num::NonZero;
 use std::sync::Arc;
+use std::thread;
 use std::time::Instant;
 
 use crate::digest::Digest;
@@ -14,7 +16,7 @@ use crate::ops::resolve::Wanted;
 use crate::store::Source;
 use crate::store::blob::{Attached, Target};
 
-/// How an image is indexed.
+/// How an image is indexed. More fields may come: begin with the default.
 #[derive(Debug, Clone)]
 pub struct IndexOptions {
     /// Which platforms of an image index; empty means all.
@@ -35,6 +37,24 @@ pub struct IndexOptions {
     /// What consumers are told to prefetch. None: an index that is there with such a list is as good as one without.
     pub prefetch: Option<Arc<PrefetchList>>,
     pub reuse: Reuse,
+}
+
+/// All platforms, all layers of 10 MiB or more, one layer for each CPU at a time; what exists is left or reused.
+impl Default for IndexOptions {
+    fn default() -> IndexOptions {
+        IndexOptions {
+            platforms: Vec::new(),
+            layer: LayerOptions::default(),
+            min_layer_size: 10 << 20,
+            existing: Existing::Skip,
+            jobs: thread::available_parallelism().map_or(1, NonZero::get),
+            dry_run: false,
+            deadline: None,
+            gate: Gate::default(),
+            prefetch: None,
+            reuse: Reuse::default(),
+        }
+    }
 }
 
 /// Which ztocs that exist are used instead of reading their layers.

@@ -1,5 +1,8 @@
 //! What verifying takes and what it yields.
 
+use std::num::NonZero;
+use std::thread;
+
 use super::super::discover::DiscoverError;
 use super::policy::{Policy, Ruling};
 use crate::budget::OverBudget;
@@ -21,6 +24,19 @@ pub struct VerifyOptions {
     pub jobs: usize,
     /// What each index must be beside right.
     pub policy: Policy,
+}
+
+/// Everything, one layer for each CPU at a time, without a policy.
+impl Default for VerifyOptions {
+    fn default() -> VerifyOptions {
+        VerifyOptions {
+            platforms: Vec::new(),
+            index: None,
+            depth: Depth::Full,
+            jobs: thread::available_parallelism().map_or(1, NonZero::get),
+            policy: Policy::default(),
+        }
+    }
 }
 
 /// How much is read.
@@ -154,6 +170,7 @@ impl Finding {
 
 /// Why nothing can be said of an image's indexes.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum VerifyError {
     #[error(transparent)]
     Discover(Box<DiscoverError>),

@@ -49,6 +49,7 @@ impl fmt::Debug for Credential {
 
 /// Why the credentials that seem to be there cannot be had. Neither a file's content nor a helper's output is repeated.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CredentialError {
     #[error("{path} cannot be read", path = .path.display())]
     File { path: PathBuf, source: io::Error },

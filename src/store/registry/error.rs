@@ -50,6 +50,7 @@ pub(super) fn shown(url: &Url) -> String {
 
 /// Why a request to a registry failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RegistryError {
     #[error(transparent)]
     Memory(#[from] OverBudget),

@@ -31,7 +31,7 @@ pub use consumer::{file as stated, shown};
 pub use format::format;
 pub use indexer::LayerIndexer;
 pub use lenient::{Notes, UNREADABLE};
-pub use model::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome};
+pub use model::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, TOOL_IDENTIFIER};
 pub use scan::{LayerMap, ReadOptions};
 pub use slices::KeepSpans;
 pub use spans::are_chosen;

@@ -8,6 +8,9 @@ use crate::codec::gzip::GzipError;
 use crate::digest::Digest;
 use crate::tar::TarError;
 
+/// The name of this program and version, as it stands in ztocs and SOCI indexes unless another is asked for.
+pub const TOOL_IDENTIFIER: &str = concat!("ociseek v", env!("CARGO_PKG_VERSION"));
+
 /// How a layer is indexed. The same options and the same blob give the same ztoc, byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerOptions {
@@ -15,6 +18,13 @@ pub struct LayerOptions {
     pub span_size: u64,
     /// Stands in the ztoc and in the SOCI index.
     pub build_tool_identifier: String,
+}
+
+/// Spans of 4 MiB, as soci's own tool makes them, and [`TOOL_IDENTIFIER`].
+impl Default for LayerOptions {
+    fn default() -> LayerOptions {
+        LayerOptions { span_size: 4 << 20, build_tool_identifier: TOOL_IDENTIFIER.to_owned() }
+    }
 }
 
 /// What is left when a blob was read to its end and nothing about it was broken.

@@ -38,6 +38,7 @@ struct Version {
 
 /// Why a text does not describe tools.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ToolPatternError {
     #[error("want a NAME, or NAME >= VERSION, such as 'ociseek >= 0.1, < 2'")]
     NoName,

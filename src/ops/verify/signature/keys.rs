@@ -50,6 +50,7 @@ pub struct Certificate {
 
 /// Why a file names nobody whose signatures could count.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TrustError {
     #[error("it is not PEM")]
     Pem(#[source] pem::Error),

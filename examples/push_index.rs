@@ -1,0 +1,41 @@
+//! `push_index IMAGE`: builds the SOCI index of an image in a registry, and attaches it there. Credentials are those of `docker login`.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use ociseek::image::Reference;
+use ociseek::ops::index::{IndexOptions, IndexedManifest, ManifestResult, index};
+use ociseek::progress::{Progress, Silent};
+use ociseek::store::blob::Target;
+use ociseek::store::registry::{Client, ClientConfig};
+use ociseek::store::{Destination, Source};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let image = std::env::args().nth(1).ok_or("push_index IMAGE")?;
+    for line in push_index(&image).await? {
+        println!("{line}");
+    }
+    Ok(())
+}
+
+/// Indexes all platforms of the image; a line for each says what became of it.
+pub async fn push_index(image: &str) -> Result<Vec<String>, Box<dyn Error>> {
+    let image: Reference = image.parse()?;
+    let repository = Client::new(ClientConfig::default())?.repository(&image.registry, &image.repository)?;
+    let (source, destination) = (Source::Registry(repository.clone()), Destination::Registry(repository));
+    // Layers of any size; all else as `ociseek index` does it.
+    let options = IndexOptions { min_layer_size: 0, ..IndexOptions::default() };
+    let progress: Arc<dyn Progress> = Arc::new(Silent);
+    let done = index(&source, &Target::of(&image), Some(&destination), None, &options, &progress).await?;
+    Ok(done.manifests.iter().map(line).collect())
+}
+
+fn line(manifest: &IndexedManifest) -> String {
+    let platform = manifest.platform.as_deref().unwrap_or("?");
+    match &manifest.result {
+        ManifestResult::Attached { index, .. } => format!("{platform}: attached {}", index.digest),
+        ManifestResult::AlreadyThere { index, .. } => format!("{platform}: has {}", index.digest),
+        _ => format!("{platform}: no index"),
+    }
+}
