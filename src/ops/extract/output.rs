@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps};
+use rustix::fs::{AtFlags, Mode, OFlags, RawMode, RenameFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
 use super::ExtractError;
@@ -147,7 +147,7 @@ impl Writing {
     fn name_it(&mut self, node: &Node, output: &Output) -> io::Result<()> {
         let Some(file) = self.file.take() else { return Ok(()) };
         let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-        rustix::fs::fchmod(&file, Mode::from_bits_truncate(node.mode & 0o777))?;
+        rustix::fs::fchmod(&file, Mode::from_raw_mode((node.mode & 0o777) as RawMode))?;
         let time = Timespec { tv_sec: node.mtime.seconds, tv_nsec: node.mtime.nanos.into() };
         rustix::fs::futimens(&file, &Timestamps { last_access: time, last_modification: time })?;
         drop(file);
