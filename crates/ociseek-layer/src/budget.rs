@@ -18,7 +18,9 @@ pub struct OverBudget {
     pub what: String,
     /// Bytes.
     pub needed: u64,
+    /// Bytes of the image's budget that were in use when this was asked for.
     pub used: u64,
+    /// The budget, in bytes.
     pub limit: u64,
 }
 
@@ -109,6 +111,7 @@ impl Charge {
         self.bytes = 0;
     }
 
+    /// The budget that it is charged to.
     pub fn budget(&self) -> &Budget {
         &self.budget
     }

@@ -8,25 +8,61 @@ use crate::digest::Digest;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// An image manifest of one platform is about to be indexed: its layers' number and their bytes altogether.
-    Image { manifest: Digest, platform: String, layers: usize, bytes: u64 },
-    /// A layer is being read; `bytes` is the size of its blob.
-    LayerStarted { layer: Digest, bytes: u64 },
-    /// `bytes` more of the layer's blob have been read.
-    LayerRead { layer: Digest, bytes: u64 },
+    Image {
+        /// The image manifest.
+        manifest: Digest,
+        /// The platform, as people write it.
+        platform: String,
+        /// How many layers are read.
+        layers: usize,
+        /// Bytes of their blobs.
+        bytes: u64,
+    },
+    /// A layer is being read.
+    LayerStarted {
+        /// The layer's blob.
+        layer: Digest,
+        /// Its size.
+        bytes: u64,
+    },
+    /// More of the layer's blob has been read.
+    LayerRead {
+        /// The layer's blob.
+        layer: Digest,
+        /// Bytes since the last event of this layer.
+        bytes: u64,
+    },
     /// The layer is done (indexed, left out, or found in the cache).
-    LayerDone { layer: Digest },
+    LayerDone {
+        /// The layer's blob.
+        layer: Digest,
+    },
     /// The layer could not be read or is broken.
-    LayerFailed { layer: Digest },
+    LayerFailed {
+        /// The layer's blob.
+        layer: Digest,
+    },
     /// An index is being attached: what the destination is asked to take.
-    Attaching { index: Digest, blobs: usize },
+    Attaching {
+        /// The index's manifest.
+        index: Digest,
+        /// How many blobs it lists.
+        blobs: usize,
+    },
     /// A registry sends us to a token service on another host, which is shown the user's login.
-    TokenService { registry: String, host: String },
+    TokenService {
+        /// The registry, as the user named it.
+        registry: String,
+        /// The host of the token service.
+        host: String,
+    },
     /// Something worth saying that is no failure.
     Warning(String),
 }
 
 /// Takes events; called from several threads at once, and never expected to block for long.
 pub trait Progress: Send + Sync {
+    /// Takes one event.
     fn report(&self, event: Event);
 }
 

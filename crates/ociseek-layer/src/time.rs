@@ -3,6 +3,7 @@
 /// Seconds since 1970 UTC and nanoseconds after those seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time {
+    /// Seconds since 1970, UTC; negative before.
     pub seconds: i64,
     /// 0..1,000,000,000
     pub nanos: u32,

@@ -19,6 +19,7 @@ pub trait Sink {
 pub struct BlockStart<'a> {
     /// The first compressed byte of which no bit has been used.
     pub input: Compressed,
+    /// Where the block's first byte goes in the plain data.
     pub output: Uncompressed,
     /// How many high bits (0..=7) of the byte before `input` belong to the block.
     pub bits: u8,
@@ -71,7 +72,9 @@ enum State {
 /// How a gzip blob ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GzipEnd {
+    /// Members of the stream, empty ones too.
     pub members: u64,
+    /// Where the plain data end, in all members together: their size.
     pub output: Uncompressed,
     /// Where bytes begin that belong to no member. Readers disagree about those: gzip(1) warns, Go and zlib refuse.
     pub trailing: Option<Compressed>,
@@ -79,6 +82,7 @@ pub struct GzipEnd {
 
 /// Why a blob is not gzip to its end. Offsets are bytes into the blob.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum GzipError {
     #[error("bad gzip header of member {member} at byte {offset}")]
@@ -110,6 +114,7 @@ impl Default for GzipReader {
 }
 
 impl GzipReader {
+    /// A reader at the start of a blob, which has seen nothing yet.
     pub fn new() -> GzipReader {
         GzipReader {
             state: State::Header(HeaderParser::default()),

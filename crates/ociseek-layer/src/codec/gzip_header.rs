@@ -11,6 +11,7 @@ const RESERVED: u8 = 0b1110_0000;
 
 /// Why a header is not one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum HeaderError {
     #[error("no gzip magic bytes")]

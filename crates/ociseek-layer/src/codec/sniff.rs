@@ -3,7 +3,9 @@
 /// What a blob's first bytes say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
+    /// A gzip member begins.
     Gzip,
+    /// A zstd frame begins, skippable or not.
     Zstd,
     /// Not known as anything else: the tar reader has the last word.
     Plain,

@@ -46,11 +46,15 @@ impl MemberFinder {
 /// What a stretch is taken to begin with.
 #[derive(Debug, Clone)]
 pub enum Begin {
+    /// With the header of a gzip member: nothing before it matters.
     Member,
     /// A block in the middle of a member, which the high `bits` (0..=7) of the byte `before` it belong to.
     Block {
+        /// How many bits of the byte before it still belong to the block, from the top: 0 to 7.
         bits: u8,
+        /// That byte.
         before: u8,
+        /// The plain bytes before it, which the block may copy from.
         window: Box<[u8; WINDOW]>,
     },
 }

@@ -12,7 +12,9 @@ use sha256::Sha256;
 /// The digest algorithms that image-spec registers and that registries use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Algorithm {
+    /// SHA-256, which is what practically all images use.
     Sha256,
+    /// SHA-512.
     Sha512,
 }
 
@@ -44,6 +46,7 @@ pub struct Digest {
 
 /// Why a string is no digest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum DigestError {
     #[error("{0:?} is not a digest: want ALGORITHM:HEX, such as sha256:44136fa3…")]
@@ -67,6 +70,7 @@ impl Digest {
         hasher.finish()
     }
 
+    /// By which algorithm it was made.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
@@ -148,11 +152,14 @@ impl<'de> serde::Deserialize<'de> for Digest {
 /// A digest in the making.
 #[derive(Clone)]
 pub enum Hasher {
+    /// Of SHA-256, by the CPU's own instructions where it has them.
     Sha256(Sha256),
+    /// Of SHA-512.
     Sha512(sha2::Sha512),
 }
 
 impl Hasher {
+    /// A hasher that has seen no data.
     pub fn new(algorithm: Algorithm) -> Hasher {
         match algorithm {
             Algorithm::Sha256 => Hasher::Sha256(Sha256::new()),
@@ -160,6 +167,7 @@ impl Hasher {
         }
     }
 
+    /// Takes the next bytes.
     pub fn update(&mut self, data: &[u8]) {
         match self {
             Hasher::Sha256(h) => h.update(data),
@@ -178,6 +186,7 @@ impl Hasher {
         }
     }
 
+    /// The digest of all bytes that were taken.
     pub fn finish(self) -> Digest {
         let mut bytes = [0; 64];
         let algorithm = match self {

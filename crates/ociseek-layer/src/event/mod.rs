@@ -52,20 +52,32 @@ const MAX_ID: usize = 256;
 /// Whose event it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Shape {
+    /// CNCF distribution, events of version 1 and 2.
     Distribution,
+    /// zot, as a CloudEvent.
     Zot,
+    /// Harbor, in its own format or as a CloudEvent.
     Harbor,
+    /// Quay.
     Quay,
+    /// GitHub, of its packages.
     Github,
+    /// Azure Container Registry, by webhook or Event Grid.
     Acr,
+    /// Google Artifact Registry, through Pub/Sub.
     ArtifactRegistry,
+    /// Amazon ECR, through EventBridge.
     Ecr,
+    /// Docker Hub.
     DockerHub,
+    /// JFrog Artifactory.
     Jfrog,
+    /// `{"image": "..."}`: ociseek's own, for people and scripts.
     Direct,
 }
 
 impl Shape {
+    /// All of them.
     pub const ALL: [Shape; 11] = [
         Shape::Distribution,
         Shape::Zot,
@@ -113,6 +125,7 @@ pub struct Headers<'a> {
     pub github_delivery: Option<&'a str>,
     /// `Ce-Type` and `Ce-Id` of a CloudEvent in binary mode (CloudEvents HTTP binding, 3.1).
     pub ce_type: Option<&'a str>,
+    /// `ce-id`: the number that the sender of a CloudEvent gave it.
     pub ce_id: Option<&'a str>,
 }
 
@@ -135,8 +148,11 @@ pub struct PushEvent {
     pub id: Option<String>,
     /// `HOST` or `HOST:PORT` in lower case. None: the event does not say where it comes from.
     pub registry: Option<String>,
+    /// The repository, without its registry.
     pub repository: String,
+    /// The tag that was pushed, if the event names one.
     pub tag: Option<String>,
+    /// The digest of the manifest, if the event names it.
     pub digest: Option<Digest>,
 }
 
@@ -150,6 +166,7 @@ impl PushEvent {
 
 /// Why an event asks for nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum Ignored {
     #[error("{0:?} is no push")]
@@ -169,7 +186,9 @@ pub enum Ignored {
 /// What a body says.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Events {
+    /// Whose notification it is.
     pub shape: Shape,
+    /// What was pushed, in the order of the body.
     pub pushes: Vec<PushEvent>,
     /// What else stands in it.
     pub ignored: Vec<Ignored>,
@@ -179,6 +198,7 @@ pub struct Events {
 
 /// Why a body is no notification.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum EventError {
     #[error("the body has more than {MAX_BODY} bytes")]

@@ -13,6 +13,7 @@ pub const MAX_CONFIG: usize = 8 << 20;
 
 /// Why a config does not tell what is needed of it.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum ConfigError {
     #[error("the image's config cannot be relied on")]

@@ -27,6 +27,7 @@ pub enum Consumer {
 }
 
 impl Consumer {
+    /// All of them, in the order in which they are shown.
     pub const ALL: [Consumer; 7] = [
         Consumer::Soci,
         Consumer::SociV1,
@@ -98,7 +99,14 @@ impl Consumer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It mounts the layers that the index covers, and pulls the others whole.
-    Lazy { index: Digest, version: Version, coverage: Coverage },
+    Lazy {
+        /// The index that it uses.
+        index: Digest,
+        /// Which kind of index that is.
+        version: Version,
+        /// How much of the image the index covers.
+        coverage: Coverage,
+    },
     /// It mounts none of them lazily.
     Whole(Reason),
 }
@@ -110,8 +118,13 @@ pub enum Reason {
     MissingBlob(Digest),
     /// By its setting it pulls all layers side by side, and looks for no index.
     NotAsked,
-    /// There is none of the versions that it reads. `other`: there is one of a version that it does not read.
-    NoIndex { wants: &'static [Version], other: bool },
+    /// There is none of the versions that it reads.
+    NoIndex {
+        /// The kinds that it reads.
+        wants: &'static [Version],
+        /// Whether there is an index of another kind.
+        other: bool,
+    },
     /// The image manifest names its index by something that is not a digest, and it looks no further.
     OddAnnotation,
     /// The indexes of version 1 cannot be listed.
@@ -197,6 +210,7 @@ impl fmt::Display for Reason {
 /// What decides which consumers mount an image's layers lazily.
 #[derive(Debug, Clone)]
 pub struct Facts<'a> {
+    /// The platform that the image is for, if it says.
     pub platform: Option<&'a Platform>,
     /// From the bottom up.
     pub layers: &'a [Descriptor],
@@ -214,6 +228,7 @@ pub struct Facts<'a> {
 /// What a consumer finds where it looks for an index of one version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
+    /// It holds no index.
     Empty,
     /// What is there is not an index's name, or nobody can say what is there.
     Unreadable,
@@ -235,10 +250,12 @@ impl Facts<'_> {
 pub struct Verdicts(Vec<(Consumer, Verdict)>);
 
 impl Verdicts {
+    /// What each consumer does with the image.
     pub fn of(facts: &Facts<'_>) -> Verdicts {
         Verdicts(Consumer::ALL.iter().map(|&consumer| (consumer, judge(consumer, facts))).collect())
     }
 
+    /// Each consumer with its verdict, in the order of [`Consumer::ALL`].
     pub fn iter(&self) -> impl Iterator<Item = (Consumer, Verdict)> + '_ {
         self.0.iter().copied()
     }

@@ -7,14 +7,18 @@ use super::Descriptor;
 /// How much of an image's layers an index covers. A layer that the image has twice is pulled once, and its bytes count once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Coverage {
+    /// Layers that are covered.
     pub layers: usize,
+    /// All layers.
     pub of_layers: usize,
     /// Of the layers' blobs, compressed as they are.
     pub bytes: u64,
+    /// Bytes of all layers' blobs.
     pub of_bytes: u64,
 }
 
 impl Coverage {
+    /// Counts the layers for which `covers` holds.
     pub fn of<'a>(layers: impl IntoIterator<Item = &'a Descriptor>, covers: impl Fn(&Descriptor) -> bool) -> Coverage {
         let mut coverage = Coverage::default();
         let mut seen = BTreeSet::new();

@@ -10,18 +10,25 @@ use crate::digest::Digest;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Descriptor {
+    /// Which kind of content it is. Registries are not held to the truth here.
     pub media_type: String,
+    /// The digest of the content, by which it is fetched and checked.
     pub digest: Digest,
+    /// Bytes of the content.
     pub size: u64,
+    /// Other places to have the content from. They are kept, and never followed.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_default")]
     pub urls: Vec<String>,
+    /// What its author wrote beside it, by key.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "null_is_default")]
     pub annotations: BTreeMap<String, String>,
     /// The content itself, base64; to be believed only after its digest was checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<String>,
+    /// For an entry of an image index: which platform the image is for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<Platform>,
+    /// For an entry of a list of referrers: what the manifest is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact_type: Option<String>,
 }
@@ -29,12 +36,16 @@ pub struct Descriptor {
 /// A platform as descriptors and configs state it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Platform {
+    /// The CPU as Go names it, such as `amd64`; empty if it is not stated.
     #[serde(default)]
     pub architecture: String,
+    /// The operating system as Go names it, such as `linux`; empty if it is not stated.
     #[serde(default)]
     pub os: String,
+    /// The version of the operating system; Windows images state it.
     #[serde(rename = "os.version", default, skip_serializing_if = "Option::is_none")]
     pub os_version: Option<String>,
+    /// Features that the operating system must have, such as `win32k`.
     #[serde(
         rename = "os.features",
         default,
@@ -42,6 +53,7 @@ pub struct Platform {
         deserialize_with = "null_is_default"
     )]
     pub os_features: Vec<String>,
+    /// The variant of the CPU, such as `v8` of `arm64`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variant: Option<String>,
 }

@@ -41,7 +41,9 @@ const PARTITIONS: [Partition; 6] = [
 /// Which of the hosts of a registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Endpoint {
+    /// The one whose cryptography is validated by FIPS 140.
     pub fips: bool,
+    /// The one that has IPv6 addresses too.
     pub dual_stack: bool,
 }
 
@@ -49,9 +51,19 @@ pub struct Endpoint {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EcrRegistry {
     /// An account's own in one region.
-    Private { account: String, region: String, endpoint: Endpoint },
+    Private {
+        /// The number of the account, twelve digits.
+        account: String,
+        /// The region, such as `eu-west-1`.
+        region: String,
+        /// By which of its hosts it is named.
+        endpoint: Endpoint,
+    },
     /// The one for everyone.
-    Public { dual_stack: bool },
+    Public {
+        /// Named by the host that has IPv6 addresses too.
+        dual_stack: bool,
+    },
 }
 
 impl EcrRegistry {
@@ -83,6 +95,7 @@ impl EcrRegistry {
         (found.host() == host).then_some(found)
     }
 
+    /// The host name by which clients reach it.
     pub fn host(&self) -> String {
         match self {
             EcrRegistry::Private { account, region, endpoint } => {

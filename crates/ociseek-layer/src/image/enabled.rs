@@ -26,6 +26,7 @@ const REFERENCE_DIGEST: &str = "vnd.docker.reference.digest";
 /// An image before its conversion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Original {
+    /// The image index as it is now: the image's own, or one that was made for its only manifest.
     pub index: Index,
     /// For each of the index's manifests, in its order.
     pub contents: Vec<Content>,
@@ -55,6 +56,7 @@ pub struct Target {
 /// What the SOCI index of a target lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Indexed {
+    /// The manifest whose layers the SOCI index is for.
     pub target: Target,
     /// In the order of the image's layers; without any, there is no index.
     pub ztocs: Vec<ZtocRef>,
@@ -65,6 +67,7 @@ pub struct Indexed {
 /// Which images are to be indexed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Targets {
+    /// The manifests to be indexed, in the order of the image index.
     pub targets: Vec<Target>,
     /// Places of images that are not: another one of the same platform comes first, and consumers take that one.
     pub shadowed: Vec<usize>,
@@ -80,8 +83,11 @@ pub struct Enabled {
     pub manifests: Vec<Rewritten>,
     /// The SOCI indexes, in the order of the targets.
     pub indexes: Vec<EncodedIndex>,
+    /// The image index, as Go would hold it.
     pub index: Index,
+    /// The bytes that are to be pushed.
     pub bytes: Vec<u8>,
+    /// The digest of `bytes`.
     pub digest: Digest,
 }
 
@@ -92,7 +98,9 @@ pub struct Rewritten {
     pub entry: usize,
     /// The digest that the original index has there.
     pub was: Digest,
+    /// The digest of `bytes`.
     pub digest: Digest,
+    /// The bytes that are to be pushed.
     pub bytes: Vec<u8>,
 }
 
@@ -108,6 +116,7 @@ impl Content {
         }
     }
 
+    /// The manifest, if it is an image's and not an index.
     pub fn image(&self) -> Option<&Manifest> {
         match self {
             Content::Image(manifest) => Some(manifest),

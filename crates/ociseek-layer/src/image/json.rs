@@ -9,6 +9,7 @@ use serde::de::{self, DeserializeOwned, DeserializeSeed, MapAccess, SeqAccess, V
 
 /// Why bytes are no JSON document to rely on.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum JsonError {
     #[error("it has {size} bytes where at most {limit} are read")]
@@ -27,7 +28,9 @@ pub enum JsonError {
 /// The keys that are read of an object, and the objects below some of them; those in a list are all alike.
 #[derive(Clone, Copy)]
 pub struct Level {
+    /// The keys, as they are to be spelled.
     pub keys: &'static [&'static str],
+    /// Those of them whose values are objects, or lists of objects, with the keys of these.
     pub below: &'static [(&'static str, Level)],
 }
 

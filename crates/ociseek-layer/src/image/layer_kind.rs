@@ -29,6 +29,7 @@ pub const OCI_LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 const OCI_FOREIGN: &str = "application/vnd.oci.image.layer.nondistributable.v1.tar";
 
 impl LayerKind {
+    /// What a media type says, of OCI's and of docker's.
     pub fn of(media_type: &str) -> LayerKind {
         if let Some(suffix) = media_type.strip_prefix(DOCKER) {
             return match suffix {
@@ -87,7 +88,10 @@ pub enum NotIndexed {
     /// Its media type has none.
     Kind(LayerKind),
     /// It has fewer bytes than the least that is indexed.
-    Small { least: u64 },
+    Small {
+        /// The least size that is indexed, in bytes.
+        least: u64,
+    },
 }
 
 impl NotIndexed {

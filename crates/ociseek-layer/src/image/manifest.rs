@@ -8,11 +8,17 @@ use super::descriptor::{Descriptor, null_is_default};
 use super::json::{self, JsonError};
 use super::layer_kind::LayerKind;
 
+/// The media type of an image manifest.
 pub const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+/// The media type of an image index.
 pub const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
+/// The media type of an image manifest, as docker has it.
 pub const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
+/// The media type of an image index, as docker has it: a manifest list.
 pub const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
+/// The media type of an image's config.
 pub const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+/// The media type of an image's config, as docker has it.
 pub const DOCKER_CONFIG: &str = "application/vnd.docker.container.image.v1+json";
 
 /// The largest manifest or index that is read, in bytes (distribution-spec, "Pushing manifests": registries must take 4 MiB).
@@ -36,7 +42,9 @@ const KEYS: [&str; 9] = [
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "there is one of them at a time")]
 pub enum Manifest {
+    /// The image of one platform.
     Image(ImageManifest),
+    /// The images of several platforms, usually.
     Index(ImageIndex),
 }
 
@@ -45,10 +53,13 @@ pub enum Manifest {
 pub struct ImageManifest {
     /// [`OCI_MANIFEST`] or [`DOCKER_MANIFEST`].
     pub media_type: &'static str,
+    /// The image's config, which states its platform and what its containers run.
     pub config: Descriptor,
     /// From the bottom up; [`LayerKind::of`] tells what they are.
     pub layers: Vec<Descriptor>,
+    /// The manifest that this one refers to.
     pub subject: Option<Descriptor>,
+    /// What its author wrote beside it, by key. SOCI indexes of version 2 are named here.
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -57,14 +68,19 @@ pub struct ImageManifest {
 pub struct ImageIndex {
     /// [`OCI_INDEX`] or [`DOCKER_LIST`].
     pub media_type: &'static str,
+    /// The manifests, in the order of the document: consumers take the first that fits.
     pub manifests: Vec<Descriptor>,
+    /// What it is, if it is an artifact.
     pub artifact_type: Option<String>,
+    /// The manifest that this one refers to.
     pub subject: Option<Descriptor>,
+    /// What its author wrote beside it, by key.
     pub annotations: BTreeMap<String, String>,
 }
 
 /// Why a document is no image.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum ManifestError {
     #[error("the manifest cannot be relied on")]

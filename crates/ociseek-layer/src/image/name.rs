@@ -13,11 +13,26 @@ pub enum ImageName {
     /// `[REGISTRY/]REPOSITORY[:TAG][@DIGEST]`
     Registry(Reference),
     /// `oci:DIR[:TAG|@DIGEST]`
-    Layout { dir: PathBuf, select: Select },
+    Layout {
+        /// The layout's directory.
+        dir: PathBuf,
+        /// Which of its images.
+        select: Select,
+    },
     /// `oci-archive:FILE[:TAG|@DIGEST]`
-    Archive { file: PathBuf, select: Select },
+    Archive {
+        /// A tar of a layout.
+        file: PathBuf,
+        /// Which of its images.
+        select: Select,
+    },
     /// `docker-archive:FILE[:TAG|:REPOSITORY:TAG|:@NUMBER]`
-    Saved { file: PathBuf, select: SelectSaved },
+    Saved {
+        /// What `docker save` wrote.
+        file: PathBuf,
+        /// Which of its images.
+        select: SelectSaved,
+    },
 }
 
 /// Which image of a layout or archive.
@@ -25,7 +40,9 @@ pub enum ImageName {
 pub enum Select {
     /// The only one.
     Any,
+    /// The one with this tag, or with this name where tools write names as tags.
     Tag(String),
+    /// The one with this digest.
     Digest(Digest),
 }
 
@@ -42,6 +59,7 @@ pub enum SelectSaved {
 
 /// Why a string names no image.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum ImageNameError {
     #[error("{0:?} names no path: write {1}PATH")]

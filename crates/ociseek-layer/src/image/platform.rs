@@ -7,6 +7,7 @@ pub use super::descriptor::Platform;
 
 /// Why a string is no platform.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum PlatformError {
     #[error("{0:?} is not a platform: want OS/ARCH or OS/ARCH/VARIANT, such as linux/amd64 or linux/arm/v7")]

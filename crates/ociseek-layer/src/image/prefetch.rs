@@ -17,6 +17,7 @@ pub type SpanRange = RangeInclusive<u32>;
 
 /// Why a prefetch artifact cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum PrefetchError {
     #[error("the prefetch artifact cannot be relied on")]

@@ -20,6 +20,7 @@ const MAX_TAG: usize = 128;
 pub struct Reference {
     /// `HOST` or `HOST:PORT`; an IPv6 host stands in brackets.
     pub registry: String,
+    /// The repository, without its registry; `library/` stands before Docker Hub's own.
     pub repository: String,
     /// `latest` when what was parsed has neither tag nor digest.
     pub tag: Option<String>,
@@ -29,6 +30,7 @@ pub struct Reference {
 
 /// Why a string is no reference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum ReferenceError {
     #[error("an image name is missing")]

@@ -20,6 +20,7 @@ pub fn is_marked_attestation(descriptor: &Descriptor) -> bool {
 /// What a child of an index is, as its descriptor says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Child {
+    /// An image's manifest, or an index of such manifests.
     Image,
     /// An index in its turn.
     Index,
@@ -32,6 +33,7 @@ pub enum Child {
 }
 
 impl Child {
+    /// What an entry of an image index is, by its own words.
     pub fn of(descriptor: &Descriptor) -> Child {
         let attestation =
             is_marked_attestation(descriptor) || descriptor.platform.as_ref().is_some_and(Platform::is_unknown);
@@ -48,7 +50,9 @@ impl Child {
 /// An image of one platform.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chosen {
+    /// The manifest of the platform, as the image index lists it.
     pub manifest: Descriptor,
+    /// The platform that the image index states for it.
     pub platform: Platform,
 }
 
@@ -129,6 +133,7 @@ impl Selector {
         }
     }
 
+    /// What was chosen, once all entries were seen.
     pub fn finish(self) -> Selection {
         let there = |wanted: &Platform| self.chosen.iter().any(|c| c.platform.matches(wanted));
         let missing = self.wanted.iter().filter(|wanted| !there(wanted)).cloned().collect();

@@ -24,18 +24,25 @@ pub const PREFETCH: &str = "application/vnd.amazon.soci.prefetch.v1+json";
 /// The config blob of every SOCI index.
 pub const CONFIG: &[u8] = b"{}";
 
+/// The annotation of a ztoc that names the digest of its layer.
 pub const LAYER_DIGEST: &str = "com.amazon.soci.image-layer-digest";
+/// The annotation of a ztoc that names the media type of its layer.
 pub const LAYER_MEDIA_TYPE: &str = "com.amazon.soci.image-layer-mediaType";
+/// The annotation of a ztoc that names its span size, in bytes.
 pub const SPAN_SIZE: &str = "com.amazon.soci.span-size";
+/// The annotation of a SOCI index that names the tool that built it.
 pub const BUILD_TOOL: &str = "com.amazon.soci.build-tool-identifier";
 
 /// A ztoc and the layer that it is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ZtocRef {
+    /// The ztoc's digest.
     pub ztoc: Digest,
     /// Bytes of the ztoc.
     pub size: u64,
+    /// The digest of the layer's blob that the ztoc is for.
     pub layer: Digest,
+    /// The media type of that layer.
     pub layer_media_type: String,
     /// Bytes.
     pub span_size: u64,
@@ -49,6 +56,7 @@ pub struct SociIndex {
     /// The image manifest of one platform; only media type, digest and size are written. With one,
     /// the index is of version 1, without, of version 2.
     pub subject: Option<Descriptor>,
+    /// What built it; consumers do not read it, other tools show it.
     pub build_tool_identifier: String,
     /// Prefetch artifacts, listed after the ztocs as they are.
     pub prefetch: Vec<Descriptor>,
@@ -57,6 +65,7 @@ pub struct SociIndex {
 /// A SOCI index as a manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedIndex {
+    /// The manifest's bytes.
     pub bytes: Vec<u8>,
     /// With artifact type, and in version 1 with annotations, as lists of referrers show it.
     pub descriptor: Descriptor,
@@ -130,7 +139,9 @@ pub fn prefetch_layer(artifact: &Descriptor) -> Option<Digest> {
 /// Which kind of SOCI index a manifest is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
+    /// A referrer of the image.
     V1,
+    /// Named by an annotation of the image's manifest.
     V2,
 }
 
@@ -147,8 +158,11 @@ impl Version {
 /// A SOCI index that was found somewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundIndex {
+    /// Which kind it is.
     pub version: Version,
+    /// What built it, if it says.
     pub build_tool_identifier: Option<String>,
+    /// The ztocs that it lists, in its order.
     pub ztocs: Vec<ZtocRef>,
     /// The image; v1 has one.
     pub subject: Option<Descriptor>,
@@ -160,6 +174,7 @@ pub struct FoundIndex {
 
 /// Why a manifest is no SOCI index to rely on.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum SociIndexError {
     #[error("the SOCI index cannot be relied on")]

@@ -16,6 +16,7 @@ pub struct TagTemplate(String);
 
 /// Why a template makes no tag.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum TagError {
     #[error("{0:?} makes no valid tag: want a tag with {{tag}} or {{digest}} in it, such as {{tag}}-soci")]

@@ -34,11 +34,14 @@ pub struct IndexedLayer {
     pub digest: Digest,
     /// Size of the blob in bytes.
     pub size: u64,
+    /// The layer's ztoc, or why there is none.
     pub outcome: Outcome,
 }
 
+/// What a layer that is sound comes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
+    /// A ztoc that consumers take.
     Ztoc(BuiltZtoc),
     /// The layer is sound, but no consumer could serve files from its ztoc.
     Unservable(Unservable),
@@ -47,9 +50,11 @@ pub enum Outcome {
 /// An encoded ztoc, and what people want to know of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuiltZtoc {
+    /// The ztoc, as it is pushed.
     pub bytes: Vec<u8>,
     /// SHA-256 of `bytes`.
     pub digest: Digest,
+    /// How many spans the layer has: one more than checkpoints after its start.
     pub spans: u32,
     /// Entries of the tar, of every type.
     pub entries: u64,
@@ -61,6 +66,7 @@ pub struct BuiltZtoc {
 
 /// Why a layer cannot be read to its end as its bytes claim.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum LayerError {
     #[error(transparent)]

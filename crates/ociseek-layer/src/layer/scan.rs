@@ -73,6 +73,7 @@ pub struct ReadOptions {
 pub struct LayerMap {
     /// A file that is there and cannot be read lies at [`UNREADABLE`](super::UNREADABLE).
     pub ztoc: Ztoc,
+    /// What was found out on the way.
     pub notes: Notes,
     /// The ztoc is that of the decoded tar: no place in the blob itself can be decoded alone.
     pub is_whole: bool,

@@ -20,6 +20,7 @@ pub struct SpanTable {
 
 /// Why spans cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum SpanError {
     #[error("the ztoc has {digests} span digests for {spans} spans")]
@@ -59,6 +60,7 @@ impl SpanTable {
         Ok(SpanTable { ztoc, count })
     }
 
+    /// The ztoc that the spans are from.
     pub fn ztoc(&self) -> &Arc<Ztoc> {
         &self.ztoc
     }

@@ -16,12 +16,14 @@ pub struct SpanStart {
 /// Chooses checkpoints among the block starts of a gzip blob.
 pub struct GzipSpans {
     span_size: u64,
+    /// The checkpoints that were chosen so far.
     pub list: Vec<Checkpoint>,
     /// How many of them [`GzipSpans::starts`] has told.
     told: usize,
 }
 
 impl GzipSpans {
+    /// One that chooses a checkpoint whenever more than `span_size` bytes of tar came since the last.
     pub fn new(span_size: u64) -> GzipSpans {
         GzipSpans { span_size, list: Vec::new(), told: 0 }
     }
@@ -60,6 +62,7 @@ pub struct PlainSpans {
 }
 
 impl PlainSpans {
+    /// One that cuts every `span_size` bytes.
     pub fn new(span_size: u64) -> PlainSpans {
         PlainSpans { span_size, next: Compressed(0) }
     }
@@ -78,6 +81,7 @@ impl PlainSpans {
 /// Hashes a blob span by span.
 #[derive(Default)]
 pub struct SpanHashes {
+    /// The digests of the spans that are complete.
     pub digests: Vec<Digest>,
     /// The digest of the span that is being read; none before the first one.
     current: Option<Hasher>,

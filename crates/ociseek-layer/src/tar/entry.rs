@@ -6,19 +6,29 @@ use crate::time::Time;
 /// What Go's tar.Header says, and where the entry lies. Numbers are as wide as Go has them: judging them is not tar's task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
+    /// The path, as it stands in the tar: not cleaned, not checked, in no certain encoding.
     pub name: Box<[u8]>,
+    /// What it is.
     pub kind: Kind,
+    /// Where a link leads, as it stands in the tar.
     pub linkname: Box<[u8]>,
     /// Bytes of data that the header claims; types without data may claim some all the same.
     pub size: i64,
     /// The raw field: type bits and all.
     pub mode: i64,
+    /// The owner's number.
     pub uid: i64,
+    /// The group's number.
     pub gid: i64,
+    /// The owner's name; it may be empty.
     pub uname: Box<[u8]>,
+    /// The group's name; it may be empty.
     pub gname: Box<[u8]>,
+    /// When the content was changed.
     pub mtime: Time,
+    /// The major number of a device.
     pub devmajor: i64,
+    /// The minor number of a device.
     pub devminor: i64,
     /// All records of the entry's last PAX header, sorted by key, one for each key.
     pub pax: Box<[PaxRecord]>,
@@ -31,19 +41,28 @@ pub struct Entry {
 /// A record of a PAX extended header.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PaxRecord {
+    /// The key, such as `SCHILY.xattr.security.capability`.
     pub key: Box<[u8]>,
+    /// The value, which may be any bytes.
     pub value: Box<[u8]>,
 }
 
 /// The type of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
+    /// A file with content.
     Regular,
+    /// One more name of a file that came before.
     HardLink,
+    /// A symbolic link.
     Symlink,
+    /// A character device.
     CharDevice,
+    /// A block device.
     BlockDevice,
+    /// A directory.
     Directory,
+    /// A named pipe.
     Fifo,
     /// A PAX global header, which Go reports as an entry (its records are left out here).
     GlobalHeader,

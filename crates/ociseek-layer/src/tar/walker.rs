@@ -83,10 +83,13 @@ struct Pending {
 pub struct TarError {
     /// Where the header or entry begins that is at fault.
     pub offset: Uncompressed,
+    /// What is wrong there.
     pub fault: TarFault,
 }
 
+/// What is wrong with a tar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum TarFault {
     #[error("no tar header (its checksum is wrong)")]
@@ -116,6 +119,7 @@ impl Default for Walker {
 }
 
 impl Walker {
+    /// A walker at the start of a tar.
     pub fn new() -> Walker {
         Walker {
             state: State::Header { filled: 0 },

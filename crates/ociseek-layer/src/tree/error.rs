@@ -10,11 +10,15 @@ pub struct TreeError {
     pub layer: u32,
     /// Counted from 0 in the order of the layer's tar.
     pub entry: u32,
+    /// The entry's path, as it stands in the tar.
     pub name: Box<[u8]>,
+    /// Why it cannot be applied.
     pub fault: TreeFault,
 }
 
+/// Why no unpacker could apply an entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum TreeFault {
     #[error("has a part of more than 255 bytes in its name")]

@@ -73,6 +73,7 @@ impl<'t> Iterator for Children<'t> {
 impl ExactSizeIterator for Children<'_> {}
 
 impl Tree {
+    /// The root directory, which every tree has.
     pub const ROOT: NodeId = NodeId(0);
 
     /// Flattens layers, the lowest first.

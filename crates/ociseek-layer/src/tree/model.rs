@@ -10,10 +10,13 @@ pub struct NodeId(pub u32);
 /// One inode. Hard links are several names of one of these.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
+    /// What it is, with what only this kind has.
     pub kind: NodeKind,
     /// Permissions, setuid, setgid and sticky: 0o7777 at most.
     pub mode: u32,
+    /// The owner's number.
     pub uid: u32,
+    /// The group's number.
     pub gid: u32,
     /// The epoch for the root and for directories that no layer has an entry for.
     pub mtime: Time,
@@ -28,20 +31,30 @@ pub struct Node {
 /// Name and value of an extended attribute.
 pub type Xattr = (Box<[u8]>, Box<[u8]>);
 
+/// The types of inodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeKind {
+    /// A directory, with the names in it.
     Directory(Directory),
+    /// A file, with where its content lies.
     File(Extent),
     /// Where it points to: bytes for the kernel, which are followed nowhere in here but in [`Tree::resolve`](super::Tree::resolve).
     Symlink(Box<[u8]>),
+    /// A character device.
     CharDevice {
+        /// Its major number.
         major: u32,
+        /// Its minor number.
         minor: u32,
     },
+    /// A block device.
     BlockDevice {
+        /// Its major number.
         major: u32,
+        /// Its minor number.
         minor: u32,
     },
+    /// A named pipe.
     Fifo,
 }
 
@@ -74,6 +87,7 @@ pub struct Origin {
 }
 
 impl NodeKind {
+    /// Whether it is a directory.
     pub fn is_directory(&self) -> bool {
         matches!(self, NodeKind::Directory(_))
     }

@@ -9,6 +9,7 @@ const PATH_MAX: usize = 4095;
 
 /// Why a path leads to nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum ResolveError {
     #[error("there is no {}", shown(.0))]

@@ -17,6 +17,7 @@ const TAR_VERSION: i32 = 2;
 
 /// Why a ztoc's checkpoints cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum CheckpointsError {
     #[error("{0} bytes of checkpoints do not hold the {1} that they claim")]

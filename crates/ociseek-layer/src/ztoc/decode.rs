@@ -13,6 +13,7 @@ use crate::time::Time;
 
 /// Why bytes are not a ztoc that can be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum ZtocError {
     #[error("not a ztoc, or a damaged one")]

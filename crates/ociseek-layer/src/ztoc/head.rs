@@ -9,7 +9,9 @@ use crate::offset::{Compressed, Uncompressed};
 /// The root of a ztoc. Nothing in it is believed: it may be anything that fits into the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head<'a> {
+    /// The version of the ztoc's format.
     pub version: &'a [u8],
+    /// What built the ztoc.
     pub build_tool_identifier: &'a [u8],
     /// Size of the blob in bytes.
     pub compressed_size: Compressed,
@@ -17,6 +19,7 @@ pub struct Head<'a> {
     pub uncompressed_size: Uncompressed,
     /// Bytes of tar between two checkpoints, at least.
     pub span_size: u64,
+    /// How many spans it claims to have.
     pub spans: u64,
 }
 

@@ -12,7 +12,9 @@ pub const VERSION: &[u8] = b"0.9";
 /// The table of contents of one layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ztoc {
+    /// The version of the ztoc's format, such as `0.9`.
     pub version: Box<[u8]>,
+    /// What built the ztoc.
     pub build_tool_identifier: Box<[u8]>,
     /// Size of the blob in bytes.
     pub compressed_size: Compressed,
@@ -20,6 +22,7 @@ pub struct Ztoc {
     pub uncompressed_size: Uncompressed,
     /// The tar's entries in the tar's order.
     pub files: Vec<FileMetadata>,
+    /// Where decoding can start.
     pub checkpoints: Checkpoints,
     /// The SHA-256 of each span's compressed bytes.
     pub span_digests: Vec<Digest>,
@@ -28,13 +31,20 @@ pub struct Ztoc {
 /// Where decoding can start. There is a checkpoint at the start of each span.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Checkpoints {
+    /// Of a gzip blob.
     Gzip {
         /// Bytes of tar between two checkpoints, at least.
         span_size: u64,
+        /// In the order of the blob; the first is its start.
         list: Vec<Checkpoint>,
     },
     /// A plain tar: spans are slices of equal size, and decoding can start anywhere.
-    Uncompressed { span_size: u64, size: u64 },
+    Uncompressed {
+        /// Bytes of a span; the last one may have fewer.
+        span_size: u64,
+        /// Bytes of the tar.
+        size: u64,
+    },
 }
 
 /// A place in a gzip blob where decoding can start.
@@ -42,6 +52,7 @@ pub enum Checkpoints {
 pub struct Checkpoint {
     /// The first compressed byte of which no bit has been used.
     pub input: Compressed,
+    /// Where the plain data go on from here.
     pub output: Uncompressed,
     /// How many high bits (0..=7) of the byte before `input` belong to the block that starts here.
     pub bits: u8,
@@ -72,6 +83,7 @@ impl Checkpoints {
         }
     }
 
+    /// Bytes of tar between two checkpoints, as the ztoc states them.
     pub fn span_size(&self) -> u64 {
         match self {
             Checkpoints::Gzip { span_size, .. } | Checkpoints::Uncompressed { span_size, .. } => *span_size,
@@ -95,21 +107,31 @@ impl Checkpoints {
 /// One entry of the layer's tar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileMetadata {
+    /// The path, as it stands in the tar.
     pub name: Box<[u8]>,
+    /// What it is.
     pub kind: FileKind,
     /// Where the entry's data begin.
     pub offset: Uncompressed,
+    /// Bytes of content; 0 unless it is a regular file.
     pub size: u64,
+    /// Where a link leads, as it stands in the tar.
     pub linkname: Box<[u8]>,
     /// The raw mode field of the tar header.
     pub mode: i64,
+    /// The owner's number.
     pub uid: u32,
+    /// The group's number.
     pub gid: u32,
+    /// The owner's name; it may be empty.
     pub uname: Box<[u8]>,
+    /// The group's name; it may be empty.
     pub gname: Box<[u8]>,
     /// None if the ztoc holds no time that RFC 3339 can state.
     pub mtime: Option<Time>,
+    /// The major number of a device.
     pub devmajor: i64,
+    /// The minor number of a device.
     pub devminor: i64,
     /// All PAX records, sorted by key; the format calls them xattrs.
     pub pax: Box<[PaxRecord]>,
@@ -140,12 +162,19 @@ pub(super) fn text_footprint(length: usize) -> usize {
 /// The types of entries that a ztoc can state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
+    /// A file with content.
     Regular,
+    /// A directory.
     Directory,
+    /// A symbolic link.
     Symlink,
+    /// One more name of a file that came before.
     HardLink,
+    /// A character device.
     CharDevice,
+    /// A block device.
     BlockDevice,
+    /// A named pipe.
     Fifo,
 }
 
@@ -165,6 +194,7 @@ impl FileKind {
         FileKind::NAMES.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
     }
 
+    /// The type that a ztoc calls so.
     pub fn from_name(name: &[u8]) -> Option<FileKind> {
         FileKind::NAMES.iter().find(|(_, known)| known.as_bytes() == name).map(|(kind, _)| *kind)
     }

@@ -2,6 +2,7 @@
 
 /// What is wrong with a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum Malformed {
     #[error("an offset at byte {0} points outside the buffer")]

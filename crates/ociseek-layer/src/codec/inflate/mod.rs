@@ -77,6 +77,7 @@ enum State {
 pub struct Step {
     /// Bytes taken from the front of the input.
     pub consumed: usize,
+    /// Why it ended, and so what comes next.
     pub stop: Stop,
 }
 
@@ -87,8 +88,11 @@ pub enum Stop {
     Input,
     /// The output slot is full: take the output and come back.
     Output,
-    /// A block ended and another one follows. `bits` (0..=7) high bits of the last byte taken belong to it.
-    Border { bits: u8 },
+    /// A block ended and another one follows. High bits of the last byte taken (0 to 7) belong to it.
+    Border {
+        /// How many of them, from the top.
+        bits: u8,
+    },
     /// The last block ended; what follows the bytes taken is not deflate any more.
     End,
 }

@@ -16,6 +16,7 @@ use crate::image::{Descriptor, JsonError, Platform};
 
 /// Why a document cannot be converted.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum GoError {
     #[error("the document cannot be relied on")]
@@ -34,16 +35,22 @@ pub enum GoError {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
+    /// The document's format: 2 in all that is in use.
     pub schema_version: i64,
+    /// The media type that the document states; empty if it states none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub media_type: String,
+    /// What an artifact is; empty for an image.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub artifact_type: String,
+    /// The image's config.
     pub config: Descriptor,
     /// None is written as null.
     pub layers: Option<Vec<Descriptor>>,
+    /// The manifest that this one refers to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<Descriptor>,
+    /// What its author wrote beside it, by key; Go writes them in the order of the keys.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }
@@ -52,14 +59,20 @@ pub struct Manifest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Index {
+    /// The document's format: 2 in all that is in use.
     pub schema_version: i64,
+    /// The media type that the document states; empty if it states none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub media_type: String,
+    /// What an artifact is; empty for an image.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub artifact_type: String,
+    /// Images by platform, and what else its author put beside them.
     pub manifests: Vec<Descriptor>,
+    /// The manifest that this one refers to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<Descriptor>,
+    /// What its author wrote beside it, by key; Go writes them in the order of the keys.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }

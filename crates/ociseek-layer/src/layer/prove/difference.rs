@@ -10,6 +10,7 @@ use crate::ztoc::ZtocError;
 
 /// One thing that is not as it should be. [`Difference::code`] is for programs, Display for people.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum Difference {
     /// It cannot be held against anything: damaged, or its parts contradict each other.
