@@ -15,6 +15,7 @@
 pub mod cli;
 #[cfg(feature = "hook")]
 pub mod hook;
+mod lock;
 pub mod ops;
 pub mod rootfs;
 pub mod store;

@@ -14,7 +14,29 @@ use crate::store::registry::Reach;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allow {
     registry: String,
-    repositories: Option<String>,
+    repositories: Option<Glob>,
+}
+
+/// A pattern of names of repositories: `*` is anything but a slash, `**` anything, `?` one character but a slash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Glob(String);
+
+impl FromStr for Glob {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Glob, String> {
+        let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-/*?".contains(&byte);
+        match (1..=255).contains(&text.len()) && text.bytes().all(known) {
+            true => Ok(Glob(text.to_owned())),
+            false => Err("want lower-case letters, digits and . _ - / * ?".into()),
+        }
+    }
+}
+
+impl Glob {
+    pub fn matches(&self, repository: &str) -> bool {
+        matches(self.0.as_bytes(), repository.as_bytes())
+    }
 }
 
 /// Why a string is no [`Allow`].
@@ -37,20 +59,15 @@ impl FromStr for Allow {
         if !is_registry(domain) || registry.starts_with("*.") && !domain.contains('.') {
             return Err(AllowError::Registry(typed.chars().take(150).collect()));
         }
-        let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-/*?".contains(&byte);
-        match repositories {
-            Some(glob) if glob.is_empty() || glob.len() > 255 || !glob.bytes().all(known) => {
-                Err(AllowError::Repositories(glob.chars().take(150).collect()))
-            }
-            _ => Ok(Allow { registry: registry.to_ascii_lowercase(), repositories: repositories.map(str::to_owned) }),
-        }
+        let glob = |glob: &str| glob.parse().map_err(|_| AllowError::Repositories(glob.chars().take(150).collect()));
+        Ok(Allow { registry: registry.to_ascii_lowercase(), repositories: repositories.map(glob).transpose()? })
     }
 }
 
 impl fmt::Display for Allow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.registry)?;
-        self.repositories.as_ref().map_or(Ok(()), |glob| write!(f, "/{glob}"))
+        self.repositories.as_ref().map_or(Ok(()), |Glob(glob)| write!(f, "/{glob}"))
     }
 }
 
@@ -66,8 +83,7 @@ impl Allow {
             Some(domain) => registry.len() > domain.len() && registry.ends_with(domain),
             None => registry == self.registry,
         };
-        let repository = image.repository.as_bytes();
-        registry_is_good && self.repositories.as_ref().is_none_or(|glob| matches(glob.as_bytes(), repository))
+        registry_is_good && self.repositories.as_ref().is_none_or(|glob| glob.matches(&image.repository))
     }
 }
 
@@ -116,6 +132,16 @@ mod tests {
         assert!(!admits(&["*.r.example"], "evilr.example/a"));
         assert!(admits(&["q.example", "r.example/team/*"], "r.example/team/app"));
         assert!(!admits(&["r.example/team/*"], "r.example/other/app"));
+    }
+
+    #[test]
+    fn globs() {
+        for good in ["team/**", "*/app", "a?c"] {
+            assert_eq!(good.parse(), Ok(Glob(good.into())));
+        }
+        for bad in ["", "A", "a b", "[a]", &"x".repeat(256)] {
+            assert!(bad.parse::<Glob>().is_err(), "{bad}");
+        }
     }
 
     #[test]

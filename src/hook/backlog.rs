@@ -1,8 +1,9 @@
 //! The jobs that wait in this process: a bounded queue in which each image (or tag of it) stands once,
 //! and no repository before the others. No image is worked on twice at a time.
 
+use crate::lock::Hold;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -128,7 +129,7 @@ impl Backlog {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.hold()
     }
 
     /// Takes a job, if it is new and there is room. `keep` writes it down first; if that fails it is not taken.

@@ -4,12 +4,13 @@
 //! A line that is half written, as a crash may leave it, is the last one, and passed over. Lines are not forced to the disk one by
 //! one: they survive the process, and what a power failure may take is the last second's.
 
+use crate::lock::Hold;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
 
@@ -114,7 +115,7 @@ impl Journal {
 
     fn write(&self, lines: &[Line]) -> Result<(), JournalError> {
         let failed = |source| JournalError { path: self.path.clone(), what: "written", source };
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.inner.hold();
         let mut text = if inner.torn { vec![b'\n'] } else { Vec::new() };
         for line in lines {
             serde_json::to_writer(&mut text, line).map_err(|error| failed(error.into()))?;

@@ -1,8 +1,9 @@
 //! Counters, in the text format of Prometheus (Prometheus docs, "Exposition formats", 0.0.4).
 
+use crate::lock::Hold;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 /// Upper bounds of the histogram of jobs, in seconds.
@@ -51,7 +52,7 @@ struct Counts {
 
 impl Metrics {
     pub fn add(&self, counter: Counter, label: &'static str, by: u64) {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.0.hold();
         *counts.counters.entry((counter, label)).or_default() += by;
     }
 
@@ -61,7 +62,7 @@ impl Metrics {
 
     /// A job took this long.
     pub fn job(&self, took: Duration) {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.0.hold();
         let seconds = took.as_secs_f64();
         for (bucket, bound) in counts.buckets.iter_mut().zip(BUCKETS) {
             *bucket += u64::from(seconds <= bound);
@@ -72,7 +73,7 @@ impl Metrics {
 
     /// All of it, with gauges that are known elsewhere: name, what it is, value.
     pub fn text(&self, gauges: &[(&str, &str, u64)]) -> String {
-        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = self.0.hold();
         let mut text = String::new();
         let mut last = None;
         for ((counter, value), count) in &counts.counters {

@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -15,6 +15,7 @@ use super::job::{Done, Job, Unit};
 use super::log::{Log, now};
 use super::metrics::{Counter, Metrics};
 use super::work::{Context, run};
+use crate::lock::Hold;
 use crate::ops::discover::causes;
 use crate::ops::versions::Versions;
 use crate::store::registry::{Client, ClientConfig, RegistryError};
@@ -89,7 +90,7 @@ impl Runner {
     }
 
     fn context(&self) -> Context {
-        let mut uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut uses = self.uses.hold();
         uses.1 += 1;
         if uses.1 > JOBS_OF_A_CLIENT {
             // Where certificates cannot be read again, those that were are good enough.
@@ -151,7 +152,7 @@ impl Runner {
         self.log.error("dead-letter", json!({"image": image, "tries": tries, "error": reason}));
         if let Some(file) = &self.dead_letters {
             let line = json!({"time": now(), "image": image, "job": job, "tries": tries, "error": reason});
-            let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut file = file.hold();
             if let Err(error) = writeln!(file, "{line}") {
                 self.log.error("dead-letter-file", json!({"error": error.to_string()}));
             }

@@ -18,6 +18,7 @@ use crate::image::{Descriptor, JsonError, LayerKind, json};
 use crate::progress::{Event, Progress};
 use crate::store::blob::{Document, Target};
 use crate::store::copy::Copied;
+use crate::store::feed::reported;
 use crate::store::{Destination, Source, StoreError};
 
 /// Manifests and indexes that are copied at most, referrers counted.
@@ -313,10 +314,8 @@ async fn blobs(
     let copied: Vec<(u64, Copied)> = stream::iter(blobs)
         .map(|blob| async move {
             let layer = blob.digest;
-            progress.report(Event::LayerStarted { layer, bytes: blob.size });
             let sent = |bytes| progress.report(Event::LayerRead { layer, bytes });
-            let copied = to.copy_blob(blob, from, &sent).await;
-            progress.report(if copied.is_ok() { Event::LayerDone { layer } } else { Event::LayerFailed { layer } });
+            let copied = reported(progress, blob, to.copy_blob(blob, from, &sent)).await;
             copied.map(|copied| (blob.size, copied)).map_err(|source| CopyError::Blob { digest: layer, source })
         })
         .buffer_unordered(jobs)

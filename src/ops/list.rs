@@ -5,7 +5,7 @@
 //! are looked at once.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use futures_util::stream::{self, Stream, StreamExt};
 use tokio::sync::OnceCell;
@@ -18,6 +18,7 @@ use crate::image::coverage::Coverage;
 use crate::image::manifest::ManifestError;
 use crate::image::soci::Version;
 use crate::image::{Platform, is_referrers_tag};
+use crate::lock::Hold;
 use crate::progress::Progress;
 use crate::store::blob::Target;
 use crate::store::registry::Repository;
@@ -147,7 +148,7 @@ struct Known(Mutex<HashMap<Digest, Arc<OnceCell<Looked>>>>);
 
 impl Known {
     fn of(&self, digest: Digest) -> Arc<OnceCell<Looked>> {
-        Arc::clone(self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(digest).or_default())
+        Arc::clone(self.0.hold().entry(digest).or_default())
     }
 }
 

@@ -5,7 +5,7 @@
 //! that: an image that is pushed and indexed meanwhile keeps its index.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use futures_util::stream::{self, StreamExt};
 
@@ -16,6 +16,7 @@ use crate::digest::Digest;
 use crate::image::is_referrers_tag;
 use crate::image::manifest::ManifestError;
 use crate::image::soci::{FoundIndex, INDEX_V1, Version};
+use crate::lock::Hold;
 use crate::progress::Progress;
 use crate::store::blob::Target;
 use crate::store::registry::{RegistryError, Repository};
@@ -131,7 +132,7 @@ pub async fn prune(
             Err(error) => pruned.unseen.push(Unseen { name, error }),
         }
     }
-    pruned.images = seen.lock().unwrap_or_else(PoisonError::into_inner).len();
+    pruned.images = seen.hold().len();
     Ok(pruned)
 }
 
@@ -162,7 +163,7 @@ impl Pruner<'_> {
         let mut waste = Vec::new();
         for manifest in image.manifests {
             let subject = manifest.descriptor.digest;
-            if !self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(subject) {
+            if !self.seen.hold().insert(subject) {
                 continue;
             }
             let listed = source.referrers(&subject, INDEX_V1).await;

@@ -1,7 +1,8 @@
 //! Buffers for local blobs, which are filled again once nobody reads them any more.
 
+use crate::lock::Hold;
 use std::io::{self, Read};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 
@@ -26,7 +27,7 @@ impl Buffers {
     /// # Errors
     /// When it cannot be read.
     pub fn read_chunk(&self, reader: &mut impl Read) -> io::Result<Bytes> {
-        let idle = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let idle = self.0.hold().pop();
         let buffer = idle.unwrap_or_else(|| vec![0; CHUNK].into_boxed_slice());
         let mut lent = Lent { buffer, filled: 0, home: Arc::clone(&self.0) };
         while lent.filled < CHUNK {
@@ -50,6 +51,6 @@ impl AsRef<[u8]> for Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         let buffer = std::mem::take(&mut self.buffer);
-        self.home.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+        self.home.hold().push(buffer);
     }
 }

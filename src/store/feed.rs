@@ -3,11 +3,15 @@
 //! Chunks go through a short channel, in batches: over TLS they are as small as a record (16 KiB),
 //! and handing over each of them would wake the thread, and those behind it, for each.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::spawn_blocking;
 
 use super::{Blob, StoreError};
+use crate::image::Descriptor;
+use crate::progress::{Event, Progress};
 
 /// Bytes of a batch, at least; only the last one of a blob may have less.
 const BATCH: usize = 256 << 10;
@@ -16,6 +20,22 @@ const MOST_CHUNKS: usize = 256;
 /// Batches that may wait for one thread, and for all threads that are fed side by side.
 const MOST_WAITING: usize = 4;
 const WAITING_IN_ALL: usize = 16;
+
+/// Does what reads or sends a layer, and reports that it begins and how it ends.
+///
+/// # Errors
+/// Those of `work`.
+pub async fn reported<T, E>(
+    progress: &Arc<dyn Progress>,
+    layer: &Descriptor,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    let (layer, bytes) = (layer.digest, layer.size);
+    progress.report(Event::LayerStarted { layer, bytes });
+    let result = work.await;
+    progress.report(if result.is_ok() { Event::LayerDone { layer } } else { Event::LayerFailed { layer } });
+    result
+}
 
 /// The thread's end of a feed.
 pub struct Batches(Receiver<Message>);

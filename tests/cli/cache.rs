@@ -3,11 +3,11 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::this_test;
+use crate::support::{writer, written_by_this_process};
 use ociseek::digest::Digest;
 use ociseek::layer::{BuiltZtoc, Outcome, Unservable, UnservableCode};
 use ociseek::progress::{Progress, Recorder, Silent};
@@ -174,31 +174,19 @@ fn the_least_used_entries_go_first() {
 /// Not a test of its own: what the processes of the tests below run.
 #[test]
 fn child_writer() {
-    let Some(dir) = std::env::var_os("OCISEEK_TEST_CACHE") else { return };
-    let cache = open(Path::new(&dir));
-    for i in 0.. {
+    let Some((dir, rounds)) = written_by_this_process() else { return };
+    let cache = open(&dir);
+    for i in rounds {
         let layer = Digest::sha256(&[(i % 5) as u8]);
         cache.put(key(&layer), 42, &ztoc(&vec![(i % 5) as u8; 300_000]));
         assert!(cache.get(key(&layer)).is_none_or(|found| found == (42, ztoc(&vec![(i % 5) as u8; 300_000]))));
-        if i >= 10 && std::env::var_os("OCISEEK_TEST_FOREVER").is_none() {
-            break;
-        }
     }
-}
-
-fn child(dir: &Path, forever: bool) -> std::process::Child {
-    let mut command = this_test(module_path!(), "child_writer");
-    command.env("OCISEEK_TEST_CACHE", dir).stdout(Stdio::null());
-    if forever {
-        command.env("OCISEEK_TEST_FOREVER", "1");
-    }
-    command.spawn().unwrap()
 }
 
 #[test]
 fn many_processes_at_once() {
     let dir = tempfile::tempdir().unwrap();
-    let mut children: Vec<_> = (0..8).map(|_| child(dir.path(), false)).collect();
+    let mut children: Vec<_> = (0..8).map(|_| writer(module_path!(), dir.path(), false)).collect();
     for child in &mut children {
         assert!(child.wait().unwrap().success());
     }
@@ -209,7 +197,7 @@ fn many_processes_at_once() {
 fn kill_9_leaves_it_whole() {
     let dir = tempfile::tempdir().unwrap();
     for round in 0..12u64 {
-        let mut child = child(dir.path(), true);
+        let mut child = writer(module_path!(), dir.path(), true);
         while entries(dir.path()).is_empty() {
             assert!(child.try_wait().unwrap().is_none(), "the writer ended by itself");
             std::thread::sleep(Duration::from_millis(2));

@@ -3,11 +3,11 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::support::this_test;
+use crate::support::{this_test, writer, written_by_this_process};
 use ociseek::digest::Digest;
 use ociseek::progress::{Progress, Recorder, Silent};
 use ociseek::rootfs::cache::{PIECE, SpanCache, SpanKey};
@@ -250,38 +250,26 @@ fn the_least_used_spans_go_first() {
 /// Not a test of its own: what the processes of the tests below run.
 #[test]
 fn child_writer() {
-    let Some(dir) = std::env::var_os("OCISEEK_TEST_CACHE") else { return };
-    let cache = open(Path::new(&dir));
-    for i in 0.. {
+    let Some((dir, rounds)) = written_by_this_process() else { return };
+    let cache = open(&dir);
+    for i in rounds {
         let span = span((i % 5) as u8, 300_000);
         cache.put(&key(&span), &span);
         assert!(read(&cache, &span).is_none_or(|found| found == span));
-        if i >= 10 && std::env::var_os("OCISEEK_TEST_FOREVER").is_none() {
-            break;
-        }
     }
-}
-
-fn child(dir: &Path, forever: bool) -> std::process::Child {
-    let mut command = this_test(module_path!(), "child_writer");
-    command.env("OCISEEK_TEST_CACHE", dir).stdout(Stdio::null());
-    if forever {
-        command.env("OCISEEK_TEST_FOREVER", "1");
-    }
-    command.spawn().unwrap()
 }
 
 #[test]
 fn many_processes_at_once_and_kill_9() {
     let dir = tempfile::tempdir().unwrap();
-    let mut children: Vec<_> = (0..8).map(|_| child(dir.path(), false)).collect();
+    let mut children: Vec<_> = (0..8).map(|_| writer(module_path!(), dir.path(), false)).collect();
     for child in &mut children {
         assert!(child.wait().unwrap().success());
     }
     check_all(dir.path());
     assert_eq!(entries(dir.path()).len(), 5);
     for round in 0..8u64 {
-        let mut child = child(dir.path(), true);
+        let mut child = writer(module_path!(), dir.path(), true);
         std::thread::sleep(Duration::from_millis(20 + 13 * round));
         child.kill().unwrap();
         child.wait().unwrap();

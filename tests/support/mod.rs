@@ -1,5 +1,9 @@
 //! What the test programs share.
 
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
 pub mod corpus;
 pub mod faulty;
 pub mod hook;
@@ -12,10 +16,28 @@ pub mod soci;
 pub mod tarball;
 pub mod throttle;
 
+/// A process of its own that runs the test `child_writer` of the module, on the cache `dir`: for as
+/// long as it lives, or a little.
+pub fn writer(module: &str, dir: &Path, forever: bool) -> Child {
+    let mut command = this_test(module, "child_writer");
+    command.env("OCISEEK_TEST_CACHE", dir).stdout(Stdio::null());
+    if forever {
+        command.env("OCISEEK_TEST_FOREVER", "1");
+    }
+    command.spawn().unwrap()
+}
+
+/// In such a process: the cache, and how many rounds to write.
+pub fn written_by_this_process() -> Option<(PathBuf, RangeInclusive<u64>)> {
+    let dir = std::env::var_os("OCISEEK_TEST_CACHE")?;
+    let forever = std::env::var_os("OCISEEK_TEST_FOREVER").is_some();
+    Some((dir.into(), 0..=if forever { u64::MAX } else { 10 }))
+}
+
 /// This test program, told to run one test of the module (`module_path!()`) and no other.
-pub fn this_test(module: &str, test: &str) -> std::process::Command {
+pub fn this_test(module: &str, test: &str) -> Command {
     let (_program, module) = module.split_once("::").expect("a module of a test program");
-    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", &format!("{module}::{test}"), "--nocapture"]);
     command
 }

@@ -92,16 +92,21 @@ impl Progress for Recorder {
     }
 }
 
-/// An error and what is behind it, in one line.
-pub fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
+/// What failed, then why, then why that; what an error repeats of the one behind it stands once.
+pub fn chain(error: &dyn std::error::Error) -> Vec<String> {
+    let mut chain = vec![error.to_string()];
     let mut next = error.source();
     while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text = format!("{text}: {cause_text}");
+        let text = cause.to_string();
+        if chain.last().is_none_or(|last| !last.ends_with(&text)) {
+            chain.push(text);
         }
         next = cause.source();
     }
-    text
+    chain
+}
+
+/// An error and what is behind it, in one line.
+pub fn causes(error: &dyn std::error::Error) -> String {
+    chain(error).join(": ")
 }

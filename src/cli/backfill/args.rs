@@ -11,7 +11,8 @@ use crate::cli::shared::args::{
 use crate::cli::shared::parse;
 use crate::cli::shared::reuse::HookReuseArgs;
 use crate::cli::shared::versions::HookVersionsArgs;
-use crate::hook::backfill::{Glob, Place};
+use crate::hook::allow::Glob;
+use crate::hook::backfill::Place;
 #[cfg(feature = "nats")]
 use crate::hook::queue::QueueUrl;
 

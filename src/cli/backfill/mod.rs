@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use self::json::Line;
 use crate::cli::hook::error::{HookError, backfill_hint};
-use crate::cli::shared::args::{Format, ProgressStyle, cpus};
+use crate::cli::shared::args::{Format, ProgressStyle};
 use crate::cli::shared::build::unattended;
 use crate::cli::shared::caches;
 use crate::cli::shared::json::line;
@@ -25,6 +25,8 @@ use crate::hook::queue::Change;
 #[cfg(feature = "nats")]
 use crate::hook::queue::Queue;
 use crate::hook::work::Context;
+use crate::layer::parallel::cores;
+use crate::lock::Hold;
 use crate::ops::index::IndexOptions;
 #[cfg(feature = "nats")]
 use crate::progress::Event;
@@ -42,8 +44,8 @@ pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
     // Warnings only: the lines on standard output are the progress.
     let display = Arc::new(Display::new(ProgressStyle::None, false));
     let progress: Arc<dyn Progress> = display.clone();
-    let cpus = cpus();
-    let jobs = args.jobs.map_or(cpus, usize::from);
+    let cores = cores();
+    let jobs = args.jobs.map_or(cores, usize::from);
     let places = args.places.iter().map(Place::registry);
     let registries = Registries::of(places.chain(args.reuse.reuse_from.iter().map(|image| image.registry.as_str())));
     let client = Client::new(client_config(args.registry, registries, &progress).await?).map_err(StoreError::from)?;
@@ -52,7 +54,7 @@ pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
         args.platforms.platform,
         &args.build,
         args.min_layer.min_layer_size,
-        (cpus / jobs).max(1),
+        (cores / jobs).max(1),
         &args.reuse,
     );
     let index = IndexOptions { existing: args.existing.into(), ..index };
@@ -89,7 +91,7 @@ pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
     };
     let summary = Mutex::new(Summary::new(args.format.get()));
     walk(&args.places, &options, state, &|report| {
-        summary.lock().unwrap_or_else(PoisonError::into_inner).add(&report);
+        summary.hold().add(&report);
     })
     .await;
     let summary = summary.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -2,7 +2,6 @@
 //!
 //! Nothing is resolved here; the commands turn what was typed into what the library takes.
 
-use std::num::NonZero;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use super::size::ByteSize;
 use crate::budget::DEFAULT_LIMIT;
 use crate::digest::Digest;
 use crate::image::Platform;
+use crate::layer::parallel::cores;
 use crate::ops::resolve::Wanted;
 
 /// Which platforms of an image.
@@ -68,13 +68,8 @@ pub struct LayerJobsArgs {
 
 impl LayerJobsArgs {
     pub fn count(&self) -> usize {
-        self.jobs.map_or_else(cpus, usize::from)
+        self.jobs.map_or_else(cores, usize::from)
     }
-}
-
-/// How many there are of what works best with one for each CPU.
-pub fn cpus() -> usize {
-    std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 #[derive(Debug, Clone, Args)]

@@ -3,18 +3,9 @@
 use std::error::Error;
 
 use super::terminal::safe;
+use crate::progress::chain;
 
-/// What failed, then why, then why that ...; each once.
+/// What failed, then why, then why that ...; each once, fit for a terminal.
 pub fn causes(error: &dyn Error) -> Vec<String> {
-    let mut causes = vec![safe(&error.to_string())];
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let text = safe(&cause.to_string());
-        // Some errors repeat their source.
-        if causes.last().is_none_or(|last| !last.ends_with(&text)) {
-            causes.push(text);
-        }
-        next = cause.source();
-    }
-    causes
+    chain(error).iter().map(|text| safe(text)).collect()
 }

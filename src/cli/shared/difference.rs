@@ -8,6 +8,21 @@ use super::json::utf8;
 use crate::layer::prove::Difference;
 use crate::ops::diff::Change;
 
+// Without a description of its own: the documents describe the field.
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub enum Status {
+    Right,
+    Different,
+}
+
+impl Status {
+    pub fn of(is_right: bool) -> Status {
+        if is_right { Status::Right } else { Status::Different }
+    }
+}
+
 /// What differs.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use super::args::ProgressStyle;
 use super::size::{duration, human, rate};
 use super::terminal::{Style, complain, safe};
 use crate::digest::Digest;
+use crate::lock::Hold;
 use crate::progress::{Event, Progress};
 
 /// Between two plain lines.
@@ -98,7 +99,7 @@ impl Bars {
     }
 
     fn lock(&self) -> MutexGuard<'_, BarsState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.hold()
     }
 
     fn begin(&self) {
@@ -247,7 +248,7 @@ impl Plain {
         let shared = Arc::clone(&state);
         let ticker = std::thread::Builder::new().name("progress".into()).spawn(move || {
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(EVERY) {
-                let line = shared.lock().unwrap_or_else(PoisonError::into_inner).line();
+                let line = shared.hold().line();
                 if let Some(line) = line {
                     complain(&line);
                 }
@@ -258,7 +259,7 @@ impl Plain {
     }
 
     fn lock(&self) -> MutexGuard<'_, PlainState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.hold()
     }
 
     fn report(&self, event: Event) {

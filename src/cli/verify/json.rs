@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::cli::shared::difference::Status;
 use crate::cli::shared::json::{DigestText, Manifest as ManifestRef};
 use crate::ops::verify::policy::Ruling;
 use crate::ops::verify::{Depth, Finding, Verified, VerifiedIndex, VerifiedLayer, VerifiedManifest};
@@ -19,14 +20,6 @@ pub struct Verification {
     bytes_read: u64,
     /// One object for each platform's manifest.
     manifests: Vec<Manifest>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "kebab-case")]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-enum Status {
-    Right,
-    Different,
 }
 
 #[derive(Serialize)]
@@ -145,7 +138,7 @@ impl Verification {
         };
         Verification {
             image: image.to_owned(),
-            status: if verified.differences().next().is_none() { Status::Right } else { Status::Different },
+            status: Status::of(verified.differences().next().is_none()),
             depth: if seed.is_none() { Looked::Full } else { Looked::Quick },
             seed,
             bytes_read: verified.bytes_read,

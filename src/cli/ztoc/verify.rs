@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::args::ZtocVerifyArgs;
 use super::input::{open, read_ztoc_bytes, unreadable};
 use crate::cli::shared::args::Format;
-use crate::cli::shared::difference::{self, DifferenceJson};
+use crate::cli::shared::difference::{self, DifferenceJson, Status};
 use crate::cli::shared::json::{DigestText, text as text_of};
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::size::{counted, human};
@@ -65,14 +65,6 @@ pub struct Proven {
 }
 
 #[derive(Serialize)]
-#[serde(rename_all = "kebab-case")]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-enum Status {
-    Right,
-    Different,
-}
-
-#[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Layer {
     digest: DigestText,
@@ -98,7 +90,7 @@ struct ZtocFacts {
 impl Proven {
     fn of(bytes: &[u8], ztoc: Option<&Ztoc>, proof: &Proof) -> Proven {
         Proven {
-            status: if proof.holds() { Status::Right } else { Status::Different },
+            status: Status::of(proof.holds()),
             layer: Layer {
                 digest: proof.digest.into(),
                 size: proof.size,

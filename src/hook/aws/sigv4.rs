@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest as _, Sha256};
 
+use crate::digest::hex;
 use crate::time::Time;
 
 /// What a caller proves to be itself by. In a function, its environment holds them.
@@ -92,10 +93,6 @@ fn mac(key: &[u8], text: &str) -> [u8; 32] {
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return [0; 32] };
     mac.update(text.as_bytes());
     mac.finalize().into_bytes().into()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// `YYYYMMDDTHHMMSSZ`; a clock before 1970 says 1970.

@@ -5,18 +5,20 @@
 //! that is broken off is begun again: what has an index costs a few small requests, and with a state file ([`State`]) one.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use futures_util::StreamExt;
 
 use crate::digest::Digest;
+use crate::hook::allow::Glob;
 use crate::hook::job::{Done, Job, JobError, Skipped, Unit};
 #[cfg(feature = "nats")]
 use crate::hook::queue::{Queue, QueueError};
 use crate::hook::work::{self, Context, EnabledOutlook};
 use crate::image::config::{self, MAX_CONFIG};
 use crate::image::{Reference, is_registry};
+use crate::lock::Hold;
 use crate::ops::convert::Outlook as Enabling;
 use crate::ops::index::{Outlook, outlook};
 use crate::ops::resolve::Resolved;
@@ -80,22 +82,6 @@ pub struct Options {
     /// Images that have no index are put into this queue, rather than indexed here.
     #[cfg(feature = "nats")]
     pub queue: Option<Queue>,
-}
-
-/// A pattern of names of repositories: `*` is anything but a slash, `**` anything, `?` one character but a slash.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Glob(String);
-
-impl std::str::FromStr for Glob {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Glob, String> {
-        let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-/*?".contains(&byte);
-        match (1..=255).contains(&text.len()) && text.bytes().all(known) {
-            true => Ok(Glob(text.to_owned())),
-            false => Err("want lower-case letters, digits and . _ - / * ?".into()),
-        }
-    }
 }
 
 /// What became of an image, or of a list.
@@ -197,7 +183,7 @@ type Turn = Arc<tokio::sync::Mutex<()>>;
 impl Seen {
     /// The turn of an image, and whether it is the first one.
     fn turn(&self, digest: Digest) -> (Turn, bool) {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.0.hold();
         let is_new = !seen.contains_key(&digest);
         (Arc::clone(seen.entry(digest).or_default()), is_new)
     }
@@ -228,7 +214,7 @@ async fn one(
     // The tag may move while the image is worked on.
     job.image.digest = Some(digest);
     let name = job.key(unit);
-    let lock = |state: &'_ Mutex<State>| state.lock().unwrap_or_else(PoisonError::into_inner).has(&name);
+    let lock = |state: &'_ Mutex<State>| state.hold().has(&name);
     if state.is_some_and(lock) {
         return (Some(digest), Ok(Outcome::DoneBefore));
     }
@@ -250,7 +236,7 @@ async fn one(
             | Outcome::Done(Done::Indexed(_) | Done::AlreadyIndexed(_) | Done::Skipped(_)),
         ) = (state, &outcome)
         {
-            state.lock().unwrap_or_else(PoisonError::into_inner).add(&name)?;
+            state.hold().add(&name)?;
         }
         Ok(outcome)
     };
@@ -345,16 +331,6 @@ async fn made(source: &Source, image: &Resolved) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn globs() {
-        for good in ["team/**", "*/app", "a?c"] {
-            assert_eq!(good.parse(), Ok(Glob(good.into())));
-        }
-        for bad in ["", "A", "a b", "[a]", &"x".repeat(256)] {
-            assert!(bad.parse::<Glob>().is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn places() {

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use futures_util::stream::{self, Stream};
 
 use super::{BackfillError, Options, Place, Seen};
-use crate::glob::matches;
 use crate::hook::job::{Job, Skipped};
 use crate::image::Reference;
 use crate::ops::versions::Versions;
@@ -132,7 +131,7 @@ impl Walk<'_> {
 
     fn wants(&self, repository: &str) -> bool {
         let filters = &self.options.filters;
-        filters.is_empty() || filters.iter().any(|glob| matches(glob.0.as_bytes(), repository.as_bytes()))
+        filters.is_empty() || filters.iter().any(|glob| glob.matches(repository))
     }
 
     fn refused(&mut self, refused: usize, name: String) {

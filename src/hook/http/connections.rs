@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
 
 use crate::hook::log::Log;
+use crate::lock::Hold;
 
 /// Connections at a time; more wait in the listener's queue.
 const CONNECTIONS: usize = 512;
@@ -132,7 +133,7 @@ impl Peers {
     /// None: it has as many as it may.
     fn enter(&self, peer: IpAddr) -> Option<Place> {
         let peer = network(peer);
-        let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = self.0.hold();
         let count = peers.entry(peer).or_default();
         if *count >= OF_A_PEER {
             return None;
@@ -144,7 +145,7 @@ impl Peers {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut peers = self.peers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = self.peers.0.hold();
         if let Some(count) = peers.get_mut(&self.peer) {
             *count -= 1;
             if *count == 0 {

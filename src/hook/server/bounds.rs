@@ -1,6 +1,7 @@
 //! How much, how fast, how long.
 
-use std::sync::{Mutex, PoisonError};
+use crate::lock::Hold;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -26,7 +27,7 @@ impl Bucket {
     }
 
     fn take_at(&self, now: Instant) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.hold();
         let (level, at) = *state;
         let level = (level + now.saturating_duration_since(at).as_secs_f64() * self.rate).min(self.full);
         let taken = level >= 1.0;

@@ -19,6 +19,7 @@ use crate::image::{Descriptor, LayerKind};
 use crate::ops::index::{Artifact, Ztoc};
 use crate::progress::{Event, Progress};
 use crate::store::copy::Copied;
+use crate::store::feed::reported;
 use crate::store::{Destination, Source, blocking};
 
 /// Bytes that went to the destination.
@@ -89,22 +90,20 @@ async fn copy(
     stream::iter(blobs.into_values().map(Ok))
         .try_for_each_concurrent(jobs.clamp(1, 8), async |blob: Descriptor| {
             let layer = blob.digest;
-            progress.report(Event::LayerStarted { layer, bytes: blob.size });
             let sent = |bytes| {
                 progress.report(Event::LayerRead { layer, bytes });
             };
-            match destination.copy_blob(&blob, source, &sent).await {
-                Ok(Copied::Sent) => drop(copied.fetch_add(blob.size, Ordering::Relaxed)),
-                Ok(Copied::There | Copied::Mounted) => {}
-                // A foreign layer lies elsewhere: the manifest says where.
-                Err(error) if LayerKind::of(&blob.media_type) == LayerKind::Foreign && error.is_not_found() => {}
-                Err(source) => {
-                    progress.report(Event::LayerFailed { layer });
-                    return Err(ConvertError::Copy { digest: layer, source });
+            let copy = async {
+                match destination.copy_blob(&blob, source, &sent).await {
+                    Ok(Copied::Sent) => drop(copied.fetch_add(blob.size, Ordering::Relaxed)),
+                    Ok(Copied::There | Copied::Mounted) => {}
+                    // A foreign layer lies elsewhere: the manifest says where.
+                    Err(error) if LayerKind::of(&blob.media_type) == LayerKind::Foreign && error.is_not_found() => {}
+                    Err(source) => return Err(ConvertError::Copy { digest: layer, source }),
                 }
-            }
-            progress.report(Event::LayerDone { layer });
-            Ok(())
+                Ok(())
+            };
+            reported(progress, &blob, copy).await
         })
         .await?;
     Ok(copied.load(Ordering::Relaxed))

@@ -9,7 +9,7 @@ use crate::layer::parallel::{Threads, index_chunks};
 use crate::layer::{IndexedLayer, LayerError, LayerOptions};
 use crate::progress::{Event, Progress};
 use crate::store::Source;
-use crate::store::feed::{FeedError, feed};
+use crate::store::feed::{FeedError, feed, reported};
 use crate::ztoc::Ztoc;
 
 /// How long reading a layer took, and what came of it.
@@ -30,13 +30,8 @@ pub(super) async fn read(
     progress: &Arc<dyn Progress>,
 ) -> Result<ReadLayer, IndexError> {
     let started = Instant::now();
-    progress.report(Event::LayerStarted { layer: layer.digest, bytes: layer.size });
-    let result = index(source, layer, options, jobs, guide, progress).await;
-    progress.report(match result {
-        Ok(_) => Event::LayerDone { layer: layer.digest },
-        Err(_) => Event::LayerFailed { layer: layer.digest },
-    });
-    Ok(ReadLayer { indexed: result?, seconds: started.elapsed().as_secs_f64() })
+    let indexed = reported(progress, layer, index(source, layer, options, jobs, guide, progress)).await?;
+    Ok(ReadLayer { indexed, seconds: started.elapsed().as_secs_f64() })
 }
 
 async fn index(

@@ -12,7 +12,7 @@ use crate::layer::prove::{LayerProof, Proof};
 use crate::layer::span::SpanTable;
 use crate::progress::{Event, Progress};
 use crate::store::Source;
-use crate::store::feed::{FeedError, feed};
+use crate::store::feed::{FeedError, feed, reported};
 use crate::ztoc::Ztoc;
 
 /// Reads the layer of `job` once, from front to back, as one of `side_by_side`, and adds what
@@ -26,13 +26,8 @@ pub(super) async fn prove(
     done: &mut Done,
 ) -> Result<(), VerifyError> {
     let layer = job.layer.digest;
-    progress.report(Event::LayerStarted { layer, bytes: job.layer.size });
     let (ztoc, read) = (Some(spans.ztoc()), &mut done.bytes_read);
     let proof = read_layer(source, (&job.layer, ztoc, job.diff_id), side_by_side, progress, read).await;
-    progress.report(match &proof {
-        Ok(_) => Event::LayerDone { layer },
-        Err(_) => Event::LayerFailed { layer },
-    });
     let proof = match proof {
         Ok(proof) => proof,
         Err(FeedError::Lost) => return Err(VerifyError::Thread { layer }),
@@ -72,13 +67,16 @@ pub(super) async fn read_layer(
     progress: &Arc<dyn Progress>,
     bytes_read: &mut u64,
 ) -> Result<Proof, FeedError> {
-    let blob = source.blob(layer).await?;
-    let layer = layer.digest;
+    let digest = layer.digest;
     let diff_id = diff_id.as_ref().map_or(Algorithm::Sha256, Digest::algorithm);
-    let proof = LayerProof::new(ztoc.cloned(), layer.algorithm(), diff_id);
+    let proof = LayerProof::new(ztoc.cloned(), digest.algorithm(), diff_id);
     let on_chunk = |bytes| {
         *bytes_read += bytes;
-        progress.report(Event::LayerRead { layer, bytes });
+        progress.report(Event::LayerRead { layer: digest, bytes });
     };
-    feed(blob, side_by_side, on_chunk, move |mut batches| proof.read(|| batches.receive())).await
+    let read = async {
+        let blob = source.blob(layer).await?;
+        feed(blob, side_by_side, on_chunk, move |mut batches| proof.read(|| batches.receive())).await
+    };
+    reported(progress, layer, read).await
 }

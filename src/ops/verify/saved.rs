@@ -8,7 +8,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::full::{other_tar, read_layer};
 use super::model::{Content, Finding, Verified, VerifiedManifest, VerifyError, VerifyOptions};
 use super::{Discovered, diff_ids};
-use crate::progress::{Event, Progress};
+use crate::progress::Progress;
 use crate::store::Source;
 use crate::store::feed::FeedError;
 
@@ -39,13 +39,8 @@ pub(super) async fn verify(
         let mut proofs = stream::iter(layers)
             .map(async |(layer, diff_id)| {
                 let digest = layer.digest;
-                progress.report(Event::LayerStarted { layer: digest, bytes: layer.size });
                 let mut read = 0;
                 let proof = read_layer(source, (&layer, None, Some(diff_id)), side_by_side, progress, &mut read).await;
-                progress.report(match &proof {
-                    Ok(_) => Event::LayerDone { layer: digest },
-                    Err(_) => Event::LayerFailed { layer: digest },
-                });
                 let proof = proof.map_err(|failure| match failure {
                     FeedError::Lost => VerifyError::Thread { layer: digest },
                     FeedError::Store(source) => VerifyError::Layer { layer: digest, source },

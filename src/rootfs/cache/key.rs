@@ -1,6 +1,6 @@
 //! What a decoded span is named by.
 
-use crate::digest::{Algorithm, Digest, Hasher};
+use crate::digest::{Algorithm, Digest, Hasher, hex};
 use crate::layer::span::SpanTable;
 use crate::offset::SpanId;
 use crate::ztoc::{Checkpoint, Checkpoints};
@@ -45,11 +45,7 @@ impl SpanKey {
     }
 
     pub(super) fn hex(&self) -> String {
-        use std::fmt::Write;
-        self.0.iter().fold(String::with_capacity(64), |mut hex, byte| {
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        })
+        hex(&self.0)
     }
 }
 

@@ -19,6 +19,7 @@ use super::filesystem::ImageFs;
 use super::mounts::{FS_TYPE, mounted_at};
 use super::point::{is_dead, take_down};
 use super::{MountError, helper};
+use crate::layer::parallel::cores;
 use crate::rootfs::content::Content;
 use crate::rootfs::record::Recorder;
 use crate::tree::{NodeId, NodeKind, Tree};
@@ -192,8 +193,7 @@ fn config(options: &FuseOptions) -> Config {
         config.mount_options.push(MountOption::DefaultPermissions);
     }
     config.acl = acl(options);
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    config.n_threads = Some(cpus.clamp(*THREADS.start(), *THREADS.end()));
+    config.n_threads = Some(cores().clamp(*THREADS.start(), *THREADS.end()));
     config
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -21,6 +21,7 @@ use super::credentials::{self, Credential};
 use super::error::{Asked, RegistryError, Shown, shown};
 use super::http::{Http, Request, Response};
 use super::retry::Retry;
+use crate::lock::Hold;
 use crate::progress::Event;
 
 /// A token service's answer; tokens that list many rights are long.
@@ -132,11 +133,11 @@ impl Authorizer {
     }
 
     fn slot(&self, scope: &Scope) -> Arc<tokio::sync::Mutex<Slot>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner).slot(scope)
+        self.slots.hold().slot(scope)
     }
 
     fn last(&self) -> std::sync::MutexGuard<'_, Option<Challenge>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last.hold()
     }
 
     /// The `Authorization` for a request, as far as the registry has asked for any.
@@ -273,35 +274,15 @@ impl Authorizer {
         }
     }
 
-    /// Asks the token service: by GET with a password or nothing (docker's token specification), by POST with a refresh
-    /// token (its OAuth2 form).
-    async fn token(
+    /// By GET with a password or nothing (docker's token specification), by POST with a refresh token (its OAuth2 form).
+    fn token_request(
         &self,
-        http: &Arc<Http>,
-        base: &Url,
-        realm: &str,
+        mut url: Url,
         service: Option<&str>,
         scope: &str,
         credential: Option<Credential>,
-    ) -> Result<Header, RegistryError> {
-        let asked = |method: &Method, url: &Url| Asked::new(&self.registry, method, url);
-        let mut url = Url::parse(realm).map_err(|_| RegistryError::Detour {
-            asked: asked(&Method::GET, base),
-            to: super::one_line::one_line(realm, 100),
-            reason: "its token service is no URL",
-        })?;
-        if let Some(reason) = refuse_realm(base, &url) {
-            return Err(RegistryError::Detour { asked: asked(&Method::GET, base), to: shown(&url), reason });
-        }
-        url.set_fragment(None);
-        let shown = credential.is_some().then(|| self.origin());
-        if let Some(host) = elsewhere(base, realm).filter(|_| shown.is_some())
-            && !self.told.swap(true, Ordering::Relaxed)
-        {
-            http.progress().report(Event::TokenService { registry: self.registry.to_string(), host });
-        }
-
-        let mut request = match credential {
+    ) -> Result<Request, RegistryError> {
+        let request = match credential {
             Some(Credential::Identity(token)) => {
                 let mut form = form_urlencoded::Serializer::new(String::new());
                 form.append_pair("grant_type", "refresh_token").append_pair("client_id", "ociseek");
@@ -330,8 +311,37 @@ impl Authorizer {
                 request
             }
         };
-        request = request.header(ACCEPT, HeaderValue::from_static("application/json"));
+        Ok(request.header(ACCEPT, HeaderValue::from_static("application/json")))
+    }
 
+    /// Asks the token service.
+    async fn token(
+        &self,
+        http: &Arc<Http>,
+        base: &Url,
+        realm: &str,
+        service: Option<&str>,
+        scope: &str,
+        credential: Option<Credential>,
+    ) -> Result<Header, RegistryError> {
+        let asked = |method: &Method, url: &Url| Asked::new(&self.registry, method, url);
+        let mut url = Url::parse(realm).map_err(|_| RegistryError::Detour {
+            asked: asked(&Method::GET, base),
+            to: super::one_line::one_line(realm, 100),
+            reason: "its token service is no URL",
+        })?;
+        if let Some(reason) = refuse_realm(base, &url) {
+            return Err(RegistryError::Detour { asked: asked(&Method::GET, base), to: shown(&url), reason });
+        }
+        url.set_fragment(None);
+        let shown = credential.is_some().then(|| self.origin());
+        if let Some(host) = elsewhere(base, realm).filter(|_| shown.is_some())
+            && !self.told.swap(true, Ordering::Relaxed)
+        {
+            http.progress().report(Event::TokenService { registry: self.registry.to_string(), host });
+        }
+
+        let request = self.token_request(url, service, scope, credential)?;
         let mut retry = Retry::new(http);
         loop {
             match self.ask(http, &request, shown, asked(&request.method, &request.url)).await {

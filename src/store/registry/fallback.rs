@@ -2,7 +2,7 @@
 //! clients keep one, in an image index under a tag made of the subject's digest. Nothing protects that index from two
 //! writers at once but the writers' own care.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,10 +14,12 @@ use super::auth::Access;
 use super::backoff::jitter;
 use super::client::Repository;
 use super::error::RegistryError;
-use super::manifests::{INDEX, MANIFEST};
+use super::manifests::MANIFEST;
 use super::referrers::descriptors;
 use crate::digest::Digest;
 use crate::image::Descriptor;
+use crate::image::manifest::OCI_INDEX;
+use crate::lock::Hold;
 use crate::store::blob::Target;
 
 /// Times that we write before we give up against others who overwrite us.
@@ -79,7 +81,7 @@ impl Repository {
     async fn tagged(&self, subject: &Digest, access: Access) -> Result<Result<Option<Tagged>, String>, RegistryError> {
         match self.document(&Target::Tag(tag(subject)), access).await {
             Ok((document, _)) if Digest::of(subject.algorithm(), &document.bytes) == *subject => Ok(Ok(None)),
-            Ok((document, _)) if document.media_type != INDEX => Ok(Err(document.media_type)),
+            Ok((document, _)) if document.media_type != OCI_INDEX => Ok(Err(document.media_type)),
             Ok((document, etag)) => Ok(Ok(Some(Tagged { digest: document.digest, etag, bytes: document.bytes }))),
             Err(error) if error.is_not_found() => Ok(Ok(None)),
             Err(error) => Err(error),
@@ -117,7 +119,7 @@ impl Repository {
             reason,
         };
         let lock = {
-            let mut locks = self.tags.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut locks = self.tags.hold();
             if locks.len() >= TAGS {
                 locks.retain(|_, lock| Arc::strong_count(lock) > 1);
             }
@@ -159,7 +161,7 @@ impl Repository {
             }
             let base = there.as_ref().map(|tagged| tagged.digest);
             let condition = if refused == Some(base) { None } else { condition(there.as_ref()) };
-            match self.put_manifest(&Target::Tag(tag.clone()), INDEX, bytes, condition).await {
+            match self.put_manifest(&Target::Tag(tag.clone()), OCI_INDEX, bytes, condition).await {
                 Ok(_) => {}
                 // Someone was faster.
                 Err(error) if matches!(error.status(), Some(409 | 412)) => {
@@ -208,7 +210,7 @@ fn condition(there: Option<&Tagged>) -> Option<(HeaderName, HeaderValue)> {
 fn amended(index: Option<&Value>, change: &Change<'_>) -> Option<Value> {
     let mut index = match index {
         Some(index) => index.clone(),
-        None => json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": []}),
+        None => json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": []}),
     };
     let fields = index.as_object_mut()?;
     let list = fields.entry("manifests").or_insert_with(|| json!([]));
@@ -290,7 +292,7 @@ mod tests {
     fn there_may_be_no_index_or_a_strange_one() {
         let a = entry("a");
         let fresh = listing(None, &a, &[]).unwrap();
-        assert_eq!(fresh, json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [a]}));
+        assert_eq!(fresh, json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [a]}));
         assert_eq!(listing(Some(&json!({"manifests": null})), &a, &[]).unwrap(), json!({"manifests": [a]}));
         for strange in [json!([]), json!("x"), json!({"manifests": {}})] {
             assert_eq!(listing(Some(&strange), &a, &[]), None);

@@ -10,13 +10,12 @@ use super::error::RegistryError;
 use super::http::{Request, Response};
 use super::retry::Retry;
 use crate::digest::Digest;
+use crate::image::is_tag;
+use crate::image::manifest::{MAX_DOCUMENT, is_vague};
 use crate::store::blob::{Document, Target};
 
-/// The distribution spec lets registries refuse manifests beyond this, and so do we.
-pub(super) const MANIFEST: u64 = 4 << 20;
-
-/// An OCI image index, as the referrers API and the tag schema have it.
-pub(super) const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+/// The distribution spec lets registries refuse manifests beyond this many bytes, and so do we.
+pub(super) const MANIFEST: u64 = MAX_DOCUMENT as u64;
 
 /// What we can read. Schema 1 is among them, so that it can be refused by name rather than as "not found".
 const ACCEPTED: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
@@ -87,8 +86,7 @@ impl Repository {
             }
             None => Digest::sha256(&bytes),
         };
-        let media_type =
-            if is_generic(&media_type) { own_media_type(&bytes).unwrap_or(media_type) } else { media_type };
+        let media_type = if is_vague(&media_type) { own_media_type(&bytes).unwrap_or(media_type) } else { media_type };
         Ok((Document { media_type, digest, bytes }, etag))
     }
 
@@ -157,18 +155,6 @@ fn content_digest(response: &Response) -> Result<Option<Digest>, RegistryError> 
     }
 }
 
-/// `[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}`
-pub(super) fn is_tag(tag: &str) -> bool {
-    let word = |c: u8| c.is_ascii_alphanumeric() || c == b'_';
-    let bytes = tag.as_bytes();
-    bytes.first().is_some_and(|c| word(*c)) && bytes.len() <= 128 && bytes.iter().all(|c| word(*c) || b".-".contains(c))
-}
-
-/// Media types that say nothing about a manifest.
-fn is_generic(media_type: &str) -> bool {
-    matches!(media_type, "" | "application/json" | "application/octet-stream" | "text/plain" | "binary/octet-stream")
-}
-
 fn own_media_type(bytes: &[u8]) -> Option<String> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -176,19 +162,4 @@ fn own_media_type(bytes: &[u8]) -> Option<String> {
         media_type: String,
     }
     serde_json::from_slice::<Typed>(bytes).ok().map(|typed| typed.media_type)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tags() {
-        for good in ["latest", "v1.2-3_4", "_x", "sha256-abc"] {
-            assert!(is_tag(good), "{good}");
-        }
-        for bad in ["", ".x", "-x", "a/b", "a?b", "a#b", "é", "a b", &"x".repeat(129)] {
-            assert!(!is_tag(bad), "{bad}");
-        }
-    }
 }

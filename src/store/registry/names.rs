@@ -8,12 +8,12 @@ use reqwest::header::{ACCEPT, HeaderValue};
 use serde::Deserialize;
 
 use super::auth::{Access, Scope};
-use super::client::{Client, Repository, is_repository};
+use super::client::{Client, Repository};
 use super::error::RegistryError;
 use super::http::Request;
-use super::manifests::is_tag;
 use super::referrers::next_link;
 use super::session::Registry;
+use crate::image::{is_repository, is_tag};
 
 /// Names that are asked for at a time.
 const PAGE: &str = "100";

@@ -1,8 +1,9 @@
 //! Registries that cannot be connected to. An outage is the registry's, not one request's: once it
 //! has lasted too long, no request waits for its end any more, however many there are.
 
+use crate::lock::Hold;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -36,7 +37,7 @@ pub(super) struct Failure {
 
 impl Outages {
     fn with<T>(&self, registry: &str, run: impl FnOnce(&mut Seen) -> T) -> T {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.hold();
         match all.get_mut(registry) {
             Some(seen) => run(seen),
             None => run(all.entry(registry.into()).or_default()),

@@ -11,11 +11,12 @@ use super::auth::Access;
 use super::client::Repository;
 use super::error::{Asked, RegistryError};
 use super::http::Request;
-use super::manifests::{INDEX, MANIFEST};
+use super::manifests::MANIFEST;
 use super::retry::Retry;
 use crate::budget::{Charge, OverBudget};
 use crate::digest::Digest;
 use crate::image::Descriptor;
+use crate::image::manifest::OCI_INDEX;
 use crate::store::blob::Referrers;
 
 /// Pages that are read of one list, and referrers in it: far beyond what any image has.
@@ -56,7 +57,7 @@ impl Repository {
         charge: &mut Charge,
     ) -> Result<Option<Vec<Descriptor>>, RegistryError> {
         let mut request = self.request(Method::GET, &format!("referrers/{subject}")).await?;
-        request = request.header(ACCEPT, HeaderValue::from_static(INDEX));
+        request = request.header(ACCEPT, HeaderValue::from_static(OCI_INDEX));
         if let Some(wanted) = artifact_type {
             request.url.query_pairs_mut().append_pair("artifactType", wanted);
         }
@@ -103,7 +104,7 @@ impl Repository {
     async fn try_page(&self, request: &Request) -> Result<Option<Page>, RegistryError> {
         let response = self.registry.once(request, &self.scope(Access::Pull)).await?;
         match response.status().as_u16() {
-            200 if response.media_type() == INDEX => {}
+            200 if response.media_type() == OCI_INDEX => {}
             // A login page, or whatever a registry says to a path that it does not know.
             200 | 400 | 404 | 405 | 501 => return Ok(None),
             _ => return Err(response.refusal().await),

@@ -82,11 +82,7 @@ impl Digest {
 
     /// The part after the colon.
     pub fn hex(&self) -> String {
-        use fmt::Write;
-        self.as_bytes().iter().fold(String::new(), |mut s, b| {
-            let _ = write!(s, "{b:02x}");
-            s
-        })
+        hex(self.as_bytes())
     }
 
     /// The first twelve hex digits, as docker shows them. For people only.
@@ -122,6 +118,15 @@ impl FromStr for Digest {
         }
         Ok(Digest { algorithm, bytes })
     }
+}
+
+/// Two lower-case hex digits for each byte.
+pub fn hex(bytes: &[u8]) -> String {
+    use fmt::Write;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 impl fmt::Display for Digest {

@@ -275,8 +275,8 @@ fn essence(media_type: &str) -> String {
 }
 
 /// Types that servers send when they do not know better; the document's own word counts then.
-fn is_vague(media_type: &str) -> bool {
-    matches!(media_type, "" | "application/json" | "application/octet-stream" | "text/plain")
+pub fn is_vague(media_type: &str) -> bool {
+    matches!(media_type, "" | "application/json" | "application/octet-stream" | "binary/octet-stream" | "text/plain")
 }
 
 fn is_schema1(media_type: &str) -> bool {

@@ -304,6 +304,26 @@ mod tests {
     }
 
     #[test]
+    fn repositories_and_tags() {
+        for good in ["a", "library/debian", "a/b/c", "a.b", "a_b", "a__b", "a---b", "0/1"] {
+            assert!(is_repository(good), "{good}");
+        }
+        let long = "a".repeat(256);
+        for bad in [
+            "", "/", "a/", "/a", "a//b", "A", "a..b", "a___b", "a._b", "-a", "a-", "../x", "a b", "a%2e", "a?b", "é",
+            &long,
+        ] {
+            assert!(!is_repository(bad), "{bad}");
+        }
+        for good in ["latest", "v1.2-3_4", "_x", "sha256-abc"] {
+            assert!(is_tag(good), "{good}");
+        }
+        for bad in ["", ".x", "-x", "a/b", "a?b", "a#b", "é", "a b", &long] {
+            assert!(!is_tag(bad), "{bad}");
+        }
+    }
+
+    #[test]
     fn upper_case_is_told_what_to_type() {
         for (typed, meant) in
             [("MyApp:V1", "myapp:V1"), ("me/MyApp", "me/myapp"), ("Ghcr.io/Me/App:T", "Ghcr.io/me/app:T")]

@@ -35,5 +35,6 @@ pub use model::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, TOOL
 pub use scan::{LayerMap, ReadOptions};
 pub use slices::KeepSpans;
 pub use spans::are_chosen;
+pub(crate) use tree::below_root;
 pub use tree::clean;
 pub use unservable::{Unservable, UnservableCode};

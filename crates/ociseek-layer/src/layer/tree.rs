@@ -117,15 +117,20 @@ impl<'a> Tree<'a> {
 
 /// The parts of a path below the root, as Go's filepath.Clean leaves them.
 pub fn clean(name: &[u8]) -> Vec<&[u8]> {
-    let mut parts = Vec::with_capacity(8);
-    for part in name.split(|&b| b == b'/') {
+    below_root(name.split(|&b| b == b'/'))
+}
+
+/// The same of a path that is in parts already.
+pub(crate) fn below_root<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<&'a [u8]> {
+    let mut clean = Vec::with_capacity(8);
+    for part in parts {
         match part {
             b"" | b"." => {}
             b".." => {
-                parts.pop();
+                clean.pop();
             }
-            part => parts.push(part),
+            part => clean.push(part),
         }
     }
-    parts
+    clean
 }

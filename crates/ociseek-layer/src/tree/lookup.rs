@@ -6,6 +6,7 @@
 
 use super::error::TreeFault;
 use super::paths::{NAME_MAX, PATH_MAX, PathId, Paths, ROOT};
+use crate::layer::below_root;
 
 /// Links that containerd follows for one name.
 const MAX_LINKS: u32 = 255;
@@ -70,21 +71,6 @@ impl<'a> Written<'a> {
     fn has_dots(&self) -> bool {
         self.parts.iter().any(|part| matches!(*part, b"." | b".."))
     }
-}
-
-/// The parts of a path below the root, without `.` and `..`.
-fn below_root<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<&'a [u8]> {
-    let mut clean = Vec::new();
-    for part in parts {
-        match part {
-            b"" | b"." => {}
-            b".." => {
-                clean.pop();
-            }
-            part => clean.push(part),
-        }
-    }
-    clean
 }
 
 /// Go's filepath.Join of two paths, the second one taken as relative.

@@ -37,9 +37,13 @@ pub struct Threads {
 impl Threads {
     /// Those for one of `layers` layers that are read side by side.
     pub fn for_one_of(layers: usize, guide: Option<Arc<Ztoc>>) -> Threads {
-        let cores = thread::available_parallelism().map_or(1, NonZero::get);
-        Threads { cores: cores / layers.max(1), guide }
+        Threads { cores: cores() / layers.max(1), guide }
     }
+}
+
+/// How many there are of what works best with one for each CPU; at least 1.
+pub fn cores() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// Indexes a blob, of which digest and size in bytes may be known. `next` gives its chunks, a batch at a time, and `None` at its end; it

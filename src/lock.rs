@@ -1,0 +1,14 @@
+//! Locks whose data stays sound when a thread panics while it holds one.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub(crate) trait Hold<T> {
+    /// Locks, whether or not another holder panicked.
+    fn hold(&self) -> MutexGuard<'_, T>;
+}
+
+impl<T> Hold<T> for Mutex<T> {
+    fn hold(&self) -> MutexGuard<'_, T> {
+        self.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
