@@ -33,13 +33,19 @@ const MAX_KEPT: usize = 1_000_000;
 /// A read that touched something for the first time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Touch {
+    /// How long after the mount it was read.
     #[serde(rename = "ms", serialize_with = "serialize")]
     pub since_mount: Duration,
+    /// The file's path in the image.
     #[serde(flatten)]
     pub path: FilePath,
+    /// The layer that holds the file's content.
     pub layer: Digest,
+    /// Where in the file the read began, in bytes.
     pub offset: u64,
+    /// How many bytes were read.
     pub size: u64,
+    /// The spans of the layer that hold them.
     pub spans: Vec<u32>,
 }
 
@@ -66,11 +72,13 @@ pub struct RecordedRead {
     pub path: Vec<u8>,
     /// In bytes of the file.
     pub offset: u64,
+    /// How many bytes were read.
     pub size: u64,
 }
 
 /// Why something is not a record of reads.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum RecordError {
     #[error("line {0} is not a record of a read")]

@@ -8,8 +8,11 @@ use crate::image::{DEFAULT_TAG, Descriptor, Reference};
 /// A manifest or image index as a store holds it: its bytes match its digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
+    /// The media type by which the store hands it out.
     pub media_type: String,
+    /// The digest of `bytes`.
     pub digest: Digest,
+    /// The document.
     pub bytes: Bytes,
 }
 
@@ -27,14 +30,18 @@ pub enum Attached {
 /// Referrers of one manifest, and how they were found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Referrers {
+    /// The referrers, in the order in which the store lists them.
     pub descriptors: Vec<Descriptor>,
+    /// Whether the store's own API listed them, rather than a tag.
     pub api: bool,
 }
 
 /// What names a manifest in a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Target {
+    /// A tag, which can come to name something else.
     Tag(String),
+    /// A digest, which cannot.
     Digest(Digest),
 }
 

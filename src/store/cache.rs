@@ -31,9 +31,11 @@ const MAX_ENTRY: u64 = 256 << 20;
 /// What a cached outcome is the outcome of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheKey<'a> {
+    /// The digest of the layer's blob.
     pub layer: &'a Digest,
     /// Bytes.
     pub span_size: u64,
+    /// What stands in the ztoc as the tool that built it.
     pub build_tool_identifier: &'a str,
 }
 

@@ -51,7 +51,9 @@ pub(crate) fn drop_entry(path: &Path) {
 /// What the entries of a cache take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
+    /// How many entries there are.
     pub entries: u64,
+    /// What they take on the disk, in bytes.
     pub bytes: u64,
 }
 

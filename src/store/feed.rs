@@ -52,6 +52,7 @@ pub struct Abandoned;
 
 /// Why a feed has no result.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum FeedError {
     #[error(transparent)]

@@ -3,6 +3,8 @@
 //! The set is closed: [`Source`] is what can be read, [`Destination`] what can be written. Local stores block: their calls
 //! run on tokio's blocking threads here, and their blobs come through a short channel.
 
+#![warn(missing_docs)]
+
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -40,6 +42,7 @@ const CHUNKS: usize = 2;
 
 /// Why a store did not do what was asked.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum StoreError {
     #[error(transparent)]
@@ -107,8 +110,11 @@ pub(crate) fn charged(content: Bytes, charge: Charge) -> Bytes {
 /// Where an image is read from. Cheap to clone.
 #[derive(Clone)]
 pub enum Source {
+    /// A repository of a registry.
     Registry(Repository),
+    /// A directory in the format of the OCI image layout.
     Layout(Arc<Layout>),
+    /// A file: a tar of a layout, or what `docker save` wrote.
     Archive(Arc<Archive>),
 }
 
@@ -275,13 +281,16 @@ impl Source {
 /// Where an index is written. Cheap to clone.
 #[derive(Clone)]
 pub enum Destination {
+    /// A repository of a registry.
     Registry(Repository),
+    /// A directory in the format of the OCI image layout.
     Layout(Arc<Layout>),
 }
 
 /// What became of attaching an index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttachReport {
+    /// Where it is listed now.
     pub attached: Attached,
     /// Replaced indexes that the registry would not delete.
     pub not_deleted: Vec<Digest>,

@@ -11,6 +11,7 @@ use crate::store::StoreError;
 
 /// A failed read. It says nothing of the next one: that tries again.
 #[derive(Debug, Clone, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum ReadError {
     #[error("there is no layer {0}")]

@@ -28,9 +28,11 @@ pub struct ContentStats {
     pub requests: u64,
     /// Bytes of layers that came from the store.
     pub bytes_fetched: u64,
+    /// Spans that were decoded, in whatever way their bytes came.
     pub spans_decoded: u64,
     /// Parts of spans that were served from memory, and from the cache on disk.
     pub memory_hits: u64,
+    /// Spans that the cache on disk had.
     pub disk_hits: u64,
     /// Requests that were repeated since they failed or brought wrong bytes.
     pub retries: u64,

@@ -20,6 +20,7 @@ mod session;
 
 /// Why a file system is not mounted, or not unmounted.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum MountError {
     #[error("{}: there is no such directory", .0.display())]

@@ -13,8 +13,11 @@ pub const FS_TYPE: &str = "fuse.ociseek";
 pub struct MountInfo {
     /// Major and minor number of the file system's device: what tells one FUSE session from another.
     pub device: (u32, u32),
+    /// Where it is mounted.
     pub point: PathBuf,
+    /// The type of the file system, such as `fuse.ociseek`.
     pub fs_type: String,
+    /// What it shows as its source; for ours, the image.
     pub source: String,
 }
 

@@ -11,6 +11,7 @@ use super::mounts::{FS_TYPE, mounted_at};
 /// What to do with an ociseek mount that is there already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
+    /// A mount that is there stays, and this one is refused.
     Refuse,
     /// Unmount it; one whose process is gone even while it is in use.
     Replace,

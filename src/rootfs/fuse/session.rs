@@ -44,6 +44,7 @@ pub struct FuseOptions {
     pub dev: bool,
     /// An overlay will be put on top.
     pub under_overlay: bool,
+    /// Notes what is read, if anyone wants to know.
     pub recorder: Option<Arc<Recorder>>,
 }
 
@@ -110,6 +111,7 @@ impl Mounted {
         Ok(Mounted { point: point.to_owned(), device, session: Some(session), alive: gone })
     }
 
+    /// The directory on which it is mounted.
     pub fn point(&self) -> &Path {
         &self.point
     }

@@ -9,6 +9,7 @@ use crate::layer::span::SpanError;
 use crate::store::StoreError;
 
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum OpenError {
     #[error("layer {layer} is encrypted")]

@@ -64,9 +64,11 @@ pub enum How {
 /// A layer that can be read.
 #[derive(Debug, Clone)]
 pub struct OpenLayer {
+    /// The layer's blob.
     pub descriptor: Descriptor,
     /// The entries. For [`How::Whole`], of the plain tar: its spans are slices of that. Files that cannot be read lie behind its end.
     pub ztoc: Arc<Ztoc>,
+    /// What it is read by.
     pub how: How,
     /// Bytes of the blob that were read to open it.
     pub bytes_read: u64,
@@ -85,7 +87,9 @@ impl OpenLayer {
 /// Where opened layers leave what the next one who opens them can use. Cheap to clone.
 #[derive(Clone)]
 pub struct Caches {
+    /// The ztocs of layers that have none in an index.
     pub ztocs: ZtocCache,
+    /// The decoded spans, shared with other mounts and processes.
     pub spans: SpanCache,
 }
 

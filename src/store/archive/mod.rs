@@ -158,6 +158,7 @@ impl Archive {
         read::blob_bytes(self, blob, limit)
     }
 
+    /// Whether the blob is in the archive. It is not read.
     pub fn blob_exists(&self, digest: &Digest) -> Result<bool, LayoutError> {
         Ok(self.blobs.contains_key(digest))
     }

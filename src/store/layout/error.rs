@@ -8,6 +8,7 @@ use crate::image::JsonError;
 use crate::image::config::ConfigError;
 
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum LayoutError {
     #[error("cannot {action} {}", path.display())]

@@ -115,6 +115,7 @@ impl Layout {
         read::blob_bytes(self, blob, limit)
     }
 
+    /// Whether the blob is in the layout. It is not read.
     pub fn blob_exists(&self, digest: &Digest) -> Result<bool, LayoutError> {
         Ok(Files::blob(self, digest)?.is_some())
     }

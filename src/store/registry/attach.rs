@@ -11,6 +11,7 @@ use crate::store::blob::{Attached, Target};
 /// What became of [`Repository::attach`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttachReport {
+    /// Where it is listed now.
     pub attached: Attached,
     /// Replaced manifests that the registry would not delete. With the referrers API they are still listed; by the tag
     /// schema they are not.

@@ -104,6 +104,7 @@ impl Repository {
         &self.registry.name
     }
 
+    /// The repository's name, without its registry.
     pub fn name(&self) -> &str {
         &self.name
     }

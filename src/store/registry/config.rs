@@ -12,6 +12,7 @@ use crate::progress::{Progress, Silent};
 /// Settings of a [`Client`](super::Client). The default is what a user without flags gets.
 #[derive(Clone)]
 pub struct ClientConfig {
+    /// As whom registries are asked.
     pub credentials: CredentialSource,
     /// `Some(true)`: HTTP for every registry. `Some(false)`: HTTPS for every registry. `None`: HTTPS, but for registries
     /// on this machine (`localhost`, 127.0.0.0/8, `::1`), which are spoken to by HTTP; if any TLS setting below is given
@@ -23,6 +24,7 @@ pub struct ClientConfig {
     /// Registries are shown it, but not the hosts to which they redirect, and not token services
     /// elsewhere.
     pub client_cert: Option<PathBuf>,
+    /// The key of `client_cert`.
     pub client_key: Option<PathBuf>,
     /// Folders with one folder for each registry (`HOST[:PORT]`) in which its authorities and its
     /// client certificate lie, as docker and podman have them. `None`: theirs.
@@ -31,6 +33,7 @@ pub struct ClientConfig {
     pub insecure_skip_tls_verify: bool,
     /// Where the client may go: registries, token services, and where these send it.
     pub reach: Reach,
+    /// How long to wait, and how often to try again.
     pub limits: Limits,
     /// Bytes of memory for each [`Repository`](super::Repository) that the client hands out, and so for each image.
     pub max_memory: u64,
@@ -62,7 +65,14 @@ pub enum CredentialSource {
     /// Nowhere: what the registry gives to everyone.
     Anonymous,
     /// These, for this registry (as it is named to the client); the others are asked as anyone.
-    Only { registry: String, user: String, password: String },
+    Only {
+        /// `HOST` or `HOST:PORT`.
+        registry: String,
+        /// The user, or what the registry takes for one.
+        user: String,
+        /// The password, or a token in its place.
+        password: String,
+    },
     /// What docker and podman were told by `login`: `$DOCKER_CONFIG/config.json` or `~/.docker/config.json` with its
     /// `credHelpers`, `credsStore` and `auths`; then `$REGISTRY_AUTH_FILE`, `$XDG_RUNTIME_DIR/containers/auth.json` and
     /// `$XDG_CONFIG_HOME/containers/auth.json` (`~/.config`).

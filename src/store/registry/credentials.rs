@@ -49,6 +49,7 @@ impl fmt::Debug for Credential {
 
 /// Why the credentials that seem to be there cannot be had. Neither a file's content nor a helper's output is repeated.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum CredentialError {
     #[error("{path} cannot be read", path = .path.display())]

@@ -50,6 +50,7 @@ pub(super) fn shown(url: &Url) -> String {
 
 /// Why a request to a registry failed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum RegistryError {
     #[error(transparent)]

@@ -17,7 +17,10 @@ pub enum Reach {
     Any,
     /// To public addresses; and as [`Reach::Any`] to these hosts, `HOST:PORT` in lower case. No proxy is used, since it would be
     /// the proxy that resolves names.
-    Public { inside: Arc<[String]> },
+    Public {
+        /// Hosts that may be at private addresses all the same.
+        inside: Arc<[String]>,
+    },
 }
 
 impl Reach {

@@ -15,6 +15,7 @@ const OUTPUT: u64 = 64 << 10;
 
 /// Why a helper gave no credentials. Its output is never repeated.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum HelperError {
     #[error("its name is no file name")]

@@ -44,6 +44,7 @@ impl fmt::Display for Proxy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the proxy in ${variable} cannot be used: {reason}")]
 pub struct ProxyError {
+    /// The environment variable, such as `HTTPS_PROXY`.
     pub variable: &'static str,
     reason: &'static str,
 }

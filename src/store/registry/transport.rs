@@ -50,16 +50,20 @@ impl TransportKind {
 /// Why a server's certificate is not to be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Untrusted {
+    /// It was valid once.
     Expired,
+    /// It will be valid some day, or this machine's clock is wrong.
     NotYetValid,
     /// It is for other hosts.
     Name,
-    /// No authority that is trusted has signed it. `given`: not even one that the user gave for this registry.
+    /// No authority that is trusted has signed it.
     Issuer {
+        /// Not even one that the user gave for this registry.
         given: bool,
     },
     /// It is an authority's own certificate, and none that the user gave.
     Authority,
+    /// For another reason.
     Other,
 }
 

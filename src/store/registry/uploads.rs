@@ -244,6 +244,7 @@ pub struct Upload<'a> {
 
 /// How an upload went.
 pub enum Uploaded {
+    /// The registry has the blob.
     Done,
     /// The registry lost it, or takes smaller chunks only (`SMALL_CHUNK`): it is to be begun anew.
     Again(RegistryError),
