@@ -13,6 +13,7 @@ use crate::cli::inspect::args::InspectArgs;
 use crate::cli::list::args::ListArgs;
 use crate::cli::ls::args::LsArgs;
 use crate::cli::prune::args::PruneArgs;
+use crate::cli::report::args::ReportArgs;
 use crate::cli::rm::args::RmArgs;
 use crate::cli::verify::args::VerifyArgs;
 use crate::cli::version::args::{CompletionsArgs, ManArgs, VersionArgs};
@@ -53,6 +54,7 @@ pub enum Command {
     #[cfg(mounts)]
     #[command(flatten)]
     Lazy(LazyCommand),
+    Report(Box<ReportArgs>),
     Doctor(Box<DoctorArgs>),
     List(Box<ListArgs>),
     Copy(Box<CopyArgs>),
@@ -130,7 +132,9 @@ impl Command {
             }
             #[cfg(mounts)]
             Command::Lazy(_) => return Failures::None,
-            Command::Cat(_)
+            Command::Report(args) if args.wants_json() && args.file().is_none() => return Failures::Document,
+            Command::Report(_)
+            | Command::Cat(_)
             | Command::Ztoc(ZtocCommand::Create(_) | ZtocCommand::Extract(_))
             | Command::Completions(_)
             | Command::Man(_) => return Failures::None,

@@ -14,7 +14,7 @@ use args::LazyCommand;
 use args::ServiceCommand;
 use args::{Cli, Command, Failures};
 use run::{blocking, settled, until};
-use shared::report::{self, CliError};
+use shared::report::{CliError, DONE, failure, tell};
 use shared::signals;
 use shared::terminal::{Stdout, Style, complain};
 use shared::{habits, json};
@@ -42,6 +42,7 @@ mod ls;
 #[cfg(mounts)]
 mod mount;
 mod prune;
+mod report;
 mod rm;
 mod run;
 #[cfg(test)]
@@ -75,10 +76,10 @@ pub fn run() -> ExitCode {
     };
     let failures = cli.command.failures();
     match execute(cli.command) {
-        Ok(()) => ExitCode::from(report::DONE),
+        Ok(()) => ExitCode::from(DONE),
         Err(error) => {
             if !error.was_told() {
-                report::tell(None, &error);
+                tell(None, &error);
             }
             if !error.is_in_document() {
                 tell_programs(failures, &error);
@@ -108,7 +109,7 @@ async fn lazily(command: LazyCommand, interrupted: &mut oneshot::Receiver<signal
 
 /// The same on standard output, for those who asked for JSON.
 fn tell_programs(failures: Failures, error: &CliError) {
-    let failed = json::Failed { error: report::failure(error) };
+    let failed = json::Failed { error: failure(error) };
     let text = match failures {
         Failures::None => return,
         Failures::Document => json::text(failed),
@@ -129,6 +130,7 @@ fn execute(command: Command) -> Result<(), CliError> {
             Command::Convert(args) => settled(until(interrupted, convert::run(*args)).await).await,
             Command::Inspect(args) => until(interrupted, inspect::run(*args)).await,
             Command::Ls(args) => until(interrupted, ls::run(*args)).await,
+            Command::Report(args) => until(interrupted, report::run(*args)).await,
             Command::Cat(args) => until(interrupted, cat::run(*args)).await,
             Command::Verify(args) => until(interrupted, verify::run(*args)).await,
             Command::Doctor(args) => until(interrupted, doctor::run(*args)).await,

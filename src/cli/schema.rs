@@ -12,8 +12,8 @@ use serde_json::{Map, Value};
 
 use super::shared::json::{Document, Failed};
 use super::{
-    backfill, cache, convert, copy, diff, doctor, index, inspect, lazy, list, ls, prune, rm, trace, verify, version,
-    ztoc,
+    backfill, cache, convert, copy, diff, doctor, index, inspect, lazy, list, ls, prune, report, rm, trace, verify,
+    version, ztoc,
 };
 
 /// Where the tables begin in docs/json.md.
@@ -47,6 +47,7 @@ fn all() -> Vec<(&'static str, &'static str, Value)> {
         ("cache", "ociseek cache ls, ociseek cache clear", of::<cache::json::Caches>()),
         ("stats", "ociseek mount --stats, ociseek bundle --stats", of::<lazy::json::Stats>()),
         ("trace", "ociseek trace", of::<trace::json::Trace>()),
+        ("report", "ociseek report", of::<report::json::Report>()),
         ("version", "ociseek version", of::<version::json::Version>()),
         ("error", "any command that fails before it has a document of its own", of::<Failed>()),
     ]

@@ -22,6 +22,7 @@ pub mod open;
 pub mod prefetch;
 pub mod prune;
 pub mod remove;
+pub mod report;
 pub mod resolve;
 #[cfg(mounts)]
 pub mod trace;

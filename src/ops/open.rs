@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::discover::{self, DiscoverError, Discovered, MAX_ZTOC};
+use super::discover::{self, DiscoverError, Discovered, FoundIndexRef, MAX_ZTOC};
 use crate::budget::{Budget, Charge, OverBudget};
 use crate::digest::Digest;
 use crate::image::config::{self, ConfigError, MAX_CONFIG};
@@ -37,7 +37,7 @@ pub struct RootFs {
     /// The image's config, as JSON.
     pub config: Bytes,
     /// The SOCI index that is used, if there is any.
-    pub index: Option<Digest>,
+    pub index: Option<FoundIndexRef>,
     /// The opened layers, from the bottom up.
     pub layers: Vec<LayerFacts>,
     /// The index's prefetch artifacts, each with the number of its layer.
@@ -110,9 +110,11 @@ pub async fn open(
     let tree = flatten(&facts, progress).await?;
     let content =
         Content::new(source.clone(), opened, caches.spans.clone(), options.content.clone(), Arc::clone(progress));
+    let prefetch = prefetch_artifacts(&found, &facts);
+    let mut indexes = found.indexes;
     Ok(RootFs {
-        index: found.index().map(|(index, _)| index.digest),
-        prefetch: prefetch_artifacts(&found, &facts),
+        index: found.chosen.map(|chosen| indexes.swap_remove(chosen)),
+        prefetch,
         manifest: found.manifest,
         platform: found.platform,
         config,

@@ -143,7 +143,7 @@ pub fn resolve(list: &PrefetchList, layers: &[(Digest, Arc<Ztoc>)]) -> Result<Re
                     missing.push(Missing { path: shown(path), reason });
                 }
             }
-            Wish::Part { path, offset, size } => match found.file(path) {
+            Wish::Part { path, offset, size } => match extent_of(&tree, path) {
                 Ok(extent) => found.add_part(extent, *offset, *size),
                 Err(reason) => {
                     unread.entry(path).or_insert(reason);
@@ -190,6 +190,26 @@ pub fn remap(old: &SpanTable, spans: &[SpanRange], new: &SpanTable) -> Vec<SpanR
     merge(mapped)
 }
 
+/// Where the file lies that `path` leads to, through links.
+///
+/// # Errors
+/// Why it leads to no regular file, for people.
+pub fn extent_of(tree: &Tree, path: &[u8]) -> Result<Extent, String> {
+    let node: NodeId = tree.resolve(path, true).map_err(|error| error.to_string())?;
+    match &tree.node(node).kind {
+        NodeKind::File(extent) => Ok(*extent),
+        NodeKind::Directory(_) => Err("it is a directory (add /** to prefetch the files in it)".to_owned()),
+        _ => Err("it is not a regular file".to_owned()),
+    }
+}
+
+/// The bytes of the layer's tar that hold a part of a file; None if nothing of it lies inside the file.
+pub fn part(extent: &Extent, offset: u64, size: u64) -> Option<Range<Uncompressed>> {
+    let size = size.min(extent.size.saturating_sub(offset));
+    let start = Uncompressed(extent.offset.0.saturating_add(offset));
+    (size > 0).then(|| start..Uncompressed(start.0.saturating_add(size)))
+}
+
 struct Spans<'a> {
     tree: &'a Tree,
     /// Of each layer.
@@ -200,7 +220,7 @@ struct Spans<'a> {
 impl Spans<'_> {
     /// A file by its path; else all files that the path matches as a glob.
     fn add_files(&mut self, path: &[u8]) -> Result<(), String> {
-        let why = match self.file(path) {
+        let why = match extent_of(self.tree, path) {
             Ok(extent) => {
                 self.add_whole(extent);
                 return Ok(());
@@ -223,7 +243,7 @@ impl Spans<'_> {
                     path.push(b'/');
                     directories.push((node, path));
                 } else if glob::matches(pattern, &path)
-                    && let Ok(extent) = self.file(&path)
+                    && let Ok(extent) = extent_of(self.tree, &path)
                 {
                     matched = true;
                     self.add_whole(extent);
@@ -236,25 +256,14 @@ impl Spans<'_> {
         }
     }
 
-    /// Where the file lies that `path` leads to.
-    fn file(&self, path: &[u8]) -> Result<Extent, String> {
-        let node: NodeId = self.tree.resolve(path, true).map_err(|error| error.to_string())?;
-        match &self.tree.node(node).kind {
-            NodeKind::File(extent) => Ok(*extent),
-            NodeKind::Directory(_) => Err("it is a directory (add /** to prefetch the files in it)".to_owned()),
-            _ => Err("it is not a regular file".to_owned()),
-        }
-    }
-
     /// The whole file, and as soci counts it, the byte behind it.
     fn add_whole(&mut self, extent: Extent) {
         self.add(extent.layer, extent.offset, extent.size.saturating_add(1));
     }
 
     fn add_part(&mut self, extent: Extent, offset: u64, size: u64) {
-        let size = size.min(extent.size.saturating_sub(offset));
-        if size > 0 {
-            self.add(extent.layer, extent.offset + offset, size);
+        if let Some(bytes) = part(&extent, offset, size) {
+            self.add(extent.layer, bytes.start, bytes.end - bytes.start);
         }
     }
 

@@ -13,6 +13,7 @@ mod inspect;
 mod json;
 mod memory;
 mod prefetch;
+mod report;
 mod signals;
 mod soci_index;
 mod span_cache;

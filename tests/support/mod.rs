@@ -9,6 +9,7 @@ pub mod faulty;
 pub mod hook;
 pub mod layers;
 pub mod mounts;
+pub mod report;
 pub mod sandbox;
 pub mod schema;
 pub mod servers;

@@ -91,7 +91,7 @@ impl Figures {
         Figures {
             image: opened.name.clone(),
             manifest: Manifest::of(&image.manifest),
-            index: image.index.map(IndexRef::named),
+            index: image.index.as_ref().map(|index| IndexRef::named(index.digest)),
             layers: layers.collect(),
             content: Content {
                 requests: stats.requests,

@@ -21,7 +21,7 @@ pub fn tree(image: &str, rootfs: &RootFs, listing: &Listing, out: impl Write) ->
         image,
         manifest: Manifest::of(&rootfs.manifest),
         platform: rootfs.platform.as_ref().map(ToString::to_string),
-        index: rootfs.index.map(IndexRef::named),
+        index: rootfs.index.as_ref().map(|index| IndexRef::named(index.digest)),
         entries: Entries { tree: &rootfs.tree, listing },
     };
     Document::new(files).write(out)

@@ -31,12 +31,14 @@ use crate::ops::open::OpenError;
 use crate::ops::prefetch::ListError;
 use crate::ops::prune::PruneError;
 use crate::ops::remove::RemoveError;
+use crate::ops::report::ReportError;
 use crate::ops::resolve::ResolveError;
 use crate::ops::verify::VerifyError;
 use crate::ops::verify::signature::TrustError;
 use crate::ops::versions::MakeError;
 use crate::rootfs::content::ReadError;
 use crate::rootfs::layers;
+use crate::rootfs::record::RecordError;
 use crate::store::StoreError;
 use crate::store::registry::RegistryError;
 use crate::tree;
@@ -130,6 +132,10 @@ pub enum CliError {
     #[error(transparent)]
     Store(#[from] StoreError),
 
+    #[error(transparent)]
+    Report(#[from] ReportError),
+    #[error("{}: not the profile of a start", path.display())]
+    Profile { path: PathBuf, source: RecordError },
     #[error("{}: not a list of what to prefetch", path.display())]
     Prefetch { path: PathBuf, source: ListError },
     #[error("{}: the policy cannot be used", path.display())]
@@ -332,6 +338,7 @@ fn hint(error: &CliError) -> Option<String> {
         CliError::Extract { source: ExtractError::Exists { .. }, .. } => {
             Some("--force replaces what is there; or give --output an empty directory".into())
         }
+        CliError::Profile { .. } => Some("ociseek trace IMAGE > FILE records one, and so does ociseek mount --record".into()),
         CliError::Unservable { .. } => {
             Some("ociseek index leaves such a layer out, and indexes the rest of the image".into())
         }

@@ -99,7 +99,7 @@ impl Finding {
             Finding::OnlyV1 => "only-version-1",
             Finding::OtherVersion { .. } => "other-version",
             Finding::Foreign { .. } => "foreign-index",
-            Finding::Uncovered { why, .. } => why.map_or("layer-not-covered", NotIndexed::code),
+            Finding::Uncovered { why, .. } => uncovered_code(*why),
             Finding::SmallImage(_) => "small-image",
         }
     }
@@ -170,15 +170,7 @@ impl fmt::Display for Finding {
             Finding::Foreign { index, tool: Some(tool) } => write!(f, "index {index} was made by another tool, {tool:?}"),
             Finding::Foreign { index, tool: None } => write!(f, "index {index} does not say which tool made it"),
             Finding::Uncovered { layer, why, .. } => {
-                write!(f, "layer {layer} is pulled whole: ")?;
-                match why {
-                    Some(NotIndexed::Kind(LayerKind::Zstd)) => f.write_str("it is zstd, and consumers know gzip and plain tars only"),
-                    Some(NotIndexed::Kind(LayerKind::Foreign)) => f.write_str("a foreign layer, which is not in this store"),
-                    Some(NotIndexed::Kind(LayerKind::Encrypted)) => f.write_str("it is encrypted"),
-                    Some(NotIndexed::Kind(_)) => f.write_str("it is no layer of a known type"),
-                    Some(NotIndexed::Small { .. }) => f.write_str("it is small, and pulled whole faster than mounted"),
-                    None => f.write_str("the index has no ztoc for it"),
-                }
+                write!(f, "layer {layer} is pulled whole: {}", uncovered_text(*why))
             }
             Finding::SmallImage(bytes) => write!(
                 f,
@@ -263,8 +255,25 @@ fn uncovered(all: &mut Vec<Finding>, image: &Discovered) {
     }
 }
 
+/// Why consumers pull a layer whole, as a stable word for programs. None: by its content, or by its maker's options.
+pub fn uncovered_code(why: Option<NotIndexed>) -> &'static str {
+    why.map_or("layer-not-covered", NotIndexed::code)
+}
+
+/// The same for people.
+pub fn uncovered_text(why: Option<NotIndexed>) -> &'static str {
+    match why {
+        Some(NotIndexed::Kind(LayerKind::Zstd)) => "it is zstd, and consumers know gzip and plain tars only",
+        Some(NotIndexed::Kind(LayerKind::Foreign)) => "a foreign layer, which is not in this store",
+        Some(NotIndexed::Kind(LayerKind::Encrypted)) => "it is encrypted",
+        Some(NotIndexed::Kind(_)) => "it is no layer of a known type",
+        Some(NotIndexed::Small { .. }) => "it is small, and pulled whole faster than mounted",
+        None => "the index has no ztoc for it",
+    }
+}
+
 /// Why tools leave a layer out, as far as its media type and size tell.
-fn why_not(layer: &Descriptor) -> Option<NotIndexed> {
+pub fn why_not(layer: &Descriptor) -> Option<NotIndexed> {
     NotIndexed::of(layer, NotIndexed::MIN_LAYER_SIZE)
 }
 

@@ -16,7 +16,7 @@ use crate::store::{Source, StoreError};
 
 mod finding;
 
-pub use finding::{Finding, NoIndex, findings};
+pub use finding::{Finding, NoIndex, findings, uncovered_code, uncovered_text, why_not};
 
 /// The image of one platform: who reads it how, and what is wrong.
 #[derive(Debug)]

@@ -74,6 +74,25 @@ pub fn diff_ids(bytes: &[u8]) -> Result<Vec<Digest>, ConfigError> {
         .collect()
 }
 
+/// The commands that made the layers, from the bottom up, as the config's history has them; empty where it does not say.
+pub fn created_by(bytes: &[u8]) -> Result<Vec<String>, ConfigError> {
+    #[derive(Deserialize)]
+    struct Config {
+        #[serde(deserialize_with = "null_is_default", default)]
+        history: Vec<Step>,
+    }
+    #[derive(Deserialize)]
+    struct Step {
+        #[serde(deserialize_with = "null_is_default", default)]
+        created_by: String,
+        #[serde(deserialize_with = "null_is_default", default)]
+        empty_layer: bool,
+    }
+    const BELOW: &[(&str, Level)] = &[("history", Level { keys: &["created_by", "empty_layer"], below: &[] })];
+    let Config { history } = json::parse_levels(bytes, MAX_CONFIG, Level { keys: &["history"], below: BELOW })?;
+    Ok(history.into_iter().filter(|step| !step.empty_layer).map(|step| step.created_by).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,6 +125,18 @@ mod tests {
 
     fn created_seconds(config: &[u8]) -> Option<i64> {
         created(config).unwrap().map(|time| time.seconds)
+    }
+
+    #[test]
+    fn commands_of_configs() {
+        let made = |history: &str| created_by(format!(r#"{{"os":"linux","history":{history}}}"#).as_bytes());
+        let history = r#"[{"created_by":"ADD x"},{"created_by":"ENV y","empty_layer":true},{"empty_layer":false}]"#;
+        assert_eq!(made(history).unwrap(), ["ADD x", ""]);
+        assert_eq!(made("null").unwrap(), [""; 0]);
+        assert_eq!(created_by(b"{}").unwrap(), [""; 0]);
+        for bad in [r#"[{"created_by":7}]"#, "7", r#"[{"created_by":"a","created_by":"b"}]"#] {
+            assert!(matches!(made(bad), Err(ConfigError::Json(_))), "{bad}");
+        }
     }
 
     #[test]

@@ -1,0 +1,173 @@
+//! The layers, each as a bar of its spans, and the files in them.
+
+use std::fmt;
+
+use super::{Shade, counted_grouped, grouped, parts, share};
+use crate::cli::report::markup::{Text, name, plain_name};
+use crate::cli::shared::size::{counted, human};
+use crate::ops::report::{Group, GroupFile, LayerReport, Lazy, Report};
+
+/// The longest command that is written, in characters.
+const COMMAND: usize = 240;
+/// How many files of a group are named in the table; the bar names more.
+const NAMED: usize = 3;
+
+pub fn section(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
+    writeln!(f, "<section>\n<h2>Layers</h2>")?;
+    let has_start = report.start.is_some();
+    writeln!(f, "<ul class=\"legend\">")?;
+    if has_start {
+        Shade::Read.key(f, "read by the start")?;
+        Shade::PartlyRead.key(f, "some spans read")?;
+        Shade::Lazy.key(f, "not read")?;
+    } else {
+        Shade::Lazy.key(f, "can be read lazily")?;
+    }
+    Shade::Whole.key(f, "pulled whole")?;
+    writeln!(
+        f,
+        "</ul>\n<p class=\"soft\">Layers are counted from 0 at the bottom. <span class=\"screen\">Point at a span to see its files.</span></p>"
+    )?;
+    for layer in &report.layers {
+        article(f, report, layer)?;
+    }
+    if report.layers_left_out > 0 {
+        let layers = counted_grouped(report.layers_left_out as u64, "smaller layer is", "smaller layers are");
+        writeln!(f, "<p class=\"notice\">{layers} not shown.</p>")?;
+    }
+    writeln!(f, "</section>")
+}
+
+fn article(f: &mut fmt::Formatter<'_>, report: &Report, layer: &LayerReport) -> fmt::Result {
+    let LayerReport { number, descriptor, same_as, lazy, created_by, plain, spans, files, shadowed, .. } = layer;
+    writeln!(
+        f,
+        "<article>\n<h3>Layer {number} <code title=\"{}\">{}</code></h3>",
+        descriptor.digest,
+        descriptor.digest.short()
+    )?;
+    if let Some(command) = created_by {
+        let mut short: String = command.chars().take(COMMAND).collect();
+        if short.len() < command.len() {
+            short.push('…');
+        }
+        writeln!(f, "<p class=\"made\"><bdi>{}</bdi></p>", Text(&short))?;
+    }
+    if let Some(same) = same_as {
+        return writeln!(f, "<p>{}: the same blob as layer {same}.</p>\n</article>", human(descriptor.size));
+    }
+    let mut facts = vec![
+        format!(
+            "<b>{}</b> ({} of the image)",
+            human(descriptor.size),
+            share(descriptor.size, report.coverage.of_bytes)
+        ),
+        format!("{} unpacked", human(*plain)),
+        counted_grouped(*files, "file", "files"),
+    ];
+    if *lazy == Lazy::Yes {
+        let spans = counted_grouped(u64::from(*spans), "span", "spans");
+        facts.push(format!("{spans} of {}", human(layer.span_size).replace(".0", "")));
+    }
+    if shadowed.bytes > 0 {
+        facts.push(format!("{} shadowed by layers above", human(shadowed.bytes)));
+    }
+    writeln!(f, "<p>{}</p>", facts.join(" · "))?;
+    match (lazy, layer.read) {
+        (Lazy::No(why), _) => writeln!(f, "<p class=\"why\">Pulled whole: {}.</p>", Text(&why.to_string()))?,
+        (Lazy::Yes, Some(read)) => {
+            let (spans, of) = (grouped(u64::from(read.spans)), grouped(u64::from(*spans)));
+            let part = share(read.bytes, descriptor.size);
+            writeln!(f, "<p>The start reads {spans} of {of} spans: {} ({part}).</p>", human(read.bytes))?;
+        }
+        (Lazy::Yes, None) => {}
+    }
+    bar(f, layer)?;
+    table(f, layer)?;
+    writeln!(f, "</article>")
+}
+
+fn shade(layer: &LayerReport, group: &Group) -> Shade {
+    match group.read {
+        _ if layer.lazy != Lazy::Yes => Shade::Whole,
+        0 => Shade::Lazy,
+        read if read == group.spans.end - group.spans.start => Shade::Read,
+        _ => Shade::PartlyRead,
+    }
+}
+
+fn bar(f: &mut fmt::Formatter<'_>, layer: &LayerReport) -> fmt::Result {
+    let all: u64 = layer.groups.iter().map(|group| group.bytes).fold(0, u64::saturating_add);
+    if all == 0 {
+        return Ok(());
+    }
+    writeln!(f, "<svg class=\"bar\" viewBox=\"0 0 1000 28\" preserveAspectRatio=\"none\" aria-hidden=\"true\">")?;
+    let mut at = 0u64;
+    for group in &layer.groups {
+        let (x, width) = (parts(at, all), parts(group.bytes, all));
+        write!(f, "<rect class=\"{}\" x=\"{x}\" width=\"{width}\" height=\"28\"><title>", shade(layer, group).class())?;
+        tooltip(f, layer, group)?;
+        writeln!(f, "</title></rect>")?;
+        at = at.saturating_add(group.bytes);
+    }
+    writeln!(f, "</svg>")
+}
+
+/// A line for the group, and one for each of its largest files: a name of any direction stays in its line.
+fn tooltip(f: &mut fmt::Formatter<'_>, layer: &LayerReport, group: &Group) -> fmt::Result {
+    write!(f, "{}: {}, {} unpacked", spans(group), human(group.bytes), human(group.plain))?;
+    if layer.read.is_some() && layer.lazy == Lazy::Yes {
+        write!(f, "; {} read", counted(u64::from(group.read), "span", "spans"))?;
+    }
+    for GroupFile { path, size, read } in &group.largest {
+        write!(f, "\n{}{}  {}", human(*size), if *read { " read" } else { "" }, plain_name(path))?;
+    }
+    match group.files - group.largest.len() as u64 {
+        0 => Ok(()),
+        more => write!(f, "\nand {}", counted_grouped(more, "more file", "more files")),
+    }
+}
+
+/// `Span 3`, `Spans 3 to 5`
+fn spans(group: &Group) -> String {
+    match (group.spans.start, group.spans.end - 1) {
+        (first, last) if first == last => format!("Span {first}"),
+        (first, last) => format!("Spans {first} to {last}"),
+    }
+}
+
+/// The same for those who have no pointer.
+fn table(f: &mut fmt::Formatter<'_>, layer: &LayerReport) -> fmt::Result {
+    let each = layer.groups.first().map_or(1, |group| group.spans.end - group.spans.start);
+    let together = match each {
+        1 => String::new(),
+        each => format!(", {each} together"),
+    };
+    let has_read = layer.read.is_some() && layer.lazy == Lazy::Yes;
+    let read = if has_read { "<th class=\"n\">Read</th>" } else { "" };
+    writeln!(f, "<details><summary>Files by span{together}</summary>\n<div class=\"scroll\"><table class=\"files\">")?;
+    writeln!(
+        f,
+        "<thead><tr><th>Spans</th><th class=\"n\">Size</th>{read}<th class=\"n\">Files</th><th>Largest</th></tr></thead>\n<tbody>"
+    )?;
+    for group in &layer.groups {
+        let read = match has_read {
+            true => format!("<td class=\"n\">{}</td>", group.read),
+            false => String::new(),
+        };
+        let file = |file: &GroupFile| match file.read {
+            true => format!("<b>{}</b> {}", name(&file.path), human(file.size)),
+            false => format!("{} {}", name(&file.path), human(file.size)),
+        };
+        let files: Vec<String> = group.largest.iter().take(NAMED).map(file).collect();
+        writeln!(
+            f,
+            "<tr><td class=\"span\">{}</td><td class=\"n\">{}</td>{read}<td class=\"n\">{}</td><td class=\"name\">{}</td></tr>",
+            spans(group).trim_start_matches("Spans ").trim_start_matches("Span "),
+            human(group.bytes),
+            grouped(group.files),
+            files.join("<br>")
+        )?;
+    }
+    writeln!(f, "</tbody></table></div></details>")
+}

@@ -1,0 +1,230 @@
+//! The page of `ociseek report`: one file without scripts, which loads nothing and says the same for the same facts.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::markup::{Text, name};
+use crate::cli::shared::quote::quoted;
+use crate::cli::shared::size::{counted, human};
+use crate::digest::Digest;
+use crate::ops::TOOL_IDENTIFIER;
+use crate::ops::report::{LargeFile, Report};
+
+mod layers;
+mod start;
+
+const STYLE: &str = include_str!("page.css");
+
+/// The page about `image`, as it was named.
+pub fn page(image: &str, report: &Report) -> String {
+    Page { image, report }.to_string()
+}
+
+struct Page<'a> {
+    image: &'a str,
+    report: &'a Report,
+}
+
+impl fmt::Display for Page<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.head(f)?;
+        self.summary(f)?;
+        start::section(f, self.image, self.report)?;
+        layers::section(f, self.report)?;
+        self.largest(f)?;
+        writeln!(f, "<footer><p>Made by {}.</p></footer>\n</body>\n</html>", Text(TOOL_IDENTIFIER))
+    }
+}
+
+impl Page<'_> {
+    fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Names in the page come from strangers. Should one ever become markup, it still cannot run or load anything.
+        let hash = STANDARD.encode(Digest::sha256(STYLE.as_bytes()).as_bytes());
+        let policy = format!("default-src 'none'; style-src 'sha256-{hash}'; base-uri 'none'; form-action 'none'");
+        writeln!(f, "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">")?;
+        writeln!(f, "<meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">")?;
+        writeln!(f, "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">")?;
+        writeln!(f, "<meta name=\"color-scheme\" content=\"light dark\">")?;
+        writeln!(f, "<meta name=\"referrer\" content=\"no-referrer\">")?;
+        writeln!(f, "<title>{} – ociseek report</title>", Text(self.image))?;
+        writeln!(f, "<style>{STYLE}</style>\n</head>\n<body>")?;
+        // What fills the layers that are pulled whole.
+        f.write_str(
+            "<svg class=\"defs\" aria-hidden=\"true\"><defs><pattern id=\"hatch\" width=\"6\" height=\"6\" \
+             patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\"><rect class=\"h0\" width=\"6\" height=\"6\"/>\
+             <rect class=\"h1\" width=\"2\" height=\"6\"/></pattern></defs></svg>\n",
+        )
+    }
+
+    fn summary(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { manifest, platform, index, coverage, totals, start, .. } = self.report;
+        writeln!(f, "<header>\n<h1><bdi>{}</bdi></h1>\n<dl class=\"ids\">", Text(self.image))?;
+        if let Some(platform) = platform {
+            writeln!(f, "<div><dt>Platform</dt><dd>{}</dd></div>", Text(&platform.to_string()))?;
+        }
+        writeln!(f, "<div><dt>Manifest</dt><dd><code>{}</code></dd></div>", manifest.digest)?;
+        match index {
+            Some(index) => {
+                let tool = index.tool.as_deref().map_or("an unknown tool", |tool| tool);
+                let (digest, version) = (index.digest, index.version);
+                writeln!(
+                    f,
+                    "<div><dt>SOCI index</dt><dd><code>{digest}</code> version {version}, made by <bdi>{}</bdi></dd></div>",
+                    Text(tool)
+                )?;
+            }
+            None => writeln!(f, "<div><dt>SOCI index</dt><dd>none</dd></div>")?,
+        }
+        writeln!(f, "</dl>\n</header>\n<section class=\"cards\">")?;
+        let layers = counted(coverage.of_layers as u64, "layer", "layers");
+        card(f, "Compressed", &human(coverage.of_bytes), &format!("in {layers}"))?;
+        let files = counted_grouped(totals.files, "file", "files");
+        card(f, "Unpacked", &human(totals.plain), &format!("{files} with {}", human(totals.file_bytes)))?;
+        let covered = format!("of the bytes, {} of {layers}", coverage.layers);
+        card(f, "Can be read lazily", &coverage.share().to_string(), &covered)?;
+        if let Some(start) = start {
+            let of = share(start.bytes, coverage.of_bytes);
+            let files = counted_grouped(start.files, "file", "files");
+            card(f, "A start reads", &human(start.bytes), &format!("{of} of the image, for {files}"))?;
+        }
+        if totals.shadowed.bytes > 0 {
+            let files = counted_grouped(totals.shadowed.files, "file", "files");
+            card(
+                f,
+                "Shadowed",
+                &human(totals.shadowed.bytes),
+                &format!("in {files} that layers above replace or remove"),
+            )?;
+        }
+        writeln!(f, "</section>")?;
+        if index.is_none() {
+            let command = format!("ociseek index {}", quoted(self.image.as_bytes()));
+            writeln!(
+                f,
+                "<p class=\"notice\">The image has no SOCI index, so a start pulls all of it. To make one: <code>{}</code></p>",
+                Text(&command)
+            )?;
+        }
+        Ok(())
+    }
+
+    fn largest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let files = &self.report.largest;
+        let Some(most) = files.first().map(|file| file.size) else { return Ok(()) };
+        let has_start = self.report.start.is_some();
+        writeln!(f, "<section>\n<h2>Largest files</h2>\n<div class=\"scroll\"><table class=\"files\">")?;
+        let read = if has_start { "<th>Read</th>" } else { "" };
+        writeln!(
+            f,
+            "<thead><tr><th class=\"n\">Size</th><th class=\"n wide\">Layer</th>{read}<th>File</th></tr></thead>\n<tbody>"
+        )?;
+        for LargeFile { path, size, layer, read } in files {
+            let width = parts(*size, most);
+            let read = match read {
+                None => "",
+                Some(true) => "<td>yes</td>",
+                Some(false) => "<td class=\"soft\">no</td>",
+            };
+            writeln!(
+                f,
+                "<tr><td class=\"n\">{}<svg class=\"mini\" viewBox=\"0 0 1000 4\" preserveAspectRatio=\"none\" \
+                 aria-hidden=\"true\"><rect class=\"r\" width=\"{width}\" height=\"4\"/></svg></td>\
+                 <td class=\"n wide\">{layer}</td>{read}<td class=\"name\">{}</td></tr>",
+                human(*size),
+                name(path)
+            )?;
+        }
+        writeln!(f, "</tbody></table></div>\n</section>")
+    }
+}
+
+fn card(f: &mut fmt::Formatter<'_>, what: &str, figure: &str, about: &str) -> fmt::Result {
+    writeln!(f, "<div><h2>{what}</h2><p class=\"figure\">{figure}</p><p>{about}</p></div>")
+}
+
+/// How a group of spans or a part of the image is drawn.
+#[derive(Clone, Copy)]
+enum Shade {
+    Read,
+    PartlyRead,
+    Lazy,
+    Whole,
+}
+
+impl Shade {
+    fn class(self) -> &'static str {
+        match self {
+            Shade::Read => "r",
+            Shade::PartlyRead => "p",
+            Shade::Lazy => "l",
+            Shade::Whole => "w",
+        }
+    }
+
+    /// An entry of a legend.
+    fn key(self, f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+        writeln!(
+            f,
+            "<li><svg viewBox=\"0 0 14 14\" aria-hidden=\"true\"><rect class=\"{}\" width=\"14\" height=\"14\"/></svg>{text}</li>",
+            self.class()
+        )
+    }
+}
+
+/// How `part` is drawn where `whole` is 1,000 wide: to the tenth.
+fn parts(part: u64, whole: u64) -> String {
+    let tenths = u128::from(part) * 10_000 / u128::from(whole.max(1));
+    format!("{}.{}", tenths / 10, tenths % 10)
+}
+
+/// A percentage for people: only all is 100%, and only nothing is 0%.
+fn share(part: u64, whole: u64) -> String {
+    let tenths = (u128::from(part) * 1000).checked_div(u128::from(whole)).unwrap_or(0);
+    match tenths {
+        0 if part > 0 => "less than 0.1%".to_owned(),
+        tenths if tenths % 10 == 0 => format!("{}%", tenths / 10),
+        tenths => format!("{}.{}%", tenths / 10, tenths % 10),
+    }
+}
+
+/// `43,632`
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn counted_grouped(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", grouped(number), if number == 1 { one } else { many })
+}
+
+/// Bytes of the image that are read lazily, and those that are pulled whole; a blob that is there twice counts once.
+fn lazy_and_whole(report: &Report) -> (u64, u64) {
+    (report.coverage.bytes, report.coverage.of_bytes.saturating_sub(report.coverage.bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_for_people() {
+        assert_eq!([1, 999, 1000, 43_632, 1_000_000].map(grouped), ["1", "999", "1,000", "43,632", "1,000,000"]);
+        assert_eq!(
+            (share(1, 3), share(0, 3), share(1, 2000), share(1999, 2000)),
+            ("33.3%".into(), "0%".into(), "less than 0.1%".into(), "99.9%".into())
+        );
+        assert_eq!(
+            (share(7, 7), share(0, 0), parts(1, 3), parts(5, 5)),
+            ("100%".into(), "0%".into(), "333.3".into(), "1000.0".into())
+        );
+    }
+}

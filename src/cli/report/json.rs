@@ -1,0 +1,304 @@
+//! What `ociseek report --format json` prints.
+
+use std::io;
+
+use serde::Serialize;
+
+use crate::cli::shared::json::{self, Coded, Coverage, DigestText, Manifest, utf8};
+use crate::ops::report::{self as facts, Lazy};
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Report<'a> {
+    /// The IMAGE, in full.
+    image: &'a str,
+    manifest: Manifest,
+    /// Such as `linux/arm64`; null if the image does not say.
+    platform: Option<String>,
+    /// The SOCI index that is used, or null.
+    index: Option<Index<'a>>,
+    /// By that index.
+    coverage: Coverage,
+    totals: Totals,
+    /// From the bottom up: the largest hundred.
+    layers: Vec<Layer<'a>>,
+    /// How many smaller ones are not among them.
+    layers_left_out: usize,
+    /// The largest files, the largest first.
+    largest: Vec<File<'a>>,
+    /// What the recorded start reads; null without --profile.
+    start: Option<Start<'a>>,
+    /// What that start fetches: with the spans as they are, then estimates for other span sizes. Empty without --profile.
+    sizes: Vec<Fetch>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Index<'a> {
+    digest: DigestText,
+    /// Bytes of its manifest; null if nobody says.
+    size: Option<u64>,
+    /// 1 or 2.
+    version: u8,
+    /// What its maker calls itself, or null.
+    made_by: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Totals {
+    /// Bytes of the layers' tars; a layer that is there twice counts once, here and below.
+    uncompressed_size: u64,
+    /// Regular files of the flattened image.
+    files: u64,
+    /// Bytes that they hold.
+    file_bytes: u64,
+    /// Files that layers above replace or remove.
+    shadowed: Shadowed,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Shadowed {
+    files: u64,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Layer<'a> {
+    /// Counted from 0 at the bottom.
+    number: usize,
+    media_type: &'a str,
+    digest: DigestText,
+    /// Bytes of the blob.
+    size: u64,
+    /// The number of the layer below that is the same blob and has its groups, or null.
+    same_as: Option<usize>,
+    /// The index covers it.
+    lazy: bool,
+    /// Why it does not, or null.
+    reason: Option<Coded>,
+    /// The command that made it, or null.
+    created_by: Option<&'a str>,
+    uncompressed_size: u64,
+    span_size: u64,
+    spans: u32,
+    /// Files with content, as the layer's tar has them.
+    files: u64,
+    /// Those of them that layers above replace or remove.
+    shadowed: Shadowed,
+    /// What the recorded start needs of it; null without --profile.
+    read: Option<SpansRead>,
+    /// Its spans, adjacent ones together where there are many.
+    groups: Vec<Group<'a>>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct SpansRead {
+    spans: u32,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Group<'a> {
+    /// The numbers of its first and its last span.
+    first: u32,
+    last: u32,
+    /// Bytes of the blob; of a layer that is decoded whole, of its tar.
+    size: u64,
+    /// Bytes of the tar.
+    uncompressed_size: u64,
+    /// How many of its spans the recorded start needs.
+    read: u32,
+    /// Files that have at least a byte in it.
+    files: u64,
+    /// The largest of them, those first that the start reads.
+    largest: Vec<GroupFile<'a>>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct GroupFile<'a> {
+    /// As the layer's tar has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_b64: Option<String>,
+    size: u64,
+    /// The recorded start reads it.
+    read: bool,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct File<'a> {
+    /// From the root of the image, without a slash in front.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_b64: Option<String>,
+    size: u64,
+    /// The number of the layer that holds it.
+    layer: u32,
+    /// The recorded start reads it; null without --profile.
+    read: Option<bool>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Start<'a> {
+    files: u64,
+    /// Bytes of layers that it fetches with the spans as they are, or pulls whole.
+    bytes: u64,
+    /// Recorded files that this image does not have.
+    missing: u64,
+    /// The first of them.
+    missing_files: Vec<Named<'a>>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Named<'a> {
+    /// From the root of the image, without a slash in front.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_b64: Option<String>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Fetch {
+    /// Bytes of tar in a span; null: as the index has them. All others are estimates.
+    span_size: Option<u64>,
+    /// Of all layers that are read lazily.
+    spans: u64,
+    /// Bytes of the checkpoints in the ztocs of these layers.
+    checkpoint_bytes: u64,
+    /// Spans that the start needs, and their bytes of the blobs.
+    read_spans: u64,
+    read_bytes: u64,
+    /// These bytes if each file that the start reads were read to its end, as far as the spans go that it needs now; null where
+    /// it makes no difference.
+    read_bytes_at_most: Option<u64>,
+    /// Bytes of layers that are pulled whole.
+    whole_bytes: u64,
+    /// All bytes of these kinds, at most.
+    total_bytes: u64,
+}
+
+/// The document as it is printed.
+///
+/// # Errors
+/// None that it has.
+pub fn text(image: &str, report: &facts::Report) -> io::Result<String> {
+    json::text(Report {
+        image,
+        manifest: Manifest::of(&report.manifest),
+        platform: report.platform.as_ref().map(ToString::to_string),
+        index: report.index.as_ref().map(|index| Index {
+            digest: index.digest.into(),
+            size: index.size,
+            version: index.version,
+            made_by: index.tool.as_deref(),
+        }),
+        coverage: Coverage::of(&report.coverage),
+        totals: Totals {
+            uncompressed_size: report.totals.plain,
+            files: report.totals.files,
+            file_bytes: report.totals.file_bytes,
+            shadowed: Shadowed::of(report.totals.shadowed),
+        },
+        layers: report.layers.iter().map(Layer::of).collect(),
+        layers_left_out: report.layers_left_out,
+        largest: report.largest.iter().map(File::of).collect(),
+        start: report.start.as_ref().map(|start| Start {
+            files: start.files,
+            bytes: start.bytes,
+            missing: start.missing,
+            missing_files: start.missing_paths.iter().map(|path| Named::of(path)).collect(),
+        }),
+        sizes: report.sizes.iter().map(Fetch::of).collect(),
+    })
+}
+
+impl Shadowed {
+    fn of(shadowed: facts::Shadowed) -> Shadowed {
+        Shadowed { files: shadowed.files, bytes: shadowed.bytes }
+    }
+}
+
+impl<'a> Layer<'a> {
+    fn of(layer: &'a facts::LayerReport) -> Layer<'a> {
+        Layer {
+            number: layer.number,
+            media_type: &layer.descriptor.media_type,
+            digest: layer.descriptor.digest.into(),
+            size: layer.descriptor.size,
+            same_as: layer.same_as,
+            lazy: layer.lazy == Lazy::Yes,
+            reason: match layer.lazy {
+                Lazy::Yes => None,
+                Lazy::No(why) => Some(Coded { code: why.code(), text: why.to_string() }),
+            },
+            created_by: layer.created_by.as_deref(),
+            uncompressed_size: layer.plain,
+            span_size: layer.span_size,
+            spans: layer.spans,
+            files: layer.files,
+            shadowed: Shadowed::of(layer.shadowed),
+            read: layer.read.map(|read| SpansRead { spans: read.spans, bytes: read.bytes }),
+            groups: layer.groups.iter().map(Group::of).collect(),
+        }
+    }
+}
+
+impl<'a> Group<'a> {
+    fn of(group: &'a facts::Group) -> Group<'a> {
+        let file = |file: &'a facts::GroupFile| {
+            let (path, path_b64) = utf8(&file.path);
+            GroupFile { path, path_b64, size: file.size, read: file.read }
+        };
+        Group {
+            first: group.spans.start,
+            last: group.spans.end - 1,
+            size: group.bytes,
+            uncompressed_size: group.plain,
+            read: group.read,
+            files: group.files,
+            largest: group.largest.iter().map(file).collect(),
+        }
+    }
+}
+
+impl<'a> Named<'a> {
+    fn of(path: &'a [u8]) -> Named<'a> {
+        let (path, path_b64) = utf8(path);
+        Named { path, path_b64 }
+    }
+}
+
+impl<'a> File<'a> {
+    fn of(file: &'a facts::LargeFile) -> File<'a> {
+        let (path, path_b64) = utf8(&file.path);
+        File { path, path_b64, size: file.size, layer: file.layer, read: file.read }
+    }
+}
+
+impl Fetch {
+    fn of(fetch: &facts::Fetch) -> Fetch {
+        Fetch {
+            span_size: fetch.span_size,
+            spans: fetch.spans,
+            checkpoint_bytes: fetch.checkpoints,
+            read_spans: fetch.read,
+            read_bytes: fetch.bytes,
+            read_bytes_at_most: fetch.at_most,
+            whole_bytes: fetch.whole,
+            total_bytes: fetch.total(),
+        }
+    }
+}

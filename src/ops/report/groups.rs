@@ -1,0 +1,108 @@
+//! The spans of a layer, adjacent ones together where there are many, and which files lie in them.
+
+use std::ops::Range;
+
+use super::Place;
+use super::start::Reads;
+use crate::layer::span::SpanTable;
+use crate::offset::{SpanId, Uncompressed};
+use crate::ztoc::{FileKind, FileMetadata};
+
+/// How many files of a group are named.
+const NAMED: usize = 6;
+/// The longest name that is listed, in bytes: a path that the kernel takes. Files with longer ones are only counted.
+const LONGEST: usize = 4096;
+
+/// Adjacent spans of a layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    pub spans: Range<u32>,
+    /// Bytes of the layer's blob; of a layer that is decoded whole, of its tar.
+    pub bytes: u64,
+    /// Bytes of the tar.
+    pub plain: u64,
+    /// How many of the spans a recorded start needs; none without a record.
+    pub read: u32,
+    /// Files of which at least a byte lies in it.
+    pub files: u64,
+    /// The largest of them; those first that a recorded start read.
+    pub largest: Vec<GroupFile>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupFile {
+    /// As the tar has it.
+    pub path: Vec<u8>,
+    pub size: u64,
+    /// A recorded start read of it.
+    pub read: bool,
+}
+
+/// A file that may be named: read, size, number in the list of files.
+type Candidate = (bool, u64, std::cmp::Reverse<usize>);
+
+/// At most `most` groups of the spans of layer `number`, of which `read` are sorted and needed by a start.
+pub fn groups(
+    table: &SpanTable,
+    number: u32,
+    files: &[FileMetadata],
+    read: &[u32],
+    reads: Option<&Reads>,
+    most: u32,
+) -> Vec<Group> {
+    let count = table.count();
+    let each = count.div_ceil(most.max(1)).max(1);
+    let mut groups: Vec<Group> = Vec::with_capacity(count.div_ceil(each) as usize);
+    let mut first = 0;
+    while first < count {
+        let spans = first..first.saturating_add(each).min(count);
+        let ends = (SpanId(spans.start), SpanId(spans.end - 1));
+        let (blob, plain) =
+            (table.blob_range(ends.0).start.0..table.blob_range(ends.1).end.0, table.plain_range(ends.1));
+        groups.push(Group {
+            bytes: blob.end.saturating_sub(blob.start),
+            plain: plain.end.0.saturating_sub(table.plain_range(ends.0).start.0),
+            read: (read.partition_point(|n| *n < spans.end) - read.partition_point(|n| *n < spans.start)) as u32,
+            files: 0,
+            largest: Vec::new(),
+            spans: spans.clone(),
+        });
+        first = spans.end;
+    }
+    let mut named: Vec<Vec<Candidate>> = vec![Vec::new(); groups.len()];
+    for (at, file) in files.iter().enumerate().filter(|(_, file)| holds_bytes(file)) {
+        let within = table.covering(file.offset..Uncompressed(file.offset.0.saturating_add(file.size)));
+        if within.is_empty() {
+            continue;
+        }
+        let place: Place = (number, file.offset.0);
+        let candidate = (reads.is_some_and(|reads| reads.has(place)), file.size, std::cmp::Reverse(at));
+        let within = (within.start.0 / each) as usize..=((within.end.0 - 1) / each) as usize;
+        let Some((groups, named)) = groups.get_mut(within.clone()).zip(named.get_mut(within)) else { continue };
+        for (group, named) in groups.iter_mut().zip(named) {
+            group.files += 1;
+            if file.name.len() <= LONGEST {
+                add(named, candidate);
+            }
+        }
+    }
+    for (group, named) in groups.iter_mut().zip(named) {
+        let named = named.into_iter().filter_map(|(read, size, at)| Some((read, size, files.get(at.0)?)));
+        group.largest = named.map(|(read, size, file)| GroupFile { path: file.name.to_vec(), size, read }).collect();
+    }
+    groups
+}
+
+/// Whether an entry is a file with content.
+pub fn holds_bytes(file: &FileMetadata) -> bool {
+    file.kind == FileKind::Regular && file.size > 0
+}
+
+/// Keeps the greatest few, the greatest first.
+fn add(named: &mut Vec<Candidate>, candidate: Candidate) {
+    let place = named.partition_point(|other| *other > candidate);
+    if place < NAMED {
+        named.insert(place, candidate);
+        named.truncate(NAMED);
+    }
+}

@@ -1,0 +1,246 @@
+//! What a recorded start would fetch if the layers had spans of another size.
+//!
+//! Larger spans are made of the ones that are there, as the indexer would make them: a span ends at the first border that is
+//! as far away as its size. Smaller ones cannot be seen in a ztoc, which has no borders inside its spans: a span is taken to
+//! be cut evenly and compressed evenly. And a record does not say everything about them: of reads that need no new span
+//! only the first of each file was noted. So they come with an upper bound too, for which each file that was read was read to
+//! its end, as far as that lies in the spans that are known to be needed.
+
+use std::ops::Range;
+
+use super::layers::{LayerReport, Lazy, Uncovered};
+use super::once;
+use super::start::Reads;
+use crate::codec::WINDOW;
+use crate::layer::span::SpanTable;
+use crate::offset::SpanId;
+use crate::ops::open::RootFs;
+use crate::rootfs::layers::How;
+use crate::ztoc::Checkpoints;
+
+/// The sizes that are tried, in bytes.
+const SIZES: [u64; 4] = [256 << 10, 1 << 20, 4 << 20, 16 << 20];
+
+/// What a start fetches.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Fetch {
+    /// Bytes of tar in a span; None: as the spans are.
+    pub span_size: Option<u64>,
+    /// All spans of the layers that are read lazily.
+    pub spans: u64,
+    /// Bytes of the checkpoints in their ztocs, which are fetched before anything is read.
+    pub checkpoints: u64,
+    /// Spans that the start needs.
+    pub read: u64,
+    /// Bytes of the layers' blobs in them.
+    pub bytes: u64,
+    /// The same if each file that was read at all was read to its end, as far as the spans go that the start needs now; None
+    /// where that makes no difference.
+    pub at_most: Option<u64>,
+    /// Bytes of layers that are pulled whole.
+    pub whole: u64,
+}
+
+impl Fetch {
+    /// All that is fetched before the start is done, in bytes, at most.
+    pub fn total(&self) -> u64 {
+        self.at_most.unwrap_or(self.bytes).saturating_add(self.whole).saturating_add(self.checkpoints)
+    }
+}
+
+/// With the spans as they are, then for each of [`SIZES`]. Without an index, the layers that one would cover are taken to be
+/// in it for the latter.
+pub fn sizes(image: &RootFs, layers: &[LayerReport], same: &[usize], reads: &Reads) -> Vec<Fetch> {
+    let opened: Vec<_> = image.content.layers().collect();
+    let tables = |is_lazy: &dyn Fn(&LayerReport) -> bool| -> Vec<(usize, Option<&SpanTable>, u64)> {
+        let each = once(same).filter_map(|n| Some((n, opened.get(n)?, layers.get(n)?)));
+        each.map(|(n, open, layer)| (n, is_lazy(layer).then(|| open.spans()), layer.descriptor.size)).collect()
+    };
+    let now = tables(&|layer| layer.lazy == Lazy::Yes);
+    let mut all = vec![fetch(&now, None, reads)];
+    let could = tables(&|layer| match layer.lazy {
+        Lazy::Yes => true,
+        Lazy::No(Uncovered::NoIndex(None)) => image.layers.get(layer.number).is_some_and(|l| l.how == How::Local),
+        Lazy::No(_) => false,
+    });
+    if could.iter().any(|(_, table, _)| table.is_some()) {
+        let lazy = || could.iter().filter_map(|(_, table, _)| *table);
+        let is_now = |size: u64| lazy().all(|table| table.ztoc().checkpoints.span_size() == size);
+        let others = SIZES.into_iter().filter(|size| image.index.is_none() || !is_now(*size));
+        all.extend(others.map(|size| fetch(&could, Some(size), reads)));
+    }
+    all
+}
+
+fn fetch(layers: &[(usize, Option<&SpanTable>, u64)], span_size: Option<u64>, reads: &Reads) -> Fetch {
+    let mut sum = Fetch { span_size, ..Fetch::default() };
+    let (mut at_most, mut is_cut) = (0u64, false);
+    for (number, table, size) in layers {
+        let Some(table) = table else {
+            sum.whole = sum.whole.saturating_add(*size);
+            continue;
+        };
+        let recorded = touched(table, span_size, reads.recorded(*number));
+        sum.spans += recorded.all;
+        sum.read += recorded.spans;
+        sum.bytes = sum.bytes.saturating_add(recorded.bytes);
+        let files = clipped(reads.whole(*number), table, &reads.spans(*number, table));
+        at_most = at_most.saturating_add(touched(table, span_size, &files).bytes);
+        is_cut |= recorded.is_cut;
+        if matches!(table.ztoc().checkpoints, Checkpoints::Gzip { .. }) {
+            sum.checkpoints = sum.checkpoints.saturating_add(recorded.all.saturating_mul(WINDOW as u64));
+        }
+    }
+    sum.at_most = is_cut.then_some(at_most);
+    sum
+}
+
+/// What of `ranges` lies in `spans`; both are in order.
+fn clipped(ranges: &[Range<u64>], table: &SpanTable, spans: &[u32]) -> Vec<Range<u64>> {
+    let mut clipped = Vec::new();
+    let mut ahead = ranges;
+    for span in spans {
+        let plain = table.plain_range(SpanId(*span));
+        while let Some(range) = ahead.first().filter(|range| range.start < plain.end.0) {
+            let part = range.start.max(plain.start.0)..range.end.min(plain.end.0);
+            if !part.is_empty() {
+                clipped.push(part);
+            }
+            if range.end > plain.end.0 {
+                break;
+            }
+            ahead = &ahead[1..];
+        }
+    }
+    clipped
+}
+
+/// What ranges of a tar need of a layer.
+#[derive(Default)]
+struct Touched {
+    all: u64,
+    spans: u64,
+    bytes: u64,
+    /// Spans were cut.
+    is_cut: bool,
+}
+
+/// `ranges` are sorted and apart.
+fn touched(table: &SpanTable, span_size: Option<u64>, ranges: &[Range<u64>]) -> Touched {
+    let mut touched = Touched::default();
+    let mut ahead = ranges;
+    let mut open: Option<Piece> = None;
+    for span in (0..table.count()).map(SpanId) {
+        let (plain, blob) = (table.plain_range(span), table.blob_range(span));
+        let piece =
+            Piece { plain: plain.start.0..plain.end.0, bytes: blob.end.0.saturating_sub(blob.start.0), parts: 1 };
+        let Some(size) = span_size else {
+            touched.add(&piece, &mut ahead);
+            continue;
+        };
+        let length = piece.plain.end - piece.plain.start;
+        if length >= size.saturating_mul(2) {
+            open.take().iter().for_each(|piece| touched.add(piece, &mut ahead));
+            touched.is_cut = true;
+            touched.add(&Piece { parts: length / size, ..piece }, &mut ahead);
+            continue;
+        }
+        match &mut open {
+            Some(open) if piece.plain.start - open.plain.start < size => {
+                open.plain.end = piece.plain.end;
+                open.bytes = open.bytes.saturating_add(piece.bytes);
+            }
+            _ => open.replace(piece).iter().for_each(|piece| touched.add(piece, &mut ahead)),
+        }
+    }
+    open.iter().for_each(|piece| touched.add(piece, &mut ahead));
+    touched
+}
+
+/// A span, or one that is cut into equal parts.
+struct Piece {
+    plain: Range<u64>,
+    bytes: u64,
+    parts: u64,
+}
+
+impl Touched {
+    fn add(&mut self, piece: &Piece, ahead: &mut &[Range<u64>]) {
+        self.all += piece.parts;
+        let length = piece.plain.end.saturating_sub(piece.plain.start);
+        // Of the parts, those before this one are counted.
+        let mut counted = 0;
+        while let Some(range) = ahead.first().filter(|range| range.start < piece.plain.end) {
+            let within = range.start.max(piece.plain.start)..range.end.min(piece.plain.end);
+            if !within.is_empty() {
+                let part = |at: u64| scaled(at, piece.parts, length);
+                let first = part(within.start - piece.plain.start).max(counted);
+                let end = (part(within.end - 1 - piece.plain.start) + 1).min(piece.parts);
+                if first < end {
+                    self.spans += end - first;
+                    let bytes = |part| scaled(part, piece.bytes, piece.parts);
+                    self.bytes = self.bytes.saturating_add(bytes(end) - bytes(first));
+                    counted = end;
+                }
+            }
+            if range.end > piece.plain.end {
+                return;
+            }
+            *ahead = &ahead[1..];
+        }
+    }
+}
+
+/// `at * to / of`.
+fn scaled(at: u64, to: u64, of: u64) -> u64 {
+    (u128::from(at) * u128::from(to) / u128::from(of.max(1))) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::layer::{LayerIndexer, LayerOptions, Outcome};
+    use crate::ztoc;
+
+    /// A plain layer of one file of `size` bytes, which begin at byte 512 of its tar.
+    fn table(size: usize, span_size: u64) -> SpanTable {
+        let mut tar = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_size(size as u64);
+        header.set_mode(0o644);
+        tar.append_data(&mut header, "file", &vec![b'x'; size][..]).unwrap();
+        let tar = tar.into_inner().unwrap();
+        let mut indexer = LayerIndexer::new(LayerOptions { span_size, build_tool_identifier: "t".into() }, None);
+        indexer.push(&tar).unwrap();
+        let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };
+        SpanTable::new(Arc::new(ztoc::decode(&built.bytes).unwrap())).unwrap()
+    }
+
+    fn sums(touched: &Touched) -> (u64, u64, u64) {
+        (touched.all, touched.spans, touched.bytes)
+    }
+
+    /// Spans of a plain tar lie wherever their size puts them, so that an estimate of them is exact.
+    #[test]
+    fn an_estimate_is_what_an_index_of_that_size_has() {
+        const SIZE: usize = 64 * 1024 - 1536;
+        let ranges = [600..5000, 9000..9001, 30_000..40_000, 64_000..65_000];
+        for now in [1024, 4096, 16_384] {
+            let now = table(SIZE, now);
+            for other in [1024, 2048, 4096, 8192, 16_384, 32_768] {
+                let exact = touched(&table(SIZE, other), None, &ranges);
+                assert_eq!(sums(&touched(&now, Some(other), &ranges)), sums(&exact), "{other}");
+            }
+        }
+    }
+
+    #[test]
+    fn files_are_clipped_to_the_spans_that_are_needed() {
+        let table = table(64 * 1024 - 1536, 4096);
+        let ranges = [100..300, 4000..9000, 20_000..20_001, 30_000..30_100];
+        assert_eq!(clipped(&ranges, &table, &[0, 1, 7]), [100..300, 4000..4096, 4096..8192, 30_000..30_100]);
+        assert_eq!(clipped(&ranges, &table, &[]), []);
+    }
+}

@@ -1,0 +1,132 @@
+//! What a recorded start reads of an image: files by their paths, through links, to the bytes of the layers' tars.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use super::{Fetch, Place, place, same};
+use crate::layer::span::SpanTable;
+use crate::offset::{SpanId, Uncompressed};
+use crate::ops::open::RootFs;
+use crate::ops::prefetch::{extent_of, part};
+use crate::rootfs::record::RecordedRead;
+
+/// How many paths are named that the image does not have.
+const NAMED: usize = 10;
+
+/// What a start needs, in sums.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Start {
+    pub files: u64,
+    /// Bytes of layers that it fetches with the spans as they are, and pulls whole.
+    pub bytes: u64,
+    /// Recorded files that this image does not have.
+    pub missing: u64,
+    /// Some of them, from the root, without a slash in front.
+    pub missing_paths: Vec<Vec<u8>>,
+}
+
+/// Why a record says nothing about an image.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("the image has none of the {0} files that the profile recorded: it is the profile of another image")]
+    OtherImage(u64),
+}
+
+/// The reads of a start, by layer.
+pub struct Reads {
+    /// By the number of the first layer that is the same blob: the recorded bytes of its tar, sorted and apart.
+    recorded: BTreeMap<usize, Vec<Range<u64>>>,
+    /// The same as if each of the files had been read to its end.
+    whole: BTreeMap<usize, Vec<Range<u64>>>,
+    places: BTreeSet<Place>,
+    missing: u64,
+    missing_paths: Vec<Vec<u8>>,
+}
+
+impl Reads {
+    /// # Errors
+    /// When not one of the recorded files is in the image.
+    pub fn of(image: &RootFs, reads: &[RecordedRead]) -> Result<Reads, StartError> {
+        let same = same(image);
+        let (mut recorded, mut whole): (BTreeMap<_, Vec<_>>, BTreeMap<_, Vec<_>>) = Default::default();
+        let (mut places, mut missing) = (BTreeSet::new(), BTreeSet::new());
+        // Most files are read several times.
+        let mut known = BTreeMap::new();
+        for read in reads {
+            let found = known.entry(&read.path[..]).or_insert_with(|| extent_of(&image.tree, &read.path).ok());
+            let Some(extent) = found else {
+                missing.insert(&read.path[..]);
+                continue;
+            };
+            let place = place(&same, extent);
+            let layer = place.0 as usize;
+            if places.insert(place) {
+                whole.entry(layer).or_default().push(extent.offset.0..extent.offset.0.saturating_add(extent.size));
+            }
+            if let Some(range) = part(extent, read.offset, read.size) {
+                recorded.entry(layer).or_default().push(range.start.0..range.end.0);
+            }
+        }
+        if places.is_empty() {
+            return Err(StartError::OtherImage(missing.len() as u64));
+        }
+        for ranges in recorded.values_mut().chain(whole.values_mut()) {
+            *ranges = apart(std::mem::take(ranges));
+        }
+        let missing_paths = missing.iter().take(NAMED).map(|path| path.to_vec()).collect();
+        Ok(Reads { recorded, whole, places, missing: missing.len() as u64, missing_paths })
+    }
+
+    /// Whether something was read of the file at `place`, of which the layer is the first of those that are the same blob.
+    pub fn has(&self, place: Place) -> bool {
+        self.places.contains(&place)
+    }
+
+    pub fn recorded(&self, layer: usize) -> &[Range<u64>] {
+        self.recorded.get(&layer).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    pub fn whole(&self, layer: usize) -> &[Range<u64>] {
+        self.whole.get(&layer).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The spans of a layer that hold recorded bytes, in order.
+    pub fn spans(&self, layer: usize, table: &SpanTable) -> Vec<u32> {
+        let covering = |range: &Range<u64>| table.covering(Uncompressed(range.start)..Uncompressed(range.end));
+        let mut spans: Vec<u32> =
+            self.recorded(layer).iter().flat_map(|range| SpanId::each(covering(range))).map(|span| span.0).collect();
+        spans.dedup();
+        spans
+    }
+
+    /// The sums; `sizes` are what it fetches, with the spans as they are first.
+    pub fn start(self, sizes: &[Fetch]) -> Start {
+        let bytes = sizes.first().map_or(0, |fetch| fetch.bytes.saturating_add(fetch.whole));
+        let Reads { places, missing, missing_paths, .. } = self;
+        Start { files: places.len() as u64, bytes, missing, missing_paths }
+    }
+}
+
+/// Sorted, without empty ones, and those that touch joined.
+fn apart(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut apart: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for range in ranges.into_iter().filter(|range| !range.is_empty()) {
+        match apart.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => apart.push(range),
+        }
+    }
+    apart
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_touch_are_one() {
+        let ranges = vec![10..20, 0..5, 5..5, 20..21, 18..19, 30..40];
+        assert_eq!(apart(ranges), [0..5, 10..21, 30..40]);
+    }
+}

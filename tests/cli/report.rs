@@ -1,0 +1,203 @@
+//! `ociseek report`: the facts, the page that is made of them, and what hostile images cannot do to it.
+//! What a browser makes of the page is in tests/system/report.rs.
+
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use insta::assert_snapshot;
+use ociseek::digest::Digest;
+use serde_json::{Value, json};
+
+use crate::support::report::{Image, NAMES};
+use crate::support::sandbox::{GZIP, PLAIN, Sandbox, gzip, index, masked, tar};
+
+/// A base, a layer over it that replaces one of its files, and a tiny one.
+fn image(sandbox: &Sandbox) {
+    let mut over = tar::Builder::new(tar(2, 2, 30_000));
+    append(&mut over, "dir1/file0", &[7; 100]);
+    let tars = [tar(1, 4, 50_000), over.into_inner().unwrap(), tar(3, 1, 10)];
+    let history = json!([
+        {"created_by": "ADD base.tar / # <b>"}, {"created_by": "ENV A=b", "empty_layer": true},
+        {"created_by": "RUN make"}, {"created_by": "COPY . ."},
+    ]);
+    Image { layers: &[(GZIP, gzip(&tars[0])), (PLAIN, tars[1].clone()), (GZIP, gzip(&tars[2]))], tars: &tars, history }
+        .write(&sandbox.path("img"));
+}
+
+fn append(tar: &mut tar::Builder<Vec<u8>>, name: &str, content: &[u8]) {
+    let mut header = tar::Header::new_gnu();
+    header.set_size(content.len() as u64);
+    header.set_mode(0o644);
+    tar.append_data(&mut header, name, content).unwrap();
+}
+
+fn profile(sandbox: &Sandbox, reads: &[(&str, u64, u64)]) {
+    let line = |(path, offset, size): &(&str, u64, u64)| {
+        let layer = Digest::sha256(b"another build's");
+        json!({"ms": 1.5, "path": path, "layer": layer, "offset": offset, "size": size, "spans": [9]}).to_string()
+            + "\n"
+    };
+    std::fs::write(sandbox.path("start.jsonl"), reads.iter().map(line).collect::<String>()).unwrap();
+}
+
+/// A start that reads the second file of the base and a part of one of the upper layer.
+fn indexed_with_profile() -> Sandbox {
+    let sandbox = Sandbox::new();
+    image(&sandbox);
+    sandbox.json(0, &index(&["--json", "oci:img"]));
+    profile(&sandbox, &[("dir1/file1", 0, 50_000), ("dir2/file1", 2000, 10), ("dir1/gone<u>", 0, 1)]);
+    sandbox
+}
+
+fn page(sandbox: &Sandbox, args: &[&str]) -> String {
+    let output = sandbox.command(&[&["report", "--no-cache"], args].concat()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The same facts give the same bytes, so that the page can be compared with one that was looked at.
+#[test]
+fn the_page_is_the_one_that_was_looked_at() {
+    let sandbox = indexed_with_profile();
+    let page = page(&sandbox, &["--profile=start.jsonl", "oci:img:v1"]);
+    let (head, rest) = page.split_once("<style>").unwrap();
+    let (style, rest) = rest.split_once("</style>").unwrap();
+    let hash = STANDARD.encode(Digest::sha256(style.as_bytes()).as_bytes());
+    assert!(head.contains(&format!("style-src 'sha256-{hash}';")), "{head}");
+    assert!(!page.contains(" style=") && !page.contains("<script"), "the policy lets neither through");
+    let shown = masked(&format!("{}<style>…</style>{rest}", head.replace(&hash, "…")));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/report.html");
+    if std::env::var_os("UPDATE_REPORT").is_some() {
+        std::fs::write(&path, &shown).unwrap();
+    }
+    let hint = "look at the page in a browser, then UPDATE_REPORT=1 cargo test --test cli report::";
+    assert!(std::fs::read_to_string(&path).unwrap() == shown, "{} differs: {hint}", path.display());
+}
+
+#[test]
+fn what_a_start_reads() {
+    let sandbox = indexed_with_profile();
+    let report = sandbox.json(0, &["report", "--json", "--no-cache", "--profile=start.jsonl", "oci:img"]);
+    // The second file of the base lies at 50,000 to 101,000: in spans 3 to 6 of 16 KiB, or a block behind that.
+    let layers = report["layers"].as_array().unwrap();
+    let read: Vec<Vec<u64>> = layers
+        .iter()
+        .map(|layer| layer["groups"].as_array().unwrap().iter().map(|group| group["read"].as_u64().unwrap()).collect())
+        .collect();
+    assert_eq!(read, [vec![0, 0, 1, 1, 1, 1, 0, 0, 0], vec![0, 0, 1, 0], vec![0]]);
+    let sum = |key: &str| layers.iter().map(|layer| layer["read"][key].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((sum("spans"), &report["sizes"][0]["read_spans"]), (5, &json!(5)));
+    assert_eq!(report["start"]["bytes"], report["sizes"][0]["read_bytes"]);
+    assert_eq!(report["start"]["missing_files"], json!([{"path": "dir1/gone<u>"}]));
+    // The upper layer replaces a file of the base.
+    assert_eq!(report["totals"]["shadowed"], json!({"files": 1, "bytes": 50_000}));
+    assert_eq!(layers[0]["shadowed"], report["totals"]["shadowed"]);
+    assert_eq!(layers[1]["created_by"], "RUN make");
+    let largest = &report["largest"];
+    assert_eq!(largest[0], json!({"path": "dir1/file1", "size": 50_000, "layer": 0, "read": true}));
+    assert_eq!(
+        report["coverage"],
+        sandbox.json(0, &["index", "--json", "oci:img"])["images"][0]["manifests"][0]["coverage"]
+    );
+    // All estimates here are of larger spans: one for each layer, and nothing to bound.
+    let sizes: Vec<_> =
+        report["sizes"].as_array().unwrap()[1..].iter().map(|size| &size["read_bytes_at_most"]).collect();
+    assert_eq!(sizes, [&Value::Null; 4]);
+    assert_eq!((&report["sizes"][1]["spans"], &report["sizes"][1]["read_spans"]), (&json!(3), &json!(2)));
+}
+
+/// The bytes that a trace says it needs are those that the report says.
+#[test]
+fn without_an_index_the_layers_are_read() {
+    let sandbox = Sandbox::new();
+    image(&sandbox);
+    profile(&sandbox, &[("dir1/file1", 0, 10)]);
+    let report = sandbox.json(0, &["report", "--json", "--no-cache", "--profile=start.jsonl", "oci:img"]);
+    assert_eq!((&report["index"], &report["coverage"]["bytes"]), (&Value::Null, &json!(0)));
+    assert_eq!(report["start"]["bytes"], report["coverage"]["of_bytes"]);
+    assert_eq!(report["layers"][0]["reason"]["code"], "too-small");
+    assert_eq!(report["sizes"].as_array().unwrap().len(), 1, "no index would cover such small layers");
+    assert!(page(&sandbox, &["oci:img"]).contains("To make one: <code>ociseek index oci:img</code>"));
+}
+
+#[test]
+fn spans_and_layers_without_end_make_a_page_of_some_hundred_kilobytes() {
+    let sandbox = Sandbox::new();
+    let mut tars = vec![tar(1, 6000, 600)];
+    tars.extend((2..110).map(|seed| tar(seed, 1, 10)));
+    // One blob may be two layers.
+    tars.push(tars[0].clone());
+    let layers: Vec<_> = tars.iter().map(|tar| (PLAIN, tar.clone())).collect();
+    Image { layers: &layers, tars: &tars, history: Value::Null }.write(&sandbox.path("img"));
+    let args = ["index", "-q", "--min-layer-size=0", "--span-size=1KiB", "--no-cache", "oci:img"];
+    assert!(sandbox.command(&args).status().unwrap().success());
+    let report = sandbox.json(0, &["report", "--json", "--no-cache", "oci:img"]);
+    let layers = report["layers"].as_array().unwrap();
+    assert_eq!((layers.len(), &report["layers_left_out"]), (100, &json!(10)));
+    let spans = layers[0]["spans"].as_u64().unwrap();
+    let groups = layers[0]["groups"].as_array().unwrap();
+    assert!(spans > 6000 && groups.len() <= 200, "{spans} {}", groups.len());
+    let mut next = 0;
+    for group in groups {
+        assert_eq!(group["first"], next);
+        next = group["last"].as_u64().unwrap() + 1;
+    }
+    assert_eq!(next, spans);
+    let bytes: u64 = groups.iter().map(|group| group["size"].as_u64().unwrap()).sum();
+    assert_eq!(bytes, layers[0]["size"].as_u64().unwrap());
+    let twice = layers.last().unwrap();
+    assert_eq!((&twice["same_as"], &twice["groups"]), (&json!(0), &json!([])));
+    let page = page(&sandbox, &["oci:img"]);
+    assert!(page.len() < 600_000, "{}", page.len());
+    assert!(page.contains("10 smaller layers are not shown"));
+}
+
+#[test]
+fn hostile_names_stay_text() {
+    let sandbox = Sandbox::new();
+    Image::hostile(&sandbox.path("img"));
+    let args = ["index", "-q", "--min-layer-size=0", "--no-cache", "--build-tool-identifier=<i>x</i>", "oci:img"];
+    assert!(sandbox.command(&args).status().unwrap().success());
+    let page = page(&sandbox, &["oci:img"]);
+    for name in NAMES {
+        assert!(!page.contains(name), "{name:?} is there as it is");
+    }
+    assert!(page.contains("&lt;script&gt;") && page.contains("\\u{202e}") && page.contains("\\xff"));
+    assert!(page.contains("made by <bdi>&lt;i&gt;x&lt;/i&gt;</bdi>"));
+    // What a terminal must not see, a page has no use for either, but for the ends of its own lines.
+    assert!(page.chars().all(|c| c == '\n' || !c.is_control()));
+    // Programs get the names as they are.
+    let report = sandbox.json(0, &["report", "--json", "--no-cache", "oci:img"]);
+    let named = report["layers"][0]["groups"][0]["largest"].to_string();
+    assert!(named.contains("path_b64"), "{named}");
+}
+
+#[test]
+fn where_it_goes() {
+    let sandbox = Sandbox::new();
+    image(&sandbox);
+    sandbox.json(0, &index(&["--json", "oci:img"]));
+    let printed = page(&sandbox, &["oci:img"]);
+    assert_eq!(page(&sandbox, &["--output=-", "oci:img"]), printed);
+    assert_eq!(page(&sandbox, &["--output=page.html", "oci:img"]), "");
+    assert_eq!(std::fs::read_to_string(sandbox.path("page.html")).unwrap(), printed);
+    // A page that is there stays where there is no new one.
+    std::fs::write(sandbox.path("start.jsonl"), "").unwrap();
+    let args = ["report", "--no-cache", "--output=page.html", "--profile=start.jsonl", "oci:img"];
+    assert_snapshot!(sandbox.run(&args), @"
+    --- stderr ---
+    error: start.jsonl: not the profile of a start: it records no reads
+    hint: ociseek trace IMAGE > FILE records one, and so does ociseek mount --record
+    --- status 1 ---
+    ");
+    assert_eq!(std::fs::read_to_string(sandbox.path("page.html")).unwrap(), printed);
+    profile(&sandbox, &[("another/app", 0, 10)]);
+    assert_snapshot!(sandbox.run(&args), @"
+    --- stderr ---
+    error: the image has none of the 1 files that the profile recorded: it is the profile of another image
+    --- status 1 ---
+    ");
+    let failed = sandbox.json(1, &["report", "--json", "oci:nothing"]);
+    assert!(failed["error"]["message"].as_str().unwrap().contains("nothing"));
+}

@@ -1,0 +1,65 @@
+//! Images for `ociseek report`, good and hostile.
+
+use std::path::Path;
+
+use ociseek::digest::Digest;
+use serde_json::{Value, json};
+
+use super::sandbox::{Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN};
+use super::tarball::{end, file, pax};
+
+/// Names that would do something if they were taken for markup.
+pub const NAMES: [&str; 9] = [
+    "<script>document.title='ran'</script>",
+    "\"onmouseover=\"document.title='ran'\"",
+    "'onload='document.title=\"ran\"'",
+    "<img src=x onerror=document.title='ran'>",
+    "</title></svg><svg onload=document.title='ran'>",
+    "</style><style>*{display:none}</style>",
+    "<meta http-equiv=refresh content=0;url=data:text/html,ran>",
+    "one\nline\u{1b}[31m",
+    "right\u{202e}gpj.exe",
+];
+
+/// An image of one platform, linux/amd64.
+pub struct Image<'a> {
+    /// Media types and blobs.
+    pub layers: &'a [(&'a str, Vec<u8>)],
+    /// What the blobs hold.
+    pub tars: &'a [Vec<u8>],
+    /// Of the config.
+    pub history: Value,
+}
+
+impl Image<'_> {
+    /// In the layout `dir` under the tag `v1`.
+    pub fn write(&self, dir: &Path) {
+        let mut layout = Layout::new(dir);
+        let layers: Vec<Value> = self.layers.iter().map(|(kind, blob)| layout.blob(kind, blob)).collect();
+        let diff_ids: Vec<Digest> = self.tars.iter().map(|tar| Digest::sha256(tar)).collect();
+        let config = json!({"os": "linux", "architecture": "amd64", "history": self.history,
+            "rootfs": {"type": "layers", "diff_ids": diff_ids}});
+        let config = layout.blob(OCI_CONFIG, config.to_string().as_bytes());
+        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+        let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
+        layout.tag(manifest, "v1");
+    }
+
+    /// A layer of files with [`NAMES`] and one that is not UTF-8, made by a command that is one of them too.
+    pub fn hostile(dir: &Path) {
+        let mut tar = Vec::new();
+        for (number, name) in NAMES.iter().enumerate() {
+            tar.extend(pax(b'x', &[("path", name.as_bytes())]));
+            tar.extend(file("short", &vec![b'x'; 100 + number]));
+        }
+        tar.extend(pax(b'x', &[("path", b"not\xffUTF-8")]));
+        tar.extend(file("short", &[b'x'; 1000]));
+        tar.extend(end());
+        Image {
+            layers: &[(PLAIN, tar.clone())],
+            tars: &[tar],
+            history: json!([{"created_by": format!("RUN {}", NAMES[0])}]),
+        }
+        .write(dir);
+    }
+}
