@@ -12,4 +12,5 @@ mod flatten;
 mod mount;
 mod packages;
 mod readback;
+mod report;
 mod tutorial;
