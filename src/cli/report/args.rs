@@ -12,6 +12,7 @@ pub enum ReportFormat {
     /// One HTML page
     #[value(alias = "text")]
     Html,
+    /// The facts on it
     Json,
 }
 
