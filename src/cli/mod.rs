@@ -17,7 +17,7 @@ use run::{blocking, settled, until};
 use shared::report::{CliError, DONE, failure, tell};
 use shared::signals;
 use shared::terminal::{Stdout, Style, complain};
-use shared::{habits, json};
+use shared::{habits, json, variables};
 use ztoc::args::ZtocCommand;
 
 mod args;
@@ -65,7 +65,9 @@ pub fn run() -> ExitCode {
         Ok(cli) => cli,
         Err(mut message) => {
             let typed = std::env::args_os().skip(1).filter_map(|typed| typed.into_string().ok());
-            let hint = habits::hint(&mut message, typed);
+            let typed: Vec<String> = typed.collect();
+            variables::name(&mut message, &typed, Cli::command());
+            let hint = habits::hint(&mut message, typed.into_iter());
             // A closed pipe is no failure of --help.
             let _ = message.print();
             if let Some(hint) = hint {

@@ -21,6 +21,9 @@ use crate::store::Source;
 use crate::store::blob::Target;
 use crate::ztoc::{self, Checkpoints, Ztoc, ZtocError};
 
+/// How many of its first digits name a ztoc, at least.
+pub const LEAST_DIGITS: usize = 6;
+
 /// The image of one platform, its indexes, and the ztocs of the one that a reader takes.
 #[derive(Debug)]
 pub struct Inspected {
@@ -117,7 +120,7 @@ pub async fn inspect(
 
 /// Finds the one ztoc that `wanted` names among those of all indexes of the image, and reads it.
 ///
-/// `wanted` is the digest of a ztoc or of the layer that it is for, or the first digits of one. None: there is no such ztoc,
+/// `wanted` is the digest of a ztoc or of the layer that it is for, or its first [`LEAST_DIGITS`] digits or more. None: there is no such ztoc,
 /// or more than one.
 ///
 /// # Errors
@@ -130,8 +133,9 @@ pub async fn find_ztoc(
     progress: &Arc<dyn Progress>,
 ) -> Result<Option<(Bytes, Ztoc)>, ZtocFailure> {
     let images = discover_all(source, root, platforms, None, progress).await?;
-    let is_named =
-        |digest: &Digest| digest.to_string() == wanted || (wanted.len() >= 6 && digest.hex().starts_with(wanted));
+    let is_named = |digest: &Digest| {
+        digest.to_string() == wanted || (wanted.len() >= LEAST_DIGITS && digest.hex().starts_with(wanted))
+    };
     let mut found: BTreeMap<Digest, &ZtocRef> = BTreeMap::new();
     for content in images.iter().flat_map(|image| &image.indexes).filter_map(|index| index.content.as_ref().ok()) {
         let named = content.index.ztocs.iter().filter(|z| is_named(&z.ztoc) || is_named(&z.layer));

@@ -212,8 +212,7 @@ fn a_layer_that_two_platforms_share_is_read_once() {
       b7ffb93ee50b   199.1 KiB  9 spans  4 files  ztoc 289.6 KiB  the same layer again
       e88179a68c0a    42.0 KiB  2 spans  2 files   ztoc 64.7 KiB
       index sha256:d355c6ca99448a34a8995e0d10b33e041b590f5d451b70da9053d7136d58efce
-      written as a referrer into the image's layout
-      read by soci-snapshotter with [pull_modes.soci_v1] enable = true, or when it is given this index digest
+      attached in the same way
     read 283.2 KiB, wrote 421.4 KiB, in …
     --- stderr ---
     --- status 0 ---
@@ -479,6 +478,50 @@ fn options_may_come_from_the_environment() {
     }
     let by_environment = shown(&mut command);
     assert_eq!(by_environment, sandbox.run(&index(&["-q", "--dry-run", "oci:img"])));
+}
+
+#[test]
+fn an_index_of_others_stays_where_there_is_none_of_ours() {
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    sandbox.run(&index(&["oci:img"]));
+    let said = sandbox.run(&["index", "--no-cache", "--existing=replace", "oci:img"]);
+    assert!(said.contains(" by \"test\" is there, and left as it is\n"), "{said}");
+    assert!(said.contains("no index:") && !said.contains("--existing replace"), "{said}");
+}
+
+#[test]
+fn an_index_without_its_image_is_no_image() {
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    sandbox.run(&index(&["--output=oci:alone", "oci:img"]));
+    assert_snapshot!(sandbox.run(&["ls", "oci:alone"]), @r"
+    --- stderr ---
+    error: alone holds no image
+    hint: what ociseek index --output oci:DIR writes is an index without its image: name the image that it was made for
+    --- status 1 ---
+    ");
+}
+
+#[test]
+fn a_wrong_value_is_told_with_the_variable_that_it_came_from() {
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.command(&["index", "oci:img"]);
+    assert_snapshot!(shown(command.env("OCISEEK_SPAN_SIZE", "abc")), @r"
+    --- stderr ---
+    error: invalid value 'abc' for '$OCISEEK_SPAN_SIZE': want a number of bytes, such as 4MiB, 64KiB or 4194304
+
+    For more information, try '--help'.
+    --- status 2 ---
+    ");
+    // What is typed stands before the variable.
+    let mut command = sandbox.command(&["index", "--span-size=x", "oci:img"]);
+    let typed = shown(command.env("OCISEEK_SPAN_SIZE", "abc"));
+    assert!(typed.contains("invalid value 'x' for '--span-size <SIZE>'"), "{typed}");
+    // A variable does not make its option a part of the usage.
+    let without = sandbox.run(&["index"]);
+    assert_eq!(shown(sandbox.command(&["index"]).env("OCISEEK_CACHE_DIR", "/nowhere")), without);
+    assert!(without.contains("Usage: ociseek index [OPTIONS] <IMAGE>...\n"), "{without}");
 }
 
 #[test]

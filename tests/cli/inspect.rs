@@ -187,7 +187,14 @@ fn one_ztoc() {
     "#);
     assert_snapshot!(sandbox.run(&["inspect", "--ztoc=d92a", "oci:img"]), @r#"
     --- stderr ---
-    error: "d92a" names no ztoc of the image, or more than one
+    error: invalid value 'd92a' for '--ztoc <DIGEST>': want a digest, or at least 6 of its first digits
+
+    For more information, try '--help'.
+    --- status 2 ---
+    "#);
+    assert_snapshot!(sandbox.run(&["inspect", "--ztoc=abcdef", "oci:img"]), @r#"
+    --- stderr ---
+    error: "abcdef" names no ztoc of the image, or more than one
     hint: ociseek inspect without --ztoc lists them
     --- status 1 ---
     "#);

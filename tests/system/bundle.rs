@@ -114,7 +114,10 @@ fn a_container_starts_before_its_image_is_there() {
     let _clean = Clean(&sandbox);
     let args = ["bundle", "--detach", "--stats", "stats", "--cache-dir", "cache", "oci:img:v1", "b"];
     let (said, code) = stdout(&mut sandbox.command(&args));
-    assert!(code == Some(0) && said.contains("oci:img:v1 is a bundle in "), "{said}");
+    assert!(
+        code == Some(0) && said.contains("oci:img:v1 is a bundle in ") && said.contains(" takes it down): "),
+        "{said}"
+    );
     let (printed, code) = stdout(&mut runc(&sandbox, &name(&sandbox)));
     let spec: Value = serde_json::from_slice(&std::fs::read(sandbox.path("b/config.json")).unwrap()).unwrap();
     let hostname = spec["hostname"].as_str().unwrap();

@@ -280,6 +280,9 @@ fn it_ends_when_it_is_asked_to() {
     for end in ["INT", "TERM", "HUP", "umount", "umount of a busy one", "TERM of a busy one"] {
         let mut serving = Serving::start(&sandbox, &mount_with(&["--stats", "stats"]));
         let mnt = sandbox.path("mnt");
+        let (shown, said) = (mnt.canonicalize().unwrap(), serving.stderr());
+        let ready = format!("mounted at {0} (Ctrl-C or umount {0} ends it): ", shown.display());
+        assert!(said.contains(&ready) && said.contains(" files; "), "{said}");
         let mut file = std::fs::read(mnt.join("dir1/file0")).map(|_| None).unwrap();
         if end.ends_with("busy one") {
             file = Some(std::fs::File::open(mnt.join("dir1/file1")).unwrap());

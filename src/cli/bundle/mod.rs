@@ -42,7 +42,12 @@ pub async fn run(args: BundleArgs, interrupted: &mut oneshot::Receiver<Interrupt
     })
     .await?;
     let Made { bundle, mut live } = made;
-    opened.tell_ready(&format!("{} is a bundle in {}", opened.name, bundle.dir().display()));
+    let dir = bundle.dir().display();
+    let or_interrupt = if serve.detached { "" } else { "Ctrl-C or " };
+    opened.tell_ready(&format!(
+        "{} is a bundle in {dir} ({or_interrupt}ociseek bundle --rm {dir} takes it down)",
+        opened.name
+    ));
     if let Some(log) = log {
         log.ready()?;
     }

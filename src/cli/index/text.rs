@@ -21,17 +21,18 @@ const MOST_OTHERS: usize = 16;
 /// The report on one image that was indexed in `seconds`. `target` says where the index was written, if not to the image.
 pub fn report(image: &str, target: Option<&str>, done: &IndexedImage, seconds: f64, style: Style) -> String {
     let mut text = String::new();
+    let mut attached = None;
     for manifest in &done.manifests {
         heading(&mut text, image, manifest.platform.as_deref(), &manifest.manifest.digest, style);
         layers(&mut text, &manifest.layers, style);
-        result(&mut text, target, manifest, style);
+        result(&mut text, target, manifest, &mut attached, style);
         left(&mut text, manifest, style);
         if !matches!(manifest.result, ManifestResult::NothingToIndex | ManifestResult::OutOfTime) {
             coverage(&mut text, &manifest.coverage);
         }
         prefetched::line(&mut text, manifest.prefetch.as_ref());
         members(&mut text, &manifest.layers, style);
-        others(&mut text, &manifest.others, style);
+        others(&mut text, manifest, style);
     }
     let _ = writeln!(text, "{}", style.dim(&totals(done, seconds)));
     text
@@ -66,15 +67,24 @@ pub fn digests(made: &Made) -> String {
     text
 }
 
-/// The index, and how it was attached.
-fn result(text: &mut String, target: Option<&str>, manifest: &IndexedManifest, style: Style) {
+/// The index, and how it was attached: once for all platforms, where it is the same for all.
+fn result<'a>(
+    text: &mut String,
+    target: Option<&str>,
+    manifest: &'a IndexedManifest,
+    attached: &mut Option<&'a Attached>,
+    style: Style,
+) {
     let line = |text: &mut String, colour: &str, rest: &str| {
         let _ = writeln!(text, "  {colour} {rest}");
     };
     match &manifest.result {
         ManifestResult::Attached { index, how, replaced, not_deleted } => {
             line(text, &style.green("index"), &style.green(&index.digest.to_string()));
-            let how = match (how, target) {
+            let before = attached.replace(how);
+            let is_same = before.is_some_and(|before| std::mem::discriminant(before) == std::mem::discriminant(how));
+            let told = match (how, target) {
+                _ if is_same => "attached in the same way".to_owned(),
                 (Attached::ReferrersApi, _) => "attached by the registry's referrers API".to_owned(),
                 (Attached::TagSchema(tag), _) => {
                     format!("attached by the tag schema, as tag {tag} (this registry has no referrers API)")
@@ -82,12 +92,14 @@ fn result(text: &mut String, target: Option<&str>, manifest: &IndexedManifest, s
                 (Attached::Layout, Some(target)) => format!("written as a referrer into {}", safe(target)),
                 (Attached::Layout, None) => "written as a referrer into the image's layout".to_owned(),
             };
-            let _ = writeln!(text, "  {how}");
+            let _ = writeln!(text, "  {told}");
             for digest in replaced {
                 let kept = if not_deleted.contains(digest) { " (it could not be deleted)" } else { "" };
                 let _ = writeln!(text, "  replaces {digest}{kept}");
             }
-            let _ = writeln!(text, "  {}", style.dim(READERS));
+            if !is_same {
+                let _ = writeln!(text, "  {}", style.dim(READERS));
+            }
         }
         ManifestResult::DryRun { index, replaces } => {
             line(text, &style.green("index"), &style.green(&index.digest.to_string()));
@@ -138,11 +150,16 @@ pub fn left(text: &mut String, manifest: &IndexedManifest, style: Style) {
     }
 }
 
-fn others(text: &mut String, others: &[OtherIndex], style: Style) {
-    let note = style.yellow("note:");
+fn others(text: &mut String, manifest: &IndexedManifest, style: Style) {
+    let (others, note) = (&manifest.others, style.yellow("note:"));
+    let has_none = matches!(manifest.result, ManifestResult::NothingToIndex | ManifestResult::OutOfTime);
     for OtherIndex { digest, tool, listed_first, unusable } in others.iter().take(MOST_OTHERS) {
         let first = if *listed_first { " and is listed first" } else { "" };
         let line = match unusable {
+            // There is none of ours that could take its place.
+            None if has_none => {
+                format!("SOCI index {digest} by {} is there, and left as it is", maker(tool.as_deref()))
+            }
             None => format!(
                 "SOCI index {digest} by {} is there too{first}: consumers take the first that is listed; \
                  --existing replace leaves only ours",

@@ -3,6 +3,7 @@
 use clap::Args;
 
 use crate::cli::shared::args::{FormatArgs, PlatformsArgs, RegistryArgs};
+use crate::cli::shared::parse;
 use crate::digest::Digest;
 use crate::image::ImageName;
 
@@ -38,8 +39,8 @@ pub struct InspectArgs {
 
     /// Show everything in one ztoc: its spans and its files
     ///
-    /// The ztoc is named by its own digest or by that of its layer, or by the first digits of one.
-    #[arg(long, value_name = "DIGEST")]
+    /// The ztoc is named by its own digest or by that of its layer, or by six or more of the first digits of one.
+    #[arg(long, value_name = "DIGEST", value_parser = parse::start_of_digest)]
     pub ztoc: Option<String>,
 
     #[command(flatten)]

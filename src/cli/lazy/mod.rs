@@ -77,7 +77,7 @@ pub fn create(path: &Path) -> Result<File, CliError> {
 }
 
 impl Opened {
-    /// Says that the files are there.
+    /// Says that the files are there, directories and links among them. `what` tells where, and how they go away again.
     pub fn tell_ready(&self, what: &str) {
         if self.quiet {
             return;
@@ -85,8 +85,8 @@ impl Opened {
         let image = &self.image;
         let bytes: u64 = image.layers.iter().map(|layer| layer.descriptor.size).sum();
         let read: u64 = image.layers.iter().map(|layer| layer.bytes_read).sum();
-        let inodes = counted(image.tree.len() as u64, "inode", "inodes");
-        let text = format!("{what}: {inodes}; {} of {} of layers read so far", human(read), human(bytes));
+        let files = counted(image.tree.len() as u64, "file", "files");
+        let text = format!("{what}: {files}; {} of {} of layers read so far", human(read), human(bytes));
         complain(&safe(&text));
     }
 

@@ -41,7 +41,10 @@ pub async fn run(args: MountArgs, interrupted: &mut oneshot::Receiver<Interrupt>
         Ok((opened, live))
     })
     .await?;
-    opened.tell_ready(&format!("{} is mounted at {}", opened.name, live.mounted.point().display()));
+    let point = live.mounted.point().display();
+    let unmount = if rustix::process::geteuid().is_root() { "umount" } else { "fusermount3 -u" };
+    let or_interrupt = if serve.detached { "" } else { "Ctrl-C or " };
+    opened.tell_ready(&format!("{} is mounted at {point} ({or_interrupt}{unmount} {point} ends it)", opened.name));
     if let Some(log) = log {
         log.ready()?;
     }

@@ -23,4 +23,5 @@ pub mod signals;
 pub mod size;
 pub mod source;
 pub mod terminal;
+pub mod variables;
 pub mod versions;

@@ -7,6 +7,11 @@ use super::size::ByteSize;
 use crate::image::coverage::Share;
 use crate::image::ecr::is_account;
 use crate::image::{Platform, is_registry};
+use crate::digest::Digest;
+use crate::image::ecr::is_account;
+use crate::image::{Platform, is_registry};
+use crate::ops::coverage::Share;
+use crate::ops::inspect::LEAST_DIGITS;
 use crate::time::Time;
 
 /// Whether registries are spoken to without TLS.
@@ -114,6 +119,15 @@ pub fn one_platform(text: &str) -> Result<Platform, String> {
             .into());
     }
     text.parse::<Platform>().map_err(|error| error.to_string())
+}
+
+/// A digest, or enough of its first digits.
+pub fn start_of_digest(text: &str) -> Result<String, String> {
+    let is_digits = text.len() >= LEAST_DIGITS && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    match is_digits || text.parse::<Digest>().is_ok() {
+        true => Ok(text.to_owned()),
+        false => Err(format!("want a digest, or at least {LEAST_DIGITS} of its first digits")),
+    }
 }
 
 /// `oci:DIR`.

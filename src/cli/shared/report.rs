@@ -40,6 +40,7 @@ use crate::rootfs::content::ReadError;
 use crate::rootfs::layers;
 use crate::rootfs::record::RecordError;
 use crate::store::StoreError;
+use crate::store::layout::LayoutError;
 use crate::store::registry::RegistryError;
 use crate::tree;
 use crate::ztoc::ZtocError;
@@ -484,6 +485,10 @@ fn resolve_hint(error: &ResolveError) -> Option<String> {
 pub fn store_hint(error: &StoreError) -> Option<String> {
     match error {
         StoreError::Registry(error) => registry_hint(error),
+        StoreError::Local(LayoutError::NoImage { .. }) => Some(
+            "what ociseek index --output oci:DIR writes is an index without its image: name the image that it was made for"
+                .into(),
+        ),
         StoreError::Local(_)
         | StoreError::Read { .. }
         | StoreError::Range { .. }

@@ -57,14 +57,64 @@ pub fn man(args: &ManArgs, command: Command) -> Result<(), CliError> {
     match &args.output {
         Some(dir) => pages(dir, command).map_err(|source| CliError::Write { path: dir.clone(), source }),
         None => {
-            let mut page = Vec::new();
-            clap_mangen::Man::new(command.disable_help_subcommand(true)).render(&mut page).map_err(CliError::Stdout)?;
-            Stdout::new().write_whole(&page).map_err(CliError::Stdout)
+            let mut command = command.disable_help_subcommand(true);
+            command.build();
+            Stdout::new().write_whole(&page(&mut command).map_err(CliError::Stdout)?).map_err(CliError::Stdout)
         }
     }
 }
 
 fn pages(dir: &Path, command: Command) -> io::Result<()> {
     std::fs::create_dir_all(dir)?;
-    clap_mangen::generate_to(command, dir)
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    let mut ahead = vec![command];
+    while let Some(mut command) = ahead.pop() {
+        ahead.extend(command.get_subcommands().filter(|below| !below.is_hide_set()).cloned());
+        let name = clap_mangen::Man::new(command.clone()).get_filename();
+        std::fs::write(dir.join(name), page(&mut command)?)?;
+    }
+    Ok(())
+}
+
+/// The manual page of one command. Its synopsis is the usage line of its help.
+fn page(command: &mut Command) -> io::Result<Vec<u8>> {
+    let usage = command.render_usage().to_string();
+    let man = clap_mangen::Man::new(command.clone());
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    // Justified text would stretch the examples.
+    page.extend(b".ad l\n");
+    man.render_name_section(&mut page)?;
+    page.extend(b".SH SYNOPSIS\n.nf\n");
+    let lines = usage.strip_prefix("Usage: ").unwrap_or(&usage).lines().map(str::trim);
+    lines.for_each(|line| page.extend(format!("{}\n", line.replace('\\', "\\e").replace('-', "\\-")).bytes()));
+    page.extend(b".fi\n");
+    let mut rest = Vec::new();
+    man.render_description_section(&mut rest)?;
+    man.render_options_section(&mut rest)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut rest)?;
+    }
+    if command.get_after_help().is_some() || command.get_after_long_help().is_some() {
+        man.render_extra_section(&mut rest)?;
+    }
+    man.render_version_section(&mut rest)?;
+    page.extend(unfilled(&rest));
+    Ok(page)
+}
+
+/// Keeps the lines apart that are indented: commands, and tables.
+fn unfilled(page: &[u8]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(page.len());
+    let mut is_unfilled = false;
+    for line in page.split_inclusive(|&byte| byte == b'\n') {
+        let is_indented = line.starts_with(b" ");
+        if is_indented != is_unfilled {
+            text.extend(if is_indented { b".nf\n" } else { b".fi\n" });
+            is_unfilled = is_indented;
+        }
+        text.extend(line);
+    }
+    text
 }

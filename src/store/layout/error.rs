@@ -46,6 +46,8 @@ pub enum LayoutError {
         #[source]
         source: JsonError,
     },
+    #[error("{} holds no image", path.display())]
+    NoImage { path: PathBuf },
     #[error("{} has no image {wanted}; it has {}", path.display(), listed(there))]
     NoSuchImage { path: PathBuf, wanted: String, there: Vec<String> },
     #[error("{} holds several images: choose one of {}", path.display(), listed(there))]

@@ -84,10 +84,7 @@ pub(in crate::store) fn find(files: &impl Files, select: &Select) -> Result<Desc
         ([], Select::Tag(tag)) => {
             Err(LayoutError::NoSuchImage { path: path(), wanted: format!("{tag:?}"), there: labels(&entries) })
         }
-        ([], _) => {
-            let there = labels(&entries);
-            Err(LayoutError::NoSuchImage { path: path(), wanted: "at all".to_owned(), there })
-        }
+        ([], _) => Err(LayoutError::NoImage { path: path() }),
         // One image whose platforms were listed in index.json itself, which is an image index after all.
         (several, Select::Any) if several.iter().all(|entry| entry.platform.is_some() && name_of(entry).is_none()) => {
             Ok(Descriptor::of(OCI_INDEX, &index_json))

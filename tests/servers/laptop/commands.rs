@@ -80,6 +80,9 @@ fn every_command_has_a_page_that_renders() {
         assert!(text.contains("NAME") && text.contains("SYNOPSIS"), "{name}: {text}");
         if name == "ociseek-index" {
             assert!(text.contains("--min-coverage") && text.contains("OCISEEK_MIN_COVERAGE"), "{text}");
+            assert!(text.contains("SYNOPSIS\n       ociseek index [OPTIONS] <IMAGE>...\n"), "{text}");
+            // Indented lines stay as they are in the help.
+            assert!(text.contains("\n         oci:DIR[:TAG|@DIGEST]\n           an OCI image layout;"), "{text}");
         }
     }
     let files = std::fs::read_dir(sandbox.path("pages")).unwrap().count();
