@@ -223,7 +223,7 @@ fn one_variable_names_the_queue() {
     ];
     for args in commands {
         let refused = shown(sandbox.command(args).env("OCISEEK_QUEUE", "no queue"));
-        assert!(refused.contains("invalid value 'no queue' for '--queue"), "{args:?}: {refused}");
+        assert!(refused.contains("invalid value 'no queue' for '$OCISEEK_QUEUE'"), "{args:?}: {refused}");
     }
     // What it was called before, for services that are set up.
     for args in &commands[1..] {

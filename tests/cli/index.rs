@@ -519,9 +519,8 @@ fn a_wrong_value_is_told_with_the_variable_that_it_came_from() {
     let typed = shown(command.env("OCISEEK_SPAN_SIZE", "abc"));
     assert!(typed.contains("invalid value 'x' for '--span-size <SIZE>'"), "{typed}");
     // A variable does not make its option a part of the usage.
-    let without = sandbox.run(&["index"]);
-    assert_eq!(shown(sandbox.command(&["index"]).env("OCISEEK_CACHE_DIR", "/nowhere")), without);
-    assert!(without.contains("Usage: ociseek index [OPTIONS] <IMAGE>...\n"), "{without}");
+    let usage = shown(sandbox.command(&["index"]).env("OCISEEK_CACHE_DIR", "/nowhere"));
+    assert!(usage.contains("Usage: ociseek index [OPTIONS] <IMAGE>...\n"), "{usage}");
 }
 
 #[test]

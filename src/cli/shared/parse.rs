@@ -4,13 +4,10 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::size::ByteSize;
+use crate::digest::Digest;
 use crate::image::coverage::Share;
 use crate::image::ecr::is_account;
 use crate::image::{Platform, is_registry};
-use crate::digest::Digest;
-use crate::image::ecr::is_account;
-use crate::image::{Platform, is_registry};
-use crate::ops::coverage::Share;
 use crate::ops::inspect::LEAST_DIGITS;
 use crate::time::Time;
 

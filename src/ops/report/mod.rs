@@ -17,11 +17,10 @@ pub use sizes::Fetch;
 pub use start::{Start, StartError};
 
 use self::start::Reads;
-use super::coverage::Coverage;
-use super::discover::number;
 use super::open::RootFs;
 use crate::budget::{Budget, OverBudget};
 use crate::digest::Digest;
+use crate::image::coverage::Coverage;
 use crate::image::{Descriptor, Platform};
 use crate::rootfs::layers::How;
 use crate::rootfs::record::RecordedRead;
@@ -129,7 +128,7 @@ impl Report {
             index: image.index.as_ref().map(|index| IndexFacts {
                 digest: index.digest,
                 size: index.size,
-                version: number(index.version),
+                version: index.version.number(),
                 tool: index.content.as_ref().ok().and_then(|content| content.index.build_tool_identifier.clone()),
             }),
             coverage,
