@@ -144,6 +144,7 @@ impl Report {
 
 /// Why there are no facts.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReportError {
     #[error("the image does not fit into memory")]
     Memory(#[from] OverBudget),

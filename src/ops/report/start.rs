@@ -27,6 +27,7 @@ pub struct Start {
 
 /// Why a record says nothing about an image.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StartError {
     #[error("the image has none of the {0} files that the profile recorded: it is the profile of another image")]
     OtherImage(u64),

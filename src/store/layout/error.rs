@@ -46,6 +46,7 @@ pub enum LayoutError {
         #[source]
         source: JsonError,
     },
+    /// It lists indexes or other artifacts, or nothing.
     #[error("{} holds no image", path.display())]
     NoImage { path: PathBuf },
     #[error("{} has no image {wanted}; it has {}", path.display(), listed(there))]
