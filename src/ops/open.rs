@@ -1,5 +1,7 @@
 //! Opening an image to read from it: its index, its layers, their tree.
 
+#![warn(missing_docs)]
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -27,12 +29,15 @@ pub struct OpenOptions {
     pub index: Option<Digest>,
     /// Only this layer, counted from 0 at the bottom, as if it were the image.
     pub layer: Option<usize>,
+    /// How its files are read.
     pub content: ContentOptions,
 }
 
 /// An image as one file system.
 pub struct RootFs {
+    /// The image manifest.
     pub manifest: Descriptor,
+    /// The platform that it is for, if that is known.
     pub platform: Option<Platform>,
     /// The image's config, as JSON.
     pub config: Bytes,
@@ -42,7 +47,9 @@ pub struct RootFs {
     pub layers: Vec<LayerFacts>,
     /// The index's prefetch artifacts, each with the number of its layer.
     pub prefetch: Vec<(u32, Descriptor)>,
+    /// Its files, without their content.
     pub tree: Arc<Tree>,
+    /// Their content, which is fetched as it is read.
     pub content: Content,
     /// What the tree takes. Held, and not read.
     _memory: Charge,
@@ -51,8 +58,11 @@ pub struct RootFs {
 /// How a layer is read.
 #[derive(Debug, Clone)]
 pub struct LayerFacts {
+    /// The layer, as the image manifest lists it.
     pub descriptor: Descriptor,
+    /// What it is read by.
     pub how: How,
+    /// Its files and spans.
     pub ztoc: Arc<Ztoc>,
     /// Bytes of the blob that were read to open it.
     pub bytes_read: u64,
@@ -60,6 +70,7 @@ pub struct LayerFacts {
 
 /// Why an image cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum OpenError {
     #[error(transparent)]

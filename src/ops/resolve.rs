@@ -51,6 +51,7 @@ impl ResolveError {
 /// Which of an image's platforms are meant.
 #[derive(Debug, Clone, Copy)]
 pub enum Wanted<'a> {
+    /// All that the image has.
     All,
     /// These; each must be there.
     Each(&'a [Platform]),
@@ -76,7 +77,9 @@ pub struct PlatformManifest {
     pub descriptor: Descriptor,
     /// None if neither image index nor config tell.
     pub platform: Option<Platform>,
+    /// The image's config.
     pub config: Descriptor,
+    /// From the bottom up.
     pub layers: Vec<Descriptor>,
     /// The manifest's own.
     pub annotations: BTreeMap<String, String>,

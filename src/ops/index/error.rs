@@ -12,6 +12,7 @@ use crate::ztoc::ZtocError;
 
 /// Why an image could not be indexed. Nothing was attached for it, unless [`IndexError::Attach`] says otherwise.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum IndexError {
     #[error(transparent)]

@@ -16,6 +16,8 @@
 //! cannot say why it lacks it, since they are soci's. So an index counts as complete only if each layer that it lacks is known to
 //! be one that it must lack (see `existing`); otherwise these layers, and these alone, are read again.
 
+#![warn(missing_docs)]
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

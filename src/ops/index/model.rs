@@ -21,9 +21,11 @@ use crate::store::blob::{Attached, Target};
 pub struct IndexOptions {
     /// Which platforms of an image index; empty means all.
     pub platforms: Vec<Platform>,
+    /// How each layer is indexed.
     pub layer: LayerOptions,
     /// Layers whose blobs have fewer bytes are left out.
     pub min_layer_size: u64,
+    /// What is done about indexes that are there.
     pub existing: Existing,
     /// How many layers are read side by side; at least 1.
     pub jobs: usize,
@@ -36,6 +38,7 @@ pub struct IndexOptions {
     pub gate: Gate,
     /// What consumers are told to prefetch. None: an index that is there with such a list is as good as one without.
     pub prefetch: Option<Arc<PrefetchList>>,
+    /// Which ztocs that exist spare reading their layers.
     pub reuse: Reuse,
 }
 
@@ -86,7 +89,9 @@ impl Default for Reuse {
 pub struct Elsewhere {
     /// As the user knows it.
     pub name: Arc<str>,
+    /// The store that has it.
     pub source: Source,
+    /// What names it there.
     pub target: Target,
 }
 
@@ -139,10 +144,12 @@ pub struct Refused {
     pub bytes_read: u64,
 }
 
+/// One platform of an image that falls short of the [`Gate`].
 #[derive(Debug)]
 pub struct RefusedManifest {
     /// None if the image does not say.
     pub platform: Option<String>,
+    /// The image manifest of the platform.
     pub manifest: Descriptor,
     /// Empty if the layers were not looked at, since an index is there.
     pub layers: Vec<IndexedLayer>,
@@ -150,6 +157,7 @@ pub struct RefusedManifest {
     pub stays: Option<Digest>,
     /// Of all layers.
     pub coverage: Coverage,
+    /// The demands that it does not meet; none if another platform is the reason.
     pub shortfalls: Vec<Shortfall>,
 }
 
@@ -157,11 +165,19 @@ pub struct RefusedManifest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Shortfall {
     /// A layer is not in the index.
-    LeftOut { layer: Box<Descriptor>, reason: LeftOut },
+    LeftOut {
+        /// The layer, as the image manifest lists it.
+        layer: Box<Descriptor>,
+        /// Why it is not.
+        reason: LeftOut,
+    },
+    /// The index covers too little.
     Coverage {
         /// Of the layers of at least `min_layer_size` bytes.
         is: Coverage,
+        /// What was asked for.
         least: Share,
+        /// In bytes; smaller layers do not count.
         min_layer_size: u64,
     },
 }
@@ -218,9 +234,11 @@ impl IndexedImage {
 pub struct IndexedManifest {
     /// As people write it, such as `linux/arm64`; None if the image does not say.
     pub platform: Option<String>,
+    /// The image manifest of the platform.
     pub manifest: Descriptor,
     /// One for each of the manifest's layers, in its order. Of an index that stays, as it lists them.
     pub layers: Vec<IndexedLayer>,
+    /// Which index it has now, and how that came.
     pub result: ManifestResult,
     /// By the index of `result`.
     pub coverage: Coverage,
@@ -249,8 +267,10 @@ pub struct Prefetched {
     pub carried_over: bool,
 }
 
+/// A layer of which consumers fetch some spans before anybody reads them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrefetchedLayer {
+    /// The layer's blob.
     pub layer: Digest,
     /// The prefetch artifact.
     pub artifact: Digest,
@@ -260,11 +280,14 @@ pub struct PrefetchedLayer {
     pub bytes: u64,
 }
 
+/// Which index an image manifest has now, and how that came.
 #[derive(Debug, Clone)]
 pub enum ManifestResult {
     /// A new index was attached.
     Attached {
+        /// The index's manifest.
         index: Descriptor,
+        /// By which way it is found.
         how: Attached,
         /// Indexes that it took the place of.
         replaced: Vec<Digest>,
@@ -272,11 +295,26 @@ pub enum ManifestResult {
         not_deleted: Vec<Digest>,
     },
     /// It was built, and stands for what would have been attached.
-    DryRun { index: Descriptor, replaces: Vec<Digest> },
-    /// The very index is there already. `built` tells whether it was built to find that out.
-    AlreadyThere { index: Descriptor, built: bool },
+    DryRun {
+        /// The index's manifest.
+        index: Descriptor,
+        /// Indexes that it would take the place of.
+        replaces: Vec<Digest>,
+    },
+    /// The very index is there already.
+    AlreadyThere {
+        /// The index's manifest.
+        index: Descriptor,
+        /// It was built to find that out.
+        built: bool,
+    },
     /// An index that was there was left alone, as was asked for or since it is a newer version's.
-    Kept { index: Digest, tool: Option<String> },
+    Kept {
+        /// The index's manifest.
+        index: Digest,
+        /// What built it, if it says.
+        tool: Option<String>,
+    },
     /// No layer can be served lazily, so that an index would be empty.
     NothingToIndex,
     /// The time was up, and there is no layer to attach an index for.
@@ -299,6 +337,7 @@ impl ManifestResult {
 /// A SOCI index of someone else, or what is listed as one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtherIndex {
+    /// Its manifest.
     pub digest: Digest,
     /// What its maker calls itself; None if it does not say or cannot be read.
     pub tool: Option<String>,
@@ -311,41 +350,55 @@ pub struct OtherIndex {
 /// What became of one layer.
 #[derive(Debug, Clone)]
 pub struct IndexedLayer {
+    /// The layer, as the image manifest lists it.
     pub descriptor: Descriptor,
+    /// Whether it is in the index.
     pub outcome: LayerOutcome,
 }
 
+/// Whether a layer is in the index, and why not.
 #[derive(Debug, Clone)]
 pub enum LayerOutcome {
+    /// It is, with this ztoc.
     Indexed(ZtocFacts),
     /// The index that is there has this ztoc for it, of so many bytes. Neither was read.
     Listed {
+        /// The ztoc.
         ztoc: Digest,
+        /// Bytes of the ztoc.
         size: u64,
     },
+    /// It is not, for this reason.
     LeftOut(LeftOut),
 }
 
 /// What a layer's ztoc holds, and how it came to be.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ZtocFacts {
+    /// The ztoc.
     pub digest: Digest,
     /// Bytes of the ztoc.
     pub size: u64,
+    /// Spans of the layer, each of which can be fetched and decoded alone.
     pub spans: u32,
     /// Entries of the tar, of every type.
     pub entries: u64,
+    /// Bytes of the tar, up to where its reader stops.
     pub uncompressed_size: u64,
     /// Members of the gzip stream; 0 for a plain tar. None if that is not known, as with a ztoc that was reused.
     pub gzip_members: Option<u64>,
+    /// Where it is from.
     pub origin: Origin,
 }
 
 /// How the facts on a layer were come by.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Origin {
-    /// The blob was read, in this many seconds.
-    Read { seconds: f64 },
+    /// The blob was read.
+    Read {
+        /// How long that took.
+        seconds: f64,
+    },
     /// From the cache.
     Cache,
     /// From an index of the same options that the destination had, which lacked other layers.
@@ -359,15 +412,25 @@ pub enum Origin {
 /// Why a layer is not in the index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeftOut {
-    /// Smaller than the least size, in bytes.
-    Small { least: u64 },
+    /// It is smaller than the least size.
+    Small {
+        /// That size, in bytes.
+        least: u64,
+    },
     /// By its media type; it was not read.
-    Kind { code: &'static str, reason: String },
+    Kind {
+        /// A stable word for programs.
+        code: &'static str,
+        /// The same for people.
+        reason: String,
+    },
     /// By its content.
     Unservable(Unservable),
-    /// The time was up before it was read. `stuck`: all the time went into layers of which none was
-    /// done, so that another run with as much time may get no further.
-    OutOfTime { stuck: bool },
+    /// The time was up before it was read.
+    OutOfTime {
+        /// All the time went into layers of which none was done, so that another run with as much time may get no further.
+        stuck: bool,
+    },
     /// The index that is there has no ztoc for it, and does not say why.
     NotListed,
 }

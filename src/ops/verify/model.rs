@@ -19,6 +19,7 @@ pub struct VerifyOptions {
     pub platforms: Vec<Platform>,
     /// Only this index, listed or not. None: all that are found.
     pub index: Option<Digest>,
+    /// How much of the layers is read.
     pub depth: Depth,
     /// How many layers are read side by side; at least 1.
     pub jobs: usize,
@@ -63,8 +64,10 @@ impl Verified {
     }
 }
 
+/// What was found out about one platform of an image.
 #[derive(Debug, Clone)]
 pub struct VerifiedManifest {
+    /// The image manifest of the platform.
     pub manifest: Descriptor,
     /// None if the image does not say.
     pub platform: Option<Platform>,
@@ -100,10 +103,14 @@ pub struct Content {
     pub bytes: u64,
 }
 
+/// What was found out about one index.
 #[derive(Debug, Clone)]
 pub struct VerifiedIndex {
+    /// Its manifest.
     pub digest: Digest,
+    /// Which kind it is.
     pub version: Version,
+    /// What built it, if it says.
     pub tool: Option<String>,
     /// What is wrong with the index as a document.
     pub differences: Vec<Finding>,
@@ -116,11 +123,15 @@ pub struct VerifiedIndex {
 /// A layer and its ztoc.
 #[derive(Debug, Clone)]
 pub struct VerifiedLayer {
+    /// The layer's blob.
     pub layer: Digest,
+    /// The ztoc that the index lists for it.
     pub ztoc: Digest,
     /// The tool identifier in the ztoc; None if it could not be read.
     pub tool: Option<Box<[u8]>>,
+    /// How much of it was read.
     pub proven: Proven,
+    /// What is wrong with it; empty if nothing is.
     pub differences: Vec<Finding>,
 }
 
@@ -157,6 +168,7 @@ pub(in crate::ops) struct Done {
 /// Something that is not as the index, the manifest or the config says, or that no consumer would take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
+    /// A stable word for programs.
     pub code: Code,
     /// For people, in one line.
     pub text: String,
