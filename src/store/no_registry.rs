@@ -28,6 +28,9 @@ pub struct RegistryError(Never);
 #[derive(Debug)]
 pub struct BlobStream(Never);
 
+/// The same by several connections.
+pub type LayerStream = BlobStream;
+
 /// A blob on its way to a registry.
 #[derive(Debug)]
 pub struct Upload(Never);
@@ -106,6 +109,7 @@ impl Names {
 }
 
 impl Repository {
+    /// What the work on one image of it may take.
     pub fn budget(&self) -> &Budget {
         match self.0 {}
     }
@@ -118,10 +122,12 @@ impl Repository {
         match self.0 {}
     }
 
+    /// The registry, as it was named.
     pub fn registry(&self) -> &str {
         match self.0 {}
     }
 
+    /// The repository's name, without its registry.
     pub fn name(&self) -> &str {
         match self.0 {}
     }
@@ -139,7 +145,7 @@ impl Repository {
         match self.0 {}
     }
 
-    pub(super) async fn blob(&self, _blob: &Descriptor) -> Result<BlobStream, RegistryError> {
+    pub(super) async fn layer(&self, _blob: &Descriptor) -> Result<LayerStream, RegistryError> {
         match self.0 {}
     }
 
