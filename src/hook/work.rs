@@ -109,8 +109,8 @@ async fn run_document(
     context: &Context,
 ) -> Result<Done, JobError> {
     let image = match resolved(document, source, context).await? {
-        Ok(image) => image,
-        Err(skipped) => return Ok(Done::Skipped(skipped)),
+        Judged::Image(image) => image,
+        Judged::Skipped(why) => return Ok(Done::Skipped(why)),
     };
     let place = Place::of(&job.image, source, repository, context);
     let mut products = place.make(image, &context.versions).await?;
@@ -276,8 +276,8 @@ impl<'a> Place<'a> {
             }
             moves += 1;
             let image = match resolved(&document, self.source, self.context).await? {
-                Ok(image) => image,
-                Err(why) => {
+                Judged::Image(image) => image,
+                Judged::Skipped(why) => {
                     if moved {
                         *result = Enabling::Skipped(NotEnabled::Skipped(Box::new(why)));
                     }
@@ -322,17 +322,20 @@ fn nothing_to_index<'a>(layers: impl IntoIterator<Item = &'a IndexedLayer>) -> S
     }))
 }
 
+/// What a document is to this work.
+pub(super) enum Judged {
+    Image(Resolved),
+    /// There is nothing to do for it.
+    Skipped(Skipped),
+}
+
 /// The image that a document is, or why there is nothing to do for it.
-pub(super) async fn resolved(
-    document: &Document,
-    source: &Source,
-    context: &Context,
-) -> Result<Result<Resolved, Skipped>, JobError> {
+pub(super) async fn resolved(document: &Document, source: &Source, context: &Context) -> Result<Judged, JobError> {
     let Context { options, max_image_size, progress, .. } = context;
     let manifest = match parse(document) {
         Ok(manifest) => manifest,
         Err(ResolveError::NotAnImage { source: ManifestError::NotAnImage { what }, .. }) => {
-            return Ok(Err(Skipped::NotAnImage(what)));
+            return Ok(Judged::Skipped(Skipped::NotAnImage(what)));
         }
         Err(error) => return Err(error.into()),
     };
@@ -341,18 +344,18 @@ pub(super) async fn resolved(
         Manifest::Index(index) => &index.subject,
     };
     if let Some(subject) = subject {
-        return Ok(Err(Skipped::Subject(subject.digest)));
+        return Ok(Judged::Skipped(Skipped::Subject(subject.digest)));
     }
     if is_enabled(&manifest) {
-        return Ok(Err(Skipped::SociEnabled));
+        return Ok(Judged::Skipped(Skipped::SociEnabled));
     }
     let image = match resolve_document(source, document, manifest, options.wanted(), progress).await {
         Ok(image) => image,
         Err(error @ (ResolveError::NoImage(_) | ResolveError::NoPlatform { .. })) => {
-            return Ok(Err(Skipped::NotAnImage(error.to_string())));
+            return Ok(Judged::Skipped(Skipped::NotAnImage(error.to_string())));
         }
         Err(ResolveError::NotAnImage { source: ManifestError::NotAnImage { what }, .. }) => {
-            return Ok(Err(Skipped::NotAnImage(what)));
+            return Ok(Judged::Skipped(Skipped::NotAnImage(what)));
         }
         Err(error) => return Err(error.into()),
     };
@@ -360,9 +363,9 @@ pub(super) async fn resolved(
         && let size = declared_size(&image)
         && size > limit
     {
-        return Ok(Err(Skipped::TooLarge { size, limit }));
+        return Ok(Judged::Skipped(Skipped::TooLarge { size, limit }));
     }
-    Ok(Ok(image))
+    Ok(Judged::Image(image))
 }
 
 /// Bytes of all layers, each blob once.

@@ -12,13 +12,14 @@ use crate::digest::Digest;
 use crate::image::config::{self, ConfigError, MAX_CONFIG};
 use crate::image::soci::{ZtocRef, prefetch_lists};
 use crate::image::{Descriptor, Platform};
+use crate::layer::LayerMap;
 use crate::progress::{Event, Progress};
 use crate::rootfs::content::{Content, ContentOptions};
 use crate::rootfs::layers::{self, Caches, How, OpenLayer};
 use crate::store::blob::Target;
 use crate::store::{Source, StoreError, charged};
 use crate::tree::{Tree, TreeError};
-use crate::ztoc::Ztoc;
+use crate::ztoc::FileMetadata;
 
 /// What is opened of an image, and how it is read.
 #[derive(Debug, Clone, Default)]
@@ -60,10 +61,10 @@ pub struct RootFs {
 pub struct LayerFacts {
     /// The layer, as the image manifest lists it.
     pub descriptor: Descriptor,
-    /// What it is read by.
+    /// By what it is read.
     pub how: How,
     /// Its files and spans.
-    pub ztoc: Arc<Ztoc>,
+    pub map: Arc<LayerMap>,
     /// Bytes of the blob that were read to open it.
     pub bytes_read: u64,
 }
@@ -117,7 +118,7 @@ pub async fn open(
     let ztoc = |layer| fetch_ztoc_of(source, found.ztoc_for(&layer), caches, progress);
     let opened = layers::open_layers(source, wanted, ztoc, caches, progress).await?;
     let facts: Vec<LayerFacts> = opened.iter().map(facts).collect();
-    let memory = charge_tree(source.budget(), facts.iter().map(|layer| &*layer.ztoc))?;
+    let memory = charge_tree(source.budget(), facts.iter().map(|layer| &layer.map.files[..]))?;
     let tree = flatten(&facts, progress).await?;
     let content =
         Content::new(source.clone(), opened, caches.spans.clone(), options.content.clone(), Arc::clone(progress));
@@ -147,13 +148,13 @@ fn prefetch_artifacts(found: &Discovered, layers: &[LayerFacts]) -> Vec<(u32, De
 }
 
 fn facts(layer: &OpenLayer) -> LayerFacts {
-    let OpenLayer { descriptor, how, ztoc, bytes_read, .. } = layer;
-    LayerFacts { descriptor: descriptor.clone(), how: *how, ztoc: Arc::clone(ztoc), bytes_read: *bytes_read }
+    let OpenLayer { descriptor, how, bytes_read, .. } = layer;
+    LayerFacts { descriptor: descriptor.clone(), how: *how, map: Arc::clone(layer.map()), bytes_read: *bytes_read }
 }
 
 async fn flatten(layers: &[LayerFacts], progress: &Arc<dyn Progress>) -> Result<Tree, OpenError> {
-    let ztocs: Vec<Arc<Ztoc>> = layers.iter().map(|layer| Arc::clone(&layer.ztoc)).collect();
-    let flattened = tokio::task::spawn_blocking(move || Tree::flatten(ztocs.iter().map(|ztoc| &ztoc.files[..])));
+    let maps: Vec<Arc<LayerMap>> = layers.iter().map(|layer| Arc::clone(&layer.map)).collect();
+    let flattened = tokio::task::spawn_blocking(move || Tree::flatten(maps.iter().map(|map| &**map)));
     let tree = flattened.await.map_err(|_| OpenError::Ending)??;
     for warning in tree.warnings() {
         progress.report(Event::Warning(warning.clone()));
@@ -177,11 +178,11 @@ async fn read_config(source: &Source, found: &Discovered) -> Result<Bytes, OpenE
 /// Charges what flattening the layers makes, beside the lists of their files.
 pub(in crate::ops) fn charge_tree<'a>(
     budget: &Budget,
-    layers: impl Iterator<Item = &'a Ztoc> + Clone,
+    layers: impl Iterator<Item = &'a [FileMetadata]> + Clone,
 ) -> Result<Charge, OverBudget> {
     /// A node, its name, and its places in the tables by which it is found.
     const NODE: u64 = 256;
-    let files = || layers.clone().flat_map(|ztoc| &ztoc.files);
+    let files = || layers.clone().flatten();
     let bytes = files().map(|file| NODE + file.name.len() as u64 + file.linkname.len() as u64).sum();
     budget.charge(bytes, || format!("the tree of {} files", files().count()))
 }

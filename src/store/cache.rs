@@ -1,7 +1,8 @@
 //! The local cache of ztocs: a layer that was indexed once is not read again.
 //!
-//! An entry is one file, named by the digest of its key: the digest of all that follows, a line of
-//! JSON, and the ztoc. It is written to a temporary file and then renamed. Nothing is locked, so
+//! There are three kinds of entries, by their keys ([`Key`]): what indexing a layer came to, a ztoc that
+//! somebody else made, and what a layer is read by. An entry is one file, named by the digest of its
+//! key: the digest of all that follows, a line of JSON, and the content. It is written to a temporary file and then renamed. Nothing is locked, so
 //! that no process waits for another: a rename is whole by itself. A process that dies leaves a
 //! temporary file at most, and an entry that is not exactly what was written does not match its
 //! digest and is dropped.
@@ -13,11 +14,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::entries::{drop_entry, evict, make_dir, open_entry, temporary};
+use crate::budget::{Charge, OverBudget};
 use crate::digest::{Algorithm, Digest, Hasher};
-use crate::layer::{BuiltZtoc, Outcome, Unservable, UnservableCode};
+use crate::layer::record::{self, RECORD_VERSION};
+use crate::layer::{BlobForm, BuiltZtoc, LayerMap, Notes, Outcome, Unservable, UnservableCode};
 use crate::progress::{Event, Progress};
 
 /// Changes whenever another outcome for the same layer and options became right: entries of other versions are not found.
@@ -39,22 +43,51 @@ pub struct CacheKey<'a> {
     pub build_tool_identifier: &'a str,
 }
 
-impl<'a> CacheKey<'a> {
-    /// No layer is indexed with spans of no bytes, so that this is the key of none.
-    fn of_ztoc(digest: &'a Digest) -> CacheKey<'a> {
-        CacheKey { layer: digest, span_size: 0, build_tool_identifier: "" }
-    }
+/// What the map of a layer is kept under.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MapKey<'a> {
+    pub layer: &'a Digest,
+    /// Of the layer's blob, in bytes.
+    pub size: u64,
+    /// Bytes.
+    pub span_size: u64,
+}
 
-    /// Everything that decides about the outcome. The identifier comes last, so no other key reads the same.
+/// What an entry is kept under.
+enum Key<'a> {
+    /// What indexing a layer came to.
+    Outcome(CacheKey<'a>),
+    /// A ztoc that somebody else made, by its own digest.
+    Ztoc(&'a Digest),
+    /// What a layer is read by.
+    Map(MapKey<'a>),
+}
+
+impl Key<'_> {
+    /// Everything that decides about the content, and which kind of content it is. The first lines
+    /// differ from kind to kind; a tool's identifier may hold anything, so it comes last.
     fn text(&self) -> String {
-        format!("{FORMAT_VERSION}\n{}\n{}\n{}", self.layer, self.span_size, self.build_tool_identifier)
+        match self {
+            Key::Outcome(CacheKey { layer, span_size, build_tool_identifier }) => {
+                format!("{FORMAT_VERSION}\n{layer}\n{span_size}\n{build_tool_identifier}")
+            }
+            Key::Ztoc(digest) => format!("ociseek found ztoc 1\n{digest}"),
+            Key::Map(MapKey { layer, size, span_size }) => format!("{RECORD_VERSION}\n{layer}\n{size}\n{span_size}"),
+        }
     }
 }
 
 /// The line of JSON in an entry.
 #[derive(Serialize, Deserialize)]
-struct Meta {
+struct Meta<F> {
     key: String,
+    #[serde(flatten)]
+    facts: F,
+}
+
+/// What is in that line for an outcome.
+#[derive(Serialize, Deserialize)]
+struct OutcomeFacts {
     layer_size: u64,
     outcome: Kept,
 }
@@ -62,11 +95,24 @@ struct Meta {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Kept {
-    Ztoc { spans: u32, entries: u64, uncompressed_size: u64, gzip_members: u64 },
-    Unservable { code: String, reason: String },
+    Ztoc {
+        spans: u32,
+        entries: u64,
+        uncompressed_size: u64,
+        /// 0 for a plain tar.
+        gzip_members: Option<u64>,
+    },
+    Unservable {
+        code: String,
+        reason: String,
+    },
 }
 
-/// Outcomes of layers, kept in a directory that any number of processes may share. It never fails: what cannot be read is
+/// What is in that line where the content says all.
+#[derive(Serialize, Deserialize)]
+struct NoFacts {}
+
+/// Outcomes, ztocs and maps of layers, kept in a directory that any number of processes may share. It never fails: what cannot be read is
 /// not there, what cannot be written is not kept, and the first such trouble is reported as a warning.
 #[derive(Clone)]
 pub struct ZtocCache {
@@ -105,10 +151,54 @@ impl ZtocCache {
 
     /// The outcome kept under `key`, and the layer's size in bytes.
     pub fn get(&self, key: CacheKey<'_>) -> Option<(u64, Outcome)> {
-        let path = self.entry_path(&key)?;
+        self.load(&Key::Outcome(key), |OutcomeFacts { layer_size, outcome }, bytes| {
+            Some((layer_size, outcome_of(outcome, bytes)?))
+        })
+    }
+
+    /// Keeps an outcome of a layer of `size` bytes.
+    pub fn put(&self, key: CacheKey<'_>, size: u64, outcome: &Outcome) {
+        let (outcome, ztoc) = kept(outcome);
+        self.store(&Key::Outcome(key), OutcomeFacts { layer_size: size, outcome }, &[ztoc]);
+    }
+
+    /// A ztoc that somebody else made, by its own digest.
+    pub fn get_ztoc(&self, digest: &Digest) -> Option<Vec<u8>> {
+        let is_right = |bytes: &Vec<u8>| Digest::of(digest.algorithm(), bytes) == *digest;
+        self.load(&Key::Ztoc(digest), |NoFacts {}, bytes| Some(bytes).filter(is_right))
+    }
+
+    /// Keeps a ztoc, which is the content of `digest`.
+    pub fn put_ztoc(&self, digest: &Digest, bytes: &[u8]) {
+        self.store(&Key::Ztoc(digest), NoFacts {}, &[bytes]);
+    }
+
+    /// What the layer under `key` can be read by, and what there is to say about it. `memory` grows by
+    /// what that takes.
+    ///
+    /// # Errors
+    /// When it is there and does not fit into memory.
+    pub fn get_map(&self, key: MapKey<'_>, memory: &mut Charge) -> Result<Option<(LayerMap, Notes)>, OverBudget> {
+        let decoded = self.load(&Key::Map(key), |NoFacts {}, bytes| record::decode(&bytes, memory).transpose());
+        decoded.transpose()
+    }
+
+    /// Keeps what a layer can be read by, if there is memory for its record beside what is charged to
+    /// `memory`'s budget.
+    pub fn put_map(&self, key: MapKey<'_>, map: &LayerMap, notes: &Notes, memory: &Charge) {
+        let size = record::encoded_size_bound(map) as u64;
+        let Ok(_memory) = memory.budget().charge(size, String::new) else { return };
+        let Some([head, rest]) = record::encode(map, notes) else { return };
+        self.store(&Key::Map(key), NoFacts {}, &[&head, &rest]);
+    }
+
+    /// What `read` makes of the entry under `key`. What it can make nothing of is dropped.
+    fn load<F: DeserializeOwned, T>(&self, key: &Key<'_>, read: impl FnOnce(F, Vec<u8>) -> Option<T>) -> Option<T> {
+        let path = self.entry_path(key)?;
         match open_entry(&path, MAX_ENTRY) {
             Ok((file, size)) => {
-                let found = read_entry(&file, size).and_then(|bytes| decode(bytes, &key));
+                let content = read_entry(&file, size).and_then(|bytes| decode(bytes, key));
+                let found = content.and_then(|(facts, bytes)| read(facts, bytes));
                 if found.is_some() {
                     // The age by which entries go. A cache that cannot be written serves all the same.
                     let _ = file.set_modified(SystemTime::now());
@@ -129,38 +219,20 @@ impl ZtocCache {
         }
     }
 
-    /// Keeps an outcome of a layer of `size` bytes.
-    pub fn put(&self, key: CacheKey<'_>, size: u64, outcome: &Outcome) {
-        let (kept, ztoc) = kept(outcome);
-        self.put_entry(&key, size, kept, ztoc);
-    }
-
-    fn put_entry(&self, key: &CacheKey<'_>, size: u64, kept: Kept, ztoc: &[u8]) {
+    fn store<F: Serialize>(&self, key: &Key<'_>, facts: F, content: &[&[u8]]) {
         let (Some(dir), Some(path)) = (&self.inner.dir, self.entry_path(key)) else { return };
-        let Some(head) = head(key, size, kept, ztoc) else { return };
-        if (head.len() + ztoc.len()) as u64 > MAX_ENTRY.min(self.inner.max) {
+        let Some(head) = head(key, facts, content) else { return };
+        let size = head.len() + content.iter().map(|part| part.len()).sum::<usize>();
+        if size as u64 > MAX_ENTRY.min(self.inner.max) {
             return;
         }
-        if let Err(e) = write_entry(dir, &path, &[&head, ztoc]).and_then(|()| evict(dir, self.inner.max).map(|_| ())) {
+        let written = write_entry(dir, &path, &head, content);
+        if let Err(e) = written.and_then(|()| evict(dir, self.inner.max).map(|_| ())) {
             self.inner.warn(dir, &e);
         }
     }
 
-    /// A ztoc that somebody else made, by its own digest.
-    pub fn get_ztoc(&self, digest: &Digest) -> Option<Vec<u8>> {
-        match self.get(CacheKey::of_ztoc(digest))? {
-            (_, Outcome::Ztoc(kept)) if kept.digest == *digest => Some(kept.bytes),
-            _ => None,
-        }
-    }
-
-    /// Keeps a ztoc, which is the content of `digest`.
-    pub fn put_ztoc(&self, digest: &Digest, bytes: &[u8]) {
-        let kept = Kept::Ztoc { spans: 0, entries: 0, uncompressed_size: 0, gzip_members: 0 };
-        self.put_entry(&CacheKey::of_ztoc(digest), 0, kept, bytes);
-    }
-
-    fn entry_path(&self, key: &CacheKey<'_>) -> Option<PathBuf> {
+    fn entry_path(&self, key: &Key<'_>) -> Option<PathBuf> {
         Some(self.inner.dir.as_ref()?.join(Digest::sha256(key.text().as_bytes()).hex()))
     }
 }
@@ -177,55 +249,59 @@ impl Inner {
 /// What is kept of an outcome: facts, and the ztoc.
 fn kept(outcome: &Outcome) -> (Kept, &[u8]) {
     match outcome {
-        Outcome::Ztoc(z) => {
-            let BuiltZtoc { bytes, spans, entries, uncompressed_size, gzip_members, .. } = z;
-            let (spans, entries) = (*spans, *entries);
-            let (uncompressed_size, gzip_members) = (*uncompressed_size, *gzip_members);
-            (Kept::Ztoc { spans, entries, uncompressed_size, gzip_members }, &bytes[..])
+        Outcome::Ztoc(BuiltZtoc { bytes, spans, entries, uncompressed_size, form, .. }) => {
+            let (spans, entries, uncompressed_size) = (*spans, *entries, *uncompressed_size);
+            (Kept::Ztoc { spans, entries, uncompressed_size, gzip_members: form.gzip_members() }, bytes)
         }
         Outcome::Unservable(verdict) => {
             let (code, reason) = (verdict.code.word().to_owned(), verdict.reason.clone());
-            (Kept::Unservable { code, reason }, &[][..])
+            (Kept::Unservable { code, reason }, &[])
         }
     }
 }
 
-/// What an entry's file has in front of the ztoc. `None` only if its meta data could not be written as JSON.
-fn head(key: &CacheKey<'_>, layer_size: u64, outcome: Kept, ztoc: &[u8]) -> Option<Vec<u8>> {
-    let mut meta = serde_json::to_vec(&Meta { key: key.text(), layer_size, outcome }).ok()?;
+fn outcome_of(kept: Kept, bytes: Vec<u8>) -> Option<Outcome> {
+    Some(match kept {
+        Kept::Ztoc { spans, entries, uncompressed_size, gzip_members } => {
+            let form = match gzip_members {
+                Some(0) => BlobForm::Tar,
+                members => BlobForm::Gzip { members },
+            };
+            let digest = Digest::sha256(&bytes);
+            Outcome::Ztoc(BuiltZtoc { bytes, digest, spans, entries, uncompressed_size, form })
+        }
+        Kept::Unservable { code, reason } => {
+            Outcome::Unservable(Unservable::new(UnservableCode::from_word(&code)?, reason))
+        }
+    })
+}
+
+/// What an entry's file has in front of the content. `None` only if its line could not be written as JSON.
+fn head<F: Serialize>(key: &Key<'_>, facts: F, content: &[&[u8]]) -> Option<Vec<u8>> {
+    let mut meta = serde_json::to_vec(&Meta { key: key.text(), facts }).ok()?;
     meta.push(b'\n');
     let mut hasher = Hasher::new(Algorithm::Sha256);
     hasher.update(&meta);
-    hasher.update(ztoc);
+    content.iter().for_each(|part| hasher.update(part));
     let mut head = hasher.finish().as_bytes().to_vec();
     head.append(&mut meta);
     Some(head)
 }
 
 /// `None` for whatever was not written for this key.
-fn decode(mut entry: Vec<u8>, key: &CacheKey<'_>) -> Option<(u64, Outcome)> {
+fn decode<F: DeserializeOwned>(mut entry: Vec<u8>, key: &Key<'_>) -> Option<(F, Vec<u8>)> {
     let (digest, body) = entry.split_at_checked(32)?;
     if Digest::sha256(body).as_bytes() != digest {
         return None;
     }
     let end = body.iter().position(|&b| b == b'\n')?;
-    let meta: Meta = serde_json::from_slice(&body[..end]).ok()?;
+    let meta: Meta<F> = serde_json::from_slice(&body[..end]).ok()?;
     if meta.key != key.text() {
         return None;
     }
     // In place: a ztoc can be large.
     entry.drain(..32 + end + 1);
-    let bytes = entry;
-    let outcome = match meta.outcome {
-        Kept::Ztoc { spans, entries, uncompressed_size, gzip_members } => {
-            let digest = Digest::sha256(&bytes);
-            Outcome::Ztoc(BuiltZtoc { bytes, digest, spans, entries, uncompressed_size, gzip_members })
-        }
-        Kept::Unservable { code, reason } => {
-            Outcome::Unservable(Unservable::new(UnservableCode::from_word(&code)?, reason))
-        }
-    };
-    Some((meta.layer_size, outcome))
+    Some((meta.facts, entry))
 }
 
 fn read_entry(file: &File, size: u64) -> Option<Vec<u8>> {
@@ -234,9 +310,10 @@ fn read_entry(file: &File, size: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-fn write_entry(dir: &Path, path: &Path, parts: &[&[u8]]) -> io::Result<()> {
+fn write_entry(dir: &Path, path: &Path, head: &[u8], content: &[&[u8]]) -> io::Result<()> {
     let mut file = temporary(dir)?;
-    parts.iter().try_for_each(|part| file.write_all(part))?;
+    file.write_all(head)?;
+    content.iter().try_for_each(|part| file.write_all(part))?;
     file.as_file().sync_all()?;
     file.persist(path).map_err(|e| e.error)?;
     Ok(())

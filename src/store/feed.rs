@@ -47,16 +47,20 @@ enum Message {
 }
 
 /// Nobody wants the result any more, or the blob could not be read to its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the blob was not read to its end")]
 pub struct Abandoned;
 
 /// Why a feed has no result.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
-pub enum FeedError {
+pub enum FeedError<E = Abandoned> {
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// What the work on the thread came to.
+    #[error(transparent)]
+    Work(E),
     #[error("the thread that was reading the blob ended early")]
     Lost,
 }
@@ -82,20 +86,20 @@ impl Batches {
 /// next call of [`Batches::receive`] says so.
 ///
 /// # Errors
-/// When the store fails, `work` panics, or the runtime shuts down.
-pub async fn feed<T: Send + 'static>(
+/// When the store fails, `work` fails or panics, or the runtime shuts down.
+pub async fn feed<T: Send + 'static, E: Send + 'static>(
     blob: Blob,
     side_by_side: usize,
     on_chunk: impl FnMut(u64),
-    work: impl FnOnce(Batches) -> Result<T, Abandoned> + Send + 'static,
-) -> Result<T, FeedError> {
+    work: impl FnOnce(Batches) -> Result<T, E> + Send + 'static,
+) -> Result<T, FeedError<E>> {
     let waiting = (WAITING_IN_ALL / side_by_side.max(1)).clamp(1, MOST_WAITING);
     let (batches, received) = channel(waiting);
     let thread = spawn_blocking(move || work(Batches(received)));
     send(blob, batches, on_chunk).await?;
     match thread.await {
-        Ok(Ok(result)) => Ok(result),
-        Ok(Err(Abandoned)) | Err(_) => Err(FeedError::Lost),
+        Ok(result) => result.map_err(FeedError::Work),
+        Err(_) => Err(FeedError::Lost),
     }
 }
 
@@ -191,7 +195,7 @@ mod tests {
         // The store has no more to send, and does not end either.
         let (sender, blob) = blob();
         sender.send(Ok(Bytes::from(vec![7; BATCH]))).await.unwrap();
-        let first = |mut batches: Batches| Ok(batches.receive()?.unwrap().concat().len());
+        let first = |mut batches: Batches| batches.receive().map(|batch| batch.unwrap().concat().len());
         assert_eq!(feed(blob, 1, |_| {}, first).await.unwrap(), BATCH);
         assert!(sender.is_closed());
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::support::{writer, written_by_this_process};
 use ociseek::digest::Digest;
-use ociseek::layer::{BuiltZtoc, Outcome, Unservable, UnservableCode};
+use ociseek::layer::{BlobForm, BuiltZtoc, Outcome, Unservable, UnservableCode};
 use ociseek::progress::{Progress, Recorder, Silent};
 use ociseek::store::cache::{CacheKey, ZtocCache};
 
@@ -24,7 +24,7 @@ fn ztoc(content: &[u8]) -> Outcome {
         spans: 3,
         entries: 17,
         uncompressed_size: 1 << 40,
-        gzip_members: 2,
+        form: BlobForm::Gzip { members: Some(2) },
     })
 }
 

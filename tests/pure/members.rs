@@ -12,10 +12,14 @@ use flate2::write::GzEncoder;
 use flate2::{Compression, GzBuilder};
 use ociseek::budget::Budget;
 use ociseek::digest::Digest;
-use ociseek::layer::parallel::{Threads, index_chunks, read_chunks};
+use ociseek::layer::parallel::{ChunksError, Threads, index_chunks, read_chunks};
 use ociseek::layer::span::SpanTable;
-use ociseek::layer::{IndexedLayer, KeepSpans, LayerError, LayerIndexer, LayerMap, LayerOptions, Outcome, ReadOptions};
+use ociseek::layer::{
+    IndexedLayer, KeepSpans, LayerError, LayerIndexer, LayerMap, LayerOptions, MappedLayer, Notes, Outcome,
+};
+use ociseek::layer::{ReadOptions, record};
 use ociseek::offset::SpanId;
+use ociseek::time::Time;
 use ociseek::ztoc::{Checkpoint, Checkpoints, Ztoc, decode};
 
 /// The headers that tools write: bgzip's and mgzip's extra fields hold the member's size, which nothing here reads.
@@ -101,9 +105,17 @@ fn batches(blob: &[u8], chunk: usize, count: usize) -> impl FnMut() -> Result<Op
     }
 }
 
+/// Chunks that are there do not fail.
+fn of_layer(error: ChunksError<Infallible>) -> LayerError {
+    match error {
+        ChunksError::Layer(error) => error,
+        ChunksError::Next(never) => match never {},
+    }
+}
+
 fn on_cores(blob: &[u8], chunk: usize, cores: usize, guide: Option<&Arc<Ztoc>>) -> Result<IndexedLayer, LayerError> {
     let (threads, next) = (Threads { cores, guide: guide.cloned() }, batches(blob, chunk, cores));
-    index_chunks(options(SPAN), None, threads, &Budget::new(u64::MAX), next).unwrap()
+    index_chunks(options(SPAN), None, threads, &Budget::new(u64::MAX), next).map_err(of_layer)
 }
 
 /// Keeps the plain bytes of all spans.
@@ -118,7 +130,7 @@ impl KeepSpans for Keeper {
 }
 
 /// What a blob can be read by that is only read here, and all plain bytes of its spans.
-fn read_here(blob: &[u8], chunk: usize, cores: usize) -> Result<(LayerMap, Vec<u8>), LayerError> {
+fn read_here(blob: &[u8], chunk: usize, cores: usize) -> Result<(MappedLayer, Vec<u8>), LayerError> {
     let keeper = Keeper::default();
     let options = ReadOptions {
         span_size: SPAN,
@@ -128,14 +140,14 @@ fn read_here(blob: &[u8], chunk: usize, cores: usize) -> Result<(LayerMap, Vec<u
     };
     let (expected, threads) = ((Digest::sha256(blob), blob.len() as u64), Threads { cores, guide: None });
     let memory = Budget::new(u64::MAX).open();
-    let map = read_chunks(options, expected, threads, memory, batches(blob, chunk, cores)).unwrap()?;
+    let mapped = read_chunks(options, expected, threads, memory, batches(blob, chunk, cores)).map_err(of_layer)?;
     let kept = std::mem::take(&mut *keeper.0.lock().unwrap());
-    Ok((map, kept))
+    Ok((mapped, kept))
 }
 
 /// The tar by the spans of `map`, out of the blob or the tar itself.
 fn through_spans(map: &LayerMap, blob: &[u8]) -> Vec<u8> {
-    let table = SpanTable::new(Arc::new(map.ztoc.clone())).unwrap();
+    let table = SpanTable::new(Arc::new(map.clone())).unwrap();
     let mut plain = Vec::new();
     for span in (0..table.count()).map(SpanId) {
         let range = table.blob_range(span);
@@ -169,9 +181,9 @@ fn ztoc(blob: &[u8], span_size: u64) -> Ztoc {
     }
 }
 
-fn members(layer: &IndexedLayer) -> u64 {
+fn members(layer: &IndexedLayer) -> Option<u64> {
     match &layer.outcome {
-        Outcome::Ztoc(built) => built.gzip_members,
+        Outcome::Ztoc(built) => built.form.gzip_members(),
         Outcome::Unservable(why) => panic!("left out: {why}"),
     }
 }
@@ -189,7 +201,7 @@ fn as_tools_write_them() {
         ("one member", by_size(&tar, usize::MAX, b"", 6)),
     ] {
         let layer = compare(name, &blob, None).unwrap();
-        assert!(members(&layer) > 1 || name == "one member", "{name}");
+        assert!(members(&layer) > Some(1) || name == "one member", "{name}");
     }
 }
 
@@ -325,18 +337,59 @@ fn layers_that_are_only_read_here() {
         ("a plain tar", tar.clone(), 0),
         ("zstd", zstd::encode_all(&tar[..], 3).unwrap(), 0),
     ] {
-        let (map, _) = read_here(&blob, blob.len(), 1).unwrap();
-        assert_eq!((map.is_whole, map.notes.warnings.len()), (name == "zstd", warnings), "{name}");
-        assert_eq!(map.ztoc.files.len(), starts.len(), "{name}");
-        let spans_of = if map.is_whole { &tar } else { &blob };
+        let (MappedLayer { map, notes, .. }, _) = read_here(&blob, blob.len(), 1).unwrap();
+        assert_eq!((map.is_unpacked(), notes.warnings.len()), (name == "zstd", warnings), "{name}");
+        assert_eq!(map.files.len(), starts.len(), "{name}");
+        let spans_of = if map.is_unpacked() { &tar } else { &blob };
         assert!(through_spans(&map, spans_of) == tar, "{name}: its spans are not the tar");
+        let kept = record::encode(&map, &notes).unwrap().concat();
+        assert!(decoded(&kept).unwrap() == (map.clone(), notes.clone()), "{name}: its record says something else");
         for (chunk, cores) in [(256 << 10, 1), (256 << 10, 2), (100_003, 7), (16 << 10, 2)] {
             let (same, kept) = read_here(&blob, chunk, cores).unwrap();
             let case = format!("{name}, chunks of {chunk}, {cores} cores");
-            assert!(same.ztoc == map.ztoc && same.notes == map.notes && same.is_whole == map.is_whole, "{case}");
+            assert!(same.map == map && same.notes == notes, "{case}");
             assert!(kept == tar, "{case}: {} bytes were kept", kept.len());
         }
     }
+}
+
+fn decoded(record: &[u8]) -> Option<(LayerMap, Notes)> {
+    record::decode(record, &mut Budget::new(u64::MAX).open()).unwrap()
+}
+
+#[test]
+fn records_of_layers_keep_what_a_ztoc_cannot_say_and_nothing_that_is_wrong() {
+    let (tar, _) = tar(&files(&mut Noise(9), 3, 20_000));
+    let (MappedLayer { mut map, .. }, _) = read_here(&by_size(&tar, usize::MAX, b"", 6), 1 << 20, 1).unwrap();
+    map.sparse = vec![0, 2];
+    map.files[1].mtime = Some(Time { seconds: 1 << 40, nanos: 5 });
+    let notes = Notes { warnings: vec!["odd \n \"so\"".to_owned()], more_warnings: 3 };
+    let [head, rest] = record::encode(&map, &notes).unwrap();
+    let record = [&head[..], &rest].concat();
+    assert!(decoded(&record).unwrap() == (map.clone(), notes.clone()));
+    let head = String::from_utf8(head).unwrap();
+    let (version, extra) = head.split_once('\n').unwrap();
+    let altered = |from: &str, to: &str| {
+        assert!(extra.contains(from), "{extra}");
+        decoded(&[format!("{version}\n{}", extra.replace(from, to)).as_bytes(), &rest].concat())
+    };
+    assert!(altered("[0,2]", "[0,1]").is_some());
+    for (from, to) in [
+        ("[0,2]", "[0,3]"),
+        ("[0,2]", "[2,0]"),
+        ("[[1,", "[[3,"),
+        ("\"unpacked\":false", "\"unpacked\":true"),
+        ("\"unpacked\"", "\"packed\""),
+        ("{", "{\"more\":0,"),
+    ] {
+        assert!(altered(from, to).is_none(), "{from} is {to}");
+    }
+    assert!(decoded(&[b"ociseek layer map 1\n", extra.as_bytes(), &rest].concat()).is_none());
+    for cut in (0..record.len()).step_by(97) {
+        assert!(decoded(&record[..cut]).is_none(), "cut at {cut}");
+    }
+    let small = Budget::new(1000);
+    assert!(record::decode(&record, &mut small.open()).is_err(), "it does not fit into memory");
 }
 
 #[test]
@@ -353,8 +406,8 @@ fn what_cannot_be_read_here_ends_early() {
         let options = ReadOptions { span_size: SPAN, whole_span_size: SPAN, keeper: None, keeps_plain: false };
         let expected = (Digest::sha256(blob), blob.len() as u64);
         let threads = Threads { cores: 2, guide: None };
-        let result = read_chunks(options, expected, threads, Budget::new(u64::MAX).open(), next).unwrap();
-        assert_eq!(result.err(), Some(LayerError::Compression("bzip2")));
+        let result = read_chunks(options, expected, threads, Budget::new(u64::MAX).open(), next);
+        assert_eq!(result.err().map(of_layer), Some(LayerError::Compression("bzip2")));
         assert!(given < 40, "{given} of 128 chunks were asked for");
     }
     let (tar, _) = tar(&[vec![b'q'; 100_000]]);

@@ -197,6 +197,35 @@ fn contents() {
 }
 
 #[test]
+fn a_sparse_file_is_listed_and_says_that_it_cannot_be_read() {
+    let sandbox = Sandbox::new();
+    let sparse = [
+        pax(
+            b'x',
+            &[
+                ("GNU.sparse.major", b"1"),
+                ("GNU.sparse.minor", b"0"),
+                ("GNU.sparse.name", b"hole"),
+                ("GNU.sparse.realsize", b"1000000"),
+            ],
+        ),
+        file("GNUSparseFile.0/hole", &[b"1\n0\n3\n".to_vec(), vec![0; 506], b"abc".to_vec()].concat()),
+    ];
+    let tar = [&sparse.concat()[..], &file("whole", b"whole\n"), &end()].concat();
+    image(&sandbox, &[(GZIP, tar.clone(), gzip(&tar))]);
+    // Read from the layer, and from what is kept of it.
+    for _ in 0..2 {
+        let listed = sandbox.json(0, &["ls", "--json", "oci:img:v1"]);
+        let hole = listed["entries"].as_array().unwrap().iter().find(|entry| entry["path"] == "hole").unwrap();
+        assert_eq!((&hole["type"], &hole["size"]), (&json!("reg"), &json!(1_000_000)));
+        let said = sandbox.run(&["cat", "oci:img:v1", "hole", "whole"]);
+        assert!(said.starts_with("whole\n---") && said.ends_with("--- status 1 ---"), "{said}");
+        assert!(said.contains("error: hole: a file of layer sha256:"), "{said}");
+        assert!(said.contains(" cannot be read: sparse files are not expanded"), "{said}");
+    }
+}
+
+#[test]
 fn nobody_reads_on_for_a_reader_that_is_gone() {
     let sandbox = Sandbox::new();
     motley(&sandbox);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ociseek::budget::Budget;
-use ociseek::layer::parallel::{Threads, index_chunks};
+use ociseek::layer::parallel::{ChunksError, Threads, index_chunks};
 use ociseek::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
 use ociseek::ztoc::decode;
 
@@ -53,7 +53,8 @@ pub fn index(layer: &Path, span_size: u64, tool: &str) -> Result<IndexedLayer, L
             Ok::<_, Infallible>(Some(chunks.by_ref().take(cores).collect()).filter(|batch: &Vec<_>| !batch.is_empty()))
         };
         let shared = index_chunks(options.clone(), None, Threads { cores, guide }, &Budget::new(u64::MAX), next);
-        assert!(shared == Ok(straight.clone()), "{}, {cores} cores: {shared:?}\n{straight:?}", layer.display());
+        let expected = straight.clone().map_err(ChunksError::Layer);
+        assert!(shared == expected, "{}, {cores} cores: {shared:?}\n{straight:?}", layer.display());
     }
     straight
 }

@@ -48,6 +48,7 @@ async fn write(rootfs: &RootFs, path: &[u8], stdout: &mut Stdout) -> Result<(), 
     let node = rootfs.tree.node(rootfs.tree.resolve(path, true)?);
     let file = match &node.kind {
         NodeKind::File(extent) => *extent,
+        NodeKind::Sparse { layer, .. } => return Ok(rootfs.content.read_sparse(*layer).map(|_| ())?),
         NodeKind::Directory(_) => return Err(CliError::NoContent("a directory")),
         NodeKind::Symlink(_) => return Err(CliError::NoContent("a symbolic link")),
         NodeKind::CharDevice { .. } | NodeKind::BlockDevice { .. } => return Err(CliError::NoContent("a device")),

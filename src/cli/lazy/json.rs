@@ -37,7 +37,7 @@ struct Layer {
 enum ReadBy {
     /// The ztoc of the image's SOCI index.
     Index,
-    /// A ztoc that was made here, now or earlier.
+    /// A layer map that was made here, now or earlier.
     Local,
     /// It is decoded from front to back, and its tar is cached.
     Whole,

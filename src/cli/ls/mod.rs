@@ -38,7 +38,7 @@ pub async fn run(args: LsArgs) -> Result<(), CliError> {
     let path = args.path.as_bytes();
     if let Some(number) = args.layer {
         let (layer, open) = open_one(&named, &args, number).await?;
-        let entries = entries(&open.ztoc.files, path);
+        let entries = entries(&open.map().files, path);
         if entries.is_empty() && !is_root(path) {
             return Err(CliError::NoEntry(quoted(path)));
         }

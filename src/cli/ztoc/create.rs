@@ -12,7 +12,7 @@ use crate::cli::shared::build::layer_options;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::size::{counted, duration, human, rate};
 use crate::cli::shared::terminal::{Stdout, complain};
-use crate::layer::parallel::{Threads, index_chunks};
+use crate::layer::parallel::{ChunksError, Threads, index_chunks};
 use crate::layer::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome};
 use crate::store::Buffers;
 use crate::ztoc::Ztoc;
@@ -47,12 +47,12 @@ fn index(
     let buffers = Buffers::default();
     let chunks = || buffers.read_chunk(&mut input).map(|chunk| (!chunk.is_empty()).then_some(vec![chunk]));
     let budget = Budget::new(max_memory);
-    index_chunks(options, None, Threads::for_one_of(1, guide), &budget, chunks)
-        .map_err(|source| unreadable(path, source))?
-        .map_err(|source| match source {
-            LayerError::Memory(source) => CliError::LayerMemory { path: path.to_owned(), source },
-            source => CliError::Layer { path: path.to_owned(), source },
-        })
+    let indexed = index_chunks(options, None, Threads::for_one_of(1, guide), &budget, chunks);
+    indexed.map_err(|error| match error {
+        ChunksError::Next(source) => unreadable(path, source),
+        ChunksError::Layer(LayerError::Memory(source)) => CliError::LayerMemory { path: path.to_owned(), source },
+        ChunksError::Layer(source) => CliError::Layer { path: path.to_owned(), source },
+    })
 }
 
 fn summary(ztoc: &BuiltZtoc, layer_size: u64, seconds: f64) -> String {

@@ -15,7 +15,7 @@ use crate::hook::allow::Glob;
 use crate::hook::job::{Done, Job, JobError, Skipped, Unit};
 #[cfg(feature = "nats")]
 use crate::hook::queue::{Queue, QueueError};
-use crate::hook::work::{self, Context, EnabledOutlook};
+use crate::hook::work::{self, Context, EnabledOutlook, Judged};
 use crate::image::config::{self, MAX_CONFIG};
 use crate::image::{Reference, is_registry};
 use crate::lock::Hold;
@@ -270,8 +270,8 @@ async fn passed_over(
     }
     let context = &options.context;
     let image = match work::resolved(document, source, context).await? {
-        Ok(image) => image,
-        Err(skipped) => return Ok(Some(Outcome::Done(Done::Skipped(skipped)))),
+        Judged::Image(image) => image,
+        Judged::Skipped(why) => return Ok(Some(Outcome::Done(Done::Skipped(why)))),
     };
     if let Some(since) = options.since
         && made(source, &image).await.is_some_and(|made| made < since)

@@ -110,7 +110,7 @@ pub fn extract(
         return Err(ExtractError::Size { stated: ztoc.compressed_size.0, actual });
     }
     check_extents(ztoc)?;
-    let tree = Tree::of_layer(&ztoc.files)?;
+    let tree = Tree::of_layer(&ztoc.files[..])?;
     let (mut names, left_out) = regular_files(&tree);
     // The first name of each file is written, in the order of the tar; the others are links to it.
     names.sort_by_key(|name| (name.extent.offset, name.node));

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::left_out::mislabelled;
 use super::model::{IndexedLayer, LayerOutcome, LeftOut, Origin, ZtocFacts};
-use super::supply::{BuiltLayer, Layers};
+use super::supply::Layers;
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::soci::ZtocRef;
@@ -73,7 +73,7 @@ pub(in crate::ops) fn assemble<'a>(
                         ztocs.push(Ztoc { layer, built: ztoc, outcome: &built.outcome });
                         let first = seen.insert(layer.digest);
                         let origin = if first { built.origin.clone() } else { Origin::Repeated };
-                        LayerOutcome::Indexed(facts(built, ztoc, origin))
+                        LayerOutcome::Indexed(facts(ztoc, origin))
                     }
                 },
             },
@@ -83,16 +83,14 @@ pub(in crate::ops) fn assemble<'a>(
     (indexed, ztocs)
 }
 
-fn facts(layer: &BuiltLayer, ztoc: &BuiltZtoc, origin: Origin) -> ZtocFacts {
-    let reused = matches!(layer.origin, Origin::Destination | Origin::Reused(_));
-    let members_known = ztoc.gzip_members == 0 || !reused;
+fn facts(ztoc: &BuiltZtoc, origin: Origin) -> ZtocFacts {
     ZtocFacts {
         digest: ztoc.digest,
         size: ztoc.bytes.len() as u64,
         spans: ztoc.spans,
         entries: ztoc.entries,
         uncompressed_size: ztoc.uncompressed_size,
-        gzip_members: members_known.then_some(ztoc.gzip_members),
+        gzip_members: ztoc.form.gzip_members(),
         origin,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::model::{IndexOptions, LeftOut};
 use crate::image::{Descriptor, LayerKind, NotIndexed};
-use crate::layer::BuiltZtoc;
+use crate::layer::{BlobForm, BuiltZtoc};
 
 /// Why a layer is not to be read at all.
 pub(in crate::ops) fn left_out(layer: &Descriptor, options: &IndexOptions) -> Option<LeftOut> {
@@ -19,9 +19,9 @@ pub(in crate::ops) fn left_out(layer: &Descriptor, options: &IndexOptions) -> Op
 
 /// soci reads an OCI layer as its media type says, and has no ztoc for one that is something else.
 pub(super) fn mislabelled(layer: &Descriptor, ztoc: &BuiltZtoc) -> Option<LeftOut> {
-    let reason = match (LayerKind::of(&layer.media_type), ztoc.gzip_members) {
-        (LayerKind::Gzip, 0) => "its media type says gzip, but it is a plain tar",
-        (LayerKind::Uncompressed, 1..) => "its media type says plain tar, but it is gzip",
+    let reason = match (LayerKind::of(&layer.media_type), ztoc.form) {
+        (LayerKind::Gzip, BlobForm::Tar) => "its media type says gzip, but it is a plain tar",
+        (LayerKind::Uncompressed, BlobForm::Gzip { .. }) => "its media type says plain tar, but it is gzip",
         _ => return None,
     };
     Some(LeftOut::Kind { code: "mislabelled", reason: reason.to_owned() })

@@ -103,7 +103,7 @@ async fn looked_up(list: &Arc<PrefetchList>, ztocs: &[Ztoc<'_>], budget: &Budget
             decoded.insert(digest, Arc::clone(&ztoc));
             layers.push((layer, ztoc));
         }
-        let _tree = charge_tree(charge.budget(), layers.iter().map(|(_, ztoc)| &**ztoc))?;
+        let _tree = charge_tree(charge.budget(), layers.iter().map(|(_, ztoc)| &ztoc.files[..]))?;
         resolve(&list, &layers).map_err(IndexError::from)
     });
     resolved.await.map_err(|_| IndexError::PrefetchThread)?

@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use super::error::IndexError;
 use crate::image::Descriptor;
-use crate::layer::parallel::{Threads, index_chunks};
+use crate::layer::parallel::{ChunksError, Threads, index_chunks};
 use crate::layer::{IndexedLayer, LayerError, LayerOptions};
 use crate::progress::{Event, Progress};
 use crate::store::Source;
-use crate::store::feed::{FeedError, feed, reported};
+use crate::store::feed::{Abandoned, FeedError, feed, reported};
 use crate::ztoc::Ztoc;
 
 /// How long reading a layer took, and what came of it.
@@ -55,12 +55,12 @@ async fn index(
     let indexed = feed(blob, jobs, on_chunk, move |mut batches| {
         index_chunks(options, Some(expected), threads, &budget, || batches.receive())
     });
-    match indexed.await {
-        Ok(result) => result.map_err(|source| match source {
-            LayerError::Memory(over) => IndexError::memory(layer, over),
-            source => IndexError::BrokenLayer { layer: layer.digest, source },
-        }),
-        Err(FeedError::Store(source)) => Err(unreadable(read, source)),
-        Err(FeedError::Lost) => Err(IndexError::LayerThread { layer: layer.digest }),
-    }
+    indexed.await.map_err(|error| match error {
+        FeedError::Store(source) => unreadable(read, source),
+        FeedError::Work(ChunksError::Layer(LayerError::Memory(over))) => IndexError::memory(layer, over),
+        FeedError::Work(ChunksError::Layer(source)) => IndexError::BrokenLayer { layer: layer.digest, source },
+        FeedError::Work(ChunksError::Next(Abandoned)) | FeedError::Lost => {
+            IndexError::LayerThread { layer: layer.digest }
+        }
+    })
 }

@@ -12,7 +12,7 @@ use crate::layer::prove::{LayerProof, Proof};
 use crate::layer::span::SpanTable;
 use crate::progress::{Event, Progress};
 use crate::store::Source;
-use crate::store::feed::{FeedError, feed, reported};
+use crate::store::feed::{Abandoned, FeedError, feed, reported};
 use crate::ztoc::Ztoc;
 
 /// Reads the layer of `job` once, from front to back, as one of `side_by_side`, and adds what
@@ -30,7 +30,7 @@ pub(super) async fn prove(
     let proof = read_layer(source, (&job.layer, ztoc, job.diff_id), side_by_side, progress, read).await;
     let proof = match proof {
         Ok(proof) => proof,
-        Err(FeedError::Lost) => return Err(VerifyError::Thread { layer }),
+        Err(FeedError::Lost | FeedError::Work(Abandoned)) => return Err(VerifyError::Thread { layer }),
         Err(FeedError::Store(error)) => {
             let Some(how) = Damage::of(&error) else { return Err(VerifyError::Layer { layer, source: error }) };
             done.differences.push(Finding::new(how.of_layer(), format!("the layer: {}", causes(&error))));

@@ -10,7 +10,7 @@ use super::model::{Content, Finding, Verified, VerifiedManifest, VerifyError, Ve
 use super::{Discovered, diff_ids};
 use crate::progress::Progress;
 use crate::store::Source;
-use crate::store::feed::FeedError;
+use crate::store::feed::{Abandoned, FeedError};
 
 /// Reads the layers of the images, each once.
 pub(super) async fn verify(
@@ -42,7 +42,7 @@ pub(super) async fn verify(
                 let mut read = 0;
                 let proof = read_layer(source, (&layer, None, Some(diff_id)), side_by_side, progress, &mut read).await;
                 let proof = proof.map_err(|failure| match failure {
-                    FeedError::Lost => VerifyError::Thread { layer: digest },
+                    FeedError::Lost | FeedError::Work(Abandoned) => VerifyError::Thread { layer: digest },
                     FeedError::Store(source) => VerifyError::Layer { layer: digest, source },
                 })?;
                 Ok::<_, VerifyError>((digest, other_tar(&diff_id, &proof), proof.plain_size, read))

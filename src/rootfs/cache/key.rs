@@ -1,9 +1,9 @@
 //! What a decoded span is named by.
 
 use crate::digest::{Algorithm, Digest, Hasher, hex};
-use crate::layer::span::SpanTable;
+use crate::layer::span::{SpanTable, Spanned};
 use crate::offset::SpanId;
-use crate::ztoc::{Checkpoint, Checkpoints};
+use crate::ztoc::Checkpoint;
 
 /// Changes whenever a span decodes to something else, or an entry is laid out in another way.
 const FORMAT: &[u8] = b"ociseek span 1\n";
@@ -15,15 +15,12 @@ pub struct SpanKey([u8; 32]);
 
 impl SpanKey {
     /// `span` is below the table's count.
-    pub fn of(table: &SpanTable, span: SpanId) -> SpanKey {
+    pub fn of<T: Spanned>(table: &SpanTable<T>, span: SpanId) -> SpanKey {
         let plain = table.plain_range(span);
         let size = plain.end - plain.start;
-        match &table.ztoc().checkpoints {
-            Checkpoints::Gzip { list, .. } => match list.get(span.0 as usize) {
-                Some(checkpoint) => SpanKey::gzip(table.digest(span), checkpoint, size),
-                None => SpanKey::plain(table.digest(span), size),
-            },
-            Checkpoints::Uncompressed { .. } => SpanKey::plain(table.digest(span), size),
+        match table.checkpoint(span) {
+            Some(checkpoint) => SpanKey::gzip(table.digest(span), checkpoint, size),
+            None => SpanKey::plain(table.digest(span), size),
         }
     }
 

@@ -36,14 +36,14 @@ pub(super) async fn decode_again(inner: &Arc<Inner>, number: u32, layer: &Layer,
         Ok(blob) => {
             let (inner_too, queue) = (Arc::clone(inner), Arc::clone(&queue));
             let on_chunk = |bytes| inner.counts.bytes_fetched.add(bytes);
-            feed(blob, 1, on_chunk, move |batches| Ok(run(&inner_too, number, &queue, batches))).await
+            feed(blob, 1, on_chunk, move |batches| run(&inner_too, number, &queue, batches)).await
         }
         Err(error) => Err(error.into()),
     };
     let error = match fed {
-        Ok(Err(error)) => error,
+        Err(FeedError::Work(error)) => error,
         Err(FeedError::Store(source)) => OpenError::Read { layer: digest, read: 0, source },
-        Ok(Ok(())) | Err(FeedError::Lost) => OpenError::Ending { layer: digest },
+        Ok(()) | Err(FeedError::Lost) => OpenError::Ending { layer: digest },
     };
     let source = Arc::new(error);
     let left = std::mem::take(&mut *queue.lock().unwrap_or_else(PoisonError::into_inner));

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use crate::ztoc::{FileKind, Ztoc};
+use crate::layer::LayerMap;
+use crate::layer::map::Entries;
+use crate::ztoc::FileKind;
 
 /// Readers that are followed at a time, in one layer.
 const STREAMS: usize = 16;
@@ -36,8 +38,10 @@ struct Stream {
 
 impl Ahead {
     /// Reads ahead by at most `most` bytes.
-    pub fn new(ztoc: &Ztoc, most: u64) -> Ahead {
-        let regular = ztoc.files.iter().filter(|f| f.kind == FileKind::Regular && f.size > 0);
+    pub fn new(map: &LayerMap, most: u64) -> Ahead {
+        let entries = Entries::from(map);
+        let numbered = (0..).zip(&map.files).filter(|(number, _)| !entries.is_sparse(*number)).map(|(_, file)| file);
+        let regular = numbered.filter(|f| f.kind == FileKind::Regular && f.size > 0);
         let mut files: Vec<_> = regular.map(|f| f.offset.0..f.offset.0.saturating_add(f.size)).collect();
         files.sort_by_key(|file| file.start);
         Ahead { files, streams: Vec::new(), most }

@@ -28,8 +28,8 @@ pub enum ReadError {
     TooLarge { layer: Digest, span: u32, bytes: u64, limit: u64 },
     #[error("layer {layer} cannot be decoded again for its span {span}")]
     Again { layer: Digest, span: u32, source: Arc<OpenError> },
-    #[error("a file of layer {layer} cannot be read: {reason}")]
-    Unreadable { layer: Digest, reason: Arc<str> },
+    #[error("a file of layer {layer} cannot be read: sparse files are not expanded")]
+    Sparse { layer: Digest },
     /// The program is ending, or the caches lose their content faster than it can be read.
     #[error("span {span} of layer {layer} came and was lost again")]
     Lost { layer: Digest, span: u32 },

@@ -16,7 +16,7 @@ use super::flights::Wanted;
 use super::layer::Layer;
 use super::pieces::Run;
 use crate::layer::span::SpanError;
-use crate::rootfs::layers::{How, MAX_COMPRESSED};
+use crate::rootfs::layers::MAX_COMPRESSED;
 use crate::store::StoreError;
 
 /// Compressed bytes that one request brings, unless a single span has more.
@@ -39,7 +39,7 @@ pub(super) fn launch(inner: &Arc<Inner>, number: u32, mut spans: Vec<Wanted>, an
     tokio::spawn(async move {
         let spans = if anew { spans } else { inner.not_on_disk(number, spans).await };
         let Some(layer) = inner.layers.get(number as usize) else { return };
-        if layer.open.how == How::Whole {
+        if layer.open.map().is_unpacked() {
             super::again::decode_again(&inner, number, layer, spans, anew).await;
             return;
         }

@@ -8,7 +8,6 @@ use super::model::ContentOptions;
 use crate::offset::{SpanId, Uncompressed};
 use crate::rootfs::cache::SpanKey;
 use crate::rootfs::layers::OpenLayer;
-use crate::ztoc::Checkpoints;
 
 pub(super) struct Layer {
     pub open: OpenLayer,
@@ -21,17 +20,14 @@ pub(super) struct Layer {
 
 impl Layer {
     pub fn new(open: OpenLayer, options: &ContentOptions) -> Layer {
-        let ahead = Mutex::new(Ahead::new(&open.ztoc, options.read_ahead));
+        let ahead = Mutex::new(Ahead::new(open.map(), options.read_ahead));
         let keys = (0..open.spans.count()).map(|_| OnceLock::new()).collect();
         Layer { open, ahead, again: tokio::sync::Mutex::default(), keys }
     }
 
     /// The bytes of tar that there are.
     pub fn end(&self) -> u64 {
-        match self.open.ztoc.checkpoints {
-            Checkpoints::Gzip { .. } => self.open.ztoc.uncompressed_size.0,
-            Checkpoints::Uncompressed { size, .. } => size,
-        }
+        self.open.spans.plain_end().0
     }
 
     pub fn key(&self, span: u32) -> SpanKey {

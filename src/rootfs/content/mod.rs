@@ -33,13 +33,12 @@ pub use error::ReadError;
 pub use model::{ContentOptions, ContentStats};
 
 use super::cache::SpanCache;
-use super::layers::{How, OpenLayer};
+use super::layers::OpenLayer;
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::offset::{SpanId, Uncompressed};
 use crate::progress::{Event, Progress, causes};
 use crate::store::Source;
-use crate::ztoc::Checkpoints;
 use counts::Counts;
 use flights::Flights;
 use late::Late;
@@ -131,12 +130,17 @@ impl Content {
     /// When they cannot be had within the deadline, or are not what the ztoc says. It is also reported as a warning, once for each
     /// message. A span that has missed the deadline within the last second is not waited for again.
     pub async fn read(&self, layer: u32, at: Uncompressed, size: usize) -> Result<Bytes, ReadError> {
-        let read = read::read(&self.inner, layer, at, size).await;
-        if let Err(error) = &read {
-            self.inner.counts.errors.add(1);
-            self.inner.tell(error);
-        }
-        read
+        read::read(&self.inner, layer, at, size).await.inspect_err(|error| self.inner.failed(error))
+    }
+
+    /// A read of a sparse file, which fails: a layer has of it what tar made of it.
+    ///
+    /// # Errors
+    /// Always. It is also reported as a warning, once for each layer.
+    pub fn read_sparse(&self, layer: u32) -> Result<Bytes, ReadError> {
+        let layer = self.inner.layers.get(layer as usize).ok_or(ReadError::NoLayer(layer));
+        let read = layer.and_then(|layer| Err(ReadError::Sparse { layer: layer.open.descriptor.digest }));
+        read.inspect_err(|error| self.inner.failed(error))
     }
 
     /// The spans that hold bytes of `range` of a layer's tar; none for a layer that is not there.
@@ -171,13 +175,18 @@ impl Inner {
     /// Whether spans of a layer go to the disk: not where they lie there as they are.
     fn keeps_on_disk(&self, layer: &Layer) -> bool {
         let is_near = !matches!(self.source, Source::Registry(_));
-        let is_plain = matches!(layer.open.ztoc.checkpoints, Checkpoints::Uncompressed { .. });
-        self.cache.is_enabled() && !(is_near && is_plain && layer.open.how != How::Whole)
+        self.cache.is_enabled() && !(is_near && layer.open.map().is_plain())
     }
 
     /// Whether all spans of a layer that is decoded whole go to the disk, also those that nobody has asked for.
     fn keeps_whole(&self, layer: &Layer) -> bool {
         self.keeps_on_disk(layer) && layer.end() <= self.cache.room_for(layer.open.descriptor.size)
+    }
+
+    /// A read has failed.
+    fn failed(&self, error: &ReadError) {
+        self.counts.errors.add(1);
+        self.tell(error);
     }
 
     fn tell(&self, error: &ReadError) {

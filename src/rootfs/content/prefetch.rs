@@ -18,7 +18,6 @@ use super::layer::Layer;
 use crate::image::Descriptor;
 use crate::image::prefetch::{MAX_PREFETCH, SpanRange, parse};
 use crate::progress::causes;
-use crate::rootfs::layers::How;
 
 /// Compressed bytes that are asked for at a time: a read that comes in between waits for no more.
 const STEP: u64 = 4 << 20;
@@ -86,7 +85,7 @@ pub(super) async fn prefetch(inner: &Arc<Inner>) {
             continue;
         }
         // Each step would decode it from its start.
-        if layer.open.how == How::Whole && !inner.keeps_whole(layer) {
+        if layer.open.map().is_unpacked() && !inner.keeps_whole(layer) {
             inner.warn(TOO_SMALL.to_owned());
             continue;
         }

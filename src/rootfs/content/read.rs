@@ -15,7 +15,6 @@ use super::fetch::launch;
 use super::flights::{Boarding, Waiter, Wanted};
 use super::layer::Layer;
 use super::pieces::{Run, covering};
-use crate::layer::UNREADABLE;
 use crate::offset::Uncompressed;
 use crate::rootfs::cache::PIECE;
 
@@ -35,9 +34,6 @@ pub(super) async fn read(inner: &Arc<Inner>, number: u32, at: Uncompressed, size
     let digest = layer.open.descriptor.digest;
     if size == 0 {
         return Ok(Bytes::new());
-    }
-    if at >= UNREADABLE {
-        return Err(ReadError::Unreadable { layer: digest, reason: "sparse files are not expanded".into() });
     }
     let end = at.0.checked_add(size as u64).filter(|end| *end <= layer.end());
     let range = at.0..end.ok_or(ReadError::Beyond { layer: digest, at, size })?;

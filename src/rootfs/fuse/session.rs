@@ -174,6 +174,7 @@ impl Drop for Mounted {
 fn size(tree: &Tree, id: NodeId) -> u64 {
     match &tree.node(id).kind {
         NodeKind::File(extent) => extent.size,
+        NodeKind::Sparse { size, .. } => *size,
         _ => 0,
     }
 }

@@ -1,14 +1,13 @@
 //! Opening layers: finding or making what their tars can be read by.
 //!
-//! 1. The ztoc of the image's index, if there is one and it fits (`given`).
-//! 2. What an earlier opening left in the cache of ztocs (`kept`).
-//! 3. The layer itself, read once from front to back (see [`read_chunks`]). A gzip layer or a plain tar
-//!    gets a ztoc of our own. Of a zstd layer, in which nothing can be decoded alone, the decoded tar
-//!    goes into the span cache (`shelf`) and is read from there.
+//! 1. The ztoc of the image's index, if there is one and it fits (`index_ztoc`).
+//! 2. The map that an earlier opening left in the cache of ztocs.
+//! 3. The layer itself, read once from front to back (see [`read_chunks`]). Of a zstd layer, in which
+//!    nothing can be decoded alone, the decoded tar goes into the span cache (`shelf`) and is read from
+//!    there.
 
 mod error;
-mod given;
-mod kept;
+mod index_ztoc;
 mod shelf;
 
 use std::collections::HashMap;
@@ -19,21 +18,21 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::task::spawn_blocking;
 
 pub use error::OpenError;
-use given::Unfit;
+use index_ztoc::Unfit;
 use shelf::Shelf;
 
-use crate::budget::Charge;
+use crate::budget::{Charge, OverBudget};
 use crate::digest::Digest;
 use crate::image::{Descriptor, LayerKind};
-use crate::layer::parallel::{Threads, read_chunks};
-use crate::layer::span::SpanTable;
-use crate::layer::{LayerMap, ReadOptions};
+use crate::layer::parallel::{ChunksError, Threads, read_chunks};
+use crate::layer::span::{SpanError, SpanTable};
+use crate::layer::{LayerMap, MappedLayer, Notes, ReadOptions};
 use crate::progress::{Event, Progress, causes};
 use crate::rootfs::cache::SpanCache;
 use crate::store::Source;
-use crate::store::cache::ZtocCache;
-use crate::store::feed::{Batches, FeedError, feed};
-use crate::ztoc::{Ztoc, ZtocError};
+use crate::store::cache::{MapKey, ZtocCache};
+use crate::store::feed::{Abandoned, Batches, FeedError, feed};
+use crate::ztoc::ZtocError;
 
 /// Layers that are opened at a time.
 const SIDE_BY_SIDE: usize = 4;
@@ -55,7 +54,7 @@ const SPAN_KEY: u64 = 40;
 pub enum How {
     /// The ztoc of the image's SOCI index.
     Index,
-    /// A ztoc that was made here, now or earlier.
+    /// A layer map that was made here, now or earlier.
     Local,
     /// No place in the blob can be decoded alone: it is decoded from front to back, and its tar is cached.
     Whole,
@@ -66,20 +65,23 @@ pub enum How {
 pub struct OpenLayer {
     /// The layer's blob.
     pub descriptor: Descriptor,
-    /// The entries. For [`How::Whole`], of the plain tar: its spans are slices of that. Files that cannot be read lie behind its end.
-    pub ztoc: Arc<Ztoc>,
-    /// What it is read by.
+    /// By what it is read.
     pub how: How,
     /// Bytes of the blob that were read to open it.
     pub bytes_read: u64,
-    pub(in crate::rootfs) spans: SpanTable,
+    pub(in crate::rootfs) spans: SpanTable<LayerMap>,
     /// What it takes. Held, and not read.
     _memory: Arc<Charge>,
 }
 
 impl OpenLayer {
-    /// The spans of `ztoc`.
-    pub fn spans(&self) -> &SpanTable {
+    /// What it is read by.
+    pub fn map(&self) -> &Arc<LayerMap> {
+        self.spans.map()
+    }
+
+    /// Its spans.
+    pub fn spans(&self) -> &SpanTable<LayerMap> {
         &self.spans
     }
 }
@@ -154,7 +156,8 @@ async fn open_one_of(
     let digest = layer.digest;
     if let Some(bytes) = ztoc {
         let (wanted, mut memory) = (layer.clone(), source.budget().open());
-        let decoded = spawn_blocking(move || given::spans(&wanted, &bytes, &mut memory).map(|spans| (spans, memory)));
+        let decoded =
+            spawn_blocking(move || index_ztoc::spans(&wanted, &bytes, &mut memory).map(|spans| (spans, memory)));
         match decoded.await {
             Ok(Ok((spans, memory))) => return opened(layer, spans, How::Index, 0, memory),
             Ok(Err(Unfit::Ztoc(ZtocError::Memory(source)))) => return Err(OpenError::Memory { layer: digest, source }),
@@ -174,22 +177,50 @@ async fn open_one_of(
         _ => {}
     }
     let (span_size, ztocs, wanted) = (span_size(layer.size), caches.ztocs.clone(), layer.clone());
-    let budget = source.budget().clone();
-    let kept = spawn_blocking(move || kept::get(&ztocs, &wanted, span_size, &budget)).await.unwrap_or(Ok(None));
+    let memory = source.budget().open();
+    let kept = spawn_blocking(move || from_cache(&ztocs, &wanted, span_size, memory)).await.unwrap_or(Ok(None));
     let kept = kept.map_err(|source| OpenError::Memory { layer: digest, source })?;
-    let (map, read) = match kept {
-        Some(map) => (map, 0),
+    let (Spans { spans, notes, memory }, read) = match kept {
+        Some(spans) => (spans, 0),
         None => (read(side_by_side, source, layer, span_size, caches, progress).await?, layer.size),
     };
-    tell(layer, &map, progress);
-    let how = if map.is_whole { How::Whole } else { How::Local };
-    let spans = SpanTable::new(Arc::new(map.ztoc)).map_err(|source| OpenError::Spans { layer: digest, source })?;
-    opened(layer, spans, how, read, map.memory)
+    tell(layer, &notes, progress);
+    let how = if spans.map().is_unpacked() { How::Whole } else { How::Local };
+    opened(layer, spans, how, read, memory)
+}
+
+/// The spans of a layer that was read here, now or earlier.
+struct Spans {
+    spans: SpanTable<LayerMap>,
+    notes: Notes,
+    memory: Charge,
+}
+
+impl Spans {
+    fn of(layer: MappedLayer) -> Result<Spans, SpanError> {
+        let MappedLayer { map, notes, memory } = layer;
+        Ok(Spans { spans: SpanTable::new(Arc::new(map))?, notes, memory })
+    }
+}
+
+fn map_key(layer: &Descriptor, span_size: u64) -> MapKey<'_> {
+    MapKey { layer: &layer.digest, size: layer.size, span_size }
+}
+
+/// What an earlier opening left of the layer in the cache.
+fn from_cache(
+    cache: &ZtocCache,
+    layer: &Descriptor,
+    span_size: u64,
+    mut memory: Charge,
+) -> Result<Option<Spans>, OverBudget> {
+    let kept = cache.get_map(map_key(layer, span_size), &mut memory)?;
+    Ok(kept.and_then(|(map, notes)| Spans::of(MappedLayer { map, notes, memory }).ok()))
 }
 
 fn opened(
     layer: &Descriptor,
-    spans: SpanTable,
+    spans: SpanTable<LayerMap>,
     how: How,
     bytes_read: u64,
     mut memory: Charge,
@@ -198,8 +229,7 @@ fn opened(
     let keys = u64::from(spans.count()) * SPAN_KEY;
     let charged = memory.grow(keys, || format!("the keys of its {} spans", spans.count()));
     charged.map_err(|source| OpenError::Memory { layer: layer.digest, source })?;
-    let (ztoc, _memory) = (Arc::clone(spans.ztoc()), Arc::new(memory));
-    Ok(OpenLayer { descriptor: layer.clone(), ztoc, how, bytes_read, spans, _memory })
+    Ok(OpenLayer { descriptor: layer.clone(), how, bytes_read, spans, _memory: Arc::new(memory) })
 }
 
 fn span_size(layer: u64) -> u64 {
@@ -207,12 +237,12 @@ fn span_size(layer: u64) -> u64 {
 }
 
 /// Says what is odd about a layer.
-fn tell(layer: &Descriptor, map: &LayerMap, progress: &Arc<dyn Progress>) {
-    for warning in &map.notes.warnings {
+fn tell(layer: &Descriptor, notes: &Notes, progress: &Arc<dyn Progress>) {
+    for warning in &notes.warnings {
         progress.report(Event::Warning(format!("layer {}: {warning}", layer.digest)));
     }
-    if map.notes.more_warnings > 0 {
-        let more = map.notes.more_warnings;
+    if notes.more_warnings > 0 {
+        let more = notes.more_warnings;
         progress.report(Event::Warning(format!("layer {}: {more} more warnings of this kind", layer.digest)));
     }
 }
@@ -225,7 +255,7 @@ async fn read(
     span_size: u64,
     caches: &Caches,
     progress: &Arc<dyn Progress>,
-) -> Result<LayerMap, OpenError> {
+) -> Result<Spans, OpenError> {
     progress.report(Event::LayerStarted { layer: layer.digest, bytes: layer.size });
     let result = read_through(side_by_side, source, layer, span_size, caches, progress).await;
     progress.report(match result {
@@ -242,7 +272,7 @@ async fn read_through(
     span_size: u64,
     caches: &Caches,
     progress: &Arc<dyn Progress>,
-) -> Result<LayerMap, OpenError> {
+) -> Result<Spans, OpenError> {
     let digest = layer.digest;
     let mut read = 0;
     let blob = source.blob(layer).await.map_err(|source| OpenError::Read { layer: digest, read, source })?;
@@ -254,19 +284,22 @@ async fn read_through(
         let keeper = spans.is_enabled().then(|| Box::new(Shelf::new(&spans, wanted.size)) as _);
         let options = ReadOptions { span_size, whole_span_size: WHOLE_SPAN_SIZE, keeper, keeps_plain };
         let threads = Threads::for_one_of(side_by_side, None);
-        let mut map = read_chunks(options, (wanted.digest, wanted.size), threads, memory, || batches.receive())?;
-        if let Ok(map) = &mut map {
-            kept::put(&ztocs, &wanted, span_size, map);
-        }
-        Ok(map)
+        let expected = (wanted.digest, wanted.size);
+        let mapped = read_chunks(options, expected, threads, memory, || batches.receive());
+        let mapped = mapped.map_err(|error| match error {
+            ChunksError::Next(Abandoned) => OpenError::Ending { layer: wanted.digest },
+            ChunksError::Layer(error) => OpenError::of(error, wanted.digest),
+        })?;
+        ztocs.put_map(map_key(&wanted, span_size), &mapped.map, &mapped.notes, &mapped.memory);
+        Spans::of(mapped).map_err(|source| OpenError::Spans { layer: wanted.digest, source })
     };
     let on_chunk = |bytes| {
         read += bytes;
         progress.report(Event::LayerRead { layer: digest, bytes });
     };
-    match feed(blob, side_by_side, on_chunk, work).await {
-        Ok(map) => map.map_err(|error| OpenError::of(error, digest)),
-        Err(FeedError::Store(source)) => Err(OpenError::Read { layer: digest, read, source }),
-        Err(FeedError::Lost) => Err(OpenError::Ending { layer: digest }),
-    }
+    feed(blob, side_by_side, on_chunk, work).await.map_err(|error| match error {
+        FeedError::Store(source) => OpenError::Read { layer: digest, read, source },
+        FeedError::Work(error) => error,
+        FeedError::Lost => OpenError::Ending { layer: digest },
+    })
 }

@@ -52,6 +52,16 @@ impl Change<'_> {
 }
 
 /// What stands under the tag.
+enum UnderTag {
+    Nothing,
+    Referrers(Tagged),
+    /// Something that is not an index of referrers.
+    Other {
+        media_type: String,
+    },
+}
+
+/// An index of referrers.
 struct Tagged {
     digest: Digest,
     etag: Option<HeaderValue>,
@@ -68,22 +78,25 @@ impl Repository {
     /// The referrers that the fallback tag lists. What is no index of referrers lists none.
     pub(super) async fn tagged_referrers(&self, subject: &Digest) -> Result<Vec<Descriptor>, RegistryError> {
         match self.tagged(subject, Access::Pull).await? {
-            Ok(Some(tagged)) => {
+            UnderTag::Referrers(tagged) => {
                 let target = self.request(reqwest::Method::GET, &format!("manifests/{}", tag(subject))).await?;
                 descriptors(&tagged.bytes, &self.asked(&target))
             }
-            _ => Ok(Vec::new()),
+            UnderTag::Nothing | UnderTag::Other { .. } => Ok(Vec::new()),
         }
     }
 
-    /// The index under the tag, if there is one. The inner error: the media type of something else that is there.
-    /// Some registries (GitLab) take such a tag for the digest itself, and answer with the subject: that is no index.
-    async fn tagged(&self, subject: &Digest, access: Access) -> Result<Result<Option<Tagged>, String>, RegistryError> {
+    /// What stands under the tag. Some registries (GitLab) take such a tag for the digest itself, and answer with the subject: that is no index.
+    async fn tagged(&self, subject: &Digest, access: Access) -> Result<UnderTag, RegistryError> {
         match self.document(&Target::Tag(tag(subject)), access).await {
-            Ok((document, _)) if Digest::of(subject.algorithm(), &document.bytes) == *subject => Ok(Ok(None)),
-            Ok((document, _)) if document.media_type != OCI_INDEX => Ok(Err(document.media_type)),
-            Ok((document, etag)) => Ok(Ok(Some(Tagged { digest: document.digest, etag, bytes: document.bytes }))),
-            Err(error) if error.is_not_found() => Ok(Ok(None)),
+            Ok((document, _)) if Digest::of(subject.algorithm(), &document.bytes) == *subject => Ok(UnderTag::Nothing),
+            Ok((document, _)) if document.media_type != OCI_INDEX => {
+                Ok(UnderTag::Other { media_type: document.media_type })
+            }
+            Ok((document, etag)) => {
+                Ok(UnderTag::Referrers(Tagged { digest: document.digest, etag, bytes: document.bytes }))
+            }
+            Err(error) if error.is_not_found() => Ok(UnderTag::Nothing),
             Err(error) => Err(error),
         }
     }
@@ -134,9 +147,10 @@ impl Repository {
             let begun = Instant::now();
             let there = match self.tagged(subject, Access::Push).await? {
                 // Where there is no list, nothing needs to go from it.
-                Ok(None) | Err(_) if change.entry.is_none() => return Ok(tag),
-                Ok(there) => there,
-                Err(media_type) => {
+                UnderTag::Nothing | UnderTag::Other { .. } if change.entry.is_none() => return Ok(tag),
+                UnderTag::Nothing => None,
+                UnderTag::Referrers(tagged) => Some(tagged),
+                UnderTag::Other { media_type } => {
                     let reason = format!("it names something that is no index of referrers ({media_type:?})");
                     return Err(failed(reason));
                 }

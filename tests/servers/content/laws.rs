@@ -28,7 +28,7 @@ async fn spans_of_every_size_give_what_a_straight_decode_gives() {
                 let open = desk.open(&source, &layer, Some(ztoc.clone())).await.unwrap();
                 assert_eq!(open.how, How::Index);
                 // Where the tar's reader stops, the ztoc ends.
-                let plain = &plain[..open.ztoc.uncompressed_size.0 as usize];
+                let plain = &plain[..open.map().tar_end.0 as usize];
                 let small = ContentOptions { memory: 300_000, ..options() };
                 let content = desk.content(&source, vec![open], small);
                 check(&content, 0, plain, 40).await;

@@ -3,6 +3,9 @@
 use std::error::Error;
 
 use super::*;
+use ociseek::layer::{BlobForm, BuiltZtoc};
+use ociseek::store::cache::CacheKey;
+use ociseek::tree::{NodeKind, Tree};
 use ociseek::ztoc::FileKind;
 
 async fn serve(blob: &Bytes) -> (Faulty, Source) {
@@ -26,7 +29,7 @@ async fn a_layer_without_a_ztoc_is_read_once_for_all_mounts() {
         for mount in 0..2 {
             let desk = Desk::new(Some(dir.path()));
             let open = desk.open(&source, &layer, None).await.unwrap();
-            assert_eq!((open.how, open.ztoc.files.len()), (how, 3));
+            assert_eq!((open.how, open.map().files.len()), (how, 3));
             assert_eq!(open.bytes_read, if mount == 0 { blob.len() as u64 } else { 0 });
             let content = desk.content(&source, vec![open], options());
             check(&content, 0, &plain, 40).await;
@@ -131,7 +134,7 @@ async fn what_no_ztoc_can_state_is_read_all_the_same() {
         for mount in 0..2 {
             let desk = Desk::new(Some(dir.path()));
             let open = desk.open(&source, &layer, None).await.unwrap();
-            let files = Arc::clone(&open.ztoc);
+            let files = Arc::clone(open.map());
             let names: Vec<_> = files.files.iter().map(|f| String::from_utf8_lossy(&f.name).into_owned()).collect();
             assert_eq!(names, ["a", "sparse", "old", "far", "b"]);
             assert!(files.files.iter().all(|f| f.kind == FileKind::Regular));
@@ -142,16 +145,87 @@ async fn what_no_ztoc_can_state_is_read_all_the_same() {
                 let found = content.read(0, file.offset, file.size as usize).await.unwrap();
                 assert_eq!(found, expected);
             }
-            for file in &files.files[1..3] {
-                let error = content.read(0, file.offset, 10).await.unwrap_err();
-                assert!(matches!(error, ReadError::Unreadable { .. }), "{error:?}");
+            let tree = Tree::of_layer(&*files).unwrap();
+            for (name, size) in [("sparse", 1_000_000), ("old", 1000)] {
+                let node = tree.node(tree.resolve(name.as_bytes(), true).unwrap());
+                assert_eq!(node.kind, NodeKind::Sparse { layer: 0, size }, "{name}");
             }
+            assert!(matches!(content.read_sparse(0), Err(ReadError::Sparse { layer: of }) if of == layer.digest));
+            assert!(matches!(content.read_sparse(1), Err(ReadError::NoLayer(1))));
+            assert_eq!(content.stats().errors, 2);
             let warnings = desk.warnings().join("\n");
-            for said in ["\"sparse\" is a sparse file", "\"volume\" is left out", "8589934592:0"] {
+            for said in [
+                "\"sparse\" is a sparse file",
+                "sparse files are not expanded",
+                "\"volume\" is left out",
+                "8589934592:0",
+            ] {
                 assert!(warnings.contains(said), "{said}: {warnings}");
             }
         }
     }
+}
+
+/// The file of the only entry of the cache of ztocs below `dir`.
+fn entry(dir: &Path) -> std::path::PathBuf {
+    let mut entries: Vec<_> = std::fs::read_dir(dir.join("ztocs")).unwrap().map(|file| file.unwrap().path()).collect();
+    assert_eq!(entries.len(), 1, "{entries:?}");
+    entries.remove(0)
+}
+
+#[tokio::test]
+async fn what_another_version_kept_of_a_layer_is_not_read() {
+    let plain = tar(&[300_000, 5000]);
+    let blob = gzip(&plain);
+    let (_faulty, source) = serve(&blob).await;
+    let layer = Descriptor::of(GZIP, &blob);
+    let dir = tempfile::tempdir().unwrap();
+    let desk = Desk::new(Some(dir.path()));
+    let bytes_read = async || desk.open(&source, &layer, None).await.unwrap().bytes_read;
+    // Earlier versions had a ztoc under a tool's name, with JSON in the place of that name.
+    let mut old = ociseek::ztoc::decode(&ztoc(&blob, 2 << 20)).unwrap();
+    let extra: &[u8] = br#"{"is_whole":false,"notes":{"warnings":[],"more_warnings":0,"times":[]}}"#;
+    old.build_tool_identifier = extra.into();
+    let bytes = ociseek::ztoc::encode(&old);
+    let (digest, form) = (Digest::sha256(&bytes), BlobForm::Gzip { members: Some(1) });
+    let built = BuiltZtoc { bytes, digest, spans: 1, entries: 2, uncompressed_size: 0, form };
+    let key = CacheKey { layer: &layer.digest, span_size: 2 << 20, build_tool_identifier: "ociseek reader 1" };
+    desk.caches.ztocs.put(key, layer.size, &Outcome::Ztoc(built));
+    std::fs::remove_file({
+        let old = entry(dir.path());
+        assert_eq!(bytes_read().await, layer.size);
+        old
+    })
+    .unwrap();
+    assert_eq!(bytes_read().await, 0, "the layer's own entry is another one");
+
+    // An entry that is sound, with a record that is not for us.
+    let path = entry(dir.path());
+    let sound = std::fs::read(&path).unwrap();
+    let with_record = |change: &dyn Fn(&str, &[u8]) -> Vec<u8>| {
+        let body = &sound[32..];
+        let meta = body.iter().position(|&byte| byte == b'\n').unwrap() + 1;
+        let first = meta + body[meta..].iter().position(|&byte| byte == b'\n').unwrap();
+        let version = std::str::from_utf8(&body[meta..first]).unwrap();
+        let body = [&body[..meta], &change(version, &body[first..])].concat();
+        std::fs::write(&path, [Digest::sha256(&body).as_bytes(), &body[..]].concat()).unwrap();
+    };
+    with_record(&|version, rest| [version.as_bytes(), rest].concat());
+    assert_eq!(bytes_read().await, 0, "nothing was changed");
+    for (what, change) in [
+        (
+            "a later version's",
+            (|version, rest| [format!("{version}9").as_bytes(), rest].concat()) as fn(&str, &[u8]) -> _,
+        ),
+        ("nothing", |_, _| Vec::new()),
+        ("a ztoc", |_, rest| rest[1..].to_vec()),
+        ("half of it", |version, rest| [version.as_bytes(), &rest[..rest.len() / 2]].concat()),
+    ] {
+        with_record(&change);
+        assert_eq!(bytes_read().await, layer.size, "{what}");
+        assert_eq!(bytes_read().await, 0, "{what}: it is written again");
+    }
+    assert_eq!(desk.warnings(), Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -253,7 +327,7 @@ async fn a_layer_of_no_bytes_and_a_tar_of_no_entries() {
         for _ in 0..2 {
             let desk = Desk::new(Some(dir.path()));
             let open = desk.open(&source, &Descriptor::of(GZIP, &blob), None).await.unwrap();
-            assert!(open.ztoc.files.is_empty());
+            assert!(open.map().files.is_empty());
             let content = desk.content(&source, vec![open], options());
             assert_eq!(read(&content, 0, 0).await.unwrap(), "");
             assert!(read(&content, 5000, 1).await.is_err());

@@ -73,6 +73,7 @@ fn ours(tree: &Tree, tars: &[Vec<u8>], counts: bool) -> BTreeMap<Vec<u8>, (Strin
             NodeKind::CharDevice { major, minor } => format!("char {major}:{minor}"),
             NodeKind::BlockDevice { major, minor } => format!("block {major}:{minor}"),
             NodeKind::Fifo => "fifo".to_owned(),
+            NodeKind::Sparse { .. } => unreachable!("a ztoc has no sparse files"),
         };
         let xattrs: Vec<String> =
             node.xattrs.iter().map(|(name, value)| format!("{}={}", hex(name), hex(value))).collect();

@@ -175,7 +175,7 @@ fn a_layer_by_itself_keeps_its_whiteouts() {
         link(FileKind::HardLink, "below".into(), "in/another/layer"),
         link(FileKind::HardLink, "here".into(), "d/.wh.f"),
     ];
-    let tree = Tree::of_layer(&layer).unwrap();
+    let tree = Tree::of_layer(&layer[..]).unwrap();
     let names: Vec<&[u8]> = tree.children(Tree::ROOT).map(|(name, _)| name).collect();
     assert_eq!(names, [&b".wh."[..], b"d", b"here"]);
     assert_eq!(tree.child(Tree::ROOT, b"here"), tree.resolve(b"d/.wh.f", false).ok());

@@ -1,6 +1,6 @@
 //! The tar side of a layer: its entries, or why they cannot be served.
 
-use super::lenient::{self, Notes};
+use super::lenient::{self, Bent, Notes};
 use super::model::NoZtoc;
 use super::{LayerError, Unservable, UnservableCode, consumer};
 use crate::budget::{Charge, OverBudget};
@@ -24,6 +24,8 @@ pub(super) struct Contents {
     /// Plain bytes so far, those behind the tar's end too.
     size: u64,
     files: Vec<FileMetadata>,
+    /// Those of them that are sparse, by number.
+    sparse: Vec<u32>,
     /// At least what the entries add to an encoded ztoc, in bytes.
     encoded_size: usize,
     /// What that may come to.
@@ -40,6 +42,8 @@ pub(super) struct Contents {
 /// The entries of a tar that was walked to its end.
 pub(super) struct Listed {
     pub files: Vec<FileMetadata>,
+    /// The sparse files among them, by number. None, if the policy was strict.
+    pub sparse: Vec<u32>,
     /// None, if the policy was strict.
     pub notes: Notes,
     /// Where the tar's reader stops.
@@ -52,6 +56,8 @@ pub(super) struct Listed {
 
 /// Bytes that are kept to say what something looks like that is not a tar.
 const HEAD: usize = 64;
+/// The number of a sparse file, in a list that may have grown to twice its length.
+const SPARSE: usize = 8;
 /// What the entries of the smallest compressed blob may come to, encoded, in bytes; and of another
 /// one for each byte of it.
 const LEAST_LIMIT: usize = 64 << 20;
@@ -68,6 +74,7 @@ impl Contents {
             walker,
             size: 0,
             files: Vec::new(),
+            sparse: Vec::new(),
             encoded_size: 0,
             limit: MAX_ENCODED,
             verdict: None,
@@ -86,20 +93,24 @@ impl Contents {
         if self.is_settled() {
             return;
         }
-        let Contents { policy, walker, files, encoded_size, limit, verdict, memory, over, .. } = self;
+        let Contents { policy, walker, files, sparse, encoded_size, limit, verdict, memory, over, .. } = self;
         let walked = walker.push(bytes, &mut |entry| {
             if verdict.is_some() || over.is_some() {
                 return;
             }
             let listed = match policy {
-                Policy::Strict => consumer::file(entry).map(Some),
-                Policy::Lenient(notes) => Ok(lenient::file(entry, files.len(), notes)),
+                Policy::Strict => consumer::file(entry).map(|file| Some(Bent { file, is_sparse: false })),
+                Policy::Lenient(notes) => Ok(lenient::file(entry, notes)),
             };
             match listed {
                 Ok(None) => {}
-                Ok(Some(file)) => {
+                Ok(Some(Bent { file, is_sparse })) => {
                     *encoded_size += file.encoded_size_bound();
-                    *over = memory.grow(file.footprint() as u64, || "the list of its files".to_owned()).err();
+                    let footprint = file.footprint() + if is_sparse { SPARSE } else { 0 };
+                    *over = memory.grow(footprint as u64, || "the list of its files".to_owned()).err();
+                    if is_sparse {
+                        sparse.push(files.len() as u32);
+                    }
                     files.push(file);
                     if *encoded_size > *limit {
                         let reason = format!("its table of contents would pass {} MiB", *limit >> 20);
@@ -128,7 +139,7 @@ impl Contents {
     }
 
     fn drop_files(&mut self) {
-        self.files = Vec::new();
+        (self.files, self.sparse) = (Vec::new(), Vec::new());
         self.memory.shrink_to(0);
     }
 
@@ -147,11 +158,6 @@ impl Contents {
 
     pub fn is_refused(&self) -> bool {
         self.verdict.is_some()
-    }
-
-    /// Plain bytes so far.
-    pub fn size(&self) -> u64 {
-        self.size
     }
 
     pub fn is_strict(&self) -> bool {
@@ -186,7 +192,7 @@ impl Contents {
     /// # Errors
     /// When no consumer could serve the entries, or the tar is cut off or broken.
     pub fn finish(self) -> Result<Listed, NoZtoc> {
-        let Contents { policy, walker, size, files, memory, head, .. } = match self.verdict {
+        let Contents { policy, walker, size, files, sparse, memory, head, .. } = match self.verdict {
             Some(verdict) => return Err(verdict.into()),
             None => self.check().map(|()| self)?,
         };
@@ -195,7 +201,7 @@ impl Contents {
             Policy::Strict => Notes::default(),
             Policy::Lenient(notes) => notes,
         };
-        Ok(Listed { files, notes, end, size, memory })
+        Ok(Listed { files, sparse, notes, end, size, memory })
     }
 }
 

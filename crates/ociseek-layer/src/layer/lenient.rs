@@ -3,12 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::consumer::{Unlisted, kind, metadata, shown};
-use crate::offset::Uncompressed;
 use crate::tar::Entry;
 use crate::ztoc::{FileKind, FileMetadata};
 
-/// Where files lie that are there and cannot be read: behind the end of any tar.
-pub const UNREADABLE: Uncompressed = Uncompressed(1 << 62);
 /// Warnings of one layer; what would be more is counted.
 const WARNINGS: usize = 8;
 
@@ -19,8 +16,6 @@ pub struct Notes {
     pub warnings: Vec<String>,
     /// How many warnings there would be beside them.
     pub more_warnings: u64,
-    /// Times outside of the years 0 to 9999: number of the entry, seconds, nanoseconds.
-    pub times: Vec<(u32, i64, u32)>,
 }
 
 impl Notes {
@@ -33,8 +28,15 @@ impl Notes {
     }
 }
 
-/// A tar entry in the form that a ztoc has it, as far as it fits; `None` if the entry is not a file.
-pub(super) fn file(entry: Entry, number: usize, notes: &mut Notes) -> Option<FileMetadata> {
+/// A tar entry in the form that a ztoc has it, as far as it fits.
+pub(super) struct Bent {
+    pub file: FileMetadata,
+    /// What the tar has of the file is not its bytes.
+    pub is_sparse: bool,
+}
+
+/// `None` if the entry is not a file.
+pub(super) fn file(entry: Entry, notes: &mut Notes) -> Option<Bent> {
     let (kind, is_sparse) = match kind(entry.kind) {
         Ok(kind) => (kind, false),
         Err(Unlisted::GlobalHeader) => return None,
@@ -54,13 +56,9 @@ pub(super) fn file(entry: Entry, number: usize, notes: &mut Notes) -> Option<Fil
         let what = format!("belongs to {}:{}; it is shown as {uid}:{gid}", entry.uid, entry.gid);
         notes.warn(format!("{} {what}", shown(&entry.name)));
     }
-    if entry.mtime.to_rfc3339().is_none()
-        && let Ok(number) = u32::try_from(number)
-    {
-        notes.times.push((number, entry.mtime.seconds, entry.mtime.nanos));
-    }
-    let offset = if is_sparse { UNREADABLE } else { entry.data };
     // What other types claim has no data behind it.
     let size = if kind == FileKind::Regular { u64::try_from(entry.size).unwrap_or(0) } else { 0 };
-    Some(FileMetadata { offset, size: size.min(UNREADABLE.0 / 2), ..metadata(entry, kind, uid, gid) })
+    // A sparse file may claim more bytes than behind its offset are places for.
+    let size = size.min((i64::MAX as u64).saturating_sub(entry.data.0));
+    Some(Bent { file: FileMetadata { size, ..metadata(entry, kind, uid, gid) }, is_sparse })
 }

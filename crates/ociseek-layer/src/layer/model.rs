@@ -60,8 +60,31 @@ pub struct BuiltZtoc {
     pub entries: u64,
     /// Size of the tar in bytes, up to where its reader stops.
     pub uncompressed_size: u64,
-    /// Members of the gzip stream; 0 for a plain tar. Consumers before soci-snapshotter 0.14 misread more than one.
-    pub gzip_members: u64,
+    /// What the blob is.
+    pub form: BlobForm,
+}
+
+/// What a layer's blob is, of what a ztoc can be made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlobForm {
+    /// A plain tar.
+    Tar,
+    /// One gzip member, or several in a row.
+    Gzip {
+        /// Members of the gzip stream. Consumers before soci-snapshotter 0.14 misread more than one.
+        /// None where nobody counted them: a ztoc that was found does not say.
+        members: Option<u64>,
+    },
+}
+
+impl BlobForm {
+    /// How many gzip members the blob has, if that is known.
+    pub fn gzip_members(self) -> Option<u64> {
+        match self {
+            BlobForm::Tar => Some(0),
+            BlobForm::Gzip { members } => members,
+        }
+    }
 }
 
 /// Why a layer cannot be read to its end as its bytes claim.

@@ -11,7 +11,8 @@ use super::lenient::Notes;
 use super::model::NoZtoc;
 use super::slices::{GzipSlices, KeepSpans, Slices};
 use super::spans::{GzipSpans, PlainSpans};
-use super::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, Unservable, UnservableCode, consumer};
+use super::{BlobForm, BuiltZtoc, IndexedLayer, LayerError, LayerMap, LayerOptions, Outcome, Starts};
+use super::{Unservable, UnservableCode, consumer, record};
 use crate::budget::Charge;
 use crate::codec::gzip::{BlockStart, GzipReader, Sink};
 use crate::codec::sniff::Format;
@@ -69,15 +70,13 @@ pub struct ReadOptions {
     pub keeps_plain: bool,
 }
 
-/// What a layer can be read by.
-pub struct LayerMap {
-    /// A file that is there and cannot be read lies at [`UNREADABLE`](super::UNREADABLE).
-    pub ztoc: Ztoc,
+/// A layer that was read here, so that it can be read again by parts.
+pub struct MappedLayer {
+    /// What it can be read by.
+    pub map: LayerMap,
     /// What was found out on the way.
     pub notes: Notes,
-    /// The ztoc is that of the decoded tar: no place in the blob itself can be decoded alone.
-    pub is_whole: bool,
-    /// What it takes.
+    /// What the map takes.
     pub memory: Charge,
 }
 
@@ -91,12 +90,12 @@ pub(super) struct Scanned {
 /// A layer that has entries and spans.
 struct Sound {
     listed: Listed,
-    checkpoints: Checkpoints,
+    starts: Starts,
     span_digests: Vec<Digest>,
-    /// Of the blob, or if that is decoded whole of its tar.
-    compressed_size: u64,
+    /// Of the blob.
+    size: u64,
+    /// Of the blob; 0 if it is not gzip.
     gzip_members: u64,
-    is_whole: bool,
 }
 
 /// What [`LayerScan::push_decoded`] did.
@@ -301,8 +300,7 @@ impl Body {
             Format::Zstd => "zstd",
             Format::Foreign(name) => name,
         };
-        let reason = format!("it is compressed with {compressed}, which consumers of SOCI indexes do not read lazily");
-        Body::Unread(Unservable::new(UnservableCode::Compression, reason))
+        Body::Unread(not_read_lazily(compressed))
     }
 
     fn to_read(format: Format, options: ReadOptions, hashed: Receiver<Digest>, memory: Charge) -> Body {
@@ -383,27 +381,24 @@ impl Body {
     }
 
     fn finish(self, span_size: u64, size: u64, span_digests: Vec<Digest>) -> Result<Sound, NoZtoc> {
-        let (listed, checkpoints, span_digests, gzip_members, is_whole) = match self {
+        match self {
             // `sniff` has settled an unknown body before this.
-            Body::Unknown(_) => {
-                return Err(Unservable::new(UnservableCode::Empty, "the blob has no bytes").into());
-            }
-            Body::Unread(unservable) => return Err(unservable.into()),
-            Body::Failed(error) => return Err(error.into()),
-            Body::Gzip(body) => return body.finish(span_size, size, span_digests),
+            Body::Unknown(_) => Err(Unservable::new(UnservableCode::Empty, "the blob has no bytes").into()),
+            Body::Unread(unservable) => Err(unservable.into()),
+            Body::Failed(error) => Err(error.into()),
+            Body::Gzip(body) => body.finish(span_size, size, span_digests),
             Body::Plain(body) => {
                 let span_digests = body.slices.map_or(span_digests, Slices::finish);
-                (body.contents.finish()?, Checkpoints::Uncompressed { span_size, size }, span_digests, 0, false)
+                let starts = Starts::InBlob(Checkpoints::Uncompressed { span_size, size });
+                Ok(Sound { listed: body.contents.finish()?, starts, span_digests, size, gzip_members: 0 })
             }
             Body::Zstd(reader, body) => {
                 reader.finish()?;
                 let WholeBody { contents, span_size, slices } = *body;
-                let checkpoints = Checkpoints::Uncompressed { span_size, size: contents.size() };
-                (contents.finish()?, checkpoints, slices.finish(), 0, true)
+                let (listed, starts) = (contents.finish()?, Starts::Unpacked { span_size });
+                Ok(Sound { listed, starts, span_digests: slices.finish(), size, gzip_members: 0 })
             }
-        };
-        let compressed_size = if is_whole { listed.size } else { size };
-        Ok(Sound { listed, checkpoints, span_digests, compressed_size, gzip_members, is_whole })
+        }
     }
 }
 
@@ -441,9 +436,8 @@ impl GzipBody {
         if let Some(reason) = trailing.filter(|_| is_strict) {
             return Err(Unservable::new(UnservableCode::TrailingBytes, reason).into());
         }
-        let checkpoints = Checkpoints::Gzip { span_size, list: self.sink.spans.list };
-        let (compressed_size, gzip_members, is_whole) = (size, end.members, false);
-        Ok(Sound { listed, checkpoints, span_digests, compressed_size, gzip_members, is_whole })
+        let starts = Starts::InBlob(Checkpoints::Gzip { span_size, list: self.sink.spans.list });
+        Ok(Sound { listed, starts, span_digests, size, gzip_members: end.members })
     }
 }
 
@@ -507,23 +501,21 @@ impl Scanned {
     ///
     /// # Errors
     /// When it is too large.
-    pub fn map(self) -> Result<LayerMap, LayerError> {
+    pub fn map(self) -> Result<MappedLayer, LayerError> {
         // What is only read here has a verdict for no other reason.
         let sound = self.outcome.map_err(|_| LayerError::TooLarge)?;
-        let Sound { listed, checkpoints, span_digests, compressed_size, is_whole, .. } = sound;
-        if ztoc::encoded_size_bound(&listed.files, &checkpoints) > MAX_ENCODED {
+        let Sound { listed, starts, span_digests, size, .. } = sound;
+        let Listed { files, sparse, notes, size: tar_size, memory, .. } = listed;
+        let size = match starts {
+            Starts::InBlob(_) => size,
+            Starts::Unpacked { .. } => tar_size,
+        };
+        let (size, tar_end) = (Compressed(size), Uncompressed(tar_size));
+        let map = LayerMap { files, sparse, tar_end, size, starts, span_digests };
+        if record::encoded_size_bound(&map) > MAX_ENCODED {
             return Err(LayerError::TooLarge);
         }
-        let ztoc = Ztoc {
-            version: VERSION.into(),
-            build_tool_identifier: Box::default(),
-            compressed_size: Compressed(compressed_size),
-            uncompressed_size: Uncompressed(listed.size),
-            files: listed.files,
-            checkpoints,
-            span_digests,
-        };
-        Ok(LayerMap { ztoc, notes: listed.notes, is_whole, memory: listed.memory })
+        Ok(MappedLayer { map, notes, memory })
     }
 }
 
@@ -531,9 +523,14 @@ impl Sound {
     fn build(self, options: LayerOptions) -> Result<BuiltZtoc, NoZtoc> {
         /// What judging an entry takes: its place in a tree.
         const JUDGED: usize = 96;
-        let Sound { listed, checkpoints, span_digests, gzip_members, .. } = self;
+        let Sound { listed, starts, span_digests, size, gzip_members } = self;
+        let Starts::InBlob(checkpoints) = starts else { return Err(not_read_lazily("zstd").into()) };
         let Listed { files, end: uncompressed_size, mut memory, .. } = listed;
-        let compressed_size = Compressed(self.compressed_size);
+        let compressed_size = Compressed(size);
+        let form = match checkpoints {
+            Checkpoints::Gzip { .. } => BlobForm::Gzip { members: Some(gzip_members) },
+            Checkpoints::Uncompressed { .. } => BlobForm::Tar,
+        };
         memory.grow((files.len() * JUDGED) as u64, || "the tree of its files".to_owned())?;
         let encoded = ztoc::encoded_size_bound(&files, &checkpoints);
         if encoded > MAX_ENCODED {
@@ -566,8 +563,13 @@ impl Sound {
             (bytes, digest)
         };
         let (entries, uncompressed_size) = (entries as u64, uncompressed_size.0);
-        Ok(BuiltZtoc { digest, bytes, spans, entries, uncompressed_size, gzip_members })
+        Ok(BuiltZtoc { digest, bytes, spans, entries, uncompressed_size, form })
     }
+}
+
+fn not_read_lazily(compressed: &str) -> Unservable {
+    let reason = format!("it is compressed with {compressed}, which consumers of SOCI indexes do not read lazily");
+    Unservable::new(UnservableCode::Compression, reason)
 }
 
 /// Does two things at once.

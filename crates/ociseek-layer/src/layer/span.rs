@@ -1,21 +1,58 @@
-//! Reading a layer through its ztoc: which spans hold which bytes, and what a span decodes to.
+//! Reading a layer in spans: which spans hold which bytes, and what a span decodes to.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
+use super::map::LayerMap;
 use crate::codec::gzip::{BlockStart, GzipError, GzipReader, Sink};
 use crate::digest::{Digest, Hasher};
 use crate::offset::{Compressed, SpanId, Uncompressed};
-use crate::ztoc::{Checkpoint, Checkpoints, Ztoc};
+use crate::ztoc::{Checkpoint, Cuts, Ztoc};
 
 /// Compressed bytes that are decoded before it is looked whether more are wanted: they make at most 1,032 times as many.
 const STEP: usize = 16 << 10;
 
-/// The spans of one layer. Cheap to clone.
-#[derive(Debug, Clone)]
-pub struct SpanTable {
-    ztoc: Arc<Ztoc>,
+/// What is cut into spans: a [`Ztoc`], or a [`LayerMap`].
+pub trait Spanned {
+    /// Where spans begin.
+    fn cuts(&self) -> Cuts<'_>;
+    /// The digest of each span's bytes.
+    fn span_digests(&self) -> &[Digest];
+    /// The bytes that are cut into spans.
+    fn size(&self) -> Compressed;
+    /// Where the tar's reader stopped.
+    fn tar_end(&self) -> Uncompressed;
+}
+
+impl Spanned for Ztoc {
+    fn cuts(&self) -> Cuts<'_> {
+        self.checkpoints.cuts()
+    }
+
+    fn span_digests(&self) -> &[Digest] {
+        &self.span_digests
+    }
+
+    fn size(&self) -> Compressed {
+        self.compressed_size
+    }
+
+    fn tar_end(&self) -> Uncompressed {
+        self.uncompressed_size
+    }
+}
+
+/// The spans of one layer, by its ztoc or its [`LayerMap`]. Cheap to clone.
+#[derive(Debug)]
+pub struct SpanTable<T = Ztoc> {
+    layer: Arc<T>,
     count: u32,
+}
+
+impl<T> Clone for SpanTable<T> {
+    fn clone(&self) -> SpanTable<T> {
+        SpanTable { layer: Arc::clone(&self.layer), count: self.count }
+    }
 }
 
 /// Why spans cannot be read.
@@ -43,26 +80,36 @@ pub enum SpanError {
     Short { span: SpanId, expected: u64, found: u64 },
 }
 
-impl SpanTable {
-    /// # Errors
-    /// When the ztoc's spans are not in order, do not cover the tar from its start, or lack digests.
-    pub fn new(ztoc: Arc<Ztoc>) -> Result<SpanTable, SpanError> {
-        let spans = ztoc.checkpoints.spans();
-        let count = u32::try_from(spans).ok().filter(|_| ztoc.span_digests.len() as u64 == spans);
-        let count = count.ok_or(SpanError::Digests { digests: ztoc.span_digests.len(), spans })?;
-        match &ztoc.checkpoints {
-            Checkpoints::Gzip { list, .. } => check_order(list, ztoc.compressed_size)?,
-            Checkpoints::Uncompressed { size, .. } if Compressed(*size) != ztoc.compressed_size => {
-                return Err(SpanError::Order(count.saturating_sub(1)));
-            }
-            Checkpoints::Uncompressed { .. } => {}
-        }
-        Ok(SpanTable { ztoc, count })
-    }
-
+impl SpanTable<Ztoc> {
     /// The ztoc that the spans are from.
     pub fn ztoc(&self) -> &Arc<Ztoc> {
-        &self.ztoc
+        &self.layer
+    }
+}
+
+impl SpanTable<LayerMap> {
+    /// The map that the spans are from.
+    pub fn map(&self) -> &Arc<LayerMap> {
+        &self.layer
+    }
+}
+
+impl<T: Spanned> SpanTable<T> {
+    /// # Errors
+    /// When the spans are not in order, do not cover the tar from its start, or lack digests.
+    pub fn new(layer: Arc<T>) -> Result<SpanTable<T>, SpanError> {
+        let (cuts, digests) = (layer.cuts(), layer.span_digests().len());
+        let spans = cuts.count();
+        let count = u32::try_from(spans).ok().filter(|_| digests as u64 == spans);
+        let count = count.ok_or(SpanError::Digests { digests, spans })?;
+        match cuts {
+            Cuts::At(list) => check_order(list, layer.size())?,
+            Cuts::Every { size, .. } if Compressed(size) != layer.size() => {
+                return Err(SpanError::Order(count.saturating_sub(1)));
+            }
+            Cuts::Every { .. } => {}
+        }
+        Ok(SpanTable { layer, count })
     }
 
     /// The number of spans.
@@ -70,53 +117,72 @@ impl SpanTable {
         self.count
     }
 
+    /// All spans, in order.
+    pub fn each(&self) -> impl DoubleEndedIterator<Item = SpanId> + ExactSizeIterator + Clone + use<T> {
+        SpanId::each(SpanId(0)..SpanId(self.count))
+    }
+
     /// The spans that hold bytes of `range`. What lies behind the last span is in none.
     pub fn covering(&self, range: Range<Uncompressed>) -> Range<SpanId> {
         if range.is_empty() {
             return SpanId(0)..SpanId(0);
         }
-        match &self.ztoc.checkpoints {
-            Checkpoints::Gzip { list, .. } => {
+        match self.layer.cuts() {
+            Cuts::At(list) => {
                 let first = list.partition_point(|c| c.output <= range.start).saturating_sub(1);
                 let end = list.partition_point(|c| c.output < range.end);
                 SpanId(first as u32)..SpanId(end as u32)
             }
-            Checkpoints::Uncompressed { span_size, .. } => {
+            Cuts::Every { span_size, .. } => {
                 let number = |span: u64| SpanId(u32::try_from(span).unwrap_or(u32::MAX).min(self.count));
-                number(range.start.0 / span_size)..number(range.end.0.div_ceil(*span_size))
+                number(range.start.0 / span_size)..number(range.end.0.div_ceil(span_size))
             }
         }
     }
 
-    /// The bytes of the blob that the span's digest covers. `span` is below [`SpanTable::count`].
+    /// The bytes of the blob that the span's digest covers; of a layer that is kept unpacked, of its tar.
+    /// `span` is below [`SpanTable::count`].
     pub fn blob_range(&self, span: SpanId) -> Range<Compressed> {
-        let end = match &self.ztoc.checkpoints {
-            Checkpoints::Gzip { list, .. } => list.get(span.0 as usize + 1).map(|next| next.input),
-            Checkpoints::Uncompressed { .. } => self.start(SpanId(span.0 + 1)).map(|(blob, _)| blob),
+        let end = match self.layer.cuts() {
+            Cuts::At(list) => list.get(span.0 as usize + 1).map(|next| next.input),
+            Cuts::Every { .. } => self.start(SpanId(span.0 + 1)).map(|(blob, _)| blob),
         };
-        let (start, _) = self.start(span).unwrap_or((self.ztoc.compressed_size, Uncompressed(0)));
-        start..end.unwrap_or(self.ztoc.compressed_size)
+        let (start, _) = self.start(span).unwrap_or((self.layer.size(), Uncompressed(0)));
+        start..end.unwrap_or(self.layer.size())
     }
 
     /// The bytes of the tar that the span holds; the last one ends where the tar's reader stops, and may be empty.
     pub fn plain_range(&self, span: SpanId) -> Range<Uncompressed> {
-        let end = match self.ztoc.checkpoints {
-            Checkpoints::Gzip { .. } => self.ztoc.uncompressed_size,
-            // What lies behind the tar's end is there to be read.
-            Checkpoints::Uncompressed { size, .. } => Uncompressed(size),
-        };
+        let end = self.plain_end();
         let start = self.start(span).map_or(end, |(_, plain)| plain);
         let end = self.start(SpanId(span.0 + 1)).map_or(end, |(_, plain)| plain);
         start..end.max(start)
     }
 
+    /// The end of the tar, as far as spans hold it.
+    pub fn plain_end(&self) -> Uncompressed {
+        match self.layer.cuts() {
+            Cuts::At(_) => self.layer.tar_end(),
+            // What lies behind the tar's end is there to be read.
+            Cuts::Every { size, .. } => Uncompressed(size),
+        }
+    }
+
     /// `span` is below [`SpanTable::count`].
     pub fn digest(&self, span: SpanId) -> &Digest {
-        &self.ztoc.span_digests[span.0 as usize]
+        &self.layer.span_digests()[span.0 as usize]
+    }
+
+    /// Where decoding the span starts, if it must be decoded.
+    pub fn checkpoint(&self, span: SpanId) -> Option<&Checkpoint> {
+        match self.layer.cuts() {
+            Cuts::At(list) => list.get(span.0 as usize),
+            Cuts::Every { .. } => None,
+        }
     }
 
     fn start(&self, span: SpanId) -> Option<(Compressed, Uncompressed)> {
-        self.ztoc.checkpoints.start(span).filter(|_| span.0 < self.count)
+        self.layer.cuts().start(span).filter(|_| span.0 < self.count)
     }
 
     /// Decodes a span of which `blob` are all compressed bytes, after their digest was checked. `out` gets exactly the bytes of
@@ -144,12 +210,9 @@ impl SpanTable {
         }
         let plain = self.plain_range(span);
         let size = plain.end - plain.start;
-        match &self.ztoc.checkpoints {
-            Checkpoints::Gzip { list, .. } => {
-                let Some(checkpoint) = list.get(span.0 as usize) else { return Ok(()) };
-                decode_gzip(span, checkpoint, blob, size, out)
-            }
-            Checkpoints::Uncompressed { .. } => {
+        match self.checkpoint(span) {
+            Some(checkpoint) => decode_gzip(span, checkpoint, blob, size, out),
+            None => {
                 let _ = out(blob);
                 Ok(())
             }

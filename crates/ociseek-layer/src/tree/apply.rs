@@ -8,6 +8,7 @@ use super::model::{Extent, Origin};
 use super::paths::{NAME_MAX, PATH_MAX, PathId, Paths, ROOT};
 use super::warnings::Warnings;
 use super::xattrs::{self, Verdict};
+use crate::layer::map::Entries;
 use crate::ztoc::{FileKind, FileMetadata};
 
 /// Marks the directory it lies in as opaque: nothing in it is from layers below.
@@ -34,6 +35,7 @@ pub(super) struct Applier<'a> {
 #[derive(Clone, Copy)]
 struct Current<'a> {
     file: &'a FileMetadata,
+    is_sparse: bool,
     layer: u32,
     number: u32,
 }
@@ -54,11 +56,14 @@ impl<'a> Applier<'a> {
     ///
     /// # Errors
     /// With the entry that containerd could not apply.
-    pub fn layer(&mut self, layer: u32, files: &'a [FileMetadata]) -> Result<(), TreeError> {
-        self.work = self.work.saturating_add(WORK_PER_ENTRY.saturating_mul(files.len() as u64));
+    pub fn layer(&mut self, layer: u32, listed: Entries<'a>) -> Result<(), TreeError> {
+        self.work = self.work.saturating_add(WORK_PER_ENTRY.saturating_mul(listed.files.len() as u64));
         let failed =
             |at: Current<'_>, fault| TreeError { layer: at.layer, entry: at.number, name: at.file.name.clone(), fault };
-        let entries = || files.iter().enumerate().map(|(number, file)| Current { file, layer, number: number as u32 });
+        let entries = || {
+            let numbered = (0..).zip(listed.files);
+            numbered.map(|(number, file)| Current { file, is_sparse: listed.is_sparse(number), layer, number })
+        };
         let mut directories = Vec::new();
         for entry in entries() {
             let written = self.entry(entry).map_err(|fault| failed(entry, fault))?;
@@ -147,6 +152,7 @@ impl<'a> Applier<'a> {
         let what = match file.kind {
             FileKind::HardLink => return self.link(&file.linkname),
             FileKind::Directory => What::Directory,
+            FileKind::Regular if entry.is_sparse => What::Sparse { layer: entry.layer, size: file.size },
             FileKind::Regular => What::File(Extent { layer: entry.layer, offset: file.offset, size: file.size }),
             FileKind::Symlink => {
                 let target = &file.linkname;
@@ -205,7 +211,7 @@ impl<'a> Applier<'a> {
     fn set_attributes(&mut self, inode: u32, entry: Current<'a>) -> Result<(), TreeFault> {
         let Applier { inodes, warnings, .. } = self;
         let Some(inode) = inodes.get_mut(inode as usize) else { return Ok(()) };
-        let Current { file, layer, number } = entry;
+        let Current { file, layer, number, .. } = entry;
         inode.set_owner(file.uid, file.gid);
         let is_plain = matches!(inode.what, What::File(_) | What::Directory);
         for record in &file.pax {

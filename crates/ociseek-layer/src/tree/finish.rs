@@ -57,6 +57,7 @@ pub(super) fn finish(applier: Applier<'_>) -> Tree {
         let mut nlink = inode.links;
         let kind = match inode.what {
             What::File(extent) => NodeKind::File(extent),
+            What::Sparse { layer, size } => NodeKind::Sparse { layer, size },
             What::Symlink(target) => NodeKind::Symlink(target.into()),
             What::CharDevice { major, minor } => NodeKind::CharDevice { major, minor },
             What::BlockDevice { major, minor } => NodeKind::BlockDevice { major, minor },

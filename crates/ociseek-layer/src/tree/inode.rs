@@ -21,6 +21,7 @@ pub(super) struct Inode<'a> {
 pub(super) enum What<'a> {
     Directory,
     File(Extent),
+    Sparse { layer: u32, size: u64 },
     Symlink(&'a [u8]),
     CharDevice { major: u32, minor: u32 },
     BlockDevice { major: u32, minor: u32 },

@@ -22,7 +22,7 @@ pub use error::{TreeError, TreeFault};
 pub use model::{Directory, Extent, Node, NodeId, NodeKind, Origin, Xattr};
 pub use resolve::ResolveError;
 
-use crate::ztoc::FileMetadata;
+use crate::layer::map::Entries;
 
 /// A file system that does not change.
 #[derive(Debug)]
@@ -80,10 +80,10 @@ impl Tree {
     ///
     /// # Errors
     /// With the entry that containerd could not apply either.
-    pub fn flatten<'a>(layers: impl IntoIterator<Item = &'a [FileMetadata]>) -> Result<Tree, TreeError> {
+    pub fn flatten<'a>(layers: impl IntoIterator<Item: Into<Entries<'a>>>) -> Result<Tree, TreeError> {
         let mut applier = apply::Applier::new(false);
-        for (layer, files) in (0..).zip(layers) {
-            applier.layer(layer, files)?;
+        for (layer, entries) in (0..).zip(layers) {
+            applier.layer(layer, entries.into())?;
         }
         Ok(finish::finish(applier))
     }
@@ -93,9 +93,9 @@ impl Tree {
     ///
     /// # Errors
     /// With the entry that can have no place in any tree.
-    pub fn of_layer(files: &[FileMetadata]) -> Result<Tree, TreeError> {
+    pub fn of_layer<'a>(entries: impl Into<Entries<'a>>) -> Result<Tree, TreeError> {
         let mut applier = apply::Applier::new(true);
-        applier.layer(0, files)?;
+        applier.layer(0, entries.into())?;
         Ok(finish::finish(applier))
     }
 

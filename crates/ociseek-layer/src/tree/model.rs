@@ -38,6 +38,13 @@ pub enum NodeKind {
     Directory(Directory),
     /// A file, with where its content lies.
     File(Extent),
+    /// A regular file whose bytes cannot be read: a sparse one, as a tar holds it.
+    Sparse {
+        /// Counted from the lowest layer, 0.
+        layer: u32,
+        /// In bytes.
+        size: u64,
+    },
     /// Where it points to: bytes for the kernel, which are followed nowhere in here but in [`Tree::resolve`](super::Tree::resolve).
     Symlink(Box<[u8]>),
     /// A character device.

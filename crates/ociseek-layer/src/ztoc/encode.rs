@@ -4,46 +4,75 @@ use super::builder::{Builder, Offset};
 use super::checkpoints;
 use super::model::{Checkpoints, FileMetadata, Ztoc};
 use super::schema::{file, info, record, root, toc};
+use crate::digest::Digest;
+use crate::offset::{Compressed, Uncompressed};
 
 /// The largest ztoc that is written, and that is read, in bytes. A layer that needs more is left out of an index.
 pub const MAX_ENCODED: usize = 256 << 20;
 
 /// The bytes that soci's library writes for the same ztoc.
 pub fn encode(ztoc: &Ztoc) -> Vec<u8> {
-    let mut b = Builder::with_capacity(encoded_size_bound(&ztoc.files, &ztoc.checkpoints));
-    let version = b.string(&ztoc.version);
-    let tool = b.string(&ztoc.build_tool_identifier);
-
-    let mut files: Vec<Offset> = ztoc.files.iter().rev().map(|file| encode_file(&mut b, file)).collect();
-    files.reverse();
-    let files = b.offset_vector(&files);
-    let mut toc = b.start_table();
-    b.add_offset(&mut toc, toc::FILES, files);
-    let toc = b.end_table(toc);
-
-    let bytes = checkpoints::encode(&ztoc.checkpoints, &mut b);
-    let digests: Vec<Offset> = ztoc.span_digests.iter().map(|digest| b.string(digest.to_string().as_bytes())).collect();
-    let digests = b.offset_vector(&digests);
-    let algorithm = match ztoc.checkpoints {
-        Checkpoints::Gzip { .. } => info::GZIP,
-        Checkpoints::Uncompressed { .. } => info::UNCOMPRESSED,
+    let parts = Parts {
+        version: &ztoc.version,
+        build_tool_identifier: &ztoc.build_tool_identifier,
+        compressed_size: ztoc.compressed_size,
+        uncompressed_size: ztoc.uncompressed_size,
+        files: &ztoc.files,
+        checkpoints: &ztoc.checkpoints,
+        span_digests: &ztoc.span_digests,
     };
-    let mut info = b.start_table();
-    b.add_u32(&mut info, info::LAST_SPAN, ztoc.checkpoints.spans().saturating_sub(1) as u32);
-    b.add_offset(&mut info, info::SPAN_DIGESTS, digests);
-    b.add_offset(&mut info, info::CHECKPOINTS, bytes);
-    b.add_u8(&mut info, info::ALGORITHM, algorithm, info::GZIP);
-    let info = b.end_table(info);
+    parts.encode()
+}
 
-    let mut root = b.start_table();
-    b.add_offset(&mut root, root::VERSION, version);
-    b.add_offset(&mut root, root::BUILD_TOOL_IDENTIFIER, tool);
-    b.add_offset(&mut root, root::TOC, toc);
-    b.add_i64(&mut root, root::COMPRESSED_SIZE, ztoc.compressed_size.0 as i64);
-    b.add_i64(&mut root, root::UNCOMPRESSED_SIZE, ztoc.uncompressed_size.0 as i64);
-    b.add_offset(&mut root, root::COMPRESSION_INFO, info);
-    let root = b.end_table(root);
-    b.finish(root)
+/// What a ztoc has, wherever it lies.
+pub(crate) struct Parts<'a> {
+    pub version: &'a [u8],
+    pub build_tool_identifier: &'a [u8],
+    pub compressed_size: Compressed,
+    pub uncompressed_size: Uncompressed,
+    pub files: &'a [FileMetadata],
+    pub checkpoints: &'a Checkpoints,
+    pub span_digests: &'a [Digest],
+}
+
+impl Parts<'_> {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut b = Builder::with_capacity(encoded_size_bound(self.files, self.checkpoints));
+        let version = b.string(self.version);
+        let tool = b.string(self.build_tool_identifier);
+
+        let mut files: Vec<Offset> = self.files.iter().rev().map(|file| encode_file(&mut b, file)).collect();
+        files.reverse();
+        let files = b.offset_vector(&files);
+        let mut toc = b.start_table();
+        b.add_offset(&mut toc, toc::FILES, files);
+        let toc = b.end_table(toc);
+
+        let bytes = checkpoints::encode(self.checkpoints, &mut b);
+        let digests: Vec<Offset> =
+            self.span_digests.iter().map(|digest| b.string(digest.to_string().as_bytes())).collect();
+        let digests = b.offset_vector(&digests);
+        let algorithm = match self.checkpoints {
+            Checkpoints::Gzip { .. } => info::GZIP,
+            Checkpoints::Uncompressed { .. } => info::UNCOMPRESSED,
+        };
+        let mut info = b.start_table();
+        b.add_u32(&mut info, info::LAST_SPAN, self.checkpoints.spans().saturating_sub(1) as u32);
+        b.add_offset(&mut info, info::SPAN_DIGESTS, digests);
+        b.add_offset(&mut info, info::CHECKPOINTS, bytes);
+        b.add_u8(&mut info, info::ALGORITHM, algorithm, info::GZIP);
+        let info = b.end_table(info);
+
+        let mut root = b.start_table();
+        b.add_offset(&mut root, root::VERSION, version);
+        b.add_offset(&mut root, root::BUILD_TOOL_IDENTIFIER, tool);
+        b.add_offset(&mut root, root::TOC, toc);
+        b.add_i64(&mut root, root::COMPRESSED_SIZE, self.compressed_size.0 as i64);
+        b.add_i64(&mut root, root::UNCOMPRESSED_SIZE, self.uncompressed_size.0 as i64);
+        b.add_offset(&mut root, root::COMPRESSION_INFO, info);
+        let root = b.end_table(root);
+        b.finish(root)
+    }
 }
 
 fn encode_file(b: &mut Builder, file: &FileMetadata) -> Offset {

@@ -11,7 +11,8 @@ mod view;
 
 pub use checkpoints::CheckpointsError;
 pub use decode::{ZtocError, decode, decode_within};
+pub(crate) use encode::Parts;
 pub use encode::{MAX_ENCODED, encode, encoded_size_bound};
 pub use head::{Head, head};
-pub use model::{Checkpoint, Checkpoints, FileKind, FileMetadata, VERSION, Ztoc};
+pub use model::{Checkpoint, Checkpoints, Cuts, FileKind, FileMetadata, VERSION, Ztoc};
 pub use view::Malformed;

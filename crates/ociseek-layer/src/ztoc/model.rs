@@ -75,12 +75,17 @@ impl std::fmt::Debug for Checkpoint {
 }
 
 impl Checkpoints {
+    /// Where spans begin.
+    pub fn cuts(&self) -> Cuts<'_> {
+        match self {
+            Checkpoints::Gzip { list, .. } => Cuts::At(list),
+            Checkpoints::Uncompressed { span_size, size } => Cuts::Every { span_size: *span_size, size: *size },
+        }
+    }
+
     /// The number of spans.
     pub fn spans(&self) -> u64 {
-        match self {
-            Checkpoints::Gzip { list, .. } => list.len() as u64,
-            Checkpoints::Uncompressed { span_size, size } => size.div_ceil(*span_size),
-        }
+        self.cuts().count()
     }
 
     /// Bytes of tar between two checkpoints, as the ztoc states them.
@@ -92,11 +97,38 @@ impl Checkpoints {
 
     /// Where a span starts, in the blob and in the tar. None past the last span.
     pub fn start(&self, span: SpanId) -> Option<(Compressed, Uncompressed)> {
+        self.cuts().start(span)
+    }
+}
+
+/// Where spans begin.
+#[derive(Debug, Clone, Copy)]
+pub enum Cuts<'a> {
+    /// At the checkpoints of a gzip blob.
+    At(&'a [Checkpoint]),
+    /// In a tar, at equal distances.
+    Every {
+        /// Bytes.
+        span_size: u64,
+        /// Bytes of all spans.
+        size: u64,
+    },
+}
+
+impl Cuts<'_> {
+    /// The number of spans.
+    pub fn count(&self) -> u64 {
         match self {
-            Checkpoints::Gzip { list, .. } => {
-                list.get(span.0 as usize).map(|checkpoint| (checkpoint.span_start(), checkpoint.output))
-            }
-            Checkpoints::Uncompressed { span_size, size } => {
+            Cuts::At(list) => list.len() as u64,
+            Cuts::Every { span_size, size } => size.div_ceil(*span_size),
+        }
+    }
+
+    /// Where a span starts, in the blob and in the tar. None past the last span.
+    pub fn start(&self, span: SpanId) -> Option<(Compressed, Uncompressed)> {
+        match self {
+            Cuts::At(list) => list.get(span.0 as usize).map(|checkpoint| (checkpoint.span_start(), checkpoint.output)),
+            Cuts::Every { span_size, size } => {
                 let start = u64::from(span.0) * span_size;
                 (start < *size).then_some((Compressed(start), Uncompressed(start)))
             }

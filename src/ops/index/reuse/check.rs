@@ -6,7 +6,7 @@ use super::super::existing::builds_alike;
 use crate::budget::Charge;
 use crate::digest::{Algorithm, Digest};
 use crate::layer::span::SpanTable;
-use crate::layer::{BuiltZtoc, LayerOptions, are_chosen, servable};
+use crate::layer::{BlobForm, BuiltZtoc, LayerOptions, are_chosen, servable};
 use crate::ops::discover::{MAX_ZTOC, causes};
 use crate::ztoc::{self, Checkpoints, MAX_ENCODED, Ztoc};
 
@@ -93,8 +93,10 @@ pub(super) fn encoded(spans: &SpanTable) -> BuiltZtoc {
         spans: spans.count(),
         entries: ztoc.files.len() as u64,
         uncompressed_size: ztoc.uncompressed_size.0,
-        // A ztoc does not say how many they are; what is reported of it leaves them open.
-        gzip_members: u64::from(matches!(ztoc.checkpoints, Checkpoints::Gzip { .. })),
+        form: match ztoc.checkpoints {
+            Checkpoints::Gzip { .. } => BlobForm::Gzip { members: None },
+            Checkpoints::Uncompressed { .. } => BlobForm::Tar,
+        },
     }
 }
 

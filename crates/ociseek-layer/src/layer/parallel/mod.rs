@@ -12,7 +12,7 @@ mod cut;
 
 use super::hashes::{LayerHashes, Spans};
 use super::scan::{LayerScan, Scanned};
-use super::{IndexedLayer, LayerError, LayerMap, LayerOptions, ReadOptions};
+use super::{IndexedLayer, LayerError, LayerOptions, MappedLayer, ReadOptions};
 use crate::budget::{Budget, Charge};
 use crate::digest::Digest;
 use crate::ztoc::Ztoc;
@@ -46,6 +46,21 @@ pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
+/// What kept chunks from becoming a layer: where they come from, or what is in them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChunksError<E> {
+    /// The next chunks could not be had.
+    Next(E),
+    /// The layer is broken, or cannot be read.
+    Layer(LayerError),
+}
+
+impl<E> From<LayerError> for ChunksError<E> {
+    fn from(error: LayerError) -> ChunksError<E> {
+        ChunksError::Layer(error)
+    }
+}
+
 /// Indexes a blob, of which digest and size in bytes may be known. `next` gives its chunks, a batch at a time, and `None` at its end; it
 /// waits for the wire. Each batch goes from thread to thread at once.
 ///
@@ -53,34 +68,32 @@ pub fn cores() -> usize {
 /// depend on the threads.
 ///
 /// # Errors
-/// The outer one is that of `next`. The inner one tells that the layer is broken.
+/// Those of `next`; and when the layer is broken.
 pub fn index_chunks<E>(
     options: LayerOptions,
     expected: Option<(Digest, u64)>,
     threads: Threads,
     budget: &Budget,
     next: impl FnMut() -> Result<Option<Vec<Bytes>>, E>,
-) -> Result<Result<IndexedLayer, LayerError>, E> {
+) -> Result<IndexedLayer, ChunksError<E>> {
     let (scan, hashes) = LayerScan::to_publish(options.span_size, expected, budget.open());
-    let scanned = scan_chunks(scan, hashes, threads, next)?;
-    Ok(scanned.and_then(|scanned| scanned.publish(options)))
+    Ok(scan_chunks(scan, hashes, threads, next)?.publish(options)?)
 }
 
 /// Reads a blob of which digest and size in bytes are `expected`, as [`index_chunks`], for whoever
 /// reads files from it here. `memory` grows by what is collected, and is returned with that.
 ///
 /// # Errors
-/// The outer one is that of `next`. The inner one tells that the layer is broken or cannot be read.
+/// Those of `next`; and when the layer is broken or cannot be read.
 pub fn read_chunks<E>(
     options: ReadOptions,
     expected: (Digest, u64),
     threads: Threads,
     memory: Charge,
     next: impl FnMut() -> Result<Option<Vec<Bytes>>, E>,
-) -> Result<Result<LayerMap, LayerError>, E> {
+) -> Result<MappedLayer, ChunksError<E>> {
     let (scan, hashes) = LayerScan::to_read(options, expected, memory);
-    let scanned = scan_chunks(scan, hashes, threads, next)?;
-    Ok(scanned.and_then(Scanned::map))
+    Ok(scan_chunks(scan, hashes, threads, next)?.map()?)
 }
 
 /// Scans, which is mostly decoding, on a thread of its own, and reads and hashes on this one: what is waited for is the longer of the two,
@@ -91,7 +104,7 @@ fn scan_chunks<E>(
     hashes: LayerHashes,
     threads: Threads,
     mut next: impl FnMut() -> Result<Option<Vec<Bytes>>, E>,
-) -> Result<Result<Scanned, LayerError>, E> {
+) -> Result<Scanned, ChunksError<E>> {
     let decoders = threads.cores.min(MOST_DECODERS);
     let most = UNDER_WAY.max(decoders + 2);
     thread::scope(|scope| {
@@ -136,7 +149,7 @@ fn scan_chunks<E>(
         };
         let mut passed_on = Ok(());
         while passed_on.is_ok()
-            && let Some(chunks) = next()?
+            && let Some(chunks) = next().map_err(ChunksError::Next)?
         {
             let mut pieces = Vec::with_capacity(chunks.len());
             chunks.into_iter().for_each(|chunk| cutter.push(chunk, |piece| pieces.push(piece)));
@@ -152,9 +165,9 @@ fn scan_chunks<E>(
         match scanning.join() {
             Ok(Ok((spans, scan))) => {
                 hashing.hashes.push(&[], &spans);
-                Ok(scan.finish(hashing.hashes.finish()))
+                Ok(scan.finish(hashing.hashes.finish())?)
             }
-            Ok(Err(error)) => Ok(Err(error)),
+            Ok(Err(error)) => Err(ChunksError::Layer(error)),
             Err(panic) => std::panic::resume_unwind(panic),
         }
     })

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::MAX_COMPRESSED;
 use crate::budget::Charge;
 use crate::image::{Descriptor, LayerKind};
+use crate::layer::LayerMap;
 use crate::layer::span::{SpanError, SpanTable};
 use crate::offset::{Compressed, SpanId, Uncompressed};
 use crate::ztoc::{self, Checkpoints, FileKind, ZtocError};
@@ -24,17 +25,17 @@ pub(super) enum Unfit {
     #[error("it is for another compression than that of {0}")]
     Compression(String),
     #[error("its span {0} has {1} compressed bytes, more than are read at once")]
-    Span(u32, u64),
+    Span(SpanId, u64),
     #[error("its entry {0} lies behind the end of the tar")]
     Beyond(usize),
     #[error("its entry {0} lies within the one before it")]
     Overlap(usize),
 }
 
-/// The spans and entries of `layer` by a ztoc that says to be its.
+/// The map of `layer` by a ztoc that says to be its.
 ///
 /// `memory` grows by what they take.
-pub(super) fn spans(layer: &Descriptor, bytes: &[u8], memory: &mut Charge) -> Result<SpanTable, Unfit> {
+pub(super) fn spans(layer: &Descriptor, bytes: &[u8], memory: &mut Charge) -> Result<SpanTable<LayerMap>, Unfit> {
     let ztoc = ztoc::decode_within(bytes, memory)?;
     if *ztoc.version != *ztoc::VERSION {
         return Err(Unfit::Version(String::from_utf8_lossy(&ztoc.version).chars().take(20).collect()));
@@ -48,12 +49,10 @@ pub(super) fn spans(layer: &Descriptor, bytes: &[u8], memory: &mut Charge) -> Re
         LayerKind::Zstd => return Err(Unfit::Compression(layer.media_type.clone())),
         _ => {}
     }
-    let end = match ztoc.checkpoints {
-        Checkpoints::Gzip { .. } => ztoc.uncompressed_size,
-        Checkpoints::Uncompressed { size, .. } => Uncompressed(size),
-    };
+    let spans = SpanTable::new(Arc::new(LayerMap::from(ztoc)))?;
+    let end = spans.plain_end();
     let mut before = Uncompressed(0);
-    for (number, file) in ztoc.files.iter().enumerate() {
+    for (number, file) in spans.map().files.iter().enumerate() {
         if file.kind != FileKind::Regular || file.size == 0 {
             continue;
         }
@@ -65,9 +64,8 @@ pub(super) fn spans(layer: &Descriptor, bytes: &[u8], memory: &mut Charge) -> Re
             return Err(Unfit::Beyond(number));
         }
     }
-    let spans = SpanTable::new(Arc::new(ztoc))?;
-    for span in 0..spans.count() {
-        let blob = spans.blob_range(SpanId(span));
+    for span in spans.each() {
+        let blob = spans.blob_range(span);
         if blob.end - blob.start > MAX_COMPRESSED {
             return Err(Unfit::Span(span, blob.end - blob.start));
         }

@@ -1,0 +1,111 @@
+//! A [`LayerMap`] as bytes, for whoever keeps it until the layer is opened again.
+//!
+//! A line with the version, a line of JSON, and the rest in the encoding of a ztoc: entries,
+//! checkpoints, digests. In the JSON is what a ztoc has no field for. It is never published.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use super::lenient::Notes;
+use super::map::{LayerMap, Starts};
+use crate::budget::{Charge, OverBudget};
+use crate::time::Time;
+use crate::ztoc::{self, Checkpoints, Parts, VERSION, ZtocError};
+
+/// Changes whenever layers are read in another way than before, or records are laid out in another
+/// way: those of other versions are not read.
+pub const RECORD_VERSION: &str = "ociseek layer map 2";
+/// Memory that a byte of the JSON can come to, at most, in bytes: `0,` is a number of 4 bytes in a
+/// list that may have grown to twice its length.
+const PER_BYTE: u64 = 4;
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Extra {
+    /// The tar is kept unpacked, and it is what spans are cut from.
+    unpacked: bool,
+    sparse: Vec<u32>,
+    /// Times outside of the years 0 to 9999: number of the entry, seconds, nanoseconds.
+    times: Vec<(u32, i64, u32)>,
+    notes: Notes,
+}
+
+/// Memory that the larger part of a record takes while it is written, in bytes, at most.
+pub fn encoded_size_bound(map: &LayerMap) -> usize {
+    ztoc::encoded_size_bound(&map.files, &checkpoints(map))
+}
+
+/// The record of a layer, in two parts, with what there is to say about it. `None` only if that could not
+/// be written as JSON.
+pub fn encode(map: &LayerMap, notes: &Notes) -> Option<[Vec<u8>; 2]> {
+    let times = (0..).zip(&map.files).filter_map(|(number, file)| {
+        let time = file.mtime.filter(|time| !time.has_rfc3339())?;
+        Some((number, time.seconds, time.nanos))
+    });
+    let (sparse, times) = (map.sparse.clone(), times.collect());
+    let extra = Extra { unpacked: map.is_unpacked(), sparse, times, notes: notes.clone() };
+    let mut head = format!("{RECORD_VERSION}\n").into_bytes();
+    serde_json::to_writer(&mut head, &extra).ok()?;
+    head.push(b'\n');
+    let parts = Parts {
+        version: VERSION,
+        build_tool_identifier: &[],
+        compressed_size: map.size,
+        uncompressed_size: map.tar_end,
+        files: &map.files,
+        checkpoints: &checkpoints(map),
+        span_digests: &map.span_digests,
+    };
+    Some([head, parts.encode()])
+}
+
+/// What [`encode`] was given. `None` if these bytes are of another version, or of anything else.
+///
+/// `memory` grows by what it takes.
+///
+/// # Errors
+/// When it does not fit into memory.
+pub fn decode(record: &[u8], memory: &mut Charge) -> Result<Option<(LayerMap, Notes)>, OverBudget> {
+    let Some((extra, ztoc)) = split(record) else { return Ok(None) };
+    memory.grow(extra.len() as u64 * PER_BYTE, || "what is noted of its files".to_owned())?;
+    let Ok(extra) = serde_json::from_slice::<Extra>(extra) else { return Ok(None) };
+    match ztoc::decode_within(ztoc, memory) {
+        Ok(ztoc) => Ok(joined(LayerMap::from(ztoc), extra)),
+        Err(ZtocError::Memory(over)) => Err(over),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The JSON, and what follows it.
+fn split(record: &[u8]) -> Option<(&[u8], &[u8])> {
+    let rest = record.strip_prefix(RECORD_VERSION.as_bytes())?.strip_prefix(b"\n")?;
+    let end = memchr::memchr(b'\n', rest)?;
+    Some((&rest[..end], &rest[end + 1..]))
+}
+
+fn joined(mut map: LayerMap, extra: Extra) -> Option<(LayerMap, Notes)> {
+    for &(number, seconds, nanos) in &extra.times {
+        map.files.get_mut(number as usize)?.mtime = Some(Time { seconds, nanos });
+    }
+    if !extra.sparse.is_sorted() || extra.sparse.last().is_some_and(|last| *last as usize >= map.files.len()) {
+        return None;
+    }
+    map.sparse = extra.sparse;
+    map.starts = match map.starts {
+        Starts::InBlob(Checkpoints::Uncompressed { span_size, .. }) if extra.unpacked => Starts::Unpacked { span_size },
+        Starts::InBlob(_) if extra.unpacked => return None,
+        starts => starts,
+    };
+    Some((map, extra.notes))
+}
+
+/// Where spans begin, as a ztoc states it.
+fn checkpoints(map: &LayerMap) -> Cow<'_, Checkpoints> {
+    match &map.starts {
+        Starts::InBlob(checkpoints) => Cow::Borrowed(checkpoints),
+        Starts::Unpacked { span_size } => {
+            Cow::Owned(Checkpoints::Uncompressed { span_size: *span_size, size: map.size.0 })
+        }
+    }
+}
