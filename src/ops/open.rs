@@ -13,6 +13,7 @@ use crate::image::config::{self, ConfigError, MAX_CONFIG};
 use crate::image::soci::{ZtocRef, prefetch_lists};
 use crate::image::{Descriptor, Platform};
 use crate::layer::LayerMap;
+use crate::offset::LayerId;
 use crate::progress::{Event, Progress};
 use crate::rootfs::content::{Content, ContentOptions};
 use crate::rootfs::layers::{self, Caches, How, OpenLayer};
@@ -47,7 +48,7 @@ pub struct RootFs {
     /// The opened layers, from the bottom up.
     pub layers: Vec<LayerFacts>,
     /// The index's prefetch artifacts, each with the number of its layer.
-    pub prefetch: Vec<(u32, Descriptor)>,
+    pub prefetch: Vec<(LayerId, Descriptor)>,
     /// Its files, without their content.
     pub tree: Arc<Tree>,
     /// Their content, which is fetched as it is read.
@@ -138,12 +139,12 @@ pub async fn open(
 }
 
 /// The prefetch artifacts of the index that is used.
-fn prefetch_artifacts(found: &Discovered, layers: &[LayerFacts]) -> Vec<(u32, Descriptor)> {
+fn prefetch_artifacts(found: &Discovered, layers: &[LayerFacts]) -> Vec<(LayerId, Descriptor)> {
     let Some((_, content)) = found.index() else { return Vec::new() };
     let mut artifacts = prefetch_lists(&content.index.others);
     let indexed = (0..).zip(layers).filter(|(_, layer)| layer.how == How::Index);
     indexed
-        .filter_map(|(number, layer)| Some((number, (*artifacts.remove(&layer.descriptor.digest)?).clone())))
+        .filter_map(|(number, layer)| Some((LayerId(number), (*artifacts.remove(&layer.descriptor.digest)?).clone())))
         .collect()
 }
 

@@ -15,7 +15,7 @@ use crate::digest::Digest;
 use crate::glob;
 use crate::image::prefetch::{SpanRange, merge};
 use crate::layer::span::{SpanError, SpanTable};
-use crate::offset::{SpanId, Uncompressed};
+use crate::offset::{LayerId, SpanId, Uncompressed};
 use crate::rootfs::record::{self, RecordError};
 use crate::tree::{Extent, NodeId, NodeKind, Tree, TreeError};
 use crate::ztoc::Ztoc;
@@ -267,8 +267,8 @@ impl Spans<'_> {
         }
     }
 
-    fn add(&mut self, layer: u32, from: Uncompressed, size: u64) {
-        let layer = layer as usize;
+    fn add(&mut self, layer: LayerId, from: Uncompressed, size: u64) {
+        let layer = layer.0 as usize;
         if let (Some(table), Some(spans)) = (self.tables.get(layer), self.spans.get_mut(layer)) {
             let covering = table.covering(from..Uncompressed(from.0.saturating_add(size)));
             if !covering.is_empty() {

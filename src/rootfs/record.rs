@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::content::Content;
 use crate::digest::Digest;
-use crate::offset::{SpanId, Uncompressed};
+use crate::offset::{LayerId, SpanId, Uncompressed};
 use crate::progress::{Event, Progress};
 use crate::tree::{NodeId, Tree};
 
@@ -156,7 +156,7 @@ pub struct Recorder {
 
 struct State {
     files: HashSet<NodeId>,
-    spans: HashSet<(u32, u32)>,
+    spans: HashSet<(LayerId, SpanId)>,
     notes: Notes,
 }
 
@@ -182,14 +182,14 @@ impl Recorder {
     }
 
     /// `size` bytes of a file's content are needed, from byte `offset` of the file, which is byte `at` of its layer's tar.
-    pub fn touched(&self, node: NodeId, layer: u32, offset: u64, at: Uncompressed, size: u64) {
+    pub fn touched(&self, node: NodeId, layer: LayerId, offset: u64, at: Uncompressed, size: u64) {
         let since_mount = self.started.elapsed();
-        let Some(digest) = self.layers.get(layer as usize) else { return };
+        let Some(digest) = self.layers.get(layer.0 as usize) else { return };
         let needed = self.content.spans(layer, at..Uncompressed(at.0.saturating_add(size)));
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let first = state.files.insert(node);
-        let needed = SpanId::each(needed).map(|span| span.0);
-        let spans: Vec<u32> = needed.filter(|span| state.spans.insert((layer, *span))).collect();
+        let new = SpanId::each(needed).filter(|span| state.spans.insert((layer, *span)));
+        let spans: Vec<u32> = new.map(|span| span.0).collect();
         if !first && spans.is_empty() {
             return;
         }

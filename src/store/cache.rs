@@ -46,10 +46,11 @@ pub struct CacheKey<'a> {
 /// What the map of a layer is kept under.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MapKey<'a> {
+    /// Of the layer's blob.
     pub layer: &'a Digest,
-    /// Of the layer's blob, in bytes.
+    /// Bytes of the blob.
     pub size: u64,
-    /// Bytes.
+    /// Bytes of tar in a span of a map that is made here.
     pub span_size: u64,
 }
 

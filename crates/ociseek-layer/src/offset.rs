@@ -1,4 +1,5 @@
-//! The two coordinates of a layer, and the spans between checkpoints: types that never mix.
+//! The two coordinates of a layer, the spans between checkpoints, and the layers of an image: types
+//! that never mix.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Range, Sub};
@@ -73,6 +74,16 @@ impl SpanId {
 }
 
 impl fmt::Display for SpanId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The number of a layer in its image, counted from the lowest layer, 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LayerId(pub u32);
+
+impl fmt::Display for LayerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

@@ -172,7 +172,7 @@ impl File {
             target_b64,
             major,
             minor,
-            layer: node.origin.map(|origin| origin.layer),
+            layer: node.origin.map(|origin| origin.layer.0),
             xattrs: node.xattrs.iter().map(xattr).collect(),
         }
     }

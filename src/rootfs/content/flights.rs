@@ -1,16 +1,20 @@
-//! Spans on their way: one fetch serves all who wait for it.
+//! Spans on their way: one fetch serves all who wait for it. And those that did not come in time.
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use super::error::ReadError;
+use super::layer::SpanOf;
+use super::model::ReadError;
 use super::pieces::Run;
+use crate::offset::SpanId;
 
-/// A layer's number and a span's.
-type SpanOf = (u32, u32);
+/// How long it is remembered that a span has missed the deadline.
+const MISSED: Duration = Duration::from_secs(1);
+
 /// What came of a fetch. The run may hold less than a waiter wants: then it looks into the caches, or fetches itself.
 pub(super) type Landed = Result<Arc<Run>, ReadError>;
 
@@ -32,8 +36,7 @@ pub(super) struct Waiter(watch::Receiver<Option<Landed>>);
 
 /// The duty to fetch a span. Dropped before [`Flight::land`], it fails for all who wait.
 pub(super) struct Flight {
-    pub layer: u32,
-    pub span: u32,
+    of: SpanOf,
     flights: Flights,
     sender: watch::Sender<Option<Landed>>,
 }
@@ -46,23 +49,27 @@ pub(super) struct Wanted {
 }
 
 impl Flights {
-    pub fn board(&self, layer: u32, span: u32) -> Boarding {
+    pub fn board(&self, of: SpanOf) -> Boarding {
         let mut flying = self.flying.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(receiver) = flying.get(&(layer, span)) {
+        if let Some(receiver) = flying.get(&of) {
             return Boarding::Wait(Waiter(receiver.clone()));
         }
         let (sender, receiver) = watch::channel(None);
-        flying.insert((layer, span), receiver.clone());
-        Boarding::Fetch(Flight { layer, span, flights: self.clone(), sender }, Waiter(receiver))
+        flying.insert(of, receiver.clone());
+        Boarding::Fetch(Flight { of, flights: self.clone(), sender }, Waiter(receiver))
     }
 
     /// Whether somebody fetches the span.
-    pub fn has(&self, layer: u32, span: u32) -> bool {
-        self.flying.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&(layer, span))
+    pub fn has(&self, of: SpanOf) -> bool {
+        self.flying.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&of)
     }
 }
 
 impl Flight {
+    pub fn span(&self) -> SpanId {
+        self.of.span
+    }
+
     /// The fetch is over. What belongs into the caches is there before this, so that whoever finds no flight any more finds it there.
     pub fn land(self, landed: Landed) {
         self.leave();
@@ -70,7 +77,7 @@ impl Flight {
     }
 
     fn leave(&self) {
-        self.flights.flying.lock().unwrap_or_else(PoisonError::into_inner).remove(&(self.layer, self.span));
+        self.flights.flying.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.of);
     }
 }
 
@@ -86,5 +93,33 @@ impl Waiter {
     /// What came of the fetch; `None` if it was given up.
     pub async fn landed(mut self) -> Option<Landed> {
         self.0.wait_for(Option::is_some).await.ok()?.clone()
+    }
+}
+
+/// Spans that have just missed the deadline. When the kernel's reading ahead fails it asks once
+/// more, for the very page that a program waits for: waiting for that too would take twice the
+/// deadline.
+pub(super) struct Misses {
+    window: Duration,
+    since: Mutex<HashMap<SpanOf, Instant>>,
+}
+
+impl Misses {
+    pub fn new(deadline: Duration) -> Misses {
+        Misses { window: MISSED.min(deadline / 4), since: Mutex::default() }
+    }
+
+    /// These did not come in time.
+    pub fn add(&self, spans: impl Iterator<Item = SpanOf>) {
+        let now = Instant::now();
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.retain(|_, then| now.duration_since(*then) < self.window);
+        since.extend(spans.map(|of| (of, now)));
+    }
+
+    /// Whether a span missed the deadline just now.
+    pub fn has(&self, of: SpanOf) -> bool {
+        let since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.get(&of).is_some_and(|then| then.elapsed() < self.window)
     }
 }

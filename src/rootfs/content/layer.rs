@@ -1,28 +1,52 @@
 //! One layer as its content is read.
 
 use std::ops::Range;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use super::ahead::Ahead;
+use super::inner::Inner;
 use super::model::ContentOptions;
-use crate::offset::{SpanId, Uncompressed};
+use super::pieces::PieceId;
+use super::readers::Readers;
+use crate::digest::Digest;
+use crate::offset::{LayerId, SpanId, Uncompressed};
 use crate::rootfs::cache::SpanKey;
 use crate::rootfs::layers::OpenLayer;
+use crate::store::Source;
 
 pub(super) struct Layer {
     pub open: OpenLayer,
-    pub ahead: Mutex<Ahead>,
+    pub readers: Mutex<Readers>,
     /// Held by whoever decodes the layer from its start: once is enough for all.
-    pub again: tokio::sync::Mutex<()>,
+    pub unpacking: tokio::sync::Mutex<()>,
     /// Hashing a checkpoint's window takes longer than looking a span up.
     keys: Box<[OnceLock<SpanKey>]>,
 }
 
+/// A layer of the image, and all that serves to read it. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct OnLayer {
+    pub inner: Arc<Inner>,
+    pub layer: Arc<Layer>,
+    /// Its place in the image.
+    id: LayerId,
+}
+
+/// A span of a layer of the image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct SpanOf {
+    pub layer: LayerId,
+    pub span: SpanId,
+}
+
 impl Layer {
     pub fn new(open: OpenLayer, options: &ContentOptions) -> Layer {
-        let ahead = Mutex::new(Ahead::new(open.map(), options.read_ahead));
-        let keys = (0..open.spans.count()).map(|_| OnceLock::new()).collect();
-        Layer { open, ahead, again: tokio::sync::Mutex::default(), keys }
+        let readers = Mutex::new(Readers::new(open.map(), options.read_ahead));
+        let keys = open.spans.each().map(|_| OnceLock::new()).collect();
+        Layer { open, readers, unpacking: tokio::sync::Mutex::default(), keys }
+    }
+
+    pub fn digest(&self) -> Digest {
+        self.open.descriptor.digest
     }
 
     /// The bytes of tar that there are.
@@ -30,32 +54,64 @@ impl Layer {
         self.open.spans.plain_end().0
     }
 
-    pub fn key(&self, span: u32) -> SpanKey {
-        let key = || SpanKey::of(&self.open.spans, SpanId(span));
-        self.keys.get(span as usize).map_or_else(key, |known| *known.get_or_init(key))
+    pub fn key(&self, span: SpanId) -> SpanKey {
+        let key = || SpanKey::of(&self.open.spans, span);
+        self.keys.get(span.0 as usize).map_or_else(key, |known| *known.get_or_init(key))
     }
 
     /// Bytes of tar in a span.
-    pub fn size(&self, span: u32) -> u64 {
-        let plain = self.open.spans.plain_range(SpanId(span));
+    pub fn size(&self, span: SpanId) -> u64 {
+        let plain = self.open.spans.plain_range(span);
         plain.end - plain.start
     }
 
     /// Where a span lies in the blob.
-    pub fn blob_range(&self, span: u32) -> Range<u64> {
-        let range = self.open.spans.blob_range(SpanId(span));
+    pub fn blob_range(&self, span: SpanId) -> Range<u64> {
+        let range = self.open.spans.blob_range(span);
         range.start.0..range.end.0
     }
 
     /// The spans that hold bytes of `range`, each with the bytes of it, counted from its start. `range` is within the tar.
-    pub fn parts(&self, range: &Range<u64>) -> Vec<(u32, Range<u64>)> {
+    pub fn parts(&self, range: &Range<u64>) -> Vec<(SpanId, Range<u64>)> {
         let spans = self.open.spans.covering(Uncompressed(range.start)..Uncompressed(range.end));
         let part = |span: SpanId| {
             let plain = self.open.spans.plain_range(span);
             let from = range.start.clamp(plain.start.0, plain.end.0) - plain.start.0;
             let to = range.end.clamp(plain.start.0, plain.end.0) - plain.start.0;
-            (span.0, from..to)
+            (span, from..to)
         };
         SpanId::each(spans).map(part).filter(|(_, part)| !part.is_empty()).collect()
+    }
+}
+
+impl OnLayer {
+    /// `None` where the image has no such layer.
+    pub fn new(inner: &Arc<Inner>, id: LayerId) -> Option<OnLayer> {
+        let layer = Arc::clone(inner.layers.get(id.0 as usize)?);
+        Some(OnLayer { inner: Arc::clone(inner), layer, id })
+    }
+
+    pub fn span(&self, span: SpanId) -> SpanOf {
+        SpanOf { layer: self.id, span }
+    }
+
+    pub fn piece(&self, span: SpanId, number: u32) -> PieceId {
+        PieceId { of: self.span(span), number }
+    }
+
+    /// Whether the cache on disk has a span.
+    pub fn is_on_disk(&self, span: SpanId) -> bool {
+        self.inner.cache.has(&self.layer.key(span), self.layer.size(span))
+    }
+
+    /// Whether spans go to the disk: not where they lie there as they are.
+    pub fn keeps_on_disk(&self) -> bool {
+        let is_near = !matches!(self.inner.source, Source::Registry(_));
+        self.inner.cache.is_enabled() && !(is_near && self.layer.open.map().is_plain())
+    }
+
+    /// Whether all spans of a layer that is decoded whole go to the disk, also those that nobody has asked for.
+    pub fn keeps_whole(&self) -> bool {
+        self.keeps_on_disk() && self.layer.end() <= self.inner.cache.room_for(self.layer.open.descriptor.size)
     }
 }

@@ -1,80 +1,43 @@
 //! The bytes of an image's layers, by ranges of their tars.
 //!
-//! A read looks for its spans in memory (`memory`, in pieces of 64 KiB), then in the cache on disk, then it boards their flights
-//! (`flights`): of all who want a span, one fetches it (`fetch`), decodes it (`decode`) and fills both caches. A layer without places
-//! to start from is decoded anew (`again`). Who reads on gets what comes next before asking (`ahead`), and `prefetch` brings the rest.
+//! A read looks for its spans in memory (`pieces`, of 64 KiB), then in the cache on disk, then it
+//! boards their `flights`: of all who want a span, one fetches it (`fetch`), decodes it and fills both
+//! caches. A layer without places to start from is decoded from its start (`unpack`). Who
+//! reads on gets what comes next before asking (`readers`), and `prefetch` brings the rest.
 //!
 //! Fetches are tasks of their own: a reader that goes away takes nothing from the others. No error is kept: the next read tries again.
 
-mod again;
-mod ahead;
-mod counts;
-mod decode;
-mod error;
 mod fetch;
 mod flights;
-mod late;
+mod inner;
 mod layer;
-mod memory;
 mod model;
 mod pieces;
 mod prefetch;
 mod read;
+mod readers;
+mod unpack;
 
-use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
-use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::Semaphore;
 
-pub use error::ReadError;
-pub use model::{ContentOptions, ContentStats};
+pub use model::{ContentOptions, ContentStats, ReadError};
 
 use super::cache::SpanCache;
 use super::layers::OpenLayer;
-use crate::digest::Digest;
 use crate::image::Descriptor;
-use crate::offset::{SpanId, Uncompressed};
-use crate::progress::{Event, Progress, causes};
+use crate::offset::{LayerId, SpanId, Uncompressed};
+use crate::progress::Progress;
 use crate::store::Source;
-use counts::Counts;
-use flights::Flights;
-use late::Late;
-use layer::Layer;
-use memory::Memory;
-
-/// Different warnings that are given.
-const WARNINGS: usize = 64;
+use inner::Inner;
+use layer::OnLayer;
 
 /// Reads from the layers of one image. Cheap to clone.
 #[derive(Clone)]
 pub struct Content {
     inner: Arc<Inner>,
-}
-
-struct Inner {
-    source: Source,
-    /// The same layer twice is one of these.
-    layers: Vec<Arc<Layer>>,
-    cache: SpanCache,
-    options: ContentOptions,
-    progress: Arc<dyn Progress>,
-    memory: Memory,
-    flights: Flights,
-    late: Late,
-    counts: Counts,
-    /// Room for compressed bytes.
-    room: Arc<Semaphore>,
-    /// One for each request that may be under way.
-    lines: Semaphore,
-    /// One for each span that may be decoded at a time.
-    decoders: Arc<Semaphore>,
-    /// Reads that wait for something.
-    waiting: AtomicUsize,
-    /// The warnings that were given.
-    told: Mutex<BTreeSet<String>>,
 }
 
 impl Content {
@@ -86,41 +49,7 @@ impl Content {
         options: ContentOptions,
         progress: Arc<dyn Progress>,
     ) -> Content {
-        let counts = Counts::default();
-        let mut seen = BTreeSet::new();
-        for layer in layers.iter().filter(|layer| seen.insert(layer.descriptor.digest)) {
-            counts.image_bytes.add(layer.descriptor.size);
-            counts.bytes_fetched.add(layer.bytes_read);
-            counts.requests.add(u64::from(layer.bytes_read > 0));
-        }
-        if let Source::Registry(repository) = &source {
-            // The deadline of a read is its only limit: a registry that restarts is no error to a file's reader.
-            repository.outlast_outages();
-        }
-        let mut once: HashMap<(Digest, u64), Arc<Layer>> = HashMap::new();
-        let mut shared = |open: OpenLayer| {
-            let blob = (open.descriptor.digest, open.descriptor.size);
-            Arc::clone(once.entry(blob).or_insert_with(|| Arc::new(Layer::new(open, &options))))
-        };
-        let layers = layers.into_iter().map(&mut shared).collect();
-        let threads = std::thread::available_parallelism().map_or(2, usize::from);
-        let inner = Inner {
-            source,
-            layers,
-            cache,
-            progress,
-            memory: Memory::new(options.memory),
-            late: Late::new(options.deadline),
-            options,
-            flights: Flights::default(),
-            counts,
-            room: Arc::new(Semaphore::new(fetch::UNITS)),
-            lines: Semaphore::new(fetch::LINES),
-            decoders: Arc::new(Semaphore::new(threads.clamp(2, 8))),
-            waiting: AtomicUsize::new(0),
-            told: Mutex::default(),
-        };
-        Content { inner: Arc::new(inner) }
+        Content { inner: Arc::new(Inner::new(source, layers, cache, options, progress)) }
     }
 
     /// Exactly `size` bytes of a layer's tar from `at` on; `size` should be some MiB at most. Needs a tokio runtime with time and IO. The
@@ -129,23 +58,23 @@ impl Content {
     /// # Errors
     /// When they cannot be had within the deadline, or are not what the ztoc says. It is also reported as a warning, once for each
     /// message. A span that has missed the deadline within the last second is not waited for again.
-    pub async fn read(&self, layer: u32, at: Uncompressed, size: usize) -> Result<Bytes, ReadError> {
-        read::read(&self.inner, layer, at, size).await.inspect_err(|error| self.inner.failed(error))
+    pub async fn read(&self, layer: LayerId, at: Uncompressed, size: usize) -> Result<Bytes, ReadError> {
+        let read = async { self.on(layer)?.read(at, size).await };
+        read.await.inspect_err(|error| self.inner.failed(error))
     }
 
     /// A read of a sparse file, which fails: a layer has of it what tar made of it.
     ///
     /// # Errors
     /// Always. It is also reported as a warning, once for each layer.
-    pub fn read_sparse(&self, layer: u32) -> Result<Bytes, ReadError> {
-        let layer = self.inner.layers.get(layer as usize).ok_or(ReadError::NoLayer(layer));
-        let read = layer.and_then(|layer| Err(ReadError::Sparse { layer: layer.open.descriptor.digest }));
+    pub fn read_sparse(&self, layer: LayerId) -> Result<Bytes, ReadError> {
+        let read = self.on(layer).and_then(|on| Err(ReadError::Sparse { layer: on.layer.digest() }));
         read.inspect_err(|error| self.inner.failed(error))
     }
 
     /// The spans that hold bytes of `range` of a layer's tar; none for a layer that is not there.
-    pub fn spans(&self, layer: u32, range: Range<Uncompressed>) -> Range<SpanId> {
-        self.inner.layers.get(layer as usize).map_or(SpanId(0)..SpanId(0), |layer| layer.open.spans.covering(range))
+    pub fn spans(&self, layer: LayerId, range: Range<Uncompressed>) -> Range<SpanId> {
+        self.inner.on(layer).map_or(SpanId(0)..SpanId(0), |on| on.layer.open.spans.covering(range))
     }
 
     /// The layers, lowest first.
@@ -155,7 +84,7 @@ impl Content {
 
     /// Fetches the spans that prefetch artifacts list, each for the layer of a number, into the
     /// cache on disk. Without one it ends at once. To stop it, drop it.
-    pub async fn prefetch_listed(&self, artifacts: Vec<(u32, Descriptor)>) {
+    pub async fn prefetch_listed(&self, artifacts: Vec<(LayerId, Descriptor)>) {
         prefetch::artifacts(&self.inner, artifacts).await;
     }
 
@@ -169,35 +98,8 @@ impl Content {
     pub fn stats(&self) -> ContentStats {
         self.inner.counts.stats()
     }
-}
 
-impl Inner {
-    /// Whether spans of a layer go to the disk: not where they lie there as they are.
-    fn keeps_on_disk(&self, layer: &Layer) -> bool {
-        let is_near = !matches!(self.source, Source::Registry(_));
-        self.cache.is_enabled() && !(is_near && layer.open.map().is_plain())
-    }
-
-    /// Whether all spans of a layer that is decoded whole go to the disk, also those that nobody has asked for.
-    fn keeps_whole(&self, layer: &Layer) -> bool {
-        self.keeps_on_disk(layer) && layer.end() <= self.cache.room_for(layer.open.descriptor.size)
-    }
-
-    /// A read has failed.
-    fn failed(&self, error: &ReadError) {
-        self.counts.errors.add(1);
-        self.tell(error);
-    }
-
-    fn tell(&self, error: &ReadError) {
-        self.warn(causes(error));
-    }
-
-    /// Warns once.
-    fn warn(&self, text: String) {
-        let is_new = self.told.lock().is_ok_and(|mut told| told.len() < WARNINGS && told.insert(text.clone()));
-        if is_new {
-            self.progress.report(Event::Warning(text));
-        }
+    fn on(&self, layer: LayerId) -> Result<OnLayer, ReadError> {
+        self.inner.on(layer).ok_or(ReadError::NoLayer(layer))
     }
 }

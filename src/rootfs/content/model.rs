@@ -1,8 +1,16 @@
-//! What reading is told, and what it tells.
+//! How content is read, what was done for that, and why a read failed.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
+
+use crate::digest::Digest;
+use crate::layer::span::SpanError;
+use crate::offset::{LayerId, SpanId, Uncompressed};
+use crate::rootfs::layers::OpenError;
+use crate::store::StoreError;
 
 /// How layers are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,4 +48,71 @@ pub struct ContentStats {
     pub errors: u64,
     /// The bytes of all layers as the store holds them.
     pub image_bytes: u64,
+}
+
+/// [`ContentStats`] while they are counted.
+#[derive(Default)]
+pub(super) struct Counts {
+    pub requests: Count,
+    pub bytes_fetched: Count,
+    pub spans_decoded: Count,
+    pub memory_hits: Count,
+    pub disk_hits: Count,
+    pub retries: Count,
+    pub errors: Count,
+    pub image_bytes: Count,
+}
+
+#[derive(Default)]
+pub(super) struct Count(AtomicU64);
+
+impl Count {
+    pub fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Counts {
+    pub fn stats(&self) -> ContentStats {
+        ContentStats {
+            requests: self.requests.get(),
+            bytes_fetched: self.bytes_fetched.get(),
+            spans_decoded: self.spans_decoded.get(),
+            memory_hits: self.memory_hits.get(),
+            disk_hits: self.disk_hits.get(),
+            retries: self.retries.get(),
+            errors: self.errors.get(),
+            image_bytes: self.image_bytes.get(),
+        }
+    }
+}
+
+/// A failed read. It says nothing of the next one: that tries again.
+#[derive(Debug, Clone, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+#[non_exhaustive]
+pub enum ReadError {
+    #[error("there is no layer {0}")]
+    NoLayer(LayerId),
+    #[error("layer {layer} has no {size} bytes at byte {at} of its tar")]
+    Beyond { layer: Digest, at: Uncompressed, size: usize },
+    #[error("span {span} of layer {layer} cannot be fetched")]
+    Fetch { layer: Digest, span: SpanId, source: Arc<StoreError> },
+    #[error("span {span} of layer {layer} did not come within {} s", after.as_secs_f32())]
+    Deadline { layer: Digest, span: SpanId, after: Duration },
+    #[error("layer {layer} cannot be read")]
+    Span { layer: Digest, source: SpanError },
+    #[error("span {span} of layer {layer} has {bytes} compressed bytes, more than the {limit} that are read at once")]
+    TooLarge { layer: Digest, span: SpanId, bytes: u64, limit: u64 },
+    #[error("layer {layer} cannot be decoded again for its span {span}")]
+    Unpack { layer: Digest, span: SpanId, source: Arc<OpenError> },
+    #[error("a file of layer {layer} cannot be read: sparse files are not expanded")]
+    Sparse { layer: Digest },
+    /// The program is ending, or the caches lose their content faster than it can be read.
+    #[error("span {span} of layer {layer} came and was lost again")]
+    Lost { layer: Digest, span: SpanId },
 }

@@ -1,10 +1,16 @@
-//! Decoded spans in pieces of [`PIECE`] bytes: how they are kept in memory and on disk.
+//! Decoded spans in pieces of [`PIECE`] bytes: how they are cut, those that were used last, and how a
+//! span comes into memory and onto the disk.
 
-use std::ops::Range;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::{ControlFlow, Range};
+use std::sync::{Mutex, PoisonError};
 
 use bytes::{Bytes, BytesMut};
 
-use crate::rootfs::cache::PIECE;
+use super::layer::{OnLayer, SpanOf};
+use crate::layer::span::SpanError;
+use crate::offset::SpanId;
+use crate::rootfs::cache::{PIECE, Writer};
 
 /// The pieces that hold bytes of `range`, which is counted from the start of the span.
 pub(super) fn covering(range: &Range<u64>) -> Range<u32> {
@@ -75,9 +81,155 @@ impl Cutter {
     }
 }
 
+/// A piece of a span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct PieceId {
+    pub of: SpanOf,
+    pub number: u32,
+}
+
+/// Keeps pieces up to a number of bytes; those that were not used for longest go.
+pub(super) struct Memory {
+    max: u64,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    bytes: u64,
+    /// Counts uses.
+    clock: u64,
+    pieces: HashMap<PieceId, (u64, Bytes)>,
+    /// By the time of their last use.
+    order: BTreeMap<u64, PieceId>,
+}
+
+impl Memory {
+    pub fn new(max: u64) -> Memory {
+        Memory { max, kept: Mutex::default() }
+    }
+
+    pub fn get(&self, id: PieceId) -> Option<Bytes> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = &mut *kept;
+        let (used, piece) = kept.pieces.get_mut(&id)?;
+        kept.clock += 1;
+        kept.order.remove(used);
+        kept.order.insert(kept.clock, id);
+        *used = kept.clock;
+        Some(piece.clone())
+    }
+
+    pub fn put(&self, id: PieceId, piece: Bytes) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = &mut *kept;
+        kept.clock += 1;
+        kept.bytes += piece.len() as u64;
+        kept.order.insert(kept.clock, id);
+        if let Some((used, old)) = kept.pieces.insert(id, (kept.clock, piece)) {
+            kept.order.remove(&used);
+            kept.bytes -= old.len() as u64;
+        }
+        while kept.bytes > self.max
+            && let Some((_, oldest)) = kept.order.pop_first()
+        {
+            kept.bytes -= kept.pieces.remove(&oldest).map_or(0, |(_, piece)| piece.len() as u64);
+        }
+    }
+}
+
+/// Spans of at most so many bytes are handed over whole. Of a larger one as much is, from where it is wanted on; the rest goes to
+/// the disk as it is decoded.
+pub(super) const HANDED_OVER: u64 = 16 << 20;
+
+/// The pieces of a span of `size` bytes that are handed over to those who want `wanted` of it.
+fn handed_over(size: u64, wanted: Option<&Range<u32>>) -> Range<u32> {
+    let most = (HANDED_OVER / PIECE as u64) as u32;
+    match wanted {
+        None => 0..0,
+        Some(_) if size <= HANDED_OVER => 0..u32::MAX,
+        Some(wanted) => wanted.start..wanted.end.max(wanted.start.saturating_add(most)),
+    }
+}
+
+/// Takes the plain bytes of a span, and hands them on.
+pub(super) struct Landing<'a> {
+    on: &'a OnLayer,
+    span: SpanId,
+    cutter: Cutter,
+    keep: Keep,
+}
+
+struct Keep {
+    writer: Option<Writer>,
+    over: Range<u32>,
+    run: Run,
+    /// No piece behind this one is of use.
+    is_over: bool,
+}
+
+impl Keep {
+    fn take(&mut self, number: u32, piece: Bytes) {
+        self.writer = self.writer.take().and_then(|mut writer| writer.write(&piece).then_some(writer));
+        if self.over.contains(&number) {
+            self.run.pieces.push(piece);
+        }
+        self.is_over = self.writer.is_none() && number.saturating_add(1) >= self.over.end;
+    }
+}
+
+impl<'a> Landing<'a> {
+    /// Pieces of `wanted` are handed over at least.
+    pub fn new(on: &'a OnLayer, span: SpanId, wanted: Option<&Range<u32>>) -> Landing<'a> {
+        let size = on.layer.size(span);
+        let over = handed_over(size, wanted);
+        let writer = on.keeps_on_disk().then(|| on.inner.cache.writer(&on.layer.key(span), size)).flatten();
+        let run = Run { first: over.start, pieces: Vec::new() };
+        let is_over = writer.is_none() && over.is_empty();
+        Landing { on, span, cutter: Cutter::new(), keep: Keep { writer, over, run, is_over } }
+    }
+
+    /// The next bytes of the span; says whether more are of use.
+    pub fn push(&mut self, bytes: &[u8]) -> ControlFlow<()> {
+        let keep = &mut self.keep;
+        self.cutter.push(bytes, &mut |number, piece| keep.take(number, piece));
+        if self.keep.is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Whether the cache on disk has taken all of it so far.
+    pub fn is_kept(&self) -> bool {
+        self.keep.writer.is_some()
+    }
+
+    /// All bytes were right. They are in the caches after this; the second value tells whether the
+    /// one on disk has them.
+    pub fn finish(mut self) -> (Run, bool) {
+        let keep = &mut self.keep;
+        if !keep.is_over {
+            self.cutter.finish(&mut |number, piece| keep.take(number, piece));
+        }
+        let is_kept = self.keep.writer.is_some_and(Writer::finish);
+        for (number, piece) in (self.keep.run.first..).zip(&self.keep.run.pieces) {
+            self.on.inner.memory.put(self.on.piece(self.span, number), piece.clone());
+        }
+        self.on.inner.counts.spans_decoded.add(1);
+        (self.keep.run, is_kept)
+    }
+}
+
+impl OnLayer {
+    /// Decodes a span of which `blob` are all bytes. Blocks.
+    pub fn decode(&self, span: SpanId, wanted: Option<&Range<u32>>, blob: &[u8]) -> Result<Run, SpanError> {
+        let mut landing = Landing::new(self, span, wanted);
+        self.layer.open.spans.decode(span, blob, &mut |bytes| landing.push(bytes))?;
+        Ok(landing.finish().0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::offset::LayerId;
 
     #[test]
     fn what_is_cut_is_found_again() {
@@ -101,5 +253,23 @@ mod tests {
         for range in [0..1, p - 1..p + 1, p..3 * p + 101, 4 * p..4 * p + 1] {
             assert!(run.get(&range).is_none(), "{range:?}");
         }
+    }
+
+    #[test]
+    fn the_least_used_pieces_go() {
+        let memory = Memory::new(30);
+        let piece = Bytes::from_static(&[7; 10]);
+        let id = |layer, number| PieceId { of: SpanOf { layer: LayerId(layer), span: SpanId(0) }, number };
+        for number in 0..3 {
+            memory.put(id(0, number), piece.clone());
+        }
+        assert!(memory.get(id(0, 0)).is_some());
+        memory.put(id(0, 2), piece.clone());
+        memory.put(id(1, 0), piece.clone());
+        assert!(memory.get(id(0, 1)).is_none());
+        assert!([id(0, 0), id(0, 2), id(1, 0)].into_iter().all(|id| memory.get(id).is_some()));
+        memory.put(id(2, 0), Bytes::from_static(&[7; 31]));
+        assert!(memory.get(id(2, 0)).is_none(), "larger than all of it");
+        assert!(Memory::new(0).get(id(0, 0)).is_none());
     }
 }

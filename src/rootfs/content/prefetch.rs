@@ -11,12 +11,13 @@ use futures_util::{StreamExt, stream};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use super::Inner;
-use super::fetch::launch;
+use super::fetch::Disk;
 use super::flights::{Boarding, Wanted};
-use super::layer::Layer;
+use super::inner::Inner;
+use super::layer::{Layer, OnLayer};
 use crate::image::Descriptor;
 use crate::image::prefetch::{MAX_PREFETCH, SpanRange, parse};
+use crate::offset::{LayerId, SpanId};
 use crate::progress::causes;
 
 /// Compressed bytes that are asked for at a time: a read that comes in between waits for no more.
@@ -30,47 +31,45 @@ const TOO_SMALL: &str = "the cache is too small for the whole image: what is lef
 /// Fetches of listed spans that are under way at a time.
 const AT_A_TIME: usize = 4;
 
-/// Brings the spans that prefetch artifacts list, each for the layer of a number. An artifact that
+/// Brings the spans that prefetch artifacts list, each for a layer. An artifact that
 /// cannot be used is a warning.
-pub(super) async fn artifacts(inner: &Arc<Inner>, artifacts: Vec<(u32, Descriptor)>) {
+pub(super) async fn artifacts(inner: &Arc<Inner>, artifacts: Vec<(LayerId, Descriptor)>) {
     let mut all = Vec::new();
-    for (number, artifact) in artifacts {
+    for (layer, artifact) in artifacts {
         let ranges = match inner.source.blob_bytes(&artifact, MAX_PREFETCH).await {
             Ok(bytes) => parse(&bytes).map_err(|error| causes(&error)),
             Err(error) => Err(causes(&error)),
         };
         match ranges {
-            Ok(ranges) => all.push((number, ranges)),
+            Ok(ranges) => all.push((layer, ranges)),
             Err(why) => inner.warn(format!("prefetch artifact {} is not used: {why}", artifact.digest)),
         }
     }
     listed(inner, all).await;
 }
 
-/// Brings the spans that are listed for each layer, by its number. What is listed and not there is passed over.
-async fn listed(inner: &Arc<Inner>, listed: Vec<(u32, Vec<SpanRange>)>) {
+/// Brings the spans that are listed for each layer. What is listed and not there is passed over.
+async fn listed(inner: &Arc<Inner>, listed: Vec<(LayerId, Vec<SpanRange>)>) {
     // What this image takes may not push out itself.
     let room = inner.cache.max_bytes() / 10 * 8;
     let mut steps = Vec::new();
     let mut planned = 0;
-    for (number, ranges) in listed {
-        let Some(layer) = inner.layers.get(number as usize).filter(|layer| inner.keeps_on_disk(layer)) else {
-            continue;
-        };
+    for (layer, ranges) in listed {
+        let Some(on) = inner.on(layer).filter(OnLayer::keeps_on_disk) else { continue };
         for range in ranges {
-            let end = range.end().saturating_add(1).min(layer.open.spans.count());
+            let end = range.end().saturating_add(1).min(on.layer.open.spans.count());
             let mut next = *range.start();
             while next < end {
-                let spans = next..step(layer, next).end.min(end);
-                next = spans.end;
-                planned += spans.clone().map(|span| layer.size(span)).sum::<u64>();
+                let spans = SpanId(next)..step(&on.layer, SpanId(next)).end.min(SpanId(end));
+                next = spans.end.0;
+                planned += size(&on.layer, &spans);
                 if planned <= room {
-                    steps.push((number, spans));
+                    steps.push((on.clone(), spans));
                 }
             }
         }
     }
-    let bringing = stream::iter(steps).map(|(number, spans)| bring(inner, number, spans));
+    let bringing = stream::iter(steps).map(|(on, spans)| async move { on.bring(spans).await });
     // A span that does not come is fetched again when it is read.
     bringing.buffer_unordered(AT_A_TIME).for_each(|_| ready(())).await;
 }
@@ -80,21 +79,20 @@ pub(super) async fn prefetch(inner: &Arc<Inner>) {
     // What this image takes may not push out itself.
     let mut room = inner.cache.max_bytes() / 10 * 8;
     let mut seen = BTreeSet::new();
-    for (number, layer) in (0..).zip(&inner.layers) {
-        if !inner.keeps_on_disk(layer) || !seen.insert(layer.open.descriptor.digest) {
+    for on in (0..inner.layers.len() as u32).filter_map(|layer| inner.on(LayerId(layer))) {
+        if !on.keeps_on_disk() || !seen.insert(on.layer.digest()) {
             continue;
         }
         // Each step would decode it from its start.
-        if layer.open.map().is_unpacked() && !inner.keeps_whole(layer) {
+        if on.layer.open.map().is_unpacked() && !on.keeps_whole() {
             inner.warn(TOO_SMALL.to_owned());
             continue;
         }
-        let mut next = 0;
-        while next < layer.open.spans.count() {
-            let spans = step(layer, next);
+        let mut next = SpanId(0);
+        while next.0 < on.layer.open.spans.count() {
+            let spans = step(&on.layer, next);
             next = spans.end;
-            let size: u64 = spans.clone().map(|span| layer.size(span)).sum();
-            let Some(left) = room.checked_sub(size) else {
+            let Some(left) = room.checked_sub(size(&on.layer, &spans)) else {
                 inner.warn(TOO_SMALL.to_owned());
                 return;
             };
@@ -102,7 +100,7 @@ pub(super) async fn prefetch(inner: &Arc<Inner>) {
             while inner.waiting.load(Ordering::Relaxed) > 0 {
                 sleep(PAUSE).await;
             }
-            match bring(inner, number, spans).await {
+            match on.bring(spans).await {
                 true => failures = 0,
                 false => failures += 1,
             }
@@ -114,41 +112,44 @@ pub(super) async fn prefetch(inner: &Arc<Inner>) {
 }
 
 /// The spans from `first` on that are fetched together.
-fn step(layer: &Layer, first: u32) -> Range<u32> {
+fn step(layer: &Layer, first: SpanId) -> Range<SpanId> {
     let start = layer.blob_range(first).start;
-    let fits = |span: &u32| layer.blob_range(*span).end - start <= STEP;
-    let more = (first + 1..layer.open.spans.count()).take_while(fits).count();
-    first..first + 1 + more as u32
+    let fits = |span: &u32| layer.blob_range(SpanId(*span)).end - start <= STEP;
+    let more = (first.0 + 1..layer.open.spans.count()).take_while(fits).count();
+    first..SpanId(first.0 + 1 + more as u32)
 }
 
-/// Fetches those of `spans` that are not on disk. False: one of them did not come.
-async fn bring(inner: &Arc<Inner>, number: u32, spans: Range<u32>) -> bool {
-    let looking = Arc::clone(inner);
-    let missing = spawn_blocking(move || {
-        let Some(layer) = looking.layers.get(number as usize) else { return Vec::new() };
-        let is_missing = |span: &u32| {
-            let size = layer.size(*span);
-            size > 0 && !looking.cache.has(&layer.key(*span), size)
-        };
-        spans.filter(is_missing).collect::<Vec<u32>>()
-    });
-    let (mut wanted, mut waiters) = (Vec::new(), Vec::new());
-    for span in missing.await.unwrap_or_default() {
-        match inner.flights.board(number, span) {
-            Boarding::Wait(waiter) => waiters.push(waiter),
-            Boarding::Fetch(flight, waiter) => {
-                wanted.push(Wanted { flight, pieces: None });
-                waiters.push(waiter);
+/// Bytes of tar in spans.
+fn size(layer: &Layer, spans: &Range<SpanId>) -> u64 {
+    SpanId::each(spans.clone()).map(|span| layer.size(span)).sum()
+}
+
+impl OnLayer {
+    /// Fetches those of `spans` that are not on disk. False: one of them did not come.
+    async fn bring(&self, spans: Range<SpanId>) -> bool {
+        let on = self.clone();
+        let missing = spawn_blocking(move || {
+            let is_missing = |span: &SpanId| on.layer.size(*span) > 0 && !on.is_on_disk(*span);
+            SpanId::each(spans).filter(is_missing).collect::<Vec<SpanId>>()
+        });
+        let (mut wanted, mut waiters) = (Vec::new(), Vec::new());
+        for span in missing.await.unwrap_or_default() {
+            match self.inner.flights.board(self.span(span)) {
+                Boarding::Wait(waiter) => waiters.push(waiter),
+                Boarding::Fetch(flight, waiter) => {
+                    wanted.push(Wanted { flight, pieces: None });
+                    waiters.push(waiter);
+                }
             }
         }
-    }
-    launch(inner, number, wanted, false);
-    let mut came = true;
-    for waiter in waiters {
-        if let Some(Err(error)) = waiter.landed().await {
-            inner.tell(&error);
-            came = false;
+        self.launch(wanted, Disk::Ask);
+        let mut came = true;
+        for waiter in waiters {
+            if let Some(Err(error)) = waiter.landed().await {
+                self.inner.report(&error);
+                came = false;
+            }
         }
+        came
     }
-    came
 }

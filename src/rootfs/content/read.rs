@@ -1,21 +1,19 @@
 //! One read: where its bytes are, and waiting for those that are nowhere yet.
 
 use std::ops::Range;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError};
 
 use bytes::{Bytes, BytesMut};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::Inner;
-use super::decode::HANDED_OVER;
-use super::error::ReadError;
-use super::fetch::launch;
+use super::fetch::Disk;
 use super::flights::{Boarding, Waiter, Wanted};
-use super::layer::Layer;
-use super::pieces::{Run, covering};
-use crate::offset::Uncompressed;
+use super::layer::OnLayer;
+use super::model::ReadError;
+use super::pieces::{HANDED_OVER, Run, covering};
+use crate::offset::{SpanId, Uncompressed};
 use crate::rootfs::cache::PIECE;
 
 /// How often a read looks again for what was there and is gone: caches that lose their content faster than it can be read are broken.
@@ -23,161 +21,151 @@ const LOOKS: usize = 16;
 
 /// Bytes of one span that a read wants.
 struct Part {
-    span: u32,
+    span: SpanId,
     /// Counted from the start of the span.
     range: Range<u64>,
     found: Option<Vec<Bytes>>,
 }
 
-pub(super) async fn read(inner: &Arc<Inner>, number: u32, at: Uncompressed, size: usize) -> Result<Bytes, ReadError> {
-    let layer = inner.layers.get(number as usize).ok_or(ReadError::NoLayer(number))?;
-    let digest = layer.open.descriptor.digest;
-    if size == 0 {
-        return Ok(Bytes::new());
-    }
-    let end = at.0.checked_add(size as u64).filter(|end| *end <= layer.end());
-    let range = at.0..end.ok_or(ReadError::Beyond { layer: digest, at, size })?;
-    let ahead = layer.ahead.lock().unwrap_or_else(PoisonError::into_inner).note(range.clone());
-    let parts = layer.parts(&range);
-    let mut parts: Vec<Part> = parts.into_iter().map(|(span, range)| Part { span, range, found: None }).collect();
-    let _waiting = Waiting::new(&inner.waiting);
-    let deadline = inner.options.deadline;
-    match timeout(deadline, gather(inner, number, layer, &mut parts, ahead)).await {
-        Ok(gathered) => gathered?,
-        Err(_) => {
-            let missing = || parts.iter().filter(|part| part.found.is_none()).map(|part| part.span);
-            inner.late.add(number, missing());
-            return Err(ReadError::Deadline { layer: digest, span: missing().next().unwrap_or(0), after: deadline });
+impl OnLayer {
+    pub async fn read(&self, at: Uncompressed, size: usize) -> Result<Bytes, ReadError> {
+        let layer = self.layer.digest();
+        if size == 0 {
+            return Ok(Bytes::new());
         }
-    }
-    let mut found = parts.into_iter().filter_map(|part| part.found).flatten();
-    let first = found.next().unwrap_or_default();
-    let bytes = if first.len() == size {
-        first
-    } else {
-        let mut bytes = BytesMut::with_capacity(size);
-        bytes.extend_from_slice(&first);
-        found.for_each(|piece| bytes.extend_from_slice(&piece));
-        bytes.freeze()
-    };
-    if bytes.len() == size { Ok(bytes) } else { Err(ReadError::Beyond { layer: digest, at, size }) }
-}
-
-/// Finds or fetches all parts.
-async fn gather(
-    inner: &Arc<Inner>,
-    number: u32,
-    layer: &Layer,
-    parts: &mut [Part],
-    mut ahead: Option<Range<u64>>,
-) -> Result<(), ReadError> {
-    for look in 0..LOOKS {
-        for part in parts.iter_mut().filter(|part| part.found.is_none()) {
-            part.found = inner.in_memory(number, part);
-            inner.counts.memory_hits.add(u64::from(part.found.is_some() && look == 0));
-        }
-        from_disk(inner, number, layer, parts).await;
-        let late = parts.iter().find(|part| part.found.is_none() && inner.late.has(number, part.span));
-        if let Some(late) = late.filter(|_| look == 0) {
-            let (layer, after) = (layer.open.descriptor.digest, inner.options.deadline);
-            return Err(ReadError::Deadline { layer, span: late.span, after });
-        }
-        let mut waiters = board(inner, number, layer, parts, ahead.take(), look > 0);
-        if waiters.is_empty() {
-            return Ok(());
-        }
-        for (part, waiter) in parts.iter_mut().filter(|part| part.found.is_none()).zip(waiters.drain(..)) {
-            match waiter.landed().await {
-                // It was somebody else's deadline, whose fetch began before ours would have: our own is watched above.
-                None | Some(Err(ReadError::Deadline { .. })) => {}
-                Some(landed) => part.found = landed?.get(&part.range),
+        let end = at.0.checked_add(size as u64).filter(|end| *end <= self.layer.end());
+        let range = at.0..end.ok_or(ReadError::Beyond { layer, at, size })?;
+        let ahead = self.layer.readers.lock().unwrap_or_else(PoisonError::into_inner).note(range.clone());
+        let parts = self.layer.parts(&range);
+        let mut parts: Vec<Part> = parts.into_iter().map(|(span, range)| Part { span, range, found: None }).collect();
+        let _waiting = Waiting::new(&self.inner.waiting);
+        let deadline = self.inner.options.deadline;
+        match timeout(deadline, self.gather(&mut parts, ahead)).await {
+            Ok(gathered) => gathered?,
+            Err(_) => {
+                let missing = || parts.iter().filter(|part| part.found.is_none()).map(|part| part.span);
+                self.inner.misses.add(missing().map(|span| self.span(span)));
+                let span = missing().next().unwrap_or_default();
+                return Err(ReadError::Deadline { layer, span, after: deadline });
             }
         }
-        if parts.iter().all(|part| part.found.is_some()) {
-            return Ok(());
-        }
-    }
-    let span = parts.iter().find(|part| part.found.is_none()).map_or(0, |part| part.span);
-    Err(ReadError::Lost { layer: layer.open.descriptor.digest, span })
-}
-
-/// Looks on the disk for what is missing, all at once.
-async fn from_disk(inner: &Arc<Inner>, number: u32, layer: &Layer, parts: &mut [Part]) {
-    if !inner.keeps_on_disk(layer) {
-        return;
-    }
-    let missing: Vec<(u32, Range<u64>)> =
-        parts.iter().filter(|part| part.found.is_none()).map(|part| (part.span, part.range.clone())).collect();
-    if missing.is_empty() {
-        return;
-    }
-    let inner_too = Arc::clone(inner);
-    let looked = spawn_blocking(move || {
-        let Some(layer) = inner_too.layers.get(number as usize) else { return Vec::new() };
-        let read = |(span, range): (u32, Range<u64>)| {
-            let numbers = covering(&range);
-            let pieces = inner_too.cache.read(&layer.key(span), layer.size(span), numbers.clone())?;
-            for (piece, bytes) in numbers.clone().zip(&pieces) {
-                inner_too.memory.put((number, span, piece), bytes.clone());
-            }
-            inner_too.counts.disk_hits.add(1);
-            Run { first: numbers.start, pieces }.get(&range)
+        let mut found = parts.into_iter().filter_map(|part| part.found).flatten();
+        let first = found.next().unwrap_or_default();
+        let bytes = if first.len() == size {
+            first
+        } else {
+            let mut bytes = BytesMut::with_capacity(size);
+            bytes.extend_from_slice(&first);
+            found.for_each(|piece| bytes.extend_from_slice(&piece));
+            bytes.freeze()
         };
-        missing.into_iter().map(read).collect()
-    });
-    let found = looked.await.unwrap_or_default();
-    for (part, found) in parts.iter_mut().filter(|part| part.found.is_none()).zip(found) {
-        part.found = found;
+        if bytes.len() == size { Ok(bytes) } else { Err(ReadError::Beyond { layer, at, size }) }
     }
-}
 
-/// Boards the flights of what is missing, and launches those that nobody had launched, and with them those of what lies ahead. There is
-/// a waiter for each part that is missing after this.
-fn board(
-    inner: &Arc<Inner>,
-    number: u32,
-    layer: &Layer,
-    parts: &mut [Part],
-    ahead: Option<Range<u64>>,
-    anew: bool,
-) -> Vec<Waiter> {
-    let (mut waiters, mut wanted) = (Vec::new(), Vec::new());
-    for part in parts.iter_mut().filter(|part| part.found.is_none()) {
-        match inner.flights.board(number, part.span) {
-            Boarding::Wait(waiter) => waiters.push(waiter),
-            Boarding::Fetch(flight, waiter) => {
-                // It may have landed between our looking and our boarding.
-                part.found = inner.in_memory(number, part);
-                if part.found.is_none() {
-                    wanted.push(Wanted { flight, pieces: Some(covering(&part.range)) });
-                    waiters.push(waiter);
+    /// Finds or fetches all parts.
+    async fn gather(&self, parts: &mut [Part], mut ahead: Option<Range<u64>>) -> Result<(), ReadError> {
+        let (inner, layer) = (&self.inner, self.layer.digest());
+        for look in 0..LOOKS {
+            for part in parts.iter_mut().filter(|part| part.found.is_none()) {
+                part.found = self.in_memory(part);
+                inner.counts.memory_hits.add(u64::from(part.found.is_some() && look == 0));
+            }
+            self.look_on_disk(parts).await;
+            let missed = parts.iter().find(|part| part.found.is_none() && inner.misses.has(self.span(part.span)));
+            if let Some(missed) = missed.filter(|_| look == 0) {
+                return Err(ReadError::Deadline { layer, span: missed.span, after: inner.options.deadline });
+            }
+            let disk = if look == 0 { Disk::Ask } else { Disk::Distrust };
+            let mut waiters = self.board(parts, ahead.take(), disk);
+            if waiters.is_empty() {
+                return Ok(());
+            }
+            for (part, waiter) in parts.iter_mut().filter(|part| part.found.is_none()).zip(waiters.drain(..)) {
+                match waiter.landed().await {
+                    // It was somebody else's deadline, whose fetch began before ours would have: our own is watched above.
+                    None | Some(Err(ReadError::Deadline { .. })) => {}
+                    Some(landed) => part.found = landed?.get(&part.range),
+                }
+            }
+            if parts.iter().all(|part| part.found.is_some()) {
+                return Ok(());
+            }
+        }
+        let span = parts.iter().find(|part| part.found.is_none()).map(|part| part.span).unwrap_or_default();
+        Err(ReadError::Lost { layer, span })
+    }
+
+    fn in_memory(&self, part: &Part) -> Option<Vec<Bytes>> {
+        let numbers = covering(&part.range);
+        let pieces: Option<Vec<Bytes>> =
+            numbers.clone().map(|number| self.inner.memory.get(self.piece(part.span, number))).collect();
+        Run { first: numbers.start, pieces: pieces? }.get(&part.range)
+    }
+
+    /// Looks on the disk for what is missing, all at once.
+    async fn look_on_disk(&self, parts: &mut [Part]) {
+        if !self.keeps_on_disk() {
+            return;
+        }
+        let missing: Vec<(SpanId, Range<u64>)> =
+            parts.iter().filter(|part| part.found.is_none()).map(|part| (part.span, part.range.clone())).collect();
+        if missing.is_empty() {
+            return;
+        }
+        let on = self.clone();
+        let looked = spawn_blocking(move || {
+            let read = |(span, range): (SpanId, Range<u64>)| {
+                let OnLayer { inner, layer, .. } = &on;
+                let numbers = covering(&range);
+                let pieces = inner.cache.read(&layer.key(span), layer.size(span), numbers.clone())?;
+                for (number, bytes) in numbers.clone().zip(&pieces) {
+                    inner.memory.put(on.piece(span, number), bytes.clone());
+                }
+                inner.counts.disk_hits.add(1);
+                Run { first: numbers.start, pieces }.get(&range)
+            };
+            missing.into_iter().map(read).collect::<Vec<_>>()
+        });
+        let found = looked.await.unwrap_or_default();
+        for (part, found) in parts.iter_mut().filter(|part| part.found.is_none()).zip(found) {
+            part.found = found;
+        }
+    }
+
+    /// Boards the flights of what is missing, and launches those that nobody had launched, and with them those of what lies ahead. There is
+    /// a waiter for each part that is missing after this.
+    fn board(&self, parts: &mut [Part], ahead: Option<Range<u64>>, disk: Disk) -> Vec<Waiter> {
+        let inner = &self.inner;
+        let (mut waiters, mut wanted) = (Vec::new(), Vec::new());
+        for part in parts.iter_mut().filter(|part| part.found.is_none()) {
+            match inner.flights.board(self.span(part.span)) {
+                Boarding::Wait(waiter) => waiters.push(waiter),
+                Boarding::Fetch(flight, waiter) => {
+                    // It may have landed between our looking and our boarding.
+                    part.found = self.in_memory(part);
+                    if part.found.is_none() {
+                        wanted.push(Wanted { flight, pieces: Some(covering(&part.range)) });
+                        waiters.push(waiter);
+                    }
                 }
             }
         }
-    }
-    let is_on_disk = inner.keeps_on_disk(layer);
-    for (span, range) in ahead.map(|ahead| layer.parts(&ahead)).unwrap_or_default() {
-        let size = layer.size(span);
-        let last = (size.saturating_sub(1) / PIECE as u64) as u32;
-        let is_in_memory = || [0, last].into_iter().all(|piece| inner.memory.get((number, span, piece)).is_some());
-        // A span of which memory would keep a part only must be fetched by whoever wants that part.
-        if (size > HANDED_OVER && !is_on_disk) || inner.flights.has(number, span) || is_in_memory() {
-            continue;
+        let is_on_disk = self.keeps_on_disk();
+        for (span, range) in ahead.map(|ahead| self.layer.parts(&ahead)).unwrap_or_default() {
+            let size = self.layer.size(span);
+            let last = (size.saturating_sub(1) / PIECE as u64) as u32;
+            let is_in_memory =
+                || [0, last].into_iter().all(|piece| inner.memory.get(self.piece(span, piece)).is_some());
+            // A span of which memory would keep a part only must be fetched by whoever wants that part.
+            if (size > HANDED_OVER && !is_on_disk) || inner.flights.has(self.span(span)) || is_in_memory() {
+                continue;
+            }
+            if let Boarding::Fetch(flight, _) = inner.flights.board(self.span(span)) {
+                wanted.push(Wanted { flight, pieces: Some(covering(&range)) });
+            }
         }
-        if let Boarding::Fetch(flight, _) = inner.flights.board(number, span) {
-            wanted.push(Wanted { flight, pieces: Some(covering(&range)) });
-        }
-    }
-    launch(inner, number, wanted, anew);
-    waiters
-}
-
-impl Inner {
-    fn in_memory(&self, number: u32, part: &Part) -> Option<Vec<Bytes>> {
-        let numbers = covering(&part.range);
-        let pieces: Option<Vec<Bytes>> =
-            numbers.clone().map(|piece| self.memory.get((number, part.span, piece))).collect();
-        Run { first: numbers.start, pieces: pieces? }.get(&part.range)
+        self.launch(wanted, disk);
+        waiters
     }
 }
 

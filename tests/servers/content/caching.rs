@@ -39,7 +39,7 @@ async fn a_hundred_readers_of_a_span_send_one_request() {
 async fn neighbouring_spans_come_in_one_request() {
     let (faulty, source, layer, plain, ztoc) = served(&[3_000_000]).await;
     let content = Desk::new(None).one(&source, &layer, Some(ztoc)).await;
-    assert!(SpanId::each(content.spans(0, Uncompressed(1000)..Uncompressed(1_500_000))).len() > 10);
+    assert!(SpanId::each(content.spans(LayerId(0), Uncompressed(1000)..Uncompressed(1_500_000))).len() > 10);
     assert!(read(&content, 1000, 1_499_000).await.unwrap() == plain[1000..1_500_000]);
     assert_eq!(faulty.saw("GET", "/blobs/").len(), 1);
     // What is there splits what is missing.
@@ -62,9 +62,9 @@ async fn who_reads_a_file_in_order_asks_seldom_and_never_past_it() {
     assert!(
         asked <= 12,
         "{asked} requests for {} spans",
-        SpanId::each(content.spans(0, Uncompressed(0)..Uncompressed(6_000_512))).len()
+        SpanId::each(content.spans(LayerId(0), Uncompressed(0)..Uncompressed(6_000_512))).len()
     );
-    let last = content.spans(0, Uncompressed(6_000_511)..Uncompressed(6_000_512)).start;
+    let last = content.spans(LayerId(0), Uncompressed(6_000_511)..Uncompressed(6_000_512)).start;
     let end = content.layers().next().unwrap().spans().blob_range(last).end.0;
     assert!(content.stats().bytes_fetched <= end, "{} of {end}", content.stats().bytes_fetched);
 }
@@ -155,7 +155,7 @@ async fn what_an_index_lists_is_fetched_and_nothing_else() {
     let [near, far] = ["2,\"end_span\":3", "90000,\"end_span\":4294967295"].map(|r| format!("{{\"start_span\":{r}}}"));
     let listed = list(&format!("{{\"version\":\"1.0\",\"prefetch_spans\":[{near},{far}]}}"));
     let odd = list("{\"version\":\"1.0\",\"prefetch_spans\":[]}");
-    content.prefetch_listed(vec![(0, odd), (0, listed.clone()), (7, listed)]).await;
+    content.prefetch_listed(vec![(LayerId(0), odd), (LayerId(0), listed.clone()), (LayerId(7), listed)]).await;
     let blob = layer.digest.to_string();
     assert_eq!(faulty.saw("GET", &blob).len(), 1, "neighbours come in one request");
     let warnings = desk.warnings();

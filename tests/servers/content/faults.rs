@@ -199,7 +199,7 @@ async fn reads_of_what_is_not_there_are_errors() {
         assert!(read(&content, at, size).await.is_err(), "{size} at {at}");
     }
     assert_eq!(read(&content, plain.len(), 0).await.unwrap(), "");
-    assert!(matches!(content.read(1, Uncompressed(0), 1).await, Err(ReadError::NoLayer(1))));
-    assert!(content.spans(1, Uncompressed(0)..Uncompressed(1)).is_empty());
+    assert!(matches!(content.read(LayerId(1), Uncompressed(0), 1).await, Err(ReadError::NoLayer(LayerId(1)))));
+    assert!(content.spans(LayerId(1), Uncompressed(0)..Uncompressed(1)).is_empty());
     assert_eq!(faulty.seen().len(), 0);
 }

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
-use ociseek::offset::{SpanId, Uncompressed};
+use ociseek::offset::{LayerId, SpanId, Uncompressed};
 use ociseek::progress::{Event, Progress, Recorder, Silent};
 use ociseek::rootfs::cache::{SpanCache, SpanKey};
 use ociseek::rootfs::content::{Content, ContentOptions, ReadError};
@@ -136,7 +136,7 @@ fn options() -> ContentOptions {
 }
 
 async fn read(content: &Content, at: usize, size: usize) -> Result<Bytes, ReadError> {
-    content.read(0, Uncompressed(at as u64), size).await
+    content.read(LayerId(0), Uncompressed(at as u64), size).await
 }
 
 /// Reads at places all over, and compares.
@@ -152,7 +152,7 @@ async fn check(content: &Content, layer: u32, plain: &[u8], reads: usize) {
         let at = random(plain.len() + 1);
         let most = [1, 512, 5000, 1 << 17, 1 << 20][number % 5];
         let size = random(most + 1).min(plain.len() - at);
-        let found = content.read(layer, Uncompressed(at as u64), size).await.unwrap();
+        let found = content.read(LayerId(layer), Uncompressed(at as u64), size).await.unwrap();
         assert!(found == plain[at..at + size], "{size} bytes at {at}");
     }
 }

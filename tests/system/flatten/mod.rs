@@ -66,7 +66,7 @@ fn ours(tree: &Tree, tars: &[Vec<u8>], counts: bool) -> BTreeMap<Vec<u8>, (Strin
             NodeKind::Directory(_) => "dir".to_owned(),
             NodeKind::File(extent) => {
                 let start = extent.offset.0 as usize;
-                let content = &tars[extent.layer as usize][start..start + extent.size as usize];
+                let content = &tars[extent.layer.0 as usize][start..start + extent.size as usize];
                 format!("reg {} {}", extent.size, Digest::sha256(content).hex())
             }
             NodeKind::Symlink(target) => format!("symlink {}", hex(target)),
@@ -122,7 +122,7 @@ fn compare(stack: &Stack, answer: &Value) -> Vec<String> {
     let refused = answer["error"].as_str();
     let tree = match (flattened, refused) {
         (Ok(tree), None) => tree,
-        (Err(error), Some(_)) if answer["layer"] == error.layer => return Vec::new(),
+        (Err(error), Some(_)) if answer["layer"] == error.layer.0 => return Vec::new(),
         (Err(error), theirs) => return vec![format!("we say {error}; containerd: {theirs:?} {}", answer["layer"])],
         (Ok(_), Some(theirs)) => return vec![format!("containerd says {theirs}; we have a tree")],
     };

@@ -132,7 +132,7 @@ fn more_than_four_gigabytes_and_many_attributes() {
     let tree = flatten(&[vec![], vec![big]]).unwrap();
     let node = tree.node(tree.child(Tree::ROOT, b"big").unwrap());
     let NodeKind::File(extent) = node.kind else { panic!("{node:?}") };
-    assert_eq!((extent.layer, extent.offset, extent.size), (1, Uncompressed(1 << 40), (1 << 40) + 1));
+    assert_eq!((extent.layer.0, extent.offset, extent.size), (1, Uncompressed(1 << 40), (1 << 40) + 1));
     assert_eq!(node.xattrs.len(), 20_000);
     assert!(node.xattrs.is_sorted());
 }

@@ -9,6 +9,7 @@ use super::paths::{NAME_MAX, PATH_MAX, PathId, Paths, ROOT};
 use super::warnings::Warnings;
 use super::xattrs::{self, Verdict};
 use crate::layer::map::Entries;
+use crate::offset::LayerId;
 use crate::ztoc::{FileKind, FileMetadata};
 
 /// Marks the directory it lies in as opaque: nothing in it is from layers below.
@@ -36,7 +37,7 @@ pub(super) struct Applier<'a> {
 struct Current<'a> {
     file: &'a FileMetadata,
     is_sparse: bool,
-    layer: u32,
+    layer: LayerId,
     number: u32,
 }
 
@@ -56,7 +57,7 @@ impl<'a> Applier<'a> {
     ///
     /// # Errors
     /// With the entry that containerd could not apply.
-    pub fn layer(&mut self, layer: u32, listed: Entries<'a>) -> Result<(), TreeError> {
+    pub fn layer(&mut self, layer: LayerId, listed: Entries<'a>) -> Result<(), TreeError> {
         self.work = self.work.saturating_add(WORK_PER_ENTRY.saturating_mul(listed.files.len() as u64));
         let failed =
             |at: Current<'_>, fault| TreeError { layer: at.layer, entry: at.number, name: at.file.name.clone(), fault };
@@ -259,7 +260,7 @@ impl<'a> Applier<'a> {
     }
 
     /// Removes what is in `directory`, but for what `layer` has written at paths that it has written.
-    fn make_opaque(&mut self, directory: PathId, layer: u32) -> Result<(), TreeFault> {
+    fn make_opaque(&mut self, directory: PathId, layer: LayerId) -> Result<(), TreeFault> {
         if !self.paths.make_opaque(directory, layer) {
             return Ok(());
         }

@@ -1,13 +1,14 @@
 //! Why layers do not make a tree.
 
 use crate::layer::shown;
+use crate::offset::LayerId;
 
 /// An entry that no unpacker could apply. containerd fails to unpack the same image, unless it is said otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("entry {entry} of layer {layer}, {}, {fault}", shown(name))]
 pub struct TreeError {
     /// Counted from the lowest layer, 0.
-    pub layer: u32,
+    pub layer: LayerId,
     /// Counted from 0 in the order of the layer's tar.
     pub entry: u32,
     /// The entry's path, as it stands in the tar.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::model::{Extent, Origin};
 use super::xattrs::CAPABILITY;
+use crate::offset::LayerId;
 use crate::time::Time;
 
 pub(super) struct Inode<'a> {
@@ -21,7 +22,7 @@ pub(super) struct Inode<'a> {
 pub(super) enum What<'a> {
     Directory,
     File(Extent),
-    Sparse { layer: u32, size: u64 },
+    Sparse { layer: LayerId, size: u64 },
     Symlink(&'a [u8]),
     CharDevice { major: u32, minor: u32 },
     BlockDevice { major: u32, minor: u32 },

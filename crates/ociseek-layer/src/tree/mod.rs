@@ -23,6 +23,7 @@ pub use model::{Directory, Extent, Node, NodeId, NodeKind, Origin, Xattr};
 pub use resolve::ResolveError;
 
 use crate::layer::map::Entries;
+use crate::offset::LayerId;
 
 /// A file system that does not change.
 #[derive(Debug)]
@@ -83,7 +84,7 @@ impl Tree {
     pub fn flatten<'a>(layers: impl IntoIterator<Item: Into<Entries<'a>>>) -> Result<Tree, TreeError> {
         let mut applier = apply::Applier::new(false);
         for (layer, entries) in (0..).zip(layers) {
-            applier.layer(layer, entries.into())?;
+            applier.layer(LayerId(layer), entries.into())?;
         }
         Ok(finish::finish(applier))
     }
@@ -95,7 +96,7 @@ impl Tree {
     /// With the entry that can have no place in any tree.
     pub fn of_layer<'a>(entries: impl Into<Entries<'a>>) -> Result<Tree, TreeError> {
         let mut applier = apply::Applier::new(true);
-        applier.layer(0, entries.into())?;
+        applier.layer(LayerId(0), entries.into())?;
         Ok(finish::finish(applier))
     }
 

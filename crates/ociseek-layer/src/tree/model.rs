@@ -1,6 +1,6 @@
 //! What the tree says of one file.
 
-use crate::offset::Uncompressed;
+use crate::offset::{LayerId, Uncompressed};
 use crate::time::Time;
 
 /// The number of a file, link or directory in its [`Tree`](super::Tree); the root is 0.
@@ -40,8 +40,8 @@ pub enum NodeKind {
     File(Extent),
     /// A regular file whose bytes cannot be read: a sparse one, as a tar holds it.
     Sparse {
-        /// Counted from the lowest layer, 0.
-        layer: u32,
+        /// The layer that has it.
+        layer: LayerId,
         /// In bytes.
         size: u64,
     },
@@ -76,8 +76,8 @@ pub struct Directory {
 /// Where a file's bytes lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// Counted from the lowest layer, 0.
-    pub layer: u32,
+    /// The layer that has them.
+    pub layer: LayerId,
     /// In the layer's tar.
     pub offset: Uncompressed,
     /// In bytes.
@@ -87,8 +87,8 @@ pub struct Extent {
 /// An entry of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
-    /// Counted from the lowest layer, 0.
-    pub layer: u32,
+    /// The layer that has it.
+    pub layer: LayerId,
     /// Counted from 0 in the order of the layer's tar.
     pub entry: u32,
 }

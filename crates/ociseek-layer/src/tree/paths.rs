@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use super::error::TreeFault;
+use crate::offset::LayerId;
 
 /// The longest that a path below the root can be, its first slash included (Linux: PATH_MAX, without its NUL).
 pub(super) const PATH_MAX: usize = 4095;
@@ -150,16 +151,16 @@ impl<'a> Paths<'a> {
     }
 
     /// Marks that `layer` has written an entry here.
-    pub fn write(&mut self, path: PathId, layer: u32) {
-        self.at_mut(path).written = layer + 1;
+    pub fn write(&mut self, path: PathId, layer: LayerId) {
+        self.at_mut(path).written = layer.0 + 1;
     }
 
-    pub fn is_written(&self, path: PathId, layer: u32) -> bool {
-        self.at(path).written == layer + 1
+    pub fn is_written(&self, path: PathId, layer: LayerId) -> bool {
+        self.at(path).written == layer.0 + 1
     }
 
     /// Marks a directory as opaque in `layer`. False if it was so marked already.
-    pub fn make_opaque(&mut self, directory: PathId, layer: u32) -> bool {
-        std::mem::replace(&mut self.at_mut(directory).opaque, layer + 1) != layer + 1
+    pub fn make_opaque(&mut self, directory: PathId, layer: LayerId) -> bool {
+        std::mem::replace(&mut self.at_mut(directory).opaque, layer.0 + 1) != layer.0 + 1
     }
 }

@@ -1,6 +1,7 @@
 //! What is worth a word about layers that could be applied.
 
 use crate::layer::shown;
+use crate::offset::LayerId;
 use crate::ztoc::FileMetadata;
 
 /// A layer of strange entries is told of in so many lines, not in a million.
@@ -13,7 +14,7 @@ pub(super) struct Warnings {
 }
 
 impl Warnings {
-    pub fn owner_wrapped(&mut self, layer: u32, file: &FileMetadata) {
+    pub fn owner_wrapped(&mut self, layer: LayerId, file: &FileMetadata) {
         self.add(|| {
             let name = shown(&file.name);
             format!(
@@ -23,7 +24,7 @@ impl Warnings {
         });
     }
 
-    pub fn xattr_ignored(&mut self, layer: u32, file: &FileMetadata, xattr: &[u8], why: &str) {
+    pub fn xattr_ignored(&mut self, layer: LayerId, file: &FileMetadata, xattr: &[u8], why: &str) {
         self.add(|| {
             format!(
                 "layer {layer}: the extended attribute {} of {} is left out: it {why}",

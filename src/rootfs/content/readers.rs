@@ -17,7 +17,7 @@ const SLACK: u64 = 256 << 10;
 const IN_ORDER: u32 = 2;
 
 /// The readers of one layer.
-pub(super) struct Ahead {
+pub(super) struct Readers {
     /// Where the files of the layer lie, in order.
     files: Vec<Range<u64>>,
     /// Those that went on last come last.
@@ -36,15 +36,15 @@ struct Stream {
     fetched: u64,
 }
 
-impl Ahead {
+impl Readers {
     /// Reads ahead by at most `most` bytes.
-    pub fn new(map: &LayerMap, most: u64) -> Ahead {
+    pub fn new(map: &LayerMap, most: u64) -> Readers {
         let entries = Entries::from(map);
         let numbered = (0..).zip(&map.files).filter(|(number, _)| !entries.is_sparse(*number)).map(|(_, file)| file);
         let regular = numbered.filter(|f| f.kind == FileKind::Regular && f.size > 0);
         let mut files: Vec<_> = regular.map(|f| f.offset.0..f.offset.0.saturating_add(f.size)).collect();
         files.sort_by_key(|file| file.start);
-        Ahead { files, streams: Vec::new(), most }
+        Readers { files, streams: Vec::new(), most }
     }
 
     /// Takes note of a read, and says what is to be fetched beside it: bytes behind it, within the same file.
@@ -94,17 +94,17 @@ mod tests {
     const K: u64 = 1 << 10;
     const M: u64 = 1 << 20;
 
-    fn ahead(files: Vec<Range<u64>>, most: u64) -> Ahead {
-        Ahead { files, streams: Vec::new(), most }
+    fn readers(files: Vec<Range<u64>>, most: u64) -> Readers {
+        Readers { files, streams: Vec::new(), most }
     }
 
     #[test]
     fn what_is_read_in_order_is_fetched_ahead_and_not_past_the_file() {
-        let mut ahead = ahead(std::iter::once(512..100 * M).collect(), 16 * M);
+        let mut readers = readers(std::iter::once(512..100 * M).collect(), 16 * M);
         let (mut fetched, mut asked) = (0, 0);
         for at in (512..100 * M).step_by(128 << 10) {
             let end = (100 * M).min(at + 128 * K);
-            if let Some(range) = ahead.note(at..end) {
+            if let Some(range) = readers.note(at..end) {
                 assert!(
                     range.start <= fetched.max(end) && range.end <= 100 * M && range.end - end <= 16 * M,
                     "{range:?}"
@@ -119,24 +119,24 @@ mod tests {
 
     #[test]
     fn small_files_and_jumps_fetch_nothing() {
-        let mut ahead = ahead((0..1000).map(|i| i * 4 * M..i * 4 * M + 5000).collect(), 16 * M);
+        let mut readers = readers((0..1000).map(|i| i * 4 * M..i * 4 * M + 5000).collect(), 16 * M);
         for file in [5u64, 900, 3, 400, 401, 402] {
-            assert_eq!(ahead.note(file * 4 * M..file * 4 * M + 4096), None);
-            assert_eq!(ahead.note(file * 4 * M + 4096..file * 4 * M + 5000), None);
+            assert_eq!(readers.note(file * 4 * M..file * 4 * M + 4096), None);
+            assert_eq!(readers.note(file * 4 * M + 4096..file * 4 * M + 5000), None);
         }
-        assert!(ahead.streams.len() <= STREAMS);
+        assert!(readers.streams.len() <= STREAMS);
     }
 
     #[test]
     fn two_readers_in_turns_are_both_followed() {
-        let mut ahead = ahead(vec![0..64 * M, 64 * M..128 * M], 16 * M);
+        let mut readers = readers(vec![0..64 * M, 64 * M..128 * M], 16 * M);
         let followed = (0..8u64).filter(|i| {
             let at = i * 128 * K;
-            let first = ahead.note(at..at + 128 * K);
-            first.is_some() | ahead.note(64 * M + at..64 * M + at + 128 * K).is_some()
+            let first = readers.note(at..at + 128 * K);
+            first.is_some() | readers.note(64 * M + at..64 * M + at + 128 * K).is_some()
         });
         assert!(followed.count() > 0);
-        assert_eq!(ahead.streams.len(), 2);
-        assert!(ahead.streams.iter().all(|s| s.window > 0));
+        assert_eq!(readers.streams.len(), 2);
+        assert!(readers.streams.iter().all(|s| s.window > 0));
     }
 }

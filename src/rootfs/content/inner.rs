@@ -1,0 +1,125 @@
+//! What all reads of an image share.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::flights::{Flights, Misses};
+use super::layer::{Layer, OnLayer};
+use super::model::{ContentOptions, Counts, ReadError};
+use super::pieces::Memory;
+use crate::digest::Digest;
+use crate::layer::parallel::cores;
+use crate::offset::LayerId;
+use crate::progress::{Event, Progress, causes};
+use crate::rootfs::cache::SpanCache;
+use crate::rootfs::layers::OpenLayer;
+use crate::store::Source;
+
+/// Different warnings that are given.
+const WARNINGS: usize = 64;
+/// Compressed bytes that are in memory at a time, waiting for the rest of their span or for a decoder, in units of [`UNIT`].
+const UNITS: usize = (128 << 20) / UNIT as usize;
+const UNIT: u64 = 64 << 10;
+/// Requests at a time.
+const LINES: usize = 8;
+
+pub(super) struct Inner {
+    pub source: Source,
+    /// The same layer twice is one of these.
+    pub layers: Vec<Arc<Layer>>,
+    pub cache: SpanCache,
+    pub options: ContentOptions,
+    pub progress: Arc<dyn Progress>,
+    pub memory: Memory,
+    pub flights: Flights,
+    pub misses: Misses,
+    pub counts: Counts,
+    /// Room for compressed bytes.
+    room: Arc<Semaphore>,
+    /// One for each request that may be under way.
+    pub lines: Semaphore,
+    /// One for each span that may be decoded at a time.
+    pub decoders: Arc<Semaphore>,
+    /// Reads that wait for something.
+    pub waiting: AtomicUsize,
+    /// The warnings that were given.
+    given: Mutex<BTreeSet<String>>,
+}
+
+impl Inner {
+    pub fn new(
+        source: Source,
+        layers: Vec<OpenLayer>,
+        cache: SpanCache,
+        options: ContentOptions,
+        progress: Arc<dyn Progress>,
+    ) -> Inner {
+        let counts = Counts::default();
+        let mut seen = BTreeSet::new();
+        for layer in layers.iter().filter(|layer| seen.insert(layer.descriptor.digest)) {
+            counts.image_bytes.add(layer.descriptor.size);
+            counts.bytes_fetched.add(layer.bytes_read);
+            counts.requests.add(u64::from(layer.bytes_read > 0));
+        }
+        if let Source::Registry(repository) = &source {
+            // The deadline of a read is its only limit: a registry that restarts is no error to a file's reader.
+            repository.outlast_outages();
+        }
+        let mut once: HashMap<(Digest, u64), Arc<Layer>> = HashMap::new();
+        let shared = |open: OpenLayer| {
+            let blob = (open.descriptor.digest, open.descriptor.size);
+            Arc::clone(once.entry(blob).or_insert_with(|| Arc::new(Layer::new(open, &options))))
+        };
+        let layers = layers.into_iter().map(shared).collect();
+        let threads = cores();
+        Inner {
+            source,
+            layers,
+            cache,
+            progress,
+            memory: Memory::new(options.memory),
+            misses: Misses::new(options.deadline),
+            options,
+            flights: Flights::default(),
+            counts,
+            room: Arc::new(Semaphore::new(UNITS)),
+            lines: Semaphore::new(LINES),
+            decoders: Arc::new(Semaphore::new(threads.clamp(2, 8))),
+            waiting: AtomicUsize::new(0),
+            given: Mutex::default(),
+        }
+    }
+
+    /// A layer, and all that serves to read it.
+    pub fn on(self: &Arc<Self>, layer: LayerId) -> Option<OnLayer> {
+        OnLayer::new(self, layer)
+    }
+
+    /// Room for so many compressed bytes; what is more than all room there is gets that.
+    pub async fn permit(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
+        let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(UNITS as u32);
+        Arc::clone(&self.room).acquire_many_owned(units).await.ok()
+    }
+
+    /// A read has failed.
+    pub fn failed(&self, error: &ReadError) {
+        self.counts.errors.add(1);
+        self.report(error);
+    }
+
+    /// Says why something could not be had, once.
+    pub fn report(&self, error: &ReadError) {
+        self.warn(causes(error));
+    }
+
+    /// Warns once.
+    pub fn warn(&self, text: String) {
+        let is_new = self.given.lock().is_ok_and(|mut given| given.len() < WARNINGS && given.insert(text.clone()));
+        if is_new {
+            self.progress.report(Event::Warning(text));
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Layers in which no place can be decoded alone: what the cache on disk has no more is decoded
+//! again, from the layer's start. If there is room for the whole layer, the cache gets all that it
+//! lacks; else it ends with the last span that somebody waits for.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::fetch::Disk;
+use super::flights::Wanted;
+use super::layer::OnLayer;
+use super::model::ReadError;
+use super::pieces::Landing;
+use crate::codec::zstd::ZstdReader;
+use crate::digest::Hasher;
+use crate::layer::span::SpanError;
+use crate::offset::SpanId;
+use crate::rootfs::layers::OpenError;
+use crate::store::feed::{Abandoned, Batches, FeedError, feed};
+
+/// The spans that are still to come, in order; shared by the thread that decodes them and the task that says why they did not come.
+type Queue = Arc<Mutex<VecDeque<Wanted>>>;
+
+impl OnLayer {
+    /// Lands the flights of spans of a layer that is decoded whole. `spans` is in order. It goes on
+    /// after that for the cache, as long as that keeps what it gets.
+    pub async fn unpack(&self, spans: Vec<Wanted>, disk: Disk) {
+        let OnLayer { inner, layer, .. } = self;
+        let _alone = layer.unpacking.lock().await;
+        // Whoever was before us has left it all there.
+        let spans = match disk {
+            Disk::Ask => self.not_on_disk(spans).await,
+            Disk::Distrust => spans,
+        };
+        if spans.is_empty() {
+            return;
+        }
+        let digest = layer.digest();
+        inner.counts.requests.add(1);
+        let queue: Queue = Arc::new(Mutex::new(spans.into()));
+        let fed = match inner.source.blob(&layer.open.descriptor).await {
+            Ok(blob) => {
+                let (on, queue) = (self.clone(), Arc::clone(&queue));
+                let on_chunk = |bytes| inner.counts.bytes_fetched.add(bytes);
+                feed(blob, 1, on_chunk, move |batches| run(&on, &queue, batches)).await
+            }
+            Err(error) => Err(error.into()),
+        };
+        let error = match fed {
+            Err(FeedError::Work(error)) => error,
+            Err(FeedError::Store(source)) => OpenError::Read { layer: digest, read: 0, source },
+            Ok(()) | Err(FeedError::Lost) => OpenError::Ending { layer: digest },
+        };
+        let source = Arc::new(error);
+        let left = std::mem::take(&mut *queue.lock().unwrap_or_else(PoisonError::into_inner));
+        for wanted in left {
+            let span = wanted.flight.span();
+            wanted.flight.land(Err(ReadError::Unpack { layer: digest, span, source: Arc::clone(&source) }));
+        }
+    }
+
+    /// Whether all of the layer is kept. It says so once where the cache is too small for it.
+    fn fills_cache(&self) -> bool {
+        let fits = self.keeps_whole();
+        if !fits && self.inner.cache.is_enabled() {
+            let (digest, size) = (self.layer.digest(), self.layer.end());
+            self.inner.warn(format!(
+                "layer {digest} is zstd and has {size} bytes when decoded, more than the cache keeps of it: \
+                 it is fetched again, from its start, for what the cache lacks"
+            ));
+        }
+        fits
+    }
+}
+
+/// The thread's body.
+fn run(on: &OnLayer, queue: &Queue, mut batches: Batches) -> Result<(), OpenError> {
+    let layer = on.layer.digest();
+    let broken = |source| OpenError::Zstd { layer, source };
+    let mut reader = ZstdReader::new().map_err(broken)?;
+    let mut spans = Spans { on, queue, next: SpanId(0), current: None, fills: on.fills_cache() };
+    while let Some(batch) = batches.receive().map_err(|Abandoned| OpenError::Ending { layer })? {
+        for chunk in batch {
+            match reader.push(&chunk, &mut |plain| spans.push(plain)) {
+                Ok(()) => {}
+                Err(Stop::Enough) => return Ok(()),
+                Err(Stop::Broken(source)) => return Err(broken(source)),
+                Err(Stop::Span(source)) => return Err(OpenError::Spans { layer, source }),
+            }
+        }
+    }
+    reader.finish().map_err(broken)
+}
+
+enum Stop {
+    Enough,
+    Broken(std::io::Error),
+    Span(SpanError),
+}
+
+impl From<std::io::Error> for Stop {
+    fn from(error: std::io::Error) -> Stop {
+        Stop::Broken(error)
+    }
+}
+
+/// Cuts the tar into spans.
+struct Spans<'a> {
+    on: &'a OnLayer,
+    queue: &'a Queue,
+    next: SpanId,
+    current: Option<Current<'a>>,
+    /// What nobody waits for is decoded too, for the cache.
+    fills: bool,
+}
+
+struct Current<'a> {
+    span: SpanId,
+    /// Bytes that it still lacks.
+    left: u64,
+    /// `None` for a span that is of no use to anyone.
+    landing: Option<(Landing<'a>, Hasher)>,
+}
+
+impl<'a> Spans<'a> {
+    fn push(&mut self, mut bytes: &[u8]) -> Result<(), Stop> {
+        while !bytes.is_empty() {
+            let mut current = match self.current.take() {
+                Some(current) => current,
+                None => self.begin()?,
+            };
+            let taken = usize::try_from(current.left).map_or(bytes.len(), |left| left.min(bytes.len()));
+            let (now, rest) = bytes.split_at(taken);
+            if let Some((landing, hasher)) = &mut current.landing {
+                hasher.update(now);
+                let _ = landing.push(now);
+            }
+            current.left -= taken as u64;
+            bytes = rest;
+            if current.left > 0 {
+                self.current = Some(current);
+            } else {
+                self.end(current)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self) -> Result<Current<'a>, Stop> {
+        let (on, span) = (self.on, self.next);
+        let left = on.layer.size(span);
+        if span.0 >= on.layer.open.spans.count() || left == 0 {
+            return Err(Stop::Enough);
+        }
+        self.next = SpanId(span.0 + 1);
+        let pieces = {
+            let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            if queue.is_empty() && !self.fills {
+                return Err(Stop::Enough);
+            }
+            queue.front().filter(|first| first.flight.span() == span).map(|first| first.pieces.clone())
+        };
+        let lacks = || self.fills && !on.is_on_disk(span);
+        let landing = (pieces.is_some() || lacks()).then(|| {
+            let landing = Landing::new(on, span, pieces.flatten().as_ref());
+            (landing, Hasher::new(on.layer.open.spans.digest(span).algorithm()))
+        });
+        // It would be decoded to its end for nothing.
+        self.fills &= landing.as_ref().is_none_or(|(landing, _)| landing.is_kept());
+        Ok(Current { span, left, landing })
+    }
+
+    fn end(&mut self, current: Current<'a>) -> Result<(), Stop> {
+        let Current { span, landing: Some((landing, hasher)), .. } = current else { return Ok(()) };
+        let (expected, actual) = (*self.on.layer.open.spans.digest(span), hasher.finish());
+        if actual != expected {
+            return Err(Stop::Span(SpanError::Digest { span, expected, actual }));
+        }
+        let (run, is_kept) = landing.finish();
+        self.fills &= is_kept;
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue.front().is_some_and(|first| first.flight.span() == span)
+            && let Some(first) = queue.pop_front()
+        {
+            first.flight.land(Ok(Arc::new(run)));
+        }
+        Ok(())
+    }
+}
