@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use super::Place;
 use super::start::Reads;
+use crate::layer::LayerMap;
 use crate::layer::span::SpanTable;
 use crate::offset::{SpanId, Uncompressed};
-use crate::ztoc::{FileKind, FileMetadata};
+use crate::ztoc::FileMetadata;
 
 /// How many files of a group are named.
 const NAMED: usize = 6;
@@ -43,9 +44,9 @@ type Candidate = (bool, u64, std::cmp::Reverse<usize>);
 
 /// At most `most` groups of the spans of layer `number`, of which `read` are sorted and needed by a start.
 pub fn groups(
-    table: &SpanTable,
+    table: &SpanTable<LayerMap>,
     number: u32,
-    files: &[FileMetadata],
+    files: &[&FileMetadata],
     read: &[u32],
     reads: Option<&Reads>,
     most: u32,
@@ -70,7 +71,7 @@ pub fn groups(
         first = spans.end;
     }
     let mut named: Vec<Vec<Candidate>> = vec![Vec::new(); groups.len()];
-    for (at, file) in files.iter().enumerate().filter(|(_, file)| holds_bytes(file)) {
+    for (at, file) in files.iter().enumerate() {
         let within = table.covering(file.offset..Uncompressed(file.offset.0.saturating_add(file.size)));
         if within.is_empty() {
             continue;
@@ -91,11 +92,6 @@ pub fn groups(
         group.largest = named.map(|(read, size, file)| GroupFile { path: file.name.to_vec(), size, read }).collect();
     }
     groups
-}
-
-/// Whether an entry is a file with content.
-pub fn holds_bytes(file: &FileMetadata) -> bool {
-    file.kind == FileKind::Regular && file.size > 0
 }
 
 /// Keeps the greatest few, the greatest first.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::Place;
-use super::groups::{Group, groups, holds_bytes};
+use super::groups::{Group, groups};
 use super::start::Reads;
 use crate::image::{Descriptor, NotIndexed, config};
 use crate::offset::SpanId;
@@ -118,7 +118,8 @@ pub fn layers(
     let opened = image.content.layers().zip(&image.layers).zip(same).enumerate();
     let all = opened.map(|(number, ((open, facts), first))| {
         let table = open.spans();
-        let (files, is_first) = (&facts.ztoc.files, number == *first);
+        let files: Vec<&FileMetadata> = facts.map.files_with_bytes().collect();
+        let is_first = number == *first;
         let read = reads.map(|reads| reads.spans(*first, table)).unwrap_or_default();
         let share = u128::from(facts.descriptor.size) * u128::from(GROUPS) / u128::from(bytes.max(1));
         let most = u32::try_from(share).unwrap_or(GROUPS).clamp(LEAST_GROUPS, MOST_GROUPS);
@@ -132,17 +133,17 @@ pub fn layers(
                 How::Local | How::Whole => Lazy::No(uncovered(image, &facts.descriptor)),
             },
             created_by: created_by.get(number).cloned().filter(|command| !command.is_empty()),
-            plain: facts.ztoc.uncompressed_size.0,
-            span_size: facts.ztoc.checkpoints.span_size(),
+            plain: facts.map.tar_end.0,
+            span_size: facts.map.span_size(),
             spans: table.count(),
-            files: files.iter().filter(|file| holds_bytes(file)).count() as u64,
-            shadowed: if is_first { shadowed(number as u32, files, live) } else { Shadowed::default() },
+            files: files.len() as u64,
+            shadowed: if is_first { shadowed(number as u32, &files, live) } else { Shadowed::default() },
             read: reads.map(|_| SpansRead {
                 spans: read.len() as u32,
                 bytes: read.iter().map(range).map(|range| range.end.0.saturating_sub(range.start.0)).sum(),
             }),
             groups: match is_first && shown.contains(&number) {
-                true => groups(table, number as u32, files, &read, reads, most),
+                true => groups(table, number as u32, &files, &read, reads, most),
                 false => Vec::new(),
             },
         }
@@ -164,8 +165,8 @@ fn created_by(image: &RootFs) -> Vec<String> {
     if commands.len() == image.layers.len() { commands } else { Vec::new() }
 }
 
-fn shadowed(layer: u32, files: &[FileMetadata], live: &[(Place, u64)]) -> Shadowed {
+fn shadowed(layer: u32, files: &[&FileMetadata], live: &[(Place, u64)]) -> Shadowed {
     let is_live = |offset: u64| live.binary_search_by_key(&(layer, offset), |(place, _)| *place).is_ok();
-    let gone = files.iter().filter(|file| holds_bytes(file) && !is_live(file.offset.0));
+    let gone = files.iter().filter(|file| !is_live(file.offset.0));
     gone.fold(Shadowed::default(), |sum, file| sum.and(Shadowed { files: 1, bytes: file.size }))
 }

@@ -101,7 +101,7 @@ impl Report {
     /// # Errors
     /// When there is not enough memory for it, or the reads are of another image.
     pub fn of(image: &RootFs, reads: Option<&[RecordedRead]>, budget: &Budget) -> Result<Report, ReportError> {
-        let files: u64 = image.layers.iter().map(|layer| layer.ztoc.files.len() as u64).sum();
+        let files: u64 = image.layers.iter().map(|layer| layer.map.files.len() as u64).sum();
         let _memory = budget.charge(files * FILE, || format!("a report of {files} files"))?;
         let reads = reads.map(|reads| Reads::of(image, reads)).transpose()?;
         let same = same(image);
@@ -111,7 +111,7 @@ impl Report {
             image.layers.iter().any(|opened| opened.descriptor.digest == layer.digest && opened.how == How::Index)
         });
         let totals = Totals {
-            plain: once(&same).filter_map(|n| image.layers.get(n)).map(|layer| layer.ztoc.uncompressed_size.0).sum(),
+            plain: once(&same).filter_map(|n| image.layers.get(n)).map(|layer| layer.map.tar_end.0).sum(),
             files: live.len() as u64,
             file_bytes: live.iter().map(|(_, size)| size).sum(),
             shadowed: layers.iter().map(|layer| layer.shadowed).fold(Shadowed::default(), Shadowed::and),
@@ -169,7 +169,7 @@ fn files(image: &RootFs) -> impl Iterator<Item = (NodeId, Extent)> {
 }
 
 fn place(same: &[usize], extent: &Extent) -> Place {
-    (same.get(extent.layer as usize).map_or(extent.layer, |first| *first as u32), extent.offset.0)
+    (same.get(extent.layer.0 as usize).map_or(extent.layer.0, |first| *first as u32), extent.offset.0)
 }
 
 /// For each layer the number of the first that is the same blob: an image may have a blob twice, and pulls it once.
@@ -196,7 +196,7 @@ fn largest(image: &RootFs, same: &[usize], reads: Option<&Reads>) -> Vec<LargeFi
     let file = |(_, id, extent): (_, NodeId, Extent)| LargeFile {
         path: image.tree.path(id),
         size: extent.size,
-        layer: extent.layer,
+        layer: extent.layer.0,
         read: reads.map(|reads| reads.has(place(same, &extent))),
     };
     largest.into_iter().map(file).collect()

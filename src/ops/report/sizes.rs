@@ -13,6 +13,7 @@ use super::once;
 use super::start::Reads;
 use crate::codec::WINDOW;
 use crate::layer::span::SpanTable;
+use crate::layer::{LayerMap, Starts};
 use crate::offset::SpanId;
 use crate::ops::open::RootFs;
 use crate::rootfs::layers::How;
@@ -52,7 +53,7 @@ impl Fetch {
 /// in it for the latter.
 pub fn sizes(image: &RootFs, layers: &[LayerReport], same: &[usize], reads: &Reads) -> Vec<Fetch> {
     let opened: Vec<_> = image.content.layers().collect();
-    let tables = |is_lazy: &dyn Fn(&LayerReport) -> bool| -> Vec<(usize, Option<&SpanTable>, u64)> {
+    let tables = |is_lazy: &dyn Fn(&LayerReport) -> bool| -> Vec<(usize, Option<&SpanTable<LayerMap>>, u64)> {
         let each = once(same).filter_map(|n| Some((n, opened.get(n)?, layers.get(n)?)));
         each.map(|(n, open, layer)| (n, is_lazy(layer).then(|| open.spans()), layer.descriptor.size)).collect()
     };
@@ -65,14 +66,14 @@ pub fn sizes(image: &RootFs, layers: &[LayerReport], same: &[usize], reads: &Rea
     });
     if could.iter().any(|(_, table, _)| table.is_some()) {
         let lazy = || could.iter().filter_map(|(_, table, _)| *table);
-        let is_now = |size: u64| lazy().all(|table| table.ztoc().checkpoints.span_size() == size);
+        let is_now = |size: u64| lazy().all(|table| table.map().span_size() == size);
         let others = SIZES.into_iter().filter(|size| image.index.is_none() || !is_now(*size));
         all.extend(others.map(|size| fetch(&could, Some(size), reads)));
     }
     all
 }
 
-fn fetch(layers: &[(usize, Option<&SpanTable>, u64)], span_size: Option<u64>, reads: &Reads) -> Fetch {
+fn fetch(layers: &[(usize, Option<&SpanTable<LayerMap>>, u64)], span_size: Option<u64>, reads: &Reads) -> Fetch {
     let mut sum = Fetch { span_size, ..Fetch::default() };
     let (mut at_most, mut is_cut) = (0u64, false);
     for (number, table, size) in layers {
@@ -87,7 +88,7 @@ fn fetch(layers: &[(usize, Option<&SpanTable>, u64)], span_size: Option<u64>, re
         let files = clipped(reads.whole(*number), table, &reads.spans(*number, table));
         at_most = at_most.saturating_add(touched(table, span_size, &files).bytes);
         is_cut |= recorded.is_cut;
-        if matches!(table.ztoc().checkpoints, Checkpoints::Gzip { .. }) {
+        if matches!(table.map().starts, Starts::InBlob(Checkpoints::Gzip { .. })) {
             sum.checkpoints = sum.checkpoints.saturating_add(recorded.all.saturating_mul(WINDOW as u64));
         }
     }
@@ -96,7 +97,7 @@ fn fetch(layers: &[(usize, Option<&SpanTable>, u64)], span_size: Option<u64>, re
 }
 
 /// What of `ranges` lies in `spans`; both are in order.
-fn clipped(ranges: &[Range<u64>], table: &SpanTable, spans: &[u32]) -> Vec<Range<u64>> {
+fn clipped(ranges: &[Range<u64>], table: &SpanTable<LayerMap>, spans: &[u32]) -> Vec<Range<u64>> {
     let mut clipped = Vec::new();
     let mut ahead = ranges;
     for span in spans {
@@ -126,7 +127,7 @@ struct Touched {
 }
 
 /// `ranges` are sorted and apart.
-fn touched(table: &SpanTable, span_size: Option<u64>, ranges: &[Range<u64>]) -> Touched {
+fn touched(table: &SpanTable<LayerMap>, span_size: Option<u64>, ranges: &[Range<u64>]) -> Touched {
     let mut touched = Touched::default();
     let mut ahead = ranges;
     let mut open: Option<Piece> = None;
@@ -205,7 +206,7 @@ mod tests {
     use crate::ztoc;
 
     /// A plain layer of one file of `size` bytes, which begin at byte 512 of its tar.
-    fn table(size: usize, span_size: u64) -> SpanTable {
+    fn table(size: usize, span_size: u64) -> SpanTable<LayerMap> {
         let mut tar = tar::Builder::new(Vec::new());
         let mut header = tar::Header::new_gnu();
         header.set_size(size as u64);
@@ -215,7 +216,7 @@ mod tests {
         let mut indexer = LayerIndexer::new(LayerOptions { span_size, build_tool_identifier: "t".into() }, None);
         indexer.push(&tar).unwrap();
         let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };
-        SpanTable::new(Arc::new(ztoc::decode(&built.bytes).unwrap())).unwrap()
+        SpanTable::new(Arc::new(ztoc::decode(&built.bytes).unwrap().into())).unwrap()
     }
 
     fn sums(touched: &Touched) -> (u64, u64, u64) {

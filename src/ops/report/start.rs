@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::{Fetch, Place, place, same};
+use crate::layer::LayerMap;
 use crate::layer::span::SpanTable;
 use crate::offset::{SpanId, Uncompressed};
 use crate::ops::open::RootFs;
@@ -92,7 +93,7 @@ impl Reads {
     }
 
     /// The spans of a layer that hold recorded bytes, in order.
-    pub fn spans(&self, layer: usize, table: &SpanTable) -> Vec<u32> {
+    pub fn spans(&self, layer: usize, table: &SpanTable<LayerMap>) -> Vec<u32> {
         let covering = |range: &Range<u64>| table.covering(Uncompressed(range.start)..Uncompressed(range.end));
         let mut spans: Vec<u32> =
             self.recorded(layer).iter().flat_map(|range| SpanId::each(covering(range))).map(|span| span.0).collect();

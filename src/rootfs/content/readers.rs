@@ -3,8 +3,6 @@
 use std::ops::Range;
 
 use crate::layer::LayerMap;
-use crate::layer::map::Entries;
-use crate::ztoc::FileKind;
 
 /// Readers that are followed at a time, in one layer.
 const STREAMS: usize = 16;
@@ -39,10 +37,7 @@ struct Stream {
 impl Readers {
     /// Reads ahead by at most `most` bytes.
     pub fn new(map: &LayerMap, most: u64) -> Readers {
-        let entries = Entries::from(map);
-        let numbered = (0..).zip(&map.files).filter(|(number, _)| !entries.is_sparse(*number)).map(|(_, file)| file);
-        let regular = numbered.filter(|f| f.kind == FileKind::Regular && f.size > 0);
-        let mut files: Vec<_> = regular.map(|f| f.offset.0..f.offset.0.saturating_add(f.size)).collect();
+        let mut files: Vec<_> = map.files_with_bytes().map(|f| f.offset.0..f.offset.0.saturating_add(f.size)).collect();
         files.sort_by_key(|file| file.start);
         Readers { files, streams: Vec::new(), most }
     }

@@ -7,7 +7,7 @@
 use super::span::Spanned;
 use crate::digest::Digest;
 use crate::offset::{Compressed, Uncompressed};
-use crate::ztoc::{Checkpoints, Cuts, FileMetadata, Ztoc};
+use crate::ztoc::{Checkpoints, Cuts, FileKind, FileMetadata, Ztoc};
 
 /// What a layer can be read by.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +50,21 @@ impl LayerMap {
     /// Whether the blob is the tar itself.
     pub fn is_plain(&self) -> bool {
         matches!(self.starts, Starts::InBlob(Checkpoints::Uncompressed { .. }))
+    }
+
+    /// Bytes of tar in a span; between two checkpoints, at least.
+    pub fn span_size(&self) -> u64 {
+        match &self.starts {
+            Starts::InBlob(checkpoints) => checkpoints.span_size(),
+            Starts::Unpacked { span_size } => *span_size,
+        }
+    }
+
+    /// The regular files that have bytes in the tar, in its order. Sparse files are not among them.
+    pub fn files_with_bytes(&self) -> impl Iterator<Item = &FileMetadata> {
+        let entries = Entries::from(self);
+        let readable = (0..).zip(&self.files).filter(move |(number, _)| !entries.is_sparse(*number));
+        readable.map(|(_, file)| file).filter(|file| file.kind == FileKind::Regular && file.size > 0)
     }
 }
 
