@@ -9,6 +9,7 @@
 //! | [`rootfs`] | an indexed image as one file system |
 //! | [`ops`] | the verbs: index, inspect, doctor, verify, open, mount, bundle, trace |
 //! | [`hook`] | indexing on push: the jobs that the events of registries become |
+//! | [`logging`] | the events of `tracing` that all of them emit, as lines |
 //! | [`cli`] | the command line |
 
 #[cfg(feature = "cli")]
@@ -16,6 +17,8 @@ pub mod cli;
 #[cfg(feature = "hook")]
 pub mod hook;
 mod lock;
+#[cfg(any(feature = "cli", feature = "hook"))]
+pub mod logging;
 pub mod ops;
 pub mod rootfs;
 pub mod store;

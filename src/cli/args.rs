@@ -15,6 +15,7 @@ use crate::cli::ls::args::LsArgs;
 use crate::cli::prune::args::PruneArgs;
 use crate::cli::report::args::ReportArgs;
 use crate::cli::rm::args::RmArgs;
+use crate::cli::shared::talk::{Readers, TalkArgs};
 use crate::cli::verify::args::VerifyArgs;
 use crate::cli::version::args::{CompletionsArgs, ManArgs, VersionArgs};
 use crate::cli::ztoc::args::ZtocCommand;
@@ -41,6 +42,9 @@ Start here: ociseek index --help";
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+
+    #[command(flatten)]
+    pub talk: TalkArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -103,6 +107,16 @@ pub enum Failures {
 }
 
 impl Command {
+    pub fn log_readers(&self) -> Readers {
+        match self {
+            #[cfg(feature = "lambda")]
+            Command::Service(ServiceCommand::Hook(super::hook::HookCommand::Lambda(_))) => Readers::Lambda,
+            #[cfg(feature = "hook")]
+            Command::Service(ServiceCommand::Hook(_)) => Readers::Programs,
+            _ => Readers::People,
+        }
+    }
+
     pub fn failures(&self) -> Failures {
         let format = match self {
             #[cfg(feature = "hook")]

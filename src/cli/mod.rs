@@ -16,6 +16,7 @@ use args::{Cli, Command, Failures};
 use run::{blocking, settled, until};
 use shared::report::{CliError, DONE, failure, tell};
 use shared::signals;
+use shared::talk::TalkArgs;
 use shared::terminal::{Stdout, Style, complain};
 use shared::{habits, json, variables};
 use ztoc::args::ZtocCommand;
@@ -77,7 +78,8 @@ pub fn run() -> ExitCode {
         }
     };
     let failures = cli.command.failures();
-    match execute(cli.command) {
+    let started = cli.talk.start_log(cli.command.log_readers());
+    match started.and_then(|()| execute(cli.command, cli.talk)) {
         Ok(()) => ExitCode::from(DONE),
         Err(error) => {
             if !error.was_told() {
@@ -101,11 +103,15 @@ fn arguments() -> Vec<OsString> {
 
 /// These go on until they are stopped, and clear up then.
 #[cfg(mounts)]
-async fn lazily(command: LazyCommand, interrupted: &mut oneshot::Receiver<signals::Interrupt>) -> Result<(), CliError> {
+async fn lazily(
+    command: LazyCommand,
+    talk: TalkArgs,
+    interrupted: &mut oneshot::Receiver<signals::Interrupt>,
+) -> Result<(), CliError> {
     match command {
-        LazyCommand::Mount(args) => mount::run(*args, interrupted).await,
-        LazyCommand::Bundle(args) => bundle::run(*args, interrupted).await,
-        LazyCommand::Trace(args) => trace::run(*args, interrupted).await,
+        LazyCommand::Mount(args) => mount::run(*args, talk, interrupted).await,
+        LazyCommand::Bundle(args) => bundle::run(*args, talk, interrupted).await,
+        LazyCommand::Trace(args) => trace::run(*args, talk, interrupted).await,
     }
 }
 
@@ -122,30 +128,30 @@ fn tell_programs(failures: Failures, error: &CliError) {
     let _ = text.and_then(|text| Stdout::new().write_whole(text.as_bytes()));
 }
 
-fn execute(command: Command) -> Result<(), CliError> {
+fn execute(command: Command, talk: TalkArgs) -> Result<(), CliError> {
     let mut interrupted = signals::listen().map_err(CliError::Start)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CliError::Start)?;
     let result = runtime.block_on(async {
         let interrupted = &mut interrupted;
         match command {
-            Command::Index(args) => settled(until(interrupted, index::run(*args)).await).await,
-            Command::Convert(args) => settled(until(interrupted, convert::run(*args)).await).await,
-            Command::Inspect(args) => until(interrupted, inspect::run(*args)).await,
-            Command::Ls(args) => until(interrupted, ls::run(*args)).await,
-            Command::Report(args) => until(interrupted, report::run(*args)).await,
-            Command::Cat(args) => until(interrupted, cat::run(*args)).await,
-            Command::Verify(args) => until(interrupted, verify::run(*args)).await,
-            Command::Doctor(args) => until(interrupted, doctor::run(*args)).await,
+            Command::Index(args) => settled(until(interrupted, index::run(*args, talk)).await).await,
+            Command::Convert(args) => settled(until(interrupted, convert::run(*args, talk)).await).await,
+            Command::Inspect(args) => until(interrupted, inspect::run(*args, talk)).await,
+            Command::Ls(args) => until(interrupted, ls::run(*args, talk)).await,
+            Command::Report(args) => until(interrupted, report::run(*args, talk)).await,
+            Command::Cat(args) => until(interrupted, cat::run(*args, talk)).await,
+            Command::Verify(args) => until(interrupted, verify::run(*args, talk)).await,
+            Command::Doctor(args) => until(interrupted, doctor::run(*args, talk)).await,
             Command::List(args) => until(interrupted, list::run(*args)).await,
-            Command::Copy(args) => settled(until(interrupted, copy::run(*args)).await).await,
+            Command::Copy(args) => settled(until(interrupted, copy::run(*args, talk)).await).await,
             Command::Prune(args) => until(interrupted, prune::run(*args)).await,
-            Command::Diff(args) => until(interrupted, diff::run(*args)).await,
+            Command::Diff(args) => until(interrupted, diff::run(*args, talk)).await,
             Command::Rm(args) => until(interrupted, rm::run(*args)).await,
             #[cfg(mounts)]
-            Command::Lazy(command) => lazily(command, interrupted).await,
+            Command::Lazy(command) => lazily(command, talk, interrupted).await,
             #[cfg(feature = "hook")]
             Command::Service(ServiceCommand::Backfill(args)) => {
-                settled(until(interrupted, backfill::run(*args)).await).await
+                settled(until(interrupted, backfill::run(*args, talk)).await).await
             }
             #[cfg(feature = "hook")]
             Command::Service(ServiceCommand::Hook(command)) => hook::run(command, interrupted).await,
@@ -157,7 +163,7 @@ fn execute(command: Command) -> Result<(), CliError> {
                 // Dropped at a signal, with the future: the thread sees that.
                 let (wanted, still_wanted) = signals::wanted();
                 let work = move || match ztoc {
-                    ZtocCommand::Create(args) => ztoc::create::create(&args, &mut Stdout::new()),
+                    ZtocCommand::Create(args) => ztoc::create::create(&args, talk, &mut Stdout::new()),
                     ZtocCommand::Show(args) => ztoc::show::show(&args, &mut Stdout::new()),
                     ZtocCommand::Extract(args) => ztoc::extract::run(&args, &mut Stdout::new(), &still_wanted),
                     ZtocCommand::Verify(args) => ztoc::verify::run(&args, &mut Stdout::new()),

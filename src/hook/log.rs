@@ -1,62 +1,95 @@
-//! What a service says of itself: one JSON object a line. The names in it have passed their grammars, errors hold no secret, and
-//! nothing else of a request is written down.
+//! What the services say of themselves: events that `hook serve`, `hook worker` and `hook lambda`
+//! have in common, and the JSON line that each becomes (docs/hook.md, "The log").
+//!
+//! The names in them have passed their grammars, errors hold no secret, and nothing else of a
+//! request is written down.
 
-use std::io::Write;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
+use tracing::{info, warn};
 
+use super::job::{Done, Products};
+use crate::logging::{Line, level_word};
+use crate::ops::index::ManifestResult;
 use crate::progress::{Event, Progress};
 use crate::time::Time;
 
-/// Takes lines; cheap to clone.
-#[derive(Clone)]
-pub struct Log(Arc<Mutex<Box<dyn Write + Send>>>);
+/// The target of the services' events.
+pub const TARGET: &str = "ociseek::hook";
 
-impl Log {
-    pub fn new(to: impl Write + Send + 'static) -> Log {
-        Log(Arc::new(Mutex::new(Box::new(to))))
-    }
-
-    pub fn info(&self, event: &'static str, fields: Value) {
-        self.line("info", event, fields);
-    }
-
-    pub fn warn(&self, event: &'static str, fields: Value) {
-        self.line("warn", event, fields);
-    }
-
-    pub fn error(&self, event: &'static str, fields: Value) {
-        self.line("error", event, fields);
-    }
-
-    fn line(&self, level: &str, event: &str, fields: Value) {
-        let mut line = Map::new();
-        line.insert("time".into(), now().into());
-        line.insert("level".into(), level.into());
-        line.insert("event".into(), event.into());
-        if let Value::Object(fields) = fields {
-            line.extend(fields);
-        }
-        let mut text = Value::Object(line).to_string();
-        text.push('\n');
-        // Where nobody listens any more, there is nobody to tell.
-        let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).write_all(text.as_bytes());
-    }
+/// An event as a line of JSON, without the line's end.
+pub fn json_line(line: &Line<'_>) -> String {
+    let mut text = Map::new();
+    text.insert("time".into(), now().into());
+    text.insert("level".into(), level_word(line.level).into());
+    text.insert("target".into(), line.target.into());
+    text.insert("event".into(), line.event.into());
+    text.extend(line.fields.clone());
+    Value::Object(text).to_string()
 }
 
 /// Warnings of the registry client and of indexing, and to whom logins are shown.
-impl Progress for Log {
+pub struct LogProgress;
+
+impl Progress for LogProgress {
     fn report(&self, event: Event) {
         match event {
-            Event::Warning(text) => self.warn("warning", json!({"message": text})),
-            Event::TokenService { registry, host } => {
-                self.info("token-service", json!({"registry": registry, "host": host}));
-            }
+            Event::Warning(message) => warn!(name: "warning", target: TARGET, message),
+            Event::TokenService { registry, host } => info!(name: "token-service", target: TARGET, registry, host),
             _ => {}
         }
     }
+}
+
+/// Logs what became of a job.
+pub fn job(image: Option<&str>, done: &Done, took: Option<Duration>) {
+    let products = done.products();
+    let json = |value: Value| Some(value.to_string());
+    let index = products.and_then(|products| products.index.as_ref());
+    let not_deleted = products.map(not_deleted).filter(|digests| !digests.is_empty());
+    let skipped = match done {
+        Done::Skipped(skipped) => Some(skipped),
+        _ => None,
+    };
+    info!(
+        name: "job", target: TARGET,
+        image,
+        result = done.code(),
+        digest = done.digest().map(|digest| digest.to_string()),
+        indexes.json = products.filter(|products| products.index.is_some()).and_then(|of| json(indexes(of))),
+        enabled.json = products.and_then(|products| json(products.enabled.as_ref()?.to_json())),
+        left.json = index.and_then(|image| json(image.left.iter().map(|layer| layer.digest.to_string()).collect())),
+        not_deleted.json = not_deleted.and_then(|digests| json(json!(digests))),
+        bytes_read = products.map(|products| products.bytes_read),
+        bytes_written = products.map(|products| products.bytes_written),
+        reason = skipped.map(|skipped| skipped.code()),
+        message = skipped.map(|skipped| skipped.to_string()),
+        seconds = took.map(seconds),
+    );
+}
+
+/// The indexes that an image has after a job, each with its platform.
+fn indexes(products: &Products) -> Value {
+    let manifests = products.index.iter().flat_map(|image| &image.manifests);
+    let indexes = manifests
+        .filter_map(|manifest| Some(json!({"platform": manifest.platform, "index": manifest.result.index()?})));
+    indexes.collect()
+}
+
+/// Indexes that were replaced and are still there: we may not delete, or the registry does not.
+pub fn not_deleted(products: &Products) -> Vec<crate::digest::Digest> {
+    let manifests = products.index.iter().flat_map(|image| &image.manifests);
+    let stuck = manifests.filter_map(|manifest| match &manifest.result {
+        ManifestResult::Attached { not_deleted, .. } => Some(not_deleted),
+        _ => None,
+    });
+    stuck.flatten().copied().collect()
+}
+
+/// To the millisecond.
+pub fn seconds(took: Duration) -> f64 {
+    (took.as_secs_f64() * 1000.0).round() / 1000.0
 }
 
 /// RFC 3339, in UTC, to the millisecond.

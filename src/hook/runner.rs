@@ -8,11 +8,12 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use serde_json::{Value, json};
+use serde_json::json;
+use tracing::{Instrument, debug, error, info_span, warn};
 
 use super::allow::AllowList;
 use super::job::{Done, Job, Unit};
-use super::log::{Log, now};
+use super::log::{self, TARGET, now};
 use super::metrics::{Counter, Metrics};
 use super::work::{Context, run};
 use crate::lock::Hold;
@@ -36,7 +37,6 @@ pub enum Outcome {
 }
 
 pub struct Runner {
-    pub log: Log,
     pub metrics: Metrics,
     allow: AllowList,
     context: Context,
@@ -58,13 +58,11 @@ impl Runner {
         allow: AllowList,
         dead_letters: Option<File>,
         retry_wait: Duration,
-        log: Log,
     ) -> Result<Runner, RegistryError> {
         config.reach = allow.reach();
         let client = Client::new(config.clone())?;
         let context = context(client.clone());
         Ok(Runner {
-            log,
             metrics: Metrics::default(),
             allow,
             context,
@@ -96,7 +94,7 @@ impl Runner {
             // Where certificates cannot be read again, those that were are good enough.
             match Client::new(self.config.clone()) {
                 Ok(client) => *uses = (client, 1),
-                Err(error) => self.log.warn("client", json!({"error": causes(&error)})),
+                Err(error) => warn!(name: "client", target: TARGET, error = causes(&error)),
             }
         }
         Context { client: uses.0.clone(), ..self.context.clone() }
@@ -114,31 +112,30 @@ impl Runner {
             // It was accepted by other rules than ours.
             return Outcome::Dead("it is not on the list of what is allowed".to_owned());
         }
-        let begun = Instant::now();
-        let result = run(job, &self.context()).await;
+        let (begun, image) = (Instant::now(), job.image.to_string());
+        debug!(name: "begun", target: TARGET, image, tries);
+        let span = info_span!(target: TARGET, "job", image);
+        let result = run(job, &self.context()).instrument(span).await;
         let took = begun.elapsed();
         self.metrics.job(took);
         match result {
             Ok(done) => {
                 self.metrics.count(Counter::Jobs, done.code());
-                let mut fields = told(job, &done);
-                fields["seconds"] = json!((took.as_secs_f64() * 1000.0).round() / 1000.0);
                 if let Some(products) = done.products() {
                     self.metrics.add(Counter::LayerBytes, "", products.bytes_read);
                     if let Some(enabled) = &products.enabled {
                         self.metrics.count(Counter::Enabled, enabled.status());
                     }
                 }
-                self.log.info("job", fields);
+                log::job(Some(&image), &done, Some(took));
                 Outcome::Done(done)
             }
             Err(error) if error.may_pass() && tries < TRIES => {
                 // By default a registry that restarts is back by the third try.
                 let wait = self.retry_wait.saturating_mul(if tries > 1 { 6 } else { 1 });
                 self.metrics.count(Counter::Jobs, "retried");
-                let (image, error) = (job.image.to_string(), causes(&error));
-                let fields = json!({"image": image, "tries": tries, "again_in": wait.as_secs_f64(), "error": error});
-                self.log.warn("retry", fields);
+                let again_in = wait.as_secs_f64();
+                warn!(name: "retry", target: TARGET, image, tries, again_in, error = causes(&error));
                 Outcome::Again(wait)
             }
             Err(error) => Outcome::Dead(causes(&error)),
@@ -149,12 +146,12 @@ impl Runner {
     pub fn give_up(&self, job: &Job, tries: u32, reason: &str) {
         self.metrics.count(Counter::Jobs, "dead");
         let image = job.image.to_string();
-        self.log.error("dead-letter", json!({"image": image, "tries": tries, "error": reason}));
+        error!(name: "dead-letter", target: TARGET, image, tries, error = reason);
         if let Some(file) = &self.dead_letters {
             let line = json!({"time": now(), "image": image, "job": job, "tries": tries, "error": reason});
             let mut file = file.hold();
             if let Err(error) = writeln!(file, "{line}") {
-                self.log.error("dead-letter-file", json!({"error": error.to_string()}));
+                error!(name: "dead-letter-file", target: TARGET, error = error.to_string());
             }
         }
     }
@@ -167,28 +164,4 @@ impl Runner {
 pub fn dead_letters(path: &Path) -> std::io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)
-}
-
-fn told(job: &Job, done: &Done) -> Value {
-    let mut fields = json!({"image": job.image.to_string(), "result": done.code()});
-    if let Some(products) = done.products() {
-        fields["digest"] = json!(products.digest);
-        if let Some(image) = &products.index {
-            let indexes = image
-                .manifests
-                .iter()
-                .filter_map(|manifest| Some(json!({"platform": manifest.platform, "index": manifest.result.index()?})));
-            fields["indexes"] = indexes.collect();
-        }
-        if let Some(enabled) = &products.enabled {
-            fields["enabled"] = enabled.to_json();
-        }
-        fields["bytes_read"] = json!(products.bytes_read);
-        fields["bytes_written"] = json!(products.bytes_written);
-    }
-    if let Done::Skipped(skipped) = done {
-        fields["reason"] = json!(skipped.code());
-        fields["message"] = json!(skipped.to_string());
-    }
-    fields
 }

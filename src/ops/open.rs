@@ -11,10 +11,10 @@ use crate::budget::{Budget, Charge, OverBudget};
 use crate::digest::Digest;
 use crate::image::config::{self, ConfigError, MAX_CONFIG};
 use crate::image::soci::{ZtocRef, prefetch_lists};
-use crate::image::{Descriptor, Platform};
+use crate::image::{Descriptor, NotIndexed, Platform};
 use crate::layer::LayerMap;
 use crate::offset::LayerId;
-use crate::progress::{Event, Progress};
+use crate::progress::{Event, Progress, Why};
 use crate::rootfs::content::{Content, ContentOptions};
 use crate::rootfs::layers::{self, Caches, How, OpenLayer};
 use crate::store::blob::Target;
@@ -116,6 +116,7 @@ pub async fn open(
         }
     };
     let config = read_config(source, &found).await?;
+    announce(source, &found, &wanted, caches, progress);
     let ztoc = |layer| fetch_ztoc_of(source, found.ztoc_for(&layer), caches, progress);
     let opened = layers::open_layers(source, wanted, ztoc, caches, progress).await?;
     let facts: Vec<LayerFacts> = opened.iter().map(facts).collect();
@@ -136,6 +137,30 @@ pub async fn open(
         content,
         _memory: memory,
     })
+}
+
+/// Reports what will be read of `layers`, which are of the image `found`, for want of a ztoc.
+pub fn announce(
+    source: &Source,
+    found: &Discovered,
+    layers: &[Descriptor],
+    caches: &Caches,
+    progress: &Arc<dyn Progress>,
+) {
+    let without = layers.iter().filter(|layer| found.ztoc_for(&layer.digest).is_none());
+    let unknown = layers::unknown(without, caches);
+    if unknown.is_empty() {
+        return;
+    }
+    let bytes = unknown.iter().map(|layer| layer.size).sum();
+    let is_indexable = |layer: &&&Descriptor| NotIndexed::of(layer, NotIndexed::MIN_LAYER_SIZE).is_none();
+    let indexable = unknown.iter().filter(is_indexable);
+    // An archive is only read.
+    let indexable = match source {
+        Source::Registry(_) | Source::Layout(_) if found.index().is_none() => indexable.map(|layer| layer.size).sum(),
+        _ => 0,
+    };
+    progress.report(Event::Reading { layers: unknown.len(), bytes, why: Why::Unindexed { indexable } });
 }
 
 /// The prefetch artifacts of the index that is used.

@@ -16,6 +16,7 @@ use std::time::SystemTime;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tracing::debug;
 
 use super::entries::{drop_entry, evict, make_dir, open_entry, temporary};
 use crate::budget::{Charge, OverBudget};
@@ -29,6 +30,8 @@ const FORMAT_VERSION: &str = "ociseek 1, ztoc 0.9";
 /// What all entries may take together unless the user says otherwise, in bytes. When it is passed,
 /// the entries that were not used for longest go, down to 9/10.
 pub const MAX_CACHE: u64 = 1 << 30;
+/// The target of the events of `tracing`, for the cache of spans too.
+pub(crate) const TARGET: &str = "ociseek::cache";
 /// The largest entry that is read or kept, in bytes.
 const MAX_ENTRY: u64 = 256 << 20;
 
@@ -65,6 +68,22 @@ enum Key<'a> {
 }
 
 impl Key<'_> {
+    /// What it is the key of, for the log.
+    fn word(&self) -> &'static str {
+        match self {
+            Key::Outcome(_) | Key::Ztoc(_) => "ztoc",
+            Key::Map(_) => "map",
+        }
+    }
+
+    /// The digest of the layer, or of the ztoc.
+    fn digest(&self) -> &Digest {
+        match self {
+            Key::Outcome(CacheKey { layer, .. }) | Key::Map(MapKey { layer, .. }) => layer,
+            Key::Ztoc(digest) => digest,
+        }
+    }
+
     /// Everything that decides about the content, and which kind of content it is. The first lines
     /// differ from kind to kind; a tool's identifier may hold anything, so it comes last.
     fn text(&self) -> String {
@@ -196,7 +215,18 @@ impl ZtocCache {
     /// What `read` makes of the entry under `key`. What it can make nothing of is dropped.
     fn load<F: DeserializeOwned, T>(&self, key: &Key<'_>, read: impl FnOnce(F, Vec<u8>) -> Option<T>) -> Option<T> {
         let path = self.entry_path(key)?;
-        match open_entry(&path, MAX_ENTRY) {
+        let found = self.load_entry(key, &path, read);
+        debug!(name: "lookup", target: TARGET, what = key.word(), of = %key.digest(), hit = found.is_some());
+        found
+    }
+
+    fn load_entry<F: DeserializeOwned, T>(
+        &self,
+        key: &Key<'_>,
+        path: &Path,
+        read: impl FnOnce(F, Vec<u8>) -> Option<T>,
+    ) -> Option<T> {
+        match open_entry(path, MAX_ENTRY) {
             Ok((file, size)) => {
                 let content = read_entry(&file, size).and_then(|bytes| decode(bytes, key));
                 let found = content.and_then(|(facts, bytes)| read(facts, bytes));
@@ -204,17 +234,17 @@ impl ZtocCache {
                     // The age by which entries go. A cache that cannot be written serves all the same.
                     let _ = file.set_modified(SystemTime::now());
                 } else {
-                    drop_entry(&path);
+                    drop_entry(path);
                 }
                 found
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-                self.inner.warn(&path, &e);
+                self.inner.warn(path, &e);
                 None
             }
             Err(_) => {
-                drop_entry(&path);
+                drop_entry(path);
                 None
             }
         }
@@ -230,7 +260,14 @@ impl ZtocCache {
         let written = write_entry(dir, &path, &head, content);
         if let Err(e) = written.and_then(|()| evict(dir, self.inner.max).map(|_| ())) {
             self.inner.warn(dir, &e);
+        } else {
+            debug!(name: "store", target: TARGET, what = key.word(), of = %key.digest(), bytes = size);
         }
+    }
+
+    /// Whether there is an entry that a layer may be read by. It may turn out not to be one.
+    pub fn has_map(&self, key: MapKey<'_>) -> bool {
+        self.entry_path(&Key::Map(key)).is_some_and(|path| path.is_file())
     }
 
     fn entry_path(&self, key: &Key<'_>) -> Option<PathBuf> {

@@ -184,7 +184,7 @@ fn every_option_of_index_has_an_environment_variable() {
         })
         .filter_map(|line| line.strip_prefix("--"))
         .filter_map(|line| line.split([' ', '.', '[']).next())
-        // --json is another word for --format json, which has one.
+        // --json is another word for --format json, which has one. -v has OCISEEK_LOG, which says more.
         .filter(|name| !matches!(*name, "help" | "version" | "json") && !name.starts_with('-'))
         .collect();
     assert!(options.len() >= 20, "{options:?}");

@@ -7,7 +7,9 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::hook::{Hook, PATIENCE, exchange, images, indexes, post, pushed, put_blob, stalling};
+use crate::support::hook::{
+    Hook, PATIENCE, assert_documented, exchange, images, indexes, post, pushed, put_blob, stalling,
+};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox};
 use crate::support::servers::{Server, free_port, tool};
 use ociseek::digest::Digest;
@@ -246,6 +248,7 @@ async fn a_worker_outlives_its_queue_and_ends_without_it() {
     hook.until("it is seen", |hook| hook.events("queue").len() == 3);
     hook.signal("-TERM");
     assert!(hook.end().success());
+    assert_documented(&hook.log());
     let lines = hook.events("queue");
     let levels: Vec<_> = lines.iter().map(|line| line["level"].as_str().unwrap()).collect();
     assert_eq!(levels, ["warn", "info", "warn"], "{lines:?}");

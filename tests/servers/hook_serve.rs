@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::support::hook::{
-    Hook, PATIENCE, SECRET, answer, exchange, images, indexes, post, pushed, put_blob, stalling,
+    Hook, PATIENCE, SECRET, answer, assert_documented, exchange, images, indexes, post, pushed, put_blob, stalling,
 };
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, small_image};
 use crate::support::servers::{Server, free_port, run, skip, tool};
@@ -66,6 +66,7 @@ fn a_push_is_indexed(program: &str, client: &str) {
     assert_eq!(hook.results(), [("indexed".to_owned(), 1), ("skipped".to_owned(), 1)].into());
     let skipped = hook.events("job").into_iter().find(|line| line["result"] == "skipped").unwrap();
     assert_eq!(skipped["reason"], "not-an-image", "{skipped}");
+    assert_documented(&hook.log());
     assert_eq!(indexes(&sandbox, &image), 1);
     let (status, metrics) = hook.get(&format!("/metrics?token={SECRET}"));
     assert_eq!(status, 200);

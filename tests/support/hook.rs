@@ -129,6 +129,23 @@ impl Hook {
     }
 }
 
+/// Every event and every field of these lines is in the tables of docs/hook.md, "The log".
+pub fn assert_documented(lines: &[Value]) {
+    let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/hook.md")).unwrap();
+    let (_, section) = docs.split_once("\n### The log\n").unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let listed: Vec<&str> = rows.flat_map(|names| names.split('`').skip(1).step_by(2)).collect();
+    assert!(!lines.is_empty() && listed.contains(&"job") && listed.contains(&"time"), "{listed:?}");
+    for line in lines {
+        let event = line["event"].as_str().unwrap();
+        assert!(listed.contains(&event), "docs/hook.md does not list the event {event}: {line}");
+        for field in line.as_object().unwrap().keys() {
+            assert!(listed.contains(&field.as_str()), "docs/hook.md does not list the field {field}: {line}");
+        }
+    }
+}
+
 /// A POST; status, and the rest of the answer with its header.
 pub fn post(address: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> (u16, String) {
     let mut request =

@@ -15,6 +15,7 @@ pub mod schema;
 pub mod servers;
 pub mod soci;
 pub mod tarball;
+pub mod terminal;
 pub mod throttle;
 
 /// A process of its own that runs the test `child_writer` of the module, on the cache `dir`: for as

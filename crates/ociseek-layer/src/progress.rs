@@ -18,6 +18,15 @@ pub enum Event {
         /// Bytes of their blobs.
         bytes: u64,
     },
+    /// Layers are about to be read from end to end where only parts of them are wanted.
+    Reading {
+        /// How many layers.
+        layers: usize,
+        /// Bytes of their blobs.
+        bytes: u64,
+        /// Why all of them.
+        why: Why,
+    },
     /// A layer is being read.
     LayerStarted {
         /// The layer's blob.
@@ -58,6 +67,18 @@ pub enum Event {
     },
     /// Something worth saying that is no failure.
     Warning(String),
+}
+
+/// Why layers are read from end to end where only parts of them are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// A `docker save` archive does not say the digests of compressed layers.
+    Undigested,
+    /// Nothing says where their files are.
+    Unindexed {
+        /// Bytes of the layers that an index could cover; 0 if the image has one, or cannot have any.
+        indexable: u64,
+    },
 }
 
 /// Takes events; called from several threads at once, and never expected to block for long.

@@ -6,16 +6,17 @@ use std::time::Instant;
 
 use self::json::Line;
 use crate::cli::hook::error::{HookError, backfill_hint};
-use crate::cli::shared::args::{Format, ProgressStyle};
+use crate::cli::shared::args::Format;
 use crate::cli::shared::build::unattended;
 use crate::cli::shared::caches;
 use crate::cli::shared::json::line;
-use crate::cli::shared::progress::Display;
+use crate::cli::shared::progress::Warnings;
 use crate::cli::shared::report::{CliError, in_one_line};
 use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::source::{Registries, client_config};
+use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{Stdout, safe};
-use crate::hook::backfill::{Options, Outcome, Place, Report, State, run as walk};
+use crate::hook::backfill::{Options, Outcome, Place, Report, State, Watch, run as walk};
 use crate::hook::enabled::EnabledImage;
 #[cfg(feature = "nats")]
 use crate::hook::job::Unit;
@@ -34,16 +35,17 @@ use crate::progress::Progress;
 use crate::store::StoreError;
 use crate::store::registry::Client;
 use args::BackfillArgs;
+use tally::Tally;
 
 pub mod args;
 pub mod json;
+mod tally;
 
 /// Walks the places; each image gets its line when it is done.
-pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
+pub async fn run(args: BackfillArgs, talk: TalkArgs) -> Result<(), CliError> {
     let started = Instant::now();
-    // Warnings only: the lines on standard output are the progress.
-    let display = Arc::new(Display::new(ProgressStyle::None, false));
-    let progress: Arc<dyn Progress> = display.clone();
+    // What goes on within images that are worked on side by side is not shown.
+    let progress: Arc<dyn Progress> = Arc::new(Warnings);
     let cores = cores();
     let jobs = args.jobs.map_or(cores, usize::from);
     let places = args.places.iter().map(Place::registry);
@@ -89,13 +91,38 @@ pub async fn run(args: BackfillArgs) -> Result<(), CliError> {
             None => None,
         },
     };
-    let summary = Mutex::new(Summary::new(args.format.get()));
-    walk(&args.places, &options, state, &|report| {
-        summary.hold().add(&report);
-    })
-    .await;
+    let watcher = Watcher { summary: Mutex::new(Summary::new(args.format.get())), tally: Tally::new(talk) };
+    walk(&args.places, &options, state, &watcher).await;
+    let Watcher { summary, tally } = watcher;
+    drop(tally);
     let summary = summary.into_inner().unwrap_or_else(PoisonError::into_inner);
     summary.end(started.elapsed().as_secs_f64())
+}
+
+/// Prints what became of each image, and shows how far the walk is.
+struct Watcher {
+    summary: Mutex<Summary>,
+    tally: Tally,
+}
+
+impl Watch for Watcher {
+    fn found(&self) {
+        self.tally.found();
+    }
+
+    fn listed(&self) {
+        self.tally.listed();
+    }
+
+    fn done(&self, report: Report) {
+        let mut summary = self.summary.hold();
+        summary.add(&report);
+        let bytes = summary.bytes_read;
+        drop(summary);
+        if !report.result.is_err_and(|error| error.is_list()) {
+            self.tally.done(bytes);
+        }
+    }
 }
 
 /// What was printed, and what is left to be printed at the end.

@@ -10,13 +10,18 @@ use crate::cli::lazy::{self, End};
 use crate::cli::run::until;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::signals::Interrupt;
+use crate::cli::shared::talk::TalkArgs;
 use crate::ops::bundle::{Bundle, remove};
 use crate::ops::mount::Record;
 use args::BundleArgs;
 
 pub mod args;
 
-pub async fn run(args: BundleArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
+pub async fn run(
+    args: BundleArgs,
+    talk: TalkArgs,
+    interrupted: &mut oneshot::Receiver<Interrupt>,
+) -> Result<(), CliError> {
     if let Some(dir) = args.rm {
         let removed = spawn_blocking(move || remove(&dir)).await.map_err(|error| CliError::Start(error.into()))?;
         return Ok(removed.map_err(LazyError::from)?);
@@ -30,13 +35,12 @@ pub async fn run(args: BundleArgs, interrupted: &mut oneshot::Receiver<Interrupt
     }
     let log = serve.detached.then(|| Log::open(serve.log.as_deref())).transpose()?;
     let record = serve.record.as_deref().map(lazy::create).transpose()?.map(Record::File);
-    let style = lazy::style(&serve);
     let (mut opened, made) = until(interrupted, async {
         let image = name.to_string();
         let bundle = blocking(move || Bundle::new(&dir, &image)).await?;
         let run = lazy::run_options(args.container, args.command);
         let prefetch = args.lazy.prefetching();
-        let opened = lazy::open_image(&name, None, args.lazy, style).await?;
+        let opened = lazy::open_image(&name, None, args.lazy, talk).await?;
         let made = make(&opened, bundle, &run, record, prefetch).await?;
         Ok((opened, made))
     })

@@ -3,10 +3,10 @@
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use crate::cli::shared::args::ProgressStyle;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::reading::{Named, tell_path, tell_stats};
 use crate::cli::shared::report::CliError;
+use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
 use crate::offset::Uncompressed;
 use crate::ops::open::RootFs;
@@ -19,9 +19,10 @@ pub mod args;
 const PIECE: u64 = 1 << 20;
 
 /// Writes the files one after the other; those that fail do not keep the others from it.
-pub async fn run(args: CatArgs) -> Result<(), CliError> {
-    let named = Named::new(&args.image, &args.read, Arc::new(Display::new(ProgressStyle::None, false))).await?;
-    let rootfs = named.open(&args.read).await?;
+pub async fn run(args: CatArgs, talk: TalkArgs) -> Result<(), CliError> {
+    let display = Arc::new(Display::new(talk));
+    let opening = async { Named::new(&args.image, &args.read, display.clone()).await?.open(&args.read).await };
+    let rootfs = display.during(&args.image.to_string(), opening).await?;
     let mut stdout = Stdout::new();
     let mut failed = 0;
     for path in &args.paths {

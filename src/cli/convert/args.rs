@@ -3,9 +3,7 @@
 use clap::Args;
 use clap::builder::FalseyValueParser;
 
-use crate::cli::shared::args::{
-    BuildArgs, CacheArgs, FormatArgs, LayerJobsArgs, MinLayerArgs, ProgressArgs, RegistryArgs,
-};
+use crate::cli::shared::args::{BuildArgs, CacheArgs, FormatArgs, LayerJobsArgs, MinLayerArgs, RegistryArgs};
 use crate::cli::shared::prefetch::PrefetchArgs;
 use crate::cli::shared::reuse::ReuseArgs;
 use crate::image::{ImageName, Platform};
@@ -103,12 +101,4 @@ pub struct ConvertArgs {
 
     #[command(flatten, next_help_heading = "What is printed")]
     pub format: FormatArgs,
-
-    /// Print nothing but the digest of the new image (and errors): no report, no progress, no warnings
-    #[arg(long, short, env = "OCISEEK_QUIET", value_parser = FalseyValueParser::new())]
-    #[arg(help_heading = "What is printed")]
-    pub quiet: bool,
-
-    #[command(flatten, next_help_heading = "What is printed")]
-    pub progress: ProgressArgs,
 }

@@ -12,6 +12,7 @@ use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::source::{Images, refuse_plain_layers, registry};
+use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
 use crate::image::{ImageName, Select};
 use crate::ops::convert::{Destined, convert};
@@ -25,10 +26,10 @@ pub mod args;
 pub mod json;
 pub mod text;
 
-pub async fn run(args: ConvertArgs) -> Result<(), CliError> {
+pub async fn run(args: ConvertArgs, talk: TalkArgs) -> Result<(), CliError> {
     let started = Instant::now();
     check(&args)?;
-    let display = Arc::new(Display::new(args.progress.progress, args.quiet));
+    let display = Arc::new(Display::new(talk));
     let progress: Arc<dyn Progress> = display.clone();
     let names = [&args.source, &args.destination].into_iter().chain(&args.reuse.reuse_from);
     let images = Images::new(args.registry, names, &progress).await?;
@@ -64,7 +65,7 @@ pub async fn run(args: ConvertArgs) -> Result<(), CliError> {
     let seconds = started.elapsed().as_secs_f64();
     let mut stdout = Stdout::new();
     let (source, name) = (args.source.to_string(), args.destination.to_string());
-    let text = match (args.format.get(), args.quiet) {
+    let text = match (args.format.get(), talk.quiet) {
         (Format::Json, _) => {
             let document = Conversion::of(source, name, &done, seconds);
             text_of(&document).map_err(CliError::Stdout)?

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::cli::shared::args::{FormatArgs, ProgressArgs, RegistryArgs};
+use crate::cli::shared::args::{FormatArgs, RegistryArgs};
 use crate::cli::shared::place::ListPlace;
 use crate::image::ImageName;
 
@@ -50,9 +50,6 @@ pub struct CopyArgs {
 
     #[command(flatten)]
     pub format: FormatArgs,
-
-    #[command(flatten)]
-    pub progress: ProgressArgs,
 
     #[command(flatten)]
     pub registry: RegistryArgs,

@@ -11,6 +11,7 @@ use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::source::{Images, refuse_plain_layers};
+use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{Stdout, safe};
 use crate::image::{ImageName, Select};
 use crate::ops::copy::{CopyOptions, CopyReport, copy};
@@ -22,9 +23,9 @@ use args::CopyArgs;
 pub mod args;
 pub mod json;
 
-pub async fn run(args: CopyArgs) -> Result<(), CliError> {
+pub async fn run(args: CopyArgs, talk: TalkArgs) -> Result<(), CliError> {
     let started = Instant::now();
-    let display = Arc::new(Display::new(args.progress.progress, false));
+    let display = Arc::new(Display::new(talk));
     let progress: Arc<dyn Progress> = display.clone();
     let registries = [crate::cli::shared::source::registry(&args.source), args.destination.registry()];
     let images = Images::at(args.registry, registries.into_iter().flatten(), &progress).await?;

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use self::json::Comparison;
-use crate::cli::shared::args::{Format, ProgressStyle};
+use crate::cli::shared::args::Format;
 use crate::cli::shared::difference::shown;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::size::counted;
 use crate::cli::shared::source::Images;
+use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{Stdout, Style, safe};
 use crate::cli::ztoc::input::read_ztoc;
 use crate::image::ImageName;
@@ -27,7 +28,7 @@ enum Typed {
     Image(ImageName),
 }
 
-pub async fn run(args: DiffArgs) -> Result<(), CliError> {
+pub async fn run(args: DiffArgs, talk: TalkArgs) -> Result<(), CliError> {
     let (a, b) = (typed(&args.a)?, typed(&args.b)?);
     let mut stdout = Stdout::new();
     let (text, same) = match (a, b) {
@@ -44,10 +45,11 @@ pub async fn run(args: DiffArgs) -> Result<(), CliError> {
             (text, changes.is_empty())
         }
         (Typed::Image(a), Typed::Image(b)) => {
-            let progress: Arc<dyn Progress> = Arc::new(Display::new(ProgressStyle::None, false));
+            let display = Arc::new(Display::new(talk));
+            let progress: Arc<dyn Progress> = display.clone();
             let images = Images::new(args.registry.clone(), [&a, &b], &progress).await?;
             let open = async |name: &ImageName| {
-                let (source, root) = images.open(name).await?;
+                let (source, root) = display.during(&name.to_string(), images.open(name)).await?;
                 Ok::<_, CliError>(side(&source, &root, args.platform.platform.as_ref(), &progress).await?)
             };
             let (a, b) = (open(&a).await?, open(&b).await?);

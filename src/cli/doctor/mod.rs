@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::cli::shared::args::{Format, ProgressStyle};
+use crate::cli::shared::args::Format;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::source::Images;
+use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
 use crate::ops::doctor::diagnose;
 use crate::progress::Progress;
@@ -18,13 +19,13 @@ pub mod json;
 mod next;
 mod text;
 
-pub async fn run(args: DoctorArgs) -> Result<(), CliError> {
-    let progress: Arc<dyn Progress> = Arc::new(Display::new(ProgressStyle::None, false));
+pub async fn run(args: DoctorArgs, talk: TalkArgs) -> Result<(), CliError> {
+    let (display, image) = (Arc::new(Display::new(talk)), args.image.to_string());
+    let progress: Arc<dyn Progress> = display.clone();
     let images = Images::new(args.registry, [&args.image], &progress).await?;
-    let (source, root) = images.open(&args.image).await?;
+    let (source, root) = display.during(&image, images.open(&args.image)).await?;
     let wanted = args.platforms.wanted();
     let found = diagnose(&source, &root, wanted, &progress).await?;
-    let image = args.image.to_string();
     let mut stdout = Stdout::new();
     let text = match args.format.get() {
         Format::Json => text_of(json::Report::of(&image, &found)).map_err(CliError::Stdout)?,

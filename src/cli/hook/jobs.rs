@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::FalseyValueParser;
-#[cfg(feature = "nats")]
-use serde_json::json;
 use tokio::net::TcpListener;
+#[cfg(feature = "nats")]
+use tracing::{info, warn};
 
 #[cfg(feature = "nats")]
 use crate::cli::hook::error::HookError;
@@ -21,7 +21,9 @@ use crate::cli::shared::size::ByteSize;
 use crate::cli::shared::source::{Registries, client_config};
 use crate::cli::shared::versions::HookVersionsArgs;
 use crate::hook::allow::{Allow, AllowList};
-use crate::hook::log::Log;
+use crate::hook::log::LogProgress;
+#[cfg(feature = "nats")]
+use crate::hook::log::TARGET;
 #[cfg(feature = "nats")]
 use crate::hook::queue::{Change, Queue, QueueUrl};
 use crate::hook::runner::{Runner, dead_letters};
@@ -99,9 +101,9 @@ pub fn address(listener: &TcpListener) -> Result<String, CliError> {
 }
 
 /// What does the jobs.
-pub async fn runner(args: JobArgs, log: Log) -> Result<Runner, CliError> {
+pub async fn runner(args: JobArgs) -> Result<Runner, CliError> {
     let versions = args.versions.versions()?;
-    let progress: Arc<dyn Progress> = Arc::new(log.clone());
+    let progress: Arc<dyn Progress> = Arc::new(LogProgress);
     let jobs = args.layer_jobs.count();
     let options = unattended(args.platforms.platform, &args.build, args.min_layer.min_layer_size, jobs, &args.reuse);
     let cache = caches::ztocs(&args.cache, &progress).await;
@@ -121,17 +123,16 @@ pub async fn runner(args: JobArgs, log: Log) -> Result<Runner, CliError> {
     let context = |client| Context { client, cache, options, versions, max_image_size, reuse_from, progress };
     let allow = AllowList::new(args.allow, args.allow_private);
     let retry_wait = Duration::from_secs(args.retry_wait.into());
-    let runner = Runner::new(config, context, allow, dead.transpose()?, retry_wait, log);
+    let runner = Runner::new(config, context, allow, dead.transpose()?, retry_wait);
     Ok(runner.map_err(StoreError::from)?)
 }
 
 /// The queue. That its connection is lost, and is back, is a line in the log.
 #[cfg(feature = "nats")]
-pub async fn connect(url: &QueueUrl, log: &Log) -> Result<Queue, CliError> {
-    let log = log.clone();
-    let tell = move |change: Change| match change {
-        Change::Lost => log.warn("queue", json!({"error": change.to_string()})),
-        Change::Back => log.info("queue", json!({"message": change.to_string()})),
+pub async fn connect(url: &QueueUrl) -> Result<Queue, CliError> {
+    let tell = |change: Change| match change {
+        Change::Lost => warn!(name: "queue", target: TARGET, error = change.to_string()),
+        Change::Back => info!(name: "queue", target: TARGET, message = change.to_string()),
     };
     Ok(Queue::connect(url, tell).await.map_err(HookError::from)?)
 }

@@ -7,8 +7,7 @@ use clap::Args;
 use clap::builder::FalseyValueParser;
 
 use crate::cli::shared::args::{
-    BuildArgs, CacheArgs, ExistingArg, FormatArgs, LayerJobsArgs, MinLayerArgs, PlatformsArgs, ProgressArgs,
-    RegistryArgs,
+    BuildArgs, CacheArgs, ExistingArg, FormatArgs, LayerJobsArgs, MinLayerArgs, PlatformsArgs, RegistryArgs,
 };
 use crate::cli::shared::parse;
 use crate::cli::shared::prefetch::PrefetchArgs;
@@ -171,13 +170,4 @@ pub struct IndexArgs {
 
     #[command(flatten, next_help_heading = "What is printed")]
     pub format: FormatArgs,
-
-    /// Print nothing but index digests, and the digest of the SOCI-enabled image (and errors): no
-    /// report, no progress, no warnings
-    #[arg(long, short, env = "OCISEEK_QUIET", value_parser = FalseyValueParser::new())]
-    #[arg(help_heading = "What is printed")]
-    pub quiet: bool,
-
-    #[command(flatten, next_help_heading = "What is printed")]
-    pub progress: ProgressArgs,
 }

@@ -12,6 +12,7 @@ use crate::cli::shared::json::{milliseconds, text as text_of};
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::{self, CliError};
 use crate::cli::shared::source::{Images, home};
+use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
 use crate::image::{ImageName, Reference, Select};
 use crate::ops::index::{Gate, IndexError, IndexOptions, Refused};
@@ -28,10 +29,10 @@ mod step;
 mod text;
 
 /// Indexes all images, one after the other; those that fail do not keep the others from it.
-pub async fn run(args: IndexArgs) -> Result<(), CliError> {
+pub async fn run(args: IndexArgs, talk: TalkArgs) -> Result<(), CliError> {
     let started = Instant::now();
     check(&args)?;
-    let display = Arc::new(Display::new(args.progress.progress, args.quiet));
+    let display = Arc::new(Display::new(talk));
     let progress: Arc<dyn Progress> = display.clone();
     let files = step::Files { outputs: args.step_outputs.clone(), summary: args.step_summary.clone() };
     let mut options = options(&args, started)?;
@@ -65,7 +66,7 @@ pub async fn run(args: IndexArgs) -> Result<(), CliError> {
         if args.format.get() == Format::Text {
             let mut text = String::new();
             match (&made, error.as_ref().and_then(refused)) {
-                (Some(made), _) if args.quiet => text = text::digests(made),
+                (Some(made), _) if talk.quiet => text = text::digests(made),
                 (Some(made), _) => {
                     if let Some(index) = &made.index {
                         text = text::report(&image, work.target().as_deref(), index, seconds, stdout.style);
@@ -75,7 +76,7 @@ pub async fn run(args: IndexArgs) -> Result<(), CliError> {
                         text.push_str(&convert::text::made(&image, name, result, with_layers, stdout.style));
                     }
                 }
-                (None, Some(refused)) if !args.quiet => text = text::refused(&image, refused, stdout.style),
+                (None, Some(refused)) if !talk.quiet => text = text::refused(&image, refused, stdout.style),
                 (None, _) => {}
             }
             stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;

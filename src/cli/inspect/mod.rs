@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use self::text::text;
-use crate::cli::shared::args::{Format, ProgressStyle};
+use crate::cli::shared::args::Format;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::source::Images;
+use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
 use crate::cli::ztoc;
 use crate::ops::inspect::{find_ztoc, inspect};
@@ -19,10 +20,11 @@ mod covered;
 pub mod json;
 mod text;
 
-pub async fn run(args: InspectArgs) -> Result<(), CliError> {
-    let progress: Arc<dyn Progress> = Arc::new(Display::new(ProgressStyle::None, false));
+pub async fn run(args: InspectArgs, talk: TalkArgs) -> Result<(), CliError> {
+    let (display, image) = (Arc::new(Display::new(talk)), args.image.to_string());
+    let progress: Arc<dyn Progress> = display.clone();
     let images = Images::new(args.registry, [&args.image], &progress).await?;
-    let (source, root) = images.open(&args.image).await?;
+    let (source, root) = display.during(&image, images.open(&args.image)).await?;
     let wanted = args.platforms.wanted();
     let mut stdout = Stdout::new();
     if let Some(named) = &args.ztoc {
@@ -35,7 +37,6 @@ pub async fn run(args: InspectArgs) -> Result<(), CliError> {
         return written.map_err(CliError::Stdout);
     }
     let inspected = inspect(&source, &root, wanted, args.index.as_ref(), &progress).await?;
-    let image = args.image.to_string();
     let text = match args.format.get() {
         Format::Json => text_of(json::Inspection::of(&image, &inspected)).map_err(CliError::Stdout)?,
         Format::Text => inspected.iter().map(|one| text(&image, one, stdout.style)).collect::<Vec<_>>().join("\n"),

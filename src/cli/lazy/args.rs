@@ -40,11 +40,6 @@ pub struct LazyArgs {
 
     #[command(flatten)]
     pub registry: RegistryArgs,
-
-    /// Print nothing but errors
-    #[arg(long, short, env = "OCISEEK_QUIET", value_parser = FalseyValueParser::new())]
-    #[arg(help_heading = "What is printed")]
-    pub quiet: bool,
 }
 
 impl LazyArgs {

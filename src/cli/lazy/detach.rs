@@ -21,8 +21,10 @@ const READY: &str = "ready\n";
 /// Starts this program again with the same arguments and `--detached`, and waits until it is ready. Its errors are told by it.
 pub async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
     let mut arguments: Vec<OsString> = std::env::args_os().collect();
-    // Behind the name of the command; a `--` may come later.
-    arguments.insert(arguments.len().min(2), "--detached".into());
+    // Behind the name of the command; a `--` may come later. What may stand before it takes no values.
+    let command = arguments.iter().skip(1).position(|typed| !typed.as_encoded_bytes().starts_with(b"-"));
+    let behind = command.map_or(arguments.len(), |at| at + 2);
+    arguments.insert(behind, "--detached".into());
     let mut command = Command::new("/proc/self/exe");
     command.args(arguments.iter().skip(1)).stdout(Stdio::piped());
     if let Some(name) = arguments.first() {

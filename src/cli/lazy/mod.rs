@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use self::json::{Figures, Stats};
-use crate::cli::shared::args::ProgressStyle;
 use crate::cli::shared::caches;
 use crate::cli::shared::json::{Document, milliseconds};
 use crate::cli::shared::progress::Display;
@@ -16,6 +15,7 @@ use crate::cli::shared::report::CliError;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::source::Images;
+use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{complain, safe};
 use crate::image::ImageName;
 use crate::ops::bundle::RunOptions;
@@ -23,7 +23,7 @@ use crate::ops::mount::LiveMount;
 use crate::ops::open::{OpenOptions, RootFs, open};
 use crate::progress::{Event, Progress};
 use crate::rootfs::content::ContentOptions;
-use args::{ContainerArgs, LazyArgs, NetArg, ServeArgs};
+use args::{ContainerArgs, LazyArgs, NetArg};
 use error::LazyError;
 
 pub mod args;
@@ -42,33 +42,29 @@ pub struct Opened {
     quiet: bool,
 }
 
-/// Opens the image; `layer`: only that one of its layers. Whoever will write into a log later wants a plain `style`.
+/// Opens the image; `layer`: only that one of its layers.
 pub async fn open_image(
     name: &ImageName,
     layer: Option<usize>,
     args: LazyArgs,
-    style: ProgressStyle,
+    talk: TalkArgs,
 ) -> Result<Opened, CliError> {
     let started = Instant::now();
     // What cannot be written is known before anything is fetched.
     let stats = args.stats.map(|path| create(&path).map(|file| (path, file))).transpose()?;
-    let display = Arc::new(Display::new(style, args.quiet));
+    let display = Arc::new(Display::new(talk));
     let progress: Arc<dyn Progress> = display.clone();
     let (name, image) = (name.to_string(), name);
-    display.begin(&name);
-    let images = Images::new(args.registry, [image], &progress).await?;
-    let (source, root) = images.open(image).await?;
-    let caches = caches::reading(&args.cache, &progress).await?;
-    let content = ContentOptions { deadline: Duration::from_secs(args.deadline), ..ContentOptions::default() };
-    let options = OpenOptions { platform: args.view.platform.platform, index: args.view.index, layer, content };
-    let image = open(&source, &root, &options, &caches, &progress).await?;
-    display.end();
-    Ok(Opened { image, name, progress, started, stats, quiet: args.quiet })
-}
-
-/// How this process shows its progress.
-pub fn style(serve: &ServeArgs) -> ProgressStyle {
-    if serve.detached { ProgressStyle::Plain } else { ProgressStyle::Auto }
+    let opening = async {
+        let images = Images::new(args.registry, [image], &progress).await?;
+        let (source, root) = images.open(image).await?;
+        let caches = caches::reading(&args.cache, &progress).await?;
+        let content = ContentOptions { deadline: Duration::from_secs(args.deadline), ..ContentOptions::default() };
+        let options = OpenOptions { platform: args.view.platform.platform, index: args.view.index, layer, content };
+        Ok::<_, CliError>(open(&source, &root, &options, &caches, &progress).await?)
+    };
+    let image = display.during(&name, opening).await?;
+    Ok(Opened { image, name, progress, started, stats, quiet: talk.quiet })
 }
 
 /// A new file, whatever was there.

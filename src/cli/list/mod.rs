@@ -6,10 +6,10 @@ use std::time::SystemTime;
 
 use futures_util::StreamExt;
 
-use crate::cli::shared::args::{Format, ProgressStyle};
+use crate::cli::shared::args::Format;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::place::ListPlace;
-use crate::cli::shared::progress::Display;
+use crate::cli::shared::progress::Warnings;
 use crate::cli::shared::report::{CliError, in_one_line};
 use crate::cli::shared::size::human;
 use crate::cli::shared::source::Images;
@@ -25,7 +25,7 @@ pub mod args;
 pub mod json;
 
 pub async fn run(args: ListArgs) -> Result<(), CliError> {
-    let progress: Arc<dyn Progress> = Arc::new(Display::new(ProgressStyle::None, false));
+    let progress: Arc<dyn Progress> = Arc::new(Warnings);
     let images = Images::at(args.registry, args.place.registry().into_iter(), &progress).await?;
     let (source, places) = places(&images, &args.place).await?;
     let table = Table::new(&places);

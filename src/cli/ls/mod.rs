@@ -4,16 +4,16 @@ use std::io::{self, BufWriter, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use crate::cli::shared::args::ProgressStyle;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::quote::quoted;
 use crate::cli::shared::reading::{Named, tell_stats};
 use crate::cli::shared::report::{self, CliError};
+use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
 use crate::image::Descriptor;
 use crate::layer::clean;
 use crate::ops::discover::{discover, fetch_ztoc};
-use crate::ops::open::OpenError;
+use crate::ops::open::{OpenError, announce};
 use crate::progress::Event;
 use crate::rootfs::layers::{OpenLayer, open_layer};
 use crate::ztoc::FileMetadata;
@@ -26,8 +26,9 @@ pub mod json;
 mod listing;
 mod text;
 
-pub async fn run(args: LsArgs) -> Result<(), CliError> {
-    let named = Named::new(&args.image, &args.read, Arc::new(Display::new(ProgressStyle::None, false))).await?;
+pub async fn run(args: LsArgs, talk: TalkArgs) -> Result<(), CliError> {
+    let (display, image) = (Arc::new(Display::new(talk)), args.image.to_string());
+    let named = async || Named::new(&args.image, &args.read, display.clone()).await;
     let mut stdout = Stdout::new();
     let names = if io::stdout().is_terminal() { Names::Quoted } else { Names::Raw };
     let detail = match (args.long, args.human) {
@@ -37,23 +38,25 @@ pub async fn run(args: LsArgs) -> Result<(), CliError> {
     };
     let path = args.path.as_bytes();
     if let Some(number) = args.layer {
-        let (layer, open) = open_one(&named, &args, number).await?;
+        let opening = async { open_one(&named().await?, &args, number).await };
+        let (layer, open) = display.during(&image, opening).await?;
         let entries = entries(&open.map().files, path);
         if entries.is_empty() && !is_root(path) {
             return Err(CliError::NoEntry(quoted(path)));
         }
         let out = BufWriter::with_capacity(64 << 10, &mut stdout);
         let written = match args.format.is_json() {
-            true => json::layer(&args.image.to_string(), &layer, &entries, out),
+            true => json::layer(&image, &layer, &entries, out),
             false => text::layer(&entries, detail, names, out),
         };
         return written.map_err(CliError::Stdout);
     }
-    let rootfs = named.open(&args.read).await?;
+    let opening = async { named().await?.open(&args.read).await };
+    let rootfs = display.during(&image, opening).await?;
     let listing = Listing::of(&rootfs, path, &args)?;
     let out = BufWriter::with_capacity(64 << 10, &mut stdout);
     let written = match args.format.is_json() {
-        true => json::tree(&args.image.to_string(), &rootfs, &listing, out),
+        true => json::tree(&image, &rootfs, &listing, out),
         false => text::tree(&rootfs.tree, &listing, detail, names, out),
     };
     written.map_err(CliError::Stdout)?;
@@ -82,6 +85,7 @@ async fn open_one(named: &Named, args: &LsArgs, number: usize) -> Result<(Descri
             }
         },
     };
+    announce(source, &found, std::slice::from_ref(&layer), caches, progress);
     let open = open_layer(source, &layer, ztoc, caches, progress).await.map_err(OpenError::from)?;
     Ok((layer, open))
 }

@@ -9,13 +9,18 @@ use crate::cli::lazy::{self, End};
 use crate::cli::run::until;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::signals::Interrupt;
+use crate::cli::shared::talk::TalkArgs;
 use crate::ops::mount::{LiveMount, MountOptions, Record, mount};
 use crate::rootfs::fuse::{Existing, FuseOptions, prepare};
 use args::MountArgs;
 
 pub mod args;
 
-pub async fn run(args: MountArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
+pub async fn run(
+    args: MountArgs,
+    talk: TalkArgs,
+    interrupted: &mut oneshot::Receiver<Interrupt>,
+) -> Result<(), CliError> {
     let serve = args.serve;
     if serve.detach && !serve.detached {
         return detach::start(interrupted).await;
@@ -23,12 +28,12 @@ pub async fn run(args: MountArgs, interrupted: &mut oneshot::Receiver<Interrupt>
     let log = serve.detached.then(|| Log::open(serve.log.as_deref())).transpose()?;
     let record = serve.record.as_deref().map(lazy::create).transpose()?;
     let existing = if args.replace { Existing::Replace } else { Existing::Refuse };
-    let (dir, name, style) = (args.dir, args.image, lazy::style(&serve));
+    let (dir, name) = (args.dir, args.image);
     let (mut opened, mut live) = until(interrupted, async {
         let prepared = spawn_blocking(move || prepare(&dir, existing)).await;
         let point = prepared.map_err(|error| CliError::Start(error.into()))?.map_err(LazyError::from)?;
         let prefetch = args.lazy.prefetching();
-        let opened = lazy::open_image(&name, args.layer, args.lazy, style).await?;
+        let opened = lazy::open_image(&name, args.layer, args.lazy, talk).await?;
         let fuse = FuseOptions {
             source: opened.name.clone(),
             allow_other: args.allow_other,

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use self::json::Pruning;
-use crate::cli::shared::args::{Format, ProgressStyle};
+use crate::cli::shared::args::Format;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::place::ListPlace;
-use crate::cli::shared::progress::Display;
+use crate::cli::shared::progress::Warnings;
 use crate::cli::shared::report::{CliError, in_one_line};
 use crate::cli::shared::size::counted;
 use crate::cli::shared::source::Images;
@@ -24,7 +24,7 @@ pub async fn run(args: PruneArgs) -> Result<(), CliError> {
     let ListPlace::Repository { registry, repository } = &args.repository else {
         return Err(CliError::Usage("want a repository of a registry: all of its tags are looked at"));
     };
-    let progress: Arc<dyn Progress> = Arc::new(Display::new(ProgressStyle::None, false));
+    let progress: Arc<dyn Progress> = Arc::new(Warnings);
     let images = Images::at(args.registry, std::iter::once(registry.as_str()), &progress).await?;
     let repository = images.repository_at(registry, repository)?;
     let options = PruneOptions { delete: args.delete, all: args.all, jobs: usize::from(args.image_jobs.jobs) };

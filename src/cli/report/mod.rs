@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use tokio::task::spawn_blocking;
 
-use crate::cli::shared::args::ProgressStyle;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::reading::{Named, tell_stats};
 use crate::cli::shared::report::CliError;
+use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
 use crate::ops::report::Report;
 use crate::rootfs::record::{self, RecordedRead};
@@ -19,13 +19,18 @@ mod html;
 pub mod json;
 mod markup;
 
-pub async fn run(args: ReportArgs) -> Result<(), CliError> {
+pub async fn run(args: ReportArgs, talk: TalkArgs) -> Result<(), CliError> {
     if args.output.is_none() && !args.wants_json() && io::stdout().is_terminal() {
         return Err(CliError::Usage("a terminal does not show HTML: give --output FILE"));
     }
     let reads = profile(&args)?;
-    let named = Named::new(&args.image, &args.read, Arc::new(Display::new(ProgressStyle::None, false))).await?;
-    let image = named.open(&args.read).await?;
+    let display = Arc::new(Display::new(talk));
+    let opening = async {
+        let named = Named::new(&args.image, &args.read, display.clone()).await?;
+        let image = named.open(&args.read).await?;
+        Ok::<_, CliError>((named, image))
+    };
+    let (named, image) = display.during(&args.image.to_string(), opening).await?;
     let budget = named.source.budget().clone();
     let facts = spawn_blocking(move || (Report::of(&image, reads.as_deref(), &budget), image)).await;
     let (facts, image) = facts.map_err(|error| CliError::Start(error.into()))?;

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use crate::cli::shared::args::{Format, ProgressStyle};
+use crate::cli::shared::args::Format;
 use crate::cli::shared::json::text as text_of;
-use crate::cli::shared::progress::Display;
+use crate::cli::shared::progress::Warnings;
 use crate::cli::shared::report::{CliError, in_one_line};
 use crate::cli::shared::source::{Images, home};
 use crate::cli::shared::terminal::{Stdout, Style, safe};
@@ -18,7 +18,7 @@ pub mod args;
 pub mod json;
 
 pub async fn run(args: RmArgs) -> Result<(), CliError> {
-    let progress: Arc<dyn Progress> = Arc::new(Display::new(ProgressStyle::None, false));
+    let progress: Arc<dyn Progress> = Arc::new(Warnings);
     let images = Images::new(args.registry, [&args.image], &progress).await?;
     let (source, root) = images.open(&args.image).await?;
     let store = home(&source).ok_or(CliError::Usage("an archive is only read: nothing can be removed from it"))?;

@@ -12,7 +12,7 @@ use super::parse::{self, PlainHttp};
 use super::size::ByteSize;
 use crate::budget::DEFAULT_LIMIT;
 use crate::digest::Digest;
-use crate::image::Platform;
+use crate::image::{NotIndexed, Platform};
 use crate::layer::parallel::cores;
 use crate::ops::resolve::Wanted;
 
@@ -55,7 +55,7 @@ pub struct MinLayerArgs {
     /// Leave out layers whose blobs are smaller; 0 indexes all
     ///
     /// A small layer is pulled whole faster than it is mounted.
-    #[arg(long, value_name = "SIZE", env = "OCISEEK_MIN_LAYER_SIZE", default_value = "10MiB")]
+    #[arg(long, value_name = "SIZE", env = "OCISEEK_MIN_LAYER_SIZE", default_value_t = ByteSize(NotIndexed::MIN_LAYER_SIZE))]
     pub min_layer_size: ByteSize,
 }
 
@@ -105,13 +105,6 @@ impl FormatArgs {
 pub enum Format {
     Text,
     Json,
-}
-
-#[derive(Debug, Clone, Args)]
-pub struct ProgressArgs {
-    /// Progress on standard error
-    #[arg(long, value_name = "STYLE", env = "OCISEEK_PROGRESS", value_enum, default_value_t = ProgressStyle::Auto)]
-    pub progress: ProgressStyle,
 }
 
 /// What shapes a ztoc's bytes.
@@ -258,14 +251,4 @@ pub enum ExistingArg {
     Replace,
     /// Any SOCI index (v1) that is there stays the only one
     Keep,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ProgressStyle {
-    /// Bars on a terminal, else plain
-    Auto,
-    /// A line every few seconds
-    Plain,
-    /// Nothing but warnings
-    None,
 }

@@ -29,7 +29,7 @@ const OPTIONS: [(&[&str], &str); 7] = [
     (&["--cert-dir"], "give --ca-file FILE, or put the certificates into certs.d (see --help)"),
     (&["--tls-verify", "--insecure", "--skip-tls-verify"], "give --insecure-skip-tls-verify, or --plain-http for HTTP"),
     (&["-p"], "give --platform OS/ARCH"),
-    (&["--verbose", "--debug"], "the commands' reports say what was done; --format json says it all"),
+    (&["--debug", "--log-level"], "give -v or -vv, or set OCISEEK_LOG (docs/environment.md)"),
 ];
 
 /// What helps someone who typed one of these. What clap suggests instead is taken out of `error`.

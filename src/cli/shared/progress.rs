@@ -1,84 +1,129 @@
 //! Progress on standard error: bars on a terminal, else a line every few seconds.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle as BarStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle as BarStyle};
 
-use super::args::ProgressStyle;
-use super::size::{duration, human, rate};
+use super::quote::quoted;
+use super::screen::set_bars;
+use super::size::{about, duration, human, rate};
+use super::talk::{ProgressStyle, TalkArgs};
 use super::terminal::{Style, complain, safe};
 use crate::digest::Digest;
 use crate::lock::Hold;
-use crate::progress::{Event, Progress};
+use crate::progress::{Event, Progress, Why};
 
 /// Between two plain lines.
 const EVERY: Duration = Duration::from_secs(5);
+/// What takes no longer than this shows no progress.
+const MOMENT: Duration = Duration::from_millis(300);
+/// How often bars are drawn.
+pub const TICK: Duration = Duration::from_millis(120);
+/// After this time a rate says something.
+const MEASURED: Duration = Duration::from_secs(1);
 
-/// What the user sees while images are indexed.
+/// What the user sees while images are read.
 pub enum Display {
     Bars(Bars),
     Plain(Plain),
-    /// Warnings only, if those.
-    Quiet {
-        warnings: bool,
-    },
+    Quiet,
 }
 
 impl Display {
-    /// `quiet` drops warnings too.
-    pub fn new(style: ProgressStyle, quiet: bool) -> Display {
+    pub fn new(talk: TalkArgs) -> Display {
         use std::io::IsTerminal;
-        match style {
-            _ if quiet => Display::Quiet { warnings: false },
-            ProgressStyle::None => Display::Quiet { warnings: true },
+        match talk.progress {
+            _ if talk.quiet => Display::Quiet,
+            ProgressStyle::None => Display::Quiet,
             ProgressStyle::Auto if std::io::stderr().is_terminal() => Display::Bars(Bars::new()),
             ProgressStyle::Auto | ProgressStyle::Plain => Display::Plain(Plain::new()),
         }
     }
 
+    /// Shows what `work` does, which is about `image`, if it takes more than a moment.
+    pub async fn during<T>(&self, image: &str, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        self.name(image);
+        let done = tokio::select! {
+            biased;
+            done = &mut work => done,
+            () = tokio::time::sleep(MOMENT) => {
+                self.wait();
+                work.await
+            }
+        };
+        self.end();
+        done
+    }
+
     /// The image that events are about from now on.
     pub fn begin(&self, image: &str) {
+        self.name(image);
+        self.wait();
+    }
+
+    fn name(&self, image: &str) {
         match self {
-            Display::Bars(bars) => bars.begin(),
+            Display::Bars(bars) => bars.begin(image),
             Display::Plain(plain) => plain.lock().begin(image),
-            Display::Quiet { .. } => {}
+            Display::Quiet => {}
         }
     }
 
-    /// Takes everything off the screen, so that other text can be written.
+    /// Shows that something goes on of which nothing can be told yet.
+    fn wait(&self) {
+        if let Display::Bars(bars) = self {
+            bars.wait();
+        }
+    }
+
+    /// Takes everything off the screen.
     pub fn end(&self) {
         match self {
             Display::Bars(bars) => bars.end(),
             Display::Plain(plain) => plain.lock().image.clear(),
-            Display::Quiet { .. } => {}
+            Display::Quiet => {}
         }
     }
 }
 
 impl Progress for Display {
     fn report(&self, event: Event) {
-        match self {
-            Display::Bars(bars) => bars.report(event),
-            Display::Plain(plain) => plain.report(event),
-            Display::Quiet { warnings } => {
-                if let (true, Event::Warning(text)) = (*warnings, event) {
-                    warn(&text);
-                }
-            }
+        match (self, event) {
+            (_, Event::Warning(text)) => warn(&text),
+            (Display::Bars(bars), event) => bars.report(event),
+            (Display::Plain(plain), event) => plain.report(event),
+            (Display::Quiet, _) => {}
+        }
+    }
+}
+
+/// Nothing but warnings.
+pub struct Warnings;
+
+impl Progress for Warnings {
+    fn report(&self, event: Event) {
+        if let Event::Warning(text) = event {
+            warn(&text);
         }
     }
 }
 
 fn warn(text: &str) {
-    complain(&warning(text));
+    complain(&format!("{} {}", Style::stderr().yellow("warning:"), safe(text)));
 }
 
-fn warning(text: &str) -> String {
-    format!("{} {}", Style::stderr().yellow("warning:"), safe(text))
+/// Says that `image` is read whole for want of an index, and what would help.
+fn note_unindexed(image: &str, bytes: u64) {
+    let (note, bytes, image) = (Style::stderr().dim("note:"), human(bytes), quoted(image.as_bytes()));
+    complain(&format!(
+        "{note} reading {bytes}: this image has no SOCI index; 'ociseek index {image}' makes this instant"
+    ));
 }
 
 /// A bar for each layer in flight and one for the whole.
@@ -89,6 +134,8 @@ pub struct Bars {
 
 #[derive(Default)]
 struct BarsState {
+    /// What it is about; empty: nothing is shown.
+    image: String,
     whole: Option<ProgressBar>,
     layers: HashMap<Digest, ProgressBar>,
 }
@@ -102,61 +149,92 @@ impl Bars {
         self.state.hold()
     }
 
-    fn begin(&self) {
+    fn begin(&self, image: &str) {
         self.end();
-        let whole = self.all.add(ProgressBar::new_spinner());
-        whole.set_message("reading manifests");
-        whole.enable_steady_tick(Duration::from_millis(120));
-        self.lock().whole = Some(whole);
+        set_bars(Some(self.all.clone()));
+        self.lock().image = image.to_owned();
+    }
+
+    fn wait(&self) {
+        let mut state = self.lock();
+        if state.whole.is_none() && !state.image.is_empty() {
+            let spinner = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+            let spinner = spinner.with_style(BarStyle::default_spinner()).with_message("reading manifests");
+            state.whole = Some(self.show(spinner));
+        }
+    }
+
+    /// Puts the bar of the whole on the screen. It has its style and figures: what is drawn first is true.
+    fn show(&self, bar: ProgressBar) -> ProgressBar {
+        let bar = self.all.add(bar);
+        bar.enable_steady_tick(TICK);
+        bar
     }
 
     fn end(&self) {
         let mut state = self.lock();
-        let BarsState { whole, layers } = std::mem::take(&mut *state);
-        for bar in layers.into_values().chain(whole) {
+        let BarsState { whole, layers, .. } = std::mem::take(&mut *state);
+        self.remove(layers.into_values().chain(whole));
+        drop(state);
+        let _ = self.all.clear();
+        set_bars(None);
+    }
+
+    fn remove(&self, bars: impl IntoIterator<Item = ProgressBar>) {
+        for bar in bars {
             bar.finish_and_clear();
             self.all.remove(&bar);
         }
-        drop(state);
-        let _ = self.all.clear();
+    }
+
+    /// `bytes` more are to be read.
+    fn expect(&self, state: &mut BarsState, bytes: u64) {
+        match &state.whole {
+            Some(whole) if whole.length().is_some() => whole.inc_length(bytes),
+            _ => {
+                let bar = ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::hidden());
+                let bar = bar.with_style(bar_style("{rate:>9} {left:>15}")).with_message("all");
+                self.remove(state.whole.take());
+                state.whole = Some(self.show(bar));
+            }
+        }
     }
 
     fn report(&self, event: Event) {
         let mut state = self.lock();
+        if state.image.is_empty() {
+            return;
+        }
         match event {
-            Event::Image { bytes, .. } => {
-                if let Some(whole) = &state.whole {
-                    if whole.length().is_none() {
-                        whole.set_style(bar_style("{bytes:>10}/{total_bytes:10} {bytes_per_sec:>12}  {eta} left"));
-                        whole.set_message("all");
-                        whole.set_length(0);
-                    }
-                    whole.inc_length(bytes);
+            Event::Image { bytes, .. } => self.expect(&mut state, bytes),
+            Event::Reading { bytes, why, .. } => {
+                if let Why::Unindexed { indexable: 1.. } = why {
+                    note_unindexed(&state.image, bytes);
                 }
+                // What was read before was read for something else.
+                self.remove(state.whole.take());
+                self.expect(&mut state, bytes);
             }
             Event::LayerStarted { layer, bytes } => {
-                // A bar draws wherever it is: first it must stand among the others.
+                let bar = ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::hidden());
+                let bar = bar.with_style(bar_style("{rate:>9}")).with_message(layer.short());
                 let bar = match &state.whole {
-                    Some(whole) => self.all.insert_before(whole, ProgressBar::new(bytes)),
-                    None => self.all.add(ProgressBar::new(bytes)),
+                    Some(whole) => self.all.insert_before(whole, bar),
+                    None => self.all.add(bar),
                 };
-                bar.set_style(bar_style("{bytes:>10}/{total_bytes:10} {bytes_per_sec:>12}"));
-                bar.set_message(layer.short());
+                bar.tick();
                 state.layers.insert(layer, bar);
             }
             Event::LayerRead { layer, bytes } => {
                 if let Some(bar) = state.layers.get(&layer) {
                     bar.inc(bytes);
                 }
-                if let Some(whole) = &state.whole {
+                if let Some(whole) = state.whole.as_ref().filter(|whole| whole.length().is_some()) {
                     whole.inc(bytes);
                 }
             }
             Event::LayerDone { layer } | Event::LayerFailed { layer } => {
-                if let Some(bar) = state.layers.remove(&layer) {
-                    bar.finish_and_clear();
-                    self.all.remove(&bar);
-                }
+                self.remove(state.layers.remove(&layer));
             }
             Event::Attaching { .. } => {
                 if let Some(whole) = &state.whole {
@@ -164,10 +242,7 @@ impl Bars {
                     whole.set_message("attaching");
                 }
             }
-            Event::TokenService { .. } => {}
-            Event::Warning(text) => {
-                let _ = self.all.println(warning(&text));
-            }
+            Event::TokenService { .. } | Event::Warning(_) => {}
         }
     }
 }
@@ -179,19 +254,27 @@ impl Drop for Bars {
     }
 }
 
-/// A bar with `figures` behind it; as wide as the terminal allows.
+/// A bar of bytes with `figures` behind them; as wide as the terminal allows. Rate and time left are blank until
+/// something was measured.
 fn bar_style(figures: &str) -> BarStyle {
+    let known = |state: &ProgressState| state.pos() > 0 && state.elapsed() >= MEASURED;
     // The blanks at the end leave room for the ^C that a terminal echoes: a line that wraps could not be cleared.
-    BarStyle::with_template(&format!("{{msg:12}} [{{wide_bar}}] {figures}   "))
+    BarStyle::with_template(&format!("{{msg:12}} [{{wide_bar}}] {{bytes:>10}}/{{total_bytes:10}} {figures}   "))
         .unwrap_or_else(|_| BarStyle::default_bar())
+        .with_key("rate", move |state: &ProgressState, to: &mut dyn fmt::Write| {
+            let _ = if known(state) { to.write_str(&rate(state.per_sec() as u64, 1.0)) } else { Ok(()) };
+        })
+        .with_key("left", move |state: &ProgressState, to: &mut dyn fmt::Write| {
+            let left = state.eta().as_secs_f64();
+            let _ = if known(state) && left > 0.0 { write!(to, "{} left", about(left)) } else { Ok(()) };
+        })
         .progress_chars("=> ")
 }
 
 /// A line every few seconds, none at the start or end: what is done within them needs none.
 pub struct Plain {
     state: Arc<Mutex<PlainState>>,
-    stop: Option<Sender<()>>,
-    ticker: Option<JoinHandle<()>>,
+    _ticker: Ticker,
 }
 
 struct PlainState {
@@ -206,7 +289,7 @@ struct PlainState {
 
 impl PlainState {
     fn begin(&mut self, image: &str) {
-        *self = PlainState { image: safe(image), ..PlainState::new() };
+        *self = PlainState { image: image.to_owned(), ..PlainState::new() };
     }
 
     fn new() -> PlainState {
@@ -219,6 +302,12 @@ impl PlainState {
             bytes_read: 0,
             phase: "reading manifests",
         }
+    }
+
+    fn expect(&mut self, layers: usize, bytes: u64) {
+        self.phase = "reading layers";
+        self.layers += layers;
+        self.bytes += bytes;
     }
 
     fn line(&self) -> Option<String> {
@@ -237,25 +326,16 @@ impl PlainState {
             ),
             phase => phase.to_owned(),
         };
-        Some(format!("{}: {what}, {}", self.image, duration(seconds)))
+        Some(format!("{}: {what}, {}", safe(&self.image), duration(seconds)))
     }
 }
 
 impl Plain {
     fn new() -> Plain {
         let state = Arc::new(Mutex::new(PlainState::new()));
-        let (stop, stopped) = channel();
         let shared = Arc::clone(&state);
-        let ticker = std::thread::Builder::new().name("progress".into()).spawn(move || {
-            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(EVERY) {
-                let line = shared.hold().line();
-                if let Some(line) = line {
-                    complain(&line);
-                }
-            }
-        });
-        // Without the thread there are no lines, and that is all.
-        Plain { state, stop: Some(stop), ticker: ticker.ok() }
+        let _ticker = Ticker::new(move || shared.hold().line());
+        Plain { state, _ticker }
     }
 
     fn lock(&self) -> MutexGuard<'_, PlainState> {
@@ -265,28 +345,47 @@ impl Plain {
     fn report(&self, event: Event) {
         let mut state = self.lock();
         match event {
-            Event::Image { layers, bytes, .. } => {
-                state.phase = "reading layers";
-                state.layers += layers;
-                state.bytes += bytes;
+            Event::Image { layers, bytes, .. } => state.expect(layers, bytes),
+            Event::Reading { layers, bytes, why } => {
+                if let Why::Unindexed { indexable: 1.. } = why {
+                    note_unindexed(&state.image, bytes);
+                }
+                // What was read before was read for something else.
+                (state.layers, state.layers_done, state.bytes, state.bytes_read) = (0, 0, 0, 0);
+                state.expect(layers, bytes);
             }
-            Event::LayerStarted { .. } | Event::TokenService { .. } => {}
+            Event::LayerStarted { .. } | Event::TokenService { .. } | Event::Warning(_) => {}
             Event::LayerRead { bytes, .. } => state.bytes_read += bytes,
             Event::LayerDone { .. } | Event::LayerFailed { .. } => state.layers_done += 1,
             Event::Attaching { .. } => state.phase = "attaching the index",
-            Event::Warning(text) => {
-                drop(state);
-                warn(&text);
-            }
         }
     }
 }
 
-impl Drop for Plain {
+/// Writes a line every few seconds, none at the start or end.
+pub struct Ticker {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ticker {
+    pub fn new(line: impl Fn() -> Option<String> + Send + 'static) -> Ticker {
+        let (stop, stopped) = channel();
+        let thread = std::thread::Builder::new().name("progress".into()).spawn(move || {
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(EVERY) {
+                line().iter().for_each(|line| complain(line));
+            }
+        });
+        // Without the thread there are no lines, and that is all.
+        Ticker { stop: Some(stop), thread: thread.ok() }
+    }
+}
+
+impl Drop for Ticker {
     fn drop(&mut self) {
         drop(self.stop.take());
-        if let Some(ticker) = self.ticker.take() {
-            let _ = ticker.join();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
         }
     }
 }

@@ -35,7 +35,7 @@ pub struct ReadArgs {
     pub registry: RegistryArgs,
 }
 
-/// An image that was named, before anything is read of it.
+/// An image that was named, before anything is read of its layers.
 pub struct Named {
     pub source: Source,
     pub root: Target,

@@ -11,6 +11,7 @@ use super::policy::PolicyError;
 use super::quote::quoted;
 use super::registry_hint::registry_hint;
 use super::signals::Interrupt;
+use super::talk::LogFilterError;
 use super::terminal::{Style, complain, safe};
 use crate::budget::OverBudget;
 #[cfg(feature = "hook")]
@@ -56,6 +57,8 @@ pub const DIFFERENT: u8 = 3;
 pub enum CliError {
     #[error("{0}")]
     Usage(&'static str),
+    #[error(transparent)]
+    LogFilter(#[from] LogFilterError),
     #[error(
         "{0} is not indexed: docker save keeps no manifest to attach an index to, and its uncompressed layers have other \
          digests than the compressed ones of a pushed image, so that the index would not fit that image either"
@@ -229,6 +232,7 @@ impl CliError {
     pub fn exit_code(&self) -> u8 {
         match self {
             CliError::Usage(_)
+            | CliError::LogFilter(_)
             | CliError::IndexSaved(_)
             | CliError::PushSaved(_)
             | CliError::ImageName { .. }
@@ -288,6 +292,11 @@ fn hint(error: &CliError) -> Option<String> {
     }
     match error {
         CliError::Usage(_) => Some("the command's --help tells more".into()),
+        CliError::LogFilter(_) => Some(
+            "levels are off, error, warn, info, debug and trace; for example: OCISEEK_LOG=ociseek=debug,rustls=trace \
+             (docs/environment.md lists the targets)"
+                .into(),
+        ),
         CliError::IndexSaved(image) => Some(format!(
             "push the image (docker push) and run ociseek index on its name there; or make a SOCI-enabled image of the \
              archive: ociseek convert {} oci:DIR",

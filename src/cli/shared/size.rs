@@ -86,6 +86,15 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
+/// How long something will take, as far as that can be told: whole seconds, minutes or hours.
+pub fn about(seconds: f64) -> String {
+    match seconds.ceil() as u64 {
+        s if s < 120 => format!("{s} s"),
+        s if s < 7200 => format!("{} min", s.div_ceil(60)),
+        s => format!("{} h {:02} min", s / 3600, s % 3600 / 60),
+    }
+}
+
 /// A number with its noun.
 pub fn counted(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
@@ -135,5 +144,6 @@ mod tests {
         assert_eq!(duration(0.0421), "42 ms");
         assert_eq!(duration(3.06), "3.1 s");
         assert_eq!(duration(125.0), "2 min 05 s");
+        assert_eq!([0.2, 119.5, 130.0, 7300.0].map(about), ["1 s", "2 min", "3 min", "2 h 01 min"]);
     }
 }

@@ -31,6 +31,7 @@ fn archive_here(name: &ImageName) -> Option<String> {
 /// Opens images. What is learned about a registry serves all images that are there.
 pub struct Images {
     client: Client,
+    progress: Arc<dyn Progress>,
     /// For each image, in bytes.
     max_memory: u64,
 }
@@ -57,7 +58,8 @@ impl Images {
     ) -> Result<Images, CliError> {
         let config = client_config(args, Registries::of(registries), progress).await?;
         let max_memory = config.max_memory;
-        Ok(Images { client: Client::new(config).map_err(StoreError::from)?, max_memory })
+        let client = Client::new(config).map_err(StoreError::from)?;
+        Ok(Images { client, progress: Arc::clone(progress), max_memory })
     }
 
     /// A repository of a registry, by their names.
@@ -100,8 +102,8 @@ impl Images {
                 self.archive(move || Archive::open(&file), select).await?
             }
             ImageName::Saved { file, select } => {
-                let (file, select) = (file.clone(), select.clone());
-                self.archive(move || Archive::open_saved(&file, &select), Select::Any).await?
+                let (file, select, progress) = (file.clone(), select.clone(), Arc::clone(&self.progress));
+                self.archive(move || Archive::open_saved(&file, &select, &*progress), Select::Any).await?
             }
         })
     }

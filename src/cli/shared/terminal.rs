@@ -2,15 +2,19 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use super::screen::aside;
+
 /// Standard output. Once its reader has gone away, what is written is dropped without a word, and the work goes on.
 pub struct Stdout {
     gone: bool,
+    is_terminal: bool,
     pub style: Style,
 }
 
 impl Stdout {
     pub fn new() -> Stdout {
-        Stdout { gone: false, style: Style::of(io::stdout().is_terminal()) }
+        let is_terminal = io::stdout().is_terminal();
+        Stdout { gone: false, is_terminal, style: Style::of(is_terminal) }
     }
 
     /// Nobody reads it any more.
@@ -26,8 +30,11 @@ impl Stdout {
         if self.gone {
             return Ok(());
         }
-        let mut stdout = io::stdout().lock();
-        match stdout.write_all(text).and_then(|()| stdout.flush()) {
+        let write = || {
+            let mut stdout = io::stdout().lock();
+            stdout.write_all(text).and_then(|()| stdout.flush())
+        };
+        match if self.is_terminal { aside(write) } else { write() } {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 self.gone = true;
                 Ok(())
@@ -39,7 +46,8 @@ impl Stdout {
 
 /// Writes a line to standard error; if that is impossible there is nobody left to tell.
 pub fn complain(line: &str) {
-    let _ = writeln!(io::stderr().lock(), "{line}");
+    // In one piece, so that lines of several processes do not mix.
+    let _ = aside(|| io::stderr().lock().write_all(format!("{line}\n").as_bytes()));
 }
 
 /// Emphasis, on terminals that can show it.

@@ -17,11 +17,11 @@ use crate::cli::lazy::json::Figures;
 use crate::cli::lazy::made::{blocking, make};
 use crate::cli::lazy::{self, Opened};
 use crate::cli::run::until;
-use crate::cli::shared::args::ProgressStyle;
 use crate::cli::shared::json::{milliseconds, text as text_of};
 use crate::cli::shared::report::{CliError, FAILED};
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::size::{counted, duration, human};
+use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{Stdout, complain, safe};
 use crate::offset::SpanId;
 use crate::ops::bundle::Bundle;
@@ -41,7 +41,11 @@ struct Run {
     touches: Vec<Touch>,
 }
 
-pub async fn run(args: TraceArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
+pub async fn run(
+    args: TraceArgs,
+    talk: TalkArgs,
+    interrupted: &mut oneshot::Receiver<Interrupt>,
+) -> Result<(), CliError> {
     let wants_json = args.wants_json();
     let mut output = args.output.as_deref().map(lazy::create).transpose()?;
     // Dropped last: a directory with a mount in it must not be cleared.
@@ -51,11 +55,10 @@ pub async fn run(args: TraceArgs, interrupted: &mut oneshot::Receiver<Interrupt>
     let dir = temporary.path().join("bundle");
     let options = lazy::run_options(args.container, args.command);
     let name = args.image.to_string();
-    let quiet = args.lazy.quiet;
     let (mut opened, made) = until(interrupted, async {
         let bundle = blocking(move || Bundle::new(&dir, &name)).await?;
         let prefetch = args.lazy.prefetching();
-        let opened = lazy::open_image(&args.image, None, args.lazy, ProgressStyle::Auto).await?;
+        let opened = lazy::open_image(&args.image, None, args.lazy, talk).await?;
         let made = make(&opened, bundle, &options, Some(Record::Kept), prefetch).await?;
         Ok((opened, made))
     })
@@ -95,7 +98,7 @@ pub async fn run(args: TraceArgs, interrupted: &mut oneshot::Receiver<Interrupt>
         (Some(file), Some(path)) => file.write_all(&text).map_err(|source| CliError::Write { path, source })?,
         _ => Stdout::new().write_whole(&text).map_err(CliError::Stdout)?,
     }
-    if !quiet {
+    if !talk.quiet {
         complain(&summary);
     }
     match code(run.status) {

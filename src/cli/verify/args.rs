@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::cli::shared::args::{FormatArgs, LayerJobsArgs, PlatformsArgs, ProgressArgs, RegistryArgs};
+use crate::cli::shared::args::{FormatArgs, LayerJobsArgs, PlatformsArgs, RegistryArgs};
 use crate::cli::shared::policy::PolicyArgs;
 use crate::digest::Digest;
 use crate::image::ImageName;
@@ -68,9 +68,6 @@ pub struct VerifyArgs {
 
     #[command(flatten)]
     pub format: FormatArgs,
-
-    #[command(flatten)]
-    pub progress: ProgressArgs,
 
     #[command(flatten)]
     pub policy: PolicyArgs,

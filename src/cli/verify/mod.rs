@@ -12,6 +12,7 @@ use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::source::Images;
+use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{Stdout, Style, safe};
 use crate::code::Code;
 use crate::ops::verify::policy::Ruling;
@@ -22,9 +23,9 @@ use args::VerifyArgs;
 pub mod args;
 pub mod json;
 
-pub async fn run(args: VerifyArgs) -> Result<(), CliError> {
+pub async fn run(args: VerifyArgs, talk: TalkArgs) -> Result<(), CliError> {
     let policy = args.policy.policy()?;
-    let display = Arc::new(Display::new(args.progress.progress, false));
+    let display = Arc::new(Display::new(talk));
     let progress: Arc<dyn Progress> = display.clone();
     let images = Images::new(args.registry, [&args.image], &progress).await?;
     // What a standard library without randomness of its own has to offer: keys that the system chose.

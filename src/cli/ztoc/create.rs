@@ -11,6 +11,7 @@ use crate::budget::Budget;
 use crate::cli::shared::build::layer_options;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::size::{counted, duration, human, rate};
+use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{Stdout, complain};
 use crate::layer::parallel::{ChunksError, Threads, index_chunks};
 use crate::layer::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome};
@@ -18,7 +19,7 @@ use crate::store::Buffers;
 use crate::ztoc::Ztoc;
 
 /// Builds the ztoc of one layer blob, and writes it only when it is whole.
-pub fn create(args: &ZtocCreateArgs, stdout: &mut Stdout) -> Result<(), CliError> {
+pub fn create(args: &ZtocCreateArgs, talk: TalkArgs, stdout: &mut Stdout) -> Result<(), CliError> {
     let started = std::time::Instant::now();
     let guide = args.guide.as_deref().map(read_ztoc).transpose()?.map(|(_, ztoc)| Arc::new(ztoc));
     let layer = index(&args.layer, layer_options(&args.build), guide, args.memory.max_memory.0)?;
@@ -30,11 +31,14 @@ pub fn create(args: &ZtocCreateArgs, stdout: &mut Stdout) -> Result<(), CliError
     let summary = summary(&ztoc, layer.size, seconds);
     if is_std(&args.output) {
         stdout.write_whole(&ztoc.bytes).map_err(CliError::Stdout)?;
-        complain(&summary);
+        if !talk.quiet {
+            complain(&summary);
+        }
         return Ok(());
     }
     write_whole(&args.output, &ztoc.bytes).map_err(|source| CliError::Write { path: args.output.clone(), source })?;
-    stdout.write_whole(format!("{summary}\n").as_bytes()).map_err(CliError::Stdout)
+    let summary = if talk.quiet { String::new() } else { format!("{summary}\n") };
+    stdout.write_whole(summary.as_bytes()).map_err(CliError::Stdout)
 }
 
 fn index(

@@ -1,14 +1,15 @@
 //! Images that were pushed before anyone listened: walks what registries have, and indexes what has no index.
 //!
-//! Nothing is kept of what was walked but the digests of the repositories at hand, and the client
-//! forgets their tokens, so that memory does not grow with the registry. A run
-//! that is broken off is begun again: what has an index costs a few small requests, and with a state file ([`State`]) one.
+//! Nothing is kept of what was walked but the digests of the repositories at hand, no more than
+//! [`AHEAD`] names are read ahead, and the client forgets their tokens, so that memory does not grow
+//! with the registry. A run that is broken off is begun again: what has an index costs a few small requests, and with a state file ([`State`]) one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use futures_util::StreamExt;
+use futures_util::{StreamExt, stream};
+use tokio::sync::mpsc::channel;
 
 use crate::digest::Digest;
 use crate::hook::allow::Glob;
@@ -32,6 +33,9 @@ mod walk;
 
 pub use state::{State, StateError};
 use walk::{Found, walk};
+
+/// Images that are listed before their turn comes.
+const AHEAD: usize = 10_000;
 
 /// What is walked: a registry with all that it lists, or a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,22 +159,46 @@ impl BackfillError {
     }
 }
 
-/// Walks `places` and indexes what has no index. `report` takes what became of each image when it did.
-pub async fn run(places: &[Place], options: &Options, state: Option<State>, report: &(dyn Fn(Report) + Sync)) {
+/// Who follows a walk.
+pub trait Watch: Sync {
+    /// One more image is listed.
+    fn found(&self);
+    /// All images are.
+    fn listed(&self);
+    /// What became of an image, or of a list.
+    fn done(&self, report: Report);
+}
+
+/// Walks `places` and indexes what has no index. Lists are read ahead of the work, so that it is known soon how much there is.
+pub async fn run(places: &[Place], options: &Options, state: Option<State>, watch: &dyn Watch) {
     let state = state.map(Mutex::new);
-    let found = walk(places, options);
+    let (ahead, found) = channel(AHEAD);
+    let listing = async move {
+        let mut walk = std::pin::pin!(walk(places, options));
+        while let Some(found) = walk.next().await {
+            if matches!(found, Found::Image { .. }) {
+                watch.found();
+            }
+            // The receiver lives as long as this.
+            let _ = ahead.send(found).await;
+        }
+        watch.listed();
+    };
+    let found = stream::unfold(found, async |mut found| Some((found.recv().await?, found)));
     let work = found.map(|found| async {
         match found {
             Found::Image { image, seen } => {
                 let begun = Instant::now();
                 let name = image.to_string();
                 let (digest, result) = one(Job { image }, options, state.as_ref(), &seen).await;
-                report(Report { name, digest, result, seconds: begun.elapsed().as_secs_f64() });
+                watch.done(Report { name, digest, result, seconds: begun.elapsed().as_secs_f64() });
             }
-            Found::Failed { name, error } => report(Report { name, digest: None, result: Err(error), seconds: 0.0 }),
+            Found::Failed { name, error } => {
+                watch.done(Report { name, digest: None, result: Err(error), seconds: 0.0 });
+            }
         }
     });
-    work.buffer_unordered(options.jobs.max(1)).collect::<()>().await;
+    tokio::join!(listing, work.buffer_unordered(options.jobs.max(1)).collect::<()>());
 }
 
 /// What the tags of one repository name. It goes with the last of them.

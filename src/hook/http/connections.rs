@@ -15,14 +15,14 @@ use axum::response::Response;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
+use tracing::warn;
 
-use crate::hook::log::Log;
+use crate::hook::log::TARGET;
 use crate::lock::Hold;
 
 /// Connections at a time; more wait in the listener's queue.
@@ -44,13 +44,7 @@ pub struct Peer(pub IpAddr);
 ///
 /// `patience` is the time that a peer has to send a header, and to take some of an answer; after eight times as long a
 /// connection ends with the request at hand.
-pub async fn accept(
-    listener: TcpListener,
-    router: Router,
-    patience: Duration,
-    log: Log,
-    stop: impl Future<Output = ()>,
-) {
+pub async fn accept(listener: TcpListener, router: Router, patience: Duration, stop: impl Future<Output = ()>) {
     let (last, ending) = watch::channel(());
     let mut connections = JoinSet::new();
     let permits = Arc::new(Semaphore::new(CONNECTIONS));
@@ -76,7 +70,7 @@ pub async fn accept(
                 }
                 // Out of file descriptors, say: connections that end give some back.
                 Err(error) => {
-                    log.warn("accept", json!({"error": error.to_string()}));
+                    warn!(name: "accept", target: TARGET, error = error.to_string());
                     sleep(Duration::from_millis(200)).await;
                 }
             }
@@ -245,7 +239,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let router = Router::new().route("/", axum::routing::get(async || "x".repeat(LONG)));
-        tokio::spawn(accept(listener, router, patience, Log::new(io::sink()), std::future::pending()));
+        tokio::spawn(accept(listener, router, patience, std::future::pending()));
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
         let mut client = socket.connect(address).await.unwrap();
@@ -281,7 +275,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let router = Router::new().route("/", axum::routing::get(async || "ok"));
         let patience = Duration::from_secs(60);
-        tokio::spawn(accept(listener, router, patience, Log::new(io::sink()), std::future::pending()));
+        tokio::spawn(accept(listener, router, patience, std::future::pending()));
         let mut client = TcpStream::connect(address).await.unwrap();
         let requests = "GET / HTTP/1.1\r\nHost: h\r\n\r\n".repeat(REQUESTS + 50);
         client.write_all(requests.as_bytes()).await.unwrap();

@@ -27,8 +27,7 @@ pub trait Monitored: Send + Sync + 'static {
 /// Answers `GET /healthz`, `/readyz` and `/metrics` at `listener`, to whoever asks, for as long as this is
 /// polled. `patience` as of the service itself.
 pub async fn monitor(listener: TcpListener, service: Arc<impl Monitored>, patience: Duration) {
-    let log = service.runner().log.clone();
-    accept(listener, router(service), patience, log, std::future::pending()).await;
+    accept(listener, router(service), patience, std::future::pending()).await;
 }
 
 /// Those answers, to be served with others.

@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::timeout_at;
+use tracing::{Instrument, error, info, info_span};
 
 use super::input::Input;
 use super::runtime::{Failure, Invocation};
-use crate::digest::Digest;
 use crate::event::{EventError, Headers, Ignored, PushEvent, Shape, parse};
 use crate::hook::aws::{Ecr, EcrError, Token};
 use crate::hook::enabled::Enabling;
 use crate::hook::job::{Done, Job, JobError, Products};
-use crate::hook::log::Log;
+use crate::hook::log::{self, TARGET};
 use crate::hook::work::{self, Context};
 use crate::image::Reference;
 use crate::image::ecr::EcrRegistry;
-use crate::ops::index::{IndexOptions, IndexedImage, ManifestResult};
+use crate::ops::index::IndexOptions;
 use crate::ops::versions::Versions;
 use crate::progress::{Progress, causes};
 use crate::store::registry::{Client, ClientConfig, CredentialSource, RegistryError};
@@ -110,7 +110,7 @@ struct Outcome {
 /// What is said of an image, or of something else in an event.
 struct Entry {
     image: Option<String>,
-    seconds: Option<f64>,
+    took: Option<Duration>,
     what: What,
 }
 
@@ -126,7 +126,7 @@ enum What {
 
 impl Entry {
     fn ignored(ignored: &Ignored) -> Entry {
-        Entry { image: None, seconds: None, what: What::Ignored(ignored.to_string()) }
+        Entry { image: None, took: None, what: What::Ignored(ignored.to_string()) }
     }
 
     fn failed(error: &ImageError) -> Entry {
@@ -137,7 +137,7 @@ impl Entry {
             ImageError::NotBegun | ImageError::NotAttached => Some(true),
             ImageError::NotEcr(_) | ImageError::Account(_) | ImageError::Client(_) => Some(false),
         };
-        Entry { image: None, seconds: None, what: What::Failed { error: in_one_line(error), may_pass } }
+        Entry { image: None, took: None, what: What::Failed { error: in_one_line(error), may_pass } }
     }
 
     fn to_json(&self) -> Value {
@@ -150,32 +150,33 @@ impl Entry {
         if let Some(image) = &self.image {
             fields["image"] = json!(image);
         }
-        if let Some(seconds) = self.seconds {
-            fields["seconds"] = json!((seconds * 1000.0).round() / 1000.0);
+        if let Some(took) = self.took {
+            fields["seconds"] = json!(log::seconds(took));
         }
         fields
     }
 }
 
 impl Outcome {
-    fn add(&mut self, entry: &Entry, log: &Log) {
-        let fields = entry.to_json();
+    fn add(&mut self, entry: &Entry) {
+        let (image, took) = (entry.image.as_deref(), entry.took);
         match &entry.what {
-            What::Failed { error, .. } => {
+            What::Failed { error, may_pass } => {
                 let name = entry.image.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
                 self.failed.push(format!("{name}{error}"));
-                log.error("image", fields.clone());
+                let seconds = took.map(log::seconds);
+                error!(name: "job", target: TARGET, image, result = "failed", error, may_pass, seconds);
             }
             What::Done(done) => {
                 if let Some(products) = done.products() {
                     self.left += left(products);
                     self.stuck = self.stuck.or(Stuck::of(products));
                 }
-                log.info("image", fields.clone());
+                log::job(image, done, took);
             }
-            What::Ignored(_) => log.info("image", fields.clone()),
+            What::Ignored(reason) => info!(name: "job", target: TARGET, result = "ignored", message = reason),
         }
-        self.images.push(fields);
+        self.images.push(entry.to_json());
     }
 }
 
@@ -202,18 +203,18 @@ impl Function {
         Function { settings, ecr, progress, clients: Mutex::default() }
     }
 
-    /// Handles an event to its end. `log` gets a line for each image.
+    /// Handles an event to its end.
     ///
     /// # Errors
     /// What Lambda is told instead of an answer; then it calls again, as far as it was called without waiting for an answer.
-    pub async fn handle(&self, invocation: &Invocation, log: &Log) -> Result<Value, Failure> {
+    pub async fn handle(&self, invocation: &Invocation) -> Result<Value, Failure> {
         let time = Time::of(Instant::now(), invocation.deadline);
         let account = invocation.account.as_deref();
         match Input::of(&invocation.body) {
             Input::Batch(messages) => {
                 let mut failures = Vec::new();
                 for message in messages {
-                    let (_, outcome) = self.event(message.body.as_bytes(), account, time, log).await;
+                    let (_, outcome) = self.event(message.body.as_bytes(), account, time).await;
                     if !outcome.failed.is_empty() || outcome.left > 0 {
                         failures.push(json!({"itemIdentifier": message.message_id}));
                     }
@@ -221,7 +222,7 @@ impl Function {
                 Ok(json!({"batchItemFailures": failures}))
             }
             Input::Event => {
-                let (shape, outcome) = self.event(&invocation.body, account, time, log).await;
+                let (shape, outcome) = self.event(&invocation.body, account, time).await;
                 let failure = |error_type, error_message| Err(Failure { error_type, error_message });
                 if !outcome.failed.is_empty() {
                     return failure("ImageFailed", outcome.failed.join("; "));
@@ -235,33 +236,33 @@ impl Function {
         }
     }
 
-    async fn event(&self, body: &[u8], account: Option<&str>, time: Time, log: &Log) -> (Option<Shape>, Outcome) {
+    async fn event(&self, body: &[u8], account: Option<&str>, time: Time) -> (Option<Shape>, Outcome) {
         let mut outcome = Outcome::default();
         let events = match parse(&Headers::default(), body) {
             Ok(events) => events,
             Err(error) => {
-                outcome.add(&Entry::failed(&ImageError::Event(error)), log);
+                outcome.add(&Entry::failed(&ImageError::Event(error)));
                 return (None, outcome);
             }
         };
         for ignored in &events.ignored {
-            outcome.add(&Entry::ignored(ignored), log);
+            outcome.add(&Entry::ignored(ignored));
         }
         for push in &events.pushes {
             // Other registries' events say nothing about ECR, whatever host they name.
             if !matches!(events.shape, Shape::Ecr | Shape::Direct) {
                 let what = Ignored::NotAPush(format!("{} event", events.shape));
-                outcome.add(&Entry::ignored(&what), log);
+                outcome.add(&Entry::ignored(&what));
                 continue;
             }
             let begun = Instant::now();
             let name = push.image(None).map_or_else(|| push.repository.clone(), |image| image.to_string());
-            let entry = match self.image(push, account, time).await {
-                Ok(done) => Entry { image: None, seconds: None, what: What::Done(Box::new(done)) },
+            let span = info_span!(target: TARGET, "job", image = name);
+            let entry = match self.image(push, account, time).instrument(span).await {
+                Ok(done) => Entry { image: None, took: None, what: What::Done(Box::new(done)) },
                 Err(error) => Entry::failed(&error),
             };
-            let seconds = Some(begun.elapsed().as_secs_f64());
-            outcome.add(&Entry { image: Some(name), seconds, ..entry }, log);
+            outcome.add(&Entry { image: Some(name), took: Some(begun.elapsed()), ..entry });
         }
         (Some(events.shape), outcome)
     }
@@ -360,15 +361,6 @@ fn time_was_up(left: usize, stuck: Option<Stuck>) -> String {
     format!("the time was up: {left} layers are left, and {next}")
 }
 
-/// Indexes that were replaced and are still there: the function may not delete, or the registry does not.
-fn not_deleted(image: &IndexedImage) -> Vec<Digest> {
-    let stuck = image.manifests.iter().filter_map(|manifest| match &manifest.result {
-        ManifestResult::Attached { not_deleted, .. } => Some(not_deleted),
-        _ => None,
-    });
-    stuck.flatten().copied().collect()
-}
-
 fn done_image(done: &Done) -> Value {
     let mut said = json!({"status": done.code()});
     if let Done::Skipped(skipped) = done {
@@ -380,7 +372,7 @@ fn done_image(done: &Done) -> Value {
     if let Some(image) = index {
         let indexes = image.manifests.iter().filter_map(|manifest| manifest.result.index());
         said["indexes"] = json!(indexes.collect::<Vec<_>>());
-        let not_deleted = not_deleted(image);
+        let not_deleted = log::not_deleted(products);
         if !not_deleted.is_empty() {
             said["not_deleted"] = json!(not_deleted);
         }

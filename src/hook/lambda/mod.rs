@@ -16,16 +16,14 @@ mod runtime;
 pub use function::{Function, Settings};
 pub use runtime::{Failure, Invocation, Runtime, RuntimeError};
 
-use super::log::Log;
-
-/// Handles events until the Runtime API gives no more. `log` gets a line for each image.
+/// Handles events until the Runtime API gives no more. Each image is an event of `tracing`.
 ///
 /// # Errors
 /// When the Runtime API cannot be spoken to any more.
-pub async fn serve(runtime: &Runtime, function: &Function, log: &Log) -> Result<(), RuntimeError> {
+pub async fn serve(runtime: &Runtime, function: &Function) -> Result<(), RuntimeError> {
     loop {
         let invocation = runtime.next().await?;
-        let result = function.handle(&invocation, log).await;
+        let result = function.handle(&invocation).await;
         runtime.answer(&invocation, &result).await?;
     }
 }

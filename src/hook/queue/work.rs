@@ -13,11 +13,12 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tracing::{debug, error, info, warn};
 
 use super::{Queue, QueueError};
 use crate::hook::http::Monitored;
 use crate::hook::job::Job;
-use crate::hook::log::now;
+use crate::hook::log::{TARGET, now};
 use crate::hook::runner::{Outcome, Runner};
 use crate::ops::discover::causes;
 
@@ -83,7 +84,7 @@ impl Worker {
         }
         stop.await;
         self.stopping.store(true, Ordering::SeqCst);
-        self.runner.log.info("stopping", json!({}));
+        info!(name: "stopping", target: TARGET, running = self.running.load(Ordering::SeqCst));
         phase.send_replace(Phase::Ending);
         let mut all = std::pin::pin!(async { while workers.join_next().await.is_some() {} });
         if timeout(drain, &mut all).await.is_err() {
@@ -94,7 +95,7 @@ impl Worker {
         if self.queue.is_connected() {
             let _ = timeout(LAST_WORDS, self.queue.jetstream.client().flush()).await;
         }
-        self.runner.log.info("stopped", json!({}));
+        info!(name: "stopped", target: TARGET, left = self.running.load(Ordering::SeqCst));
     }
 }
 
@@ -167,7 +168,7 @@ impl Slot {
 
     /// One job, if there is one before long.
     async fn next(&self) -> Option<Message> {
-        let Worker { queue, consumer, runner, failing, .. } = &*self.worker;
+        let Worker { queue, consumer, failing, .. } = &*self.worker;
         let losses = queue.losses.load(Ordering::SeqCst);
         match fetch(consumer).await {
             Ok(message) => {
@@ -179,7 +180,7 @@ impl Slot {
                 // That the connection is lost is told where it is noticed; that others fail too need not be told again.
                 let is_lost = !queue.is_connected() || queue.losses.load(Ordering::SeqCst) != losses;
                 if !is_lost && !failing.swap(true, Ordering::SeqCst) {
-                    runner.log.warn("queue", json!({"error": format!("cannot get a job: {}", plain(&error))}));
+                    warn!(name: "queue", target: TARGET, error = format!("cannot get a job: {}", plain(&error)));
                 }
                 None
             }
@@ -193,11 +194,13 @@ impl Slot {
             Ok(job) => job,
             Err(error) => {
                 let text: String = String::from_utf8_lossy(&message.payload).chars().take(1000).collect();
-                let record = json!({"time": now(), "payload": text, "error": causes(&error)});
-                runner.log.error("dead-letter", record.clone());
+                let why = causes(&error);
+                error!(name: "dead-letter", target: TARGET, payload = text, error = why);
+                let record = json!({"time": now(), "payload": text, "error": why});
                 return self.settle(message, Some(&record)).await;
             }
         };
+        debug!(name: "received", target: TARGET, image = job.image.to_string(), deliveries);
         let before = message.headers.as_ref().and_then(|headers| headers.get(TRIES)?.as_str().parse().ok());
         let tries = u32::try_from(deliveries).unwrap_or(u32::MAX).saturating_add(before.unwrap_or(0));
         let (tries, outcome) = if tries > DELIVERIES {
@@ -238,6 +241,7 @@ impl Slot {
     /// job goes to the end of the queue.
     async fn hand_back(&self, message: &Message, tries: u32) {
         let Worker { queue, .. } = &*self.worker;
+        debug!(name: "handed-back", target: TARGET, tries);
         // Without a connection the server notices the silence.
         if !queue.is_connected() {
             return;
@@ -259,14 +263,14 @@ impl Slot {
         }
         if let Err(error) = message.double_ack().await {
             let error = format!("cannot take a job off the queue, it will be handed out again: {}", plain(&error));
-            self.worker.runner.log.warn("queue", json!({"error": error}));
+            warn!(name: "queue", target: TARGET, error);
         }
     }
 
     async fn say(&self, message: &Message, what: AckKind) {
         if let Err(error) = message.ack_with(what).await {
             let error = format!("cannot tell the queue how a job does: {}", plain(&error));
-            self.worker.runner.log.warn("queue", json!({"error": error}));
+            warn!(name: "queue", target: TARGET, error);
         }
     }
 }

@@ -24,11 +24,12 @@ use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn_with_state, map_response};
 use axum::response::Response;
 use axum::routing::post;
-use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, Semaphore};
+use tracing::info;
 
 use super::http::{Monitored, accept, monitor, monitor_router};
+use super::log::TARGET;
 use super::metrics::Counter;
 use super::remembered::Remembered;
 use super::runner::Runner;
@@ -138,12 +139,12 @@ pub async fn serve(
         stop.await;
         app.stopping.store(true, Ordering::Relaxed);
         let (waiting, running) = app.sink.here().map_or((0, 0), |here| here.backlog.lengths());
-        app.runner.log.info("stopping", json!({"queued": waiting, "running": running}));
+        info!(name: "stopping", target: TARGET, queued = waiting, running);
     };
     let service = async {
-        accept(listeners.notifications, router(&app), patience, app.runner.log.clone(), stopped).await;
+        accept(listeners.notifications, router(&app), patience, stopped).await;
         let left = work::finish(&app, workers).await;
-        app.runner.log.info("stopped", json!({"left": left}));
+        info!(name: "stopped", target: TARGET, left);
     };
     match listeners.monitor {
         Some(listener) => tokio::select! {

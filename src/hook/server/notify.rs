@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use tracing::{debug, error, info, warn};
 use url::form_urlencoded;
 
 use super::App;
@@ -18,6 +19,7 @@ use crate::event::{Events, Headers, MAX_BODY, parse};
 use crate::hook::backlog::Offer;
 use crate::hook::http::Peer;
 use crate::hook::job::Job;
+use crate::hook::log::TARGET;
 use crate::hook::metrics::Counter;
 use crate::hook::secret::{Shown, Verdict};
 use crate::image::is_registry;
@@ -108,9 +110,7 @@ pub(super) async fn notify(
     taken.unwrap_or_else(|refusal| {
         if app.complaints.take() {
             let status = refusal.status.as_u16();
-            app.runner
-                .log
-                .warn("refused", json!({"peer": peer.to_string(), "status": status, "reason": refusal.reason}));
+            warn!(name: "refused", target: TARGET, peer = peer.to_string(), status, reason = refusal.reason);
         }
         refusal.answer()
     })
@@ -256,7 +256,7 @@ async fn one(app: &App, job: Job, taken: &mut Taken) -> Result<(), Refusal> {
     }
     if !app.runner.admits(&job) {
         if app.complaints.take() {
-            app.runner.log.warn("not-allowed", json!({"image": job.image.to_string()}));
+            warn!(name: "not-allowed", target: TARGET, image = job.image.to_string());
         }
         taken.ignore(app, "not-allowed", format!("{} is not on the list of what is allowed", job.image));
         return Ok(());
@@ -267,7 +267,7 @@ async fn one(app: &App, job: Job, taken: &mut Taken) -> Result<(), Refusal> {
     match app.sink.offer(job).await {
         Ok(Offer::Accepted) => {
             app.runner.metrics.count(Counter::Images, "accepted");
-            app.runner.log.info("accepted", json!({"image": name}));
+            info!(name: "accepted", target: TARGET, image = name);
             taken.accepted += 1;
             if let Some(why) = not_enabled {
                 taken.reason(format!("no SOCI-enabled image: {why}"));
@@ -276,6 +276,7 @@ async fn one(app: &App, job: Job, taken: &mut Taken) -> Result<(), Refusal> {
         }
         Ok(Offer::Duplicate) => {
             app.runner.metrics.count(Counter::Images, "duplicate");
+            debug!(name: "duplicate", target: TARGET, image = name);
             taken.duplicates += 1;
             Ok(())
         }
@@ -285,7 +286,7 @@ async fn one(app: &App, job: Job, taken: &mut Taken) -> Result<(), Refusal> {
         Ok(Offer::Full) => full(30, StatusCode::SERVICE_UNAVAILABLE, "the queue is full"),
         Ok(Offer::Closed) => full(30, StatusCode::SERVICE_UNAVAILABLE, "the service is stopping"),
         Err(error) => {
-            app.runner.log.error("queue", json!({"error": causes(&error)}));
+            error!(name: "queue", target: TARGET, error = causes(&error));
             full(30, StatusCode::SERVICE_UNAVAILABLE, "the queue cannot be written")
         }
     }

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use serde_json::json;
 use tokio::task::JoinSet;
+use tracing::error;
 
 use super::App;
 use super::notify::events_of;
 use super::sink::Here;
 use crate::hook::backlog::Item;
 use crate::hook::journal::{Journal, JournalError};
+use crate::hook::log::TARGET;
 use crate::hook::runner::{Outcome, TRIES};
 use crate::ops::discover::causes;
 
@@ -34,7 +35,7 @@ async fn work(app: &App) {
             end(app, here, &item, false).await;
             continue;
         }
-        note(app, here, |journal| journal.begun(&item));
+        note(here, |journal| journal.begun(&item));
         match app.runner.run(&item.job, item.tries).await {
             Outcome::Done(_) => end(app, here, &item, true).await,
             Outcome::Dead(reason) => {
@@ -48,7 +49,7 @@ async fn work(app: &App) {
 }
 
 async fn end(app: &App, here: &Here, item: &Item, done: bool) {
-    here.backlog.finished(item, done, |next| note(app, here, |journal| journal.done(item, next)));
+    here.backlog.finished(item, done, |next| note(here, |journal| journal.done(item, next)));
     if !done {
         // Whoever sends the event again wants it tried again.
         app.seen.lock().await.forget(&events_of(app, &item.job));
@@ -56,9 +57,9 @@ async fn end(app: &App, here: &Here, item: &Item, done: bool) {
 }
 
 /// What was accepted stands in the journal; that the rest cannot be written costs doing a job again.
-fn note(app: &App, here: &Here, write: impl FnOnce(&Journal) -> Result<(), JournalError>) {
+fn note(here: &Here, write: impl FnOnce(&Journal) -> Result<(), JournalError>) {
     if let Some(Err(error)) = here.journal.as_ref().map(write) {
-        app.runner.log.error("journal", json!({"error": causes(&error)}));
+        error!(name: "journal", target: TARGET, error = causes(&error));
     }
 }
 
@@ -74,7 +75,7 @@ pub(super) async fn finish(app: &App, mut workers: JoinSet<()>) -> usize {
     let left = here.backlog.drain();
     for item in &left {
         match &here.journal {
-            Some(_) => note(app, here, |journal| journal.released(item)),
+            Some(_) => note(here, |journal| journal.released(item)),
             None => app.runner.give_up(&item.job, item.tries, "the service was stopped before it was done"),
         }
     }

@@ -18,11 +18,13 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use rustix::io::Errno;
+use tracing::trace;
 
 pub use entry::PIECE;
 pub use key::SpanKey;
 
 use crate::progress::{Event, Progress};
+use crate::store::cache::TARGET;
 use crate::store::entries::{drop_entry, evict, make_dir, open_entry, temporary};
 use entry::Layout;
 
@@ -177,6 +179,8 @@ impl Writer {
         let inner = &self.cache.inner;
         let finished = self.entry.finish(&self.path).and_then(|size| inner.make_room(size));
         finished.as_ref().err().into_iter().for_each(|e| inner.warn(e));
+        let of = self.path.file_name().map(|name| name.to_string_lossy().into_owned());
+        trace!(name: "store", target: TARGET, what = "span", of, kept = finished.is_ok());
         finished.is_ok()
     }
 }

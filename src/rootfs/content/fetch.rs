@@ -7,7 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
+use tracing::debug;
 
 use super::flights::Wanted;
 use super::layer::{Layer, OnLayer};
@@ -58,7 +59,12 @@ impl OnLayer {
 
     async fn fetch(&self, mut group: VecDeque<Wanted>) {
         let (layer, deadline) = (self.layer.digest(), self.inner.options.deadline);
+        let (begun, asked, first) = (Instant::now(), group.len(), group.front().map(|wanted| wanted.flight.span().0));
         let received = timeout(deadline, self.receive(&mut group)).await;
+        debug!(
+            name: "fetched", target: "ociseek::content",
+            %layer, first_span = first, spans = asked - group.len(), of = asked, ms = begun.elapsed().as_millis() as u64,
+        );
         // What is left in the group did not come.
         for wanted in group {
             let span = wanted.flight.span();

@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
+use tracing::debug;
 
 use super::fetch::Disk;
 use super::flights::{Boarding, Wanted};
@@ -142,6 +143,7 @@ impl OnLayer {
                 }
             }
         }
+        debug!(name: "prefetch", target: "ociseek::content", layer = %self.layer.digest(), spans = wanted.len());
         self.launch(wanted, Disk::Ask);
         let mut came = true;
         for waiter in waiters {

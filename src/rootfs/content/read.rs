@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::{Bytes, BytesMut};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
+use tracing::trace;
 
 use super::fetch::Disk;
 use super::flights::{Boarding, Waiter, Wanted};
@@ -15,6 +16,7 @@ use super::model::ReadError;
 use super::pieces::{HANDED_OVER, Run, covering};
 use crate::offset::{SpanId, Uncompressed};
 use crate::rootfs::cache::PIECE;
+use crate::store::cache::TARGET;
 
 /// How often a read looks again for what was there and is gone: caches that lose their content faster than it can be read are broken.
 const LOOKS: usize = 16;
@@ -117,7 +119,10 @@ impl OnLayer {
             let read = |(span, range): (SpanId, Range<u64>)| {
                 let OnLayer { inner, layer, .. } = &on;
                 let numbers = covering(&range);
-                let pieces = inner.cache.read(&layer.key(span), layer.size(span), numbers.clone())?;
+                let pieces = inner.cache.read(&layer.key(span), layer.size(span), numbers.clone());
+                let of = layer.digest();
+                trace!(name: "lookup", target: TARGET, what = "span", %of, span = span.0, hit = pieces.is_some());
+                let pieces = pieces?;
                 for (number, bytes) in numbers.clone().zip(&pieces) {
                     inner.memory.put(on.piece(span, number), bytes.clone());
                 }

@@ -10,7 +10,7 @@ mod error;
 mod index_ztoc;
 mod shelf;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -126,6 +126,13 @@ pub async fn open_layers<F: Future<Output = Result<Option<Bytes>, OpenError>>>(
     };
     let opened: Vec<OpenLayer> = stream::iter(once).map(open).buffered(side_by_side).try_collect().await?;
     Ok(places.into_iter().filter_map(|place| opened.get(place).cloned()).collect())
+}
+
+/// Those of `layers`, each once, of which nothing is kept: without a ztoc they are read to be opened.
+pub fn unknown<'a>(layers: impl Iterator<Item = &'a Descriptor>, caches: &Caches) -> Vec<&'a Descriptor> {
+    let mut seen = HashSet::new();
+    let unknown = |layer: &&Descriptor| !caches.ztocs.has_map(map_key(layer, span_size(layer.size)));
+    layers.filter(|layer| seen.insert(layer.digest)).filter(unknown).collect()
 }
 
 /// Opens a layer: by `ztoc`, the encoded ztoc from the image's index, if there is one that fits; else by the cache of ztocs; else

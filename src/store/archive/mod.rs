@@ -19,6 +19,7 @@ use super::layout::{BlobReader, Extent, LayoutError, MAX_MARKER, check_marker, o
 use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::image::{Descriptor, Select, SelectSaved};
+use crate::progress::Progress;
 use crate::tar::Kind;
 
 /// One or more images in a tar file. All calls block. The file is open for as long as the archive
@@ -116,14 +117,15 @@ impl Archive {
 
     /// Opens one image of an archive that `docker save` or another tool wrote in Docker's own
     /// format. Walks the headers of the tar; of the rest it reads the config, and the layers that
-    /// are compressed.
+    /// are compressed: those are reported as [`Event::Reading`](crate::progress::Event::Reading),
+    /// and each by the digest of the tar in it.
     ///
     /// # Errors
     /// When it cannot be read, is none, or does not hold the image, all of it.
-    pub fn open_saved(path: &Path, select: &SelectSaved) -> Result<Archive, LayoutError> {
+    pub fn open_saved(path: &Path, select: &SelectSaved, progress: &dyn Progress) -> Result<Archive, LayoutError> {
         let not = |reason: &str| LayoutError::NotSaved { path: path.to_owned(), reason: reason.to_owned() };
         let opened = Opened::new(path, &not)?;
-        let saved::Saved { manifest, bytes, blobs } = saved::open(&opened, select)?;
+        let saved::Saved { manifest, bytes, blobs } = saved::open(&opened, select, progress)?;
         Ok(opened.archive(blobs, Documents::Saved { manifest: Box::new(manifest), bytes }))
     }
 

@@ -6,7 +6,7 @@
 //! for it, which is checked when it is read. A compressed one has a digest that nothing states: it
 //! is read once when the archive is opened, and what it holds is compared with the config.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Read};
 use std::path::Path;
 
@@ -26,6 +26,7 @@ use crate::image::json::{self, Level};
 use crate::image::manifest::{MAX_DESCRIPTORS, MAX_DOCUMENT, OCI_CONFIG, OCI_MANIFEST};
 use crate::image::{Descriptor, OCI_LAYER, Reference, SelectSaved, is_tag};
 use crate::layer::format;
+use crate::progress::{Event, Progress, Why};
 use crate::store::layout::{BlobReader, LayoutError};
 use crate::tar::{BLOCK, Entry, Kind};
 
@@ -58,7 +59,7 @@ struct Image {
 }
 
 /// Finds the image in the archive, and makes its manifest.
-pub(super) fn open(opened: &Opened, select: &SelectSaved) -> Result<Saved, LayoutError> {
+pub(super) fn open(opened: &Opened, select: &SelectSaved, progress: &dyn Progress) -> Result<Saved, LayoutError> {
     let path = opened.path;
     let members = Members::of(opened)?;
     let images = images(opened, &members)?;
@@ -83,17 +84,24 @@ pub(super) fn open(opened: &Opened, select: &SelectSaved) -> Result<Saved, Layou
 
     let config = Descriptor::of(OCI_CONFIG, &config);
     let mut blobs = HashMap::from([(config.digest, config_place)]);
-    let mut known: HashMap<Digest, Descriptor> = HashMap::new();
-    let mut layers = Vec::with_capacity(diff_ids.len());
+    let (mut seen, mut found) = (HashSet::new(), Vec::new());
     for (name, diff_id) in image.layers.iter().zip(&diff_ids) {
-        if !known.contains_key(diff_id) {
-            let place = members.find(path, name)?;
-            let layer = layer(opened, name, place, diff_id)?;
-            blobs.insert(layer.digest, place);
-            known.insert(*diff_id, layer);
+        if seen.insert(*diff_id) {
+            found.push(Layer::find(opened, name, members.find(path, name)?, *diff_id)?);
         }
-        layers.extend(known.get(diff_id).cloned());
     }
+    let compressed = || found.iter().filter(|layer: &&Layer| layer.compression.is_some());
+    if compressed().count() > 0 {
+        let bytes = compressed().map(|layer| layer.place.size).sum();
+        progress.report(Event::Reading { layers: compressed().count(), bytes, why: Why::Undigested });
+    }
+    let mut known: HashMap<Digest, Descriptor> = HashMap::new();
+    for layer in found {
+        let descriptor = layer.descriptor(opened, progress)?;
+        blobs.insert(descriptor.digest, layer.place);
+        known.insert(layer.diff_id, descriptor);
+    }
+    let layers = diff_ids.iter().filter_map(|diff_id| known.get(diff_id).cloned()).collect();
     let manifest = Manifest {
         schema_version: 2,
         media_type: OCI_MANIFEST.to_owned(),
@@ -267,43 +275,73 @@ fn config(opened: &Opened, members: &Members, name: &str) -> Result<(Vec<u8>, Pl
     Ok((opened.whole(place, MAX_CONFIG)?, place))
 }
 
-/// The descriptor of a layer as it lies in the tar. What a compressed one holds is compared with
-/// `diff_id`.
-fn layer(opened: &Opened, name: &str, place: Place, diff_id: &Digest) -> Result<Descriptor, LayoutError> {
-    let path = || opened.path.to_owned();
-    let head = opened.whole(Place { size: place.size.min(BLOCK as u64), ..place }, BLOCK)?;
-    let compression = match format(&head) {
-        Format::Gzip => Compression::Gzip,
-        Format::Zstd => Compression::Zstd,
-        Format::Foreign(_) => {
-            let reason = "is compressed in a way that is not read here (gzip and zstd are)";
-            return Err(LayoutError::Member { path: path(), name: shown(name), reason });
-        }
-        Format::Plain => return Ok(Descriptor::new(OCI_LAYER, *diff_id, place.size)),
-    };
-    let (digest, actual) = measure(opened.reader(place), &compression, diff_id.algorithm())
-        .map_err(|source| LayoutError::Decompress { path: path(), name: shown(name), source })?;
-    if actual != *diff_id {
-        return Err(LayoutError::Damaged { path: path(), expected: *diff_id, actual });
-    }
-    let suffix = match compression {
-        Compression::Gzip => "gzip",
-        Compression::Zstd => "zstd",
-    };
-    Ok(Descriptor::new(format!("{OCI_LAYER}+{suffix}"), digest, place.size))
-}
-
 enum Compression {
     Gzip,
     Zstd,
 }
 
-/// The digests of a compressed layer, and of the tar in it by the algorithm asked for.
-fn measure(blob: BlobReader, compression: &Compression, tar: Algorithm) -> io::Result<(Digest, Digest)> {
-    let mut blob = Hashed { reader: blob, hasher: Hasher::new(Algorithm::Sha256) };
+/// A layer as it lies in the tar.
+struct Layer<'a> {
+    name: &'a str,
+    place: Place,
+    /// What the config says that it holds.
+    diff_id: Digest,
+    compression: Option<Compression>,
+}
+
+impl Layer<'_> {
+    fn find<'a>(opened: &Opened, name: &'a str, place: Place, diff_id: Digest) -> Result<Layer<'a>, LayoutError> {
+        let head = opened.whole(Place { size: place.size.min(BLOCK as u64), ..place }, BLOCK)?;
+        let compression = match format(&head) {
+            Format::Gzip => Some(Compression::Gzip),
+            Format::Zstd => Some(Compression::Zstd),
+            Format::Foreign(_) => {
+                let reason = "is compressed in a way that is not read here (gzip and zstd are)";
+                return Err(LayoutError::Member { path: opened.path.to_owned(), name: shown(name), reason });
+            }
+            Format::Plain => None,
+        };
+        Ok(Layer { name, place, diff_id, compression })
+    }
+
+    /// What a compressed one holds is compared with the config.
+    fn descriptor(&self, opened: &Opened, progress: &dyn Progress) -> Result<Descriptor, LayoutError> {
+        let Layer { place, diff_id, .. } = *self;
+        let Some(compression) = &self.compression else {
+            return Ok(Descriptor::new(OCI_LAYER, diff_id, place.size));
+        };
+        progress.report(Event::LayerStarted { layer: diff_id, bytes: place.size });
+        let measured = measure(opened.reader(place), compression, &diff_id, progress);
+        progress.report(match measured {
+            Ok(_) => Event::LayerDone { layer: diff_id },
+            Err(_) => Event::LayerFailed { layer: diff_id },
+        });
+        let path = || opened.path.to_owned();
+        let (digest, actual) =
+            measured.map_err(|source| LayoutError::Decompress { path: path(), name: shown(self.name), source })?;
+        if actual != diff_id {
+            return Err(LayoutError::Damaged { path: path(), expected: diff_id, actual });
+        }
+        let suffix = match compression {
+            Compression::Gzip => "gzip",
+            Compression::Zstd => "zstd",
+        };
+        Ok(Descriptor::new(format!("{OCI_LAYER}+{suffix}"), digest, place.size))
+    }
+}
+
+/// The digests of a compressed layer, and of the tar in it, which should be `diff_id`.
+fn measure(
+    blob: BlobReader,
+    compression: &Compression,
+    diff_id: &Digest,
+    progress: &dyn Progress,
+) -> io::Result<(Digest, Digest)> {
+    let count = |bytes| progress.report(Event::LayerRead { layer: *diff_id, bytes });
+    let mut blob = Hashed { reader: blob, hasher: Hasher::new(Algorithm::Sha256), count };
     let tar = match compression {
-        Compression::Gzip => digest(MultiGzDecoder::new(&mut blob), tar)?,
-        Compression::Zstd => digest(ZstdDecoder::new(&mut blob)?, tar)?,
+        Compression::Gzip => digest(MultiGzDecoder::new(&mut blob), diff_id.algorithm())?,
+        Compression::Zstd => digest(ZstdDecoder::new(&mut blob)?, diff_id.algorithm())?,
     };
     // Decoders may leave what follows their last frame.
     io::copy(&mut blob, &mut io::sink())?;
@@ -311,21 +349,24 @@ fn measure(blob: BlobReader, compression: &Compression, tar: Algorithm) -> io::R
 }
 
 fn digest(reader: impl Read, algorithm: Algorithm) -> io::Result<Digest> {
-    let mut reader = Hashed { reader, hasher: Hasher::new(algorithm) };
+    let mut reader = Hashed { reader, hasher: Hasher::new(algorithm), count: |_| {} };
     io::copy(&mut reader, &mut io::sink())?;
     Ok(reader.hasher.finish())
 }
 
 /// A reader, and the digest of what was read.
-struct Hashed<R> {
+struct Hashed<R, F> {
     reader: R,
     hasher: Hasher,
+    /// Called with how many bytes were read.
+    count: F,
 }
 
-impl<R: Read> Read for Hashed<R> {
+impl<R: Read, F: Fn(u64)> Read for Hashed<R, F> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.reader.read(buffer)?;
         self.hasher.update(buffer.get(..read).unwrap_or_default());
+        (self.count)(read as u64);
         Ok(read)
     }
 }

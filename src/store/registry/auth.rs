@@ -12,14 +12,16 @@ use bytes::Bytes;
 use reqwest::Method;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue};
 use tokio::time::Instant;
+use tracing::debug;
 use url::{Url, form_urlencoded};
 
+use super::TARGET;
 use super::address::{base_url, refuse_realm};
 use super::challenge::{Challenge, challenge};
 use super::config::CredentialSource;
 use super::credentials::{self, Credential};
 use super::error::{Asked, RegistryError, Shown, shown};
-use super::http::{Http, Request, Response};
+use super::http::{Authorization, Http, Request, Response};
 use super::retry::Retry;
 use crate::lock::Hold;
 use crate::progress::Event;
@@ -118,6 +120,8 @@ struct Slot {
 struct Header {
     value: HeaderValue,
     renew_at: Option<Instant>,
+    /// Some request carried it.
+    is_used: bool,
 }
 
 impl Authorizer {
@@ -146,7 +150,7 @@ impl Authorizer {
         http: &Arc<Http>,
         base: &Url,
         scope: &Scope,
-    ) -> Result<(Option<HeaderValue>, Generation), RegistryError> {
+    ) -> Result<(Option<Authorization>, Generation), RegistryError> {
         let slot = self.slot(scope);
         let mut slot = slot.lock().await;
         let due = |header: &Header| header.renew_at.is_some_and(|at| at <= Instant::now());
@@ -156,7 +160,12 @@ impl Authorizer {
                 self.fill(&mut slot, http, base, scope, challenge).await?;
             }
         }
-        Ok((slot.header.as_ref().map(|header| header.value.clone()), Generation(slot.generation)))
+        let generation = Generation(slot.generation);
+        let shown = slot.header.as_mut().map(|header| {
+            let is_new = !std::mem::replace(&mut header.is_used, true);
+            Authorization { value: header.value.clone(), is_new }
+        });
+        Ok((shown, generation))
     }
 
     /// After a 401: gets what it asks for. False: there is nothing new to show.
@@ -200,7 +209,7 @@ impl Authorizer {
             let wrong = |_| self.misfit("the credentials hold characters that no header may have");
             let mut value = HeaderValue::try_from(value).map_err(wrong)?;
             value.set_sensitive(true);
-            Ok::<_, RegistryError>(Some(Header { value, renew_at: None }))
+            Ok::<_, RegistryError>(Some(Header { value, renew_at: None, is_used: false }))
         };
         slot.header = match (&challenge, credential) {
             (_, Some(Credential::Registry(token))) => plain(format!("Bearer {token}"))?,
@@ -362,6 +371,7 @@ impl Authorizer {
         asked: Asked,
     ) -> Result<Header, RegistryError> {
         // Redirects are not followed: the credentials are for this address only.
+        let asked = asked.at_try(request.next_try());
         let mut response: Response = http.exchange(request, None, asked.clone()).await?;
         response.shown = shown;
         let response = response.expect(&[200]).await?;
@@ -382,7 +392,10 @@ impl Authorizer {
             .map_err(|_| wrong("the token service's token fits in no header"))?;
         value.set_sensitive(true);
         let lasts = answer.expires_in.as_ref().and_then(serde_json::Value::as_f64).unwrap_or_default();
-        Ok(Header { value, renew_at: Some(Instant::now() + lifetime(lasts).mul_f64(0.8)) })
+        let lasts = lifetime(lasts);
+        let (_, realm) = asked.parts();
+        debug!(name: "token", target: TARGET, registry = &*self.registry, realm, seconds = lasts.as_secs());
+        Ok(Header { value, renew_at: Some(Instant::now() + lasts.mul_f64(0.8)), is_used: false })
     }
 }
 

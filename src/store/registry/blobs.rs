@@ -234,7 +234,7 @@ impl BlobStream {
 
     /// Asks for the blob from where we are.
     async fn open(&mut self) -> Result<(), RegistryError> {
-        let mut request = self.request().await?;
+        let mut request = self.request().await?.after(self.requests);
         let part = self.position > 0 || self.end < self.size;
         let registry = std::sync::Arc::clone(&self.repository.registry);
         let ranged = part && self.ranges && registry.ranges.may_ask();

@@ -12,7 +12,9 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde::Deserialize;
+use tracing::debug;
 
+use super::TARGET;
 use super::config::CredentialSource;
 use super::helper::{self, HelperError};
 
@@ -75,6 +77,7 @@ pub(super) async fn find(
         CredentialSource::Anonymous => Ok(None),
         CredentialSource::Only { registry: only, .. } if !only.eq_ignore_ascii_case(registry) => Ok(None),
         CredentialSource::Only { user, password, .. } => {
+            tell(registry, "given", "", true);
             Ok(Some(Credential::Password { user: user.clone(), password: password.clone() }))
         }
         CredentialSource::Ambient => {
@@ -141,16 +144,25 @@ impl Ambient {
     ) -> Result<Option<Credential>, CredentialError> {
         if let Some(name) = file.helper(registry) {
             let asked = helper::get(name, server(registry), &self.path, limit).await;
-            match asked.map_err(|source| CredentialError::Helper { name: name.to_owned(), source })? {
+            let asked = asked.map_err(|source| CredentialError::Helper { name: name.to_owned(), source })?;
+            tell(registry, &format!("docker-credential-{name}"), &path.to_string_lossy(), asked.is_some());
+            match asked {
                 Some((user, secret)) if user == "<token>" => return Ok(Some(Credential::Identity(secret))),
                 Some((user, password)) => return Ok(Some(Credential::Password { user, password })),
                 None => {}
             }
         }
-        let Some((key, entry)) = file.entry(registry, repository) else { return Ok(None) };
+        let entry = file.entry(registry, repository);
+        tell(registry, &path.to_string_lossy(), entry.map_or("", |(key, _)| key), entry.is_some());
+        let Some((key, entry)) = entry else { return Ok(None) };
         let wrong = || CredentialError::Entry { path: path.to_owned(), key: key.chars().take(300).collect() };
         entry.credential().map_err(|_| wrong())
     }
+}
+
+/// Says where credentials were looked for; `within`: by which key, or what named the helper.
+fn tell(registry: &str, source: &str, within: &str, found: bool) {
+    debug!(name: "credentials", target: TARGET, registry, source, within, found);
 }
 
 /// The name by which helpers know a registry.

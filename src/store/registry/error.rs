@@ -23,11 +23,26 @@ pub struct Asked {
     /// The registry as its user names it, whatever host answered in its stead.
     registry: Arc<str>,
     text: String,
+    /// Which try it is, counted from 1.
+    attempt: u32,
 }
 
 impl Asked {
     pub(super) fn new(registry: &Arc<str>, method: &Method, url: &Url) -> Asked {
-        Asked { registry: Arc::clone(registry), text: format!("{method} {}", shown(url)) }
+        Asked { registry: Arc::clone(registry), text: format!("{method} {}", shown(url)), attempt: 1 }
+    }
+
+    pub(super) fn at_try(self, attempt: u32) -> Asked {
+        Asked { attempt, ..self }
+    }
+
+    pub(super) fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Method and URL, as they are shown.
+    pub(super) fn parts(&self) -> (&str, &str) {
+        self.text.split_once(' ').unwrap_or_default()
     }
 
     pub(super) fn registry(&self) -> &str {

@@ -2,7 +2,7 @@
 //! try again is decided elsewhere.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,8 +12,10 @@ use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, StatusCode, redirect};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
+use tracing::debug;
 use url::Url;
 
+use super::TARGET;
 use super::address::{base_url, same_origin};
 use super::backoff::Budget;
 use super::config::{ClientConfig, Limits};
@@ -24,7 +26,7 @@ use super::outage::Outages;
 use super::proxy::Proxies;
 use super::tls::Tls;
 use super::transport::{Context, TransportError};
-use crate::progress::{Event, Progress};
+use crate::progress::{Event, Progress, causes};
 
 /// What may stand in an error answer's body.
 const ERROR_BODY: u64 = 64 << 10;
@@ -40,11 +42,31 @@ pub(super) struct Request {
     pub url: Url,
     pub headers: HeaderMap,
     pub body: Bytes,
+    /// How often it was sent. Clones count together.
+    tries: Arc<AtomicU32>,
+}
+
+/// What a request carries to show who asks.
+pub(super) struct Authorization {
+    pub value: HeaderValue,
+    /// No request before this one has carried it.
+    pub is_new: bool,
 }
 
 impl Request {
     pub fn new(method: Method, url: Url) -> Request {
-        Request { method, url, headers: HeaderMap::new(), body: Bytes::new() }
+        Request { method, url, headers: HeaderMap::new(), body: Bytes::new(), tries: Arc::default() }
+    }
+
+    /// Which try the next one is, counted from 1. It is taken to be made.
+    pub fn next_try(&self) -> u32 {
+        self.tries.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The same was asked before, so many times.
+    pub fn after(self, tries: u32) -> Request {
+        self.tries.store(tries, Ordering::Relaxed);
+        self
     }
 
     pub fn header(mut self, name: HeaderName, value: HeaderValue) -> Request {
@@ -220,9 +242,28 @@ impl Http {
     pub async fn exchange(
         &self,
         request: &Request,
-        authorization: Option<HeaderValue>,
+        authorization: Option<Authorization>,
         asked: Asked,
     ) -> Result<Response, RegistryError> {
+        let mut trail = Trail::new(request, authorization.as_ref(), &asked);
+        match self.send(request, authorization, asked, &mut trail).await {
+            Ok((inner, asked, context)) => {
+                trail.status = Some(inner.status().as_u16());
+                self.pass_on_warnings(&asked, inner.headers());
+                let (url, pace) = (request.url.clone(), Pace::new(&self.limits));
+                Ok(Response { url, asked, shown: None, inner, pace, idle: self.limits.idle, context, trail })
+            }
+            Err(error) => Err(trail.failed(error)),
+        }
+    }
+
+    async fn send(
+        &self,
+        request: &Request,
+        authorization: Option<Authorization>,
+        asked: Asked,
+        trail: &mut Trail,
+    ) -> Result<(reqwest::Response, Asked, Context), RegistryError> {
         let Common { reach, proxies, .. } = &*self.common;
         if let Some(reason) = refuse_address(reach, &request.url) {
             return Err(RegistryError::Detour { asked, to: shown(&request.url), reason });
@@ -241,8 +282,8 @@ impl Http {
             .request(request.method.clone(), request.url.clone())
             .headers(request.headers.clone())
             .header(header::ACCEPT_ENCODING, "identity");
-        if let Some(authorization) = authorization {
-            builder = builder.header(header::AUTHORIZATION, authorization);
+        if let Some(Authorization { value, .. }) = authorization {
+            builder = builder.header(header::AUTHORIZATION, value);
         }
         let taken = Arc::new(AtomicU64::new(0));
         let length = request.body.len() as u64;
@@ -264,13 +305,11 @@ impl Http {
                 }
             }
         };
-        let inner = match inner {
-            Ok(inner) => inner,
-            Err(error) => return Err(RegistryError::Transport { asked, source: TransportError::new(error, &context) }),
-        };
-        self.pass_on_warnings(&asked, inner.headers());
-        let pace = Pace::new(&self.limits);
-        Ok(Response { url: request.url.clone(), asked, shown: None, inner, pace, idle: self.limits.idle, context })
+        trail.sent = length;
+        match inner {
+            Ok(inner) => Ok((inner, asked, context)),
+            Err(error) => Err(RegistryError::Transport { asked, source: TransportError::new(error, &context) }),
+        }
     }
 
     /// Registries may warn (distribution spec, "Warnings"): each warning is said once, and not too many of them.
@@ -297,6 +336,54 @@ fn pieces(body: &Bytes, taken: &Arc<AtomicU64>) -> reqwest::Body {
     })))
 }
 
+/// What is told of a request when it is over: when its answer was read, or nobody wants it any more.
+struct Trail {
+    asked: Asked,
+    begun: Instant,
+    /// `basic` or `bearer`, if it shows who asks.
+    auth: Option<&'static str>,
+    /// What it shows was shown before.
+    reused: Option<bool>,
+    status: Option<u16>,
+    /// Bytes of its body, and of the answer's as far as they came.
+    sent: u64,
+    received: u64,
+    error: Option<String>,
+}
+
+impl Trail {
+    fn new(request: &Request, authorization: Option<&Authorization>, asked: &Asked) -> Trail {
+        let value = authorization.map(|shown| &shown.value).or(request.headers.get(header::AUTHORIZATION));
+        let auth = value.map(|value| if value.as_bytes().starts_with(b"Bearer ") { "bearer" } else { "basic" });
+        let (asked, reused) = (asked.clone(), authorization.map(|shown| !shown.is_new));
+        Trail { asked, begun: Instant::now(), auth, reused, status: None, sent: 0, received: 0, error: None }
+    }
+
+    fn failed(&mut self, error: RegistryError) -> RegistryError {
+        self.error = Some(causes(&error));
+        error
+    }
+}
+
+impl Drop for Trail {
+    fn drop(&mut self) {
+        let (method, url) = self.asked.parts();
+        debug!(
+            name: "request", target: TARGET,
+            method,
+            url,
+            status = self.status,
+            ms = (self.begun.elapsed().as_secs_f64() * 1e4).round() / 10.0,
+            bytes = self.received,
+            sent = (self.sent > 0).then_some(self.sent),
+            attempt = self.asked.attempt(),
+            auth = self.auth,
+            reused = self.reused,
+            error = self.error,
+        );
+    }
+}
+
 /// An answer of which the header is here.
 pub(super) struct Response {
     /// Where it came from, after redirects.
@@ -308,6 +395,7 @@ pub(super) struct Response {
     pace: Pace,
     idle: Duration,
     context: Context,
+    trail: Trail,
 }
 
 impl Response {
@@ -336,6 +424,12 @@ impl Response {
 
     /// The next bytes of the body.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, RegistryError> {
+        let chunk = self.next_chunk().await.map_err(|error| self.trail.failed(error))?;
+        self.trail.received += chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
+        Ok(chunk)
+    }
+
+    async fn next_chunk(&mut self) -> Result<Option<Bytes>, RegistryError> {
         let begun = Instant::now();
         let chunk = match timeout(self.idle, self.inner.chunk()).await {
             Ok(Ok(chunk)) => chunk,

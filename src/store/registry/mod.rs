@@ -17,6 +17,9 @@
 //! before anything is sent there; every wait has an end, and every body a limit; errors hold no
 //! secret.
 
+/// The target of the events of `tracing`.
+const TARGET: &str = "ociseek::registry";
+
 mod address;
 mod attach;
 mod auth;

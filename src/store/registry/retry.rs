@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tracing::debug;
 
+use super::TARGET;
 use super::backoff::jitter;
 use super::error::RegistryError;
 use super::http::Http;
-use crate::progress::Event;
+use crate::progress::{Event, causes};
 
 /// No wait between two tries is longer, unless the registry asks for it.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
@@ -52,6 +54,13 @@ impl Retry {
             });
         }
         self.waited += wait;
+        debug!(
+            name: "retry", target: TARGET,
+            registry = error.host(),
+            attempt = self.tries + 1,
+            wait_ms = wait.as_millis() as u64,
+            error = causes(&error),
+        );
         tokio::time::sleep(wait).await;
         Ok(())
     }

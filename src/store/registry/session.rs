@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 use reqwest::header::LOCATION;
 use reqwest::{Method, StatusCode};
 use tokio::sync::OnceCell;
+use tracing::debug;
 use url::Url;
 
+use super::TARGET;
 use super::address::{base_url, is_loopback, refuse_detour, same_origin};
 use super::auth::{Authorizer, Scope};
 use super::config::ClientConfig;
@@ -147,7 +149,7 @@ impl Registry {
 
     /// One try: adds authorization, renews it once at 401, follows redirects. A status that may pass is an error.
     pub async fn once(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
-        let response = match self.follow(request, scope).await {
+        let response = match self.follow(request, scope, request.next_try()).await {
             Err(error) if error.is_broken() && self.is_tls_after_all(&request.url).await => {
                 return Err(RegistryError::SpeaksTls { asked: self.asked(&request.method, &request.url) });
             }
@@ -160,7 +162,7 @@ impl Registry {
         Ok(response)
     }
 
-    async fn follow(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
+    async fn follow(&self, request: &Request, scope: &Scope, attempt: u32) -> Result<Response, RegistryError> {
         let base = self.base().await?;
         let mut hop = request.clone();
         let mut hops = 0;
@@ -174,7 +176,8 @@ impl Registry {
                 }
                 false => (None, None),
             };
-            let mut response = self.http.exchange(&hop, authorization, self.asked(&hop.method, &hop.url)).await?;
+            let asked = self.asked(&hop.method, &hop.url).at_try(attempt);
+            let mut response = self.http.exchange(&hop, authorization, asked).await?;
             if at_home && response.status() == StatusCode::UNAUTHORIZED {
                 response.shown = self.auth.shown(scope).await;
             }
@@ -194,6 +197,8 @@ impl Registry {
                 (status, _) if is_redirect(status, &request.method) => {
                     hops += 1;
                     hop.url = self.target(base, &response, hops)?;
+                    let (from, to) = (shown(&response.url), shown(&hop.url));
+                    debug!(name: "redirect", target: TARGET, status = status.as_u16(), from, to);
                 }
                 _ => return Ok(response),
             }

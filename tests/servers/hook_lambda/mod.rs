@@ -4,6 +4,7 @@ mod aws;
 mod big;
 mod runtime_api;
 
+use crate::support::hook::assert_documented;
 use crate::support::servers;
 use std::time::Duration;
 
@@ -98,6 +99,18 @@ async fn pushes_are_indexed_once_and_our_own_are_passed_over() {
     assert_eq!((&done["status"], &done["digest"], &done["left"]), (&json!("indexed"), &json!(digest), &json!([])));
     assert_eq!(done["image"], format!("{ACCOUNT}.dkr.ecr.us-west-2.amazonaws.com/team/app:v1@{digest}"));
     let index = done["indexes"][0].as_str().unwrap().to_owned();
+    // The log has the same words as that of the service.
+    let line = &function.logged(1).await[0];
+    assert_eq!(
+        (&line["event"], &line["level"], &line["target"]),
+        (&json!("job"), &json!("info"), &json!("ociseek::hook"))
+    );
+    assert_eq!((&line["image"], &line["result"], &line["digest"]), (&done["image"], &done["status"], &done["digest"]));
+    assert_eq!(line["indexes"][0]["index"], json!(index), "each with its platform: {line}");
+    for same in ["left", "bytes_read", "bytes_written"] {
+        assert_eq!(line[same], done[same], "{same}");
+    }
+    assert!(line["seconds"].is_f64() && line["time"].is_string(), "{line}");
     assert_eq!(indexes(&sandbox, &format!("{}/team/app:v1", server.host)), std::slice::from_ref(&index));
 
     // The same again, by tag, and from someone who waits for the answer.
@@ -124,8 +137,11 @@ async fn pushes_are_indexed_once_and_our_own_are_passed_over() {
 
     assert_eq!(std::fs::read_dir(function.tmp.path()).unwrap().count(), 0, "nothing is written to /tmp");
     let log = function.logged(7).await;
-    assert_eq!(log.len(), 7, "{log:?}");
+    let results: Vec<&str> = log.iter().map(|line| line["result"].as_str().unwrap()).collect();
+    let want = ["indexed", "already-indexed", "skipped", "skipped", "already-indexed", "ignored", "gone"];
+    assert_eq!(results, want, "{log:?}");
     assert!(!format!("{log:?}").contains("auth-token"), "no token stands in the log");
+    assert_documented(&log);
 }
 
 #[tokio::test(flavor = "multi_thread")]

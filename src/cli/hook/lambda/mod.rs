@@ -9,7 +9,7 @@ use crate::cli::shared::build::unattended;
 use crate::cli::shared::report::{self, CliError};
 use crate::hook::aws::Ecr;
 use crate::hook::lambda::{Failure, Function, Runtime, Settings, serve};
-use crate::hook::log::Log;
+use crate::hook::log::LogProgress;
 use crate::ops::versions::Versions;
 use args::HookLambdaArgs;
 
@@ -41,10 +41,8 @@ pub async fn run(args: HookLambdaArgs) -> Result<(), CliError> {
             return Err(HookError::from(error).into());
         }
     };
-    // Lambda makes no difference between the two streams.
-    let log = Log::new(std::io::stdout());
-    let function = Function::new(settings(args, versions), ecr, Arc::new(log.clone()));
-    Ok(serve(&runtime, &function, &log).await.map_err(HookError::from)?)
+    let function = Function::new(settings(args, versions), ecr, Arc::new(LogProgress));
+    Ok(serve(&runtime, &function).await.map_err(HookError::from)?)
 }
 
 fn variable(name: &str) -> Option<String> {

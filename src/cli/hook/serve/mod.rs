@@ -1,11 +1,11 @@
 //! `ociseek hook serve`.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::oneshot;
+use tracing::info;
 
 use crate::cli::hook::error::HookError;
 #[cfg(feature = "nats")]
@@ -14,7 +14,7 @@ use crate::cli::hook::jobs::{address, runner};
 use crate::cli::hook::secret_file;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::signals::Interrupt;
-use crate::hook::log::Log;
+use crate::hook::log::TARGET;
 use crate::hook::secret::Secrets;
 use crate::hook::server::sink::{Here, Sink};
 use crate::hook::server::{Listeners, ServerConfig, listen, listen_to_all, serve};
@@ -36,32 +36,32 @@ pub async fn run(args: HookServeArgs, interrupted: &mut oneshot::Receiver<Interr
         patience: Duration::from_secs(args.client_timeout.into()),
         drain: Duration::from_secs(args.jobs.drain_timeout.into()),
     };
-    let log = Log::new(io::stderr());
     let notifications = listen(args.listen, &config).await.map_err(HookError::from)?;
     let monitor = match args.metrics_listen {
         Some(address) => Some(listen_to_all(address).await.map_err(HookError::from)?),
         None => None,
     };
     let allowed: Vec<String> = args.jobs.allow.iter().map(ToString::to_string).collect();
-    let runner = Arc::new(runner(args.jobs, log.clone()).await?);
+    let runner = Arc::new(runner(args.jobs).await?);
     let here = || {
         let here = Here::new(args.queue_size as usize, runner.unit(), args.journal.as_deref());
         here.map(Sink::Here).map_err(HookError::from)
     };
     #[cfg(feature = "nats")]
     let sink = match args.queue.as_ref().or(args.hook_queue.as_ref()) {
-        Some(url) => Sink::Queue(connect(url, &log).await?.by(runner.unit())),
+        Some(url) => Sink::Queue(connect(url).await?.by(runner.unit())),
         None => here()?,
     };
     #[cfg(not(feature = "nats"))]
     let sink = here()?;
-    let queued = sink.here().map(|here| here.backlog.lengths().0);
-    let mut fields =
-        json!({"tool": TOOL_IDENTIFIER, "address": address(&notifications)?, "allow": allowed, "queued": queued});
-    if let Some(monitor) = &monitor {
-        fields["metrics"] = json!(address(monitor)?);
-    }
-    log.info("listening", fields);
+    info!(
+        name: "listening", target: TARGET,
+        tool = TOOL_IDENTIFIER,
+        address = address(&notifications)?,
+        metrics = monitor.as_ref().map(address).transpose()?,
+        allow.json = json!(allowed).to_string(),
+        queued = sink.here().map(|here| here.backlog.lengths().0),
+    );
     let stop = async {
         let _ = interrupted.await;
     };

@@ -1,0 +1,138 @@
+//! How far a walk is: `37 of 120 images`, on standard error.
+
+use std::io::IsTerminal;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle as BarStyle};
+
+use crate::cli::shared::progress::{TICK, Ticker};
+use crate::cli::shared::screen::set_bars;
+use crate::cli::shared::size::{about, human};
+use crate::cli::shared::talk::{ProgressStyle, TalkArgs};
+use crate::lock::Hold;
+
+/// As many images, and as much time, must be behind us before the time left is told.
+const ENOUGH: (u64, Duration) = (3, Duration::from_secs(2));
+
+pub struct Tally {
+    state: Arc<Mutex<State>>,
+    shown: Shown,
+}
+
+enum Shown {
+    Bar { all: MultiProgress, bar: ProgressBar },
+    Lines(#[allow(dead_code, reason = "it writes for as long as it is there")] Ticker),
+    Nothing,
+}
+
+struct State {
+    since: Instant,
+    found: u64,
+    is_listed: bool,
+    done: u64,
+    bytes: u64,
+}
+
+impl State {
+    fn line(&self, elapsed: Duration) -> String {
+        let State { found, is_listed, done, bytes, .. } = *self;
+        let more = if is_listed { "" } else { " listed so far" };
+        let mut line = format!("{done} of {found} images{more}");
+        if bytes > 0 {
+            line += &format!(", {} read", human(bytes));
+        }
+        if is_listed && done < found && done >= ENOUGH.0 && elapsed >= ENOUGH.1 {
+            let left = elapsed.as_secs_f64() / done as f64 * (found - done) as f64;
+            line += &format!(", about {} left", about(left));
+        }
+        line
+    }
+}
+
+impl Tally {
+    pub fn new(talk: TalkArgs) -> Tally {
+        let state = State { since: Instant::now(), found: 0, is_listed: false, done: 0, bytes: 0 };
+        let state = Arc::new(Mutex::new(state));
+        let shown = match talk.progress {
+            _ if talk.quiet => Shown::Nothing,
+            ProgressStyle::None => Shown::Nothing,
+            ProgressStyle::Auto if std::io::stderr().is_terminal() => {
+                let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
+                // The blanks at the end leave room for the ^C that a terminal echoes.
+                let style = BarStyle::with_template("[{bar:20}] {msg}   ").unwrap_or_else(|_| BarStyle::default_bar());
+                Shown::Bar { all: MultiProgress::new(), bar: bar.with_style(style.progress_chars("=> ")) }
+            }
+            ProgressStyle::Auto | ProgressStyle::Plain => {
+                let shared = Arc::clone(&state);
+                let line = move |state: &State| (state.found > 0).then(|| state.line(state.since.elapsed()));
+                Shown::Lines(Ticker::new(move || line(&shared.hold())))
+            }
+        };
+        Tally { state, shown }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.hold()
+    }
+
+    pub fn found(&self) {
+        let mut state = self.lock();
+        state.found += 1;
+        self.draw(&state);
+        if let Shown::Bar { all, bar } = &self.shown
+            && state.found == 1
+        {
+            set_bars(Some(all.clone()));
+            all.add(bar.clone()).enable_steady_tick(TICK);
+        }
+    }
+
+    pub fn listed(&self) {
+        let mut state = self.lock();
+        state.is_listed = true;
+        self.draw(&state);
+    }
+
+    /// One more image is done; `bytes`: of the layers of all that were read.
+    pub fn done(&self, bytes: u64) {
+        let mut state = self.lock();
+        state.done += 1;
+        state.bytes = bytes;
+        self.draw(&state);
+    }
+
+    fn draw(&self, state: &State) {
+        if let Shown::Bar { bar, .. } = &self.shown {
+            bar.set_length(state.found);
+            bar.set_position(state.done);
+            bar.set_message(state.line(state.since.elapsed()));
+        }
+    }
+}
+
+impl Drop for Tally {
+    fn drop(&mut self) {
+        if let Shown::Bar { bar, .. } = &self.shown {
+            bar.finish_and_clear();
+            set_bars(None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_far_it_is() {
+        let line = |found, is_listed, done, bytes, seconds| {
+            let state = State { since: Instant::now(), found, is_listed, done, bytes };
+            state.line(Duration::from_secs(seconds))
+        };
+        assert_eq!(line(7, false, 5, 0, 60), "5 of 7 images listed so far");
+        assert_eq!(line(120, true, 2, 1 << 20, 60), "2 of 120 images, 1.0 MiB read");
+        assert_eq!(line(120, true, 30, 1 << 20, 60), "30 of 120 images, 1.0 MiB read, about 3 min left");
+        assert_eq!(line(120, true, 120, 0, 60), "120 of 120 images");
+    }
+}

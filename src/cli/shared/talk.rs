@@ -1,0 +1,180 @@
+//! How much the program says of its work: `-q`, `-v`, `-vv` and `OCISEEK_LOG`.
+
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use clap::builder::FalseyValueParser;
+use clap::{ArgAction, Args, ValueEnum};
+use serde_json::Value;
+use tracing::Level;
+use tracing::metadata::LevelFilter;
+use tracing_subscriber::filter::Targets;
+
+use super::report::CliError;
+use super::terminal::{Style, complain, safe};
+#[cfg(feature = "hook")]
+use crate::hook::log::json_line;
+use crate::logging::{Line, install, level_word};
+
+/// What says in detail what is logged.
+const VARIABLE: &str = "OCISEEK_LOG";
+/// What `-vv` adds: where the libraries below connect, and how TLS comes about.
+const LIBRARIES: [&str; 5] = ["async_nats", "fuser", "hyper_util", "reqwest", "rustls"];
+
+/// What all commands take.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct TalkArgs {
+    /// Say on standard error what is done: requests, retries, caches; -vv: in more detail
+    ///
+    /// -vv also tells what the HTTP and TLS libraries say. OCISEEK_LOG sets it for each part (docs/environment.md).
+    #[arg(long, short, global = true, action = ArgAction::Count, help_heading = "What is printed")]
+    pub verbose: u8,
+
+    /// Print no progress, notes or reports: only what was asked for, warnings and errors
+    ///
+    /// Of a report only the digests of what was made are left. The hooks log warnings and errors alone.
+    #[arg(long, short, global = true, env = "OCISEEK_QUIET", value_parser = FalseyValueParser::new())]
+    #[arg(help_heading = "What is printed")]
+    pub quiet: bool,
+
+    /// Progress on standard error
+    #[arg(long, global = true, value_name = "STYLE", env = "OCISEEK_PROGRESS", value_enum)]
+    #[arg(default_value_t = ProgressStyle::Auto, help_heading = "What is printed")]
+    pub progress: ProgressStyle,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ProgressStyle {
+    /// Bars on a terminal, else plain
+    Auto,
+    /// A line every few seconds
+    Plain,
+    /// Nothing but warnings
+    None,
+}
+
+/// Who reads the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Readers {
+    /// People, on standard error.
+    People,
+    /// Programs: a JSON object a line, on standard error.
+    #[cfg(feature = "hook")]
+    Programs,
+    /// The same on standard output: Lambda makes no difference between the two streams.
+    #[cfg(feature = "lambda")]
+    Lambda,
+}
+
+/// What [`VARIABLE`] holds instead of a filter.
+#[derive(Debug, thiserror::Error)]
+#[error("{VARIABLE}: {0:?} is neither a level nor TARGET=LEVEL")]
+pub struct LogFilterError(String);
+
+impl TalkArgs {
+    /// Writes the log from now on, if there is to be one.
+    ///
+    /// # Errors
+    /// When the variable does not hold a filter.
+    pub fn start_log(self, readers: Readers) -> Result<(), CliError> {
+        let variable = std::env::var_os(VARIABLE).map(|value| value.to_string_lossy().into_owned());
+        let variable = variable.filter(|value| !value.trim().is_empty()).map(|value| filter(&value)).transpose()?;
+        let own = |level: Level| Targets::new().with_target("ociseek", level);
+        let filter = match (self.verbose, variable, readers) {
+            (0, Some(filter), _) => filter,
+            (0, None, Readers::People) => return Ok(()),
+            #[cfg(feature = "hook")]
+            (0, None, _) => own(if self.quiet { Level::WARN } else { Level::INFO }),
+            (1, _, _) => own(Level::DEBUG),
+            _ => own(Level::TRACE).with_targets(LIBRARIES.map(|library| (library, Level::DEBUG))),
+        };
+        let _ = STARTED.set(Instant::now());
+        install(
+            filter,
+            match readers {
+                Readers::People => |line| complain(&text(line)),
+                #[cfg(feature = "hook")]
+                Readers::Programs => |line| complain(&json_line(line)),
+                #[cfg(feature = "lambda")]
+                Readers::Lambda => |line| {
+                    use std::io::Write as _;
+                    // Where nobody listens any more, there is nobody to tell.
+                    let _ = writeln!(std::io::stdout().lock(), "{}", json_line(line));
+                },
+            },
+        );
+        Ok(())
+    }
+}
+
+/// Levels, and levels of targets, separated by commas. A word that is no level is no target either: it
+/// would be a mistyped level more often than not.
+fn filter(value: &str) -> Result<Targets, LogFilterError> {
+    let wrong = |part: &str| LogFilterError(part.chars().take(60).collect());
+    let mut filter = Targets::new();
+    for part in value.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let (target, word) =
+            part.split_once('=').map_or((None, part), |(target, word)| (Some(target.trim()), word.trim()));
+        // It parses numbers too, and nothing.
+        let level = word.parse::<LevelFilter>().ok().filter(|level| level.to_string().eq_ignore_ascii_case(word));
+        filter = match (target, level) {
+            (Some(""), _) | (_, None) => return Err(wrong(part)),
+            (None, Some(level)) => filter.with_default(level),
+            (Some(target), Some(level)) => filter.with_target(target, level),
+        };
+    }
+    Ok(filter)
+}
+
+/// When the log began, for people.
+static STARTED: OnceLock<Instant> = OnceLock::new();
+
+/// A line for people: `  0.123 debug ociseek::registry request GET http://... status=200`.
+fn text(line: &Line<'_>) -> String {
+    let style = Style::stderr();
+    let level = level_word(line.level);
+    let level = match line.level {
+        Level::ERROR => style.red(level),
+        Level::WARN => style.yellow(level),
+        _ => style.dim(level),
+    };
+    let seconds = STARTED.get().map_or(0.0, |started| started.elapsed().as_secs_f64());
+    let mut text = format!("{seconds:>9.3} {level} {} {}", safe(line.target), style.bold(line.event));
+    for (name, value) in &line.fields {
+        let value = match value {
+            Value::String(value) if name == "message" => safe(value),
+            Value::String(value) if value.is_empty() || value.contains([' ', '"', '=']) => safe(&format!("{value:?}")),
+            Value::String(value) => safe(value),
+            value => safe(&value.to_string()),
+        };
+        text.push(' ');
+        if name != "message" {
+            text.push_str(&style.dim(&format!("{name}=")));
+        }
+        text.push_str(&value);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters() {
+        for (value, target, level, passes) in [
+            ("debug", "hyper_util::client", Level::DEBUG, true),
+            ("ociseek=debug", "ociseek::registry", Level::DEBUG, true),
+            ("ociseek=debug", "ociseek::registry", Level::TRACE, false),
+            ("ociseek=debug", "rustls", Level::ERROR, false),
+            (" warn , ociseek::registry=TRACE,", "ociseek::registry", Level::TRACE, true),
+            (" warn , ociseek::registry=TRACE,", "ociseek::cache", Level::INFO, false),
+            ("ociseek=info,ociseek::registry=off", "ociseek::registry", Level::ERROR, false),
+        ] {
+            assert_eq!(filter(value).unwrap().would_enable(target, &level), passes, "{value} {target} {level}");
+        }
+        for bad in ["debgu", "ociseek", "ociseek=", "=debug", "ociseek=debug=trace", "5", "ociseek=5", "info,verbose"] {
+            assert!(filter(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What is on a terminal while bytes are read: on one of 80 columns, with a registry behind a slow line.
+
+use axum::body::Body;
+use axum::http::Response;
+use serde_json::json;
+
+use crate::support::faulty::{Faulty, Nature, json_answer};
+use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
+use crate::support::tarball::{end, file};
+use crate::support::terminal::{lines, on_terminal};
+use crate::support::throttle::throttled;
+use ociseek::digest::Digest;
+
+/// A registry with an image without an index, `a:v1`, of one layer of `size` bytes; its digest.
+async fn registry(size: usize) -> (Faulty, Digest) {
+    let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
+    let layer = tar(1, 1, size);
+    let config = json!({
+        "os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": [Digest::sha256(&layer)]},
+    });
+    let (config, layer) = (config.to_string().into_bytes(), gzip(&layer));
+    let of = |media_type, content: &[u8]| json!({"mediaType": media_type, "digest": Digest::sha256(content), "size": content.len()});
+    let manifest = json!({
+        "schemaVersion": 2, "mediaType": OCI_MANIFEST,
+        "config": of(OCI_CONFIG, &config), "layers": [of(GZIP, &layer)],
+    });
+    registry.add_blob(config);
+    registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string());
+    let digest = registry.add_blob(layer);
+    (registry, digest)
+}
+
+/// A bar with a true total from the first frame on, and no rate before one was measured.
+fn assert_bar(drawn: &str, total: &str) {
+    let lines = lines(drawn);
+    let bars: Vec<&str> = lines.iter().filter_map(|line| line.find("all  ").map(|at| &line[at..])).collect();
+    assert!(!bars.is_empty(), "no bar in {lines:#?}");
+    assert!(bars.iter().all(|bar| bar.contains(&format!("/{total}"))), "{bars:#?}");
+    assert!(!bars[0].contains("/s") && !bars[0].contains("left"), "nothing is measured yet: {}", bars[0]);
+    assert!(!drawn.contains("0 B/0 B"), "{lines:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_without_an_index_is_read_with_a_bar_and_a_note() {
+    let (registry, layer) = registry(11 << 20).await;
+    let slow = throttled(&registry.host(), 8 << 20);
+    let work = move || {
+        let image = format!("{slow}/a:v1");
+        let note =
+            format!("note: reading 11.0 MiB: this image has no SOCI index; 'ociseek index {image}' makes this instant");
+        let sandbox = Sandbox::new();
+        let (drawn, succeeded) = on_terminal(&sandbox.command(&["ls", &image]));
+        assert!(succeeded && drawn.contains(&note), "{drawn}");
+        assert_bar(&drawn, "11.01 MiB");
+        assert_eq!(lines(&drawn).last().map(String::as_str), Some("dir1"), "{drawn:?}");
+        // Rate and time left are there once they are known.
+        let drawn = lines(&drawn);
+        assert!(drawn.iter().any(|line| line.starts_with(&layer.short())), "{drawn:#?}");
+        assert!(
+            drawn.iter().any(|line| line.contains("all  ") && line.contains(" MB/s ") && line.ends_with(" s left")),
+            "{drawn:#?}"
+        );
+
+        // What it learned is kept, so that there is nothing to say.
+        let (drawn, _) = on_terminal(&sandbox.command(&["ls", &image]));
+        assert!(!drawn.contains("note:") && lines(&drawn).last().is_some_and(|line| line == "dir1"), "{drawn}");
+        assert_eq!(lines(&on_terminal(&Sandbox::new().command(&["ls", "-q", &image])).0), ["dir1"]);
+        // No terminal: the note alone. `cat` has the file alone on standard output.
+        let output = Sandbox::new().command(&["cat", &image, "/dir1/file0"]).output().unwrap();
+        assert!(String::from_utf8(output.stderr).unwrap().starts_with(&format!("{note}\n")));
+        assert_eq!(output.stdout.len(), 11 << 20);
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
+}
+
+/// Lines of the log stand above the bars, and are whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_and_the_bars_do_not_mix() {
+    let (registry, _) = registry(4 << 20).await;
+    let slow = throttled(&registry.host(), 8 << 20);
+    let work = move || {
+        let image = format!("{slow}/a:v1");
+        let index = ["index", "-v", "--min-layer-size=0", "--no-cache", &image];
+        let (drawn, succeeded) = on_terminal(&Sandbox::new().command(&index));
+        assert!(succeeded, "{drawn}");
+        assert!(drawn.contains("\x1b[2mdebug\x1b[0m ociseek::registry \x1b[1mrequest\x1b[0m"), "{drawn:?}");
+        let (drawn, _) = on_terminal(Sandbox::new().command(&index).env("NO_COLOR", "1"));
+        assert!(!drawn.contains("\x1b[2mdebug"), "{drawn:?}");
+        let requests = lines(&drawn).into_iter().filter(|line| line.contains(" debug "));
+        let requests: Vec<String> = requests.collect();
+        assert!(requests.len() > 5, "{requests:#?}");
+        for request in requests {
+            assert!(request.starts_with(|c: char| c.is_ascii_digit()) && !request.contains("[="), "{request:?}");
+        }
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
+}
+
+/// The digests of compressed layers are found before anything else.
+#[test]
+fn a_docker_archive_is_read_with_a_bar() {
+    let sandbox = Sandbox::new();
+    let layer = tar(1, 1, 3 << 20);
+    let (diff_id, gzip) = (Digest::sha256(&layer), gzip(&layer));
+    let config = json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": [diff_id]}});
+    let listed = json!([{"Config": "c.json", "RepoTags": ["a:1"], "Layers": ["l.tar.gz"]}]).to_string();
+    let members = [
+        file("c.json", config.to_string().as_bytes()),
+        file("l.tar.gz", &gzip),
+        file("manifest.json", listed.as_bytes()),
+        end(),
+    ];
+    std::fs::write(sandbox.path("x.tar"), members.concat()).unwrap();
+    for args in [&["inspect", "docker-archive:x.tar"][..], &["ls", "docker-archive:x.tar"]] {
+        let (drawn, succeeded) = on_terminal(&sandbox.command(args));
+        assert!(succeeded, "{drawn}");
+        assert_bar(&drawn, "3.00 MiB");
+        assert!(!drawn.contains("no SOCI index;"), "it cannot be indexed where it is: {drawn}");
+    }
+}
+
+/// How many of how many, below the lines of those that are done.
+#[tokio::test(flavor = "multi_thread")]
+async fn backfill_tells_how_far_it_is() {
+    let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, |seen, _| {
+        let tags: Vec<String> = (0..12).map(|number| format!("v{number}")).collect();
+        seen.is("GET", "/app/tags/list").then(|| -> Response<Body> { json_answer(200, &json!({"tags": tags})) })
+    })
+    .await;
+    let config = json!({"os": "linux", "architecture": "amd64"}).to_string();
+    for number in 0..12 {
+        let layer = gzip(&tar(number, 1, 20_000));
+        let of = |media_type, content: &[u8]| json!({"mediaType": media_type, "digest": Digest::sha256(content), "size": content.len()});
+        let manifest = json!({
+            "schemaVersion": 2, "mediaType": OCI_MANIFEST,
+            "config": of(OCI_CONFIG, config.as_bytes()), "layers": [of(GZIP, &layer)],
+        });
+        registry.add_blob(config.clone());
+        registry.add_blob(layer);
+        registry.add_manifest(&format!("v{number}"), OCI_MANIFEST, manifest.to_string());
+    }
+    let place = format!("{}/app", registry.host());
+    let work = move || {
+        let sandbox = Sandbox::new();
+        let args = ["backfill", "--jobs=1", "--min-layer-size=0", "--no-cache", &place];
+        let (drawn, succeeded) = on_terminal(&sandbox.command(&args));
+        let shown = lines(&drawn);
+        assert!(
+            succeeded && shown.iter().any(|line| line.contains("] ") && line.contains(" of 12 images")),
+            "{shown:#?}"
+        );
+        // Whole lines, none of them with a bar behind it.
+        assert_eq!(shown.iter().filter(|line| line.starts_with("indexed  ")).count(), 12, "{shown:#?}");
+        assert!(
+            shown.iter().filter(|line| line.starts_with("indexed")).all(|line| line.ends_with(" ms")),
+            "{shown:#?}"
+        );
+        assert!(shown.last().unwrap().starts_with("12 images: 12 indexed; read "), "{shown:#?}");
+
+        let (drawn, _) = on_terminal(&sandbox.command(&[&args[..], &["-q"]].concat()));
+        assert!(!drawn.contains(" of 12 images") && drawn.contains("already-indexed"), "{drawn}");
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
+}
