@@ -1,5 +1,5 @@
-//! What `ociseek version` knows from the build: target, features, and the commit where that is known for sure; and whether this
-//! build can mount.
+//! What `ociseek version` knows from the build: target, features, and the commit where that is
+//! known for sure; and whether this build can mount.
 
 use std::path::Path;
 
@@ -18,8 +18,9 @@ fn main() {
     if std::env::var_os("CARGO_FEATURE_FUSE").is_some() && variable("CARGO_CFG_TARGET_OS") == "linux" {
         println!("cargo::rustc-cfg=mounts");
     }
-    // git is not asked: a working tree may differ from its commit, and the crate would be built anew after every commit. The
-    // release build sets the variable, and `cargo package` writes the file.
+    // git is not asked: a working tree may differ from its commit, and the crate would be built
+    // anew after every commit. The release build sets the variable, and `cargo package` writes the
+    // file.
     let packaged = || {
         let text =
             std::fs::read_to_string(Path::new(&variable("CARGO_MANIFEST_DIR")).join(".cargo_vcs_info.json")).ok()?;

@@ -15,7 +15,14 @@ def run(command, stdin=(), stderr=None):
 
     The peak is never below that of this process, which the kernel counts in."""
     started = time.monotonic()
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env={**os.environ, "TZ": "UTC"})
+    process = subprocess.Popen(
+    command,
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    stderr=stderr,
+    env={
+        **os.environ,
+         "TZ": "UTC"})
     for piece in stdin:
         process.stdin.write(piece)
     process.stdin.close()
@@ -36,7 +43,7 @@ def interleaved(rounds, jobs):
 
 
 def layout(folder, layers, diff_ids=None):
-    """An OCI layout of one image, v1, with these layers, each given in pieces. Without diff_ids the config has wrong ones."""
+    """An OCI layout of one image, v1, with these layers in pieces. Without diff_ids the config has wrong ones."""
     import hashlib, json  # not above: what they take would show as the peak of every command
 
     os.makedirs(f"{folder}/blobs/sha256")
@@ -52,8 +59,15 @@ def layout(folder, layers, diff_ids=None):
 
     oci = "application/vnd.oci.image"
     layers = [blob(layer, f"{oci}.layer.v1.tar+gzip") for layer in layers]
-    config = {"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids or [layer["digest"] for layer in layers]}}
-    manifest = {"schemaVersion": 2, "mediaType": f"{oci}.manifest.v1+json", "config": blob([json.dumps(config).encode()], f"{oci}.config.v1+json"), "layers": layers}
+    config = {
+    "architecture": "amd64",
+    "os": "linux",
+    "rootfs": {
+        "type": "layers",
+        "diff_ids": diff_ids or [
+            layer["digest"] for layer in layers]}}
+    manifest = {"schemaVersion": 2, "mediaType": f"{oci}.manifest.v1+json",
+        "config": blob([json.dumps(config).encode()], f"{oci}.config.v1+json"), "layers": layers}
     manifest = blob([json.dumps(manifest).encode()], manifest["mediaType"])
     manifest["annotations"] = {"org.opencontainers.image.ref.name": "v1"}
     open(f"{folder}/index.json", "w").write(json.dumps({"schemaVersion": 2, "manifests": [manifest]}))

@@ -1,5 +1,6 @@
-//! `cargo bench --bench stages`: what each stage of indexing and reading costs on one layer. The layer is `$OCISEEK_BENCH_LAYER` (gzip),
-//! else a made one of 24 MB. Ratios to other tools, in the same run, are what `benches/compare` prints.
+//! `cargo bench --bench stages`: what each stage of indexing and reading costs on one layer. The
+//! layer is `$OCISEEK_BENCH_LAYER` (gzip), else a made one of 24 MB. Ratios to other tools, in the
+//! same run, are what `benches/compare` prints.
 
 use std::hint::black_box;
 use std::io::{Read, Write};

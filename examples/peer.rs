@@ -1,5 +1,6 @@
-//! `peer libdeflate|zlib-rs|ociseek LAYER`: inflates a gzip layer and nothing else, for `benches/compare` and `benches/decoder`. Prints the
-//! tar's size in bytes and the seconds that inflating took, the layer in memory and the output's pages touched before.
+//! `peer libdeflate|zlib-rs|ociseek LAYER`: inflates a gzip layer and nothing else, for
+//! `benches/compare` and `benches/decoder`. Prints the tar's size in bytes and the seconds that
+//! inflating took, the layer in memory and the output's pages touched before.
 
 use std::hint::black_box;
 use std::io::Read;

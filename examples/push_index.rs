@@ -1,4 +1,5 @@
-//! `push_index IMAGE`: builds the SOCI index of an image in a registry, and attaches it there. Credentials are those of `docker login`.
+//! `push_index IMAGE`: builds the SOCI index of an image in a registry, and attaches it there.
+//! Credentials are those of `docker login`.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-"""What the scripts beside this one share: the facts of Cargo.toml, what kind of program they are given, and tars that come out the same."""
+"""Shared by the packaging scripts: facts from Cargo.toml, the kind of a program, and reproducible tars."""
 import io, json, os, re, subprocess, sys, tarfile
 from pathlib import Path
 

@@ -1,7 +1,8 @@
 //! ociseek makes the layers of existing container images seekable.
 //!
-//! What is pure, bytes in and values out, is the crate [`ociseek_layer`]; its modules are re-exported here. The rest, in the order in
-//! which modules may use each other (each only those above it):
+//! What is pure, bytes in and values out, is the crate [`ociseek_layer`]; its modules are
+//! re-exported here. The rest, in the order in which modules may use each other (each only those
+//! above it):
 //!
 //! | module | what it does |
 //! |---|---|

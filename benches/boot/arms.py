@@ -5,7 +5,7 @@ RANGE = 8 << 20
 
 
 class Started:
-    """What one start took: seconds until READY, seconds from there to DONE, bytes over the link until READY and in all."""
+    """What one start took: seconds until READY, from there to DONE, bytes over the link until READY and in all."""
 
     def __init__(self, ready, work, at_ready, in_all):
         self.ready, self.work, self.at_ready, self.in_all = ready, work, at_ready, in_all
@@ -31,8 +31,8 @@ def lazy(ociseek, link, image, scratch, cache):
     """Mounts the image, then runs it; its bytes come when they are read."""
     bundle = f'{scratch}/bundle'
     before, began = link.received(), time.monotonic()
-    subprocess.run([ociseek, 'bundle', '--detach', '--plain-http', '--cache-dir', cache, f'{link.host}/{image}', bundle],
-                   check=True, stderr=subprocess.DEVNULL)
+    subprocess.run([ociseek, 'bundle', '--detach', '--plain-http', '--cache-dir', cache,
+                   f'{link.host}/{image}', bundle], check=True, stderr=subprocess.DEVNULL)
     try:
         return contain(bundle, link, began, before)
     finally:
@@ -107,8 +107,15 @@ def overlaid(scratch, count, config, link, began, before):
         os.makedirs(f'{scratch}/{folder}')
     shutil.copy(config, f'{scratch}/bundle/config.json')
     lower = ':'.join(f'layer{number}' for number in reversed(range(count)))
-    subprocess.run(['mount', '-t', 'overlay', 'overlay', '-o', f'lowerdir={lower},upperdir=upper,workdir=work', 'bundle/rootfs'],
-                   check=True, cwd=scratch)
+    subprocess.run(['mount',
+    '-t',
+    'overlay',
+    'overlay',
+    '-o',
+    f'lowerdir={lower},upperdir=upper,workdir=work',
+    'bundle/rootfs'],
+    check=True,
+     cwd=scratch)
     try:
         return contain(f'{scratch}/bundle', link, began, before)
     finally:

@@ -48,7 +48,8 @@ class Link:
 
     def limit(self, megabits):
         """From now on the registry sends no more than this."""
-        inside('tc', 'qdisc', 'replace', 'dev', THERE, 'root', 'tbf', 'rate', f'{megabits}mbit', 'burst', '128kb', 'latency', '100ms')
+        inside('tc', 'qdisc', 'replace', 'dev', THERE, 'root', 'tbf', 'rate', f'{megabits}mbit', 'burst', '128kb',
+               'latency', '100ms')
 
     def received(self):
         """Bytes that came over the link so far, headers and all."""

@@ -1,5 +1,6 @@
-//! The bodies of the fuzz targets. Each takes any bytes and panics when an invariant is broken; tests/pure/fuzz_bodies.rs calls
-//! them too, with the fixtures and with every input that once broke one (fuzz/regressions).
+//! The bodies of the fuzz targets. Each takes any bytes and panics when an invariant is broken;
+//! tests/pure/fuzz_bodies.rs calls them too, with the fixtures and with every input that once broke
+//! one (fuzz/regressions).
 
 pub mod inflate;
 mod sha256;
@@ -89,7 +90,8 @@ fn decode_ahead(data: &[u8], at: usize, begin: Begin) -> (Decoded, Result<GzipEn
     (recorder.0, decoded.and_then(|()| reader.finish()))
 }
 
-/// The places where something can be decoded ahead: what look like members, and a block; the block's window is wrong now and then.
+/// The places where something can be decoded ahead: what look like members, and a block; the
+/// block's window is wrong now and then.
 fn begins(data: &[u8], starts: usize) -> Vec<(usize, Begin)> {
     struct Wanted(usize, Option<(usize, Begin)>);
     impl Sink for Wanted {
@@ -119,8 +121,8 @@ fn begins(data: &[u8], starts: usize) -> Vec<(usize, Begin)> {
     begins
 }
 
-/// Invariants: how the input is cut does not matter, nor what is decoded ahead; block starts go forward; what is accepted is what
-/// flate2 decodes.
+/// Invariants: how the input is cut does not matter, nor what is decoded ahead; block starts go
+/// forward; what is accepted is what flate2 decodes.
 pub fn gzip(data: &[u8]) {
     let Some((whole, end)) = decode(std::iter::once(data)) else { return };
     for (at, begin) in begins(data, whole.starts.len()) {
@@ -156,7 +158,8 @@ pub fn gzip(data: &[u8]) {
     assert_eq!((whole.length, whole.crc), (length, hasher.finalize()));
 }
 
-/// Invariants: what zlib takes is taken, what it refuses is refused, and the bytes are the same, by either of the two loops.
+/// Invariants: what zlib takes is taken, what it refuses is refused, and the bytes are the same, by
+/// either of the two loops.
 pub fn inflate(data: &[u8]) {
     inflate::compare(data);
 }
@@ -230,7 +233,8 @@ fn index<'a>(span_size: u64, pieces: impl Iterator<Item = &'a [u8]>) -> Result<I
     indexer.finish()
 }
 
-/// What callers act on: the ztoc's digest, the code of a refusal, or that the layer is broken (near which byte may vary).
+/// What callers act on: the ztoc's digest, the code of a refusal, or that the layer is broken (near
+/// which byte may vary).
 fn verdict(indexed: &Result<IndexedLayer, LayerError>) -> String {
     match indexed {
         Ok(IndexedLayer { outcome: Outcome::Ztoc(built), .. }) => built.digest.to_string(),

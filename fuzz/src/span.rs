@@ -1,7 +1,7 @@
 //! Decoding in the middle of a stream, by a checkpoint that somebody made up.
 //!
-//! Invariants under test: no panic; never more bytes than the ztoc claims, and exactly those if it succeeds; the same bytes as
-//! byte by byte, which never enters the decoder's fast loop.
+//! Invariants under test: no panic; never more bytes than the ztoc claims, and exactly those if it
+//! succeeds; the same bytes as byte by byte, which never enters the decoder's fast loop.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use ociseek_layer::ztoc::{Checkpoint, Checkpoints, VERSION, Ztoc};
 /// The most that a span claims here.
 const MOST: u64 = 8 << 20;
 
-/// Four bytes say how many bits are left of the fifth, what the window is and what the span claims; the rest is the span.
+/// Four bytes say how many bits are left of the fifth, what the window is and what the span claims;
+/// the rest is the span.
 pub fn decode(data: &[u8]) {
     let Some((&[bits, window, low, high], blob)) = data.split_first_chunk() else { return };
     let bits = if blob.is_empty() { 0 } else { bits % 8 };

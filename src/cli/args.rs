@@ -20,20 +20,20 @@ use crate::cli::verify::args::VerifyArgs;
 use crate::cli::version::args::{CompletionsArgs, ManArgs, VersionArgs};
 use crate::cli::ztoc::args::ZtocCommand;
 
-const ABOUT: &str = "Makes the layers of existing container images seekable";
+const ABOUT: &str = "Start containers before their image is pulled";
 
 const LONG_ABOUT: &str = "\
-Makes the layers of existing container images seekable, so that containers start before their image is pulled.
+Start containers before their image is pulled. ociseek adds a seekable index to existing OCI images.
 
-ociseek reads each layer of an image once, writes down where decompression can start and where each file lies (a ztoc), \
-and attaches the result to the image as a SOCI index, an OCI referrer. The image itself is never changed: its tags, \
-manifests and layers keep their digests.";
+It reads each layer once, records where decompression can start and where each file is (a ztoc), and attaches the \
+result to the image as a SOCI index, an OCI referrer. The image does not change: its tags, manifests and layers keep \
+their digests.";
 
 const AFTER_HELP: &str = "\
-Exit status: 0 done, 1 failed, 2 wrong usage, 3 verification found differences, or doctor no consumer, 129, 130 or 143 ended by a hangup, an \
-interrupt, a termination.
+Exit status: 0 success, 1 failure, 2 usage error, 3 verify or diff found differences, or doctor found no consumer; \
+129, 130 or 143 on SIGHUP, SIGINT or SIGTERM.
 
-Start here: ociseek index --help";
+Start with: ociseek index --help";
 
 #[derive(Debug, Parser)]
 #[command(name = "ociseek", version, about = ABOUT, long_about = LONG_ABOUT, after_help = AFTER_HELP)]

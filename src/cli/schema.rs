@@ -49,7 +49,7 @@ fn all() -> Vec<(&'static str, &'static str, Value)> {
         ("trace", "ociseek trace", of::<trace::json::Trace>()),
         ("report", "ociseek report", of::<report::json::Report>()),
         ("version", "ociseek version", of::<version::json::Version>()),
-        ("error", "any command that fails before it has a document of its own", of::<Failed>()),
+        ("error", "any command that fails before it prints its own document", of::<Failed>()),
     ]
 }
 

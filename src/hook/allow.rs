@@ -1,5 +1,5 @@
-//! Which images events may ask for. An event is a stranger's word: without this list, whoever can send one could make us call any
-//! host that we can reach.
+//! Which images events may ask for. An event is a stranger's word: without this list, whoever can
+//! send one could make us call any host that we can reach.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,8 +9,9 @@ use crate::glob::matches;
 use crate::image::{Reference, is_registry};
 use crate::store::registry::Reach;
 
-/// `REGISTRY[/REPOSITORY-GLOB]`: a registry, `HOST[:PORT]` or `*.DOMAIN[:PORT]`, and which of its repositories: in the glob `*` is
-/// anything but a slash, `**` anything, `?` one character. Without a glob all of them.
+/// `REGISTRY[/REPOSITORY-GLOB]`: a registry, `HOST[:PORT]` or `*.DOMAIN[:PORT]`, and which of its
+/// repositories: in the glob `*` is anything but a slash, `**` anything, `?` one character. Without
+/// a glob all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allow {
     registry: String,
@@ -43,9 +44,12 @@ impl Glob {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AllowError {
-    #[error("{0:?} is no registry: want HOST, HOST:PORT or *.DOMAIN, and a repository glob after a slash")]
+    #[error(
+        "{0:?} is not a valid rule: expected HOST, HOST:PORT or *.DOMAIN, optionally followed by a slash and a \
+         repository glob"
+    )]
     Registry(String),
-    #[error("{0:?} is no glob of repositories: want lower-case letters, digits and . _ - / * ?")]
+    #[error("{0:?} is not a valid repository glob: expected lower-case letters, digits and . _ - / * ?")]
     Repositories(String),
 }
 
@@ -104,8 +108,9 @@ impl AllowList {
         self.allowed.iter().any(|allow| allow.admits(image))
     }
 
-    /// Where a client may go for these images. A host that is named in full may be at a private address, since its operator says
-    /// so; what a name pattern admits, and where answers point to, must be public.
+    /// Where a client may go for these images. A host that is named in full may be at a private
+    /// address, since its operator says so; what a name pattern admits, and where answers point to,
+    /// must be public.
     pub fn reach(&self) -> Reach {
         if self.private {
             return Reach::Any;

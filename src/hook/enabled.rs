@@ -37,7 +37,7 @@ pub enum Enabling {
 pub enum NotEnabled {
     #[error(transparent)]
     Tag(#[from] TagError),
-    #[error("the tag names {0} already, which is not a SOCI-enabled image and is left as it is")]
+    #[error("the tag already points to {0}, which is not a SOCI-enabled image, and was left unchanged")]
     Occupied(Digest),
     #[error("the tag {0} names another image now")]
     Moved(String),

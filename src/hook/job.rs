@@ -98,7 +98,7 @@ impl Done {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Skipped {
-    #[error("{0} is where a registry without the referrers API lists them")]
+    #[error("{0} is a fallback tag, where registries without the referrers API list referrers")]
     ReferrersTag(String),
     #[error("it is {0}")]
     NotAnImage(String),
@@ -106,7 +106,7 @@ pub enum Skipped {
     Subject(Digest),
     #[error("it is a SOCI-enabled image, or belongs to one")]
     SociEnabled,
-    #[error("its layers have {size} bytes where at most {limit} are read")]
+    #[error("its layers have {size} bytes; the limit is {limit}")]
     TooLarge { size: u64, limit: u64 },
     #[error("all of its layers are smaller than {least} bytes")]
     LayersTooSmall { least: u64 },
@@ -155,7 +155,7 @@ impl Skipped {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobError {
-    #[error("the image's name cannot be used")]
+    #[error("the image's name is not valid")]
     Name(#[source] StoreError),
     #[error(transparent)]
     Index(#[from] IndexError),
@@ -164,7 +164,7 @@ pub enum JobError {
     /// The index, if there was to be one, is attached.
     #[error("cannot write the SOCI-enabled image {name}")]
     Enabled { name: Reference, source: Box<ConvertError> },
-    #[error("the tag {0} names another image each time it is looked at")]
+    #[error("the tag {0} keeps changing")]
     Restless(String),
 }
 
@@ -184,10 +184,10 @@ impl From<ResolveError> for JobError {
 }
 
 impl JobError {
-    /// Trying again may help: the registry was busy or not to be reached. What is wrong with the image, or with our right to
-    /// it, stays wrong.
-    pub fn may_pass(&self) -> bool {
-        matches!(self, JobError::Restless(_)) || self.store().is_some_and(StoreError::may_pass)
+    /// Trying again may help: the registry was busy or not to be reached. What is wrong with the
+    /// image, or with our right to it, stays wrong.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, JobError::Restless(_)) || self.store().is_some_and(StoreError::is_transient)
     }
 
     /// The registry did not take our word for who we are.

@@ -1,8 +1,10 @@
-//! What was accepted and is not done, in a file: it outlives the process, however that ends. A line of JSON is written before an
-//! event is answered, when a job is begun, and when it is done; what the lines come to is read at the next start.
+//! What was accepted and is not done, in a file: it outlives the process, however that ends. A line
+//! of JSON is written before an event is answered, when a job is begun, and when it is done; what
+//! the lines come to is read at the next start.
 //!
-//! A line that is half written, as a crash may leave it, is the last one, and passed over. Lines are not forced to the disk one by
-//! one: they survive the process, and what a power failure may take is the last second's.
+//! A line that is half written, as a crash may leave it, is the last one, and passed over. Lines
+//! are not forced to the disk one by one: they survive the process, and what a power failure may
+//! take is the last second's.
 
 use crate::lock::Hold;
 use std::collections::HashMap;

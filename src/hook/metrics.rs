@@ -32,8 +32,8 @@ impl Counter {
             Counter::Requests => ("ociseek_hook_requests_total", "code", "Requests answered"),
             Counter::Events => ("ociseek_hook_events_total", "shape", "Notifications understood"),
             Counter::Images => ("ociseek_hook_images_total", "result", "Images in notifications"),
-            Counter::Jobs => ("ociseek_hook_jobs_total", "result", "Jobs that came to an end, or to another try"),
-            Counter::Enabled => ("ociseek_hook_enabled_total", "result", "SOCI-enabled images of jobs"),
+            Counter::Jobs => ("ociseek_hook_jobs_total", "result", "Jobs finished or retried"),
+            Counter::Enabled => ("ociseek_hook_enabled_total", "result", "SOCI-enabled images by outcome"),
             Counter::LayerBytes => ("ociseek_hook_layer_bytes_total", "", "Bytes of layers read"),
         }
     }
@@ -87,7 +87,7 @@ impl Metrics {
             };
         }
         let name = "ociseek_hook_job_seconds";
-        let _ = writeln!(text, "# HELP {name} How long jobs took\n# TYPE {name} histogram");
+        let _ = writeln!(text, "# HELP {name} Job duration\n# TYPE {name} histogram");
         for (bucket, bound) in counts.buckets.iter().zip(BUCKETS) {
             let _ = writeln!(text, "{name}_bucket{{le=\"{bound}\"}} {bucket}");
         }
@@ -112,7 +112,7 @@ mod tests {
         metrics.count(Counter::Requests, "401");
         metrics.add(Counter::LayerBytes, "", 1000);
         metrics.job(Duration::from_millis(700));
-        let text = metrics.text(&[("ociseek_hook_queued", "Jobs that wait", 3)]);
+        let text = metrics.text(&[("ociseek_hook_queued", "Jobs waiting", 3)]);
         for line in [
             "# TYPE ociseek_hook_requests_total counter",
             "ociseek_hook_requests_total{code=\"202\"} 2",

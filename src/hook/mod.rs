@@ -9,7 +9,7 @@
 //! | [`lambda`] | a function of AWS Lambda |
 //! | [`allow`], [`secret`] | which images may be asked for, and by whom |
 //! | [`runner`] | tries jobs, tells what became of them, and gives up on them |
-//! | [`backlog`], [`journal`], [`remembered`] | the jobs that wait in this process, the file that outlives it, what was done a moment ago |
+//! | [`backlog`], [`journal`], [`remembered`] | jobs waiting in this process, their file, and recently finished jobs |
 //! | `queue` | the queue that many processes share (feature `nats`) |
 //! | [`log`], [`metrics`] | what a service says of itself |
 //! | [`http`] | connections within bounds; health and metrics |

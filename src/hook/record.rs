@@ -23,7 +23,7 @@ struct Record {
 pub enum RecordError {
     #[error("it is not the JSON of a job")]
     Json(#[from] serde_json::Error),
-    #[error("its {0} is none")]
+    #[error("it has an invalid {0}")]
     Name(&'static str),
 }
 

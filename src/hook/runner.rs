@@ -23,11 +23,12 @@ use crate::store::registry::{Client, ClientConfig, RegistryError};
 
 /// How often a job is tried.
 pub const TRIES: u32 = 3;
-/// A client learns tokens and credentials for each repository; a new one, now and then, has forgotten those of long ago.
+/// A client learns tokens and credentials for each repository; a new one, now and then, has
+/// forgotten those of long ago.
 const JOBS_OF_A_CLIENT: u32 = 500;
 
 /// What became of one try.
-pub enum Outcome {
+pub enum JobOutcome {
     /// There is nothing left to do.
     Done(Done),
     /// Another try may help, after this long.
@@ -102,15 +103,15 @@ impl Runner {
 
     /// One try, the `tries`th. What comes of it is logged and counted, unless the job is dead: that
     /// is for [`Runner::give_up`]. A bug that an image brings to light ends its job, not the service.
-    pub async fn run(&self, job: &Job, tries: u32) -> Outcome {
+    pub async fn run(&self, job: &Job, tries: u32) -> JobOutcome {
         let outcome = AssertUnwindSafe(self.work(job, tries)).catch_unwind().await;
-        outcome.unwrap_or_else(|_| Outcome::Dead("ociseek panicked".to_owned()))
+        outcome.unwrap_or_else(|_| JobOutcome::Dead("ociseek panicked".to_owned()))
     }
 
-    async fn work(&self, job: &Job, tries: u32) -> Outcome {
+    async fn work(&self, job: &Job, tries: u32) -> JobOutcome {
         if !self.admits(job) {
             // It was accepted by other rules than ours.
-            return Outcome::Dead("it is not on the list of what is allowed".to_owned());
+            return JobOutcome::Dead("not allowed by --allow".to_owned());
         }
         let (begun, image) = (Instant::now(), job.image.to_string());
         debug!(name: "begun", target: TARGET, image, tries);
@@ -130,7 +131,7 @@ impl Runner {
                 log::job(Some(&image), &done, Some(took));
                 Outcome::Done(done)
             }
-            Err(error) if error.may_pass() && tries < TRIES => {
+            Err(error) if error.is_transient() && tries < TRIES => {
                 // By default a registry that restarts is back by the third try.
                 let wait = self.retry_wait.saturating_mul(if tries > 1 { 6 } else { 1 });
                 self.metrics.count(Counter::Jobs, "retried");
@@ -138,7 +139,7 @@ impl Runner {
                 warn!(name: "retry", target: TARGET, image, tries, again_in, error = causes(&error));
                 Outcome::Again(wait)
             }
-            Err(error) => Outcome::Dead(causes(&error)),
+            Err(error) => JobOutcome::Dead(causes(&error)),
         }
     }
 

@@ -1,5 +1,5 @@
-//! Who may send events: those who know a secret, shown in one of the ways in which registries can show one. Every comparison takes
-//! the same time whatever is shown (Harbor CVE-2023-20902).
+//! Who may send events: those who know a secret, shown in one of the ways in which registries can
+//! show one. Every comparison takes the same time whatever is shown (Harbor CVE-2023-20902).
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -20,11 +20,11 @@ pub struct Secrets(Vec<Vec<u8>>);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretError {
-    #[error("there is no secret in it")]
+    #[error("it contains no secret")]
     None,
-    #[error("a secret has {0} characters where at least {SHORTEST} are asked for")]
+    #[error("a secret has {0} characters; at least {SHORTEST} are required")]
     Short(usize),
-    #[error("there are more than {MOST} secrets in it")]
+    #[error("it contains more than {MOST} secrets")]
     TooMany,
 }
 
@@ -62,8 +62,8 @@ impl Secrets {
         }
     }
 
-    /// Judges what was shown. A request that shows several things is judged by one of them: the signature, then the header, then the
-    /// token.
+    /// Judges what was shown. A request that shows several things is judged by one of them: the
+    /// signature, then the header, then the token.
     pub fn judge(&self, shown: &Shown) -> Verdict {
         let good = match shown {
             Shown { signature: Some(_), .. } => return Verdict::Signature,

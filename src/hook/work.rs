@@ -18,9 +18,9 @@ use super::enabled::{EnabledImage, Enabling, NotEnabled};
 use super::job::{Done, Job, JobError, Products, Skipped};
 use crate::digest::Digest;
 use crate::image::{Manifest, ManifestError, Reference};
-use crate::ops::convert::{ConvertError, Destined, Outcome, Outlook, SourceImage, outlook, up_to_date};
+use crate::ops::convert::{ConvertError, ConvertStatus, Destined, Outlook, SourceImage, outlook, up_to_date};
 use crate::ops::discover::causes;
-use crate::ops::index::{Elsewhere, Existing, IndexOptions, IndexedLayer, LayerOutcome, ManifestResult};
+use crate::ops::index::{Elsewhere, Existing, IndexOptions, LayerOutcome, LayerReport, ManifestResult};
 use crate::ops::resolve::{ResolveError, Resolved, parse, resolve_document};
 use crate::ops::versions::{EnabledResult, Made, Subject, Versions, is_enabled, make};
 use crate::progress::{Event, Progress};
@@ -59,7 +59,7 @@ impl Context {
                     target: Target::of(from),
                 }),
                 Err(error) => {
-                    let why = format!("nothing is reused from {from}: {}", causes(&error));
+                    let why = format!("cannot reuse anything from {from}: {}", causes(&error));
                     self.progress.report(Event::Warning(why));
                 }
             }
@@ -71,7 +71,8 @@ impl Context {
 /// Indexes the image of a job, unless that is done or there is nothing to index.
 ///
 /// # Errors
-/// When the image cannot be read, is broken, or does not get its index. [`JobError::may_pass`] says whether to try again.
+/// When the image cannot be read, is broken, or does not get its index. [`JobError::is_transient`] says
+/// whether to try again.
 pub async fn run(job: &Job, context: &Context) -> Result<Done, JobError> {
     if let Some(skipped) = job.skipped_by_name(&context.versions) {
         return Ok(Done::Skipped(skipped));
@@ -305,17 +306,17 @@ fn not_enabled(error: ConvertError) -> Result<NotEnabled, Box<ConvertError>> {
 fn enabling(result: EnabledResult) -> Enabling {
     match result {
         EnabledResult::Converted(converted) => match converted.outcome {
-            Outcome::Written { replaced: before } | Outcome::DryRun { replaces: before } => {
+            ConvertStatus::Written { replaced: before } | ConvertStatus::DryRun { replaces: before } => {
                 Enabling::Written { digest: converted.digest, replaced: before }
             }
-            Outcome::AlreadyThere => Enabling::AlreadyThere(converted.digest),
+            ConvertStatus::AlreadyThere => Enabling::AlreadyThere(converted.digest),
         },
         EnabledResult::NothingToIndex { layers } => Enabling::NothingToIndex(nothing_to_index(&layers)),
         EnabledResult::OutOfTime { left } => Enabling::OutOfTime { left },
     }
 }
 
-fn nothing_to_index<'a>(layers: impl IntoIterator<Item = &'a IndexedLayer>) -> Skipped {
+fn nothing_to_index<'a>(layers: impl IntoIterator<Item = &'a LayerReport>) -> Skipped {
     Skipped::nothing_to_index(layers.into_iter().filter_map(|layer| match &layer.outcome {
         LayerOutcome::LeftOut(reason) => Some(reason),
         LayerOutcome::Indexed(_) | LayerOutcome::Listed { .. } => None,

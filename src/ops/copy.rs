@@ -73,21 +73,21 @@ pub enum CopyError {
     Find(#[source] StoreError),
     #[error("cannot read manifest {digest}")]
     Read { digest: Digest, source: StoreError },
-    #[error("manifest {digest} cannot be relied on")]
+    #[error("manifest {digest} is not valid")]
     Json { digest: Digest, source: JsonError },
-    #[error("{0} is a Docker schema 1 manifest, which other tools have to convert first")]
+    #[error("{0} is a Docker schema 1 manifest: convert it with another tool first")]
     Schema1(Digest),
-    #[error("manifest {digest} has {found} bytes where its descriptor says {expected}")]
+    #[error("manifest {digest} has {found} bytes, but its descriptor says {expected}")]
     Size { digest: Digest, expected: u64, found: u64 },
-    #[error("what refers to {subject} cannot be listed")]
+    #[error("cannot list the referrers of {subject}")]
     Referrers { subject: Digest, source: StoreError },
-    #[error("the image has more than {MAX_MANIFESTS} manifests, with what refers to it")]
+    #[error("the image and its referrers have more than {MAX_MANIFESTS} manifests")]
     TooMany,
     #[error("cannot copy blob {digest}")]
     Blob { digest: Digest, source: StoreError },
-    #[error("the destination does not take manifest {digest}")]
+    #[error("the destination rejected manifest {digest}")]
     Push { digest: Digest, source: StoreError },
-    #[error("the destination does not take the tag {tag:?}")]
+    #[error("the destination rejected the tag {tag:?}")]
     Tag { tag: String, source: StoreError },
 }
 
@@ -225,7 +225,7 @@ impl Graph {
         while let Some((descriptor, subject, document)) = fetched.next().await {
             let digest = descriptor.digest;
             let warn = |why: &str| {
-                progress.report(Event::Warning(format!("{digest} is listed as a referrer and not copied: {why}")));
+                progress.report(Event::Warning(format!("{digest} is listed as a referrer but was not copied: {why}")));
             };
             let document = match document {
                 Ok(document) => document,

@@ -88,7 +88,8 @@ fn spans(a: &Ztoc, b: &Ztoc, changes: &mut Changes) {
         {
             let text = || {
                 format!(
-                    "span {span} starts at byte {in_a} of the layer and {out_a} of the tar in A, at {in_b} and {out_b} in B"
+                    "span {span} starts at byte {in_a} of the layer and {out_a} of the tar in A, at {in_b} and \
+                     {out_b} in B"
                 )
             };
             changes.add("span-start", text, Some(span), None);
@@ -185,7 +186,7 @@ impl IndexDiff {
 pub enum DiffError {
     #[error(transparent)]
     Discover(#[from] DiscoverError),
-    #[error("the image {0} has no SOCI index that can be used")]
+    #[error("the image {0} has no usable SOCI index")]
     NoIndex(Digest),
     #[error("ztoc {ztoc} cannot be used")]
     Ztoc { ztoc: Digest, source: ZtocError },

@@ -1,7 +1,7 @@
 //! The verbs. Each is a function from options to a typed result; it reports progress as events and prints nothing.
 //!
-//! An operation stops when its future is dropped: requests are given up, and the threads that own the layers' indexers end
-//! with their channels.
+//! An operation stops when its future is dropped: requests are given up, and the threads that own
+//! the layers' indexers end with their channels.
 
 #[cfg(mounts)]
 pub mod bundle;

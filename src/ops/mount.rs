@@ -12,7 +12,7 @@ use super::open::RootFs;
 use crate::digest::Digest;
 use crate::progress::Progress;
 use crate::rootfs::fuse::{FuseOptions, MountError, Mounted};
-use crate::rootfs::record::{Recorder, Touch};
+use crate::rootfs::record::{ReadRecorder, Touch};
 
 /// What is done beside mounting.
 #[derive(Default)]
@@ -43,12 +43,13 @@ pub enum Record {
 /// A mounted image. It is unmounted when this is dropped.
 pub struct LiveMount {
     pub mounted: Mounted,
-    recorder: Option<Arc<Recorder>>,
+    recorder: Option<Arc<ReadRecorder>>,
     prefetch: AbortHandle,
     since: Instant,
 }
 
-/// Mounts `image` on `point`, a path that [`crate::rootfs::fuse::prepare`] gave. Reads run on the tokio runtime of the caller.
+/// Mounts `image` on `point`, a path that [`crate::rootfs::fuse::prepare`] gave. Reads run on the
+/// tokio runtime of the caller.
 ///
 /// # Errors
 /// When it cannot be mounted.
@@ -66,7 +67,7 @@ pub async fn mount(
             Record::File(file) => Some(file),
             Record::Kept => None,
         };
-        Arc::new(Recorder::new(Arc::clone(tree), content.clone(), layers, file, Arc::clone(progress)))
+        Arc::new(ReadRecorder::new(Arc::clone(tree), content.clone(), layers, file, Arc::clone(progress)))
     });
     fuse.recorder = recorder.clone();
     let (files, reads, at, runtime) = (Arc::clone(tree), content.clone(), point.to_owned(), Handle::current());

@@ -74,29 +74,29 @@ pub struct LayerFacts {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum OpenImageError {
     #[error(transparent)]
     Discover(#[from] DiscoverError),
     #[error("cannot read the config {digest}")]
     Config { digest: Digest, source: StoreError },
-    #[error("the config {digest} cannot be relied on")]
+    #[error("the config {digest} is not valid")]
     OddConfig { digest: Digest, source: ConfigError },
-    #[error("the config {digest} lists {diff_ids} layers where the manifest has {layers}")]
+    #[error("the config {digest} lists {diff_ids} layers, but the manifest has {layers}")]
     DiffIds { digest: Digest, diff_ids: usize, layers: usize },
-    #[error("the image has {layers} layers, counted from 0: there is no layer {wanted}")]
+    #[error("no layer {wanted}: the image has {layers} layers, counted from 0")]
     NoLayer { wanted: usize, layers: usize },
     #[error(transparent)]
     Layer(#[from] layers::OpenError),
     #[error("the tree of the image's files does not fit into memory")]
     Memory(#[from] OverBudget),
-    #[error("the layers do not make a file system")]
+    #[error("the layers do not form a file system")]
     Tree(#[from] TreeError),
-    #[error("the program is ending")]
+    #[error("ociseek is shutting down")]
     Ending,
 }
 
-/// Opens the image `root` of `source`. What it cannot use of an index is reported as a warning, and then those layers are read
-/// without it.
+/// Opens the image `root` of `source`. What it cannot use of an index is reported as a warning, and
+/// then those layers are read without it.
 ///
 /// # Errors
 /// When the image or one of its layers cannot be read, or when its layers do not fit together.
@@ -106,13 +106,13 @@ pub async fn open(
     options: &OpenOptions,
     caches: &Caches,
     progress: &Arc<dyn Progress>,
-) -> Result<RootFs, OpenError> {
+) -> Result<RootFs, OpenImageError> {
     let found = discover::discover(source, root, options.platform.as_ref(), options.index.as_ref(), progress).await?;
     let wanted = match options.layer {
         None => found.layers.clone(),
         Some(wanted) => {
             let layer = found.layers.get(wanted).cloned();
-            vec![layer.ok_or(OpenError::NoLayer { wanted, layers: found.layers.len() })?]
+            vec![layer.ok_or(OpenImageError::NoLayer { wanted, layers: found.layers.len() })?]
         }
     };
     let config = read_config(source, &found).await?;
@@ -189,15 +189,15 @@ async fn flatten(layers: &[LayerFacts], progress: &Arc<dyn Progress>) -> Result<
 }
 
 /// The config, which lists as many layers as the manifest.
-async fn read_config(source: &Source, found: &Discovered) -> Result<Bytes, OpenError> {
+async fn read_config(source: &Source, found: &Discovered) -> Result<Bytes, OpenImageError> {
     let digest = found.config.digest;
     let bytes = source.blob_bytes(&found.config, MAX_CONFIG as u64).await;
-    let bytes = bytes.map_err(|source| OpenError::Config { digest, source })?;
-    let diff_ids = config::diff_ids(&bytes).map_err(|source| OpenError::OddConfig { digest, source })?.len();
+    let bytes = bytes.map_err(|source| OpenImageError::Config { digest, source })?;
+    let diff_ids = config::diff_ids(&bytes).map_err(|source| OpenImageError::OddConfig { digest, source })?.len();
     let layers = found.layers.len();
     match diff_ids == layers {
         true => Ok(bytes),
-        false => Err(OpenError::DiffIds { digest, diff_ids, layers }),
+        false => Err(OpenImageError::DiffIds { digest, diff_ids, layers }),
     }
 }
 
@@ -230,7 +230,7 @@ async fn fetch_ztoc_of(
         }
         Err(error) => {
             let why = discover::causes(&error);
-            progress.report(Event::Warning(format!("layer {layer} is read without its ztoc: {why}")));
+            progress.report(Event::Warning(format!("reading layer {layer} without its ztoc: {why}")));
             Ok(None)
         }
     }

@@ -52,7 +52,7 @@ pub enum ListError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrefetchError {
-    #[error("the files to prefetch cannot be looked up: the layers do not make a file system")]
+    #[error("the files to prefetch cannot be looked up: the layers do not form a file system")]
     Tree(#[from] TreeError),
     #[error("the files to prefetch cannot be looked up: the ztoc of layer {layer} cannot be read")]
     Spans { layer: Digest, source: SpanError },

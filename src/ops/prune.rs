@@ -61,7 +61,7 @@ pub enum Why {
     ImageGone,
     /// A later version of ours made another one, which covers the same layers.
     Superseded { by: Digest },
-    /// It is listed, and there is no such manifest.
+    /// It is listed, and no such manifest.
     NotThere,
 }
 
@@ -78,13 +78,13 @@ pub struct Unseen {
 pub enum PruneError {
     #[error(transparent)]
     Resolve(#[from] ResolveError),
-    #[error("the tags cannot be listed")]
+    #[error("cannot list the tags")]
     Tags(#[source] RegistryError),
-    #[error("what refers to {subject} cannot be listed")]
+    #[error("cannot list the referrers of {subject}")]
     List { subject: Digest, source: StoreError },
     #[error("cannot read {digest}")]
     Read { digest: Digest, source: StoreError },
-    #[error("the list of referrers of {subject} cannot be changed")]
+    #[error("cannot update the list of referrers of {subject}")]
     Unlist { subject: Digest, source: StoreError },
 }
 
@@ -240,7 +240,7 @@ impl Pruner<'_> {
         Ok(waste)
     }
 
-    /// None: there is no such manifest. The inner error: it is not an index of the subject.
+    /// None: no such manifest. The inner error: it is not an index of the subject.
     async fn read(
         &self,
         digest: &Digest,

@@ -71,13 +71,13 @@ pub enum Fate {
 pub enum RemoveError {
     #[error(transparent)]
     Resolve(#[from] ResolveError),
-    #[error("the SOCI indexes of {subject} cannot be listed")]
+    #[error("cannot list the SOCI indexes of {subject}")]
     List { subject: Digest, source: StoreError },
     #[error("cannot read SOCI index {digest}")]
     Read { digest: Digest, source: StoreError },
-    #[error("the list of referrers of {subject} cannot be changed; nothing was deleted")]
+    #[error("cannot update the list of referrers of {subject}; nothing was deleted")]
     Unlist { subject: Digest, source: StoreError },
-    #[error("{0} is a SOCI index of version 2: it is a part of its image, and goes with it")]
+    #[error("{0} is a SOCI index of version 2, which is part of its image and is removed with it")]
     Version2(Digest),
 }
 

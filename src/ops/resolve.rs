@@ -22,15 +22,15 @@ pub enum ResolveError {
     Document { what: &'static str, digest: Digest, source: StoreError },
     #[error("{digest} cannot be used")]
     NotAnImage { digest: Digest, source: ManifestError },
-    #[error("{what} {digest} has {found} bytes where its descriptor says {expected}")]
+    #[error("{what} {digest} has {found} bytes, but its descriptor says {expected}")]
     Size { what: &'static str, digest: Digest, expected: u64, found: u64 },
-    #[error("the platform of the image cannot be told from its config {digest}")]
+    #[error("cannot determine the image's platform from its config {digest}")]
     Config { digest: Digest, source: ConfigError },
     #[error("{0} is listed as an image manifest, but is an image index")]
     NotAManifest(Digest),
     #[error("image index {digest} is nested more than {limit} deep")]
     TooDeep { digest: Digest, limit: usize },
-    #[error("image index {digest} holds more than {limit} manifests, with those of the indexes in it")]
+    #[error("image index {digest} holds more than {limit} manifests, nested ones included")]
     TooMany { digest: Digest, limit: usize },
     #[error("image index {0} lists no image")]
     NoImage(Digest),
@@ -201,7 +201,7 @@ async fn of_index(
     let used = |platform: &Platform| chosen.iter().any(|c| c.platform.normalized() == platform.normalized());
     for image in selection.shadowed.iter().filter(|image| used(&image.platform)) {
         progress.report(Event::Warning(format!(
-            "{} lists {} a second time for {}: only the first manifest of a platform is used, as containerd does",
+            "{} lists a second manifest, {}, for {}: only a platform's first manifest is used, as in containerd",
             root, image.manifest.digest, image.platform
         )));
     }
@@ -217,7 +217,7 @@ async fn of_index(
             Ok(Manifest::Index(_)) => return Err(ResolveError::NotAManifest(descriptor.digest)),
             // An artifact among the images of an index does not keep the images from being used.
             Err(ResolveError::NotAnImage { digest, source: error @ ManifestError::NotAnImage { .. } }) => {
-                progress.report(Event::Warning(format!("{digest} in {root} is passed over: {error}")));
+                progress.report(Event::Warning(format!("skipping {digest} in {root}: {error}")));
                 refused = Some(ResolveError::NotAnImage { digest, source: error });
             }
             Err(error) => return Err(error),
@@ -229,8 +229,9 @@ async fn of_index(
     Ok((manifests, artifacts))
 }
 
-/// The image that would run on this machine: a Linux image of its architecture, since containers are Linux on other systems
-/// too; else one of its own system. The variant matters to those who run it, and they can ask for it.
+/// The image that would run on this machine: a Linux image of its architecture, since containers
+/// are Linux on other systems too; else one of its own system. The variant matters to those who run
+/// it, and they can ask for it.
 fn for_host(images: Vec<Chosen>) -> Result<Chosen, ResolveError> {
     let architecture = match std::env::consts::ARCH {
         "x86" => "386",

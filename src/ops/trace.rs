@@ -10,14 +10,15 @@ use tokio::process::{Child, Command};
 /// Why a container does not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum RuntimeError {
-    #[error("{} is not there", .0.display())]
+pub enum OciRuntimeError {
+    #[error("{}: not found in PATH", .0.display())]
     Missing(PathBuf),
-    #[error("{} cannot be run", runtime.display())]
+    #[error("cannot run {}", runtime.display())]
     Run { runtime: PathBuf, source: io::Error },
 }
 
-/// A container of an OCI runtime (runc, crun, ...) in the foreground. Dropped, it is killed and forgotten by the runtime.
+/// A container of an OCI runtime (runc, crun, ...) in the foreground. Dropped, it is killed and
+/// forgotten by the runtime.
 pub struct Container {
     runtime: PathBuf,
     name: OsString,
@@ -30,12 +31,12 @@ impl Container {
     ///
     /// # Errors
     /// When the runtime is not there.
-    pub fn run(runtime: &Path, dir: &Path, name: &str, stdout: Stdio) -> Result<Container, RuntimeError> {
+    pub fn run(runtime: &Path, dir: &Path, name: &str, stdout: Stdio) -> Result<Container, OciRuntimeError> {
         let mut command = Command::new(runtime);
         command.arg("run").arg("--bundle").arg(dir).arg(name).stdout(stdout);
         let child = command.spawn().map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => RuntimeError::Missing(runtime.to_owned()),
-            _ => RuntimeError::Run { runtime: runtime.to_owned(), source },
+            io::ErrorKind::NotFound => OciRuntimeError::Missing(runtime.to_owned()),
+            _ => OciRuntimeError::Run { runtime: runtime.to_owned(), source },
         })?;
         Ok(Container { runtime: runtime.to_owned(), name: name.into(), child, ended: false })
     }
@@ -44,10 +45,10 @@ impl Container {
     ///
     /// # Errors
     /// When the runtime cannot be waited for.
-    pub async fn wait(&mut self) -> Result<ExitStatus, RuntimeError> {
+    pub async fn wait(&mut self) -> Result<ExitStatus, OciRuntimeError> {
         let status = self.child.wait().await;
         self.ended = status.is_ok();
-        status.map_err(|source| RuntimeError::Run { runtime: self.runtime.clone(), source })
+        status.map_err(|source| OciRuntimeError::Run { runtime: self.runtime.clone(), source })
     }
 
     /// Kills all that runs in it. It blocks for a moment.

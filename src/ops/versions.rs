@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::convert::{ConvertError, Converted, Destined, Guard, SourceImage, convert_built};
-use super::index::{IndexError, IndexOptions, IndexedImage, IndexedLayer, index_keeping};
+use super::index::{IndexError, IndexOptions, IndexedImage, LayerReport, index_keeping};
 use super::resolve::{ResolveError, Resolved, resolve};
 use crate::digest::Digest;
 use crate::image::{Manifest, TagError, TagTemplate, enabled};
@@ -57,9 +57,9 @@ pub enum EnabledResult {
     Converted(Box<Converted>),
     /// There is none, since no layer can be indexed.
     NothingToIndex {
-        layers: Vec<IndexedLayer>,
+        layers: Vec<LayerReport>,
     },
-    /// There is none yet, since the time was up before all layers were indexed.
+    /// There is none yet, since timed out before all layers were indexed.
     OutOfTime {
         left: usize,
     },

@@ -1,7 +1,8 @@
-//! What was read first: the files and spans of an image in the order in which they were needed, which is what a list of things
-//! to fetch ahead is made from.
+//! What was read first: the files and spans of an image in the order in which they were needed,
+//! which is what a list of things to fetch ahead is made from.
 //!
-//! A read is noted if it is the first of its file, or if it needs a span that no read before it needed. As a line of JSON:
+//! A read is noted if it is the first of its file, or if it needs a span that no read before it
+//! needed. As a line of JSON:
 //!
 //! | field | |
 //! |---|---|
@@ -99,7 +100,7 @@ struct Line {
     size: u64,
 }
 
-/// Reads what [`Recorder`] wrote: its lines, or the JSON report of `ociseek trace`, which has them in `touches`.
+/// Reads what [`ReadRecorder`] wrote: its lines, or the JSON report of `ociseek trace`, which has them in `touches`.
 ///
 /// # Errors
 /// When `text` is something else, or records no reads.
@@ -144,7 +145,7 @@ impl Touch {
 }
 
 /// Takes notes of reads. Called from several threads at once.
-pub struct Recorder {
+pub struct ReadRecorder {
     tree: Arc<Tree>,
     content: Content,
     /// The layers' digests, lowest first.
@@ -167,7 +168,7 @@ enum Notes {
     Ended,
 }
 
-impl Recorder {
+impl ReadRecorder {
     /// Time counts from now on. With `output`, each touch is written there at once, as a line; else they are kept.
     pub fn new(
         tree: Arc<Tree>,
@@ -175,10 +176,10 @@ impl Recorder {
         layers: Vec<Digest>,
         output: Option<File>,
         progress: Arc<dyn Progress>,
-    ) -> Recorder {
+    ) -> ReadRecorder {
         let notes = output.map_or(Notes::Kept(Vec::new()), Notes::Written);
         let state = State { files: HashSet::new(), spans: HashSet::new(), notes };
-        Recorder { tree, content, layers, started: Instant::now(), state: Mutex::new(state), progress }
+        ReadRecorder { tree, content, layers, started: Instant::now(), state: Mutex::new(state), progress }
     }
 
     /// `size` bytes of a file's content are needed, from byte `offset` of the file, which is byte `at` of its layer's tar.
@@ -201,7 +202,7 @@ impl Recorder {
             Notes::Written(file) => {
                 if let Err(error) = write_line(file, &touch) {
                     state.notes = Notes::Ended;
-                    let text = format!("the record of reads cannot be written, and ends here: {error}");
+                    let text = format!("cannot write the record of reads any further: {error}");
                     self.progress.report(Event::Warning(text));
                 }
             }

@@ -9,8 +9,8 @@ use bytes::Bytes;
 /// Bytes that are handed out at a time.
 const CHUNK: usize = 256 << 10;
 
-/// The chunks of one blob. There are as many buffers as chunks are under way at once; fresh memory for each would cost the kernel more
-/// than reading into it.
+/// The chunks of one blob. There are as many buffers as chunks are under way at once; fresh memory
+/// for each would cost the kernel more than reading into it.
 #[derive(Default)]
 pub struct Buffers(Arc<Mutex<Vec<Box<[u8]>>>>);
 

@@ -25,7 +25,8 @@ use crate::layer::record::{self, RECORD_VERSION};
 use crate::layer::{BlobForm, BuiltZtoc, LayerMap, Notes, Outcome, Unservable, UnservableCode};
 use crate::progress::{Event, Progress};
 
-/// Changes whenever another outcome for the same layer and options became right: entries of other versions are not found.
+/// Changes whenever another outcome for the same layer and options became right: entries of other
+/// versions are not found.
 const FORMAT_VERSION: &str = "ociseek 1, ztoc 0.9";
 /// What all entries may take together unless the user says otherwise, in bytes. When it is passed,
 /// the entries that were not used for longest go, down to 9/10.
@@ -278,7 +279,7 @@ impl ZtocCache {
 impl Inner {
     fn warn(&self, path: &Path, error: &io::Error) {
         if !self.warned.swap(true, Ordering::Relaxed) {
-            let what = format!("the cache at {} is not used as it should be: {error}", path.display());
+            let what = format!("cannot use the cache at {}: {error}", path.display());
             self.progress.report(Event::Warning(what));
         }
     }

@@ -111,7 +111,7 @@ async fn upload(
         let error = match send(here, blob, content, begun > 1, sent).await {
             Ok(Uploaded::Done) => return Ok(()),
             Ok(Uploaded::Again(error)) => error,
-            Err(StoreError::Registry(error)) if error.may_pass() => {
+            Err(StoreError::Registry(error)) if error.is_transient() => {
                 // The answer may have been lost, not the upload.
                 if here.is_there(blob).await? {
                     return Ok(());

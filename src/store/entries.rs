@@ -1,5 +1,5 @@
-//! The files of the local caches: each entry is one file with a name of 64 hex digits, and its content proves itself. Any number
-//! of processes may share their directory.
+//! The files of the local caches: each entry is one file with a name of 64 hex digits, and its
+//! content proves itself. Any number of processes may share their directory.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -29,7 +29,8 @@ pub(crate) fn temporary(dir: &Path) -> io::Result<NamedTempFile> {
     }
 }
 
-/// Opens a regular file of our own and of at most `most` bytes, and nothing else: no link is followed, no FIFO waited for.
+/// Opens a regular file of our own and of at most `most` bytes, and nothing else: no link is
+/// followed, no FIFO waited for.
 pub(crate) fn open_entry(path: &Path, most: u64) -> io::Result<(File, u64)> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -37,7 +38,7 @@ pub(crate) fn open_entry(path: &Path, most: u64) -> io::Result<(File, u64)> {
     // The digest tells damage, not forgery: that takes another user who may write here.
     let foreign = metadata.uid() != rustix::process::geteuid().as_raw();
     if !metadata.is_file() || foreign || metadata.len() > most {
-        return Err(io::Error::other("it is no entry of this cache"));
+        return Err(io::Error::other("not an entry of this cache"));
     }
     Ok((file, metadata.len()))
 }

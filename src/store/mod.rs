@@ -1,7 +1,8 @@
 //! Where images live, and where indexes go: registries, OCI layouts, archives; and the local cache of ztocs.
 //!
-//! The set is closed: [`Source`] is what can be read, [`Destination`] what can be written. Local stores block: their calls
-//! run on tokio's blocking threads here, and their blobs come through a short channel.
+//! The set is closed: [`Source`] is what can be read, [`Destination`] what can be written. Local
+//! stores block: their calls run on tokio's blocking threads here, and their blobs come through a
+//! short channel.
 
 #![warn(missing_docs)]
 
@@ -51,9 +52,9 @@ pub enum StoreError {
     Local(#[from] LayoutError),
     #[error("cannot read blob {digest}")]
     Read { digest: Digest, source: io::Error },
-    #[error("there are no bytes {} to {} in blob {digest} of {size} bytes", range.start, range.end)]
+    #[error("bytes {} to {} are outside blob {digest} of {size} bytes", range.start, range.end)]
     Range { digest: Digest, range: Range<u64>, size: u64 },
-    #[error("the thread that works on the disk ended early")]
+    #[error("the disk thread stopped unexpectedly")]
     Thread,
     #[error(transparent)]
     Memory(#[from] OverBudget),
@@ -75,9 +76,9 @@ impl StoreError {
     }
 
     /// What failed may go well at another time.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
-            StoreError::Registry(error) => error.may_pass(),
+            StoreError::Registry(error) => error.is_transient(),
             // A disk that is full, say, can be full again in a minute, or not.
             StoreError::Local(_) | StoreError::Read { .. } | StoreError::Thread => true,
             StoreError::Range { .. } | StoreError::Memory(_) => false,
@@ -192,8 +193,8 @@ impl Source {
         Ok(Blob(Inner::Local { digest, chunks: received }))
     }
 
-    /// The bytes of `range` of a blob, exactly as many as there are in it. Their digest is for the reader to check, and so is
-    /// what they may come to together.
+    /// The bytes of `range` of a blob, exactly as many as there are in it. Their digest is for the
+    /// reader to check, and so is what they may come to together.
     ///
     /// # Errors
     /// When the range is not within the blob, or cannot be had.
@@ -210,7 +211,8 @@ impl Source {
         Ok(bytes.freeze())
     }
 
-    /// The bytes of `range` of a blob as a stream, as [`Source::blob_range`]. With `anew` no cache on the way is to answer.
+    /// The bytes of `range` of a blob as a stream, as [`Source::blob_range`]. With `anew` no cache
+    /// on the way is to answer.
     ///
     /// # Errors
     /// When the range is not within the blob, or cannot be had.
@@ -438,7 +440,8 @@ impl Destination {
     /// Writes an index manifest, of which all blobs are there, as a referrer of `subject` in the place of `replaces`.
     ///
     /// # Errors
-    /// When the destination does not take it. [`StoreError::is_blob_unknown`] tells whether a blob was not there after all.
+    /// When the destination does not take it. [`StoreError::is_blob_unknown`] tells whether a blob
+    /// was not there after all.
     pub async fn attach(
         &self,
         index: &Descriptor,

@@ -1,5 +1,5 @@
-//! What stands for registries in a build without the feature `registry`: types of which there is no value, so that everything that
-//! matches on a source or a destination is written once.
+//! What stands for registries in a build without the feature `registry`: types of which there is no
+//! value, so that everything that matches on a source or a destination is written once.
 
 use std::ops::Range;
 
@@ -57,7 +57,7 @@ impl RegistryError {
         match self.0 {}
     }
 
-    pub(crate) fn may_pass(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         match self.0 {}
     }
 

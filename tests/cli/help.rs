@@ -110,48 +110,48 @@ fn wrong_usage_is_status_2() {
     "#);
     assert_snapshot!(sandbox.run(&["index", "--platform", "amd64", "x"]), @r#"
     --- stderr ---
-    error: invalid value 'amd64' for '--platform <OS/ARCH[/VARIANT]>': "amd64" is not a platform: want OS/ARCH or OS/ARCH/VARIANT, such as linux/amd64 or linux/arm/v7
+    error: invalid value 'amd64' for '--platform <OS/ARCH[/VARIANT]>': "amd64" is not a platform: expected OS/ARCH or OS/ARCH/VARIANT, such as linux/amd64 or linux/arm/v7
 
     For more information, try '--help'.
     --- status 2 ---
     "#);
     assert_snapshot!(sandbox.run(&["index", "docker://alpine"]), @r#"
     --- stderr ---
-    error: invalid value 'docker://alpine' for '<IMAGE>...': "docker://alpine" cannot be read: "docker://" is not known here; write the name without the prefix: alpine
+    error: invalid value 'docker://alpine' for '<IMAGE>...': "docker://alpine": unsupported prefix "docker://": use alpine
 
     For more information, try '--help'.
     --- status 2 ---
     "#);
     assert_snapshot!(sandbox.run(&["index", "Alpine"]), @r#"
     --- stderr ---
-    error: invalid value 'Alpine' for '<IMAGE>...': "Alpine" is not an image name: repository names are lower case; write "alpine"
+    error: invalid value 'Alpine' for '<IMAGE>...': "Alpine" is not a valid image name: repository names are lower case; write "alpine"
 
     For more information, try '--help'.
     --- status 2 ---
     "#);
     assert_snapshot!(sandbox.run(&["index", "--output", "dir", "x"]), @r#"
     --- stderr ---
-    error: invalid value 'dir' for '--output <oci:DIR>': want oci:DIR, the OCI layout to write into
+    error: invalid value 'dir' for '--output <oci:DIR>': expected oci:DIR, the OCI layout to write to
 
     For more information, try '--help'.
     --- status 2 ---
     "#);
     assert_snapshot!(sandbox.run(&["index", "oci-archive:x.tar"]), @r#"
     --- stderr ---
-    error: an archive is only read: say where the index goes, --output oci:DIR, or nowhere, --dry-run
-    hint: the command's --help tells more
+    error: archives are read-only: give --output oci:DIR, or --dry-run
+    hint: see the command's --help
     --- status 2 ---
     "#);
     assert_snapshot!(sandbox.run(&["index", "--creds", "me", "x"]), @r#"
     --- stderr ---
-    error: --creds wants USER:PASSWORD, or USER together with --password-stdin
-    hint: the command's --help tells more
+    error: --creds expects USER:PASSWORD, or USER with --password-stdin
+    hint: see the command's --help
     --- status 2 ---
     "#);
     assert_snapshot!(sandbox.run(&["index", "--creds", "me:secret", "--password-stdin", "x"]), @r#"
     --- stderr ---
-    error: --creds has a password already; with --password-stdin give --creds USER
-    hint: the command's --help tells more
+    error: --creds already has a password; with --password-stdin use --creds USER
+    hint: see the command's --help
     --- status 2 ---
     "#);
     assert_snapshot!(sandbox.run(&["index", "--client-cert", "c.pem", "x"]), @r#"
@@ -276,8 +276,8 @@ fn an_archive_here_is_not_looked_up_on_docker_hub() {
     let sandbox = Sandbox::new();
     std::fs::write(sandbox.path("app.tar"), "").unwrap();
     for args in [&["inspect", "app.tar"][..], &["index", "--dry-run", "app.tar"], &["ls", "app.tar"]] {
-        let want = "--- stderr ---\nerror: app.tar is a file, and not the name of an image\n\
-                    hint: to read it: oci-archive:app.tar\n--- status 2 ---";
+        let want = "--- stderr ---\nerror: app.tar is a file, not an image name\n\
+                    hint: to read the file, use oci-archive:app.tar\n--- status 2 ---";
         assert_eq!(sandbox.run(args), want, "{args:?}");
     }
 }

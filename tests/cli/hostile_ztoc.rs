@@ -1,5 +1,5 @@
-//! Ztocs that somebody made to do harm, put to `ztoc extract`: an error, or files that are what the layer holds; never a panic, a
-//! hang, or a byte outside of the output.
+//! Ztocs that somebody made to do harm, put to `ztoc extract`: an error, or files that are what the
+//! layer holds; never a panic, a hang, or a byte outside of the output.
 
 use crate::support::sandbox;
 use std::fs::File;
@@ -378,14 +378,14 @@ fn the_command() {
     std::fs::write(sandbox.path("wrong"), encode(&ztoc)).expect("written");
     let args = |ztoc, out| ["ztoc", "extract", "--layer", "layer", "--ztoc", ztoc, "--output", out];
     insta::assert_snapshot!(sandbox.run(&args("ztoc", "out")), @r"
-    11 files, 312.5 KiB, 1 hard link; 2 entries left out: symbolic links, devices or fifos
+    11 files, 312.5 KiB, 1 hard link; 2 entries skipped (symbolic links, devices or fifos)
     --- stderr ---
     --- status 0 ---
     ");
     insta::assert_snapshot!(sandbox.run(&args("ztoc", "out")), @r#"
     --- stderr ---
-    error: layer: cannot be extracted: "file0" is there already
-    hint: --force replaces what is there; or give --output an empty directory
+    error: layer: cannot extract: "file0" already exists
+    hint: use --force to replace existing files, or an empty directory for --output
     --- status 1 ---
     "#);
     assert!(sandbox.run(&[&args("ztoc", "out")[..], &["--force"]].concat()).ends_with("--- status 0 ---"));
@@ -395,7 +395,7 @@ fn the_command() {
     std::fs::write(sandbox.path("no ztoc"), "no ztoc").expect("written");
     insta::assert_snapshot!(sandbox.run(&args("no ztoc", "out3")), @"
     --- stderr ---
-    error: no ztoc: this is no ztoc that can be used: not a ztoc, or a damaged one: an offset at byte 0 points outside the buffer
+    error: no ztoc: not a usable ztoc: not a ztoc, or a damaged one: an offset at byte 0 points outside the buffer
     --- status 1 ---
     ");
     assert!(!sandbox.path("out3").exists());

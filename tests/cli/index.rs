@@ -23,11 +23,11 @@ fn the_report_for_people() {
       manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
       b7ffb93ee50b   199.1 KiB  9 spans  4 files  ztoc 289.6 KiB
       d92a9332da0b    61.0 KiB  4 spans  2 files      ztoc 840 B
-      ee25e607aff9        24 B  left out: zstd: SOCI consumers know gzip and uncompressed layers only
+      ee25e607aff9        24 B  left out: zstd: SOCI consumers support only gzip and uncompressed layers
       bbd59e0ff808     2.0 KiB   1 span   1 file   ztoc 32.4 KiB
       index sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95
       written as a referrer into the image's layout
-      read by soci-snapshotter with [pull_modes.soci_v1] enable = true, or when it is given this index digest
+      read by soci-snapshotter with [pull_modes.soci_v1] enable = true, or when given this index digest
       covers 3 of 4 layers, 99.99% of 262.2 KiB
     read 262.2 KiB, wrote 324.4 KiB, in …
     --- stderr ---
@@ -37,7 +37,7 @@ fn the_report_for_people() {
     oci:img:v1 linux/amd64
       manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
       index sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95
-      already there, of the same options and version: no layer was read
+      up to date: same options and version, no layer was read
       covers 3 of 4 layers, 99.99% of 262.2 KiB
     read 0 B, in …
     --- stderr ---
@@ -133,7 +133,7 @@ fn the_report_for_programs() {
                   "status": "left-out",
                   "reason": {
                     "code": "zstd",
-                    "text": "zstd: SOCI consumers know gzip and uncompressed layers only"
+                    "text": "zstd: SOCI consumers support only gzip and uncompressed layers"
                   },
                   "ztoc": null,
                   "origin": null,
@@ -206,10 +206,10 @@ fn a_layer_that_two_platforms_share_is_read_once() {
       b1a090c9a649    42.0 KiB  2 spans  2 files   ztoc 64.7 KiB
       index sha256:cb0bc10a529cd8114f6ef4e257eca331f8749db1e13d69479aba003329a1852d
       written as a referrer into the image's layout
-      read by soci-snapshotter with [pull_modes.soci_v1] enable = true, or when it is given this index digest
+      read by soci-snapshotter with [pull_modes.soci_v1] enable = true, or when given this index digest
     oci:img linux/arm64
       manifest sha256:90399e5d0ee827a0b067de30b552c917528926e8383f1bcf09fade9c55d698a5
-      b7ffb93ee50b   199.1 KiB  9 spans  4 files  ztoc 289.6 KiB  the same layer again
+      b7ffb93ee50b   199.1 KiB  9 spans  4 files  ztoc 289.6 KiB  duplicate of another layer
       e88179a68c0a    42.0 KiB  2 spans  2 files   ztoc 64.7 KiB
       index sha256:d355c6ca99448a34a8995e0d10b33e041b590f5d451b70da9053d7136d58efce
       attached in the same way
@@ -223,7 +223,7 @@ fn a_layer_that_two_platforms_share_is_read_once() {
     assert_snapshot!(sandbox.run(&index(&["--platform=linux/s390x", "oci:img"])), @r#"
     --- stderr ---
     error: oci:img: the image has no manifest for linux/s390x; it has linux/amd64, linux/arm64
-    hint: leave out --platform to index all platforms of the image
+    hint: omit --platform to index all platforms of the image
     --- status 1 ---
     "#);
 }
@@ -384,8 +384,8 @@ fn a_broken_layer_is_an_error_and_nothing_is_attached() {
     let before = sandbox.files("img");
     assert_snapshot!(sandbox.run(&index(&["oci:img"])), @r#"
     --- stderr ---
-    error: oci:img: layer sha256:ba1e62f6fa161cab5ca6e440e40a27434464d54dceaba4c6c6e93a8143925cb3 is broken: the gzip data are cut off at byte 9000, inside the compressed data of member 1
-    hint: nothing was pushed for this image; if others can pull it, the layer was damaged on its way: try again
+    error: oci:img: layer sha256:ba1e62f6fa161cab5ca6e440e40a27434464d54dceaba4c6c6e93a8143925cb3 is broken: the gzip data is truncated at byte 9000, inside the compressed data of member 1
+    hint: nothing was pushed for this image; if the image can be pulled, the layer was damaged in transit: try again
     --- status 1 ---
     "#);
     assert!(before == sandbox.files("img"), "something was written");
@@ -417,7 +417,7 @@ fn without_a_layer_to_serve_there_is_nothing_to_do() {
       manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
       b7ffb93ee50b   199.1 KiB  left out: smaller than 10MiB
       d92a9332da0b    61.0 KiB  left out: smaller than 10MiB
-      ee25e607aff9        24 B  left out: zstd: SOCI consumers know gzip and uncompressed layers only
+      ee25e607aff9        24 B  left out: zstd: SOCI consumers support only gzip and uncompressed layers
       bbd59e0ff808     2.0 KiB  left out: smaller than 10MiB
       no index: none of the layers can be indexed, so there is nothing to attach
     read 0 B, in …
@@ -450,7 +450,8 @@ fn artifacts_are_refused_with_their_kind() {
     let mut layout = Layout::new(&sandbox.path("chart"));
     let config = layout.blob("application/vnd.cncf.helm.config.v1+json", b"{}");
     let chart = layout.blob("application/vnd.cncf.helm.chart.content.v1.tar+gzip", b"x");
-    let manifest = serde_json::json!({"schemaVersion": 2, "mediaType": sandbox::OCI_MANIFEST, "config": config, "layers": [chart]});
+    let manifest = serde_json::json!({"schemaVersion": 2, "mediaType": sandbox::OCI_MANIFEST, "config": config,
+        "layers": [chart]});
     let manifest = layout.blob(sandbox::OCI_MANIFEST, manifest.to_string().as_bytes());
     layout.tag(manifest, "v1");
     assert_snapshot!(sandbox.run(&index(&["oci:chart:v1"])), @r#"

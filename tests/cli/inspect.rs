@@ -14,8 +14,8 @@ fn an_image_with_an_index() {
     oci:img linux/amd64
       manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
       index none
-      soci-snapshotter 0.10 or later, as it comes: pulls all layers (it reads version 2: there is none)
-      soci-snapshotter 0.10 or later, soci_v1 enabled: pulls all layers (it reads version 2 and 1: there is none)
+      soci-snapshotter 0.10 or later (default settings): pulls all layers (it reads version 2, but the image has no index)
+      soci-snapshotter 0.10 or later (soci_v1 enabled): pulls all layers (it reads version 2 and 1, but the image has no index)
     --- stderr ---
     --- status 0 ---
     "#);
@@ -31,8 +31,8 @@ fn an_image_with_an_index() {
       ee25e607aff9       24 B                                      no ztoc: zstd
       bbd59e0ff808    2.0 KiB      1      1    2.0 KiB   32.4 KiB  9c912a729319
       covered: 3 of 4 layers, 262.2 KiB of 262.2 KiB (99.99%), by 322.8 KiB of ztocs
-      soci-snapshotter 0.10 or later, as it comes: pulls all layers (it reads version 2, and there is one of the other version only)
-      soci-snapshotter 0.10 or later, soci_v1 enabled: mounts 3 layers lazily, pulls 1
+      soci-snapshotter 0.10 or later (default settings): pulls all layers (it reads version 2, but the image has an index of the other version)
+      soci-snapshotter 0.10 or later (soci_v1 enabled): mounts 3 layers lazily, pulls 1
     --- stderr ---
     --- status 0 ---
     "#);
@@ -173,7 +173,7 @@ fn one_ztoc() {
     span size          16384 bytes (16.0 KiB)
 
     4 spans
-                    bytes of the blob           bytes of the tar bits  digest, and digest of the window
+                    bytes of the blob           bytes of the tar bits  digest, window digest
          0                   0..16384                   0..16384    -  sha256:5c0e3baee1849dac0555368f384cd0e079335398b6c1469a3dc5903a5093b507
          1               16384..32768               16384..32768    -  sha256:6c33b33de38bd93fd615053e2665760a6d1f7cfa3ed461da9393b49eae8de541
          2               32768..49152               32768..49152    -  sha256:63f652629e892d9666587afe301df9ce4d2425c0fa1a6528733f7f5a12467a90
@@ -209,8 +209,8 @@ fn platforms_are_shown_one_by_one() {
     oci:img linux/amd64
       manifest sha256:e99eebebe89a7d9b692a6842fe584c72b60df838c13b7f4829097ac467520932
       index none
-      soci-snapshotter 0.10 or later, as it comes: pulls all layers (it reads version 2: there is none)
-      soci-snapshotter 0.10 or later, soci_v1 enabled: pulls all layers (it reads version 2 and 1: there is none)
+      soci-snapshotter 0.10 or later (default settings): pulls all layers (it reads version 2, but the image has no index)
+      soci-snapshotter 0.10 or later (soci_v1 enabled): pulls all layers (it reads version 2 and 1, but the image has no index)
 
     oci:img linux/arm64
       manifest sha256:90399e5d0ee827a0b067de30b552c917528926e8383f1bcf09fade9c55d698a5
@@ -220,8 +220,8 @@ fn platforms_are_shown_one_by_one() {
       b7ffb93ee50b  199.1 KiB      9      4  199.0 KiB  289.6 KiB  122fa77d34d7
       e88179a68c0a   42.0 KiB      2      2   42.0 KiB   64.7 KiB  0421609b3e48
       covered: 2 of 2 layers, 241.2 KiB of 241.2 KiB (100%), by 354.3 KiB of ztocs
-      soci-snapshotter 0.10 or later, as it comes: pulls all layers (it reads version 2, and there is one of the other version only)
-      soci-snapshotter 0.10 or later, soci_v1 enabled: mounts 2 layers lazily, pulls 0
+      soci-snapshotter 0.10 or later (default settings): pulls all layers (it reads version 2, but the image has an index of the other version)
+      soci-snapshotter 0.10 or later (soci_v1 enabled): mounts 2 layers lazily, pulls 0
     --- stderr ---
     --- status 0 ---
     "#);
@@ -250,8 +250,8 @@ fn an_index_of_version_2() {
       ee25e607aff9       24 B                                      no ztoc: zstd
       bbd59e0ff808    2.0 KiB      1      1    2.0 KiB   32.4 KiB  9c912a729319
       covered: 3 of 4 layers, 262.2 KiB of 262.2 KiB (99.99%), by 322.8 KiB of ztocs
-      soci-snapshotter 0.10 or later, as it comes: mounts 3 layers lazily, pulls 1
-      soci-snapshotter 0.10 or later, soci_v1 enabled: mounts 3 layers lazily, pulls 1
+      soci-snapshotter 0.10 or later (default settings): mounts 3 layers lazily, pulls 1
+      soci-snapshotter 0.10 or later (soci_v1 enabled): mounts 3 layers lazily, pulls 1
     --- stderr ---
     --- status 0 ---
     "#);
@@ -283,8 +283,8 @@ fn indexes_that_cannot_be_used() {
       index sha256:4f7077e7503eb69bfd0f250bf3a871a4b6d247137574494f2b5a9701826ee57c
         version 2, 1.4 KiB, named by the image manifest
         note: it cannot be used: it cannot be read: enabled does not hold sha256:4f7077e7503eb69bfd0f250bf3a871a4b6d247137574494f2b5a9701826ee57c
-      soci-snapshotter 0.10 or later, as it comes: pulls all layers (index 4f7077e7503e cannot be used, and it looks no further)
-      soci-snapshotter 0.10 or later, soci_v1 enabled: pulls all layers (index 4f7077e7503e cannot be used, and it looks no further)
+      soci-snapshotter 0.10 or later (default settings): pulls all layers (index 4f7077e7503e cannot be used, and it tries no other)
+      soci-snapshotter 0.10 or later (soci_v1 enabled): pulls all layers (index 4f7077e7503e cannot be used, and it tries no other)
     --- stderr ---
     --- status 0 ---
     "#);

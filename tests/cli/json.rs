@@ -10,8 +10,8 @@ use crate::support::schema::check;
 #[test]
 fn what_is_not_described_is_found() {
     let version = serde_json::json!({
-        "schema_version": 1, "tool": "ociseek v1.0.0", "version": "1.0.0", "commit": null, "target": "x", "features": ["nats"],
-        "build_tool_identifier": "x", "ztoc_version": "0.9", "soci_version": "v0.15.0",
+        "schema_version": 1, "tool": "ociseek v1.0.0", "version": "1.0.0", "commit": null, "target": "x",
+        "features": ["nats"], "build_tool_identifier": "x", "ztoc_version": "0.9", "soci_version": "v0.15.0",
     });
     check(&["version"], &version);
     let changes: [(&str, Value); 4] =

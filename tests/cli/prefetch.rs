@@ -108,12 +108,15 @@ fn paths_lists_and_profiles_become_spans_of_the_layers_that_hold_the_files() {
 
     // What is not there is a warning; what is no list is an error.
     let said = sandbox.run(&index(&["--dry-run", "--prefetch-file=/srv/old", "oci:img:v1"]));
-    assert!(said.contains("warning: \"/srv/old\" is not prefetched: there is no \"/srv/old\""), "{said}");
+    assert!(
+        said.contains("warning: \"/srv/old\" is not prefetched: no such file or directory: \"/srv/old\""),
+        "{said}"
+    );
     std::fs::write(sandbox.path("bad"), "[1]").unwrap();
     let said = sandbox.run(&index(&["--prefetch-list=bad", "oci:img:v1"]));
-    assert!(said.contains("error: bad: not a list of what to prefetch: not a JSON array of paths"), "{said}");
+    assert!(said.contains("error: bad: not a prefetch list: not a JSON array of paths"), "{said}");
     let said = sandbox.run(&index(&["--prefetch-profile=bad", "oci:img:v1"]));
-    assert!(said.contains("error: bad: not a list of what to prefetch: line 1 is not a record of a read"), "{said}");
+    assert!(said.contains("error: bad: not a prefetch list: line 1 is not a record of a read"), "{said}");
 }
 
 #[test]
@@ -170,7 +173,7 @@ fn reports_say_what_is_prefetched() {
     let found = lists(&sandbox, &report);
     assert_eq!(reported(manifest, &manifest["prefetch"]), found);
     assert_eq!(manifest["prefetch"]["carried_over"], false);
-    let missing = json!([{"path": "\"/srv/old\"", "reason": "there is no \"/srv/old\""}]);
+    let missing = json!([{"path": "\"/srv/old\"", "reason": "no such file or directory: \"/srv/old\""}]);
     assert_eq!(manifest["prefetch"]["missing"], missing);
     let spans: u64 = found.iter().flat_map(|(_, ranges)| ranges).map(|(first, last)| last - first + 1).sum();
     let line = format!("  prefetch {spans} spans of 2 layers, ");
@@ -241,7 +244,7 @@ fn a_list_is_carried_over_when_its_index_is_built_again() {
     }
     let text = ["index", "--min-layer-size=0", "--no-cache", "--span-size=16KiB", "--existing=replace", "oci:img:v1"];
     let said = sandbox.run(&text);
-    assert!(said.contains(", carried over from the index before"), "{said}");
+    assert!(said.contains(", carried over from the previous index"), "{said}");
 
     // What cannot be carried over is said, and the index is built without it.
     let lost = again["images"][0]["manifests"][0]["prefetch"]["layers"][0]["artifact"].as_str().unwrap().to_owned();

@@ -43,7 +43,8 @@ fn index_manifest_is_that_of_soci() {
             let built = build.build(64 << 10, TOOL, &blob, &out);
             assert!(built.is_ok(), "{built:?}");
             let ztoc = built.detail().split(' ').next().expect("a digest");
-            json!({"mediaType": "application/octet-stream", "digest": ztoc, "size": out.metadata().expect("it is there").len(),
+            let size = out.metadata().expect("it is there").len();
+            json!({"mediaType": "application/octet-stream", "digest": ztoc, "size": size,
                 "annotations": {"com.amazon.soci.image-layer-digest": digest, "com.amazon.soci.span-size": "65536",
                     "com.amazon.soci.image-layer-mediaType": layer["media_type"]}})
         })

@@ -268,7 +268,7 @@ fn the_command_lists_differences_and_exits_with_3() {
     std::fs::write(sandbox.path("wrong"), encode(&ztoc)).unwrap();
     let verify = |ztoc| ["ztoc", "verify", "--layer", "layer", "--ztoc", ztoc];
     let right = sandbox.run(&verify("right"));
-    assert!(right.starts_with("the ztoc is right: ") && right.ends_with("--- status 0 ---"), "{right}");
+    assert!(right.starts_with("the ztoc is correct: ") && right.ends_with("--- status 0 ---"), "{right}");
     insta::assert_snapshot!(sandbox.run(&verify("wrong")), @r#"
     entry 2 of the ztoc, "dir/file1", says uid 7; the layer says 0
     entry 3 of the ztoc, "\xff", says name "\xff"; the layer says "dir/file2"

@@ -45,7 +45,7 @@ fn creates_and_shows() {
     span size          16384 bytes (16.0 KiB)
 
     2 spans
-                    bytes of the blob           bytes of the tar bits  digest, and digest of the window
+                    bytes of the blob           bytes of the tar bits  digest, window digest
          0                  10..24025                   0..24000    0  sha256:effb65a65761b8146ec381a5e3cb6798ad03e6268958cd5b571d9dcc19350f3b
                                                                        sha256:c35020473aed1b4642cd726cad727b63fff2824ad68cedd7ffb73c7cbd890479
          1               24025..43056               24000..43008    0  sha256:75d7d6e006b61bb412e03f66a6b018a36383fdf7451f6df0dd404d87e46b70d3
@@ -165,33 +165,33 @@ fn what_is_refused_is_not_written() {
     let sandbox = layers();
     assert_snapshot!(sandbox.run(&create(&["cut.tgz", "--output", "z"])), @r#"
     --- stderr ---
-    error: cut.tgz: the layer is broken: the gzip data are cut off at byte 21528, inside the compressed data of member 1
+    error: cut.tgz: the layer is broken: the gzip data is truncated at byte 21528, inside the compressed data of member 1
     --- status 1 ---
     "#);
     assert_snapshot!(sandbox.run(&create(&["trailing.tgz", "--output", "z"])), @r#"
     --- stderr ---
-    error: trailing.tgz: no ztoc: no consumer could serve files from it: bytes that are not gzip follow its last member, from byte 43056 on
-    hint: ociseek index leaves such a layer out, and indexes the rest of the image
+    error: trailing.tgz: no ztoc written: no consumer could serve files from this layer: non-gzip bytes follow its last member, from byte 43056
+    hint: ociseek index leaves out such layers and indexes the others
     --- status 1 ---
     "#);
     assert_snapshot!(sandbox.run(&create(&["layer.html", "--output", "z"])), @r#"
     --- stderr ---
-    error: layer.html: the layer is broken: this is no layer: it looks like an HTML or XML page: the tar is cut off inside a header block at byte 0 of the tar
+    error: layer.html: the layer is broken: not a layer: it looks like an HTML or XML page: the tar is truncated inside a header block at byte 0 of the tar
     --- status 1 ---
     "#);
     assert_snapshot!(sandbox.run(&create(&["missing", "--output", "z"])), @r#"
     --- stderr ---
-    error: missing: cannot be read: No such file or directory (os error 2)
+    error: missing: cannot read: No such file or directory (os error 2)
     --- status 1 ---
     "#);
     assert_snapshot!(sandbox.run(&create(&["layer.tgz", "--output", "no/such/dir"])), @r#"
     --- stderr ---
-    error: no/such/dir: cannot be written: entity not found
+    error: no/such/dir: cannot write: entity not found
     --- status 1 ---
     "#);
     assert_snapshot!(sandbox.run(&["ztoc", "show", "layer.tar"]), @r#"
     --- stderr ---
-    error: layer.tar: this is no ztoc that can be used: not a ztoc, or a damaged one: an offset at byte 0 points outside the buffer
+    error: layer.tar: not a usable ztoc: not a ztoc, or a damaged one: an offset at byte 0 points outside the buffer
     --- status 1 ---
     "#);
     // An old file stays as it was, and no temporary file is left.

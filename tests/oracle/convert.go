@@ -23,17 +23,20 @@ import (
 // The build tool identifier of soci's command.
 const cliTool = "AWS SOCI CLI v0.2"
 
-// soci.NewDB opens one database for the life of the process, so a second job would find the ztocs of the first one and build none.
+// soci.NewDB opens one database for the life of the process, so a second job would find the ztocs
+// of the first one and build none.
 var converted bool
 
-// convert does what `soci convert --standalone --format oci-dir LAYOUT OUT` of v0.15 does (cmd/soci/commands/convert.go and
-// internal/standalone.go there, a module of its own that is not to be had from here), by the same calls of soci's library: LAYOUT is copied into
-// a temporary directory ($TMPDIR), converted there with a new artifacts database, and copied to OUT, which gets an index.json of the
-// converted image alone. OUT must not be there. One job a process; the answer has the digest of the converted image, and what the
-// conversion alone took, without both copies.
+// convert does what `soci convert --standalone --format oci-dir LAYOUT OUT` of v0.15 does
+// (cmd/soci/commands/convert.go and internal/standalone.go there, a module of its own that is not
+// to be had from here), by the same calls of soci's library: LAYOUT is copied into a temporary
+// directory ($TMPDIR), converted there with a new artifacts database, and copied to OUT, which gets
+// an index.json of the converted image alone. OUT must not be there. One job a process; the answer
+// has the digest of the converted image, and what the conversion alone took, without both copies.
 //
-// Left out: tars as input and as output (which is the command's default format), platforms other than the image's own, layouts of more
-// than one image, prefetch files, and the parsing of a command line.
+// Left out: tars as input and as output (which is the command's default format), platforms other
+// than the image's own, layouts of more than one image, prefetch files, and the parsing of a
+// command line.
 func convert(job string) verdict {
 	parts, err := fields(job, 4)
 	if err != nil {

@@ -1,14 +1,15 @@
-// ociseek-oracle asks soci's own library, so that tests compare with it and not with what we believe of it. Each command
-// reads jobs from stdin and answers each with one line, in order: `ok`, `refused` or `bad`, a tab, and what there is to say.
+// ociseek-oracle asks soci's own library, so that tests compare with it and not with what we
+// believe of it. Each command reads jobs from stdin and answers each with one line, in order: `ok`,
+// `refused` or `bad`, a tab, and what there is to say.
 //
 //	build    span size, tool, gzip|uncompressed, LAYER, OUT  (tab-separated)  writes the ztoc that soci builds
 //	verify   ZTOC, LAYER                                                      what the snapshotter would serve
-//	index    one JSON document a line                                         the SOCI index manifest, by soci's MarshalIndex
-//	convert  LAYOUT, OUT, span size, minimum layer size                       the layout that `soci convert --standalone` writes
+//	index    one JSON document a line                                         the SOCI index, by soci's MarshalIndex
+//	convert  LAYOUT, OUT, span size, minimum layer size                       what `soci convert --standalone` writes
 //
 // and one that takes its job from its arguments:
 //
-//	standalone [options] SRC DST    soci's whole converter: the layout that `soci convert --standalone --format oci-dir` writes
+//	standalone [options] SRC DST    soci's whole converter: what `soci convert --standalone --format oci-dir` writes
 //
 // soci panics on some layers, and takes for ever on others: neither ends the run.
 package main
@@ -21,7 +22,8 @@ import (
 	"time"
 )
 
-// A layer that takes soci longer than this has hung it. Whoever asks should end this process then: the job goes on in it.
+// A layer that takes soci longer than this has hung it. Whoever asks should end this process then:
+// the job goes on in it.
 const patience = 300 * time.Second
 
 // A verdict is one line of the answer. `bad` is for a ztoc that does not do what it should.

@@ -21,14 +21,16 @@ import (
 	"oras.land/oras-go/v2/content/oci"
 )
 
-// runStandalone is soci's own converter without its command line: LoadImage, Convert and SaveImageToDir as `soci convert --standalone
-// --format oci-dir` of v0.15.0 calls them (cmd/soci/commands/internal/standalone.go; soci's cmd is a module that the Go proxy cannot
+// runStandalone is soci's own converter without its command line: LoadImage, Convert and
+// SaveImageToDir as `soci convert --standalone --format oci-dir` of v0.15.0 calls them
+// (cmd/soci/commands/internal/standalone.go; soci's cmd is a module that the Go proxy cannot
 // build). It prints the digest of the converted image.
 //
-//	ociseek-oracle standalone [--all-platforms] [--platform P] [--span-size N] [--min-layer-size N] [--build-tool-identifier T] [--prefetch-file PATH]... SRC DST
+//	ociseek-oracle standalone [--all-platforms] [--platform P] [--span-size N] [--min-layer-size N]
+//	    [--build-tool-identifier T] [--prefetch-file PATH]... SRC DST
 //
-// SRC and DST are directories, or oci:DIR:TAG as ociseek has them: then the tag is written into DST's index.json. One conversion a
-// process: soci.NewDB opens one database for the life of it.
+// SRC and DST are directories, or oci:DIR:TAG as ociseek has them: then the tag is written into
+// DST's index.json. One conversion a process: soci.NewDB opens one database for the life of it.
 func runStandalone(args []string) {
 	fs := flag.NewFlagSet("standalone", flag.ExitOnError)
 	all, one := fs.Bool("all-platforms", false, ""), fs.String("platform", "", "")
@@ -56,7 +58,9 @@ func reference(s string) (dir, tag string) {
 	return rest[:i], rest[i+1:]
 }
 
-func standalone(src, dst, tag string, all bool, one string, span, smallest int64, tool string, prefetch []string) (*ocispec.Descriptor, error) {
+func standalone(
+	src, dst, tag string, all bool, one string, span, smallest int64, tool string, prefetch []string,
+) (*ocispec.Descriptor, error) {
 	ctx := context.Background()
 	work, err := os.MkdirTemp("", "glue-*")
 	if err != nil {
@@ -86,8 +90,9 @@ func standalone(src, dst, tag string, all bool, one string, span, smallest int64
 	stdout := os.Stdout
 	os.Stdout = os.Stderr // the library names each layer there
 	defer func() { os.Stdout = stdout }()
-	builder, err := soci.NewIndexBuilder(content, &store.SociStore{Store: orasStore}, soci.WithMinLayerSize(smallest), soci.WithSpanSize(span),
-		soci.WithBuildToolIdentifier(tool), soci.WithArtifactsDb(db), soci.WithPrefetchPaths(prefetch))
+	builder, err := soci.NewIndexBuilder(content, &store.SociStore{Store: orasStore},
+		soci.WithMinLayerSize(smallest), soci.WithSpanSize(span), soci.WithBuildToolIdentifier(tool),
+		soci.WithArtifactsDb(db), soci.WithPrefetchPaths(prefetch))
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +120,12 @@ func standalone(src, dst, tag string, all bool, one string, span, smallest int64
 	if tag != "" {
 		entry.Annotations = map[string]string{ocispec.AnnotationRefName: tag}
 	}
-	return desc, writeJSON(filepath.Join(dst, "index.json"), ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{entry}})
+	index := ocispec.Index{
+		Versioned: specs.Versioned{SchemaVersion: 2},
+		MediaType: ocispec.MediaTypeImageIndex,
+		Manifests: []ocispec.Descriptor{entry},
+	}
+	return desc, writeJSON(filepath.Join(dst, "index.json"), index)
 }
 
 func writeJSON(path string, v any) error {
@@ -126,7 +136,8 @@ func writeJSON(path string, v any) error {
 	return os.WriteFile(path, b, 0o644)
 }
 
-// resolveLayoutRoot finds what to convert, as soci's does: one manifest, one list, or a list made of index.json or of the entries that are there.
+// resolveLayoutRoot finds what to convert, as soci's does: one manifest, one list, or a list made
+// of index.json or of the entries that are there.
 func resolveLayoutRoot(layout string) (ocispec.Descriptor, error) {
 	var none ocispec.Descriptor
 	blob := func(d digest.Digest) string {

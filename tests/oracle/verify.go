@@ -38,9 +38,10 @@ func (c *comparison) complain(format string, a ...any) {
 	}
 }
 
-// verify compares what the snapshotter serves with archive/tar over a straight decompression: every regular entry through
-// the span manager (span digests, monotone checkpoints), every span on its own (background fetcher, prefetch), and every
-// file of the mounted tree through the metadata store and fs/reader (comparison with the tar headers).
+// verify compares what the snapshotter serves with archive/tar over a straight decompression: every
+// regular entry through the span manager (span digests, monotone checkpoints), every span on its
+// own (background fetcher, prefetch), and every file of the mounted tree through the metadata store
+// and fs/reader (comparison with the tar headers).
 func verify(job string) verdict {
 	parts, err := fields(job, 2)
 	if err != nil {
@@ -97,7 +98,9 @@ func verify(job string) verdict {
 }
 
 // entries compares the ztoc with the tar, entry by entry and byte by byte, and returns the tree.
-func (c *comparison) entries(plain io.Reader, files []ztoc.FileMetadata, sm *spanmanager.SpanManager) (map[string]node, error) {
+func (c *comparison) entries(
+	plain io.Reader, files []ztoc.FileMetadata, sm *spanmanager.SpanManager,
+) (map[string]node, error) {
 	tree, dirs := map[string]node{}, map[string]bool{}
 	tr, i := tar.NewReader(plain), 0
 	for ; ; i++ {
@@ -170,7 +173,9 @@ func (c *comparison) content(m ztoc.FileMetadata, size int64, want []byte, sm *s
 }
 
 // mounted reads the files of the tree that the snapshotter would mount.
-func (c *comparison) mounted(toc ztoc.TOC, files []ztoc.FileMetadata, layer *io.SectionReader, sm *spanmanager.SpanManager, tree map[string]node) error {
+func (c *comparison) mounted(
+	toc ztoc.TOC, files []ztoc.FileMetadata, layer *io.SectionReader, sm *spanmanager.SpanManager, tree map[string]node,
+) error {
 	toc.FileMetadata = files
 	meta, err := metadata.NewTempDbStore(layer, toc)
 	if err != nil {

@@ -1,5 +1,5 @@
-//! The order of the modules in each crate, and what the compiler cannot say of the pure one. That it uses nothing of `store` and
-//! above is the border between the crates.
+//! The order of the modules in each crate, and what the compiler cannot say of the pure one. That
+//! it uses nothing of `store` and above is the border between the crates.
 
 use std::path::{Path, PathBuf};
 

@@ -167,14 +167,14 @@ fn hostile_tars() {
         check(&evil(harmless, regular, b"evil"), &image);
     }
     for (name, kind, content, reason) in [
-        ("index.json", regular, &b"{}"[..], "index.json is there twice"),
-        ("./oci-layout", regular, b"{}", "oci-layout is there twice"),
+        ("index.json", regular, &b"{}"[..], "index.json appears twice"),
+        ("./oci-layout", regular, b"{}", "oci-layout appears twice"),
         ("index.json", tar::EntryType::Symlink, b"", "index.json is not a regular file"),
         (&path_of(&image.layer.digest), tar::EntryType::Link, b"", "is not a regular file"),
         (&path_of(&image.layer.digest), tar::EntryType::Fifo, b"", "is not a regular file"),
         ("x", tar::EntryType::XHeader, b"99 path=x\n", "malformed PAX records"),
         ("x", tar::EntryType::XHeader, b"0 a=b\n", "malformed PAX records"),
-        ("x", tar::EntryType::XHeader, b"28 size=9223372036854775807\n", "cut off inside the data of an entry"),
+        ("x", tar::EntryType::XHeader, b"28 size=9223372036854775807\n", "truncated inside the data of an entry"),
         ("x", tar::EntryType::XHeader, b"11 size=-5\n", "negative size"),
         ("x", tar::EntryType::GNULongName, &[b'x'; (1 << 20) + 1], "more than 1 MiB"),
     ] {
@@ -202,21 +202,21 @@ fn hostile_tars() {
     wrong[148..156].fill(b' ');
     let sum: u32 = wrong[..512].iter().map(|&b| u32::from(b)).sum();
     wrong[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-    assert!(refusal(&wrong).contains("cut off inside the data of an entry"));
+    assert!(refusal(&wrong).contains("truncated inside the data of an entry"));
 }
 
 #[test]
 fn other_files_are_told_what_to_do() {
     let image = image();
     let docker: Vec<_> = image.files.iter().filter(|(n, _)| n == "manifest.json").cloned().collect();
-    assert!(refusal(&tar_of(&docker)).contains("write docker-archive:FILE"));
+    assert!(refusal(&tar_of(&docker)).contains("use docker-archive:FILE"));
     assert!(refusal(&tar_of(&[])).contains("no file oci-layout"));
     for (magic, command) in [(&b"\x1f\x8b\x08"[..], "gunzip"), (b"\x28\xb5\x2f\xfd", "unzstd"), (b"BZh9", "bunzip2")] {
         assert!(refusal(magic).contains(command));
     }
     assert!(refusal(b"").contains("it is empty"));
     for garbage in [&b"x"[..], &[b'x'; 4096]] {
-        assert!(refusal(garbage).contains("not a sound tar"));
+        assert!(refusal(garbage).contains("not a valid tar"));
     }
     let dir = tempfile::tempdir().unwrap();
     assert!(Archive::open(dir.path()).unwrap_err().to_string().contains("oci:DIR"));

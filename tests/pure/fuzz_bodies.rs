@@ -1,4 +1,5 @@
-//! The bodies of the fuzz targets, run over the fixtures, over mutations of them, and over every input that once broke one.
+//! The bodies of the fuzz targets, run over the fixtures, over mutations of them, and over every
+//! input that once broke one.
 
 use crate::bodies;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
-//! Layers by every compressor and archiver that builds images, and odd ones of every kind: ociseek must give the ztocs that
-//! soci's library gave (fixtures/golden, PROVENANCE.md there), and refuse what soci could not serve with the right reason.
+//! Layers by every compressor and archiver that builds images, and odd ones of every kind: ociseek
+//! must give the ztocs that soci's library gave (fixtures/golden, PROVENANCE.md there), and refuse
+//! what soci could not serve with the right reason.
 
 use crate::support::soci;
 use std::collections::BTreeMap;

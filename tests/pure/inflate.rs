@@ -56,7 +56,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
-    fn sound_streams(kind: u8, size in 0usize..300_000, seed: u32, level in 0u32..10, flush in prop_oneof![Just(1 << 20), 1usize..50_000],
+    fn sound_streams(kind: u8, size in 0usize..300_000, seed: u32, level in 0u32..10,
+                     flush in prop_oneof![Just(1 << 20), 1usize..50_000],
                      chunks in prop::collection::vec(1usize..3_000, 0..40)) {
         let data = data(kind, size, seed);
         let stream = deflate(&data, level, flush);

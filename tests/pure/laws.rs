@@ -66,7 +66,8 @@ fn ztoc_of(layer: IndexedLayer) -> BuiltZtoc {
     }
 }
 
-/// Where damage lies is told by the block, the member's header or the trailing bytes: none of them moves with the chunks.
+/// Where damage lies is told by the block, the member's header or the trailing bytes: none of them
+/// moves with the chunks.
 #[test]
 fn what_is_said_of_a_broken_blob_does_not_depend_on_chunks() {
     let tar = tar_of(&[5_000, 70_000], 1);
@@ -150,7 +151,8 @@ proptest! {
 
     /// A cut is an error even when nobody knows the digest.
     #[test]
-    fn a_cut_gzip_is_always_found(sizes in prop::collection::vec(0usize..20_000, 1..6), noise: u32, at: prop::sample::Index) {
+    fn a_cut_gzip_is_always_found(sizes in prop::collection::vec(0usize..20_000, 1..6), noise: u32,
+                                  at: prop::sample::Index) {
         let blob = gzip(&tar_of(&sizes, noise), 6, 1);
         let at = at.index(blob.len());
         let result = index(&blob[..at], 4096, []);
@@ -174,7 +176,8 @@ proptest! {
         flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
     ) {
         let mut bytes = ztoc_of(index(&gzip(&tar_of(&sizes, 1), 6, 1), 4096, []).unwrap()).bytes;
-        // Windows take most of the room and nothing in them can be wrong: aim at the 300 bytes before them, and behind them.
+        // Windows take most of the room and nothing in them can be wrong: aim at the 300 bytes
+        // before them, and behind them.
         let behind = bytes.len() - 33_000;
         for (at, value) in flips {
             let at = at.index(300 + behind);

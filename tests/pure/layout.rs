@@ -233,7 +233,7 @@ fn what_is_no_layout() {
     fs::write(path.join("oci-layout"), r#"{"imageLayoutVersion":"2.0.0"}"#).unwrap();
     assert!(reason(path).contains("2.0.0"));
     fs::write(path.join("oci-layout"), "{").unwrap();
-    assert!(reason(path).contains("cannot be relied on"));
+    assert!(reason(path).contains("is not valid"));
     fs::write(path.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
     let layout = Layout::open(path).unwrap();
     let twice = r#"{"manifests":[],"manifests":[]}"#;

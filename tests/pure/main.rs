@@ -9,6 +9,7 @@ mod support;
 mod architecture;
 mod archive;
 mod docs;
+mod english;
 mod files;
 mod fuzz_bodies;
 mod golden;

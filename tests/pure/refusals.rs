@@ -110,11 +110,11 @@ fn broken_tars() {
     let half = |bytes: Vec<u8>, n: usize| bytes[..n].to_vec();
     broken(
         &[a(), b"no header".to_vec(), vec![1; 503]],
-        "no tar header (its checksum is wrong) at byte 1024 of the tar",
+        "not a tar header (its checksum is wrong) at byte 1024 of the tar",
     );
-    broken(&[half(a(), 400)], "the tar is cut off inside a header block at byte 0 of the tar");
-    broken(&[a(), half(a(), 515)], "the tar is cut off inside the data of an entry at byte 1024 of the tar");
-    broken(&[a(), vec![0; 511]], "the tar is cut off inside a header block at byte 0 of the tar");
+    broken(&[half(a(), 400)], "the tar is truncated inside a header block at byte 0 of the tar");
+    broken(&[a(), half(a(), 515)], "the tar is truncated inside the data of an entry at byte 1024 of the tar");
+    broken(&[a(), vec![0; 511]], "the tar is truncated inside a header block at byte 0 of the tar");
     broken(
         &[a(), vec![0; 512], a()],
         "data after a single zero block: the archive ends with two at byte 1024 of the tar",
@@ -137,12 +137,12 @@ fn things_that_are_no_layer() {
     ] {
         let mut blob = blob.to_vec();
         blob.resize(600, b' ');
-        let message = format!("this is no layer: it looks like {what}");
+        let message = format!("not a layer: it looks like {what}");
         assert_eq!(index(&blob, 4096), Verdict::Broken(message.clone()));
         assert_eq!(index(&gzip(&blob), 4096), Verdict::Broken(message));
     }
     let twice = gzip(&gzip(&vec![7; 100_000]));
-    assert_eq!(index(&twice, 4096), Verdict::Broken("this is no layer: it looks like gzip data inside gzip".into()));
+    assert_eq!(index(&twice, 4096), Verdict::Broken("not a layer: it looks like gzip data inside gzip".into()));
     assert_eq!(index(b"", 4096), Verdict::Refused("empty"));
     for (magic, _) in [(&b"\x28\xb5\x2f\xfd"[..], "zstd"), (b"BZh9", "bzip2"), (b"\xfd7zXZ\0", "xz")] {
         assert_eq!(index(&[magic, &[0; 700]].concat(), 4096), Verdict::Refused("compression"));
@@ -165,7 +165,7 @@ fn gzip_framing() {
         other => panic!("{part}: {other:?}"),
     };
     broken(&[&good[..], b"\x1f\x8b"].concat(), "inside the header of member 2");
-    broken(&good[..n - 4], &format!("cut off at byte {}, inside the trailer of member 1", n - 4));
+    broken(&good[..n - 4], &format!("truncated at byte {}, inside the trailer of member 1", n - 4));
     broken(&good[..n / 2], "inside the compressed data of member 1");
     broken(&good[..7], "inside the header of member 1");
     let flipped = |at: usize| {
@@ -173,8 +173,8 @@ fn gzip_framing() {
         blob[at] ^= 1;
         blob
     };
-    broken(&flipped(n - 8), "should have CRC-32");
-    broken(&flipped(n - 1), "claims a length of");
+    broken(&flipped(n - 8), "wrong CRC-32");
+    broken(&flipped(n - 1), "wrong length");
     broken(&flipped(2), "bad gzip header of member 1 at byte 0");
     let mut reserved = good.clone();
     reserved[3] = 0x20;

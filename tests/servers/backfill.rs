@@ -109,7 +109,7 @@ async fn many(server: &Server, has_catalog: bool) {
             (1, 0, MANY + 1)
         );
         let (_, stderr) = all(1, &["--state=team.state", "--platform=linux/arm64"]);
-        assert!(stderr.contains("team.state is of other options"), "{stderr}");
+        assert!(stderr.contains("team.state was written with other options"), "{stderr}");
 
         // All of it, with one image that fails: each has its line.
         let (lines, stderr) = all(1, &["--jobs=4"]);
@@ -187,10 +187,10 @@ async fn failed(registry: &Faulty) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn lists_that_lie() {
     let elsewhere = lying([("_catalog", r#"{"repositories":[]}"#, Some("http://169.254.169.254/latest"))]).await;
-    assert!(failed(&elsewhere).await[0].contains("somewhere else than at the registry"));
+    assert!(failed(&elsewhere).await[0].contains("is not on the registry"));
 
     let endless = lying([("_catalog", r#"{"repositories":[]}"#, Some("/v2/_catalog?n=100"))]).await;
-    assert!(failed(&endless).await[0].contains("the list has no end"));
+    assert!(failed(&endless).await[0].contains("the list does not end"));
     assert!(endless.saw("GET", "_catalog").len() < 5);
 
     let names = r#"{"repositories":["../../etc","a?b","A","x%2fy","_catalog"]}"#;
@@ -213,7 +213,7 @@ async fn lists_that_lie() {
         Some(answer)
     })
     .await;
-    assert!(failed(&empty).await[0].contains("the list has no end: 1000 pages in a row hold no name"));
+    assert!(failed(&empty).await[0].contains("the list does not end: 1000 pages in a row are empty"));
 
     // Many keep their catalog to themselves.
     let closed = Faulty::start(Nature::default(), |seen, _| {
@@ -226,7 +226,7 @@ async fn lists_that_lie() {
 /// A list is no image, and what helps against its failure is said.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_that_cannot_be_had_is_told_as_one() {
-    for (status, hint) in [(404, "name the repositories, HOST/REPOSITORY"), (401, "docker login")] {
+    for (status, hint) in [(404, "name the repositories to index, HOST/REPOSITORY"), (401, "docker login")] {
         let closed = Faulty::start(Nature::default(), move |seen, _| {
             seen.is("GET", "_catalog").then(|| Response::builder().status(status).body(Body::empty()).unwrap())
         })

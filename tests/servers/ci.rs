@@ -1,4 +1,5 @@
-//! What CI users run: the gates of `index`, its step files, the GitHub action, the GitLab component, and the release's scripts.
+//! What CI users run: the gates of `index`, its step files, the GitHub action, the GitLab
+//! component, and the release's scripts.
 
 use crate::support::sandbox;
 use crate::support::servers;
@@ -39,13 +40,13 @@ fn strict_names_each_layer_that_is_left_out_and_attaches_nothing() {
       manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
       b7ffb93ee50b   199.1 KiB  9 spans  4 files  ztoc 289.6 KiB
       d92a9332da0b    61.0 KiB  4 spans  2 files      ztoc 840 B
-      ee25e607aff9        24 B  left out: zstd: SOCI consumers know gzip and uncompressed layers only
+      ee25e607aff9        24 B  left out: zstd: SOCI consumers support only gzip and uncompressed layers
       bbd59e0ff808     2.0 KiB   1 span   1 file   ztoc 32.4 KiB
       covers 3 of 4 layers, 99.99% of 262.2 KiB
       refused: nothing was attached
     --- stderr ---
-    error: oci:img: nothing was attached: the index falls short of what was asked for
-      linux/amd64: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 is left out: zstd: SOCI consumers know gzip and uncompressed layers only
+    error: oci:img: nothing was attached: the index does not meet the requirements
+      linux/amd64: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 was left out: zstd: SOCI consumers support only gzip and uncompressed layers
     --- status 1 ---
     "#);
     assert_eq!(referrers(&sandbox), 0);
@@ -99,13 +100,13 @@ fn coverage_is_a_share_of_the_compressed_bytes() {
       manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
       b7ffb93ee50b   199.1 KiB  9 spans  4 files  ztoc 289.6 KiB
       d92a9332da0b    61.0 KiB  4 spans  2 files      ztoc 840 B
-      ee25e607aff9        24 B  left out: zstd: SOCI consumers know gzip and uncompressed layers only
+      ee25e607aff9        24 B  left out: zstd: SOCI consumers support only gzip and uncompressed layers
       bbd59e0ff808     2.0 KiB   1 span   1 file   ztoc 32.4 KiB
       covers 3 of 4 layers, 99.99% of 262.2 KiB
       refused: nothing was attached
     --- stderr ---
-    error: oci:img: nothing was attached: the index falls short of what was asked for
-      linux/amd64: 99.99% of 262.2 KiB in layers is covered, less than 100%: 24 B is missing
+    error: oci:img: nothing was attached: the index does not meet the requirements
+      linux/amd64: 99.99% of 262.2 KiB in layers covered, less than 100%: 24 B missing
     --- status 1 ---
     "#);
     assert_eq!(referrers(&sandbox), 0);
@@ -137,9 +138,9 @@ fn an_index_that_is_there_is_measured_and_stays() {
     sandbox.run(&index_from("--min-layer-size=100KiB", &["oci:img"]));
     let args = index_from("--min-layer-size=1KiB", &["--existing=keep", "--min-coverage=90%", "oci:img"]);
     let text = sandbox.run(&args);
-    assert!(!text.contains("no index") && text.contains("was there before and stays"), "{text}");
-    assert!(text.contains("in layers of at least 1KiB is covered, less than 90%: 63.0 KiB is missing"), "{text}");
-    assert!(text.contains("hint: --existing replace builds the index that is there anew"), "{text}");
+    assert!(!text.contains("no index") && text.contains("existed before and was kept"), "{text}");
+    assert!(text.contains("in layers of at least 1KiB covered, less than 90%: 63.0 KiB missing"), "{text}");
+    assert!(text.contains("hint: --existing replace rebuilds the existing index"), "{text}");
     let json = sandbox.json(1, &[&args[..], &["--format=json"]].concat());
     let manifest = &json["images"][0]["manifests"][0];
     assert!(text.contains(manifest["index"]["digest"].as_str().unwrap()), "{text}");
@@ -188,7 +189,7 @@ fn step_files_are_appended_to_and_tell_of_failures_too() {
     | `oci:img` | linux/amd64 | `sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95` attached | 99.99% of 262.2 KiB, 3 of 4 layers | 1 layer |
     | `oci:nothing` | | failed | | |
 
-    - linux/amd64: layer `ee25e607aff9` (24 B) is left out: zstd: SOCI consumers know gzip and uncompressed layers only
+    - linux/amd64: layer `ee25e607aff9` (24 B) is left out: zstd: SOCI consumers support only gzip and uncompressed layers
     - **`oci:nothing`**: cannot open nothing: No such file or directory (os error 2)
 
     ### SOCI index
@@ -197,12 +198,12 @@ fn step_files_are_appended_to_and_tell_of_failures_too() {
     |---|---|---|---|---|
     | `oci:img` | linux/amd64 | refused | 99.99% of 262.2 KiB, 3 of 4 layers | 1 layer |
 
-    - linux/amd64: layer `ee25e607aff9` (24 B) is left out: zstd: SOCI consumers know gzip and uncompressed layers only
-    - **`oci:img`**: nothing was attached: the index falls short of what was asked for
-      - linux/amd64: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 is left out: zstd: SOCI consumers know gzip and uncompressed layers only
+    - linux/amd64: layer `ee25e607aff9` (24 B) is left out: zstd: SOCI consumers support only gzip and uncompressed layers
+    - **`oci:img`**: nothing was attached: the index does not meet the requirements
+      - linux/amd64: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 was left out: zstd: SOCI consumers support only gzip and uncompressed layers
     "#);
     let text = sandbox.run(&index(&["--step-outputs=no/such/dir", "oci:img"]));
-    assert!(text.contains("error: no/such/dir: cannot be written") && text.ends_with("--- status 1 ---"), "{text}");
+    assert!(text.contains("error: no/such/dir: cannot write") && text.ends_with("--- status 1 ---"), "{text}");
 }
 
 #[test]
@@ -597,7 +598,8 @@ fn recording(sandbox: &Sandbox, names: &[&str]) -> String {
     format!("{}:{}", sandbox.path("fake").display(), std::env::var("PATH").unwrap())
 }
 
-/// `.ci/test` in an empty home, with `answer` on a terminal if there is one; what it says, its status, and what it called.
+/// `.ci/test` in an empty home, with `answer` on a terminal if there is one; what it says, its
+/// status, and what it called.
 fn tests_begun(answer: Option<&str>) -> (String, bool, String) {
     let sandbox = Sandbox::new();
     let path = recording(&sandbox, &["apt-get", "go", "python3", "cargo", "debootstrap"]);

@@ -13,7 +13,7 @@ use ociseek::image::soci::{self, SociIndex, ZtocRef};
 use ociseek::layer::LayerOptions;
 use ociseek::ops::TOOL_IDENTIFIER;
 use ociseek::ops::index::{
-    IndexError, IndexOptions, IndexedImage, IndexedLayer, LayerOutcome, LeftOut, ManifestResult, Origin, index,
+    IndexError, IndexOptions, IndexedImage, LayerOutcome, LayerReport, LeftOut, ManifestResult, Origin, index,
 };
 use ociseek::progress::{Progress, Silent};
 use ociseek::store::blob::Target;
@@ -219,7 +219,7 @@ async fn when_nothing_is_done_in_time_nothing_is_attached() {
     assert!(matches!(done.manifests[0].result, ManifestResult::OutOfTime), "{done:?}");
     // Another run like it would get no further, and nobody is told otherwise.
     let stuck =
-        |layer: &IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: true }));
+        |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: true }));
     assert!(done.manifests[0].layers.iter().all(stuck), "{done:?}");
     assert_eq!(left(&done), slow.digests(&[0, 1, 2, 3]));
     let written = slow.registry.seen().into_iter().filter(|seen| !matches!(seen.method.as_str(), "GET" | "HEAD"));
@@ -235,7 +235,7 @@ async fn a_deadline_that_is_over_begins_nothing() {
     assert_eq!(done.left.len(), 4);
     assert_eq!(slow.reads(), [0; 4]);
     let begun =
-        |layer: &IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: true }));
+        |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: true }));
     assert!(!done.manifests[0].layers.iter().any(begun), "{done:?}");
 }
 
@@ -400,13 +400,13 @@ async fn the_command_stops_at_its_timeout_and_goes_on_the_next_time() {
             sandbox.run(&[&common[..], more, &[&image]].concat())
         };
         let first = run(&["--timeout=2s"]);
-        assert!(first.contains("the time was up; another run goes on with it"), "{first}");
-        assert!(first.contains("1 layer of 178.1 KiB left, since the time was up"), "{first}");
+        assert!(first.contains("timed out; run it again to continue"), "{first}");
+        assert!(first.contains("timed out, 1 layer of 178.1 KiB left"), "{first}");
         assert!(first.contains("--- status 0 ---"), "{first}");
         // It is now alone with all the time, and that is not enough for it.
         let alone = run(&["--timeout=1s"]);
-        assert!(alone.contains("the time was up before any layer was done; it needs a longer --timeout"), "{alone}");
-        assert!(alone.contains("give a longer --timeout: in this one") && !alone.contains("goes on"), "{alone}");
+        assert!(alone.contains("timed out before any layer was done; use a longer --timeout"), "{alone}");
+        assert!(alone.contains("use a longer --timeout: no layer was done") && !alone.contains("goes on"), "{alone}");
         is_slow.store(false, SeqCst);
         let second = sandbox
             .json(0, &["index", "--no-cache", "--min-layer-size=0", "--span-size=16KiB", "--format=json", &image]);

@@ -27,7 +27,8 @@ fn config(tars: &[&[u8]]) -> Vec<u8> {
 }
 
 fn manifest_json(images: &[(&str, &[&str], &[&str])]) -> Vec<u8> {
-    let image = |(config, tags, layers): &(&str, &[&str], &[&str])| json!({"Config": config, "RepoTags": tags, "Layers": layers});
+    type Image<'a> = (&'a str, &'a [&'a str], &'a [&'a str]);
+    let image = |(config, tags, layers): &Image<'_>| json!({"Config": config, "RepoTags": tags, "Layers": layers});
     Value::from_iter(images.iter().map(image)).to_string().into_bytes()
 }
 
@@ -216,8 +217,8 @@ fn an_index_of_it_fits_nowhere_and_what_helps_is_said() {
     let refused = sandbox.run(&["index", "docker-archive:x.tar"]);
     assert_snapshot!(refused, @r#"
     --- stderr ---
-    error: docker-archive:x.tar is not indexed: docker save keeps no manifest to attach an index to, and its uncompressed layers have other digests than the compressed ones of a pushed image, so that the index would not fit that image either
-    hint: push the image (docker push) and run ociseek index on its name there; or make a SOCI-enabled image of the archive: ociseek convert docker-archive:x.tar oci:DIR
+    error: cannot index docker-archive:x.tar: docker save keeps no manifest to attach an index to, and its uncompressed layers have different digests from those of a pushed image, so the index would not fit that image either
+    hint: push the image (docker push) and index it in the registry, or convert the archive to a SOCI-enabled image: ociseek convert docker-archive:x.tar oci:DIR
     --- status 2 ---
     "#);
     for more in ["--output=oci:out", "--dry-run", "--v2-only=a"] {
@@ -226,19 +227,19 @@ fn an_index_of_it_fits_nowhere_and_what_helps_is_said() {
     assert!(!sandbox.path("out").exists());
     assert_snapshot!(sandbox.run(&["verify", "--quick", "docker-archive:x.tar"]), @r#"
     --- stderr ---
-    error: docker save keeps no SOCI index: only the layers can be verified, all of them
-    hint: give neither --quick nor --index
+    error: docker save keeps no SOCI index: only the layers can be verified, and only all of them
+    hint: omit --quick and --index
     --- status 1 ---
     "#);
     // A policy is about an index, and there is none.
     let judged = sandbox.run(&["verify", "--min-coverage=0%", "docker-archive:x.tar"]);
     assert!(judged.contains("has no SOCI index") && judged.ends_with("--- status 1 ---"), "{judged}");
     assert_snapshot!(sandbox.run(&["verify", "docker-archive:x.tar"]), @r#"
-    docker-archive:x.tar linux/amd64: 2 layers against the config: right (6.5 KiB); docker save keeps no SOCI index
+    docker-archive:x.tar linux/amd64: 2 layers against the config: ok (6.5 KiB); docker save keeps no SOCI index
     --- stderr ---
     --- status 0 ---
     "#);
-    assert!(sandbox.run(&["convert", "oci:a", "docker-archive:b"]).contains("only read"));
+    assert!(sandbox.run(&["convert", "oci:a", "docker-archive:b"]).contains("read-only"));
     // No registry gets layers that are not compressed: this one is not asked for anything.
     for verb in ["convert", "copy"] {
         let refused = sandbox.run(&[verb, "docker-archive:x.tar", "127.0.0.1:1/a/b:1"]);
@@ -249,7 +250,7 @@ fn an_index_of_it_fits_nowhere_and_what_helps_is_said() {
         assert!(refused.contains("skopeo copy docker-archive:x.tar docker://NAME"), "{refused}");
         assert!(refused.ends_with("--- status 2 ---"), "{refused}");
     }
-    assert!(sandbox.run(&["copy", "docker-archive:x.tar", "docker-archive:b:1"]).contains("only read"));
+    assert!(sandbox.run(&["copy", "docker-archive:x.tar", "docker-archive:b:1"]).contains("read-only"));
     // A layer that is worth an index.
     let large = layer("large", &vec![0; 11 << 20]);
     let manifest = file("manifest.json", &manifest_json(&[("c", &["app:1"], &["l"])]));
@@ -258,9 +259,9 @@ fn an_index_of_it_fits_nowhere_and_what_helps_is_said() {
     assert!(doctor.contains("ociseek convert docker-archive:x.tar:app:1 oci:DIR"), "{doctor}");
     assert!(!doctor.contains("ociseek index --platform"), "{doctor}");
     // Each is told of the other.
-    assert!(sandbox.run(&["ls", "oci-archive:x.tar"]).contains("write docker-archive:FILE"));
+    assert!(sandbox.run(&["ls", "oci-archive:x.tar"]).contains("use docker-archive:FILE"));
     write(&sandbox, &[file("oci-layout", b"{}"), file("index.json", b"{}")]);
-    assert!(sandbox.run(&["ls", "docker-archive:x.tar"]).contains("write oci-archive:FILE"));
+    assert!(sandbox.run(&["ls", "docker-archive:x.tar"]).contains("use oci-archive:FILE"));
 }
 
 /// The standard error of a command that must fail.
@@ -302,7 +303,7 @@ fn hostile_archives() {
     refused(&leading_to("a/../../l"), "leads out of the archive");
     let links = [entry(b'2', "a", "b"), entry(b'2', "b", "./a"), entry(b'2', "out", "../l"), entry(b'2', "root", "/l")];
     let linked = |name: &str| [links.to_vec(), leading_to(name)].concat();
-    refused(&linked("a"), "\"a\" in x.tar is a link that leads in a circle");
+    refused(&linked("a"), "\"a\" in x.tar is a link in a loop");
     refused(&linked("out"), "is a link that leads out of the archive");
     refused(&linked("root"), "is a link that leads out of the archive");
     refused(&[vec![entry(b'6', "fifo", "")], leading_to("fifo")].concat(), "\"fifo\" in x.tar is not a regular file");
@@ -311,10 +312,10 @@ fn hostile_archives() {
     let json = |text: &[u8]| vec![file("c", &sound), file("l", &tar), file("manifest.json", text)];
     refused(&json(b"[]"), "manifest.json lists no image");
     refused(&json(b"{}"), "expected a list");
-    refused(&json(br#"[{"Config":"c","Layers":["l"],"layers":["c"]}]"#), "some readers take for");
-    refused(&json(br#"[{"Config":"c","Config":"l","Layers":["l"]}]"#), "stands twice");
-    refused(&json(&vec![b' '; (4 << 20) + 1]), "manifest.json in x.tar cannot be relied on");
-    refused(&json(br#"[{"Config":"c"}]"#), "manifest.json lists 0 layers, and the config 1");
+    refused(&json(br#"[{"Config":"c","Layers":["l"],"layers":["c"]}]"#), "some readers treat as");
+    refused(&json(br#"[{"Config":"c","Config":"l","Layers":["l"]}]"#), "duplicate key");
+    refused(&json(&vec![b' '; (4 << 20) + 1]), "manifest.json in x.tar is not valid");
+    refused(&json(br#"[{"Config":"c"}]"#), "manifest.json lists 0 layers, but the config lists 1");
     refused(&json(br#"[{"Config":"l","Layers":["l"]}]"#), "\"l\" in x.tar cannot be used");
     refused(&[file("repositories", b"{}")], "Docker before 1.10");
     refused(&[file("c", b"{}")], "it has no manifest.json");
@@ -326,21 +327,19 @@ fn hostile_archives() {
     refused(&config_claims(other, &zstd::encode_all(&tar[..], 3).unwrap()), &format!("{other} in x.tar is damaged"));
     let cut = gzip(&tar);
     refused(&config_claims(other, &cut[..cut.len() - 9]), "\"l\" in x.tar cannot be decompressed");
-    refused(&config_claims(other, b"\xfd7zXZ\0 and so on"), "is compressed in a way that is not read here");
+    refused(&config_claims(other, b"\xfd7zXZ\0 and so on"), "has an unsupported compression");
     // A size that reaches past the file's end.
     let lies = Block { name: b"l".to_vec(), size: 1 << 40, ..Block::default() }.bytes();
-    refused(&[file("c", &sound), manifest(&["l"]), lies], "the tar is cut off inside the data of an entry");
+    refused(&[file("c", &sound), manifest(&["l"]), lies], "the tar is truncated inside the data of an entry");
     // Names without end.
     let many: Vec<Vec<u8>> = (0..70_000).map(|number| entry(b'0', &format!("{number}"), "")).collect();
     refused(&[many, base()].concat(), "more than 65536 files");
 
     fs::write(sandbox.path("x.tar"), gzip(&base().concat())).unwrap();
-    assert!(refusal(&sandbox, &["ls", "docker-archive:x.tar"]).contains("decompress it first (gunzip)"));
+    assert!(refusal(&sandbox, &["ls", "docker-archive:x.tar"]).contains("must be decompressed first (gunzip)"));
     fs::write(sandbox.path("x.tar"), b"").unwrap();
     assert!(refusal(&sandbox, &["ls", "docker-archive:x.tar"]).contains("it is empty"));
-    assert!(
-        refusal(&sandbox, &["ls", "docker-archive:."]).contains("not an archive of docker save: it is a directory")
-    );
+    assert!(refusal(&sandbox, &["ls", "docker-archive:."]).contains("not a docker save archive: it is a directory"));
 }
 
 #[test]

@@ -87,7 +87,8 @@ fn a_push_gets_both_versions_and_ours_start_no_work() {
     let told = hook.address();
     let server = Server::distribution(&host, |_| {
         format!(
-            "notifications: {{endpoints: [{{name: ociseek, url: 'http://{told}/', timeout: 5s, threshold: 3, backoff: 1s, \
+            "notifications: {{endpoints: [{{name: ociseek, url: 'http://{told}/', timeout: 5s, threshold: 3, \
+             backoff: 1s, \
              headers: {{Authorization: ['Bearer {SECRET}']}}}}]}}\n"
         )
     });
@@ -120,7 +121,7 @@ fn a_push_gets_both_versions_and_ours_start_no_work() {
     assert!(metrics.contains("ociseek_hook_enabled_total{result=\"written\"} 1\n"), "{metrics}");
     for name in ["v1", "lazy-v1"] {
         let verified = sandbox.run(&["verify", &format!("{host}/a/b:{name}")]);
-        assert_eq!(verified.matches(": right (2 of 2 layers").count(), 2, "{verified}");
+        assert_eq!(verified.matches(": ok (2 of 2 layers").count(), 2, "{verified}");
     }
 }
 
@@ -183,7 +184,7 @@ fn version_2_alone() {
     assert!(line["bytes_read"].as_u64().unwrap() > 0, "{line}");
     assert_eq!(indexes(&sandbox, &format!("{app}:v1")), 0);
     let said = sandbox.run(&["hook", "serve", "--allow=r.example", "--v2={tag}"]);
-    assert!(said.contains("must differ for each image") && said.ends_with("--- status 2 ---"), "{said}");
+    assert!(said.contains("must be different for each image") && said.ends_with("--- status 2 ---"), "{said}");
 }
 
 /// Adds an image to a registry of our own, under a tag.
@@ -338,7 +339,7 @@ fn backfill_makes_what_is_missing_and_then_finds_nothing_to_do() {
         let known = seen(&known);
         assert!(["v1", "v1-soci", "v2"].iter().all(|tag| known.contains(&[tag, "done-before", ""])), "{known:?}");
         let other = sandbox.run(&["backfill", "--v2={tag}-other", "--state=state", &place]);
-        assert!(other.contains("is of other options") && other.ends_with("--- status 1 ---"), "{other}");
+        assert!(other.contains("was written with other options") && other.ends_with("--- status 1 ---"), "{other}");
 
         // A tag that moves makes work, and only there.
         push(&server, "team/app", 3, &["v2"]);
@@ -353,7 +354,10 @@ fn backfill_makes_what_is_missing_and_then_finds_nothing_to_do() {
         let text = sandbox.run(&[&["backfill", "--v2={tag}-soci", &place], &SMALL[..]].concat());
         let enabled = digest_of(&server, "team/app", "v2-soci");
         assert!(text.contains(&format!(": {place}:v2-soci@{enabled} already-there\n")), "{text}");
-        assert!(text.contains(": no ") && text.contains("is not a SOCI-enabled image and is left as it is"), "{text}");
+        assert!(
+            text.contains(": no ") && text.contains("is not a SOCI-enabled image, and was left unchanged"),
+            "{text}"
+        );
     }
 }
 

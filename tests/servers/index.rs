@@ -75,8 +75,8 @@ fn a_registry_that_wants_a_password() {
     let Some(server) = Server::distribution("127.0.0.1:0", sections) else { return };
     let Some((sandbox, image)) = copied(&server, &["--dest-creds=u:s3cret"]) else { return };
     for (wrong, todo) in [
-        (index(&[&image]), format!("run docker login {}, or give --creds USER:PASSWORD", server.host)),
-        (index(&["--creds=u:hunter2", &image]), "it rejected the user name or the password of --creds".into()),
+        (index(&[&image]), format!("run docker login {}, or use --creds USER:PASSWORD", server.host)),
+        (index(&["--creds=u:hunter2", &image]), "the user name or password in --creds was rejected".into()),
     ] {
         let text = sandbox.run(&wrong);
         let hint = format!("hint: 401 from {}: {todo}\n", server.host);
@@ -139,7 +139,8 @@ fn replacing_deletes_nothing_but_indexes_of_the_image() {
     let skipped = sandbox.run(&other);
     for line in [
         format!(
-            "{} is listed as a SOCI index of this image and is listed first, and left as it is: it is not a valid SOCI \
+            "{} is listed as a SOCI index of this image and is listed first and was left unchanged: it is not a \
+             valid SOCI \
              index: the manifest is not a SOCI index: its config is \"{OCI_CONFIG}\"",
             strangers[0]["digest"].as_str().unwrap()
         ),

@@ -396,7 +396,8 @@ async fn olareg_with_passwords_and_with_tokens() {
     let Some(line) = htpasswd("alice", "pw") else { return };
     let hash = line.trim().split_once(':').unwrap().1.to_owned();
     let users = format!(
-        "users:\n  alice:\n    cred: '{hash}'\nacls:\n  - repo: '*'\n    members: ['alice']\n    access: ['read', 'write', 'delete']\n"
+        "users:\n  alice:\n    cred: '{hash}'\nacls:\n  - repo: '*'\n    members: ['alice']\n    access: \
+         ['read', 'write', 'delete']\n"
     );
     for kind in ["--auth-basic", "--auth-token-opaque"] {
         let arguments = |dir: &Path, port| {

@@ -147,7 +147,7 @@ fn requests(setting: &Setting, layer: &Bytes) -> (usize, usize) {
 
 /// How each layer's ztoc was come by.
 fn origins(done: &IndexedImage) -> Vec<Origin> {
-    let origin = |layer: &ociseek::ops::index::IndexedLayer| match &layer.outcome {
+    let origin = |layer: &ociseek::ops::index::LayerReport| match &layer.outcome {
         LayerOutcome::Indexed(facts) => facts.origin.clone(),
         LayerOutcome::LeftOut(why) => panic!("{why:?}"),
         LayerOutcome::Listed { .. } => panic!("nothing was built"),
@@ -310,7 +310,7 @@ async fn an_image_that_the_user_names_may_be_in_another_registry() {
     assert_eq!(requests(&here, &base).0, 0);
     assert_eq!(index_digest(&done), fresh(&[&base]).await);
     let warnings = here.warnings();
-    assert!(matches!(&warnings[..], [one] if one.contains("nothing is reused from missing")), "{warnings:?}");
+    assert!(matches!(&warnings[..], [one] if one.contains("cannot reuse anything from missing")), "{warnings:?}");
 
     // What is replaced is not reused; what is named is, unless nothing is to be.
     let replace = |reuse| IndexOptions { existing: Existing::Replace, ..with(reuse) };
@@ -463,7 +463,7 @@ fn the_command_says_what_it_reused() {
     let text = sandbox.run(&[&reusing[..], &["--no-reuse"]].concat());
     assert!(text.contains("status 2"), "{text}");
     let text = sandbox.run(&sandbox::index(&["--reuse-from=oci:none", "--dry-run", "oci:two:v1"]));
-    assert!(text.contains("nothing is reused from oci:none") && text.contains("status 0"), "{text}");
+    assert!(text.contains("cannot reuse anything from oci:none") && text.contains("status 0"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -187,7 +187,10 @@ pub fn images(server: &Server, repositories: usize, count: usize) -> Vec<(String
     let layer = gzip(&tar(7, 2, 20_000));
     let config =
         json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": []}}).to_string();
-    let of = |media_type: &str, content: &[u8]| json!({"mediaType": media_type, "digest": Digest::sha256(content), "size": content.len()});
+    let of = |media_type: &str, content: &[u8]| {
+        let (digest, size) = (Digest::sha256(content), content.len());
+        json!({"mediaType": media_type, "digest": digest, "size": size})
+    };
     for repository in 0..repositories {
         put_blob(&server.host, &format!("team/app{repository}"), &layer);
         put_blob(&server.host, &format!("team/app{repository}"), config.as_bytes());
@@ -209,7 +212,8 @@ pub fn images(server: &Server, repositories: usize, count: usize) -> Vec<(String
 /// A blob, by nobody's client.
 pub fn put_blob(host: &str, repository: &str, content: &[u8]) {
     let begin = format!(
-        "POST /v2/{repository}/blobs/uploads/ HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        "POST /v2/{repository}/blobs/uploads/ HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\nConnection: \
+         close\r\n\r\n"
     );
     let (status, text) = exchange(host, begin.as_bytes());
     assert_eq!(status, 202, "{text}");
@@ -254,7 +258,8 @@ pub fn stalling() -> String {
                 let answer = if line.contains("/manifests/") && !line.contains("/manifests/sha256-") {
                     let length = manifest.len();
                     format!(
-                        "200 OK\r\nContent-Type: {OCI_MANIFEST}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{manifest}"
+                        "200 OK\r\nContent-Type: {OCI_MANIFEST}\r\nContent-Length: {length}\r\nConnection: \
+                         close\r\n\r\n{manifest}"
                     )
                 } else if line.contains(&Digest::sha256(b"layer").hex()) {
                     "200 OK\r\nContent-Length: 50000000\r\n\r\n\x1f".to_owned()

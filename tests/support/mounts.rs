@@ -1,4 +1,5 @@
-//! Mounts for tests: images made of directories, the program that serves them, and comparing what is seen with what was packed.
+//! Mounts for tests: images made of directories, the program that serves them, and comparing what
+//! is seen with what was packed.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -1,4 +1,5 @@
-//! The program in a directory of its own, small images to index, and its output with what differs from run to run masked.
+//! The program in a directory of its own, small images to index, and its output with what differs
+//! from run to run masked.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -101,7 +102,7 @@ pub fn masked(text: &str) -> String {
             line.replace_range(at.., "\"seconds\": …");
         }
         // Their distance from the column before depends on the speeds above and below.
-        for remark in ["from the cache", "the same layer again"] {
+        for remark in ["from the cache", "duplicate of another layer"] {
             if let Some(before) = line.strip_suffix(remark) {
                 line = format!("{}  {remark}", before.trim_end());
             }
@@ -142,7 +143,8 @@ pub fn tar(seed: u64, files: usize, size: usize) -> Vec<u8> {
     builder.into_inner().unwrap()
 }
 
-/// A gzip of stored blocks: the same bytes whatever compressor the test is built with, so that digests can stand in snapshots.
+/// A gzip of stored blocks: the same bytes whatever compressor the test is built with, so that
+/// digests can stand in snapshots.
 pub fn gzip(content: &[u8]) -> Vec<u8> {
     let mut gzip = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
     let blocks: Vec<&[u8]> = content.chunks(8000).collect();

@@ -54,8 +54,8 @@ impl Server {
         self.host.rsplit(':').next().unwrap().parse().unwrap()
     }
 
-    /// The distribution registry (no referrers API) in memory. `sections` gives more of its configuration, from a folder
-    /// where it may put files.
+    /// The distribution registry (no referrers API) in memory. `sections` gives more of its
+    /// configuration, from a folder where it may put files.
     pub fn distribution(address: &str, sections: impl FnOnce(&Path) -> String) -> Option<Server> {
         Server::distribution_by("docker-registry", address, sections)
     }
@@ -167,8 +167,9 @@ impl Server {
     }
 }
 
-/// A port on which nobody listens, below those that the system hands out for port 0. It is not tried by binding it: another
-/// thread that starts a program at that moment would inherit the socket and go on listening for a while.
+/// A port on which nobody listens, below those that the system hands out for port 0. It is not
+/// tried by binding it: another thread that starts a program at that moment would inherit the
+/// socket and go on listening for a while.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = 10_000 + (std::process::id() % 200) as u16 * 100;

@@ -1,4 +1,5 @@
-//! What tests against soci's own library share: the oracle (tests/oracle, a Go program), and how a layer is indexed here.
+//! What tests against soci's own library share: the oracle (tests/oracle, a Go program), and how a
+//! layer is indexed here.
 use std::convert::Infallible;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -36,8 +37,9 @@ pub fn tools() -> Option<PathBuf> {
     std::env::var_os("OCISEEK_TEST_TOOLS").map(PathBuf::from).or_else(cache)
 }
 
-/// Indexes a blob in a file, as any caller does: on one thread, and on several for one, two and seven cores, the last of them with the
-/// ztoc that came out before as their guide. All must give the same.
+/// Indexes a blob in a file, as any caller does: on one thread, and on several for one, two and
+/// seven cores, the last of them with the ztoc that came out before as their guide. All must give
+/// the same.
 pub fn index(layer: &Path, span_size: u64, tool: &str) -> Result<IndexedLayer, LayerError> {
     let options = LayerOptions { span_size, build_tool_identifier: tool.into() };
     let straight = straight(layer, options.clone());

@@ -1,4 +1,5 @@
-//! A TCP proxy that passes on no more than so many bytes a second, all connections together, from the server to its clients.
+//! A TCP proxy that passes on no more than so many bytes a second, all connections together, from
+//! the server to its clients.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

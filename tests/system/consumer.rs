@@ -1,8 +1,10 @@
-//! The definition of done: images in real registries, indexed by the command, and mounted by the real soci-snapshotter, which
-//! must use our index, fetch lazily, and show every file as an unpacked image has it. Independent clients list the referrer.
-//! With prefetching on, it fetches the spans of our list before it mounts, and no others.
+//! The definition of done: images in real registries, indexed by the command, and mounted by the
+//! real soci-snapshotter, which must use our index, fetch lazily, and show every file as an
+//! unpacked image has it. Independent clients list the referrer. With prefetching on, it fetches
+//! the spans of our list before it mounts, and no others.
 //!
-//! `.ci/tools` and `.ci/consumer` set up what this needs: root, FUSE, containerd 2, the snapshotter, registries, the corpus.
+//! `.ci/tools` and `.ci/consumer` set up what this needs: root, FUSE, containerd 2, the
+//! snapshotter, registries, the corpus.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -68,8 +70,8 @@ struct Consumer {
     regctl: PathBuf,
 }
 
-/// What this machine has. None is said on one line; in CI it is a failure, but for the consumer's own sources, which not
-/// every checkout has.
+/// What this machine has. None is said on one line; in CI it is a failure, but for the consumer's
+/// own sources, which not every checkout has.
 fn consumer() -> Option<Consumer> {
     let cache = PathBuf::from(std::env::var_os("HOME")?).join(".cache");
     let home = std::env::var_os("OCISEEK_CONSUMER").map_or(cache.join("ociseek-consumer"), PathBuf::from);
@@ -147,8 +149,8 @@ impl Consumer {
         assert!(output.status.success(), "{reference}: the real consumer does not take our index:\n{said}{summary}");
     }
 
-    /// The snapshotter, with prefetching on, fetches the spans that the index or SOCI-enabled image lists, and only these,
-    /// when it mounts the layers.
+    /// The snapshotter, with prefetching on, fetches the spans that the index or SOCI-enabled image
+    /// lists, and only these, when it mounts the layers.
     fn prefetches(&self, server: &Server, mode: &str) {
         let (image, files) = &TO_PREFETCH;
         let mut reference = self.push(server, image);

@@ -1,6 +1,7 @@
 //! Every layer of the corpus and some 3,400 odd ones, given to ociseek and to soci's own library:
 //!
-//! - what ociseek publishes must be what soci writes, byte for byte, and soci's reader must serve every file right from it;
+//! - what ociseek publishes must be what soci writes, byte for byte, and soci's reader must serve
+//!   every file right from it;
 //! - what soci builds and serves right, ociseek must not refuse;
 //! - nothing may panic, hang, or run away.
 //!
@@ -115,8 +116,8 @@ impl Judge {
     }
 }
 
-/// What is known to be wrong with soci's ztocs: with empty blocks or members at the front it takes several checkpoints at
-/// output 0, which its own reader then rejects as not monotonic.
+/// What is known to be wrong with soci's ztocs: with empty blocks or members at the front it takes
+/// several checkpoints at output 0, which its own reader then rejects as not monotonic.
 fn known_defect(theirs: &[u8]) -> Option<&'static str> {
     let at_zero = |list: &[ociseek::ztoc::Checkpoint]| list.iter().filter(|c| c.output == Uncompressed(0)).count();
     match decode(theirs) {

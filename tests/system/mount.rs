@@ -201,7 +201,7 @@ fn one_layer_alone() {
     assert_eq!(spans.len(), distinct.len());
     assert_eq!(
         sandbox.run(&mount_with(&["--layer", "2"])),
-        "--- stderr ---\nerror: the image has 2 layers, counted from 0: there is no layer 2\n--- status 1 ---"
+        "--- stderr ---\nerror: no layer 2: the image has 2 layers, counted from 0\n--- status 1 ---"
     );
 }
 
@@ -322,8 +322,8 @@ fn a_mount_whose_process_was_killed() {
     let told = sandbox.run(&MOUNT);
     let at = mnt.canonicalize().unwrap_or(mnt.clone());
     let expected = format!(
-        "--- stderr ---\nerror: {0}: the process behind the file system that is mounted here is gone\nhint: umount -l {0} (as a \
-         user: fusermount3 -uz {0}) clears it, and so does --replace\n--- status 1 ---",
+        "--- stderr ---\nerror: {0}: the process serving the file system mounted here is gone\nhint: clear it with \
+         umount -l {0} (as a user: fusermount3 -uz {0}), or use --replace\n--- status 1 ---",
         at.display()
     );
     assert_eq!(told, expected);
@@ -357,7 +357,7 @@ fn in_the_background() {
     let output = sandbox.run(&["mount", "--detach", "oci:img:v2", "mnt"]);
     assert!(output.starts_with("--- stderr ---\nerror: ") && output.ends_with("--- status 1 ---"), "{output}");
     let output = sandbox.run(&["mount", "--detach", "--log", "no/log", "oci:img:v1", "mnt"]);
-    assert!(output.contains("no/log: cannot be written"), "{output}");
+    assert!(output.contains("no/log: cannot write"), "{output}");
     assert_eq!(mounts_below(&mnt).len(), 0);
 }
 
@@ -372,28 +372,28 @@ fn places_that_cannot_be_mounted_on() {
     let told = |dir: &str| sandbox.run(&["mount", "oci:img:v1", dir]);
     insta::assert_snapshot!(told("missing"), @r"
     --- stderr ---
-    error: missing: there is no such directory
-    hint: make it first: mkdir missing
+    error: missing: no such directory
+    hint: create it with mkdir missing
     --- status 1 ---
     ");
     insta::assert_snapshot!(told("file"), @r"
     --- stderr ---
-    error: file: this is no directory
-    hint: mount on an empty directory
+    error: file: not a directory
+    hint: use an empty directory
     --- status 1 ---
     ");
     insta::assert_snapshot!(told("img"), @r"
     --- stderr ---
-    error: img: the directory is not empty, and mounting would hide what is in it
-    hint: mount on an empty directory
+    error: img: the directory is not empty, and mounting would hide its files
+    hint: use an empty directory
     --- status 1 ---
     ");
     let _serving = Serving::start(&sandbox, &MOUNT);
     let occupied = told("mnt").replace(sandbox.dir.path().to_str().unwrap(), "DIR");
     insta::assert_snapshot!(occupied, @r"
     --- stderr ---
-    error: DIR/mnt: oci:img:v1 is mounted here by ociseek already
-    hint: umount DIR/mnt (as a user: fusermount3 -u DIR/mnt) ends it, and --replace takes its place
+    error: DIR/mnt: ociseek has already mounted oci:img:v1 here
+    hint: unmount it with umount DIR/mnt (as a user: fusermount3 -u DIR/mnt), or use --replace
     --- status 1 ---
     ");
 }
@@ -429,13 +429,13 @@ fn as_a_user() {
     600000
     0
     --- stderr ---
-    error: only root may mount with set-user-ID programs or devices
-    hint: run as root, or leave out --suid and --dev
-    error: fusermount3 does not let other users look into this mount
-    hint: add the line user_allow_other to /etc/fuse.conf, or leave out --allow-other
-    error: only root can make a bundle: it takes mounts that others may not make
-    hint: run it as root; ociseek mount works for other users too
-    error: only root may mount without fusermount3, which is not installed
+    error: only root can mount with set-user-ID programs or devices
+    hint: run as root, or omit --suid and --dev
+    error: fusermount3 does not allow other users to access this mount
+    hint: add the line user_allow_other to /etc/fuse.conf, or omit --allow-other
+    error: creating a bundle requires root, for its mounts
+    hint: run as root; ociseek mount also works for other users
+    error: mounting as a user requires fusermount3, which is not installed
     hint: run as root, or install it (Debian: apt install fuse3)
     --- status 0 ---
     ");

@@ -1,4 +1,5 @@
-//! The packages are installed as users install them, run, and leave nothing behind. `OCISEEK_SHIPPED` names the program to pack.
+//! The packages are installed as users install them, run, and leave nothing behind.
+//! `OCISEEK_SHIPPED` names the program to pack.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

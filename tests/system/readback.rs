@@ -1,5 +1,6 @@
-//! Every file of real layers, read back through their ztocs, is what a straight read gives: layers of a Debian image by the
-//! compressors that image builders use, through our ztocs, through those that soci's own library writes, and without an index.
+//! Every file of real layers, read back through their ztocs, is what a straight read gives: layers
+//! of a Debian image by the compressors that image builders use, through our ztocs, through those
+//! that soci's own library writes, and without an index.
 
 use crate::support::soci;
 use std::collections::BTreeMap;

@@ -1,8 +1,9 @@
-// ociseek-unpack-oracle unpacks stacks of layers with containerd's own applier, so that tests compare with it and not with what we
-// believe of it. It must run as root.
+// ociseek-unpack-oracle unpacks stacks of layers with containerd's own applier, so that tests
+// compare with it and not with what we believe of it. It must run as root.
 //
-// Each line of stdin names the tars of one stack, lowest first, with tabs in between. It is answered with one line of JSON: what
-// then lies in the directory, or the layer that could not be applied, and why.
+// Each line of stdin names the tars of one stack, lowest first, with tabs in between. It is
+// answered with one line of JSON: what then lies in the directory, or the layer that could not be
+// applied, and why.
 package main
 
 import (

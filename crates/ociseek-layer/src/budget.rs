@@ -1,20 +1,20 @@
-//! How much memory the work on one image may take, whatever the image holds.
+//! Limits the memory used for one image.
 //!
-//! Whoever may push decides how large manifests, ztocs and lists of files are, and how many of them there are. Each is
-//! charged to the image's budget before memory is taken for it. All work on the image shares the
-//! budget. What would exceed it is an error that names it.
+//! Anyone who can push decides how large manifests, ztocs and lists of files are, and how many
+//! there are. Each is charged to the image's budget before its memory is allocated. All work on the
+//! image shares the budget. Exceeding it is an error that names what did not fit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The limit unless another is asked for, in bytes. The program and its buffers come on top.
+/// The default limit in bytes. The program and its buffers are not included.
 pub const DEFAULT_LIMIT: u64 = 384 << 20;
 
-/// Something that does not fit into what is left of a budget.
+/// Something did not fit into the rest of a budget.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what} would take {needed} bytes of memory, and {used} of the image's {limit} are in use")]
+#[error("{what} needs {needed} bytes of memory, but {used} of the {limit} bytes allowed for the image are in use")]
 pub struct OverBudget {
-    /// What it is, with its digest or path.
+    /// What did not fit, with its digest or path.
     pub what: String,
     /// Bytes.
     pub needed: u64,
@@ -24,7 +24,7 @@ pub struct OverBudget {
     pub limit: u64,
 }
 
-/// The memory that one image may take. Clones share it.
+/// The memory budget of one image. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Budget(Arc<Inner>);
 
@@ -41,23 +41,23 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// A budget of `limit` bytes.
+    /// Creates a budget of `limit` bytes.
     pub fn new(limit: u64) -> Budget {
         Budget(Arc::new(Inner { limit, used: AtomicU64::new(0) }))
     }
 
-    /// Another budget, of a fraction of what this one had at its start.
+    /// Creates a separate budget with a fraction of this one's limit.
     #[must_use]
     pub fn apart(&self, divisor: u64) -> Budget {
         Budget::new(self.0.limit / divisor.max(1))
     }
 
-    /// A charge of nothing, which can grow.
+    /// An empty charge, which can grow.
     pub fn open(&self) -> Charge {
         Charge { budget: self.clone(), bytes: 0 }
     }
 
-    /// Charges `bytes` for `what`, until the charge is dropped.
+    /// Charges `bytes` for `what` until the charge is dropped.
     ///
     /// # Errors
     /// When less is left.
@@ -67,13 +67,13 @@ impl Budget {
         Ok(charge)
     }
 
-    /// Bytes that are charged now.
+    /// Bytes currently charged.
     pub fn used(&self) -> u64 {
         self.0.used.load(Ordering::Relaxed)
     }
 }
 
-/// Memory that is charged to a budget, until this is dropped.
+/// Memory charged to a budget until this is dropped.
 #[derive(Debug)]
 pub struct Charge {
     budget: Budget,
@@ -84,7 +84,7 @@ impl Charge {
     /// Charges `more` bytes for `what`.
     ///
     /// # Errors
-    /// When less is left; nothing more is charged then.
+    /// If less is left; the charge does not change then.
     pub fn grow(&mut self, more: u64, what: impl FnOnce() -> String) -> Result<(), OverBudget> {
         let Inner { limit, used } = &*self.budget.0;
         let taken = used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
@@ -99,14 +99,14 @@ impl Charge {
         }
     }
 
-    /// Gives back all but `bytes`, if more are charged.
+    /// Reduces the charge to at most `bytes`.
     pub fn shrink_to(&mut self, bytes: u64) {
         let less = self.bytes.saturating_sub(bytes);
         self.bytes -= less;
         self.budget.0.used.fetch_sub(less, Ordering::Relaxed);
     }
 
-    /// Leaves it charged for as long as there is the budget.
+    /// Keeps the charge for the lifetime of the budget.
     pub fn keep(mut self) {
         self.bytes = 0;
     }
@@ -133,7 +133,7 @@ mod tests {
         let first = budget.charge(60, String::new).unwrap();
         let error = budget.clone().charge(41, || "manifest x".into()).unwrap_err();
         assert_eq!(error, OverBudget { what: "manifest x".into(), needed: 41, used: 60, limit: 100 });
-        let text = "manifest x would take 41 bytes of memory, and 60 of the image's 100 are in use";
+        let text = "manifest x needs 41 bytes of memory, but 60 of the 100 bytes allowed for the image are in use";
         assert_eq!(error.to_string(), text);
         let mut second = budget.charge(40, String::new).unwrap();
         drop(first);

@@ -1,7 +1,8 @@
-//! Everything that happens to the bytes of a container image's layer, and the documents that name them: bytes in, values out.
+//! Everything that happens to the bytes of a container image's layer, and the documents that name
+//! them: bytes in, values out.
 //!
-//! A ztoc is the table of contents of a layer: its files, and the places in the compressed blob where decoding can start. With it, a file
-//! is read from the few spans of the blob that hold it:
+//! A ztoc is the table of contents of a layer: its files, and the places in the compressed blob
+//! where decoding can start. With it, a file is read from the few spans of the blob that hold it:
 //!
 //! ```
 //! use std::ops::ControlFlow;
@@ -68,8 +69,8 @@
 //! | [`event`] | the push notifications of registries |
 //! | [`progress`] | what happens, as events |
 //!
-//! Nothing here knows a file, a socket or a clock, or is async. The crate `ociseek` stands on it: stores, file systems, the
-//! command line.
+//! Nothing here knows a file, a socket or a clock, or is async. The crate `ociseek` stands on it:
+//! stores, file systems, the command line.
 
 #![warn(missing_docs)]
 

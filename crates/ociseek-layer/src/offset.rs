@@ -16,7 +16,7 @@ macro_rules! offset {
             }
         }
 
-        /// The place `bytes` further on.
+        /// The offset `bytes` further on.
         impl Add<u64> for $name {
             type Output = $name;
             #[inline]
@@ -50,7 +50,7 @@ macro_rules! offset {
 #[cold]
 #[track_caller]
 fn lies_behind(offset: u64, other: u64) -> ! {
-    panic!("offset {other} lies behind {offset}")
+    panic!("offset {other} is past {offset}")
 }
 
 offset!(
@@ -62,12 +62,12 @@ offset!(
     Uncompressed
 );
 
-/// The number of a span, counted from 0: span `i` begins at checkpoint `i`.
+/// The number of a span, counted from 0: span `i` starts at checkpoint `i`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpanId(pub u32);
 
 impl SpanId {
-    /// The spans of a range, one after the other.
+    /// The spans of a range, in order.
     pub fn each(range: Range<SpanId>) -> impl DoubleEndedIterator<Item = SpanId> + ExactSizeIterator + Clone {
         (range.start.0..range.end.0).map(SpanId)
     }

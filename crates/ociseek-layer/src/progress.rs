@@ -1,4 +1,4 @@
-//! What happens, as events: the library reports them and prints nothing.
+//! Progress events: the library reports them and prints nothing.
 
 use std::sync::Mutex;
 
@@ -7,7 +7,7 @@ use crate::digest::Digest;
 /// One thing that happened during an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// An image manifest of one platform is about to be indexed: its layers' number and their bytes altogether.
+    /// An image manifest of one platform is about to be indexed: the number of its layers and their total bytes.
     Image {
         /// The image manifest.
         manifest: Digest,
@@ -51,21 +51,21 @@ pub enum Event {
         /// The layer's blob.
         layer: Digest,
     },
-    /// An index is being attached: what the destination is asked to take.
+    /// An index is being attached.
     Attaching {
         /// The index's manifest.
         index: Digest,
         /// How many blobs it lists.
         blobs: usize,
     },
-    /// A registry sends us to a token service on another host, which is shown the user's login.
+    /// A registry uses a token service on another host, which receives the user's login.
     TokenService {
         /// The registry, as the user named it.
         registry: String,
         /// The host of the token service.
         host: String,
     },
-    /// Something worth saying that is no failure.
+    /// A warning: not a failure.
     Warning(String),
 }
 
@@ -87,19 +87,19 @@ pub trait Progress: Send + Sync {
     fn report(&self, event: Event);
 }
 
-/// Says nothing.
+/// Ignores all events.
 pub struct Silent;
 
 impl Progress for Silent {
     fn report(&self, _: Event) {}
 }
 
-/// Keeps every event, for tests.
+/// Records all events, for tests.
 #[derive(Default)]
 pub struct Recorder(Mutex<Vec<Event>>);
 
 impl Recorder {
-    /// What was reported so far, in order.
+    /// The events so far, in order.
     pub fn events(&self) -> Vec<Event> {
         self.0.lock().map(|events| events.clone()).unwrap_or_default()
     }

@@ -17,69 +17,68 @@ use crate::hook::backfill::Place;
 use crate::hook::queue::QueueUrl;
 
 const LONG_ABOUT: &str = "\
-Walks the repositories and tags of registries, and indexes every image that has no index. With --v2 it also writes the SOCI-enabled \
-image of every tag that has none.
+Walks the repositories and tags of registries and indexes every image that has no index. With --v2 it also writes the \
+SOCI-enabled image of every tag that has none.
 
-A registry's own list of repositories is asked for (_catalog), which some registries keep to themselves: then name the repositories. \
-Tags that name the same image are one, unless each gets a SOCI-enabled image. What is no image (charts, signatures, \
-indexes of ours) is passed over. An image that has an index of the same options costs a few small requests and no reading, \
-so that a run that was broken off is simply begun again; with --state it costs one request.";
+The repositories are listed through the registry's catalog (_catalog); if the registry does not allow that, name the \
+repositories instead. Tags of the same image are indexed once, unless each gets a SOCI-enabled image. Non-images (Helm \
+charts, signatures, our own indexes) are skipped. An image that already has an index with the same options costs a few \
+small requests, so an interrupted run can simply be restarted; with --state it costs one request.";
 
 const AFTER_HELP: &str = "\
 Examples:
-  What would be done:
+  Preview:
     ociseek backfill --dry-run registry.corp.example
 
-  One team's images of the last quarter, four side by side, to be gone on with after a break:
+  One team's images of the last quarter, four at a time, resumable:
     ociseek backfill --filter 'team/**' --since 90d --jobs 4 --state backfill.state registry.corp.example
 
   Both versions of the index:
     ociseek backfill --v2 '{tag}-soci' registry.corp.example
 
-  A repository:
+  One repository:
     ociseek backfill ghcr.io/acme/app
 
-  By as many workers as there are (ociseek hook worker --queue ...):
+  Distributed to workers (ociseek hook worker --queue ...):
     ociseek backfill --queue nats://queue.corp.example registry.corp.example
 
-Each line on standard output is an image: what became of it, its name, its digest. With --format json each is an object (docs/json.md). \
-A list of repositories or tags that \
-cannot be had has a line too, with the status failed.
+Each line on standard output is an image: its status, name and digest. With --format json each line is an object \
+(docs/json.md). A list of repositories or tags that cannot be read also gets a line, with the status failed.
 
-Exit status: 0 done, 1 an image or a list failed, 2 wrong usage, 130 or 143 interrupted.";
+Exit status: 0 success, 1 an image or a list failed, 2 usage error, 130 or 143 interrupted.";
 
 /// Index every image of a registry or repository that has no index
 #[derive(Debug, Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = AFTER_HELP, after_help = "Examples: ociseek backfill --help")]
 pub struct BackfillArgs {
-    /// Registries, HOST[:PORT], and repositories, [REGISTRY/]REPOSITORY
+    /// Registries (HOST[:PORT]) and repositories ([REGISTRY/]REPOSITORY)
     #[arg(value_name = "REGISTRY|REPOSITORY", required = true)]
     pub places: Vec<Place>,
 
-    /// Only repositories whose name this glob describes: * is anything but a slash, ** anything; may be repeated
-    #[arg(long, value_name = "GLOB", help_heading = "Which images")]
+    /// Only repositories whose name matches this glob: * matches anything but a slash, ** anything; can be repeated
+    #[arg(long, value_name = "GLOB", help_heading = "Selection")]
     pub filter: Vec<Glob>,
 
-    /// Only images made since then: a day, 2026-01-31, or a time ago, 12h or 30d
+    /// Only images created since this date, such as 2026-01-31, or within this time, such as 12h or 30d
     ///
-    /// By what the image's config says of itself; an image that does not say is not too old. This reads one more small blob for
-    /// each image.
-    #[arg(long, value_name = "DATE|DURATION", value_parser = parse::since, help_heading = "Which images")]
+    /// The date comes from the image's config; images without a creation date are included. This
+    /// reads one more small blob per image.
+    #[arg(long, value_name = "DATE|DURATION", value_parser = parse::since, help_heading = "Selection")]
     #[arg(allow_hyphen_values = true)]
     pub since: Option<i64>,
 
-    #[command(flatten, next_help_heading = "What is indexed")]
+    #[command(flatten, next_help_heading = "Indexing")]
     pub platforms: PlatformsArgs,
 
     #[command(flatten)]
     pub build: BuildArgs,
 
-    #[command(flatten, next_help_heading = "What is indexed")]
+    #[command(flatten, next_help_heading = "Indexing")]
     pub min_layer: MinLayerArgs,
 
-    /// What to do with an image that has a SOCI index already
+    /// What to do with an image that already has a SOCI index
     #[arg(long, value_name = "RULE", env = "OCISEEK_EXISTING", value_enum, default_value_t = ExistingArg::Skip)]
-    #[arg(help_heading = "What is indexed")]
+    #[arg(help_heading = "Indexing")]
     pub existing: ExistingArg,
 
     #[command(flatten)]
@@ -88,25 +87,25 @@ pub struct BackfillArgs {
     #[command(flatten)]
     pub reuse: HookReuseArgs,
 
-    /// How many images are worked on side by side [default: one for each CPU]
+    /// How many images to index in parallel [default: one per CPU]
     #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", value_parser = clap::value_parser!(u16).range(1..=256))]
-    #[arg(help_heading = "How")]
+    #[arg(help_heading = "Execution")]
     pub jobs: Option<u16>,
 
-    /// Say which images have no index, and write nothing
-    #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = FalseyValueParser::new(), help_heading = "How")]
+    /// List the images without an index, and write nothing
+    #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = FalseyValueParser::new(), help_heading = "Execution")]
     pub dry_run: bool,
 
-    /// Write down in this file what is done, and pass over what it says is done
-    #[arg(long, value_name = "FILE", help_heading = "How", conflicts_with = "dry_run")]
+    /// Record finished images in this file, and skip those it already lists
+    #[arg(long, value_name = "FILE", help_heading = "Execution", conflicts_with = "dry_run")]
     pub state: Option<PathBuf>,
 
-    /// Put images that have no index into this work queue of NATS JetStream, for ociseek hook worker to index
+    /// Put images without an index into this NATS JetStream work queue, for ociseek hook worker to index
     ///
-    /// [USER:PASSWORD@] or [TOKEN@] stands before the host; tls:// is NATS over TLS.
+    /// Credentials go before the host, as USER:PASSWORD@ or TOKEN@; tls:// is NATS over TLS.
     #[cfg(feature = "nats")]
     #[arg(long, value_name = "nats://HOST[:PORT][/STREAM]", env = "OCISEEK_QUEUE", hide_env_values = true)]
-    #[arg(help_heading = "How", conflicts_with_all = ["dry_run", "existing"])]
+    #[arg(help_heading = "Execution", conflicts_with_all = ["dry_run", "existing"])]
     pub queue: Option<QueueUrl>,
 
     #[command(flatten)]
@@ -115,6 +114,6 @@ pub struct BackfillArgs {
     #[command(flatten)]
     pub registry: RegistryArgs,
 
-    #[command(flatten, next_help_heading = "What is printed")]
+    #[command(flatten, next_help_heading = "Output")]
     pub format: FormatArgs,
 }

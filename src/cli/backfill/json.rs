@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::cli::shared::json::{Coded, DigestText, Failure, digests, milliseconds};
-use crate::hook::backfill::{Outcome, Report};
+use crate::hook::backfill::{ImageOutcome, Report};
 use crate::hook::enabled::{EnabledImage, Enabling};
 use crate::hook::job::{Done, Products};
 
@@ -77,12 +77,12 @@ impl<'a> Line<'a> {
             image: &report.name,
             digest: report.digest.map(DigestText::from),
             reason: match &report.result {
-                Ok(Outcome::Done(Done::Skipped(skipped))) => Some(skipped.code()),
+                Ok(ImageOutcome::Done(Done::Skipped(skipped))) => Some(skipped.code()),
                 _ => None,
             },
             error: report.result.as_ref().err().map(|error| Failure::of(error)),
             enabled: match &report.result {
-                Ok(Outcome::Pending { enabled: Some(name) }) => Some(Enabled::pending(name.to_string())),
+                Ok(ImageOutcome::Pending { enabled: Some(name) }) => Some(Enabled::pending(name.to_string())),
                 _ => products.and_then(|products| products.enabled.as_ref()).map(Enabled::of),
             },
             left: left.map_or_else(Vec::new, |left| digests(left.iter().map(|layer| &layer.digest))),

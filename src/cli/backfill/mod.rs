@@ -147,7 +147,7 @@ impl Summary {
     }
 
     fn add(&mut self, report: &Report) {
-        let code = report.result.as_ref().map_or("failed", Outcome::code);
+        let code = report.result.as_ref().map_or("failed", ImageOutcome::code);
         match &report.result {
             Err(error) if error.is_list() => self.lists += 1,
             _ => *self.counts.entry(code).or_default() += 1,
@@ -200,9 +200,9 @@ impl Summary {
     }
 }
 
-fn products(outcome: &Outcome) -> Option<&Products> {
+fn products(outcome: &ImageOutcome) -> Option<&Products> {
     match outcome {
-        Outcome::Done(done) => done.products(),
+        ImageOutcome::Done(done) => done.products(),
         _ => None,
     }
 }
@@ -214,8 +214,8 @@ fn text(code: &str, report: &Report, products: Option<&Products>) -> String {
     };
     let mut more: Vec<String> = match &report.result {
         Err(error) => vec![in_one_line(error)],
-        Ok(Outcome::Done(Done::Skipped(skipped))) => vec![safe(&skipped.to_string())],
-        Ok(Outcome::Pending { enabled: Some(enabled) }) => vec![safe(&enabled.to_string())],
+        Ok(ImageOutcome::Done(Done::Skipped(skipped))) => vec![safe(&skipped.to_string())],
+        Ok(ImageOutcome::Pending { enabled: Some(enabled) }) => vec![safe(&enabled.to_string())],
         Ok(_) => products.and_then(|products| products.enabled.as_ref()).map(enabled_text).into_iter().collect(),
     };
     if let Some(products) = products.filter(|products| products.bytes_read > 0) {

@@ -27,7 +27,7 @@ pub async fn run(
         return Ok(removed.map_err(LazyError::from)?);
     }
     let (Some(name), Some(dir)) = (args.image, args.dir) else {
-        return Err(CliError::Usage("want IMAGE and DIR, or --rm DIR"));
+        return Err(CliError::Usage("expected IMAGE and DIR, or --rm DIR"));
     };
     let serve = args.serve;
     if serve.detach && !serve.detached {

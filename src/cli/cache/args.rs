@@ -12,12 +12,13 @@ pub enum CacheCommand {
 }
 
 const CACHE_LS_LONG_ABOUT: &str = "\
-Shows where the local caches are and what they take: ztocs, which spare index, ls, cat and mount the reading of layers (at most 1 GiB, see \
---ztoc-cache-size of those commands), and the content of spans that was read (at most 4 GiB, see --cache-size).
+Shows where the local caches are and how large they are: ztocs, which save index, ls, cat and mount from reading \
+layers again (at most 1 GiB; see --ztoc-cache-size of those commands), and the content of spans (at most 4 GiB; see \
+--cache-size).
 
-When a cache is full, the entries that were not used for longest go.";
+When a cache is full, its least recently used entries are removed.";
 
-/// Show where the local caches are and what they take
+/// Show where the local caches are and how large they are
 #[derive(Debug, Args)]
 #[command(long_about = CACHE_LS_LONG_ABOUT)]
 pub struct CacheLsArgs {
@@ -29,15 +30,15 @@ pub struct CacheLsArgs {
 }
 
 const CACHE_CLEAR_LONG_ABOUT: &str = "\
-Empties the local caches, without asking, and prints what that freed.
+Empties the local caches without confirmation and prints how much was freed.
 
-Nothing but time is lost, and a mount or index that runs meanwhile goes on: what it misses it fetches or makes again.";
+This is safe while a mount or index is running: it fetches or rebuilds what it needs.";
 
 /// Empty the local caches
 #[derive(Debug, Args)]
 #[command(long_about = CACHE_CLEAR_LONG_ABOUT)]
 pub struct CacheClearArgs {
-    /// Empty only this one
+    /// Empty only this cache
     #[arg(long, value_name = "CACHE", value_enum)]
     pub only: Option<WhichCache>,
 

@@ -8,10 +8,10 @@ use crate::cli::shared::reading::ReadArgs;
 use crate::image::ImageName;
 
 const CAT_LONG_ABOUT: &str = "\
-Prints files of an image without pulling it: of layers that a SOCI index covers only the spans are fetched that hold the \
-file. Layers that no index covers are read once, and what was learned is kept in the cache.
+Prints files of an image without pulling it. From layers covered by a SOCI index, only the spans that hold the file \
+are fetched. Other layers are read once, and the cache keeps their ztocs.
 
-IMAGE is named as for ociseek index; what docker save wrote is docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER].";
+IMAGE is as for ociseek index, or docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER] for an archive from docker save.";
 
 const CAT_AFTER_HELP: &str = "\
 Examples:
@@ -26,7 +26,7 @@ pub struct CatArgs {
     #[arg(value_name = "IMAGE")]
     pub image: ImageName,
 
-    /// Files in it; symbolic links are followed inside the image
+    /// The files; symbolic links are followed inside the image
     #[arg(value_name = "PATH", required = true)]
     pub paths: Vec<OsString>,
 

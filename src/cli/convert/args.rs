@@ -11,23 +11,25 @@ use crate::image::{ImageName, Platform};
 const LONG_ABOUT: &str = "\
 Writes a SOCI-enabled image (SOCI version 2) of SRC under the name DST.
 
-The new image is an image index: the image of each platform names its SOCI index in an annotation, and the SOCI indexes stand \
-beside the images. Layers and configs keep their digests; the image manifests get new ones. soci-snapshotter with its default \
-settings and Amazon SageMaker Studio read this version; ociseek index attaches version 1, which changes no image.
+The new image is an image index that lists the image of each platform together with its SOCI index, which the image \
+also names in an annotation. Layers and configs keep their digests; the image manifests get new ones. \
+soci-snapshotter with its default settings and Amazon SageMaker Studio read this version. ociseek index attaches \
+version 1, which leaves the image unchanged.
 
-Layers are only read for their ztocs, and only those of which no ztoc is known: from the cache, from SOCI indexes that SRC has, from other tags of its repository, from --reuse-from, and \
-from the image that DST names. Within a repository nothing but ztocs and manifests is written. Between repositories of one \
-registry layers are mounted; to another registry or a layout they are copied as a stream.
+A layer is read only if its ztoc is not known from the cache, the SOCI indexes of SRC, other tags of its repository, \
+--reuse-from, or the image that DST already names. Within a repository, only ztocs and manifests are written. Between \
+repositories of one registry, layers are mounted; to another registry or a layout, they are streamed.
 
 SRC is an image in a registry, oci:DIR[:TAG|@DIGEST], oci-archive:FILE[:TAG], or what docker save wrote: \
-docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER], of which the layers stay as they lie in it; with uncompressed ones DST is a layout. DST is an image in a registry or oci:DIR[:TAG]. \
-DST is written with the last request: an interrupted run leaves it as it was.";
+docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER], of which the layers stay as they lie in it; with uncompressed ones \
+DST is a layout. DST is an image in a registry or oci:DIR[:TAG]. DST is written with the last request: an \
+interrupted run leaves it as it was.";
 
 const AFTER_HELP: &str = "\
-Signatures do not carry over, since the digest of the image is new: the output names the digest to sign.
+Signatures of SRC do not apply to the new digest: sign the digest that is printed.
 
 Examples:
-  A SOCI-enabled image beside the original:
+  A SOCI-enabled image next to the original:
     ociseek convert ghcr.io/acme/app:1.4 ghcr.io/acme/app:1.4-soci
 
   To another registry, one platform indexed (the others are copied as they are):
@@ -36,18 +38,18 @@ Examples:
   From a layout to a registry:
     ociseek convert oci:app:1.4 ghcr.io/acme/app:1.4-soci
 
-  What docker save wrote, without a registry:
+  An archive from docker save, without a registry:
     docker save -o app.tar app:1.4
     ociseek convert docker-archive:app.tar oci:app:1.4-soci
 
   In place; the original stays reachable by its digest, which is printed:
     ociseek convert --replace-tag ghcr.io/acme/app:1.4 ghcr.io/acme/app:1.4
 
-  In CI, sign what was written:
+  In CI, sign the result:
     cosign sign ghcr.io/acme/app@$(ociseek convert --quiet $IMAGE $IMAGE-soci)
 
-Exit status: 0 done (also when DST is that image already), 1 failed, 2 wrong usage, 129, 130 or 143 ended by a hangup, an \
-interrupt, a termination.";
+Exit status: 0 success (even if DST was already up to date), 1 failure, 2 usage error; 129, 130 or 143 on SIGHUP, \
+SIGINT or SIGTERM.";
 
 /// Write a SOCI-enabled image (version 2) under a new name
 #[derive(Debug, Args)]
@@ -62,12 +64,12 @@ pub struct ConvertArgs {
     #[arg(value_name = "DST")]
     pub destination: ImageName,
 
-    /// Only index this platform, such as linux/arm64 or linux/arm/v7; may be repeated [default: all
+    /// Only index this platform, such as linux/arm64 or linux/arm/v7; can be repeated [default: all
     /// platforms of the image]
     ///
-    /// The images of other platforms are carried over as they are.
+    /// The images of other platforms are copied unchanged.
     #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_delimiter = ',')]
-    #[arg(value_parser = Platform::as_asked, help_heading = "What is indexed")]
+    #[arg(value_parser = Platform::as_asked, help_heading = "Indexing")]
     pub platform: Vec<Platform>,
 
     #[command(flatten)]
@@ -76,18 +78,18 @@ pub struct ConvertArgs {
     #[command(flatten)]
     pub prefetch: PrefetchArgs,
 
-    #[command(flatten, next_help_heading = "What is indexed")]
+    #[command(flatten, next_help_heading = "Indexing")]
     pub min_layer: MinLayerArgs,
 
-    #[command(flatten, next_help_heading = "What is indexed")]
+    #[command(flatten, next_help_heading = "Indexing")]
     pub layer_jobs: LayerJobsArgs,
 
-    /// DST may be the tag that SRC has: the new image takes its place
-    #[arg(long, env = "OCISEEK_REPLACE_TAG", value_parser = FalseyValueParser::new(), help_heading = "Where it goes")]
+    /// Allow DST to be the tag of SRC, which then points to the new image
+    #[arg(long, env = "OCISEEK_REPLACE_TAG", value_parser = FalseyValueParser::new(), help_heading = "Destination")]
     pub replace_tag: bool,
 
-    /// Build and report, but write nothing anywhere
-    #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = FalseyValueParser::new(), help_heading = "Where it goes")]
+    /// Build and report, but write nothing
+    #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = FalseyValueParser::new(), help_heading = "Destination")]
     pub dry_run: bool,
 
     #[command(flatten)]
@@ -99,6 +101,6 @@ pub struct ConvertArgs {
     #[command(flatten)]
     pub registry: RegistryArgs,
 
-    #[command(flatten, next_help_heading = "What is printed")]
+    #[command(flatten, next_help_heading = "Output")]
     pub format: FormatArgs,
 }

@@ -6,7 +6,7 @@ use crate::cli::shared::json::{Coverage, DigestText, IndexRef, Manifest, millise
 use crate::cli::shared::layers::json::Layer;
 use crate::cli::shared::layers::prefetched::Prefetched;
 use crate::digest::Digest;
-use crate::ops::convert::{Converted, ConvertedImage, Outcome};
+use crate::ops::convert::{ConvertStatus, Converted, ConvertedImage};
 use crate::ops::versions::EnabledResult;
 
 #[derive(Serialize)]
@@ -37,7 +37,7 @@ pub struct Conversion {
     seconds: f64,
 }
 
-/// A SOCI-enabled image, as `ociseek index` tells of it.
+/// A SOCI-enabled image, as `ociseek index` reports it.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Enabled {
@@ -61,7 +61,7 @@ pub enum Status {
     DryRun,
     /// `index` only: no layer can be indexed, so there is no SOCI-enabled image.
     NothingToIndex,
-    /// `index` only: the time was up before all layers were indexed.
+    /// `index` only: timed out before all layers were indexed.
     OutOfTime,
 }
 
@@ -100,11 +100,11 @@ impl Enabled {
 }
 
 /// The status, and what the name stood for before.
-fn outcome(outcome: &Outcome) -> (Status, Option<Digest>) {
+fn outcome(outcome: &ConvertStatus) -> (Status, Option<Digest>) {
     match outcome {
-        Outcome::Written { replaced } => (Status::Written, *replaced),
-        Outcome::AlreadyThere => (Status::AlreadyThere, None),
-        Outcome::DryRun { replaces } => (Status::DryRun, *replaces),
+        ConvertStatus::Written { replaced } => (Status::Written, *replaced),
+        ConvertStatus::AlreadyThere => (Status::AlreadyThere, None),
+        ConvertStatus::DryRun { replaces } => (Status::DryRun, *replaces),
     }
 }
 

@@ -80,18 +80,18 @@ pub async fn run(args: ConvertArgs, talk: TalkArgs) -> Result<(), CliError> {
 fn check(args: &ConvertArgs) -> Result<(), CliError> {
     match (&args.source, &args.destination) {
         (_, ImageName::Archive { .. } | ImageName::Saved { .. }) => {
-            Err(CliError::Usage("an archive is only read: DST can be oci:DIR[:TAG]"))
+            Err(CliError::Usage("archives are read-only: use oci:DIR[:TAG] for DST"))
         }
         (_, ImageName::Registry(reference)) if reference.digest.is_some() => {
-            Err(CliError::Usage("DST is a name to write: give it a tag, not a digest"))
+            Err(CliError::Usage("DST must be a tag, not a digest"))
         }
         (_, ImageName::Layout { select: Select::Digest(_), .. }) => {
-            Err(CliError::Usage("DST is a name to write: give it a tag, not a digest"))
+            Err(CliError::Usage("DST must be a tag, not a digest"))
         }
         (ImageName::Layout { dir: from, .. }, ImageName::Layout { dir: to, select: Select::Any })
             if is_same(from, to) =>
         {
-            Err(CliError::Usage("DST is in the layout of SRC: give it a tag of its own, oci:DIR:TAG"))
+            Err(CliError::Usage("DST is in the same layout as SRC: give it a different tag, oci:DIR:TAG"))
         }
         _ => Ok(()),
     }

@@ -7,7 +7,7 @@ use crate::cli::shared::layers::text::{coverage, heading, layers, members, why_n
 use crate::cli::shared::size::{duration, human};
 use crate::cli::shared::terminal::{Style, safe};
 use crate::image::ImageName;
-use crate::ops::convert::{Converted, ConvertedImage, Outcome};
+use crate::ops::convert::{ConvertStatus, Converted, ConvertedImage};
 use crate::ops::versions::EnabledResult;
 
 /// The report on an image that was converted in `seconds`.
@@ -39,7 +39,7 @@ pub fn made(source: &str, name: &ImageName, result: &EnabledResult, with_layers:
         }
         EnabledResult::OutOfTime { .. } => {
             let _ = writeln!(text, "{}", style.bold(&safe(&name.to_string())));
-            let why = "the time was up before all layers were indexed; another run goes on with them";
+            let why = "timed out before all layers were indexed; run it again to continue";
             let _ = writeln!(text, "  {} {why}", style.yellow("no SOCI-enabled image:"));
         }
     }
@@ -51,21 +51,21 @@ fn enabled(text: &mut String, name: &ImageName, done: &Converted, style: Style) 
     let _ = writeln!(text, "{}", style.bold(&shown));
     let _ = writeln!(text, "  {} {}", style.green("image"), style.green(&done.digest.to_string()));
     let line = match &done.outcome {
-        Outcome::AlreadyThere => "already there: nothing was written".to_owned(),
-        Outcome::DryRun { replaces: None } => "dry run: nothing was written".to_owned(),
-        Outcome::DryRun { replaces: Some(old) } => {
+        ConvertStatus::AlreadyThere => "up to date: nothing was written".to_owned(),
+        ConvertStatus::DryRun { replaces: None } => "dry run: nothing was written".to_owned(),
+        ConvertStatus::DryRun { replaces: Some(old) } => {
             format!("dry run: nothing was written; it would replace {old} under this name")
         }
-        Outcome::Written { replaced: None } => "a SOCI-enabled image (version 2)".to_owned(),
-        Outcome::Written { replaced: Some(old) } => {
+        ConvertStatus::Written { replaced: None } => "a SOCI-enabled image (version 2)".to_owned(),
+        ConvertStatus::Written { replaced: Some(old) } => {
             format!("a SOCI-enabled image (version 2); the name was that of {old}, which stays reachable by its digest")
         }
     };
     let _ = writeln!(text, "  {line}");
-    if done.digest != done.source && matches!(done.outcome, Outcome::Written { .. }) {
+    if done.digest != done.source && matches!(done.outcome, ConvertStatus::Written { .. }) {
         let _ = writeln!(
             text,
-            "  {} signatures of the source do not carry over, as the digest is new: sign {}",
+            "  {} signatures of the source do not apply to the new digest: sign {}",
             style.yellow("note:"),
             safe(&to_sign(name, done))
         );

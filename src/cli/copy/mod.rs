@@ -71,13 +71,13 @@ fn tag(source: &ImageName, destination: &ListPlace) -> Result<String, CliError> 
         ListPlace::Image(ImageName::Registry(image)) if image.digest.is_none() => image.tag.clone(),
         ListPlace::Image(ImageName::Layout { select: Select::Tag(tag), .. }) => Some(tag.clone()),
         ListPlace::Image(ImageName::Registry(_) | ImageName::Layout { .. }) => {
-            return Err(CliError::Usage("name the destination by a tag: the digest is the source's"));
+            return Err(CliError::Usage("name the destination by tag, not by digest"));
         }
         ListPlace::Image(ImageName::Archive { .. } | ImageName::Saved { .. }) => {
-            return Err(CliError::Usage("an archive is only read: copy to a registry or a layout, oci:DIR"));
+            return Err(CliError::Usage("archives are read-only: copy to a registry or a layout, oci:DIR"));
         }
     };
-    typed.ok_or(CliError::Usage("name the destination's tag: the source is not named by one"))
+    typed.ok_or(CliError::Usage("give the destination a tag: the source has none"))
 }
 
 async fn destination(images: &Images, place: &ListPlace) -> Result<Destination, CliError> {

@@ -5,10 +5,11 @@ use clap::Args;
 use crate::cli::shared::args::{FormatArgs, PlatformArgs, RegistryArgs};
 
 const DIFF_LONG_ABOUT: &str = "\
-Shows in what two ztocs differ, entry by entry and span by span, or two SOCI indexes, layer by layer.
+Shows how two ztocs differ, entry by entry and span by span, or how two SOCI indexes differ, layer by layer.
 
-A and B are two ztocs, which are files, or two images. Of an image it is the index that a reader takes, on one platform; \
-REPOSITORY@DIGEST of an index is that index. Layers are matched by their digest, and ztocs that are not equal are fetched and compared.";
+A and B are two ztoc files or two images. For an image, the index that a consumer would use on one platform is \
+compared; REPOSITORY@DIGEST selects an index directly. Layers are matched by digest, and differing ztocs are fetched \
+and compared.";
 
 const DIFF_AFTER_HELP: &str = "\
 Examples:
@@ -16,20 +17,20 @@ Examples:
   ociseek diff ghcr.io/acme/app:1.3 ghcr.io/acme/app:1.4
   ociseek diff ghcr.io/acme/app@sha256:6b6c3d79... ghcr.io/acme/app@sha256:91f0a2e4...
 
-JSON: docs/json.md says what each field means.
+JSON: docs/json.md describes each field.
 
-Exit status: 0 no difference, 1 failed, 2 wrong usage, 3 they differ, 129, 130 or 143 ended by a hangup, an interrupt, a \
-termination.";
+Exit status: 0 no difference, 1 failure, 2 usage error, 3 they differ; 129, 130 or 143 on SIGHUP, SIGINT or SIGTERM.";
 
-/// Show in what two ztocs or SOCI indexes differ
+/// Show how two ztocs or SOCI indexes differ
 #[derive(Debug, Args)]
-#[command(long_about = DIFF_LONG_ABOUT, after_long_help = DIFF_AFTER_HELP, after_help = "Examples: ociseek diff --help")]
+#[command(long_about = DIFF_LONG_ABOUT, after_long_help = DIFF_AFTER_HELP)]
+#[command(after_help = "Examples: ociseek diff --help")]
 pub struct DiffArgs {
-    /// A ztoc, which is a file, or an image
+    /// A ztoc file or an image
     #[arg(value_name = "A")]
     pub a: String,
 
-    /// What it is compared with
+    /// The ztoc file or image to compare it with
     #[arg(value_name = "B")]
     pub b: String,
 

@@ -15,9 +15,9 @@ pub fn next(finding: &Finding, image: &str, platform: &str) -> Option<String> {
     let image = quoted(image.as_bytes());
     let index = |options: &str| Some(format!("ociseek index {options}{image}"));
     match finding {
-        Finding::NoIndex(NoIndex::Possible) if is_saved => Some(format!(
-            "push the image and index it there; or make a SOCI-enabled image of it, ociseek convert {image} oci:DIR"
-        )),
+        Finding::NoIndex(NoIndex::Possible) if is_saved => {
+            Some(format!("push the image and index it there, or convert it: ociseek convert {image} oci:DIR"))
+        }
         Finding::NoIndex(NoIndex::Possible) => match platform.parse::<crate::image::Platform>() {
             Ok(_) => index(&format!("--platform {platform} ")),
             Err(_) => index(""),
@@ -30,19 +30,21 @@ pub fn next(finding: &Finding, image: &str, platform: &str) -> Option<String> {
         | Finding::Note { note: Note::Second { .. } | Note::NotServable { .. } | Note::MediaType { .. }, .. }
         | Finding::LostBlobs { .. } => index("--existing replace "),
         Finding::Unusable { .. } | Finding::OddAnnotation(_) => {
-            Some("ociseek convert, from the image that it was made from, to a new tag".into())
+            Some("ociseek convert, from the original image, to a new tag".into())
         }
         Finding::Note { note: Note::NotBeside, .. } => {
-            Some("copy the image with all that its image index lists: skopeo copy --all, crane copy".into())
+            Some("copy the whole image index: skopeo copy --all, crane copy".into())
         }
         Finding::OnlyV1 => Some(format!(
             "ociseek convert {image} NEW-NAME makes a SOCI-enabled image of version 2; or enable version 1 \
              ([pull_modes.soci_v1] enable = true)"
         )),
         Finding::LostLayer(_) | Finding::LostConfig(_) => Some("push the image again".into()),
-        Finding::Uncovered { why: Some(NotIndexed::Kind(LayerKind::Zstd)), .. } => {
-            Some("build the image with gzip layers: docker buildx build --output type=image,compression=gzip,force-compression=true".into())
-        }
+        Finding::Uncovered { why: Some(NotIndexed::Kind(LayerKind::Zstd)), .. } => Some(
+            "build the image with gzip layers: docker buildx build --output \
+                 type=image,compression=gzip,force-compression=true"
+                .into(),
+        ),
         Finding::Uncovered { why: None, .. } => index("--dry-run --existing replace "),
         Finding::Foreign { .. } => Some(format!("ociseek verify --quick {image}")),
         Finding::NoIndex(NoIndex::Small | NoIndex::Impossible)

@@ -23,20 +23,20 @@ pub enum HookError {
     Queue(#[from] crate::hook::queue::QueueError),
     #[error(transparent)]
     Journal(#[from] JournalError),
-    #[error("{}: holds no secret that can be used", path.display())]
+    #[error("{}: not a usable secret file", path.display())]
     SecretFile { path: PathBuf, source: SecretError },
-    #[error("the secret cannot be used")]
+    #[error("the secret is not valid")]
     Secret(#[from] SecretError),
-    #[error("{}: others can {what} this secret (mode {mode:o})", path.display())]
+    #[error("{}: other users can {what} this secret (mode {mode:o})", path.display())]
     OpenSecret { path: PathBuf, mode: u32, what: &'static str },
     #[error(transparent)]
     State(#[from] StateError),
     #[cfg(feature = "lambda")]
-    #[error("this is no AWS Lambda function: there is no AWS_LAMBDA_RUNTIME_API")]
+    #[error("not running as an AWS Lambda function: AWS_LAMBDA_RUNTIME_API is not set")]
     NotInLambda,
     #[cfg(feature = "lambda")]
     #[error(transparent)]
-    LambdaRuntime(#[from] crate::hook::lambda::RuntimeError),
+    LambdaRuntime(#[from] crate::hook::lambda::RuntimeApiError),
     #[cfg(feature = "lambda")]
     #[error(transparent)]
     Ecr(#[from] crate::hook::aws::EcrError),
@@ -47,16 +47,19 @@ impl HookError {
         match self {
             HookError::Backfill { hint, .. } => hint.clone(),
             HookError::Serve(ServeError::NoSecret(_)) => Some(
-                "give --secret-file FILE or OCISEEK_HOOK_SECRET (openssl rand -hex 32 makes one), or --listen 127.0.0.1:8080"
+                "give --secret-file FILE or OCISEEK_HOOK_SECRET (openssl rand -hex 32 makes one), or --listen \
+                 127.0.0.1:8080"
                     .into(),
             ),
-            HookError::SecretFile { .. } | HookError::Secret(_) => Some("openssl rand -hex 32 makes one".into()),
+            HookError::SecretFile { .. } | HookError::Secret(_) => {
+                Some("generate a secret with openssl rand -hex 32".into())
+            }
             HookError::OpenSecret { path, .. } => Some(format!("chmod 600 {}", path.display())),
             HookError::State(StateError::Other { .. }) => {
-                Some("give the options that it was begun with, or another file".into())
+                Some("use the options of the earlier run, or another file".into())
             }
             #[cfg(feature = "lambda")]
-            HookError::NotInLambda => Some("docs/hook.md says how to make a function of this program".into()),
+            HookError::NotInLambda => Some("docs/hook.md shows how to deploy ociseek as a function".into()),
             _ => None,
         }
     }
@@ -67,7 +70,7 @@ pub fn backfill_hint(error: &BackfillError) -> Option<String> {
     match error {
         BackfillError::Repositories(error) if !matches!(error.status(), Some(403..=405)) => registry_hint(error),
         BackfillError::Repositories(_) => Some(
-            "some registries keep the list of their repositories to themselves: name the repositories, HOST/REPOSITORY"
+            "the registry may not allow listing its repositories: name the repositories to index, HOST/REPOSITORY"
                 .into(),
         ),
         BackfillError::Tags(error) => registry_hint(error),

@@ -1,4 +1,5 @@
-//! What `hook serve` and `hook worker` have in common: the options that say how images are indexed, and what does the jobs.
+//! What `hook serve` and `hook worker` have in common: the options that say how images are indexed,
+//! and what does the jobs.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,25 +35,27 @@ use crate::store::StoreError;
 /// What services that index have in common.
 #[derive(Debug, Args)]
 pub struct JobArgs {
-    /// A registry, HOST[:PORT] or *.DOMAIN, whose images may be indexed, and a glob of its repositories; may be repeated
+    /// A registry (HOST[:PORT] or *.DOMAIN) whose images may be indexed, optionally with a glob for its
+    /// repositories; can be repeated
     ///
-    /// In the glob, * is anything but a slash and ** anything. No other host is called, but for where these send it: their token
-    /// services and blob stores, at public addresses. A registry that is named in full may be at a private address.
+    /// In the glob, * matches anything but a slash, and ** anything. Other hosts are contacted only if
+    /// these registries refer to them (token services and blob stores), and only at public addresses.
+    /// A registry named without a wildcard may be at a private address.
     #[arg(long, value_name = "REGISTRY[/GLOB]", env = "OCISEEK_HOOK_ALLOW", value_delimiter = ',', required = true)]
-    #[arg(help_heading = "What may be indexed")]
+    #[arg(help_heading = "Allowed images")]
     pub allow: Vec<Allow>,
 
-    /// Go to private addresses too, wherever a registry of the list is or sends us
+    /// Also allow private addresses for the listed registries and the hosts they refer to
     #[arg(long, env = "OCISEEK_HOOK_ALLOW_PRIVATE", value_parser = FalseyValueParser::new())]
-    #[arg(help_heading = "What may be indexed")]
+    #[arg(help_heading = "Allowed images")]
     pub allow_private: bool,
 
-    /// Leave images alone whose layers have more bytes than this together, of all platforms
+    /// Skip images whose layers total more than this across all platforms
     #[arg(long, value_name = "SIZE", env = "OCISEEK_HOOK_MAX_IMAGE_SIZE", default_value = "100GiB")]
-    #[arg(help_heading = "What may be indexed")]
+    #[arg(help_heading = "Allowed images")]
     pub max_image_size: ByteSize,
 
-    #[command(flatten, next_help_heading = "What is indexed")]
+    #[command(flatten, next_help_heading = "Indexing")]
     pub platforms: PlatformsArgs,
 
     #[command(flatten)]
@@ -64,29 +67,29 @@ pub struct JobArgs {
     #[command(flatten)]
     pub reuse: HookReuseArgs,
 
-    #[command(flatten, next_help_heading = "What is indexed")]
+    #[command(flatten, next_help_heading = "Indexing")]
     pub min_layer: MinLayerArgs,
 
-    /// How many images are indexed side by side
+    /// How many images to index in parallel
     #[arg(long, value_name = "N", env = "OCISEEK_HOOK_WORKERS", default_value = "2")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "Work")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "Jobs")]
     pub workers: u16,
 
-    #[command(flatten, next_help_heading = "Work")]
+    #[command(flatten, next_help_heading = "Jobs")]
     pub layer_jobs: LayerJobsArgs,
 
-    /// How many seconds work goes on after a signal to stop
+    /// How many seconds to finish running jobs after a signal to stop
     #[arg(long, value_name = "SECONDS", env = "OCISEEK_HOOK_DRAIN_TIMEOUT", default_value = "20")]
-    #[arg(value_parser = clap::value_parser!(u32).range(0..=86_400), help_heading = "Work")]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=86_400), help_heading = "Jobs")]
     pub drain_timeout: u32,
 
-    /// How many seconds until a job that failed is tried again; six times as long before its third and last try
+    /// How many seconds to wait before a failed job is retried; six times as long before its third and last try
     #[arg(long, value_name = "SECONDS", env = "OCISEEK_HOOK_RETRY_WAIT", default_value = "5")]
-    #[arg(value_parser = clap::value_parser!(u32).range(0..=3600), help_heading = "Work")]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=3600), help_heading = "Jobs")]
     pub retry_wait: u32,
 
-    /// Add a JSON line to this file for each image that is given up; the log has it too
-    #[arg(long, value_name = "FILE", env = "OCISEEK_HOOK_DEAD_LETTER", help_heading = "Work")]
+    /// Append a JSON line to this file for each failed image; it is also in the log
+    #[arg(long, value_name = "FILE", env = "OCISEEK_HOOK_DEAD_LETTER", help_heading = "Jobs")]
     pub dead_letter: Option<PathBuf>,
 
     #[command(flatten)]

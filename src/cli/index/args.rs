@@ -19,72 +19,72 @@ use crate::image::coverage::Share;
 const INDEX_LONG_ABOUT: &str = "\
 Builds the SOCI index of each IMAGE and attaches it.
 
-Each layer is read once, as a stream: nothing is unpacked and no temporary disk is used. Layers that cannot be served \
-lazily (too small, zstd, sparse files, ...) are left out with the reason, and consumers pull those whole. A layer that is \
-broken (wrong digest, wrong checksum, cut) is an error: then nothing is pushed for that image.
+Each layer is read once, as a stream: nothing is unpacked and no temporary disk space is used. Layers that cannot be \
+served lazily (too small, zstd, sparse files, ...) are left out and the reason is printed; consumers pull them \
+whole. A broken layer (wrong digest or checksum, truncated) is an error, and nothing is pushed for that image.
 
 IMAGE is one of
 
   [REGISTRY/]REPOSITORY[:TAG][@DIGEST]
     an image in a registry, named as for docker pull; the index is pushed there
-    (a registry on this machine, such as localhost:5000, is spoken to by plain HTTP)
+    (a registry on this machine, such as localhost:5000, is accessed over plain HTTP)
   oci:DIR[:TAG|@DIGEST]
     an OCI image layout; the index is written into it
   oci-archive:FILE[:TAG]
-    a tar of a layout, as docker save (25 or newer) and BuildKit (type=oci) write it; it is read in
-    place, so say where the index goes: --output or --dry-run
+    a tar of a layout, as written by docker save (25 or later) and BuildKit (type=oci); it is
+    read-only, so use --output or --dry-run
 
-Several IMAGEs are done one after the other; if one fails the others are still done, and the exit status is 1.";
+Several IMAGEs are indexed one after the other. If one fails, the others are still indexed, and the exit status is 1.";
 
 const INDEX_AFTER_HELP: &str = "\
-Credentials come from docker's config.json ($DOCKER_CONFIG or ~/.docker), its credential helpers, or podman's auth.json: \
-after docker login, nothing is left to say.
+Credentials come from docker's config.json ($DOCKER_CONFIG or ~/.docker), its credential helpers, or podman's \
+auth.json. After docker login, no further setup is needed.
 
 Examples:
-  Index an image where it is, all platforms:
+  Index an image in its registry, all platforms:
     ociseek index ghcr.io/acme/app:1.4
 
-  See what would come of it, write nothing:
+  Preview without writing anything:
     ociseek index --dry-run python:3.13
 
-  One platform, every layer however small, a local registry:
+  One platform, including small layers, in a local registry:
     ociseek index --platform linux/arm64 --min-layer-size 0 localhost:5000/app
 
-  A layout on disk, no registry:
+  A layout on disk, without a registry:
     skopeo copy docker://python:3.13 oci:python:3.13
     ociseek index oci:python:3.13
 
-  What docker save wrote; the index goes into a layout of its own:
+  An archive from docker save; the index goes into its own layout:
     docker save app:1.4 -o app.tar
     ociseek index --output oci:app-index oci-archive:app.tar
 
-  Both versions, the SOCI-enabled image as app:1.4-soci:
+  Both versions, with the SOCI-enabled image as app:1.4-soci:
     ociseek index --v2 '{tag}-soci' ghcr.io/acme/app:1.4
 
-  In CI, for programs:
+  In scripts:
     ociseek index --format json --progress none $IMAGE | jq -r '.images[].manifests[].index.digest'
 
-  As a gate, by the digest that was pushed, with a table on the job's page:
+  As a CI gate, by the pushed digest, with a summary table on the job page:
     ociseek index --strict --min-coverage 80% --step-summary $GITHUB_STEP_SUMMARY $IMAGE@$DIGEST
 
-Who reads the index: soci-snapshotter, with `[pull_modes.soci_v1] enable = true` or when it is given the index digest. With its \
-default settings it reads the SOCI-enabled image (--v2).
+soci-snapshotter reads the index with `[pull_modes.soci_v1] enable = true`, or when given the index digest. With its \
+default settings it reads only SOCI-enabled images (--v2).
 
-JSON: docs/json.md says what each field means.
+JSON: docs/json.md describes each field.
 
-Exit status: 0 done (also when layers are left out), 1 an image failed or falls short of what was asked of it, \
-2 wrong usage, 129, 130 or 143 ended by a hangup, an interrupt, a termination.";
+Exit status: 0 success (even if layers are left out), 1 an image failed or missed a requirement, 2 usage error; 129, \
+130 or 143 on SIGHUP, SIGINT or SIGTERM.";
 
-/// Build the SOCI index of images and attach it
+/// Build and attach the SOCI index of images
 #[derive(Debug, Args)]
 #[command(long_about = INDEX_LONG_ABOUT, after_long_help = INDEX_AFTER_HELP)]
-#[command(after_help = "Examples and what an IMAGE can be: ociseek index --help")]
+#[command(after_help = "For examples and the forms of IMAGE: ociseek index --help")]
 pub struct IndexArgs {
     /// The images to index
     #[arg(value_name = "IMAGE", required = true)]
     pub images: Vec<ImageName>,
 
-    #[command(flatten, next_help_heading = "What is indexed")]
+    #[command(flatten, next_help_heading = "Indexing")]
     pub platforms: PlatformsArgs,
 
     #[command(flatten)]
@@ -93,61 +93,60 @@ pub struct IndexArgs {
     #[command(flatten)]
     pub prefetch: PrefetchArgs,
 
-    #[command(flatten, next_help_heading = "What is indexed")]
+    #[command(flatten, next_help_heading = "Indexing")]
     pub min_layer: MinLayerArgs,
 
     #[command(flatten)]
     pub reuse: ReuseArgs,
 
-    /// What to do when the image has a SOCI index already
+    /// What to do if the image already has a SOCI index
     #[arg(long, value_name = "RULE", env = "OCISEEK_EXISTING", value_enum, default_value_t = ExistingArg::Skip)]
-    #[arg(help_heading = "What is indexed")]
+    #[arg(help_heading = "Indexing")]
     pub existing: ExistingArg,
 
-    #[command(flatten, next_help_heading = "What is indexed")]
+    #[command(flatten, next_help_heading = "Indexing")]
     pub layer_jobs: LayerJobsArgs,
 
     #[command(flatten)]
     pub versions: VersionsArgs,
 
-    /// Stop reading layers after this time, such as 10m or 90s, and attach what is done by then
+    /// Stop reading layers after this time, such as 10m or 90s, and attach what is finished
     ///
-    /// It counts for all IMAGEs together; attaching comes on top. Consumers pull the layers that are left whole. Another run goes
-    /// on where this one stopped: what is attached is not read again. A layer that is not read to
-    /// its end in one run has to be read from its start by the next, so that a layer which needs
-    /// more time than this is never done: then the report says so, and only a longer --timeout
-    /// helps. Time that was up is no failure; the JSON has what is left.
+    /// The limit is for all IMAGEs together; attaching takes additional time. Consumers pull the
+    /// remaining layers whole. Another run continues where this one stopped, but starts unfinished
+    /// layers over: a layer that takes longer than this is never finished, and the report says so.
+    /// Running out of time is not a failure; the JSON lists the remaining layers.
     #[arg(long, value_name = "DURATION", env = "OCISEEK_TIMEOUT", value_parser = parse::duration)]
-    #[arg(help_heading = "What is indexed")]
+    #[arg(help_heading = "Indexing")]
     pub timeout: Option<Duration>,
 
-    /// Fail if a layer is left out for another reason than its size
+    /// Fail if a layer is left out for any reason other than its size
     ///
-    /// Then nothing is attached to the image, on none of its platforms, and each such layer is named: zstd, foreign,
-    /// encrypted, sparse files, PAX global headers, and whatever else a consumer could not serve. Where an index is there
-    /// already, it is that one's layers that count.
-    #[arg(long, env = "OCISEEK_STRICT", value_parser = FalseyValueParser::new(), help_heading = "What must be reached")]
+    /// Nothing is attached to the image, for any platform, and each such layer is listed: zstd,
+    /// foreign, encrypted, sparse files, PAX global headers, and whatever else a consumer could not
+    /// serve. If an existing index is kept, its layers are checked instead.
+    #[arg(long, env = "OCISEEK_STRICT", value_parser = FalseyValueParser::new(), help_heading = "Requirements")]
     pub strict: bool,
 
-    /// Fail if the index covers less of the image: a share of the compressed bytes of its layers, such as 80%
+    /// Fail if the index covers less than this share of the image's compressed layer bytes, such as 80%
     ///
-    /// Then nothing is attached to the image, on none of its platforms. Each platform must reach it. Layers below
-    /// --min-layer-size do not count, so that an image of small layers only passes. Layers that
-    /// cannot be served count as not covered; to fail for any of them, see --strict.
+    /// Each platform must reach it; otherwise nothing is attached, for any platform. Layers below
+    /// --min-layer-size do not count, so an image with only small layers passes. Layers that cannot
+    /// be served count as not covered; to fail on any of them, use --strict.
     #[arg(long, value_name = "PERCENT", env = "OCISEEK_MIN_COVERAGE", value_parser = parse::share)]
-    #[arg(help_heading = "What must be reached")]
+    #[arg(help_heading = "Requirements")]
     pub min_coverage: Option<Share>,
 
-    /// Write the index into an OCI layout, oci:DIR, rather than to where the image is
+    /// Write the index into an OCI layout, oci:DIR, instead of next to the image
     ///
-    /// The layout is made if it is not there. It holds the index and its ztocs, not the image; with
-    /// --v2 also the SOCI-enabled image, with all its layers.
+    /// The layout is created if needed. It holds the index and its ztocs, not the image; with --v2
+    /// also the SOCI-enabled image with all its layers.
     #[arg(long, short, value_name = "oci:DIR", env = "OCISEEK_OUTPUT", value_parser = parse::layout_dir)]
-    #[arg(help_heading = "Where it goes")]
+    #[arg(help_heading = "Destination")]
     pub output: Option<PathBuf>,
 
-    /// Build and report, but write nothing anywhere
-    #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = FalseyValueParser::new(), help_heading = "Where it goes")]
+    /// Build and report, but write nothing
+    #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = FalseyValueParser::new(), help_heading = "Destination")]
     pub dry_run: bool,
 
     #[command(flatten)]
@@ -156,18 +155,18 @@ pub struct IndexArgs {
     #[command(flatten)]
     pub registry: RegistryArgs,
 
-    /// Append the digests, as NAME=VALUE lines, to this file: $GITHUB_OUTPUT, or a dotenv report in GitLab
+    /// Append the digests as NAME=VALUE lines to this file: $GITHUB_OUTPUT, or a dotenv report in GitLab
     ///
-    /// The names: status (ok or failed), image_digest, index_digest (the first), index_digests (all, with a comma between
-    /// them), coverage (the least of all platforms, in percent), enabled_digest (of the first
-    /// SOCI-enabled image). Written also when the run fails.
+    /// The names are status (ok or failed), image_digest, index_digest (the first), index_digests
+    /// (all, comma-separated), coverage (the lowest of all platforms, in percent) and enabled_digest
+    /// (of the first SOCI-enabled image). Written even if the run fails.
     #[arg(long, value_name = "FILE", env = "OCISEEK_STEP_OUTPUTS", help_heading = "In CI")]
     pub step_outputs: Option<PathBuf>,
 
-    /// Append a table of what was done, in Markdown, to this file: $GITHUB_STEP_SUMMARY
+    /// Append a Markdown summary table to this file: $GITHUB_STEP_SUMMARY
     #[arg(long, value_name = "FILE", env = "OCISEEK_STEP_SUMMARY", help_heading = "In CI")]
     pub step_summary: Option<PathBuf>,
 
-    #[command(flatten, next_help_heading = "What is printed")]
+    #[command(flatten, next_help_heading = "Output")]
     pub format: FormatArgs,
 }

@@ -13,7 +13,7 @@ use crate::image::Descriptor;
 use crate::image::coverage;
 use crate::ops::convert::Converted;
 use crate::ops::index::{
-    IndexedImage, IndexedLayer, IndexedManifest, ManifestResult, OtherIndex, Refused, RefusedManifest, Shortfall,
+    IndexedImage, IndexedManifest, LayerReport, ManifestResult, OtherIndex, Refused, RefusedManifest, Shortfall,
 };
 use crate::ops::versions::{EnabledResult, Made};
 use crate::store::blob::Attached;
@@ -104,7 +104,7 @@ pub enum Status {
     Kept,
     /// No layer can be indexed.
     NothingToIndex,
-    /// The time was up, and no layer was done.
+    /// Timed out before any layer was done.
     OutOfTime,
     /// Nothing was attached, since a platform falls short of --strict or --min-coverage.
     Refused,
@@ -256,7 +256,7 @@ impl Manifest {
         platform: &Option<String>,
         manifest: &Descriptor,
         coverage: &coverage::Coverage,
-        layers: &[IndexedLayer],
+        layers: &[LayerReport],
     ) -> Manifest {
         Manifest {
             platform: platform.clone(),

@@ -128,19 +128,17 @@ fn check(args: &IndexArgs) -> Result<(), CliError> {
     }
     let archive = args.images.iter().any(|image| matches!(image, ImageName::Archive { .. }));
     if archive && args.output.is_none() && !args.dry_run {
-        return Err(CliError::Usage(
-            "an archive is only read: say where the index goes, --output oci:DIR, or nowhere, --dry-run",
-        ));
+        return Err(CliError::Usage("archives are read-only: give --output oci:DIR, or --dry-run"));
     }
     if args.versions.v2_only.is_some() {
         if args.strict || args.min_coverage.is_some() {
             return Err(CliError::Usage(
-                "--strict and --min-coverage judge the index that --v2-only does not attach: use --v2",
+                "--strict and --min-coverage check the attached index, which --v2-only does not make: use --v2",
             ));
         }
         if args.timeout.is_some() {
             return Err(CliError::Usage(
-                "a SOCI-enabled image is made whole or not at all: --timeout is for --v2, not --v2-only",
+                "--timeout works with --v2 but not with --v2-only, which cannot continue where it stopped",
             ));
         }
     }

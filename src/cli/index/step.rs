@@ -1,5 +1,6 @@
-//! What a CI step leaves behind: outputs for the steps after it, and a summary for people, both appended to files that the CI
-//! system names (`$GITHUB_OUTPUT` and `$GITHUB_STEP_SUMMARY`; a dotenv report in GitLab).
+//! What a CI step leaves behind: outputs for the steps after it, and a summary for people, both
+//! appended to files that the CI system names (`$GITHUB_OUTPUT` and `$GITHUB_STEP_SUMMARY`; a
+//! dotenv report in GitLab).
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -38,7 +39,8 @@ fn append(file: &Path, text: &str) -> Result<(), CliError> {
     written.map_err(|source| CliError::Write { path: file.to_owned(), source })
 }
 
-/// NAME=VALUE lines. Values are digests, figures and fixed words: nothing that an image or a registry says can add a line.
+/// NAME=VALUE lines. Values are digests, figures and fixed words: nothing that an image or a
+/// registry says can add a line.
 fn outputs(document: &Indexing) -> String {
     let manifests = || document.images.iter().flat_map(|image| &image.manifests);
     let indexes: Vec<String> = manifests().filter_map(|m| m.index.as_ref()).map(|i| i.digest.to_string()).collect();

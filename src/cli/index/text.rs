@@ -7,18 +7,19 @@ use crate::cli::shared::layers::text::{coverage, heading, layers, members, why_n
 use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::terminal::{Style, safe};
 use crate::ops::index::{
-    IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, OtherIndex, Refused,
+    IndexedImage, IndexedManifest, LayerOutcome, LayerReport, LeftOut, ManifestResult, OtherIndex, Refused,
 };
 use crate::ops::versions::{Enabled, EnabledResult, Made};
 use crate::store::blob::Attached;
 
 const READERS: &str =
-    "read by soci-snapshotter with [pull_modes.soci_v1] enable = true, or when it is given this index digest";
+    "read by soci-snapshotter with [pull_modes.soci_v1] enable = true, or when given this index digest";
 
 /// Other SOCI indexes that are named; the rest are counted.
 const MOST_OTHERS: usize = 16;
 
-/// The report on one image that was indexed in `seconds`. `target` says where the index was written, if not to the image.
+/// The report on one image that was indexed in `seconds`. `target` says where the index was
+/// written, if not to the image.
 pub fn report(image: &str, target: Option<&str>, done: &IndexedImage, seconds: f64, style: Style) -> String {
     let mut text = String::new();
     let mut attached = None;
@@ -45,7 +46,7 @@ pub fn refused(image: &str, refused: &Refused, style: Style) -> String {
         heading(&mut text, image, manifest.platform.as_deref(), &manifest.manifest.digest, style);
         layers(&mut text, &manifest.layers, style);
         if let Some(index) = manifest.stays {
-            let _ = writeln!(text, "  index {index}\n  was there before and stays");
+            let _ = writeln!(text, "  index {index}\n  existed before and was kept");
         }
         coverage(&mut text, &manifest.coverage);
         let _ = writeln!(text, "  {} nothing was attached", style.yellow("refused:"));
@@ -87,7 +88,7 @@ fn result<'a>(
                 _ if is_same => "attached in the same way".to_owned(),
                 (Attached::ReferrersApi, _) => "attached by the registry's referrers API".to_owned(),
                 (Attached::TagSchema(tag), _) => {
-                    format!("attached by the tag schema, as tag {tag} (this registry has no referrers API)")
+                    format!("attached through the tag schema, as tag {tag} (this registry has no referrers API)")
                 }
                 (Attached::Layout, Some(target)) => format!("written as a referrer into {}", safe(target)),
                 (Attached::Layout, None) => "written as a referrer into the image's layout".to_owned(),
@@ -111,21 +112,21 @@ fn result<'a>(
         ManifestResult::AlreadyThere { index, built } => {
             line(text, &style.green("index"), &style.green(&index.digest.to_string()));
             let how = if *built {
-                "already there: the same index came out, nothing was written"
+                "up to date: the index is identical, nothing was written"
             } else {
-                "already there, of the same options and version: no layer was read"
+                "up to date: same options and version, no layer was read"
             };
             let _ = writeln!(text, "  {how}");
         }
         ManifestResult::Kept { index, tool } => {
             line(text, "index", &index.to_string());
-            let _ = writeln!(text, "  left as it is; made by {}", maker(tool.as_deref()));
+            let _ = writeln!(text, "  left unchanged; made by {}", maker(tool.as_deref()));
         }
         ManifestResult::NothingToIndex => {
             let _ = writeln!(text, "  {} {}", style.yellow("no index:"), why_nothing(&manifest.layers));
         }
         ManifestResult::OutOfTime => {
-            let _ = writeln!(text, "  {} no layer was done in time", style.yellow("no index:"));
+            let _ = writeln!(text, "  {} timed out before any layer was done", style.yellow("no index:"));
         }
     }
 }
@@ -134,15 +135,15 @@ fn result<'a>(
 pub fn left(text: &mut String, manifest: &IndexedManifest, style: Style) {
     let (layers, bytes) = manifest.left().fold((0, 0), |(layers, bytes), layer| (layers + 1, bytes + layer.size));
     let is_stuck =
-        |layer: &IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: true }));
+        |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: true }));
     let next = match manifest.layers.iter().any(is_stuck) {
-        true => "give a longer --timeout: in this one no layer was done, so that another run may get no further",
-        false => "run it again to go on",
+        true => "use a longer --timeout: no layer was done in time, and another run may get no further",
+        false => "run it again to continue",
     };
     if layers > 0 {
         let _ = writeln!(
             text,
-            "  {} {} of {} left, since the time was up: consumers pull what is left whole; {next}",
+            "  {} timed out, {} of {} left: consumers pull the remaining layers whole; {next}",
             style.yellow("note:"),
             counted(layers, "layer", "layers"),
             human(bytes),
@@ -161,12 +162,12 @@ fn others(text: &mut String, manifest: &IndexedManifest, style: Style) {
                 format!("SOCI index {digest} by {} is there, and left as it is", maker(tool.as_deref()))
             }
             None => format!(
-                "SOCI index {digest} by {} is there too{first}: consumers take the first that is listed; \
+                "SOCI index {digest} by {} also exists{first}: consumers use the first one listed; \
                  --existing replace leaves only ours",
                 maker(tool.as_deref()),
             ),
             Some(why) => {
-                format!("{digest} is listed as a SOCI index of this image{first}, and left as it is: {}", safe(why))
+                format!("{digest} is listed as a SOCI index of this image{first} and was left unchanged: {}", safe(why))
             }
         };
         let _ = writeln!(text, "  {note} {line}");

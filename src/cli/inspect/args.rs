@@ -8,11 +8,11 @@ use crate::digest::Digest;
 use crate::image::ImageName;
 
 const INSPECT_LONG_ABOUT: &str = "\
-Shows which SOCI indexes an image has and what they hold: who made them, how they were found, which layers they cover and \
-how much of the image that is, the sizes of the ztocs, and what a consumer makes of it.
+Shows which SOCI indexes an image has and what they contain: the tool that made them, how they were found, which \
+layers and how much of the image they cover, the sizes of the ztocs, and how consumers use them.
 
-No layer is read. \
-IMAGE is named as for ociseek index; what docker save wrote is docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER].";
+No layer is read. IMAGE is as for ociseek index, or docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER] for an archive \
+from docker save.";
 
 const INSPECT_AFTER_HELP: &str = "\
 Examples:
@@ -20,9 +20,9 @@ Examples:
   ociseek inspect --format json oci:app | jq '.manifests[].coverage'
   ociseek inspect --ztoc 3f1c22ab oci:app
 
-JSON: docs/json.md says what each field means.";
+JSON: docs/json.md describes each field.";
 
-/// Show which SOCI indexes an image has and what they hold
+/// Show which SOCI indexes an image has and what they contain
 #[derive(Debug, Args)]
 #[command(long_about = INSPECT_LONG_ABOUT, after_help = INSPECT_AFTER_HELP)]
 pub struct InspectArgs {
@@ -33,11 +33,11 @@ pub struct InspectArgs {
     #[command(flatten)]
     pub platforms: PlatformsArgs,
 
-    /// Look through this SOCI index, listed or not [default: the first that can be used]
+    /// Show the layers through this SOCI index, listed or not [default: the first usable one]
     #[arg(long, value_name = "DIGEST")]
     pub index: Option<Digest>,
 
-    /// Show everything in one ztoc: its spans and its files
+    /// Show everything in one ztoc: its spans and files
     ///
     /// The ztoc is named by its own digest or by that of its layer, or by six or more of the first digits of one.
     #[arg(long, value_name = "DIGEST", value_parser = parse::start_of_digest)]

@@ -25,7 +25,7 @@ pub fn text(name: &str, inspected: &Inspected, style: Style) -> String {
     }
     if let Some(odd) = &image.odd_annotation {
         let note = style.yellow("note:");
-        let _ = writeln!(text, "  {note} the manifest names an index by {:?}, which is no digest", safe(odd));
+        let _ = writeln!(text, "  {note} the manifest names an index by {:?}, which is not a digest", safe(odd));
     }
     for (place, found) in image.indexes.iter().enumerate() {
         index(&mut text, image, found, image.chosen == Some(place), style);

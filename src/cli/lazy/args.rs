@@ -10,28 +10,28 @@ use crate::ops::mount::Prefetch;
 
 /// What all commands share that serve an image's files while something runs.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "How the image is read")]
+#[command(next_help_heading = "Reading")]
 pub struct LazyArgs {
     #[command(flatten)]
     pub view: ViewArgs,
 
-    /// Fetch in the background what nobody has read yet
+    /// Fetch the rest of the image in the background
     #[arg(long, env = "OCISEEK_PREFETCH", value_parser = FalseyValueParser::new())]
     pub prefetch: bool,
 
-    /// Do not fetch ahead what the index lists for that
+    /// Ignore the prefetch lists of the index
     #[arg(long, env = "OCISEEK_IGNORE_PREFETCH_LIST", value_parser = FalseyValueParser::new())]
     pub ignore_prefetch_list: bool,
 
-    /// How long a read waits for the registry before it ends with an input/output error
+    /// How long a read waits for the registry before it fails with an input/output error
     ///
-    /// For a second after that, other reads of the same bytes fail at once: the kernel asks twice
-    /// for what a program waits for.
+    /// For one second after that, other reads of the same bytes fail immediately, because the kernel
+    /// retries each failed read.
     #[arg(long, value_name = "SECONDS", env = "OCISEEK_DEADLINE", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub deadline: u64,
 
-    /// At the end, write figures to this file, as JSON: times, requests, bytes fetched, cache hits
+    /// On exit, write statistics to this file as JSON: times, requests, bytes fetched, cache hits
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
 
@@ -51,19 +51,19 @@ impl LazyArgs {
 /// How a command that serves files goes on.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// Stay until stopped or unmounted; the default
+    /// Run until stopped or unmounted (the default)
     #[arg(long, conflicts_with = "detach")]
     pub foreground: bool,
 
-    /// Come back when the files are there, and leave a process behind that serves them until they are unmounted
+    /// Return once mounted, and serve from a background process until unmounted
     #[arg(long)]
     pub detach: bool,
 
-    /// With --detach: where warnings go once the files are there
+    /// With --detach: write warnings to this file once mounted
     #[arg(long, value_name = "FILE", requires = "detach")]
     pub log: Option<PathBuf>,
 
-    /// Record what is read first, in order, as lines of JSON: `index --prefetch-profile` takes them
+    /// Record the first reads in order, as JSON lines for `index --prefetch-profile`
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
 
@@ -76,11 +76,11 @@ pub struct ServeArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Container")]
 pub struct ContainerArgs {
-    /// Run this instead of the image's entrypoint and command; empty: only what comes after --
+    /// Run this instead of the image's entrypoint and command; if empty, run only what follows --
     #[arg(long, value_name = "PROGRAM")]
     pub entrypoint: Option<String>,
 
-    /// The container's network: none but its own loopback, or this machine's, with its /etc/resolv.conf and /etc/hosts
+    /// The container's network: only a loopback interface, or the host's with its /etc/resolv.conf and /etc/hosts
     #[arg(long, value_name = "KIND", value_enum, default_value_t = NetArg::None)]
     pub net: NetArg,
 

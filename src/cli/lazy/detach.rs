@@ -18,7 +18,8 @@ use crate::cli::shared::signals::Interrupt;
 /// What the process that stays says when the files are there.
 const READY: &str = "ready\n";
 
-/// Starts this program again with the same arguments and `--detached`, and waits until it is ready. Its errors are told by it.
+/// Starts this program again with the same arguments and `--detached`, and waits until it is ready.
+/// Its errors are told by it.
 pub async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
     let mut arguments: Vec<OsString> = std::env::args_os().collect();
     // Behind the name of the command; a `--` may come later. What may stand before it takes no values.
@@ -52,7 +53,7 @@ pub async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(),
     }
     let status = child.wait().await.map_err(CliError::Start)?;
     // One that ended by a signal has told nothing.
-    let failed = || CliError::Start(io::Error::other(format!("the process that was to stay ended ({status})")));
+    let failed = || CliError::Start(io::Error::other(format!("the background process exited ({status})")));
     let code = status.code().ok_or_else(failed)?;
     Err(CliError::Exit(u8::try_from(code).unwrap_or(crate::cli::shared::report::FAILED)))
 }

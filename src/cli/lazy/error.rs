@@ -1,7 +1,7 @@
 //! What can go wrong with mounts alone, and what helps.
 
 use crate::ops::bundle::BundleError;
-use crate::ops::trace::RuntimeError;
+use crate::ops::trace::OciRuntimeError;
 use crate::rootfs::fuse::MountError;
 
 /// Why an image is not mounted, or its container did not run.
@@ -12,7 +12,7 @@ pub enum LazyError {
     #[error(transparent)]
     Bundle(#[from] BundleError),
     #[error(transparent)]
-    Runtime(#[from] RuntimeError),
+    Runtime(#[from] OciRuntimeError),
 }
 
 impl LazyError {
@@ -20,8 +20,8 @@ impl LazyError {
         match self {
             LazyError::Mount(error) => mount_hint(error),
             LazyError::Bundle(error) => bundle_hint(error),
-            LazyError::Runtime(RuntimeError::Missing(_)) => {
-                Some("install an OCI runtime (Debian: apt install runc), or name one, --runtime PROGRAM".into())
+            LazyError::Runtime(OciRuntimeError::Missing(_)) => {
+                Some("install an OCI runtime (Debian: apt install runc), or select one with --runtime PROGRAM".into())
             }
             LazyError::Runtime(_) => None,
         }
@@ -30,30 +30,30 @@ impl LazyError {
 
 fn mount_hint(error: &MountError) -> Option<String> {
     Some(match error {
-        MountError::Missing(dir) => format!("make it first: mkdir {}", dir.display()),
-        MountError::NotADirectory(_) | MountError::NotEmpty(_) => "mount on an empty directory".into(),
+        MountError::Missing(dir) => format!("create it with mkdir {}", dir.display()),
+        MountError::NotADirectory(_) | MountError::NotEmpty(_) => "use an empty directory".into(),
         MountError::Stale { point, ours: true } => {
-            format!("umount -l {0} (as a user: fusermount3 -uz {0}) clears it, and so does --replace", point.display())
+            format!("clear it with umount -l {0} (as a user: fusermount3 -uz {0}), or use --replace", point.display())
         }
         MountError::Stale { point, ours: false } => {
-            format!("it is not ociseek's; umount -l {0} (as a user: fusermount3 -uz {0}) clears it", point.display())
-        }
-        MountError::Occupied { point, .. } => {
             format!(
-                "umount {0} (as a user: fusermount3 -u {0}) ends it, and --replace takes its place",
+                "it is not ociseek's; clear it with umount -l {0} (as a user: fusermount3 -uz {0})",
                 point.display()
             )
         }
-        MountError::Busy(point) => format!("fuser -vm {} lists who uses it", point.display()),
+        MountError::Occupied { point, .. } => {
+            format!("unmount it with umount {0} (as a user: fusermount3 -u {0}), or use --replace", point.display())
+        }
+        MountError::Busy(point) => format!("fuser -vm {} lists the processes using it", point.display()),
         MountError::NoDevice(_) => {
-            "load the kernel's module, modprobe fuse; a container needs --device /dev/fuse --cap-add SYS_ADMIN".into()
+            "load the kernel module with modprobe fuse; a container needs --device /dev/fuse --cap-add SYS_ADMIN".into()
         }
         MountError::DeviceRefused(_) => {
-            "run as root, or let users open it: chmod 666 /dev/fuse, as udev does on most systems".into()
+            "run as root, or allow users to open it: chmod 666 /dev/fuse (the default on most systems)".into()
         }
         MountError::NoHelper => "run as root, or install it (Debian: apt install fuse3)".into(),
-        MountError::AllowOther => "add the line user_allow_other to /etc/fuse.conf, or leave out --allow-other".into(),
-        MountError::RootOnly => "run as root, or leave out --suid and --dev".into(),
+        MountError::AllowOther => "add the line user_allow_other to /etc/fuse.conf, or omit --allow-other".into(),
+        MountError::RootOnly => "run as root, or omit --suid and --dev".into(),
         MountError::Inspect { .. }
         | MountError::Refused { .. }
         | MountError::Session { .. }
@@ -63,21 +63,23 @@ fn mount_hint(error: &MountError) -> Option<String> {
 
 fn bundle_hint(error: &BundleError) -> Option<String> {
     match error {
-        BundleError::NotRoot => Some("run it as root; ociseek mount works for other users too".into()),
-        BundleError::Exists(dir) => Some(format!("ociseek bundle --rm {} takes it down", dir.display())),
-        BundleError::NotEmpty(_) => Some("give an empty directory, or one that is not there yet".into()),
+        BundleError::NotRoot => Some("run as root; ociseek mount also works for other users".into()),
+        BundleError::Exists(dir) => Some(format!("remove it with ociseek bundle --rm {}", dir.display())),
+        BundleError::NotEmpty(_) => Some("use an empty directory, or one that does not exist yet".into()),
         BundleError::Foreign { .. } | BundleError::Replaceable { .. } => Some(
-            "DIR and the directories above it must belong to root, and nobody else may write to those above unless they \
-             are sticky as /tmp is: /run/NAME will do"
+            "root must own DIR and its parent directories, and nobody else may write to the parents unless they are \
+             sticky like /tmp: use /run/NAME, for example"
                 .into(),
         ),
         BundleError::NoCommand => Some("give a command after --".into()),
         BundleError::InUse { pid, .. } => {
             Some(format!("end its container first (runc list; runc kill), or kill {pid}"))
         }
-        BundleError::Held(dir) => Some(format!("something still uses its files: fuser -vm {}", dir.display())),
+        BundleError::Held(dir) => {
+            Some(format!("its files are still in use: fuser -vm {} lists the processes", dir.display()))
+        }
         BundleError::Overlay { .. } => Some(
-            "the kernel's log says why (dmesg); an overlay cannot lie on another, choose a DIR on a disk or a tmpfs"
+            "see the kernel log (dmesg) for the reason; overlays cannot be nested, so use a DIR on a disk or a tmpfs"
                 .into(),
         ),
         BundleError::Mount(error) => mount_hint(error),

@@ -49,7 +49,7 @@ impl Made {
         let user = blocking(move || bundle.remove()).await?;
         drop(live);
         if let Some(pid) = user {
-            opened.warn(&format!("{dir} was taken down while process {pid} ran in it, which has no files any more"));
+            opened.warn(&format!("{dir} was removed while process {pid} was running in it and has lost its files"));
         }
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! What `mount`, `bundle` and `trace` share: opening the image, serving it until someone has enough, the figures at the end.
+//! What `mount`, `bundle` and `trace` share: opening the image, serving it until someone has
+//! enough, the figures at the end.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

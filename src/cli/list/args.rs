@@ -6,12 +6,13 @@ use crate::cli::shared::args::{FormatArgs, ImageJobsArgs, RegistryArgs};
 use crate::cli::shared::place::ListPlace;
 
 const LIST_LONG_ABOUT: &str = "\
-Lists which images have which SOCI indexes: the platform, the version of the index, how many layers it covers, how much of the image that is, \
-the size of its ztocs, and the tool that made it. AGE is the image's, as its config says; an index does not say when it was made.
+Lists the SOCI indexes of images: the platform, the index version, how many layers and how much of the image it \
+covers, the size of its ztocs, and the tool that made it. AGE is that of the image, from its config; indexes have no \
+date.
 
-A repository without a tag means all of its tags, and oci:DIR all images of the layout. No layer and no ztoc is read: each image costs a \
-few small requests, and tags of the same image are looked at once. Tags that name no image (charts, signatures) are left out unless \
---all is given.";
+A repository without a tag means all its tags, and oci:DIR all images of the layout. Layers and ztocs are not read: \
+each image costs a few small requests, and tags of the same image are read once. Tags of non-images (charts, \
+signatures) are skipped unless --all is given.";
 
 const LIST_AFTER_HELP: &str = "\
 Examples:
@@ -19,20 +20,20 @@ Examples:
   ociseek list ghcr.io/acme/app:1.4
   ociseek list --format json ghcr.io/acme/app | jq -r '.images[] | select(.manifests[].indexes == []) | .name'
 
-JSON: docs/json.md says what each field means.
+JSON: docs/json.md describes each field.
 
-Exit status: 0 done, 1 an image could not be looked at, 2 wrong usage, 129, 130 or 143 ended by a hangup, an interrupt, a \
-termination.";
+Exit status: 0 success, 1 an image could not be read, 2 usage error; 129, 130 or 143 on SIGHUP, SIGINT or SIGTERM.";
 
-/// List which images have which SOCI indexes
+/// List the SOCI indexes of images
 #[derive(Debug, Args)]
-#[command(long_about = LIST_LONG_ABOUT, after_long_help = LIST_AFTER_HELP, after_help = "Examples: ociseek list --help")]
+#[command(long_about = LIST_LONG_ABOUT, after_long_help = LIST_AFTER_HELP)]
+#[command(after_help = "Examples: ociseek list --help")]
 pub struct ListArgs {
-    /// A repository, [REGISTRY/]REPOSITORY, a layout, oci:DIR, or an image
+    /// A repository ([REGISTRY/]REPOSITORY), a layout (oci:DIR), or an image
     #[arg(value_name = "REPOSITORY|IMAGE")]
     pub place: ListPlace,
 
-    /// List tags that name no image, too
+    /// Include tags of non-images
     #[arg(long)]
     pub all: bool,
 

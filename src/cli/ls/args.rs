@@ -9,21 +9,21 @@ use crate::cli::shared::reading::ReadArgs;
 use crate::image::ImageName;
 
 const LS_LONG_ABOUT: &str = "\
-Lists the files of an image, sorted by name, without pulling it: with a SOCI index only the ztocs are fetched. Layers that \
-no index covers are read once, and what was learned is kept in the cache.
+Lists the files of an image, sorted by name, without pulling it. For layers covered by a SOCI index, only the ztocs \
+are fetched. Other layers are read once, and the cache keeps their ztocs.
 
-The layers are flattened as containerd unpacks them. \
-IMAGE is named as for ociseek index; what docker save wrote is docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER].";
+The layers are flattened the way containerd unpacks them. IMAGE is as for ociseek index, or \
+docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER] for an archive from docker save.";
 
 const LS_AFTER_HELP: &str = "\
-On a terminal names are quoted so that a shell takes them; else they are written as they are.
+On a terminal, names are quoted for the shell; otherwise they are printed unchanged.
 
 Examples:
   ociseek ls -l python:3.13 /usr/local/bin
   ociseek ls -R --json oci:app | jq -r '.entries[] | select(.size > 10000000) | .path'
   ociseek ls --layer 0 -l oci:app
 
-JSON: docs/json.md says what each field means.";
+JSON: docs/json.md describes each field.";
 
 /// List the files of an image without pulling it
 #[derive(Debug, Args)]
@@ -36,30 +36,30 @@ pub struct LsArgs {
     #[arg(value_name = "IMAGE")]
     pub image: ImageName,
 
-    /// A file or directory in it; symbolic links are followed inside the image
+    /// A file or directory; symbolic links are followed inside the image
     #[arg(default_value = "/")]
     pub path: OsString,
 
-    /// Show type and mode, links, owner, size, time of modification (UTC) and where symbolic links lead to
+    /// Show type and mode, links, owner, size, modification time (UTC) and symbolic link targets
     #[arg(long, short)]
     pub long: bool,
 
-    /// With --long: sizes with a unit, such as 17.3MiB
+    /// With --long: print sizes with a unit, such as 17.3MiB
     #[arg(long = "human-readable", short = 'h')]
     pub human: bool,
 
-    /// List a directory itself, not what is in it
+    /// List directories themselves, not their contents
     #[arg(long, short, conflicts_with_all = ["recursive", "layer"])]
     pub directory: bool,
 
-    /// List what is in directories, too, and in those below them
+    /// List subdirectories recursively
     #[arg(long, short = 'R')]
     pub recursive: bool,
 
     #[command(flatten)]
     pub format: FormatArgs,
 
-    /// Only this layer, counted from 0 at the bottom, as its tar has it: whiteouts and all, not flattened
+    /// List only this layer, counted from 0 at the bottom, as in its tar: not flattened, with whiteouts
     #[arg(long, value_name = "N")]
     pub layer: Option<usize>,
 
@@ -69,6 +69,6 @@ pub struct LsArgs {
 
 /// An option of ls that says what is always done here.
 fn always(name: &'static str, letter: char) -> Arg {
-    let help = "Nothing more than without: all files are listed, one a line";
+    let help = "No effect: all files are always listed, one per line";
     Arg::new(name).short(letter).action(ArgAction::SetTrue).help(help)
 }

@@ -29,8 +29,8 @@ impl Listing {
     }
 }
 
-/// A directory and all below it, parents before their children, in the order of their names. Nothing recurses: a tree may be
-/// deep.
+/// A directory and all below it, parents before their children, in the order of their names.
+/// Nothing recurses: a tree may be deep.
 fn below(tree: &Tree, path: &[u8], root: NodeId) -> Vec<(Vec<u8>, NodeId)> {
     let mut found = Vec::new();
     let mut ahead = vec![(path.to_vec(), root)];

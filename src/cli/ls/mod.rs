@@ -73,14 +73,14 @@ async fn open_one(named: &Named, args: &LsArgs, number: usize) -> Result<(Descri
     let found =
         discover(source, root, read.view.platform.platform.as_ref(), read.view.index.as_ref(), progress).await?;
     let layers = found.layers.len();
-    let layer = found.layers.get(number).cloned().ok_or(OpenError::NoLayer { wanted: number, layers })?;
+    let layer = found.layers.get(number).cloned().ok_or(OpenImageError::NoLayer { wanted: number, layers })?;
     let ztoc = match found.ztoc_for(&layer.digest) {
         None => None,
         Some(reference) => match fetch_ztoc(source, reference).await {
             Ok(bytes) => Some(bytes),
             Err(error) => {
                 let why = report::in_one_line(&error);
-                progress.report(Event::Warning(format!("layer {number} is read without its ztoc: {why}")));
+                progress.report(Event::Warning(format!("reading layer {number} without its ztoc: {why}")));
                 None
             }
         },

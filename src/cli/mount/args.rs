@@ -8,17 +8,17 @@ use crate::cli::lazy::args::{LazyArgs, ServeArgs};
 use crate::image::ImageName;
 
 const MOUNT_LONG_ABOUT: &str = "\
-Mounts an image's root file system on DIR, read-only. Nothing is pulled: what is read is fetched when it is read, by the \
-image's SOCI index. Layers without one (small, or compressed with zstd) are read whole, and indexed here, before the files are there; \
-the cache keeps what was learned.
+Mounts an image's root file system on DIR, read-only. Nothing is pulled in advance: data is fetched when it is read, \
+through the image's SOCI index. Layers that no index covers (small ones, or zstd) are read completely and indexed \
+before the mount is ready; the cache keeps their ztocs.
 
-IMAGE is named as for ociseek index; what docker save wrote is docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER].
-DIR must be there and be empty.
+IMAGE is as for ociseek index, or docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER] for an archive from docker save.
+DIR must exist and be empty.
 
-Every byte is checked against the index. What cannot be had within the deadline, or is not what the index says, is an \
-input/output error for the one who reads, with the reason in a warning; the next read tries again.
+Every byte is checked against the index. A read fails with an input/output error if the data cannot be fetched in \
+time or does not match the index. The reason is logged, and the next read retries.
 
-As root it needs nothing but /dev/fuse. Other users need fusermount3 (Debian: fuse3).";
+Root needs only /dev/fuse. Other users need fusermount3 (Debian: fuse3).";
 
 const MOUNT_AFTER_HELP: &str = "\
 Examples:
@@ -33,13 +33,13 @@ Examples:
   After the process was killed (\"Transport endpoint is not connected\"):
     ociseek mount --replace ghcr.io/acme/app:1.4 /mnt/app
 
---record: each line is {\"ms\", \"path\", \"layer\", \"offset\", \"size\", \"spans\"}: a read that was the first of its file, or the \
-first to need one of these spans of the layer.
+--record: each line is {\"ms\", \"path\", \"layer\", \"offset\", \"size\", \"spans\"}: a read that is the first of \
+its file, or the first to need one of these spans of the layer.
 
---stats: docs/json.md says what each field means.
+--stats: docs/json.md describes each field.
 
-Exit status: 0 once it was mounted and was unmounted or stopped by SIGINT, SIGTERM or SIGHUP; 1 failed, 2 wrong usage, 130 or \
-143 interrupted before it was mounted.";
+Exit status: 0 after a successful mount was unmounted or stopped by SIGINT, SIGTERM or SIGHUP; 1 failure, 2 usage \
+error, 130 or 143 interrupted before it was mounted.";
 
 /// Mount an image's files without pulling it
 #[derive(Debug, Args)]
@@ -49,22 +49,22 @@ pub struct MountArgs {
     #[arg(value_name = "IMAGE")]
     pub image: ImageName,
 
-    /// Where its files shall be
+    /// Where to mount it
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
 
-    /// Mount one layer alone, as if it were the image; they are counted from 0, the lowest
+    /// Mount only this layer, as if it were the image; counted from 0 at the bottom
     #[arg(long, value_name = "N")]
     pub layer: Option<usize>,
 
     #[command(flatten)]
     pub serve: ServeArgs,
 
-    /// Take the place of an ociseek mount on DIR, also of one whose process is gone
+    /// Replace an existing (or dead) ociseek mount on DIR
     #[arg(long)]
     pub replace: bool,
 
-    /// Let other users in too; the modes of the files then tell who may read what
+    /// Let other users access the mount (file permissions are enforced)
     #[arg(long)]
     pub allow_other: bool,
 
@@ -72,7 +72,7 @@ pub struct MountArgs {
     #[arg(long)]
     pub suid: bool,
 
-    /// Let device files work (root only)
+    /// Allow device files to be used (root only)
     #[arg(long)]
     pub dev: bool,
 

@@ -65,9 +65,7 @@ pub async fn run(
 async fn stop(opened: &lazy::Opened, live: LiveMount) -> Result<(), CliError> {
     let point = live.mounted.point().display().to_string();
     if live.unmount().await.map_err(LazyError::from)? {
-        opened.warn(&format!(
-            "{point} was in use when it was unmounted: files that are still open cannot be read any more"
-        ));
+        opened.warn(&format!("{point} was in use when it was unmounted: open files can no longer be read"));
     }
     Ok(())
 }

@@ -6,40 +6,40 @@ use crate::cli::shared::args::{FormatArgs, ImageJobsArgs, RegistryArgs};
 use crate::cli::shared::place::ListPlace;
 
 const PRUNE_LONG_ABOUT: &str = "\
-Finds what nobody needs in a repository, and removes it with --delete:
+Finds obsolete indexes in a repository, and removes them with --delete:
 
-  - SOCI indexes that ociseek made, beside one that a later version of ociseek made for the same image and layers
-  - SOCI indexes that ociseek made for an image that is gone (--all: those of every tool), as far as they are listed under a tag \
-sha256-...: a registry that lists referrers itself does not tell of images that are gone
-  - entries of the lists under the tags sha256-... that name nothing
+  - SOCI indexes made by ociseek, if a later version of ociseek made another for the same image and layers
+  - SOCI indexes made by ociseek (--all: by any tool) for an image that no longer exists, if they are listed under a \
+tag sha256-...: registries with the referrers API do not list indexes of deleted images
+  - entries of the lists under the tags sha256-... that point to nothing
 
-Each index is read before it is removed, and whether its image is gone is asked again right before that, so images can be pushed and \
-indexed meanwhile.";
+Each index is read before it is removed, and its image is checked again right before that, so it is safe to push and \
+index images at the same time.";
 
 const PRUNE_AFTER_HELP: &str = "\
 Examples:
   ociseek prune ghcr.io/acme/app
   ociseek prune --delete ghcr.io/acme/app
 
-JSON: docs/json.md says what each field means.
+JSON: docs/json.md describes each field.
 
-Exit status: 0 done, 1 something could not be looked at or removed, 2 wrong usage, 129, 130 or 143 ended by a hangup, an \
-interrupt, a termination.";
+Exit status: 0 success, 1 something could not be read or removed, 2 usage error; 129, 130 or 143 on SIGHUP, SIGINT or \
+SIGTERM.";
 
 /// Remove the obsolete indexes of a repository
 #[derive(Debug, Args)]
 #[command(long_about = PRUNE_LONG_ABOUT, after_long_help = PRUNE_AFTER_HELP)]
 #[command(after_help = "Examples: ociseek prune --help")]
 pub struct PruneArgs {
-    /// The repository, [REGISTRY/]REPOSITORY
+    /// The repository ([REGISTRY/]REPOSITORY)
     #[arg(value_name = "REPOSITORY")]
     pub repository: ListPlace,
 
-    /// Remove what is found [default: only say what would be removed]
+    /// Remove the obsolete indexes [default: only list them]
     #[arg(long)]
     pub delete: bool,
 
-    /// Of images that are gone, remove the indexes of every tool, not only those that ociseek made
+    /// For deleted images, remove the indexes of any tool, not only those made by ociseek
     #[arg(long)]
     pub all: bool,
 

@@ -22,7 +22,7 @@ pub mod json;
 
 pub async fn run(args: PruneArgs) -> Result<(), CliError> {
     let ListPlace::Repository { registry, repository } = &args.repository else {
-        return Err(CliError::Usage("want a repository of a registry: all of its tags are looked at"));
+        return Err(CliError::Usage("expected a repository in a registry, without a tag"));
     };
     let progress: Arc<dyn Progress> = Arc::new(Warnings);
     let images = Images::at(args.registry, std::iter::once(registry.as_str()), &progress).await?;
@@ -53,7 +53,7 @@ fn text(name: &str, pruned: &Pruned, delete: bool, style: Style) -> String {
         let (what, why) = match why {
             Why::ImageGone => ("index", "its image is gone".to_owned()),
             Why::Superseded { by } => ("index", format!("{} is newer", by.short())),
-            Why::NotThere => ("entry", "there is no such manifest".to_owned()),
+            Why::NotThere => ("entry", "no such manifest".to_owned()),
         };
         let done = match removed {
             None => "would remove".to_owned(),

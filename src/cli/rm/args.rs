@@ -9,14 +9,16 @@ use crate::image::ImageName;
 const RM_LONG_ABOUT: &str = "\
 Removes SOCI indexes (version 1) of an image. The image itself, its tags and its other referrers stay as they are.
 
-Only indexes that ociseek made are removed; --all removes those of every tool. IMAGE@DIGEST, with the digest of an index, \
-removes that index, whoever made it. An image that is gone can be named by its digest too: its indexes may have outlived it.
+Only indexes made by ociseek are removed; --all removes those of any tool. IMAGE@DIGEST, with the digest of an \
+index, removes that index, whichever tool made it. A deleted image can also be named by its digest, to remove \
+indexes left behind.
 
-Each index is read before it is deleted: what is listed as an index of the image and is not one stays, with a note. Where the \
-registry lists no referrers itself, the index also leaves the list under the tag sha256-..., which stays even when it is empty. ztocs are \
-left to the registry's garbage collection. In a layout (oci:DIR) the index leaves index.json; its files stay.
+Each index is read before it is deleted: an entry that is not a valid index of the image is kept, with a note. If \
+the registry has no referrers API, the index is also removed from the list under the tag sha256-..., which is kept \
+even when empty. ztocs are left to the registry's garbage collection. In a layout (oci:DIR), only the entry in \
+index.json is removed.
 
-An index of version 2 is a part of its image: remove the image's tag to be rid of it.";
+An index of version 2 is part of its image: to remove it, delete the image's tag.";
 
 const RM_AFTER_HELP: &str = "\
 Examples:
@@ -25,10 +27,10 @@ Examples:
   ociseek rm --all --platform linux/arm64 ghcr.io/acme/app:1.4
   ociseek rm ghcr.io/acme/app@sha256:6b6c3d79...
 
-JSON: docs/json.md says what each field means.
+JSON: docs/json.md describes each field.
 
-Exit status: 0 removed, or there was nothing to remove, 1 an index could not be removed, 2 wrong usage, \
-129, 130 or 143 ended by a hangup, an interrupt, a termination.";
+Exit status: 0 success (even if there was nothing to remove), 1 an index could not be removed, 2 usage error; 129, 130 \
+or 143 on SIGHUP, SIGINT or SIGTERM.";
 
 /// Remove SOCI indexes of an image
 #[derive(Debug, Args)]
@@ -38,14 +40,14 @@ pub struct RmArgs {
     #[arg(value_name = "IMAGE")]
     pub image: ImageName,
 
-    /// Remove the indexes of every tool, not only those that ociseek made
+    /// Remove the indexes of any tool, not only those made by ociseek
     #[arg(long)]
     pub all: bool,
 
     #[command(flatten)]
     pub platforms: PlatformsArgs,
 
-    /// Say what would be removed, and remove nothing
+    /// List what would be removed, and remove nothing
     #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = FalseyValueParser::new())]
     pub dry_run: bool,
 

@@ -21,7 +21,7 @@ pub async fn run(args: RmArgs) -> Result<(), CliError> {
     let progress: Arc<dyn Progress> = Arc::new(Warnings);
     let images = Images::new(args.registry, [&args.image], &progress).await?;
     let (source, root) = images.open(&args.image).await?;
-    let store = home(&source).ok_or(CliError::Usage("an archive is only read: nothing can be removed from it"))?;
+    let store = home(&source).ok_or(CliError::Usage("archives are read-only: cannot remove anything from one"))?;
     let options = RemoveOptions { platforms: args.platforms.platform, all: args.all, dry_run: args.dry_run };
     let cleared = remove(&store, &root, &options, &progress).await?;
     let image = args.image.to_string();
@@ -69,7 +69,7 @@ fn text(image: &str, cleared: &Cleared, style: Style) -> String {
     }
     if let Some(version_2) = &cleared.version_2 {
         let note = style.yellow("note:");
-        let _ = writeln!(text, "{of}: {note} index {} (version 2) is a part of the image and stays", safe(version_2));
+        let _ = writeln!(text, "{of}: {note} index {} (version 2) is part of the image and was kept", safe(version_2));
     }
     text
 }

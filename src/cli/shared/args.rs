@@ -19,7 +19,7 @@ use crate::ops::resolve::Wanted;
 /// Which platforms of an image.
 #[derive(Debug, Clone, Args)]
 pub struct PlatformsArgs {
-    /// Only this platform, such as linux/arm64 or linux/arm/v7; may be repeated [default: all platforms of the image]
+    /// Only this platform, such as linux/arm64 or linux/arm/v7; can be repeated [default: all platforms of the image]
     #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_delimiter = ',')]
     pub platform: Vec<Platform>,
 }
@@ -45,14 +45,14 @@ pub struct ViewArgs {
     #[command(flatten)]
     pub platform: PlatformArgs,
 
-    /// Read through this SOCI index, listed or not [default: the first that can be used]
+    /// Read through this SOCI index, listed or not [default: the first usable one]
     #[arg(long, value_name = "DIGEST")]
     pub index: Option<Digest>,
 }
 
 #[derive(Debug, Clone, Args)]
 pub struct MinLayerArgs {
-    /// Leave out layers whose blobs are smaller; 0 indexes all
+    /// Leave out layers with smaller blobs; 0 indexes all layers
     ///
     /// A small layer is pulled whole faster than it is mounted.
     #[arg(long, value_name = "SIZE", env = "OCISEEK_MIN_LAYER_SIZE", default_value_t = ByteSize(NotIndexed::MIN_LAYER_SIZE))]
@@ -61,7 +61,7 @@ pub struct MinLayerArgs {
 
 #[derive(Debug, Clone, Args)]
 pub struct LayerJobsArgs {
-    /// How many layers are read side by side [default: one for each CPU]
+    /// How many layers to read in parallel [default: one per CPU]
     #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub jobs: Option<u16>,
 }
@@ -74,7 +74,7 @@ impl LayerJobsArgs {
 
 #[derive(Debug, Clone, Args)]
 pub struct ImageJobsArgs {
-    /// How many images are looked at side by side
+    /// How many images to read in parallel
     #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", default_value_t = 8)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
     pub jobs: u16,
@@ -82,11 +82,11 @@ pub struct ImageJobsArgs {
 
 #[derive(Debug, Clone, Copy, Args)]
 pub struct FormatArgs {
-    /// What is printed on standard output: text for people, or JSON (docs/json.md)
+    /// Output format on standard output: text, or JSON (docs/json.md)
     #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
     format: Format,
 
-    /// The same as --format json
+    /// Same as --format json
     #[arg(long)]
     json: bool,
 }
@@ -109,9 +109,10 @@ pub enum Format {
 
 /// What shapes a ztoc's bytes.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "What is indexed")]
+#[command(next_help_heading = "Indexing")]
 pub struct BuildArgs {
-    /// Bytes of content between two places where decompression can start; suffixes KiB, MiB, GiB, KB, MB, GB
+    /// Span size: uncompressed bytes between two points where decompression can start; suffixes KiB,
+    /// MiB, GiB, KB, MB, GB
     ///
     /// Smaller spans mean less to fetch for a small file, and a bigger ztoc: 32 KiB more for each span. A span of a gzip layer ends
     /// where a deflate block ends, so that it does not become smaller than a block, often some tens of KiB, whatever is asked for.
@@ -119,9 +120,9 @@ pub struct BuildArgs {
     #[arg(value_parser = parse::span_size)]
     pub span_size: ByteSize,
 
-    /// The name that stands in each ztoc and in the index as its maker
+    /// The tool name recorded in each ztoc and in the index
     ///
-    /// With 'AWS SOCI CLI v0.2' and equal sizes the digests are those of the soci tool.
+    /// With 'AWS SOCI CLI v0.2' and equal sizes, the digests match those of the soci tool.
     #[arg(long, value_name = "TEXT", env = "OCISEEK_BUILD_TOOL_IDENTIFIER")]
     #[arg(default_value = crate::ops::TOOL_IDENTIFIER, value_parser = parse::tool_identifier)]
     pub build_tool_identifier: String,
@@ -131,7 +132,7 @@ pub struct BuildArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Cache")]
 pub struct CacheDirArgs {
-    /// Where ztocs are kept, so that no layer is read twice [default: $XDG_CACHE_HOME/ociseek or ~/.cache/ociseek]
+    /// Cache directory for ztocs, so that no layer is read twice [default: $XDG_CACHE_HOME/ociseek or ~/.cache/ociseek]
     #[arg(long, value_name = "DIR", env = "OCISEEK_CACHE_DIR")]
     pub cache_dir: Option<PathBuf>,
 }
@@ -142,11 +143,11 @@ pub struct CacheArgs {
     #[command(flatten)]
     pub dir: CacheDirArgs,
 
-    /// How much the ztocs in the cache may take; those that were not used for longest go first. 0 keeps none
+    /// Maximum size of the ztoc cache; the least recently used entries are removed first. 0 disables it
     #[arg(long, value_name = "SIZE", env = "OCISEEK_ZTOC_CACHE_SIZE", default_value = "1GiB")]
     pub ztoc_cache_size: ByteSize,
 
-    /// Neither read nor write the cache
+    /// Do not read or write the cache
     #[arg(long, env = "OCISEEK_NO_CACHE", value_parser = FalseyValueParser::new())]
     pub no_cache: bool,
 }
@@ -158,11 +159,11 @@ pub struct ReadCacheArgs {
     #[command(flatten)]
     pub cache: CacheArgs,
 
-    /// How much of the content of layers is kept in the cache; suffixes KiB, MiB, GiB, KB, MB, GB
+    /// Maximum size of the cache for layer content; suffixes KiB, MiB, GiB, KB, MB, GB
     ///
-    /// Of one layer at most four fifths of this are kept unasked, and at most 64 MiB and 64 times
-    /// the size of its blob. A zstd layer that is larger when decoded is fetched again, from its
-    /// start, when something is read that the cache lacks.
+    /// Content that nobody asked for takes at most four fifths of this per layer, and at most 64 MiB
+    /// plus 64 times the size of the layer's blob. A zstd layer that decodes to more is fetched again
+    /// from its start when a read misses the cache.
     #[arg(long, value_name = "SIZE", env = "OCISEEK_CACHE_SIZE", default_value = "4GiB")]
     pub cache_size: ByteSize,
 }
@@ -170,10 +171,10 @@ pub struct ReadCacheArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Registry")]
 pub struct RegistryArgs {
-    /// Log in with these instead of what docker login or podman login left; for one registry only
+    /// Use these credentials instead of those from docker or podman login; for one registry only
     ///
     /// If a command names several registries, use docker login. Other users of this machine can see
-    /// a command line: prefer the environment variable, or --password-stdin with --creds USER.
+    /// command lines: prefer the environment variable, or --password-stdin with --creds USER.
     #[arg(long, value_name = "USER:PASSWORD", env = "OCISEEK_CREDS", hide_env_values = true)]
     pub creds: Option<String>,
 
@@ -181,39 +182,39 @@ pub struct RegistryArgs {
     #[arg(long, env = "OCISEEK_PASSWORD_STDIN", value_parser = FalseyValueParser::new(), requires = "creds")]
     pub password_stdin: bool,
 
-    /// Speak HTTP without TLS to the registry; --plain-http=false: always TLS [default: HTTP only
-    /// to a registry on this machine]
+    /// Use HTTP instead of HTTPS; --plain-http=false always uses HTTPS [default: HTTP only for a
+    /// registry on this machine]
     #[arg(long, value_name = "BOOL", env = "OCISEEK_PLAIN_HTTP", value_parser = parse::plain_http)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub plain_http: Option<PlainHttp>,
 
-    /// Trust the certificates in this PEM file too: authorities, or a registry's own certificate; may be repeated
+    /// Also trust the certificates in this PEM file: authorities, or a registry's own; can be repeated
     ///
-    /// Also trusted are the system's authorities ($SSL_CERT_FILE, $SSL_CERT_DIR) and, for each registry, those in
-    /// certs.d/HOST[:PORT]/*.crt below ~/.config/containers, ~/.config/docker, ~/.docker,
-    /// /etc/containers and /etc/docker.
+    /// The system's authorities ($SSL_CERT_FILE, $SSL_CERT_DIR) are always trusted, as are those for
+    /// each registry in certs.d/HOST[:PORT]/*.crt under ~/.config/containers, ~/.config/docker,
+    /// ~/.docker, /etc/containers and /etc/docker.
     #[arg(long, value_name = "FILE", env = "OCISEEK_CA_FILE")]
     pub ca_file: Vec<PathBuf>,
 
-    /// Identify with this client certificate (PEM) [default: certs.d/HOST[:PORT]/*.cert]; for one registry only
+    /// Client certificate (PEM), for one registry only [default: certs.d/HOST[:PORT]/*.cert]
     ///
-    /// Only the registry itself is shown it, not the hosts to which it redirects.
+    /// It is sent only to the registry itself, not to hosts it redirects to.
     #[arg(long, value_name = "FILE", env = "OCISEEK_CLIENT_CERT", requires = "client_key")]
     pub client_cert: Option<PathBuf>,
 
-    /// The private key of --client-cert (PEM)
+    /// Private key of --client-cert (PEM)
     #[arg(long, value_name = "FILE", env = "OCISEEK_CLIENT_KEY", requires = "client_cert")]
     pub client_key: Option<PathBuf>,
 
-    /// Accept any TLS certificate: whoever is in between can then read and change everything
+    /// Skip TLS verification (insecure: allows man-in-the-middle attacks)
     #[arg(long, env = "OCISEEK_INSECURE_SKIP_TLS_VERIFY", value_parser = FalseyValueParser::new())]
     pub insecure_skip_tls_verify: bool,
 
-    /// How long to keep trying while the registry cannot be reached, such as 30s or 5m
+    /// How long to retry while the registry cannot be reached, such as 30s or 5m
     ///
-    /// Errors that may pass, such as 503, are retried for this long too, and at least 7 times. A
-    /// host name that cannot be resolved fails sooner, unless it could be before. Reads through a
-    /// mount are retried until --deadline.
+    /// Transient errors such as 503 are also retried for this long, and at least 7 times. A host name
+    /// that cannot be resolved fails sooner, unless it has been resolved before. Reads through a mount
+    /// are retried until --deadline.
     #[arg(long, value_name = "DURATION", env = "OCISEEK_RETRY_FOR", default_value = "30s")]
     #[arg(value_parser = parse::duration)]
     pub retry_for: Duration,
@@ -235,20 +236,20 @@ pub struct RegistryArgs {
 pub struct MemoryArgs {
     /// Give up on an image that needs more memory than this
     ///
-    /// What counts is what grows with the image: its manifests and SOCI indexes, its ztocs, the
-    /// file lists of its layers. The program and its buffers come on top, some 50 to 100 MiB. An
-    /// image of millions of files needs more than the default.
+    /// The limit covers what grows with the image: manifests, SOCI indexes, ztocs and file lists. The
+    /// program and its buffers need another 50 to 100 MiB. An image with millions of files needs more
+    /// than the default.
     #[arg(long, value_name = "SIZE", env = "OCISEEK_MAX_MEMORY", default_value_t = ByteSize(DEFAULT_LIMIT))]
     pub max_memory: ByteSize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ExistingArg {
-    /// Done if it is the same: same options, same ociseek version. An older one of ours is replaced, another tool's is
-    /// left where it is
+    /// Keep an index with the same options and ociseek version; replace older ones by ociseek, and
+    /// leave other tools' indexes in place
     Skip,
-    /// Build anew and take the place of every SOCI index (v1) there is, whoever made it
+    /// Rebuild, replacing every existing SOCI v1 index, even those of other tools
     Replace,
-    /// Any SOCI index (v1) that is there stays the only one
+    /// Keep any existing SOCI v1 index, and add none
     Keep,
 }

@@ -23,7 +23,7 @@ pub async fn named(images: &Images, names: &[ImageName], progress: &Arc<dyn Prog
         match images.open(name).await {
             Ok((source, target)) => found.push(Elsewhere { name: name.to_string().into(), source, target }),
             Err(error) => {
-                let why = format!("nothing is reused from {name}: {}", causes(&error));
+                let why = format!("cannot reuse anything from {name}: {}", causes(&error));
                 progress.report(Event::Warning(why));
             }
         }

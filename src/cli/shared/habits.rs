@@ -12,18 +12,18 @@ const COMMANDS: [(&[&str], &str); 9] = [
         &["create", "build", "push"],
         "ociseek index IMAGE builds the index and pushes it; ociseek ztoc create makes one ztoc",
     ),
-    (&["info"], "ociseek inspect IMAGE shows the indexes of an image, ociseek ztoc show FILE what is in a ztoc"),
+    (&["info"], "ociseek inspect IMAGE shows the indexes of an image; ociseek ztoc show FILE shows a ztoc"),
     (&["get-file"], "ociseek cat IMAGE PATH prints a file of an image"),
     (&["delete", "remove"], "ociseek rm IMAGE removes the indexes of an image"),
     (&["find", "search"], "ociseek ls -R IMAGE lists all files of an image"),
-    (&["login", "logout"], "log in with docker login or podman login: ociseek takes the credentials from there"),
+    (&["login", "logout"], "use docker login or podman login: ociseek uses the same credentials"),
     (&["pull", "run"], "ociseek mount IMAGE DIR and ociseek bundle IMAGE DIR start from an image without pulling it"),
-    (&["fetch", "rebuild-db"], "there is no store to keep in step: ociseek works on registries and layouts"),
+    (&["fetch", "rebuild-db"], "not needed: ociseek works directly on registries and layouts"),
 ];
 
 /// The same of options.
 const OPTIONS: [(&[&str], &str); 7] = [
-    (&["--force", "-f"], "to build an index anew: --existing replace; for JSON: --format json"),
+    (&["--force", "-f"], "to rebuild an index: --existing replace; for JSON: --format json"),
     (&["--username", "--user", "--password", "-u"], "give --creds USER:PASSWORD, or --creds USER --password-stdin"),
     (&["--authfile"], "set REGISTRY_AUTH_FILE, or DOCKER_CONFIG to the directory of a config.json"),
     (&["--cert-dir"], "give --ca-file FILE, or put the certificates into certs.d (see --help)"),
@@ -49,7 +49,7 @@ pub fn hint(error: &mut clap::Error, mut typed: impl Iterator<Item = String>) ->
     };
     let is_short = word.len() == 2 && word.starts_with('-');
     let hint = match (is_short, typed.find(dashed)) {
-        (true, Some(typed)) => Some(format!("long options begin with two dashes: -{typed}")),
+        (true, Some(typed)) => Some(format!("long options start with two dashes: -{typed}")),
         _ => table.iter().find(|(words, _)| words.contains(&&*word)).map(|(_, hint)| (*hint).to_owned()),
     };
     if hint.is_some() {

@@ -32,7 +32,7 @@ pub fn span_size(text: &str) -> Result<ByteSize, String> {
 /// A tool identifier: it stands in every ztoc and in a manifest annotation, and is printed, so: one line, not endless.
 pub fn tool_identifier(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > 256 || text.chars().any(char::is_control) {
-        return Err("want 1 to 256 bytes without control characters".into());
+        return Err("expected 1 to 256 bytes without control characters".into());
     }
     Ok(text.to_owned())
 }
@@ -43,13 +43,13 @@ pub fn plain_http(text: &str) -> Result<PlainHttp, String> {
         "" => Ok(PlainHttp::Local),
         "1" | "true" | "t" | "yes" | "y" | "on" => Ok(PlainHttp::Always),
         "0" | "false" | "f" | "no" | "n" | "off" => Ok(PlainHttp::Never),
-        _ => Err("want true or false".into()),
+        _ => Err("expected true or false".into()),
     }
 }
 
 /// A whole number and one of the units s, m, h and d; at least a second.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || "want a number and s, m, h or d, such as 90s or 10m".to_owned();
+    let wrong = || "expected a number and a unit (s, m, h or d), such as 90s or 10m".to_owned();
     let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
     let seconds: u64 = match unit {
         "s" => 1,
@@ -62,7 +62,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         return Err(wrong());
     }
     match number.parse::<u64>().ok().and_then(|number| number.checked_mul(seconds)) {
-        None => Err("that is longer than can be counted".into()),
+        None => Err("too long".into()),
         Some(0) => Err("must be more than 0".into()),
         Some(seconds) => Ok(Duration::from_secs(seconds)),
     }
@@ -76,22 +76,22 @@ pub fn since(text: &str) -> Result<i64, String> {
     }
     let time = Time::from_rfc3339(text).or_else(|| Time::from_rfc3339(&format!("{text}T00:00:00Z")));
     time.map(|time| time.seconds)
-        .ok_or_else(|| "want a day such as 2026-01-31, or a time such as 12h or 30d ago".into())
+        .ok_or_else(|| "expected a date such as 2026-01-31, or a duration such as 12h or 30d".into())
 }
 
 /// The number of an AWS account.
 pub fn aws_account(text: &str) -> Result<String, String> {
-    if is_account(text) { Ok(text.to_owned()) } else { Err("want the twelve digits of an account".into()) }
+    if is_account(text) { Ok(text.to_owned()) } else { Err("expected a 12-digit account ID".into()) }
 }
 
 /// A registry, without any repository.
 pub fn registry(text: &str) -> Result<String, String> {
-    if is_registry(text) { Ok(text.to_ascii_lowercase()) } else { Err("want HOST or HOST:PORT".into()) }
+    if is_registry(text) { Ok(text.to_ascii_lowercase()) } else { Err("expected HOST or HOST:PORT".into()) }
 }
 
 /// A percentage of at most two decimals, such as `80%`, `99.5%` or `80`.
 pub fn share(text: &str) -> Result<Share, String> {
-    const WANT: &str = "want a percentage from 0% to 100%, such as 80% or 99.5%";
+    const WANT: &str = "expected a percentage from 0% to 100%, such as 80% or 99.5%";
     let number = text.trim().strip_suffix('%').unwrap_or(text.trim());
     let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
@@ -100,7 +100,7 @@ pub fn share(text: &str) -> Result<Share, String> {
     }
     // Someone who writes 0.8 means four fifths.
     if whole == "0" && part.bytes().any(|b| b != b'0') && !text.contains('%') {
-        return Err(format!("{WANT}; {text} with a percent sign if it is less than one percent"));
+        return Err(format!("{WANT}; add a percent sign to {text} if you mean less than one percent"));
     }
     let hundredths = |text: &str| text.parse::<u32>().ok();
     let part = hundredths(part).map(|digits| if part.len() == 1 { digits * 10 } else { digits });
@@ -111,8 +111,8 @@ pub fn share(text: &str) -> Result<Share, String> {
 /// One platform, for what reads one image. The variable that gives it may hold a list, for `ociseek index`.
 pub fn one_platform(text: &str) -> Result<Platform, String> {
     if text.contains(',') {
-        return Err("it names several platforms, and one is wanted: give --platform OS/ARCH (it stands before \
-                    $OCISEEK_PLATFORM, which may hold a list for ociseek index)"
+        return Err("several platforms, but this command takes one: use --platform OS/ARCH, which overrides \
+                    $OCISEEK_PLATFORM"
             .into());
     }
     text.parse::<Platform>().map_err(|error| error.to_string())
@@ -130,7 +130,7 @@ pub fn start_of_digest(text: &str) -> Result<String, String> {
 /// `oci:DIR`.
 pub fn layout_dir(text: &str) -> Result<PathBuf, String> {
     match text.strip_prefix("oci:") {
-        Some("") | None => Err("want oci:DIR, the OCI layout to write into".into()),
+        Some("") | None => Err("expected oci:DIR, the OCI layout to write to".into()),
         Some(dir) => Ok(PathBuf::from(dir)),
     }
 }

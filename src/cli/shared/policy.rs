@@ -23,17 +23,18 @@ const MAX_FILE: usize = 1 << 20;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Policy")]
 pub struct PolicyArgs {
-    /// Hold each index against the rules in this JSON file; an option below takes the place of its rule there
+    /// Check each index against the rules in this JSON file; the options below override its rules
     ///
-    /// Its fields, each optional, are min_coverage, min_layer_size, max_ztoc_ratio (texts such as "80%"), allow_tools,
-    /// signature_keys and signature_certs (lists of texts; files are relative to the policy's directory).
+    /// Its fields, all optional, are min_coverage, min_layer_size and max_ztoc_ratio (strings such as
+    /// "80%"), allow_tools, signature_keys and signature_certs (lists of strings; file names are
+    /// relative to the policy's directory).
     #[arg(long, value_name = "FILE", env = "OCISEEK_POLICY")]
     pub policy: Option<PathBuf>,
 
-    /// Fail if an index covers less of the image: a share of the compressed bytes of its layers, such as 80%
+    /// Fail if an index covers less than this share of the image's compressed layer bytes, such as 80%
     ///
-    /// The same share that ociseek index --min-coverage judges: layers below --min-layer-size do not
-    /// count, and layers that cannot be served count as not covered.
+    /// As for ociseek index --min-coverage, layers below --min-layer-size do not count, and layers
+    /// that cannot be served count as not covered.
     #[arg(long, value_name = "PERCENT", env = "OCISEEK_MIN_COVERAGE", value_parser = parse::share)]
     pub min_coverage: Option<Share>,
 
@@ -45,20 +46,20 @@ pub struct PolicyArgs {
     #[arg(long, value_name = "PERCENT", env = "OCISEEK_MAX_ZTOC_RATIO", value_parser = parse::share)]
     pub max_ztoc_ratio: Option<Share>,
 
-    /// Fail unless the index and its ztocs were made by this tool: 'ociseek >= 0.1, < 2'; may be repeated
+    /// Fail unless the index and its ztocs were made by this tool: 'ociseek >= 0.1, < 2'; can be repeated
     ///
-    /// A name, in which `*` and `?` stand for other characters, and bounds for the version if it matters: = >= > <= <.
-    /// It is what the maker states, and anybody can state anything: only a signature shows who made an index.
+    /// A name, which can contain the wildcards `*` and `?`, and optional version bounds: = >= > <= <.
+    /// The tool name is not authenticated: only a signature proves who made an index.
     #[arg(long, value_name = "TOOL", env = "OCISEEK_ALLOW_TOOL", value_delimiter = ';')]
     pub allow_tool: Vec<ToolPattern>,
 
-    /// Fail unless cosign signed the index, or the SOCI-enabled image, with the key of this PEM file; may be repeated
+    /// Fail unless cosign signed the index, or the SOCI-enabled image, with the key in this PEM file; can be repeated
     ///
-    /// Any one of the keys and certificates is enough.
+    /// A signature by any one of the keys and certificates is enough.
     #[arg(long, value_name = "FILE", env = "OCISEEK_SIGNATURE_KEY")]
     pub signature_key: Vec<PathBuf>,
 
-    /// The same for notation, and a certificate of the signer or of an authority; may be repeated
+    /// The same for notation, with a certificate of the signer or of an authority; can be repeated
     #[arg(long, value_name = "FILE", env = "OCISEEK_SIGNATURE_CERT")]
     pub signature_cert: Vec<PathBuf>,
 }
@@ -70,9 +71,9 @@ pub enum PolicyError {
     Json(#[from] JsonError),
     #[error("{field}: {why}")]
     Value { field: &'static str, why: String },
-    #[error("{0} is empty: leave it out if it is not to matter")]
+    #[error("{0} is empty: omit it to skip the rule")]
     EmptyList(&'static str),
-    #[error("it has no rule")]
+    #[error("it has no rules")]
     NoRule,
 }
 
@@ -197,15 +198,15 @@ mod tests {
         assert_eq!(policy.max_ztoc_ratio.map(|share| share.to_string()).as_deref(), Some("5%"));
         assert_eq!((policy.min_layer_size, policy.tools.len()), (1024, 2));
         for (text, why) in [
-            (r#"{"min_covrage": "80%"}"#, "not the JSON that is expected"),
-            (r#"{"min_coverage": 80}"#, "not the JSON that is expected"),
-            (r#"{"min_coverage": "80%", "min_coverage": "0%"}"#, "not the JSON that is expected"),
+            (r#"{"min_covrage": "80%"}"#, "not the expected JSON"),
+            (r#"{"min_coverage": 80}"#, "not the expected JSON"),
+            (r#"{"min_coverage": "80%", "min_coverage": "0%"}"#, "not the expected JSON"),
             (r#"{"min_coverage": "0.8"}"#, "min_coverage: want a percentage"),
             (r#"{"min_layer_size": "much"}"#, "min_layer_size: "),
             (r#"{"allow_tools": ["a == 1"]}"#, "allow_tools: \"== 1\" is not a bound"),
             (r#"{"allow_tools": []}"#, "allow_tools is empty"),
             (r#"{"min_coverage": "1%", "signature_keys": []}"#, "signature_keys is empty"),
-            ("", "not the JSON that is expected"),
+            ("", "not the expected JSON"),
         ] {
             let error = filled(text).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");

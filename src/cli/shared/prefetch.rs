@@ -10,22 +10,22 @@ use crate::ops::prefetch::{ListError, PrefetchList};
 
 /// What goes into a prefetch list.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "What is prefetched")]
+#[command(next_help_heading = "Prefetch")]
 pub struct PrefetchArgs {
-    /// Have consumers fetch this file before the container starts; may be repeated
+    /// Have consumers fetch this file before the container starts; can be repeated
     ///
-    /// A path from the root of the image; links are followed. `*` stands for anything but a slash,
-    /// `**` for anything, `?` for one character. A path that is not in the indexed layers is a
-    /// warning. soci-snapshotter heeds the list where `[prefetch] enable = true`; ociseek mount,
-    /// bundle and trace always do.
+    /// A path from the root of the image; symbolic links are followed. `*` matches anything but a
+    /// slash, `**` anything, `?` one character. A path that is not in the indexed layers causes a
+    /// warning. soci-snapshotter uses the list if `[prefetch] enable = true`; ociseek mount, bundle
+    /// and trace always do.
     #[arg(long, value_name = "PATH", env = "OCISEEK_PREFETCH_FILE")]
     pub prefetch_file: Vec<String>,
 
-    /// The same for all paths in this file: a JSON array, as soci takes it, or a path a line
+    /// The same for all paths in this file: a JSON array, as for soci, or one path per line
     #[arg(long, value_name = "FILE", env = "OCISEEK_PREFETCH_LIST")]
     pub prefetch_list: Vec<PathBuf>,
 
-    /// The same for what a recorded start read: the output of ociseek trace or of mount --record; may be repeated
+    /// The same for the reads of a recorded start: the output of ociseek trace or mount --record; can be repeated
     #[arg(long, value_name = "FILE", env = "OCISEEK_PREFETCH_PROFILE")]
     pub prefetch_profile: Vec<PathBuf>,
 }

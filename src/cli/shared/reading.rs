@@ -24,7 +24,7 @@ pub struct ReadArgs {
     #[command(flatten)]
     pub view: ViewArgs,
 
-    /// Say on standard error how many bytes of the layers were fetched
+    /// Print on standard error how many bytes of the layers were fetched
     #[arg(long)]
     pub stats: bool,
 

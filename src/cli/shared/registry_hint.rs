@@ -5,7 +5,7 @@ use crate::store::registry::{HelperError, RegistryError, Shown, Untrusted};
 
 pub fn registry_hint(error: &RegistryError) -> Option<String> {
     match error {
-        RegistryError::CertsD { .. } => return Some("see docs/laptop.md, TLS, for the names of the files".into()),
+        RegistryError::CertsD { .. } => return Some("see the TLS section of docs/laptop.md for the file names".into()),
         RegistryError::Credentials { registry, .. } => {
             if let Some((name, why)) = error.helper() {
                 return Some(helper_hint(registry, name, why));
@@ -28,9 +28,9 @@ fn helper_hint(host: &str, name: &str, why: &HelperError) -> String {
     let program = format!("docker-credential-{name}");
     match why {
         HelperError::Missing | HelperError::Name => {
-            format!("docker's config.json names {program}: install it, or give --creds USER:PASSWORD")
+            format!("docker's config.json refers to {program}: install it, or use --creds USER:PASSWORD")
         }
-        _ => format!("see what it says: echo {host} | {program} get"),
+        _ => format!("check its output: echo {host} | {program} get"),
     }
 }
 
@@ -51,28 +51,32 @@ fn answer_hint(error: &RegistryError, host: &str) -> Option<String> {
     let login = login(host);
     Some(match (error.status()?, error.rejected()) {
         (401, Some(Shown::Given)) => {
-            format!("401 from {host}: it rejected the user name or the password of --creds")
+            format!("401 from {host}: the user name or password in --creds was rejected")
         }
         (401, Some(Shown::Stored)) if ecr::region(host).is_some() => {
-            format!("401 from {host}: it rejected the stored login, and a password of ECR lasts 12 hours; {login}")
+            format!("401 from {host}: the stored login was rejected; ECR passwords expire after 12 hours: {login}")
         }
         (401, Some(Shown::Stored)) => {
-            format!("401 from {host}: it rejected the stored login: run {login} again, or give --creds USER:PASSWORD")
+            format!("401 from {host}: the stored login was rejected: run {login} again, or use --creds USER:PASSWORD")
         }
         (401, Some(Shown::Granted)) => {
-            format!("401 from {host}: this login may not do that; use one that may, {login} or --creds USER:PASSWORD")
+            format!(
+                "401 from {host}: this login lacks the permission: use another, with {login} or --creds USER:PASSWORD"
+            )
         }
-        (401, None) => format!("401 from {host}: run {login}, or give --creds USER:PASSWORD"),
+        (401, None) => format!("401 from {host}: run {login}, or use --creds USER:PASSWORD"),
         (403, _) if ecr::region(host).is_some() => {
-            format!("403 from {host}: a password of ECR lasts 12 hours; {login}")
+            format!("403 from {host}: ECR passwords expire after 12 hours: {login}")
         }
-        (403, _) => format!("403 from {host}: this login may not do that; run {login} as one that may push there"),
-        (404, _) => format!("404 from {host}: is the name right? A private image may need {login} too"),
+        (403, _) => {
+            format!("403 from {host}: this login lacks the permission: run {login} as a user who may push there")
+        }
+        (404, _) => format!("404 from {host}: check the name; for a private image, run {login} first"),
         (405, _) => format!(
-            "405 from {host}: it seems to be read-only, such as a mirror or during maintenance; --output oci:DIR writes the index \
-             to disk"
+            "405 from {host}: it seems to be read-only (a mirror, or under maintenance); --output oci:DIR writes the \
+             index to disk"
         ),
-        (429, _) => format!("429 from {host}: it limits how often it is asked; try again later, or {login}"),
+        (429, _) => format!("429 from {host}: rate limit exceeded: try again later, or {login}"),
         _ => return None,
     })
 }
@@ -81,7 +85,7 @@ fn answer_hint(error: &RegistryError, host: &str) -> Option<String> {
 fn connection_hint(error: &RegistryError, host: &str) -> Option<String> {
     if error.is_proxy_login() {
         return Some(
-            "the proxy wants a login, or another one than its variable has: http://USER:PASSWORD@HOST:PORT".into(),
+            "the proxy requires a login, or rejected the one in its variable: http://USER:PASSWORD@HOST:PORT".into(),
         );
     }
     if let Some(why) = error.untrusted() {
@@ -89,7 +93,7 @@ fn connection_hint(error: &RegistryError, host: &str) -> Option<String> {
     }
     if error.wants_client_certificate() {
         return Some(format!(
-            "{host} wants a client certificate that it knows: give --client-cert FILE and --client-key FILE, or put them into \
+            "{host} requires a client certificate: use --client-cert FILE and --client-key FILE, or store them in \
              /etc/docker/certs.d/{host}/ as client.cert and client.key"
         ));
     }
@@ -98,16 +102,18 @@ fn connection_hint(error: &RegistryError, host: &str) -> Option<String> {
     }
     if error.is_not_plain_http() {
         return Some(format!(
-            "{host} seems to speak TLS: use --plain-http=false, and --ca-file FILE if its certificate authority is a private one"
+            "{host} seems to speak TLS: use --plain-http=false, and --ca-file FILE if its certificate authority \
+             is private"
         ));
     }
     if error.is_unreachable() {
         return Some(match error.proxy() {
             Some(proxy) => format!(
-                "the request went to the proxy {proxy}: is that one right, and reachable from here? NO_PROXY={host} goes without it"
+                "the request went to the proxy {proxy}: check that it is right and reachable, or bypass it with \
+                 NO_PROXY={host}"
             ),
             None => format!(
-                "is {host} the right name, and reachable from here? --retry-for waits longer for one that starts"
+                "check that {host} is right and reachable; to wait longer for a registry to start, use --retry-for"
             ),
         });
     }
@@ -115,23 +121,26 @@ fn connection_hint(error: &RegistryError, host: &str) -> Option<String> {
 }
 
 fn certificate_hint(why: Untrusted, host: &str) -> String {
-    const SKIP: &str = "--insecure-skip-tls-verify goes on without looking at it";
+    const SKIP: &str = "--insecure-skip-tls-verify skips the check";
     match why {
         Untrusted::Issuer { given: false } => format!(
-            "to trust the private certificate authority of {host}, give --ca-file FILE, or put it into \
+            "to trust the private certificate authority of {host}, use --ca-file FILE, or store it as \
              /etc/docker/certs.d/{host}/ca.crt"
         ),
         Untrusted::Issuer { given: true } => format!(
-            "no certificate of --ca-file or certs.d/{host} signed it; openssl s_client -showcerts -connect {} shows who did",
+            "no certificate in --ca-file or certs.d/{host} signed it; openssl s_client -showcerts -connect {} shows \
+             which one did",
             with_port(host)
         ),
         Untrusted::Authority => {
-            format!("give this very certificate as --ca-file FILE, or as /etc/docker/certs.d/{host}/ca.crt")
+            format!("pass this certificate as --ca-file FILE, or store it as /etc/docker/certs.d/{host}/ca.crt")
         }
-        Untrusted::Expired => format!("the certificate of {host} must be renewed, or the clock here is wrong; {SKIP}"),
-        Untrusted::NotYetValid => format!("is the clock here right? {SKIP}"),
+        Untrusted::Expired => {
+            format!("the certificate of {host} must be renewed, or this machine's clock is wrong; {SKIP}")
+        }
+        Untrusted::NotYetValid => format!("check this machine's clock; {SKIP}"),
         Untrusted::Name => {
-            format!("name the registry as its certificate does, or have one issued for {host}; {SKIP}")
+            format!("use a registry name that the certificate covers, or have one issued for {host}; {SKIP}")
         }
         Untrusted::Other => format!("the registry needs another certificate; {SKIP}"),
     }

@@ -28,7 +28,7 @@ use crate::ops::doctor::DoctorError;
 use crate::ops::extract::ExtractError;
 use crate::ops::index::{IndexError, Refused, RefusedManifest};
 use crate::ops::inspect::ZtocFailure;
-use crate::ops::open::OpenError;
+use crate::ops::open::OpenImageError;
 use crate::ops::prefetch::ListError;
 use crate::ops::prune::PruneError;
 use crate::ops::remove::RemoveError;
@@ -60,8 +60,8 @@ pub enum CliError {
     #[error(transparent)]
     LogFilter(#[from] LogFilterError),
     #[error(
-        "{0} is not indexed: docker save keeps no manifest to attach an index to, and its uncompressed layers have other \
-         digests than the compressed ones of a pushed image, so that the index would not fit that image either"
+        "cannot index {0}: docker save keeps no manifest to attach an index to, and its uncompressed layers have \
+         different digests from those of a pushed image, so the index would not fit that image either"
     )]
     IndexSaved(String),
     #[error("{0} is not pushed: its layers are not compressed, and registries store layers as they get them")]
@@ -70,7 +70,7 @@ pub enum CliError {
     #[error("{failed} of {all} images failed")]
     Images { failed: usize, all: usize },
     /// Verification found something; it was listed.
-    #[error("what was verified differs")]
+    #[error("verification found differences")]
     Differs,
     /// No consumer uses an index of the image; why was told.
     #[error("no consumer uses an index of the image")]
@@ -85,15 +85,15 @@ pub enum CliError {
     Index(Box<IndexError>),
     #[error(transparent)]
     Convert(Box<ConvertError>),
-    #[error("there is no name for the SOCI-enabled image")]
+    #[error("cannot name the SOCI-enabled image")]
     Tag(#[from] TagError),
     #[error(transparent)]
-    Open(Box<OpenError>),
+    Open(Box<OpenImageError>),
     #[error(transparent)]
     Path(#[from] tree::ResolveError),
     #[error(transparent)]
     Content(#[from] ReadError),
-    #[error("it is {0}, which has no content to print")]
+    #[error("is {0}, not a file")]
     NoContent(&'static str),
     #[error("the layer has no entry at or below {0}")]
     NoEntry(String),
@@ -110,7 +110,7 @@ pub enum CliError {
     Copy(Box<CopyError>),
     #[error(transparent)]
     Diff(Box<DiffError>),
-    #[error("{0} is a file, and not the name of an image")]
+    #[error("{0} is a file, not an image name")]
     ArchiveHere(String),
     #[error("{typed:?} is neither a file nor an image")]
     ImageName { typed: String, source: ImageNameError },
@@ -119,16 +119,16 @@ pub enum CliError {
     #[error(transparent)]
     Remove(#[from] RemoveError),
     /// Some images could not be looked at; each was listed with the reason.
-    #[error("{failed} of {all} images could not be looked at")]
+    #[error("{failed} of {all} images could not be read")]
     Listed { failed: usize, all: usize },
-    #[error("there is no directory for a cache: neither $XDG_CACHE_HOME nor $HOME is set")]
+    #[error("no cache directory: neither $XDG_CACHE_HOME nor $HOME is set")]
     NoCacheDir,
     /// Some indexes could not be removed; each was listed with the reason.
     #[error("{failed} of {all} indexes could not be removed")]
     NotRemoved { failed: usize, all: usize, source: StoreError },
     #[error(transparent)]
     ReadZtoc(Box<ZtocFailure>),
-    #[error("{0:?} names no ztoc of the image, or more than one")]
+    #[error("{0:?} matches no ztoc of the image, or more than one")]
     NoZtoc(String),
     #[cfg(mounts)]
     #[error(transparent)]
@@ -144,33 +144,33 @@ pub enum CliError {
     Prefetch { path: PathBuf, source: ListError },
     #[error("{}: the policy cannot be used", path.display())]
     Policy { path: PathBuf, source: PolicyError },
-    #[error("{}: no signature can be verified with this file", path.display())]
+    #[error("{}: not a usable key or certificate", path.display())]
     Trust { path: PathBuf, source: TrustError },
-    #[error("{}: this is no ztoc that can be used", path.display())]
+    #[error("{}: not a usable ztoc", path.display())]
     Ztoc { path: PathBuf, source: ZtocError },
-    #[error("{}: this is no ztoc: it is larger than {limit} bytes", path.display())]
+    #[error("{}: not a ztoc: it is larger than {limit} bytes", path.display())]
     ZtocTooLarge { path: PathBuf, limit: u64 },
     #[error("{}: the layer is broken", path.display())]
     Layer { path: PathBuf, source: LayerError },
     #[error("{}: the layer does not fit into memory", path.display())]
     LayerMemory { path: PathBuf, source: OverBudget },
-    #[error("{}: no ztoc: no consumer could serve files from it", path.display())]
+    #[error("{}: no ztoc written: no consumer could serve files from this layer", path.display())]
     Unservable { path: PathBuf, source: Unservable },
 
-    #[error("{}: cannot be extracted", path.display())]
+    #[error("{}: cannot extract", path.display())]
     Extract { path: PathBuf, source: ExtractError },
 
     #[cfg(feature = "hook")]
     #[error(transparent)]
     Hook(#[from] HookError),
 
-    #[error("{}: cannot be read", path.display())]
+    #[error("{}: cannot read", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("{}: cannot be written", path.display())]
+    #[error("{}: cannot write", path.display())]
     Write { path: PathBuf, source: io::Error },
-    #[error("standard output cannot be written")]
+    #[error("cannot write standard output")]
     Stdout(#[source] io::Error),
-    #[error("standard input cannot be read")]
+    #[error("cannot read standard input")]
     Stdin(#[source] io::Error),
     #[error("cannot start")]
     Start(#[source] io::Error),
@@ -186,8 +186,11 @@ macro_rules! boxed {
         })*
     };
 }
-boxed!(IndexError => Index, ConvertError => Convert, ZtocFailure => ReadZtoc, OpenError => Open, VerifyError => Verify, DiscoverError => Discover,
-    DoctorError => Doctor, CopyError => Copy, PruneError => Prune, DiffError => Diff);
+boxed!(
+    IndexError => Index, ConvertError => Convert, ZtocFailure => ReadZtoc, OpenImageError => Open,
+    VerifyError => Verify, DiscoverError => Discover, DoctorError => Doctor, CopyError => Copy,
+    PruneError => Prune, DiffError => Diff
+);
 
 impl From<MakeError> for CliError {
     fn from(error: MakeError) -> CliError {
@@ -298,8 +301,8 @@ fn hint(error: &CliError) -> Option<String> {
                 .into(),
         ),
         CliError::IndexSaved(image) => Some(format!(
-            "push the image (docker push) and run ociseek index on its name there; or make a SOCI-enabled image of the \
-             archive: ociseek convert {} oci:DIR",
+            "push the image (docker push) and index it in the registry, or convert the archive to a SOCI-enabled \
+             image: ociseek convert {} oci:DIR",
             quoted(image.as_bytes())
         )),
         CliError::PushSaved(archive) => Some(format!(
@@ -307,14 +310,15 @@ fn hint(error: &CliError) -> Option<String> {
              convert on NAME, or write to a layout, oci:DIR",
             quoted(archive.as_bytes())
         )),
-        CliError::ArchiveHere(file) => Some(format!("to read it: oci-archive:{file}")),
+        CliError::ArchiveHere(file) => Some(format!("to read the file, use oci-archive:{file}")),
         CliError::Index(error) => index_hint(error),
         CliError::Convert(error) => convert_hint(error),
         CliError::Tag(TagError::NoTag(_)) => Some(
-            "name the image by its tag too, REPOSITORY:TAG@DIGEST, or write {digest} in place of {tag}: its first 12 digits"
+            "add the tag to the image name, REPOSITORY:TAG@DIGEST, or use {digest} (its first 12 digits) instead \
+             of {tag}"
                 .into(),
         ),
-        CliError::Tag(_) => Some("give --v2 (or --v2-only) another tag, such as {tag}-soci".into()),
+        CliError::Tag(_) => Some("use another tag for --v2 or --v2-only, such as {tag}-soci".into()),
         CliError::Discover(error) => discover_hint(error),
         CliError::Doctor(error) => match &**error {
             DoctorError::Discover(error) => discover_hint(error),
@@ -328,7 +332,7 @@ fn hint(error: &CliError) -> Option<String> {
         CliError::Copy(error) => copy_hint(error),
         CliError::Diff(error) => match &**error {
             DiffError::Discover(error) => discover_hint(error),
-            DiffError::NoIndex(_) => Some("ociseek index makes one".into()),
+            DiffError::NoIndex(_) => Some("create one with ociseek index".into()),
             DiffError::Ztoc { .. } => None,
         },
         CliError::Prune(error) => match &**error {
@@ -336,10 +340,10 @@ fn hint(error: &CliError) -> Option<String> {
             _ => None,
         },
         CliError::Remove(error) => remove_hint(error),
-        CliError::NoCacheDir => Some("name one: --cache-dir DIR".into()),
+        CliError::NoCacheDir => Some("set one with --cache-dir DIR".into()),
         CliError::NotRemoved { source, .. } => delete_hint(source),
         CliError::Verify(error) => verify_hint(error),
-        CliError::NoZtoc(_) => Some("ociseek inspect without --ztoc lists them".into()),
+        CliError::NoZtoc(_) => Some("ociseek inspect without --ztoc lists the ztocs".into()),
         #[cfg(mounts)]
         CliError::Lazy(error) => error.hint(),
         #[cfg(feature = "hook")]
@@ -352,6 +356,7 @@ fn hint(error: &CliError) -> Option<String> {
         CliError::Unservable { .. } => {
             Some("ociseek index leaves such a layer out, and indexes the rest of the image".into())
         }
+        CliError::Unservable { .. } => Some("ociseek index leaves out such layers and indexes the others".into()),
         _ => None,
     }
 }
@@ -374,10 +379,10 @@ fn is_over_budget(error: &(dyn Error + 'static)) -> bool {
 pub fn index_hint(error: &IndexError) -> Option<String> {
     match error {
         IndexError::Resolve(ResolveError::NoPlatform { .. }) => {
-            Some("leave out --platform to index all platforms of the image".into())
+            Some("omit --platform to index all platforms of the image".into())
         }
         IndexError::BrokenLayer { .. } => Some(
-            "nothing was pushed for this image; if others can pull it, the layer was damaged on its way: try again"
+            "nothing was pushed for this image; if the image can be pulled, the layer was damaged in transit: try again"
                 .into(),
         ),
         IndexError::Refused(refused) => refused_hint(refused),
@@ -394,14 +399,13 @@ pub fn index_hint(error: &IndexError) -> Option<String> {
 pub fn convert_hint(error: &ConvertError) -> Option<String> {
     match error {
         ConvertError::Index(error) => index_hint(error),
-        ConvertError::NoPlatform { .. } => Some("leave out --platform to index all platforms of the image".into()),
+        ConvertError::NoPlatform { .. } => Some("omit --platform to index all platforms of the image".into()),
         ConvertError::NothingToIndex { layers } if are_small(layers) => {
-            Some("all layers are small, and pulled whole fast: --min-layer-size 0 takes them too".into())
+            Some("all layers are small and faster to pull whole; --min-layer-size 0 indexes them anyway".into())
         }
-        ConvertError::SourceTag { .. } => Some(
-            "give another tag, or convert with --replace-tag: then the original is reachable by its digest alone"
-                .into(),
-        ),
+        ConvertError::SourceTag { .. } => {
+            Some("use another tag, or --replace-tag, which leaves the original reachable only by its digest".into())
+        }
         error => error.store().and_then(store_hint),
     }
 }
@@ -409,16 +413,16 @@ pub fn convert_hint(error: &ConvertError) -> Option<String> {
 /// An index that is there is measured as it is.
 fn refused_hint(refused: &Refused) -> Option<String> {
     let stays = |m: &RefusedManifest| m.stays.is_some() && !m.shortfalls.is_empty();
-    refused.manifests.iter().any(stays).then(|| "--existing replace builds the index that is there anew".into())
+    refused.manifests.iter().any(stays).then(|| "--existing replace rebuilds the existing index".into())
 }
 
-fn open_hint(error: &OpenError) -> Option<String> {
+fn open_hint(error: &OpenImageError) -> Option<String> {
     match error {
-        OpenError::Discover(error) => discover_hint(error),
-        OpenError::Config { source, .. } | OpenError::Layer(layers::OpenError::Read { source, .. }) => {
+        OpenImageError::Discover(error) => discover_hint(error),
+        OpenImageError::Config { source, .. } | OpenImageError::Layer(layers::OpenError::Read { source, .. }) => {
             store_hint(source)
         }
-        OpenError::Tree(_) => Some("ociseek ls --layer N shows what one layer has".into()),
+        OpenImageError::Tree(_) => Some("ociseek ls --layer N lists the files of one layer".into()),
         _ => None,
     }
 }
@@ -449,7 +453,7 @@ fn remove_hint(error: &RemoveError) -> Option<String> {
 fn delete_hint(error: &StoreError) -> Option<String> {
     match error {
         StoreError::Registry(error) if matches!(error.status(), Some(405 | 501)) => Some(format!(
-            "{} does not delete manifests by its API: allow it (distribution: REGISTRY_STORAGE_DELETE_ENABLED=true), \
+            "{} does not allow deleting manifests: enable it (distribution: REGISTRY_STORAGE_DELETE_ENABLED=true), \
              or use the registry's own tool",
             error.host().unwrap_or("the registry")
         )),
@@ -460,8 +464,8 @@ fn delete_hint(error: &StoreError) -> Option<String> {
 fn verify_hint(error: &VerifyError) -> Option<String> {
     match error {
         VerifyError::Discover(error) => discover_hint(error),
-        VerifyError::NoIndex(_) => Some("ociseek index makes one".into()),
-        VerifyError::Saved => Some("give neither --quick nor --index".into()),
+        VerifyError::NoIndex(_) => Some("create one with ociseek index".into()),
+        VerifyError::Saved => Some("omit --quick and --index".into()),
         VerifyError::Listing { source, .. }
         | VerifyError::Config { source, .. }
         | VerifyError::Index { source, .. }
@@ -478,7 +482,7 @@ fn discover_hint(error: &DiscoverError) -> Option<String> {
         DiscoverError::Index { source: Unusable::Fetch(source), .. } | DiscoverError::Ztoc { source, .. } => {
             store_hint(source)
         }
-        DiscoverError::Index { .. } => Some("ociseek inspect lists the indexes that the image has".into()),
+        DiscoverError::Index { .. } => Some("ociseek inspect lists the image's indexes".into()),
         DiscoverError::ZtocTooLarge { .. } => None,
     }
 }

@@ -13,11 +13,11 @@ const MOST_TAGS: i64 = 100;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Reuse")]
 pub struct ReuseArgs {
-    /// Use the SOCI indexes of this image too, such as :latest or the base image; may be repeated
+    /// Also use the SOCI indexes of this image, such as :latest or the base image; can be repeated
     ///
-    /// A layer that such an index lists is not read: its ztoc is fetched, checked, and compared
-    /// with some spans of the layer. The image may be in another repository or registry, or in a
-    /// layout. If it cannot be read, a warning says so.
+    /// Layers listed in such an index are not read: their ztocs are fetched, checked, and compared
+    /// with some spans of the layer. The image can be in another repository or registry, or in a
+    /// layout. If it cannot be read, ociseek prints a warning and continues.
     #[arg(long, value_name = "IMAGE", env = "OCISEEK_REUSE_FROM", value_delimiter = ',')]
     pub reuse_from: Vec<ImageName>,
 
@@ -29,10 +29,10 @@ pub struct ReuseArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Reuse")]
 pub struct HookReuseArgs {
-    /// Use the SOCI indexes of this image too, such as a base image; may be repeated
+    /// Also use the SOCI indexes of this image, such as a base image; can be repeated
     ///
-    /// It counts for each image that is indexed. The image may be in another repository or
-    /// registry, and must be one that the service may speak to.
+    /// It is used for every image that is indexed. It can be in another repository or registry, as
+    /// long as the service is allowed to access that.
     #[arg(long, value_name = "IMAGE", env = "OCISEEK_REUSE_FROM", value_delimiter = ',')]
     pub reuse_from: Vec<Reference>,
 
@@ -43,15 +43,16 @@ pub struct HookReuseArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Reuse")]
 pub struct SharedReuseArgs {
-    /// Look for layers that are indexed already under this many other tags of the image's repository; 0 looks at none
+    /// Search this many other tags of the image's repository for layers that are already indexed; 0
+    /// searches none
     ///
-    /// Tags are looked at only when layers of at least 1 MiB would have to be read: latest first,
-    /// then those whose numbers are nearest, then those that begin like the image's own.
+    /// Tags are searched only if layers of at least 1 MiB would have to be read: latest first, then
+    /// those with the nearest version numbers, then those that begin like the image's own.
     #[arg(long, value_name = "N", env = "OCISEEK_REUSE_TAGS", default_value_t = Reuse::TAGS)]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=MOST_TAGS).map(|tags| tags as usize))]
     pub reuse_tags: usize,
 
-    /// Read every layer that is not in the cache, whatever SOCI indexes there are
+    /// Read every layer that is not in the cache, ignoring other SOCI indexes
     #[arg(long, env = "OCISEEK_NO_REUSE", value_parser = FalseyValueParser::new(), conflicts_with = "reuse_from")]
     pub no_reuse: bool,
 }

@@ -26,8 +26,8 @@ impl Interrupt {
     }
 }
 
-/// Waits for the signals from now on, on a thread of its own, so that a second one ends the process whatever the rest of
-/// it does. The receiver gets the first.
+/// Waits for the signals from now on, on a thread of its own, so that a second one ends the process
+/// whatever the rest of it does. The receiver gets the first.
 ///
 /// # Errors
 /// When the system refuses a signal handler or a thread.
@@ -52,7 +52,8 @@ pub fn listen() -> io::Result<oneshot::Receiver<Interrupt>> {
     Ok(received)
 }
 
-/// Two ends for work on a thread, which no signal can drop: while the first one is there, the second says that it shall go on.
+/// Two ends for work on a thread, which no signal can drop: while the first one is there, the
+/// second says that it shall go on.
 pub fn wanted() -> (Arc<()>, impl Fn() -> bool + Send + 'static) {
     let wanted = Arc::new(());
     let seen = Arc::downgrade(&wanted);

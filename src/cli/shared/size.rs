@@ -19,7 +19,8 @@ pub enum SizeError {
     #[error("want a number of bytes, such as 4MiB, 64KiB or 4194304")]
     NotASize,
     #[error(
-        "unknown unit {0:?}: want KiB, MiB, GiB or K, M, G (powers of 1024), KB, MB, GB (powers of 1000), or plain bytes"
+        "unknown unit {0:?}: want KiB, MiB, GiB or K, M, G (powers of 1024), KB, MB, GB (powers of 1000), or \
+         plain bytes"
     )]
     Unit(String),
     #[error("too large")]

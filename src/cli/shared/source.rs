@@ -196,19 +196,20 @@ pub fn home(source: &Source) -> Option<Destination> {
 fn check(args: &RegistryArgs, registries: &Registries<'_>) -> Result<(), CliError> {
     let password = args.creds.as_deref().is_some_and(|creds| creds.contains(':'));
     if password && args.password_stdin {
-        return Err(CliError::Usage("--creds has a password already; with --password-stdin give --creds USER"));
+        return Err(CliError::Usage("--creds already has a password; with --password-stdin use --creds USER"));
     }
     if !password && args.creds.is_some() && !args.password_stdin {
-        return Err(CliError::Usage("--creds wants USER:PASSWORD, or USER together with --password-stdin"));
+        return Err(CliError::Usage("--creds expects USER:PASSWORD, or USER with --password-stdin"));
     }
     match registries {
         // One registry must not see the secrets of another.
         Registries::Several if args.creds.is_some() => Err(CliError::Usage(
-            "--creds is for one registry, and several are named: run docker login for each, or this command once for each",
+            "--creds works for one registry, but the command names several: use docker login, or run the command \
+             once for each",
         )),
         Registries::Several if args.client_cert.is_some() => Err(CliError::Usage(
-            "--client-cert is for one registry, and several are named: put a certificate for each into certs.d/HOST, or run \
-             this command once for each",
+            "--client-cert works for one registry, but the command names several: store a certificate for each in \
+             certs.d/HOST, or run the command once for each",
         )),
         _ => Ok(()),
     }

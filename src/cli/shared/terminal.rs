@@ -93,8 +93,8 @@ impl Style {
     }
 }
 
-/// `text` in one line that a terminal shows as it is: control characters, and those that turn or hide parts of a line, are
-/// escaped. For whatever images and registries say.
+/// `text` in one line that a terminal shows as it is: control characters, and those that turn or
+/// hide parts of a line, are escaped. For whatever images and registries say.
 pub fn safe(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut safe, c| {
         if is_hostile(c) {

@@ -7,35 +7,36 @@ use crate::image::TagTemplate;
 use crate::ops::versions::Versions;
 
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Which versions")]
+#[command(next_help_heading = "Versions")]
 pub struct VersionsArgs {
     /// Also write a SOCI-enabled image (version 2) under this tag of the same repository, such as {tag}-soci
     ///
-    /// {tag} is the tag by which the image is named, {digest} the first 12 hex digits of its digest.
-    /// The layers are read once for both versions. The image keeps its tag and its digest.
-    /// docs/versions.md says which runtime reads which version.
+    /// {tag} is the tag in the image's name, {digest} the first 12 hex digits of its digest. The
+    /// layers are read once for both versions. The image keeps its tag and its digest.
+    /// docs/versions.md lists which runtime reads which version.
     #[arg(long, value_name = "TAG", env = "OCISEEK_V2", conflicts_with = "v2_only")]
     pub v2: Option<TagTemplate>,
 
-    /// Write only the SOCI-enabled image (version 2), and attach no index
+    /// Write only the SOCI-enabled image (version 2) and attach no index
     #[arg(long, value_name = "TAG", env = "OCISEEK_V2_ONLY")]
     pub v2_only: Option<TagTemplate>,
 }
 
 /// Of the images that hooks and backfill index.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Which versions")]
+#[command(next_help_heading = "Versions")]
 pub struct HookVersionsArgs {
-    /// Also write a SOCI-enabled image (version 2) for each tag, under this tag of the same repository, such as {tag}-soci
+    /// Also write a SOCI-enabled image (version 2) for each tag, under this tag of the same
+    /// repository, such as {tag}-soci
     ///
     /// {tag} is the image's tag, {digest} the first 12 hex digits of its digest. The layers are read
-    /// once for both versions. An image without a tag gets its index, and a SOCI-enabled image only
-    /// if TAG has no {tag} in it. A tag that names anything else than a SOCI-enabled image is left as
-    /// it is. docs/versions.md says which runtime reads which version.
+    /// once for both versions. For an image without a tag, the SOCI-enabled image is written only if
+    /// TAG does not contain {tag}. A tag that points to anything other than a SOCI-enabled image is
+    /// never overwritten. docs/versions.md lists which runtime reads which version.
     #[arg(long, value_name = "TAG", env = "OCISEEK_V2", conflicts_with = "v2_only")]
     pub v2: Option<TagTemplate>,
 
-    /// Write only the SOCI-enabled image (version 2), and attach no index
+    /// Write only the SOCI-enabled image (version 2) and attach no index
     #[arg(long, value_name = "TAG", env = "OCISEEK_V2_ONLY")]
     pub v2_only: Option<TagTemplate>,
 }
@@ -62,7 +63,8 @@ fn versions(v2: Option<TagTemplate>, v2_only: Option<TagTemplate>, several: bool
     };
     match versions.template() {
         Some(template) if several && !template.tells_apart() => Err(CliError::Usage(
-            "the tag of --v2 or --v2-only must differ for each image: want {tag}-soci, or {digest} in it",
+            "the tag of --v2 or --v2-only must be different for each image: use {tag} or {digest} in it, such as \
+             {tag}-soci",
         )),
         _ => Ok(versions),
     }

@@ -15,34 +15,34 @@ pub enum TraceFormat {
 }
 
 const TRACE_LONG_ABOUT: &str = "\
-Runs a container of an image that is not there (see ociseek bundle), and tells what it read: the files in the order in which \
-they were needed, their spans, and how much of the image a start needs, whatever the cache had of it.
+Runs a container without pulling its image (see ociseek bundle) and reports what it read: the files in the order they \
+were needed, their spans, and how much of the image a start needs, regardless of the cache.
 
-The bundle is made in a temporary directory ($TMPDIR) and taken down again. Needs root and an OCI runtime.";
+The bundle is created in a temporary directory ($TMPDIR) and removed afterwards. Requires root and an OCI runtime.";
 
 const TRACE_AFTER_HELP: &str = "\
-Without --output the report is standard output, and what the container prints there goes to standard error. With --output the \
-container has standard output to itself. A summary goes to standard error.
+Without --output, the report goes to standard output, and the container's own standard output to standard error. With \
+--output, the container keeps standard output. A summary goes to standard error.
 
 Examples:
   See what a start reads:
     ociseek trace python:3.13 -- python3 -c 'print(1)'
 
-  Record a start, and have consumers prefetch what it read:
+  Record a start, then have consumers prefetch what it read:
     ociseek trace registry.example/app:v1 > start.jsonl
     ociseek index --prefetch-profile start.jsonl registry.example/app:v1
 
-  For programs:
+  In scripts:
     ociseek trace --format json --output boot.json redis:7 -- redis-server --version
 
-jsonl: a line {\"ms\", \"path\", \"layer\", \"offset\", \"size\", \"spans\"} for each read that was the first of its file or the \
-first to need one of these spans, as mount --record writes them.
+jsonl: one line {\"ms\", \"path\", \"layer\", \"offset\", \"size\", \"spans\"} for each read that is the first of \
+its file or the first to need one of these spans, as written by mount --record.
 
-json: docs/json.md says what each field means.
+json: docs/json.md describes each field.
 
-Exit status: the container's. 1 also when ociseek itself fails, 2 wrong usage, 130 or 143 interrupted.";
+Exit status: the container's; also 1 if ociseek itself fails, 2 usage error, 130 or 143 interrupted.";
 
-/// Run a container and tell which files and spans it read
+/// Run a container and report which files and spans it read
 #[derive(Debug, Args)]
 #[command(long_about = TRACE_LONG_ABOUT, after_help = TRACE_AFTER_HELP)]
 pub struct TraceArgs {
@@ -50,7 +50,7 @@ pub struct TraceArgs {
     #[arg(value_name = "IMAGE")]
     pub image: ImageName,
 
-    /// The container's command instead of the image's
+    /// The container's command, instead of the image's
     #[arg(value_name = "COMMAND", last = true)]
     pub command: Vec<String>,
 
@@ -58,12 +58,12 @@ pub struct TraceArgs {
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// The report: a table for people, one JSON document, or JSON lines that `index --prefetch-profile` takes
+    /// Report format: a text table, one JSON document, or JSON lines for `index --prefetch-profile`
     /// [default: text on a terminal, jsonl elsewhere]
     #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum)]
     pub format: Option<TraceFormat>,
 
-    /// The same as --format json
+    /// Same as --format json
     #[arg(long)]
     pub json: bool,
 

@@ -69,7 +69,7 @@ fn text(name: &str, verified: &Verified, depth: Depth, style: Style) -> String {
         }
         if let Some(content) = manifest.content {
             let verdict = match manifest.differences.len() {
-                0 => style.green("right"),
+                0 => style.green("ok"),
                 wrong => style.red(&counted(wrong as u64, "difference", "differences")),
             };
             let layers = counted(content.layers as u64, "layer", "layers");
@@ -92,7 +92,7 @@ fn indexes(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: D
         let counts = counts.iter().filter(|(count, ..)| *count > 0);
         let counts: Vec<String> = counts.map(|(count, one, many)| counted(*count as u64, one, many)).collect();
         let verdict = match counts.is_empty() {
-            true => style.green("right"),
+            true => style.green("ok"),
             false => style.red(&counts.join(", ")),
         };
         let all = index.layers.iter().map(|layer| layer.proven).fold(Proven::default(), |a, b| Proven {
@@ -123,7 +123,7 @@ fn indexes(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: D
         if all.too_large > 0 {
             let _ = writeln!(
                 text,
-                "  {} {} not read: --quick reads none of more than {}; without it all are",
+                "  {} {} not read: --quick skips spans larger than {}",
                 style.yellow("note:"),
                 counted(all.too_large, "span was", "spans were"),
                 human(MAX_SAMPLE)
@@ -141,21 +141,24 @@ fn indexes(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: D
 /// A rule of the policy, what was found, and what to do if it is broken.
 fn rule(text: &mut String, ruling: &Ruling, style: Style) {
     let Ruling { rule, wanted, found, violations } = ruling;
-    let verdict = if violations.is_empty() { style.green("kept") } else { style.red("broken") };
-    let _ = writeln!(text, "  policy {rule}: {verdict}: {}; wanted {}", safe(found), safe(wanted));
+    let verdict = if violations.is_empty() { style.green("ok") } else { style.red("violated") };
+    let _ = writeln!(text, "  policy {rule}: {verdict}: {}; required {}", safe(found), safe(wanted));
     findings(text, violations, style);
 }
 
 /// What to do about a broken rule. There is no more to say of what is simply wrong: index the image again.
 fn advice(code: Code) -> Option<&'static str> {
     match code {
-        Code::NoIndex => Some("ociseek index makes one; or name the platforms that matter with --platform"),
-        Code::Coverage => Some("ociseek index --existing replace --min-layer-size SIZE covers more; or ask for less"),
+        Code::NoIndex => Some("create one with ociseek index, or select the platforms to check with --platform"),
+        Code::Coverage => {
+            Some("cover more with ociseek index --existing replace --min-layer-size SIZE, or lower the requirement")
+        }
         Code::ZtocRatio => {
-            Some("ociseek index --existing replace --span-size 16MiB makes smaller ztocs; or allow more")
+            Some("make smaller ztocs with ociseek index --existing replace --span-size 16MiB, or raise the limit")
         }
         Code::Tool | Code::ZtocTool => Some(
-            "ociseek index --existing replace --no-reuse --no-cache makes them anew; or allow the tool with --allow-tool",
+            "rebuild them with ociseek index --existing replace --no-reuse --no-cache, or allow the tool with \
+             --allow-tool",
         ),
         Code::SignatureMissing => {
             Some("sign the digest: cosign sign --key cosign.key REPOSITORY@DIGEST (or notation sign)")

@@ -12,7 +12,7 @@ Examples:
   ociseek completions zsh > \"${fpath[1]}/_ociseek\"
   ociseek completions fish > ~/.config/fish/completions/ociseek.fish";
 
-/// Print the completion script of a shell
+/// Print a shell completion script
 #[derive(Debug, Args)]
 #[command(after_help = COMPLETIONS_AFTER_HELP)]
 pub struct CompletionsArgs {
@@ -21,16 +21,16 @@ pub struct CompletionsArgs {
     pub shell: clap_complete::Shell,
 }
 
-/// Print the manual page, or write those of all commands
+/// Print the manual page, or write the pages of all commands
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ociseek man | man -l -\n  ociseek man --output /usr/local/share/man/man1")]
 pub struct ManArgs {
-    /// Write ociseek.1, and a page for each command, into this directory
+    /// Write ociseek.1 and a page for each command into this directory
     #[arg(long, short, value_name = "DIR")]
     pub output: Option<PathBuf>,
 }
 
-/// Print version, commit, target, and whose format is written
+/// Print version, commit, target and SOCI compatibility
 #[derive(Debug, Args)]
 pub struct VersionArgs {
     #[command(flatten)]

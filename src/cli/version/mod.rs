@@ -16,7 +16,8 @@ use args::{CompletionsArgs, ManArgs, VersionArgs};
 pub mod args;
 pub mod json;
 
-/// The version of soci-snapshotter whose ztocs and indexes ours are compared with, byte for byte (tests/system/differential.rs).
+/// The version of soci-snapshotter whose ztocs and indexes ours are compared with, byte for byte
+/// (tests/system/differential.rs).
 const SOCI: &str = "v0.15.0";
 
 pub fn version(args: &VersionArgs) -> Result<(), CliError> {
@@ -38,7 +39,8 @@ pub fn version(args: &VersionArgs) -> Result<(), CliError> {
             text_of(version).map_err(CliError::Stdout)?
         }
         false => format!(
-            "ociseek {version}\ncommit {}\ntarget {target}\nfeatures {}\nztocs of version {ztoc}, as soci-snapshotter {SOCI} makes them\n",
+            "ociseek {version}\ncommit {}\ntarget {target}\nfeatures {}\nztoc version {ztoc}, compatible with \
+             soci-snapshotter {SOCI}\n",
             commit.unwrap_or("unknown"),
             if features.is_empty() { "none".to_owned() } else { features.join(", ") },
         ),

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use crate::cli::shared::args::{BuildArgs, FormatArgs, MemoryArgs};
 
-/// Build, show, prove or read through the ztoc of one layer
+/// Build, show, verify or read through the ztoc of one layer
 #[derive(Debug, Subcommand)]
 pub enum ZtocCommand {
     Create(ZtocCreateArgs),
@@ -16,10 +16,10 @@ pub enum ZtocCommand {
 }
 
 const CREATE_LONG_ABOUT: &str = "\
-Builds the ztoc of one layer blob: a gzip or a plain tar, told apart by their content.
+Builds the ztoc of one layer blob, a gzip or a plain tar (detected by content).
 
-If the layer is broken, or if no consumer could serve files from its ztoc, the reason is printed, the exit status is 1, \
-and nothing is written.";
+If the layer is broken, or if no consumer could serve files from its ztoc, ociseek prints the reason, writes \
+nothing, and exits with status 1.";
 
 const CREATE_AFTER_HELP: &str = "\
 Examples:
@@ -31,14 +31,14 @@ Examples:
 #[derive(Debug, Args)]
 #[command(long_about = CREATE_LONG_ABOUT, after_help = CREATE_AFTER_HELP)]
 pub struct ZtocCreateArgs {
-    /// The layer's blob; - is standard input
+    /// The layer's blob; - for standard input
     pub layer: PathBuf,
 
-    /// Where the ztoc is written; - is standard output
+    /// Where to write the ztoc; - for standard output
     #[arg(long, short, value_name = "FILE")]
     pub output: PathBuf,
 
-    /// A ztoc that the layer has already, of other options: several cores decode faster by it. The result is the same without
+    /// An existing ztoc of the layer with other options, to decode faster on several cores; the result is the same
     #[arg(long, value_name = "FILE")]
     pub guide: Option<PathBuf>,
 
@@ -50,18 +50,18 @@ pub struct ZtocCreateArgs {
 }
 
 const SHOW_AFTER_HELP: &str = "\
-Names and records that are not UTF-8 stay recoverable: JSON carries them in base64 under the field's name with `_b64`, and \
-text shows the odd bytes as \\xNN.
+Names and records that are not UTF-8 are preserved: JSON has them in base64, in a field with the suffix `_b64`, and \
+text shows the bytes as \\xNN.
 
 Examples:
   ociseek ztoc show layer.ztoc
   ociseek ztoc show --format json layer.ztoc | jq '.entries[] | select(.size > 1000000) | .name'";
 
-/// Print everything that is in a ztoc
+/// Print everything in a ztoc
 #[derive(Debug, Args)]
 #[command(after_help = SHOW_AFTER_HELP)]
 pub struct ZtocShowArgs {
-    /// The ztoc; - is standard input
+    /// The ztoc; - for standard input
     pub file: PathBuf,
 
     #[command(flatten)]
@@ -69,14 +69,14 @@ pub struct ZtocShowArgs {
 }
 
 const EXTRACT_LONG_ABOUT: &str = "\
-Writes the regular files of a layer into a directory, read through the spans of its ztoc.
+Writes the regular files of a layer into a directory, read through the spans of its ztoc, as a lazy mount would.
 
-It is what a lazy mount reads, without the mount. Regular files and their hard links are written, with permissions (but for \
-setuid and the like) and times; symbolic links, devices and fifos are left out. Whiteouts are files like others. Nothing is \
-ever written outside of the directory, whatever the entries' names say, and no symbolic link below it is followed.
+Regular files and their hard links are written, with times and permissions (except setuid and similar bits); symbolic \
+links, devices and fifos are skipped. Whiteouts are written as ordinary files. Nothing is ever written outside the \
+directory, whatever the names of the entries, and symbolic links in it are not followed.
 
-At the first span whose digest is wrong, and at anything else that is not as the ztoc says, it stops with exit status 1. \
-Files that were complete before that stay; no file is ever left half-written.";
+It stops with exit status 1 at the first span with a wrong digest, or at any other mismatch with the ztoc. Completed \
+files are kept; no file is ever left half-written.";
 
 /// Write the files of a layer into a directory, read through its ztoc
 #[derive(Debug, Args)]
@@ -87,35 +87,35 @@ pub struct ZtocExtractArgs {
     #[arg(long, value_name = "FILE")]
     pub layer: PathBuf,
 
-    /// Its ztoc; - is standard input
+    /// Its ztoc; - for standard input
     #[arg(long, value_name = "FILE")]
     pub ztoc: PathBuf,
 
-    /// Where the files go; the directory is made if it is not there
+    /// Where to write the files; the directory is created if needed
     #[arg(long, short, value_name = "DIR")]
     pub output: PathBuf,
 
-    /// Replace files that are there already [default: stop at the first one]
+    /// Replace existing files [default: stop at the first one]
     #[arg(long)]
     pub force: bool,
 }
 
 const VERIFY_LONG_ABOUT: &str = "\
-Proves a ztoc against its layer.
+Verifies a ztoc against its layer.
 
-The layer is decoded straight through by a decoder that is not ours (zlib-rs), and all that the ztoc says is held against what \
-comes out: the digest of each span, the place and the window of each checkpoint, each entry with its metadata and the place of \
-its header, and the bytes that each span decodes to from its checkpoint, which are all that files are read from. What \
-consumers are known to refuse is found too.
+The layer is decoded from start to end by an independent decoder (zlib-rs), and the result is compared with \
+everything the ztoc says: the digest of each span, the position and window of each checkpoint, the metadata and \
+header position of each entry, and the bytes that each span decodes to from its checkpoint. Anything that consumers \
+are known to reject is also reported.
 
-Every difference is listed, and the exit status is 3 if there is one.";
+Every difference is listed; the exit status is 3 if there is any.";
 
-/// Prove a ztoc against its layer
+/// Verify a ztoc against its layer
 #[derive(Debug, Args)]
 #[command(long_about = VERIFY_LONG_ABOUT)]
 #[command(after_help = "Example:\n  ociseek ztoc verify --layer layer.tar.gz --ztoc layer.ztoc")]
 pub struct ZtocVerifyArgs {
-    /// The layer's blob; - is standard input
+    /// The layer's blob; - for standard input
     #[arg(long, value_name = "FILE")]
     pub layer: PathBuf,
 

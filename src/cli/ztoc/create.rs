@@ -75,8 +75,8 @@ fn summary(ztoc: &BuiltZtoc, layer_size: u64, seconds: f64) -> String {
     .to_owned()
 }
 
-/// Writes `bytes` under `path`, or nothing: a temporary file beside it is renamed when it is complete. What is no regular
-/// file (a pipe, /dev/null) is written straight.
+/// Writes `bytes` under `path`, or nothing: a temporary file beside it is renamed when it is
+/// complete. What is no regular file (a pipe, /dev/null) is written straight.
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
         return File::options().write(true).open(path)?.write_all(bytes);

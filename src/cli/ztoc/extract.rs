@@ -30,7 +30,7 @@ pub fn run(args: &ZtocExtractArgs, stdout: &mut Stdout, still_wanted: &dyn Fn() 
     }
     if extracted.left_out > 0 {
         let left_out = counted(extracted.left_out, "entry", "entries");
-        summary += &format!("; {left_out} left out: symbolic links, devices or fifos");
+        summary += &format!("; {left_out} skipped (symbolic links, devices or fifos)");
     }
     stdout.write_whole(format!("{summary}\n").as_bytes()).map_err(CliError::Stdout)
 }

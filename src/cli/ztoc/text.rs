@@ -26,7 +26,7 @@ pub fn write(bytes: &[u8], ztoc: &Ztoc, stdout: &mut Stdout) -> io::Result<()> {
     writeln!(out, "\n{}", style.bold(&counted(ztoc.checkpoints.spans(), "span", "spans")))?;
     writeln!(
         out,
-        "{:>6} {:>26} {:>26} {:>4}  digest, and digest of the window",
+        "{:>6} {:>26} {:>26} {:>4}  digest, window digest",
         "", "bytes of the blob", "bytes of the tar", "bits"
     )?;
     for span in spans(ztoc) {
@@ -67,7 +67,8 @@ fn entry(out: &mut impl Write, file: &FileMetadata) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes as text in one line from which they can be had back: `\` is `\\`, what is not printable or not UTF-8 is `\xNN`.
+/// Bytes as text in one line from which they can be had back: `\` is `\\`, what is not printable or
+/// not UTF-8 is `\xNN`.
 fn shown(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

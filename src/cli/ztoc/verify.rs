@@ -45,7 +45,7 @@ fn text(ztoc: Option<&Ztoc>, proof: &Proof) -> String {
     if let Some(ztoc) = ztoc.filter(|_| proof.holds()) {
         let (spans, entries) = (ztoc.checkpoints.spans(), ztoc.files.len() as u64);
         let what = [counted(spans, "span", "spans"), counted(entries, "entry", "entries")].join(", ");
-        return format!("the ztoc is right: {what}, {} compared\n", human(proof.compared));
+        return format!("the ztoc is correct: {what}, {} compared\n", human(proof.compared));
     }
     let count = proof.differences.len() as u64 + proof.more;
     let more = if proof.more > 0 { format!("... and {} more\n", proof.more) } else { String::new() };

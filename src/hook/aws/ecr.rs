@@ -1,5 +1,5 @@
-//! The one call to Amazon ECR that its registry has no counterpart for: for the token that the registry wants (Amazon ECR API
-//! Reference, GetAuthorizationToken).
+//! The one call to Amazon ECR that its registry has no counterpart for: for the token that the
+//! registry wants (Amazon ECR API Reference, GetAuthorizationToken).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -24,30 +24,31 @@ const CALL: Duration = Duration::from_secs(10);
 /// Calls, before it is an error, and the wait after the first.
 const TRIES: u32 = 3;
 const WAIT: Duration = Duration::from_millis(200);
-/// A token that is good for less than this is not begun with; they last 12 hours, and a function runs for a quarter of one.
+/// A token that is good for less than this is not begun with; they last 12 hours, and a function
+/// runs for a quarter of one.
 const LEAST_LEFT: Duration = Duration::from_secs(3600);
 
 /// Why ECR's own API did not do what was asked. No token and no signature stands in it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EcrError {
-    #[error("the environment has no {0}")]
+    #[error("{0} is not set")]
     NoCredentials(&'static str),
-    #[error("{0} is no address of a service")]
+    #[error("{0} is not a valid service address")]
     Endpoint(String),
-    #[error("cannot make a client")]
+    #[error("cannot create an HTTP client")]
     Client(#[from] RegistryError),
     #[error("GetAuthorizationToken at {host} failed")]
     Transport { host: String, source: reqwest::Error },
-    #[error("GetAuthorizationToken at {host} was answered with {status}: {what}")]
+    #[error("GetAuthorizationToken at {host} returned {status}: {what}")]
     Refused { host: String, status: StatusCode, what: String },
-    #[error("GetAuthorizationToken at {host} has an answer that cannot be used: {what}")]
+    #[error("GetAuthorizationToken at {host} returned an unusable answer: {what}")]
     Answer { host: String, what: &'static str },
 }
 
 impl EcrError {
     /// Another try may go better.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             EcrError::Transport { .. } => true,
             EcrError::Refused { status, .. } => status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS,
@@ -80,9 +81,9 @@ pub struct Ecr {
 }
 
 impl Ecr {
-    /// With the credentials and the endpoint of the environment, as AWS's own programs read it: `AWS_ACCESS_KEY_ID`,
-    /// `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`; `AWS_ENDPOINT_URL_ECR`, `AWS_ENDPOINT_URL` (AWS SDKs and Tools Reference Guide,
-    /// "Service-specific endpoints").
+    /// With the credentials and the endpoint of the environment, as AWS's own programs read it:
+    /// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`; `AWS_ENDPOINT_URL_ECR`,
+    /// `AWS_ENDPOINT_URL` (AWS SDKs and Tools Reference Guide, "Service-specific endpoints").
     ///
     /// # Errors
     /// When there are no credentials, or the endpoint is no URL.
@@ -126,7 +127,8 @@ impl Ecr {
         struct Answer {
             authorization_data: Option<AuthorizationData>,
         }
-        /// A list in the answer for private registries, of which one is asked for, and a single one in that for the public one.
+        /// A list in the answer for private registries, of which one is asked for, and a single one
+        /// in that for the public one.
         #[derive(Deserialize)]
         #[serde(untagged)]
         enum AuthorizationData {
@@ -143,17 +145,18 @@ impl Ecr {
         let (answer, host) = self.call(registry).await?;
         let wrong = |what| EcrError::Answer { host: host.clone(), what };
         // What serde says of an answer may repeat it, and this one holds a secret.
-        let answer: Answer = serde_json::from_slice(&answer).map_err(|_| wrong("it is not as documented"))?;
+        let answer: Answer =
+            serde_json::from_slice(&answer).map_err(|_| wrong("it is not in the documented format"))?;
         let authorization = match answer.authorization_data {
             Some(AuthorizationData::List(list)) => list.into_iter().next(),
             Some(AuthorizationData::One(one)) => Some(one),
             None => None,
         };
-        let authorization = authorization.ok_or_else(|| wrong("it holds no token"))?;
+        let authorization = authorization.ok_or_else(|| wrong("it contains no token"))?;
         let plain = BASE64_STANDARD.decode(authorization.authorization_token).ok();
         let plain = plain.and_then(|plain| String::from_utf8(plain).ok());
         let (user, password) =
-            plain.as_deref().and_then(|p| p.split_once(':')).ok_or_else(|| wrong("its token is none"))?;
+            plain.as_deref().and_then(|p| p.split_once(':')).ok_or_else(|| wrong("its token is not valid"))?;
         let seconds = authorization.expires_at.filter(|s| (0.0..1e11).contains(s)).unwrap_or_default();
         let expires = UNIX_EPOCH + Duration::from_secs_f64(seconds);
         Ok(Token { user: user.to_owned(), password: password.to_owned(), expires })
@@ -169,7 +172,7 @@ impl Ecr {
         let mut tries = 1;
         loop {
             match self.once(&http, &url, registry).await {
-                Err(error) if error.may_pass() && tries < TRIES => {
+                Err(error) if error.is_transient() && tries < TRIES => {
                     tokio::time::sleep(WAIT * tries).await;
                     tries += 1;
                 }

@@ -1,5 +1,5 @@
-//! Signature Version 4 (AWS IAM User Guide, "AWS Signature Version 4 for API requests"), as far as our calls need it: a POST of
-//! JSON to the root of a service, without a query.
+//! Signature Version 4 (AWS IAM User Guide, "AWS Signature Version 4 for API requests"), as far as
+//! our calls need it: a POST of JSON to the root of a service, without a query.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -44,7 +44,8 @@ pub struct Request<'a> {
     pub body: &'a [u8],
 }
 
-/// The headers that make a signed request of it: `x-amz-date`, `authorization`, and `x-amz-security-token` if there is one.
+/// The headers that make a signed request of it: `x-amz-date`, `authorization`, and
+/// `x-amz-security-token` if there is one.
 pub fn sign(
     request: &Request,
     scope: Scope,
@@ -150,7 +151,8 @@ mod tests {
             ),
         ] {
             let expected = format!(
-                "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/us-east-1/service/aws4_request, SignedHeaders={names}, \
+                "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/us-east-1/service/aws4_request, \
+                 SignedHeaders={names}, \
                  Signature={signature}"
             );
             assert_eq!(authorization(&request, &example(), "service"), expected);

@@ -55,8 +55,8 @@ impl Place {
 impl std::str::FromStr for Place {
     type Err = String;
 
-    /// `HOST`, `HOST:PORT`, or a repository as the command line names images, without tag and digest. A name without a slash is a
-    /// registry if it can be one by its dots or its port.
+    /// `HOST`, `HOST:PORT`, or a repository as the command line names images, without tag and
+    /// digest. A name without a slash is a registry if it can be one by its dots or its port.
     fn from_str(text: &str) -> Result<Place, String> {
         let like_a_host = text.contains('.') || text.contains(':') || text == "localhost";
         if !text.contains('/') && like_a_host && is_registry(text) {
@@ -94,12 +94,12 @@ pub struct Report {
     /// The image, or the repository or registry of which there is no list.
     pub name: String,
     pub digest: Option<Digest>,
-    pub result: Result<Outcome, BackfillError>,
+    pub result: Result<ImageOutcome, BackfillError>,
     pub seconds: f64,
 }
 
 #[derive(Debug)]
-pub enum Outcome {
+pub enum ImageOutcome {
     Done(Done),
     /// It lacks an index or a SOCI-enabled image, and this is a dry run. `enabled` names the
     /// SOCI-enabled image, if that is to be written.
@@ -118,17 +118,17 @@ pub enum Outcome {
     SameAsBefore,
 }
 
-impl Outcome {
+impl ImageOutcome {
     /// A stable word for programs.
     pub fn code(&self) -> &'static str {
         match self {
-            Outcome::Done(done) => done.code(),
-            Outcome::Pending { .. } => "pending",
-            Outcome::Queued => "queued",
-            Outcome::Complete => "already-indexed",
-            Outcome::Old => "old",
-            Outcome::DoneBefore => "done-before",
-            Outcome::SameAsBefore => "same-as-before",
+            ImageOutcome::Done(done) => done.code(),
+            ImageOutcome::Pending { .. } => "pending",
+            ImageOutcome::Queued => "queued",
+            ImageOutcome::Complete => "already-indexed",
+            ImageOutcome::Old => "old",
+            ImageOutcome::DoneBefore => "done-before",
+            ImageOutcome::SameAsBefore => "same-as-before",
         }
     }
 }
@@ -222,11 +222,11 @@ async fn one(
     options: &Options,
     state: Option<&Mutex<State>>,
     seen: &Seen,
-) -> (Option<Digest>, Result<Outcome, BackfillError>) {
+) -> (Option<Digest>, Result<ImageOutcome, BackfillError>) {
     let context = &options.context;
     let unit = Unit::of(&context.versions);
     if let Some(skipped) = job.skipped_by_name(&context.versions) {
-        return (None, Ok(Outcome::Done(Done::Skipped(skipped))));
+        return (None, Ok(ImageOutcome::Done(Done::Skipped(skipped))));
     }
     let repository = match context.client.repository(&job.image.registry, &job.image.repository) {
         Ok(repository) => repository,
@@ -235,7 +235,7 @@ async fn one(
     let source = Source::Registry(repository.clone());
     let document = match work::fetch(&job, &source).await {
         Ok(Some(document)) => document,
-        Ok(None) => return (None, Ok(Outcome::Done(Done::Gone))),
+        Ok(None) => return (None, Ok(ImageOutcome::Done(Done::Gone))),
         Err(error) => return (None, Err(error.into())),
     };
     let digest = document.digest;
@@ -244,11 +244,11 @@ async fn one(
     let name = job.key(unit);
     let lock = |state: &'_ Mutex<State>| state.hold().has(&name);
     if state.is_some_and(lock) {
-        return (Some(digest), Ok(Outcome::DoneBefore));
+        return (Some(digest), Ok(ImageOutcome::DoneBefore));
     }
     let (turn, is_new) = seen.turn(digest);
     if !is_new && unit == Unit::Image {
-        return (Some(digest), Ok(Outcome::SameAsBefore));
+        return (Some(digest), Ok(ImageOutcome::SameAsBefore));
     }
     // What one tag of an image has had read, the next one need not read again.
     let _turn = turn.lock().await;
@@ -259,9 +259,9 @@ async fn one(
         };
         if let (
             Some(state),
-            Outcome::Queued
-            | Outcome::Complete
-            | Outcome::Done(Done::Indexed(_) | Done::AlreadyIndexed(_) | Done::Skipped(_)),
+            ImageOutcome::Queued
+            | ImageOutcome::Complete
+            | ImageOutcome::Done(Done::Indexed(_) | Done::AlreadyIndexed(_) | Done::Skipped(_)),
         ) = (state, &outcome)
         {
             state.hold().add(&name)?;
@@ -271,14 +271,14 @@ async fn one(
     (Some(digest), work.await)
 }
 
-async fn done(job: &Job, options: &Options) -> Result<Outcome, BackfillError> {
+async fn done(job: &Job, options: &Options) -> Result<ImageOutcome, BackfillError> {
     #[cfg(feature = "nats")]
     if let Some(queue) = &options.queue {
         // Now it stands in the queue, whether it stood there before or not.
         queue.publish(job).await?;
-        return Ok(Outcome::Queued);
+        return Ok(ImageOutcome::Queued);
     }
-    Ok(Outcome::Done(work::run(job, &options.context).await?))
+    Ok(ImageOutcome::Done(work::run(job, &options.context).await?))
 }
 
 /// What can be told before any layer is read, where it matters; `None`: there is work to do.
@@ -288,7 +288,7 @@ async fn passed_over(
     source: &Source,
     repository: Repository,
     options: &Options,
-) -> Result<Option<Outcome>, BackfillError> {
+) -> Result<Option<ImageOutcome>, BackfillError> {
     #[cfg(feature = "nats")]
     let look = options.dry_run || options.queue.is_some();
     #[cfg(not(feature = "nats"))]
@@ -304,7 +304,7 @@ async fn passed_over(
     if let Some(since) = options.since
         && made(source, &image).await.is_some_and(|made| made < since)
     {
-        return Ok(Some(Outcome::Old));
+        return Ok(Some(ImageOutcome::Old));
     }
     if !look {
         return Ok(None);
@@ -319,21 +319,21 @@ async fn passed_over(
         }
     };
     Ok(match verdict(index, enabled) {
-        Outcome::Pending { .. } if !options.dry_run => None,
+        ImageOutcome::Pending { .. } if !options.dry_run => None,
         outcome => Some(outcome),
     })
 }
 
 /// What is to be done for an image, by what is to be done for its index and for its SOCI-enabled
 /// image, as far as they are wanted.
-fn verdict(index: Option<Outlook>, enabled: Option<EnabledOutlook>) -> Outcome {
+fn verdict(index: Option<Outlook>, enabled: Option<EnabledOutlook>) -> ImageOutcome {
     let (name, enabled) = enabled.map_or((None, None), |enabled| (enabled.name, Some(enabled.outlook)));
     let is_pending = matches!(enabled, Some(Ok(Enabling::Pending)));
     if is_pending || matches!(index, Some(Outlook::Pending)) {
-        return Outcome::Pending { enabled: name.filter(|_| is_pending) };
+        return ImageOutcome::Pending { enabled: name.filter(|_| is_pending) };
     }
     if matches!(index, Some(Outlook::Complete)) || matches!(enabled, Some(Ok(Enabling::Complete(_)))) {
-        return Outcome::Complete;
+        return ImageOutcome::Complete;
     }
     let skipped = match (index, enabled) {
         (None, Some(Err(why))) => Skipped::NotEnabled(why),
@@ -342,7 +342,7 @@ fn verdict(index: Option<Outlook>, enabled: Option<EnabledOutlook>) -> Outcome {
         }
         _ => Skipped::nothing_to_index(std::iter::empty()),
     };
-    Outcome::Done(Done::Skipped(skipped))
+    ImageOutcome::Done(Done::Skipped(skipped))
 }
 
 /// When the newest of an image's platforms was made, in seconds since 1970; None if none of them says so.

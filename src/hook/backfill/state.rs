@@ -1,5 +1,5 @@
-//! The file that says which images are done, so that a run that was broken off goes on from there. Lines are only ever added, and
-//! one that was cut is as good as none.
+//! The file that says which images are done, so that a run that was broken off goes on from there.
+//! Lines are only ever added, and one that was cut is as good as none.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -18,7 +18,7 @@ const LINE: u64 = 4096;
 pub enum StateError {
     #[error("cannot use {path}", path = .path.display())]
     Io { path: PathBuf, source: io::Error },
-    #[error("{path} is of other options, or no state of ociseek backfill", path = .path.display())]
+    #[error("{path} was written with other options, or is not a state file of backfill", path = .path.display())]
     Other { path: PathBuf },
 }
 

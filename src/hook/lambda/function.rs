@@ -56,17 +56,17 @@ pub struct Function {
 enum ImageError {
     #[error("the event cannot be read")]
     Event(#[from] EventError),
-    #[error("{0} is no registry of Amazon ECR")]
+    #[error("{0} is not an Amazon ECR registry")]
     NotEcr(String),
-    #[error("{0} belongs to another account (OCISEEK_ECR_ACCOUNTS lists those that may be indexed)")]
+    #[error("{0} belongs to another account (allow it with OCISEEK_ECR_ACCOUNTS)")]
     Account(String),
-    #[error("the time was up before it was begun")]
+    #[error("timed out before the job started")]
     NotBegun,
-    #[error("the time was up before its index was attached")]
+    #[error("timed out before the index was attached")]
     NotAttached,
     #[error(transparent)]
     Token(#[from] EcrError),
-    #[error("cannot make a client")]
+    #[error("cannot create an HTTP client")]
     Client(#[from] RegistryError),
     #[error(transparent)]
     Job(Box<JobError>),
@@ -97,7 +97,7 @@ impl Time {
 
 /// What became of all images of one event.
 #[derive(Default)]
-struct Outcome {
+struct CallOutcome {
     /// One JSON object for each image or what else the event said.
     images: Vec<Value>,
     failed: Vec<String>,
@@ -132,8 +132,8 @@ impl Entry {
     fn failed(error: &ImageError) -> Entry {
         let may_pass = match error {
             ImageError::Event(_) => None,
-            ImageError::Job(error) => Some(error.may_pass()),
-            ImageError::Token(error) => Some(error.may_pass()),
+            ImageError::Job(error) => Some(error.is_transient()),
+            ImageError::Token(error) => Some(error.is_transient()),
             ImageError::NotBegun | ImageError::NotAttached => Some(true),
             ImageError::NotEcr(_) | ImageError::Account(_) | ImageError::Client(_) => Some(false),
         };
@@ -349,16 +349,17 @@ fn left(products: &Products) -> usize {
 
 fn time_was_up(left: usize, stuck: Option<Stuck>) -> String {
     let next = match stuck {
-        None => "the next call goes on",
+        None => "the next call continues",
         Some(Stuck::Layer) => {
-            "not one was done: the function needs a longer timeout, or more memory, which also gives it more CPU"
+            "none was finished: give the function a longer timeout, or more memory, which also means more CPU"
         }
         Some(Stuck::Enabled) => {
-            "a SOCI-enabled image is made whole or not at all: the function needs a longer timeout, or more memory, \
-             which also gives it more CPU, or OCISEEK_V2 in place of OCISEEK_V2_ONLY, so that the index keeps what is done"
+            "a SOCI-enabled image needs all layers in one call: give the function a longer timeout or more memory \
+             (which also means more CPU), or use OCISEEK_V2 instead of OCISEEK_V2_ONLY so that the index keeps the \
+             finished layers"
         }
     };
-    format!("the time was up: {left} layers are left, and {next}")
+    format!("timed out with {left} layers left; {next}")
 }
 
 fn done_image(done: &Done) -> Value {
@@ -398,11 +399,11 @@ mod tests {
 
     #[test]
     fn a_call_that_got_nowhere_does_not_promise_that_the_next_one_will() {
-        assert!(time_was_up(2, None).ends_with("2 layers are left, and the next call goes on"));
+        assert!(time_was_up(2, None).ends_with("2 layers left; the next call continues"));
         for stuck in [Stuck::Layer, Stuck::Enabled] {
             let said = time_was_up(1, Some(stuck));
             assert!(said.contains("longer timeout") && !said.contains("goes on"), "{said}");
-            assert_eq!(said.contains("OCISEEK_V2 in place"), stuck == Stuck::Enabled);
+            assert_eq!(said.contains("OCISEEK_V2 instead"), stuck == Stuck::Enabled);
         }
     }
 

@@ -2,19 +2,20 @@
 //!
 //! | called with | answers |
 //! |---|---|
-//! | EventBridge's `ECR Image Action` | what was done; an error if the image failed or the time was up, so that Lambda calls again |
+//! | EventBridge's `ECR Image Action` | the result; an error if the image failed or timed out, so that Lambda retries |
 //! | a batch of an SQS queue with such events | the messages that shall come again, `{"batchItemFailures": [...]}` |
 //! | `{"image": "..."}` | what was done, and what is `left`; an error if the image failed |
 //!
-//! An invocation ends in time: a while before Lambda would end it nothing more is read, and what is done is attached. Nothing is
-//! kept between invocations but the registries' tokens, and nothing is written to any disk.
+//! An invocation ends in time: a while before Lambda would end it nothing more is read, and what is
+//! done is attached. Nothing is kept between invocations but the registries' tokens, and nothing is
+//! written to any disk.
 
 mod function;
 mod input;
 mod runtime;
 
 pub use function::{Function, Settings};
-pub use runtime::{Failure, Invocation, Runtime, RuntimeError};
+pub use runtime::{Failure, Invocation, Runtime, RuntimeApiError};
 
 /// Handles events until the Runtime API gives no more. Each image is an event of `tracing`.
 ///

@@ -1,8 +1,8 @@
-//! The Runtime API of AWS Lambda, version 2018-06-01 (AWS Lambda Developer Guide, "Using the Lambda runtime API for custom
-//! runtimes"): ask for an event, answer it, ask again.
+//! The Runtime API of AWS Lambda, version 2018-06-01 (AWS Lambda Developer Guide, "Using the Lambda
+//! runtime API for custom runtimes"): ask for an event, answer it, ask again.
 //!
-//! By hand: it is four requests to an address on this machine. The crate lambda_runtime (1.5) brings 14 crates for them, and this
-//! program speaks HTTP anyway.
+//! By hand: it is four requests to an address on this machine. The crate lambda_runtime (1.5)
+//! brings 14 crates for them, and this program speaks HTTP anyway.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -30,16 +30,16 @@ const NO_DEADLINE: Duration = Duration::from_secs(900);
 /// Why the Runtime API cannot be spoken to any more. The function's process ends then, and Lambda starts another one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum RuntimeError {
+pub enum RuntimeApiError {
     #[error("{0:?} is not the address of a Runtime API (AWS_LAMBDA_RUNTIME_API)")]
     Address(String),
-    #[error("cannot make a client")]
+    #[error("cannot create an HTTP client")]
     Client(#[from] RegistryError),
     #[error("the Runtime API cannot be reached")]
     Transport(#[source] reqwest::Error),
-    #[error("the Runtime API answered with {0}")]
+    #[error("the Runtime API returned {0}")]
     Refused(StatusCode),
-    #[error("the Runtime API gave an event that cannot be used: {0}")]
+    #[error("the Runtime API returned an unusable event: {0}")]
     Event(&'static str),
 }
 
@@ -72,8 +72,8 @@ impl Runtime {
     ///
     /// # Errors
     /// When it is none.
-    pub fn new(address: &str) -> Result<Runtime, RuntimeError> {
-        let wrong = || RuntimeError::Address(address.chars().take(150).collect());
+    pub fn new(address: &str) -> Result<Runtime, RuntimeApiError> {
+        let wrong = || RuntimeApiError::Address(address.chars().take(150).collect());
         let place = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
         let base = Url::parse(&format!("http://{place}/")).map_err(|_| wrong())?;
         if base.host().is_none() || base.query().is_some() || base.fragment().is_some() || !base.username().is_empty() {
@@ -86,23 +86,23 @@ impl Runtime {
     ///
     /// # Errors
     /// When the Runtime API has none to give.
-    pub async fn next(&self) -> Result<Invocation, RuntimeError> {
-        let answer = self.http.get(self.url("invocation/next")?).send().await.map_err(RuntimeError::Transport)?;
+    pub async fn next(&self) -> Result<Invocation, RuntimeApiError> {
+        let answer = self.http.get(self.url("invocation/next")?).send().await.map_err(RuntimeApiError::Transport)?;
         let mut answer = accepted(answer)?;
         let headers = answer.headers().clone();
         let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-        let id = text(REQUEST_ID).ok_or(RuntimeError::Event("it has no id"))?;
+        let id = text(REQUEST_ID).ok_or(RuntimeApiError::Event("it has no id"))?;
         let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         if id.is_empty() || id.len() > 128 || !id.bytes().all(word) {
-            return Err(RuntimeError::Event("its id is none"));
+            return Err(RuntimeApiError::Event("its id is not valid"));
         }
         let left = time_left(&headers, SystemTime::now()).unwrap_or(NO_DEADLINE);
         let deadline = Instant::now() + left;
         let account = text(ARN).and_then(account_of).map(str::to_owned);
         let mut body = BytesMut::new();
-        while let Some(chunk) = answer.chunk().await.map_err(RuntimeError::Transport)? {
+        while let Some(chunk) = answer.chunk().await.map_err(RuntimeApiError::Transport)? {
             if body.len() + chunk.len() > EVENT {
-                return Err(RuntimeError::Event("it is too long"));
+                return Err(RuntimeApiError::Event("it is too long"));
             }
             body.extend_from_slice(&chunk);
         }
@@ -117,7 +117,7 @@ impl Runtime {
         &self,
         invocation: &Invocation,
         result: &Result<T, Failure>,
-    ) -> Result<(), RuntimeError> {
+    ) -> Result<(), RuntimeApiError> {
         let (path, body) = match result {
             Ok(answer) => ("response", serde_json::to_vec(answer)),
             Err(failure) => ("error", serde_json::to_vec(failure)),
@@ -132,33 +132,33 @@ impl Runtime {
     ///
     /// # Errors
     /// When the Runtime API does not take even that.
-    pub async fn cannot_start(&self, failure: &Failure) -> Result<(), RuntimeError> {
+    pub async fn cannot_start(&self, failure: &Failure) -> Result<(), RuntimeApiError> {
         let body = serde_json::to_vec(failure).unwrap_or_default();
         self.post("init/error", Some(failure.error_type), body).await
     }
 
-    async fn post(&self, path: &str, error_type: Option<&'static str>, body: Vec<u8>) -> Result<(), RuntimeError> {
+    async fn post(&self, path: &str, error_type: Option<&'static str>, body: Vec<u8>) -> Result<(), RuntimeApiError> {
         let mut request = self.http.post(self.url(path)?).timeout(ANSWER).header("content-type", "application/json");
         if let Some(error_type) = error_type {
             request = request.header(ERROR_TYPE, error_type);
         }
-        let answer = request.body(body).send().await.map_err(RuntimeError::Transport)?;
+        let answer = request.body(body).send().await.map_err(RuntimeApiError::Transport)?;
         accepted(answer).map(|_| ())
     }
 
-    fn url(&self, path: &str) -> Result<Url, RuntimeError> {
+    fn url(&self, path: &str) -> Result<Url, RuntimeApiError> {
         let base = self.base.as_str().trim_end_matches('/');
         let url = format!("{base}/2018-06-01/runtime/{path}");
-        Url::parse(&url).map_err(|_| RuntimeError::Address(url))
+        Url::parse(&url).map_err(|_| RuntimeApiError::Address(url))
     }
 }
 
-fn accepted(answer: Response) -> Result<Response, RuntimeError> {
-    if answer.status().is_success() { Ok(answer) } else { Err(RuntimeError::Refused(answer.status())) }
+fn accepted(answer: Response) -> Result<Response, RuntimeApiError> {
+    if answer.status().is_success() { Ok(answer) } else { Err(RuntimeApiError::Refused(answer.status())) }
 }
 
-/// From `now` to the deadline, which Lambda gives in milliseconds since 1970. One that is over leaves no time. cargo-lambda gives
-/// how long it is to the deadline instead.
+/// From `now` to the deadline, which Lambda gives in milliseconds since 1970. One that is over
+/// leaves no time. cargo-lambda gives how long it is to the deadline instead.
 fn time_left(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let deadline: u64 = headers.get(DEADLINE)?.to_str().ok()?.parse().ok()?;
     if deadline < EARLIEST {

@@ -1,9 +1,10 @@
 //! A queue that many share: a work queue of NATS JetStream (NATS docs, "JetStream", "Streams", "Consumers").
 //!
-//! There are two streams, which are made if they are not there. `NAME` holds the jobs (subject `NAME.jobs`): each is removed when
-//! its index is attached and that was acknowledged. `NAME-parked` holds those that were given up (subject `NAME.parked`) with the
-//! reason, for people to look at. Delivery is at least once; that an image is indexed once is its digest's doing, and the
-//! `Nats-Msg-Id`, by which the server drops what stands in the queue already.
+//! There are two streams, which are made if they are not there. `NAME` holds the jobs (subject
+//! `NAME.jobs`): each is removed when its index is attached and that was acknowledged.
+//! `NAME-parked` holds those that were given up (subject `NAME.parked`) with the reason, for people
+//! to look at. Delivery is at least once; that an image is indexed once is its digest's doing, and
+//! the `Nats-Msg-Id`, by which the server drops what stands in the queue already.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -41,12 +42,12 @@ const ANSWER: Duration = Duration::from_secs(10);
 pub enum QueueError {
     #[error("cannot connect to the queue at {server}")]
     Connect { server: String, source: async_nats::ConnectError },
-    #[error("the queue's {what} {name} cannot be had")]
+    #[error("cannot get the queue's {what} {name}")]
     Setup { what: &'static str, name: String, source: async_nats::Error },
     /// What were sent now would be sent when the connection is back, although its sender was told that it failed.
     #[error("the connection to the queue is broken")]
     Away,
-    #[error("the queue does not take the job")]
+    #[error("the queue did not accept the job")]
     Publish(#[source] jetstream::context::PublishError),
     #[error("cannot look up a job in the queue")]
     Look(#[source] async_nats::Error),
@@ -70,8 +71,8 @@ pub enum Change {
 impl std::fmt::Display for Change {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Change::Lost => "the connection to the queue is lost; it will be made anew",
-            Change::Back => "the connection to the queue is back",
+            Change::Lost => "lost the connection to the queue; reconnecting",
+            Change::Back => "reconnected to the queue",
         })
     }
 }

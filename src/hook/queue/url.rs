@@ -21,9 +21,9 @@ pub struct QueueUrl {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueueUrlError {
-    #[error("want nats://HOST[:PORT][/STREAM], or tls://")]
+    #[error("expected nats://HOST[:PORT][/STREAM], or tls://")]
     Url,
-    #[error("a stream's name has letters, digits, - and _, 64 at most")]
+    #[error("a stream name has at most 64 letters, digits, - and _")]
     Stream,
     #[error("user and password must be percent-encoded UTF-8")]
     Login,

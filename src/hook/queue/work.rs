@@ -110,8 +110,8 @@ impl Monitored for Worker {
 
     fn gauges(&self) -> Vec<(&'static str, &'static str, u64)> {
         vec![
-            ("ociseek_hook_running", "Jobs that are being done", self.running.load(Ordering::SeqCst)),
-            ("ociseek_hook_connected", "Whether the queue is there", self.queue.is_connected().into()),
+            ("ociseek_hook_running", "Jobs in progress", self.running.load(Ordering::SeqCst)),
+            ("ociseek_hook_connected", "Whether the queue is connected", self.queue.is_connected().into()),
         ]
     }
 }
@@ -204,7 +204,7 @@ impl Slot {
         let before = message.headers.as_ref().and_then(|headers| headers.get(TRIES)?.as_str().parse().ok());
         let tries = u32::try_from(deliveries).unwrap_or(u32::MAX).saturating_add(before.unwrap_or(0));
         let (tries, outcome) = if tries > DELIVERIES {
-            (tries - 1, Outcome::Dead("no worker that had it came to an end with it".to_owned()))
+            (tries - 1, JobOutcome::Dead("no worker finished it".to_owned()))
         } else {
             match self.work(message, &job, tries).await {
                 Some(outcome) => (tries, outcome),
@@ -212,9 +212,9 @@ impl Slot {
             }
         };
         match outcome {
-            Outcome::Done(_) => self.settle(message, None).await,
-            Outcome::Again(wait) => self.say(message, AckKind::Nak(Some(wait))).await,
-            Outcome::Dead(reason) => {
+            JobOutcome::Done(_) => self.settle(message, None).await,
+            JobOutcome::Again(wait) => self.say(message, AckKind::Nak(Some(wait))).await,
+            JobOutcome::Dead(reason) => {
                 runner.give_up(&job, tries, &reason);
                 let record = json!({"time": now(), "job": job, "tries": tries, "error": reason});
                 self.settle(message, Some(&record)).await;
@@ -223,7 +223,7 @@ impl Slot {
     }
 
     /// Does the job, and lets the server know that somebody is at it. None: there was no time to end it.
-    async fn work(&self, message: &Message, job: &Job, tries: u32) -> Option<Outcome> {
+    async fn work(&self, message: &Message, job: &Job, tries: u32) -> Option<JobOutcome> {
         let Worker { runner, .. } = &*self.worker;
         let mut run = std::pin::pin!(runner.run(job, tries));
         let mut over = std::pin::pin!(reached(self.phases.clone(), Phase::Over));
@@ -254,7 +254,8 @@ impl Slot {
         }
     }
 
-    /// The job leaves the queue; where there is a record it is parked first. If the server cannot be told, it comes again.
+    /// The job leaves the queue; where there is a record it is parked first. If the server cannot
+    /// be told, it comes again.
     async fn settle(&self, message: &Message, parked: Option<&Value>) {
         if let Some(record) = parked
             && !self.worker.queue.park(record).await

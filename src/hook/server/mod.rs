@@ -2,7 +2,7 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `POST /` or `/events` | takes a notification, `?registry=HOST` says where it comes from, `?token=` may show the secret |
+//! | `POST /` or `/events` | accepts a notification; `?registry=HOST` names its registry, `?token=` passes the secret |
 //! | `GET /healthz` | 200 while the process serves |
 //! | `GET /readyz` | 200 while it takes notifications, else 503 |
 //! | `GET /metrics` | counters for Prometheus, for those who show the secret if there is one |
@@ -51,7 +51,7 @@ const UNPROVEN_BODIES: usize = 8;
 pub struct ServerConfig {
     /// None: whoever can reach the service may notify it.
     pub secrets: Option<Secrets>,
-    /// Notifications a second, on average; ten seconds' worth may come at once.
+    /// Maximum notifications per second on average; bursts of ten seconds' worth are allowed.
     pub rate: NonZeroU32,
     /// Jobs that are done side by side, where they are done here.
     pub workers: usize,
@@ -72,7 +72,7 @@ pub struct Listeners {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    #[error("without a secret, {0} would take notifications from anyone who can reach it")]
+    #[error("without a secret, anyone who can reach {0} could send notifications")]
     NoSecret(SocketAddr),
     #[error("cannot listen on {address}")]
     Listen { address: SocketAddr, source: std::io::Error },
@@ -113,8 +113,9 @@ pub async fn listen_to_all(address: SocketAddr) -> Result<TcpListener, ServeErro
     TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })
 }
 
-/// Serves until `stop`, then ends in good order: no more connections, requests that have begun are answered, jobs go on for
-/// [`ServerConfig::drain`], and what is left by then is in the journal or among the dead letters.
+/// Serves until `stop`, then ends in good order: no more connections, requests that have begun are
+/// answered, jobs go on for [`ServerConfig::drain`], and what is left by then is in the journal or
+/// among the dead letters.
 pub async fn serve(
     listeners: Listeners,
     runner: Arc<Runner>,
@@ -192,8 +193,8 @@ impl Monitored for App {
         let Some(here) = self.sink.here() else { return Vec::new() };
         let (waiting, running) = here.backlog.lengths();
         vec![
-            ("ociseek_hook_queued", "Jobs that wait", waiting as u64),
-            ("ociseek_hook_running", "Jobs that are being done", running as u64),
+            ("ociseek_hook_queued", "Jobs waiting", waiting as u64),
+            ("ociseek_hook_running", "Jobs in progress", running as u64),
         ]
     }
 }

@@ -63,7 +63,8 @@ fn answer(status: StatusCode, body: &Value) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], format!("{body}\n")).into_response()
 }
 
-/// `OPTIONS`: a sender of CloudEvents asks whether it may (CloudEvents, "HTTP 1.1 Web Hooks", 4). Whoever knows the secret may.
+/// `OPTIONS`: a sender of CloudEvents asks whether it may (CloudEvents, "HTTP 1.1 Web Hooks", 4).
+/// Whoever knows the secret may.
 pub(super) async fn may_i(headers: HeaderMap) -> Response {
     let origin = headers.get("webhook-request-origin").cloned();
     let mut response = StatusCode::OK.into_response();
@@ -135,16 +136,16 @@ async fn take(app: &App, request: Request) -> Result<Response, Refusal> {
     // Without a secret any web page could have a browser on this machine send something. Browsers
     // say so, registries do not.
     if secrets.is_none() && ["origin", "sec-fetch-site"].iter().any(|name| parts.headers.contains_key(*name)) {
-        return Err(Refusal::new(StatusCode::FORBIDDEN, "a web page may not send notifications"));
+        return Err(Refusal::new(StatusCode::FORBIDDEN, "requests from web pages are refused"));
     }
     if let Some(registry) = query.registry.as_deref().filter(|registry| !is_registry(registry)) {
         let shown: String = registry.chars().take(150).collect();
-        return Err(Refusal::new(StatusCode::BAD_REQUEST, format!("?registry={shown:?} is no registry host")));
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, format!("?registry={shown:?} is not a registry host")));
     }
     if text(header::CONTENT_ENCODING).is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
-        return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "the body is compressed"));
+        return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "compressed bodies are not supported"));
     }
-    let too_large = || Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body has more than {MAX_BODY} bytes"));
+    let too_large = || Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {MAX_BODY} bytes"));
     let length = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
     if length.is_some_and(|length| length > MAX_BODY as u64) {
         return Err(too_large());
@@ -154,8 +155,8 @@ async fn take(app: &App, request: Request) -> Result<Response, Refusal> {
     let turn = tokio::time::timeout(TURN, bodies.acquire()).await.map_err(busy)?;
     let body = read(body, MAX_BODY, app.config.patience).await.map_err(|error| match error {
         BodyError::TooLarge => too_large(),
-        BodyError::TooSlow => Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body did not come in time"),
-        BodyError::Broken => Refusal::new(StatusCode::BAD_REQUEST, "the body broke off"),
+        BodyError::TooSlow => Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
+        BodyError::Broken => Refusal::new(StatusCode::BAD_REQUEST, "the body is incomplete"),
     })?;
     if verdict == Verdict::Signature {
         let signed = |(secrets, signature): (&crate::hook::secret::Secrets, &str)| secrets.signed(signature, &body);
@@ -204,12 +205,13 @@ async fn enqueue(app: &App, events: Events, registry: Option<&str>) -> Result<Re
     for ignored in &events.ignored {
         taken.ignore(app, "ignored", ignored.to_string());
     }
-    // All of them are looked at: those for which there is no room are sent again with the others, which then are duplicates.
+    // All of them are looked at: those for which there is no room are sent again with the others,
+    // which then are duplicates.
     let mut full = None;
     for push in events.pushes {
         let Some(image) = push.image(registry) else {
             let name = &push.repository;
-            let reason = format!("{name}: the event does not say its registry: add ?registry=HOST to the URL");
+            let reason = format!("{name}: the event does not name its registry: add ?registry=HOST to the URL");
             taken.ignore(app, "ignored", reason);
             continue;
         };
@@ -258,7 +260,7 @@ async fn one(app: &App, job: Job, taken: &mut Taken) -> Result<(), Refusal> {
         if app.complaints.take() {
             warn!(name: "not-allowed", target: TARGET, image = job.image.to_string());
         }
-        taken.ignore(app, "not-allowed", format!("{} is not on the list of what is allowed", job.image));
+        taken.ignore(app, "not-allowed", format!("{} is not allowed by --allow", job.image));
         return Ok(());
     }
     let name = job.image.to_string();
@@ -281,7 +283,7 @@ async fn one(app: &App, job: Job, taken: &mut Taken) -> Result<(), Refusal> {
             Ok(())
         }
         Ok(Offer::RepositoryFull) => {
-            full(10, StatusCode::TOO_MANY_REQUESTS, "too many images of this repository wait already")
+            full(10, StatusCode::TOO_MANY_REQUESTS, "too many images of this repository are waiting")
         }
         Ok(Offer::Full) => full(30, StatusCode::SERVICE_UNAVAILABLE, "the queue is full"),
         Ok(Offer::Closed) => full(30, StatusCode::SERVICE_UNAVAILABLE, "the service is stopping"),

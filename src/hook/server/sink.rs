@@ -23,7 +23,8 @@ pub struct Here {
 }
 
 impl Here {
-    /// A queue for `capacity` jobs, which count by `unit`. With a journal, what is left in it from before stands in the queue already.
+    /// A queue for `capacity` jobs, which count by `unit`. With a journal, what is left in it from
+    /// before stands in the queue already.
     ///
     /// # Errors
     /// When the journal cannot be read or written.

@@ -31,19 +31,19 @@ async fn work(app: &App) {
     while let Some(item) = here.backlog.next().await {
         // In the journal of a process that died with it, time after time.
         if item.tries > TRIES {
-            app.runner.give_up(&item.job, item.tries - 1, "the process ended each time while it worked on it");
+            app.runner.give_up(&item.job, item.tries - 1, "the process died each time it worked on this job");
             end(app, here, &item, false).await;
             continue;
         }
         note(here, |journal| journal.begun(&item));
         match app.runner.run(&item.job, item.tries).await {
-            Outcome::Done(_) => end(app, here, &item, true).await,
-            Outcome::Dead(reason) => {
+            JobOutcome::Done(_) => end(app, here, &item, true).await,
+            JobOutcome::Dead(reason) => {
                 app.runner.give_up(&item.job, item.tries, &reason);
                 end(app, here, &item, false).await;
             }
             // False: the same waits already, and stands in the journal.
-            Outcome::Again(wait) => drop(here.backlog.again(item, wait)),
+            JobOutcome::Again(wait) => drop(here.backlog.again(item, wait)),
         }
     }
 }

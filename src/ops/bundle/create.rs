@@ -24,7 +24,8 @@ use crate::tree::{NodeKind, Tree};
 /// The largest `/etc/passwd` or `/etc/group` that is read, in bytes.
 const MAX_ACCOUNTS: u64 = 4 << 20;
 
-/// The bundle's config.json: the image's config, `options`, and the image's own list of users, which is read from its content.
+/// The bundle's config.json: the image's config, `options`, and the image's own list of users,
+/// which is read from its content.
 ///
 /// # Errors
 /// When the config cannot be used, there is nothing to run, or the user cannot be told.
@@ -106,8 +107,8 @@ impl Bundle {
         self.dir.join(IMAGE)
     }
 
-    /// Puts the overlay on top of the mounted image, and `config`, which [`plan`] made, beside it: then a runtime can start. It
-    /// blocks.
+    /// Puts the overlay on top of the mounted image, and `config`, which [`plan`] made, beside it:
+    /// then a runtime can start. It blocks.
     ///
     /// # Errors
     /// When the kernel refuses.

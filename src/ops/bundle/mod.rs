@@ -1,4 +1,5 @@
-//! An OCI runtime bundle whose root file system is an image that is not there yet: a writable overlay over a lazy mount.
+//! An OCI runtime bundle whose root file system is an image that is not there yet: a writable
+//! overlay over a lazy mount.
 //!
 //! In the bundle's directory:
 //!
@@ -42,39 +43,39 @@ const MARK: &str = "ociseek.json";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BundleError {
-    #[error("only root can make a bundle: it takes mounts that others may not make")]
+    #[error("creating a bundle requires root, for its mounts")]
     NotRoot,
-    #[error("{}: there is a bundle already", .0.display())]
+    #[error("{}: already a bundle", .0.display())]
     Exists(PathBuf),
     #[error("{}: the directory is not empty", .0.display())]
     NotEmpty(PathBuf),
-    #[error("{}: this is no bundle that ociseek made", .0.display())]
+    #[error("{}: not an ociseek bundle", .0.display())]
     NotABundle(PathBuf),
     #[error("{}: the directory belongs to user {owner}, who could run the image's set-user-ID programs", dir.display())]
     Foreign { dir: PathBuf, owner: u32 },
     #[error("{}: other users can replace the directory, since they can write to {}", dir.display(), above.display())]
     Replaceable { dir: PathBuf, above: PathBuf },
-    #[error("{}: process {pid} still runs in it", dir.display())]
+    #[error("{}: process {pid} is still running in it", dir.display())]
     InUse { dir: PathBuf, pid: u32 },
-    #[error("{}: the process behind its mount does not end", .0.display())]
+    #[error("{}: the process that serves its mount does not exit", .0.display())]
     Held(PathBuf),
-    #[error("the image's config cannot be relied on")]
+    #[error("the image's config is not valid")]
     Config(#[source] JsonError),
     #[error("the image is for {0:?}, and only Linux containers can be run")]
     NotLinux(String),
     #[error("the image does not say what to run")]
     NoCommand,
-    #[error("the image's user {text:?} cannot be told")]
+    #[error("cannot determine the image's user {text:?}")]
     User { text: String, source: UserError },
     #[error("cannot read {path} of the image")]
     Accounts { path: &'static str, source: ReadError },
-    #[error("{path} of the image has {size} bytes, more than the {limit} that are read")]
+    #[error("{path} of the image has {size} bytes; the limit is {limit}")]
     AccountsTooLarge { path: &'static str, size: u64, limit: u64 },
     #[error(transparent)]
     Mount(#[from] MountError),
-    #[error("{}: no overlay can be mounted here", point.display())]
+    #[error("{}: cannot mount an overlay", point.display())]
     Overlay { point: PathBuf, source: io::Error },
-    #[error("{}: cannot be made", path.display())]
+    #[error("{}: cannot create", path.display())]
     Make { path: PathBuf, source: io::Error },
     #[error("{}: cannot be removed", path.display())]
     Remove { path: PathBuf, source: io::Error },

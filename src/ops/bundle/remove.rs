@@ -25,7 +25,8 @@ pub(super) struct Mark {
     pub made_directory: bool,
 }
 
-/// Takes down the bundle in `dir`, whether the process behind it lives or not. What the container wrote is lost. It blocks.
+/// Takes down the bundle in `dir`, whether the process behind it lives or not. What the container
+/// wrote is lost. It blocks.
 ///
 /// # Errors
 /// When there is no bundle of ours, other users can reach its directory, a container still runs in

@@ -1,6 +1,6 @@
-//! The bundle's config.json (runtime-spec 1.0.2), from the image's config by the rules of image-spec conversion.md; what those
-//! leave open is as docker does it, but that there is no seccomp filter. Volumes need no mounts: what is written anywhere goes into
-//! the overlay.
+//! The bundle's config.json (runtime-spec 1.0.2), from the image's config by the rules of
+//! image-spec conversion.md; what those leave open is as docker does it, but that there is no
+//! seccomp filter. Volumes need no mounts: what is written anywhere goes into the overlay.
 
 use serde_json::{Map, Value, json};
 
@@ -52,8 +52,8 @@ pub struct RunOptions {
     /// Takes the place of the image's entrypoint, and of its command; empty: none.
     pub entrypoint: Option<Vec<String>>,
     pub terminal: bool,
-    /// The container has the network of this machine, its resolver and its hosts file; else it has a network of its own, with
-    /// nothing in it but the loopback.
+    /// The container has the network of this machine, its resolver and its hosts file; else it has
+    /// a network of its own, with nothing in it but the loopback.
     pub host_network: bool,
 }
 
@@ -230,7 +230,8 @@ mod tests {
         assert_eq!(
             spec["annotations"],
             json!({"org.opencontainers.image.os": "mine", "org.opencontainers.image.architecture": "amd64",
-                "org.opencontainers.image.stopSignal": "SIGQUIT", "org.opencontainers.image.exposedPorts": "53/udp,80/tcp"})
+                "org.opencontainers.image.stopSignal": "SIGQUIT",
+                "org.opencontainers.image.exposedPorts": "53/udp,80/tcp"})
         );
         assert_eq!(spec["linux"]["namespaces"].as_array().map(Vec::len), Some(5));
     }

@@ -1,5 +1,6 @@
-//! Who a container's process is: the config's `User` by the image's own `/etc/passwd` and `/etc/group`, as docker and runc look
-//! it up (opencontainers/runc, libcontainer/user): names first, then numbers; a number need not be listed.
+//! Who a container's process is: the config's `User` by the image's own `/etc/passwd` and
+//! `/etc/group`, as docker and runc look it up (opencontainers/runc, libcontainer/user): names
+//! first, then numbers; a number need not be listed.
 
 /// The largest user or group number that is taken: past it some readers wrap around to root (CVE-2024-40635).
 const MAX_ID: u32 = i32::MAX as u32;
@@ -24,9 +25,9 @@ pub enum UserError {
     NoUser(String),
     #[error("the image's /etc/group has no group {0:?}")]
     NoGroup(String),
-    #[error("{0} is no user or group number: they end at {MAX_ID}")]
+    #[error("{0} is not a valid user or group ID: the largest is {MAX_ID}")]
     Range(String),
-    #[error("the image's /etc/group puts {0:?} in {1} groups, more than the {MAX_GROUPS} that the kernel takes")]
+    #[error("the image's /etc/group puts {0:?} in {1} groups, more than the kernel's limit of {MAX_GROUPS}")]
     TooManyGroups(String, usize),
 }
 

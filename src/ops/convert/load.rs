@@ -83,7 +83,7 @@ pub(super) async fn load(from: &SourceImage, progress: &Arc<dyn Progress>) -> Re
         }
     }
     for digest in &missing {
-        progress.report(Event::Warning(format!("{digest} is not in the layout: the converted image is without it")));
+        progress.report(Event::Warning(format!("{digest} is not in the layout, so the converted image omits it")));
     }
     index.manifests.retain(|entry| !missing.contains(&entry.digest));
     match &index.manifests[..] {
@@ -183,7 +183,7 @@ impl Loader<'_> {
             match self.config_platform(manifest).await {
                 Ok(found) => platform = Some(found),
                 Err(error) => progress.report(Event::Warning(format!(
-                    "{} states no platform, and its config does not either: it is not indexed: {}",
+                    "{} was not indexed: neither it nor its config states a platform: {}",
                     entry.digest,
                     causes(&error)
                 ))),
@@ -223,7 +223,7 @@ impl Loader<'_> {
         }
         if let Some(first) = first.as_ref().filter(|_| others > 0) {
             progress.report(Event::Warning(format!(
-                "the image index {} in the image is replaced by its first manifest, {}; others in it: {others}",
+                "the nested image index {} is replaced by its first manifest, {}; others in it: {others}",
                 entry.digest, first.digest
             )));
         }

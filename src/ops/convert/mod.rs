@@ -20,7 +20,7 @@ use crate::image::coverage::Coverage;
 use crate::image::enabled::{Enabled, Indexed};
 use crate::image::soci::ZtocRef;
 use crate::ops::index::{
-    IndexOptions, IndexedLayer, LayerOutcome, Layers, LeftOut, Own, Prefetched, Supply, Wanted, Ztoc, assemble,
+    IndexOptions, LayerOutcome, LayerReport, Layers, LeftOut, Own, Prefetched, Supply, Wanted, Ztoc, assemble,
     prefetch_artifacts, ztocs,
 };
 use crate::ops::resolve::PlatformManifest;
@@ -37,7 +37,7 @@ mod publish;
 
 pub use error::ConvertError;
 pub use load::{MAX_DOCUMENTS, MAX_MANIFESTS};
-pub use model::{Converted, ConvertedImage, Destined, Guard, Outcome, SourceImage};
+pub use model::{ConvertStatus, Converted, ConvertedImage, Destined, Guard, SourceImage};
 pub use outlook::{Outlook, outlook, up_to_date};
 
 use load::Loaded;
@@ -123,7 +123,7 @@ pub(in crate::ops) async fn convert_built(
         reports.push((report, told));
         all_ztocs.extend(ztocs);
     }
-    let is_left = |l: &&IndexedLayer| matches!(l.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { .. }));
+    let is_left = |l: &&LayerReport| matches!(l.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { .. }));
     let left = reports.iter().flat_map(|(layers, _)| layers).filter(is_left).count();
     if left > 0 {
         return Err(ConvertError::OutOfTime { left });
@@ -141,7 +141,7 @@ pub(in crate::ops) async fn convert_built(
         digest: enabled.digest,
         size: enabled.bytes.len() as u64,
         images,
-        outcome: Outcome::AlreadyThere,
+        outcome: ConvertStatus::AlreadyThere,
         bytes_read: layers.bytes_read,
         bytes_compared: layers.bytes_compared,
         bytes_copied: 0,
@@ -152,7 +152,7 @@ pub(in crate::ops) async fn convert_built(
         return Err(ConvertError::SourceTag { digest: loaded.root });
     }
     let Some(destination) = to.destination.as_ref().filter(|_| !options.dry_run) else {
-        converted.outcome = Outcome::DryRun { replaces };
+        converted.outcome = ConvertStatus::DryRun { replaces };
         return Ok(converted);
     };
     // Reading the layers may have taken a while.
@@ -176,7 +176,7 @@ pub(in crate::ops) async fn convert_built(
     .await?;
     converted.bytes_copied = written.copied;
     converted.bytes_written = written.written;
-    converted.outcome = Outcome::Written { replaced: replaces };
+    converted.outcome = ConvertStatus::Written { replaced: replaces };
     Ok(converted)
 }
 
@@ -185,7 +185,7 @@ fn report(
     loaded: &Loaded,
     enabled: &Enabled,
     indexed: &[Indexed],
-    reports: Vec<(Vec<IndexedLayer>, Option<Prefetched>)>,
+    reports: Vec<(Vec<LayerReport>, Option<Prefetched>)>,
 ) -> Vec<ConvertedImage> {
     let mut made = enabled.indexes.iter();
     let mut images = Vec::with_capacity(indexed.len());
@@ -208,7 +208,7 @@ fn report(
 }
 
 /// Whether all layers that are left out are small.
-pub fn are_small(layers: &[IndexedLayer]) -> bool {
+pub fn are_small(layers: &[LayerReport]) -> bool {
     !layers.is_empty()
         && layers.iter().all(|layer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::Small { .. })))
 }

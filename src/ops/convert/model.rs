@@ -7,7 +7,7 @@ use crate::image::enabled::listed;
 use crate::image::go::{Index, decode_index};
 use crate::image::manifest::{DOCKER_LIST, OCI_INDEX};
 use crate::image::{Descriptor, Platform, Select};
-use crate::ops::index::{IndexedLayer, Prefetched};
+use crate::ops::index::{LayerReport, Prefetched};
 use crate::store::blob::{Document, Target};
 use crate::store::{Destination, Source, StoreError, blocking};
 
@@ -63,7 +63,7 @@ pub struct Converted {
     pub size: u64,
     /// The images in it that were to be indexed, in the order in which they were asked for, or of the image index.
     pub images: Vec<ConvertedImage>,
-    pub outcome: Outcome,
+    pub outcome: ConvertStatus,
     /// Bytes of layers that were read to index them.
     pub bytes_read: u64,
     /// Bytes of layers that were compared with ztocs to reuse.
@@ -83,14 +83,14 @@ pub struct ConvertedImage {
     pub manifest: Digest,
     /// None if no layer can be served lazily.
     pub index: Option<Descriptor>,
-    pub layers: Vec<IndexedLayer>,
+    pub layers: Vec<LayerReport>,
     pub coverage: Coverage,
     /// What its SOCI index says to prefetch, if that has a list.
     pub prefetch: Option<Prefetched>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ConvertStatus {
     /// `replaced` is what the tag named before; it is still there under its digest.
     Written { replaced: Option<Digest> },
     /// The very image is there under its tag: nothing was written.

@@ -37,7 +37,7 @@ pub(super) fn choose(
     for shadowed in chosen.shadowed.iter().filter_map(|entry| entries.get(*entry)) {
         let platform = shadowed.platform.as_ref().map(Platform::to_string).unwrap_or_default();
         progress.report(Event::Warning(format!(
-            "{} is a second manifest for {platform}: only the first one is indexed, as consumers take that one",
+            "{} is a second manifest for {platform}: only the first is indexed, since consumers use that one",
             shadowed.digest
         )));
     }

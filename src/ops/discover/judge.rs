@@ -27,17 +27,17 @@ pub struct IndexContent {
 pub enum Unusable {
     #[error("it cannot be read")]
     Fetch(#[source] StoreError),
-    #[error("it has {found} bytes where the list says {expected}")]
+    #[error("it has {found} bytes, but the list says {expected}")]
     Size { expected: u64, found: u64 },
     #[error("it is not an OCI image manifest but {0:?}")]
     MediaType(String),
     #[error("it is not a valid SOCI index")]
     Soci(#[from] SociIndexError),
-    #[error("it is a SOCI index of version {}, and found where one of the other version belongs", .0.number())]
+    #[error("it is a SOCI index of version {}, where the other version belongs", .0.number())]
     Version(Version),
     #[error("it is the index of another image manifest, {0}")]
     Subject(Digest),
-    #[error("it was not read, since {0} others are listed before it")]
+    #[error("it was not read: {0} others are listed before it")]
     Unread(usize),
 }
 
@@ -103,28 +103,28 @@ impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Note::NotCanonical => f.write_str(
-                "the JSON of the index is not such as Go writes it, so soci-snapshotter ignores the index without a word",
+                "the JSON of the index is not what Go's encoder writes, so soci-snapshotter silently ignores the index",
             ),
             Note::NotInImage { ztoc, layer } => {
                 write!(f, "ztoc {ztoc} is for layer {layer}, which the image does not have")
             }
             Note::Second { ztoc, layer } => {
-                write!(f, "ztoc {ztoc} is a second one for layer {layer}: the first one counts")
+                write!(f, "ztoc {ztoc} is a second one for layer {layer}: the first one is used")
             }
             Note::TooLarge { ztoc, layer, size } => {
-                write!(f, "ztoc {ztoc} of layer {layer} has {size} bytes where at most {MAX_ZTOC} are read")
+                write!(f, "ztoc {ztoc} of layer {layer} has {size} bytes; the limit is {MAX_ZTOC}")
             }
             Note::NotServable { ztoc, layer, media_type } => {
-                write!(f, "ztoc {ztoc} is for layer {layer}, of which the type {media_type:?} has none")
+                write!(f, "ztoc {ztoc} is for layer {layer}, whose type {media_type:?} cannot have one")
             }
             Note::MediaType { ztoc, layer, stated, found } => {
                 write!(f, "ztoc {ztoc} says that layer {layer} is {stated:?}; the image says {found:?}")
             }
-            Note::NotBeside => f.write_str(
-                "the image index does not list the index beside the image, so a copy of the image leaves it behind",
-            ),
+            Note::NotBeside => {
+                f.write_str("the image index does not list the SOCI index, so copies of the image lose it")
+            }
             Note::Unknown { digest, media_type } => {
-                write!(f, "{digest} is neither a ztoc nor a prefetch list but {media_type:?}")
+                write!(f, "{digest} is neither a ztoc nor a prefetch list: {media_type:?}")
             }
         }
     }
@@ -145,7 +145,8 @@ pub(in crate::ops) fn parse(bytes: &[u8], version: Option<Version>, subject: &Di
     }
 }
 
-/// Judges the manifest of an index that was found on the image `manifest` with these `layers`, where one of `version` belongs.
+/// Judges the manifest of an index that was found on the image `manifest` with these `layers`,
+/// where one of `version` belongs.
 pub(super) fn judge(
     bytes: &[u8],
     version: Option<Version>,
@@ -264,7 +265,7 @@ mod tests {
             ]
         );
         assert_eq!(content.ztocs.len(), 2);
-        assert_eq!(content.ztocs[&layers[0].digest].ztoc, Digest::sha256(&[1, 0]), "the first one counts");
+        assert_eq!(content.ztocs[&layers[0].digest].ztoc, Digest::sha256(&[1, 0]), "the first one is used");
         let content = judged(&index(vec![reference(&layers[0], 1, MAX_ZTOC + 1)]), &layers).unwrap();
         assert_eq!((content.notes[0].code().word(), content.ztocs.len()), ("ztoc-too-large", 0));
     }

@@ -1,8 +1,9 @@
 //! Which SOCI indexes an image has, what they say, and which of them a reader takes.
 //!
-//! An index of version 2 is named by an annotation of the image manifest, so that nobody can add one without changing the
-//! image. Those of version 1 are referrers, and consumers take the first that the registry lists (soci-snapshotter,
-//! fs/artifact_fetcher.go). So does this reader, but for those that it cannot use.
+//! An index of version 2 is named by an annotation of the image manifest, so that nobody can add
+//! one without changing the image. Those of version 1 are referrers, and consumers take the first
+//! that the registry lists (soci-snapshotter, fs/artifact_fetcher.go). So does this reader, but for
+//! those that it cannot use.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,7 +40,7 @@ pub enum DiscoverError {
     Resolve(#[from] ResolveError),
     #[error("SOCI index {digest} cannot be used")]
     Index { digest: Digest, source: Unusable },
-    #[error("ztoc {ztoc} of layer {layer} has {size} bytes where at most {MAX_ZTOC} are read")]
+    #[error("ztoc {ztoc} of layer {layer} has {size} bytes; the limit is {MAX_ZTOC}")]
     ZtocTooLarge { ztoc: Digest, layer: Digest, size: u64 },
     #[error("cannot read ztoc {ztoc} of layer {layer}")]
     Ztoc { ztoc: Digest, layer: Digest, source: StoreError },
@@ -122,9 +123,9 @@ impl Discovered {
 
 /// The image `root` of `source`, of one platform (none: this machine's, or the only one), and the indexes that it has.
 ///
-/// A reader takes the index that is `asked` for by its digest, listed or not. What keeps it from others, and what it ignores
-/// in the one that it takes, is reported as a warning. That there is no index is no error, nor that the store does not list
-/// referrers: an image can be read without.
+/// A reader takes the index that is `asked` for by its digest, listed or not. What keeps it from
+/// others, and what it ignores in the one that it takes, is reported as a warning. That there is no
+/// index is no error, nor that the store does not list referrers: an image can be read without.
 ///
 /// # Errors
 /// When the image cannot be found or read, or the index that was asked for cannot be used.
@@ -322,15 +323,15 @@ impl Finder<'_> {
 fn warn(discovered: &Discovered, progress: &Arc<dyn Progress>) {
     let warn = |text: String| progress.report(Event::Warning(text));
     if let Err(error) = &discovered.listing {
-        warn(format!("the SOCI indexes of {} cannot be listed: {}", discovered.manifest.digest, causes(error)));
+        warn(format!("cannot list the SOCI indexes of {}: {}", discovered.manifest.digest, causes(error)));
     }
     if let Some(odd) = &discovered.odd_annotation {
-        warn(format!("{} names a SOCI index by {odd:?}, which is no digest", discovered.manifest.digest));
+        warn(format!("{} names a SOCI index by {odd:?}, which is not a digest", discovered.manifest.digest));
     }
     let before = discovered.chosen.unwrap_or(discovered.indexes.len());
     for index in discovered.indexes.iter().take(before) {
         if let Err(why) = &index.content {
-            warn(format!("SOCI index {} is passed over: {}", index.digest, causes(why)));
+            warn(format!("skipping SOCI index {}: {}", index.digest, causes(why)));
         }
     }
     if let Some((index, content)) = discovered.index() {

@@ -133,41 +133,41 @@ impl fmt::Display for Finding {
         match self {
             Finding::NoIndex(NoIndex::Possible) => f.write_str("the image has no SOCI index"),
             Finding::NoIndex(NoIndex::Small) => f.write_str(
-                "the image has no SOCI index: its layers have less than 10 MiB each, which are pulled whole \
-                 faster than mounted",
+                "the image has no SOCI index: its layers are all smaller than 10 MiB, and faster to pull whole \
+                 than to mount",
             ),
             Finding::NoIndex(NoIndex::Impossible) => {
                 f.write_str("the image has no SOCI index and cannot have one: none of its layers can be indexed")
             }
-            Finding::NotListed(why) => write!(f, "indexes of version 1 cannot be listed: {why}"),
-            Finding::OddAnnotation(odd) => write!(f, "the manifest names an index by {odd:?}, which is no digest"),
+            Finding::NotListed(why) => write!(f, "cannot list indexes of version 1: {why}"),
+            Finding::OddAnnotation(odd) => write!(f, "the manifest names an index by {odd:?}, which is not a digest"),
             Finding::Several(all) => {
-                write!(f, "{} indexes of version 1 are listed, and consumers take the first: {}", all.len(), list(all))
+                write!(f, "{} indexes of version 1 are listed; consumers use the first: {}", all.len(), list(all))
             }
             Finding::Unusable { index, why, .. } => write!(f, "index {index} cannot be used: {why}"),
             Finding::Note { index, note } => write!(f, "index {index}: {note}"),
-            Finding::LostBlobs { index, blobs } => write!(
-                f,
-                "index {index} names blobs that are not there, so that consumers pull the image whole: {}",
-                list(blobs)
-            ),
+            Finding::LostBlobs { index, blobs } => {
+                write!(f, "index {index} names missing blobs, so consumers pull the image whole: {}", list(blobs))
+            }
             Finding::BrokenZtoc(BrokenZtoc { ztoc, layer, why }) => write!(f, "ztoc {ztoc} of layer {layer}: {why}"),
             Finding::LostConfig(config) => {
-                write!(f, "the image's config {config} is not there: nobody can pull the image")
+                write!(f, "the image's config {config} is missing: nobody can pull the image")
             }
-            Finding::LostLayer(layer) => write!(f, "layer {layer} is not there: nobody can pull the image"),
+            Finding::LostLayer(layer) => write!(f, "layer {layer} is missing: nobody can pull the image"),
             Finding::OnImageIndex(all) => write!(
                 f,
-                "these indexes refer to the image index, and consumers look at the manifest of their platform: {}",
+                "these indexes refer to the image index, but consumers look at their platform's manifest: {}",
                 list(all)
             ),
             Finding::OnlyV1 => f.write_str(
-                "the index is of version 1, which soci-snapshotter reads since 0.10 only where soci_v1 is enabled, Amazon SageMaker \
-                 Studio does not read, and Fargate reads only for those who used SOCI there before, with an announced end on \
-                 9 February 2026 (pabis.eu, 31 August 2025)",
+                "the index is of version 1: soci-snapshotter 0.10 or later reads it only with soci_v1 enabled, Amazon \
+                 SageMaker Studio does not read it, and Fargate reads it only for accounts with earlier SOCI use, \
+                 until 9 February 2026 (announced; pabis.eu, 31 August 2025)",
             ),
             Finding::OtherVersion { index, tool } => write!(f, "index {index} was made by {tool:?}"),
-            Finding::Foreign { index, tool: Some(tool) } => write!(f, "index {index} was made by another tool, {tool:?}"),
+            Finding::Foreign { index, tool: Some(tool) } => {
+                write!(f, "index {index} was made by another tool, {tool:?}")
+            }
             Finding::Foreign { index, tool: None } => write!(f, "index {index} does not say which tool made it"),
             Finding::Uncovered { layer, why, .. } => {
                 write!(f, "layer {layer} is pulled whole: {}", uncovered_text(*why))

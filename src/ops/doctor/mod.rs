@@ -32,7 +32,7 @@ pub struct Diagnosis {
 pub enum DoctorError {
     #[error(transparent)]
     Discover(#[from] DiscoverError),
-    #[error("the store does not say whether it has blob {digest}")]
+    #[error("cannot check whether blob {digest} exists")]
     Blob { digest: Digest, source: StoreError },
 }
 

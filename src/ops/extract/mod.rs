@@ -1,9 +1,10 @@
 //! The regular files of one layer, read through its ztoc into a directory.
 //!
-//! Only regular files are written, and their other names as hard links, in whatever directories that takes. Whiteouts are files like
-//! others. Where a file lies follows [`Tree::of_layer`]: the last entry of a name stands, names stay below the root, and an entry
-//! below a symbolic link goes where the link leads inside the layer. Each span is decoded once; one span's compressed bytes are
-//! the most that is held, besides the tree.
+//! Only regular files are written, and their other names as hard links, in whatever directories
+//! that takes. Whiteouts are files like others. Where a file lies follows [`Tree::of_layer`]: the
+//! last entry of a name stands, names stay below the root, and an entry below a symbolic link goes
+//! where the link leads inside the layer. Each span is decoded once; one span's compressed bytes
+//! are the most that is held, besides the tree.
 
 mod output;
 
@@ -39,13 +40,13 @@ pub struct Extracted {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExtractError {
-    #[error("the ztoc has the format version {0:?}, and only 0.9 is known")]
+    #[error("unknown ztoc format version {0:?} (expected 0.9)")]
     Version(String),
     #[error("the ztoc is for a layer of {stated} bytes; this one has {actual}")]
     Size { stated: u64, actual: u64 },
     #[error("the ztoc's spans cannot be used")]
     Spans(#[source] SpanError),
-    #[error("the ztoc's entries make no tree")]
+    #[error("the ztoc's entries do not form a tree")]
     Tree(#[from] TreeError),
     #[error("the ztoc says that {} ends at byte {end} of the tar, which ends at byte {tar}", shown(name))]
     PastEnd { name: Box<[u8]>, end: u64, tar: Uncompressed },
@@ -53,7 +54,7 @@ pub enum ExtractError {
     Overlap { one: Box<[u8]>, other: Box<[u8]> },
     #[error("the layer cannot be read")]
     Read(#[source] io::Error),
-    #[error("span {0} is {1} bytes of the layer, more than can be read at once")]
+    #[error("span {0} has {1} compressed bytes, more than can be read at once")]
     SpanSize(SpanId, u64),
     #[error("{} cannot be read", shown(name))]
     Span {
@@ -61,15 +62,15 @@ pub enum ExtractError {
         #[source]
         source: SpanError,
     },
-    #[error("{} is not there to its end: no span holds byte {at} of the tar", shown(name))]
+    #[error("{} is incomplete: no span holds byte {at} of the tar", shown(name))]
     NoSpan { name: Box<[u8]>, at: Uncompressed },
-    #[error("the output {} cannot be used", path.display())]
+    #[error("cannot use the output {}", path.display())]
     Output {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    #[error("{} is there already", shown(name))]
+    #[error("{} already exists", shown(name))]
     Exists { name: Box<[u8]> },
     #[error("{} cannot be written", shown(name))]
     Write {

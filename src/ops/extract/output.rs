@@ -1,5 +1,6 @@
-//! The directory that files are extracted into. Nothing is followed and nothing escapes: each directory below it is opened by one
-//! name from the one above it, and never through a symbolic link.
+//! The directory that files are extracted into. Nothing is followed and nothing escapes: each
+//! directory below it is opened by one name from the one above it, and never through a symbolic
+//! link.
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -57,7 +57,7 @@ pub(in crate::ops) fn assemble<'a>(
     planned: impl Iterator<Item = (&'a Descriptor, &'a Option<LeftOut>)>,
     layers: &'a Layers,
     seen: &mut BTreeSet<Digest>,
-) -> (Vec<IndexedLayer>, Vec<Ztoc<'a>>) {
+) -> (Vec<LayerReport>, Vec<Ztoc<'a>>) {
     let mut indexed = Vec::new();
     let mut ztocs = Vec::new();
     for (layer, left_out) in planned {
@@ -78,7 +78,7 @@ pub(in crate::ops) fn assemble<'a>(
                 },
             },
         };
-        indexed.push(IndexedLayer { descriptor: layer.clone(), outcome });
+        indexed.push(LayerReport { descriptor: layer.clone(), outcome });
     }
     (indexed, ztocs)
 }

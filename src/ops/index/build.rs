@@ -42,7 +42,8 @@ pub(in crate::ops) async fn ztocs(
     Ok(layers)
 }
 
-/// Layers that are to be indexed, each once, in the order in which they came: what the cache has, and what must be read.
+/// Layers that are to be indexed, each once, in the order in which they came: what the cache has,
+/// and what must be read.
 #[derive(Default)]
 pub(in crate::ops) struct Wanted {
     layers: Vec<Descriptor>,
@@ -85,9 +86,10 @@ async fn look_up(
     match options.deadline {
         // The longest work first, so that none of it is left over at the end for one thread alone.
         None => unread.sort_by_key(|layer| std::cmp::Reverse(layer.size)),
-        // The shortest first: whenever the time is up, no other order would have finished more layers. So each run gets an
-        // image on if any layer fits into its time, and the biggest is at last alone with the whole of it; begun first, it
-        // could use up the time of every run and keep the others from being done.
+        // The shortest first: whenever the time is up, no other order would have finished more
+        // layers. So each run gets an image on if any layer fits into its time, and the biggest is
+        // at last alone with the whole of it; begun first, it could use up the time of every run
+        // and keep the others from being done.
         Some(_) => unread.sort_by_key(|layer| layer.size),
     }
     Ok((layers, unread))

@@ -27,18 +27,18 @@ pub enum IndexError {
     Memory { layer: Digest, source: OverBudget },
     #[error("the files to prefetch cannot be looked up")]
     PrefetchMemory(#[from] OverBudget),
-    #[error("cannot read layer {layer}, {read} bytes were read of it")]
+    #[error("cannot read layer {layer} (stopped after {read} bytes)")]
     ReadLayer { layer: Digest, read: u64, source: StoreError },
-    #[error("the thread that indexes layer {layer} ended early")]
+    #[error("the thread indexing layer {layer} stopped unexpectedly")]
     LayerThread { layer: Digest },
     /// It could be indexed, but not as far as was asked for ([`super::Gate`]).
     #[error(transparent)]
     Refused(#[from] Box<Refused>),
     #[error(transparent)]
     Prefetch(#[from] PrefetchError),
-    #[error("the ztoc of layer {layer} cannot be read again")]
+    #[error("cannot reread the ztoc of layer {layer}")]
     OwnZtoc { layer: Digest, source: ZtocError },
-    #[error("the thread that looks up the files to prefetch ended early")]
+    #[error("the thread looking up the files to prefetch stopped unexpectedly")]
     PrefetchThread,
     #[error("cannot write {what} {digest}")]
     Push { what: &'static str, digest: Digest, source: StoreError },

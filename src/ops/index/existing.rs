@@ -1,11 +1,12 @@
 //! What is to be done about SOCI indexes that are there already. Decided here, without any I/O.
 //!
-//! A consumer takes the first v1 index that the registry lists (soci-snapshotter, fs/artifact_fetcher.go), so a second one
-//! beside ours is worth a word, and one of ours that is out of date must give way.
+//! A consumer takes the first v1 index that the registry lists (soci-snapshotter,
+//! fs/artifact_fetcher.go), so a second one beside ours is worth a word, and one of ours that is
+//! out of date must give way.
 
 use std::collections::BTreeSet;
 
-use super::model::{Existing, IndexedLayer, LayerOutcome, LeftOut, OtherIndex};
+use super::model::{Existing, LayerOutcome, LayerReport, LeftOut, OtherIndex};
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::soci::ZtocRef;
@@ -85,8 +86,9 @@ pub(super) fn decide(found: &[Found], want: &Want) -> Decision {
     }
 }
 
-/// Which of `replaces` an index of `layers` alone may take the place of, the time having been up before the others were done:
-/// what covers more is of more use than it, and stays until the complete one is there.
+/// Which of `replaces` an index of `layers` alone may take the place of, the time having been up
+/// before the others were done: what covers more is of more use than it, and stays until the
+/// complete one is there.
 pub(super) fn outdone(found: &[Found], replaces: &[Digest], layers: &BTreeSet<Digest>) -> Vec<Digest> {
     let covered = |digest: &Digest| {
         let content = found.iter().find(|f| f.descriptor.digest == *digest).and_then(|f| f.content.as_ref().ok());
@@ -137,7 +139,7 @@ impl Found {
 
     /// The image's layers as this index has them. Why it lacks one is known only of those that an
     /// index of the options at hand would lack too.
-    pub fn layers<'a>(&self, layers: impl Iterator<Item = (&'a Descriptor, &'a Option<LeftOut>)>) -> Vec<IndexedLayer> {
+    pub fn layers<'a>(&self, layers: impl Iterator<Item = (&'a Descriptor, &'a Option<LeftOut>)>) -> Vec<LayerReport> {
         let ztocs = self.content.as_ref().map_or(&[][..], |content| &content.ztocs);
         let outcome = |layer: &Descriptor, left_out: &Option<LeftOut>| match (
             ztocs.iter().find(|ztoc| ztoc.layer == layer.digest),
@@ -148,7 +150,7 @@ impl Found {
             (None, None) => LayerOutcome::LeftOut(LeftOut::NotListed),
         };
         layers
-            .map(|(layer, left_out)| IndexedLayer { descriptor: layer.clone(), outcome: outcome(layer, left_out) })
+            .map(|(layer, left_out)| LayerReport { descriptor: layer.clone(), outcome: outcome(layer, left_out) })
             .collect()
     }
 
@@ -163,8 +165,9 @@ impl Found {
         if content.ztocs.iter().any(|z| z.span_size != want.span_size) || !indexed.is_subset(&wanted) {
             return false;
         }
-        // Why an index lacks a layer is not written down: it may have been too small for it, its content may have forbidden
-        // it, or the time may have been up. Only the second reason would be there again.
+        // Why an index lacks a layer is not written down: it may have been too small for it, its
+        // content may have forbidden it, or the time may have been up. Only the second reason would
+        // be there again.
         !indexed.is_empty() && want.layers.iter().all(|w| indexed.contains(&w.layer) || w.unservable)
     }
 }

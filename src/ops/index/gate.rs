@@ -1,5 +1,6 @@
-//! What an image's index must reach, for those who let a build depend on it. Looked at after all layers were read and before
-//! anything is written: an image that falls short is left as it was, on all its platforms.
+//! What an image's index must reach, for those who let a build depend on it. Looked at after all
+//! layers were read and before anything is written: an image that falls short is left as it was, on
+//! all its platforms.
 
 use std::collections::BTreeSet;
 

@@ -9,8 +9,10 @@ pub(in crate::ops) fn left_out(layer: &Descriptor, options: &IndexOptions) -> Op
     let why = NotIndexed::of(layer, options.min_layer_size)?;
     let reason = match why {
         NotIndexed::Small { least } => return Some(LeftOut::Small { least }),
-        NotIndexed::Kind(LayerKind::Zstd) => "zstd: SOCI consumers know gzip and uncompressed layers only".to_owned(),
-        NotIndexed::Kind(LayerKind::Foreign) => "a foreign layer, which is not to be had from this store".to_owned(),
+        NotIndexed::Kind(LayerKind::Zstd) => {
+            "zstd: SOCI consumers support only gzip and uncompressed layers".to_owned()
+        }
+        NotIndexed::Kind(LayerKind::Foreign) => "a foreign layer, which this store does not provide".to_owned(),
         NotIndexed::Kind(LayerKind::Encrypted) => "encrypted: its content cannot be read".to_owned(),
         NotIndexed::Kind(_) => format!("not a layer but {:?}", layer.media_type),
     };

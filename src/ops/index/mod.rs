@@ -12,9 +12,10 @@
 //! 4. `gate`: whether what came out reaches what was asked for.
 //! 5. `publish`: blobs first, then the index manifest. Before this step nothing was written anywhere but in the cache.
 //!
-//! An index that lacks a layer since the time was up is like any other that lacks it: consumers pull that layer whole. Its bytes
-//! cannot say why it lacks it, since they are soci's. So an index counts as complete only if each layer that it lacks is known to
-//! be one that it must lack (see `existing`); otherwise these layers, and these alone, are read again.
+//! An index that lacks a layer since the time was up is like any other that lacks it: consumers
+//! pull that layer whole. Its bytes cannot say why it lacks it, since they are soci's. So an index
+//! counts as complete only if each layer that it lacks is known to be one that it must lack (see
+//! `existing`); otherwise these layers, and these alone, are read again.
 
 #![warn(missing_docs)]
 
@@ -45,7 +46,7 @@ mod supply;
 
 pub use error::IndexError;
 pub use model::{
-    Elsewhere, Existing, Gate, IndexOptions, IndexedImage, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut,
+    Elsewhere, Existing, Gate, IndexOptions, IndexedImage, IndexedManifest, LayerOutcome, LayerReport, LeftOut,
     ManifestResult, Origin, OtherIndex, Prefetched, PrefetchedLayer, Refused, RefusedManifest, Reuse, Shortfall,
     ZtocFacts,
 };
@@ -99,14 +100,14 @@ pub async fn outlook(
 
 /// Indexes the image `root` of `source` and attaches the indexes at `destination`.
 ///
-/// Without a destination (a dry run of an archive, say) nothing is looked up or written there. The cache, if any, is read,
-/// and written unless this is a dry run.
+/// Without a destination (a dry run of an archive, say) nothing is looked up or written there. The
+/// cache, if any, is read, and written unless this is a dry run.
 ///
 /// # Errors
-/// When the image or one of its layers cannot be read, a layer is broken, the index falls short of the gate
-/// ([`IndexError::Refused`]), or the destination does not take the index. With
-/// several platforms, [`IndexError::Push`] and [`IndexError::Attach`] can come after some of them got their index; any other
-/// error means that nothing was attached.
+/// When the image or one of its layers cannot be read, a layer is broken, the index falls short of
+/// the gate ([`IndexError::Refused`]), or the destination does not take the index. With several
+/// platforms, [`IndexError::Push`] and [`IndexError::Attach`] can come after some of them got their
+/// index; any other error means that nothing was attached.
 pub async fn index(
     source: &Source,
     root: &Target,

@@ -31,8 +31,8 @@ pub struct IndexOptions {
     pub jobs: usize,
     /// Build and report only: neither the destination nor the cache is written.
     pub dry_run: bool,
-    /// When reading layers ends: from then on no layer is begun, and those that are being read are abandoned. What is done by
-    /// then is attached, which takes a while longer.
+    /// When reading layers ends: from then on no layer is begun, and those that are being read are
+    /// abandoned. What is done by then is attached, which takes a while longer.
     pub deadline: Option<Instant>,
     /// What the index must reach to be attached.
     pub gate: Gate,
@@ -152,7 +152,7 @@ pub struct RefusedManifest {
     /// The image manifest of the platform.
     pub manifest: Descriptor,
     /// Empty if the layers were not looked at, since an index is there.
-    pub layers: Vec<IndexedLayer>,
+    pub layers: Vec<LayerReport>,
     /// An index that is there, and is held against the gate. None: one would have been attached.
     pub stays: Option<Digest>,
     /// Of all layers.
@@ -184,7 +184,7 @@ pub enum Shortfall {
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("nothing was attached: the index falls short of what was asked for")
+        f.write_str("nothing was attached: the index does not meet the requirements")
     }
 }
 
@@ -251,7 +251,7 @@ pub struct IndexedManifest {
 impl IndexedManifest {
     /// The layers for which the time did not suffice.
     pub fn left(&self) -> impl Iterator<Item = &Descriptor> {
-        let left = |layer: &&IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { .. }));
+        let left = |layer: &&LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { .. }));
         self.layers.iter().filter(left).map(|layer| &layer.descriptor)
     }
 }

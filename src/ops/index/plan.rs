@@ -104,8 +104,9 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Looks again at what is there, before anything is attached. Another run may have had more time than this one, and an
-    /// index that lacks layers must not come to stand beside a complete one.
+    /// Looks again at what is there, before anything is attached. Another run may have had more
+    /// time than this one, and an index that lacks layers must not come to stand beside a complete
+    /// one.
     pub async fn renew(
         &mut self,
         destination: Option<&Destination>,

@@ -54,7 +54,7 @@ pub(in crate::ops) fn old_lists(store: &Source, ztocs: &[ZtocRef], others: &[Des
 /// cannot be carried over are reported.
 ///
 /// # Errors
-/// When the layers do not make a file system in which paths could be looked up, or a ztoc does not fit into memory.
+/// When the layers do not form a file system in which paths could be looked up, or a ztoc does not fit into memory.
 pub(in crate::ops) async fn prefetch_artifacts(
     list: Option<&Arc<PrefetchList>>,
     old: &[OldList],

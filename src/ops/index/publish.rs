@@ -9,7 +9,7 @@ use super::assemble::{Ztoc, assemble};
 use super::error::IndexError;
 use super::existing::{Decision, Found, others, outdoes, outdone};
 use super::model::{
-    IndexOptions, IndexedLayer, IndexedManifest, LayerOutcome, LeftOut, ManifestResult, OtherIndex, Prefetched,
+    IndexOptions, IndexedManifest, LayerOutcome, LayerReport, LeftOut, ManifestResult, OtherIndex, Prefetched,
 };
 use super::plan::{Plan, is_whole};
 use super::prefetch::{Artifact, OldList, prefetch_artifacts};
@@ -94,11 +94,11 @@ impl Publisher<'_> {
         subject: &Descriptor,
         found: &[Found],
         (replaces, old): (&[Digest], &[OldList]),
-        layers: &[IndexedLayer],
+        layers: &[LayerReport],
         ztocs: &[Ztoc<'_>],
     ) -> Result<Settled, IndexError> {
         let covered: BTreeSet<Digest> = ztocs.iter().map(|ztoc| ztoc.layer.digest).collect();
-        let is_left = |layer: &IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { .. }));
+        let is_left = |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { .. }));
         let is_partial = layers.iter().any(is_left);
         let mut replaces = replaces.to_vec();
         if is_partial {
@@ -197,7 +197,8 @@ fn kept(found: &Found) -> ManifestResult {
     ManifestResult::Kept { index: found.descriptor.digest, tool: found.tool().map(str::to_owned) }
 }
 
-/// Looks where a new index came to stand among those of other makers: registries list referrers in an order of their own.
+/// Looks where a new index came to stand among those of other makers: registries list referrers in
+/// an order of their own.
 async fn listed(
     destination: &Destination,
     subject: &Digest,

@@ -18,7 +18,8 @@ pub(super) struct ReadLayer {
     pub seconds: f64,
 }
 
-/// Reads a layer's blob to its end and indexes it, as one of `jobs` that do so at a time; a ztoc that it has already may be its guide.
+/// Reads a layer's blob to its end and indexes it, as one of `jobs` that do so at a time; a ztoc
+/// that it has already may be its guide.
 ///
 /// When this future is dropped, the thread that indexes ends with the batch it is at.
 pub(super) async fn read(

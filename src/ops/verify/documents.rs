@@ -90,7 +90,7 @@ pub(super) fn warnings(image: &Discovered) -> Vec<String> {
     let listed: Vec<&FoundIndexRef> = image.indexes.iter().filter(listed).collect();
     if let [first, _, ..] = listed[..] {
         warnings.push(format!(
-            "{} has {} SOCI indexes of version 1: consumers take the first that is listed, which is {} now",
+            "{} has {} SOCI indexes of version 1: consumers use the first one listed, currently {}",
             image.manifest.digest,
             listed.len(),
             first.digest
@@ -105,12 +105,12 @@ pub(super) fn warnings(image: &Discovered) -> Vec<String> {
 /// What the index says of a ztoc, against the ztoc.
 pub(super) fn of_annotations(ztoc: &Ztoc, reference: &ZtocRef) -> Option<Finding> {
     let (stated, found) = (reference.span_size, ztoc.checkpoints.span_size());
-    let text = || format!("the index says spans of {stated} bytes; the ztoc says {found}");
+    let text = || format!("the index says that spans have {stated} bytes, but the ztoc says {found}");
     (stated != found).then(|| Finding::new(Code::SpanSizeAnnotation, text()))
 }
 
-/// What a ztoc says of itself, against the layer's descriptor and what consumers take. The proof of the whole layer finds
-/// this too.
+/// What a ztoc says of itself, against the layer's descriptor and what consumers take. The proof of
+/// the whole layer finds this too.
 pub(super) fn of_ztoc(ztoc: &Ztoc, layer_size: u64) -> Vec<Finding> {
     let mut differences = Vec::new();
     let mut differ = |code, text| differences.push(Finding::new(code, text));
@@ -119,7 +119,7 @@ pub(super) fn of_ztoc(ztoc: &Ztoc, layer_size: u64) -> Vec<Finding> {
     }
     if ztoc.compressed_size.0 != layer_size {
         let stated = ztoc.compressed_size;
-        differ(Code::Size, format!("the ztoc is for a blob of {stated} bytes; the layer has {layer_size}"));
+        differ(Code::Size, format!("the ztoc is for a blob of {stated} bytes, but the layer has {layer_size}"));
     }
     if let Err(why) = crate::layer::servable(ztoc) {
         differ(Code::Unservable, Difference::Unservable(why).to_string());
@@ -130,7 +130,10 @@ pub(super) fn of_ztoc(ztoc: &Ztoc, layer_size: u64) -> Vec<Finding> {
         let beyond = file.kind == FileKind::Regular && file.offset.0 + file.size > ztoc.uncompressed_size.0;
         if beyond || file.offset.0 < end + 512 {
             let name = crate::layer::shown(&file.name);
-            differ(Code::EntryRange, format!("entry {number}, {name}, lies over another one or behind the tar's end"));
+            differ(
+                Code::EntryRange,
+                format!("entry {number}, {name}, overlaps another one or extends past the end of the tar"),
+            );
             break;
         }
         end = file.offset.0.saturating_add(file.size);

@@ -38,7 +38,7 @@ pub(super) async fn prove(
         }
     };
     if proof.digest != layer {
-        let text = format!("the blob's digest is {}; the manifest says {layer}", proof.digest);
+        let text = format!("the blob's digest is {}, but the manifest says {layer}", proof.digest);
         done.differences.push(Finding::new(Code::LayerDigest, text));
     }
     done.differences.extend(job.diff_id.and_then(|stated| other_tar(&stated, &proof)));
@@ -56,7 +56,7 @@ pub(super) async fn prove(
 /// That the config says another digest of the layer's tar.
 pub(super) fn other_tar(stated: &Digest, proof: &Proof) -> Option<Finding> {
     let actual = proof.diff_id.filter(|actual| actual != stated)?;
-    Some(Finding::new(Code::DiffId, format!("the tar's digest is {actual}; the image's config says {stated}")))
+    Some(Finding::new(Code::DiffId, format!("the tar's digest is {actual}, but the image's config says {stated}")))
 }
 
 /// Reads a layer once, with its ztoc and its diff ID if they are known.

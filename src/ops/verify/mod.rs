@@ -2,8 +2,9 @@
 //!
 //! 1. `documents`: what each index says of itself, and of the image that it is found on.
 //! 2. `ztocs`: each ztoc that it lists, as far as that can be told from the ztoc alone.
-//! 3. Each layer that has a ztoc: `full` reads it from front to back and has [`prove`](crate::layer::prove) hold it against the ztoc;
-//!    `sample` reads some spans of it, as a consumer would.
+//! 3. Each layer that has a ztoc: `full` reads it from front to back and has
+//!    [`prove`](crate::layer::prove) hold it against the ztoc; `sample` reads some spans of it, as
+//!    a consumer would.
 //! 4. `policy`: what is asked of an index beside that, such as `signature`.
 //!
 //! In an archive that `docker save` wrote there is no index: `saved` reads its layers all the same.
@@ -129,7 +130,7 @@ impl Plan {
             }
         }
         if let Some(odd) = &image.odd_annotation {
-            let text = format!("{manifest} names a SOCI index by {odd:?}, which is no digest");
+            let text = format!("{manifest} names a SOCI index by {odd:?}, which is not a digest");
             differences.push(Finding::new(Code::Annotation, text));
         }
         let (diff_ids, wrong) = diff_ids(source, &image).await?;
@@ -249,7 +250,7 @@ async fn diff_ids(source: &Source, image: &Discovered) -> Result<(Vec<Digest>, O
         Err(error) => return wrong(causes(&error)),
     };
     if diff_ids.len() != image.layers.len() {
-        return wrong(format!("it states {} diff IDs for {} layers", diff_ids.len(), image.layers.len()));
+        return wrong(format!("it lists {} diff IDs for {} layers", diff_ids.len(), image.layers.len()));
     }
     Ok((diff_ids, None))
 }

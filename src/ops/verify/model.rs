@@ -140,7 +140,8 @@ pub struct VerifiedLayer {
 pub struct Proven {
     pub spans: u64,
     pub of_spans: u64,
-    /// Spans that were chosen for a quick look and not read, since they are larger than [`MAX_SAMPLE`](super::MAX_SAMPLE).
+    /// Spans that were chosen for a quick look and not read, since they are larger than
+    /// [`MAX_SAMPLE`](super::MAX_SAMPLE).
     pub too_large: u64,
     pub entries: u64,
     /// Bytes of the tar.
@@ -186,11 +187,11 @@ impl Finding {
 pub enum VerifyError {
     #[error(transparent)]
     Discover(Box<DiscoverError>),
-    #[error("the SOCI indexes of {manifest} cannot be listed")]
+    #[error("cannot list the SOCI indexes of {manifest}")]
     Listing { manifest: Digest, source: StoreError },
-    #[error("{0} has no SOCI index: there is nothing to verify")]
+    #[error("{0} has no SOCI index to verify")]
     NoIndex(Digest),
-    #[error("docker save keeps no SOCI index: only the layers can be verified, all of them")]
+    #[error("docker save keeps no SOCI index: only the layers can be verified, and only all of them")]
     Saved,
     #[error("cannot read the image's config {digest}")]
     Config { digest: Digest, source: StoreError },
@@ -204,7 +205,7 @@ pub enum VerifyError {
     Layer { layer: Digest, source: StoreError },
     #[error("ztoc {ztoc} of layer {layer} does not fit into memory")]
     Memory { ztoc: Digest, layer: Digest, source: OverBudget },
-    #[error("the thread that proves layer {layer} ended early")]
+    #[error("the thread verifying layer {layer} stopped unexpectedly")]
     Thread { layer: Digest },
 }
 

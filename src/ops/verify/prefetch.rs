@@ -47,7 +47,7 @@ impl Lists {
             }
         };
         if !content.index.ztocs.iter().any(|ztoc| ztoc.layer == layer) {
-            let text = format!("prefetch list {digest} is for layer {layer}, of which the index has no ztoc");
+            let text = format!("prefetch list {digest} is for layer {layer}, which has no ztoc in the index");
             self.differ(Code::PrefetchLayer, text);
             return Ok(());
         }
@@ -55,7 +55,7 @@ impl Lists {
             // A layer that the image has twice is listed twice.
             Some((known, _)) if *known == digest => return Ok(()),
             Some((known, _)) => {
-                let text = format!("prefetch list {digest} is a second one for layer {layer}: {known} counts");
+                let text = format!("prefetch list {digest} is a second one for layer {layer}: {known} is used");
                 self.differ(Code::PrefetchLayer, text);
                 return Ok(());
             }
@@ -91,7 +91,7 @@ impl Lists {
     /// What is wrong with the list of a layer that has so many spans.
     pub fn of_layer(&self, layer: &Digest, spans: u64) -> Option<Finding> {
         let (digest, last) = self.last.get(layer)?;
-        let text = || format!("prefetch list {digest} names span {last}; layer {layer} has {spans} spans");
+        let text = || format!("prefetch list {digest} names span {last}, but layer {layer} has {spans} spans");
         (u64::from(*last) >= spans).then(|| Finding::new(Code::PrefetchRange, text()))
     }
 }

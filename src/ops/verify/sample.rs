@@ -83,7 +83,7 @@ async fn read(
             continue;
         }
         if end > layer.size {
-            let text = format!("span {span} is to be bytes {start}..{end} of a blob of {} bytes", layer.size);
+            let text = format!("span {span} is bytes {start}..{end}, but the blob has {} bytes", layer.size);
             done.differences.push(Finding::new(Code::SpanRange, text));
             continue;
         }
@@ -109,8 +109,9 @@ async fn read(
     Ok(())
 }
 
-/// Decodes one span. What stands before it and what it holds must end in the window of the next checkpoint: no digest is over
-/// the windows, and a wrong one gives wrong bytes. The tar headers in it must be those of the ztoc's entries.
+/// Decodes one span. What stands before it and what it holds must end in the window of the next
+/// checkpoint: no digest is over the windows, and a wrong one gives wrong bytes. The tar headers in
+/// it must be those of the ztoc's entries.
 fn check(spans: &SpanTable, span: SpanId, bytes: &Bytes) -> Vec<Finding> {
     let ztoc = spans.ztoc();
     let list = match &ztoc.checkpoints {

@@ -8,8 +8,9 @@ use crate::ztoc::Checkpoint;
 /// Changes whenever a span decodes to something else, or an entry is laid out in another way.
 const FORMAT: &[u8] = b"ociseek span 1\n";
 
-/// The digest of all that decides what a span decodes to: the digest of its compressed bytes, the checkpoint's window and bits, and how
-/// many bytes are wanted of it. The layer itself need not be in it, and whoever altered a window gets an entry of his own.
+/// The digest of all that decides what a span decodes to: the digest of its compressed bytes, the
+/// checkpoint's window and bits, and how many bytes are wanted of it. The layer itself need not be
+/// in it, and whoever altered a window gets an entry of his own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SpanKey([u8; 32]);
 

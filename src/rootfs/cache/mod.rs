@@ -1,9 +1,10 @@
-//! The local cache of decoded spans, which spares the next reader the network and the decoder: the next mount of the image, and any
-//! other process that reads the same layer.
+//! The local cache of decoded spans, which spares the next reader the network and the decoder: the
+//! next mount of the image, and any other process that reads the same layer.
 //!
-//! An entry is one file, named by its [`SpanKey`]: all that decides about its content. Every 64 KiB of it have a digest of their own, so
-//! that reading a little of a large span costs little. Nothing is locked and nothing synced: a file gets its name by a rename, and
-//! what is not exactly what was written does not match its digests and is dropped.
+//! An entry is one file, named by its [`SpanKey`]: all that decides about its content. Every 64 KiB
+//! of it have a digest of their own, so that reading a little of a large span costs little. Nothing
+//! is locked and nothing synced: a file gets its name by a rename, and what is not exactly what was
+//! written does not match its digests and is dropped.
 
 mod entry;
 mod key;
@@ -39,8 +40,9 @@ const WORTH_TIMES: u64 = 64;
 /// An entry's time of use is not written down again within this time.
 const TOUCH: Duration = Duration::from_secs(1);
 
-/// Decoded spans, kept in a directory that any number of processes may share. It never fails: what cannot be read is not
-/// there, what cannot be written is not kept, and the first such trouble is reported as a warning. All calls block. Cheap to clone.
+/// Decoded spans, kept in a directory that any number of processes may share. It never fails: what
+/// cannot be read is not there, what cannot be written is not kept, and the first such trouble is
+/// reported as a warning. All calls block. Cheap to clone.
 #[derive(Clone)]
 pub struct SpanCache {
     inner: Arc<Inner>,
@@ -62,8 +64,9 @@ impl SpanCache {
         all.join("spans")
     }
 
-    /// A cache of at most `max_bytes` in `dir/spans`, made when it is missing; `None` is a cache that keeps nothing. When the
-    /// entries pass `max_bytes`, those that were not used for longest go, down to 9/10.
+    /// A cache of at most `max_bytes` in `dir/spans`, made when it is missing; `None` is a cache
+    /// that keeps nothing. When the entries pass `max_bytes`, those that were not used for longest
+    /// go, down to 9/10.
     pub fn open(dir: Option<&Path>, max_bytes: u64, progress: Arc<dyn Progress>) -> SpanCache {
         let dir = dir.filter(|_| max_bytes > 0).map(SpanCache::dir_in);
         let mut inner = Inner {
@@ -99,7 +102,8 @@ impl SpanCache {
         open_entry(&path, layout.file_size()).is_ok_and(|(_, length)| length == layout.file_size())
     }
 
-    /// The pieces of a span of `size` bytes with these numbers. A piece is [`PIECE`] bytes, the last one of a span may be shorter.
+    /// The pieces of a span of `size` bytes with these numbers. A piece is [`PIECE`] bytes, the
+    /// last one of a span may be shorter.
     pub fn read(&self, key: &SpanKey, size: u64, pieces: Range<u32>) -> Option<Vec<Bytes>> {
         let path = self.path(key)?;
         let layout = Layout::new(size).filter(|layout| size <= MAX_SPAN && pieces.end <= layout.pieces())?;
@@ -186,8 +190,9 @@ impl Writer {
 }
 
 impl Inner {
-    /// An entry of `size` bytes was added. The directory is looked through only when there may be too much in it: this process
-    /// knows what it wrote itself, and looks again after a 16th of `max` for what others did.
+    /// An entry of `size` bytes was added. The directory is looked through only when there may be
+    /// too much in it: this process knows what it wrote itself, and looks again after a 16th of
+    /// `max` for what others did.
     fn make_room(&self, size: u64) -> io::Result<()> {
         let Some(dir) = &self.dir else { return Ok(()) };
         let written = self.written.fetch_add(size, Ordering::Relaxed).saturating_add(size);
@@ -203,7 +208,7 @@ impl Inner {
     fn warn(&self, error: &io::Error) {
         let Some(dir) = &self.dir else { return };
         if !self.warned.swap(true, Ordering::Relaxed) {
-            let what = format!("the cache at {} is not used as it should be: {error}", dir.display());
+            let what = format!("cannot use the cache at {}: {error}", dir.display());
             self.progress.report(Event::Warning(what));
         }
     }

@@ -5,7 +5,8 @@
 //! caches. A layer without places to start from is decoded from its start (`unpack`). Who
 //! reads on gets what comes next before asking (`readers`), and `prefetch` brings the rest.
 //!
-//! Fetches are tasks of their own: a reader that goes away takes nothing from the others. No error is kept: the next read tries again.
+//! Fetches are tasks of their own: a reader that goes away takes nothing from the others. No error
+//! is kept: the next read tries again.
 
 mod fetch;
 mod flights;
@@ -52,8 +53,8 @@ impl Content {
         Content { inner: Arc::new(Inner::new(source, layers, cache, options, progress)) }
     }
 
-    /// Exactly `size` bytes of a layer's tar from `at` on; `size` should be some MiB at most. Needs a tokio runtime with time and IO. The
-    /// future may be dropped at any time.
+    /// Exactly `size` bytes of a layer's tar from `at` on; `size` should be some MiB at most. Needs
+    /// a tokio runtime with time and IO. The future may be dropped at any time.
     ///
     /// # Errors
     /// When they cannot be had within the deadline, or are not what the ztoc says. It is also reported as a warning, once for each
@@ -88,8 +89,9 @@ impl Content {
         prefetch::artifacts(&self.inner, artifacts).await;
     }
 
-    /// Fetches all spans that the cache on disk lacks, in order, letting reads go first. It ends when that is done, when the cache
-    /// is full, or when nothing more can be had; without a cache on disk, at once. To stop it, drop it.
+    /// Fetches all spans that the cache on disk lacks, in order, letting reads go first. It ends
+    /// when that is done, when the cache is full, or when nothing more can be had; without a cache
+    /// on disk, at once. To stop it, drop it.
     pub async fn prefetch(&self) {
         prefetch::prefetch(&self.inner).await;
     }

@@ -26,7 +26,8 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// The bytes of `range`, counted from the start of the span, in as many parts as there are pieces; `None` if some are missing.
+    /// The bytes of `range`, counted from the start of the span, in as many parts as there are
+    /// pieces; `None` if some are missing.
     pub fn get(&self, range: &Range<u64>) -> Option<Vec<Bytes>> {
         let start = u64::from(self.first) * PIECE as u64;
         let mut parts = Vec::new();

@@ -27,7 +27,7 @@ const STEP: u64 = 4 << 20;
 const PAUSE: Duration = Duration::from_millis(5);
 /// Fetches that may fail one after the other before it is given up.
 const FAILURES: u32 = 8;
-const TOO_SMALL: &str = "the cache is too small for the whole image: what is left of it is fetched when it is read";
+const TOO_SMALL: &str = "the cache is too small for the whole image: the rest is fetched on demand";
 
 /// Fetches of listed spans that are under way at a time.
 const AT_A_TIME: usize = 4;

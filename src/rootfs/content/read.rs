@@ -18,7 +18,8 @@ use crate::offset::{SpanId, Uncompressed};
 use crate::rootfs::cache::PIECE;
 use crate::store::cache::TARGET;
 
-/// How often a read looks again for what was there and is gone: caches that lose their content faster than it can be read are broken.
+/// How often a read looks again for what was there and is gone: caches that lose their content
+/// faster than it can be read are broken.
 const LOOKS: usize = 16;
 
 /// Bytes of one span that a read wants.

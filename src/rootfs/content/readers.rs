@@ -8,8 +8,8 @@ use crate::layer::LayerMap;
 const STREAMS: usize = 16;
 /// What the first reading ahead comes to, in bytes; each further one is twice the last.
 const FIRST: u64 = 1 << 20;
-/// How far a read may begin from where the last one ended and still go on from there: the kernel asks for several stretches at a time, and
-/// they come in any order.
+/// How far a read may begin from where the last one ended and still go on from there: the kernel
+/// asks for several stretches at a time, and they come in any order.
 const SLACK: u64 = 256 << 10;
 /// Reads that must have gone on from one another: two may do so by chance.
 const IN_ORDER: u32 = 2;
@@ -61,7 +61,8 @@ impl Readers {
         stream.next = stream.next.max(read.end);
         stream.fetched = stream.fetched.max(read.end);
         let mut ahead = None;
-        // New bytes are asked for when half of those that are ahead was read, and then as many that requests stay large.
+        // New bytes are asked for when half of those that are ahead was read, and then as many that
+        // requests stay large.
         if is_on && stream.in_order >= IN_ORDER && stream.fetched - stream.next <= stream.window / 2 {
             stream.window = (stream.window * 2).clamp(FIRST.min(self.most), self.most);
             let end = self.file_end(read.start).unwrap_or(read.end);

@@ -17,7 +17,8 @@ use crate::offset::SpanId;
 use crate::rootfs::layers::OpenError;
 use crate::store::feed::{Abandoned, Batches, FeedError, feed};
 
-/// The spans that are still to come, in order; shared by the thread that decodes them and the task that says why they did not come.
+/// The spans that are still to come, in order; shared by the thread that decodes them and the task
+/// that says why they did not come.
 type Queue = Arc<Mutex<VecDeque<Wanted>>>;
 
 impl OnLayer {

@@ -84,7 +84,8 @@ pub fn nothing() -> FileAttr {
     }
 }
 
-/// A device number as the kernel packs it in 32 bits: 12 bits of major, 20 of minor (`new_encode_dev` in linux/kdev_t.h).
+/// A device number as the kernel packs it in 32 bits: 12 bits of major, 20 of minor
+/// (`new_encode_dev` in linux/kdev_t.h).
 fn device(major: u32, minor: u32) -> u32 {
     (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & 0xf_ff00) << 12)
 }

@@ -1,11 +1,12 @@
 //! The answers to the kernel's requests.
 //!
-//! All but file content comes from the tree in memory and is answered at once. Reads may wait for a registry: each becomes a
-//! task of its own, so that the threads that take requests never wait, and ends with the content's deadline at the latest.
-//! Since an image does not change, the kernel is told to keep what it learns for ever.
+//! All but file content comes from the tree in memory and is answered at once. Reads may wait for a
+//! registry: each becomes a task of its own, so that the threads that take requests never wait, and
+//! ends with the content's deadline at the latest. Since an image does not change, the kernel is
+//! told to keep what it learns for ever.
 //!
-//! Requests are not interrupted (fuser does not pass FUSE_INTERRUPT on), but who waits for a read waits for pages of the kernel's
-//! cache, and a signal that kills ends that wait at once.
+//! Requests are not interrupted (fuser does not pass FUSE_INTERRUPT on), but who waits for a read
+//! waits for pages of the kernel's cache, and a signal that kills ends that wait at once.
 
 use std::ffi::OsStr;
 use std::io;
@@ -25,7 +26,7 @@ use tokio::sync::oneshot;
 
 use super::attr::{self, attributes, inode};
 use crate::rootfs::content::Content;
-use crate::rootfs::record::Recorder;
+use crate::rootfs::record::ReadRecorder;
 use crate::tree::{Node, NodeId, NodeKind, Tree};
 
 /// "For ever": ten years. More would overflow nothing today, but the kernel counts in jiffies.
@@ -34,15 +35,15 @@ const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// An inode number never means another file.
 const GENERATION: Generation = Generation(0);
 
-/// How many reads ahead of the reader the kernel may send. Reads that wait for a slow registry do not hold up those that are
-/// served from the cache before that many wait.
+/// How many reads ahead of the reader the kernel may send. Reads that wait for a slow registry do
+/// not hold up those that are served from the cache before that many wait.
 const BACKGROUND: u16 = 128;
 
 /// The longest symbolic link that the kernel takes (PATH_MAX with its end).
 const MAX_LINK: usize = 4095;
 
-/// The extended attributes by which overlayfs speaks to itself. In an image they are mere data, but under an overlay they
-/// would be obeyed.
+/// The extended attributes by which overlayfs speaks to itself. In an image they are mere data, but
+/// under an overlay they would be obeyed.
 const OVERLAY: &[u8] = b"trusted.overlay.";
 
 /// POSIX access control lists.
@@ -53,7 +54,7 @@ pub struct ImageFs {
     pub tree: Arc<Tree>,
     pub content: Content,
     pub runtime: Handle,
-    pub recorder: Option<Arc<Recorder>>,
+    pub recorder: Option<Arc<ReadRecorder>>,
     /// The kernel checks the mode bits; only then does it heed access control lists.
     pub checked: bool,
     /// There will be an overlay on top.
@@ -73,7 +74,8 @@ impl ImageFs {
         Ok((id, self.tree.get(id).ok_or(Errno::ESTALE)?))
     }
 
-    /// The entries of a directory from the one numbered `from` on, each with the number of the next; `.` and `..` first.
+    /// The entries of a directory from the one numbered `from` on, each with the number of the
+    /// next; `.` and `..` first.
     fn entries(&self, inode: INodeNo, from: u64) -> Result<impl Iterator<Item = (u64, &OsStr, NodeId)>, Errno> {
         let (id, node) = self.node(inode)?;
         if !matches!(node.kind, NodeKind::Directory(..)) {
@@ -96,8 +98,9 @@ impl ImageFs {
     }
 }
 
-/// Answers a request for an extended attribute's value or for their names: first it is asked for the size (0), then for as
-/// much as the caller has room for. Where that passes 64 KiB the kernel makes E2BIG of our ERANGE.
+/// Answers a request for an extended attribute's value or for their names: first it is asked for
+/// the size (0), then for as much as the caller has room for. Where that passes 64 KiB the kernel
+/// makes E2BIG of our ERANGE.
 fn give(value: Result<&[u8], Errno>, room: u32, reply: ReplyXattr) {
     match value {
         Err(error) => reply.error(error),

@@ -41,7 +41,7 @@ fn has_user_allow_other(settings: &[u8]) -> bool {
 /// # Errors
 /// What the helper said, in one line.
 pub fn unmount(point: &Path, lazy: bool) -> Result<(), String> {
-    let name = name().ok_or("only root may unmount it without fusermount3, which is not installed")?;
+    let name = name().ok_or("unmounting as a user requires fusermount3, which is not installed")?;
     let mut command = Command::new(name);
     command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(point).stdin(Stdio::null());
     let output = command.output().map_err(|error| format!("{name} cannot be started: {error}"))?;

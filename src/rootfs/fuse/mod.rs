@@ -1,7 +1,7 @@
 //! An image's files as a mounted file system, by FUSE.
 //!
-//! [`Mounted`] is the whole of it: made, the files are there; dropped, they are gone. Root mounts by the system call; other users
-//! by `fusermount3`. No C library is needed for either.
+//! [`Mounted`] is the whole of it: made, the files are there; dropped, they are gone. Root mounts
+//! by the system call; other users by `fusermount3`. No C library is needed for either.
 
 use std::io;
 use std::path::PathBuf;
@@ -23,34 +23,34 @@ mod session;
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum MountError {
-    #[error("{}: there is no such directory", .0.display())]
+    #[error("{}: no such directory", .0.display())]
     Missing(PathBuf),
-    #[error("{}: this is no directory", .0.display())]
+    #[error("{}: not a directory", .0.display())]
     NotADirectory(PathBuf),
-    #[error("{}: the directory is not empty, and mounting would hide what is in it", .0.display())]
+    #[error("{}: the directory is not empty, and mounting would hide its files", .0.display())]
     NotEmpty(PathBuf),
-    #[error("{}: the process behind the file system that is mounted here is gone", point.display())]
+    #[error("{}: the process serving the file system mounted here is gone", point.display())]
     Stale { point: PathBuf, ours: bool },
-    #[error("{}: {source_name} is mounted here by ociseek already", point.display())]
+    #[error("{}: ociseek has already mounted {source_name} here", point.display())]
     Occupied { point: PathBuf, source_name: String },
     #[error("{}: the file system is in use", .0.display())]
     Busy(PathBuf),
-    #[error("{}: cannot be mounted on", point.display())]
+    #[error("{}: cannot mount here", point.display())]
     Inspect { point: PathBuf, source: io::Error },
-    #[error("/dev/fuse is not there")]
+    #[error("/dev/fuse does not exist")]
     NoDevice(#[source] io::Error),
-    #[error("/dev/fuse may not be opened")]
+    #[error("no permission to open /dev/fuse")]
     DeviceRefused(#[source] io::Error),
-    #[error("only root may mount without fusermount3, which is not installed")]
+    #[error("mounting as a user requires fusermount3, which is not installed")]
     NoHelper,
-    #[error("fusermount3 does not let other users look into this mount")]
+    #[error("fusermount3 does not allow other users to access this mount")]
     AllowOther,
-    #[error("only root may mount with set-user-ID programs or devices")]
+    #[error("only root can mount with set-user-ID programs or devices")]
     RootOnly,
-    #[error("{}: the kernel refuses the mount", point.display())]
+    #[error("{}: the kernel refused the mount", point.display())]
     Refused { point: PathBuf, source: io::Error },
-    #[error("{}: the file system cannot be started", point.display())]
+    #[error("{}: cannot start the file system", point.display())]
     Session { point: PathBuf, source: io::Error },
-    #[error("{}: cannot be unmounted", point.display())]
+    #[error("{}: cannot unmount", point.display())]
     Unmount { point: PathBuf, source: io::Error },
 }

@@ -1,4 +1,5 @@
-//! What is mounted where, as the kernel lists it (proc_pid_mountinfo(5)): no file system is asked, so a dead one is no trouble.
+//! What is mounted where, as the kernel lists it (proc_pid_mountinfo(5)): no file system is asked,
+//! so a dead one is no trouble.
 
 use std::ffi::OsString;
 use std::io;

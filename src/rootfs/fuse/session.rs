@@ -21,11 +21,11 @@ use super::point::{is_dead, take_down};
 use super::{MountError, helper};
 use crate::layer::parallel::cores;
 use crate::rootfs::content::Content;
-use crate::rootfs::record::Recorder;
+use crate::rootfs::record::ReadRecorder;
 use crate::tree::{NodeId, NodeKind, Tree};
 
-/// How far ahead of a sequential reader the kernel reads, in KiB; it is also the largest read that it sends for one. The
-/// kernel's own figure is 128.
+/// How far ahead of a sequential reader the kernel reads, in KiB; it is also the largest read that
+/// it sends for one. The kernel's own figure is 128.
 const READ_AHEAD: &[u8] = b"1024";
 
 /// Threads that take requests. They do not wait for anything, so a few are plenty.
@@ -45,7 +45,7 @@ pub struct FuseOptions {
     /// An overlay will be put on top.
     pub under_overlay: bool,
     /// Notes what is read, if anyone wants to know.
-    pub recorder: Option<Arc<Recorder>>,
+    pub recorder: Option<Arc<ReadRecorder>>,
 }
 
 /// A mounted image. It is unmounted when this is dropped.
@@ -58,8 +58,8 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts an image's files on `point`, a path that [`super::prepare`] gave. Reads run on tokio's `runtime`. When this is
-    /// done, the files are there. It blocks for a moment.
+    /// Mounts an image's files on `point`, a path that [`super::prepare`] gave. Reads run on
+    /// tokio's `runtime`. When this is done, the files are there. It blocks for a moment.
     ///
     /// # Errors
     /// When it cannot be mounted.
@@ -81,7 +81,8 @@ impl Mounted {
             content,
             runtime,
             recorder: options.recorder.clone(),
-            // A user who looks at an image alone may see all of it; where others look too, each sees what is his to see.
+            // A user who looks at an image alone may see all of it; where others look too, each
+            // sees what is his to see.
             checked: options.allow_other,
             under_overlay: options.under_overlay,
             bytes,

@@ -14,11 +14,11 @@ use crate::store::StoreError;
 pub enum OpenError {
     #[error("layer {layer} is encrypted")]
     Encrypted { layer: Digest },
-    #[error("layer {layer} is compressed with {name}: gzip, zstd and plain tars are read")]
+    #[error("layer {layer} is compressed with {name} (supported: gzip, zstd, plain tar)")]
     Compression { layer: Digest, name: String },
     #[error("{media_type:?} is not the media type of a layer ({layer})")]
     NotALayer { layer: Digest, media_type: String },
-    #[error("layer {layer} cannot be fetched, after {read} bytes of it")]
+    #[error("cannot fetch layer {layer} (stopped after {read} bytes)")]
     Read { layer: Digest, read: u64, source: StoreError },
     #[error("layer {layer} does not fit into memory")]
     Memory { layer: Digest, source: OverBudget },
@@ -26,13 +26,11 @@ pub enum OpenError {
     Broken { layer: Digest, source: LayerError },
     #[error("layer {layer} is broken zstd")]
     Zstd { layer: Digest, source: io::Error },
-    #[error(
-        "layer {layer} cannot be read: its entries or checkpoints come to more than is kept of a layer of its size"
-    )]
+    #[error("layer {layer} cannot be read: its entries or checkpoints exceed the limit for a layer of its size")]
     TooLarge { layer: Digest },
     #[error("layer {layer} cannot be read by its ztoc")]
     Spans { layer: Digest, source: SpanError },
-    #[error("layer {layer} was not read to its end: the program is ending")]
+    #[error("layer {layer} was not read completely: ociseek is shutting down")]
     Ending { layer: Digest },
 }
 

@@ -1,5 +1,5 @@
-//! The ztoc of a SOCI index: whether it can be the layer's. Whoever may push an index may say in it whatever a ztoc can say, so that what
-//! can be checked is.
+//! The ztoc of a SOCI index: whether it can be the layer's. Whoever may push an index may say in it
+//! whatever a ztoc can say, so that what can be checked is.
 
 use std::sync::Arc;
 
@@ -18,17 +18,17 @@ pub(super) enum Unfit {
     Ztoc(#[from] ZtocError),
     #[error(transparent)]
     Spans(#[from] SpanError),
-    #[error("it is of format version {0:?}, and only 0.9 is known")]
+    #[error("unknown format version {0:?} (expected 0.9)")]
     Version(String),
-    #[error("it is for a layer of {0} bytes, and this one has {1}")]
+    #[error("it is for a layer of {0} bytes, but this one has {1}")]
     Size(Compressed, u64),
-    #[error("it is for another compression than that of {0}")]
+    #[error("its compression is not that of {0}")]
     Compression(String),
     #[error("its span {0} has {1} compressed bytes, more than are read at once")]
     Span(SpanId, u64),
     #[error("its entry {0} lies behind the end of the tar")]
     Beyond(usize),
-    #[error("its entry {0} lies within the one before it")]
+    #[error("its entry {0} overlaps the previous one")]
     Overlap(usize),
 }
 

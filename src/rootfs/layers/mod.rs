@@ -169,7 +169,7 @@ async fn open_one_of(
             Ok(Ok((spans, memory))) => return opened(layer, spans, How::Index, 0, memory),
             Ok(Err(Unfit::Ztoc(ZtocError::Memory(source)))) => return Err(OpenError::Memory { layer: digest, source }),
             Ok(Err(unfit)) => {
-                let what = format!("the index's ztoc for layer {digest} is not used: {}", causes(&unfit));
+                let what = format!("ignoring the index's ztoc for layer {digest}: {}", causes(&unfit));
                 progress.report(Event::Warning(what));
             }
             Err(_) => return Err(OpenError::Ending { layer: digest }),

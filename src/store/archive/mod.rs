@@ -98,12 +98,12 @@ impl Archive {
                     false
                 }
             };
-            if is_twice { Err(unsound("is there twice")) } else { Ok(()) }
+            if is_twice { Err(unsound("appears twice")) } else { Ok(()) }
         })?;
         let (marker, index) = match (marker, index) {
             (Some(marker), Some(index)) => (marker, index),
             _ if docker => {
-                return Err(not("it has a manifest.json, as docker save writes it: write docker-archive:FILE"));
+                return Err(not("it has a manifest.json, as written by docker save: use docker-archive:FILE"));
             }
             (None, _) => return Err(not("it has no file oci-layout")),
             (_, None) => return Err(not("it has no index.json")),
@@ -235,10 +235,10 @@ impl Opened<'_> {
         let file = open_without_waiting(path).map_err(io)?;
         let metadata = file.metadata().map_err(io)?;
         if metadata.is_dir() {
-            return Err(not("it is a directory; an image layout is written oci:DIR"));
+            return Err(not("it is a directory; for an image layout, use oci:DIR"));
         }
         if !metadata.is_file() {
-            return Err(not("it is not a regular file, and an archive is read at many places: store it first"));
+            return Err(not("it is not a regular file, which random access needs: save it to a file first"));
         }
         let opened = Opened { path, file: Arc::new(file), length: metadata.len() };
         if opened.length == 0 {

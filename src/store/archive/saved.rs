@@ -73,13 +73,10 @@ pub(super) fn open(opened: &Opened, select: &SelectSaved, progress: &dyn Progres
     })?;
     if diff_ids.len() != image.layers.len() {
         let (layers, diff_ids) = (image.layers.len(), diff_ids.len());
-        return Err(not_saved(path, format!("{MANIFEST_JSON} lists {layers} layers, and the config {diff_ids}")));
+        return Err(not_saved(path, format!("{MANIFEST_JSON} lists {layers} layers, but the config lists {diff_ids}")));
     }
     if diff_ids.len() > MAX_DESCRIPTORS {
-        return Err(not_saved(
-            path,
-            format!("it has {} layers, and at most {MAX_DESCRIPTORS} are taken", diff_ids.len()),
-        ));
+        return Err(not_saved(path, format!("it has {} layers; the limit is {MAX_DESCRIPTORS}", diff_ids.len())));
     }
 
     let config = Descriptor::of(OCI_CONFIG, &config);
@@ -173,7 +170,7 @@ impl Members {
                 What::Other => return Err(wrong("is not a regular file")),
             }
         }
-        Err(wrong("is a link that leads in a circle, or through too many links"))
+        Err(wrong("is a link in a loop, or through too many links"))
     }
 }
 
@@ -211,7 +208,7 @@ fn images(opened: &Opened, members: &Members) -> Result<Vec<Image>, LayoutError>
         return Err(not_saved(
             path,
             if members.has("oci-layout") {
-                "it has no manifest.json, but is an image layout: write oci-archive:FILE"
+                "it has no manifest.json but is an image layout: use oci-archive:FILE"
             } else if members.has("repositories") {
                 "it has no manifest.json, so Docker before 1.10 saved it: load it into a newer Docker and save it again"
             } else {

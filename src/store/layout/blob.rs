@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 
-/// Opens a regular file. A FIFO or device is refused and never waited for. Symbolic links are followed: shared stores of blobs are
-/// made of them, and every content is checked by its digest.
+/// Opens a regular file. A FIFO or device is refused and never waited for. Symbolic links are
+/// followed: shared stores of blobs are made of them, and every content is checked by its digest.
 pub(in crate::store) fn open_regular(path: &Path) -> io::Result<File> {
     let file = open_without_waiting(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }

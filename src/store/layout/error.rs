@@ -20,7 +20,7 @@ pub enum LayoutError {
     },
     #[error("{} is not an image layout: {reason}", path.display())]
     NotALayout { path: PathBuf, reason: String },
-    #[error("{} is not an archive of docker save: {reason}", path.display())]
+    #[error("{} is not a docker save archive: {reason}", path.display())]
     NotSaved { path: PathBuf, reason: String },
     /// A file that a document of an archive names.
     #[error("{name:?} in {} {reason}", path.display())]
@@ -39,7 +39,7 @@ pub enum LayoutError {
         #[source]
         source: ConfigError,
     },
-    #[error("{} in {} cannot be relied on", name, path.display())]
+    #[error("{} in {} is not valid", name, path.display())]
     Document {
         path: PathBuf,
         name: String,
@@ -55,18 +55,18 @@ pub enum LayoutError {
     SeveralImages { path: PathBuf, there: Vec<String> },
     #[error("{} does not hold {digest}", path.display())]
     Missing { path: PathBuf, digest: Digest },
-    #[error("{digest} in {} has {actual} bytes where its descriptor says {expected}", path.display())]
+    #[error("{digest} in {} has {actual} bytes, but its descriptor says {expected}", path.display())]
     Size { path: PathBuf, digest: Digest, expected: u64, actual: u64 },
-    #[error("{digest} in {} has {size} bytes where at most {limit} are read", path.display())]
+    #[error("{digest} in {} has {size} bytes; the limit is {limit}", path.display())]
     TooLarge { path: PathBuf, digest: Digest, size: u64, limit: u64 },
     #[error("{expected} in {} is damaged: its content is {actual}", path.display())]
     Damaged { path: PathBuf, expected: Digest, actual: Digest },
     #[error("the content for {expected} is {actual}")]
     Content { expected: Digest, actual: Digest },
     /// An archive whose tar is unsound; `offset` is where in the file.
-    #[error("{} is not a sound tar archive: {reason} at offset {offset}", path.display())]
+    #[error("{} is not a valid tar archive: {reason} at offset {offset}", path.display())]
     Tar { path: PathBuf, reason: String, offset: u64 },
-    #[error("{} is compressed with {with}, so it cannot be read in place: decompress it first ({command})", path.display())]
+    #[error("{} is compressed with {with} and must be decompressed first ({command})", path.display())]
     Compressed { path: PathBuf, with: &'static str, command: &'static str },
 }
 

@@ -55,7 +55,7 @@ impl Layout {
             source,
         })?;
         if !metadata.is_dir() {
-            return Err(not("it is not a directory; an archive is written oci-archive:FILE"));
+            return Err(not("it is not a directory; for an archive, use oci-archive:FILE"));
         }
         let marker = dir.join("oci-layout");
         let bytes = match read_bounded(&marker, MAX_MARKER) {
@@ -84,8 +84,9 @@ impl Layout {
         Layout::open(dir)
     }
 
-    /// The entry of index.json that `select` names; entries that are no images (referrers) are passed over. Where an image's
-    /// platforms stand in index.json themselves, it is index.json that is the image, and [`Layout::manifest`] hands it out.
+    /// The entry of index.json that `select` names; entries that are no images (referrers) are
+    /// passed over. Where an image's platforms stand in index.json themselves, it is index.json
+    /// that is the image, and [`Layout::manifest`] hands it out.
     pub fn find(&self, select: &Select) -> Result<Descriptor, LayoutError> {
         read::find(self, select)
     }
@@ -147,8 +148,9 @@ impl Layout {
         write::name(self, image, tag, keep)
     }
 
-    /// Writes a manifest whose blobs are there, and lists it in index.json as a referrer, in the place of the first of `replaces`;
-    /// the others of these leave the list. Their blobs stay. The subject need not be in this layout.
+    /// Writes a manifest whose blobs are there, and lists it in index.json as a referrer, in the
+    /// place of the first of `replaces`; the others of these leave the list. Their blobs stay. The
+    /// subject need not be in this layout.
     pub fn attach(
         &self,
         index: &Descriptor,
@@ -211,7 +213,7 @@ pub(super) fn check_marker(files: &impl Files, bytes: &[u8]) -> Result<(), Layou
         return Ok(());
     }
     let version: String = marker.image_layout_version.chars().take(40).collect();
-    let reason = format!("its layout version is {version:?}, and 1.0.0 is known");
+    let reason = format!("unknown layout version {version:?} (expected 1.0.0)");
     Err(LayoutError::NotALayout { path: files.path().to_owned(), reason })
 }
 

@@ -200,8 +200,8 @@ pub(in crate::store) fn blob_bytes(files: &impl Files, blob: &Descriptor, limit:
     whole(files, &blob.digest, extent, limit)
 }
 
-/// The manifests of which `subject` is the subject: entries of index.json, as oras lists them, and those in the index tagged
-/// `sha256-…`, as regctl keeps them.
+/// The manifests of which `subject` is the subject: entries of index.json, as oras lists them, and
+/// those in the index tagged `sha256-…`, as regctl keeps them.
 pub(in crate::store) fn referrers(
     files: &impl Files,
     subject: &Digest,

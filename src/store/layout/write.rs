@@ -81,7 +81,7 @@ pub(super) fn chunks(
     let mut hasher = Hasher::new(blob.digest.algorithm());
     let mut size = 0;
     for chunk in chunks {
-        let interrupted = || failed(io::Error::new(io::ErrorKind::Interrupted, "its bytes did not all come"));
+        let interrupted = || failed(io::Error::new(io::ErrorKind::Interrupted, "its content is incomplete"));
         let chunk = chunk.ok_or_else(interrupted)?;
         size += chunk.len() as u64;
         hasher.update(&chunk);
@@ -149,8 +149,8 @@ fn same(file: File, content: &[u8]) -> io::Result<bool> {
     Ok(there == content)
 }
 
-/// Puts `entry` into index.json, in the place of the first of `replaces` and without the others. Fields and entries of other tools
-/// stay as they are.
+/// Puts `entry` into index.json, in the place of the first of `replaces` and without the others.
+/// Fields and entries of other tools stay as they are.
 pub(super) fn entry(layout: &Layout, entry: &Descriptor, replaces: &[Digest]) -> Result<(), LayoutError> {
     amend(layout, |manifests| {
         let new = value(layout, entry)?;
@@ -262,8 +262,9 @@ fn persist(file: NamedTempFile, path: &Path, parent: &Path) -> io::Result<()> {
     File::open(parent)?.sync_all()
 }
 
-/// Keeps other processes from index.json for as long as the answer lives; they hold it for milliseconds. Where the file system
-/// knows no such locks (some NFS mounts) there is none: the lock is between processes of this tool anyway.
+/// Keeps other processes from index.json for as long as the answer lives; they hold it for
+/// milliseconds. Where the file system knows no such locks (some NFS mounts) there is none: the
+/// lock is between processes of this tool anyway.
 fn lock(dir: &Path) -> Result<File, LayoutError> {
     let directory = File::open(dir).map_err(|source| io_error("open", dir, source))?;
     match directory.lock() {

@@ -40,20 +40,20 @@ pub(super) fn refuse_detour(registry: &Url, from: &Url, to: &Url) -> Option<&'st
     match to.scheme() {
         "https" => {}
         "http" if from.scheme() == "http" => {}
-        "http" => return Some("from HTTPS down to HTTP is refused"),
-        _ => return Some("neither HTTP nor HTTPS"),
+        "http" => return Some("a downgrade from HTTPS to HTTP is refused"),
+        _ => return Some("it is neither HTTP nor HTTPS"),
     }
     if !to.username().is_empty() || to.password().is_some() {
-        return Some("a URL with a user in it is refused");
+        return Some("URLs with credentials are refused");
     }
     if same_origin(registry, to) {
         return None;
     }
     if literal.is_some_and(is_link_local) {
-        return Some("a link-local address is refused");
+        return Some("link-local addresses are refused");
     }
     if is_loopback(to) && !is_loopback(registry) {
-        return Some("from another machine back to this one is refused");
+        return Some("redirects from another machine to this one are refused");
     }
     None
 }
@@ -63,7 +63,7 @@ pub(super) fn refuse_realm(registry: &Url, realm: &Url) -> Option<&'static str> 
     if realm.scheme() == "http" {
         let near = realm.host() == registry.host() || is_loopback(realm) && is_loopback(registry);
         if registry.scheme() != "http" || !near {
-            return Some("a token service without TLS is refused");
+            return Some("token services without TLS are refused");
         }
     }
     refuse_detour(registry, registry, realm)

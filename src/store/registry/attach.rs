@@ -19,17 +19,17 @@ pub struct AttachReport {
 }
 
 impl Repository {
-    /// Pushes `manifest`, of which `index` is the descriptor and which names `subject`, and makes it a referrer in the place
-    /// of `replaces`, which are then deleted as far as the registry allows it. All blobs that it
-    /// names must be there. The caller has read each of `replaces`: a list of referrers can name
-    /// any manifest of the repository.
+    /// Pushes `manifest`, of which `index` is the descriptor and which names `subject`, and makes
+    /// it a referrer in the place of `replaces`, which are then deleted as far as the registry
+    /// allows it. All blobs that it names must be there. The caller has read each of `replaces`: a
+    /// list of referrers can name any manifest of the repository.
     ///
     /// `index` carries artifact type and annotations for the list of the tag schema.
     ///
     /// # Errors
-    /// [`RegistryError::is_blob_unknown`] when the registry misses a blob; [`RegistryError::FallbackTag`] when the manifest
-    /// was pushed but cannot be listed; whatever else the registry answers. A replaced manifest that cannot be deleted is
-    /// no error.
+    /// [`RegistryError::is_blob_unknown`] when the registry misses a blob;
+    /// [`RegistryError::FallbackTag`] when the manifest was pushed but cannot be listed; whatever
+    /// else the registry answers. A replaced manifest that cannot be deleted is no error.
     pub async fn attach(
         &self,
         index: &Descriptor,
@@ -99,8 +99,8 @@ impl Repository {
         self.unlist_under_tag(subject, referrers).await
     }
 
-    /// Whether a registry that did not say so (`OCI-Subject`) lists the referrer all the same. Any doubt is a no: then the
-    /// tag schema is used too, which does no harm.
+    /// Whether a registry that did not say so (`OCI-Subject`) lists the referrer all the same. Any
+    /// doubt is a no: then the tag schema is used too, which does no harm.
     async fn api_lists(&self, index: &Descriptor, subject: &Digest) -> bool {
         let listed = self.api_referrers(subject, index.artifact_type.as_deref(), &mut self.budget.open()).await;
         matches!(listed, Ok(Some(listed)) if listed.iter().any(|found| found.digest == index.digest))

@@ -206,7 +206,7 @@ impl Authorizer {
     ) -> Result<(), RegistryError> {
         let credential = self.credential(http, &scope.repository).await?;
         let plain = |value: String| {
-            let wrong = |_| self.misfit("the credentials hold characters that no header may have");
+            let wrong = |_| self.misfit("the credentials contain characters that are not allowed in a header");
             let mut value = HeaderValue::try_from(value).map_err(wrong)?;
             value.set_sensitive(true);
             Ok::<_, RegistryError>(Some(Header { value, renew_at: None, is_used: false }))
@@ -283,7 +283,8 @@ impl Authorizer {
         }
     }
 
-    /// By GET with a password or nothing (docker's token specification), by POST with a refresh token (its OAuth2 form).
+    /// By GET with a password or nothing (docker's token specification), by POST with a refresh
+    /// token (its OAuth2 form).
     fn token_request(
         &self,
         mut url: Url,
@@ -313,7 +314,7 @@ impl Authorizer {
                 let mut request = Request::new(Method::GET, url);
                 if let Some(Credential::Password { user, password }) = &credential {
                     let value = HeaderValue::try_from(basic(user, password));
-                    let mut value = value.map_err(|_| self.misfit("the credentials fit in no header"))?;
+                    let mut value = value.map_err(|_| self.misfit("the credentials do not fit in a header"))?;
                     value.set_sensitive(true);
                     request = request.header(AUTHORIZATION, value);
                 }
@@ -337,7 +338,7 @@ impl Authorizer {
         let mut url = Url::parse(realm).map_err(|_| RegistryError::Detour {
             asked: asked(&Method::GET, base),
             to: super::one_line::one_line(realm, 100),
-            reason: "its token service is no URL",
+            reason: "its token service is not a URL",
         })?;
         if let Some(reason) = refuse_realm(base, &url) {
             return Err(RegistryError::Detour { asked: asked(&Method::GET, base), to: shown(&url), reason });
@@ -385,11 +386,11 @@ impl Authorizer {
         // The source of a JSON error may repeat what it read: not for an answer that holds a token.
         let wrong = |what: &str| RegistryError::Protocol { asked: asked.clone(), what: what.to_owned() };
         let answer: Answer =
-            serde_json::from_slice(&body).map_err(|_| wrong("the token service's answer is no JSON with a token"))?;
+            serde_json::from_slice(&body).map_err(|_| wrong("the token service's answer is not JSON with a token"))?;
         let token = [answer.token, answer.access_token].into_iter().flatten().find(|token| !token.is_empty());
-        let token = token.ok_or_else(|| wrong("the token service's answer holds no token"))?;
+        let token = token.ok_or_else(|| wrong("the token service's answer contains no token"))?;
         let mut value = HeaderValue::try_from(format!("Bearer {token}"))
-            .map_err(|_| wrong("the token service's token fits in no header"))?;
+            .map_err(|_| wrong("the token service's token does not fit in a header"))?;
         value.set_sensitive(true);
         let lasts = answer.expires_in.as_ref().and_then(serde_json::Value::as_f64).unwrap_or_default();
         let lasts = lifetime(lasts);
@@ -414,8 +415,8 @@ fn lifetime(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds.clamp(SHORTEST.as_secs_f64(), LONGEST.as_secs_f64()))
 }
 
-/// What to ask a token for: what we need, and what the challenge asks for beyond that for the same repository. A challenge
-/// that names something else is taken at its word.
+/// What to ask a token for: what we need, and what the challenge asks for beyond that for the same
+/// repository. A challenge that names something else is taken at its word.
 fn union(repository: &str, access: Access, asked: Option<&str>) -> String {
     if repository.is_empty() {
         // The list of repositories (distribution's token specification, "Resource Class and Type").

@@ -27,8 +27,9 @@ impl Repository {
         BlobStream::new(self, blob, 0..blob.size).opened().await
     }
 
-    /// Begins to read the bytes of `range`, which lies within the blob, and no others. With `anew` caches on the way are told to
-    /// ask the registry. A host that cannot send a part sends what comes before it as well, if that is not too much.
+    /// Begins to read the bytes of `range`, which lies within the blob, and no others. With `anew`
+    /// caches on the way are told to ask the registry. A host that cannot send a part sends what
+    /// comes before it as well, if that is not too much.
     ///
     /// # Errors
     /// As [`Repository::blob`], and when the answer is another part than the one that was asked for.
@@ -81,8 +82,8 @@ impl Repository {
     }
 }
 
-/// A blob or a part of one on its way. It yields exactly as many bytes as the descriptor or the range says; whether they are the
-/// right ones is for the caller to tell, by their digest.
+/// A blob or a part of one on its way. It yields exactly as many bytes as the descriptor or the
+/// range says; whether they are the right ones is for the caller to tell, by their digest.
 pub struct BlobStream {
     repository: Repository,
     digest: Digest,
@@ -155,8 +156,8 @@ impl BlobStream {
         self.received
     }
 
-    /// The next bytes; `None` when all that was asked for was there. A broken connection is taken up again where it broke, with
-    /// a new token if need be.
+    /// The next bytes; `None` when all that was asked for was there. A broken connection is taken
+    /// up again where it broke, with a new token if need be.
     ///
     /// # Errors
     /// When new tries do not help, and when the blob turns out to have more or fewer bytes than its descriptor says.
@@ -211,7 +212,7 @@ impl BlobStream {
                 if self.position < self.end { Box::pin(self.step()).await } else { Ok(None) }
             }
             None => {
-                let source = TransportError::broken("the body ended too early");
+                let source = TransportError::broken("the body ended early");
                 Err(RegistryError::Transport { asked: self.asked().await?, source })
             }
         }
@@ -279,7 +280,7 @@ impl BlobStream {
                 let range = response.text(CONTENT_RANGE).unwrap_or_default();
                 let Some(end) = continues(range, self.position, self.end, self.size) else {
                     let (from, end, size) = (self.position, self.end, self.size);
-                    return Err(protocol(format!("asked for the bytes {from} to {end} of {size}, it sends {range:?}")));
+                    return Err(protocol(format!("requested bytes {from} to {end} of {size}, but it sent {range:?}")));
                 };
                 self.body_end = end;
             }
@@ -294,7 +295,8 @@ impl BlobStream {
         if self.position <= self.repository.registry.http.limits.reread {
             return Ok(());
         }
-        let what = format!("the registry cannot send a part alone, and there are {} bytes before it", self.position);
+        let what =
+            format!("the registry does not support range requests, and {} bytes precede the range", self.position);
         Err(RegistryError::Protocol { asked: self.repository.asked(request), what })
     }
 
@@ -303,7 +305,7 @@ impl BlobStream {
         let mut before = self.position;
         while before > 0 {
             let Some(mut chunk) = response.chunk().await? else {
-                let source = TransportError::broken("the body ended too early");
+                let source = TransportError::broken("the body ended early");
                 return Err(RegistryError::Transport { asked: response.asked, source });
             };
             self.received += chunk.len() as u64;
@@ -324,8 +326,8 @@ fn with_range(request: Request, range: Range<u64>) -> Request {
     }
 }
 
-/// Where the part that `Content-Range` (RFC 9110 section 14.4) tells of ends, if it begins at `from`, ends at `end` or before it,
-/// and is one of content of `size` bytes.
+/// Where the part that `Content-Range` (RFC 9110 section 14.4) tells of ends, if it begins at
+/// `from`, ends at `end` or before it, and is one of content of `size` bytes.
 fn continues(range: &str, from: u64, end: u64, size: u64) -> Option<u64> {
     let (range, total) = range.trim().strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.trim().split_once('-')?;

@@ -56,13 +56,13 @@ pub(super) fn find(folders: &[PathBuf], registry: &str) -> Result<Found, Registr
         for certificate in with("cert") {
             let key = certificate.with_extension("key");
             if !files.contains(&key) {
-                let what = "has no key of the same name beside it, .key (the file of an authority ends in .crt)";
+                let what = "has no matching .key file (certificate authorities end in .crt)";
                 return Err(RegistryError::CertsD { path: certificate.clone(), what });
             }
             found.client.get_or_insert((certificate.clone(), key));
         }
         if let Some(key) = with("key").find(|key| !files.contains(&key.with_extension("cert"))) {
-            let what = "has no certificate of the same name beside it, .cert";
+            let what = "has no matching .cert file";
             return Err(RegistryError::CertsD { path: key.clone(), what });
         }
     }
@@ -126,7 +126,7 @@ mod tests {
         put(two.join("keyed/client.key"));
         for registry in ["alone", "keyed"] {
             let error = find(&folders, registry).unwrap_err().to_string();
-            assert!(error.contains(registry) && error.contains("beside it"), "{error}");
+            assert!(error.contains(registry) && error.contains("matching"), "{error}");
         }
     }
 }

@@ -66,7 +66,8 @@ fn parse(value: &str) -> Vec<Raw> {
         }
         let blank = after.trim_start_matches([' ', '\t']);
         match (blank.strip_prefix('='), found.last_mut()) {
-            // `name=value`: a parameter of the scheme before it. A `=` more would make it a token68, which has no meaning here.
+            // `name=value`: a parameter of the scheme before it. A `=` more would make it a
+            // token68, which has no meaning here.
             (Some(after), Some(challenge)) => {
                 let Some((text, after)) = text(after.trim_start_matches([' ', '\t'])) else { return found };
                 challenge.parameters.push((name.to_ascii_lowercase(), text));

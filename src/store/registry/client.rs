@@ -19,7 +19,8 @@ use crate::lock::Hold;
 /// This fraction of an image's memory may be taken, on top of it, by parts of layers that were fetched ahead.
 const PARTS: u64 = 4;
 
-/// Speaks to registries; cheap to clone. What it learns about one (its tokens, above all) serves all of its repositories.
+/// Speaks to registries; cheap to clone. What it learns about one (its tokens, above all) serves
+/// all of its repositories.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -46,8 +47,9 @@ impl Client {
         Ok(Client { shared: Arc::new(shared) })
     }
 
-    /// The repository `name` of `registry`: `HOST` or `HOST:PORT`, IPv6 addresses in brackets; `docker.io` is known by that
-    /// name. It comes with a budget of its own ([`ClientConfig::max_memory`]): ask for one for each image.
+    /// The repository `name` of `registry`: `HOST` or `HOST:PORT`, IPv6 addresses in brackets;
+    /// `docker.io` is known by that name. It comes with a budget of its own
+    /// ([`ClientConfig::max_memory`]): ask for one for each image.
     ///
     /// # Errors
     /// When `registry` is no host, or `name` is not of the distribution spec's grammar ("Pulling manifests").
@@ -134,7 +136,7 @@ impl Repository {
     pub(super) fn header_value(&self, request: &Request, value: &str) -> Result<HeaderValue, RegistryError> {
         HeaderValue::try_from(value).map_err(|_| RegistryError::Protocol {
             asked: self.asked(request),
-            what: format!("{value:?} fits in no header"),
+            what: format!("{value:?} does not fit in a header"),
         })
     }
 }

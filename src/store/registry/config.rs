@@ -14,9 +14,10 @@ use crate::progress::{Progress, Silent};
 pub struct ClientConfig {
     /// As whom registries are asked.
     pub credentials: CredentialSource,
-    /// `Some(true)`: HTTP for every registry. `Some(false)`: HTTPS for every registry. `None`: HTTPS, but for registries
-    /// on this machine (`localhost`, 127.0.0.0/8, `::1`), which are spoken to by HTTP; if any TLS setting below is given
-    /// for them they are asked whether they speak TLS first.
+    /// `Some(true)`: HTTP for every registry. `Some(false)`: HTTPS for every registry. `None`:
+    /// HTTPS, but for registries on this machine (`localhost`, 127.0.0.0/8, `::1`), which are
+    /// spoken to by HTTP; if any TLS setting below is given for them they are asked whether they
+    /// speak TLS first.
     pub plain_http: Option<bool>,
     /// PEM files of certificate authorities to trust beside the system's.
     pub ca_files: Vec<PathBuf>,
@@ -122,11 +123,13 @@ pub struct Limits {
     pub chunk: u64,
     /// Connections over which large blobs are read, all of them together.
     pub connections: usize,
-    /// Bytes of the parts in which a large blob is read, if there are at least four. Each connection takes as much memory.
+    /// Bytes of the parts in which a large blob is read, if there are at least four. Each
+    /// connection takes as much memory.
     pub part: u64,
     /// Bytes of a blob that may be read again, when it broke off and the registry cannot send the rest alone.
     pub reread: u64,
-    /// Before the fallback tag is read back for the first time after it was written; it is longer where the registry is slow.
+    /// Before the fallback tag is read back for the first time after it was written; it is longer
+    /// where the registry is slow.
     pub settle: Duration,
 }
 

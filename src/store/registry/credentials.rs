@@ -58,7 +58,7 @@ pub enum CredentialError {
     File { path: PathBuf, source: io::Error },
     #[error("{path} is larger than {FILE} bytes", path = .path.display())]
     TooLarge { path: PathBuf },
-    #[error("{path} is no docker configuration: line {line}, column {column}", path = .path.display())]
+    #[error("{path} is not a valid docker configuration: line {line}, column {column}", path = .path.display())]
     Json { path: PathBuf, line: usize, column: usize },
     #[error("{path}: the entry for {key:?} cannot be decoded", path = .path.display())]
     Entry { path: PathBuf, key: String },

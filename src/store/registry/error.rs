@@ -70,7 +70,7 @@ pub(super) fn shown(url: &Url) -> String {
 pub enum RegistryError {
     #[error(transparent)]
     Memory(#[from] OverBudget),
-    #[error("{0:?} is not a registry: want HOST or HOST:PORT")]
+    #[error("{0:?} is not a registry: expected HOST or HOST:PORT")]
     Host(String),
     #[error("{0:?} is not a repository name")]
     Name(String),
@@ -82,15 +82,15 @@ pub enum RegistryError {
     CertsD { path: PathBuf, what: &'static str },
     #[error("{path} cannot be read", path = .path.display())]
     File { path: PathBuf, source: std::io::Error },
-    #[error("TLS cannot be set up")]
+    #[error("cannot set up TLS")]
     Tls(#[source] rustls::Error),
-    #[error("HTTP cannot be set up")]
+    #[error("cannot set up HTTP")]
     Http(#[source] reqwest::Error),
 
     #[error("looking up credentials for {registry}")]
     Credentials { registry: Arc<str>, source: CredentialError },
     /// `realm` is the host of the token service, where it is another one than the registry's.
-    #[error("no token for {registry} could be had")]
+    #[error("cannot get a token for {registry}")]
     Token { registry: Arc<str>, realm: Option<String>, source: Box<RegistryError> },
     /// The registry's answer points to a place where we do not go.
     #[error("{asked}: it points to {to}: {reason}")]
@@ -100,12 +100,12 @@ pub enum RegistryError {
     Proxy { asked: Asked, source: ProxyError },
     #[error("{asked}")]
     Transport { asked: Asked, source: TransportError },
-    #[error("{asked}: {awaited} did not come within {} s", .within.as_secs_f32())]
+    #[error("{asked}: {awaited} did not arrive within {} s", .within.as_secs_f32())]
     Timeout { asked: Asked, awaited: &'static str, within: Duration },
-    #[error("{asked}: less than {slowest} bytes a second came")]
+    #[error("{asked}: slower than {slowest} bytes a second")]
     Slow { asked: Asked, slowest: u64 },
     /// It was asked by plain HTTP.
-    #[error("{asked}: what listens there speaks TLS")]
+    #[error("{asked}: the server speaks TLS")]
     SpeaksTls { asked: Asked },
     #[error("{0}")]
     Answer(Box<Answer>),
@@ -115,13 +115,13 @@ pub enum RegistryError {
     /// The registry said something that the distribution spec does not have.
     #[error("{asked}: {what}")]
     Protocol { asked: Asked, what: String },
-    #[error("{asked}: the answer is no JSON of the kind that was asked for")]
+    #[error("{asked}: the answer is not the expected JSON")]
     Json { asked: Asked, source: serde_json::Error },
-    #[error("{asked}: the answer has more than {limit} bytes")]
+    #[error("{asked}: the answer is larger than {limit} bytes")]
     TooLarge { asked: Asked, limit: u64 },
-    #[error("{asked}: digest of the content is {found}, not {expected}")]
+    #[error("{asked}: the content has the digest {found}, not {expected}")]
     Digest { asked: Asked, expected: Box<Digest>, found: Box<Digest> },
-    #[error("{asked}: content has {found} bytes, not {expected}")]
+    #[error("{asked}: the content has {found} bytes, not {expected}")]
     Size { asked: Asked, expected: u64, found: u64 },
     /// The content at hand is not what its descriptor says; nothing was sent.
     #[error("the content for {digest} ({expected} bytes) is something else ({found} bytes)")]
@@ -129,9 +129,9 @@ pub enum RegistryError {
     /// What was being uploaded is something else than its descriptor says; the registry was not told to keep it.
     #[error("the content for {expected} is {found}")]
     Blob { expected: Box<Digest>, found: Box<Digest> },
-    #[error("blob {digest} of {size} bytes is larger than the {limit} that were asked for")]
+    #[error("blob {digest} has {size} bytes; the limit is {limit}")]
     BlobTooLarge { digest: Digest, size: u64, limit: u64 },
-    #[error("the upload of {digest} was begun {times} times, and lost by the registry each time")]
+    #[error("the registry lost the upload of {digest} {times} times")]
     UploadLost { digest: Digest, times: u32, source: Box<RegistryError> },
     #[error("referrers tag {tag} in {repository}: {reason}")]
     FallbackTag { repository: String, tag: String, reason: String },
@@ -274,11 +274,11 @@ impl RegistryError {
     }
 
     /// Trying again may help.
-    pub(super) fn is_temporary(&self) -> bool {
+    pub(super) fn calls_for_retry(&self) -> bool {
         match self {
             RegistryError::Timeout { .. } | RegistryError::Slow { .. } => true,
             RegistryError::Transport { source, .. } => source.kind.is_lost() || source.kind == TransportKind::Broken,
-            RegistryError::Answer(answer) => is_temporary(answer.status),
+            RegistryError::Answer(answer) => is_transient_status(answer.status),
             _ => false,
         }
     }
@@ -299,11 +299,12 @@ impl RegistryError {
         RegistryError::UploadLost { digest, times, source: Box::new(source) }
     }
 
-    /// What failed may go well at another time: the registry was not reached, was busy, broke off, or others were faster than us.
-    pub fn may_pass(&self) -> bool {
+    /// What failed may go well at another time: the registry was not reached, was busy, broke off,
+    /// or others were faster than us.
+    pub fn is_transient(&self) -> bool {
         match self {
             RegistryError::UploadLost { .. } | RegistryError::FallbackTag { .. } => true,
-            _ => self.root().is_temporary(),
+            _ => self.root().calls_for_retry(),
         }
     }
 
@@ -341,7 +342,7 @@ impl RegistryError {
 }
 
 /// Statuses that pass: RFC 9110 section 15, RFC 6585 section 4, RFC 8470 section 5.2.
-pub(super) fn is_temporary(status: StatusCode) -> bool {
+pub(super) fn is_transient_status(status: StatusCode) -> bool {
     matches!(status.as_u16(), 408 | 425 | 429 | 500 | 502 | 503 | 504)
 }
 

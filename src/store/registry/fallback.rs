@@ -1,6 +1,6 @@
-//! The referrers tag schema (distribution spec, "Referrers Tag Schema"): where a registry keeps no list of referrers, its
-//! clients keep one, in an image index under a tag made of the subject's digest. Nothing protects that index from two
-//! writers at once but the writers' own care.
+//! The referrers tag schema (distribution spec, "Referrers Tag Schema"): where a registry keeps no
+//! list of referrers, its clients keep one, in an image index under a tag made of the subject's
+//! digest. Nothing protects that index from two writers at once but the writers' own care.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,7 +101,8 @@ impl Repository {
         }
     }
 
-    /// Lists `entry` under the fallback tag, in the place of `replaces`, and makes as sure as can be that it stays there.
+    /// Lists `entry` under the fallback tag, in the place of `replaces`, and makes as sure as can
+    /// be that it stays there.
     pub(super) async fn list_under_tag(
         &self,
         entry: &Descriptor,

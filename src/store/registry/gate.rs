@@ -1,5 +1,5 @@
-//! Which addresses a client may connect to. A name is resolved once: what was looked at is what is connected to, so that an answer
-//! that changes between the two (DNS rebinding) changes nothing.
+//! Which addresses a client may connect to. A name is resolved once: what was looked at is what is
+//! connected to, so that an answer that changes between the two (DNS rebinding) changes nothing.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ pub enum Reach {
     /// To every address but link-local ones, which are where clouds keep the credentials of a machine.
     #[default]
     Any,
-    /// To public addresses; and as [`Reach::Any`] to these hosts, `HOST:PORT` in lower case. No proxy is used, since it would be
-    /// the proxy that resolves names.
+    /// To public addresses; and as [`Reach::Any`] to these hosts, `HOST:PORT` in lower case. No
+    /// proxy is used, since it would be the proxy that resolves names.
     Public {
         /// Hosts that may be at private addresses all the same.
         inside: Arc<[String]>,
@@ -55,7 +55,7 @@ pub(super) fn refuse_address(reach: &Reach, url: &Url) -> Option<&'static str> {
         Some(Host::Ipv6(ip)) => IpAddr::V6(ip),
         _ => return None,
     };
-    (!reach.is_inside(url) && !is_public(ip)).then_some("an address that is not public is refused")
+    (!reach.is_inside(url) && !is_public(ip)).then_some("non-public addresses are refused")
 }
 
 /// A name led to addresses to which we do not go.
@@ -68,7 +68,7 @@ pub(super) struct Refused {
 
 /// A name leads nowhere, or nobody was there to ask.
 #[derive(Debug, thiserror::Error)]
-#[error("the name {name} cannot be resolved")]
+#[error("cannot resolve the name {name}")]
 pub(super) struct Unresolved {
     name: String,
     source: std::io::Error,
@@ -98,8 +98,8 @@ impl Resolve for Resolver {
     }
 }
 
-/// Whether an address is one of the internet's (IANA IPv4 and IPv6 Special-Purpose Address Registries). An IPv6 address that
-/// carries an IPv4 address is what that one is.
+/// Whether an address is one of the internet's (IANA IPv4 and IPv6 Special-Purpose Address
+/// Registries). An IPv6 address that carries an IPv4 address is what that one is.
 fn is_public(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => is_public_v4(ip),

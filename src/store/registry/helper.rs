@@ -18,9 +18,9 @@ const OUTPUT: u64 = 64 << 10;
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum HelperError {
-    #[error("its name is no file name")]
+    #[error("its name is not a file name")]
     Name,
-    #[error("it is not in $PATH")]
+    #[error("not found in $PATH")]
     Missing,
     #[error("it cannot be run")]
     Run(#[source] io::Error),
@@ -28,7 +28,7 @@ pub enum HelperError {
     Hangs(Duration),
     #[error("it failed: {0}")]
     Failed(ExitStatus),
-    #[error("it answered with something else than credentials")]
+    #[error("its output is not valid credentials")]
     Answer,
 }
 
@@ -101,8 +101,8 @@ pub(super) mod tests {
         use std::os::unix::fs::PermissionsExt;
         let (text, file) = (dir.join(format!("{name}.sh")), dir.join(format!("docker-credential-{name}")));
         std::fs::write(&text, format!("#!/bin/sh\n{body}\n")).unwrap();
-        // Copied by another process: had this one the file open, a child of another test could inherit that, and running
-        // the file would fail as "busy".
+        // Copied by another process: had this one the file open, a child of another test could
+        // inherit that, and running the file would fail as "busy".
         assert!(std::process::Command::new("cp").args([&text, &file]).status().unwrap().success());
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
     }

@@ -1,5 +1,5 @@
-//! One HTTP request and its answer, with a limit to every wait. Who may be asked, with which authorization, and whether to
-//! try again is decided elsewhere.
+//! One HTTP request and its answer, with a limit to every wait. Who may be asked, with which
+//! authorization, and whether to try again is decided elsewhere.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -135,8 +135,8 @@ fn by_proxy(builder: reqwest::ClientBuilder, proxies: Proxies) -> reqwest::Clien
     builder.proxy(reqwest::Proxy::custom(move |url| proxies.of(url).ok().flatten().map(|proxy| proxy.url.clone())))
 }
 
-/// What speaks to `host`, which is no registry, with the same trust. It follows no redirects, tries nothing twice, and waits for an
-/// answer as long as its caller does.
+/// What speaks to `host`, which is no registry, with the same trust. It follows no redirects, tries
+/// nothing twice, and waits for an answer as long as its caller does.
 ///
 /// # Errors
 /// As [`Client::new`](super::Client::new), and when the environment names a proxy for `host` that cannot be used.
@@ -234,7 +234,7 @@ impl Http {
     pub fn answered(&self, registry: &str) {
         self.common.budget.succeeded();
         if self.common.outages.answered(registry) {
-            self.progress().report(Event::Warning(format!("{registry} can be reached again")));
+            self.progress().report(Event::Warning(format!("{registry} is reachable again")));
         }
     }
 

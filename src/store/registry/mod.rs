@@ -3,7 +3,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `client` | what callers hold: [`Client`], [`Repository`] |
-//! | `manifests`, `blobs`, `parallel`, `uploads`, `referrers`, `fallback`, `attach`, `names` | the calls, one group each |
+//! | `manifests`, `blobs`, `parallel`, `uploads`, `referrers`, `fallback`, `attach`, `names` | the calls, by group |
 //! | `session` | one registry: authorization, redirects and new tries for each request |
 //! | `auth`, `challenge`, `credentials`, `helper` | what a request must carry, and where that comes from |
 //! | `retry`, `outage` | when to try again |

@@ -1,5 +1,5 @@
-//! What a registry has: its repositories (distribution, "Listing Repositories") and their tags (distribution spec, "Listing Tags").
-//! Both lists come in pages, of which any may be wrong.
+//! What a registry has: its repositories (distribution, "Listing Repositories") and their tags
+//! (distribution spec, "Listing Tags"). Both lists come in pages, of which any may be wrong.
 
 use std::collections::VecDeque;
 
@@ -104,15 +104,15 @@ impl Names {
     /// The next page; `None` at the end.
     ///
     /// # Errors
-    /// When it cannot be had, is no list, or lies elsewhere than at the registry. [`RegistryError::is_not_found`] for a repository
-    /// that is not there.
+    /// When it cannot be had, is no list, or lies elsewhere than at the registry.
+    /// [`RegistryError::is_not_found`] for a repository that is not there.
     pub async fn next_page(&mut self) -> Result<Option<Page>, RegistryError> {
         let Some(mut request) = self.next.take() else { return Ok(None) };
         let asked = self.registry.asked(&request.method, &request.url);
         let wrong = |what: &str| RegistryError::Protocol { asked: asked.clone(), what: what.to_owned() };
         self.pages += 1;
         if self.seen.contains(&request.url) || self.pages > PAGES {
-            return Err(wrong("the list has no end"));
+            return Err(wrong("the list does not end"));
         }
         self.seen.push_back(request.url.clone());
         if self.seen.len() > SEEN {
@@ -125,14 +125,14 @@ impl Names {
         if let Some(link) = next_link(response.headers()) {
             let base = self.registry.base().await?;
             let url = request.url.join(&link).ok().filter(|url| super::address::same_origin(base, url));
-            request.url = url.ok_or_else(|| wrong("the next page would be somewhere else than at the registry"))?;
+            request.url = url.ok_or_else(|| wrong("the next page is not on the registry"))?;
             self.next = Some(request);
         }
         let body = response.bytes(BODY).await?;
         let page = parse(&body, self.kind).map_err(|source| RegistryError::Json { asked: asked.clone(), source })?;
         self.empty = if page.names.is_empty() && page.refused == 0 { self.empty + 1 } else { 0 };
         if self.empty > EMPTY {
-            return Err(wrong(&format!("the list has no end: {EMPTY} pages in a row hold no name")));
+            return Err(wrong(&format!("the list does not end: {EMPTY} pages in a row are empty")));
         }
         Ok(Some(page))
     }

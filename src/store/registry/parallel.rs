@@ -192,7 +192,7 @@ impl Parts {
     /// A task ended without its part or an error.
     async fn ended_early(&self) -> Result<RegistryError, RegistryError> {
         let request = self.repository.request(Method::GET, &format!("blobs/{}", self.blob.digest)).await?;
-        let source = TransportError::broken("the body ended too early");
+        let source = TransportError::broken("the body ended early");
         Ok(RegistryError::Transport { asked: self.repository.asked(&request), source })
     }
 }

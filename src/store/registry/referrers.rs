@@ -1,4 +1,5 @@
-//! Referrers of a manifest (distribution spec, "Listing Referrers"): by the API, or by the tag schema where there is none.
+//! Referrers of a manifest (distribution spec, "Listing Referrers"): by the API, or by the tag
+//! schema where there is none.
 
 use std::collections::HashSet;
 
@@ -68,15 +69,11 @@ impl Repository {
             let asked = self.asked(&request);
             let endless = |what: &str| RegistryError::Protocol { asked: asked.clone(), what: what.to_owned() };
             if !seen.insert(request.url.clone()) {
-                return Err(endless("the pages of the list lead back to one that was read"));
+                return Err(endless("the pages of the list form a loop"));
             }
             let Some(page) = self.page(&request).await? else {
                 // A list that breaks off is no list.
-                return if seen.len() == 1 {
-                    Ok(None)
-                } else {
-                    Err(endless("a further page of the list is not there"))
-                };
+                return if seen.len() == 1 { Ok(None) } else { Err(endless("a further page of the list is missing")) };
             };
             let mut on_page = descriptors(&page.bytes, &asked)?;
             listed += on_page.len();
@@ -84,7 +81,7 @@ impl Repository {
             charge_list(charge, subject, &on_page)?;
             found.append(&mut on_page);
             if listed > REFERRERS || seen.len() > PAGES {
-                return Err(endless("the list has no end"));
+                return Err(endless("the list does not end"));
             }
             let Some(next) = page.next else { return Ok(Some(found)) };
             request.url = self.next_page(&request, &asked, &next).await?;
@@ -119,7 +116,7 @@ impl Repository {
         let url = request.url.join(link).ok().filter(|url| super::address::same_origin(base, url));
         url.ok_or_else(|| RegistryError::Protocol {
             asked: asked.clone(),
-            what: "the next page of the list would be somewhere else than at the registry".to_owned(),
+            what: "the next page of the list is not on the registry".to_owned(),
         })
     }
 }

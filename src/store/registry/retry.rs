@@ -36,7 +36,7 @@ impl Retry {
     /// After a try failed: returns when it is time for the next, or with the error when there will be none.
     pub async fn again(&mut self, error: RegistryError) -> Result<(), RegistryError> {
         self.tries += 1;
-        if !error.is_temporary() {
+        if !error.calls_for_retry() {
             return Err(error);
         }
         let now = Instant::now();
@@ -103,7 +103,7 @@ impl Retry {
         if self.http.outages().is_news(registry) {
             let until = match self.http.patience() {
                 Some(patience) => format!("for {} s", patience.as_secs_f32()),
-                None => "as long as somebody waits for it".to_owned(),
+                None => "as long as a read waits for it".to_owned(),
             };
             self.http.progress().report(Event::Warning(format!("{what}; trying again {until}")));
         }

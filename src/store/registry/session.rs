@@ -13,14 +13,15 @@ use super::TARGET;
 use super::address::{base_url, is_loopback, refuse_detour, same_origin};
 use super::auth::{Authorizer, Scope};
 use super::config::ClientConfig;
-use super::error::{Asked, RegistryError, is_temporary, shown};
+use super::error::{Asked, RegistryError, is_transient_status, shown};
 use super::http::{Common, Http, Request, Response};
 use super::retry::Retry;
 use super::transport::TransportKind;
 
 /// Redirects that are followed for one request.
 const HOPS: usize = 10;
-/// How long a registry is believed that it cannot send parts of blobs: it may have been one of many servers behind its name.
+/// How long a registry is believed that it cannot send parts of blobs: it may have been one of many
+/// servers behind its name.
 const NO_RANGES: Duration = Duration::from_secs(60);
 
 pub(super) struct Registry {
@@ -155,7 +156,7 @@ impl Registry {
             }
             answered => answered?,
         };
-        if is_temporary(response.status()) {
+        if is_transient_status(response.status()) {
             return Err(response.refusal().await);
         }
         self.http.answered(&self.name);
@@ -211,7 +212,7 @@ impl Registry {
         if hops > HOPS {
             return Err(protocol(format!("more than {HOPS} redirects")));
         }
-        let location = response.text(LOCATION).ok_or_else(|| protocol("a redirect to nowhere".to_owned()))?;
+        let location = response.text(LOCATION).ok_or_else(|| protocol("a redirect without a location".to_owned()))?;
         self.resolve(base, response, location)
     }
 
@@ -220,7 +221,7 @@ impl Registry {
         let asked = || response.asked.clone();
         let mut url = response.url.join(location).map_err(|_| RegistryError::Protocol {
             asked: asked(),
-            what: "it points to something that is no URL".to_owned(),
+            what: "it points to something that is not a URL".to_owned(),
         })?;
         url.set_fragment(None);
         match refuse_detour(base, &response.url, &url) {

@@ -10,7 +10,7 @@ use super::one_line::one_line;
 
 /// Why no answer came, or not all of it.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{}{text}", .proxy.as_ref().map(|proxy| format!("by the proxy {proxy}: ")).unwrap_or_default())]
+#[error("{}{text}", .proxy.as_ref().map(|proxy| format!("via the proxy {proxy}: ")).unwrap_or_default())]
 pub struct TransportError {
     pub(super) kind: TransportKind,
     text: String,
@@ -135,14 +135,14 @@ fn rustls_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a 
 fn of_tls(error: &rustls::Error, context: &Context) -> (TransportKind, String) {
     use rustls::Error;
     match error {
-        Error::InvalidMessage(_) => (TransportKind::NotTls, "what answers does not speak TLS".to_owned()),
+        Error::InvalidMessage(_) => (TransportKind::NotTls, "the server does not speak TLS".to_owned()),
         Error::InvalidCertificate(error) => {
             let (why, text) = of_certificate(error, context);
             (TransportKind::Certificate(why), text)
         }
         Error::AlertReceived(alert) => of_alert(*alert),
         Error::PeerIncompatible(_) => {
-            (TransportKind::Tls, "it has no version of TLS (1.2 or 1.3) or no cipher in common with us".to_owned())
+            (TransportKind::Tls, "no TLS version (1.2 or 1.3) or cipher in common".to_owned())
         }
         other => (TransportKind::Tls, one_line(&other.to_string(), 300)),
     }
@@ -151,7 +151,7 @@ fn of_tls(error: &rustls::Error, context: &Context) -> (TransportKind, String) {
 fn of_alert(alert: AlertDescription) -> (TransportKind, String) {
     use AlertDescription as Alert;
     match alert {
-        Alert::CertificateRequired => (TransportKind::ClientCertificate, "it wants a client certificate".to_owned()),
+        Alert::CertificateRequired => (TransportKind::ClientCertificate, "it requires a client certificate".to_owned()),
         // By TLS 1.2 there is no other word for a certificate that is missing.
         Alert::BadCertificate
         | Alert::UnsupportedCertificate
@@ -161,13 +161,13 @@ fn of_alert(alert: AlertDescription) -> (TransportKind, String) {
         | Alert::UnknownCA
         | Alert::AccessDenied => (
             TransportKind::ClientCertificate,
-            format!("it does not accept the client certificate, or wants one ({alert:?})"),
+            format!("it rejected the client certificate, or requires one ({alert:?})"),
         ),
         Alert::ProtocolVersion => (TransportKind::Tls, "it speaks neither TLS 1.2 nor TLS 1.3".to_owned()),
         Alert::HandshakeFailure => {
-            (TransportKind::Tls, "it has no cipher in common with us, or wants a client certificate".to_owned())
+            (TransportKind::Tls, "no cipher in common, or it requires a client certificate".to_owned())
         }
-        other => (TransportKind::Tls, format!("it broke off TLS ({other:?})")),
+        other => (TransportKind::Tls, format!("it aborted the TLS handshake ({other:?})")),
     }
 }
 
@@ -191,14 +191,14 @@ fn of_certificate(error: &CertificateError, context: &Context) -> (Untrusted, St
         CertificateError::NotValidForName => (Untrusted::Name, "its certificate is for another host".to_owned()),
         CertificateError::UnknownIssuer => {
             let why = Untrusted::Issuer { given: context.own_authorities };
-            (why, "its certificate is not signed by an authority that is trusted".to_owned())
+            (why, "its certificate is not signed by a trusted authority".to_owned())
         }
         CertificateError::BadSignature => {
             let why = Untrusted::Issuer { given: context.own_authorities };
-            (why, "its certificate is not signed by the authority that it names".to_owned())
+            (why, "its certificate is not signed by the authority it names".to_owned())
         }
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
-            (Untrusted::Other, "its certificate is not one for servers".to_owned())
+            (Untrusted::Other, "its certificate is not a server certificate".to_owned())
         }
         // What webpki says of a CA certificate that a server shows as its own; its error type is not ours to name.
         CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {

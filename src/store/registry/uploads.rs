@@ -38,8 +38,8 @@ impl Repository {
     /// Uploads a blob unless the registry says that it is there. True: it was uploaded.
     ///
     /// # Errors
-    /// [`RegistryError::Content`] when `content` does not have the descriptor's size; what the registry answers; transport
-    /// errors after new tries.
+    /// [`RegistryError::Content`] when `content` does not have the descriptor's size; what the
+    /// registry answers; transport errors after new tries.
     pub async fn push_blob(&self, blob: &Descriptor, content: Bytes) -> Result<bool, RegistryError> {
         if self.is_there(blob).await? {
             return Ok(false);
@@ -102,8 +102,8 @@ impl Repository {
         }
     }
 
-    /// One session, from its beginning to the blob. A request that fails is not sent again within it: the registry may have
-    /// taken a part of its body.
+    /// One session, from its beginning to the blob. A request that fails is not sent again within
+    /// it: the registry may have taken a part of its body.
     async fn session(&self, digest: &Digest, content: &Bytes, chunk: Option<u64>) -> Result<Progress, RegistryError> {
         let (mut session, least) = self.begin().await?;
         let outcome = match chunk {
@@ -198,7 +198,7 @@ impl Repository {
                 }
                 Some(taken) if taken == sent && stalls < STALLS => stalls += 1,
                 _ => {
-                    let what = "what the registry has of the upload is not what was sent".to_owned();
+                    let what = "the registry's part of the upload is not what was sent".to_owned();
                     return Ok(Progress::Lost(RegistryError::Protocol { asked: response.asked, what }));
                 }
             }
@@ -385,8 +385,8 @@ async fn interrupted(response: Response) -> Result<Progress, RegistryError> {
     }
 }
 
-/// How many bytes the registry has by its `Range: 0-LAST`, after a chunk up to `end`. There is no way to write that it has
-/// none: distribution writes `0-0` then, as for one byte.
+/// How many bytes the registry has by its `Range: 0-LAST`, after a chunk up to `end`. There is no
+/// way to write that it has none: distribution writes `0-0` then, as for one byte.
 fn taken(range: &str, end: u64) -> Option<u64> {
     let range = range.trim();
     let last = range.strip_prefix("bytes=").unwrap_or(range).strip_prefix("0-")?.parse::<u64>().ok()?;

@@ -284,8 +284,8 @@ async fn layers_that_cannot_be_read_are_errors() {
     let whole = gzip(&plain);
     let window = Bytes::from_static(b"\x28\xb5\x2f\xfd\0\xa8\x01\0\0");
     for (what, media_type, blob, said) in [
-        ("gzip that is cut", GZIP, whole.slice(..whole.len() / 2), "cut off"),
-        ("zstd that is cut", ZSTD, zstd(&plain).slice(..1000), "cut off"),
+        ("gzip that is cut", GZIP, whole.slice(..whole.len() / 2), "truncated"),
+        ("zstd that is cut", ZSTD, zstd(&plain).slice(..1000), "truncated"),
         ("a window of 2 GiB", ZSTD, window, "2147483648"),
         ("xz", GZIP, Bytes::from_static(b"\xfd7zXZ\0\0\x04"), "xz"),
         ("bzip2", GZIP, Bytes::from_static(b"BZh91AY&SY"), "bzip2"),

@@ -80,7 +80,7 @@ fn an_index_is_attached_though_the_soci_enabled_image_cannot_be_written() {
     assert!(said.contains("own tag"), "{said}");
     assert_eq!(report["images"][0]["status"], "failed");
     let (report, said) = index(1, &["--v2={tag}", &named]);
-    assert!(said.contains("v1 is the image's own tag") && said.contains("hint: give --v2"), "{said}");
+    assert!(said.contains("v1 is the image's own tag") && said.contains("hint: use another tag for --v2"), "{said}");
     assert_eq!(report["images"][0]["manifests"], Value::Array(Vec::new()));
 
     // Configs are lost after the index was attached: it stays, and there is nothing whole to convert.
@@ -108,15 +108,19 @@ fn an_index_is_attached_though_the_soci_enabled_image_cannot_be_written() {
 fn what_cannot_be_asked_for() {
     let digest = format!("sha256:{}", "0".repeat(64));
     let (_, said) = index(1, &["--v2={tag}-soci", &format!("127.0.0.1:1/app@{digest}")]);
-    assert!(said.contains("named by its digest only") && said.contains("{digest} in place of {tag}"), "{said}");
+    assert!(
+        said.contains("named by its digest only")
+            && said.contains("use {digest} (its first 12 digits) instead of {tag}"),
+        "{said}"
+    );
     for (args, want) in [
-        (&["--v2=soci", "a:1", "a:2"][..], "must differ for each image"),
-        (&["--v2={tag}", "a:1", "a:2"], "must differ for each image"),
-        (&["--v2=a b", "a:1"], "makes no valid tag"),
+        (&["--v2=soci", "a:1", "a:2"][..], "must be different for each image"),
+        (&["--v2={tag}", "a:1", "a:2"], "must be different for each image"),
+        (&["--v2=a b", "a:1"], "does not make a valid tag"),
         (&["--v2={tag}-soci", "--v2-only={tag}-soci", "a:1"], "cannot be used with"),
         (&["--v2-only={tag}-soci", "--strict", "a:1"], "use --v2"),
         (&["--v2-only={tag}-soci", "--min-coverage=1%", "a:1"], "use --v2"),
-        (&["--v2-only={tag}-soci", "--timeout=1m", "a:1"], "--timeout is for --v2"),
+        (&["--v2-only={tag}-soci", "--timeout=1m", "a:1"], "--timeout works with --v2"),
     ] {
         let (_, said) = index(2, args);
         assert!(said.contains(want), "{args:?}: {said}");

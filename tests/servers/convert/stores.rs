@@ -248,9 +248,9 @@ fn names_in_a_layout() {
     let name = |tag: &str| format!("oci:{}{tag}", layout.display());
     let said = refused(1, &[&name(":v1"), &name(":v1")]);
     assert!(said.contains("--replace-tag") && said.contains(&root), "{said}");
-    assert!(refused(2, &[&name(":v1"), &name("")]).contains("tag of its own"));
+    assert!(refused(2, &[&name(":v1"), &name("")]).contains("a different tag"));
     assert!(refused(2, &[&name(":v1"), &name(&format!("@{root}"))]).contains("not a digest"));
-    assert!(refused(2, &[&name(":v1"), "oci-archive:x.tar:v1"]).contains("only read"));
+    assert!(refused(2, &[&name(":v1"), "oci-archive:x.tar:v1"]).contains("read-only"));
     assert!(refused(2, &[&name(":v1"), &format!("localhost:1/x@{root}")]).contains("not a digest"));
     // A dry run writes nothing, not even a layout.
     let before = std::fs::read(layout.join("index.json")).unwrap();
@@ -322,11 +322,11 @@ fn hostile_image_indexes_get_a_clear_error_and_no_name() {
         maker.index(&[maker.image("amd64", 1), on(&maker.index(&[]), r#""architecture":"x","os":"y""#)])
     };
     for (name, (source, out), said) in [
-        ("many", make("many", &many(1001)), "at most 1000 are converted"),
+        ("many", make("many", &many(1001)), "at most 1000 can be converted"),
         ("more", make("more", &many(10_001)), "more than 10000 elements"),
         ("deep", make("deep", &deep), "nested more than 4 deep"),
-        ("large", make("large", &large), "bytes where at most 4194304 are read"),
-        ("liar", make("liar", &liar), "bytes where its descriptor says 1"),
+        ("large", make("large", &large), "bytes; the limit is 4194304"),
+        ("liar", make("liar", &liar), "bytes, but its descriptor says 1"),
         ("path", make("path", &path), "invalid digest"),
     ] {
         let error = refused(1, &[&source, &format!("oci:{}:v2", out.display())]);

@@ -117,7 +117,8 @@ async fn answer(State(fake): State<FakeEcr>, request: Request<Body>) -> Response
         "GetAuthorizationToken" => {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
             let token = BASE64_STANDARD.encode(format!("AWS:{}", fake.password.lock().unwrap()));
-            json!({"authorizationData": [{"authorizationToken": token, "expiresAt": now + 43_200.0, "proxyEndpoint": "https://x"}]})
+            json!({"authorizationData": [
+                {"authorizationToken": token, "expiresAt": now + 43_200.0, "proxyEndpoint": "https://x"}]})
         }
         other => panic!("{other}"),
     };

@@ -81,8 +81,8 @@ pub async fn registry(password: &str, mib: usize) -> Big {
     })
     .await;
     let config = json!({"os": "linux", "architecture": "amd64"}).to_string();
-    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": Descriptor::of(OCI_CONFIG, config.as_bytes()),
-        "layers": [layer]});
+    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST,
+        "config": Descriptor::of(OCI_CONFIG, config.as_bytes()), "layers": [layer]});
     registry.add_blob(config);
     let digest = registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string()).to_string();
     Big { registry, digest }

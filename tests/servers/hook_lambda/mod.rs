@@ -1,4 +1,5 @@
-//! `ociseek hook lambda`: the program as `bootstrap`, under a Runtime API of our own, with real registries in the place of ECR's.
+//! `ociseek hook lambda`: the program as `bootstrap`, under a Runtime API of our own, with real
+//! registries in the place of ECR's.
 
 mod aws;
 mod big;
@@ -33,8 +34,9 @@ fn pushed(repository: &str, digest: &str, tag: &str) -> Value {
 /// Events as messages of a queue, the first with the id `m0`.
 fn batch(events: &[String]) -> Value {
     let messages = events.iter().enumerate().map(|(n, body)| {
-        json!({"messageId": format!("m{n}"), "receiptHandle": "x", "body": body, "attributes": {"ApproximateReceiveCount": "1"},
-            "messageAttributes": {}, "md5OfBody": "x", "eventSource": "aws:sqs",
+        json!({"messageId": format!("m{n}"), "receiptHandle": "x", "body": body,
+            "attributes": {"ApproximateReceiveCount": "1"}, "messageAttributes": {}, "md5OfBody": "x",
+            "eventSource": "aws:sqs",
             "eventSourceARN": format!("arn:aws:sqs:us-west-2:{ACCOUNT}:q"), "awsRegion": "us-west-2"})
     });
     json!({"Records": messages.collect::<Vec<_>>()})
@@ -174,7 +176,9 @@ async fn of_a_batch_only_what_failed_comes_again() {
                 pushed("good", &good, "v1").to_string(),
                 elsewhere,
                 json!({"image": "docker.io/library/debian:12"}).to_string(),
-                json!({"events": [{"action": "push", "target": {"repository": "good", "tag": "v1"}, "request": {"host": "evil.example"}}]}).to_string(),
+                json!({"events": [{"action": "push", "target": {"repository": "good", "tag": "v1"},
+                    "request": {"host": "evil.example"}}]})
+                .to_string(),
             ]),
             LONG,
         )
@@ -276,7 +280,8 @@ async fn soci_enabled_images_of_pushes() {
     assert_eq!(std::fs::read_dir(function.tmp.path()).unwrap().count(), 0, "nothing is written to /tmp");
 }
 
-/// With an index what is done is kept, and the image is written when it is whole. Alone it is made in one call or not at all.
+/// With an index what is done is kept, and the image is written when it is whole. Alone it is made
+/// in one call or not at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_soci_enabled_image_that_needs_more_than_a_call() {
     let (Some(server), Some(moto)) = (distribution(), Moto::start().await) else { return };
@@ -293,7 +298,7 @@ async fn a_soci_enabled_image_that_needs_more_than_a_call() {
         let alone = api.invoke(pushed("app", &digest, "v1"), limit).await;
         assert_eq!((alone.ok, &alone.body["errorType"]), (false, &json!("TimeWasUp")), "{alone:?}");
         let message = alone.body["errorMessage"].as_str().unwrap();
-        assert!(message.contains("OCISEEK_V2 in place of OCISEEK_V2_ONLY"), "{message}");
+        assert!(message.contains("OCISEEK_V2 instead of OCISEEK_V2_ONLY"), "{message}");
     }
     let (api, address) = RuntimeApi::start().await;
     let _both = Bootstrap::start(&address, &[&environment[..], &[("OCISEEK_V2", "{tag}-soci")]].concat());
@@ -368,7 +373,10 @@ async fn every_host_of_ecr_is_known() {
     }
     for host in ["dkr.ecr.us-east-1.on.aws", "dkr-ecr.us-east-1.on.aws.evil.example"] {
         let answer = api.invoke(json!({"image": format!("{ACCOUNT}.{host}/app:v1")}), LONG).await;
-        assert!(!answer.ok && format!("{:?}", answer.body).contains("registry of Amazon ECR"), "{host}: {answer:?}");
+        assert!(
+            !answer.ok && format!("{:?}", answer.body).contains("not an Amazon ECR registry"),
+            "{host}: {answer:?}"
+        );
     }
 }
 
@@ -417,7 +425,7 @@ async fn a_function_without_credentials_says_so() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(function.has_ended(), Some(1));
-    assert_eq!(api.cannot_start()[0]["errorMessage"], "the environment has no AWS_SECRET_ACCESS_KEY");
+    assert_eq!(api.cannot_start()[0]["errorMessage"], "AWS_SECRET_ACCESS_KEY is not set");
 }
 
 /// An emulator that is not ours.
@@ -474,7 +482,7 @@ async fn under_cargo_lambda() {
 fn outside_of_lambda_it_says_what_it_is_for() {
     let sandbox = Sandbox::new();
     let said = sandbox.run(&["hook", "lambda"]);
-    assert!(said.contains("this is no AWS Lambda function") && said.ends_with("--- status 1 ---"), "{said}");
+    assert!(said.contains("not running as an AWS Lambda function") && said.ends_with("--- status 1 ---"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

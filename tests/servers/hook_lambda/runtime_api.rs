@@ -107,7 +107,8 @@ async fn handle(State(api): State<RuntimeApi>, request: Request<Body>) -> Respon
     Response::builder().status(202).body(Body::from(r#"{"status":"OK"}"#)).unwrap()
 }
 
-/// The program as Lambda runs it: by its name, in a folder that it cannot write, with what Lambda puts into the environment.
+/// The program as Lambda runs it: by its name, in a folder that it cannot write, with what Lambda
+/// puts into the environment.
 pub struct Bootstrap {
     child: Child,
     log: Arc<Mutex<Vec<Value>>>,
@@ -152,7 +153,8 @@ impl Bootstrap {
         Bootstrap { child, log, tmp }
     }
 
-    /// What it has logged, once that are so many lines: an answer can be here before the line that was written ahead of it is read.
+    /// What it has logged, once that are so many lines: an answer can be here before the line that
+    /// was written ahead of it is read.
     pub async fn logged(&self, lines: usize) -> Vec<Value> {
         for _ in 0..1000 {
             if self.log.lock().unwrap().len() >= lines {

@@ -85,7 +85,7 @@ fn from_no_index_to_one_that_lost_a_piece_and_back() {
         assert_eq!(verdicts(&none), NONE);
         assert_eq!((problems(&none), notes(&none)), (vec!["no-index"], vec!["zstd", "small-image"]));
         // Layers this small are not worth an index, and so none is advised.
-        assert!(none["findings"][0]["text"].as_str().unwrap().contains("less than 10 MiB each"), "{none}");
+        assert!(none["findings"][0]["text"].as_str().unwrap().contains("smaller than 10 MiB"), "{none}");
         assert!(none["findings"][0]["next"].is_null(), "{none}");
         sandbox.run(&["index", "--no-cache", "--min-layer-size=1KiB", &image]);
 
@@ -311,15 +311,15 @@ fn text_for_people() {
     insta::assert_snapshot!(sandbox.run(&["doctor", "oci:img"]), @r#"
     oci:img linux/amd64
       manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
-      soci-snapshotter 0.10 or later, as it comes      whole  it reads version 2: there is none
-      soci-snapshotter 0.10 or later, soci_v1 enabled  whole  it reads version 2 and 1: there is none
-      soci-snapshotter, parallel_pull_unpack enabled   whole  it pulls layers side by side and reads no index
-      soci-snapshotter before 0.10                     whole  it reads version 1: there is none
-      AWS Fargate                                      whole  it does not support images with zstd layers
-      AWS Fargate, who used SOCI there before          whole  it does not support images with zstd layers
-      Amazon SageMaker Studio                          whole  it reads version 2: there is none
-      problem: the image has no SOCI index: its layers have less than 10 MiB each, which are pulled whole faster than mounted
-      note: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 is pulled whole: it is zstd, and consumers know gzip and plain tars only (24 B)
+      soci-snapshotter 0.10 or later (default settings)  whole  it reads version 2, but the image has no index
+      soci-snapshotter 0.10 or later (soci_v1 enabled)   whole  it reads version 2 and 1, but the image has no index
+      soci-snapshotter (parallel_pull_unpack enabled)    whole  it pulls layers in parallel and reads no index
+      soci-snapshotter before 0.10                       whole  it reads version 1, but the image has no index
+      AWS Fargate                                        whole  it does not support images with zstd layers
+      AWS Fargate (accounts with earlier SOCI use)       whole  it does not support images with zstd layers
+      Amazon SageMaker Studio                            whole  it reads version 2, but the image has no index
+      problem: the image has no SOCI index: its layers are all smaller than 10 MiB, and faster to pull whole than to mount
+      note: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 is pulled whole: it is zstd, but consumers support only gzip and plain tars (24 B)
         next: build the image with gzip layers: docker buildx build --output type=image,compression=gzip,force-compression=true
       note: the image has 0.3 MiB of layers; Fargate's documentation recommends lazy loading from 250 MiB on
     --- stderr ---
@@ -329,18 +329,18 @@ fn text_for_people() {
     insta::assert_snapshot!(sandbox.run(&["doctor", "oci:img"]), @r#"
     oci:img linux/amd64
       manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
-      soci-snapshotter 0.10 or later, as it comes      whole  it reads version 2, and there is one of the other version only
-      soci-snapshotter 0.10 or later, soci_v1 enabled  lazy   index 7ba91f25e64f (version 1): 3 of 4 layers, 99.99% of 262.2 KiB
-      soci-snapshotter, parallel_pull_unpack enabled   whole  it pulls layers side by side and reads no index
-      soci-snapshotter before 0.10                     lazy   index 7ba91f25e64f (version 1): 3 of 4 layers, 99.99% of 262.2 KiB
-      AWS Fargate                                      whole  it does not support images with zstd layers
-      AWS Fargate, who used SOCI there before          whole  it does not support images with zstd layers
-      Amazon SageMaker Studio                          whole  it reads version 2, and there is one of the other version only
+      soci-snapshotter 0.10 or later (default settings)  whole  it reads version 2, but the image has an index of the other version
+      soci-snapshotter 0.10 or later (soci_v1 enabled)   lazy   index 7ba91f25e64f (version 1): 3 of 4 layers, 99.99% of 262.2 KiB
+      soci-snapshotter (parallel_pull_unpack enabled)    whole  it pulls layers in parallel and reads no index
+      soci-snapshotter before 0.10                       lazy   index 7ba91f25e64f (version 1): 3 of 4 layers, 99.99% of 262.2 KiB
+      AWS Fargate                                        whole  it does not support images with zstd layers
+      AWS Fargate (accounts with earlier SOCI use)       whole  it does not support images with zstd layers
+      Amazon SageMaker Studio                            whole  it reads version 2, but the image has an index of the other version
       note: index sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95 was made by another tool, "test"
         next: ociseek verify --quick oci:img
-      note: the index is of version 1, which soci-snapshotter reads since 0.10 only where soci_v1 is enabled, Amazon SageMaker Studio does not read, and Fargate reads only for those who used SOCI there before, with an announced end on 9 February 2026 (pabis.eu, 31 August 2025)
+      note: the index is of version 1: soci-snapshotter 0.10 or later reads it only with soci_v1 enabled, Amazon SageMaker Studio does not read it, and Fargate reads it only for accounts with earlier SOCI use, until 9 February 2026 (announced; pabis.eu, 31 August 2025)
         next: ociseek convert oci:img NEW-NAME makes a SOCI-enabled image of version 2; or enable version 1 ([pull_modes.soci_v1] enable = true)
-      note: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 is pulled whole: it is zstd, and consumers know gzip and plain tars only (24 B)
+      note: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 is pulled whole: it is zstd, but consumers support only gzip and plain tars (24 B)
         next: build the image with gzip layers: docker buildx build --output type=image,compression=gzip,force-compression=true
       note: the image has 0.3 MiB of layers; Fargate's documentation recommends lazy loading from 250 MiB on
     --- stderr ---

@@ -38,10 +38,11 @@ fn ecr_wants_a_new_password_every_twelve_hours() {
         format!("aws ecr get-login-password --region eu-west-1 | docker login --username AWS --password-stdin {ECR}");
     let unauthorized = answering(&["HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"]);
     let expired = answering(&["HTTP/1.1 403 Forbidden\r\nContent-Length: 103\r\nConnection: close\r\n\r\n\
-         {\"errors\":[{\"code\":\"DENIED\",\"message\":\"Your authorization token has expired. Reauthenticate and try a\"}]}"]);
+         {\"errors\":[{\"code\":\"DENIED\",\
+         \"message\":\"Your authorization token has expired. Reauthenticate and try a\"}]}"]);
     for (proxy, want) in [
-        (unauthorized, format!("hint: 401 from {ECR}: run {login}, or give --creds USER:PASSWORD\n")),
-        (expired, format!("hint: 403 from {ECR}: a password of ECR lasts 12 hours; {login}\n")),
+        (unauthorized, format!("hint: 401 from {ECR}: run {login}, or use --creds USER:PASSWORD\n")),
+        (expired, format!("hint: 403 from {ECR}: ECR passwords expire after 12 hours: {login}\n")),
     ] {
         let sandbox = Sandbox::new();
         let mut command = sandbox.command(&["index", "--plain-http", &format!("{ECR}/a/b:v1")]);
@@ -80,7 +81,7 @@ fn a_list_of_platforms_is_for_index() {
     let variable = ("OCISEEK_PLATFORM", "linux/amd64,linux/arm64");
     for command in [&["ls", "oci:img"][..], &["cat", "oci:img", "/x"]] {
         let text = shown(sandbox.command(command).env(variable.0, variable.1));
-        assert!(text.contains("it names several platforms, and one is wanted: give --platform"), "{text}");
+        assert!(text.contains("several platforms, but this command takes one: use --platform"), "{text}");
         assert!(text.ends_with("--- status 2 ---"), "{text}");
     }
     let text = shown(sandbox.command(&["ls", "--platform=linux/amd64", "oci:img"]).env(variable.0, variable.1));
@@ -101,9 +102,9 @@ fn a_quick_look_says_what_it_passes_over() {
     layout.tag(image, "v1");
     sandbox.run(&["index", "--no-cache", "--span-size=128MiB", "oci:img"]);
     let text = sandbox.run(&["verify", "--quick", "oci:img"]);
-    assert!(text.contains("note: 1 span was not read: --quick reads none of more than 64.0 MiB"), "{text}");
+    assert!(text.contains("note: 1 span was not read: --quick skips spans larger than 64.0 MiB"), "{text}");
     // Verification finds that the config of these images states no diff IDs.
-    assert!(text.contains("right (1 of 1 layer, 0 of 1 span") && text.ends_with("--- status 3 ---"), "{text}");
+    assert!(text.contains("ok (1 of 1 layer, 0 of 1 span") && text.ends_with("--- status 3 ---"), "{text}");
     let report = sandbox.json(3, &["verify", "--quick", "--format=json", "oci:img"]);
     assert_eq!(report["manifests"][0]["indexes"][0]["layers"][0]["spans_too_large"], 1, "{report}");
     let text = sandbox.run(&["verify", "oci:img"]);

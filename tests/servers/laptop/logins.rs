@@ -95,11 +95,11 @@ fn of_a_helper_such_as_ecrs() {
     // A helper that is not there, and one that fails: what to do about it, and nothing that it said.
     let text = indexed(&sandbox, &image, &[("DOCKER_CONFIG", dir)]);
     assert!(
-        text.contains("names docker-credential-ecr-login: install it") && text.ends_with("--- status 1 ---"),
+        text.contains("refers to docker-credential-ecr-login: install it") && text.ends_with("--- status 1 ---"),
         "{text}"
     );
     helper(&sandbox, "docker-credential-ecr-login", "echo hunter2; exit 3");
     let text = indexed(&sandbox, &image, &with_helper);
-    assert!(text.contains(&format!("hint: see what it says: echo {} | docker-credential-ecr-login get", server.host)));
+    assert!(text.contains(&format!("hint: check its output: echo {} | docker-credential-ecr-login get", server.host)));
     assert!(!text.contains("hunter2"), "{text}");
 }

@@ -1,4 +1,5 @@
-//! On the laptop: `doctor`, logins that other tools left, errors that say what to do next, completions, pages, versions.
+//! On the laptop: `doctor`, logins that other tools left, errors that say what to do next,
+//! completions, pages, versions.
 
 mod commands;
 mod doctor;

@@ -46,7 +46,7 @@ async fn index_waits_for_a_registry_that_restarts_and_says_so() {
     });
     assert_eq!(status.code(), Some(0), "{said}");
     assert_eq!(said.matches("cannot connect").count(), 1, "{said}");
-    assert!(said.contains("; trying again for 30 s\n") && said.contains("can be reached again\n"), "{said}");
+    assert!(said.contains("; trying again for 30 s\n") && said.contains("is reachable again\n"), "{said}");
 }
 
 #[test]
@@ -55,15 +55,15 @@ fn how_long_to_wait_for_a_registry_can_be_said() {
     let text = sandbox.run(&["inspect", "--retry-for=1s", &format!("{host}/a/b:v1")]);
     assert!(text.contains("; trying again for 1 s\n"), "{text}");
     assert!(text.contains("error: ") && text.contains("cannot read the image: gave up after "), "{text}");
-    let hint = format!("hint: is {host} the right name, and reachable from here? --retry-for waits longer");
+    let hint = format!("hint: check that {host} is right and reachable; to wait longer");
     assert!(text.contains(&hint) && text.ends_with("--- status 1 ---"), "{text}");
 }
 
 #[test]
 fn secrets_for_one_registry_are_not_shown_to_several() {
     let sandbox = Sandbox::new();
-    let creds = "--creds is for one registry, and several are named";
-    let certificate = "--client-cert is for one registry, and several are named";
+    let creds = "--creds works for one registry";
+    let certificate = "--client-cert works for one registry";
     let pair = ["--client-cert=c", "--client-key=k"];
     let hook = ["hook", "serve", "--listen=127.0.0.1:0", "--creds=u:hunter2"];
     for (arguments, want) in [
@@ -95,7 +95,7 @@ async fn a_login_that_is_rejected_is_called_that() {
         let image = format!("{host}/a/b:v1");
         let run = |arguments: &[&str]| tokio::task::block_in_place(|| sandbox.run(arguments));
         let text = run(&["inspect", "--creds=u:hunter2", &image]);
-        let hint = format!("hint: 401 from {host}: it rejected the user name or the password of --creds\n");
+        let hint = format!("hint: 401 from {host}: the user name or password in --creds was rejected\n");
         assert!(text.contains(&hint) && !text.contains("hunter2"), "{text}");
         assert!(run(&["inspect", "--creds=u:p", &image]).ends_with("--- status 0 ---"));
         std::fs::create_dir(sandbox.path(".docker")).unwrap();
@@ -103,7 +103,7 @@ async fn a_login_that_is_rejected_is_called_that() {
         std::fs::write(sandbox.path(".docker/config.json"), stored).unwrap();
         let text = run(&["inspect", &image]);
         let hint =
-            format!("hint: 401 from {host}: it rejected the stored login: run docker login {host} again, or give");
+            format!("hint: 401 from {host}: the stored login was rejected: run docker login {host} again, or use");
         assert!(text.contains(&hint) && !text.contains("hunter2"), "{text}");
     }
 }
@@ -132,9 +132,9 @@ fn proxies_that_are_away_or_are_none() {
         let mut command = sandbox.command(&["inspect", "--retry-for=1s", option, "registry.invalid/a/b:v1"]);
         let text = shown(command.env(variable, format!("{scheme}://u:hunter2@{proxy}")));
         let named = format!("the proxy {scheme}://{proxy} (${variable})");
-        assert!(text.contains(&format!("by {named}: ")), "{text}");
-        assert!(text.contains(&format!("hint: the request went to {named}: is that one right")), "{text}");
-        assert!(text.contains("warning: cannot connect to registry.invalid (by the proxy"), "{text}");
+        assert!(text.contains(&format!("via {named}: ")), "{text}");
+        assert!(text.contains(&format!("hint: the request went to {named}: check that it is right")), "{text}");
+        assert!(text.contains("warning: cannot connect to registry.invalid (via the proxy"), "{text}");
         assert!(!text.contains("hunter2") && text.ends_with("--- status 1 ---"), "{text}");
     }
     for value in ["ftp://u:hunter2@h", "htp:/u:hunter2@h:1", "http://[::1"] {
@@ -165,8 +165,8 @@ fn certificates_where_the_system_and_docker_have_them() {
     let text = shown(inspect(&[]).env(trusted.0, &trusted.1).env("OCISEEK_PLAIN_HTTP", "0"));
     assert!(text.ends_with("--- status 0 ---"), "{text}");
     let text = shown(&mut inspect(&["--plain-http=false"]));
-    assert!(text.contains("its certificate is not signed by an authority that is trusted\n"), "{text}");
-    let hint = format!("give --ca-file FILE, or put it into /etc/docker/certs.d/{}/ca.crt\n", server.host);
+    assert!(text.contains("its certificate is not signed by a trusted authority\n"), "{text}");
+    let hint = format!("use --ca-file FILE, or store it as /etc/docker/certs.d/{}/ca.crt\n", server.host);
     assert!(text.contains(&hint) && text.ends_with("--- status 1 ---"), "{text}");
 
     // Where the tools keep them for a user.
@@ -178,10 +178,7 @@ fn certificates_where_the_system_and_docker_have_them() {
         assert!(text.ends_with("--- status 0 ---"), "{text}");
         std::fs::write(folder.join("client.cert"), "").unwrap();
         let text = shown(&mut inspect(&[]));
-        assert!(
-            text.contains("client.cert has no key of the same name beside it") && text.contains("docs/laptop.md"),
-            "{text}"
-        );
+        assert!(text.contains("client.cert has no matching .key file") && text.contains("docs/laptop.md"), "{text}");
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -34,7 +34,7 @@ fn digest_of(server: &Server, tag: &str) -> Option<String> {
 /// All manifests and layers of the image are there, and as many `indexes` hold for them.
 fn assert_whole(sandbox: &Sandbox, image: &str, indexes: usize) {
     let said = sandbox.run(&["verify", image]);
-    assert_eq!(said.matches(": right (").count(), indexes, "{image}: {said}");
+    assert_eq!(said.matches(": ok (").count(), indexes, "{image}: {said}");
     assert!(!said.contains("wrong") && !said.contains("error: "), "{image}: {said}");
 }
 

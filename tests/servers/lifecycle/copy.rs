@@ -26,8 +26,8 @@ fn with_referrers(sandbox: &Sandbox, server: &Server, image: &str) -> [String; 2
     let index: Value = serde_json::from_str(&bytes).unwrap();
     let mut config = index["config"].clone();
     config["mediaType"] = "application/vnd.example.signature".into();
-    let signature = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [], "subject": subject,
-        "annotations": {"who": "me"}});
+    let signature = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [],
+        "subject": subject, "annotations": {"who": "me"}});
     let (bytes, digest) = (signature.to_string(), ociseek::digest::Digest::sha256(signature.to_string().as_bytes()));
     server.put_manifest("a/b", &digest.to_string(), OCI_MANIFEST, bytes.as_bytes());
     if request(server, "GET", &format!("/v2/a/b/referrers/{ours}")).0 == 404 {
@@ -175,13 +175,13 @@ fn a_list_of_referrers_that_lies() {
     let text = sandbox.run(&["copy", "--progress=none", &by_digest, &format!("{}/c:v1", server.host)]);
     assert!(text.contains("1 manifest, 0 referrers") && text.ends_with("--- status 0 ---"), "{text}");
     for digest in [&other, &missing] {
-        assert!(text.contains(&format!("warning: {digest} is listed as a referrer and not copied: ")), "{text}");
+        assert!(text.contains(&format!("warning: {digest} is listed as a referrer but was not copied: ")), "{text}");
     }
     assert!(!is_there(&server, "c", &other));
 
     // Where it goes has to have a name.
     let text = sandbox.run(&["copy", &by_digest, &format!("{}/c", server.host)]);
-    assert!(text.contains("name the destination's tag") && text.ends_with("--- status 2 ---"), "{text}");
+    assert!(text.contains("give the destination a tag") && text.ends_with("--- status 2 ---"), "{text}");
     let text = sandbox.run(&["copy", &image, "oci-archive:out.tar"]);
-    assert!(text.contains("an archive is only read") && text.ends_with("--- status 2 ---"), "{text}");
+    assert!(text.contains("archives are read-only") && text.ends_with("--- status 2 ---"), "{text}");
 }

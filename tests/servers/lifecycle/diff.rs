@@ -102,7 +102,10 @@ fn what_cannot_be_compared() {
     let image = layout.image("amd64", &[layer]);
     layout.tag(image, "v1");
     let text = sandbox.run(&["diff", "oci:img", "oci:img"]);
-    assert!(text.contains("has no SOCI index") && text.contains("hint: ociseek index makes one"), "{text}");
+    assert!(
+        text.contains("has no usable SOCI index") && text.contains("hint: create one with ociseek index"),
+        "{text}"
+    );
     std::fs::write(sandbox.path("file"), b"").unwrap();
     for args in [["diff", "file", "oci:img"], ["diff", "UPPER", "oci:img"]] {
         let text = sandbox.run(&args);

@@ -86,7 +86,7 @@ fn tags_of_a_repository() {
         let unknown = none.contains("404") && none.ends_with("--- status 1 ---");
         assert!(unknown || none.ends_with("TOOL\n--- stderr ---\n--- status 0 ---"), "{none}");
         let none = sandbox.run(&["list", &format!("{repository}:none")]);
-        assert!(none.contains("1 of 1 images could not be looked at"), "{none}");
+        assert!(none.contains("1 of 1 images could not be read"), "{none}");
     }
 }
 

@@ -137,6 +137,6 @@ fn a_repository_is_wanted() {
     let sandbox = Sandbox::new();
     for place in ["localhost:1/a:v1", "oci:img"] {
         let text = sandbox.run(&["prune", place]);
-        assert!(text.contains("want a repository of a registry") && text.ends_with("--- status 2 ---"), "{text}");
+        assert!(text.contains("expected a repository in a registry") && text.ends_with("--- status 2 ---"), "{text}");
     }
 }

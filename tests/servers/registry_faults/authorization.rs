@@ -136,7 +136,7 @@ async fn passwords_go_to_the_token_service_and_a_wrong_one_is_told() {
 
     let error = repository(&faulty, with_password(&faulty, "u", "hunter2")).blob_bytes(&blob, 1).await.unwrap_err();
     assert!(error.is_unauthorized(), "{error:?}");
-    assert_eq!(error.to_string(), format!("no token for {} could be had", faulty.host()));
+    assert_eq!(error.to_string(), format!("cannot get a token for {}", faulty.host()));
     assert_eq!((error.rejected(), error.token_service()), (Some(Shown::Given), None));
     let all = everything(&error);
     assert!(

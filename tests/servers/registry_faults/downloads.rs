@@ -47,7 +47,7 @@ async fn a_server_without_ranges_is_not_read_up_too_far() {
     .await;
     let limits = Limits { reread: 100_000, ..limits() };
     let error = read(&repository(&faulty, ClientConfig { limits, ..config() }), &descriptor(&blob)).await.unwrap_err();
-    assert!(error.to_string().contains("200000 bytes before it"), "{error}");
+    assert!(error.to_string().contains("200000 bytes precede the range"), "{error}");
 }
 
 #[tokio::test]

@@ -90,7 +90,7 @@ async fn silence_is_not_waited_for_for_ever() {
     let limits = Limits { header: Duration::from_millis(100), tries: 2, ..limits() };
     let client = Client::new(ClientConfig { limits, ..config() }).unwrap();
     let error = client.repository(&host, "a").unwrap().manifest(&Target::Tag("t".into())).await.unwrap_err();
-    assert!(everything(&error).contains("an answer did not come within 0.1 s"), "{error:?}");
+    assert!(everything(&error).contains("an answer did not arrive within 0.1 s"), "{error:?}");
     drop(listener);
 }
 
@@ -113,7 +113,7 @@ async fn an_upload_that_nobody_takes_is_not_waited_for_for_ever() {
     let blob = content(32 << 20);
     let repository = repository(&faulty, ClientConfig { limits, ..config() });
     let error = repository.push_blob_unchecked(&descriptor(&blob), blob.clone()).await.unwrap_err();
-    assert!(everything(&error).contains("room for the next bytes of the body did not come"), "{error:?}");
+    assert!(everything(&error).contains("room for the next bytes of the body did not arrive"), "{error:?}");
 }
 
 #[tokio::test]

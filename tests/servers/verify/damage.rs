@@ -218,7 +218,7 @@ fn the_first_of_two_indexes() {
     assert_eq!(code, "unusable", "consumers look at the first only");
     let output = image.sandbox.command(&["ls", "--json", "--no-cache", "oci:img:v1"]).output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
-    assert!(errors.contains(&format!("SOCI index {first} is passed over")), "{errors}");
+    assert!(errors.contains(&format!("skipping SOCI index {first}")), "{errors}");
     let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(listed["index"]["digest"], second);
 }

@@ -28,13 +28,13 @@ fn what_is_right_is_one_line() {
     let masked = |text: String| text.replace(&index, "INDEX").replace(&format!("{spans} spans"), "N spans");
     let text = image.sandbox.run(&["verify", "oci:img:v1"]);
     assert_snapshot!(masked(text), @r#"
-    oci:img:v1 linux/amd64: index INDEX: right (3 of 4 layers, N spans, 11 files, 606.0 KiB)
+    oci:img:v1 linux/amd64: index INDEX: ok (3 of 4 layers, N spans, 11 files, 606.0 KiB)
     --- stderr ---
     --- status 0 ---
     "#);
     let text = image.sandbox.run(&["verify", "--quick", "--spans=3", "--seed=1", "oci:img:v1"]);
     assert_snapshot!(masked(text), @r#"
-    oci:img:v1 linux/amd64: index INDEX: right (3 of 4 layers, 9 of N spans (--seed 1))
+    oci:img:v1 linux/amd64: index INDEX: ok (3 of 4 layers, 9 of N spans (--seed 1))
     --- stderr ---
     --- status 0 ---
     "#);
@@ -82,8 +82,8 @@ fn without_an_index_nothing_can_be_said() {
     let text = image.sandbox.run(&["verify", "oci:img:v1"]).replace(&manifest, "MANIFEST");
     assert_snapshot!(text, @r#"
     --- stderr ---
-    error: MANIFEST has no SOCI index: there is nothing to verify
-    hint: ociseek index makes one
+    error: MANIFEST has no SOCI index to verify
+    hint: create one with ociseek index
     --- status 1 ---
     "#);
 }
@@ -133,7 +133,7 @@ fn an_index_of_version_2() {
     let manifest = document["manifests"][0]["manifest"]["digest"].as_str().unwrap();
     let alone = image.sandbox.json(3, &["verify", "--format=json", &format!("oci:enabled@{manifest}")]);
     let warning = alone["manifests"][0]["warnings"][0].as_str().unwrap();
-    assert!(warning.contains("does not list the index beside the image"), "{warning}");
+    assert!(warning.contains("does not list the SOCI index"), "{warning}");
 }
 
 #[test]

@@ -141,10 +141,10 @@ fn people_are_told_what_is_broken_and_what_to_do() {
         .collect();
     assert_snapshot!(masked.join("\n"), @r#"
     oci:img:v1 linux/amd64: index INDEX: 1 violation (…)
-      policy min-coverage: broken: 99.97% (…)
+      policy min-coverage: violated: 99.97% (…)
         coverage: the index covers 99.97% (…)
-        hint: ociseek index --existing replace --min-layer-size SIZE covers more; or ask for less
-      policy allow-tool: kept: "ociseek vX"; wanted 'ociseek'
+        hint: cover more with ociseek index --existing replace --min-layer-size SIZE, or lower the requirement
+      policy allow-tool: ok: "ociseek vX"; required 'ociseek'
     --- stderr ---
     --- status 3 ---
     "#);
@@ -176,10 +176,10 @@ fn a_policy_that_cannot_be_used_fails() {
     fails("{}", "it has no rule");
     fails(r#"{"min_coverage": "80%", "signed": true}"#, "unknown field `signed`");
     fails(r#"{"allow_tools": []}"#, "allow_tools is empty");
-    fails(r#"{"signature_keys": ["absent.pub"]}"#, "absent.pub: cannot be read");
+    fails(r#"{"signature_keys": ["absent.pub"]}"#, "absent.pub: cannot read");
     fails(r#"{"signature_certs": ["policy.json"]}"#, "it has no certificate");
     let missing = image.sandbox.run(&["verify", "--quick", "--policy=absent.json", "oci:img:v1"]);
-    assert!(missing.contains("absent.json: cannot be read") && missing.ends_with("--- status 1 ---"), "{missing}");
+    assert!(missing.contains("absent.json: cannot read") && missing.ends_with("--- status 1 ---"), "{missing}");
     let usage = image.sandbox.run(&["verify", "--quick", "--allow-tool=a == 1", "oci:img:v1"]);
     assert!(usage.contains("is not a bound") && usage.ends_with("--- status 2 ---"), "{usage}");
 }

@@ -158,11 +158,11 @@ fn paths_are_resolved_inside_the_tree() {
     assert_eq!(tree.resolve(b"", true), Ok(Tree::ROOT));
     assert_eq!(tree.resolve(b"bin/", false), tree.resolve(b"usr/bin", true));
     let error = |path: &str| tree.resolve(path.as_bytes(), true).unwrap_err().to_string();
-    assert_eq!(error("usr/none/x"), "there is no \"/usr/none\"");
-    assert_eq!(error("nowhere"), "there is no \"/gone\"");
-    assert_eq!(error("abs/x"), "\"/usr/bin/sh\" is not a directory");
-    assert_eq!(error("abs/"), "\"/usr/bin/sh\" is not a directory");
-    assert_eq!(error("loop"), "more than 40 symbolic links to follow, at \"/loop\"");
+    assert_eq!(error("usr/none/x"), "no such file or directory: \"/usr/none\"");
+    assert_eq!(error("nowhere"), "no such file or directory: \"/gone\"");
+    assert_eq!(error("abs/x"), "not a directory: \"/usr/bin/sh\"");
+    assert_eq!(error("abs/"), "not a directory: \"/usr/bin/sh\"");
+    assert_eq!(error("loop"), "too many levels of symbolic links: \"/loop\"");
     assert_eq!(error(&"x/".repeat(3000)), "the path is longer than 4095 bytes");
 }
 
@@ -181,7 +181,7 @@ fn a_layer_by_itself_keeps_its_whiteouts() {
     assert_eq!(tree.child(Tree::ROOT, b"here"), tree.resolve(b"d/.wh.f", false).ok());
     assert_eq!(
         tree.warnings(),
-        ["\"below\" is left out: it is a hard link to \"in/another/layer\", which is not in this layer"]
+        ["skipping \"below\": it is a hard link to \"in/another/layer\", which is not in this layer"]
     );
 }
 
@@ -190,8 +190,8 @@ fn owners_that_were_cut_are_told_of() {
     let mut file = of(FileKind::Regular, "f");
     file.pax = [PaxRecord { key: (*b"uid").into(), value: (*b"4294967296").into() }].into();
     let tree = flatten(&[vec![file.clone()]]).unwrap();
-    assert_eq!(tree.warnings(), ["layer 0: \"f\" has an owner of more than 32 bits, which was cut to 0:0"]);
+    assert_eq!(tree.warnings(), ["layer 0: \"f\" has an owner ID wider than 32 bits, truncated to 0:0"]);
     let tree = flatten(&[vec![file; 1000]]).unwrap();
     assert_eq!(tree.warnings().len(), 21);
-    assert_eq!(tree.warnings()[20], "... and 980 more remarks about the layers' entries");
+    assert_eq!(tree.warnings()[20], "... and 980 more warnings about the layers' entries");
 }

@@ -54,7 +54,7 @@ pub fn named() -> Vec<Stack> {
     over("whiteout as a hard link to nothing", vec![hard_link("d/.wh.f", "none")]);
     over("whiteout with a long name", vec![file(format!("d/.wh.{}", "x".repeat(251)), "")]);
     over("whiteout with a name too long", vec![file(format!("d/.wh.{}", "x".repeat(256)), "")]);
-    over("whiteout of no name", vec![file("d/.wh.", "")]);
+    over("whiteout without a name", vec![file("d/.wh.", "")]);
     over("whiteout of dot", vec![file("d/.wh..", "")]);
     over("whiteout of dot dot", vec![file("d/.wh...", "")]);
     over("whiteout of no name at the root", vec![file(".wh.", "")]);

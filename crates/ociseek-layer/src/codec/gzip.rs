@@ -1,29 +1,30 @@
-//! gzip (RFC 1952) as a push parser: one member after another, checksums and lengths checked, block starts reported.
+//! gzip (RFC 1952) as a push parser: one member after another, checksums and lengths checked, block
+//! starts reported.
 
 use super::WINDOW;
 use super::gzip_header::{HeaderError, HeaderParser};
 use super::inflate::{Inflate, Stop};
 use crate::offset::{Compressed, Uncompressed};
 
-/// Takes what comes out of a [`GzipReader`].
+/// Receives the output of a [`GzipReader`].
 pub trait Sink {
     /// The next plain bytes, in order and without gaps.
     fn output(&mut self, bytes: &[u8]);
 
-    /// A deflate block starts here: after a member's header, and after each block that is not its member's last.
+    /// A deflate block starts here: after a member's header, or after a block that is not its last.
     fn block_start(&mut self, at: BlockStart<'_>);
 }
 
 /// A place where decoding can resume.
 #[derive(Debug, Clone, Copy)]
 pub struct BlockStart<'a> {
-    /// The first compressed byte of which no bit has been used.
+    /// The first compressed byte with no bit used yet.
     pub input: Compressed,
     /// Where the block's first byte goes in the plain data.
     pub output: Uncompressed,
     /// How many high bits (0..=7) of the byte before `input` belong to the block.
     pub bits: u8,
-    /// The output before `output`, oldest first, zeros where there is less. Not cut at member borders.
+    /// The output before `output`, oldest first, padded with zeros. It spans members.
     pub window: &'a [u8; WINDOW],
 }
 
@@ -38,7 +39,7 @@ pub struct GzipReader {
     /// Checksum and length of the current member's output.
     crc: crc32fast::Hasher,
     length: u64,
-    /// The member's beginning was not read, so that they cannot be compared with its trailer.
+    /// The start of the member was not read, so they cannot be compared with its trailer.
     is_partial: bool,
     /// The end of such a member.
     unproven: Option<Unproven>,
@@ -49,7 +50,7 @@ pub struct GzipReader {
     block: (Compressed, u8),
 }
 
-/// What there was of a member, and its trailer.
+/// The part of a member that was read, and its trailer.
 struct Unproven {
     crc: crc32fast::Hasher,
     length: u64,
@@ -63,7 +64,7 @@ enum State {
         bytes: [u8; 8],
         filled: usize,
     },
-    /// Something that is no gzip follows the last member.
+    /// Non-gzip bytes follow the last member.
     Trailing {
         from: Compressed,
     },
@@ -76,11 +77,11 @@ pub struct GzipEnd {
     pub members: u64,
     /// Where the plain data end, in all members together: their size.
     pub output: Uncompressed,
-    /// Where bytes begin that belong to no member. Readers disagree about those: gzip(1) warns, Go and zlib refuse.
+    /// Where bytes start that belong to no member: gzip(1) warns about them, Go and zlib fail.
     pub trailing: Option<Compressed>,
 }
 
-/// Why a blob is not gzip to its end. Offsets are bytes into the blob.
+/// Why a blob is not valid gzip. Offsets are bytes into the blob.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
@@ -96,14 +97,16 @@ pub enum GzipError {
     #[error("damaged deflate data in the block at byte {offset}: {message}")]
     Deflate { offset: Compressed, message: &'static str },
     #[error(
-        "gzip member {member}, which ends at byte {offset}, should have CRC-32 {stored:#010x}; its data have {actual:#010x}"
+        "wrong CRC-32 in gzip member {member}, which ends at byte {offset}: stored {stored:#010x}, computed \
+         {actual:#010x}"
     )]
     Crc { offset: Compressed, member: u64, stored: u32, actual: u32 },
     #[error(
-        "gzip member {member}, which ends at byte {offset}, claims a length of {stored} bytes modulo 2^32; it has {actual}"
+        "wrong length in gzip member {member}, which ends at byte {offset}: stored {stored} (modulo 2^32), \
+         actual {actual}"
     )]
     Length { offset: Compressed, member: u64, stored: u32, actual: u64 },
-    #[error("the gzip data are cut off at byte {offset}, inside {place} of member {member}")]
+    #[error("the gzip data is truncated at byte {offset}, inside {place} of member {member}")]
     Truncated { offset: Compressed, member: u64, place: &'static str },
 }
 
@@ -131,24 +134,26 @@ impl GzipReader {
         }
     }
 
-    /// Reads on from `input` bytes into a blob, where a member begins. Members and output are counted from there.
+    /// Reads from `input` bytes into a blob, where a member starts. Members and output count from
+    /// there.
     pub(super) fn at_member(input: Compressed) -> GzipReader {
         GzipReader { input, header: input, ..GzipReader::new() }
     }
 
-    /// Whether a member may begin with the next byte, which is that `input` bytes into the blob.
+    /// Whether a member may start with the next byte, `input` bytes into the blob.
     pub(super) fn is_between_members(&self, input: Compressed) -> bool {
         matches!(&self.state, State::Header(header) if header.is_empty()) && self.input == input
     }
 
-    /// Whether a block begins `input` bytes into the blob, but for `bits` that the byte before has of it, and nothing of it was read; and
-    /// whether matches in it may reach all of the window.
+    /// Whether an unread block starts `input` bytes into the blob, with its first `bits` bits in
+    /// the byte before, and matches in it may reach the whole window.
     pub(super) fn is_at_block(&self, input: Compressed, bits: u8) -> bool {
         // From fewer than 8 bits left over a header can be read, and nothing that it stands for.
         self.input == input && self.block == (input, bits) && self.length >= WINDOW as u64
     }
 
-    /// Whether what `ahead` has read, which began here, agrees with the checksum of the member that it began in.
+    /// Whether what `ahead` has read, which began here, agrees with the checksum of the member that
+    /// it began in.
     pub(super) fn is_continued_by(&self, ahead: &GzipReader) -> bool {
         ahead.unproven.as_ref().is_none_or(|Unproven { crc, length, trailer }| {
             let (stored_crc, stored_length) = fields(*trailer);
@@ -177,8 +182,9 @@ impl GzipReader {
         self.output
     }
 
-    /// Reads on from where a block starts. `before` is the byte before `at.input`; it counts where `at.bits` is not 0. The
-    /// checksum of the member that `at` lies in is not checked, nor are members counted that came before.
+    /// Reads from the start of a block. `before` is the byte before `at.input`, used if `at.bits`
+    /// is not 0. The checksum of the current member is not checked, and earlier members are not
+    /// counted.
     pub fn resume(at: BlockStart<'_>, before: u8) -> GzipReader {
         GzipReader {
             state: State::Deflate,
@@ -194,7 +200,7 @@ impl GzipReader {
     /// Decodes the next bytes of the blob into `sink`.
     ///
     /// # Errors
-    /// When the blob breaks RFC 1951 or 1952; the reader is of no use after that.
+    /// If the blob violates RFC 1951 or 1952. The reader cannot be used after that.
     pub fn push(&mut self, mut chunk: &[u8], sink: &mut impl Sink) -> Result<(), GzipError> {
         while !chunk.is_empty() {
             let taken = match &mut self.state {
@@ -205,7 +211,8 @@ impl GzipReader {
                         }
                         taken
                     }
-                    // A first member that is none is a broken blob; after a sound one it is something else behind the gzip.
+                    // Without any valid member the blob is broken; after one, these are
+                    // trailing bytes.
                     Err(HeaderError::Magic | HeaderError::Method(_)) if self.members > 0 => {
                         self.state = State::Trailing { from: self.header };
                         chunk.len()
@@ -234,10 +241,10 @@ impl GzipReader {
         Ok(())
     }
 
-    /// The blob is at its end.
+    /// Call this at the end of the blob.
     ///
     /// # Errors
-    /// When it ends inside a member.
+    /// If it ends inside a member.
     pub fn finish(self) -> Result<GzipEnd, GzipError> {
         let cut = |place| GzipError::Truncated { offset: self.input, member: self.members + 1, place };
         let trailing = match &self.state {
@@ -259,7 +266,7 @@ impl GzipReader {
         self.report(taken, 0, sink);
     }
 
-    /// Runs one step of the decoder; says how many bytes it took.
+    /// Runs one step of the decoder and returns how many bytes it consumed.
     fn inflate(&mut self, chunk: &[u8], sink: &mut impl Sink) -> Result<usize, GzipError> {
         let mut taken = 0;
         loop {
@@ -315,7 +322,7 @@ fn fields(trailer: [u8; 8]) -> (u32, u32) {
     (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))
 }
 
-/// The checksum of what two have read one after the other.
+/// The combined checksum of two consecutive reads.
 fn joined(first: &crc32fast::Hasher, second: &crc32fast::Hasher) -> crc32fast::Hasher {
     let mut joined = first.clone();
     joined.combine(second);

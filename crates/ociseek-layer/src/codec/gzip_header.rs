@@ -1,6 +1,6 @@
 //! The header of a gzip member (RFC 1952, section 2.3), parsed byte by byte.
 
-/// Go's compress/gzip, which a consumer opens the header with, gives up on names and comments that are longer.
+/// Go's compress/gzip, which consumers parse the header with, rejects longer names and comments.
 const GO_STRING_LIMIT: u32 = 512;
 
 const FHCRC: u8 = 1 << 1;
@@ -9,24 +9,24 @@ const FNAME: u8 = 1 << 3;
 const FCOMMENT: u8 = 1 << 4;
 const RESERVED: u8 = 0b1110_0000;
 
-/// Why a header is not one.
+/// Why a header is not valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum HeaderError {
     #[error("no gzip magic bytes")]
     Magic,
-    #[error("compression method {0}: only deflate (8) is known")]
+    #[error("unsupported compression method {0} (only deflate, 8, is supported)")]
     Method(u8),
     #[error("reserved flags are set ({0:#04x})")]
     Reserved(u8),
-    #[error("the name or comment is longer than the 511 bytes that Go's gzip reader takes")]
+    #[error("the name or comment exceeds the 511-byte limit of Go's gzip reader")]
     LongString,
-    #[error("the header's checksum is {0:#06x}, its bytes have {1:#06x}")]
+    #[error("the header checksum is {0:#06x}, but its bytes give {1:#06x}")]
     Crc(u16, u16),
 }
 
-/// A header in the making.
+/// A partly parsed header.
 #[derive(Clone, Default)]
 pub struct HeaderParser {
     field: Field,
@@ -41,7 +41,7 @@ enum Field {
     Id2,
     Method,
     Flags,
-    /// MTIME, XFL and OS: so many bytes are still to come.
+    /// MTIME, XFL and OS: the number of bytes still to come.
     Ignored(u8),
     ExtraLength(Option<u8>),
     Extra(u16),
@@ -52,15 +52,15 @@ enum Field {
 }
 
 impl HeaderParser {
-    /// Whether no byte was taken yet.
+    /// Whether no byte has been consumed yet.
     pub fn is_empty(&self) -> bool {
         matches!(self.field, Field::Id1)
     }
 
-    /// Takes bytes from the front of `input`; says how many, and whether the header is complete.
+    /// Consumes bytes from the front of `input`. Returns how many, and whether the header is complete.
     ///
     /// # Errors
-    /// On anything that zlib or Go's compress/gzip refuses.
+    /// On anything that zlib or Go's compress/gzip rejects.
     pub fn parse(&mut self, input: &[u8]) -> Result<(usize, bool), HeaderError> {
         for (taken, &byte) in input.iter().enumerate() {
             self.byte(byte)?;
@@ -129,7 +129,7 @@ impl HeaderParser {
     }
 }
 
-/// One byte more, not counting the terminator.
+/// Adds one byte, not counting the terminator.
 fn longer(length: u32) -> Result<u32, HeaderError> {
     // The terminator must be among the first 512 bytes.
     if length + 1 >= GO_STRING_LIMIT { Err(HeaderError::LongString) } else { Ok(length + 1) }

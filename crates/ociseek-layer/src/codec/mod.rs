@@ -1,8 +1,8 @@
 //! Compressed bytes to plain bytes, and where decoding can resume.
 //!
-//! [`inflate`] decodes raw deflate and stops at every block border; [`gzip`] frames it (RFC 1952) and tells a [`gzip::Sink`]
-//! what comes out and where blocks start; [`stretch`] decodes parts of it by themselves; [`zstd`] decodes RFC 8878; [`sniff`]
-//! says what a blob is.
+//! [`inflate`] decodes raw deflate and stops at every block boundary; [`gzip`] handles its framing
+//! (RFC 1952) and passes output and block starts to a [`gzip::Sink`]; [`stretch`] decodes parts of
+//! a gzip blob on their own; [`zstd`] decodes RFC 8878; [`sniff`] detects the format of a blob.
 
 pub mod gzip;
 pub mod gzip_header;
@@ -11,6 +11,6 @@ pub mod sniff;
 pub mod stretch;
 pub mod zstd;
 
-/// Deflate's window: no match reaches further back (RFC 1951, section 2), so this much output is all that a decoder needs
-/// to resume at a block border.
+/// Deflate's window: no match reaches further back (RFC 1951, section 2), so a decoder needs only
+/// this much output to resume at a block boundary.
 pub const WINDOW: usize = 32 * 1024;

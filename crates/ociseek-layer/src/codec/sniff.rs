@@ -1,19 +1,19 @@
-//! What a blob is, by its first bytes.
+//! Detects the format of a blob from its first bytes.
 
-/// What a blob's first bytes say.
+/// The format that a blob's first bytes indicate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// A gzip member begins.
     Gzip,
     /// A zstd frame begins, skippable or not.
     Zstd,
-    /// Not known as anything else: the tar reader has the last word.
+    /// Not recognized as anything else: the tar reader decides.
     Plain,
-    /// Another compression that layers do come in. Nothing reads it lazily.
+    /// Another compression used for layers. No consumer reads it lazily.
     Foreign(&'static str),
 }
 
-/// Says what a blob that starts with `head` is. Six bytes are enough.
+/// Detects the format of a blob that starts with `head`. Six bytes are enough.
 pub fn format(head: &[u8]) -> Format {
     const FOREIGN: [(&[u8], &str); 6] = [
         (b"BZh", "bzip2"),
@@ -34,7 +34,7 @@ pub fn format(head: &[u8]) -> Format {
     FOREIGN.iter().find(|(magic, _)| head.starts_with(magic)).map_or(Format::Plain, |(_, name)| Format::Foreign(name))
 }
 
-/// A guess for people at what a blob is that turned out to be no layer.
+/// A guess, for error messages, at what a blob is that is not a layer.
 pub fn looks_like(head: &[u8]) -> Option<&'static str> {
     let text = head.trim_ascii_start();
     let zlib = head.len() >= 2 && head[0] & 0x0f == 8 && u16::from_be_bytes([head[0], head[1]]).is_multiple_of(31);

@@ -1,9 +1,10 @@
-//! Stretches of a gzip blob that are decoded by themselves, on other threads, before a reader comes to where they begin.
+//! Stretches of a gzip blob, decoded on other threads before the reader gets there.
 //!
-//! A member needs nothing of what lies before it. Tools that write many members (bgzip, mgzip, eStargz) write one kind of header, so
-//! the bytes of a blob's first header show where others may begin. A block needs a window, which the checkpoint of a ztoc has.
-//! Both are guesses: whether a member or that block does begin there is known when the reader in front of it has come there, and until
-//! then nothing that a stretch says counts.
+//! A member does not depend on the data before it. Tools that write many members (bgzip, mgzip,
+//! eStargz) always write the same header, so a blob's first header shows where others may start. A
+//! block needs a window, which the checkpoint of a ztoc provides. Both are guesses: only when the
+//! reader reaches that place is it known whether a member or block really starts there, and until
+//! then the result of a stretch is not used.
 
 use memchr::memmem;
 
@@ -14,20 +15,20 @@ use crate::offset::{Compressed, Uncompressed};
 
 /// A gzip header without its optional fields (RFC 1952, section 2.3.1).
 const HEADER: usize = 10;
-/// Compressed bytes that are decoded before it is looked what they made: at most 1,032 times as many.
+/// Compressed bytes decoded before the output is checked; the output is at most 1,032 times as large.
 const STEP: usize = 4 << 10;
 
-/// Where further members of a blob may begin.
+/// Finds where further members of a blob may start.
 #[derive(Debug, Clone)]
 pub struct MemberFinder {
     /// Magic, method and flags.
     start: memmem::Finder<'static>,
-    /// XFL and OS; the time between may differ from member to member.
+    /// XFL and OS. The time between may differ between members.
     end: [u8; 2],
 }
 
 impl MemberFinder {
-    /// Looks for headers like the one that `blob` begins with. None if that is not all there.
+    /// Searches for headers like the first one of `blob`. None if that one is incomplete.
     pub fn like(blob: &[u8]) -> Option<MemberFinder> {
         let &[id1, id2, method, flags, _, _, _, _, xfl, os] = blob.first_chunk::<HEADER>()?;
         let is_gzip = sniff::format(blob) == Format::Gzip;
@@ -35,7 +36,7 @@ impl MemberFinder {
         is_gzip.then_some(MemberFinder { start, end: [xfl, os] })
     }
 
-    /// The first place in `bytes`, from `from` on, where a whole header may be.
+    /// The first position in `bytes`, from `from`, where a complete header may be.
     pub fn find(&self, bytes: &[u8], from: usize) -> Option<usize> {
         let searched = bytes.get(from..)?;
         let mut starts = self.start.find_iter(searched).map(|at| from + at);
@@ -43,12 +44,12 @@ impl MemberFinder {
     }
 }
 
-/// What a stretch is taken to begin with.
+/// What a stretch is assumed to start with.
 #[derive(Debug, Clone)]
 pub enum Begin {
     /// With the header of a gzip member: nothing before it matters.
     Member,
-    /// A block in the middle of a member, which the high `bits` (0..=7) of the byte `before` it belong to.
+    /// A block inside a member, with its first bits in the high `bits` (0..=7) of the byte `before` it.
     Block {
         /// How many bits of the byte before it still belong to the block, from the top: 0 to 7.
         bits: u8,
@@ -59,17 +60,18 @@ pub enum Begin {
     },
 }
 
-/// What came out of a stretch.
+/// The result of decoding a stretch.
 pub struct Stretch {
-    /// Where in the blob it begins.
+    /// Where in the blob it starts.
     at: Compressed,
     begin: Begin,
-    /// Decoded it, and can go on with what follows. Counts output from the stretch's start.
+    /// The reader that decoded it and can continue after it. It counts output from the start of the
+    /// stretch.
     reader: GzipReader,
     made: Made,
-    /// Bytes that were decoded: all, if they did not make too much.
+    /// Bytes that were decoded: all of them, unless the output grew too large.
     taken: usize,
-    /// No member begins there, or it is damaged.
+    /// No member starts there, or it is damaged.
     is_broken: bool,
 }
 
@@ -102,7 +104,7 @@ impl Sink for Made {
 }
 
 impl Default for Stretch {
-    /// One that is of no use.
+    /// A stretch that cannot be used.
     fn default() -> Stretch {
         let reader = GzipReader::new();
         Stretch { at: Compressed(0), begin: Begin::Member, reader, made: Made::default(), taken: 0, is_broken: true }
@@ -110,8 +112,9 @@ impl Default for Stretch {
 }
 
 impl Stretch {
-    /// Decodes the bytes of `chunks`, which lie at `at` in a blob, as if they began so. Stops when they have made more than `limit`
-    /// bytes; at most 4 MiB more are kept. `plain` is where they go, emptied before.
+    /// Decodes `chunks`, found at `at` in a blob, on the assumption that they start as given. Stops
+    /// once the output exceeds `limit` bytes, by at most 4 MiB. The output replaces that of
+    /// `plain`.
     pub fn decode<C: AsRef<[u8]>>(
         at: Compressed,
         begin: Begin,
@@ -142,8 +145,9 @@ impl Stretch {
         stretch
     }
 
-    /// Makes `reader` go on behind this stretch, as if it had decoded it into `sink` itself, if it has come to where the
-    /// stretch begins, and that is what it was taken for. Says how many bytes it need not be given any more: none if the guess was wrong.
+    /// Moves `reader` to the end of this stretch, as if it had decoded it into `sink` itself. This
+    /// works if the reader is at the start of the stretch and the guess was right. Returns how many
+    /// bytes it can skip: 0 if the guess was wrong.
     pub fn hand_over(self, reader: &mut GzipReader, sink: &mut impl Sink) -> HandedOver {
         let Stretch { at, begin, reader: ahead, made: Made { plain, starts }, taken, is_broken } = self;
         let was_right = match &begin {
@@ -184,9 +188,9 @@ impl Stretch {
 
 /// How handing over a [`Stretch`] went.
 pub struct HandedOver {
-    /// Bytes from its start on that its blob's reader has read. What follows them is to be pushed to the reader.
+    /// Bytes from its start that the blob's reader has now read. Push the ones after them.
     pub taken: usize,
-    /// To decode another stretch into.
+    /// A buffer for decoding another stretch.
     pub plain: Vec<u8>,
 }
 
@@ -212,7 +216,8 @@ mod tests {
         (([&first[..], &member(&plain[1000..])].concat()), first.len())
     }
 
-    /// Reads `blob` up to `at`, and from there on as a stretch; says how much of that was taken over, and what came out.
+    /// Reads `blob` up to `at`, and from there on as a stretch; says how much of that was taken
+    /// over, and what came out.
     fn read(blob: &[u8], at: usize, begin: Begin) -> (usize, Made) {
         let (mut reader, mut made) = (GzipReader::new(), Made::default());
         reader.push(&blob[..at], &mut made).unwrap();

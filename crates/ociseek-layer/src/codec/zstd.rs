@@ -1,31 +1,33 @@
-//! zstd (RFC 8878) as a push decoder: any number of frames, skippable ones among them.
+//! zstd (RFC 8878) as a push decoder: any number of frames, including skippable ones.
 
 use std::io;
 
 use zstd::stream::raw::{DParameter, Decoder, Operation};
 
-/// The largest window that is decoded: 128 MiB, what the zstd tool takes without being asked. It is the memory that decoding needs.
+/// The largest window that is decoded: 128 MiB, the zstd tool's default limit. Decoding needs this
+/// much memory.
 const WINDOW_LOG: u32 = 27;
-/// Room for the output of a step.
+/// Buffer size for the output of one step.
 const OUTPUT: usize = 128 << 10;
-/// The most that a frame's header has up to its window descriptor or content size (RFC 8878 section 3.1.1.1).
+/// The most that a frame's header has up to its window descriptor or content size (RFC 8878 section
+/// 3.1.1.1).
 const HEAD: usize = 18;
 
 /// Decodes a zstd blob pushed in chunks; chunk borders carry no meaning.
 pub struct ZstdReader {
     decoder: Decoder<'static>,
     output: Box<[u8]>,
-    /// Within a frame.
+    /// Whether the decoder is inside a frame.
     is_open: bool,
-    /// The blob's first bytes, to say how large a window would be that is too large.
+    /// The blob's first bytes, to report the size of a window that is too large.
     head: Vec<u8>,
 }
 
 impl ZstdReader {
-    /// A reader at the start of a blob.
+    /// Creates a reader at the start of a blob.
     ///
     /// # Errors
-    /// When zstd gets no memory.
+    /// If zstd cannot allocate memory.
     pub fn new() -> io::Result<ZstdReader> {
         let mut decoder = Decoder::new()?;
         decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG))?;
@@ -35,7 +37,7 @@ impl ZstdReader {
     /// Decodes the next bytes of the blob into `sink`.
     ///
     /// # Errors
-    /// Those of zstd, and the sink's.
+    /// Errors of zstd and of the sink.
     pub fn push<E: From<io::Error>>(
         &mut self,
         mut chunk: &[u8],
@@ -55,18 +57,18 @@ impl ZstdReader {
                 return Ok(());
             }
             if !moved {
-                return Err(io::Error::other("the decoder does not go on").into());
+                return Err(io::Error::other("the decoder makes no progress").into());
             }
         }
     }
 
-    /// The blob is at its end.
+    /// Call this at the end of the blob.
     ///
     /// # Errors
-    /// When it ends inside a frame.
+    /// If it ends inside a frame.
     pub fn finish(self) -> io::Result<()> {
         match self.is_open {
-            true => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the zstd data are cut off inside a frame")),
+            true => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the zstd data is truncated inside a frame")),
             false => Ok(()),
         }
     }
@@ -75,14 +77,14 @@ impl ZstdReader {
         match window(&self.head).filter(|window| *window > 1 << WINDOW_LOG) {
             Some(window) => {
                 let most = 1 << (WINDOW_LOG - 20);
-                io::Error::other(format!("a zstd frame needs a window of {window} bytes; at most {most} MiB are taken"))
+                io::Error::other(format!("a zstd frame needs a window of {window} bytes; the limit is {most} MiB"))
             }
             None => error,
         }
     }
 }
 
-/// The size in bytes of the window of the frame that begins here (RFC 8878 section 3.1.1.1.2).
+/// The window size, in bytes, of the frame that starts here (RFC 8878 section 3.1.1.1.2).
 fn window(head: &[u8]) -> Option<u64> {
     let rest = head.strip_prefix(b"\x28\xb5\x2f\xfd")?;
     let (&descriptor, rest) = rest.split_first()?;

@@ -35,7 +35,7 @@ impl Algorithm {
     }
 }
 
-/// A content digest, `sha256:` or `sha512:` and lower-case hex. Whoever holds one may use it in a path or URL:
+/// A content digest, `sha256:` or `sha512:` and lower-case hex. It is safe in a path or URL:
 /// nothing else can be parsed into it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest {
@@ -44,16 +44,16 @@ pub struct Digest {
     bytes: [u8; 64],
 }
 
-/// Why a string is no digest.
+/// Why a string is not a digest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum DigestError {
-    #[error("{0:?} is not a digest: want ALGORITHM:HEX, such as sha256:44136fa3…")]
+    #[error("{0:?} is not a digest: expected ALGORITHM:HEX, such as sha256:44136fa3…")]
     Malformed(String),
-    #[error("digest algorithm {0:?} is not supported: sha256 and sha512 are")]
+    #[error("unsupported digest algorithm {0:?} (supported: sha256, sha512)")]
     Algorithm(String),
-    #[error("{0:?} is not a digest: want {1} lower-case hex digits")]
+    #[error("{0:?} is not a digest: expected {1} lower-case hex digits")]
     Hex(String, usize),
 }
 
@@ -85,7 +85,7 @@ impl Digest {
         hex(self.as_bytes())
     }
 
-    /// The first twelve hex digits, as docker shows them. For people only.
+    /// The first twelve hex digits, as docker shows them. For display only.
     pub fn short(&self) -> String {
         self.hex()[..12].to_owned()
     }
@@ -95,7 +95,7 @@ impl FromStr for Digest {
     type Err = DigestError;
 
     fn from_str(s: &str) -> Result<Digest, DigestError> {
-        // What strangers send stands in error messages: not more of it than a digest may be long.
+        // Untrusted text goes into error messages: cut it to the length of a digest.
         let shown = || s.chars().take(150).collect::<String>();
         let (name, hex) = s.split_once(':').ok_or_else(|| DigestError::Malformed(shown()))?;
         let algorithm = match name {
@@ -154,7 +154,7 @@ impl<'de> serde::Deserialize<'de> for Digest {
     }
 }
 
-/// A digest in the making.
+/// A digest being computed.
 #[derive(Clone)]
 pub enum Hasher {
     /// Of SHA-256, by the CPU's own instructions where it has them.

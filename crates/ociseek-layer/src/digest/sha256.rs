@@ -1,8 +1,9 @@
-//! SHA-256 (FIPS 180-4), of which two can be computed side by side.
+//! SHA-256 (FIPS 180-4), with two hashes computed at once.
 //!
-//! The rounds of one hash wait for each other, and with the CPU's SHA instructions for most of the time: between the instructions of
-//! one hash those of another one cost next to nothing. A layer needs two over the same bytes, of the blob and of the span (measured
-//! on an EPYC: 1.8 GB/s for one, and for two at once 3.2 GB/s together; more than two bring nothing).
+//! The rounds of a hash depend on each other, so the CPU's SHA instructions mostly wait: those of a
+//! second hash fit in between at almost no cost. A layer needs two hashes of the same bytes, one of
+//! the blob and one of the span (measured on an EPYC: 1.8 GB/s for one, 3.2 GB/s in total for two;
+//! more than two gain nothing).
 //!
 //! The rounds alone are in `x86`, and only for two; those of one hash, and of any on other CPUs, are the sha2 crate's.
 
@@ -14,11 +15,11 @@ mod x86;
 
 const BLOCK: usize = 64;
 
-/// A SHA-256 in the making.
+/// A SHA-256 being computed.
 #[derive(Clone)]
 pub struct Sha256 {
     state: [u32; 8],
-    /// The bytes behind the last whole block: as many as `length` modulo the size of a block.
+    /// The bytes after the last complete block: `length` modulo the block size.
     pending: [u8; BLOCK],
     /// Bytes so far.
     length: u64,
@@ -70,7 +71,7 @@ impl Sha256 {
         (self.length % BLOCK as u64) as usize
     }
 
-    /// Completes the block that has begun, if `data` suffices; returns what is left of them.
+    /// Completes the current block if `data` is long enough, and returns the rest of `data`.
     fn complete<'a>(&mut self, data: &'a [u8]) -> &'a [u8] {
         let pending = self.pending();
         if pending == 0 {
@@ -85,7 +86,7 @@ impl Sha256 {
         rest
     }
 
-    /// Counts the blocks that were compressed, and keeps what is too short for one.
+    /// Counts the compressed blocks, and keeps the bytes that do not fill one.
     fn keep(&mut self, blocks: usize, rest: &[u8]) {
         self.length += (blocks * BLOCK) as u64;
         if !rest.is_empty() {
@@ -127,7 +128,7 @@ mod tests {
     }
 
     proptest! {
-        /// Two hashes that began at different places go on together and apart, in any chunks.
+        /// Two hashes that started at different places, continued together and separately, in any chunks.
         #[test]
         fn both_are_what_each_would_be(
             data in prop::collection::vec(any::<u8>(), 0..3000),

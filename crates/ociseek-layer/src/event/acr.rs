@@ -1,5 +1,6 @@
-//! Azure Container Registry: its webhook ("Azure Container Registry webhook schema reference"), which is one event of distribution's
-//! without the envelope, and the same inside Event Grid's two schemas ("Azure Container Registry as an Event Grid source").
+//! Azure Container Registry: its webhook ("Azure Container Registry webhook schema reference"),
+//! which is one event of distribution's without the envelope, and the same inside Event Grid's two
+//! schemas ("Azure Container Registry as an Event Grid source").
 
 use serde::Deserialize;
 

@@ -1,5 +1,6 @@
-//! Google Artifact Registry (Google Cloud docs, "Configure Pub/Sub notifications"), as Pub/Sub pushes it ("Push subscriptions"): the
-//! event is base64 in an envelope, and names the image in full.
+//! Google Artifact Registry (Google Cloud docs, "Configure Pub/Sub notifications"), as Pub/Sub
+//! pushes it ("Push subscriptions"): the event is base64 in an envelope, and names the image in
+//! full.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -47,7 +48,7 @@ fn push(id: Option<&str>, event: &Event) -> Item {
         None => tagged.ok_or(Ignored::Nameless)?,
     };
     let tag = tagged.filter(|tagged| (tagged.registry, tagged.repository) == (named.registry, named.repository));
-    super::Told { tag: tag.and_then(|tagged| tagged.tag), ..named }.push()
+    super::PushFields { tag: tag.and_then(|tagged| tagged.tag), ..named }.push()
 }
 
 #[cfg(test)]

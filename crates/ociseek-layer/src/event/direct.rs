@@ -1,5 +1,5 @@
-//! `{"image": "REGISTRY/REPOSITORY[:TAG][@DIGEST]"}`: for people, scripts, and tests of a set-up. The name is read as the command
-//! line reads it, so that one without a registry is Docker Hub's.
+//! `{"image": "REGISTRY/REPOSITORY[:TAG][@DIGEST]"}`: for people, scripts, and tests of a set-up.
+//! The name is read as the command line reads it, so that one without a registry is Docker Hub's.
 
 use serde::Deserialize;
 

@@ -1,9 +1,10 @@
-//! distribution (docker-registry), events v1 and v2 (distribution docs, "Work with notifications"): the two differ in fields that
-//! are not looked at here. Blobs, pulls, mounts and deletions come through the same endpoint.
+//! distribution (docker-registry), events v1 and v2 (distribution docs, "Work with notifications"):
+//! the two differ in fields that are not looked at here. Blobs, pulls, mounts and deletions come
+//! through the same endpoint.
 
 use serde::Deserialize;
 
-use super::{Ignored, Item, Told, cut, image_media_type};
+use super::{Ignored, Item, PushFields, cut, image_media_type};
 
 #[derive(Deserialize)]
 struct Envelope {
@@ -47,8 +48,14 @@ pub(super) fn push(id: Option<&str>, action: &str, target: &Target, request: &Re
     }
     image_media_type(target.media_type.as_deref(), None)?;
     let registry = request.host.as_deref().filter(|host| !host.is_empty());
-    Told { id, registry, repository: &target.repository, tag: target.tag.as_deref(), digest: target.digest.as_deref() }
-        .push()
+    PushFields {
+        id,
+        registry,
+        repository: &target.repository,
+        tag: target.tag.as_deref(),
+        digest: target.digest.as_deref(),
+    }
+    .push()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Item, Told};
+use super::{Item, PushFields};
 use crate::image::DOCKER_HUB;
 
 #[derive(Deserialize)]
@@ -24,7 +24,7 @@ struct Repository {
 pub(super) fn parse(body: &[u8]) -> serde_json::Result<Vec<Item>> {
     let event: Event = serde_json::from_slice(body)?;
     let (registry, repository) = (Some(DOCKER_HUB), event.repository.repo_name.as_str());
-    Ok(vec![Told { registry, repository, tag: event.push_data.tag.as_deref(), ..Told::default() }.push()])
+    Ok(vec![PushFields { registry, repository, tag: event.push_data.tag.as_deref(), ..PushFields::default() }.push()])
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Amazon ECR through EventBridge (Amazon ECR docs, "Amazon ECR events and EventBridge"). The registry's host is made of account and
-//! region.
+//! Amazon ECR through EventBridge (Amazon ECR docs, "Amazon ECR events and EventBridge"). The
+//! registry's host is made of account and region.
 
 use serde::Deserialize;
 
-use super::{Ignored, Item, Told, cut, image_media_type};
+use super::{Ignored, Item, PushFields, cut, image_media_type};
 use crate::image::ecr::{EcrRegistry, is_account};
 
 #[derive(Deserialize)]
@@ -55,7 +55,7 @@ fn push(event: &Event) -> Item {
     let registry = EcrRegistry::private(account, region);
     let registry = registry.ok_or_else(|| Ignored::Malformed(cut(region), "AWS region"))?;
     let host = registry.host();
-    Told {
+    PushFields {
         id: event.id.as_deref(),
         registry: Some(&host),
         repository: &detail.repository_name,

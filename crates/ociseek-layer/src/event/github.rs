@@ -1,9 +1,9 @@
-//! GitHub packages (GitHub docs, "Webhook events and payloads", `registry_package` and `package`). Owners may have upper-case
-//! letters, which images may not: the registry knows them in lower case.
+//! GitHub packages (GitHub docs, "Webhook events and payloads", `registry_package` and `package`).
+//! Owners may have upper-case letters, which images may not: the registry knows them in lower case.
 
 use serde::Deserialize;
 
-use super::{Headers, Ignored, Item, Told, cut, split_name};
+use super::{Headers, Ignored, Item, PushFields, cut, split_name};
 
 #[derive(Deserialize)]
 struct Event {
@@ -62,7 +62,7 @@ fn push(headers: &Headers, event: Event) -> Item {
     let tag = version.container_metadata.and_then(|metadata| metadata.tag);
     let (tag, tagged) = tag.map_or((None, None), |tag| (tag.name, tag.digest));
     let digest = version.version.filter(|version| version.contains(':')).or(tagged);
-    Told { id: headers.github_delivery, tag: tag.as_deref(), digest: digest.as_deref(), ..named }.push()
+    PushFields { id: headers.github_delivery, tag: tag.as_deref(), digest: digest.as_deref(), ..named }.push()
 }
 
 #[cfg(test)]

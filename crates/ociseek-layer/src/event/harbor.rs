@@ -1,9 +1,9 @@
-//! Harbor (Harbor docs, "Configure Webhook Notifications"): its default format, and CloudEvents. The registry stands in each
-//! resource's URL.
+//! Harbor (Harbor docs, "Configure Webhook Notifications"): its default format, and CloudEvents.
+//! The registry stands in each resource's URL.
 
 use serde::Deserialize;
 
-use super::{Ignored, Item, Told, cut, split_name};
+use super::{Ignored, Item, PushFields, cut, split_name};
 
 #[derive(Deserialize)]
 struct Event {
@@ -49,7 +49,7 @@ pub(super) fn parse(body: &[u8]) -> serde_json::Result<Vec<Item>> {
 fn push(id: Option<&str>, resource: &Resource, repository: &str) -> Item {
     let registry = resource.resource_url.as_deref().and_then(|url| split_name(url, None).registry);
     let tag = resource.tag.as_deref().filter(|tag| !tag.contains(':'));
-    Told { id, registry, repository, tag, digest: resource.digest.as_deref() }.push()
+    PushFields { id, registry, repository, tag, digest: resource.digest.as_deref() }.push()
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! JFrog Artifactory (JFrog docs, "Webhooks: Docker event types"). It does not say where its registry is; the image is told by the
-//! repository path method, `HOST/REPO_KEY/IMAGE`.
+//! JFrog Artifactory (JFrog docs, "Webhooks: Docker event types"). It does not say where its
+//! registry is; the image is named by the repository path method, `HOST/REPO_KEY/IMAGE`.
 
 use serde::Deserialize;
 
-use super::{Ignored, Item, Told, cut};
+use super::{Ignored, Item, PushFields, cut};
 
 #[derive(Deserialize)]
 struct Event {
@@ -31,8 +31,13 @@ pub(super) fn parse(body: &[u8]) -> serde_json::Result<Vec<Item>> {
     }
     let repository = format!("{}/{}", data.repo_key, data.image_name);
     let digest = data.sha256.filter(|hex| !hex.is_empty()).map(|hex| format!("sha256:{hex}"));
-    let told = Told { repository: &repository, tag: data.tag.as_deref(), digest: digest.as_deref(), ..Told::default() };
-    Ok(vec![told.push()])
+    let fields = PushFields {
+        repository: &repository,
+        tag: data.tag.as_deref(),
+        digest: digest.as_deref(),
+        ..PushFields::default()
+    };
+    Ok(vec![fields.push()])
 }
 
 #[cfg(test)]

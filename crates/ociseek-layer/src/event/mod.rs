@@ -14,17 +14,18 @@
 //! | [`Shape::Jfrog`] | JFrog Artifactory | no | yes |
 //! | [`Shape::Direct`] | people: `{"image": "..."}` | yes | either |
 //!
-//! Events come from strangers. A body has at most [`MAX_BODY`] bytes and [`MAX_DEPTH`] levels and names at most [`MAX_EVENTS`]
-//! images; names, tags and digests pass the same grammars as those of the command line. Fields that are not known are passed
-//! over: registries add some with every version. An event that cannot be used does not spoil the others in its body, since
-//! registries send a body that was refused again and again.
+//! Events come from strangers. A body has at most [`MAX_BODY`] bytes and [`MAX_DEPTH`] levels and
+//! names at most [`MAX_EVENTS`] images; names, tags and digests pass the same grammars as those of
+//! the command line. Fields that are not known are passed over: registries add some with every
+//! version. An event that cannot be used does not spoil the others in its body, since registries
+//! send a body that was refused again and again.
 
 use std::fmt;
 
 use crate::digest::Digest;
 use crate::image::Reference;
+use fields::{PushFields, image_media_type, split_name};
 use recognise::{check, recognise};
-use told::{Told, image_media_type, split_name};
 
 mod acr;
 mod artifact_registry;
@@ -32,12 +33,12 @@ mod direct;
 mod distribution;
 mod docker_hub;
 mod ecr;
+mod fields;
 mod github;
 mod harbor;
 mod jfrog;
 mod quay;
 mod recognise;
-mod told;
 mod zot;
 
 /// The largest body that is read, in bytes.
@@ -169,13 +170,13 @@ impl PushEvent {
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum Ignored {
-    #[error("{0:?} is no push")]
+    #[error("{0:?} is not a push")]
     NotAPush(String),
     #[error("the push did not succeed ({0:?})")]
     Failed(String),
-    #[error("{0:?} was pushed, which is no manifest of an image")]
+    #[error("{0:?} was pushed, which is not an image manifest")]
     NotAnImage(String),
-    #[error("{0:?} is no {1}")]
+    #[error("{0:?} is not a valid {1}")]
     Malformed(String, &'static str),
     #[error("it names neither a tag nor a digest")]
     Nameless,
@@ -192,7 +193,8 @@ pub struct Events {
     pub pushes: Vec<PushEvent>,
     /// What else stands in it.
     pub ignored: Vec<Ignored>,
-    /// Event Grid asks a new subscriber to say this word back (Azure, "Endpoint validation with Event Grid event schema").
+    /// Event Grid asks a new subscriber to say this word back (Azure, "Endpoint validation with
+    /// Event Grid event schema").
     pub handshake: Option<String>,
 }
 
@@ -201,15 +203,15 @@ pub struct Events {
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum EventError {
-    #[error("the body has more than {MAX_BODY} bytes")]
+    #[error("the body is larger than {MAX_BODY} bytes")]
     TooLarge,
-    #[error("the body nests more than {MAX_DEPTH} levels deep")]
+    #[error("the body is nested more than {MAX_DEPTH} levels deep")]
     TooDeep,
-    #[error("the body is no JSON of a known event")]
+    #[error("the body is not the JSON of a known event")]
     Json(#[source] serde_json::Error),
     #[error("the message's data is not base64")]
     Base64,
-    #[error("the body is no event of any registry that is known here")]
+    #[error("the body is not an event of any supported registry")]
     Unknown,
 }
 

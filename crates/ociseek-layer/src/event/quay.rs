@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Item, Told};
+use super::{Item, PushFields};
 
 #[derive(Deserialize)]
 struct Event {
@@ -18,7 +18,9 @@ struct Event {
 pub(super) fn parse(body: &[u8]) -> serde_json::Result<Vec<Item>> {
     let event: Event = serde_json::from_slice(body)?;
     let registry = event.docker_url.split_once('/').map(|(host, _)| host);
-    let push = |tag: &str| Told { registry, repository: &event.repository, tag: Some(tag), ..Told::default() }.push();
+    let push = |tag: &str| {
+        PushFields { registry, repository: &event.repository, tag: Some(tag), ..PushFields::default() }.push()
+    };
     Ok(match &event.updated_tags {
         Value::Array(tags) => tags.iter().filter_map(Value::as_str).map(push).collect(),
         Value::Object(tags) => tags.keys().map(|tag| push(tag)).collect(),

@@ -1,9 +1,10 @@
-//! zot's event recorder (zot docs, "Events"): CloudEvents, in binary mode (attributes in headers, the body is the data) from its HTTP
-//! sink, structured (attributes beside the data) from its NATS sink. They do not say which registry they come from.
+//! zot's event recorder (zot docs, "Events"): CloudEvents, in binary mode (attributes in headers,
+//! the body is the data) from its HTTP sink, structured (attributes beside the data) from its NATS
+//! sink. They do not say which registry they come from.
 
 use serde::Deserialize;
 
-use super::{Headers, Ignored, Item, Told, cut, image_media_type};
+use super::{Headers, Ignored, Item, PushFields, cut, image_media_type};
 
 #[derive(Deserialize)]
 struct Structured {
@@ -40,7 +41,7 @@ fn push(id: Option<&str>, kind: &str, data: &Data) -> Item {
     }
     image_media_type(data.media_type.as_deref(), None)?;
     let tag = data.reference.as_deref().filter(|reference| !reference.contains(':'));
-    Told { id, registry: None, repository: &data.name, tag, digest: data.digest.as_deref() }.push()
+    PushFields { id, registry: None, repository: &data.name, tag, digest: data.digest.as_deref() }.push()
 }
 
 #[cfg(test)]

@@ -16,9 +16,9 @@ pub const MAX_CONFIG: usize = 8 << 20;
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum ConfigError {
-    #[error("the image's config cannot be relied on")]
+    #[error("the image's config is not valid")]
     Json(#[from] JsonError),
-    #[error("the image's config states no {0}")]
+    #[error("the image's config does not state {0}")]
     Missing(&'static str),
     #[error("the image's config has no digest for layer {number}")]
     DiffId { number: usize, source: DigestError },

@@ -54,12 +54,12 @@ impl Consumer {
     /// For people.
     pub fn name(self) -> &'static str {
         match self {
-            Consumer::Soci => "soci-snapshotter 0.10 or later, as it comes",
-            Consumer::SociV1 => "soci-snapshotter 0.10 or later, soci_v1 enabled",
-            Consumer::SociParallel => "soci-snapshotter, parallel_pull_unpack enabled",
+            Consumer::Soci => "soci-snapshotter 0.10 or later (default settings)",
+            Consumer::SociV1 => "soci-snapshotter 0.10 or later (soci_v1 enabled)",
+            Consumer::SociParallel => "soci-snapshotter (parallel_pull_unpack enabled)",
             Consumer::SociOld => "soci-snapshotter before 0.10",
             Consumer::Fargate => "AWS Fargate",
-            Consumer::FargateEarlier => "AWS Fargate, who used SOCI there before",
+            Consumer::FargateEarlier => "AWS Fargate (accounts with earlier SOCI use)",
             Consumer::SageMaker => "Amazon SageMaker Studio",
         }
     }
@@ -73,13 +73,16 @@ impl Consumer {
             Consumer::SociParallel => "soci-snapshotter v0.15.0: docs/parallel-mode.md",
             Consumer::SociOld => "soci-snapshotter v0.15.0: docs/soci-index-manifest-v2.md, \"Migrating\"",
             Consumer::Fargate => {
-                "Amazon ECS Developer Guide: \"Amazon ECS task definition differences for Fargate\", as of November 2026"
+                "Amazon ECS Developer Guide: \"Amazon ECS task definition differences for Fargate\", as of \
+                 November 2026"
             }
             Consumer::FargateEarlier => {
-                "the same, as of November 2026; pabis.eu, 31 August 2025: the end of version 1 was announced for 9 February 2026"
+                "the same, as of November 2026; pabis.eu, 31 August 2025: the end of version 1 was announced for \
+                 9 February 2026"
             }
             Consumer::SageMaker => {
-                "Amazon SageMaker AI Developer Guide: \"Speed up container startup with SOCI\" and \"Integrate SOCI-indexed images with Studio example\", as of November 2026"
+                "Amazon SageMaker AI Developer Guide: \"Speed up container startup with SOCI\" and \"Integrate \
+                 SOCI-indexed images with Studio example\", as of November 2026"
             }
         }
     }
@@ -179,30 +182,30 @@ impl Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::MissingBlob(blob) => write!(f, "it cannot run the image: blob {} is gone", blob.short()),
-            Reason::NotAsked => f.write_str("it pulls layers side by side and reads no index"),
+            Reason::MissingBlob(blob) => write!(f, "it cannot run the image: blob {} is missing", blob.short()),
+            Reason::NotAsked => f.write_str("it pulls layers in parallel and reads no index"),
             Reason::NoIndex { wants, other } => {
                 let versions: Vec<String> = wants.iter().map(|version| version.number().to_string()).collect();
-                let rest = if *other { ", and there is one of the other version only" } else { ": there is none" };
-                write!(f, "it reads version {}{rest}", versions.join(" and "))
+                let rest = if *other { "an index of the other version" } else { "no index" };
+                write!(f, "it reads version {}, but the image has {rest}", versions.join(" and "))
             }
             Reason::OddAnnotation => {
-                f.write_str("the image manifest does not name its index by a digest, and it looks no further")
+                f.write_str("the image manifest does not name its index by a digest, and it tries no other index")
             }
-            Reason::Unlisted => f.write_str("the store does not list indexes of version 1"),
+            Reason::Unlisted => f.write_str("the store cannot list indexes of version 1"),
             Reason::Defect(index, defect) => {
                 let index = index.short();
                 match defect {
-                    Defect::Unusable => write!(f, "index {index} cannot be used, and it looks no further"),
+                    Defect::Unusable => write!(f, "index {index} cannot be used, and it tries no other"),
                     Defect::NotCanonical => write!(f, "the JSON of index {index} is not what Go's encoder writes"),
-                    Defect::Incomplete => write!(f, "index {index} names blobs that are gone"),
+                    Defect::Incomplete => write!(f, "index {index} names missing blobs"),
                     Defect::BrokenZtoc => write!(f, "index {index} has a ztoc that cannot be used"),
                     Defect::CoversNothing => write!(f, "index {index} covers no layer of the image"),
                 }
             }
             Reason::NotInEcr => f.write_str("it reads indexes from Amazon ECR private registries only"),
             Reason::Zstd => f.write_str("it does not support images with zstd layers"),
-            Reason::Platform => f.write_str("it runs Linux images for amd64 and arm64"),
+            Reason::Platform => f.write_str("it runs only Linux images for amd64 and arm64"),
         }
     }
 }

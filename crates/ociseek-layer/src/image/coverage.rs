@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use super::Descriptor;
 
-/// How much of an image's layers an index covers. A layer that the image has twice is pulled once, and its bytes count once.
+/// How much of an image's layers an index covers. A layer that the image has twice is pulled once,
+/// and its bytes count once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Coverage {
     /// Layers that are covered.

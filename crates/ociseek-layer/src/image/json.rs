@@ -12,16 +12,16 @@ use serde::de::{self, DeserializeOwned, DeserializeSeed, MapAccess, SeqAccess, V
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum JsonError {
-    #[error("it has {size} bytes where at most {limit} are read")]
+    #[error("it has {size} bytes; the limit is {limit}")]
     TooLarge { size: u64, limit: u64 },
     #[error("it begins with a byte order mark")]
     ByteOrderMark,
     #[error("it is not UTF-8")]
     Utf8(#[source] std::str::Utf8Error),
-    #[error("it is not the JSON that is expected")]
+    #[error("it is not the expected JSON")]
     Json(#[source] serde_json::Error),
     /// Go's decoder takes `"Layers"` for `"layers"`, others do not.
-    #[error("it has a key {found:?}, which some readers take for {expected:?} and others do not")]
+    #[error("it has a key {found:?}, which some readers treat as {expected:?} and others do not")]
     Spelling { found: String, expected: &'static str },
 }
 
@@ -146,7 +146,7 @@ impl<'de> Visitor<'de> for Distinct<'_> {
         let mut keys = HashSet::new();
         while let Some(key) = map.next_key::<String>()? {
             if keys.contains(&key) {
-                return Err(de::Error::custom(format_args!("the key {:?} stands twice", shortened(&key))));
+                return Err(de::Error::custom(format_args!("duplicate key {:?}", shortened(&key))));
             }
             self.spelling(&key);
             map.next_value_seed(self.below(&key))?;

@@ -21,7 +21,8 @@ pub const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 /// The media type of an image's config, as docker has it.
 pub const DOCKER_CONFIG: &str = "application/vnd.docker.container.image.v1+json";
 
-/// The largest manifest or index that is read, in bytes (distribution-spec, "Pushing manifests": registries must take 4 MiB).
+/// The largest manifest or index that is read, in bytes (distribution-spec, "Pushing manifests":
+/// registries must take 4 MiB).
 pub const MAX_DOCUMENT: usize = 4 << 20;
 /// The most layers of an image, or manifests of an index.
 pub const MAX_DESCRIPTORS: usize = 10_000;
@@ -83,14 +84,14 @@ pub struct ImageIndex {
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum ManifestError {
-    #[error("the manifest cannot be relied on")]
+    #[error("the manifest is not valid")]
     Json(#[from] JsonError),
     #[error(
         "this is a Docker schema 1 manifest, which carries no layer sizes and is no longer supported: \
          convert it with `skopeo copy --format v2s2`, or pull and push it again with a current engine"
     )]
     Schema1,
-    #[error("schema version {0} is not known: 2 is")]
+    #[error("unknown schema version {0} (expected 2)")]
     SchemaVersion(i64),
     /// GHSA-5j5w-g665-5m35: two readers would see two images.
     #[error("the manifest has both layers and manifests, so readers could take it for two different things")]
@@ -106,7 +107,7 @@ pub enum ManifestError {
     /// Sound, but not an image: nothing in it can be indexed.
     #[error("this is not an image but {what}")]
     NotAnImage { what: String },
-    #[error("the manifest lists {0} descriptors where at most 10000 are taken")]
+    #[error("the manifest lists {0} descriptors; the limit is 10000")]
     TooMany(usize),
     #[error("the descriptor of {digest} claims {size} bytes")]
     Size { digest: String, size: u64 },
@@ -127,8 +128,8 @@ struct Raw {
     annotations: BTreeMap<String, String>,
 }
 
-/// Reads a manifest or index. `served_as` is the media type that it came with, if it came with any: the descriptor's or the
-/// registry's Content-Type, parameters included.
+/// Reads a manifest or index. `served_as` is the media type that it came with, if it came with any:
+/// the descriptor's or the registry's Content-Type, parameters included.
 ///
 /// # Errors
 /// When the document could be understood in two ways, breaks a limit, or is no image ([`ManifestError::NotAnImage`]).
@@ -199,8 +200,8 @@ fn image(media_type: &'static str, raw: Raw) -> Result<ImageManifest, ManifestEr
     }
 }
 
-/// What a manifest holds that is no image; `None` for an image. An image has an image's config and, if it has layers, one that is
-/// a layer.
+/// What a manifest holds that is no image; `None` for an image. An image has an image's config and,
+/// if it has layers, one that is a layer.
 fn artifact(artifact_type: Option<&str>, manifest: &ImageManifest) -> Option<String> {
     let config = manifest.config.media_type.as_str();
     let artifact_type = artifact_type.filter(|a| !a.is_empty());
@@ -218,7 +219,7 @@ fn artifact(artifact_type: Option<&str>, manifest: &ImageManifest) -> Option<Str
     Some(match (kind, types.first()) {
         (Some(kind), _) => kind.to_owned(),
         (None, Some(first)) => format!("an artifact of type {:?}", shown(first)),
-        (None, None) => "an artifact of no stated type".to_owned(),
+        (None, None) => "an artifact without a type".to_owned(),
     })
 }
 
@@ -386,7 +387,7 @@ mod tests {
             ("application/vnd.wasm.config.v0+json", &["application/wasm"], "", "WebAssembly"),
             ("application/vnd.amazon.soci.index.v1+json", &["application/octet-stream"], "", "SOCI index"),
             (empty, &[GZIP], r#","artifactType":"application/vnd.acme.rocket""#, "vnd.acme.rocket"),
-            (empty, &[], "", "no stated type"),
+            (empty, &[], "", "without a type"),
             (OCI_CONFIG, &[], r#","artifactType":"application/vnd.acme.rocket""#, "vnd.acme.rocket"),
         ] {
             match parse(None, image_of(OCI_MANIFEST, config, layers, more).as_bytes()) {

@@ -62,9 +62,9 @@ pub enum SelectSaved {
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum ImageNameError {
-    #[error("{0:?} names no path: write {1}PATH")]
+    #[error("{0:?} has no path: use {1}PATH")]
     NoPath(String, &'static str),
-    #[error("{typed:?} cannot be read: {scheme:?} is not known here; write {meant}")]
+    #[error("{typed:?}: unsupported prefix {scheme:?}: use {meant}")]
     Scheme { typed: String, scheme: String, meant: String },
     #[error(
         "{typed:?} is a path: write oci:{typed} for an image layout, oci-archive:{typed} for its tar, or \
@@ -86,10 +86,10 @@ const SAVED: &str = "docker-archive:";
 
 /// Prefixes that other tools know, and what is typed here in their place; `{}` is what follows them.
 const FOREIGN: [(&str, &str); 11] = [
-    ("docker://", "the name without the prefix: {}"),
-    ("https://", "the name without the prefix: {}"),
+    ("docker://", "{}"),
+    ("https://", "{}"),
     ("http://", "{} with --plain-http"),
-    ("oci://", "the name without the prefix: {}"),
+    ("oci://", "{}"),
     ("docker-daemon:", "docker-archive:FILE after docker save -o FILE {}"),
     ("containers-storage:", "oci:DIR after skopeo copy containers-storage:{} oci:DIR"),
     ("dir:", "oci:DIR after skopeo copy dir:{} oci:DIR"),
@@ -182,8 +182,9 @@ fn select_saved(s: &str) -> Option<SelectSaved> {
     (is_tag(s) || is_name(s)).then(|| SelectSaved::Name(s.to_owned()))
 }
 
-/// Splits `PATH[:TAG|@DIGEST]`. A path may hold colons and ats itself: only what follows the last one is looked at, and only a
-/// whole digest or tag counts. A path that ends like a tag is written with one colon more: `oci:/images/a:b:`.
+/// Splits `PATH[:TAG|@DIGEST]`. A path may hold colons and ats itself: only what follows the last
+/// one is looked at, and only a whole digest or tag counts. A path that ends like a tag is written
+/// with one colon more: `oci:/images/a:b:`.
 fn split_path(s: &str) -> (&str, Select) {
     if let Some((path, digest)) = s.rsplit_once('@')
         && let Ok(digest) = digest.parse()
@@ -240,7 +241,7 @@ mod tests {
     #[test]
     fn errors_say_what_to_type() {
         for (typed, hint) in [
-            ("docker://alpine:3", "write the name without the prefix: alpine:3"),
+            ("docker://alpine:3", "use alpine:3"),
             ("https://ghcr.io/x/y", "ghcr.io/x/y"),
             ("http://localhost:5000/y", "localhost:5000/y with --plain-http"),
             ("docker-archive::1", "docker-archive:PATH"),

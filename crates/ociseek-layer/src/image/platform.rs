@@ -10,7 +10,7 @@ pub use super::descriptor::Platform;
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum PlatformError {
-    #[error("{0:?} is not a platform: want OS/ARCH or OS/ARCH/VARIANT, such as linux/amd64 or linux/arm/v7")]
+    #[error("{0:?} is not a platform: expected OS/ARCH or OS/ARCH/VARIANT, such as linux/amd64 or linux/arm/v7")]
     Malformed(String),
 }
 
@@ -52,7 +52,8 @@ impl Platform {
         Ok(platform)
     }
 
-    /// The one spelling of this platform: `aarch64` is `arm64`, `arm64/v8` is `arm64`, `arm` is `arm/v7`, `macos` is `darwin`.
+    /// The one spelling of this platform: `aarch64` is `arm64`, `arm64/v8` is `arm64`, `arm` is
+    /// `arm/v7`, `macos` is `darwin`.
     pub fn normalized(&self) -> Platform {
         let os = match self.os.to_ascii_lowercase().as_str() {
             "macos" => "darwin".to_owned(),
@@ -81,8 +82,9 @@ impl Platform {
         }
     }
 
-    /// Whether an image of this platform is what someone who asks for `wanted` means: the same system, architecture and variant.
-    /// The system's version and features count only where `wanted` states them.
+    /// Whether an image of this platform is what someone who asks for `wanted` means: the same
+    /// system, architecture and variant. The system's version and features count only where
+    /// `wanted` states them.
     pub fn matches(&self, wanted: &Platform) -> bool {
         let (have, want) = (self.normalized(), wanted.normalized());
         have.os == want.os

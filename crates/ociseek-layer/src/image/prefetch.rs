@@ -20,9 +20,9 @@ pub type SpanRange = RangeInclusive<u32>;
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum PrefetchError {
-    #[error("the prefetch artifact cannot be relied on")]
+    #[error("the prefetch artifact is not valid")]
     Json(#[from] JsonError),
-    #[error("the prefetch artifact has version {0:?}, and 1.0 is the only one known")]
+    #[error("unknown prefetch artifact version {0:?} (expected 1.0)")]
     Version(String),
     #[error("the prefetch artifact lists no spans")]
     Empty,

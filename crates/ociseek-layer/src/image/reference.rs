@@ -1,5 +1,6 @@
-//! References of images in registries: the grammar of distribution (reference/reference.go), matched as a whole, and docker's
-//! rules for familiar names (`alpine` is `docker.io/library/alpine:latest`).
+//! References of images in registries: the grammar of distribution (reference/reference.go),
+//! matched as a whole, and docker's rules for familiar names (`alpine` is
+//! `docker.io/library/alpine:latest`).
 
 use std::fmt;
 use std::str::FromStr;
@@ -33,17 +34,18 @@ pub struct Reference {
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum ReferenceError {
-    #[error("an image name is missing")]
+    #[error("the image name is empty")]
     Empty,
-    #[error("{0:?} is not an image name: repository names are lower case; write {1:?}")]
+    #[error("{0:?} is not a valid image name: repository names are lower case; write {1:?}")]
     UpperCase(String, String),
-    #[error("{0:?} is not an image name: {1:?} is not a registry host")]
+    #[error("{0:?} is not a valid image name: {1:?} is not a registry host")]
     Registry(String, String),
     #[error(
-        "{0:?} is not an image name: {1:?} is not a repository; want parts of lower-case letters, digits and single . _ - between slashes"
+        "{0:?} is not a valid image name: {1:?} is not a repository; expected lower-case letters, digits and \
+         single . _ - between slashes"
     )]
     Repository(String, String),
-    #[error("{0:?} is not an image name: {1:?} is not a tag; want at most 128 letters, digits, . _ -")]
+    #[error("{0:?} is not a valid image name: {1:?} is not a tag; expected at most 128 letters, digits, . _ -")]
     Tag(String, String),
     #[error("{0:?} is not an image name: the digest is wrong")]
     Digest(String, #[source] DigestError),
@@ -149,7 +151,8 @@ fn with_lower_case(typed: &str, repository: &str) -> String {
     }
 }
 
-/// Whether `s` is a registry's host with or without a port: letters, digits and `-` between dots, or an IPv6 address in brackets.
+/// Whether `s` is a registry's host with or without a port: letters, digits and `-` between dots,
+/// or an IPv6 address in brackets.
 pub fn is_registry(s: &str) -> bool {
     let (host, port) = match s.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {
@@ -176,8 +179,8 @@ pub fn is_registry(s: &str) -> bool {
     host_is_good && port.is_none_or(|p| p.bytes().all(|b| b.is_ascii_digit()) && p.parse::<u16>().is_ok())
 }
 
-/// Whether `s` is a repository name of the distribution grammar: parts of `[a-z0-9]+`, joined by `.`, `_`, `__` or any number of
-/// `-`, with slashes between.
+/// Whether `s` is a repository name of the distribution grammar: parts of `[a-z0-9]+`, joined by
+/// `.`, `_`, `__` or any number of `-`, with slashes between.
 pub fn is_repository(s: &str) -> bool {
     s.len() <= MAX_NAME && s.split('/').all(is_repository_part)
 }

@@ -71,8 +71,9 @@ pub struct Selector {
 pub enum Next {
     /// An index in the index: fetch it and call [`Selector::index`] again, [`MAX_NESTING`] deep at most.
     Index(Descriptor),
-    /// An image whose platform stands in its config only: fetch that and call [`Selector::offer`]. Children listed after it are
-    /// offered already, so a twin of its platform among them comes first.
+    /// An image whose platform stands in its config only: fetch that and call [`Selector::offer`].
+    /// Children listed after it are offered already, so a twin of its platform among them comes
+    /// first.
     Config(Descriptor),
 }
 

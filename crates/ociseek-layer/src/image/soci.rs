@@ -1,7 +1,8 @@
 //! The SOCI index manifest: an image's ztocs as a referrer of the image (soci-snapshotter v0.15.0, soci/soci_index.go).
 //!
-//! The consumer decodes the manifest, encodes it again and stores that under the digest that it asked for. One byte of difference,
-//! and it falls back to a full pull without a word. So the bytes are what Go's encoding/json writes over the OCI structs.
+//! The consumer decodes the manifest, encodes it again and stores that under the digest that it
+//! asked for. One byte of difference, and it falls back to a full pull without a word. So the bytes
+//! are what Go's encoding/json writes over the OCI structs.
 
 use std::collections::BTreeMap;
 
@@ -177,17 +178,17 @@ pub struct FoundIndex {
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum SociIndexError {
-    #[error("the SOCI index cannot be relied on")]
+    #[error("the SOCI index is not valid")]
     Json(#[from] JsonError),
     #[error("the manifest is not a SOCI index: its config is {0:?}")]
     NotASociIndex(String),
-    #[error("the SOCI index has {found:?} where {expected:?} is due")]
+    #[error("the SOCI index has {found:?} instead of {expected:?}")]
     MediaType { expected: &'static str, found: String },
-    #[error("the SOCI index lists {0} ztocs where at most 10000 are taken")]
+    #[error("the SOCI index lists {0} ztocs; the limit is 10000")]
     TooMany(usize),
     #[error("the SOCI index v1 has no subject")]
     NoSubject,
-    #[error("ztoc {ztoc} has no sound annotation {name}")]
+    #[error("the annotation {name} of ztoc {ztoc} is missing or not valid")]
     Annotation { ztoc: Digest, name: &'static str },
 }
 
@@ -285,7 +286,8 @@ mod tests {
     fn bytes_are_gos() {
         let mut seen = 0;
         for line in GO.lines() {
-            // A line is a JSON array: the tool identifier, the number of layers, and the manifest that Go wrote, as a string.
+            // A line is a JSON array: the tool identifier, the number of layers, and the manifest
+            // that Go wrote, as a string.
             let (tool, layers, manifest): (String, usize, String) =
                 serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}"));
             let encoded = index(&tool, layers).encode();

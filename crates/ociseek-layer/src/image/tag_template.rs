@@ -19,13 +19,13 @@ pub struct TagTemplate(String);
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum TagError {
-    #[error("{0:?} makes no valid tag: want a tag with {{tag}} or {{digest}} in it, such as {{tag}}-soci")]
+    #[error("{0:?} does not make a valid tag: expected a tag with {{tag}} or {{digest}} in it, such as {{tag}}-soci")]
     Template(String),
     #[error("{{tag}} in {0} has no value: the image is named by its digest only")]
     NoTag(TagTemplate),
     #[error("{made:?}, which the template makes, is not a valid tag")]
     Made { made: String },
-    #[error("{0} is the image's own tag, which is left as it is")]
+    #[error("{0} is the image's own tag, which is never overwritten")]
     Own(String),
 }
 

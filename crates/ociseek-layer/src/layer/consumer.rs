@@ -10,13 +10,13 @@ use crate::ztoc::{Checkpoints, FileKind, FileMetadata, Ztoc};
 
 /// The consumer counts the bytes of a span in C ints.
 const MAX_SPAN: u64 = i32::MAX as u64;
-/// The consumer keeps xattrs and file names as keys of a bbolt database, which takes no longer ones.
+/// The consumer stores xattrs and file names as keys of a bbolt database, which limits their length.
 pub(super) const MAX_KEY: usize = 32_768;
 
 /// A tar entry as a ztoc states it.
 ///
 /// # Errors
-/// When a ztoc cannot state it, or the consumer would find that ztoc and header disagree.
+/// If a ztoc cannot express it, or the consumer would find that ztoc and header disagree.
 pub fn file(entry: Entry) -> Result<FileMetadata, Unservable> {
     let kind = match kind(entry.kind) {
         Ok(kind) => kind,
@@ -31,32 +31,32 @@ pub fn file(entry: Entry) -> Result<FileMetadata, Unservable> {
         }
     };
     if entry.size < 0 || (kind != FileKind::Regular && entry.size != 0) {
-        let what = format!("claims {} bytes of data, which its type cannot have", entry.size);
+        let what = format!("claims {} bytes of data, which its type does not allow", entry.size);
         return Err(refuse(UnservableCode::SizeWithoutData, &entry, &what));
     }
     let (Ok(uid), Ok(gid)) = (u32::try_from(entry.uid), u32::try_from(entry.gid)) else {
-        let what = format!("belongs to {}:{}, which is no pair of 32-bit ids", entry.uid, entry.gid);
+        let what = format!("belongs to {}:{}, which are not 32-bit IDs", entry.uid, entry.gid);
         return Err(refuse(UnservableCode::OwnerOutOfRange, &entry, &what));
     };
     if !entry.mtime.has_rfc3339() {
-        let what = format!("was modified {} seconds after 1970, outside of the years 0 to 9999", entry.mtime.seconds);
+        let what = format!("was modified {} seconds after 1970, outside the years 0 to 9999", entry.mtime.seconds);
         return Err(refuse(UnservableCode::MtimeOutOfRange, &entry, &what));
     }
     if kind == FileKind::Regular && states_other_type(entry.mode) {
-        let what = format!("is a regular file with the mode {:o} of another type", entry.mode);
+        let what = format!("is a regular file, but its mode {:o} is that of another type", entry.mode);
         return Err(refuse(UnservableCode::ModeTypeBits, &entry, &what));
     }
     if loses_xattr(&entry.pax) {
         return Err(refuse(
             UnservableCode::EmptyXattr,
             &entry,
-            "has several extended attributes, one of them empty or overlong",
+            "has several extended attributes, one of them empty or too long",
         ));
     }
     Ok(metadata(entry, kind, uid, gid))
 }
 
-/// An entry that is not a file of a kind that ztocs know.
+/// An entry that is not a file of a kind that a ztoc can express.
 pub(super) enum Unlisted {
     GlobalHeader,
     Sparse,
@@ -64,7 +64,7 @@ pub(super) enum Unlisted {
     Other(u8),
 }
 
-/// The kind that a ztoc states for an entry.
+/// The kind of an entry in a ztoc.
 pub(super) fn kind(kind: Kind) -> Result<FileKind, Unlisted> {
     match kind {
         Kind::Regular => Ok(FileKind::Regular),
@@ -80,7 +80,7 @@ pub(super) fn kind(kind: Kind) -> Result<FileKind, Unlisted> {
     }
 }
 
-/// What a ztoc states of an entry whose kind and owner are settled; a size below zero is none.
+/// The entry in a ztoc, with its kind and owner determined. Negative sizes become 0.
 pub fn metadata(entry: Entry, kind: FileKind, uid: u32, gid: u32) -> FileMetadata {
     FileMetadata {
         name: entry.name,
@@ -100,7 +100,7 @@ pub fn metadata(entry: Entry, kind: FileKind, uid: u32, gid: u32) -> FileMetadat
     }
 }
 
-/// Judges a ztoc that is said to be a layer's, whoever made it, by what it says of itself.
+/// Checks whether the consumer could serve a layer from this ztoc, made by any tool.
 ///
 /// # Errors
 /// With the reason why the consumer could not serve the layer from it.
@@ -108,25 +108,25 @@ pub fn servable(ztoc: &Ztoc) -> Result<(), Unservable> {
     for file in &ztoc.files {
         let refused = |code, what: &str| Err(Unservable::new(code, format!("{} {what}", shown(&file.name))));
         if file.kind != FileKind::Regular && file.size != 0 {
-            return refused(UnservableCode::SizeWithoutData, "claims data, which its type cannot have");
+            return refused(UnservableCode::SizeWithoutData, "claims data, which its type does not allow");
         }
         if file.mtime.is_none() {
             return refused(UnservableCode::MtimeOutOfRange, "has no time of modification");
         }
         if file.kind == FileKind::Regular && states_other_type(file.mode) {
-            return refused(UnservableCode::ModeTypeBits, "is a regular file with the mode of another type");
+            return refused(UnservableCode::ModeTypeBits, "is a regular file, but its mode is that of another type");
         }
         if loses_xattr(&file.pax) {
             return refused(
                 UnservableCode::EmptyXattr,
-                "has several extended attributes, one of them empty or overlong",
+                "has several extended attributes, one of them empty or too long",
             );
         }
     }
     layer(&ztoc.files, &ztoc.checkpoints, ztoc.compressed_size, ztoc.uncompressed_size)
 }
 
-/// Judges a whole layer.
+/// Checks a whole layer.
 ///
 /// # Errors
 /// With the reason why the consumer could not serve it.
@@ -142,13 +142,12 @@ pub(super) fn layer(
             let ends = list.iter().skip(1).map(|c| (c.input, c.output)).chain([(compressed, uncompressed)]);
             for (span, ((start, first), (end, last))) in starts.zip(ends).enumerate() {
                 if last < first {
-                    let reason =
-                        format!("zeros behind the tar's end (byte {last}) reach past the start of span {span}");
+                    let reason = format!("zeros after the end of the tar (byte {last}) extend into span {span}");
                     return Err(Unservable::new(UnservableCode::PaddingPastSpan, reason));
                 }
                 if end - start > MAX_SPAN || last - first > MAX_SPAN {
                     let reason = format!(
-                        "span {span} holds {} bytes of tar in {} bytes: consumers cannot count past {MAX_SPAN}",
+                        "span {span} holds {} bytes of tar in {} bytes: consumers support at most {MAX_SPAN}",
                         last - first,
                         end - start
                     );
@@ -163,11 +162,11 @@ pub(super) fn layer(
 
 fn plain_layer(files: &[FileMetadata], span_size: u64, size: u64, end: Uncompressed) -> Result<(), Unservable> {
     if size == 0 {
-        return Err(Unservable::new(UnservableCode::Empty, "the blob has no bytes"));
+        return Err(Unservable::new(UnservableCode::Empty, "the blob is empty"));
     }
     let last_span = (size - 1) / span_size;
     if last_span * span_size > end.0 {
-        let reason = format!("zeros behind the tar's end (byte {end}) reach past the start of span {last_span}");
+        let reason = format!("zeros after the end of the tar (byte {end}) extend into span {last_span}");
         return Err(Unservable::new(UnservableCode::PaddingPastSpan, reason));
     }
     if span_size.min(size) > MAX_SPAN || last_span >= MAX_SPAN {
@@ -176,7 +175,7 @@ fn plain_layer(files: &[FileMetadata], span_size: u64, size: u64, end: Uncompres
             format!("a span would hold {} bytes", span_size.min(size)),
         ));
     }
-    // Reading to the very end makes the consumer look for the span behind the last one.
+    // Reading to the very end makes the consumer look for a span after the last one.
     let reaches_end = |file: &&FileMetadata| file.kind == FileKind::Regular && file.offset.0 + file.size == size;
     if size.is_multiple_of(span_size)
         && let Some(file) = files.last().filter(reaches_end)
@@ -192,8 +191,9 @@ fn states_other_type(mode: i64) -> bool {
     matches!(mode as u32 & !0o7777, 0o010_000 | 0o020_000 | 0o040_000 | 0o060_000 | 0o120_000 | 0o140_000)
 }
 
-/// Whether the consumer's database drops or refuses an xattr: it keeps the first one it meets, in no certain order, apart
-/// from the others, and those must have a name and a value (metadata/db.go writeNodeEntry).
+/// Whether the consumer's database drops or refuses an xattr: it keeps the first one it meets, in
+/// no certain order, apart from the others, and those must have a name and a value (metadata/db.go
+/// writeNodeEntry).
 fn loses_xattr(records: &[PaxRecord]) -> bool {
     let xattrs = || records.iter().filter_map(|r| Some((r.key.strip_prefix(b"SCHILY.xattr.")?, &r.value)));
     xattrs().count() > 1 && xattrs().any(|(name, value)| value.is_empty() || name.is_empty() || name.len() > MAX_KEY)

@@ -9,11 +9,11 @@ use crate::offset::{Compressed, Uncompressed};
 use crate::tar::{TarError, TarFault, Walker};
 use crate::ztoc::{FileMetadata, MAX_ENCODED};
 
-/// What becomes of entries that a ztoc cannot state, or of which consumers could not serve files.
+/// How to treat entries that a ztoc cannot express or that consumers could not serve.
 pub(super) enum Policy {
-    /// One of them is enough for a verdict on the layer: nothing is published of it.
+    /// A single one makes the layer unservable: nothing is published.
     Strict,
-    /// They are left out or bent, and the notes say so: the layer is only read here.
+    /// They are skipped or adapted, with a note: the layer is only read locally.
     Lenient(Notes),
 }
 
@@ -21,40 +21,40 @@ pub(super) enum Policy {
 pub(super) struct Contents {
     policy: Policy,
     walker: Walker,
-    /// Plain bytes so far, those behind the tar's end too.
+    /// Plain bytes so far, including those after the end of the tar.
     size: u64,
     files: Vec<FileMetadata>,
     /// Those of them that are sparse, by number.
     sparse: Vec<u32>,
     /// At least what the entries add to an encoded ztoc, in bytes.
     encoded_size: usize,
-    /// What that may come to.
+    /// The limit for that.
     limit: usize,
     verdict: Option<Unservable>,
     error: Option<TarError>,
-    /// What files and checkpoints take in memory.
+    /// The memory of files and checkpoints.
     memory: Charge,
     over: Option<OverBudget>,
-    /// The first bytes, to say what something looks like that is no tar.
+    /// The first bytes, to describe what is not a tar.
     head: Vec<u8>,
 }
 
-/// The entries of a tar that was walked to its end.
+/// The entries of a complete tar.
 pub(super) struct Listed {
     pub files: Vec<FileMetadata>,
     /// The sparse files among them, by number. None, if the policy was strict.
     pub sparse: Vec<u32>,
     /// None, if the policy was strict.
     pub notes: Notes,
-    /// Where the tar's reader stops.
+    /// Where the tar reader stops.
     pub end: Uncompressed,
     /// All plain bytes.
     pub size: u64,
-    /// What is charged.
+    /// The memory charged.
     pub memory: Charge,
 }
 
-/// Bytes that are kept to say what something looks like that is not a tar.
+/// Bytes that are kept to describe what is not a tar.
 const HEAD: usize = 64;
 /// The number of a sparse file, in a list that may have grown to twice its length.
 const SPARSE: usize = 8;
@@ -113,14 +113,14 @@ impl Contents {
                     }
                     files.push(file);
                     if *encoded_size > *limit {
-                        let reason = format!("its table of contents would pass {} MiB", *limit >> 20);
+                        let reason = format!("its table of contents would exceed {} MiB", *limit >> 20);
                         *verdict = Some(Unservable::new(UnservableCode::ZtocTooLarge, reason));
                     }
                 }
                 Err(unservable) => *verdict = Some(unservable),
             }
         });
-        // A verdict stands whatever comes after it in the tar; the bytes themselves are still checked by their digests.
+        // Later entries cannot change a verdict; the bytes themselves are still checked by their digests.
         if self.verdict.is_none() {
             self.error = walked.err();
         } else {
@@ -143,14 +143,15 @@ impl Contents {
         self.memory.shrink_to(0);
     }
 
-    /// Keeps the list of entries in proportion to the blob, of which so many bytes were read: names and PAX records can be
-    /// a thousand times smaller compressed. A million empty files take about a tenth of this.
+    /// Keeps the list of entries in proportion to the blob, of which so many bytes were read: names
+    /// and PAX records can be a thousand times smaller compressed. A million empty files take about
+    /// a tenth of this.
     pub fn permit(&mut self, blob: Compressed) {
         let limit = LEAST_LIMIT.saturating_add(usize::try_from(blob.0).unwrap_or(usize::MAX).saturating_mul(PER_BYTE));
         self.limit = limit.min(MAX_ENCODED);
     }
 
-    /// Gives the layer up for a reason that lies outside the tar.
+    /// Gives up on the layer for a reason outside the tar.
     pub fn refuse(&mut self, unservable: Unservable) {
         self.drop_files();
         self.verdict.get_or_insert(unservable);
@@ -164,14 +165,14 @@ impl Contents {
         matches!(self.policy, Policy::Strict)
     }
 
-    /// Notes what is odd, if the policy is lenient.
+    /// Records a note, if the policy is lenient.
     pub fn note(&mut self, warning: String) {
         if let Policy::Lenient(notes) = &mut self.policy {
             notes.warn(warning);
         }
     }
 
-    /// Fails as soon as it is clear that the bytes are no tar, or that what they hold does not fit into memory.
+    /// Fails as soon as it is clear that this is not a tar, or that it does not fit into memory.
     ///
     /// # Errors
     /// With what is wrong with them.
@@ -190,7 +191,7 @@ impl Contents {
     }
 
     /// # Errors
-    /// When no consumer could serve the entries, or the tar is cut off or broken.
+    /// If no consumer could serve the entries, or the tar is truncated or broken.
     pub fn finish(self) -> Result<Listed, NoZtoc> {
         let Contents { policy, walker, size, files, sparse, memory, head, .. } = match self.verdict {
             Some(verdict) => return Err(verdict.into()),

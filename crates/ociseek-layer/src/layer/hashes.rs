@@ -19,7 +19,8 @@ pub(super) enum Found {
     Starts(Vec<SpanStart>),
 }
 
-/// Hashes what a [`LayerScan`](super::scan::LayerScan) has read: the other half of the work, which can be done by another thread.
+/// Hashes what a [`LayerScan`](super::scan::LayerScan) has read: the other half of the work, which
+/// can be done by another thread.
 pub(super) struct LayerHashes {
     blob: Hasher,
     /// None once there is no ztoc to be made.

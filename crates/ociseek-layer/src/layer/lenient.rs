@@ -1,4 +1,4 @@
-//! The entries of a tar for a reader who can ask nobody else: what a ztoc cannot state is left out or bent, and noted.
+//! Tar entries for local reading: what a ztoc cannot express is skipped or adapted, with a note.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,12 +9,12 @@ use crate::ztoc::{FileKind, FileMetadata};
 /// Warnings of one layer; what would be more is counted.
 const WARNINGS: usize = 8;
 
-/// What there is to say about entries that a ztoc has no field for.
+/// Notes about entries that a ztoc has no field for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notes {
     /// At most eight.
     pub warnings: Vec<String>,
-    /// How many warnings there would be beside them.
+    /// The number of further warnings.
     pub more_warnings: u64,
 }
 
@@ -45,15 +45,15 @@ pub(super) fn file(entry: Entry, notes: &mut Notes) -> Option<Bent> {
             (FileKind::Regular, true)
         }
         Err(Unlisted::Other(flag)) => {
-            let what = format!("{} is left out: it has the entry type {:?}", shown(&entry.name), char::from(flag));
+            let what = format!("skipping {}: it has the entry type {:?}", shown(&entry.name), char::from(flag));
             notes.warn(what);
             return None;
         }
     };
     let (uid, gid) = (entry.uid as u32, entry.gid as u32);
     if i64::from(uid) != entry.uid || i64::from(gid) != entry.gid {
-        // CVE-2024-40635 was such a number that became root in silence.
-        let what = format!("belongs to {}:{}; it is shown as {uid}:{gid}", entry.uid, entry.gid);
+        // CVE-2024-40635: such a number silently became root.
+        let what = format!("belongs to {}:{}; shown as {uid}:{gid}", entry.uid, entry.gid);
         notes.warn(format!("{} {what}", shown(&entry.name)));
     }
     // What other types claim has no data behind it.

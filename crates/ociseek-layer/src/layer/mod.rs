@@ -1,8 +1,8 @@
-//! One layer: from the bytes of its blob to what it can be read by.
+//! Indexes and reads one layer.
 //!
 //! A blob is scanned once, under one of two policies. [`LayerIndexer`] and [`parallel::index_chunks`]
-//! are strict: what they yield is a ztoc for others, or why no consumer could be served from it.
-//! [`parallel::read_chunks`] is lenient: the layer is only read here.
+//! are strict: they return a ztoc that can be published, or the reason why no consumer could use
+//! one. [`parallel::read_chunks`] is lenient: its result is only used locally.
 //!
 //! Inside, `scan` has the [codec](crate::codec) decode and the [tar walk](crate::tar) find the
 //! entries, `hashes` hashes, which another thread can do, `spans` decides where checkpoints go, and

@@ -1,4 +1,4 @@
-//! What indexing one layer needs and what it yields.
+//! The options and results of indexing one layer.
 
 use std::io;
 
@@ -14,9 +14,9 @@ pub const TOOL_IDENTIFIER: &str = concat!("ociseek v", env!("CARGO_PKG_VERSION")
 /// How a layer is indexed. The same options and the same blob give the same ztoc, byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerOptions {
-    /// Bytes of tar between two checkpoints, at least; greater than 0.
+    /// Minimum number of tar bytes between two checkpoints; greater than 0.
     pub span_size: u64,
-    /// Stands in the ztoc and in the SOCI index.
+    /// The tool name recorded in the ztoc and in the SOCI index.
     pub build_tool_identifier: String,
 }
 
@@ -27,10 +27,10 @@ impl Default for LayerOptions {
     }
 }
 
-/// What is left when a blob was read to its end and nothing about it was broken.
+/// The result of reading a valid blob completely.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexedLayer {
-    /// Digest of the blob, by the algorithm of the digest that was expected (SHA-256 if none was).
+    /// Digest of the blob, with the algorithm of the expected digest (SHA-256 if there is none).
     pub digest: Digest,
     /// Size of the blob in bytes.
     pub size: u64,
@@ -43,11 +43,11 @@ pub struct IndexedLayer {
 pub enum Outcome {
     /// A ztoc that consumers take.
     Ztoc(BuiltZtoc),
-    /// The layer is sound, but no consumer could serve files from its ztoc.
+    /// The layer is valid, but no consumer could serve files from its ztoc.
     Unservable(Unservable),
 }
 
-/// An encoded ztoc, and what people want to know of it.
+/// An encoded ztoc with its key figures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuiltZtoc {
     /// The ztoc, as it is pushed.
@@ -87,7 +87,7 @@ impl BlobForm {
     }
 }
 
-/// Why a layer cannot be read to its end as its bytes claim.
+/// Why a layer cannot be read completely.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
@@ -97,25 +97,25 @@ pub enum LayerError {
     #[error(transparent)]
     Tar(#[from] TarError),
     /// Neither a tar nor a compressed one.
-    #[error("this is no layer: it looks like {looks_like}")]
+    #[error("not a layer: it looks like {looks_like}")]
     NotALayer {
         looks_like: &'static str,
         #[source]
         cause: TarError,
     },
-    /// The list of its files or its checkpoints do not fit into what the image may take.
+    /// Its list of files or its checkpoints do not fit into the image's memory budget.
     #[error("its table of contents does not fit into memory")]
     Memory(#[from] OverBudget),
     /// When it is only read here: its compression is not.
     #[error("it is compressed with {0}")]
     Compression(&'static str),
-    /// When it is only read here: its entries or checkpoints come to more than is kept of a layer of its size.
-    #[error("its entries or checkpoints come to more than is kept of a layer of its size")]
+    /// When it is only read here: its entries or checkpoints exceed the limit for a layer of its size.
+    #[error("its entries or checkpoints exceed the limit for a layer of its size")]
     TooLarge,
     /// When it is only read here.
     #[error("{0}")]
     Zstd(String),
-    #[error("the blob has {actual} bytes where its descriptor says {expected}")]
+    #[error("the blob has {actual} bytes, but its descriptor says {expected}")]
     Size { expected: u64, actual: u64 },
     #[error("the blob's digest is {actual}, not {expected}")]
     Digest { expected: Digest, actual: Digest },

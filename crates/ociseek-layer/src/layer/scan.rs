@@ -188,8 +188,8 @@ impl LayerScan {
         pushed.map(|()| self.body.spans(Compressed(self.size)))
     }
 
-    /// The next bytes of the blob, in chunks, which were decoded to `stretch` before this came to them: does the same as pushing
-    /// the chunks one after the other.
+    /// The next bytes of the blob, in chunks, which were decoded to `stretch` before this came to
+    /// them: does the same as pushing the chunks one after the other.
     ///
     /// # Errors
     /// As [`LayerScan::push`].
@@ -254,8 +254,8 @@ impl LayerScan {
         self.body.push(&head, Compressed(self.size))
     }
 
-    /// The blob is at its end: what is to be said of bytes that were undecided. What is wrong with so short a blob is told by
-    /// [`LayerScan::finish`], where the digest comes first.
+    /// The blob is at its end: what is to be said of bytes that were undecided. What is wrong with
+    /// so short a blob is told by [`LayerScan::finish`], where the digest comes first.
     ///
     /// # Errors
     /// When the layer is broken, as [`LayerScan::push`] has said.
@@ -426,8 +426,7 @@ impl GzipBody {
     fn finish(mut self, span_size: u64, size: u64, span_digests: Vec<Digest>) -> Result<Sound, NoZtoc> {
         let end = self.reader.finish()?;
         self.sink.settle();
-        let trailing =
-            end.trailing.map(|from| format!("bytes that are not gzip follow its last member, from byte {from} on"));
+        let trailing = end.trailing.map(|from| format!("non-gzip bytes follow its last member, from byte {from}"));
         if let Some(trailing) = &trailing {
             self.sink.contents.note(trailing.clone());
         }
@@ -476,7 +475,7 @@ impl Sink for GzipSink {
             self.contents.charge_checkpoint(CHECKPOINT);
         }
         if spans * CHECKPOINT > MAX_ENCODED {
-            let reason = format!("its checkpoints would pass {} MiB", MAX_ENCODED >> 20);
+            let reason = format!("its checkpoints would exceed {} MiB", MAX_ENCODED >> 20);
             self.contents.refuse(Unservable::new(UnservableCode::ZtocTooLarge, reason));
         }
     }
@@ -535,7 +534,7 @@ impl Sound {
         let encoded = ztoc::encoded_size_bound(&files, &checkpoints);
         if encoded > MAX_ENCODED {
             let judged = consumer::layer(&files, &checkpoints, compressed_size, uncompressed_size);
-            let reason = format!("its ztoc would pass {} MiB", MAX_ENCODED >> 20);
+            let reason = format!("its ztoc would exceed {} MiB", MAX_ENCODED >> 20);
             return Err(judged.err().unwrap_or_else(|| Unservable::new(UnservableCode::ZtocTooLarge, reason)).into());
         }
         memory.grow(encoded as u64, || format!("its ztoc of {encoded} bytes"))?;

@@ -9,7 +9,8 @@ use crate::digest::{Digest, Hasher};
 use crate::offset::{Compressed, SpanId, Uncompressed};
 use crate::ztoc::{Checkpoint, Cuts, Ztoc};
 
-/// Compressed bytes that are decoded before it is looked whether more are wanted: they make at most 1,032 times as many.
+/// Compressed bytes decoded before checking whether more output is needed. The output is at most
+/// 1,032 times as large.
 const STEP: usize = 16 << 10;
 
 /// What is cut into spans: a [`Ztoc`], or a [`LayerMap`].
@@ -64,9 +65,9 @@ pub enum SpanError {
     Digests { digests: usize, spans: u64 },
     #[error("the first span of the ztoc begins at byte {0} of the tar, not at its start")]
     Start(Uncompressed),
-    #[error("span {0} of the ztoc does not lie behind the one before it, or lies behind the end of the layer")]
+    #[error("span {0} of the ztoc does not come after the previous one, or is past the end of the layer")]
     Order(u32),
-    #[error("span {span} has {expected} bytes of the layer; {found} were given")]
+    #[error("span {span} has {expected} compressed bytes, but got {found}")]
     Length { span: SpanId, expected: u64, found: u64 },
     #[error("the bytes of span {span} have the digest {actual}, not {expected}")]
     Digest { span: SpanId, expected: Digest, actual: Digest },
@@ -76,7 +77,7 @@ pub enum SpanError {
         #[source]
         source: GzipError,
     },
-    #[error("span {span} decodes to {found} bytes where the ztoc claims {expected}")]
+    #[error("span {span} decodes to {found} bytes, but the ztoc says {expected}")]
     Short { span: SpanId, expected: u64, found: u64 },
 }
 
@@ -185,11 +186,12 @@ impl<T: Spanned> SpanTable<T> {
         self.layer.cuts().start(span).filter(|_| span.0 < self.count)
     }
 
-    /// Decodes a span of which `blob` are all compressed bytes, after their digest was checked. `out` gets exactly the bytes of
-    /// [`SpanTable::plain_range`], in order and in pieces, and may break it off; pieces can come before an error.
+    /// Decodes a span of which `blob` are all compressed bytes, after their digest was checked.
+    /// `out` gets exactly the bytes of [`SpanTable::plain_range`], in order and in pieces, and may
+    /// break it off; pieces can come before an error.
     ///
     /// # Errors
-    /// When `blob` is not what the ztoc says of it, or decodes to less than that.
+    /// If `blob` does not match the ztoc, or decodes to too few bytes.
     pub fn decode(
         &self,
         span: SpanId,
@@ -259,7 +261,7 @@ fn decode_gzip(
     }
 }
 
-/// Passes on as many bytes as a span has.
+/// Passes on only the bytes of one span.
 struct Wanted<'a> {
     left: u64,
     out: &'a mut dyn FnMut(&[u8]) -> ControlFlow<()>,

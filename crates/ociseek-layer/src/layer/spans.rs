@@ -1,4 +1,4 @@
-//! Where spans begin, and the digests of what lies between.
+//! The starts of spans, and their digests.
 
 use crate::codec::gzip::BlockStart;
 use crate::digest::{Algorithm, Digest, Hasher};
@@ -9,7 +9,7 @@ use crate::ztoc::Checkpoint;
 #[derive(Debug, Clone, Copy)]
 pub struct SpanStart {
     at: Compressed,
-    /// High bits of the byte before it belong to the span too, so it is hashed with both neighbours.
+    /// Whether bits of the byte before it belong to the span, which then counts for both spans.
     shares_byte: bool,
 }
 
@@ -18,7 +18,7 @@ pub struct GzipSpans {
     span_size: u64,
     /// The checkpoints that were chosen so far.
     pub list: Vec<Checkpoint>,
-    /// How many of them [`GzipSpans::starts`] has told.
+    /// How many of them [`GzipSpans::starts`] has returned.
     told: usize,
 }
 
@@ -37,7 +37,7 @@ impl GzipSpans {
         self.list.push(Checkpoint { input: at.input, output: at.output, bits: at.bits, window: Box::new(*at.window) });
     }
 
-    /// The spans that began since the last call.
+    /// The spans that started since the last call.
     pub fn starts(&mut self) -> Vec<SpanStart> {
         let new = &self.list[self.told..];
         self.told = self.list.len();
@@ -67,7 +67,7 @@ impl PlainSpans {
         PlainSpans { span_size, next: Compressed(0) }
     }
 
-    /// The spans that begin before the byte `end`, other than those of earlier calls.
+    /// The spans that start before the byte `end` and were not returned by earlier calls.
     pub fn starts(&mut self, end: Compressed) -> Vec<SpanStart> {
         let mut starts = Vec::new();
         while self.next < end {
@@ -85,14 +85,14 @@ pub struct SpanHashes {
     pub digests: Vec<Digest>,
     /// The digest of the span that is being read; none before the first one.
     current: Option<Hasher>,
-    /// How much of the blob was hashed or passed over, and the byte before that.
+    /// How much of the blob was hashed or skipped, and the byte before that.
     position: Compressed,
     last_byte: u8,
 }
 
 impl SpanHashes {
-    /// Takes the next bytes of the blob, and from the front of `starts` the spans that begin in them or right behind them. The whole
-    /// `blob` is hashed along.
+    /// Takes the next bytes of the blob, and from the front of `starts` the spans that begin in
+    /// them or right behind them. The whole `blob` is hashed along.
     pub fn push(&mut self, chunk: &[u8], starts: &mut &[SpanStart], blob: &mut Hasher) {
         let mut from = 0;
         let end = self.position + chunk.len() as u64;
@@ -121,7 +121,7 @@ impl SpanHashes {
         }
     }
 
-    /// The blob is at its end, and so is its last span.
+    /// Call this at the end of the blob, which ends the last span.
     pub fn finish(mut self) -> Vec<Digest> {
         self.digests.extend(self.current.take().map(Hasher::finish));
         self.digests

@@ -1,5 +1,5 @@
-//! The tree that the consumer builds from a layer's entries (soci-snapshotter, metadata/reader.go initNodes), to find the
-//! layers whose tree would be wrong or refused.
+//! The tree that the consumer builds from a layer's entries (soci-snapshotter, metadata/reader.go
+//! initNodes), to find the layers whose tree would be wrong or refused.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
@@ -13,21 +13,21 @@ const ROOT: u32 = 0;
 struct Tree<'a> {
     children: HashMap<(u32, &'a [u8]), u32>,
     nodes: Vec<Node>,
-    /// The directory of the entry before, in which the next one lies too more often than not.
+    /// The directory of the previous entry, usually also that of the next one.
     recent: Option<(Vec<&'a [u8]>, u32)>,
 }
 
 #[derive(Clone, Copy)]
 struct Node {
     is_dir: bool,
-    /// A hard link leads here too.
+    /// Whether a hard link leads here, too.
     is_linked: bool,
 }
 
 /// Builds the tree entry by entry.
 ///
 /// # Errors
-/// With the entry that the consumer would refuse or misplace.
+/// The entry that the consumer would reject or misplace.
 pub(super) fn check(files: &[FileMetadata]) -> Result<(), Unservable> {
     let mut tree = Tree {
         children: HashMap::with_capacity(files.len()),
@@ -45,11 +45,14 @@ impl<'a> Tree<'a> {
             if is_dir {
                 return Ok(());
             }
-            let reason = format!("{} is not a directory and stands for the root", shown(&file.name));
+            let reason = format!("{} is the root but not a directory", shown(&file.name));
             return Err(Unservable::new(UnservableCode::NamesRoot, reason));
         };
         if path.iter().any(|part| part.len() > MAX_KEY) {
-            return Err(Unservable::new(UnservableCode::LongName, format!("{} is too long a name", shown(&file.name))));
+            return Err(Unservable::new(
+                UnservableCode::LongName,
+                format!("the name {} is too long", shown(&file.name)),
+            ));
         }
         let target = if file.kind == FileKind::HardLink { Some(self.link_target(file, &path)?) } else { None };
         let parent = self.directory(parents, file)?;
@@ -59,7 +62,7 @@ impl<'a> Tree<'a> {
                 slot.insert_entry(target);
                 self.nodes[target as usize].is_linked = true;
             }
-            // The consumer turns what is there into the directory; other links to it would turn along.
+            // The consumer turns the existing node into the directory, and with it all other links to it.
             (None, Slot::Occupied(slot)) if is_dir => {
                 let node = &mut self.nodes[*slot.get() as usize];
                 if !node.is_dir && node.is_linked {
@@ -77,7 +80,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// The node that a hard link leads to: an earlier entry of the same layer, and no directory.
+    /// The target of a hard link: an earlier entry of the same layer that is not a directory.
     fn link_target(&self, file: &FileMetadata, path: &[&[u8]]) -> Result<u32, Unservable> {
         let target = clean(&file.linkname);
         let node = target.iter().try_fold(ROOT, |node, part| self.children.get(&(node, *part)).copied());
@@ -106,7 +109,7 @@ impl<'a> Tree<'a> {
                 self.nodes.push(Node { is_dir: true, is_linked: false });
             } else if !self.nodes[node as usize].is_dir {
                 let reason =
-                    format!("{} lies below {}, which is no directory in this layer", shown(&file.name), shown(part));
+                    format!("{} is below {}, which is not a directory in this layer", shown(&file.name), shown(part));
                 return Err(Unservable::new(UnservableCode::BelowNonDirectory, reason));
             }
         }

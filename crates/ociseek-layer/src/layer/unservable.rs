@@ -1,8 +1,8 @@
-//! Why a sound layer gets no ztoc: the reasons, each with its stable word, once.
+//! The reasons why a valid layer gets no ztoc, each with its stable word.
 
 use std::fmt;
 
-/// Why a sound layer gets no ztoc.
+/// Why a valid layer gets no ztoc.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Unservable {
@@ -40,7 +40,7 @@ macro_rules! codes {
                 }
             }
 
-            /// The code of a word that was written down earlier; none for any other text.
+            /// The code of a stored word; None for any other text.
             pub fn from_word(word: &str) -> Option<UnservableCode> {
                 match word {
                     $($word => Some(UnservableCode::$code),)*
@@ -52,25 +52,25 @@ macro_rules! codes {
 }
 
 codes! {
-    BelowNonDirectory "below-non-directory" "an entry lies below something that is not a directory",
-    Compression "compression" "the layer is compressed with something else than gzip",
-    Empty "empty" "the blob has no bytes",
-    EmptyXattr "empty-xattr" "an entry has several extended attributes, one of them empty or overlong",
+    BelowNonDirectory "below-non-directory" "an entry is below something that is not a directory",
+    Compression "compression" "the layer's compression is not gzip",
+    Empty "empty" "the blob is empty",
+    EmptyXattr "empty-xattr" "an entry has several extended attributes, one of them empty or too long",
     EndsOnSpanBorder "ends-on-span-border" "the last file of a plain tar ends where the blob and a span end",
-    EntryType "entry-type" "an entry has a type that no ztoc states",
-    HardLinkTarget "hard-link-target" "a hard link does not lead to an earlier file of the layer, or a directory replaces its target",
-    LongName "long-name" "a name is longer than the consumer's database takes",
-    ModeTypeBits "mode-type-bits" "the mode of a regular file is that of another type",
-    MtimeOutOfRange "mtime-out-of-range" "an entry was modified outside of the years 0 to 9999",
-    NamesRoot "names-root" "an entry stands for the root and is not a directory",
-    OwnerOutOfRange "owner-out-of-range" "the owner of an entry is not a pair of 32-bit ids",
-    PaddingPastSpan "padding-past-span" "the zeros behind the tar's end reach past the start of a span",
+    EntryType "entry-type" "an entry has a type that a ztoc cannot express",
+    HardLinkTarget "hard-link-target" "a hard link's target is not an earlier file, or is replaced by a directory",
+    LongName "long-name" "a name is too long for the consumer's database",
+    ModeTypeBits "mode-type-bits" "a regular file has the mode of another type",
+    MtimeOutOfRange "mtime-out-of-range" "an entry was modified outside the years 0 to 9999",
+    NamesRoot "names-root" "the root entry is not a directory",
+    OwnerOutOfRange "owner-out-of-range" "the owner of an entry does not have 32-bit IDs",
+    PaddingPastSpan "padding-past-span" "the zeros after the end of the tar extend into another span",
     PaxGlobalHeader "pax-global-header" "the tar has a PAX global header",
-    SizeWithoutData "size-without-data" "an entry claims data that its type cannot have",
-    SpanTooLarge "span-too-large" "a span has more bytes than consumers can count",
+    SizeWithoutData "size-without-data" "an entry claims data that its type does not allow",
+    SpanTooLarge "span-too-large" "a span is larger than consumers support",
     SparseFile "sparse-file" "an entry is a sparse file",
-    TrailingBytes "trailing-bytes" "bytes that are not gzip follow the last member",
-    ZtocTooLarge "ztoc-too-large" "the ztoc would be larger than any reader takes",
+    TrailingBytes "trailing-bytes" "non-gzip bytes follow the last member",
+    ZtocTooLarge "ztoc-too-large" "the ztoc would be too large for any reader",
 }
 
 impl fmt::Display for UnservableCode {

@@ -3,7 +3,8 @@
 use crate::offset::Uncompressed;
 use crate::time::Time;
 
-/// What Go's tar.Header says, and where the entry lies. Numbers are as wide as Go has them: judging them is not tar's task.
+/// The fields of Go's tar.Header, and the position of the entry. Numbers have Go's widths; their
+/// values are checked elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The path, as it stands in the tar: not cleaned, not checked, in no certain encoding.
@@ -12,7 +13,7 @@ pub struct Entry {
     pub kind: Kind,
     /// Where a link leads, as it stands in the tar.
     pub linkname: Box<[u8]>,
-    /// Bytes of data that the header claims; types without data may claim some all the same.
+    /// Bytes of data that the header claims, even if the type has no data.
     pub size: i64,
     /// The raw field: type bits and all.
     pub mode: i64,
@@ -30,11 +31,11 @@ pub struct Entry {
     pub devmajor: i64,
     /// The minor number of a device.
     pub devminor: i64,
-    /// All records of the entry's last PAX header, sorted by key, one for each key.
+    /// The records of the entry's last PAX header, sorted by key, one per key.
     pub pax: Box<[PaxRecord]>,
-    /// Where the entry's first header block of any kind begins.
+    /// Where the entry's first header block, of any kind, starts.
     pub header: Uncompressed,
-    /// Where the entry's data begin, or would.
+    /// Where the entry's data starts, or would start.
     pub data: Uncompressed,
 }
 
@@ -66,14 +67,14 @@ pub enum Kind {
     Fifo,
     /// A PAX global header, which Go reports as an entry (its records are left out here).
     GlobalHeader,
-    /// A sparse file of any GNU format. The walk ends there: what follows is not looked at.
+    /// A sparse file of any GNU format. The walk ends here.
     Sparse,
     /// Any other type flag.
     Other(u8),
 }
 
 impl Kind {
-    /// Whether Go reads no data for this type whatever size is claimed (archive/tar isHeaderOnlyType).
+    /// Whether Go reads no data for this type regardless of its size (archive/tar isHeaderOnlyType).
     pub fn is_header_only(self) -> bool {
         use Kind::{BlockDevice, CharDevice, Directory, Fifo, HardLink, Symlink};
         matches!(self, HardLink | Symlink | CharDevice | BlockDevice | Directory | Fifo)

@@ -4,7 +4,7 @@ use super::BLOCK;
 use super::numeric::{cut_at_nul, field, octal};
 use crate::time::Time;
 
-/// The dialect that a block's magic bytes state.
+/// The dialect according to a block's magic bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dialect {
     V7,
@@ -14,7 +14,7 @@ pub(super) enum Dialect {
     Gnu,
 }
 
-/// What one header block says.
+/// The fields of one header block.
 #[derive(Debug)]
 pub(super) struct Header {
     pub dialect: Dialect,
@@ -32,14 +32,14 @@ pub(super) struct Header {
     pub devminor: i64,
 }
 
-/// Why a block is no header.
+/// Why a block is not a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BadHeader {
     Checksum,
     Number(&'static str),
 }
 
-/// Whether the block is a tar header of any dialect: a good sign that a blob is a tar.
+/// Whether the block is a tar header of any dialect, which suggests that the blob is a tar.
 pub fn has_valid_checksum(block: &[u8; BLOCK]) -> bool {
     let Some(stored) = octal(&block[148..156]) else { return false };
     let sum = |bytes: &[u8]| bytes.iter().map(|&byte| u32::from(byte)).sum::<u32>();
@@ -101,7 +101,8 @@ impl Header {
                 text(345..476)
             }
             Dialect::Gnu => {
-                // GNU has times there, but Go before 1.8 wrote a prefix all the same: what does not parse as times is one.
+                // GNU has times there, but Go before 1.8 wrote a prefix all the same: what does not
+                // parse as times is one.
                 let time = |range: std::ops::Range<usize>| block[range.start] == 0 || field(&block[range]).is_some();
                 let prefix = if time(345..357) && time(357..369) { &[][..] } else { text(345..500) };
                 if prefix.is_ascii() { prefix } else { &[][..] }

@@ -1,5 +1,5 @@
-//! Plain bytes to tar entries, with the semantics of Go's archive/tar (Go 1.26, reader.go): the reader that builders of
-//! SOCI indexes and their consumers both stand on. Where a rule looks odd, it is Go's.
+//! Tar entries from plain bytes, with the semantics of Go's archive/tar (Go 1.26, reader.go), which
+//! both builders and consumers of SOCI indexes use. Rules that look odd are Go's.
 
 mod entry;
 mod header;
@@ -14,7 +14,7 @@ pub use walker::{TarError, TarFault, Walker};
 /// The unit of a tar stream, in bytes.
 pub const BLOCK: usize = 512;
 
-/// Bytes of padding behind `size` bytes of data.
+/// Bytes of padding after `size` bytes of data.
 #[inline]
 pub fn padding(size: u64) -> u64 {
     size.wrapping_neg() % BLOCK as u64

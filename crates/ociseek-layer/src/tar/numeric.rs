@@ -2,7 +2,8 @@
 
 use crate::time::Time;
 
-/// A field of a header block: base-256 when its first bit is set, else octal (strconv.go parseNumeric).
+/// A field of a header block: base-256 if its first bit is set, otherwise octal (strconv.go
+/// parseNumeric).
 pub(super) fn field(bytes: &[u8]) -> Option<i64> {
     let Some(&first) = bytes.first() else { return Some(0) };
     if first & 0x80 == 0 {
@@ -27,7 +28,7 @@ pub(super) fn field(bytes: &[u8]) -> Option<i64> {
     Some(if invert == 0 { value } else { !value })
 }
 
-/// Octal digits between spaces and NULs, up to the first NUL among them (strconv.go parseOctal). Nothing at all is 0.
+/// Octal digits between spaces and NULs, up to the first NUL (strconv.go parseOctal). Empty is 0.
 pub(super) fn octal(bytes: &[u8]) -> Option<i64> {
     let is_pad = |b: &u8| *b == b' ' || *b == 0;
     let Some(from) = bytes.iter().position(|b| !is_pad(b)) else { return Some(0) };
@@ -43,7 +44,7 @@ pub(super) fn octal(bytes: &[u8]) -> Option<i64> {
     Some(value as i64)
 }
 
-/// A C string in a field: all of it if no NUL ends it.
+/// A C string in a field: the whole field if it has no NUL.
 pub(super) fn cut_at_nul(bytes: &[u8]) -> &[u8] {
     match bytes.iter().position(|&b| b == 0) {
         Some(end) => &bytes[..end],
@@ -76,7 +77,7 @@ pub(super) fn pax_time(text: &[u8]) -> Option<Time> {
             nanos += u32::from(digit - b'0') * 10u32.pow(8 - i as u32);
         }
     }
-    // The fraction counts in the direction of the sign; the seconds wrap as Go's do.
+    // The fraction has the sign of the seconds, which wrap as in Go.
     Some(if nanos > 0 && whole.first() == Some(&b'-') {
         Time { seconds: seconds.wrapping_sub(1), nanos: 1_000_000_000 - nanos }
     } else {

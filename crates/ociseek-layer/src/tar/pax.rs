@@ -1,17 +1,19 @@
-//! PAX extended headers (POSIX pax, "pax Extended Header"), parsed as archive/tar's parsePAX and mergePAX do.
+//! PAX extended headers (POSIX pax, "pax Extended Header"), parsed as archive/tar's parsePAX and
+//! mergePAX do.
 
 use std::collections::BTreeMap;
 
 use super::numeric::{decimal, pax_time};
 use super::{Entry, PaxRecord};
 
-/// The records of one extended header; of two with the same key, the last one stands.
+/// The records of one extended header. The last record of a key is used.
 pub(super) type Records = BTreeMap<Box<[u8]>, Box<[u8]>>;
 
-/// Parses the data of an `x` header. None where Go finds fault.
+/// Parses the data of an `x` header. None if Go rejects it.
 pub(super) fn parse(mut data: &[u8]) -> Option<Records> {
     let mut records = Records::new();
-    // GNU's sparse format 0.0 repeats two keys; Go turns their values into the one record that format 0.1 has.
+    // GNU's sparse format 0.0 repeats two keys; Go merges their values into the single record of
+    // format 0.1.
     let mut sparse_map: Vec<&[u8]> = Vec::new();
     while !data.is_empty() {
         let (key, value, rest) = record(data)?;
@@ -47,7 +49,7 @@ fn record(data: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let body = body.strip_suffix(b"\n")?;
     let equals = body.iter().position(|&b| b == b'=')?;
     let (key, value) = (&body[..equals], &body[equals + 1..]);
-    // NULs are refused where they would end a C string: in keys, and in the values that are names.
+    // NULs are errors where they would end a C string: in keys and in values that are names.
     let must_not_hold_nul = match key {
         b"" => return None,
         b"path" | b"linkpath" | b"uname" | b"gname" => value,
@@ -56,7 +58,7 @@ fn record(data: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     if must_not_hold_nul.contains(&0) { None } else { Some((key, value, rest)) }
 }
 
-/// Lets records override what the header block says. None where Go finds fault.
+/// Overrides the header block with the records. None if Go rejects them.
 pub(super) fn merge(entry: &mut Entry, records: Records) -> Option<()> {
     for (key, value) in &records {
         if value.is_empty() {
@@ -93,7 +95,8 @@ pub(super) fn is_sparse(records: &[PaxRecord]) -> bool {
     }
 }
 
-/// Gives a sparse file's entry the name and size of the expanded file: `size` where the header block states it, or its records'.
+/// Sets the name and size of a sparse file's entry to those of the expanded file: `size` if the
+/// header block states it, or the size in its records.
 pub(super) fn expand_sparse(entry: &mut Entry, size: Option<i64>) {
     let get = |key: &[u8]| entry.pax.iter().find(|record| record.key[..] == *key).map(|record| record.value.clone());
     let stated = get(b"GNU.sparse.realsize").or_else(|| get(b"GNU.sparse.size"));

@@ -1,4 +1,4 @@
-//! The walk over a tar stream, pushed in chunks: archive/tar's Reader.Next as a state machine.
+//! Walks a tar stream that is pushed in chunks: archive/tar's Reader.Next as a state machine.
 
 use super::header::{BadHeader, Dialect, Header};
 use super::numeric::{cut_at_nul, field};
@@ -7,33 +7,33 @@ use super::{BLOCK, Entry, Kind, padding};
 use crate::offset::Uncompressed;
 use crate::time::Time;
 
-/// The most that a PAX header or GNU long name may hold (archive/tar maxSpecialFileSize): 1 MiB.
+/// The maximum size of a PAX header or GNU long name (archive/tar maxSpecialFileSize): 1 MiB.
 const MAX_SPECIAL: u64 = 1 << 20;
-/// In the header of an old sparse file: its expanded size (GNU tar's manual, "Old GNU Format").
+/// The expanded size in the header of an old sparse file (GNU tar's manual, "Old GNU Format").
 const SPARSE_SIZE: std::ops::Range<usize> = 483..495;
-/// Whether a block of its map follows, in the header and in such a block.
+/// The flag, in the header and in each block of the map, that another block of the map follows.
 const SPARSE_MORE: (usize, usize) = (482, 504);
 
 /// Finds the entries of a tar stream. Chunk borders carry no meaning.
 pub struct Walker {
     state: State,
-    /// Bytes taken so far; it stands still once the archive has ended.
+    /// Bytes consumed so far, until the archive has ended.
     position: Uncompressed,
-    /// Where the current entry's first header begins.
+    /// Where the current entry's first header starts.
     entry_start: Uncompressed,
     pending: Pending,
-    /// A header block that came in pieces.
+    /// A header block that arrived in pieces.
     block: Box<[u8; BLOCK]>,
-    /// Sparse files are passed over: the walk goes on behind them.
+    /// Whether to continue after sparse files.
     passes_sparse: bool,
 }
 
 enum State {
-    /// A header block, of which so many bytes are in [`Walker::block`].
+    /// In a header block; this many of its bytes are in [`Walker::block`].
     Header {
         filled: usize,
     },
-    /// One zero block was met: another one ends the archive.
+    /// After one zero block: another one ends the archive.
     SecondZero {
         filled: usize,
     },
@@ -56,20 +56,20 @@ enum State {
     Padding {
         left: u64,
     },
-    /// The end was met, or a sparse file, behind which nothing is looked at.
+    /// After the end, or after a sparse file that ends the walk.
     Over,
 }
 
 #[derive(Clone, Copy)]
 enum Special {
     Pax,
-    /// Its records are passed over, for Go keeps none of them for later entries.
+    /// Its records are skipped, since Go does not apply them to later entries.
     Global,
     LongName,
     LongLink,
 }
 
-/// What meta headers said about the entry to come.
+/// What meta headers say about the next entry.
 #[derive(Default)]
 struct Pending {
     pax: Option<Records>,
@@ -77,11 +77,11 @@ struct Pending {
     long_link: Vec<u8>,
 }
 
-/// Why a stream is no tar, and where.
+/// Why a stream is not a tar, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{fault} at byte {offset} of the tar")]
 pub struct TarError {
-    /// Where the header or entry begins that is at fault.
+    /// Where the faulty header or entry starts.
     pub offset: Uncompressed,
     /// What is wrong there.
     pub fault: TarFault,
@@ -92,7 +92,7 @@ pub struct TarError {
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum TarFault {
-    #[error("no tar header (its checksum is wrong)")]
+    #[error("not a tar header (its checksum is wrong)")]
     Checksum,
     #[error("bad number in the {0} field of the tar header")]
     Number(&'static str),
@@ -102,13 +102,13 @@ pub enum TarFault {
     Pax,
     #[error("PAX header or long name of more than 1 MiB")]
     SpecialTooLong,
-    #[error("a sparse file's header outside GNU tar's format")]
+    #[error("a sparse file header outside the GNU tar format")]
     SparseDialect,
     #[error("data after a single zero block: the archive ends with two")]
     LoneZeroBlock,
-    #[error("the tar is cut off inside a header block")]
+    #[error("the tar is truncated inside a header block")]
     CutInHeader,
-    #[error("the tar is cut off inside the data of an entry")]
+    #[error("the tar is truncated inside the data of an entry")]
     CutInData,
 }
 
@@ -131,21 +131,21 @@ impl Walker {
         }
     }
 
-    /// A walker that goes on behind sparse files. Their entries have the name and size of the expanded file; of where its holes are
-    /// nothing is said.
+    /// Creates a walker that continues after sparse files. Their entries have the name and size of
+    /// the expanded file; the holes are not reported.
     pub fn past_sparse_files() -> Walker {
         Walker { passes_sparse: true, ..Walker::new() }
     }
 
-    /// Whether the archive's end was met: what follows is not part of it.
+    /// Whether the archive has ended: the bytes that follow are not part of it.
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Over)
     }
 
-    /// Takes the next bytes of the stream and hands each entry found to `found`.
+    /// Consumes the next bytes of the stream and passes each entry to `found`.
     ///
     /// # Errors
-    /// Where Go's archive/tar gives up; the walker is of no use after that.
+    /// Where Go's archive/tar fails. The walker cannot be used after that.
     pub fn push(&mut self, mut bytes: &[u8], found: &mut impl FnMut(Entry)) -> Result<(), TarError> {
         while !bytes.is_empty() {
             let taken = match &mut self.state {
@@ -203,9 +203,8 @@ impl Walker {
         Ok(())
     }
 
-    /// Passes over at most `limit` bytes that come next and that the walk need not see: an entry's
-    /// data and padding. Returns how many; these are not to be pushed. Whoever can seek in the
-    /// stream walks it by its headers alone.
+    /// Skips at most `limit` of the next bytes, if they are an entry's data and padding. Returns
+    /// how many; do not push these. A caller that can seek reads only the headers this way.
     pub fn skip(&mut self, limit: u64) -> u64 {
         let mut skipped = 0;
         loop {
@@ -226,10 +225,11 @@ impl Walker {
         skipped
     }
 
-    /// The stream is at its end. Returns where Go's reader stops: behind the second zero block, or at the end of the stream.
+    /// Call this at the end of the stream. Returns where Go's reader stops: after the second zero
+    /// block, or at the end of the stream.
     ///
     /// # Errors
-    /// When the stream is cut off inside a header or an entry's data. Inside padding it is not, for Go.
+    /// If the stream is truncated inside a header or an entry's data. Go accepts truncated padding.
     pub fn finish(self) -> Result<Uncompressed, TarError> {
         match self.state {
             State::Header { filled: 0 } | State::SecondZero { filled: 0 } => Ok(self.position),
@@ -281,7 +281,7 @@ impl Walker {
         }
     }
 
-    /// The data of a meta header are complete.
+    /// The data of a meta header is complete.
     fn special(&mut self, kind: Special, data: &[u8], found: &mut impl FnMut(Entry)) -> Result<(), TarError> {
         match kind {
             Special::Pax => {
@@ -302,7 +302,7 @@ impl Walker {
         Ok(())
     }
 
-    /// A header of something that is an entry; its data begin at `data`.
+    /// The header of an entry, whose data starts at `data`.
     fn entry(&mut self, header: Header, data: Uncompressed, found: &mut impl FnMut(Entry)) -> Result<(), TarError> {
         let Pending { pax, long_name, long_link } = std::mem::take(&mut self.pending);
         if header.size < 0 && !Kind::from_flag(header.flag).is_header_only() {

@@ -22,37 +22,37 @@ pub struct TreeError {
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum TreeFault {
-    #[error("has a part of more than 255 bytes in its name")]
+    #[error("has a name component longer than 255 bytes")]
     NameTooLong,
-    #[error("has a path of more than 4095 bytes")]
+    #[error("has a path longer than 4095 bytes")]
     PathTooLong,
     #[error("has a NUL in its name")]
     Nul,
-    #[error("lies below something that is no directory")]
+    #[error("is below something that is not a directory")]
     NotDirectory,
-    #[error("lies below symbolic links that lead in a circle, or through more than 255 of them")]
+    #[error("is below a symbolic link loop, or below more than 255 symbolic links")]
     LinkLoop,
-    #[error("is a whiteout of no name: \".wh.\", \".wh..\" and \".wh...\" are refused")]
+    #[error("is a whiteout without a name: \".wh.\", \".wh..\" and \".wh...\" are refused")]
     Whiteout,
-    #[error("is a hard link to {}, which is not there", shown(.0))]
+    #[error("is a hard link to {}, which does not exist", shown(.0))]
     LinkToNothing(Box<[u8]>),
     #[error("is a hard link to {}, a directory", shown(.0))]
     LinkToDirectory(Box<[u8]>),
-    #[error("is a symbolic link to nothing, to more than 4095 bytes, or to a NUL")]
+    #[error("is a symbolic link whose target is empty, longer than 4095 bytes, or contains a NUL")]
     LinkTarget,
     #[error("has the device number {0}:{1}, which is out of range")]
     Device(i64, i64),
     #[error("has the extended attribute {}, {why}", shown(name))]
     Xattr { name: Box<[u8]>, why: &'static str },
-    #[error("is a directory that its own layer removes again, so that it cannot be given its time")]
+    #[error("is a directory that its own layer removes again, so its time cannot be set")]
     DirectoryGone,
     /// A limit of ours: no image comes near it.
-    #[error("is one too many: more than {0} directories have no entry of their own")]
+    #[error("exceeds the limit of {0} directories without an entry of their own")]
     TooManyImplied(u32),
     /// A limit of ours: so that time stays in proportion to the layers.
-    #[error("lies behind too many symbolic links or opaque directories, after others like it")]
+    #[error("is behind too many symbolic links or opaque directories")]
     TooMuchWork,
     /// A limit of ours, where numbers end.
-    #[error("is one too many: a tree holds 2^32 names at most")]
+    #[error("exceeds the limit of 2^32 names in a tree")]
     TooManyNames,
 }

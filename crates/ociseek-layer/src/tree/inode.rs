@@ -55,13 +55,15 @@ impl<'a> Inode<'a> {
     }
 }
 
-/// A time as containerd sets it: from the epoch to the last nanosecond that 63 bits count from there (in 2262), else the epoch.
+/// A time as containerd sets it: from the epoch to the last nanosecond that 63 bits count from
+/// there (in 2262), else the epoch.
 pub(super) fn bounded(time: Option<Time>) -> Time {
     let last = Time { seconds: i64::MAX / 1_000_000_000, nanos: (i64::MAX % 1_000_000_000) as u32 };
     time.filter(|time| (Time::default()..=last).contains(time)).unwrap_or_default()
 }
 
-/// The numbers of the device that mknod(2) makes: 12 bits and 20. None if they are not 32-bit numbers in the first place.
+/// The numbers of the device that mknod(2) makes: 12 bits and 20. None if they are not 32-bit
+/// numbers in the first place.
 pub(super) fn device(major: i64, minor: i64) -> Option<(u32, u32)> {
     Some((u32::try_from(major).ok()? & 0xfff, u32::try_from(minor).ok()? & 0xf_ffff))
 }

@@ -1,8 +1,10 @@
-//! Where a name leads while layers are applied: containerd's rules (continuity, fs/path.go RootPath), under which a symbolic
-//! link in front of the last part leads below the root, whatever it says.
+//! Where a name leads while layers are applied: containerd's rules (continuity, fs/path.go
+//! RootPath), under which a symbolic link in front of the last part leads below the root, whatever
+//! it says.
 //!
-//! Those rules join paths as text, so that `..` behind a link does not always lead where a kernel would go. The tree is to be
-//! the one that containerd leaves, so the same steps are taken here, path by path.
+//! Those rules join paths as text, so that `..` behind a link does not always lead where a kernel
+//! would go. The tree is to be the one that containerd leaves, so the same steps are taken here,
+//! path by path.
 
 use super::error::TreeFault;
 use super::paths::{NAME_MAX, PATH_MAX, PathId, Paths, ROOT};
@@ -93,7 +95,8 @@ fn join<'a>(base: &Written<'a>, more: &[&'a [u8]]) -> Written<'a> {
 }
 
 impl<'t, 'a, F: Fn(u32) -> Seen<'a>> Lookup<'t, 'a, F> {
-    /// The path below the root to which `path` leads through all symbolic links, the last part's too. It need not exist.
+    /// The path below the root to which `path` leads through all symbolic links, the last part's
+    /// too. It need not exist.
     ///
     /// # Errors
     /// Where containerd fails: for links in a circle, for something below a file, for what is too long.
@@ -159,8 +162,9 @@ impl<'t, 'a, F: Fn(u32) -> Seen<'a>> Lookup<'t, 'a, F> {
         Ok(walked.unwrap_or(root))
     }
 
-    /// The target of the symbolic link at `path`; None if there is something else, or nothing. As lstat(2) does it, links in
-    /// front of the last part are followed; those that lead out of the root lead to nothing here.
+    /// The target of the symbolic link at `path`; None if there is something else, or nothing. As
+    /// lstat(2) does it, links in front of the last part are followed; those that lead out of the
+    /// root lead to nothing here.
     fn link_at(&mut self, path: &[&'a [u8]]) -> Result<Option<&'a [u8]>, TreeFault> {
         if path.iter().map(|part| part.len() + 1).sum::<usize>() > PATH_MAX {
             return Err(TreeFault::PathTooLong);

@@ -1,9 +1,11 @@
 //! The file system of an image: its layers flattened into one tree, once.
 //!
-//! The tree is the one that containerd unpacks from the same layers (pkg/archive/tar.go of containerd 2.4): whiteouts and opaque
-//! directories, entries below symbolic links, what replaces what, hard links, attributes. Where containerd fails, so does
-//! [`Tree::flatten`]. What containerd leaves to the clock is the epoch here: the times of the root and of directories that no layer
-//! has an entry for. Entries for the root itself are passed over, as containerd does: it is 0:0 and 0755.
+//! The tree is the one that containerd unpacks from the same layers (pkg/archive/tar.go of
+//! containerd 2.4): whiteouts and opaque directories, entries below symbolic links, what replaces
+//! what, hard links, attributes. Where containerd fails, so does [`Tree::flatten`]. What containerd
+//! leaves to the clock is the epoch here: the times of the root and of directories that no layer
+//! has an entry for. Entries for the root itself are passed over, as containerd does: it is 0:0 and
+//! 0755.
 //!
 //! Time and memory are in proportion to the entries; nothing recurses.
 
@@ -89,8 +91,8 @@ impl Tree {
         Ok(finish::finish(applier))
     }
 
-    /// One layer as it is: whiteouts are files in it like others, and a hard link to something that is not in it is left out, with
-    /// a warning.
+    /// One layer as it is: whiteouts are files in it like others, and a hard link to something that
+    /// is not in it is left out, with a warning.
     ///
     /// # Errors
     /// With the entry that can have no place in any tree.

@@ -1,7 +1,8 @@
 //! The paths that layers have named, and what lies at each of them while layers are applied.
 //!
-//! A path stays known when what lay there is removed, for an opaque marker asks later which paths its layer has written. Only
-//! what is there is in its directory's list, so removing costs no more than creating did.
+//! A path stays known when what lay there is removed, for an opaque marker asks later which paths
+//! its layer has written. Only what is there is in its directory's list, so removing costs no more
+//! than creating did.
 
 use std::collections::HashMap;
 

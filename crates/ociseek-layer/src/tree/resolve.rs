@@ -1,4 +1,5 @@
-//! Paths that people and image configs name, resolved as inside a container: symbolic links lead from the root of the tree.
+//! Paths that people and image configs name, resolved as inside a container: symbolic links lead
+//! from the root of the tree.
 
 use super::{NodeId, NodeKind, Tree};
 
@@ -12,11 +13,11 @@ const PATH_MAX: usize = 4095;
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum ResolveError {
-    #[error("there is no {}", shown(.0))]
+    #[error("no such file or directory: {}", shown(.0))]
     NotFound(Vec<u8>),
-    #[error("{} is not a directory", shown(.0))]
+    #[error("not a directory: {}", shown(.0))]
     NotDirectory(Vec<u8>),
-    #[error("more than 40 symbolic links to follow, at {}", shown(.0))]
+    #[error("too many levels of symbolic links: {}", shown(.0))]
     TooManyLinks(Vec<u8>),
     #[error("the path is longer than 4095 bytes")]
     TooLong,
@@ -27,8 +28,9 @@ fn shown(path: &[u8]) -> String {
 }
 
 impl Tree {
-    /// What `path` leads to, from the root whether it begins with a slash or not. `..` of the root is the root. A symbolic link
-    /// at the end is followed if `follow_last` says so, or if a slash comes after it.
+    /// What `path` leads to, from the root whether it begins with a slash or not. `..` of the root
+    /// is the root. A symbolic link at the end is followed if `follow_last` says so, or if a slash
+    /// comes after it.
     ///
     /// # Errors
     /// When something in it is not there or is not a directory, and past 40 links.

@@ -17,17 +17,14 @@ impl Warnings {
     pub fn owner_wrapped(&mut self, layer: LayerId, file: &FileMetadata) {
         self.add(|| {
             let name = shown(&file.name);
-            format!(
-                "layer {layer}: {name} has an owner of more than 32 bits, which was cut to {}:{}",
-                file.uid, file.gid
-            )
+            format!("layer {layer}: {name} has an owner ID wider than 32 bits, truncated to {}:{}", file.uid, file.gid)
         });
     }
 
     pub fn xattr_ignored(&mut self, layer: LayerId, file: &FileMetadata, xattr: &[u8], why: &str) {
         self.add(|| {
             format!(
-                "layer {layer}: the extended attribute {} of {} is left out: it {why}",
+                "layer {layer}: skipping the extended attribute {} of {}: it {why}",
                 shown(xattr),
                 shown(&file.name)
             )
@@ -37,7 +34,7 @@ impl Warnings {
     pub fn link_left_out(&mut self, file: &FileMetadata, target: &[u8]) {
         self.add(|| {
             let (name, target) = (shown(&file.name), shown(target));
-            format!("{name} is left out: it is a hard link to {target}, which is not in this layer")
+            format!("skipping {name}: it is a hard link to {target}, which is not in this layer")
         });
     }
 
@@ -51,7 +48,7 @@ impl Warnings {
 
     pub fn finish(mut self) -> Vec<String> {
         if self.more > 0 {
-            self.list.push(format!("... and {} more remarks about the layers' entries", self.more));
+            self.list.push(format!("... and {} more warnings about the layers' entries", self.more));
         }
         self.list
     }

@@ -23,7 +23,8 @@ pub(super) fn of(record: &PaxRecord) -> Option<(&[u8], &[u8])> {
 
 /// What setxattr(2) as root does on a file system that has attributes. `is_plain` is for regular files and directories.
 ///
-/// One answer differs: Linux refuses values of more than 64 KiB. They are kept, since the kernel refuses to read them too.
+/// One answer differs: Linux refuses values of more than 64 KiB. They are kept, since the kernel
+/// refuses to read them too.
 pub(super) fn judge(name: &[u8], value: &[u8], is_plain: bool) -> Verdict {
     let (namespace, rest) = match name.iter().position(|&b| b == b'.') {
         Some(dot) => (&name[..dot], &name[dot + 1..]),
@@ -36,22 +37,23 @@ pub(super) fn judge(name: &[u8], value: &[u8], is_plain: bool) -> Verdict {
         return Verdict::Refuse("whose name is empty or longer than 255 bytes");
     }
     if name.contains(&0) {
-        return Verdict::Refuse("whose name holds a NUL");
+        return Verdict::Refuse("whose name contains a NUL");
     }
     match namespace {
         b"user" | b"security" if rest.is_empty() && name.ends_with(b".") => Verdict::Refuse("whose name ends early"),
         b"user" if !rest.is_empty() && is_plain => Verdict::Set,
         b"user" if !rest.is_empty() => Verdict::Ignore("is for files and directories only"),
         b"security" if name == CAPABILITY && !is_capability(value) => {
-            Verdict::Refuse("whose value is no capability set")
+            Verdict::Refuse("whose value is not a capability set")
         }
         b"security" if !rest.is_empty() => Verdict::Set,
         b"system" if matches!(rest, b"posix_acl_access" | b"posix_acl_default") => Verdict::Set,
-        _ => Verdict::Ignore("is of no namespace that Linux knows"),
+        _ => Verdict::Ignore("has a namespace unknown to Linux"),
     }
 }
 
-/// Whether Linux takes the value (security/commoncap.c validheader): revision 2, or 3 with a root id. It looks at no empty one.
+/// Whether Linux takes the value (security/commoncap.c validheader): revision 2, or 3 with a root
+/// id. It looks at no empty one.
 fn is_capability(value: &[u8]) -> bool {
     matches!((value.len(), value.get(3)), (0, None) | (20, Some(2)) | (24, Some(3)))
 }

@@ -1,5 +1,6 @@
-//! A flatbuffers writer that lays bytes out as Google's Go builder does (flatbuffers/go builder.go): equal ztocs must have
-//! equal digests, and the Rust crate shares vtables by another rule.
+//! A flatbuffers writer that lays bytes out as Google's Go builder does (flatbuffers/go
+//! builder.go): equal ztocs must have equal digests, and the Rust crate shares vtables by another
+//! rule.
 
 use super::schema;
 
@@ -7,7 +8,7 @@ use super::schema;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Offset(u32);
 
-/// Writes back to front, last things first.
+/// Writes back to front.
 pub(super) struct Builder {
     /// `bytes[head..]` is written; before that are zeros.
     bytes: Vec<u8>,
@@ -17,9 +18,9 @@ pub(super) struct Builder {
     vtables: Vec<Offset>,
 }
 
-/// A table in the making.
+/// A table under construction.
 pub(super) struct Table {
-    /// For each field, where it was written, 0 if not; counted as [`Offset`] is.
+    /// For each field, where it was written as an [`Offset`], or 0 if it was not.
     fields: [u32; schema::file::COUNT],
     /// Where the table's end is.
     end: u32,
@@ -81,7 +82,7 @@ impl Builder {
         self.add_scalar(table, field, value != default, [value]);
     }
 
-    /// Default values are left out.
+    /// Default values are omitted.
     fn add_scalar<const N: usize>(&mut self, table: &mut Table, field: usize, differs: bool, bytes: [u8; N]) {
         if differs {
             self.prepare(N, 0);
@@ -165,7 +166,7 @@ impl Builder {
         self.bytes[self.head..self.head + N].copy_from_slice(&bytes);
     }
 
-    /// Writes so many zeros, which are there already.
+    /// Writes this many zeros. The buffer already contains them.
     #[inline]
     fn skip(&mut self, count: usize) {
         if self.head < count {

@@ -20,17 +20,17 @@ const TAR_VERSION: i32 = 2;
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum CheckpointsError {
-    #[error("{0} bytes of checkpoints do not hold the {1} that they claim")]
+    #[error("{0} bytes of checkpoints cannot hold the {1} checkpoints they claim")]
     Length(usize, i64),
     #[error("span size {0} is not positive")]
     SpanSize(i64),
-    #[error("checkpoint {0} lies before the start of the layer")]
+    #[error("checkpoint {0} is before the start of the layer")]
     Negative(usize),
-    #[error("checkpoint {0} does not lie behind the one before it")]
+    #[error("checkpoint {0} does not come after the previous one")]
     Order(usize),
-    #[error("checkpoint {0} lies behind the end of the layer")]
+    #[error("checkpoint {0} is past the end of the layer")]
     Beyond(usize),
-    #[error("checkpoint {0} uses {1} bits of a byte: at most 7 can be left")]
+    #[error("checkpoint {0} uses {1} bits of a byte (at most 7 are possible)")]
     Bits(usize, u8),
     #[error("no checkpoint")]
     None,
@@ -87,7 +87,7 @@ fn record_head(checkpoint: &Checkpoint) -> [u8; 17] {
 /// The number of spans and the span size that the checkpoints of a gzip layer claim. Takes no memory.
 ///
 /// # Errors
-/// When there are not as many checkpoints as they claim, or the span size is not positive.
+/// If there are fewer checkpoints than claimed, or the span size is not positive.
 pub(super) fn gzip_head(bytes: &[u8]) -> Result<(u64, u64), CheckpointsError> {
     let (Some(count), Some(span_size)) = (bytes.get(..4), bytes.get(4..HEADER)) else {
         return Err(CheckpointsError::Length(bytes.len(), 0));
@@ -106,11 +106,11 @@ pub(super) fn gzip_head(bytes: &[u8]) -> Result<(u64, u64), CheckpointsError> {
 /// Reads the checkpoints of a gzip layer of `size` compressed bytes.
 ///
 /// # Errors
-/// When they are not what a reader could start from: out of order, out of range, or of another number than claimed.
+/// If a reader could not start from them: out of order, out of range, or not the claimed number.
 pub(super) fn decode_gzip(bytes: &[u8], size: Compressed) -> Result<Checkpoints, CheckpointsError> {
     let (count, span_size) = gzip_head(bytes)?;
     let records = &bytes[HEADER..];
-    // Version 1 left checkpoint 0 out; readers tell it by the length alone.
+    // Version 1 omitted checkpoint 0; readers detect it only by the length.
     let first_is_missing = (records.len() / RECORD) as u64 != count;
     let mut list = Vec::with_capacity(count as usize);
     if first_is_missing {
@@ -152,7 +152,7 @@ pub(super) fn decode_gzip(bytes: &[u8], size: Compressed) -> Result<Checkpoints,
 /// Reads the span table of a plain tar of `size` bytes.
 ///
 /// # Errors
-/// When its sizes are not positive, or not the layer's.
+/// If its sizes are not positive, or not those of the layer.
 pub(super) fn decode_tar(bytes: &[u8], size: Compressed) -> Result<Checkpoints, CheckpointsError> {
     let read = || -> Result<(i64, i64), Malformed> {
         let root = View::new(bytes).root()?;

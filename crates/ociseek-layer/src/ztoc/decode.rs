@@ -1,4 +1,4 @@
-//! Bytes to a ztoc. They come from whoever could push to the registry: nothing in them is believed.
+//! Decodes a ztoc. The bytes are untrusted: anyone who can push to the registry may have made them.
 
 use super::checkpoints::{CheckpointsError, decode_gzip, decode_tar};
 use super::head::{Head, head};
@@ -11,18 +11,18 @@ use crate::offset::Uncompressed;
 use crate::tar::PaxRecord;
 use crate::time::Time;
 
-/// Why bytes are not a ztoc that can be used.
+/// Why bytes are not a usable ztoc.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum ZtocError {
     #[error("not a ztoc, or a damaged one")]
     Malformed(#[from] Malformed),
-    #[error("the ztoc has more entries or text than its {0} bytes can hold: parts of it are used twice")]
+    #[error("the ztoc has more entries or text than its {0} bytes can hold: it reuses its parts")]
     Amplified(usize),
     #[error("the ztoc does not fit into memory")]
     Memory(#[from] OverBudget),
-    #[error("the ztoc is for compression algorithm {0}: 1 (gzip) and 2 (uncompressed) are known")]
+    #[error("unknown compression algorithm {0} in the ztoc (1 is gzip, 2 is uncompressed)")]
     Algorithm(u8),
     #[error("the ztoc gives a negative size for the {0}")]
     NegativeSize(&'static str),
@@ -43,15 +43,15 @@ pub enum ZtocError {
 /// Decodes and checks a ztoc. Time and memory are bounded by the size of `bytes`.
 ///
 /// # Errors
-/// When the buffer is malformed, or says what no reader could act on.
+/// If the buffer is malformed, or its values make no sense to a reader.
 pub fn decode(bytes: &[u8]) -> Result<Ztoc, ZtocError> {
     decode_within(bytes, &mut budget::Budget::new(u64::MAX).open())
 }
 
-/// The same for one that is charged to a budget: `charge` grows by what the ztoc takes in memory, before it does.
+/// The same with a budget: `charge` grows by the memory of the ztoc before it is allocated.
 ///
 /// # Errors
-/// As [`decode`]; and [`ZtocError::Memory`] when it does not fit.
+/// As [`decode`], and [`ZtocError::Memory`] if it does not fit.
 pub fn decode_within(bytes: &[u8], charge: &mut Charge) -> Result<Ztoc, ZtocError> {
     let Head { version, build_tool_identifier, compressed_size, uncompressed_size, .. } = head(bytes)?;
     let root = View::new(bytes).root()?;
@@ -66,7 +66,7 @@ pub fn decode_within(bytes: &[u8], charge: &mut Charge) -> Result<Ztoc, ZtocErro
 
     let info = root.table(root::COMPRESSION_INFO)?;
     let stored = info.bytes(info::CHECKPOINTS)?;
-    // A window has an allocation of its own; the numbers beside it are no more than in the buffer.
+    // Each window is allocated separately; its numbers take no more memory than in the buffer.
     budget.charge(stored.len() + stored.len() / 256)?;
     let checkpoints = match info.u8(info::ALGORITHM, info::GZIP)? {
         info::GZIP => decode_gzip(stored, compressed_size)?,
@@ -140,16 +140,16 @@ fn decode_file(number: usize, table: Table<'_>, budget: &mut Budget<'_>) -> Resu
     })
 }
 
-/// Less than the bytes that an entry takes in a buffer at least, its six strings and its table being its own.
+/// A lower bound for the bytes of an entry in a buffer, with its table and its six strings.
 const FILE_COST: usize = 64;
 /// The same for a PAX record.
 const RECORD_COST: usize = 32;
 
-/// The bytes of the shortest digest that is taken, `sha256:` and 64 digits, of which each span has its own.
+/// The bytes of the shortest valid digest, `sha256:` and 64 digits. Each span has its own.
 const DIGEST_COST: usize = 71;
 
-/// Keeps what is decoded in proportion to the buffer: offsets may point at the same bytes again and
-/// again. And charges what it takes in memory.
+/// Keeps the decoded data in proportion to the buffer, since many offsets can point to the same
+/// bytes, and charges the memory it takes.
 struct Budget<'a> {
     left: usize,
     size: usize,

@@ -1,4 +1,4 @@
-//! A ztoc to bytes, in the order in which the reference writes (soci-snapshotter, ztoc/ztoc_marshaler.go).
+//! Encodes a ztoc, in the order of the reference implementation (soci-snapshotter, ztoc/ztoc_marshaler.go).
 
 use super::builder::{Builder, Offset};
 use super::checkpoints;
@@ -7,7 +7,7 @@ use super::schema::{file, info, record, root, toc};
 use crate::digest::Digest;
 use crate::offset::{Compressed, Uncompressed};
 
-/// The largest ztoc that is written, and that is read, in bytes. A layer that needs more is left out of an index.
+/// The largest ztoc that is written or read, in bytes. Layers that need more are left out of the index.
 pub const MAX_ENCODED: usize = 256 << 20;
 
 /// The bytes that soci's library writes for the same ztoc.
@@ -115,7 +115,7 @@ fn encode_file(b: &mut Builder, file: &FileMetadata) -> Offset {
     b.end_table(table)
 }
 
-/// At least as many bytes as the encoding takes, so that the buffer never has to grow.
+/// An upper bound for the encoded size, so that the buffer never has to grow.
 pub fn encoded_size_bound(files: &[FileMetadata], checkpoints: &Checkpoints) -> usize {
     let digests = checkpoints.spans() as usize * (4 + 71 + 1 + 3 + 4);
     let files: usize = files.iter().map(FileMetadata::encoded_size_bound).sum();
@@ -123,14 +123,14 @@ pub fn encoded_size_bound(files: &[FileMetadata], checkpoints: &Checkpoints) -> 
 }
 
 impl FileMetadata {
-    /// At least as many bytes as this entry adds to an encoded ztoc.
+    /// An upper bound for the bytes that this entry adds to an encoded ztoc.
     pub fn encoded_size_bound(&self) -> usize {
         /// Length, terminator and padding.
         const STRING: usize = 4 + 1 + 3;
         let strings = self.name.len() + self.linkname.len() + self.uname.len() + self.gname.len();
         let records: usize =
             self.pax.iter().map(|record| record.key.len() + record.value.len() + 2 * STRING + 12 + 4 + 4).sum();
-        // Six strings (type and time among them), the table with all fields, the places in two vectors.
+        // Six strings (including type and time), the table with all fields, and the slots in two vectors.
         6 * STRING + strings + 8 + 30 + 96 + 12 + records
     }
 }

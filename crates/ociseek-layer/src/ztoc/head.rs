@@ -1,4 +1,4 @@
-//! What a ztoc says of itself at its root, for those who decide by it whether to decode the rest.
+//! The root of a ztoc, for callers that decide by it whether to decode the rest.
 
 use super::checkpoints::{decode_tar, gzip_head};
 use super::decode::ZtocError;
@@ -6,7 +6,7 @@ use super::schema::{info, root};
 use super::view::View;
 use crate::offset::{Compressed, Uncompressed};
 
-/// The root of a ztoc. Nothing in it is believed: it may be anything that fits into the buffer.
+/// The root of a ztoc. Its values are unchecked and can be anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head<'a> {
     /// The version of the ztoc's format.
@@ -17,16 +17,16 @@ pub struct Head<'a> {
     pub compressed_size: Compressed,
     /// Bytes of the tar.
     pub uncompressed_size: Uncompressed,
-    /// Bytes of tar between two checkpoints, at least.
+    /// Minimum number of tar bytes between two checkpoints.
     pub span_size: u64,
     /// How many spans it claims to have.
     pub spans: u64,
 }
 
-/// Reads the root of a ztoc: in constant time, and without allocating anything.
+/// Reads the root of a ztoc in constant time, without allocating memory.
 ///
 /// # Errors
-/// When the buffer is malformed there, or says what no reader could act on.
+/// If the root is malformed, or its values make no sense to a reader.
 pub fn head(bytes: &[u8]) -> Result<Head<'_>, ZtocError> {
     let root = View::new(bytes).root()?;
     let size = |field, what| u64::try_from(root.i64(field)?).map_err(|_| ZtocError::NegativeSize(what));

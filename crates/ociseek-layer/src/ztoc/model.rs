@@ -1,4 +1,4 @@
-//! What a ztoc says, as values.
+//! The contents of a ztoc as Rust types.
 
 use crate::codec::WINDOW;
 use crate::digest::Digest;
@@ -6,7 +6,7 @@ use crate::offset::{Compressed, SpanId, Uncompressed};
 use crate::tar::PaxRecord;
 use crate::time::Time;
 
-/// The format's version that we write, and the only one there is.
+/// The only version of the format.
 pub const VERSION: &[u8] = b"0.9";
 
 /// The table of contents of one layer.
@@ -18,7 +18,7 @@ pub struct Ztoc {
     pub build_tool_identifier: Box<[u8]>,
     /// Size of the blob in bytes.
     pub compressed_size: Compressed,
-    /// Where the tar's reader stopped, in bytes: padding behind the end of the archive does not count.
+    /// Where the tar reader stopped, in bytes. Padding after the end of the archive does not count.
     pub uncompressed_size: Uncompressed,
     /// The tar's entries in the tar's order.
     pub files: Vec<FileMetadata>,
@@ -33,7 +33,7 @@ pub struct Ztoc {
 pub enum Checkpoints {
     /// Of a gzip blob.
     Gzip {
-        /// Bytes of tar between two checkpoints, at least.
+        /// Minimum number of tar bytes between two checkpoints.
         span_size: u64,
         /// In the order of the blob; the first is its start.
         list: Vec<Checkpoint>,
@@ -50,7 +50,7 @@ pub enum Checkpoints {
 /// A place in a gzip blob where decoding can start.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// The first compressed byte of which no bit has been used.
+    /// The first compressed byte with no bit used yet.
     pub input: Compressed,
     /// Where the plain data go on from here.
     pub output: Uncompressed,
@@ -143,7 +143,7 @@ pub struct FileMetadata {
     pub name: Box<[u8]>,
     /// What it is.
     pub kind: FileKind,
-    /// Where the entry's data begin.
+    /// Where the entry's data starts.
     pub offset: Uncompressed,
     /// Bytes of content; 0 unless it is a regular file.
     pub size: u64,
@@ -159,7 +159,7 @@ pub struct FileMetadata {
     pub uname: Box<[u8]>,
     /// The group's name; it may be empty.
     pub gname: Box<[u8]>,
-    /// None if the ztoc holds no time that RFC 3339 can state.
+    /// None if the ztoc has no time that RFC 3339 can express.
     pub mtime: Option<Time>,
     /// The major number of a device.
     pub devmajor: i64,
@@ -170,7 +170,7 @@ pub struct FileMetadata {
 }
 
 impl FileMetadata {
-    /// About how many bytes of memory it takes.
+    /// Approximate memory use in bytes.
     pub fn footprint(&self) -> usize {
         let texts = [&self.name, &self.linkname, &self.uname, &self.gname];
         let records: usize = self.pax.iter().map(record_footprint).sum();
@@ -178,20 +178,20 @@ impl FileMetadata {
     }
 }
 
-/// What a PAX record takes.
+/// The memory of a PAX record.
 pub(super) fn record_footprint(record: &PaxRecord) -> usize {
     size_of::<PaxRecord>() + text_footprint(record.key.len()) + text_footprint(record.value.len())
 }
 
-/// What a text of so many bytes takes on the heap.
+/// The heap memory of a text of this many bytes.
 pub(super) fn text_footprint(length: usize) -> usize {
-    /// The smallest allocation, and what each has beside its bytes.
+    /// The smallest allocation, and the overhead of each.
     const LEAST: usize = 32;
     const HEAD: usize = 16;
     if length == 0 { 0 } else { LEAST.max(length.saturating_add(HEAD)) }
 }
 
-/// The types of entries that a ztoc can state.
+/// The entry types that a ztoc can express.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
     /// A file with content.

@@ -1,4 +1,4 @@
-//! Reading flatbuffers from strangers: every step is checked against the buffer, and strings are bytes.
+//! Reads untrusted flatbuffers: every step is checked against the buffer, and strings are bytes.
 
 /// What is wrong with a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -28,7 +28,7 @@ pub(super) struct View<'a> {
 pub(super) struct Table<'a> {
     view: View<'a>,
     at: usize,
-    /// Where the vtable's fields begin, and how many there are.
+    /// Where the vtable's fields start, and their number.
     fields: usize,
     count: usize,
 }
@@ -71,7 +71,7 @@ impl<'a> View<'a> {
         Ok(Table { view: self, at, fields: vtable + 4, count: (size - 4) / 2 })
     }
 
-    /// The bytes of a vector (or string) whose length stands at `at`.
+    /// The bytes of a vector (or string) whose length is stored at `at`.
     fn vector(self, at: usize, element: usize) -> Result<(usize, usize), Malformed> {
         let count = u32::from_le_bytes(self.array(at)?) as usize;
         let end = count.checked_mul(element).and_then(|bytes| bytes.checked_add(at + 4));
@@ -88,7 +88,7 @@ impl<'a> View<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// Where a field lies, if it is there.
+    /// The position of a field, if it is present.
     fn field(self, field: usize) -> Result<Option<usize>, Malformed> {
         if field >= self.count {
             return Ok(None);
@@ -109,7 +109,7 @@ impl<'a> Table<'a> {
         self.field(field)?.map_or(Ok(default), |at| Ok(self.view.array::<1>(at)?[0]))
     }
 
-    /// A string or byte vector; empty if it is not there.
+    /// A string or byte vector; empty if it is missing.
     pub fn bytes(self, field: usize) -> Result<&'a [u8], Malformed> {
         self.field(field)?.map_or(Ok(&[][..]), |at| self.view.byte_vector(self.view.follow(at)?))
     }
@@ -119,7 +119,7 @@ impl<'a> Table<'a> {
         self.view.table(self.view.follow(at)?)
     }
 
-    /// A vector of tables or strings; empty if it is not there.
+    /// A vector of tables or strings; empty if it is missing.
     pub fn offsets(self, field: usize) -> Result<Offsets<'a>, Malformed> {
         let Some(at) = self.field(field)? else { return Ok(Offsets { view: self.view, first: 0, count: 0 }) };
         let (first, count) = self.view.vector(self.view.follow(at)?, 4)?;

@@ -12,96 +12,111 @@ use crate::hook::http::PATIENCE;
 use crate::hook::queue::QueueUrl;
 
 const SERVE_LONG_ABOUT: &str = "\
-Takes the push notifications of registries over HTTP, and indexes what was pushed.
+Receives push notifications from registries over HTTP and indexes the pushed images.
 
-It understands distribution (events v1 and v2), zot, Harbor, Quay, GitHub packages, Azure Container Registry (webhook and Event \
-Grid), Google Artifact Registry (Pub/Sub push), Amazon ECR (EventBridge API destination), Docker Hub, JFrog Artifactory, and \
-{\"image\": \"REGISTRY/REPOSITORY:TAG\"}. docs/hook.md has a configuration for each.
+It understands distribution (events v1 and v2), zot, Harbor, Quay, GitHub packages, Azure Container Registry \
+(webhook and Event Grid), Google Artifact Registry (Pub/Sub push), Amazon ECR (EventBridge API destination), Docker \
+Hub, JFrog Artifactory, and {\"image\": \"REGISTRY/REPOSITORY:TAG\"}. docs/hook.md has a configuration for each.
 
-POST / takes a notification. It is answered with 202 when the image is in the queue, and 429 or 503 with Retry-After when there \
-is no room. With --v2 it writes SOCI-enabled images too. Its own pushes, artifacts and deletions are ignored; an image that is pushed many times is indexed once. \
-GET /healthz and /readyz say how it does, and /metrics (Prometheus, with the secret if there is one) what it did; the log, JSON lines, goes to standard error.
+POST / accepts a notification. The answer is 202 once the image is queued, or 429 or 503 with Retry-After if the \
+queue is full. With --v2 it also writes SOCI-enabled images. Its own pushes, artifacts and deletions are ignored; an \
+image pushed many times is indexed once. GET /healthz and /readyz are health endpoints, and /metrics serves \
+Prometheus metrics (which require the secret, if one is set). The log goes to standard error as JSON lines.
 
-TLS is for a proxy in front of it. At SIGTERM it takes no more, and goes on for --drain-timeout with what it took.";
+Put a reverse proxy in front of it for TLS. On SIGTERM it stops accepting notifications and finishes accepted jobs for \
+up to --drain-timeout.";
 
 const SERVE_AFTER_HELP: &str = "\
-A sender shows the secret as Authorization: Bearer SECRET (or Basic, as the password; or the bare secret, as Harbor sends it), as \
-X-Hub-Signature-256: sha256=HMAC of the body (GitHub), or, where it can be told a URL only, as ?token=SECRET.
+Senders pass the secret as Authorization: Bearer SECRET (or Basic, as the password; or the bare secret, as Harbor \
+sends it), as X-Hub-Signature-256: sha256=HMAC of the body (GitHub), or, if they can only be given a URL, as \
+?token=SECRET.
 
-An event that does not say its registry (zot, JFrog), or says it under a name that is not known here, needs ?registry=HOST.
+For events that do not name their registry (zot, JFrog), or use a name that is unknown here, add ?registry=HOST.
 
 Examples:
-  A registry on this machine, and nobody else:
+  Only a registry on this machine:
     ociseek hook serve --allow localhost:5000
     curl -d '{\"image\": \"localhost:5000/app:v1\"}' http://127.0.0.1:8080/
 
-  For the network, with a secret, a journal that survives the process, and one team's repositories:
+  On the network, with a secret, a persistent journal, and one team's repositories:
     openssl rand -hex 32 > secret; chmod 600 secret
     ociseek hook serve --listen 0.0.0.0:8080 --secret-file secret --journal /var/lib/ociseek/journal \\
       --allow 'registry.corp.example/team/**'
 
-Exit status: 0 stopped in good order, 1 it could not start, 2 wrong usage.";
+Exit status: 0 stopped normally, 1 could not start, 2 usage error.";
 
-/// Index images when registries say that they were pushed
+/// Index images on push notifications from registries
 #[derive(Debug, Args)]
 #[command(long_about = SERVE_LONG_ABOUT, after_long_help = SERVE_AFTER_HELP)]
-#[command(after_help = "Examples, and how to show the secret: ociseek hook serve --help")]
+#[command(after_help = "For examples, and how senders pass the secret: ociseek hook serve --help")]
 pub struct HookServeArgs {
-    /// The address to listen on; one that others can reach needs a secret
+    /// The address to listen on; a public one requires a secret
     #[arg(long, value_name = "IP:PORT", env = "OCISEEK_HOOK_LISTEN", default_value = "127.0.0.1:8080")]
-    #[arg(help_heading = "Who may ask")]
+    #[arg(help_heading = "Server and authentication")]
     pub listen: SocketAddr,
 
-    /// Read the secret from this file; several lines are several secrets
+    /// Read the secret from this file; each line is a valid secret
     ///
-    /// Its group may read it. Other users may not, except below /run/secrets and on file systems
-    /// that are mounted read-only, as Docker and Kubernetes mount secrets.
+    /// The file must not be readable by others (its group is fine), except under /run/secrets and on
+    /// read-only file systems, where Docker and Kubernetes mount secrets.
     #[arg(long, value_name = "FILE", env = "OCISEEK_HOOK_SECRET_FILE", conflicts_with = "secret")]
-    #[arg(help_heading = "Who may ask")]
+    #[arg(help_heading = "Server and authentication")]
     pub secret_file: Option<PathBuf>,
 
-    /// The secret itself
+    /// The secret
     ///
-    /// Other users of this machine can see a command line: prefer the environment variable, or --secret-file.
+    /// Other users of this machine can see command lines: prefer the environment variable or
+    /// --secret-file.
     #[arg(long, value_name = "SECRET", env = "OCISEEK_HOOK_SECRET", hide_env_values = true)]
-    #[arg(help_heading = "Who may ask")]
+    #[arg(help_heading = "Server and authentication")]
     pub secret: Option<String>,
 
-    /// Notifications a second, on average; ten seconds' worth may come at once
-    #[arg(long, value_name = "N", env = "OCISEEK_HOOK_RATE", default_value = "100", help_heading = "Who may ask")]
+    /// Maximum notifications per second on average; bursts of ten seconds' worth are allowed
+    #[arg(
+        long,
+        value_name = "N",
+        env = "OCISEEK_HOOK_RATE",
+        default_value = "100",
+        help_heading = "Server and authentication"
+    )]
     pub rate: NonZeroU32,
 
-    /// Answer /healthz, /readyz and /metrics on this address too, without asking for the secret
+    /// Also serve /healthz, /readyz and /metrics on this address, without requiring the secret
     ///
-    /// For Prometheus and for probes. On the address of --listen, /metrics asks for the secret if there is one.
-    #[arg(long, value_name = "IP:PORT", env = "OCISEEK_HOOK_METRICS_LISTEN", help_heading = "Who may ask")]
+    /// For Prometheus and probes. On the --listen address, /metrics requires the secret if one is set.
+    #[arg(
+        long,
+        value_name = "IP:PORT",
+        env = "OCISEEK_HOOK_METRICS_LISTEN",
+        help_heading = "Server and authentication"
+    )]
     pub metrics_listen: Option<SocketAddr>,
 
-    /// How many seconds a client may take to send a header or a body, or to accept any part of an answer
+    /// How many seconds a client may take to send the headers or body, or to accept part of the response
     ///
-    /// A connection is closed after eight times as long. One address may have 256 of the 512 connections.
+    /// Connections are closed after eight times as long. One address can have 256 of the 512 connections.
     #[arg(long, value_name = "SECONDS", env = "OCISEEK_HOOK_CLIENT_TIMEOUT", default_value_t = PATIENCE)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=3600), help_heading = "Who may ask")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3600), help_heading = "Server and authentication")]
     pub client_timeout: u32,
 
     #[command(flatten)]
     pub jobs: JobArgs,
 
-    /// How many jobs may wait; one repository may have a quarter of them
+    /// Maximum number of waiting jobs; one repository can have a quarter of them
     #[arg(long, value_name = "N", env = "OCISEEK_HOOK_QUEUE_SIZE", default_value = "10000")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "What is accepted")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Queue")]
     pub queue_size: u32,
 
-    /// Write down what was accepted and is not done; it is taken up at the next start, however this one ends
+    /// Record accepted jobs in this file until they are done; unfinished ones resume at the next start
     ///
-    /// Without it, what is not done when the service stops is written to the dead letters.
-    #[arg(long, value_name = "FILE", env = "OCISEEK_HOOK_JOURNAL", help_heading = "What is accepted")]
+    /// Without a journal, jobs that are unfinished when the service stops go to the dead letters.
+    #[arg(long, value_name = "FILE", env = "OCISEEK_HOOK_JOURNAL", help_heading = "Queue")]
     pub journal: Option<PathBuf>,
 
-    /// Put jobs into this work queue of NATS JetStream, for ociseek hook worker to do, rather than do them here
+    /// Put jobs into this NATS JetStream work queue, for ociseek hook worker, instead of running them here
     #[cfg(feature = "nats")]
     #[arg(long, value_name = "nats://HOST[:PORT][/STREAM]", env = "OCISEEK_QUEUE", hide_env_values = true)]
-    #[arg(conflicts_with = "journal", help_heading = "What is accepted")]
+    #[arg(conflicts_with = "journal", help_heading = "Queue")]
     pub queue: Option<QueueUrl>,
 
     /// The variable that --queue had here before `backfill` and the hooks agreed on one.

@@ -8,14 +8,15 @@ use crate::cli::hook::jobs::JobArgs;
 use crate::hook::queue::QueueUrl;
 
 const WORKER_LONG_ABOUT: &str = "\
-Takes jobs out of a work queue of NATS JetStream, into which ociseek hook serve --queue and ociseek backfill put them, and indexes \
-the images.
+Takes jobs from a NATS JetStream work queue, filled by ociseek hook serve --queue and ociseek backfill --queue, and \
+indexes the images.
 
-Any number of workers may run. A job is acknowledged when its index is attached; while it is worked on the worker says so, and \
-when nothing was heard for --silence seconds another worker gets it. What fails for good is parked in the stream NAME-parked \
-with the reason: nats stream view ociseek-parked.
+Any number of workers can run. A job is acknowledged once its index is attached. A busy worker reports progress; after \
+--silence seconds without a report, another worker gets the job. Jobs that fail permanently are moved to the stream \
+NAME-parked with the reason: nats stream view ociseek-parked.
 
-Give --v2 or --v2-only to those that fill the queue too: with {tag} in it, each tag of an image is a job.";
+Use the same --v2 or --v2-only for the commands that fill the queue: if it contains {tag}, each tag of an image is a \
+job.";
 
 const WORKER_AFTER_HELP: &str = "\
 Example:
@@ -30,9 +31,10 @@ Example:
     override_usage = "ociseek hook worker [OPTIONS] --queue <nats://HOST[:PORT][/STREAM]> --allow <REGISTRY[/GLOB]>"
 )]
 pub struct HookWorkerArgs {
-    /// The queue; [USER:PASSWORD@] or [TOKEN@] before the host, tls:// for TLS
+    /// The queue; credentials go before the host, as USER:PASSWORD@ or TOKEN@; tls:// is NATS over TLS
     ///
-    /// Other users of this machine can see a command line: prefer the environment variable where there is a password.
+    /// Other users of this machine can see command lines: prefer the environment variable for a URL
+    /// with a password.
     #[arg(long, value_name = "nats://HOST[:PORT][/STREAM]", env = "OCISEEK_QUEUE", hide_env_values = true)]
     #[arg(required_unless_present = "hook_queue")]
     pub queue: Option<QueueUrl>,
@@ -41,13 +43,14 @@ pub struct HookWorkerArgs {
     #[arg(long, env = "OCISEEK_HOOK_QUEUE", hide = true, hide_env_values = true)]
     pub hook_queue: Option<QueueUrl>,
 
-    /// Answer GET /healthz, /readyz and /metrics (Prometheus) on this address [default: none]
+    /// Serve /healthz, /readyz and /metrics (Prometheus) on this address [default: none]
     #[arg(long, value_name = "IP:PORT", env = "OCISEEK_HOOK_WORKER_LISTEN")]
     pub listen: Option<SocketAddr>,
 
-    /// After how many seconds of silence a worker is taken for dead, and its job goes to another
+    /// After how many seconds without a report a worker is considered dead and its job goes to another
     ///
-    /// The first worker of a queue decides this for all of them. A worker that is busy says so three times in this time.
+    /// The first worker of a queue sets this for all workers. A busy worker reports three times in
+    /// this period.
     #[arg(long, value_name = "SECONDS", env = "OCISEEK_HOOK_SILENCE", default_value = "30")]
     #[arg(value_parser = clap::value_parser!(u32).range(3..=3600))]
     pub silence: u32,

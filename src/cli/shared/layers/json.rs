@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::text::reason;
 use crate::cli::shared::json::{Coded, DigestText, milliseconds};
-use crate::ops::index::{IndexedLayer, LayerOutcome, Origin};
+use crate::ops::index::{LayerOutcome, LayerReport, Origin};
 
 /// A layer that was to be indexed.
 #[derive(Serialize)]
@@ -67,7 +67,7 @@ struct Ztoc {
 }
 
 impl Layer {
-    pub fn of(report: &IndexedLayer) -> Layer {
+    pub fn of(report: &LayerReport) -> Layer {
         let layer = |status, reason, ztoc, origin| Layer {
             media_type: report.descriptor.media_type.clone(),
             digest: report.descriptor.digest.into(),

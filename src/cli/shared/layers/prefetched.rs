@@ -76,7 +76,7 @@ pub fn ranges(spans: &[SpanRange]) -> Vec<Spans> {
 pub fn line(text: &mut String, prefetched: Option<&index::Prefetched>) {
     let Some(prefetched) = prefetched else { return };
     let layers = prefetched.layers.iter().map(|layer| (&layer.spans[..], layer.bytes));
-    let from = if prefetched.carried_over { ", carried over from the index before" } else { "" };
+    let from = if prefetched.carried_over { ", carried over from the previous index" } else { "" };
     let _ = writeln!(text, "  {}{from}", summary(layers));
 }
 

@@ -6,7 +6,7 @@ use crate::cli::shared::size::{ByteSize, counted, human, rate};
 use crate::cli::shared::terminal::{Style, safe};
 use crate::digest::Digest;
 use crate::image::coverage::Coverage;
-use crate::ops::index::{IndexedLayer, LayerOutcome, LeftOut, Origin, Refused, Shortfall};
+use crate::ops::index::{LayerOutcome, LayerReport, LeftOut, Origin, Refused, Shortfall};
 
 pub fn heading(text: &mut String, image: &str, platform: Option<&str>, manifest: &Digest, style: Style) {
     let platform = platform.unwrap_or("unknown platform");
@@ -15,7 +15,7 @@ pub fn heading(text: &mut String, image: &str, platform: Option<&str>, manifest:
 }
 
 /// A line for each layer, in columns.
-pub fn layers(text: &mut String, layers: &[IndexedLayer], style: Style) {
+pub fn layers(text: &mut String, layers: &[LayerReport], style: Style) {
     // Nothing was done with the layers of an index that stays.
     if layers.iter().any(|layer| matches!(layer.outcome, LayerOutcome::Listed { .. })) {
         return;
@@ -44,14 +44,14 @@ pub fn layers(text: &mut String, layers: &[IndexedLayer], style: Style) {
 }
 
 /// Spans, files, ztoc size, speed, and a remark.
-fn columns(layer: &IndexedLayer) -> Option<[String; 5]> {
+fn columns(layer: &LayerReport) -> Option<[String; 5]> {
     let LayerOutcome::Indexed(facts) = &layer.outcome else { return None };
     let (speed, remark) = match &facts.origin {
         Origin::Read { seconds } => (rate(layer.descriptor.size, *seconds), String::new()),
         Origin::Cache => (String::new(), "from the cache".to_owned()),
-        Origin::Destination => (String::new(), "from the index that was there".to_owned()),
+        Origin::Destination => (String::new(), "from the existing index".to_owned()),
         Origin::Reused(from) => (String::new(), format!("reused from {}", safe(from))),
-        Origin::Repeated => (String::new(), "the same layer again".to_owned()),
+        Origin::Repeated => (String::new(), "duplicate of another layer".to_owned()),
     };
     Some([
         counted(u64::from(facts.spans), "span", "spans"),
@@ -72,7 +72,7 @@ pub fn coverage(text: &mut String, coverage: &Coverage) {
 }
 
 /// soci-snapshotter before 0.14 took a gzip blob for one member.
-pub fn members(text: &mut String, layers: &[IndexedLayer], style: Style) {
+pub fn members(text: &mut String, layers: &[LayerReport], style: Style) {
     let several = (layers.iter())
         .filter(
             |layer| matches!(&layer.outcome, LayerOutcome::Indexed(facts) if facts.gzip_members.is_some_and(|n| n > 1)),
@@ -83,17 +83,18 @@ pub fn members(text: &mut String, layers: &[IndexedLayer], style: Style) {
         let layers = counted(several as u64, "layer is", "layers are");
         let _ = writeln!(
             text,
-            "  {note} {layers} gzip of several members (bgzip, eStargz, ...): soci-snapshotter before 0.14 misreads such layers"
+            "  {note} {layers} gzip of several members (bgzip, eStargz, ...): soci-snapshotter before 0.14 \
+             misreads such layers"
         );
     }
 }
 
-pub fn why_nothing(layers: &[IndexedLayer]) -> &'static str {
-    let small = |layer: &IndexedLayer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::Small { .. }));
+pub fn why_nothing(layers: &[LayerReport]) -> &'static str {
+    let small = |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::Small { .. }));
     match layers {
         [] => "the image has no layers",
         layers if layers.iter().all(small) => {
-            "all layers are small, and pulled whole fast (--min-layer-size 0 takes them too)"
+            "all layers are small and faster to pull whole (--min-layer-size 0 indexes them anyway)"
         }
         _ => "none of the layers can be indexed, so there is nothing to attach",
     }
@@ -105,11 +106,9 @@ pub fn reason(left_out: &LeftOut) -> String {
         LeftOut::Small { least } => format!("smaller than {}", ByteSize(*least)),
         LeftOut::Kind { reason, .. } => reason.clone(),
         LeftOut::Unservable(verdict) => verdict.reason.clone(),
-        LeftOut::NotListed => "the index that is there has no ztoc for it".to_owned(),
-        LeftOut::OutOfTime { stuck: false } => "the time was up; another run goes on with it".to_owned(),
-        LeftOut::OutOfTime { stuck: true } => {
-            "the time was up before any layer was done; it needs a longer --timeout".to_owned()
-        }
+        LeftOut::NotListed => "the existing index has no ztoc for it".to_owned(),
+        LeftOut::OutOfTime { stuck: false } => "timed out; run it again to continue".to_owned(),
+        LeftOut::OutOfTime { stuck: true } => "timed out before any layer was done; use a longer --timeout".to_owned(),
     }
 }
 
@@ -117,7 +116,7 @@ pub fn reason(left_out: &LeftOut) -> String {
 pub fn shortfall_text(shortfall: &Shortfall) -> String {
     match shortfall {
         Shortfall::LeftOut { layer, reason: left_out } => {
-            format!("layer {} is left out: {}", layer.digest, reason(left_out))
+            format!("layer {} was left out: {}", layer.digest, reason(left_out))
         }
         Shortfall::Coverage { is, least, min_layer_size } => {
             let (missing, all) = (human(is.of_bytes - is.bytes), human(is.of_bytes));
@@ -125,7 +124,7 @@ pub fn shortfall_text(shortfall: &Shortfall) -> String {
                 0 => "in layers".to_owned(),
                 least => format!("in layers of at least {}", ByteSize(*least)),
             };
-            format!("{} of {all} {which} is covered, less than {least}: {missing} is missing", is.share())
+            format!("{} of {all} {which} covered, less than {least}: {missing} missing", is.share())
         }
     }
 }

@@ -60,12 +60,12 @@ pub(super) fn decoded(
     }
     if head.span_size != options.span_size {
         let (found, expected) = (head.span_size, options.span_size);
-        return Err(Unfit::Wrong(format!("it has spans of {found} bytes, not of {expected} as its index says")));
+        return Err(Unfit::Wrong(format!("it has spans of {found} bytes, but its index says {expected}")));
     }
     let mut ztoc = ztoc::decode_within(bytes, memory).map_err(|error| wrong(&error))?;
     servable(&ztoc).map_err(|error| wrong(&error))?;
     if !is_as_built(&ztoc) {
-        return Err(Unfit::Wrong("it is not as ociseek builds ztocs".to_owned()));
+        return Err(Unfit::Wrong("ociseek would build it differently".to_owned()));
     }
     ztoc.build_tool_identifier = options.build_tool_identifier.as_bytes().into();
     SpanTable::new(Arc::new(ztoc)).map_err(|error| wrong(&error))

@@ -94,7 +94,7 @@ impl<'a> Places<'a> {
             match self.images(place.clone(), PLATFORMS_OF_NAMED).await {
                 Ok(images) => found.extend(images),
                 Err(error) => {
-                    let text = format!("nothing is reused from {}: {}", place.name, causes(&error));
+                    let text = format!("cannot reuse anything from {}: {}", place.name, causes(&error));
                     self.progress.report(Event::Warning(text));
                 }
             }

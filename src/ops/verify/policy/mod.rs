@@ -103,7 +103,7 @@ fn coverage(subject: &Subject<'_>, least: Share, min_layer_size: u64) -> Ruling 
         is.bytes,
         is.of_bytes
     );
-    let violation = || Finding::new(Code::Coverage, format!("the index covers {found}; at least {least} is wanted"));
+    let violation = || Finding::new(Code::Coverage, format!("the index covers {found}; at least {least} is required"));
     let violations = (!is.reaches(least)).then(violation).into_iter().collect();
     Ruling { rule: Rule::MinCoverage, wanted: format!("at least {least}"), found, violations }
 }
@@ -115,7 +115,7 @@ fn ratio(subject: &Subject<'_>, most: Share) -> Ruling {
     let violations = ratios().filter(|(_, layer, ztoc)| !most.bounds(ztoc.size, layer.size));
     let violation = |(ratio, layer, ztoc): (u128, &&Descriptor, &&ZtocRef)| {
         let text = format!(
-            "ztoc {} has {} bytes, {} of the {} of its layer {}; at most {most} is wanted",
+            "ztoc {} has {} bytes, {} of the {} of its layer {}; the limit is {most}",
             ztoc.ztoc,
             ztoc.size,
             percent(ratio),
@@ -163,8 +163,8 @@ fn signature(trust: &Trust, signatures: &Signatures) -> Ruling {
             ("none".to_owned(), vec![Finding::new(Code::SignatureMissing, text)])
         }
         Signatures::Untrusted { reasons, count } => {
-            let text = format!("no signature can be relied on: {}", reasons.join("; "));
-            let found = format!("{count} that cannot be relied on");
+            let text = format!("no signature is valid: {}", reasons.join("; "));
+            let found = format!("{count}, none valid");
             (found, vec![Finding::new(Code::SignatureUntrusted, text)])
         }
     };

@@ -40,9 +40,9 @@ struct Version {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ToolPatternError {
-    #[error("want a NAME, or NAME >= VERSION, such as 'ociseek >= 0.1, < 2'")]
+    #[error("expected NAME or NAME >= VERSION, such as 'ociseek >= 0.1, < 2'")]
     NoName,
-    #[error("{0:?} is not a bound: want one of = >= > <= < and a version, such as >= 0.1")]
+    #[error("{0:?} is not a bound: expected one of = >= > <= < and a version, such as >= 0.1")]
     Bound(String),
 }
 

@@ -75,7 +75,7 @@ pub(super) fn bundle(bytes: &[u8]) -> Result<Bundle, Rejected> {
     match (raw.dsse_envelope, raw.message_signature) {
         (Some(envelope), None) => Ok(Bundle::Dsse(envelope)),
         (None, Some(message)) => Ok(Bundle::Message { signature: message.signature }),
-        _ => Err(Rejected::Malformed("the bundle has not exactly one of dsseEnvelope and messageSignature".into())),
+        _ => Err(Rejected::Malformed("the bundle must have either dsseEnvelope or messageSignature".into())),
     }
 }
 

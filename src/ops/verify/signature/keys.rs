@@ -58,9 +58,7 @@ pub enum TrustError {
     NoKey,
     #[error("its public key is malformed")]
     Key(#[source] webpki::Error),
-    #[error(
-        "its public key is of a kind that is not known: want ECDSA P-256 or P-384, Ed25519, or RSA of 2048 bits or more"
-    )]
+    #[error("unsupported kind of public key: expected ECDSA P-256 or P-384, Ed25519, or RSA of 2048 bits or more")]
     Kind,
     #[error("it has no certificate (BEGIN CERTIFICATE)")]
     NoCertificate,

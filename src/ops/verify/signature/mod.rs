@@ -54,17 +54,17 @@ pub enum Signatures {
 /// Why a signature does not count.
 #[derive(Debug, thiserror::Error)]
 enum Rejected {
-    #[error("it is by none of the trusted keys or certificates, or what is signed was changed")]
+    #[error("no trusted key or certificate matches it, or the signed content was changed")]
     Key,
-    #[error("its signature does not fit its certificate")]
+    #[error("its signature does not match its certificate")]
     Signature(#[source] webpki::Error),
-    #[error("its certificate is not to be relied on")]
+    #[error("its certificate is not trusted")]
     Certificate(#[source] webpki::Error),
     #[error("it expired at {0}")]
     Expired(String),
     #[error("it is for another manifest, {0:?}")]
     Subject(String),
-    #[error("it does not sign an image but says {0:?}")]
+    #[error("it signs {0:?}, not an image")]
     Purpose(String),
     #[error("it cannot be used: {0}")]
     Malformed(String),

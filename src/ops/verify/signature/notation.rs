@@ -142,11 +142,11 @@ fn attributes(protected: &Protected, now: UnixTime) -> Result<(), Rejected> {
     let unknown = protected.crit.iter().find(|critical| !UNDERSTOOD.contains(&&critical[..]));
     if let Some(unknown) = unknown {
         let unknown: String = unknown.chars().take(150).collect();
-        return Err(Rejected::Malformed(format!("it has the critical attribute {unknown:?}, which is not known")));
+        return Err(Rejected::Malformed(format!("it has the unknown critical attribute {unknown:?}")));
     }
     if protected.scheme != SCHEME {
         let scheme: String = protected.scheme.chars().take(150).collect();
-        return Err(Rejected::Malformed(format!("its signing scheme is {scheme:?}; {SCHEME:?} is known")));
+        return Err(Rejected::Malformed(format!("unsupported signing scheme {scheme:?} (supported: {SCHEME:?})")));
     }
     let Some(expiry) = &protected.expiry else { return Ok(()) };
     match Time::from_rfc3339(expiry).map(|time| time.seconds) {
@@ -161,7 +161,7 @@ fn algorithm(
     name: &str,
     signature: Vec<u8>,
 ) -> Result<(&'static dyn SignatureVerificationAlgorithm, Vec<u8>), Rejected> {
-    let malformed = || Rejected::Malformed("its signature does not have the length of its algorithm".into());
+    let malformed = || Rejected::Malformed("its signature has the wrong length for its algorithm".into());
     Ok(match name {
         "PS256" => (RSA_PSS_2048_8192_SHA256_LEGACY_KEY, signature),
         "PS384" => (RSA_PSS_2048_8192_SHA384_LEGACY_KEY, signature),
@@ -171,7 +171,7 @@ fn algorithm(
         other => {
             let other: String = other.chars().take(40).collect();
             return Err(Rejected::Malformed(format!(
-                "its algorithm is {other:?}: PS256 to PS512, ES256 and ES384 are known"
+                "unsupported algorithm {other:?} (supported: PS256 to PS512, ES256, ES384)"
             )));
         }
     })

@@ -1,4 +1,5 @@
-//! Odd images by the thousand, each from a number: what registries and tools have been seen to write, and what they could.
+//! Odd images by the thousand, each from a number: what registries and tools have been seen to
+//! write, and what they could.
 
 mod image;
 mod index;
@@ -56,7 +57,7 @@ impl Odd {
     pub fn forbids(&self, error: &str) -> bool {
         let known: &[(&str, &str)] = &[
             ("digest", cases::UNCHECKED),
-            ("where its descriptor says", cases::UNCHECKED),
+            ("but its descriptor says", cases::UNCHECKED),
             ("has the size", cases::UNCHECKED),
             ("does not hold", cases::NO_CONFIG),
             ("holds several images", cases::SEVERAL),

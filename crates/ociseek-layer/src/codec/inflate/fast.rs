@@ -1,21 +1,24 @@
 //! The fast loop: symbols while neither end is near.
 //!
-//! Why it is fast: 64 bits are filled at once, without a branch, and suffice for up to three literals or for a length with its
-//! extra bits; one table look-up gives everything about a symbol; the next entry is loaded before the copy of a match, so
-//! that its latency hides behind it; matches are copied by words past their end. None of it checks for the ends of input or
-//! output, since both are known to be further away than one turn of the loop can reach.
+//! Why it is fast: 64 bits are filled at once, without a branch, which is enough for three literals
+//! or for a length with its extra bits. One table lookup gives everything about a symbol. The next
+//! entry is loaded before a match is copied, which hides its latency. Matches are copied in words,
+//! past their end. Nothing checks for the end of input or output, because both are further away
+//! than one iteration can reach.
 //!
-//! Three things that look better and are not, measured on layers (November 2026): copies of 16 bytes at once (they wait for the smaller
-//! stores before them), filling at the end of a turn instead of at its start, and masks that the compiler makes of shifts.
+//! Three changes that look better but are not, measured on layers (November 2026): copying 16 bytes
+//! at once (the load stalls on the smaller stores before it), filling at the end of an iteration
+//! instead of at its start, and masks that the compiler derives from shifts.
 //!
-//! This and nothing else is why there is `unsafe` here: with slices every load and store would be checked again (measured: a
-//! fifth slower). The invariants stand at the loop; the safe twin is the loop in `mod.rs`, and `tests/pure/inflate.rs`
-//! and the fuzz target `inflate` compare the two with each other and with zlib-rs.
+//! Speed is the only reason for `unsafe` here: slices would check every load and store again
+//! (measured: 20% slower). The invariants are stated at the loop. The loop in `mod.rs` does the
+//! same safely; `tests/pure/inflate.rs` and the fuzz target `inflate` compare the two with each
+//! other and with zlib-rs.
 
 use super::tables::{END_OF_BLOCK, EXCEPTIONAL, LITERAL, SUBTABLE, low_bits, value};
 use super::{Inflate, InflateError, Input, MARGIN};
 
-/// Input that one turn of the loop may read: two fills of 8 bytes, the second at most 7 bytes further on.
+/// Input that one iteration may read: two fills of 8 bytes, the second at most 7 bytes further on.
 const INPUT_MARGIN: usize = 16;
 /// The fill before the loop moves by less than this.
 const FIRST_FILL: usize = 8;
@@ -25,11 +28,11 @@ const INVALID_DISTANCE: InflateError = InflateError("invalid distance code");
 const TOO_FAR: InflateError = InflateError("invalid distance too far back");
 
 impl Inflate {
-    /// Decodes symbols of the current block until an end is near; says whether the block ended.
+    /// Decodes symbols of the current block until an end is near. Returns whether the block ended.
     ///
-    /// Starts and ends at a symbol's border, with fewer than 8 bits taken from the input and not used; or it starts with more
-    /// of them, which earlier input gave for a symbol that was too long for it. Once it has filled, it decodes that symbol at
-    /// least: then all bits that it gives back are of this input.
+    /// It starts and ends between two symbols, with fewer than 8 unused bits. It may start with
+    /// more, left from earlier input that ended inside a symbol. After filling, it decodes at least
+    /// that symbol, so all bits that it returns come from this input.
     pub(super) fn fast(&mut self, input: &mut Input<'_>) -> Result<bool, InflateError> {
         #[cfg(target_arch = "x86_64")]
         if std::arch::is_x86_feature_detected!("bmi2") {
@@ -61,18 +64,20 @@ impl Inflate {
             return Ok(false);
         }
         let (mut bits, mut count) = (self.bits, self.count);
-        // SAFETY: `at` and `last_in` are at most the input's length, `end`, `last_out` and `floor` at most the buffer's.
+        // SAFETY: `at` and `last_in` are at most the input's length, `end`, `last_out` and `floor`
+        // at most the buffer's.
         let (mut next_in, last_in) = unsafe { (range.start.add(input.at), range.start.add(last_in)) };
         let base = buffer.as_mut_ptr();
         // SAFETY: as above.
         let (mut out, last_out, floor) = unsafe { (base.add(self.end), base.add(last_out), base.add(self.floor)) };
         let mut ended = false;
 
-        /// Fills `bits` up to at least 56. `count` is exact in its low 8 bits only; above them subtractions leave noise.
+        /// Fills `bits` up to at least 56. `count` is exact in its low 8 bits only; above them
+        /// subtractions leave noise.
         macro_rules! fill {
             () => {
-                // SAFETY: at the loop's head `next_in <= last_in`, 16 bytes before the end; one turn fills twice and a fill
-                // moves by at most 7 bytes.
+                // SAFETY: at the loop's head `next_in <= last_in`, 16 bytes before the end; one
+                // turn fills twice and a fill moves by at most 7 bytes.
                 bits |= unsafe { load(next_in) }.wrapping_shl(count);
                 next_in = unsafe { next_in.add((63 - (count & 0xff) as usize) >> 3) };
                 count |= 56;
@@ -87,16 +92,17 @@ impl Inflate {
         }
         macro_rules! literal {
             ($entry:expr) => {
-                // SAFETY: at the loop's head `out <= last_out`, 320 bytes before the buffer's end; one turn writes at most
-                // two literals and a match of 258 bytes with 39 more, or three literals.
+                // SAFETY: at the loop's head `out <= last_out`, 320 bytes before the buffer's end;
+                // one turn writes at most two literals and a match of 258 bytes with 39 more, or
+                // three literals.
                 unsafe { out.write(($entry >> 16) as u8) };
                 out = unsafe { out.add(1) };
             };
         }
 
         let (litlens, litlen_mask) = codes.litlen.parts();
-        /// The entry for the next bits in the main part of a table. Kept in registers: stores to the output could change
-        /// the tables for all the compiler knows.
+        /// The entry for the next bits in the main part of a table. Kept in registers: stores to
+        /// the output could change the tables for all the compiler knows.
         macro_rules! next {
             () => {
                 // SAFETY: `Table::parts` gives a mask below the number of entries.
@@ -106,7 +112,8 @@ impl Inflate {
 
         fill!();
         let mut entry = next!();
-        // Invariants: `next_in <= last_in` and `out <= last_out`; `bits` were just filled and `entry` is the one for them.
+        // Invariants: `next_in <= last_in` and `out <= last_out`; `bits` were just filled and
+        // `entry` is the one for them.
         while next_in <= last_in && out <= last_out {
             fill!();
             let mut stream = bits;
@@ -171,11 +178,12 @@ impl Inflate {
             if distance > out as usize - floor as usize {
                 return Err(TOO_FAR);
             }
-            // SAFETY: `distance` is at least 1 and reaches no further back than `floor`; the room is there, as above.
+            // SAFETY: `distance` is at least 1 and reaches no further back than `floor`; the room
+            // is there, as above.
             unsafe { copy_match(out, distance, length) };
             out = unsafe { out.add(length) };
         }
-        // Gives back the whole bytes that were not used: all of them came from this input.
+        // Return the unused whole bytes: all of them came from this input.
         let left = count & 0xff;
         input.at = next_in as usize - range.start as usize - (left >> 3) as usize;
         self.count = left & 7;
@@ -195,7 +203,8 @@ unsafe fn load(from: *const u8) -> u64 {
     u64::from_le_bytes(unsafe { from.cast::<[u8; 8]>().read() })
 }
 
-/// Copies `length` (3..=258) bytes from `distance` before `to` to `to`, each byte as soon as it is there; writes up to 39 bytes more.
+/// Copies `length` (3..=258) bytes from `distance` before `to` to `to`, each byte as soon as it is
+/// there; writes up to 39 bytes more.
 ///
 /// # Safety
 /// `distance` bytes before `to` must be readable, and `length + 39` from `to` on readable and writable.
@@ -206,8 +215,8 @@ unsafe fn copy_match(to: *mut u8, distance: usize, length: usize) {
         let from = to.sub(distance).cast_const();
         let mut done = 0;
         if distance >= 8 {
-            // Most matches are no longer than this, so the branch behind it is nearly always foretold right. It stands before the loop, which
-            // counts: as the first turn of one loop it made all decoding 3% slower.
+            // Most matches are no longer than this, so the next branch is nearly always predicted
+            // correctly. As the first iteration of the loop, this made decoding 3% slower.
             copy_words(to, from);
             if length > 40 {
                 let (mut to, mut from, end) = (to.add(40), from.add(40), to.add(length));
@@ -223,7 +232,7 @@ unsafe fn copy_match(to: *mut u8, distance: usize, length: usize) {
                 done += 16;
             }
         } else {
-            // The first `distance` of the 8 bytes are right, and the next turn mends the others.
+            // The first `distance` of the 8 bytes are right; the next iteration overwrites the others.
             while done < length {
                 copy_word(to.add(done), from.add(done));
                 done += distance;

@@ -1,4 +1,5 @@
-//! The codes of a block: the fixed ones, and those that a dynamic block's header spells out (RFC 1951, sections 3.2.6 and 3.2.7).
+//! The codes of a block: the fixed ones, and those that a dynamic block's header spells out (RFC
+//! 1951, sections 3.2.6 and 3.2.7).
 
 use super::tables::{BadCode, DISTANCE_SYMBOLS, LITLEN_SYMBOLS, bits, low_bits};
 use super::{Inflate, InflateError, Input};
@@ -7,8 +8,9 @@ use super::{Inflate, InflateError, Input};
 const CODE_LENGTH_AT_MOST: u32 = 14;
 
 impl Inflate {
-    /// Decodes code lengths of a dynamic block's header from the `read`th on, while 8 bytes of input are left; gives back what it took
-    /// too much. As in the fast loop, that is of this input: a code that starved earlier is used up first.
+    /// Decodes code lengths of a dynamic block's header from index `read`, while 8 bytes of input
+    /// are left, and returns the bytes it over-read. As in the fast loop, these come from this
+    /// input, because a code that was incomplete before is decoded first.
     pub(super) fn code_lengths(&mut self, input: &mut Input<'_>, mut read: usize) -> Result<usize, InflateError> {
         let total = self.litlen_count + self.distance_count;
         let start = read;
@@ -30,7 +32,7 @@ impl Inflate {
         Ok(read)
     }
 
-    /// Decodes one code length, or a run of them, of which all bits are there; returns how many are read then.
+    /// Decodes one code length or run, whose bits are all available. Returns how many are read then.
     pub(super) fn code_length(&mut self, read: usize) -> Result<usize, InflateError> {
         let (symbol, code, extra) = self.code_length_code();
         let extra_bits = low_bits(self.bits >> code, extra) as usize;
@@ -52,7 +54,7 @@ impl Inflate {
         Ok(read + run)
     }
 
-    /// The next symbol of the code that code lengths are written in, the bits of its code and how many more it takes.
+    /// The next symbol of the code for code lengths, the length of its code, and its extra bits.
     pub(super) fn code_length_code(&self) -> (u32, u32, u32) {
         let (entry, _) = self.code_length_table.resolve(self.bits);
         let extra = match entry >> 16 {

@@ -1,12 +1,13 @@
-//! Raw deflate (RFC 1951), decoded step by step, with a stop at every block border.
+//! Raw deflate (RFC 1951), decoded step by step, with a stop at every block boundary.
 //!
-//! Two loops decode symbols. `fast` runs while both ends are far: it fills 64 bits at a time and copies words, with no check
-//! for the ends inside. The loop in this file does the rest, byte by byte and without `unsafe`; it can do all of it, so it
-//! is also the twin that the fast one is tested against: input pushed in single bytes never enters the fast loop.
-//! Bits are taken from the input only when they are needed, and the fast loop gives back what it took too much, so at
-//! a block border fewer than 8 bits are left over: that is what a checkpoint needs to know.
+//! Two loops decode symbols. `fast` runs while the ends of input and output are far away: it fills
+//! 64 bits at a time and copies words without checking for the ends. The loop in this file does the
+//! rest, byte by byte and without `unsafe`. It can decode everything, so the fast loop is tested
+//! against it: input pushed in single bytes never enters the fast loop. Bits are taken from the
+//! input only when needed, and the fast loop returns the bytes it over-read. So at a block boundary
+//! fewer than 8 bits are left, and a checkpoint stores their number.
 //!
-//! What is accepted is what zlib accepts (inflate.c, inftrees.c), incomplete codes among it.
+//! It accepts what zlib accepts (inflate.c, inftrees.c), including incomplete codes.
 
 #[allow(unsafe_code, reason = "the only place where it pays: see the module")]
 mod fast;
@@ -19,31 +20,33 @@ use tables::{
     bits, low_bits, value,
 };
 
-/// Room for the output of many steps. Large enough that moving the window in front of it costs nothing that can be measured.
+/// Buffer size for the output of many steps, large enough to make the cost of moving the window
+/// negligible.
 const SLOT: usize = 256 * 1024;
-/// A step ends when fewer bytes than this are free: no symbol makes more, the fast loop's overshoot included.
+/// A step ends when fewer bytes are free: no symbol needs more, even with the fast loop's overshoot.
 const MARGIN: usize = 320;
 
 /// Decodes the blocks of one deflate stream after another, keeping the last 32 KiB of all their output.
 pub struct Inflate {
     state: State,
-    /// Bits taken from the input and not yet used; the low one is next. Bits above `count` are zero between steps.
+    /// Unused bits from the input, lowest first. Bits above `count` are zero between steps.
     bits: u64,
     count: u32,
     last_block: bool,
     codes: Box<Codes>,
-    /// The lengths of a dynamic block's codes, as far as they are read, and what the header says about their number.
+    /// The code lengths of a dynamic block read so far, and their number from the header.
     lengths: [u8; LITLEN_SYMBOLS + DISTANCE_SYMBOLS],
     litlen_count: usize,
     distance_count: usize,
     code_length_table: Box<CodeLengthTable>,
     /// History and new output: `buffer[..end]` is valid, and `end >= WINDOW` always.
     buffer: Box<[u8]>,
-    /// Where the output of the last step begins.
+    /// Where the output of the last step starts.
     start: usize,
     /// Where it ends.
     end: usize,
-    /// Where the current stream's output begins, or 0 when that is further back than the buffer: no match may reach before it.
+    /// Where the output of the current stream starts, or 0 if that is no longer in the buffer. No
+    /// match may reach further back.
     floor: usize,
 }
 
@@ -56,7 +59,7 @@ enum State {
     },
     /// The three counts of a dynamic block's header.
     Counts,
-    /// The lengths of the code that code lengths are written in; so many of `total` are read.
+    /// Reading the lengths of the code for code lengths; this many of `total` are read.
     CodeLengthLengths {
         read: usize,
         total: usize,
@@ -72,32 +75,32 @@ enum State {
     Ended,
 }
 
-/// What a step did.
+/// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// Bytes taken from the front of the input.
+    /// Bytes consumed from the front of the input.
     pub consumed: usize,
     /// Why it ended, and so what comes next.
     pub stop: Stop,
 }
 
-/// Why a step ended, and so what the caller does next.
+/// Why a step ended, which tells the caller what to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
-    /// All input was taken: come back with more.
+    /// All input was consumed: call again with more.
     Input,
-    /// The output slot is full: take the output and come back.
+    /// The output buffer is full: take the output and call again.
     Output,
     /// A block ended and another one follows. High bits of the last byte taken (0 to 7) belong to it.
     Border {
         /// How many of them, from the top.
         bits: u8,
     },
-    /// The last block ended; what follows the bytes taken is not deflate any more.
+    /// The last block ended: the bytes after it are not deflate.
     End,
 }
 
-/// The stream is not deflate; the text is what zlib says of it.
+/// The stream is not valid deflate; the text is zlib's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InflateError(pub &'static str);
@@ -108,12 +111,12 @@ struct Input<'a> {
     at: usize,
 }
 
-/// The input is at its end before the bits are there.
+/// The input ended before enough bits were available.
 struct Starved;
 
-/// What a literal/length code stood for.
+/// The meaning of a literal/length code.
 enum Symbol {
-    /// A literal, or a length of which the distance is to be read next.
+    /// A literal, or a length whose distance is read next.
     Data,
     EndOfBlock,
     Starved,
@@ -126,7 +129,7 @@ impl Default for Inflate {
 }
 
 impl Inflate {
-    /// A decoder at the start of a deflate stream, before which lies a window of zeros.
+    /// Creates a decoder at the start of a deflate stream, with a window of zeros.
     pub fn new() -> Inflate {
         Inflate {
             state: State::BlockHeader,
@@ -145,7 +148,8 @@ impl Inflate {
         }
     }
 
-    /// Starts a new deflate stream. Matches in it cannot reach what came before, yet [`Inflate::window`] goes on over the border.
+    /// Starts a new deflate stream. Matches in it cannot reach earlier output, but
+    /// [`Inflate::window`] still includes it.
     pub fn restart(&mut self) {
         self.state = State::BlockHeader;
         (self.bits, self.count) = (0, 0);
@@ -153,8 +157,9 @@ impl Inflate {
         self.floor = self.end;
     }
 
-    /// A decoder in the middle of a deflate stream: at the start of a block, of which the high `bits` (0..=7) bits of `before`,
-    /// the byte before the next one, are part. Matches may reach all of `window`.
+    /// Creates a decoder inside a deflate stream, at the start of a block whose first bits are the
+    /// high `bits` (0..=7) of `before`, the byte before the next one. Matches may reach all of
+    /// `window`.
     pub fn resume(window: &[u8; WINDOW], bits: u8, before: u8) -> Inflate {
         let mut inflate = Inflate::new();
         inflate.buffer[..WINDOW].copy_from_slice(window);
@@ -165,12 +170,12 @@ impl Inflate {
         inflate
     }
 
-    /// What the last step made.
+    /// The output of the last step.
     pub fn output(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// The 32 KiB of output before now, oldest first, with zeros in front of the very first byte.
+    /// The last 32 KiB of output, oldest first, padded with zeros at the front.
     pub fn window(&self) -> &[u8; WINDOW] {
         match self.buffer[self.end - WINDOW..self.end].as_array() {
             Some(window) => window,
@@ -178,17 +183,18 @@ impl Inflate {
         }
     }
 
-    /// Says what lay before the first of the `made` bytes that this decoder has made, for [`Inflate::window`]: no match may reach it.
+    /// Sets what came before the `made` bytes of this decoder's output, for [`Inflate::window`]. No
+    /// match may reach it.
     pub fn precede(&mut self, before: &[u8; WINDOW], made: usize) {
         let unknown = WINDOW.saturating_sub(made);
         let window = self.end - WINDOW;
         self.buffer[window..window + unknown].copy_from_slice(&before[WINDOW - unknown..]);
     }
 
-    /// Decodes from `input` until something stops it. The output of the step before is gone after this.
+    /// Decodes `input` until it has to stop. This overwrites the output of the previous step.
     ///
     /// # Errors
-    /// When the stream breaks RFC 1951, as strictly as zlib has it.
+    /// If the stream violates RFC 1951, as strictly as zlib checks it.
     pub fn step(&mut self, input: &[u8]) -> Result<Step, InflateError> {
         if self.buffer.len() - self.end < MARGIN {
             let moved = self.end - WINDOW;
@@ -202,9 +208,9 @@ impl Inflate {
         Ok(Step { consumed: input.at, stop })
     }
 
-    /// Runs the state machine until a stop; without enough input, in a state from which it can go on with more.
+    /// Runs the state machine until it stops. If input runs out, it can continue with more.
     fn run(&mut self, input: &mut Input<'_>) -> Result<Stop, InflateError> {
-        /// Takes the value of a reading that may starve.
+        /// Takes the value of a read that may run out of input.
         macro_rules! fed {
             ($reading:expr) => {
                 match $reading {
@@ -284,7 +290,7 @@ impl Inflate {
                     let mut read = self.code_lengths(input, read)?;
                     self.state = State::CodeLengths { read };
                     if read < self.litlen_count + self.distance_count {
-                        // The symbol is not used up before its extra bits are there too.
+                        // The symbol is not consumed before its extra bits are available.
                         loop {
                             let (_, code, extra) = self.code_length_code();
                             if code + extra <= self.count {
@@ -329,7 +335,7 @@ impl Inflate {
         }
     }
 
-    /// A block is at its end: a border or the end of the stream.
+    /// Ends a block, and perhaps the stream.
     fn end_block(&mut self) -> Option<Stop> {
         if self.last_block {
             (self.bits, self.count) = (0, 0);
@@ -358,7 +364,7 @@ impl Inflate {
         Ok(Symbol::Data)
     }
 
-    /// Copies a match, byte by byte, as its bytes may be its own source.
+    /// Copies a match byte by byte, since it may overlap its source.
     fn copy(&mut self, length: usize, distance: usize) -> Result<(), InflateError> {
         if distance > self.end - self.floor {
             return Err(InflateError("invalid distance too far back"));
@@ -370,14 +376,15 @@ impl Inflate {
         Ok(())
     }
 
-    /// The next entry of a table and the bits it takes, used up. Pulls only as many bytes as the entry needs.
+    /// Consumes the next entry of a table and its bits, reading only as many bytes as it needs.
     fn entry(
         &mut self,
         input: &mut Input<'_>,
         resolve: impl Fn(&Inflate) -> (u32, u32),
     ) -> Result<(u32, u64), Starved> {
         loop {
-            // With too few bits the look-up sees zeros behind them: then the entry it finds takes more bits than there are.
+            // With too few bits, the lookup sees zeros after them and finds an entry that needs
+            // more bits than are available.
             let (entry, skipped) = resolve(self);
             if skipped + bits(entry) <= self.count {
                 self.drop_bits(skipped);
@@ -389,7 +396,7 @@ impl Inflate {
         }
     }
 
-    /// Takes `count` (at most 32) bits.
+    /// Consumes `count` (at most 32) bits.
     fn take(&mut self, input: &mut Input<'_>, count: u32) -> Result<u32, Starved> {
         while self.count < count {
             self.pull(input)?;
@@ -399,7 +406,7 @@ impl Inflate {
         Ok(value as u32)
     }
 
-    /// Takes one more byte from the input.
+    /// Reads one more byte of input.
     fn pull(&mut self, input: &mut Input<'_>) -> Result<(), Starved> {
         let &byte = input.bytes.get(input.at).ok_or(Starved)?;
         input.at += 1;

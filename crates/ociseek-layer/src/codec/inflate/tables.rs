@@ -1,26 +1,27 @@
 //! Decoding tables for deflate's Huffman codes (RFC 1951, section 3.2.2).
 //!
-//! A table is indexed by the next bits of the stream, low bit first. Codes longer than its main part lead on to a subtable.
-//! An entry says everything about its symbol at once: how many bits it takes with its extra bits, how many of them are the
-//! code, and its base value; so a symbol costs one look-up.
+//! A table is indexed by the next bits of the stream, low bit first. Codes longer than its main
+//! part continue in a subtable. An entry holds everything about its symbol: the number of bits of
+//! its code, the same with extra bits, and its base value. So each symbol costs one lookup.
 
 /// A literal; the byte is in bits 16..24.
 pub(super) const LITERAL: u32 = 1 << 31;
 /// Not a length or distance: a subtable, the end of the block, or an error.
 pub(super) const EXCEPTIONAL: u32 = 1 << 15;
-/// A subtable begins at bits 16..31 and is indexed by as many bits as stand in bits 8..12.
+/// A subtable: bits 16..31 are its start, bits 8..12 the number of bits of its index.
 pub(super) const SUBTABLE: u32 = 1 << 14;
 pub(super) const END_OF_BLOCK: u32 = 1 << 13;
-/// No symbol has this code, or a symbol that must not occur.
+/// No symbol has this code, or the symbol is not allowed.
 pub(super) const INVALID: u32 = 1 << 12;
 
-/// Symbols of the literal/length code, and of the distance code; the last two of each are never valid in a stream.
+/// Symbols of the literal/length and distance codes; the last two of each never occur in a valid
+/// stream.
 pub(super) const LITLEN_SYMBOLS: usize = 288;
 pub(super) const DISTANCE_SYMBOLS: usize = 32;
 pub(super) const CODE_LENGTH_SYMBOLS: usize = 19;
 
-/// Index bits of the main tables. The sizes hold any code: 2,342 and 402 entries are the most (zlib's enough.c), rounded up
-/// to powers of two so that a mask proves every index in range.
+/// Index bits of the main tables. The sizes hold any code: 2,342 and 402 entries are the most
+/// (zlib's enough.c), rounded up to powers of two so that a mask proves every index in range.
 const LITLEN_BITS: u32 = 11;
 const DISTANCE_BITS: u32 = 8;
 const CODE_LENGTH_BITS: u32 = 7;
@@ -33,7 +34,7 @@ const LENGTH_BASE: [u16; 29] =
     [3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 17, 19, 23, 27, 31, 35, 43, 51, 59, 67, 83, 99, 115, 131, 163, 195, 227, 258];
 const LENGTH_EXTRA: [u8; 29] = [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0];
 
-/// The entries of all symbols, still without their codes' lengths.
+/// The entries of all symbols, without the lengths of their codes.
 const LITLEN_ENTRIES: [u32; LITLEN_SYMBOLS] = {
     let mut entries = [EXCEPTIONAL | INVALID; LITLEN_SYMBOLS];
     let mut symbol = 0;
@@ -67,7 +68,7 @@ pub(super) struct Table<const N: usize> {
     mask: u32,
 }
 
-/// The codes of a block side by side, so that the fast loop reaches both from one pointer.
+/// The codes of a block in one struct, so that the fast loop reaches both from one pointer.
 pub(super) struct Codes {
     pub litlen: LitlenTable,
     pub distance: DistanceTable,
@@ -77,26 +78,28 @@ pub(super) type LitlenTable = Table<LITLEN_TABLE>;
 pub(super) type DistanceTable = Table<DISTANCE_TABLE>;
 pub(super) type CodeLengthTable = Table<CODE_LENGTH_TABLE>;
 
-/// What is wrong with a set of code lengths.
+/// Why a set of code lengths is not valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BadCode {
     OverSubscribed,
     Incomplete,
 }
 
-/// How many bits an entry takes: code and extra bits.
+/// How many bits an entry takes, including extra bits.
 pub(super) fn bits(entry: u32) -> u32 {
     entry & 0xff
 }
 
-/// A length or distance: the base value and what the extra bits add. `taken` are the bits that its entry takes.
+/// A length or distance: the base value and what the extra bits add. `taken` are the bits that its
+/// entry takes.
 #[inline(always)]
 pub(super) fn value(entry: u32, taken: u64) -> u32 {
-    // The shift counts by its low 6 bits: the length of the code, since the flags above are those of other entries.
+    // The shift counts by its low 6 bits: the length of the code, since the flags above are those
+    // of other entries.
     (entry >> 16) + taken.wrapping_shr(entry >> 8) as u32
 }
 
-/// The low bits of `stream`, as many as stand in the low 6 bits of `count`.
+/// The low bits of `stream`; the low 6 bits of `count` are their number.
 #[inline(always)]
 pub(super) fn low_bits(stream: u64, count: u32) -> u64 {
     stream & ((1 << (count & 63)) - 1)
@@ -107,19 +110,20 @@ impl<const N: usize> Table<N> {
         Table { entries: [0; N], mask: 0 }
     }
 
-    /// The entries, and the mask that makes bits of the stream an index of the main part: always less than `N`.
+    /// The entries, and the mask that makes bits of the stream an index of the main part: always
+    /// less than `N`.
     #[inline(always)]
     pub fn parts(&self) -> (&[u32; N], usize) {
         (&self.entries, self.mask as usize & (N - 1))
     }
 
-    /// The entry for the next bits, leading maybe to a subtable.
+    /// The entry for the next bits, which may lead to a subtable.
     fn main(&self, stream: u64) -> u32 {
         let (entries, mask) = self.parts();
         entries[stream as usize & mask]
     }
 
-    /// The entry in the subtable that `entry` leads to; `stream` begins behind the bits of `entry`.
+    /// The entry in the subtable of `entry`; `stream` starts after the bits of `entry`.
     #[inline(always)]
     pub fn sub(&self, entry: u32, stream: u64) -> u32 {
         let mask = (1u32 << (entry >> 8 & 15)) - 1;
@@ -137,8 +141,8 @@ impl<const N: usize> Table<N> {
 
     /// Builds the table of the canonical code with these code lengths (each at most 15).
     ///
-    /// Over-subscribed codes are refused, incomplete ones too unless `lenient` and of a single symbol with one bit, or none:
-    /// as strict as zlib's inftrees.c.
+    /// Over-subscribed codes are errors. Incomplete codes are errors, too, unless `lenient` is set
+    /// and the code has one symbol of one bit or no symbols. This is as strict as zlib's inftrees.c.
     fn build(
         &mut self,
         lengths: &[u8],
@@ -163,7 +167,7 @@ impl<const N: usize> Table<N> {
             if !lenient || longest > 1 {
                 return Err(BadCode::Incomplete);
             }
-            // At most one code of one bit: what the other bit would mean is an error only when it is met.
+            // At most one code of one bit: the other bit is an error only if it occurs.
             self.mask = 1;
             self.entries[..2].fill(EXCEPTIONAL | INVALID | 1);
             if let Some(symbol) = lengths.iter().position(|&length| length == 1) {
@@ -188,7 +192,8 @@ impl<const N: usize> Table<N> {
         }
         let mut code = 0u32; // the code, most significant bit first
         let mut symbols = sorted.iter().map(|&symbol| usize::from(symbol));
-        // The main part grows with the codes' length: it is copied behind itself, and each code writes a single entry.
+        // The main part grows with the codes' length: it is copied behind itself, and each code
+        // writes a single entry.
         for length in 1..=main_bits {
             let half = 1 << (length - 1);
             self.entries.copy_within(..half, half);
@@ -234,12 +239,13 @@ impl<const N: usize> Table<N> {
     }
 }
 
-/// An entry that still lacks its code's length gets it.
+/// Adds the length of its code to an entry.
 fn with_length(entry: u32, length: u32) -> u32 {
     entry + (length << 8) + length
 }
 
-/// How many bits index a subtable whose first code has `length` bits, so that all codes with its prefix fit.
+/// How many bits index a subtable whose first code has `length` bits, so that all codes with its
+/// prefix fit.
 fn subtable_bits(counts: &[u32; 16], length: u32, main_bits: u32, remaining: u32) -> u32 {
     let mut bits = length - main_bits;
     let mut used = remaining;

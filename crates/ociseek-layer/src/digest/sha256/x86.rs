@@ -1,7 +1,8 @@
 //! The rounds of two SHA-256 with the SHA instructions of x86, one instruction of each in turn.
 //!
-//! All that is unsafe is to call a function for a CPU that has those instructions: what it does inside are values, no pointers. Its
-//! twin is the sha2 crate; the tests of `sha256` and the fuzz target `sha256` compare them.
+//! All that is unsafe is to call a function for a CPU that has those instructions: what it does
+//! inside are values, no pointers. Its twin is the sha2 crate; the tests of `sha256` and the fuzz
+//! target `sha256` compare them.
 
 use std::arch::x86_64::*;
 
@@ -59,7 +60,8 @@ fn compress(state_a: &mut [u32; 8], blocks_a: &[[u8; BLOCK]], state_b: &mut [u32
         let (before_one, before_two) = (one, two);
         let [mut a, mut b, mut c, mut d] = words(block_a);
         let [mut e, mut f, mut g, mut h] = words(block_b);
-        /// Four rounds of both, with the words `$m` and `$n`. Spelled out: in a loop the words would not stay in registers.
+        /// Four rounds of both, with the words `$m` and `$n`. Spelled out: in a loop the words
+        /// would not stay in registers.
         macro_rules! rounds {
             ($row:literal, $m:ident, $n:ident) => {
                 let k = vector(K[$row]);

@@ -19,11 +19,11 @@ use crate::image::{Descriptor, JsonError, Platform};
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum GoError {
-    #[error("the document cannot be relied on")]
+    #[error("the document is not valid")]
     Json(#[from] JsonError),
-    #[error("the document is listed as an image manifest and has the fields of something else")]
+    #[error("the document is listed as an image manifest but has the fields of something else")]
     NotAManifest,
-    #[error("the document is listed as an image index and has the fields of something else")]
+    #[error("the document is listed as an image index but has the fields of something else")]
     NotAnIndex,
     #[error("{what} has an invalid digest")]
     Digest { what: &'static str, source: DigestError },

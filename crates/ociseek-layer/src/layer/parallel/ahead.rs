@@ -15,7 +15,8 @@ use crate::offset::Compressed;
 
 /// Plain bytes of a stretch after which it is left to the scan.
 const PLAIN: usize = 8 << 20;
-/// So many wrong guesses tell that the layer holds bytes that look like members and are none, or that the ztoc is not its own.
+/// So many wrong guesses tell that the layer holds bytes that look like members and are none, or
+/// that the ztoc is not its own.
 const WRONG: usize = 4;
 
 /// The chunks of a stretch and what becomes of them.

@@ -1,4 +1,5 @@
-//! Cuts a gzip blob into stretches that can be decoded side by side: where members begin, or at the checkpoints of a ztoc.
+//! Cuts a gzip blob into stretches that can be decoded side by side: where members begin, or at the
+//! checkpoints of a ztoc.
 
 use std::sync::Arc;
 

@@ -19,7 +19,8 @@ use crate::ztoc::Ztoc;
 use ahead::{Ahead, Team};
 use cut::{Cutter, Piece};
 
-/// How many batches or stretches may be under way, if not for more decoders: enough to even out those that decode to much and to little.
+/// How many batches or stretches may be under way, if not for more decoders: enough to even out
+/// those that decode to much and to little.
 const UNDER_WAY: usize = 4;
 /// More threads for one layer find nothing to do: by then what cannot be shared out takes longer.
 const MOST_DECODERS: usize = 8;
@@ -29,8 +30,8 @@ const MOST_DECODERS: usize = 8;
 pub struct Threads {
     /// How many cores there are for this layer.
     pub cores: usize,
-    /// A ztoc that the layer is said to have, of whatever options. It need not be right: what it says is used only where the layer itself
-    /// shows that it is.
+    /// A ztoc that the layer is said to have, of whatever options. It need not be right: what it
+    /// says is used only where the layer itself shows that it is.
     pub guide: Option<Arc<Ztoc>>,
 }
 
@@ -96,9 +97,10 @@ pub fn read_chunks<E>(
     Ok(scan_chunks(scan, hashes, threads, next)?.map()?)
 }
 
-/// Scans, which is mostly decoding, on a thread of its own, and reads and hashes on this one: what is waited for is the longer of the two,
-/// which is decoding, or for a plain tar hashing. A third thread would only get in the way of the one that decodes where there
-/// are two cores. Blobs of many gzip members, and those that have a ztoc already, are decoded by further threads.
+/// Scans, which is mostly decoding, on a thread of its own, and reads and hashes on this one: what
+/// is waited for is the longer of the two, which is decoding, or for a plain tar hashing. A third
+/// thread would only get in the way of the one that decodes where there are two cores. Blobs of
+/// many gzip members, and those that have a ztoc already, are decoded by further threads.
 fn scan_chunks<E>(
     mut scan: LayerScan,
     hashes: LayerHashes,

@@ -16,22 +16,22 @@ pub enum Difference {
     /// It cannot be held against anything: damaged, or its parts contradict each other.
     #[error("the ztoc cannot be used: {}", causes(.0))]
     Malformed(ZtocError),
-    #[error("the layer cannot be decoded to its end: {0}")]
+    #[error("the layer cannot be decoded completely: {0}")]
     Broken(String),
     #[error("the layer's tar cannot be read: {0}")]
     Tar(String),
-    #[error("the layer is {actual}; the ztoc is for one that is {stated}")]
+    #[error("the layer is {actual}, but the ztoc is for a {stated} one")]
     Compression { stated: &'static str, actual: &'static str },
     #[error("the ztoc's spans cannot be used: {0}")]
     Spans(SpanError),
     /// FORMAT, section 4: what soci-snapshotter refuses.
-    #[error("consumers refuse this layer: {0}")]
+    #[error("consumers reject this layer: {0}")]
     Unservable(Unservable),
     #[error("the ztoc has the format version \"{}\", not \"0.9\"", .0.escape_ascii())]
     Version(Box<[u8]>),
-    #[error("the ztoc says that {what} is {stated}; it is {actual}")]
+    #[error("{what}: the ztoc says {stated}, actual {actual}")]
     Size { what: &'static str, stated: u64, actual: u64 },
-    #[error("span {span} has the digest {actual}; the ztoc says {stated}")]
+    #[error("span {span} has the digest {actual}, but the ztoc says {stated}")]
     SpanDigest { span: SpanId, stated: Digest, actual: Digest },
     #[error("the window of checkpoint {span} differs from the tar at byte {at}")]
     Window { span: SpanId, at: Uncompressed },

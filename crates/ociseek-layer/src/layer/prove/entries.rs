@@ -104,8 +104,8 @@ impl Compare {
         self.met[number] = true;
     }
 
-    /// The ztoc's entry for what was met: the next one if they are equal; else one for the same place; else the next one if it
-    /// has the same name.
+    /// The ztoc's entry for what was met: the next one if they are equal; else one for the same
+    /// place; else the next one if it has the same name.
     fn find(&mut self, actual: &FileMetadata, files: &[FileMetadata]) -> Option<usize> {
         let next = files.get(self.next);
         if next == Some(actual) {
@@ -192,8 +192,8 @@ fn records(stated: &FileMetadata, actual: &FileMetadata) -> Option<(String, Stri
     text(&shown(&stated), &shown(&actual))
 }
 
-/// Two texts that differ, each quoted in one line. If they are long, some of each from where they do: what is in a stranger's tar may
-/// be megabytes.
+/// Two texts that differ, each quoted in one line. If they are long, some of each from where they
+/// do: what is in a stranger's tar may be megabytes.
 fn text(stated: &[u8], actual: &[u8]) -> Option<(String, String)> {
     const MOST: usize = 200;
     if stated == actual {

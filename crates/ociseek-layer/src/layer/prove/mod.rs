@@ -1,11 +1,13 @@
 //! One layer against its ztoc.
 //!
-//! The layer is decoded straight through by decoders that are not ours (flate2 with zlib-rs, and zstd), and what comes out is what
-//! the ztoc is held against: its windows, its entries, and what our own decoder makes of each span from its checkpoint. Each span
-//! is decoded while its compressed bytes pass by, so nothing is kept of the layer.
+//! The layer is decoded straight through by decoders that are not ours (flate2 with zlib-rs, and
+//! zstd), and what comes out is what the ztoc is held against: its windows, its entries, and what
+//! our own decoder makes of each span from its checkpoint. Each span is decoded while its
+//! compressed bytes pass by, so nothing is kept of the layer.
 //!
-//! When every entry is equal to the layer's and every span decodes to the layer's bytes, then every file reads right through the
-//! spans, and every tar header lies where a consumer looks for it: behind the data of the entry before.
+//! When every entry is equal to the layer's and every span decodes to the layer's bytes, then every
+//! file reads right through the spans, and every tar header lies where a consumer looks for it:
+//! behind the data of the entry before.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -17,7 +19,7 @@ use bytes::Bytes;
 use self::difference::Differences;
 use self::entries::Entries;
 use self::plain::Plain;
-use self::spans::{BlobSpans, PlainSpans};
+use self::spans::{BlobSpans, PlainSpanCheck};
 use self::straight::Straight;
 use crate::digest::{Algorithm, Digest, Hasher};
 use crate::layer::servable;
@@ -38,8 +40,8 @@ pub use headers::{SpanHeaders, headers_of};
 /// How many batches of chunks the straight decoder may lag behind.
 const BATCHES: usize = 4;
 
-/// Takes a layer's blob in chunks and finds what differs from its ztoc. Chunk borders carry no meaning, unless the layer
-/// breaks off: then they decide how much of it is looked at before that.
+/// Takes a layer's blob in chunks and finds what differs from its ztoc. Chunk borders carry no
+/// meaning, unless the layer breaks off: then they decide how much of it is looked at before that.
 ///
 /// Memory does not grow with the layer, but for some bytes for each span and entry of the ztoc.
 pub struct LayerProof {
@@ -83,8 +85,8 @@ impl Proof {
 }
 
 impl LayerProof {
-    /// For a layer with a ztoc, or for one without, of which only digests and size are found out. `blob` and `diff_id` are the
-    /// algorithms of the digests wanted.
+    /// For a layer with a ztoc, or for one without, of which only digests and size are found out.
+    /// `blob` and `diff_id` are the algorithms of the digests wanted.
     pub fn new(ztoc: Option<Arc<Ztoc>>, blob: Algorithm, diff_id: Algorithm) -> LayerProof {
         let mut differences = Differences::default();
         let table = ztoc.as_ref().and_then(|ztoc| {
@@ -100,7 +102,7 @@ impl LayerProof {
             diff_id: Hasher::new(diff_id),
             size: 0,
             entries: ztoc.clone().map(Entries::new),
-            spans: table.clone().map(PlainSpans::new),
+            spans: table.clone().map(PlainSpanCheck::new),
             differences: Differences::default(),
         };
         let blob = Blob { digest: Hasher::new(blob), size: 0, spans: table.map(BlobSpans::new), differences };

@@ -2,7 +2,7 @@
 
 use super::difference::Differences;
 use super::entries::Entries;
-use super::spans::PlainSpans;
+use super::spans::PlainSpanCheck;
 use crate::digest::{Algorithm, Hasher};
 
 /// What decodes the plain bytes serve for.
@@ -10,7 +10,7 @@ pub(super) struct Plain {
     pub diff_id: Hasher,
     pub size: u64,
     pub entries: Option<Entries>,
-    pub spans: Option<PlainSpans>,
+    pub spans: Option<PlainSpanCheck>,
     pub differences: Differences,
 }
 

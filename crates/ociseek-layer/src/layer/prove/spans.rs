@@ -1,5 +1,5 @@
-//! The spans of a ztoc against the layer: digests of their compressed bytes, windows of their checkpoints, and what our own
-//! decoder makes of each from its checkpoint.
+//! The spans of a ztoc against the layer: digests of their compressed bytes, windows of their
+//! checkpoints, and what our own decoder makes of each from its checkpoint.
 
 use std::ops::Range;
 
@@ -125,8 +125,8 @@ impl BlobSpans {
         }
     }
 
-    /// The blob is at its end. `plain` are the digests of the spans' bytes in the layer as it was decoded straight through.
-    /// Returns how many bytes were compared.
+    /// The blob is at its end. `plain` are the digests of the spans' bytes in the layer as it was
+    /// decoded straight through. Returns how many bytes were compared.
     pub fn finish(mut self, plain: &[Digest], differences: &mut Differences) -> u64 {
         if let Some(open) = self.open.take() {
             // The blob is shorter than the ztoc says, which is a difference of its own.
@@ -150,9 +150,9 @@ impl BlobSpans {
                     compared += range.end - range.start;
                     continue;
                 }
-                (Some(Ok(_)), Some(_)) => "other bytes come out than are in the layer".to_owned(),
+                (Some(Ok(_)), Some(_)) => "the decoded bytes differ from the layer".to_owned(),
                 (Some(Err(reason)), _) => reason.clone(),
-                (None, _) | (_, None) => "the layer does not reach that far".to_owned(),
+                (None, _) | (_, None) => "it is past the end of the layer".to_owned(),
             };
             wrong.push((span, reason));
         }
@@ -253,7 +253,7 @@ impl Open {
 }
 
 /// The other side: takes the layer as it was decoded straight through.
-pub(super) struct PlainSpans {
+pub(super) struct PlainSpanCheck {
     table: SpanTable,
     /// The next checkpoint that is not reached.
     next: usize,
@@ -264,9 +264,9 @@ pub(super) struct PlainSpans {
     hashes: Vec<Digest>,
 }
 
-impl PlainSpans {
-    pub fn new(table: SpanTable) -> PlainSpans {
-        PlainSpans { table, next: 0, hasher: None, position: 0, recent: Vec::new(), hashes: Vec::new() }
+impl PlainSpanCheck {
+    pub fn new(table: SpanTable) -> PlainSpanCheck {
+        PlainSpanCheck { table, next: 0, hasher: None, position: 0, recent: Vec::new(), hashes: Vec::new() }
     }
 
     /// `layer` is fed with the same bytes.

@@ -93,7 +93,7 @@ impl Straight {
                 Err(error) => State::Ended(Ended { plain, compression: "zstd", broken: Some(error.to_string()) }),
             },
             Format::Foreign(compression) => {
-                let reason = format!("{compression} is not decoded here");
+                let reason = format!("{compression} is not supported");
                 State::Ended(Ended { plain, compression, broken: Some(reason) })
             }
             Format::Plain => State::Plain(plain),

@@ -1,11 +1,11 @@
-//! What an event says of an image, and whether that can be an image.
+//! The fields that events of all registries share, and their validation.
 
 use super::{Ignored, Item, MAX_ID, PushEvent, cut};
 use crate::image::{is_registry, is_repository, is_tag, soci};
 
-/// What an event says of an image, not yet looked at.
+/// The image in an event, not yet validated.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Told<'a> {
+pub(super) struct PushFields<'a> {
     pub id: Option<&'a str>,
     pub registry: Option<&'a str>,
     pub repository: &'a str,
@@ -13,8 +13,8 @@ pub(super) struct Told<'a> {
     pub digest: Option<&'a str>,
 }
 
-impl Told<'_> {
-    /// Holds what was told to the grammars. Empty tags and digests are none.
+impl PushFields<'_> {
+    /// Validates the fields. Empty tags and digests count as missing.
     pub fn push(self) -> Item {
         let malformed = |value: &str, what| Ignored::Malformed(cut(value), what);
         if let Some(registry) = self.registry.filter(|registry| !is_registry(registry)) {
@@ -46,15 +46,15 @@ impl Told<'_> {
 }
 
 /// Splits `HOST/REPOSITORY[:TAG][@DIGEST]`. The first part is a host, whatever it looks like.
-pub(super) fn split_name<'a>(name: &'a str, id: Option<&'a str>) -> Told<'a> {
+pub(super) fn split_name<'a>(name: &'a str, id: Option<&'a str>) -> PushFields<'a> {
     let (named, digest) = name.split_once('@').map_or((name, None), |(named, digest)| (named, Some(digest)));
     let (registry, rest) = named.split_once('/').map_or((None, named), |(host, rest)| (Some(host), rest));
     let (repository, tag) = rest.split_once(':').map_or((rest, None), |(repository, tag)| (repository, Some(tag)));
-    Told { id, registry, repository, tag, digest }
+    PushFields { id, registry, repository, tag, digest }
 }
 
-/// A media type that an image's manifest or index has; events of blobs have others, and those of our own indexes a telling
-/// artifact type. An event that says nothing of it may be anyone's.
+/// A media type that an image's manifest or index has; events of blobs have others, and those of
+/// our own indexes a telling artifact type. An event that says nothing of it may be anyone's.
 pub(super) fn image_media_type(media_type: Option<&str>, artifact_type: Option<&str>) -> Result<(), Ignored> {
     if let Some(ours) = artifact_type.filter(|artifact_type| [soci::INDEX_V1, soci::INDEX_V2].contains(artifact_type)) {
         return Err(Ignored::NotAnImage(ours.to_owned()));
@@ -72,32 +72,33 @@ mod tests {
 
     #[test]
     fn names_pass_the_grammar_or_are_ignored() {
-        let told = Told { registry: Some("R.example:5000"), repository: "a/b", tag: Some("t"), ..Told::default() };
-        assert_eq!(told.push().unwrap().registry.as_deref(), Some("r.example:5000"));
+        let fields =
+            PushFields { registry: Some("R.example:5000"), repository: "a/b", tag: Some("t"), ..PushFields::default() };
+        assert_eq!(fields.push().unwrap().registry.as_deref(), Some("r.example:5000"));
         let digest = format!("sha256:{}", "0".repeat(64));
         let bad = [
-            Told { repository: "../../x", ..told },
-            Told { repository: "%2e%2e", ..told },
-            Told { repository: "A/b", ..told },
-            Told { repository: "", ..told },
-            Told { repository: "a?b", ..told },
-            Told { repository: "a#b", ..told },
-            Told { repository: "_catalog", ..told },
-            Told { tag: Some("$(x)"), ..told },
-            Told { tag: Some(&digest), ..told },
-            Told { digest: Some("latest"), ..told },
-            Told { digest: Some("sha256:../../x"), ..told },
-            Told { registry: Some("u@r.example"), ..told },
-            Told { registry: Some("r.example/x"), ..told },
-            Told { registry: Some("r。example"), ..told },
-            Told { registry: Some(""), ..told },
+            PushFields { repository: "../../x", ..fields },
+            PushFields { repository: "%2e%2e", ..fields },
+            PushFields { repository: "A/b", ..fields },
+            PushFields { repository: "", ..fields },
+            PushFields { repository: "a?b", ..fields },
+            PushFields { repository: "a#b", ..fields },
+            PushFields { repository: "_catalog", ..fields },
+            PushFields { tag: Some("$(x)"), ..fields },
+            PushFields { tag: Some(&digest), ..fields },
+            PushFields { digest: Some("latest"), ..fields },
+            PushFields { digest: Some("sha256:../../x"), ..fields },
+            PushFields { registry: Some("u@r.example"), ..fields },
+            PushFields { registry: Some("r.example/x"), ..fields },
+            PushFields { registry: Some("r。example"), ..fields },
+            PushFields { registry: Some(""), ..fields },
         ];
-        for told in bad {
-            assert!(matches!(told.push(), Err(Ignored::Malformed(..))), "{told:?}");
+        for fields in bad {
+            assert!(matches!(fields.push(), Err(Ignored::Malformed(..))), "{fields:?}");
         }
         let long = "a".repeat(300);
-        assert!(Told { repository: &long, ..told }.push().is_err());
-        assert_eq!(Told { tag: Some(""), digest: Some(""), ..told }.push(), Err(Ignored::Nameless));
-        assert_eq!(Told { id: Some(&long), ..told }.push().unwrap().id, None);
+        assert!(PushFields { repository: &long, ..fields }.push().is_err());
+        assert_eq!(PushFields { tag: Some(""), digest: Some(""), ..fields }.push(), Err(Ignored::Nameless));
+        assert_eq!(PushFields { id: Some(&long), ..fields }.push().unwrap().id, None);
     }
 }

@@ -1,0 +1,241 @@
+//! Messages, help and documents are plain English, and no line is too long to be read.
+
+use std::path::{Path, PathBuf};
+
+/// The longest line, in characters; rustfmt.toml says the same of code.
+const COLUMNS: usize = 120;
+
+/// Generators of layers and images, which are tables of cases, one a line.
+const CASES: [&str; 4] =
+    ["tests/torture.py", "tests/corpus/small.py", "fixtures/trees.py", "benches/boot/catalogue.py"];
+
+/// Phrases that a native writer would not print, with what to write instead.
+const PHRASES: [(&str, &str); 30] = [
+    ("is no ", "is not a"),
+    ("are none", "there are no"),
+    ("that is none", "not a valid"),
+    ("its {0} is none", "not valid"),
+    (" shall ", "will, must, or the imperative"),
+    ("as it comes", "default settings"),
+    ("come back when", "return once"),
+    ("heeded", "used"),
+    ("heeds", "uses"),
+    ("gone on with", "continued"),
+    ("goes on with", "continues"),
+    ("be it ", "whether"),
+    ("cannot be had", "not available"),
+    ("could be had", "available"),
+    ("to be had", "available"),
+    ("was told", "was reported"),
+    ("tells of", "reports"),
+    ("so many ", "the number"),
+    ("anew", "again, or rebuild"),
+    ("time was up", "timed out"),
+    ("takes the place of", "replaces"),
+    ("take the place of", "replace"),
+    ("is not there", "does not exist"),
+    ("are not there", "do not exist"),
+    ("there already", "already exists"),
+    ("not such as", "not what"),
+    ("spoken to", "accessed"),
+    ("left as it is", "left unchanged"),
+    ("may be repeated", "can be repeated"),
+    ("be relied on", "not valid"),
+];
+
+/// What may stand before `is no `: these are idioms.
+const BEFORE_IS_NO: [&str; 2] = ["there ", "so there "];
+/// What may stand behind it.
+const BEHIND_IS_NO: [&str; 2] = ["longer", "more than"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All files below these folders and files of the repository, sorted, without what was built or downloaded there.
+fn files(places: &[&str]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut left: Vec<PathBuf> = places.iter().map(|place| root().join(place)).collect();
+    while let Some(path) = left.pop() {
+        if path.is_dir() {
+            let entries = std::fs::read_dir(&path).expect("the folder can be read");
+            left.extend(entries.map(|entry| entry.expect("can be listed").path()).filter(|path| {
+                let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                !matches!(&*name, "target" | "corpus" | "artifacts" | "__pycache__" | "schema" | "node_modules")
+                    || path.is_file()
+            }));
+        } else {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+fn ends_in(path: &Path, endings: &[&str]) -> bool {
+    path.extension().is_some_and(|ending| endings.iter().any(|one| ending == *one))
+}
+
+/// The part of a Rust source before its unit tests.
+fn without_tests(source: &str) -> &str {
+    source.split("#[cfg(test)]\nmod tests").next().unwrap_or_default()
+}
+
+struct Literal {
+    /// The number of the line that it starts in, from 1.
+    line: usize,
+    text: String,
+    is_raw: bool,
+}
+
+/// The string literals of a Rust source.
+fn literals(source: &str) -> Vec<Literal> {
+    let bytes = source.as_bytes();
+    let (mut at, mut found) = (0, Vec::new());
+    while at < bytes.len() {
+        let rest = &source[at..];
+        // The r of a raw string begins a word, or comes after the b of one of bytes.
+        let word = |at: usize| at > 0 && (bytes[at - 1].is_ascii_alphanumeric() || bytes[at - 1] == b'_');
+        let is_word = word(at) && (bytes[at - 1] != b'b' || word(at - 1));
+        let hashes = rest.bytes().skip(1).take_while(|b| *b == b'#').count();
+        let start = at;
+        let end = if rest.starts_with("//") {
+            at += rest.find('\n').unwrap_or(rest.len());
+            continue;
+        } else if rest.starts_with("'\"'") || rest.starts_with("'\\") || rest.starts_with("b'\"'") {
+            // A quotation mark or an escape as a character.
+            at += rest[2..].find('\'').map_or(rest.len(), |end| end + 3);
+            continue;
+        } else if rest.starts_with('r') && !is_word && rest[1 + hashes..].starts_with('"') {
+            at += hashes + 2;
+            source[at..].find(&format!("\"{}", "#".repeat(hashes))).map(|end| at + end)
+        } else if rest.starts_with('"') {
+            at += 1;
+            let mut escaped = false;
+            source[at..]
+                .bytes()
+                .position(|b| {
+                    let ends = b == b'"' && !escaped;
+                    escaped = b == b'\\' && !escaped;
+                    ends
+                })
+                .map(|end| at + end)
+        } else {
+            at += 1;
+            while !source.is_char_boundary(at) {
+                at += 1;
+            }
+            continue;
+        };
+        let end = end.expect("the literal ends");
+        let (text, is_raw) = (source[at..end].replace("\\\n", ""), rest.starts_with('r'));
+        found.push(Literal { line: source[..start].matches('\n').count() + 1, text, is_raw });
+        at = end + 1;
+    }
+    found
+}
+
+/// The phrases in a text that the user reads.
+fn phrases(text: &str) -> Vec<String> {
+    let text = text.to_lowercase();
+    let found = PHRASES.iter().flat_map(|(phrase, better)| {
+        let said = text.match_indices(phrase).filter(|(at, _)| {
+            *phrase != "is no "
+                || !BEFORE_IS_NO.iter().any(|idiom| text[..*at].ends_with(idiom))
+                    && !BEHIND_IS_NO.iter().any(|idiom| text[at + phrase.len()..].starts_with(idiom))
+        });
+        said.map(move |_| format!("{phrase:?}: write {better:?}"))
+    });
+    found.collect()
+}
+
+#[test]
+fn messages_help_and_documents_are_plain_english() {
+    let mut found = Vec::new();
+    let mut seen = 0;
+    let mut look = |path: &Path, line: usize, text: &str| {
+        seen += 1;
+        let file = path.strip_prefix(root()).unwrap_or(path).display();
+        found.extend(phrases(text).into_iter().map(|what| format!("{file}:{line}: {what}")));
+    };
+    for path in files(&["src", "crates/ociseek-layer/src"]) {
+        let text = std::fs::read_to_string(&path).expect("is text");
+        literals(without_tests(&text)).iter().for_each(|literal| look(&path, literal.line, &literal.text));
+    }
+    for path in files(&["docs", "README.md", "CHANGELOG.md", "tests/help", "packaging", "templates", "action.yml"]) {
+        // Binary files and the like have no English.
+        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        text.lines().enumerate().for_each(|(at, line)| look(&path, at + 1, line));
+    }
+    assert!(seen > 5000, "{seen} texts were looked at");
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn the_check_finds_what_it_looks_for() {
+    assert_eq!(phrases("\"x\" is no image name").len(), 1);
+    assert_eq!(phrases("There is no image, and it is no longer than that."), Vec::<String>::new());
+    let source = "// \"no\"\nlet a = ('\"', \"o\\\"ne\", b\"two\");\nlet b = br#\"th\"ree\"#; // 'x'\n\
+                  #[cfg(test)]\nmod tests \"four\"";
+    let found = literals(without_tests(source));
+    let found: Vec<_> = found.iter().map(|literal| (literal.line, &*literal.text, literal.is_raw)).collect();
+    assert_eq!(found, [(2, "o\\\"ne", false), (2, "two", false), (3, "th\"ree", true)]);
+}
+
+/// The numbers of the lines that may be longer: raw strings hold what a program prints, line by line.
+fn raw_lines(source: &str) -> Vec<usize> {
+    let raw = literals(source).into_iter().filter(|literal| literal.is_raw);
+    raw.flat_map(|literal| literal.line..=literal.line + literal.text.matches('\n').count()).collect()
+}
+
+/// The numbers of the lines of a document that cannot be wrapped: tables, code, and lines with a link.
+fn fixed_lines(page: &str) -> Vec<usize> {
+    let mut is_code = false;
+    let fixed = page.lines().enumerate().filter(|(_, line)| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        is_code || is_fence || line.starts_with('|') || line.starts_with("    ") || line.contains("](")
+    });
+    fixed.map(|(at, _)| at + 1).collect()
+}
+
+#[test]
+fn no_line_is_too_long() {
+    let places = [
+        "src",
+        "crates",
+        "tests",
+        "benches",
+        "fuzz/src",
+        "fuzz/fuzz_targets",
+        "fixtures",
+        "packaging",
+        "examples",
+        "build.rs",
+        "docs",
+        "README.md",
+        "CHANGELOG.md",
+    ];
+    let (mut seen, mut long) = (0, Vec::new());
+    for path in files(&places) {
+        if !ends_in(&path, &["rs", "sh", "py", "go", "md"]) || CASES.iter().any(|cases| path.ends_with(cases)) {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("is text");
+        let exempt = match () {
+            () if ends_in(&path, &["rs"]) => raw_lines(&text),
+            () if ends_in(&path, &["md"]) => fixed_lines(&text),
+            () => Vec::new(),
+        };
+        for (at, line) in text.lines().enumerate() {
+            seen += 1;
+            let columns = line.chars().count();
+            if columns > COLUMNS && exempt.binary_search(&(at + 1)).is_err() {
+                let file = path.strip_prefix(root()).unwrap_or(&path).display();
+                long.push(format!("{file}:{}: {columns} columns", at + 1));
+            }
+        }
+    }
+    assert!(seen > 50_000, "{seen} lines were looked at");
+    assert!(long.is_empty(), "{} lines are longer than {COLUMNS}:\n{}", long.len(), long.join("\n"));
+}
