@@ -120,8 +120,8 @@ pub async fn inspect(
 
 /// Finds the one ztoc that `wanted` names among those of all indexes of the image, and reads it.
 ///
-/// `wanted` is the digest of a ztoc or of the layer that it is for, or its first [`LEAST_DIGITS`] digits or more. None: there is no such ztoc,
-/// or more than one.
+/// `wanted` is the digest of a ztoc or of the layer that it is for, or its first [`LEAST_DIGITS`]
+/// digits or more. None: there is no such ztoc, or more than one.
 ///
 /// # Errors
 /// When the image or the ztoc cannot be read.

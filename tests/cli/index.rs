@@ -487,7 +487,7 @@ fn an_index_of_others_stays_where_there_is_none_of_ours() {
     small_image(&sandbox.path("img"));
     sandbox.run(&index(&["oci:img"]));
     let said = sandbox.run(&["index", "--no-cache", "--existing=replace", "oci:img"]);
-    assert!(said.contains(" by \"test\" is there, and left as it is\n"), "{said}");
+    assert!(said.contains(" by \"test\" exists and was left unchanged\n"), "{said}");
     assert!(said.contains("no index:") && !said.contains("--existing replace"), "{said}");
 }
 

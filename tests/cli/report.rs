@@ -84,7 +84,8 @@ fn the_page_is_the_one_that_was_looked_at() {
 fn what_a_start_reads() {
     let sandbox = indexed_with_profile();
     let report = sandbox.json(0, &["report", "--json", "--no-cache", "--profile=start.jsonl", "oci:img"]);
-    // The second file of the base lies at 51,200 to 101,200. A span has three blocks of 8,000 bytes: the first border behind 16 KiB.
+    // The second file of the base lies at 51,200 to 101,200. A span has three blocks of 8,000
+    // bytes: the first border behind 16 KiB.
     let layers = report["layers"].as_array().unwrap();
     let read: Vec<Vec<u64>> = layers
         .iter()

@@ -86,7 +86,7 @@ fn result<'a>(
             let is_same = before.is_some_and(|before| std::mem::discriminant(before) == std::mem::discriminant(how));
             let told = match (how, target) {
                 _ if is_same => "attached in the same way".to_owned(),
-                (Attached::ReferrersApi, _) => "attached by the registry's referrers API".to_owned(),
+                (Attached::ReferrersApi, _) => "attached through the registry's referrers API".to_owned(),
                 (Attached::TagSchema(tag), _) => {
                     format!("attached through the tag schema, as tag {tag} (this registry has no referrers API)")
                 }
@@ -159,7 +159,7 @@ fn others(text: &mut String, manifest: &IndexedManifest, style: Style) {
         let line = match unusable {
             // There is none of ours that could take its place.
             None if has_none => {
-                format!("SOCI index {digest} by {} is there, and left as it is", maker(tool.as_deref()))
+                format!("SOCI index {digest} by {} exists and was left unchanged", maker(tool.as_deref()))
             }
             None => format!(
                 "SOCI index {digest} by {} also exists{first}: consumers use the first one listed; \

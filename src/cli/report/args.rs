@@ -17,12 +17,12 @@ pub enum ReportFormat {
 }
 
 const REPORT_LONG_ABOUT: &str = "\
-Draws an image as one HTML page: its layers and their spans with the files in them, how much of it can be read lazily, which \
-layers cannot and why, and its largest files. With the profile of a start the page shows what that start reads and what it \
-would fetch at other span sizes.
+Draws an image as one HTML page: its layers and their spans with the files in them, how much of it can be read \
+lazily, which layers cannot and why, and its largest files. With the profile of a start the page shows what that \
+start reads and what it would fetch at other span sizes.
 
-The page has no scripts and loads nothing, so it can be mailed, archived or attached to a CI run. The same image and profile \
-give the same bytes. Layers that no index covers are read once, as for ociseek ls.
+The page has no scripts and loads nothing, so it can be mailed, archived or attached to a CI run. The same image and \
+profile give the same bytes. Layers that no index covers are read once, as for ociseek ls.
 
 IMAGE is named as for ociseek index; what docker save wrote is docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER].";
 
@@ -37,7 +37,7 @@ Examples:
   The largest files, for programs:
     ociseek report --json oci:app | jq '.largest[:5]'
 
-JSON: docs/json.md says what each field means.";
+JSON: docs/json.md describes each field.";
 
 /// Draw an image's layers, spans and files as an HTML page
 #[derive(Debug, Args)]
@@ -59,7 +59,7 @@ pub struct ReportArgs {
     #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = ReportFormat::Html)]
     format: ReportFormat,
 
-    /// The same as --format json
+    /// Same as --format json
     #[arg(long)]
     json: bool,
 

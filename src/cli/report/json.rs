@@ -28,7 +28,8 @@ pub struct Report<'a> {
     largest: Vec<File<'a>>,
     /// What the recorded start reads; null without --profile.
     start: Option<Start<'a>>,
-    /// What that start fetches: with the spans as they are, then estimates for other span sizes. Empty without --profile.
+    /// What that start fetches: with the spans as they are, then estimates for other span sizes.
+    /// Empty without --profile.
     sizes: Vec<Fetch>,
 }
 
@@ -181,8 +182,8 @@ struct Fetch {
     /// Spans that the start needs, and their bytes of the blobs.
     read_spans: u64,
     read_bytes: u64,
-    /// These bytes if each file that the start reads were read to its end, as far as the spans go that it needs now; null where
-    /// it makes no difference.
+    /// These bytes if each file that the start reads were read to its end, as far as the spans go
+    /// that it needs now; null where it makes no difference.
     read_bytes_at_most: Option<u64>,
     /// Bytes of layers that are pulled whole.
     whole_bytes: u64,

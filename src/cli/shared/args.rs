@@ -114,8 +114,9 @@ pub struct BuildArgs {
     /// Span size: uncompressed bytes between two points where decompression can start; suffixes KiB,
     /// MiB, GiB, KB, MB, GB
     ///
-    /// Smaller spans mean less to fetch for a small file, and a bigger ztoc: 32 KiB more for each span. A span of a gzip layer ends
-    /// where a deflate block ends, so that it does not become smaller than a block, often some tens of KiB, whatever is asked for.
+    /// Smaller spans mean less to fetch for a small file, and a bigger ztoc: 32 KiB more for each
+    /// span. A span of a gzip layer ends where a deflate block ends, so that it does not become
+    /// smaller than a block, often some tens of KiB, whatever is asked for.
     #[arg(long, value_name = "SIZE", env = "OCISEEK_SPAN_SIZE", default_value = "4MiB")]
     #[arg(value_parser = parse::span_size)]
     pub span_size: ByteSize,

@@ -140,7 +140,7 @@ pub enum CliError {
     Report(#[from] ReportError),
     #[error("{}: not the profile of a start", path.display())]
     Profile { path: PathBuf, source: RecordError },
-    #[error("{}: not a list of what to prefetch", path.display())]
+    #[error("{}: not a prefetch list", path.display())]
     Prefetch { path: PathBuf, source: ListError },
     #[error("{}: the policy cannot be used", path.display())]
     Policy { path: PathBuf, source: PolicyError },
@@ -350,12 +350,12 @@ fn hint(error: &CliError) -> Option<String> {
         CliError::Hook(error) => error.hint(),
         CliError::Store(error) => store_hint(error),
         CliError::Extract { source: ExtractError::Exists { .. }, .. } => {
-            Some("--force replaces what is there; or give --output an empty directory".into())
+            Some("use --force to replace existing files, or an empty directory for --output".into())
         }
-        CliError::Profile { .. } => Some("ociseek trace IMAGE > FILE records one, and so does ociseek mount --record".into()),
-        CliError::Unservable { .. } => {
-            Some("ociseek index leaves such a layer out, and indexes the rest of the image".into())
+        CliError::Profile { .. } => {
+            Some("ociseek trace IMAGE > FILE records one, and so does ociseek mount --record".into())
         }
+        CliError::Unservable { .. } => Some("ociseek index leaves out such layers and indexes the others".into()),
         CliError::Unservable { .. } => Some("ociseek index leaves out such layers and indexes the others".into()),
         _ => None,
     }
@@ -499,7 +499,8 @@ pub fn store_hint(error: &StoreError) -> Option<String> {
     match error {
         StoreError::Registry(error) => registry_hint(error),
         StoreError::Local(LayoutError::NoImage { .. }) => Some(
-            "what ociseek index --output oci:DIR writes is an index without its image: name the image that it was made for"
+            "what ociseek index --output oci:DIR writes is an index without its image: name the image that it \
+             was made for"
                 .into(),
         ),
         StoreError::Local(_)

@@ -109,7 +109,8 @@ pub fn safe(text: &str) -> String {
 /// A control character, or one that is not seen but changes how the rest of its line is.
 pub fn is_hostile(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+        || c == '\u{61c}'
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 /// Whole writes, as [`Stdout::write_whole`] does them, for those who want a writer.

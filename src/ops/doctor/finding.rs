@@ -263,11 +263,11 @@ pub fn uncovered_code(why: Option<NotIndexed>) -> &'static str {
 /// The same for people.
 pub fn uncovered_text(why: Option<NotIndexed>) -> &'static str {
     match why {
-        Some(NotIndexed::Kind(LayerKind::Zstd)) => "it is zstd, and consumers know gzip and plain tars only",
+        Some(NotIndexed::Kind(LayerKind::Zstd)) => "it is zstd, but consumers support only gzip and plain tars",
         Some(NotIndexed::Kind(LayerKind::Foreign)) => "a foreign layer, which is not in this store",
         Some(NotIndexed::Kind(LayerKind::Encrypted)) => "it is encrypted",
-        Some(NotIndexed::Kind(_)) => "it is no layer of a known type",
-        Some(NotIndexed::Small { .. }) => "it is small, and pulled whole faster than mounted",
+        Some(NotIndexed::Kind(_)) => "its layer type is unknown",
+        Some(NotIndexed::Small { .. }) => "it is small, and faster to pull whole than to mount",
         None => "the index has no ztoc for it",
     }
 }

@@ -237,7 +237,7 @@ pub struct IndexedManifest {
     /// The image manifest of the platform.
     pub manifest: Descriptor,
     /// One for each of the manifest's layers, in its order. Of an index that stays, as it lists them.
-    pub layers: Vec<IndexedLayer>,
+    pub layers: Vec<LayerReport>,
     /// Which index it has now, and how that came.
     pub result: ManifestResult,
     /// By the index of `result`.
@@ -349,7 +349,7 @@ pub struct OtherIndex {
 
 /// What became of one layer.
 #[derive(Debug, Clone)]
-pub struct IndexedLayer {
+pub struct LayerReport {
     /// The layer, as the image manifest lists it.
     pub descriptor: Descriptor,
     /// Whether it is in the index.
@@ -428,7 +428,8 @@ pub enum LeftOut {
     Unservable(Unservable),
     /// The time was up before it was read.
     OutOfTime {
-        /// All the time went into layers of which none was done, so that another run with as much time may get no further.
+        /// All the time went into layers of which none was done, so that another run with as much
+        /// time may get no further.
         stuck: bool,
     },
     /// The index that is there has no ztoc for it, and does not say why.

@@ -104,8 +104,8 @@ impl fmt::Display for Uncovered {
     }
 }
 
-/// All layers, from the bottom up. `live` are the files of the flattened image; `same` says which layers are one blob. Only
-/// those that are `shown` have groups.
+/// All layers, from the bottom up. `live` are the files of the flattened image; `same` says which
+/// layers are one blob. Only those that are `shown` have groups.
 pub fn layers(
     image: &RootFs,
     live: &[(Place, u64)],

@@ -1,7 +1,7 @@
 //! `report`: what an image is made of, how much of it can be read lazily, and what a recorded start reads of it.
 //!
-//! The facts are made from an opened image without any I/O. Their size is bounded, whatever the image has: adjacent spans
-//! are grouped, and of files and layers only the largest are listed.
+//! The facts are made from an opened image without any I/O. Their size is bounded, whatever the
+//! image has: adjacent spans are grouped, and of files and layers only the largest are listed.
 
 mod groups;
 mod layers;
@@ -152,7 +152,8 @@ pub enum ReportError {
     Start(#[from] StartError),
 }
 
-/// The places of all files of the flattened image, sorted, and their sizes. A blob that is several layers counts as the first.
+/// The places of all files of the flattened image, sorted, and their sizes. A blob that is several
+/// layers counts as the first.
 fn live(image: &RootFs, same: &[usize]) -> Vec<(Place, u64)> {
     let mut live: Vec<_> = files(image).map(|(_, extent)| (place(same, &extent), extent.size)).collect();
     live.sort_unstable();

@@ -1,10 +1,11 @@
 //! What a recorded start would fetch if the layers had spans of another size.
 //!
-//! Larger spans are made of the ones that are there, as the indexer would make them: a span ends at the first border that is
-//! as far away as its size. Smaller ones cannot be seen in a ztoc, which has no borders inside its spans: a span is taken to
-//! be cut evenly and compressed evenly. And a record does not say everything about them: of reads that need no new span
-//! only the first of each file was noted. So they come with an upper bound too, for which each file that was read was read to
-//! its end, as far as that lies in the spans that are known to be needed.
+//! Larger spans are made of the ones that are there, as the indexer would make them: a span ends at
+//! the first border that is as far away as its size. Smaller ones cannot be seen in a ztoc, which
+//! has no borders inside its spans: a span is taken to be cut evenly and compressed evenly. And a
+//! record does not say everything about them: of reads that need no new span only the first of each
+//! file was noted. So they come with an upper bound too, for which each file that was read was read
+//! to its end, as far as that lies in the spans that are known to be needed.
 
 use std::ops::Range;
 
@@ -35,8 +36,8 @@ pub struct Fetch {
     pub read: u64,
     /// Bytes of the layers' blobs in them.
     pub bytes: u64,
-    /// The same if each file that was read at all was read to its end, as far as the spans go that the start needs now; None
-    /// where that makes no difference.
+    /// The same if each file that was read at all was read to its end, as far as the spans go that
+    /// the start needs now; None where that makes no difference.
     pub at_most: Option<u64>,
     /// Bytes of layers that are pulled whole.
     pub whole: u64,
@@ -49,8 +50,8 @@ impl Fetch {
     }
 }
 
-/// With the spans as they are, then for each of [`SIZES`]. Without an index, the layers that one would cover are taken to be
-/// in it for the latter.
+/// With the spans as they are, then for each of [`SIZES`]. Without an index, the layers that one
+/// would cover are taken to be in it for the latter.
 pub fn sizes(image: &RootFs, layers: &[LayerReport], same: &[usize], reads: &Reads) -> Vec<Fetch> {
     let opened: Vec<_> = image.content.layers().collect();
     let tables = |is_lazy: &dyn Fn(&LayerReport) -> bool| -> Vec<(usize, Option<&SpanTable<LayerMap>>, u64)> {

@@ -79,7 +79,8 @@ impl Reads {
         Ok(Reads { recorded, whole, places, missing: missing.len() as u64, missing_paths })
     }
 
-    /// Whether something was read of the file at `place`, of which the layer is the first of those that are the same blob.
+    /// Whether something was read of the file at `place`, of which the layer is the first of those
+    /// that are the same blob.
     pub fn has(&self, place: Place) -> bool {
         self.places.contains(&place)
     }

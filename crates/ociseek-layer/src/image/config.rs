@@ -74,7 +74,8 @@ pub fn diff_ids(bytes: &[u8]) -> Result<Vec<Digest>, ConfigError> {
         .collect()
 }
 
-/// The commands that made the layers, from the bottom up, as the config's history has them; empty where it does not say.
+/// The commands that made the layers, from the bottom up, as the config's history has them; empty
+/// where it does not say.
 pub fn created_by(bytes: &[u8]) -> Result<Vec<String>, ConfigError> {
     #[derive(Deserialize)]
     struct Config {

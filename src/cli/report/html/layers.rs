@@ -26,7 +26,8 @@ pub fn section(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
     Shade::Whole.key(f, "pulled whole")?;
     writeln!(
         f,
-        "</ul>\n<p class=\"soft\">Layers are counted from 0 at the bottom. <span class=\"screen\">Point at a span to see its files.</span></p>"
+        "</ul>\n<p class=\"soft\">Layers are counted from 0 at the bottom. <span class=\"screen\">Point at a \
+         span to see its files.</span></p>"
     )?;
     for layer in &report.layers {
         article(f, report, layer)?;
@@ -148,7 +149,8 @@ fn table(f: &mut fmt::Formatter<'_>, layer: &LayerReport) -> fmt::Result {
     writeln!(f, "<details><summary>Files by span{together}</summary>\n<div class=\"scroll\"><table class=\"files\">")?;
     writeln!(
         f,
-        "<thead><tr><th>Spans</th><th class=\"n\">Size</th>{read}<th class=\"n\">Files</th><th>Largest</th></tr></thead>\n<tbody>"
+        "<thead><tr><th>Spans</th><th class=\"n\">Size</th>{read}<th \
+         class=\"n\">Files</th><th>Largest</th></tr></thead>\n<tbody>"
     )?;
     for group in &layer.groups {
         let read = match has_read {
@@ -162,7 +164,8 @@ fn table(f: &mut fmt::Formatter<'_>, layer: &LayerReport) -> fmt::Result {
         let files: Vec<String> = group.largest.iter().take(NAMED).map(file).collect();
         writeln!(
             f,
-            "<tr><td class=\"span\">{}</td><td class=\"n\">{}</td>{read}<td class=\"n\">{}</td><td class=\"name\">{}</td></tr>",
+            "<tr><td class=\"span\">{}</td><td class=\"n\">{}</td>{read}<td class=\"n\">{}</td><td \
+             class=\"name\">{}</td></tr>",
             spans(group).trim_start_matches("Spans ").trim_start_matches("Span "),
             human(group.bytes),
             grouped(group.files),

@@ -53,7 +53,8 @@ impl Page<'_> {
         // What fills the layers that are pulled whole.
         f.write_str(
             "<svg class=\"defs\" aria-hidden=\"true\"><defs><pattern id=\"hatch\" width=\"6\" height=\"6\" \
-             patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\"><rect class=\"h0\" width=\"6\" height=\"6\"/>\
+             patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">\
+             <rect class=\"h0\" width=\"6\" height=\"6\"/>\
              <rect class=\"h1\" width=\"2\" height=\"6\"/></pattern></defs></svg>\n",
         )
     }
@@ -71,7 +72,8 @@ impl Page<'_> {
                 let (digest, version) = (index.digest, index.version);
                 writeln!(
                     f,
-                    "<div><dt>SOCI index</dt><dd><code>{digest}</code> version {version}, made by <bdi>{}</bdi></dd></div>",
+                    "<div><dt>SOCI index</dt><dd><code>{digest}</code> version {version}, made by \
+                     <bdi>{}</bdi></dd></div>",
                     Text(tool)
                 )?;
             }
@@ -103,7 +105,8 @@ impl Page<'_> {
             let command = format!("ociseek index {}", quoted(self.image.as_bytes()));
             writeln!(
                 f,
-                "<p class=\"notice\">The image has no SOCI index, so a start pulls all of it. To make one: <code>{}</code></p>",
+                "<p class=\"notice\">The image has no SOCI index, so a start pulls all of it. To make one: \
+                 <code>{}</code></p>",
                 Text(&command)
             )?;
         }
@@ -118,7 +121,8 @@ impl Page<'_> {
         let read = if has_start { "<th>Read</th>" } else { "" };
         writeln!(
             f,
-            "<thead><tr><th class=\"n\">Size</th><th class=\"n wide\">Layer</th>{read}<th>File</th></tr></thead>\n<tbody>"
+            "<thead><tr><th class=\"n\">Size</th><th class=\"n \
+             wide\">Layer</th>{read}<th>File</th></tr></thead>\n<tbody>"
         )?;
         for LargeFile { path, size, layer, read } in files {
             let width = parts(*size, most);
@@ -167,7 +171,8 @@ impl Shade {
     fn key(self, f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
         writeln!(
             f,
-            "<li><svg viewBox=\"0 0 14 14\" aria-hidden=\"true\"><rect class=\"{}\" width=\"14\" height=\"14\"/></svg>{text}</li>",
+            "<li><svg viewBox=\"0 0 14 14\" aria-hidden=\"true\"><rect class=\"{}\" width=\"14\" \
+             height=\"14\"/></svg>{text}</li>",
             self.class()
         )
     }

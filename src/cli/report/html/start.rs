@@ -24,7 +24,8 @@ pub fn section(f: &mut fmt::Formatter<'_>, image: &str, report: &Report) -> fmt:
         let again = format!("ociseek report {image} --profile start.jsonl --output report.html");
         return writeln!(
             f,
-            "<p class=\"notice\">To see what a start reads, record one: <code>{}</code>, then <code>{}</code></p>\n</section>",
+            "<p class=\"notice\">To see what a start reads, record one: <code>{}</code>, then \
+             <code>{}</code></p>\n</section>",
             Text(&record),
             Text(&again)
         );
@@ -86,7 +87,8 @@ fn sizes(f: &mut fmt::Formatter<'_>, sizes: &[Fetch]) -> fmt::Result {
         writeln!(
             f,
             "<tr{class}><th>{size}</th><td class=\"n wide\">{}</td><td class=\"n wide\">{}</td>\
-             <td class=\"n mid\">{}</td><td class=\"n mid\">{}</td><td class=\"n mid\">{}</td><td class=\"n\">{}</td><td class=\"chart\">{}</td></tr>",
+             <td class=\"n mid\">{}</td><td class=\"n mid\">{}</td><td class=\"n mid\">{}</td>\
+             <td class=\"n\">{}</td><td class=\"chart\">{}</td></tr>",
             grouped(fetch.spans),
             grouped(fetch.read),
             range(fetch.bytes, at_most),
@@ -109,11 +111,12 @@ fn sizes(f: &mut fmt::Formatter<'_>, sizes: &[Fetch]) -> fmt::Result {
     }
     writeln!(
         f,
-        "</ul>\n<p class=\"soft\">The first row is what a start fetches now. The others are estimates. Larger spans are \
-         joined from those that are there, at the borders that they have. Smaller ones cannot be known without reading the \
-         layers: they are cut evenly out of larger ones, and lie between what the profile recorded and, at most, all of \
-         each file that was read, as far as it lies in the spans that are read now. Checkpoints take 32 KiB for each span of a gzip layer; they are fetched with the \
-         ztocs, before the start.</p>"
+        "</ul>\n<p class=\"soft\">The first row is what a start fetches now. The others are estimates. Larger \
+         spans are \
+         joined from those that are there, at the borders that they have. Smaller ones cannot be known without \
+         reading the layers: they are cut evenly out of larger ones, and lie between what the profile recorded \
+         and, at most, all of each file that was read, as far as it lies in the spans that are read now. \
+         Checkpoints take 32 KiB for each span of a gzip layer; they are fetched with the ztocs, before the start.</p>"
     )
 }
 
