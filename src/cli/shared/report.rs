@@ -356,7 +356,6 @@ fn hint(error: &CliError) -> Option<String> {
             Some("ociseek trace IMAGE > FILE records one, and so does ociseek mount --record".into())
         }
         CliError::Unservable { .. } => Some("ociseek index leaves out such layers and indexes the others".into()),
-        CliError::Unservable { .. } => Some("ociseek index leaves out such layers and indexes the others".into()),
         _ => None,
     }
 }
