@@ -181,7 +181,7 @@ fn facts(layer: &OpenLayer) -> LayerFacts {
 async fn flatten(layers: &[LayerFacts], progress: &Arc<dyn Progress>) -> Result<Tree, OpenError> {
     let maps: Vec<Arc<LayerMap>> = layers.iter().map(|layer| Arc::clone(&layer.map)).collect();
     let flattened = tokio::task::spawn_blocking(move || Tree::flatten(maps.iter().map(|map| &**map)));
-    let tree = flattened.await.map_err(|_| OpenError::Ending)??;
+    let tree = flattened.await.map_err(|_| OpenImageError::Ending)??;
     for warning in tree.warnings() {
         progress.report(Event::Warning(warning.clone()));
     }

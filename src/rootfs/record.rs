@@ -182,7 +182,8 @@ impl ReadRecorder {
         ReadRecorder { tree, content, layers, started: Instant::now(), state: Mutex::new(state), progress }
     }
 
-    /// `size` bytes of a file's content are needed, from byte `offset` of the file, which is byte `at` of its layer's tar.
+    /// `size` bytes of a file's content are needed, from byte `offset` of the file, which is byte
+    /// `at` of its layer's tar.
     pub fn touched(&self, node: NodeId, layer: LayerId, offset: u64, at: Uncompressed, size: u64) {
         let since_mount = self.started.elapsed();
         let Some(digest) = self.layers.get(layer.0 as usize) else { return };

@@ -61,7 +61,7 @@ pub enum FeedError<E = Abandoned> {
     /// What the work on the thread came to.
     #[error(transparent)]
     Work(E),
-    #[error("the thread that was reading the blob ended early")]
+    #[error("the thread reading the blob stopped unexpectedly")]
     Lost,
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::left_out::mislabelled;
-use super::model::{IndexedLayer, LayerOutcome, LeftOut, Origin, ZtocFacts};
+use super::model::{LayerOutcome, LayerReport, LeftOut, Origin, ZtocFacts};
 use super::supply::Layers;
 use crate::digest::Digest;
 use crate::image::Descriptor;

@@ -70,7 +70,8 @@ impl Flight {
         self.of.span
     }
 
-    /// The fetch is over. What belongs into the caches is there before this, so that whoever finds no flight any more finds it there.
+    /// The fetch is over. What belongs into the caches is there before this, so that whoever finds
+    /// no flight any more finds it there.
     pub fn land(self, landed: Landed) {
         self.leave();
         self.sender.send_replace(Some(landed));

@@ -20,7 +20,8 @@ use crate::store::Source;
 
 /// Different warnings that are given.
 const WARNINGS: usize = 64;
-/// Compressed bytes that are in memory at a time, waiting for the rest of their span or for a decoder, in units of [`UNIT`].
+/// Compressed bytes that are in memory at a time, waiting for the rest of their span or for a
+/// decoder, in units of [`UNIT`].
 const UNITS: usize = (128 << 20) / UNIT as usize;
 const UNIT: u64 = 64 << 10;
 /// Requests at a time.

@@ -71,7 +71,8 @@ impl Layer {
         range.start.0..range.end.0
     }
 
-    /// The spans that hold bytes of `range`, each with the bytes of it, counted from its start. `range` is within the tar.
+    /// The spans that hold bytes of `range`, each with the bytes of it, counted from its start.
+    /// `range` is within the tar.
     pub fn parts(&self, range: &Range<u64>) -> Vec<(SpanId, Range<u64>)> {
         let spans = self.open.spans.covering(Uncompressed(range.start)..Uncompressed(range.end));
         let part = |span: SpanId| {

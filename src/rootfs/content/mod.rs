@@ -57,8 +57,9 @@ impl Content {
     /// a tokio runtime with time and IO. The future may be dropped at any time.
     ///
     /// # Errors
-    /// When they cannot be had within the deadline, or are not what the ztoc says. It is also reported as a warning, once for each
-    /// message. A span that has missed the deadline within the last second is not waited for again.
+    /// When they cannot be had within the deadline, or are not what the ztoc says. It is also
+    /// reported as a warning, once for each message. A span that has missed the deadline within the
+    /// last second is not waited for again.
     pub async fn read(&self, layer: LayerId, at: Uncompressed, size: usize) -> Result<Bytes, ReadError> {
         let read = async { self.on(layer)?.read(at, size).await };
         read.await.inspect_err(|error| self.inner.failed(error))

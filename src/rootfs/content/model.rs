@@ -96,23 +96,23 @@ impl Counts {
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum ReadError {
-    #[error("there is no layer {0}")]
+    #[error("no layer {0}")]
     NoLayer(LayerId),
     #[error("layer {layer} has no {size} bytes at byte {at} of its tar")]
     Beyond { layer: Digest, at: Uncompressed, size: usize },
-    #[error("span {span} of layer {layer} cannot be fetched")]
+    #[error("cannot fetch span {span} of layer {layer}")]
     Fetch { layer: Digest, span: SpanId, source: Arc<StoreError> },
-    #[error("span {span} of layer {layer} did not come within {} s", after.as_secs_f32())]
+    #[error("span {span} of layer {layer} did not arrive within {} s", after.as_secs_f32())]
     Deadline { layer: Digest, span: SpanId, after: Duration },
     #[error("layer {layer} cannot be read")]
     Span { layer: Digest, source: SpanError },
-    #[error("span {span} of layer {layer} has {bytes} compressed bytes, more than the {limit} that are read at once")]
+    #[error("span {span} of layer {layer} has {bytes} compressed bytes; the limit is {limit}")]
     TooLarge { layer: Digest, span: SpanId, bytes: u64, limit: u64 },
     #[error("layer {layer} cannot be decoded again for its span {span}")]
     Unpack { layer: Digest, span: SpanId, source: Arc<OpenError> },
     #[error("a file of layer {layer} cannot be read: sparse files are not expanded")]
     Sparse { layer: Digest },
     /// The program is ending, or the caches lose their content faster than it can be read.
-    #[error("span {span} of layer {layer} came and was lost again")]
+    #[error("span {span} of layer {layer} was fetched and then lost")]
     Lost { layer: Digest, span: SpanId },
 }

@@ -139,8 +139,8 @@ impl Memory {
     }
 }
 
-/// Spans of at most so many bytes are handed over whole. Of a larger one as much is, from where it is wanted on; the rest goes to
-/// the disk as it is decoded.
+/// Spans of at most so many bytes are handed over whole. Of a larger one as much is, from where it
+/// is wanted on; the rest goes to the disk as it is decoded.
 pub(super) const HANDED_OVER: u64 = 16 << 20;
 
 /// The pieces of a span of `size` bytes that are handed over to those who want `wanted` of it.

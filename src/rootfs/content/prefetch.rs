@@ -43,7 +43,7 @@ pub(super) async fn artifacts(inner: &Arc<Inner>, artifacts: Vec<(LayerId, Descr
         };
         match ranges {
             Ok(ranges) => all.push((layer, ranges)),
-            Err(why) => inner.warn(format!("prefetch artifact {} is not used: {why}", artifact.digest)),
+            Err(why) => inner.warn(format!("ignoring prefetch artifact {}: {why}", artifact.digest)),
         }
     }
     listed(inner, all).await;

@@ -85,7 +85,8 @@ impl OnLayer {
             }
             for (part, waiter) in parts.iter_mut().filter(|part| part.found.is_none()).zip(waiters.drain(..)) {
                 match waiter.landed().await {
-                    // It was somebody else's deadline, whose fetch began before ours would have: our own is watched above.
+                    // It was somebody else's deadline, whose fetch began before ours would have:
+                    // our own is watched above.
                     None | Some(Err(ReadError::Deadline { .. })) => {}
                     Some(landed) => part.found = landed?.get(&part.range),
                 }
@@ -138,8 +139,8 @@ impl OnLayer {
         }
     }
 
-    /// Boards the flights of what is missing, and launches those that nobody had launched, and with them those of what lies ahead. There is
-    /// a waiter for each part that is missing after this.
+    /// Boards the flights of what is missing, and launches those that nobody had launched, and with
+    /// them those of what lies ahead. There is a waiter for each part that is missing after this.
     fn board(&self, parts: &mut [Part], ahead: Option<Range<u64>>, disk: Disk) -> Vec<Waiter> {
         let inner = &self.inner;
         let (mut waiters, mut wanted) = (Vec::new(), Vec::new());

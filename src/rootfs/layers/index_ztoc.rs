@@ -24,9 +24,9 @@ pub(super) enum Unfit {
     Size(Compressed, u64),
     #[error("its compression is not that of {0}")]
     Compression(String),
-    #[error("its span {0} has {1} compressed bytes, more than are read at once")]
+    #[error("its span {0} has {1} compressed bytes, more than can be read at once")]
     Span(SpanId, u64),
-    #[error("its entry {0} lies behind the end of the tar")]
+    #[error("its entry {0} is past the end of the tar")]
     Beyond(usize),
     #[error("its entry {0} overlaps the previous one")]
     Overlap(usize),

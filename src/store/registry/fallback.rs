@@ -86,7 +86,8 @@ impl Repository {
         }
     }
 
-    /// What stands under the tag. Some registries (GitLab) take such a tag for the digest itself, and answer with the subject: that is no index.
+    /// What stands under the tag. Some registries (GitLab) take such a tag for the digest itself,
+    /// and answer with the subject: that is no index.
     async fn tagged(&self, subject: &Digest, access: Access) -> Result<UnderTag, RegistryError> {
         match self.document(&Target::Tag(tag(subject)), access).await {
             Ok((document, _)) if Digest::of(subject.algorithm(), &document.bytes) == *subject => Ok(UnderTag::Nothing),
@@ -152,7 +153,7 @@ impl Repository {
                 UnderTag::Nothing => None,
                 UnderTag::Referrers(tagged) => Some(tagged),
                 UnderTag::Other { media_type } => {
-                    let reason = format!("it names something that is no index of referrers ({media_type:?})");
+                    let reason = format!("it points to {media_type:?}, not to an index of referrers");
                     return Err(failed(reason));
                 }
             };

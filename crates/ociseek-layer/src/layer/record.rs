@@ -26,7 +26,7 @@ struct Extra {
     /// The tar is kept unpacked, and it is what spans are cut from.
     unpacked: bool,
     sparse: Vec<u32>,
-    /// Times outside of the years 0 to 9999: number of the entry, seconds, nanoseconds.
+    /// Times outside the years 0 to 9999: number of the entry, seconds, nanoseconds.
     times: Vec<(u32, i64, u32)>,
     notes: Notes,
 }

@@ -383,7 +383,7 @@ impl Body {
     fn finish(self, span_size: u64, size: u64, span_digests: Vec<Digest>) -> Result<Sound, NoZtoc> {
         match self {
             // `sniff` has settled an unknown body before this.
-            Body::Unknown(_) => Err(Unservable::new(UnservableCode::Empty, "the blob has no bytes").into()),
+            Body::Unknown(_) => Err(Unservable::new(UnservableCode::Empty, "the blob is empty").into()),
             Body::Unread(unservable) => Err(unservable.into()),
             Body::Failed(error) => Err(error.into()),
             Body::Gzip(body) => body.finish(span_size, size, span_digests),

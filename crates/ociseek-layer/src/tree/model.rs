@@ -45,7 +45,8 @@ pub enum NodeKind {
         /// In bytes.
         size: u64,
     },
-    /// Where it points to: bytes for the kernel, which are followed nowhere in here but in [`Tree::resolve`](super::Tree::resolve).
+    /// Where it points to: bytes for the kernel, which are followed nowhere in here but in
+    /// [`Tree::resolve`](super::Tree::resolve).
     Symlink(Box<[u8]>),
     /// A character device.
     CharDevice {

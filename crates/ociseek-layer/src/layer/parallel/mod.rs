@@ -62,8 +62,9 @@ impl<E> From<LayerError> for ChunksError<E> {
     }
 }
 
-/// Indexes a blob, of which digest and size in bytes may be known. `next` gives its chunks, a batch at a time, and `None` at its end; it
-/// waits for the wire. Each batch goes from thread to thread at once.
+/// Indexes a blob, of which digest and size in bytes may be known. `next` gives its chunks, a batch
+/// at a time, and `None` at its end; it waits for the wire. Each batch goes from thread to thread
+/// at once.
 ///
 /// What is collected of the layer is charged to `budget` until it is done. What comes out does not
 /// depend on the threads.
