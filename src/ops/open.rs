@@ -178,7 +178,7 @@ fn facts(layer: &OpenLayer) -> LayerFacts {
     LayerFacts { descriptor: descriptor.clone(), how: *how, map: Arc::clone(layer.map()), bytes_read: *bytes_read }
 }
 
-async fn flatten(layers: &[LayerFacts], progress: &Arc<dyn Progress>) -> Result<Tree, OpenError> {
+async fn flatten(layers: &[LayerFacts], progress: &Arc<dyn Progress>) -> Result<Tree, OpenImageError> {
     let maps: Vec<Arc<LayerMap>> = layers.iter().map(|layer| Arc::clone(&layer.map)).collect();
     let flattened = tokio::task::spawn_blocking(move || Tree::flatten(maps.iter().map(|map| &**map)));
     let tree = flattened.await.map_err(|_| OpenImageError::Ending)??;

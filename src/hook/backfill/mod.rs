@@ -299,7 +299,7 @@ async fn passed_over(
     let context = &options.context;
     let image = match work::resolved(document, source, context).await? {
         Judged::Image(image) => image,
-        Judged::Skipped(why) => return Ok(Some(Outcome::Done(Done::Skipped(why)))),
+        Judged::Skipped(why) => return Ok(Some(ImageOutcome::Done(Done::Skipped(why)))),
     };
     if let Some(since) = options.since
         && made(source, &image).await.is_some_and(|made| made < since)
