@@ -129,7 +129,7 @@ impl Runner {
                     }
                 }
                 log::job(Some(&image), &done, Some(took));
-                Outcome::Done(done)
+                JobOutcome::Done(done)
             }
             Err(error) if error.is_transient() && tries < TRIES => {
                 // By default a registry that restarts is back by the third try.
@@ -137,7 +137,7 @@ impl Runner {
                 self.metrics.count(Counter::Jobs, "retried");
                 let again_in = wait.as_secs_f64();
                 warn!(name: "retry", target: TARGET, image, tries, again_in, error = causes(&error));
-                Outcome::Again(wait)
+                JobOutcome::Again(wait)
             }
             Err(error) => JobOutcome::Dead(causes(&error)),
         }

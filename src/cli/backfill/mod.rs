@@ -16,7 +16,7 @@ use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::source::{Registries, client_config};
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{Stdout, safe};
-use crate::hook::backfill::{Options, Outcome, Place, Report, State, Watch, run as walk};
+use crate::hook::backfill::{ImageOutcome, Options, Place, Report, State, Watch, run as walk};
 use crate::hook::enabled::EnabledImage;
 #[cfg(feature = "nats")]
 use crate::hook::job::Unit;

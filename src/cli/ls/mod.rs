@@ -13,7 +13,7 @@ use crate::cli::shared::terminal::Stdout;
 use crate::image::Descriptor;
 use crate::layer::clean;
 use crate::ops::discover::{discover, fetch_ztoc};
-use crate::ops::open::{OpenError, announce};
+use crate::ops::open::{OpenImageError, announce};
 use crate::progress::Event;
 use crate::rootfs::layers::{OpenLayer, open_layer};
 use crate::ztoc::FileMetadata;
@@ -86,7 +86,7 @@ async fn open_one(named: &Named, args: &LsArgs, number: usize) -> Result<(Descri
         },
     };
     announce(source, &found, std::slice::from_ref(&layer), caches, progress);
-    let open = open_layer(source, &layer, ztoc, caches, progress).await.map_err(OpenError::from)?;
+    let open = open_layer(source, &layer, ztoc, caches, progress).await.map_err(OpenImageError::from)?;
     Ok((layer, open))
 }
 

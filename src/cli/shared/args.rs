@@ -54,7 +54,7 @@ pub struct ViewArgs {
 pub struct MinLayerArgs {
     /// Leave out layers with smaller blobs; 0 indexes all layers
     ///
-    /// A small layer is pulled whole faster than it is mounted.
+    /// Small layers are faster to pull whole than to mount.
     #[arg(long, value_name = "SIZE", env = "OCISEEK_MIN_LAYER_SIZE", default_value_t = ByteSize(NotIndexed::MIN_LAYER_SIZE))]
     pub min_layer_size: ByteSize,
 }

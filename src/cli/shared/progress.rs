@@ -103,7 +103,7 @@ impl Progress for Display {
     }
 }
 
-/// Nothing but warnings.
+/// Only warnings.
 pub struct Warnings;
 
 impl Progress for Warnings {

@@ -294,7 +294,7 @@ fn hint(error: &CliError) -> Option<String> {
         return Some("raise --max-memory (OCISEEK_MAX_MEMORY) if you trust the image".into());
     }
     match error {
-        CliError::Usage(_) => Some("the command's --help tells more".into()),
+        CliError::Usage(_) => Some("see the command's --help".into()),
         CliError::LogFilter(_) => Some(
             "levels are off, error, warn, info, debug and trace; for example: OCISEEK_LOG=ociseek=debug,rustls=trace \
              (docs/environment.md lists the targets)"

@@ -37,7 +37,7 @@ pub struct TalkArgs {
     #[arg(help_heading = "What is printed")]
     pub quiet: bool,
 
-    /// Progress on standard error
+    /// How to show progress on standard error
     #[arg(long, global = true, value_name = "STYLE", env = "OCISEEK_PROGRESS", value_enum)]
     #[arg(default_value_t = ProgressStyle::Auto, help_heading = "What is printed")]
     pub progress: ProgressStyle,
@@ -45,11 +45,11 @@ pub struct TalkArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ProgressStyle {
-    /// Bars on a terminal, else plain
+    /// Bars on a terminal, plain otherwise
     Auto,
     /// A line every few seconds
     Plain,
-    /// Nothing but warnings
+    /// Only warnings
     None,
 }
 

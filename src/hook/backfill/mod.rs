@@ -1,8 +1,9 @@
 //! Images that were pushed before anyone listened: walks what registries have, and indexes what has no index.
 //!
 //! Nothing is kept of what was walked but the digests of the repositories at hand, no more than
-//! [`AHEAD`] names are read ahead, and the client forgets their tokens, so that memory does not grow
-//! with the registry. A run that is broken off is begun again: what has an index costs a few small requests, and with a state file ([`State`]) one.
+//! [`AHEAD`] names are read ahead, and the client forgets their tokens, so that memory does not
+//! grow with the registry. A run that is broken off is begun again: what has an index costs a few
+//! small requests, and with a state file ([`State`]) one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -169,7 +170,8 @@ pub trait Watch: Sync {
     fn done(&self, report: Report);
 }
 
-/// Walks `places` and indexes what has no index. Lists are read ahead of the work, so that it is known soon how much there is.
+/// Walks `places` and indexes what has no index. Lists are read ahead of the work, so that it is
+/// known soon how much there is.
 pub async fn run(places: &[Place], options: &Options, state: Option<State>, watch: &dyn Watch) {
     let state = state.map(Mutex::new);
     let (ahead, found) = channel(AHEAD);

@@ -206,7 +206,8 @@ impl Function {
     /// Handles an event to its end.
     ///
     /// # Errors
-    /// What Lambda is told instead of an answer; then it calls again, as far as it was called without waiting for an answer.
+    /// What Lambda is told instead of an answer; then it calls again, as far as it was called
+    /// without waiting for an answer.
     pub async fn handle(&self, invocation: &Invocation) -> Result<Value, Failure> {
         let time = Time::of(Instant::now(), invocation.deadline);
         let account = invocation.account.as_deref();

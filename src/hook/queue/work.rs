@@ -19,7 +19,7 @@ use super::{Queue, QueueError};
 use crate::hook::http::Monitored;
 use crate::hook::job::Job;
 use crate::hook::log::{TARGET, now};
-use crate::hook::runner::{Outcome, Runner};
+use crate::hook::runner::{JobOutcome, Runner};
 use crate::ops::discover::causes;
 
 /// The workers' name to the server: they share one consumer, and a job goes to one of them.
@@ -263,14 +263,14 @@ impl Slot {
             return self.say(message, AckKind::Nak(Some(NOT_PARKED))).await;
         }
         if let Err(error) = message.double_ack().await {
-            let error = format!("cannot take a job off the queue, it will be handed out again: {}", plain(&error));
+            let error = format!("cannot acknowledge a job, so it will be delivered again: {}", plain(&error));
             warn!(name: "queue", target: TARGET, error);
         }
     }
 
     async fn say(&self, message: &Message, what: AckKind) {
         if let Err(error) = message.ack_with(what).await {
-            let error = format!("cannot tell the queue how a job does: {}", plain(&error));
+            let error = format!("cannot report a job's progress to the queue: {}", plain(&error));
             warn!(name: "queue", target: TARGET, error);
         }
     }

@@ -289,7 +289,7 @@ async fn one(app: &App, job: Job, taken: &mut Taken) -> Result<(), Refusal> {
         Ok(Offer::Closed) => full(30, StatusCode::SERVICE_UNAVAILABLE, "the service is stopping"),
         Err(error) => {
             error!(name: "queue", target: TARGET, error = causes(&error));
-            full(30, StatusCode::SERVICE_UNAVAILABLE, "the queue cannot be written")
+            full(30, StatusCode::SERVICE_UNAVAILABLE, "cannot write to the queue")
         }
     }
 }

@@ -11,7 +11,7 @@ use super::sink::Here;
 use crate::hook::backlog::Item;
 use crate::hook::journal::{Journal, JournalError};
 use crate::hook::log::TARGET;
-use crate::hook::runner::{Outcome, TRIES};
+use crate::hook::runner::{JobOutcome, TRIES};
 use crate::ops::discover::causes;
 
 pub(super) fn start(app: &Arc<App>) -> JoinSet<()> {
@@ -76,7 +76,7 @@ pub(super) async fn finish(app: &App, mut workers: JoinSet<()>) -> usize {
     for item in &left {
         match &here.journal {
             Some(_) => note(here, |journal| journal.released(item)),
-            None => app.runner.give_up(&item.job, item.tries, "the service was stopped before it was done"),
+            None => app.runner.give_up(&item.job, item.tries, "the service stopped before the job was done"),
         }
     }
     left.len()

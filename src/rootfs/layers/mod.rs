@@ -135,9 +135,10 @@ pub fn unknown<'a>(layers: impl Iterator<Item = &'a Descriptor>, caches: &Caches
     layers.filter(|layer| seen.insert(layer.digest)).filter(unknown).collect()
 }
 
-/// Opens a layer: by `ztoc`, the encoded ztoc from the image's index, if there is one that fits; else by the cache of ztocs; else
-/// the layer is read once, from front to back, and the caches keep what was learned. That is reported as
-/// [`Event::LayerStarted`] and those that belong to it; a ztoc that does not fit, as a warning.
+/// Opens a layer: by `ztoc`, the encoded ztoc from the image's index, if there is one that fits;
+/// else by the cache of ztocs; else the layer is read once, from front to back, and the caches keep
+/// what was learned. That is reported as [`Event::LayerStarted`] and those that belong to it; a
+/// ztoc that does not fit, as a warning.
 ///
 /// # Errors
 /// When the layer cannot be fetched, is broken, or is compressed in a way that is not read.

@@ -293,7 +293,7 @@ impl Layer<'_> {
             Format::Gzip => Some(Compression::Gzip),
             Format::Zstd => Some(Compression::Zstd),
             Format::Foreign(_) => {
-                let reason = "is compressed in a way that is not read here (gzip and zstd are)";
+                let reason = "has an unsupported compression (supported: gzip, zstd)";
                 return Err(LayoutError::Member { path: opened.path.to_owned(), name: shown(name), reason });
             }
             Format::Plain => None,
