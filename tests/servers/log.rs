@@ -133,7 +133,10 @@ fn push(registry: &Faulty) -> Digest {
         "os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": [Digest::sha256(&layer)]},
     });
     let (config, layer) = (config.to_string().into_bytes(), gzip(&layer));
-    let of = |media_type, content: &[u8]| json!({"mediaType": media_type, "digest": Digest::sha256(content), "size": content.len()});
+    let of = |media_type, content: &[u8]| {
+        let (digest, size) = (Digest::sha256(content), content.len());
+        json!({"mediaType": media_type, "digest": digest, "size": size})
+    };
     let manifest = json!({
         "schemaVersion": 2, "mediaType": OCI_MANIFEST,
         "config": of(OCI_CONFIG, &config), "layers": [of(GZIP, &layer)],

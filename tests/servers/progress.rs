@@ -19,7 +19,10 @@ async fn registry(size: usize) -> (Faulty, Digest) {
         "os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": [Digest::sha256(&layer)]},
     });
     let (config, layer) = (config.to_string().into_bytes(), gzip(&layer));
-    let of = |media_type, content: &[u8]| json!({"mediaType": media_type, "digest": Digest::sha256(content), "size": content.len()});
+    let of = |media_type, content: &[u8]| {
+        let (digest, size) = (Digest::sha256(content), content.len());
+        json!({"mediaType": media_type, "digest": digest, "size": size})
+    };
     let manifest = json!({
         "schemaVersion": 2, "mediaType": OCI_MANIFEST,
         "config": of(OCI_CONFIG, &config), "layers": [of(GZIP, &layer)],
@@ -130,7 +133,10 @@ async fn backfill_tells_how_far_it_is() {
     let config = json!({"os": "linux", "architecture": "amd64"}).to_string();
     for number in 0..12 {
         let layer = gzip(&tar(number, 1, 20_000));
-        let of = |media_type, content: &[u8]| json!({"mediaType": media_type, "digest": Digest::sha256(content), "size": content.len()});
+        let of = |media_type, content: &[u8]| {
+            let (digest, size) = (Digest::sha256(content), content.len());
+            json!({"mediaType": media_type, "digest": digest, "size": size})
+        };
         let manifest = json!({
             "schemaVersion": 2, "mediaType": OCI_MANIFEST,
             "config": of(OCI_CONFIG, config.as_bytes()), "layers": [of(GZIP, &layer)],

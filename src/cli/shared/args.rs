@@ -55,7 +55,8 @@ pub struct MinLayerArgs {
     /// Leave out layers with smaller blobs; 0 indexes all layers
     ///
     /// Small layers are faster to pull whole than to mount.
-    #[arg(long, value_name = "SIZE", env = "OCISEEK_MIN_LAYER_SIZE", default_value_t = ByteSize(NotIndexed::MIN_LAYER_SIZE))]
+    #[arg(long, value_name = "SIZE", env = "OCISEEK_MIN_LAYER_SIZE")]
+    #[arg(default_value_t = ByteSize(NotIndexed::MIN_LAYER_SIZE))]
     pub min_layer_size: ByteSize,
 }
 

@@ -157,7 +157,7 @@ impl Entry {
     }
 }
 
-impl Outcome {
+impl CallOutcome {
     fn add(&mut self, entry: &Entry) {
         let (image, took) = (entry.image.as_deref(), entry.took);
         match &entry.what {
@@ -237,8 +237,8 @@ impl Function {
         }
     }
 
-    async fn event(&self, body: &[u8], account: Option<&str>, time: Time) -> (Option<Shape>, Outcome) {
-        let mut outcome = Outcome::default();
+    async fn event(&self, body: &[u8], account: Option<&str>, time: Time) -> (Option<Shape>, CallOutcome) {
+        let mut outcome = CallOutcome::default();
         let events = match parse(&Headers::default(), body) {
             Ok(events) => events,
             Err(error) => {

@@ -21,7 +21,7 @@ pub use runtime::{Failure, Invocation, Runtime, RuntimeApiError};
 ///
 /// # Errors
 /// When the Runtime API cannot be spoken to any more.
-pub async fn serve(runtime: &Runtime, function: &Function) -> Result<(), RuntimeError> {
+pub async fn serve(runtime: &Runtime, function: &Function) -> Result<(), RuntimeApiError> {
     loop {
         let invocation = runtime.next().await?;
         let result = function.handle(&invocation).await;

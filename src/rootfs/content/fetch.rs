@@ -63,7 +63,8 @@ impl OnLayer {
         let received = timeout(deadline, self.receive(&mut group)).await;
         debug!(
             name: "fetched", target: "ociseek::content",
-            %layer, first_span = first, spans = asked - group.len(), of = asked, ms = begun.elapsed().as_millis() as u64,
+            %layer, first_span = first, spans = asked - group.len(), of = asked,
+            ms = begun.elapsed().as_millis() as u64,
         );
         // What is left in the group did not come.
         for wanted in group {
