@@ -172,6 +172,8 @@ impl BlobStream {
 
     async fn failed(&mut self, error: RegistryError) -> Result<(), RegistryError> {
         self.body = None;
+        // Perhaps the registry sends us elsewhere now.
+        self.repository.registry.places.forget(&self.request().await?);
         if self.position - self.failed_at >= PROGRESS {
             self.retry.progressed();
         }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `client` | what callers hold: [`Client`], [`Repository`] |
 //! | `manifests`, `blobs`, `parallel`, `uploads`, `referrers`, `fallback`, `attach`, `names` | the calls, by group |
-//! | `session` | one registry: authorization, redirects and new tries for each request |
+//! | `session`, `places` | one registry: authorization, redirects and new tries for each request |
 //! | `auth`, `challenge`, `credentials`, `helper` | what a request must carry, and where that comes from |
 //! | `retry`, `outage` | when to try again |
 //! | `http`, `proxy`, `address`, `gate` | one request and its answer; by which way; where we may go |
@@ -40,6 +40,7 @@ mod names;
 mod one_line;
 mod outage;
 mod parallel;
+mod places;
 mod proxy;
 mod referrers;
 mod retry;

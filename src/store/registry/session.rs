@@ -15,6 +15,7 @@ use super::auth::{Authorizer, Scope};
 use super::config::ClientConfig;
 use super::error::{Asked, RegistryError, is_transient_status, shown};
 use super::http::{Common, Http, Request, Response};
+use super::places::Places;
 use super::retry::Retry;
 use super::transport::TransportKind;
 
@@ -29,6 +30,7 @@ pub(super) struct Registry {
     /// As its user names it.
     pub name: Arc<str>,
     pub ranges: Ranges,
+    pub places: Places,
     auth: Authorizer,
     scheme: Scheme,
     base: OnceCell<Url>,
@@ -75,7 +77,16 @@ impl Registry {
         let name: Arc<str> = name.into();
         let auth = Authorizer::new(Arc::clone(&name), config.credentials.clone());
         let (base, is_tls_after_all) = (OnceCell::new(), OnceCell::new());
-        Ok(Registry { http, name, ranges: Ranges::default(), auth, scheme, base, is_tls_after_all })
+        Ok(Registry {
+            http,
+            name,
+            ranges: Ranges::default(),
+            places: Places::default(),
+            auth,
+            scheme,
+            base,
+            is_tls_after_all,
+        })
     }
 
     /// The registry's root URL.
@@ -167,6 +178,11 @@ impl Registry {
         let base = self.base().await?;
         let mut hop = request.clone();
         let mut hops = 0;
+        let mut remembered = self.places.of(request);
+        if let Some(place) = &remembered {
+            hop.url = place.clone();
+            hops = 1;
+        }
         let (mut renewed, mut asked_again) = (false, false);
         loop {
             let at_home = same_origin(base, &hop.url);
@@ -178,7 +194,11 @@ impl Registry {
                 false => (None, None),
             };
             let asked = self.asked(&hop.method, &hop.url).at_try(attempt);
-            let mut response = self.http.exchange(&hop, authorization, asked).await?;
+            let answered = self.http.exchange(&hop, authorization, asked).await;
+            if remembered.is_some() && !answered.as_ref().is_ok_and(|response| response.status().is_success()) {
+                self.places.forget(request);
+            }
+            let mut response = answered?;
             if at_home && response.status() == StatusCode::UNAUTHORIZED {
                 response.shown = self.auth.shown(scope).await;
             }
@@ -190,8 +210,9 @@ impl Registry {
                     }
                 }
                 // A signed URL may have run out on the way.
-                (StatusCode::FORBIDDEN, None) if hops > 0 && !asked_again && is_read(&request.method) => {
+                (status, None) if hops > 0 && !asked_again && has_run_out(status, request, remembered.is_some()) => {
                     asked_again = true;
+                    remembered = None;
                     hop = request.clone();
                     hops = 0;
                 }
@@ -201,7 +222,12 @@ impl Registry {
                     let (from, to) = (shown(&response.url), shown(&hop.url));
                     debug!(name: "redirect", target: TARGET, status = status.as_u16(), from, to);
                 }
-                _ => return Ok(response),
+                (status, used) => {
+                    if hops > 0 && used.is_none() && remembered.is_none() && status.is_success() {
+                        self.places.remember(request, &hop.url);
+                    }
+                    return Ok(response);
+                }
             }
         }
     }
@@ -239,6 +265,12 @@ fn is_redirect(status: StatusCode, method: &Method) -> bool {
         301..=303 => is_read(method),
         _ => false,
     }
+}
+
+/// Object stores answer 403 to a URL that is no longer valid. To one that was valid before, they have other answers too.
+fn has_run_out(status: StatusCode, request: &Request, remembered: bool) -> bool {
+    let refused = remembered && status.is_client_error() && !is_transient_status(status);
+    is_read(&request.method) && (refused || status == StatusCode::FORBIDDEN)
 }
 
 fn is_read(method: &Method) -> bool {

@@ -14,15 +14,18 @@ mod uploads;
 
 use std::error::Error;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::faulty::*;
 use axum::body::Body;
 use axum::http::{Response, header};
 use bytes::Bytes;
+use futures_util::stream;
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 use ociseek::progress::{Event, Recorder};
+use ociseek::store::Source;
 use ociseek::store::blob::{Attached, Target};
 use ociseek::store::registry::{
     AttachReport, Client, ClientConfig, CredentialSource, Limits, RegistryError, Repository, Shown, Untrusted,

@@ -52,6 +52,66 @@ async fn a_signed_url_that_ran_out_is_asked_for_once_more() {
     }
 }
 
+/// A registry that sends everyone to `store`, with another signature each time.
+async fn sends_to(store: &Faulty) -> Faulty {
+    let (host, signed) = (store.host(), AtomicUsize::new(0));
+    Faulty::start(Nature::default(), move |seen, _| {
+        let number = signed.fetch_add(1, Ordering::SeqCst);
+        Some(redirect(307, &format!("http://{host}{}?Signature={number}", seen.path)))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn where_a_blob_is_needs_to_be_asked_once() {
+    let blob = content(1000);
+    let store = Faulty::honest(Nature::default()).await;
+    store.add_blob(blob.clone());
+    let faulty = sends_to(&store).await;
+    let repository = repository(&faulty, config());
+    let source = Source::Registry(repository.clone());
+    for at in 0..5u64 {
+        let range = at * 100..at * 100 + 50;
+        let part = source.blob_range(&descriptor(&blob), range.clone()).await.unwrap();
+        assert_eq!(part, blob.slice(range.start as usize..range.end as usize));
+    }
+    assert_eq!((faulty.seen().len(), store.seen().len()), (1, 5));
+    // What must not come from a cache is asked for at home.
+    let mut part = source.blob_part(&descriptor(&blob), 1..9, true).await.unwrap();
+    assert_eq!(part.next().await.unwrap().unwrap(), blob.slice(1..9));
+    assert_eq!((faulty.seen().len(), store.seen().len()), (2, 6));
+    // Whether it is there is the registry's to say.
+    assert!(source.blob_exists(&descriptor(&blob)).await.unwrap());
+    assert_eq!(faulty.seen().len(), 3);
+}
+
+#[tokio::test]
+async fn a_place_that_refuses_or_fails_is_asked_for_again() {
+    let blob = content(1000);
+    for answer in [400, 401, 403, 404, 410, 416, 500, 503, 0] {
+        // The first signature is good for one answer.
+        let answers = AtomicUsize::new(0);
+        let store = Faulty::start(Nature::default(), move |seen, _| {
+            let later = seen.path.ends_with("Signature=0") && answers.fetch_add(1, Ordering::SeqCst) > 0;
+            let broken = || Body::from_stream(stream::iter([Err::<Bytes, _>(std::io::Error::other("gone"))]));
+            later.then(|| match answer {
+                0 => Response::new(broken()),
+                status => Response::builder().status(status).body(Body::from("expired")).unwrap(),
+            })
+        })
+        .await;
+        store.add_blob(blob.clone());
+        let faulty = sends_to(&store).await;
+        let source = Source::Registry(repository(&faulty, config()));
+        for at in 0..4u64 {
+            let part = source.blob_range(&descriptor(&blob), at..at + 9).await.unwrap();
+            assert_eq!(part, blob.slice(at as usize..at as usize + 9), "{answer}");
+        }
+        let asked = faulty.seen().len();
+        assert!((2..=3).contains(&asked), "{answer}: {asked}");
+    }
+}
+
 #[tokio::test]
 async fn redirects_without_end_or_to_nowhere() {
     for (location, requests) in [
