@@ -194,8 +194,8 @@ fn one_ztoc() {
     "#);
     assert_snapshot!(sandbox.run(&["inspect", "--ztoc=abcdef", "oci:img"]), @r#"
     --- stderr ---
-    error: "abcdef" names no ztoc of the image, or more than one
-    hint: ociseek inspect without --ztoc lists them
+    error: "abcdef" matches no ztoc of the image, or more than one
+    hint: ociseek inspect without --ztoc lists the ztocs
     --- status 1 ---
     "#);
 }
