@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// The folders of the crates' sources, with their modules in the order of lib.rs: a module uses only modules above it.
 const CRATES: [(&str, &[&str]); 2] =
-    [(PURE, &PURE_ORDER), ("src", &["lock", "store", "rootfs", "ops", "hook", "cli", "main"])];
+    [(PURE, &PURE_ORDER), ("src", &["lock", "logging", "store", "rootfs", "ops", "hook", "cli", "main"])];
 const PURE: &str = "crates/ociseek-layer/src";
 const PURE_ORDER: [&str; 14] = [
     "offset", "time", "budget", "digest", "code", "glob", "progress", "codec", "tar", "ztoc", "layer", "tree", "image",

@@ -58,7 +58,7 @@ fn index_json(dir: &Path) -> serde_json::Value {
 #[test]
 fn images_are_found_by_what_people_know_of_them() {
     let (dir, layout) = layout();
-    assert!(matches!(layout.find(&Select::Any), Err(LayoutError::NoSuchImage { .. })));
+    assert!(matches!(layout.find(&Select::Any), Err(LayoutError::NoImage { .. })));
     let (a, b) = (image(&layout, "a"), image(&layout, "b"));
     list(
         dir.path(),

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "offset 8 lies behind 5")]
+    #[should_panic(expected = "offset 8 is past 5")]
     fn a_distance_is_never_negative() {
         let _ = Compressed(5) - Compressed(8);
     }

@@ -47,7 +47,7 @@ impl HookError {
         match self {
             HookError::Backfill { hint, .. } => hint.clone(),
             HookError::Serve(ServeError::NoSecret(_)) => Some(
-                "give --secret-file FILE or OCISEEK_HOOK_SECRET (openssl rand -hex 32 makes one), or --listen \
+                "use --secret-file FILE or OCISEEK_HOOK_SECRET (openssl rand -hex 32 makes one), or --listen \
                  127.0.0.1:8080"
                     .into(),
             ),

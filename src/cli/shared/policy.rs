@@ -201,7 +201,7 @@ mod tests {
             (r#"{"min_covrage": "80%"}"#, "not the expected JSON"),
             (r#"{"min_coverage": 80}"#, "not the expected JSON"),
             (r#"{"min_coverage": "80%", "min_coverage": "0%"}"#, "not the expected JSON"),
-            (r#"{"min_coverage": "0.8"}"#, "min_coverage: want a percentage"),
+            (r#"{"min_coverage": "0.8"}"#, "min_coverage: expected a percentage"),
             (r#"{"min_layer_size": "much"}"#, "min_layer_size: "),
             (r#"{"allow_tools": ["a == 1"]}"#, "allow_tools: \"== 1\" is not a bound"),
             (r#"{"allow_tools": []}"#, "allow_tools is empty"),

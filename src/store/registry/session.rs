@@ -267,7 +267,8 @@ fn is_redirect(status: StatusCode, method: &Method) -> bool {
     }
 }
 
-/// Object stores answer 403 to a URL that is no longer valid. To one that was valid before, they have other answers too.
+/// Object stores answer 403 to a URL that is no longer valid. To one that was valid before, they
+/// have other answers too.
 fn has_run_out(status: StatusCode, request: &Request, remembered: bool) -> bool {
     let refused = remembered && status.is_client_error() && !is_transient_status(status);
     is_read(&request.method) && (refused || status == StatusCode::FORBIDDEN)
