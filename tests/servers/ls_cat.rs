@@ -192,7 +192,7 @@ fn contents() {
     "#);
     assert_snapshot!(sandbox.run(&["cat", "oci:img:v1", "etc/gone"]), @r#"
     --- stderr ---
-    error: etc/gone: no such file or directory: "/etc/gone"
+    error: no such file or directory: "/etc/gone"
     --- status 1 ---
     "#);
 }

@@ -287,7 +287,7 @@ fn directories_that_others_can_reach_are_refused() {
     ] {
         let (said, code) = stdout(&mut sandbox.command(&["bundle", "oci:img:v1", dir]));
         assert!(code == Some(1) && said.contains(why) && nothing_in(above), "{dir}: {said}");
-        assert!(dir == "link" || said.contains("hint: DIR and the directories above it must belong to root"), "{said}");
+        assert!(dir == "link" || said.contains("hint: root must own DIR and its parent directories"), "{said}");
     }
     let args = ["bundle", "--quiet", "--detach", "oci:img:v1", "sticky/b"];
     assert_eq!(sandbox.run(&args), "--- stderr ---\n--- status 0 ---");

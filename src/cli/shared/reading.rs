@@ -17,6 +17,7 @@ use crate::progress::Progress;
 use crate::rootfs::layers::Caches;
 use crate::store::Source;
 use crate::store::blob::Target;
+use crate::tree::ResolveError;
 
 /// How an image is read.
 #[derive(Debug, Args)]
@@ -81,5 +82,8 @@ pub fn tell_stats(rootfs: &RootFs) {
 
 /// Says that one of several paths failed; the others are still done.
 pub fn tell_path(path: &[u8], error: &CliError) {
-    report::tell(Some(&quoted(path)), error);
+    let name = path.strip_prefix(b"/").unwrap_or(path);
+    let says_it =
+        matches!(error, CliError::Path(ResolveError::NotFound(at) | ResolveError::NotDirectory(at)) if at == name);
+    report::tell((!says_it).then(|| quoted(path)).as_deref(), error);
 }
