@@ -1,6 +1,6 @@
 //! The local cache of ztocs: a layer that was indexed once is not read again.
 //!
-//! There are three kinds of entries, by their keys ([`Key`]): what indexing a layer came to, a ztoc
+//! There are three kinds of entries, by their keys (`Key`): what indexing a layer came to, a ztoc
 //! that somebody else made, and what a layer is read by. An entry is one file, named by the digest
 //! of its key: the digest of all that follows, a line of JSON, and the content. It is written to a
 //! temporary file and then renamed. Nothing is locked, so that no process waits for another: a

@@ -268,9 +268,9 @@ fn it_does_not_start_unprotected() {
     let file = sandbox.path("secret");
     std::fs::write(&file, SECRET).unwrap();
     for (mode, want) in [
-        (0o644, "others can read this secret (mode 644)"),
+        (0o644, "other users can read this secret (mode 644)"),
         (0o444, "chmod 600"),
-        (0o660, "others can write this secret (mode 660)"),
+        (0o660, "other users can write this secret (mode 660)"),
     ] {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
         let text = started(&["--secret-file=secret"]);

@@ -355,7 +355,7 @@ fn a_trace_tells_what_was_read() {
 
     let (said, code) = stdout(&mut trace(&["--runtime", "no-such-runtime", "oci:img:v1"]));
     assert_eq!(code, Some(1));
-    assert!(said.contains("error: no-such-runtime is not there\nhint: install an OCI runtime"), "{said}");
+    assert!(said.contains("error: no-such-runtime: not found in PATH\nhint: install an OCI runtime"), "{said}");
 
     // Others cannot get at its directory, whatever the umask.
     let inner = trace(&["oci:img:v1", "--", "true"]);

@@ -1,7 +1,7 @@
 //! Images that were pushed before anyone listened: walks what registries have, and indexes what has no index.
 //!
 //! Nothing is kept of what was walked but the digests of the repositories at hand, no more than
-//! [`AHEAD`] names are read ahead, and the client forgets their tokens, so that memory does not
+//! `AHEAD` names are read ahead, and the client forgets their tokens, so that memory does not
 //! grow with the registry. A run that is broken off is begun again: what has an index costs a few
 //! small requests, and with a state file ([`State`]) one.
 
