@@ -157,7 +157,7 @@ fn others(text: &mut String, manifest: &IndexedManifest, style: Style) {
     for OtherIndex { digest, tool, listed_first, unusable } in others.iter().take(MOST_OTHERS) {
         let first = if *listed_first { " and is listed first" } else { "" };
         let line = match unusable {
-            // There is none of ours that could take its place.
+            // We have no index to replace it with.
             None if has_none => {
                 format!("SOCI index {digest} by {} exists and was left unchanged", maker(tool.as_deref()))
             }

@@ -376,7 +376,7 @@ impl Ticker {
                 line().iter().for_each(|line| complain(line));
             }
         });
-        // Without the thread there are no lines, and that is all.
+        // If the thread cannot start, no lines are printed; nothing else depends on it.
         Ticker { stop: Some(stop), thread: thread.ok() }
     }
 }

@@ -10,7 +10,7 @@ use crate::digest::Digest;
 /// Something that runs containers, by version and settings as far as they matter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consumer {
-    /// soci-snapshotter since 0.10 as it comes: `soci_v2` is on, `soci_v1` is off.
+    /// soci-snapshotter 0.10 or later with its default settings: `soci_v2` is on, `soci_v1` is off.
     Soci,
     /// The same with `[pull_modes.soci_v1] enable = true`.
     SociV1,
@@ -121,7 +121,7 @@ pub enum Reason {
     MissingBlob(Digest),
     /// By its setting it pulls all layers side by side, and looks for no index.
     NotAsked,
-    /// There is none of the versions that it reads.
+    /// The image has no index in a version that the runtime reads.
     NoIndex {
         /// The kinds that it reads.
         wants: &'static [Version],

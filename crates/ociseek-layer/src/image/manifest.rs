@@ -200,7 +200,7 @@ fn image(media_type: &'static str, raw: Raw) -> Result<ImageManifest, ManifestEr
     }
 }
 
-/// What a manifest holds that is no image; `None` for an image. An image has an image's config and,
+/// What a manifest holds if it is not an image's; `None` for an image. An image has an image's config and,
 /// if it has layers, one that is a layer.
 fn artifact(artifact_type: Option<&str>, manifest: &ImageManifest) -> Option<String> {
     let config = manifest.config.media_type.as_str();
