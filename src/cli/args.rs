@@ -39,7 +39,7 @@ Start with: ociseek index --help";
 #[command(name = "ociseek", version, about = ABOUT, long_about = LONG_ABOUT, after_help = AFTER_HELP)]
 #[command(max_term_width = 100, propagate_version = true)]
 #[command(arg_required_else_help = true)]
-pub struct Cli {
+pub(super) struct Cli {
     #[command(subcommand)]
     pub command: Command,
 
@@ -48,7 +48,7 @@ pub struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(super) enum Command {
     Index(Box<IndexArgs>),
     Convert(Box<ConvertArgs>),
     Inspect(Box<InspectArgs>),
@@ -80,7 +80,7 @@ pub enum Command {
 /// The commands that show an image as a file system.
 #[cfg(mounts)]
 #[derive(Debug, Subcommand)]
-pub enum LazyCommand {
+pub(super) enum LazyCommand {
     Mount(Box<super::mount::args::MountArgs>),
     Bundle(Box<super::bundle::args::BundleArgs>),
     Trace(Box<super::trace::args::TraceArgs>),
@@ -89,7 +89,7 @@ pub enum LazyCommand {
 /// The commands that index what others push.
 #[cfg(feature = "hook")]
 #[derive(Debug, Subcommand)]
-pub enum ServiceCommand {
+pub(super) enum ServiceCommand {
     #[command(subcommand)]
     Hook(super::hook::HookCommand),
     Backfill(Box<super::backfill::args::BackfillArgs>),
@@ -97,7 +97,7 @@ pub enum ServiceCommand {
 
 /// How a command says on standard output that it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failures {
+pub(super) enum Failures {
     /// It does not: standard output is for people, or for something else.
     None,
     Document,
@@ -107,7 +107,7 @@ pub enum Failures {
 }
 
 impl Command {
-    pub fn log_readers(&self) -> Readers {
+    pub(super) fn log_readers(&self) -> Readers {
         match self {
             #[cfg(feature = "lambda")]
             Command::Service(ServiceCommand::Hook(super::hook::HookCommand::Lambda(_))) => Readers::Lambda,
@@ -117,7 +117,7 @@ impl Command {
         }
     }
 
-    pub fn failures(&self) -> Failures {
+    pub(super) fn failures(&self) -> Failures {
         let format = match self {
             #[cfg(feature = "hook")]
             Command::Service(ServiceCommand::Backfill(args)) if args.format.is_json() => return Failures::Line,

@@ -11,7 +11,7 @@ use crate::cli::shared::signals::Interrupt;
 const LAST_REQUESTS: Duration = Duration::from_secs(2);
 
 /// After an interruption, lets uploads that it cancelled end.
-pub async fn settled(result: Result<(), CliError>) -> Result<(), CliError> {
+pub(super) async fn settled(result: Result<(), CliError>) -> Result<(), CliError> {
     if matches!(result, Err(CliError::Interrupted(_))) {
         settle().await;
     }
@@ -30,7 +30,7 @@ async fn settle() {
 }
 
 /// Runs `work` until it is done, or drops it at the first signal.
-pub async fn until<T>(
+pub(super) async fn until<T>(
     interrupted: &mut oneshot::Receiver<Interrupt>,
     work: impl Future<Output = Result<T, CliError>>,
 ) -> Result<T, CliError> {
@@ -41,7 +41,7 @@ pub async fn until<T>(
     }
 }
 
-pub async fn blocking(work: impl FnOnce() -> Result<(), CliError> + Send + 'static) -> Result<(), CliError> {
+pub(super) async fn blocking(work: impl FnOnce() -> Result<(), CliError> + Send + 'static) -> Result<(), CliError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) => match error.try_into_panic() {

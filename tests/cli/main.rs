@@ -1,5 +1,7 @@
 //! The program on files: its output, its exit status, its caches, damaged and hostile input.
 
+#![allow(unreachable_pub, reason = "nothing outside of a test program could reach it")]
+
 #[path = "../support/mod.rs"]
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod support;

@@ -1,5 +1,7 @@
 //! Layers, ztocs and local stores, in one process and without a socket.
 
+#![allow(unreachable_pub, reason = "nothing outside of a test program could reach it")]
+
 #[path = "../../fuzz/src/lib.rs"]
 mod bodies;
 #[path = "../support/mod.rs"]

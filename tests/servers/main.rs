@@ -1,5 +1,7 @@
 //! The program and its library with registries, NATS and the Lambda runtime; real ones, and ones that lie.
 
+#![allow(unreachable_pub, reason = "nothing outside of a test program could reach it")]
+
 #[path = "../support/mod.rs"]
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod support;

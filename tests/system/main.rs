@@ -1,5 +1,7 @@
 //! What needs root, FUSE, runc, containerd or the corpus: real layers in a real kernel.
 
+#![allow(unreachable_pub, reason = "nothing outside of a test program could reach it")]
+
 #[path = "../support/mod.rs"]
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod support;

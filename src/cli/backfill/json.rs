@@ -10,7 +10,7 @@ use crate::hook::job::{Done, Products};
 /// What became of an image, or of a list of repositories or tags that cannot be had.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Line<'a> {
+pub(crate) struct Line<'a> {
     /// A stable word.
     status: &'static str,
     /// Its name.
@@ -70,7 +70,7 @@ impl Enabled {
 }
 
 impl<'a> Line<'a> {
-    pub fn of(code: &'static str, report: &'a Report, products: Option<&Products>) -> Line<'a> {
+    pub(crate) fn of(code: &'static str, report: &'a Report, products: Option<&Products>) -> Line<'a> {
         let left = products.and_then(|products| products.index.as_ref()).map(|image| &image.left);
         Line {
             status: code,

@@ -37,12 +37,12 @@ use crate::store::registry::Client;
 use args::BackfillArgs;
 use tally::Tally;
 
-pub mod args;
-pub mod json;
+pub(super) mod args;
+pub(super) mod json;
 mod tally;
 
 /// Walks the places; each image gets its line when it is done.
-pub async fn run(args: BackfillArgs, talk: TalkArgs) -> Result<(), CliError> {
+pub(super) async fn run(args: BackfillArgs, talk: TalkArgs) -> Result<(), CliError> {
     let started = Instant::now();
     // What goes on within images that are worked on side by side is not shown.
     let progress: Arc<dyn Progress> = Arc::new(Warnings);

@@ -15,7 +15,7 @@ use crate::lock::Hold;
 /// As many images, and as much time, must be behind us before the time left is told.
 const ENOUGH: (u64, Duration) = (3, Duration::from_secs(2));
 
-pub struct Tally {
+pub(super) struct Tally {
     state: Arc<Mutex<State>>,
     shown: Shown,
 }
@@ -51,7 +51,7 @@ impl State {
 }
 
 impl Tally {
-    pub fn new(talk: TalkArgs) -> Tally {
+    pub(super) fn new(talk: TalkArgs) -> Tally {
         let state = State { since: Instant::now(), found: 0, is_listed: false, done: 0, bytes: 0 };
         let state = Arc::new(Mutex::new(state));
         let shown = match talk.progress {
@@ -76,7 +76,7 @@ impl Tally {
         self.state.hold()
     }
 
-    pub fn found(&self) {
+    pub(super) fn found(&self) {
         let mut state = self.lock();
         state.found += 1;
         self.draw(&state);
@@ -88,14 +88,14 @@ impl Tally {
         }
     }
 
-    pub fn listed(&self) {
+    pub(super) fn listed(&self) {
         let mut state = self.lock();
         state.is_listed = true;
         self.draw(&state);
     }
 
     /// One more image is done; `bytes`: of the layers of all that were read.
-    pub fn done(&self, bytes: u64) {
+    pub(super) fn done(&self, bytes: u64) {
         let mut state = self.lock();
         state.done += 1;
         state.bytes = bytes;

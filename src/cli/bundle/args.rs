@@ -41,7 +41,7 @@ Exit status: 0 success, 1 failure, 2 usage error, 130 or 143 interrupted before 
 #[command(
     override_usage = "ociseek bundle [OPTIONS] <IMAGE> <DIR> [-- <COMMAND>...]\n       ociseek bundle --rm <DIR>"
 )]
-pub struct BundleArgs {
+pub(crate) struct BundleArgs {
     /// The image
     #[arg(value_name = "IMAGE", required_unless_present = "rm")]
     pub image: Option<ImageName>,

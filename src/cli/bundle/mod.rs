@@ -15,9 +15,9 @@ use crate::ops::bundle::{Bundle, remove};
 use crate::ops::mount::Record;
 use args::BundleArgs;
 
-pub mod args;
+pub(super) mod args;
 
-pub async fn run(
+pub(super) async fn run(
     args: BundleArgs,
     talk: TalkArgs,
     interrupted: &mut oneshot::Receiver<Interrupt>,

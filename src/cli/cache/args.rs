@@ -6,7 +6,7 @@ use crate::cli::shared::args::{CacheDirArgs, FormatArgs};
 
 /// Show and empty the local cache
 #[derive(Debug, Subcommand)]
-pub enum CacheCommand {
+pub(crate) enum CacheCommand {
     Ls(CacheLsArgs),
     Clear(CacheClearArgs),
 }
@@ -21,7 +21,7 @@ When a cache is full, its least recently used entries are removed.";
 /// Show where the local caches are and how large they are
 #[derive(Debug, Args)]
 #[command(long_about = CACHE_LS_LONG_ABOUT)]
-pub struct CacheLsArgs {
+pub(crate) struct CacheLsArgs {
     #[command(flatten)]
     pub format: FormatArgs,
 
@@ -37,7 +37,7 @@ This is safe while a mount or index is running: it fetches or rebuilds what it n
 /// Empty the local caches
 #[derive(Debug, Args)]
 #[command(long_about = CACHE_CLEAR_LONG_ABOUT)]
-pub struct CacheClearArgs {
+pub(crate) struct CacheClearArgs {
     /// Empty only this cache
     #[arg(long, value_name = "CACHE", value_enum)]
     pub only: Option<WhichCache>,
@@ -50,13 +50,13 @@ pub struct CacheClearArgs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum WhichCache {
+pub(crate) enum WhichCache {
     Ztocs,
     Spans,
 }
 
 impl WhichCache {
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             WhichCache::Ztocs => "ztocs",
             WhichCache::Spans => "spans",

@@ -9,7 +9,7 @@ use crate::store::entries::Usage;
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Caches {
+pub(crate) struct Caches {
     /// The directory of all caches.
     dir: String,
     /// Null if it was left alone (--only).
@@ -32,7 +32,7 @@ struct Cache {
 
 impl Caches {
     /// `cleared`: the caches are gone.
-    pub fn of(dir: &Path, usages: &[(WhichCache, Usage)], cleared: bool) -> Caches {
+    pub(crate) fn of(dir: &Path, usages: &[(WhichCache, Usage)], cleared: bool) -> Caches {
         let cache = |which: WhichCache| {
             usages.iter().find(|(each, _)| *each == which).map(|(_, usage)| Cache {
                 entries: usage.entries,

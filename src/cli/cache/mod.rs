@@ -14,15 +14,15 @@ use crate::store::cache::ZtocCache;
 use crate::store::entries::Usage;
 use args::{CacheClearArgs, CacheCommand, CacheLsArgs, WhichCache};
 
-pub mod args;
-pub mod json;
+pub(super) mod args;
+pub(super) mod json;
 
 /// The caches, in the order in which they are shown: what they are called, and where in the directory of all they lie.
 fn all(dir: &Path) -> [(WhichCache, PathBuf); 2] {
     [(WhichCache::Ztocs, ZtocCache::dir_in(dir)), (WhichCache::Spans, SpanCache::dir_in(dir))]
 }
 
-pub fn run(command: CacheCommand) -> Result<(), CliError> {
+pub(super) fn run(command: CacheCommand) -> Result<(), CliError> {
     match command {
         CacheCommand::Ls(args) => ls(&args),
         CacheCommand::Clear(args) => clear(&args),

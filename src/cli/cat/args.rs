@@ -21,7 +21,7 @@ Examples:
 /// Print files of an image without pulling it
 #[derive(Debug, Args)]
 #[command(long_about = CAT_LONG_ABOUT, after_help = CAT_AFTER_HELP)]
-pub struct CatArgs {
+pub(crate) struct CatArgs {
     /// The image
     #[arg(value_name = "IMAGE")]
     pub image: ImageName,

@@ -13,13 +13,13 @@ use crate::ops::open::RootFs;
 use crate::tree::NodeKind;
 use args::CatArgs;
 
-pub mod args;
+pub(super) mod args;
 
 /// Bytes that are read at a time.
 const PIECE: u64 = 1 << 20;
 
 /// Writes the files one after the other; those that fail do not keep the others from it.
-pub async fn run(args: CatArgs, talk: TalkArgs) -> Result<(), CliError> {
+pub(super) async fn run(args: CatArgs, talk: TalkArgs) -> Result<(), CliError> {
     let display = Arc::new(Display::new(talk));
     let opening = async { Named::new(&args.image, &args.read, display.clone()).await?.open(&args.read).await };
     let rootfs = display.during(&args.image.to_string(), opening).await?;

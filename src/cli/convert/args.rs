@@ -55,7 +55,7 @@ SIGINT or SIGTERM.";
 #[derive(Debug, Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = AFTER_HELP)]
 #[command(after_help = "Examples: ociseek convert --help")]
-pub struct ConvertArgs {
+pub(crate) struct ConvertArgs {
     /// The image to convert
     #[arg(value_name = "SRC")]
     pub source: ImageName,

@@ -11,7 +11,7 @@ use crate::ops::versions::EnabledResult;
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Conversion {
+pub(crate) struct Conversion {
     /// SRC and DST, in full.
     source: String,
     destination: String,
@@ -40,7 +40,7 @@ pub struct Conversion {
 /// A SOCI-enabled image, as `ociseek index` reports it.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Enabled {
+pub(crate) struct Enabled {
     /// In full.
     pub name: String,
     pub status: Status,
@@ -54,7 +54,7 @@ pub struct Enabled {
 #[derive(Serialize, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub enum Status {
+pub(crate) enum Status {
     Written,
     /// DST is that image already.
     AlreadyThere,
@@ -68,7 +68,7 @@ pub enum Status {
 /// The image of one platform.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Platform {
+pub(crate) struct Platform {
     /// Such as `linux/arm64`.
     platform: String,
     /// Its manifest in SRC.
@@ -84,7 +84,7 @@ pub struct Platform {
 }
 
 impl Enabled {
-    pub fn of(name: String, result: &EnabledResult) -> Enabled {
+    pub(crate) fn of(name: String, result: &EnabledResult) -> Enabled {
         let none = |name, status| Enabled { name, status, digest: None, replaced: None, manifests: Vec::new() };
         match result {
             EnabledResult::Converted(done) => {
@@ -109,7 +109,7 @@ fn outcome(outcome: &ConvertStatus) -> (Status, Option<Digest>) {
 }
 
 impl Conversion {
-    pub fn of(source: String, destination: String, done: &Converted, seconds: f64) -> Conversion {
+    pub(crate) fn of(source: String, destination: String, done: &Converted, seconds: f64) -> Conversion {
         let (status, replaced) = outcome(&done.outcome);
         Conversion {
             source,

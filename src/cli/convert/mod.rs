@@ -22,11 +22,11 @@ use crate::store::layout::Layout;
 use crate::store::{Destination, blocking};
 use args::ConvertArgs;
 
-pub mod args;
-pub mod json;
-pub mod text;
+pub(super) mod args;
+pub(super) mod json;
+pub(super) mod text;
 
-pub async fn run(args: ConvertArgs, talk: TalkArgs) -> Result<(), CliError> {
+pub(super) async fn run(args: ConvertArgs, talk: TalkArgs) -> Result<(), CliError> {
     let started = Instant::now();
     check(&args)?;
     let display = Arc::new(Display::new(talk));

@@ -11,7 +11,7 @@ use crate::ops::convert::{ConvertStatus, Converted, ConvertedImage};
 use crate::ops::versions::EnabledResult;
 
 /// The report on an image that was converted in `seconds`.
-pub fn report(source: &str, name: &ImageName, done: &Converted, seconds: f64, style: Style) -> String {
+pub(crate) fn report(source: &str, name: &ImageName, done: &Converted, seconds: f64, style: Style) -> String {
     let mut text = String::new();
     for image in &done.images {
         one(&mut text, source, image, style);
@@ -23,7 +23,7 @@ pub fn report(source: &str, name: &ImageName, done: &Converted, seconds: f64, st
 
 /// The SOCI-enabled image that `ociseek index` made of `source`: with its layers, unless the report
 /// on an index has them.
-pub fn made(source: &str, name: &ImageName, result: &EnabledResult, with_layers: bool, style: Style) -> String {
+pub(crate) fn made(source: &str, name: &ImageName, result: &EnabledResult, with_layers: bool, style: Style) -> String {
     let mut text = String::new();
     match result {
         EnabledResult::Converted(done) => {

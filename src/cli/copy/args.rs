@@ -31,7 +31,7 @@ Exit status: 0 success, 1 failure, 2 usage error; 129, 130 or 143 on SIGHUP, SIG
 #[derive(Debug, Args)]
 #[command(long_about = COPY_LONG_ABOUT, after_long_help = COPY_AFTER_HELP)]
 #[command(after_help = "Examples: ociseek copy --help")]
-pub struct CopyArgs {
+pub(crate) struct CopyArgs {
     /// The image
     #[arg(value_name = "SOURCE")]
     pub source: ImageName,

@@ -7,7 +7,7 @@ use crate::ops::copy::CopyReport;
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Copy {
+pub(crate) struct Copy {
     /// SOURCE and DESTINATION, in full.
     source: String,
     destination: String,
@@ -40,7 +40,7 @@ struct Blobs {
 }
 
 impl Copy {
-    pub fn of(source: String, destination: &str, report: &CopyReport, seconds: f64) -> Copy {
+    pub(crate) fn of(source: String, destination: &str, report: &CopyReport, seconds: f64) -> Copy {
         let referrers = report.referrers.iter().map(|one| Referrer {
             digest: one.digest.into(),
             subject: one.subject.into(),

@@ -20,10 +20,10 @@ use crate::store::layout::Layout;
 use crate::store::{Destination, blocking};
 use args::CopyArgs;
 
-pub mod args;
-pub mod json;
+pub(super) mod args;
+pub(super) mod json;
 
-pub async fn run(args: CopyArgs, talk: TalkArgs) -> Result<(), CliError> {
+pub(super) async fn run(args: CopyArgs, talk: TalkArgs) -> Result<(), CliError> {
     let started = Instant::now();
     let display = Arc::new(Display::new(talk));
     let progress: Arc<dyn Progress> = display.clone();

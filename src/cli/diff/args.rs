@@ -25,7 +25,7 @@ Exit status: 0 no difference, 1 failure, 2 usage error, 3 they differ; 129, 130 
 #[derive(Debug, Args)]
 #[command(long_about = DIFF_LONG_ABOUT, after_long_help = DIFF_AFTER_HELP)]
 #[command(after_help = "Examples: ociseek diff --help")]
-pub struct DiffArgs {
+pub(crate) struct DiffArgs {
     /// A ztoc file or an image
     #[arg(value_name = "A")]
     pub a: String,

@@ -9,7 +9,7 @@ use crate::ops::diff::{Changes, IndexDiff, LayerDiff, Side};
 /// Of two ztocs, or of the indexes of two images.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Comparison {
+pub(crate) struct Comparison {
     /// A and B, as they were typed.
     a: String,
     b: String,
@@ -57,7 +57,7 @@ struct Ztoc {
 }
 
 impl Comparison {
-    pub fn of_ztocs([a, b]: [&str; 2], changes: &Changes) -> Comparison {
+    pub(crate) fn of_ztocs([a, b]: [&str; 2], changes: &Changes) -> Comparison {
         Comparison {
             a: a.to_owned(),
             b: b.to_owned(),
@@ -70,7 +70,7 @@ impl Comparison {
         }
     }
 
-    pub fn of_indexes(names: [&str; 2], [a, b]: [&Side; 2], diff: &IndexDiff) -> Comparison {
+    pub(crate) fn of_indexes(names: [&str; 2], [a, b]: [&Side; 2], diff: &IndexDiff) -> Comparison {
         Comparison {
             status: if diff.is_empty() { Status::Same } else { Status::Different },
             index_a: Some(IndexRef::named(a.digest)),

@@ -19,8 +19,8 @@ use crate::ops::diff::{Changes, IndexDiff, indexes, side, ztocs};
 use crate::progress::Progress;
 use args::DiffArgs;
 
-pub mod args;
-pub mod json;
+pub(super) mod args;
+pub(super) mod json;
 
 /// What is typed: a file that is there, or an image.
 enum Typed {
@@ -28,7 +28,7 @@ enum Typed {
     Image(ImageName),
 }
 
-pub async fn run(args: DiffArgs, talk: TalkArgs) -> Result<(), CliError> {
+pub(super) async fn run(args: DiffArgs, talk: TalkArgs) -> Result<(), CliError> {
     let (a, b) = (typed(&args.a)?, typed(&args.b)?);
     let mut stdout = Stdout::new();
     let (text, same) = match (a, b) {

@@ -27,7 +27,7 @@ uses one or the image is incomplete; 129, 130 or 143 on SIGHUP, SIGINT or SIGTER
 /// Explain which runtimes will lazy-load an image, and why others will not
 #[derive(Debug, Args)]
 #[command(long_about = LONG_ABOUT, after_help = AFTER_HELP)]
-pub struct DoctorArgs {
+pub(crate) struct DoctorArgs {
     /// The image
     #[arg(value_name = "IMAGE")]
     pub image: ImageName,

@@ -9,7 +9,7 @@ use crate::ops::doctor::{self, Diagnosis};
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Report {
+pub(crate) struct Report {
     /// The IMAGE, in full.
     image: String,
     /// At least one consumer uses an index, on at least one platform.
@@ -41,7 +41,7 @@ struct Finding {
 }
 
 impl Report {
-    pub fn of(image: &str, found: &[Diagnosis]) -> Report {
+    pub(crate) fn of(image: &str, found: &[Diagnosis]) -> Report {
         Report {
             image: image.to_owned(),
             lazy: found.iter().any(|one| one.inspected.verdicts().any_lazy()),

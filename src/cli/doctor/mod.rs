@@ -14,12 +14,12 @@ use crate::progress::Progress;
 use args::DoctorArgs;
 use text::text;
 
-pub mod args;
-pub mod json;
+pub(super) mod args;
+pub(super) mod json;
 mod next;
 mod text;
 
-pub async fn run(args: DoctorArgs, talk: TalkArgs) -> Result<(), CliError> {
+pub(super) async fn run(args: DoctorArgs, talk: TalkArgs) -> Result<(), CliError> {
     let (display, image) = (Arc::new(Display::new(talk)), args.image.to_string());
     let progress: Arc<dyn Progress> = display.clone();
     let images = Images::new(args.registry, [&args.image], &progress).await?;

@@ -5,12 +5,12 @@ use crate::image::{ImageName, LayerKind, NotIndexed};
 use crate::ops::discover::Note;
 use crate::ops::doctor::{Diagnosis, Finding, NoIndex};
 
-pub fn platform(found: &Diagnosis) -> String {
+pub(super) fn platform(found: &Diagnosis) -> String {
     found.inspected.image.platform.as_ref().map_or_else(|| "unknown platform".to_owned(), ToString::to_string)
 }
 
 /// What to run about it.
-pub fn next(finding: &Finding, image: &str, platform: &str) -> Option<String> {
+pub(super) fn next(finding: &Finding, image: &str, platform: &str) -> Option<String> {
     let is_saved = matches!(image.parse(), Ok(ImageName::Saved { .. }));
     let image = quoted(image.as_bytes());
     let index = |options: &str| Some(format!("ociseek index {options}{image}"));

@@ -8,7 +8,7 @@ use crate::cli::shared::terminal::{Style, safe};
 use crate::image::consumer::{Reason, Verdict};
 use crate::ops::doctor::{Diagnosis, Finding};
 
-pub fn text(name: &str, found: &Diagnosis, style: Style) -> String {
+pub(super) fn text(name: &str, found: &Diagnosis, style: Style) -> String {
     let image = &found.inspected.image;
     let platform = platform(found);
     let mut text = String::new();

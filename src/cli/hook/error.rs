@@ -12,7 +12,7 @@ use crate::hook::server::ServeError;
 
 /// Why a service, or a walk through registries, ended without doing what was asked.
 #[derive(Debug, thiserror::Error)]
-pub enum HookError {
+pub(crate) enum HookError {
     /// Some images or lists failed; each was listed on standard output, among all the others.
     #[error("{what}")]
     Backfill { what: String, hint: Option<String> },
@@ -43,7 +43,7 @@ pub enum HookError {
 }
 
 impl HookError {
-    pub fn hint(&self) -> Option<String> {
+    pub(crate) fn hint(&self) -> Option<String> {
         match self {
             HookError::Backfill { hint, .. } => hint.clone(),
             HookError::Serve(ServeError::NoSecret(_)) => Some(
@@ -66,7 +66,7 @@ impl HookError {
 }
 
 /// What helps against what `backfill` tells among other things.
-pub fn backfill_hint(error: &BackfillError) -> Option<String> {
+pub(crate) fn backfill_hint(error: &BackfillError) -> Option<String> {
     match error {
         BackfillError::Repositories(error) if !matches!(error.status(), Some(403..=405)) => registry_hint(error),
         BackfillError::Repositories(_) => Some(

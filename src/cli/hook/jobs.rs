@@ -34,7 +34,7 @@ use crate::store::StoreError;
 
 /// What services that index have in common.
 #[derive(Debug, Args)]
-pub struct JobArgs {
+pub(crate) struct JobArgs {
     /// A registry (HOST[:PORT] or *.DOMAIN) whose images may be indexed, optionally with a glob for its
     /// repositories; can be repeated
     ///
@@ -99,12 +99,12 @@ pub struct JobArgs {
     pub registry: RegistryArgs,
 }
 
-pub fn address(listener: &TcpListener) -> Result<String, CliError> {
+pub(super) fn address(listener: &TcpListener) -> Result<String, CliError> {
     Ok(listener.local_addr().map_err(CliError::Start)?.to_string())
 }
 
 /// What does the jobs.
-pub async fn runner(args: JobArgs) -> Result<Runner, CliError> {
+pub(super) async fn runner(args: JobArgs) -> Result<Runner, CliError> {
     let versions = args.versions.versions()?;
     let progress: Arc<dyn Progress> = Arc::new(LogProgress);
     let jobs = args.layer_jobs.count();
@@ -132,7 +132,7 @@ pub async fn runner(args: JobArgs) -> Result<Runner, CliError> {
 
 /// The queue. That its connection is lost, and is back, is a line in the log.
 #[cfg(feature = "nats")]
-pub async fn connect(url: &QueueUrl) -> Result<Queue, CliError> {
+pub(super) async fn connect(url: &QueueUrl) -> Result<Queue, CliError> {
     let tell = |change: Change| match change {
         Change::Lost => warn!(name: "queue", target: TARGET, error = change.to_string()),
         Change::Back => info!(name: "queue", target: TARGET, message = change.to_string()),

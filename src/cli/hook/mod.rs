@@ -13,18 +13,18 @@ use serve::args::HookServeArgs;
 #[cfg(feature = "nats")]
 use worker::args::HookWorkerArgs;
 
-pub mod error;
+pub(super) mod error;
 mod jobs;
 #[cfg(feature = "lambda")]
-pub mod lambda;
+pub(super) mod lambda;
 mod secret_file;
-pub mod serve;
+pub(super) mod serve;
 #[cfg(feature = "nats")]
-pub mod worker;
+pub(super) mod worker;
 
 /// Index images as they are pushed
 #[derive(Debug, Subcommand)]
-pub enum HookCommand {
+pub(super) enum HookCommand {
     Serve(Box<HookServeArgs>),
     #[cfg(feature = "nats")]
     Worker(Box<HookWorkerArgs>),
@@ -33,7 +33,7 @@ pub enum HookCommand {
 }
 
 /// Runs a service until it is stopped; then it ends in good order.
-pub async fn run(command: HookCommand, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
+pub(super) async fn run(command: HookCommand, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
     match command {
         HookCommand::Serve(args) => serve::run(*args, interrupted).await,
         #[cfg(feature = "nats")]

@@ -21,7 +21,7 @@ const MOUNTED: [&str; 2] = ["/run/secrets", "/var/run/secrets"];
 ///
 /// # Errors
 /// When it cannot be read, can be read or written by others, or holds no secret.
-pub fn secrets(path: &Path) -> Result<Secrets, CliError> {
+pub(super) fn secrets(path: &Path) -> Result<Secrets, CliError> {
     let unreadable = |source| CliError::Read { path: path.to_owned(), source };
     let file = File::open(path).map_err(unreadable)?;
     let mode = file.metadata().map_err(unreadable)?.permissions().mode() & 0o777;

@@ -79,7 +79,7 @@ Exit status: 0 success (even if layers are left out), 1 an image failed or misse
 #[derive(Debug, Args)]
 #[command(long_about = INDEX_LONG_ABOUT, after_long_help = INDEX_AFTER_HELP)]
 #[command(after_help = "For examples and the forms of IMAGE: ociseek index --help")]
-pub struct IndexArgs {
+pub(crate) struct IndexArgs {
     /// The images to index
     #[arg(value_name = "IMAGE", required = true)]
     pub images: Vec<ImageName>,

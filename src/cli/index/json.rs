@@ -20,7 +20,7 @@ use crate::store::blob::Attached;
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Indexing {
+pub(crate) struct Indexing {
     /// One object for each IMAGE, in the order of the command line.
     pub images: Vec<Image>,
     /// Bytes of layer blobs that were read.
@@ -32,7 +32,7 @@ pub struct Indexing {
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Image {
+pub(crate) struct Image {
     /// The IMAGE, in full.
     pub image: String,
     pub status: ImageStatus,
@@ -58,14 +58,14 @@ pub struct Image {
 #[derive(Serialize, Clone, Copy)]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub enum ImageStatus {
+pub(crate) enum ImageStatus {
     Ok,
     Failed,
 }
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Manifest {
+pub(crate) struct Manifest {
     /// Such as `linux/arm64`; null if the image does not say.
     pub platform: Option<String>,
     manifest: ManifestRef,
@@ -95,7 +95,7 @@ pub struct Manifest {
 #[derive(Serialize, Clone, Copy)]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub enum Status {
+pub(crate) enum Status {
     Attached,
     DryRun,
     /// This very index was there.
@@ -133,7 +133,7 @@ struct Other {
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Short {
+pub(crate) struct Short {
     code: ShortCode,
     pub text: String,
     /// The layer that is left out.
@@ -152,7 +152,13 @@ enum ShortCode {
 
 impl Image {
     /// What was made of it; `error` says why that is not all.
-    pub fn made(image: String, made: &Made, enabled: Option<Enabled>, error: Option<Failure>, seconds: f64) -> Image {
+    pub(crate) fn made(
+        image: String,
+        made: &Made,
+        enabled: Option<Enabled>,
+        error: Option<Failure>,
+        seconds: f64,
+    ) -> Image {
         let index = made.index.as_ref();
         let converted = made.enabled.as_ref().and_then(|enabled| match &enabled.result {
             EnabledResult::Converted(converted) => Some(&**converted),
@@ -178,7 +184,7 @@ impl Image {
     }
 
     /// It could be indexed, but falls short of what was asked for.
-    pub fn refused(image: String, refused: &Refused, error: Failure, seconds: f64) -> Image {
+    pub(crate) fn refused(image: String, refused: &Refused, error: Failure, seconds: f64) -> Image {
         Image {
             manifests: refused.manifests.iter().map(Manifest::refused).collect(),
             bytes_read: refused.bytes_read,
@@ -187,7 +193,7 @@ impl Image {
         }
     }
 
-    pub fn failed(image: String, error: Failure, seconds: f64) -> Image {
+    pub(crate) fn failed(image: String, error: Failure, seconds: f64) -> Image {
         Image {
             image,
             status: ImageStatus::Failed,

@@ -23,13 +23,13 @@ use crate::store::layout::{Layout, tag_of};
 use crate::store::{Destination, Source, blocking};
 use args::IndexArgs;
 
-pub mod args;
-pub mod json;
+pub(super) mod args;
+pub(super) mod json;
 mod step;
 mod text;
 
 /// Indexes all images, one after the other; those that fail do not keep the others from it.
-pub async fn run(args: IndexArgs, talk: TalkArgs) -> Result<(), CliError> {
+pub(super) async fn run(args: IndexArgs, talk: TalkArgs) -> Result<(), CliError> {
     let started = Instant::now();
     check(&args)?;
     let display = Arc::new(Display::new(talk));

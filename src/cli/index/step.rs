@@ -15,7 +15,7 @@ use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::safe;
 
 /// Where they go.
-pub struct Files {
+pub(super) struct Files {
     pub outputs: Option<PathBuf>,
     pub summary: Option<PathBuf>,
 }
@@ -23,7 +23,7 @@ pub struct Files {
 impl Files {
     /// # Errors
     /// When a file cannot be appended to.
-    pub fn write(&self, document: &Indexing) -> Result<(), CliError> {
+    pub(super) fn write(&self, document: &Indexing) -> Result<(), CliError> {
         for (file, text) in [(&self.outputs, outputs as fn(&Indexing) -> String), (&self.summary, summary)] {
             if let Some(file) = file {
                 append(file, &text(document))?;

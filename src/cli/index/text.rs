@@ -20,7 +20,7 @@ const MOST_OTHERS: usize = 16;
 
 /// The report on one image that was indexed in `seconds`. `target` says where the index was
 /// written, if not to the image.
-pub fn report(image: &str, target: Option<&str>, done: &IndexedImage, seconds: f64, style: Style) -> String {
+pub(super) fn report(image: &str, target: Option<&str>, done: &IndexedImage, seconds: f64, style: Style) -> String {
     let mut text = String::new();
     let mut attached = None;
     for manifest in &done.manifests {
@@ -40,7 +40,7 @@ pub fn report(image: &str, target: Option<&str>, done: &IndexedImage, seconds: f
 }
 
 /// The report on an image that falls short of what was asked for.
-pub fn refused(image: &str, refused: &Refused, style: Style) -> String {
+pub(super) fn refused(image: &str, refused: &Refused, style: Style) -> String {
     let mut text = String::new();
     for manifest in &refused.manifests {
         heading(&mut text, image, manifest.platform.as_deref(), &manifest.manifest.digest, style);
@@ -55,7 +55,7 @@ pub fn refused(image: &str, refused: &Refused, style: Style) -> String {
 }
 
 /// Only the digests of indexes, and of the SOCI-enabled image, one a line.
-pub fn digests(made: &Made) -> String {
+pub(super) fn digests(made: &Made) -> String {
     let mut text = String::new();
     for manifest in made.index.iter().flat_map(|index| &index.manifests) {
         if let Some(digest) = manifest.result.index() {
@@ -132,7 +132,7 @@ fn result<'a>(
 }
 
 /// What another run would do.
-pub fn left(text: &mut String, manifest: &IndexedManifest, style: Style) {
+pub(super) fn left(text: &mut String, manifest: &IndexedManifest, style: Style) {
     let (layers, bytes) = manifest.left().fold((0, 0), |(layers, bytes), layer| (layers + 1, bytes + layer.size));
     let is_stuck =
         |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: true }));

@@ -25,7 +25,7 @@ JSON: docs/json.md describes each field.";
 /// Show which SOCI indexes an image has and what they contain
 #[derive(Debug, Args)]
 #[command(long_about = INSPECT_LONG_ABOUT, after_help = INSPECT_AFTER_HELP)]
-pub struct InspectArgs {
+pub(crate) struct InspectArgs {
     /// The image
     #[arg(value_name = "IMAGE")]
     pub image: ImageName,

@@ -6,12 +6,12 @@ use crate::image::coverage::Coverage;
 use crate::ops::discover::Discovered;
 
 /// How much of an image the index that a reader takes covers.
-pub fn covered(image: &Discovered) -> Coverage {
+pub(super) fn covered(image: &Discovered) -> Coverage {
     Coverage::of(&image.layers, |layer| image.ztoc_for(&layer.digest).is_some())
 }
 
 /// Bytes of the ztocs that a reader takes.
-pub fn ztoc_bytes(image: &Discovered) -> u64 {
+pub(super) fn ztoc_bytes(image: &Discovered) -> u64 {
     let layers: BTreeSet<_> = image.layers.iter().map(|layer| layer.digest).collect();
     layers.iter().filter_map(|layer| image.ztoc_for(layer)).map(|ztoc| ztoc.size).sum()
 }

@@ -14,7 +14,7 @@ use crate::ops::inspect::{Inspected, InspectedLayer, InspectedList};
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Inspection {
+pub(crate) struct Inspection {
     /// The IMAGE, in full.
     image: String,
     /// One object for each platform's manifest.
@@ -128,7 +128,7 @@ struct Prefetch {
 }
 
 impl Inspection {
-    pub fn of(image: &str, inspected: &[Inspected]) -> Inspection {
+    pub(crate) fn of(image: &str, inspected: &[Inspected]) -> Inspection {
         Inspection { image: image.to_owned(), manifests: inspected.iter().map(Manifest::of).collect() }
     }
 }

@@ -15,12 +15,12 @@ use crate::ops::inspect::{find_ztoc, inspect};
 use crate::progress::Progress;
 use args::InspectArgs;
 
-pub mod args;
+pub(super) mod args;
 mod covered;
-pub mod json;
+pub(super) mod json;
 mod text;
 
-pub async fn run(args: InspectArgs, talk: TalkArgs) -> Result<(), CliError> {
+pub(super) async fn run(args: InspectArgs, talk: TalkArgs) -> Result<(), CliError> {
     let (display, image) = (Arc::new(Display::new(talk)), args.image.to_string());
     let progress: Arc<dyn Progress> = display.clone();
     let images = Images::new(args.registry, [&args.image], &progress).await?;

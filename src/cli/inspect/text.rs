@@ -14,7 +14,7 @@ use crate::image::soci::Version;
 use crate::ops::discover::{Discovered, FoundIndexRef, Via};
 use crate::ops::inspect::{Inspected, InspectedList};
 
-pub fn text(name: &str, inspected: &Inspected, style: Style) -> String {
+pub(super) fn text(name: &str, inspected: &Inspected, style: Style) -> String {
     let image = &inspected.image;
     let mut text = String::new();
     let platform = image.platform.as_ref().map_or_else(|| "unknown platform".to_owned(), ToString::to_string);
@@ -88,7 +88,7 @@ fn via(via: Via) -> &'static str {
 }
 
 /// A line for each layer, in columns.
-pub fn layers(text: &mut String, inspected: &Inspected, style: Style) {
+pub(super) fn layers(text: &mut String, inspected: &Inspected, style: Style) {
     let mut rows = vec![["LAYER", "SIZE", "SPANS", "FILES", "PLAIN", "ZTOC", ""].map(str::to_owned)];
     for (layer, ztoc) in inspected.image.layers.iter().zip(&inspected.layers) {
         let (digest, size) = (layer.digest.short(), human(layer.size));

@@ -11,7 +11,7 @@ use crate::ops::mount::Prefetch;
 /// What all commands share that serve an image's files while something runs.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Reading")]
-pub struct LazyArgs {
+pub(crate) struct LazyArgs {
     #[command(flatten)]
     pub view: ViewArgs,
 
@@ -43,14 +43,14 @@ pub struct LazyArgs {
 }
 
 impl LazyArgs {
-    pub fn prefetching(&self) -> Prefetch {
+    pub(crate) fn prefetching(&self) -> Prefetch {
         Prefetch { ignore_lists: self.ignore_prefetch_list, all: self.prefetch }
     }
 }
 
 /// How a command that serves files goes on.
 #[derive(Debug, Args)]
-pub struct ServeArgs {
+pub(crate) struct ServeArgs {
     /// Run until stopped or unmounted (the default)
     #[arg(long, conflicts_with = "detach")]
     pub foreground: bool,
@@ -75,7 +75,7 @@ pub struct ServeArgs {
 /// How a container runs.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Container")]
-pub struct ContainerArgs {
+pub(crate) struct ContainerArgs {
     /// Run this instead of the image's entrypoint and command; if empty, run only what follows --
     #[arg(long, value_name = "PROGRAM")]
     pub entrypoint: Option<String>,
@@ -90,7 +90,7 @@ pub struct ContainerArgs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum NetArg {
+pub(crate) enum NetArg {
     None,
     Host,
 }

@@ -20,7 +20,7 @@ const READY: &str = "ready\n";
 
 /// Starts this program again with the same arguments and `--detached`, and waits until it is ready.
 /// Its errors are told by it.
-pub async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
+pub(crate) async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
     let mut arguments: Vec<OsString> = std::env::args_os().collect();
     // Behind the name of the command; a `--` may come later. What may stand before it takes no values.
     let command = arguments.iter().skip(1).position(|typed| !typed.as_encoded_bytes().starts_with(b"-"));
@@ -71,11 +71,11 @@ fn stop(child: Option<u32>, signal: Interrupt) {
 }
 
 /// Where the process that stays writes once nobody listens.
-pub struct Log(File);
+pub(crate) struct Log(File);
 
 impl Log {
     /// `None`: nowhere.
-    pub fn open(path: Option<&Path>) -> Result<Log, CliError> {
+    pub(crate) fn open(path: Option<&Path>) -> Result<Log, CliError> {
         let path = path.map_or_else(|| PathBuf::from("/dev/null"), Path::to_owned);
         let opened = OpenOptions::new().append(true).create(true).open(&path);
         Ok(Log(opened.map_err(|source| CliError::Write { path, source })?))
@@ -85,7 +85,7 @@ impl Log {
     ///
     /// # Errors
     /// When nobody waits for that any more.
-    pub fn ready(self) -> Result<(), CliError> {
+    pub(crate) fn ready(self) -> Result<(), CliError> {
         let leave = || -> io::Result<()> {
             let null = File::open("/dev/null")?;
             let nowhere = OpenOptions::new().write(true).open("/dev/null")?;

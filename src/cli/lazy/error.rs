@@ -6,7 +6,7 @@ use crate::rootfs::fuse::MountError;
 
 /// Why an image is not mounted, or its container did not run.
 #[derive(Debug, thiserror::Error)]
-pub enum LazyError {
+pub(crate) enum LazyError {
     #[error(transparent)]
     Mount(#[from] MountError),
     #[error(transparent)]
@@ -16,7 +16,7 @@ pub enum LazyError {
 }
 
 impl LazyError {
-    pub fn hint(&self) -> Option<String> {
+    pub(crate) fn hint(&self) -> Option<String> {
         match self {
             LazyError::Mount(error) => mount_hint(error),
             LazyError::Bundle(error) => bundle_hint(error),

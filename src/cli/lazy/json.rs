@@ -9,7 +9,7 @@ use crate::rootfs::layers::How;
 /// What was read of an image.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Figures {
+pub(crate) struct Figures {
     /// The IMAGE, in full.
     image: String,
     manifest: Manifest,
@@ -67,7 +67,7 @@ struct Content {
 /// `mount --stats` and `bundle --stats`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Stats {
+pub(crate) struct Stats {
     #[serde(flatten)]
     pub figures: Figures,
     pub seconds_to_mount: f64,
@@ -75,7 +75,7 @@ pub struct Stats {
 }
 
 impl Figures {
-    pub fn of(opened: &Opened) -> Figures {
+    pub(crate) fn of(opened: &Opened) -> Figures {
         let image = &opened.image;
         let layers = image.layers.iter().map(|layer| Layer {
             digest: layer.descriptor.digest.into(),

@@ -12,13 +12,13 @@ use crate::ops::mount::{LiveMount, MountOptions, Prefetch, Record, mount};
 use crate::rootfs::fuse::FuseOptions;
 
 /// A bundle that a runtime can start. The overlay goes before the mount below it.
-pub struct Made {
+pub(crate) struct Made {
     pub bundle: Bundle,
     pub live: LiveMount,
 }
 
 /// Mounts the image and the overlay, and writes config.json.
-pub async fn make(
+pub(crate) async fn make(
     opened: &Opened,
     bundle: Bundle,
     run: &RunOptions,
@@ -43,7 +43,7 @@ pub async fn make(
 }
 
 impl Made {
-    pub async fn take_down(self, opened: &Opened) -> Result<(), CliError> {
+    pub(crate) async fn take_down(self, opened: &Opened) -> Result<(), CliError> {
         let Made { bundle, live } = self;
         let dir = bundle.dir().display().to_string();
         let user = blocking(move || bundle.remove()).await?;
@@ -55,7 +55,7 @@ impl Made {
     }
 }
 
-pub async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, BundleError> + Send + 'static,
 ) -> Result<T, CliError> {
     Ok(spawn_blocking(work).await.map_err(|error| CliError::Start(error.into()))?.map_err(LazyError::from)?)

@@ -27,14 +27,14 @@ use crate::rootfs::content::ContentOptions;
 use args::{ContainerArgs, LazyArgs, NetArg};
 use error::LazyError;
 
-pub mod args;
-pub mod detach;
-pub mod error;
-pub mod json;
-pub mod made;
+pub(super) mod args;
+pub(super) mod detach;
+pub(super) mod error;
+pub(super) mod json;
+pub(super) mod made;
 
 /// An image that can be mounted, and what is said about it.
-pub struct Opened {
+pub(super) struct Opened {
     pub image: RootFs,
     pub name: String,
     pub progress: Arc<dyn Progress>,
@@ -44,7 +44,7 @@ pub struct Opened {
 }
 
 /// Opens the image; `layer`: only that one of its layers.
-pub async fn open_image(
+pub(super) async fn open_image(
     name: &ImageName,
     layer: Option<usize>,
     args: LazyArgs,
@@ -69,13 +69,13 @@ pub async fn open_image(
 }
 
 /// A new file, whatever was there.
-pub fn create(path: &Path) -> Result<File, CliError> {
+pub(super) fn create(path: &Path) -> Result<File, CliError> {
     File::create(path).map_err(|source| CliError::Write { path: path.to_owned(), source })
 }
 
 impl Opened {
     /// Says that the files are there, directories and links among them. `what` tells where, and how they go away again.
-    pub fn tell_ready(&self, what: &str) {
+    pub(super) fn tell_ready(&self, what: &str) {
         if self.quiet {
             return;
         }
@@ -88,12 +88,12 @@ impl Opened {
     }
 
     /// Says what is worth a warning unless nothing is to be said.
-    pub fn warn(&self, text: &str) {
+    pub(super) fn warn(&self, text: &str) {
         self.progress.report(Event::Warning(text.to_owned()));
     }
 
     /// Writes the figures where the user wants them.
-    pub fn write_stats(&mut self, mounted: Duration) -> Result<(), CliError> {
+    pub(super) fn write_stats(&mut self, mounted: Duration) -> Result<(), CliError> {
         let stats = Stats {
             figures: Figures::of(self),
             seconds_to_mount: milliseconds(self.started.elapsed().saturating_sub(mounted).as_secs_f64()),
@@ -105,7 +105,7 @@ impl Opened {
 }
 
 /// Why a mount is to end.
-pub enum End {
+pub(super) enum End {
     /// Someone asked this process to stop.
     Asked,
     /// Someone else unmounted it.
@@ -113,7 +113,10 @@ pub enum End {
 }
 
 /// Serves until it is enough.
-pub async fn serve(mount: &mut LiveMount, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<End, CliError> {
+pub(super) async fn serve(
+    mount: &mut LiveMount,
+    interrupted: &mut oneshot::Receiver<Interrupt>,
+) -> Result<End, CliError> {
     tokio::select! {
         biased;
         Ok(_) = interrupted => Ok(End::Asked),
@@ -122,7 +125,7 @@ pub async fn serve(mount: &mut LiveMount, interrupted: &mut oneshot::Receiver<In
 }
 
 /// What was typed about the container.
-pub fn run_options(args: ContainerArgs, command: Vec<String>) -> RunOptions {
+pub(super) fn run_options(args: ContainerArgs, command: Vec<String>) -> RunOptions {
     RunOptions {
         command: (!command.is_empty()).then_some(command),
         entrypoint: args.entrypoint.map(|program| if program.is_empty() { Vec::new() } else { vec![program] }),

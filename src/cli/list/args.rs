@@ -28,7 +28,7 @@ Exit status: 0 success, 1 an image could not be read, 2 usage error; 129, 130 or
 #[derive(Debug, Args)]
 #[command(long_about = LIST_LONG_ABOUT, after_long_help = LIST_AFTER_HELP)]
 #[command(after_help = "Examples: ociseek list --help")]
-pub struct ListArgs {
+pub(crate) struct ListArgs {
     /// A repository ([REGISTRY/]REPOSITORY), a layout (oci:DIR), or an image
     #[arg(value_name = "REPOSITORY|IMAGE")]
     pub place: ListPlace,

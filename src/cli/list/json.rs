@@ -7,7 +7,7 @@ use crate::ops::list::{ListedImage, ListedIndex, ListedManifest};
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Listing {
+pub(crate) struct Listing {
     /// What was looked at, in full.
     place: String,
     /// One object for each tag, in the registry's order, or for each image of a layout.
@@ -68,7 +68,7 @@ struct Index {
 }
 
 impl Listing {
-    pub fn of(place: &str, images: &[ListedImage]) -> Listing {
+    pub(crate) fn of(place: &str, images: &[ListedImage]) -> Listing {
         Listing { place: place.to_owned(), images: images.iter().map(Image::of).collect() }
     }
 }

@@ -21,10 +21,10 @@ use crate::progress::Progress;
 use crate::store::Source;
 use args::ListArgs;
 
-pub mod args;
-pub mod json;
+pub(super) mod args;
+pub(super) mod json;
 
-pub async fn run(args: ListArgs) -> Result<(), CliError> {
+pub(super) async fn run(args: ListArgs) -> Result<(), CliError> {
     let progress: Arc<dyn Progress> = Arc::new(Warnings);
     let images = Images::at(args.registry, args.place.registry().into_iter(), &progress).await?;
     let (source, places) = places(&images, &args.place).await?;

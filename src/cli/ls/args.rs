@@ -31,7 +31,7 @@ JSON: docs/json.md describes each field.";
 // -h is what it is for ls.
 #[command(disable_help_flag = true, arg = Arg::new("help").long("help").action(ArgAction::Help).help("Print help"))]
 #[command(arg = always("all", 'a'), arg = always("one", '1'))]
-pub struct LsArgs {
+pub(crate) struct LsArgs {
     /// The image
     #[arg(value_name = "IMAGE")]
     pub image: ImageName,

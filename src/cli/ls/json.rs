@@ -16,7 +16,7 @@ use crate::ops::open::RootFs;
 use crate::tree::{NodeId, NodeKind, Tree};
 use crate::ztoc::FileMetadata;
 
-pub fn tree(image: &str, rootfs: &RootFs, listing: &Listing, out: impl Write) -> io::Result<()> {
+pub(crate) fn tree(image: &str, rootfs: &RootFs, listing: &Listing, out: impl Write) -> io::Result<()> {
     let files = Files {
         image,
         manifest: Manifest::of(&rootfs.manifest),
@@ -27,7 +27,7 @@ pub fn tree(image: &str, rootfs: &RootFs, listing: &Listing, out: impl Write) ->
     Document::new(files).write(out)
 }
 
-pub fn layer(image: &str, layer: &Descriptor, entries: &[&FileMetadata], out: impl Write) -> io::Result<()> {
+pub(crate) fn layer(image: &str, layer: &Descriptor, entries: &[&FileMetadata], out: impl Write) -> io::Result<()> {
     let layer = Layer { media_type: &layer.media_type, digest: layer.digest.into(), size: layer.size };
     Document::new(LayerFiles { image, layer, entries: LayerEntries(entries) }).write(out)
 }
@@ -35,7 +35,7 @@ pub fn layer(image: &str, layer: &Descriptor, entries: &[&FileMetadata], out: im
 /// Text that is not UTF-8 stands in base64 under the field's name with `_b64` instead.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Files<'a> {
+pub(crate) struct Files<'a> {
     /// The IMAGE, in full.
     image: &'a str,
     manifest: Manifest,
@@ -181,7 +181,7 @@ impl File {
 /// With --layer: the entries of one layer, as its tar has them.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct LayerFiles<'a> {
+pub(crate) struct LayerFiles<'a> {
     /// The IMAGE, in full.
     image: &'a str,
     layer: Layer<'a>,

@@ -6,7 +6,7 @@ use crate::ops::open::RootFs;
 use crate::tree::{NodeId, Tree};
 
 /// What is listed of the tree.
-pub enum Listing {
+pub(crate) enum Listing {
     /// One file, as it was named.
     File { name: Vec<u8>, node: NodeId },
     /// Directories, each with the path that it is shown by; one, unless all below it are listed too.
@@ -14,7 +14,7 @@ pub enum Listing {
 }
 
 impl Listing {
-    pub fn of(rootfs: &RootFs, path: &[u8], args: &LsArgs) -> Result<Listing, CliError> {
+    pub(crate) fn of(rootfs: &RootFs, path: &[u8], args: &LsArgs) -> Result<Listing, CliError> {
         let tree = &rootfs.tree;
         // As with ls: -l and -d show a link itself.
         let node = tree.resolve(path, !args.long && !args.directory)?;
@@ -44,7 +44,7 @@ fn below(tree: &Tree, path: &[u8], root: NodeId) -> Vec<(Vec<u8>, NodeId)> {
 }
 
 /// A name below a directory, as ls writes it.
-pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+pub(super) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     match directory.last() {
         None | Some(b'/') => [directory, name].concat(),
         Some(_) => [directory, b"/", name].concat(),

@@ -21,12 +21,12 @@ use args::LsArgs;
 use listing::Listing;
 use text::{Detail, Names};
 
-pub mod args;
-pub mod json;
+pub(super) mod args;
+pub(super) mod json;
 mod listing;
 mod text;
 
-pub async fn run(args: LsArgs, talk: TalkArgs) -> Result<(), CliError> {
+pub(super) async fn run(args: LsArgs, talk: TalkArgs) -> Result<(), CliError> {
     let (display, image) = (Arc::new(Display::new(talk)), args.image.to_string());
     let named = async || Named::new(&args.image, &args.read, display.clone()).await;
     let mut stdout = Stdout::new();

@@ -12,7 +12,7 @@ use crate::ztoc::{FileKind, FileMetadata};
 
 /// How names are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Names {
+pub(super) enum Names {
     /// As they are, byte for byte.
     Raw,
     /// As a terminal can show them.
@@ -30,7 +30,7 @@ impl Names {
 
 /// How much of a file is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Detail {
+pub(super) enum Detail {
     Name,
     /// Sizes in bytes.
     Long,
@@ -44,7 +44,13 @@ impl Detail {
     }
 }
 
-pub fn tree(tree: &Tree, listing: &Listing, detail: Detail, names: Names, mut out: impl Write) -> io::Result<()> {
+pub(super) fn tree(
+    tree: &Tree,
+    listing: &Listing,
+    detail: Detail,
+    names: Names,
+    mut out: impl Write,
+) -> io::Result<()> {
     match listing {
         Listing::File { name, node } => {
             rows(&[(&name[..], *node)], tree, detail, names, &mut out)?;
@@ -86,7 +92,7 @@ fn rows(list: &[(&[u8], NodeId)], tree: &Tree, detail: Detail, names: Names, out
 }
 
 /// The entries of one layer, as its tar has them.
-pub fn layer(entries: &[&FileMetadata], detail: Detail, names: Names, mut out: impl Write) -> io::Result<()> {
+pub(super) fn layer(entries: &[&FileMetadata], detail: Detail, names: Names, mut out: impl Write) -> io::Result<()> {
     let columns: Vec<Columns> = match detail {
         Detail::Name => Vec::new(),
         detail => entries.iter().map(|file| Columns::of_entry(file, detail)).collect(),

@@ -44,7 +44,7 @@ error, 130 or 143 interrupted before it was mounted.";
 /// Mount an image's files without pulling it
 #[derive(Debug, Args)]
 #[command(long_about = MOUNT_LONG_ABOUT, after_help = MOUNT_AFTER_HELP)]
-pub struct MountArgs {
+pub(crate) struct MountArgs {
     /// The image
     #[arg(value_name = "IMAGE")]
     pub image: ImageName,

@@ -14,9 +14,9 @@ use crate::ops::mount::{LiveMount, MountOptions, Record, mount};
 use crate::rootfs::fuse::{Existing, FuseOptions, prepare};
 use args::MountArgs;
 
-pub mod args;
+pub(super) mod args;
 
-pub async fn run(
+pub(super) async fn run(
     args: MountArgs,
     talk: TalkArgs,
     interrupted: &mut oneshot::Receiver<Interrupt>,

@@ -30,7 +30,7 @@ SIGTERM.";
 #[derive(Debug, Args)]
 #[command(long_about = PRUNE_LONG_ABOUT, after_long_help = PRUNE_AFTER_HELP)]
 #[command(after_help = "Examples: ociseek prune --help")]
-pub struct PruneArgs {
+pub(crate) struct PruneArgs {
     /// The repository ([REGISTRY/]REPOSITORY)
     #[arg(value_name = "REPOSITORY")]
     pub repository: ListPlace,

@@ -7,7 +7,7 @@ use crate::ops::prune::{self, Pruned, Why};
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Pruning {
+pub(crate) struct Pruning {
     /// In full.
     repository: String,
     /// Nothing was removed.
@@ -61,7 +61,7 @@ struct Unseen {
 }
 
 impl Pruning {
-    pub fn of(name: &str, pruned: &Pruned, delete: bool) -> Pruning {
+    pub(crate) fn of(name: &str, pruned: &Pruned, delete: bool) -> Pruning {
         let unseen = pruned.unseen.iter();
         Pruning {
             repository: name.to_owned(),

@@ -17,10 +17,10 @@ use crate::progress::Progress;
 use crate::store::StoreError;
 use args::PruneArgs;
 
-pub mod args;
-pub mod json;
+pub(super) mod args;
+pub(super) mod json;
 
-pub async fn run(args: PruneArgs) -> Result<(), CliError> {
+pub(super) async fn run(args: PruneArgs) -> Result<(), CliError> {
     let ListPlace::Repository { registry, repository } = &args.repository else {
         return Err(CliError::Usage("expected a repository in a registry, without a tag"));
     };

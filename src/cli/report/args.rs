@@ -8,7 +8,7 @@ use crate::cli::shared::reading::ReadArgs;
 use crate::image::ImageName;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ReportFormat {
+pub(crate) enum ReportFormat {
     /// One HTML page
     #[value(alias = "text")]
     Html,
@@ -42,7 +42,7 @@ JSON: docs/json.md describes each field.";
 /// Draw an image's layers, spans and files as an HTML page
 #[derive(Debug, Args)]
 #[command(long_about = REPORT_LONG_ABOUT, after_help = REPORT_AFTER_HELP)]
-pub struct ReportArgs {
+pub(crate) struct ReportArgs {
     /// The image
     #[arg(value_name = "IMAGE")]
     pub image: ImageName,
@@ -68,12 +68,12 @@ pub struct ReportArgs {
 }
 
 impl ReportArgs {
-    pub fn wants_json(&self) -> bool {
+    pub(crate) fn wants_json(&self) -> bool {
         self.json || self.format == ReportFormat::Json
     }
 
     /// Where the page goes; None: standard output.
-    pub fn file(&self) -> Option<&PathBuf> {
+    pub(crate) fn file(&self) -> Option<&PathBuf> {
         self.output.as_ref().filter(|path| path.as_os_str() != "-")
     }
 }

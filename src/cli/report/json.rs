@@ -9,7 +9,7 @@ use crate::ops::report::{self as facts, Lazy};
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Report<'a> {
+pub(crate) struct Report<'a> {
     /// The IMAGE, in full.
     image: &'a str,
     manifest: Manifest,
@@ -195,7 +195,7 @@ struct Fetch {
 ///
 /// # Errors
 /// None that it has.
-pub fn text(image: &str, report: &facts::Report) -> io::Result<String> {
+pub(crate) fn text(image: &str, report: &facts::Report) -> io::Result<String> {
     json::text(Report {
         image,
         manifest: Manifest::of(&report.manifest),

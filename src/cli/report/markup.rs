@@ -8,7 +8,7 @@ use crate::cli::shared::terminal::is_hostile;
 const LONGEST: usize = 160;
 
 /// Text between tags or in a quoted attribute.
-pub struct Text<'a>(pub &'a str);
+pub(super) struct Text<'a>(pub &'a str);
 
 impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -26,7 +26,7 @@ impl fmt::Display for Text<'_> {
 }
 
 /// A file name in an attribute or another place where tags mean nothing.
-pub fn plain_name(path: &[u8]) -> String {
+pub(super) fn plain_name(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for chunk in path.utf8_chunks() {
         text.push_str(chunk.valid());
@@ -42,7 +42,7 @@ pub fn plain_name(path: &[u8]) -> String {
 }
 
 /// A file name with a direction of its own, so that one from right to left stays inside its place.
-pub fn name(path: &[u8]) -> String {
+pub(super) fn name(path: &[u8]) -> String {
     format!("<bdi>{}</bdi>", plain_name(path))
 }
 

@@ -14,12 +14,12 @@ use crate::ops::report::Report;
 use crate::rootfs::record::{self, RecordedRead};
 use args::ReportArgs;
 
-pub mod args;
+pub(super) mod args;
 mod html;
-pub mod json;
+pub(super) mod json;
 mod markup;
 
-pub async fn run(args: ReportArgs, talk: TalkArgs) -> Result<(), CliError> {
+pub(super) async fn run(args: ReportArgs, talk: TalkArgs) -> Result<(), CliError> {
     if args.output.is_none() && !args.wants_json() && io::stdout().is_terminal() {
         return Err(CliError::Usage("a terminal does not show HTML: give --output FILE"));
     }

@@ -35,7 +35,7 @@ or 143 on SIGHUP, SIGINT or SIGTERM.";
 /// Remove SOCI indexes of an image
 #[derive(Debug, Args)]
 #[command(long_about = RM_LONG_ABOUT, after_long_help = RM_AFTER_HELP, after_help = "Examples: ociseek rm --help")]
-pub struct RmArgs {
+pub(crate) struct RmArgs {
     /// The image, or REPOSITORY@DIGEST of one index
     #[arg(value_name = "IMAGE")]
     pub image: ImageName,

@@ -7,7 +7,7 @@ use crate::ops::remove::{self, Cleared, Fate};
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Removal {
+pub(crate) struct Removal {
     /// The IMAGE, in full.
     image: String,
     /// Nothing was removed.
@@ -55,7 +55,7 @@ enum Status {
 }
 
 impl Removal {
-    pub fn of(image: &str, cleared: &[Cleared], dry_run: bool) -> Removal {
+    pub(crate) fn of(image: &str, cleared: &[Cleared], dry_run: bool) -> Removal {
         Removal { image: image.to_owned(), dry_run, manifests: cleared.iter().map(Manifest::of).collect() }
     }
 }

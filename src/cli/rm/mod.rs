@@ -14,10 +14,10 @@ use crate::progress::Progress;
 use crate::store::StoreError;
 use args::RmArgs;
 
-pub mod args;
-pub mod json;
+pub(super) mod args;
+pub(super) mod json;
 
-pub async fn run(args: RmArgs) -> Result<(), CliError> {
+pub(super) async fn run(args: RmArgs) -> Result<(), CliError> {
     let progress: Arc<dyn Progress> = Arc::new(Warnings);
     let images = Images::new(args.registry, [&args.image], &progress).await?;
     let (source, root) = images.open(&args.image).await?;

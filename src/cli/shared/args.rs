@@ -18,7 +18,7 @@ use crate::ops::resolve::Wanted;
 
 /// Which platforms of an image.
 #[derive(Debug, Clone, Args)]
-pub struct PlatformsArgs {
+pub(crate) struct PlatformsArgs {
     /// Only this platform, such as linux/arm64 or linux/arm/v7; can be repeated [default: all platforms of the image]
     #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_delimiter = ',')]
     pub platform: Vec<Platform>,
@@ -26,14 +26,14 @@ pub struct PlatformsArgs {
 
 impl PlatformsArgs {
     /// The manifests that they ask for.
-    pub fn wanted(&self) -> Wanted<'_> {
+    pub(crate) fn wanted(&self) -> Wanted<'_> {
         if self.platform.is_empty() { Wanted::All } else { Wanted::Each(&self.platform) }
     }
 }
 
 /// Which one of an image's platforms.
 #[derive(Debug, Clone, Args)]
-pub struct PlatformArgs {
+pub(crate) struct PlatformArgs {
     /// The platform, such as linux/arm64 [default: this machine's, or the only one]
     #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_parser = parse::one_platform)]
     pub platform: Option<Platform>,
@@ -41,7 +41,7 @@ pub struct PlatformArgs {
 
 /// What a reader of an image's files sees of it.
 #[derive(Debug, Clone, Args)]
-pub struct ViewArgs {
+pub(crate) struct ViewArgs {
     #[command(flatten)]
     pub platform: PlatformArgs,
 
@@ -51,7 +51,7 @@ pub struct ViewArgs {
 }
 
 #[derive(Debug, Clone, Args)]
-pub struct MinLayerArgs {
+pub(crate) struct MinLayerArgs {
     /// Leave out layers with smaller blobs; 0 indexes all layers
     ///
     /// Small layers are faster to pull whole than to mount.
@@ -61,20 +61,20 @@ pub struct MinLayerArgs {
 }
 
 #[derive(Debug, Clone, Args)]
-pub struct LayerJobsArgs {
+pub(crate) struct LayerJobsArgs {
     /// How many layers to read in parallel [default: one per CPU]
     #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub jobs: Option<u16>,
 }
 
 impl LayerJobsArgs {
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.jobs.map_or_else(cores, usize::from)
     }
 }
 
 #[derive(Debug, Clone, Args)]
-pub struct ImageJobsArgs {
+pub(crate) struct ImageJobsArgs {
     /// How many images to read in parallel
     #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", default_value_t = 8)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -82,7 +82,7 @@ pub struct ImageJobsArgs {
 }
 
 #[derive(Debug, Clone, Copy, Args)]
-pub struct FormatArgs {
+pub(crate) struct FormatArgs {
     /// Output format on standard output: text, or JSON (docs/json.md)
     #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -93,17 +93,17 @@ pub struct FormatArgs {
 }
 
 impl FormatArgs {
-    pub fn get(self) -> Format {
+    pub(crate) fn get(self) -> Format {
         if self.json { Format::Json } else { self.format }
     }
 
-    pub fn is_json(self) -> bool {
+    pub(crate) fn is_json(self) -> bool {
         self.get() == Format::Json
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     Text,
     Json,
 }
@@ -111,7 +111,7 @@ pub enum Format {
 /// What shapes a ztoc's bytes.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Indexing")]
-pub struct BuildArgs {
+pub(crate) struct BuildArgs {
     /// Span size: uncompressed bytes between two points where decompression can start; suffixes KiB,
     /// MiB, GiB, KB, MB, GB
     ///
@@ -133,7 +133,7 @@ pub struct BuildArgs {
 /// Where all caches are.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Cache")]
-pub struct CacheDirArgs {
+pub(crate) struct CacheDirArgs {
     /// Cache directory for ztocs, so that no layer is read twice [default: $XDG_CACHE_HOME/ociseek or ~/.cache/ociseek]
     #[arg(long, value_name = "DIR", env = "OCISEEK_CACHE_DIR")]
     pub cache_dir: Option<PathBuf>,
@@ -141,7 +141,7 @@ pub struct CacheDirArgs {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Cache")]
-pub struct CacheArgs {
+pub(crate) struct CacheArgs {
     #[command(flatten)]
     pub dir: CacheDirArgs,
 
@@ -157,7 +157,7 @@ pub struct CacheArgs {
 /// What was read is kept for the next reader.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Cache")]
-pub struct ReadCacheArgs {
+pub(crate) struct ReadCacheArgs {
     #[command(flatten)]
     pub cache: CacheArgs,
 
@@ -172,7 +172,7 @@ pub struct ReadCacheArgs {
 
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Registry")]
-pub struct RegistryArgs {
+pub(crate) struct RegistryArgs {
     /// Use these credentials instead of those from docker or podman login; for one registry only
     ///
     /// If a command names several registries, use docker login. Other users of this machine can see
@@ -235,7 +235,7 @@ pub struct RegistryArgs {
 
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Limits")]
-pub struct MemoryArgs {
+pub(crate) struct MemoryArgs {
     /// Give up on an image that needs more memory than this
     ///
     /// The limit covers what grows with the image: manifests, SOCI indexes, ztocs and file lists. The

@@ -12,12 +12,12 @@ use crate::ops::discover::causes;
 use crate::ops::index::{Elsewhere, Existing, IndexOptions};
 use crate::progress::{Event, Progress};
 
-pub fn layer_options(build: &BuildArgs) -> LayerOptions {
+pub(crate) fn layer_options(build: &BuildArgs) -> LayerOptions {
     LayerOptions { span_size: build.span_size.0, build_tool_identifier: build.build_tool_identifier.clone() }
 }
 
 /// The images of --reuse-from; those that cannot be opened are warned of.
-pub async fn named(images: &Images, names: &[ImageName], progress: &Arc<dyn Progress>) -> Vec<Elsewhere> {
+pub(crate) async fn named(images: &Images, names: &[ImageName], progress: &Arc<dyn Progress>) -> Vec<Elsewhere> {
     let mut found = Vec::with_capacity(names.len());
     for name in names {
         match images.open(name).await {
@@ -32,7 +32,7 @@ pub async fn named(images: &Images, names: &[ImageName], progress: &Arc<dyn Prog
 }
 
 /// What is done for images that nobody names by hand: hooks and backfill.
-pub fn unattended(
+pub(crate) fn unattended(
     platforms: Vec<Platform>,
     build: &BuildArgs,
     min_layer_size: ByteSize,

@@ -11,7 +11,7 @@ use crate::rootfs::layers::Caches;
 use crate::store::cache::ZtocCache;
 
 /// The directory of all caches; None if there is no place for one.
-pub fn dir(args: &CacheDirArgs) -> Option<PathBuf> {
+pub(crate) fn dir(args: &CacheDirArgs) -> Option<PathBuf> {
     let var = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     args.cache_dir
         .clone()
@@ -20,7 +20,7 @@ pub fn dir(args: &CacheDirArgs) -> Option<PathBuf> {
 }
 
 /// The caches of those who read from images: of ztocs, and of what spans hold.
-pub async fn reading(args: &ReadCacheArgs, progress: &Arc<dyn Progress>) -> Result<Caches, CliError> {
+pub(crate) async fn reading(args: &ReadCacheArgs, progress: &Arc<dyn Progress>) -> Result<Caches, CliError> {
     let dir = if args.cache.no_cache { None } else { dir(&args.cache.dir) };
     let (max, ztocs, progress) = (args.cache_size.0, args.cache.ztoc_cache_size.0, Arc::clone(progress));
     let opened = tokio::task::spawn_blocking(move || Caches {
@@ -31,7 +31,7 @@ pub async fn reading(args: &ReadCacheArgs, progress: &Arc<dyn Progress>) -> Resu
 }
 
 /// The cache of ztocs; None if the user wants none.
-pub async fn ztocs(args: &CacheArgs, progress: &Arc<dyn Progress>) -> Option<ZtocCache> {
+pub(crate) async fn ztocs(args: &CacheArgs, progress: &Arc<dyn Progress>) -> Option<ZtocCache> {
     if args.no_cache {
         return None;
     }

@@ -7,7 +7,7 @@ use crate::image::consumer::{self, Verdict, Verdicts};
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Consumer {
+pub(crate) struct Consumer {
     /// A stable word.
     consumer: &'static str,
     /// For people.
@@ -27,7 +27,7 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    pub fn each(verdicts: &Verdicts) -> Vec<Consumer> {
+    pub(crate) fn each(verdicts: &Verdicts) -> Vec<Consumer> {
         verdicts.iter().map(|(consumer, verdict)| Consumer::of(consumer, verdict)).collect()
     }
 

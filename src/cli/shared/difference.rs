@@ -12,13 +12,13 @@ use crate::ops::diff::Change;
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub enum Status {
+pub(crate) enum Status {
     Right,
     Different,
 }
 
 impl Status {
-    pub fn of(is_right: bool) -> Status {
+    pub(crate) fn of(is_right: bool) -> Status {
         if is_right { Status::Right } else { Status::Different }
     }
 }
@@ -26,7 +26,7 @@ impl Status {
 /// What differs.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct DifferenceJson {
+pub(crate) struct DifferenceJson {
     /// A stable word.
     code: &'static str,
     /// For people.
@@ -78,7 +78,7 @@ impl From<&Change> for DifferenceJson {
 const SHOWN: usize = 10;
 
 /// Kinds and texts of what is printed: of each kind the first ones, and at the end how many more there are.
-pub fn shown<'a>(findings: impl IntoIterator<Item = (&'a str, String)>) -> Vec<(&'a str, String)> {
+pub(crate) fn shown<'a>(findings: impl IntoIterator<Item = (&'a str, String)>) -> Vec<(&'a str, String)> {
     let mut lines = Vec::new();
     let mut of_kind: BTreeMap<&str, usize> = BTreeMap::new();
     for (kind, text) in findings {

@@ -33,7 +33,7 @@ const OPTIONS: [(&[&str], &str); 7] = [
 ];
 
 /// What helps someone who typed one of these. What clap suggests instead is taken out of `error`.
-pub fn hint(error: &mut clap::Error, mut typed: impl Iterator<Item = String>) -> Option<String> {
+pub(crate) fn hint(error: &mut clap::Error, mut typed: impl Iterator<Item = String>) -> Option<String> {
     let (place, suggestion, table) = match error.kind() {
         ErrorKind::InvalidSubcommand => {
             (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand, &COMMANDS[..])

@@ -20,7 +20,7 @@ const SCHEMA_VERSION: u32 = 1;
 /// A document with what stands at the head of each.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Document<T> {
+pub(crate) struct Document<T> {
     /// Rises when a field goes away or changes its meaning; new fields do not count.
     schema_version: u32,
     /// This program and its version.
@@ -30,13 +30,13 @@ pub struct Document<T> {
 }
 
 impl<T: Serialize> Document<T> {
-    pub fn new(body: T) -> Document<T> {
+    pub(crate) fn new(body: T) -> Document<T> {
         Document { schema_version: SCHEMA_VERSION, tool: TOOL_IDENTIFIER, body }
     }
 
     /// # Errors
     /// Those of `out`.
-    pub fn write(&self, mut out: impl Write) -> io::Result<()> {
+    pub(crate) fn write(&self, mut out: impl Write) -> io::Result<()> {
         serde_json::to_writer_pretty(&mut out, self)?;
         out.write_all(b"\n")?;
         out.flush()
@@ -47,7 +47,7 @@ impl<T: Serialize> Document<T> {
 ///
 /// # Errors
 /// None that a document of ours has.
-pub fn text(body: impl Serialize) -> io::Result<String> {
+pub(crate) fn text(body: impl Serialize) -> io::Result<String> {
     Ok(serde_json::to_string_pretty(&Document::new(body))? + "\n")
 }
 
@@ -55,21 +55,21 @@ pub fn text(body: impl Serialize) -> io::Result<String> {
 ///
 /// # Errors
 /// None that a document of ours has.
-pub fn line(body: impl Serialize) -> io::Result<String> {
+pub(crate) fn line(body: impl Serialize) -> io::Result<String> {
     Ok(serde_json::to_string(&Document::new(body))?)
 }
 
 /// What is printed when a command fails before it has a document of its own.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Failed {
+pub(crate) struct Failed {
     pub error: Failure,
 }
 
 /// Why something failed.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Failure {
+pub(crate) struct Failure {
     /// The causes in one line.
     pub message: String,
     /// What failed, why, why that, ...
@@ -80,20 +80,20 @@ pub struct Failure {
 
 impl Failure {
     /// Of a part of what was asked for, of which no hint is known.
-    pub fn of(error: &(dyn std::error::Error + 'static)) -> Failure {
+    pub(crate) fn of(error: &(dyn std::error::Error + 'static)) -> Failure {
         let causes = causes(error);
         Failure { message: causes.join(": "), causes, hint: None }
     }
 
     /// The same of an error of which only the text is left.
-    pub fn told(text: &str) -> Failure {
+    pub(crate) fn told(text: &str) -> Failure {
         Failure { message: text.to_owned(), causes: vec![text.to_owned()], hint: None }
     }
 }
 
 /// A digest, such as `sha256:6b6c...`.
 #[derive(Debug, Clone, Copy)]
-pub struct DigestText(Digest);
+pub(crate) struct DigestText(Digest);
 
 impl From<Digest> for DigestText {
     fn from(digest: Digest) -> DigestText {
@@ -131,24 +131,24 @@ impl schemars::JsonSchema for DigestText {
 }
 
 impl DigestText {
-    pub fn short(&self) -> String {
+    pub(crate) fn short(&self) -> String {
         self.0.short()
     }
 }
 
 /// A word of an enumeration as the documents have it.
-pub fn word(word: impl Serialize) -> String {
+pub(crate) fn word(word: impl Serialize) -> String {
     serde_json::to_value(word).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-pub fn digests<'a>(digests: impl IntoIterator<Item = &'a Digest>) -> Vec<DigestText> {
+pub(crate) fn digests<'a>(digests: impl IntoIterator<Item = &'a Digest>) -> Vec<DigestText> {
     digests.into_iter().map(DigestText::from).collect()
 }
 
 /// An image manifest.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "ManifestRef"))]
-pub struct Manifest {
+pub(crate) struct Manifest {
     /// Null where only the digest is known.
     media_type: Option<String>,
     pub digest: DigestText,
@@ -157,7 +157,7 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    pub fn of(descriptor: &Descriptor) -> Manifest {
+    pub(crate) fn of(descriptor: &Descriptor) -> Manifest {
         Manifest {
             media_type: Some(descriptor.media_type.clone()),
             digest: descriptor.digest.into(),
@@ -165,7 +165,7 @@ impl Manifest {
         }
     }
 
-    pub fn named(digest: Digest) -> Manifest {
+    pub(crate) fn named(digest: Digest) -> Manifest {
         Manifest { media_type: None, digest: digest.into(), size: None }
     }
 }
@@ -173,18 +173,18 @@ impl Manifest {
 /// A SOCI index.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct IndexRef {
+pub(crate) struct IndexRef {
     pub digest: DigestText,
     /// Bytes of its manifest; null where only the digest is known.
     size: Option<u64>,
 }
 
 impl IndexRef {
-    pub fn of(index: &Descriptor) -> IndexRef {
+    pub(crate) fn of(index: &Descriptor) -> IndexRef {
         IndexRef { digest: index.digest.into(), size: Some(index.size) }
     }
 
-    pub fn named(digest: Digest) -> IndexRef {
+    pub(crate) fn named(digest: Digest) -> IndexRef {
         IndexRef { digest: digest.into(), size: None }
     }
 }
@@ -192,7 +192,7 @@ impl IndexRef {
 /// How much of an image an index covers.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Coverage {
+pub(crate) struct Coverage {
     pub layers: usize,
     pub of_layers: usize,
     /// Of the blobs of these layers, compressed as they are.
@@ -208,7 +208,7 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    pub fn of(coverage: &coverage::Coverage) -> Coverage {
+    pub(crate) fn of(coverage: &coverage::Coverage) -> Coverage {
         Coverage {
             layers: coverage.layers,
             of_layers: coverage.of_layers,
@@ -220,7 +220,7 @@ impl Coverage {
         }
     }
 
-    pub fn with_ztocs(coverage: &coverage::Coverage, bytes: u64) -> Coverage {
+    pub(crate) fn with_ztocs(coverage: &coverage::Coverage, bytes: u64) -> Coverage {
         Coverage { ztoc_bytes: Some(bytes), ..Coverage::of(coverage) }
     }
 }
@@ -228,18 +228,18 @@ impl Coverage {
 /// A stable word for programs, and what it says here, for people.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Coded {
+pub(crate) struct Coded {
     pub code: &'static str,
     pub text: String,
 }
 
 /// Seconds with three digits behind the point: more would be noise.
-pub fn milliseconds(seconds: f64) -> f64 {
+pub(crate) fn milliseconds(seconds: f64) -> f64 {
     (seconds * 1000.0).round() / 1000.0
 }
 
 /// Bytes as text, or else as base64 for the field whose name ends in `_b64`.
-pub fn utf8(bytes: &[u8]) -> (Option<&str>, Option<String>) {
+pub(crate) fn utf8(bytes: &[u8]) -> (Option<&str>, Option<String>) {
     match std::str::from_utf8(bytes) {
         Ok(text) => (Some(text), None),
         Err(_) => (None, Some(STANDARD.encode(bytes))),

@@ -13,7 +13,7 @@ use crate::time::Time;
 
 /// Whether registries are spoken to without TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PlainHttp {
+pub(crate) enum PlainHttp {
     Always,
     Never,
     /// Only those on this machine.
@@ -21,7 +21,7 @@ pub enum PlainHttp {
 }
 
 /// A span size: at least 1 byte, at most 1 TiB (it stands in signed 64-bit fields, and no layer is that large).
-pub fn span_size(text: &str) -> Result<ByteSize, String> {
+pub(crate) fn span_size(text: &str) -> Result<ByteSize, String> {
     match text.parse::<ByteSize>().map_err(|e| e.to_string())? {
         ByteSize(0) => Err("must be more than 0".into()),
         size if size.0 > 1 << 40 => Err("must be at most 1024GiB".into()),
@@ -30,7 +30,7 @@ pub fn span_size(text: &str) -> Result<ByteSize, String> {
 }
 
 /// A tool identifier: it stands in every ztoc and in a manifest annotation, and is printed, so: one line, not endless.
-pub fn tool_identifier(text: &str) -> Result<String, String> {
+pub(crate) fn tool_identifier(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > 256 || text.chars().any(char::is_control) {
         return Err("expected 1 to 256 bytes without control characters".into());
     }
@@ -38,7 +38,7 @@ pub fn tool_identifier(text: &str) -> Result<String, String> {
 }
 
 /// A yes or no in the words that the variables of other options take; an empty variable says nothing.
-pub fn plain_http(text: &str) -> Result<PlainHttp, String> {
+pub(crate) fn plain_http(text: &str) -> Result<PlainHttp, String> {
     match text.to_ascii_lowercase().as_str() {
         "" => Ok(PlainHttp::Local),
         "1" | "true" | "t" | "yes" | "y" | "on" => Ok(PlainHttp::Always),
@@ -48,7 +48,7 @@ pub fn plain_http(text: &str) -> Result<PlainHttp, String> {
 }
 
 /// A whole number and one of the units s, m, h and d; at least a second.
-pub fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || "expected a number and a unit (s, m, h or d), such as 90s or 10m".to_owned();
     let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
     let seconds: u64 = match unit {
@@ -69,7 +69,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// A day (in UTC), a time in RFC 3339, or how long ago; in seconds since 1970.
-pub fn since(text: &str) -> Result<i64, String> {
+pub(crate) fn since(text: &str) -> Result<i64, String> {
     if let Ok(ago) = duration(text) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         return Ok(i64::try_from(now.saturating_sub(ago).as_secs()).unwrap_or(i64::MAX));
@@ -80,17 +80,17 @@ pub fn since(text: &str) -> Result<i64, String> {
 }
 
 /// The number of an AWS account.
-pub fn aws_account(text: &str) -> Result<String, String> {
+pub(crate) fn aws_account(text: &str) -> Result<String, String> {
     if is_account(text) { Ok(text.to_owned()) } else { Err("expected a 12-digit account ID".into()) }
 }
 
 /// A registry, without any repository.
-pub fn registry(text: &str) -> Result<String, String> {
+pub(crate) fn registry(text: &str) -> Result<String, String> {
     if is_registry(text) { Ok(text.to_ascii_lowercase()) } else { Err("expected HOST or HOST:PORT".into()) }
 }
 
 /// A percentage of at most two decimals, such as `80%`, `99.5%` or `80`.
-pub fn share(text: &str) -> Result<Share, String> {
+pub(crate) fn share(text: &str) -> Result<Share, String> {
     const WANT: &str = "expected a percentage from 0% to 100%, such as 80% or 99.5%";
     let number = text.trim().strip_suffix('%').unwrap_or(text.trim());
     let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
@@ -109,7 +109,7 @@ pub fn share(text: &str) -> Result<Share, String> {
 }
 
 /// One platform, for what reads one image. The variable that gives it may hold a list, for `ociseek index`.
-pub fn one_platform(text: &str) -> Result<Platform, String> {
+pub(crate) fn one_platform(text: &str) -> Result<Platform, String> {
     if text.contains(',') {
         return Err("several platforms, but this command takes one: use --platform OS/ARCH, which overrides \
                     $OCISEEK_PLATFORM"
@@ -119,7 +119,7 @@ pub fn one_platform(text: &str) -> Result<Platform, String> {
 }
 
 /// A digest, or enough of its first digits.
-pub fn start_of_digest(text: &str) -> Result<String, String> {
+pub(crate) fn start_of_digest(text: &str) -> Result<String, String> {
     let is_digits = text.len() >= LEAST_DIGITS && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     match is_digits || text.parse::<Digest>().is_ok() {
         true => Ok(text.to_owned()),
@@ -128,7 +128,7 @@ pub fn start_of_digest(text: &str) -> Result<String, String> {
 }
 
 /// `oci:DIR`.
-pub fn layout_dir(text: &str) -> Result<PathBuf, String> {
+pub(crate) fn layout_dir(text: &str) -> Result<PathBuf, String> {
     match text.strip_prefix("oci:") {
         Some("") | None => Err("expected oci:DIR, the OCI layout to write to".into()),
         Some(dir) => Ok(PathBuf::from(dir)),

@@ -7,14 +7,14 @@ use crate::image::{ImageName, ImageNameError};
 
 /// One image, or all of a repository or layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ListPlace {
+pub(crate) enum ListPlace {
     Repository { registry: String, repository: String },
     Image(ImageName),
 }
 
 impl ListPlace {
     /// The registry that it is in, if it is in one.
-    pub fn registry(&self) -> Option<&str> {
+    pub(crate) fn registry(&self) -> Option<&str> {
         match self {
             ListPlace::Repository { registry, .. } => Some(registry),
             ListPlace::Image(image) => crate::cli::shared::source::registry(image),

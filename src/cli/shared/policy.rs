@@ -22,7 +22,7 @@ const MAX_FILE: usize = 1 << 20;
 /// What is asked of every index that is found.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Policy")]
-pub struct PolicyArgs {
+pub(crate) struct PolicyArgs {
     /// Check each index against the rules in this JSON file; the options below override its rules
     ///
     /// Its fields, all optional, are min_coverage, min_layer_size and max_ztoc_ratio (strings such as
@@ -66,7 +66,7 @@ pub struct PolicyArgs {
 
 /// Why a policy cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum PolicyError {
+pub(crate) enum PolicyError {
     #[error(transparent)]
     Json(#[from] JsonError),
     #[error("{field}: {why}")]
@@ -94,7 +94,7 @@ impl PolicyArgs {
     ///
     /// # Errors
     /// When a file cannot be read or used.
-    pub fn policy(&self) -> Result<Policy, CliError> {
+    pub(crate) fn policy(&self) -> Result<Policy, CliError> {
         let mut policy = Policy { min_layer_size: NotIndexed::MIN_LAYER_SIZE, ..Policy::default() };
         let (mut keys, mut certificates) = (Vec::new(), Vec::new());
         if let Some(path) = &self.policy {

@@ -11,7 +11,7 @@ use crate::ops::prefetch::{ListError, PrefetchList};
 /// What goes into a prefetch list.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Prefetch")]
-pub struct PrefetchArgs {
+pub(crate) struct PrefetchArgs {
     /// Have consumers fetch this file before the container starts; can be repeated
     ///
     /// A path from the root of the image; symbolic links are followed. `*` matches anything but a
@@ -32,7 +32,7 @@ pub struct PrefetchArgs {
 
 impl PrefetchArgs {
     /// All of them together; None if nothing was given.
-    pub fn list(&self) -> Result<Option<Arc<PrefetchList>>, CliError> {
+    pub(crate) fn list(&self) -> Result<Option<Arc<PrefetchList>>, CliError> {
         let mut list = PrefetchList::default();
         self.prefetch_file.iter().for_each(|path| list.add_path(path));
         let mut add = |path: &PathBuf, add: fn(&mut PrefetchList, &[u8]) -> Result<(), ListError>| {

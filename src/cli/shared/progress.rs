@@ -23,19 +23,19 @@ const EVERY: Duration = Duration::from_secs(5);
 /// What takes no longer than this shows no progress.
 const MOMENT: Duration = Duration::from_millis(300);
 /// How often bars are drawn.
-pub const TICK: Duration = Duration::from_millis(120);
+pub(crate) const TICK: Duration = Duration::from_millis(120);
 /// After this time a rate says something.
 const MEASURED: Duration = Duration::from_secs(1);
 
 /// What the user sees while images are read.
-pub enum Display {
+pub(crate) enum Display {
     Bars(Bars),
     Plain(Plain),
     Quiet,
 }
 
 impl Display {
-    pub fn new(talk: TalkArgs) -> Display {
+    pub(crate) fn new(talk: TalkArgs) -> Display {
         use std::io::IsTerminal;
         match talk.progress {
             _ if talk.quiet => Display::Quiet,
@@ -46,7 +46,7 @@ impl Display {
     }
 
     /// Shows what `work` does, which is about `image`, if it takes more than a moment.
-    pub async fn during<T>(&self, image: &str, work: impl Future<Output = T>) -> T {
+    pub(crate) async fn during<T>(&self, image: &str, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
         self.name(image);
         let done = tokio::select! {
@@ -62,7 +62,7 @@ impl Display {
     }
 
     /// The image that events are about from now on.
-    pub fn begin(&self, image: &str) {
+    pub(crate) fn begin(&self, image: &str) {
         self.name(image);
         self.wait();
     }
@@ -83,7 +83,7 @@ impl Display {
     }
 
     /// Takes everything off the screen.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         match self {
             Display::Bars(bars) => bars.end(),
             Display::Plain(plain) => plain.lock().image.clear(),
@@ -104,7 +104,7 @@ impl Progress for Display {
 }
 
 /// Only warnings.
-pub struct Warnings;
+pub(crate) struct Warnings;
 
 impl Progress for Warnings {
     fn report(&self, event: Event) {
@@ -127,7 +127,7 @@ fn note_unindexed(image: &str, bytes: u64) {
 }
 
 /// A bar for each layer in flight and one for the whole.
-pub struct Bars {
+pub(crate) struct Bars {
     all: MultiProgress,
     state: Mutex<BarsState>,
 }
@@ -272,7 +272,7 @@ fn bar_style(figures: &str) -> BarStyle {
 }
 
 /// A line every few seconds, none at the start or end: what is done within them needs none.
-pub struct Plain {
+pub(crate) struct Plain {
     state: Arc<Mutex<PlainState>>,
     _ticker: Ticker,
 }
@@ -363,13 +363,13 @@ impl Plain {
 }
 
 /// Writes a line every few seconds, none at the start or end.
-pub struct Ticker {
+pub(crate) struct Ticker {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Ticker {
-    pub fn new(line: impl Fn() -> Option<String> + Send + 'static) -> Ticker {
+    pub(crate) fn new(line: impl Fn() -> Option<String> + Send + 'static) -> Ticker {
         let (stop, stopped) = channel();
         let thread = std::thread::Builder::new().name("progress".into()).spawn(move || {
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(EVERY) {

@@ -4,7 +4,7 @@ use super::terminal::is_hostile;
 
 /// `bytes` as they are where a shell takes them so, in quotes where it does not, and `$'\033'` for
 /// what a terminal must not see.
-pub fn quoted(bytes: &[u8]) -> String {
+pub(crate) fn quoted(bytes: &[u8]) -> String {
     let mut pieces: Vec<(bool, String)> = Vec::new();
     let mut add = |is_plain: bool, text: &str| match pieces.last_mut() {
         Some((last, so_far)) if *last == is_plain => so_far.push_str(text),

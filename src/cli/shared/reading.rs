@@ -21,7 +21,7 @@ use crate::tree::ResolveError;
 
 /// How an image is read.
 #[derive(Debug, Args)]
-pub struct ReadArgs {
+pub(crate) struct ReadArgs {
     #[command(flatten)]
     pub view: ViewArgs,
 
@@ -37,7 +37,7 @@ pub struct ReadArgs {
 }
 
 /// An image that was named, before anything is read of its layers.
-pub struct Named {
+pub(crate) struct Named {
     pub source: Source,
     pub root: Target,
     pub caches: Caches,
@@ -45,14 +45,14 @@ pub struct Named {
 }
 
 impl Named {
-    pub async fn new(name: &ImageName, args: &ReadArgs, progress: Arc<dyn Progress>) -> Result<Named, CliError> {
+    pub(crate) async fn new(name: &ImageName, args: &ReadArgs, progress: Arc<dyn Progress>) -> Result<Named, CliError> {
         let images = Images::new(args.registry.clone(), [name], &progress).await?;
         let (source, root) = images.open(name).await?;
         let caches = caches::reading(&args.cache, &progress).await?;
         Ok(Named { source, root, caches, progress })
     }
 
-    pub async fn open(&self, args: &ReadArgs) -> Result<RootFs, CliError> {
+    pub(crate) async fn open(&self, args: &ReadArgs) -> Result<RootFs, CliError> {
         let options = OpenOptions {
             platform: args.view.platform.platform.clone(),
             index: args.view.index,
@@ -63,7 +63,7 @@ impl Named {
 }
 
 /// Says on standard error what was fetched of the layers.
-pub fn tell_stats(rootfs: &RootFs) {
+pub(crate) fn tell_stats(rootfs: &RootFs) {
     let stats = rootfs.content.stats();
     let opening: u64 = rootfs.layers.iter().map(|layer| layer.bytes_read).sum();
     let opened = match opening {
@@ -81,7 +81,7 @@ pub fn tell_stats(rootfs: &RootFs) {
 }
 
 /// Says that one of several paths failed; the others are still done.
-pub fn tell_path(path: &[u8], error: &CliError) {
+pub(crate) fn tell_path(path: &[u8], error: &CliError) {
     let name = path.strip_prefix(b"/").unwrap_or(path);
     let says_it =
         matches!(error, CliError::Path(ResolveError::NotFound(at) | ResolveError::NotDirectory(at)) if at == name);

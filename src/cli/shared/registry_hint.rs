@@ -3,7 +3,7 @@
 use crate::image::ecr;
 use crate::store::registry::{HelperError, RegistryError, Shown, Untrusted};
 
-pub fn registry_hint(error: &RegistryError) -> Option<String> {
+pub(crate) fn registry_hint(error: &RegistryError) -> Option<String> {
     match error {
         RegistryError::CertsD { .. } => return Some("see the TLS section of docs/laptop.md for the file names".into()),
         RegistryError::Credentials { registry, .. } => {

@@ -46,15 +46,15 @@ use crate::store::registry::RegistryError;
 use crate::tree;
 use crate::ztoc::ZtocError;
 
-pub const DONE: u8 = 0;
-pub const FAILED: u8 = 1;
-pub const USAGE: u8 = 2;
+pub(crate) const DONE: u8 = 0;
+pub(crate) const FAILED: u8 = 1;
+pub(crate) const USAGE: u8 = 2;
 /// Verification found differences, or no consumer uses an index.
-pub const DIFFERENT: u8 = 3;
+pub(crate) const DIFFERENT: u8 = 3;
 
 /// Why a command ended without doing what was asked.
 #[derive(Debug, thiserror::Error)]
-pub enum CliError {
+pub(crate) enum CliError {
     #[error("{0}")]
     Usage(&'static str),
     #[error(transparent)]
@@ -203,7 +203,7 @@ impl From<MakeError> for CliError {
 
 impl CliError {
     /// The one image or path that there was failed, which has been said.
-    pub fn was_told(&self) -> bool {
+    pub(crate) fn was_told(&self) -> bool {
         matches!(
             self,
             CliError::Images { all: 1, .. }
@@ -215,7 +215,7 @@ impl CliError {
     }
 
     /// The command printed its JSON document, or cannot print one any more.
-    pub fn is_in_document(&self) -> bool {
+    pub(crate) fn is_in_document(&self) -> bool {
         match self {
             CliError::Images { .. }
             | CliError::Paths { .. }
@@ -232,7 +232,7 @@ impl CliError {
         }
     }
 
-    pub fn exit_code(&self) -> u8 {
+    pub(crate) fn exit_code(&self) -> u8 {
         match self {
             CliError::Usage(_)
             | CliError::LogFilter(_)
@@ -249,7 +249,7 @@ impl CliError {
 }
 
 /// Tells the user on standard error. `about` is the image that it is about.
-pub fn tell(about: Option<&str>, error: &CliError) {
+pub(crate) fn tell(about: Option<&str>, error: &CliError) {
     let style = Style::stderr();
     let what = match about {
         Some(about) => format!("{}: {}", safe(about), message(error)),
@@ -274,7 +274,7 @@ fn details(error: &CliError) -> Vec<String> {
 }
 
 /// The same for programs.
-pub fn failure(error: &CliError) -> Failure {
+pub(crate) fn failure(error: &CliError) -> Failure {
     Failure { message: message(error), causes: causes(error), hint: hint(error) }
 }
 
@@ -284,7 +284,7 @@ fn message(error: &CliError) -> String {
 }
 
 /// An error that is told among other things.
-pub fn in_one_line(error: &dyn Error) -> String {
+pub(crate) fn in_one_line(error: &dyn Error) -> String {
     causes(error).join(": ")
 }
 
@@ -375,7 +375,7 @@ fn is_over_budget(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-pub fn index_hint(error: &IndexError) -> Option<String> {
+pub(crate) fn index_hint(error: &IndexError) -> Option<String> {
     match error {
         IndexError::Resolve(ResolveError::NoPlatform { .. }) => {
             Some("omit --platform to index all platforms of the image".into())
@@ -395,7 +395,7 @@ pub fn index_hint(error: &IndexError) -> Option<String> {
     }
 }
 
-pub fn convert_hint(error: &ConvertError) -> Option<String> {
+pub(crate) fn convert_hint(error: &ConvertError) -> Option<String> {
     match error {
         ConvertError::Index(error) => index_hint(error),
         ConvertError::NoPlatform { .. } => Some("omit --platform to index all platforms of the image".into()),
@@ -494,7 +494,7 @@ fn resolve_hint(error: &ResolveError) -> Option<String> {
     }
 }
 
-pub fn store_hint(error: &StoreError) -> Option<String> {
+pub(crate) fn store_hint(error: &StoreError) -> Option<String> {
     match error {
         StoreError::Registry(error) => registry_hint(error),
         StoreError::Local(LayoutError::NoImage { .. }) => Some(

@@ -12,7 +12,7 @@ const MOST_TAGS: i64 = 100;
 /// Of one image.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Reuse")]
-pub struct ReuseArgs {
+pub(crate) struct ReuseArgs {
     /// Also use the SOCI indexes of this image, such as :latest or the base image; can be repeated
     ///
     /// Layers listed in such an index are not read: their ztocs are fetched, checked, and compared
@@ -28,7 +28,7 @@ pub struct ReuseArgs {
 /// Of the images that hooks and backfill index.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Reuse")]
-pub struct HookReuseArgs {
+pub(crate) struct HookReuseArgs {
     /// Also use the SOCI indexes of this image, such as a base image; can be repeated
     ///
     /// It is used for every image that is indexed. It can be in another repository or registry, as
@@ -42,7 +42,7 @@ pub struct HookReuseArgs {
 
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Reuse")]
-pub struct SharedReuseArgs {
+pub(crate) struct SharedReuseArgs {
     /// Search this many other tags of the image's repository for layers that are already indexed; 0
     /// searches none
     ///
@@ -59,7 +59,7 @@ pub struct SharedReuseArgs {
 
 impl SharedReuseArgs {
     /// What they ask for; of no image yet.
-    pub fn options(&self) -> Reuse {
+    pub(crate) fn options(&self) -> Reuse {
         Reuse { indexes: !self.no_reuse, tags: self.reuse_tags, ..Reuse::default() }
     }
 }

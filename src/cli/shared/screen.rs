@@ -10,12 +10,12 @@ use crate::lock::Hold;
 static BARS: Mutex<Option<MultiProgress>> = Mutex::new(None);
 
 /// From now on text goes above `bars`; `None`: there are no bars any more.
-pub fn set_bars(bars: Option<MultiProgress>) {
+pub(crate) fn set_bars(bars: Option<MultiProgress>) {
     *BARS.hold() = bars;
 }
 
 /// Takes the bars off the screen while `write` writes.
-pub fn aside<T>(write: impl FnOnce() -> T) -> T {
+pub(crate) fn aside<T>(write: impl FnOnce() -> T) -> T {
     let bars = BARS.hold().clone();
     match bars {
         Some(bars) => bars.suspend(write),

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 /// A signal that asks to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Interrupt {
+pub(crate) enum Interrupt {
     Int,
     Term,
     /// The terminal is gone.
@@ -17,7 +17,7 @@ pub enum Interrupt {
 
 impl Interrupt {
     /// 128 + the signal's number, as shells count.
-    pub fn exit_code(self) -> u8 {
+    pub(crate) fn exit_code(self) -> u8 {
         match self {
             Interrupt::Int => 130,
             Interrupt::Term => 143,
@@ -31,7 +31,7 @@ impl Interrupt {
 ///
 /// # Errors
 /// When the system refuses a signal handler or a thread.
-pub fn listen() -> io::Result<oneshot::Receiver<Interrupt>> {
+pub(crate) fn listen() -> io::Result<oneshot::Receiver<Interrupt>> {
     let (first, received) = oneshot::channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let mut signals = {
@@ -54,7 +54,7 @@ pub fn listen() -> io::Result<oneshot::Receiver<Interrupt>> {
 
 /// Two ends for work on a thread, which no signal can drop: while the first one is there, the
 /// second says that it shall go on.
-pub fn wanted() -> (Arc<()>, impl Fn() -> bool + Send + 'static) {
+pub(crate) fn wanted() -> (Arc<()>, impl Fn() -> bool + Send + 'static) {
     let wanted = Arc::new(());
     let seen = Arc::downgrade(&wanted);
     (wanted, move || seen.strong_count() > 0)

@@ -11,11 +11,11 @@ const ALSO_READ: [(&str, u64); 6] =
 
 /// A number of bytes, typed as `4MiB`, `10MB`, `64K`, or plain bytes. Prints its exact shortest form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ByteSize(pub u64);
+pub(crate) struct ByteSize(pub u64);
 
 /// Why a text is no size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SizeError {
+pub(crate) enum SizeError {
     #[error("want a number of bytes, such as 4MiB, 64KiB or 4194304")]
     NotASize,
     #[error(
@@ -60,7 +60,7 @@ impl fmt::Display for ByteSize {
 }
 
 /// `bytes` in three digits or so: `17.3 MiB`.
-pub fn human(bytes: u64) -> String {
+pub(crate) fn human(bytes: u64) -> String {
     for (name, factor) in UNITS {
         if bytes >= factor {
             return format!("{:.1} {name}", bytes as f64 / factor as f64);
@@ -70,7 +70,7 @@ pub fn human(bytes: u64) -> String {
 }
 
 /// A rate in megabytes (10^6) a second, as networks and disks are rated; empty when too little time passed to tell.
-pub fn rate(bytes: u64, seconds: f64) -> String {
+pub(crate) fn rate(bytes: u64, seconds: f64) -> String {
     if seconds < 0.001 {
         return String::new();
     }
@@ -79,7 +79,7 @@ pub fn rate(bytes: u64, seconds: f64) -> String {
 }
 
 /// A time span as people say it.
-pub fn duration(seconds: f64) -> String {
+pub(crate) fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 1.0 => format!("{:.0} ms", s * 1000.0),
         s if s < 120.0 => format!("{s:.1} s"),
@@ -88,7 +88,7 @@ pub fn duration(seconds: f64) -> String {
 }
 
 /// How long something will take, as far as that can be told: whole seconds, minutes or hours.
-pub fn about(seconds: f64) -> String {
+pub(crate) fn about(seconds: f64) -> String {
     match seconds.ceil() as u64 {
         s if s < 120 => format!("{s} s"),
         s if s < 7200 => format!("{} min", s.div_ceil(60)),
@@ -97,7 +97,7 @@ pub fn about(seconds: f64) -> String {
 }
 
 /// A number with its noun.
-pub fn counted(number: u64, one: &str, many: &str) -> String {
+pub(crate) fn counted(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 

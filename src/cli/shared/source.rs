@@ -29,7 +29,7 @@ fn archive_here(name: &ImageName) -> Option<String> {
 }
 
 /// Opens images. What is learned about a registry serves all images that are there.
-pub struct Images {
+pub(crate) struct Images {
     client: Client,
     progress: Arc<dyn Progress>,
     /// For each image, in bytes.
@@ -38,7 +38,7 @@ pub struct Images {
 
 impl Images {
     /// For `images` and no others. Reads a password, if it is to come from standard input; nothing is sent yet.
-    pub async fn new<'a>(
+    pub(crate) async fn new<'a>(
         args: RegistryArgs,
         images: impl IntoIterator<Item = &'a ImageName>,
         progress: &Arc<dyn Progress>,
@@ -51,7 +51,7 @@ impl Images {
     }
 
     /// For images in these registries, and local ones.
-    pub async fn at<'a>(
+    pub(crate) async fn at<'a>(
         args: RegistryArgs,
         registries: impl Iterator<Item = &'a str>,
         progress: &Arc<dyn Progress>,
@@ -63,23 +63,23 @@ impl Images {
     }
 
     /// A repository of a registry, by their names.
-    pub fn repository_at(&self, registry: &str, repository: &str) -> Result<Repository, CliError> {
+    pub(crate) fn repository_at(&self, registry: &str, repository: &str) -> Result<Repository, CliError> {
         Ok(self.client.repository(registry, repository).map_err(StoreError::from)?)
     }
 
     /// Where the image is, and which one it is there.
-    pub async fn open(&self, name: &ImageName) -> Result<(Source, Target), CliError> {
+    pub(crate) async fn open(&self, name: &ImageName) -> Result<(Source, Target), CliError> {
         let SourceImage { source, root, .. } = self.open_root(name).await?;
         Ok((source, root))
     }
 
     /// The repository of an image.
-    pub fn repository(&self, reference: &Reference) -> Result<Repository, CliError> {
+    pub(crate) fn repository(&self, reference: &Reference) -> Result<Repository, CliError> {
         Ok(self.client.repository(&reference.registry, &reference.repository).map_err(StoreError::from)?)
     }
 
     /// The same as [`Images::open`], with what a layout's index.json says of the image.
-    pub async fn open_root(&self, name: &ImageName) -> Result<SourceImage, CliError> {
+    pub(crate) async fn open_root(&self, name: &ImageName) -> Result<SourceImage, CliError> {
         Ok(match name {
             ImageName::Registry(reference) => {
                 let source = Source::Registry(self.repository(reference)?);
@@ -129,7 +129,7 @@ impl Images {
 ///
 /// # Errors
 /// When the image has such a layer, or cannot be read.
-pub async fn refuse_plain_layers(
+pub(crate) async fn refuse_plain_layers(
     name: &ImageName,
     source: &Source,
     root: &Target,
@@ -147,7 +147,7 @@ pub async fn refuse_plain_layers(
 }
 
 /// The registry that an image is in, if it is in one.
-pub fn registry(image: &ImageName) -> Option<&str> {
+pub(crate) fn registry(image: &ImageName) -> Option<&str> {
     match image {
         ImageName::Registry(reference) => Some(&reference.registry),
         ImageName::Layout { .. } | ImageName::Archive { .. } | ImageName::Saved { .. } => None,
@@ -155,14 +155,14 @@ pub fn registry(image: &ImageName) -> Option<&str> {
 }
 
 /// The registries that a command may be told to go to.
-pub enum Registries<'a> {
+pub(crate) enum Registries<'a> {
     None,
     One(&'a str),
     Several,
 }
 
 impl<'a> Registries<'a> {
-    pub fn of(names: impl Iterator<Item = &'a str>) -> Registries<'a> {
+    pub(crate) fn of(names: impl Iterator<Item = &'a str>) -> Registries<'a> {
         names.fold(Registries::None, |all, name| match all {
             Registries::None => Registries::One(name),
             Registries::One(other) if other.eq_ignore_ascii_case(name) => Registries::One(other),
@@ -172,7 +172,7 @@ impl<'a> Registries<'a> {
 }
 
 /// A layout, and all of its images.
-pub async fn layout_images(dir: PathBuf) -> Result<(Arc<Layout>, Vec<Place>), CliError> {
+pub(crate) async fn layout_images(dir: PathBuf) -> Result<(Arc<Layout>, Vec<Place>), CliError> {
     let opened = blocking(move || {
         let layout = Layout::open(&dir)?;
         let images = layout.images()?;
@@ -184,7 +184,7 @@ pub async fn layout_images(dir: PathBuf) -> Result<(Arc<Layout>, Vec<Place>), Cl
 }
 
 /// Where an image's index goes unless the user says otherwise: to the image. An archive is only read.
-pub fn home(source: &Source) -> Option<Destination> {
+pub(crate) fn home(source: &Source) -> Option<Destination> {
     match source {
         Source::Registry(repository) => Some(Destination::Registry(repository.clone())),
         Source::Layout(layout) => Some(Destination::Layout(Arc::clone(layout))),
@@ -216,7 +216,7 @@ fn check(args: &RegistryArgs, registries: &Registries<'_>) -> Result<(), CliErro
 }
 
 /// How `registries` are spoken to. Reads a password, if it is to come from standard input.
-pub async fn client_config(
+pub(crate) async fn client_config(
     args: RegistryArgs,
     registries: Registries<'_>,
     progress: &Arc<dyn Progress>,

@@ -23,7 +23,7 @@ const LIBRARIES: [&str; 5] = ["async_nats", "fuser", "hyper_util", "reqwest", "r
 
 /// What all commands take.
 #[derive(Debug, Clone, Copy, Args)]
-pub struct TalkArgs {
+pub(crate) struct TalkArgs {
     /// Say on standard error what is done: requests, retries, caches; -vv: in more detail
     ///
     /// -vv also tells what the HTTP and TLS libraries say. OCISEEK_LOG sets it for each part (docs/environment.md).
@@ -44,7 +44,7 @@ pub struct TalkArgs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ProgressStyle {
+pub(crate) enum ProgressStyle {
     /// Bars on a terminal, plain otherwise
     Auto,
     /// A line every few seconds
@@ -55,7 +55,7 @@ pub enum ProgressStyle {
 
 /// Who reads the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Readers {
+pub(crate) enum Readers {
     /// People, on standard error.
     People,
     /// Programs: a JSON object a line, on standard error.
@@ -69,14 +69,14 @@ pub enum Readers {
 /// What [`VARIABLE`] holds instead of a filter.
 #[derive(Debug, thiserror::Error)]
 #[error("{VARIABLE}: {0:?} is neither a level nor TARGET=LEVEL")]
-pub struct LogFilterError(String);
+pub(crate) struct LogFilterError(String);
 
 impl TalkArgs {
     /// Writes the log from now on, if there is to be one.
     ///
     /// # Errors
     /// When the variable does not hold a filter.
-    pub fn start_log(self, readers: Readers) -> Result<(), CliError> {
+    pub(crate) fn start_log(self, readers: Readers) -> Result<(), CliError> {
         let variable = std::env::var_os(VARIABLE).map(|value| value.to_string_lossy().into_owned());
         let variable = variable.filter(|value| !value.trim().is_empty()).map(|value| filter(&value)).transpose()?;
         let own = |level: Level| Targets::new().with_target("ociseek", level);

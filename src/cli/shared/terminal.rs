@@ -5,20 +5,20 @@ use std::io::{self, IsTerminal, Write};
 use super::screen::aside;
 
 /// Standard output. Once its reader has gone away, what is written is dropped without a word, and the work goes on.
-pub struct Stdout {
+pub(crate) struct Stdout {
     gone: bool,
     is_terminal: bool,
     pub style: Style,
 }
 
 impl Stdout {
-    pub fn new() -> Stdout {
+    pub(crate) fn new() -> Stdout {
         let is_terminal = io::stdout().is_terminal();
         Stdout { gone: false, is_terminal, style: Style::of(is_terminal) }
     }
 
     /// Nobody reads it any more.
-    pub fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         self.gone
     }
 
@@ -26,7 +26,7 @@ impl Stdout {
     ///
     /// # Errors
     /// When it cannot be written for another reason than that nobody reads it: a full disk, say.
-    pub fn write_whole(&mut self, text: &[u8]) -> io::Result<()> {
+    pub(crate) fn write_whole(&mut self, text: &[u8]) -> io::Result<()> {
         if self.gone {
             return Ok(());
         }
@@ -45,46 +45,46 @@ impl Stdout {
 }
 
 /// Writes a line to standard error; if that is impossible there is nobody left to tell.
-pub fn complain(line: &str) {
+pub(crate) fn complain(line: &str) {
     // In one piece, so that lines of several processes do not mix.
     let _ = aside(|| io::stderr().lock().write_all(format!("{line}\n").as_bytes()));
 }
 
 /// Emphasis, on terminals that can show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Style {
+pub(crate) struct Style {
     colour: bool,
 }
 
 impl Style {
     /// For a stream that is a terminal or not. `NO_COLOR` (no-color.org: set and not empty) and `TERM=dumb` are heeded.
-    pub fn of(is_terminal: bool) -> Style {
+    pub(crate) fn of(is_terminal: bool) -> Style {
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         Style { colour: is_terminal && !no_color && !dumb }
     }
 
-    pub fn stderr() -> Style {
+    pub(crate) fn stderr() -> Style {
         Style::of(io::stderr().is_terminal())
     }
 
-    pub fn bold(self, text: &str) -> String {
+    pub(crate) fn bold(self, text: &str) -> String {
         self.wrap("1", text)
     }
 
-    pub fn dim(self, text: &str) -> String {
+    pub(crate) fn dim(self, text: &str) -> String {
         self.wrap("2", text)
     }
 
-    pub fn green(self, text: &str) -> String {
+    pub(crate) fn green(self, text: &str) -> String {
         self.wrap("32", text)
     }
 
-    pub fn yellow(self, text: &str) -> String {
+    pub(crate) fn yellow(self, text: &str) -> String {
         self.wrap("33", text)
     }
 
-    pub fn red(self, text: &str) -> String {
+    pub(crate) fn red(self, text: &str) -> String {
         self.wrap("1;31", text)
     }
 
@@ -95,7 +95,7 @@ impl Style {
 
 /// `text` in one line that a terminal shows as it is: control characters, and those that turn or
 /// hide parts of a line, are escaped. For whatever images and registries say.
-pub fn safe(text: &str) -> String {
+pub(crate) fn safe(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut safe, c| {
         if is_hostile(c) {
             safe.extend(c.escape_default())
@@ -107,7 +107,7 @@ pub fn safe(text: &str) -> String {
 }
 
 /// A control character, or one that is not seen but changes how the rest of its line is.
-pub fn is_hostile(c: char) -> bool {
+pub(crate) fn is_hostile(c: char) -> bool {
     c.is_control()
         || c == '\u{61c}'
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')

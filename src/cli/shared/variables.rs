@@ -7,7 +7,7 @@ use clap::{Arg, Command, Error};
 
 /// Names the variable that a wrong value came from, and takes options out of the usage line that are there only because
 /// their variables are set. `typed` is what was typed behind the program's name.
-pub fn name(error: &mut Error, typed: &[String], mut program: Command) {
+pub(crate) fn name(error: &mut Error, typed: &[String], mut program: Command) {
     program.build();
     let mut command = called(program, typed);
     if let (Some(ContextValue::String(option)), Some(ContextValue::String(value))) =

@@ -8,7 +8,7 @@ use crate::ops::versions::Versions;
 
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Versions")]
-pub struct VersionsArgs {
+pub(crate) struct VersionsArgs {
     /// Also write a SOCI-enabled image (version 2) under this tag of the same repository, such as {tag}-soci
     ///
     /// {tag} is the tag in the image's name, {digest} the first 12 hex digits of its digest. The
@@ -25,7 +25,7 @@ pub struct VersionsArgs {
 /// Of the images that hooks and backfill index.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Versions")]
-pub struct HookVersionsArgs {
+pub(crate) struct HookVersionsArgs {
     /// Also write a SOCI-enabled image (version 2) for each tag, under this tag of the same
     /// repository, such as {tag}-soci
     ///
@@ -43,14 +43,14 @@ pub struct HookVersionsArgs {
 
 impl VersionsArgs {
     /// What they ask for, for one image or for `several`.
-    pub fn versions(self, several: bool) -> Result<Versions, CliError> {
+    pub(crate) fn versions(self, several: bool) -> Result<Versions, CliError> {
         versions(self.v2, self.v2_only, several)
     }
 }
 
 impl HookVersionsArgs {
     /// What they ask for.
-    pub fn versions(self) -> Result<Versions, CliError> {
+    pub(crate) fn versions(self) -> Result<Versions, CliError> {
         versions(self.v2, self.v2_only, true)
     }
 }

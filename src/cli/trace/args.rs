@@ -8,7 +8,7 @@ use crate::cli::lazy::args::{ContainerArgs, LazyArgs};
 use crate::image::ImageName;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum TraceFormat {
+pub(crate) enum TraceFormat {
     Text,
     Json,
     Jsonl,
@@ -45,7 +45,7 @@ Exit status: the container's; also 1 if ociseek itself fails, 2 usage error, 130
 /// Run a container and report which files and spans it read
 #[derive(Debug, Args)]
 #[command(long_about = TRACE_LONG_ABOUT, after_help = TRACE_AFTER_HELP)]
-pub struct TraceArgs {
+pub(crate) struct TraceArgs {
     /// The image
     #[arg(value_name = "IMAGE")]
     pub image: ImageName,
@@ -79,7 +79,7 @@ pub struct TraceArgs {
 }
 
 impl TraceArgs {
-    pub fn wants_json(&self) -> bool {
+    pub(crate) fn wants_json(&self) -> bool {
         self.json || self.format == Some(TraceFormat::Json)
     }
 }

@@ -8,7 +8,7 @@ use crate::rootfs::record::Touch;
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Trace<'a> {
+pub(crate) struct Trace<'a> {
     #[serde(flatten)]
     pub figures: Figures,
     /// The exit status of the container.
@@ -23,7 +23,7 @@ pub struct Trace<'a> {
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Needed {
+pub(crate) struct Needed {
     pub files: u64,
     pub spans: u64,
     /// Of layer blobs. A layer that the SOCI index does not cover counts whole: it is read before anything starts.
@@ -32,7 +32,7 @@ pub struct Needed {
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Read<'a> {
+pub(crate) struct Read<'a> {
     /// Milliseconds since the image was mounted.
     ms: f64,
     /// From the root of the image, without a slash in front.
@@ -50,7 +50,7 @@ pub struct Read<'a> {
 }
 
 impl<'a> Read<'a> {
-    pub fn of(touch: &'a Touch) -> Read<'a> {
+    pub(crate) fn of(touch: &'a Touch) -> Read<'a> {
         let (path, path_b64) = utf8(&touch.path.0);
         Read {
             ms: touch.milliseconds(),

@@ -31,8 +31,8 @@ use crate::rootfs::layers::How;
 use crate::rootfs::record::{Touch, write_line};
 use args::{TraceArgs, TraceFormat};
 
-pub mod args;
-pub mod json;
+pub(super) mod args;
+pub(super) mod json;
 
 /// What became of the container.
 struct Run {
@@ -41,7 +41,7 @@ struct Run {
     touches: Vec<Touch>,
 }
 
-pub async fn run(
+pub(super) async fn run(
     args: TraceArgs,
     talk: TalkArgs,
     interrupted: &mut oneshot::Receiver<Interrupt>,

@@ -37,7 +37,7 @@ violations were found; 129, 130 or 143 on SIGHUP, SIGINT or SIGTERM.";
 /// Verify an image's SOCI indexes against its layers
 #[derive(Debug, Args)]
 #[command(long_about = VERIFY_LONG_ABOUT, after_help = VERIFY_AFTER_HELP)]
-pub struct VerifyArgs {
+pub(crate) struct VerifyArgs {
     /// The image
     #[arg(value_name = "IMAGE")]
     pub image: ImageName,

@@ -9,7 +9,7 @@ use crate::ops::verify::{Depth, Finding, Verified, VerifiedIndex, VerifiedLayer,
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Verification {
+pub(crate) struct Verification {
     /// The IMAGE, in full.
     image: String,
     status: Status,
@@ -131,7 +131,7 @@ struct Ztoc {
 }
 
 impl Verification {
-    pub fn of(image: &str, verified: &Verified, depth: Depth) -> Verification {
+    pub(crate) fn of(image: &str, verified: &Verified, depth: Depth) -> Verification {
         let seed = match depth {
             Depth::Full => None,
             Depth::Quick { seed, .. } => Some(seed),

@@ -20,10 +20,10 @@ use crate::ops::verify::{Depth, Finding, MAX_SAMPLE, Proven, Verified, VerifiedM
 use crate::progress::{Event, Progress};
 use args::VerifyArgs;
 
-pub mod args;
-pub mod json;
+pub(super) mod args;
+pub(super) mod json;
 
-pub async fn run(args: VerifyArgs, talk: TalkArgs) -> Result<(), CliError> {
+pub(super) async fn run(args: VerifyArgs, talk: TalkArgs) -> Result<(), CliError> {
     let policy = args.policy.policy()?;
     let display = Arc::new(Display::new(talk));
     let progress: Arc<dyn Progress> = display.clone();

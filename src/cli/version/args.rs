@@ -15,7 +15,7 @@ Examples:
 /// Print a shell completion script
 #[derive(Debug, Args)]
 #[command(after_help = COMPLETIONS_AFTER_HELP)]
-pub struct CompletionsArgs {
+pub(crate) struct CompletionsArgs {
     /// The shell
     #[arg(value_enum)]
     pub shell: clap_complete::Shell,
@@ -24,7 +24,7 @@ pub struct CompletionsArgs {
 /// Print the manual page, or write the pages of all commands
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ociseek man | man -l -\n  ociseek man --output /usr/local/share/man/man1")]
-pub struct ManArgs {
+pub(crate) struct ManArgs {
     /// Write ociseek.1 and a page for each command into this directory
     #[arg(long, short, value_name = "DIR")]
     pub output: Option<PathBuf>,
@@ -32,7 +32,7 @@ pub struct ManArgs {
 
 /// Print version, commit, target and SOCI compatibility
 #[derive(Debug, Args)]
-pub struct VersionArgs {
+pub(crate) struct VersionArgs {
     #[command(flatten)]
     pub format: FormatArgs,
 }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Version<'a> {
+pub(crate) struct Version<'a> {
     pub version: &'static str,
     /// Null where the build did not know it.
     pub commit: Option<&'static str>,

@@ -13,14 +13,14 @@ use crate::ops::TOOL_IDENTIFIER;
 use crate::ztoc;
 use args::{CompletionsArgs, ManArgs, VersionArgs};
 
-pub mod args;
-pub mod json;
+pub(super) mod args;
+pub(super) mod json;
 
 /// The version of soci-snapshotter whose ztocs and indexes ours are compared with, byte for byte
 /// (tests/system/differential.rs).
 const SOCI: &str = "v0.15.0";
 
-pub fn version(args: &VersionArgs) -> Result<(), CliError> {
+pub(super) fn version(args: &VersionArgs) -> Result<(), CliError> {
     let commit = Some(env!("OCISEEK_BUILD_COMMIT")).filter(|commit| !commit.is_empty());
     let features: Vec<&str> = env!("OCISEEK_BUILD_FEATURES").split(',').filter(|name| !name.is_empty()).collect();
     let (version, target) = (env!("CARGO_PKG_VERSION"), env!("OCISEEK_BUILD_TARGET"));
@@ -48,14 +48,14 @@ pub fn version(args: &VersionArgs) -> Result<(), CliError> {
     Stdout::new().write_whole(text.as_bytes()).map_err(CliError::Stdout)
 }
 
-pub fn completions(args: &CompletionsArgs, mut command: Command) -> Result<(), CliError> {
+pub(super) fn completions(args: &CompletionsArgs, mut command: Command) -> Result<(), CliError> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "ociseek", &mut script);
     Stdout::new().write_whole(&script).map_err(CliError::Stdout)
 }
 
 /// The page of the program on standard output, or those of all commands in a directory.
-pub fn man(args: &ManArgs, command: Command) -> Result<(), CliError> {
+pub(super) fn man(args: &ManArgs, command: Command) -> Result<(), CliError> {
     match &args.output {
         Some(dir) => pages(dir, command).map_err(|source| CliError::Write { path: dir.clone(), source }),
         None => {

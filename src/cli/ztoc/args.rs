@@ -8,7 +8,7 @@ use crate::cli::shared::args::{BuildArgs, FormatArgs, MemoryArgs};
 
 /// Build, show, verify or read through the ztoc of one layer
 #[derive(Debug, Subcommand)]
-pub enum ZtocCommand {
+pub(crate) enum ZtocCommand {
     Create(ZtocCreateArgs),
     Show(ZtocShowArgs),
     Extract(ZtocExtractArgs),
@@ -30,7 +30,7 @@ Examples:
 /// Build the ztoc of one layer blob
 #[derive(Debug, Args)]
 #[command(long_about = CREATE_LONG_ABOUT, after_help = CREATE_AFTER_HELP)]
-pub struct ZtocCreateArgs {
+pub(crate) struct ZtocCreateArgs {
     /// The layer's blob; - for standard input
     pub layer: PathBuf,
 
@@ -60,7 +60,7 @@ Examples:
 /// Print everything in a ztoc
 #[derive(Debug, Args)]
 #[command(after_help = SHOW_AFTER_HELP)]
-pub struct ZtocShowArgs {
+pub(crate) struct ZtocShowArgs {
     /// The ztoc; - for standard input
     pub file: PathBuf,
 
@@ -82,7 +82,7 @@ files are kept; no file is ever left half-written.";
 #[derive(Debug, Args)]
 #[command(long_about = EXTRACT_LONG_ABOUT)]
 #[command(after_help = "Example:\n  ociseek ztoc extract --layer layer.tar.gz --ztoc layer.ztoc --output files")]
-pub struct ZtocExtractArgs {
+pub(crate) struct ZtocExtractArgs {
     /// The layer's blob
     #[arg(long, value_name = "FILE")]
     pub layer: PathBuf,
@@ -114,7 +114,7 @@ Every difference is listed; the exit status is 3 if there is any.";
 #[derive(Debug, Args)]
 #[command(long_about = VERIFY_LONG_ABOUT)]
 #[command(after_help = "Example:\n  ociseek ztoc verify --layer layer.tar.gz --ztoc layer.ztoc")]
-pub struct ZtocVerifyArgs {
+pub(crate) struct ZtocVerifyArgs {
     /// The layer's blob; - for standard input
     #[arg(long, value_name = "FILE")]
     pub layer: PathBuf,

@@ -19,7 +19,7 @@ use crate::store::Buffers;
 use crate::ztoc::Ztoc;
 
 /// Builds the ztoc of one layer blob, and writes it only when it is whole.
-pub fn create(args: &ZtocCreateArgs, talk: TalkArgs, stdout: &mut Stdout) -> Result<(), CliError> {
+pub(crate) fn create(args: &ZtocCreateArgs, talk: TalkArgs, stdout: &mut Stdout) -> Result<(), CliError> {
     let started = std::time::Instant::now();
     let guide = args.guide.as_deref().map(read_ztoc).transpose()?.map(|(_, ztoc)| Arc::new(ztoc));
     let layer = index(&args.layer, layer_options(&args.build), guide, args.memory.max_memory.0)?;

@@ -12,7 +12,11 @@ use crate::layer::span::SpanTable;
 use crate::ops::extract::{ExtractError, Output, extract};
 
 /// Extracts, until `still_wanted` says that nobody waits any more.
-pub fn run(args: &ZtocExtractArgs, stdout: &mut Stdout, still_wanted: &dyn Fn() -> bool) -> Result<(), CliError> {
+pub(crate) fn run(
+    args: &ZtocExtractArgs,
+    stdout: &mut Stdout,
+    still_wanted: &dyn Fn() -> bool,
+) -> Result<(), CliError> {
     let path = &args.layer;
     let (_, ztoc) = read_ztoc(&args.ztoc)?;
     let blob = File::open(path).map_err(|source| CliError::Read { path: path.clone(), source })?;

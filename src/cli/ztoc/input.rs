@@ -8,14 +8,14 @@ use crate::cli::shared::report::CliError;
 use crate::ztoc::{MAX_ENCODED, Ztoc, decode};
 
 /// Reads a ztoc, of which no more is read than a ztoc may be long.
-pub fn read_ztoc(path: &Path) -> Result<(Vec<u8>, Ztoc), CliError> {
+pub(crate) fn read_ztoc(path: &Path) -> Result<(Vec<u8>, Ztoc), CliError> {
     let bytes = read_ztoc_bytes(path)?;
     let ztoc = decode(&bytes).map_err(|source| CliError::Ztoc { path: path.to_owned(), source })?;
     Ok((bytes, ztoc))
 }
 
 /// The same without decoding it.
-pub fn read_ztoc_bytes(path: &Path) -> Result<Vec<u8>, CliError> {
+pub(crate) fn read_ztoc_bytes(path: &Path) -> Result<Vec<u8>, CliError> {
     let limit = MAX_ENCODED as u64;
     let mut bytes = Vec::new();
     open(path)?.take(limit + 1).read_to_end(&mut bytes).map_err(|source| unreadable(path, source))?;
@@ -25,11 +25,11 @@ pub fn read_ztoc_bytes(path: &Path) -> Result<Vec<u8>, CliError> {
     Ok(bytes)
 }
 
-pub fn is_std(path: &Path) -> bool {
+pub(crate) fn is_std(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-pub fn open(path: &Path) -> Result<Box<dyn Read>, CliError> {
+pub(crate) fn open(path: &Path) -> Result<Box<dyn Read>, CliError> {
     if is_std(path) {
         return Ok(Box::new(io::stdin().lock()));
     }
@@ -37,6 +37,6 @@ pub fn open(path: &Path) -> Result<Box<dyn Read>, CliError> {
     Ok(Box::new(file))
 }
 
-pub fn unreadable(path: &Path, source: io::Error) -> CliError {
+pub(crate) fn unreadable(path: &Path, source: io::Error) -> CliError {
     if is_std(path) { CliError::Stdin(source) } else { CliError::Read { path: path.to_owned(), source } }
 }

@@ -13,14 +13,14 @@ use crate::tar::PaxRecord;
 use crate::ztoc::{Checkpoints, FileMetadata, Ztoc};
 
 /// Writes the document for the ztoc `ztoc`, which `bytes` encode.
-pub fn write(bytes: &[u8], ztoc: &Ztoc, stdout: &mut Stdout) -> io::Result<()> {
+pub(crate) fn write(bytes: &[u8], ztoc: &Ztoc, stdout: &mut Stdout) -> io::Result<()> {
     Document::new(Contents::of(bytes, ztoc)).write(BufWriter::with_capacity(64 << 10, stdout))
 }
 
 /// Text that is not UTF-8 stands in base64 under the field's name with `_b64` instead.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Contents<'a> {
+pub(crate) struct Contents<'a> {
     digest: DigestText,
     /// Bytes of the ztoc.
     size: usize,
@@ -64,7 +64,7 @@ impl<'a> Contents<'a> {
     }
 }
 
-pub fn compression(checkpoints: &Checkpoints) -> &'static str {
+pub(crate) fn compression(checkpoints: &Checkpoints) -> &'static str {
     match checkpoints {
         Checkpoints::Gzip { .. } => "gzip",
         Checkpoints::Uncompressed { .. } => "uncompressed",
@@ -124,7 +124,7 @@ impl Serialize for Entries<'_> {
 /// An entry of the tar, as the ztoc has it.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Entry<'a> {
+pub(crate) struct Entry<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -171,7 +171,7 @@ struct Pax<'a> {
 }
 
 impl<'a> Entry<'a> {
-    pub fn of(file: &'a FileMetadata) -> Entry<'a> {
+    pub(crate) fn of(file: &'a FileMetadata) -> Entry<'a> {
         let (name, name_b64) = utf8(&file.name);
         let (linkname, linkname_b64) = utf8(&file.linkname);
         let (uname, uname_b64) = utf8(&file.uname);

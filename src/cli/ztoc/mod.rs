@@ -1,11 +1,11 @@
 //! `ociseek ztoc`: what is done with the ztoc of one layer.
 
-pub mod args;
-pub mod create;
-pub mod extract;
-pub mod input;
-pub mod json;
-pub mod show;
+pub(super) mod args;
+pub(super) mod create;
+pub(super) mod extract;
+pub(super) mod input;
+pub(super) mod json;
+pub(super) mod show;
 mod spans;
-pub mod text;
-pub mod verify;
+pub(super) mod text;
+pub(super) mod verify;

@@ -8,7 +8,7 @@ use crate::cli::shared::report::CliError;
 use crate::cli::shared::terminal::Stdout;
 
 /// Prints everything in a ztoc.
-pub fn show(args: &ZtocShowArgs, stdout: &mut Stdout) -> Result<(), CliError> {
+pub(crate) fn show(args: &ZtocShowArgs, stdout: &mut Stdout) -> Result<(), CliError> {
     let (bytes, ztoc) = read_ztoc(&args.file)?;
     match args.format.get() {
         Format::Text => text::write(&bytes, &ztoc, stdout),

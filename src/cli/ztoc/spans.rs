@@ -6,7 +6,7 @@ use crate::digest::Digest;
 use crate::offset::{Compressed, SpanId, Uncompressed};
 use crate::ztoc::{Checkpoints, Ztoc};
 
-pub struct Span {
+pub(super) struct Span {
     pub number: u32,
     /// The bytes of the blob that the digest is over.
     pub start: Compressed,
@@ -19,7 +19,7 @@ pub struct Span {
     pub window: Option<Digest>,
 }
 
-pub fn spans(ztoc: &Ztoc) -> impl Iterator<Item = Span> {
+pub(super) fn spans(ztoc: &Ztoc) -> impl Iterator<Item = Span> {
     (0..).zip(&ztoc.span_digests).filter_map(|(number, digest)| {
         let (start, from) = ztoc.checkpoints.start(SpanId(number))?;
         let last = (ztoc.compressed_size, ztoc.uncompressed_size);

@@ -10,7 +10,7 @@ use crate::digest::Digest;
 use crate::ztoc::{FileKind, FileMetadata, Ztoc};
 
 /// Writes the ztoc `ztoc`, which `bytes` encode.
-pub fn write(bytes: &[u8], ztoc: &Ztoc, stdout: &mut Stdout) -> io::Result<()> {
+pub(crate) fn write(bytes: &[u8], ztoc: &Ztoc, stdout: &mut Stdout) -> io::Result<()> {
     let style = stdout.style;
     let out = &mut BufWriter::with_capacity(64 << 10, stdout);
     writeln!(out, "{} {}", style.bold("ztoc"), Digest::sha256(bytes))?;

@@ -18,7 +18,7 @@ use crate::store::Buffers;
 use crate::ztoc::{Ztoc, decode};
 
 /// Proves the ztoc, and fails with [`CliError::Differs`] when something was found and printed.
-pub fn run(args: &ZtocVerifyArgs, stdout: &mut Stdout) -> Result<(), CliError> {
+pub(crate) fn run(args: &ZtocVerifyArgs, stdout: &mut Stdout) -> Result<(), CliError> {
     let bytes = read_ztoc_bytes(&args.ztoc)?;
     let (ztoc, malformed) = match decode(&bytes) {
         Ok(ztoc) => (Some(Arc::new(ztoc)), None),
@@ -55,7 +55,7 @@ fn text(ztoc: Option<&Ztoc>, proof: &Proof) -> String {
 /// What `ociseek ztoc verify --format json` prints.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Proven {
+pub(crate) struct Proven {
     status: Status,
     layer: Layer,
     ztoc: ZtocFacts,

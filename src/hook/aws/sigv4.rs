@@ -12,7 +12,7 @@ use crate::time::Time;
 
 /// What a caller proves to be itself by. In a function, its environment holds them.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Credentials {
+pub(super) struct Credentials {
     pub access_key_id: String,
     pub secret_access_key: String,
     /// Temporary credentials have one.
@@ -28,14 +28,14 @@ impl fmt::Debug for Credentials {
 
 /// What a signature holds for: this service in this region, on this day.
 #[derive(Debug, Clone, Copy)]
-pub struct Scope<'a> {
+pub(super) struct Scope<'a> {
     pub region: &'a str,
     pub service: &'a str,
 }
 
 /// A request to be signed: a POST to `/` of `host`.
 #[derive(Debug, Clone, Copy)]
-pub struct Request<'a> {
+pub(super) struct Request<'a> {
     pub method: &'a str,
     /// With its port, if it is not the scheme's own.
     pub host: &'a str,
@@ -46,7 +46,7 @@ pub struct Request<'a> {
 
 /// The headers that make a signed request of it: `x-amz-date`, `authorization`, and
 /// `x-amz-security-token` if there is one.
-pub fn sign(
+pub(super) fn sign(
     request: &Request,
     scope: Scope,
     credentials: &Credentials,

@@ -6,7 +6,7 @@ use serde::Deserialize;
 const MESSAGES: usize = 10_000;
 
 #[derive(Debug)]
-pub enum Input {
+pub(super) enum Input {
     /// To be answered with those that failed, by their ids.
     Batch(Vec<Message>),
     Event,
@@ -15,7 +15,7 @@ pub enum Input {
 /// A message of an SQS queue.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Message {
+pub(super) struct Message {
     pub message_id: String,
     /// The event, as text.
     #[serde(default)]
@@ -25,7 +25,7 @@ pub struct Message {
 
 impl Input {
     /// What is no batch is an event, for its own parser to judge.
-    pub fn of(body: &[u8]) -> Input {
+    pub(super) fn of(body: &[u8]) -> Input {
         #[derive(Deserialize)]
         struct Batch {
             #[serde(rename = "Records")]

@@ -9,20 +9,20 @@ use bytes::BytesMut;
 use futures_util::StreamExt;
 
 /// A token bucket: `rate` a second on average, and a number of seconds' worth at once.
-pub struct Bucket {
+pub(super) struct Bucket {
     rate: f64,
     full: f64,
     state: Mutex<(f64, Instant)>,
 }
 
 impl Bucket {
-    pub fn new(rate: u32, seconds: u32) -> Bucket {
+    pub(super) fn new(rate: u32, seconds: u32) -> Bucket {
         let full = f64::from(rate) * f64::from(seconds);
         Bucket { rate: rate.into(), full, state: Mutex::new((full, Instant::now())) }
     }
 
     /// Takes one, if there is one.
-    pub fn take(&self) -> bool {
+    pub(super) fn take(&self) -> bool {
         self.take_at(Instant::now())
     }
 
@@ -37,14 +37,14 @@ impl Bucket {
 }
 
 /// Why a body was not read.
-pub enum BodyError {
+pub(super) enum BodyError {
     TooLarge,
     TooSlow,
     Broken,
 }
 
 /// A body of at most `limit` bytes, if it is there within `patience`.
-pub async fn read(body: Body, limit: usize, patience: Duration) -> Result<BytesMut, BodyError> {
+pub(super) async fn read(body: Body, limit: usize, patience: Duration) -> Result<BytesMut, BodyError> {
     let read = async {
         let mut chunks = body.into_data_stream();
         let mut bytes = BytesMut::new();

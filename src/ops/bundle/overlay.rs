@@ -14,7 +14,7 @@ const LAZY: &str = ",redirect_dir=on,metacopy=on";
 ///
 /// # Errors
 /// When the kernel refuses; its log says why.
-pub fn mount_overlay(lower: &Path, upper: &Path, work: &Path, point: &Path) -> io::Result<()> {
+pub(super) fn mount_overlay(lower: &Path, upper: &Path, work: &Path, point: &Path) -> io::Result<()> {
     let mut data = Vec::new();
     for (option, path) in [("lowerdir=", lower), (",upperdir=", upper), (",workdir=", work)] {
         data.extend_from_slice(option.as_bytes());

@@ -59,7 +59,7 @@ pub struct RunOptions {
 
 /// What else the document needs to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Surroundings {
+pub(super) struct Surroundings {
     pub user: User,
     pub hostname: String,
     /// The system has cgroups of version 2 only.
@@ -67,7 +67,7 @@ pub struct Surroundings {
 }
 
 /// The arguments of the container's process: none if neither the image nor the caller says.
-pub fn arguments(image: &ImageConfig, options: &RunOptions) -> Vec<String> {
+pub(super) fn arguments(image: &ImageConfig, options: &RunOptions) -> Vec<String> {
     let config = &image.config;
     let entrypoint = options.entrypoint.as_ref().unwrap_or(&config.entrypoint);
     let command = match (&options.command, &options.entrypoint) {
@@ -80,7 +80,7 @@ pub fn arguments(image: &ImageConfig, options: &RunOptions) -> Vec<String> {
 }
 
 /// The whole document.
-pub fn config_json(image: &ImageConfig, options: &RunOptions, around: &Surroundings) -> Value {
+pub(super) fn config_json(image: &ImageConfig, options: &RunOptions, around: &Surroundings) -> Value {
     json!({
         "ociVersion": "1.0.2",
         "process": process(image, options, &around.user),

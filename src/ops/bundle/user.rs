@@ -10,7 +10,7 @@ const MAX_GROUPS: usize = 65_536;
 
 /// A process's user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct User {
+pub(super) struct User {
     pub uid: u32,
     pub gid: u32,
     /// Supplementary groups, sorted.
@@ -35,7 +35,7 @@ pub enum UserError {
 ///
 /// # Errors
 /// When a name is not listed, a number is too large, or the user is in more groups than a process can have.
-pub fn resolve(text: &str, passwd: &[u8], group: &[u8]) -> Result<User, UserError> {
+pub(super) fn resolve(text: &str, passwd: &[u8], group: &[u8]) -> Result<User, UserError> {
     let (name, group_name) = text.split_once(':').unwrap_or((text, ""));
     let mut users = lines(passwd).filter_map(Account::parse);
     let number = number(name)?;

@@ -107,7 +107,7 @@ pub(super) async fn load(from: &SourceImage, progress: &Arc<dyn Progress>) -> Re
 
 impl Loaded {
     /// The image of a target, as the search for its ztocs takes it.
-    pub fn image(&self, target: &Image) -> Option<PlatformManifest> {
+    pub(super) fn image(&self, target: &Image) -> Option<PlatformManifest> {
         let listed = self.original.index.manifests.get(target.entry)?;
         let manifest = self.original.contents.get(target.entry)?.image()?;
         Some(PlatformManifest {

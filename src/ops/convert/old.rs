@@ -25,11 +25,11 @@ impl OldIndex {
         OldIndex { store: store.clone(), platform, tool, ztocs: index.ztocs, lists }
     }
 
-    pub fn is_for(&self, target: &Image) -> bool {
+    pub(super) fn is_for(&self, target: &Image) -> bool {
         self.platform.as_ref().is_some_and(|platform| platform.matches(&target.platform))
     }
 
-    pub fn offer(self) -> Offer {
+    pub(super) fn offer(self) -> Offer {
         let OldIndex { store, tool, ztocs, .. } = self;
         Offer { store, tool, ztocs, origin: Origin::Destination }
     }

@@ -125,13 +125,13 @@ impl Output {
 }
 
 impl Writing {
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), ExtractError> {
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), ExtractError> {
         let written = self.file.as_mut().map_or(Ok(()), |file| file.write_all(bytes));
         written.map_err(|source| self.failed(source))
     }
 
     /// The file is complete: it gets its permissions, without setuid and the like, its time, and its name.
-    pub fn finish(mut self, node: &Node, output: &Output) -> Result<(), ExtractError> {
+    pub(super) fn finish(mut self, node: &Node, output: &Output) -> Result<(), ExtractError> {
         let named = self.name_it(node, output);
         match named {
             Ok(()) => {

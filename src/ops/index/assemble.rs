@@ -22,12 +22,12 @@ pub(in crate::ops) struct Ztoc<'a> {
 }
 
 impl Ztoc<'_> {
-    pub fn digest(&self) -> Digest {
+    pub(crate) fn digest(&self) -> Digest {
         self.built.digest
     }
 
     /// What the index says of it.
-    pub fn reference(&self, span_size: u64) -> ZtocRef {
+    pub(crate) fn reference(&self, span_size: u64) -> ZtocRef {
         ZtocRef {
             ztoc: self.built.digest,
             size: self.built.bytes.len() as u64,
@@ -38,7 +38,7 @@ impl Ztoc<'_> {
     }
 
     /// Its bytes, not copied: ztocs are what takes memory.
-    pub fn content(&self) -> Bytes {
+    pub(crate) fn content(&self) -> Bytes {
         struct Shared(Arc<Outcome>);
         impl AsRef<[u8]> for Shared {
             fn as_ref(&self) -> &[u8] {

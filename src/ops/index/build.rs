@@ -52,7 +52,7 @@ pub(in crate::ops) struct Wanted {
 
 impl Wanted {
     /// Adds a layer. False: it is there already.
-    pub fn add(&mut self, layer: &Descriptor) -> bool {
+    pub(crate) fn add(&mut self, layer: &Descriptor) -> bool {
         let new = self.known.insert((layer.digest, layer.size));
         if new {
             self.layers.push(layer.clone());

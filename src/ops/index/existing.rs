@@ -128,18 +128,21 @@ pub(super) fn others(found: &[Found], index: &Digest, replaced: &[Digest]) -> Ve
 }
 
 impl Found {
-    pub fn tool(&self) -> Option<&str> {
+    pub(super) fn tool(&self) -> Option<&str> {
         self.content.as_ref().ok()?.tool.as_deref()
     }
 
     /// The layers for which it lists a ztoc.
-    pub fn covered(&self) -> BTreeSet<Digest> {
+    pub(super) fn covered(&self) -> BTreeSet<Digest> {
         self.content.iter().flat_map(|content| &content.ztocs).map(|ztoc| ztoc.layer).collect()
     }
 
     /// The image's layers as this index has them. Why it lacks one is known only of those that an
     /// index of the options at hand would lack too.
-    pub fn layers<'a>(&self, layers: impl Iterator<Item = (&'a Descriptor, &'a Option<LeftOut>)>) -> Vec<LayerReport> {
+    pub(super) fn layers<'a>(
+        &self,
+        layers: impl Iterator<Item = (&'a Descriptor, &'a Option<LeftOut>)>,
+    ) -> Vec<LayerReport> {
         let ztocs = self.content.as_ref().map_or(&[][..], |content| &content.ztocs);
         let outcome = |layer: &Descriptor, left_out: &Option<LeftOut>| match (
             ztocs.iter().find(|ztoc| ztoc.layer == layer.digest),

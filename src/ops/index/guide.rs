@@ -28,11 +28,11 @@ pub(super) struct Guides {
 }
 
 impl Guides {
-    pub fn get(&self, layer: &Digest) -> Option<&Arc<Ztoc>> {
+    pub(super) fn get(&self, layer: &Digest) -> Option<&Arc<Ztoc>> {
         self.by_layer.get(layer)
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.by_layer.is_empty()
     }
 }

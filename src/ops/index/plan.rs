@@ -29,7 +29,7 @@ pub(super) struct Plans {
 }
 
 impl Plans {
-    pub async fn make(
+    pub(super) async fn make(
         manifests: Vec<PlatformManifest>,
         destination: Option<&Destination>,
         cache: Option<&ZtocCache>,
@@ -46,13 +46,13 @@ impl Plans {
     }
 
     /// The layers of all platforms, each once.
-    pub fn wanted(&mut self) -> build::Wanted {
+    pub(super) fn wanted(&mut self) -> build::Wanted {
         std::mem::take(&mut self.wanted)
     }
 
     /// Where the ztocs of the image with this `digest` come from. `artifacts` is what its image
     /// index lists beside its images.
-    pub fn supply<'a>(
+    pub(super) fn supply<'a>(
         &'a self,
         digest: Digest,
         artifacts: &'a [Descriptor],
@@ -68,7 +68,7 @@ impl Plans {
     }
 
     /// Reports which of the `unread` layers are read for which platform.
-    pub fn announce(&self, unread: &[Descriptor], progress: &dyn Progress) {
+    pub(super) fn announce(&self, unread: &[Descriptor], progress: &dyn Progress) {
         for (plan, first) in self.each.iter().zip(&self.first) {
             let reads = unread.iter().filter(|layer| first.contains(&(layer.digest, layer.size)));
             let (layers, bytes) = reads.fold((0, 0), |(count, bytes), layer| (count + 1, bytes + layer.size));
@@ -88,7 +88,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub async fn make(
+    pub(super) async fn make(
         manifest: PlatformManifest,
         destination: Option<&Destination>,
         cache: Option<&ZtocCache>,
@@ -107,7 +107,7 @@ impl Plan {
     /// Looks again at what is there, before anything is attached. Another run may have had more
     /// time than this one, and an index that lacks layers must not come to stand beside a complete
     /// one.
-    pub async fn renew(
+    pub(super) async fn renew(
         &mut self,
         destination: Option<&Destination>,
         cache: Option<&ZtocCache>,
@@ -121,13 +121,13 @@ impl Plan {
     }
 
     /// The layers that must be indexed for it: none, unless there is something to build.
-    pub fn to_build(&self) -> impl Iterator<Item = &Descriptor> {
+    pub(super) fn to_build(&self) -> impl Iterator<Item = &Descriptor> {
         let build = matches!(self.decision, Decision::Build { .. });
         self.servable().filter(move |_| build)
     }
 
     /// The indexes that are there, as places to take ztocs from.
-    pub fn offers(&self, destination: &Destination) -> impl Iterator<Item = Offer> {
+    pub(super) fn offers(&self, destination: &Destination) -> impl Iterator<Item = Offer> {
         let store = destination.as_source();
         self.found.iter().filter_map(|found| found.content.as_ref().ok()).map(move |content| Offer {
             store: store.clone(),
@@ -138,7 +138,7 @@ impl Plan {
     }
 
     /// The prefetch lists of the first index that gives way and has any.
-    pub fn old_lists(&self, destination: Option<&Destination>) -> Vec<OldList> {
+    pub(super) fn old_lists(&self, destination: Option<&Destination>) -> Vec<OldList> {
         let (Decision::Build { replaces }, Some(destination)) = (&self.decision, destination) else {
             return Vec::new();
         };

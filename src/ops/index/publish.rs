@@ -67,7 +67,7 @@ struct Assembled<'a> {
 
 impl Publisher<'_> {
     /// Attaches the plan's index, if there is anything to attach. Also gives the bytes that were written.
-    pub async fn publish(&mut self, plan: Plan) -> Result<(IndexedManifest, u64), IndexError> {
+    pub(super) async fn publish(&mut self, plan: Plan) -> Result<(IndexedManifest, u64), IndexError> {
         let Plan { manifest, left_out, found, decision } = &plan;
         let listed = |place: usize| found[place].layers(manifest.layers.iter().zip(left_out));
         let (layers, settled) = match decision {

@@ -77,7 +77,7 @@ impl Layers {
         Layers { bytes_read: 0, bytes_compared: 0, stuck: false, ..self }
     }
 
-    pub fn get(&self, layer: &Descriptor) -> Option<&BuiltLayer> {
+    pub(crate) fn get(&self, layer: &Descriptor) -> Option<&BuiltLayer> {
         self.by_blob.get(&(layer.digest, layer.size))
     }
 

@@ -43,7 +43,7 @@ pub struct GroupFile {
 type Candidate = (bool, u64, std::cmp::Reverse<usize>);
 
 /// At most `most` groups of the spans of layer `number`, of which `read` are sorted and needed by a start.
-pub fn groups(
+pub(super) fn groups(
     table: &SpanTable<LayerMap>,
     number: u32,
     files: &[&FileMetadata],

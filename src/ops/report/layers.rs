@@ -106,7 +106,7 @@ impl fmt::Display for Uncovered {
 
 /// All layers, from the bottom up. `live` are the files of the flattened image; `same` says which
 /// layers are one blob. Only those that are `shown` have groups.
-pub fn layers(
+pub(super) fn layers(
     image: &RootFs,
     live: &[(Place, u64)],
     same: &[usize],

@@ -52,7 +52,7 @@ impl Fetch {
 
 /// With the spans as they are, then for each of [`SIZES`]. Without an index, the layers that one
 /// would cover are taken to be in it for the latter.
-pub fn sizes(image: &RootFs, layers: &[LayerReport], same: &[usize], reads: &Reads) -> Vec<Fetch> {
+pub(super) fn sizes(image: &RootFs, layers: &[LayerReport], same: &[usize], reads: &Reads) -> Vec<Fetch> {
     let opened: Vec<_> = image.content.layers().collect();
     let tables = |is_lazy: &dyn Fn(&LayerReport) -> bool| -> Vec<(usize, Option<&SpanTable<LayerMap>>, u64)> {
         let each = once(same).filter_map(|n| Some((n, opened.get(n)?, layers.get(n)?)));

@@ -35,7 +35,7 @@ pub enum StartError {
 }
 
 /// The reads of a start, by layer.
-pub struct Reads {
+pub(super) struct Reads {
     /// By the number of the first layer that is the same blob: the recorded bytes of its tar, sorted and apart.
     recorded: BTreeMap<usize, Vec<Range<u64>>>,
     /// The same as if each of the files had been read to its end.
@@ -48,7 +48,7 @@ pub struct Reads {
 impl Reads {
     /// # Errors
     /// When not one of the recorded files is in the image.
-    pub fn of(image: &RootFs, reads: &[RecordedRead]) -> Result<Reads, StartError> {
+    pub(super) fn of(image: &RootFs, reads: &[RecordedRead]) -> Result<Reads, StartError> {
         let same = same(image);
         let (mut recorded, mut whole): (BTreeMap<_, Vec<_>>, BTreeMap<_, Vec<_>>) = Default::default();
         let (mut places, mut missing) = (BTreeSet::new(), BTreeSet::new());
@@ -81,20 +81,20 @@ impl Reads {
 
     /// Whether something was read of the file at `place`, of which the layer is the first of those
     /// that are the same blob.
-    pub fn has(&self, place: Place) -> bool {
+    pub(super) fn has(&self, place: Place) -> bool {
         self.places.contains(&place)
     }
 
-    pub fn recorded(&self, layer: usize) -> &[Range<u64>] {
+    pub(super) fn recorded(&self, layer: usize) -> &[Range<u64>] {
         self.recorded.get(&layer).map(Vec::as_slice).unwrap_or_default()
     }
 
-    pub fn whole(&self, layer: usize) -> &[Range<u64>] {
+    pub(super) fn whole(&self, layer: usize) -> &[Range<u64>] {
         self.whole.get(&layer).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// The spans of a layer that hold recorded bytes, in order.
-    pub fn spans(&self, layer: usize, table: &SpanTable<LayerMap>) -> Vec<u32> {
+    pub(super) fn spans(&self, layer: usize, table: &SpanTable<LayerMap>) -> Vec<u32> {
         let covering = |range: &Range<u64>| table.covering(Uncompressed(range.start)..Uncompressed(range.end));
         let mut spans: Vec<u32> =
             self.recorded(layer).iter().flat_map(|range| SpanId::each(covering(range))).map(|span| span.0).collect();
@@ -103,7 +103,7 @@ impl Reads {
     }
 
     /// The sums; `sizes` are what it fetches, with the spans as they are first.
-    pub fn start(self, sizes: &[Fetch]) -> Start {
+    pub(super) fn start(self, sizes: &[Fetch]) -> Start {
         let bytes = sizes.first().map_or(0, |fetch| fetch.bytes.saturating_add(fetch.whole));
         let Reads { places, missing, missing_paths, .. } = self;
         Start { files: places.len() as u64, bytes, missing, missing_paths }

@@ -21,7 +21,7 @@ pub(super) enum Damage {
 
 impl Damage {
     /// None: it could not be looked at.
-    pub fn of(error: &StoreError) -> Option<Damage> {
+    pub(super) fn of(error: &StoreError) -> Option<Damage> {
         match error {
             StoreError::Local(LayoutError::Missing { .. }) => Some(Damage::Missing),
             StoreError::Local(
@@ -33,21 +33,21 @@ impl Damage {
         }
     }
 
-    pub fn of_ztoc(self) -> Code {
+    pub(super) fn of_ztoc(self) -> Code {
         match self {
             Damage::Missing => Code::ZtocMissing,
             Damage::Damaged => Code::ZtocDamaged,
         }
     }
 
-    pub fn of_prefetch(self) -> Code {
+    pub(super) fn of_prefetch(self) -> Code {
         match self {
             Damage::Missing => Code::PrefetchMissing,
             Damage::Damaged => Code::PrefetchDamaged,
         }
     }
 
-    pub fn of_layer(self) -> Code {
+    pub(super) fn of_layer(self) -> Code {
         match self {
             Damage::Missing => Code::LayerMissing,
             Damage::Damaged => Code::LayerDamaged,

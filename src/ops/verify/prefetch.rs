@@ -29,7 +29,7 @@ impl Lists {
     ///
     /// # Errors
     /// When one cannot be looked at.
-    pub async fn read(source: &Source, content: &IndexContent) -> Result<Lists, VerifyError> {
+    pub(super) async fn read(source: &Source, content: &IndexContent) -> Result<Lists, VerifyError> {
         let mut lists = Lists::default();
         for artifact in content.index.others.iter().filter(|other| other.media_type == PREFETCH) {
             lists.add(source, content, artifact).await?;
@@ -89,7 +89,7 @@ impl Lists {
     }
 
     /// What is wrong with the list of a layer that has so many spans.
-    pub fn of_layer(&self, layer: &Digest, spans: u64) -> Option<Finding> {
+    pub(super) fn of_layer(&self, layer: &Digest, spans: u64) -> Option<Finding> {
         let (digest, last) = self.last.get(layer)?;
         let text = || format!("prefetch list {digest} names span {last}, but layer {layer} has {spans} spans");
         (u64::from(*last) >= spans).then(|| Finding::new(Code::PrefetchRange, text()))

@@ -16,7 +16,7 @@ use crate::ztoc::{self, ZtocError};
 
 impl Job {
     /// As one of `side_by_side` ztocs that are proven at a time.
-    pub async fn run(
+    pub(super) async fn run(
         self,
         source: &Source,
         depth: Depth,

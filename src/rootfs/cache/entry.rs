@@ -27,15 +27,15 @@ pub(super) struct Layout {
 
 impl Layout {
     /// `None` for a span of more pieces than have numbers.
-    pub fn new(size: u64) -> Option<Layout> {
+    pub(super) fn new(size: u64) -> Option<Layout> {
         Some(Layout { size, pieces: u32::try_from(size.div_ceil(PIECE as u64)).ok()? })
     }
 
-    pub fn pieces(&self) -> u32 {
+    pub(super) fn pieces(&self) -> u32 {
         self.pieces
     }
 
-    pub fn file_size(&self) -> u64 {
+    pub(super) fn file_size(&self) -> u64 {
         self.start() + self.size
     }
 
@@ -83,14 +83,14 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub fn new(file: NamedTempFile, key: SpanKey, layout: Layout) -> Writer {
+    pub(super) fn new(file: NamedTempFile, key: SpanKey, layout: Layout) -> Writer {
         let mut head = vec![0; DIGEST];
         head.extend_from_slice(key.bytes());
         head.extend_from_slice(&layout.size.to_le_bytes());
         Writer { file, layout, head, written: 0 }
     }
 
-    pub fn write(&mut self, piece: &[u8]) -> io::Result<()> {
+    pub(super) fn write(&mut self, piece: &[u8]) -> io::Result<()> {
         self.file.as_file().write_all_at(piece, self.layout.start() + self.written)?;
         self.head.extend_from_slice(Digest::sha256(piece).as_bytes());
         self.written += piece.len() as u64;
@@ -98,7 +98,7 @@ impl Writer {
     }
 
     /// Gives the entry its name. Says how large the file is.
-    pub fn finish(mut self, path: &Path) -> io::Result<u64> {
+    pub(super) fn finish(mut self, path: &Path) -> io::Result<u64> {
         if self.written != self.layout.size || self.head.len() as u64 != self.layout.start() {
             return Err(io::Error::other("a span of another size was written"));
         }

@@ -35,7 +35,7 @@ pub(super) enum Disk {
 
 impl OnLayer {
     /// Fetches spans in the background.
-    pub fn launch(&self, mut spans: Vec<Wanted>, disk: Disk) {
+    pub(super) fn launch(&self, mut spans: Vec<Wanted>, disk: Disk) {
         if spans.is_empty() {
             return;
         }
@@ -180,7 +180,7 @@ impl OnLayer {
     }
 
     /// Lands the flights of those spans that the cache has after all.
-    pub async fn not_on_disk(&self, spans: Vec<Wanted>) -> Vec<Wanted> {
+    pub(super) async fn not_on_disk(&self, spans: Vec<Wanted>) -> Vec<Wanted> {
         if !self.keeps_on_disk() {
             return spans;
         }

@@ -49,7 +49,7 @@ pub(super) struct Wanted {
 }
 
 impl Flights {
-    pub fn board(&self, of: SpanOf) -> Boarding {
+    pub(super) fn board(&self, of: SpanOf) -> Boarding {
         let mut flying = self.flying.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(receiver) = flying.get(&of) {
             return Boarding::Wait(Waiter(receiver.clone()));
@@ -60,19 +60,19 @@ impl Flights {
     }
 
     /// Whether somebody fetches the span.
-    pub fn has(&self, of: SpanOf) -> bool {
+    pub(super) fn has(&self, of: SpanOf) -> bool {
         self.flying.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&of)
     }
 }
 
 impl Flight {
-    pub fn span(&self) -> SpanId {
+    pub(super) fn span(&self) -> SpanId {
         self.of.span
     }
 
     /// The fetch is over. What belongs into the caches is there before this, so that whoever finds
     /// no flight any more finds it there.
-    pub fn land(self, landed: Landed) {
+    pub(super) fn land(self, landed: Landed) {
         self.leave();
         self.sender.send_replace(Some(landed));
     }
@@ -92,7 +92,7 @@ impl Drop for Flight {
 
 impl Waiter {
     /// What came of the fetch; `None` if it was given up.
-    pub async fn landed(mut self) -> Option<Landed> {
+    pub(super) async fn landed(mut self) -> Option<Landed> {
         self.0.wait_for(Option::is_some).await.ok()?.clone()
     }
 }
@@ -106,12 +106,12 @@ pub(super) struct Misses {
 }
 
 impl Misses {
-    pub fn new(deadline: Duration) -> Misses {
+    pub(super) fn new(deadline: Duration) -> Misses {
         Misses { window: MISSED.min(deadline / 4), since: Mutex::default() }
     }
 
     /// These did not come in time.
-    pub fn add(&self, spans: impl Iterator<Item = SpanOf>) {
+    pub(super) fn add(&self, spans: impl Iterator<Item = SpanOf>) {
         let now = Instant::now();
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
         since.retain(|_, then| now.duration_since(*then) < self.window);
@@ -119,7 +119,7 @@ impl Misses {
     }
 
     /// Whether a span missed the deadline just now.
-    pub fn has(&self, of: SpanOf) -> bool {
+    pub(super) fn has(&self, of: SpanOf) -> bool {
         let since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
         since.get(&of).is_some_and(|then| then.elapsed() < self.window)
     }

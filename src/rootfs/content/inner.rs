@@ -51,7 +51,7 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    pub fn new(
+    pub(super) fn new(
         source: Source,
         layers: Vec<OpenLayer>,
         cache: SpanCache,
@@ -95,29 +95,29 @@ impl Inner {
     }
 
     /// A layer, and all that serves to read it.
-    pub fn on(self: &Arc<Self>, layer: LayerId) -> Option<OnLayer> {
+    pub(super) fn on(self: &Arc<Self>, layer: LayerId) -> Option<OnLayer> {
         OnLayer::new(self, layer)
     }
 
     /// Room for so many compressed bytes; what is more than all room there is gets that.
-    pub async fn permit(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
+    pub(super) async fn permit(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
         let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(UNITS as u32);
         Arc::clone(&self.room).acquire_many_owned(units).await.ok()
     }
 
     /// A read has failed.
-    pub fn failed(&self, error: &ReadError) {
+    pub(super) fn failed(&self, error: &ReadError) {
         self.counts.errors.add(1);
         self.report(error);
     }
 
     /// Says why something could not be had, once.
-    pub fn report(&self, error: &ReadError) {
+    pub(super) fn report(&self, error: &ReadError) {
         self.warn(causes(error));
     }
 
     /// Warns once.
-    pub fn warn(&self, text: String) {
+    pub(super) fn warn(&self, text: String) {
         let is_new = self.given.lock().is_ok_and(|mut given| given.len() < WARNINGS && given.insert(text.clone()));
         if is_new {
             self.progress.report(Event::Warning(text));

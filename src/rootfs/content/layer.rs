@@ -39,41 +39,41 @@ pub(super) struct SpanOf {
 }
 
 impl Layer {
-    pub fn new(open: OpenLayer, options: &ContentOptions) -> Layer {
+    pub(super) fn new(open: OpenLayer, options: &ContentOptions) -> Layer {
         let readers = Mutex::new(Readers::new(open.map(), options.read_ahead));
         let keys = open.spans.each().map(|_| OnceLock::new()).collect();
         Layer { open, readers, unpacking: tokio::sync::Mutex::default(), keys }
     }
 
-    pub fn digest(&self) -> Digest {
+    pub(super) fn digest(&self) -> Digest {
         self.open.descriptor.digest
     }
 
     /// The bytes of tar that there are.
-    pub fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         self.open.spans.plain_end().0
     }
 
-    pub fn key(&self, span: SpanId) -> SpanKey {
+    pub(super) fn key(&self, span: SpanId) -> SpanKey {
         let key = || SpanKey::of(&self.open.spans, span);
         self.keys.get(span.0 as usize).map_or_else(key, |known| *known.get_or_init(key))
     }
 
     /// Bytes of tar in a span.
-    pub fn size(&self, span: SpanId) -> u64 {
+    pub(super) fn size(&self, span: SpanId) -> u64 {
         let plain = self.open.spans.plain_range(span);
         plain.end - plain.start
     }
 
     /// Where a span lies in the blob.
-    pub fn blob_range(&self, span: SpanId) -> Range<u64> {
+    pub(super) fn blob_range(&self, span: SpanId) -> Range<u64> {
         let range = self.open.spans.blob_range(span);
         range.start.0..range.end.0
     }
 
     /// The spans that hold bytes of `range`, each with the bytes of it, counted from its start.
     /// `range` is within the tar.
-    pub fn parts(&self, range: &Range<u64>) -> Vec<(SpanId, Range<u64>)> {
+    pub(super) fn parts(&self, range: &Range<u64>) -> Vec<(SpanId, Range<u64>)> {
         let spans = self.open.spans.covering(Uncompressed(range.start)..Uncompressed(range.end));
         let part = |span: SpanId| {
             let plain = self.open.spans.plain_range(span);
@@ -87,32 +87,32 @@ impl Layer {
 
 impl OnLayer {
     /// `None` where the image has no such layer.
-    pub fn new(inner: &Arc<Inner>, id: LayerId) -> Option<OnLayer> {
+    pub(super) fn new(inner: &Arc<Inner>, id: LayerId) -> Option<OnLayer> {
         let layer = Arc::clone(inner.layers.get(id.0 as usize)?);
         Some(OnLayer { inner: Arc::clone(inner), layer, id })
     }
 
-    pub fn span(&self, span: SpanId) -> SpanOf {
+    pub(super) fn span(&self, span: SpanId) -> SpanOf {
         SpanOf { layer: self.id, span }
     }
 
-    pub fn piece(&self, span: SpanId, number: u32) -> PieceId {
+    pub(super) fn piece(&self, span: SpanId, number: u32) -> PieceId {
         PieceId { of: self.span(span), number }
     }
 
     /// Whether the cache on disk has a span.
-    pub fn is_on_disk(&self, span: SpanId) -> bool {
+    pub(super) fn is_on_disk(&self, span: SpanId) -> bool {
         self.inner.cache.has(&self.layer.key(span), self.layer.size(span))
     }
 
     /// Whether spans go to the disk: not where they lie there as they are.
-    pub fn keeps_on_disk(&self) -> bool {
+    pub(super) fn keeps_on_disk(&self) -> bool {
         let is_near = !matches!(self.inner.source, Source::Registry(_));
         self.inner.cache.is_enabled() && !(is_near && self.layer.open.map().is_plain())
     }
 
     /// Whether all spans of a layer that is decoded whole go to the disk, also those that nobody has asked for.
-    pub fn keeps_whole(&self) -> bool {
+    pub(super) fn keeps_whole(&self) -> bool {
         self.keeps_on_disk() && self.layer.end() <= self.inner.cache.room_for(self.layer.open.descriptor.size)
     }
 }

@@ -67,7 +67,7 @@ pub(super) struct Counts {
 pub(super) struct Count(AtomicU64);
 
 impl Count {
-    pub fn add(&self, more: u64) {
+    pub(super) fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
@@ -77,7 +77,7 @@ impl Count {
 }
 
 impl Counts {
-    pub fn stats(&self) -> ContentStats {
+    pub(super) fn stats(&self) -> ContentStats {
         ContentStats {
             requests: self.requests.get(),
             bytes_fetched: self.bytes_fetched.get(),

@@ -28,7 +28,7 @@ pub(super) struct Run {
 impl Run {
     /// The bytes of `range`, counted from the start of the span, in as many parts as there are
     /// pieces; `None` if some are missing.
-    pub fn get(&self, range: &Range<u64>) -> Option<Vec<Bytes>> {
+    pub(super) fn get(&self, range: &Range<u64>) -> Option<Vec<Bytes>> {
         let start = u64::from(self.first) * PIECE as u64;
         let mut parts = Vec::new();
         for number in covering(range) {
@@ -52,12 +52,12 @@ pub(super) struct Cutter {
 }
 
 impl Cutter {
-    pub fn new() -> Cutter {
+    pub(super) fn new() -> Cutter {
         Cutter { piece: BytesMut::with_capacity(PIECE), number: 0 }
     }
 
     /// Hands every piece that is whole by now to `out`, with its number.
-    pub fn push(&mut self, mut bytes: &[u8], out: &mut impl FnMut(u32, Bytes)) {
+    pub(super) fn push(&mut self, mut bytes: &[u8], out: &mut impl FnMut(u32, Bytes)) {
         while !bytes.is_empty() {
             let (taken, rest) = bytes.split_at(bytes.len().min(PIECE - self.piece.len()));
             self.piece.extend_from_slice(taken);
@@ -69,7 +69,7 @@ impl Cutter {
     }
 
     /// The span is at its end.
-    pub fn finish(mut self, out: &mut impl FnMut(u32, Bytes)) {
+    pub(super) fn finish(mut self, out: &mut impl FnMut(u32, Bytes)) {
         if !self.piece.is_empty() {
             self.cut(out);
         }
@@ -106,11 +106,11 @@ struct Kept {
 }
 
 impl Memory {
-    pub fn new(max: u64) -> Memory {
+    pub(super) fn new(max: u64) -> Memory {
         Memory { max, kept: Mutex::default() }
     }
 
-    pub fn get(&self, id: PieceId) -> Option<Bytes> {
+    pub(super) fn get(&self, id: PieceId) -> Option<Bytes> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = &mut *kept;
         let (used, piece) = kept.pieces.get_mut(&id)?;
@@ -121,7 +121,7 @@ impl Memory {
         Some(piece.clone())
     }
 
-    pub fn put(&self, id: PieceId, piece: Bytes) {
+    pub(super) fn put(&self, id: PieceId, piece: Bytes) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = &mut *kept;
         kept.clock += 1;
@@ -181,7 +181,7 @@ impl Keep {
 
 impl<'a> Landing<'a> {
     /// Pieces of `wanted` are handed over at least.
-    pub fn new(on: &'a OnLayer, span: SpanId, wanted: Option<&Range<u32>>) -> Landing<'a> {
+    pub(super) fn new(on: &'a OnLayer, span: SpanId, wanted: Option<&Range<u32>>) -> Landing<'a> {
         let size = on.layer.size(span);
         let over = handed_over(size, wanted);
         let writer = on.keeps_on_disk().then(|| on.inner.cache.writer(&on.layer.key(span), size)).flatten();
@@ -191,20 +191,20 @@ impl<'a> Landing<'a> {
     }
 
     /// The next bytes of the span; says whether more are of use.
-    pub fn push(&mut self, bytes: &[u8]) -> ControlFlow<()> {
+    pub(super) fn push(&mut self, bytes: &[u8]) -> ControlFlow<()> {
         let keep = &mut self.keep;
         self.cutter.push(bytes, &mut |number, piece| keep.take(number, piece));
         if self.keep.is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     /// Whether the cache on disk has taken all of it so far.
-    pub fn is_kept(&self) -> bool {
+    pub(super) fn is_kept(&self) -> bool {
         self.keep.writer.is_some()
     }
 
     /// All bytes were right. They are in the caches after this; the second value tells whether the
     /// one on disk has them.
-    pub fn finish(mut self) -> (Run, bool) {
+    pub(super) fn finish(mut self) -> (Run, bool) {
         let keep = &mut self.keep;
         if !keep.is_over {
             self.cutter.finish(&mut |number, piece| keep.take(number, piece));
@@ -220,7 +220,7 @@ impl<'a> Landing<'a> {
 
 impl OnLayer {
     /// Decodes a span of which `blob` are all bytes. Blocks.
-    pub fn decode(&self, span: SpanId, wanted: Option<&Range<u32>>, blob: &[u8]) -> Result<Run, SpanError> {
+    pub(super) fn decode(&self, span: SpanId, wanted: Option<&Range<u32>>, blob: &[u8]) -> Result<Run, SpanError> {
         let mut landing = Landing::new(self, span, wanted);
         self.layer.open.spans.decode(span, blob, &mut |bytes| landing.push(bytes))?;
         Ok(landing.finish().0)

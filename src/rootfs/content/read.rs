@@ -31,7 +31,7 @@ struct Part {
 }
 
 impl OnLayer {
-    pub async fn read(&self, at: Uncompressed, size: usize) -> Result<Bytes, ReadError> {
+    pub(super) async fn read(&self, at: Uncompressed, size: usize) -> Result<Bytes, ReadError> {
         let layer = self.layer.digest();
         if size == 0 {
             return Ok(Bytes::new());

@@ -36,14 +36,14 @@ struct Stream {
 
 impl Readers {
     /// Reads ahead by at most `most` bytes.
-    pub fn new(map: &LayerMap, most: u64) -> Readers {
+    pub(super) fn new(map: &LayerMap, most: u64) -> Readers {
         let mut files: Vec<_> = map.files_with_bytes().map(|f| f.offset.0..f.offset.0.saturating_add(f.size)).collect();
         files.sort_by_key(|file| file.start);
         Readers { files, streams: Vec::new(), most }
     }
 
     /// Takes note of a read, and says what is to be fetched beside it: bytes behind it, within the same file.
-    pub fn note(&mut self, read: Range<u64>) -> Option<Range<u64>> {
+    pub(super) fn note(&mut self, read: Range<u64>) -> Option<Range<u64>> {
         if self.most == 0 {
             return None;
         }

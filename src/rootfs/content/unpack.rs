@@ -24,7 +24,7 @@ type Queue = Arc<Mutex<VecDeque<Wanted>>>;
 impl OnLayer {
     /// Lands the flights of spans of a layer that is decoded whole. `spans` is in order. It goes on
     /// after that for the cache, as long as that keeps what it gets.
-    pub async fn unpack(&self, spans: Vec<Wanted>, disk: Disk) {
+    pub(super) async fn unpack(&self, spans: Vec<Wanted>, disk: Disk) {
         let OnLayer { inner, layer, .. } = self;
         let _alone = layer.unpacking.lock().await;
         // Whoever was before us has left it all there.

@@ -9,19 +9,19 @@ use crate::tree::{Node, NodeId, NodeKind};
 
 /// What `stat` calls a block, and the block size that it advises; as on ext4.
 const SECTOR: u64 = 512;
-pub const BLOCK: u32 = 4096;
+pub(super) const BLOCK: u32 = 4096;
 
 /// The inode number of a node. 1 is the root, as the kernel wants it; 0 would mean that there is nothing.
-pub fn inode(node: NodeId) -> INodeNo {
+pub(super) fn inode(node: NodeId) -> INodeNo {
     INodeNo(u64::from(node.0) + 1)
 }
 
 /// The node of an inode number that [`inode`] gave.
-pub fn node_id(inode: INodeNo) -> Option<NodeId> {
+pub(super) fn node_id(inode: INodeNo) -> Option<NodeId> {
     Some(NodeId(u32::try_from(inode.0.checked_sub(1)?).ok()?))
 }
 
-pub fn file_type(kind: &NodeKind) -> FileType {
+pub(super) fn file_type(kind: &NodeKind) -> FileType {
     match kind {
         NodeKind::Directory(..) => FileType::Directory,
         NodeKind::File(_) | NodeKind::Sparse { .. } => FileType::RegularFile,
@@ -33,7 +33,7 @@ pub fn file_type(kind: &NodeKind) -> FileType {
 }
 
 /// Everything `stat` tells. A tar knows one time, so all three are the same.
-pub fn attributes(id: NodeId, node: &Node) -> FileAttr {
+pub(super) fn attributes(id: NodeId, node: &Node) -> FileAttr {
     let (size, rdev) = match &node.kind {
         NodeKind::File(extent) => (extent.size, 0),
         NodeKind::Sparse { size, .. } => (*size, 0),
@@ -63,7 +63,7 @@ pub fn attributes(id: NodeId, node: &Node) -> FileAttr {
 }
 
 /// What stands for a name that does not exist, so that the kernel remembers that.
-pub fn nothing() -> FileAttr {
+pub(super) fn nothing() -> FileAttr {
     let time = SystemTime::UNIX_EPOCH;
     FileAttr {
         ino: INodeNo(0),

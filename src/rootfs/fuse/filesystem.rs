@@ -50,7 +50,7 @@ const OVERLAY: &[u8] = b"trusted.overlay.";
 const ACL: &[u8] = b"system.posix_acl_";
 
 /// An image's files, for the kernel.
-pub struct ImageFs {
+pub(super) struct ImageFs {
     pub tree: Arc<Tree>,
     pub content: Content,
     pub runtime: Handle,

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 const NAMES: [&str; 2] = ["fusermount3", "fusermount"];
 
 /// Whether there is one.
-pub fn is_there() -> bool {
+pub(super) fn is_there() -> bool {
     name().is_some()
 }
 
@@ -22,7 +22,7 @@ fn name() -> Option<&'static str> {
 
 /// Whether it mounts for other users than the one who asks. Where its settings cannot be read, it
 /// is taken to do so: then its refusal has another reason.
-pub fn lets_others_in() -> bool {
+pub(super) fn lets_others_in() -> bool {
     match std::fs::read("/etc/fuse.conf") {
         Ok(settings) => has_user_allow_other(&settings),
         Err(error) => error.kind() != io::ErrorKind::NotFound,
@@ -40,7 +40,7 @@ fn has_user_allow_other(settings: &[u8]) -> bool {
 ///
 /// # Errors
 /// What the helper said, in one line.
-pub fn unmount(point: &Path, lazy: bool) -> Result<(), String> {
+pub(super) fn unmount(point: &Path, lazy: bool) -> Result<(), String> {
     let name = name().ok_or("unmounting as a user requires fusermount3, which is not installed")?;
     let mut command = Command::new(name);
     command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(point).stdin(Stdio::null());

@@ -13,7 +13,7 @@ pub(super) struct Shelf {
 
 impl Shelf {
     /// For a layer whose blob has `compressed` bytes.
-    pub fn new(cache: &SpanCache, compressed: u64) -> Shelf {
+    pub(super) fn new(cache: &SpanCache, compressed: u64) -> Shelf {
         Shelf { cache: cache.clone(), room: cache.room_for(compressed) }
     }
 }

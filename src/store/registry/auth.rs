@@ -125,7 +125,7 @@ struct Header {
 }
 
 impl Authorizer {
-    pub fn new(registry: Arc<str>, source: CredentialSource) -> Authorizer {
+    pub(super) fn new(registry: Arc<str>, source: CredentialSource) -> Authorizer {
         Authorizer {
             registry,
             source,
@@ -145,7 +145,7 @@ impl Authorizer {
     }
 
     /// The `Authorization` for a request, as far as the registry has asked for any.
-    pub async fn header(
+    pub(super) async fn header(
         &self,
         http: &Arc<Http>,
         base: &Url,
@@ -169,7 +169,7 @@ impl Authorizer {
     }
 
     /// After a 401: gets what it asks for. False: there is nothing new to show.
-    pub async fn renew(
+    pub(super) async fn renew(
         &self,
         http: &Arc<Http>,
         base: &Url,
@@ -258,7 +258,7 @@ impl Authorizer {
     }
 
     /// What a request of this scope that was answered with 401 carried.
-    pub async fn shown(&self, scope: &Scope) -> Option<Shown> {
+    pub(super) async fn shown(&self, scope: &Scope) -> Option<Shown> {
         let slot = self.slot(scope);
         let is_bearer = matches!(slot.lock().await.challenge.as_ref()?, Challenge::Bearer { .. });
         let known = self.credentials.lock().await;

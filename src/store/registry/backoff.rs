@@ -13,16 +13,16 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    pub fn new(full: u32) -> Budget {
+    pub(super) fn new(full: u32) -> Budget {
         Budget { left: AtomicU32::new(full), full }
     }
 
     /// Takes a try, if one is left.
-    pub fn spend(&self) -> bool {
+    pub(super) fn spend(&self) -> bool {
         self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 
-    pub fn succeeded(&self) {
+    pub(super) fn succeeded(&self) {
         // Full is full: the error of the update says no more than that.
         let _ = self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| (left < self.full).then(|| left + 1));
     }

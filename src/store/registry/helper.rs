@@ -97,7 +97,7 @@ pub(super) mod tests {
     use super::*;
 
     /// Writes a helper: a shell script.
-    pub fn script(dir: &Path, name: &str, body: &str) {
+    pub(crate) fn script(dir: &Path, name: &str, body: &str) {
         use std::os::unix::fs::PermissionsExt;
         let (text, file) = (dir.join(format!("{name}.sh")), dir.join(format!("docker-credential-{name}")));
         std::fs::write(&text, format!("#!/bin/sh\n{body}\n")).unwrap();

@@ -54,27 +54,27 @@ pub(super) struct Authorization {
 }
 
 impl Request {
-    pub fn new(method: Method, url: Url) -> Request {
+    pub(super) fn new(method: Method, url: Url) -> Request {
         Request { method, url, headers: HeaderMap::new(), body: Bytes::new(), tries: Arc::default() }
     }
 
     /// Which try the next one is, counted from 1. It is taken to be made.
-    pub fn next_try(&self) -> u32 {
+    pub(super) fn next_try(&self) -> u32 {
         self.tries.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// The same was asked before, so many times.
-    pub fn after(self, tries: u32) -> Request {
+    pub(super) fn after(self, tries: u32) -> Request {
         self.tries.store(tries, Ordering::Relaxed);
         self
     }
 
-    pub fn header(mut self, name: HeaderName, value: HeaderValue) -> Request {
+    pub(super) fn header(mut self, name: HeaderName, value: HeaderValue) -> Request {
         self.headers.append(name, value);
         self
     }
 
-    pub fn body(mut self, content_type: HeaderValue, body: Bytes) -> Request {
+    pub(super) fn body(mut self, content_type: HeaderValue, body: Bytes) -> Request {
         self.body = body;
         self.header(header::CONTENT_TYPE, content_type)
     }
@@ -151,7 +151,7 @@ pub fn http_client(config: &ClientConfig, host: &Url) -> Result<reqwest::Client,
 }
 
 impl Common {
-    pub fn new(config: &ClientConfig) -> Result<Common, RegistryError> {
+    pub(super) fn new(config: &ClientConfig) -> Result<Common, RegistryError> {
         let (tls, proxies) = (Tls::new(config)?, Proxies::of_environment());
         Ok(Common {
             connections: Connections::new(&config.limits, &config.reach, &proxies, tls.common()?)?,
@@ -188,7 +188,7 @@ impl Connections {
 
 impl Http {
     /// For the registry `name`.
-    pub fn new(common: &Arc<Common>, name: &str) -> Result<Http, RegistryError> {
+    pub(super) fn new(common: &Arc<Common>, name: &str) -> Result<Http, RegistryError> {
         let connections = |tls| Connections::new(&common.limits, &common.reach, &common.proxies, tls);
         let (home, away, own_authorities) = match common.tls.own(name)? {
             Some(own) => (connections(own.home)?, connections(own.away)?, own.own_authorities),
@@ -199,39 +199,39 @@ impl Http {
     }
 
     /// The user gave certificate authorities for this registry.
-    pub fn has_own_authorities(&self) -> bool {
+    pub(super) fn has_own_authorities(&self) -> bool {
         self.own_authorities
     }
 
-    pub fn budget(&self) -> &Budget {
+    pub(super) fn budget(&self) -> &Budget {
         &self.common.budget
     }
 
-    pub fn outages(&self) -> &Outages {
+    pub(super) fn outages(&self) -> &Outages {
         &self.common.outages
     }
 
     /// One for each connection over which large blobs may be read.
-    pub fn slots(&self) -> &Arc<Semaphore> {
+    pub(super) fn slots(&self) -> &Arc<Semaphore> {
         &self.common.slots
     }
 
-    pub fn progress(&self) -> &Arc<dyn Progress> {
+    pub(super) fn progress(&self) -> &Arc<dyn Progress> {
         &self.common.progress
     }
 
     /// For how long what failed is tried again; `None`: as long as its caller waits.
-    pub fn patience(&self) -> Option<Duration> {
+    pub(super) fn patience(&self) -> Option<Duration> {
         self.limits.patience.filter(|_| !self.common.endless.load(Ordering::Relaxed))
     }
 
     /// From now on all registries of the client are tried again for as long as callers wait.
-    pub fn be_endless(&self) {
+    pub(super) fn be_endless(&self) {
         self.common.endless.store(true, Ordering::Relaxed);
     }
 
     /// Word from a registry.
-    pub fn answered(&self, registry: &str) {
+    pub(super) fn answered(&self, registry: &str) {
         self.common.budget.succeeded();
         if self.common.outages.answered(registry) {
             self.progress().report(Event::Warning(format!("{registry} is reachable again")));
@@ -239,7 +239,7 @@ impl Http {
     }
 
     /// Sends a request and takes the header of the answer, whatever its status.
-    pub async fn exchange(
+    pub(super) async fn exchange(
         &self,
         request: &Request,
         authorization: Option<Authorization>,
@@ -399,31 +399,31 @@ pub(super) struct Response {
 }
 
 impl Response {
-    pub fn status(&self) -> StatusCode {
+    pub(super) fn status(&self) -> StatusCode {
         self.inner.status()
     }
 
-    pub fn headers(&self) -> &HeaderMap {
+    pub(super) fn headers(&self) -> &HeaderMap {
         self.inner.headers()
     }
 
     /// A header's value, if it is there and text.
-    pub fn text(&self, name: impl header::AsHeaderName) -> Option<&str> {
+    pub(super) fn text(&self, name: impl header::AsHeaderName) -> Option<&str> {
         self.headers().get(name).and_then(|value| value.to_str().ok())
     }
 
-    pub fn content_length(&self) -> Option<u64> {
+    pub(super) fn content_length(&self) -> Option<u64> {
         self.text(header::CONTENT_LENGTH).and_then(|length| length.trim().parse().ok())
     }
 
     /// The media type without its parameters, in lower case; empty when there is none.
-    pub fn media_type(&self) -> String {
+    pub(super) fn media_type(&self) -> String {
         let value = self.text(header::CONTENT_TYPE).unwrap_or_default();
         value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
     }
 
     /// The next bytes of the body.
-    pub async fn chunk(&mut self) -> Result<Option<Bytes>, RegistryError> {
+    pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, RegistryError> {
         let chunk = self.next_chunk().await.map_err(|error| self.trail.failed(error))?;
         self.trail.received += chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
         Ok(chunk)
@@ -450,7 +450,7 @@ impl Response {
     }
 
     /// The whole body, if it has no more than `limit` bytes; not more than that is read.
-    pub async fn bytes(mut self, limit: u64) -> Result<Bytes, RegistryError> {
+    pub(super) async fn bytes(mut self, limit: u64) -> Result<Bytes, RegistryError> {
         let too_large = |asked: &Asked| RegistryError::TooLarge { asked: asked.clone(), limit };
         if self.content_length().is_some_and(|length| length > limit) {
             return Err(too_large(&self.asked));
@@ -466,12 +466,12 @@ impl Response {
     }
 
     /// This answer, if it has one of the statuses; otherwise the error that it is.
-    pub async fn expect(self, statuses: &[u16]) -> Result<Response, RegistryError> {
+    pub(super) async fn expect(self, statuses: &[u16]) -> Result<Response, RegistryError> {
         if statuses.contains(&self.status().as_u16()) { Ok(self) } else { Err(self.refusal().await) }
     }
 
     /// This answer as an error: its codes and message are read, as far as they come.
-    pub async fn refusal(mut self) -> RegistryError {
+    pub(super) async fn refusal(mut self) -> RegistryError {
         let retry_after = self.text(header::RETRY_AFTER).and_then(super::backoff::parse_retry_after);
         let (asked, status) = (self.asked.clone(), self.status());
         let mut body = Vec::new();

@@ -44,7 +44,7 @@ impl Outages {
         }
     }
 
-    pub fn failed(&self, registry: &str, now: Instant) -> Failure {
+    pub(super) fn failed(&self, registry: &str, now: Instant) -> Failure {
         self.with(registry, |seen| {
             let outage = seen.outage.take().filter(|outage| now - outage.last < FORGOTTEN);
             let outage = outage.unwrap_or(Outage { since: now, last: now, told: false });
@@ -55,19 +55,19 @@ impl Outages {
     }
 
     /// Whether the registry has ever answered.
-    pub fn is_known(&self, registry: &str) -> bool {
+    pub(super) fn is_known(&self, registry: &str) -> bool {
         self.with(registry, |seen| seen.known)
     }
 
     /// Whether the outage is to be told of: once.
-    pub fn is_news(&self, registry: &str) -> bool {
+    pub(super) fn is_news(&self, registry: &str) -> bool {
         self.with(registry, |seen| {
             seen.outage.as_mut().is_some_and(|outage| !std::mem::replace(&mut outage.told, true))
         })
     }
 
     /// It answered. True: that ends an outage that was told of.
-    pub fn answered(&self, registry: &str) -> bool {
+    pub(super) fn answered(&self, registry: &str) -> bool {
         self.with(registry, |seen| {
             seen.known = true;
             seen.outage.take().is_some_and(|outage| outage.told)

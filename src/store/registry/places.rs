@@ -30,7 +30,7 @@ struct Place {
 
 impl Places {
     /// Where `request` was last sent, if it reads a blob and has nothing against answers from memory.
-    pub fn of(&self, request: &Request) -> Option<Url> {
+    pub(super) fn of(&self, request: &Request) -> Option<Url> {
         if !is_remembered(request) || request.headers.contains_key(CACHE_CONTROL) {
             return None;
         }
@@ -40,7 +40,7 @@ impl Places {
     }
 
     /// It was answered with success at `target`.
-    pub fn remember(&self, request: &Request, target: &Url) {
+    pub(super) fn remember(&self, request: &Request, target: &Url) {
         if !is_remembered(request) {
             return;
         }
@@ -51,7 +51,7 @@ impl Places {
         places.truncate(MOST);
     }
 
-    pub fn forget(&self, request: &Request) {
+    pub(super) fn forget(&self, request: &Request) {
         let mut places = self.0.hold();
         places.retain(|place| place.path != request.url.path());
     }

@@ -50,7 +50,7 @@ pub struct ProxyError {
 }
 
 impl Proxies {
-    pub fn of_environment() -> Proxies {
+    pub(super) fn of_environment() -> Proxies {
         Proxies::new(|name| std::env::var_os(name))
     }
 
@@ -74,7 +74,7 @@ impl Proxies {
     }
 
     /// The proxy for `url`; `None`: it is asked directly, as hosts on this machine always are.
-    pub fn of(&self, url: &Url) -> Result<Option<&Proxy>, ProxyError> {
+    pub(super) fn of(&self, url: &Url) -> Result<Option<&Proxy>, ProxyError> {
         let proxy = if url.scheme() == "http" { &self.inner.http } else { &self.inner.https };
         match proxy {
             Some(proxy) if !is_loopback(url) && !self.inner.direct.iter().any(|rule| rule.admits(url)) => {

@@ -29,12 +29,12 @@ pub(super) struct Retry {
 }
 
 impl Retry {
-    pub fn new(http: &Arc<Http>) -> Retry {
+    pub(super) fn new(http: &Arc<Http>) -> Retry {
         Retry { http: Arc::clone(http), tries: 0, waited: Duration::ZERO, since: None }
     }
 
     /// After a try failed: returns when it is time for the next, or with the error when there will be none.
-    pub async fn again(&mut self, error: RegistryError) -> Result<(), RegistryError> {
+    pub(super) async fn again(&mut self, error: RegistryError) -> Result<(), RegistryError> {
         self.tries += 1;
         if !error.calls_for_retry() {
             return Err(error);
@@ -110,7 +110,7 @@ impl Retry {
     }
 
     /// It went on: what failed before counts no more.
-    pub fn progressed(&mut self) {
+    pub(super) fn progressed(&mut self) {
         self.tries = 0;
         self.waited = Duration::ZERO;
         self.since = None;

@@ -50,12 +50,12 @@ enum Scheme {
 pub(super) struct Ranges(Mutex<Option<Instant>>);
 
 impl Ranges {
-    pub fn may_ask(&self) -> bool {
+    pub(super) fn may_ask(&self) -> bool {
         self.0.lock().ok().and_then(|refused| *refused).is_none_or(|refused| refused.elapsed() > NO_RANGES)
     }
 
     /// It sent the whole instead.
-    pub fn refused(&self) {
+    pub(super) fn refused(&self) {
         if let Ok(mut refused) = self.0.lock() {
             *refused = Some(Instant::now());
         }
@@ -63,7 +63,7 @@ impl Ranges {
 }
 
 impl Registry {
-    pub fn new(common: &Arc<Common>, config: &ClientConfig, name: &str) -> Result<Registry, RegistryError> {
+    pub(super) fn new(common: &Arc<Common>, config: &ClientConfig, name: &str) -> Result<Registry, RegistryError> {
         let https = base_url("https", name)?;
         let http = Arc::new(Http::new(common, name)?);
         let tls = config.insecure_skip_tls_verify || config.client_cert.is_some() || http.has_own_authorities();
@@ -90,7 +90,7 @@ impl Registry {
     }
 
     /// The registry's root URL.
-    pub async fn base(&self) -> Result<&Url, RegistryError> {
+    pub(super) async fn base(&self) -> Result<&Url, RegistryError> {
         self.base
             .get_or_try_init(|| async {
                 let https = base_url("https", &self.name)?;
@@ -144,12 +144,12 @@ impl Registry {
         *self.is_tls_after_all.get_or_init(ask).await
     }
 
-    pub fn asked(&self, method: &Method, url: &Url) -> Asked {
+    pub(super) fn asked(&self, method: &Method, url: &Url) -> Asked {
         Asked::new(&self.name, method, url)
     }
 
     /// Sends a request until it gets an answer that is not temporary.
-    pub async fn send(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
+    pub(super) async fn send(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
         let mut retry = Retry::new(&self.http);
         loop {
             match self.once(request, scope).await {
@@ -160,7 +160,7 @@ impl Registry {
     }
 
     /// One try: adds authorization, renews it once at 401, follows redirects. A status that may pass is an error.
-    pub async fn once(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
+    pub(super) async fn once(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
         let response = match self.follow(request, scope, request.next_try()).await {
             Err(error) if error.is_broken() && self.is_tls_after_all(&request.url).await => {
                 return Err(RegistryError::SpeaksTls { asked: self.asked(&request.method, &request.url) });
@@ -243,7 +243,7 @@ impl Registry {
     }
 
     /// A URL that an answer names, as far as we may go there. It keeps its query to the letter.
-    pub fn resolve(&self, base: &Url, response: &Response, location: &str) -> Result<Url, RegistryError> {
+    pub(super) fn resolve(&self, base: &Url, response: &Response, location: &str) -> Result<Url, RegistryError> {
         let asked = || response.asked.clone();
         let mut url = response.url.join(location).map_err(|_| RegistryError::Protocol {
             asked: asked(),

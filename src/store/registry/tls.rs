@@ -49,7 +49,7 @@ pub(super) struct OwnTls {
 }
 
 impl Tls {
-    pub fn new(config: &ClientConfig) -> Result<Tls, RegistryError> {
+    pub(super) fn new(config: &ClientConfig) -> Result<Tls, RegistryError> {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         let mut authorities = Authorities { roots, given: Vec::new() };
@@ -68,17 +68,17 @@ impl Tls {
     }
 
     /// The user gave authorities for every registry.
-    pub fn has_own_authorities(&self) -> bool {
+    pub(super) fn has_own_authorities(&self) -> bool {
         !self.authorities.given.is_empty()
     }
 
     /// For every host for which nothing else is said. Nobody is shown the client's certificate.
-    pub fn common(&self) -> Result<TlsConfig, RegistryError> {
+    pub(super) fn common(&self) -> Result<TlsConfig, RegistryError> {
         self.build(&self.authorities, None)
     }
 
     /// For a registry with a folder of certificates, or one that is shown the client's certificate.
-    pub fn own(&self, registry: &str) -> Result<Option<OwnTls>, RegistryError> {
+    pub(super) fn own(&self, registry: &str) -> Result<Option<OwnTls>, RegistryError> {
         let found = certs_d::find(&self.folders, registry)?;
         let of_folder = match (&self.identity, &found.client) {
             (None, Some((cert, key))) => Some(Identity::read(cert, key)?),

@@ -42,7 +42,7 @@ pub(super) enum TransportKind {
 
 impl TransportKind {
     /// There was no connection, so that nothing can have been done.
-    pub fn is_lost(self) -> bool {
+    pub(super) fn is_lost(self) -> bool {
         matches!(self, TransportKind::Connect | TransportKind::Unresolved | TransportKind::Dropped)
     }
 }

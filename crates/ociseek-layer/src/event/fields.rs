@@ -15,7 +15,7 @@ pub(super) struct PushFields<'a> {
 
 impl PushFields<'_> {
     /// Validates the fields. Empty tags and digests count as missing.
-    pub fn push(self) -> Item {
+    pub(super) fn push(self) -> Item {
         let malformed = |value: &str, what| Ignored::Malformed(cut(value), what);
         if let Some(registry) = self.registry.filter(|registry| !is_registry(registry)) {
             return Err(malformed(registry, "registry host"));

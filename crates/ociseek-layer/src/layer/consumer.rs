@@ -81,7 +81,7 @@ pub(super) fn kind(kind: Kind) -> Result<FileKind, Unlisted> {
 }
 
 /// The entry in a ztoc, with its kind and owner determined. Negative sizes become 0.
-pub fn metadata(entry: Entry, kind: FileKind, uid: u32, gid: u32) -> FileMetadata {
+pub(super) fn metadata(entry: Entry, kind: FileKind, uid: u32, gid: u32) -> FileMetadata {
     FileMetadata {
         name: entry.name,
         kind,

@@ -64,7 +64,7 @@ const LEAST_LIMIT: usize = 64 << 20;
 const PER_BYTE: usize = 64;
 
 impl Contents {
-    pub fn new(policy: Policy, memory: Charge) -> Contents {
+    pub(super) fn new(policy: Policy, memory: Charge) -> Contents {
         let walker = match policy {
             Policy::Strict => Walker::new(),
             Policy::Lenient(_) => Walker::past_sparse_files(),
@@ -85,7 +85,7 @@ impl Contents {
         }
     }
 
-    pub fn push(&mut self, bytes: &[u8]) {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
         self.size += bytes.len() as u64;
         if self.head.len() < HEAD {
             self.head.extend(bytes.iter().take(HEAD - self.head.len()));
@@ -132,7 +132,7 @@ impl Contents {
     }
 
     /// Charges memory for another checkpoint.
-    pub fn charge_checkpoint(&mut self, bytes: usize) {
+    pub(super) fn charge_checkpoint(&mut self, bytes: usize) {
         if self.over.is_none() {
             self.over = self.memory.grow(bytes as u64, || "its checkpoints".to_owned()).err();
         }
@@ -146,27 +146,27 @@ impl Contents {
     /// Keeps the list of entries in proportion to the blob, of which so many bytes were read: names
     /// and PAX records can be a thousand times smaller compressed. A million empty files take about
     /// a tenth of this.
-    pub fn permit(&mut self, blob: Compressed) {
+    pub(super) fn permit(&mut self, blob: Compressed) {
         let limit = LEAST_LIMIT.saturating_add(usize::try_from(blob.0).unwrap_or(usize::MAX).saturating_mul(PER_BYTE));
         self.limit = limit.min(MAX_ENCODED);
     }
 
     /// Gives up on the layer for a reason outside the tar.
-    pub fn refuse(&mut self, unservable: Unservable) {
+    pub(super) fn refuse(&mut self, unservable: Unservable) {
         self.drop_files();
         self.verdict.get_or_insert(unservable);
     }
 
-    pub fn is_refused(&self) -> bool {
+    pub(super) fn is_refused(&self) -> bool {
         self.verdict.is_some()
     }
 
-    pub fn is_strict(&self) -> bool {
+    pub(super) fn is_strict(&self) -> bool {
         matches!(self.policy, Policy::Strict)
     }
 
     /// Records a note, if the policy is lenient.
-    pub fn note(&mut self, warning: String) {
+    pub(super) fn note(&mut self, warning: String) {
         if let Policy::Lenient(notes) = &mut self.policy {
             notes.warn(warning);
         }
@@ -176,7 +176,7 @@ impl Contents {
     ///
     /// # Errors
     /// With what is wrong with them.
-    pub fn check(&self) -> Result<(), LayerError> {
+    pub(super) fn check(&self) -> Result<(), LayerError> {
         if let Some(over) = &self.over {
             return Err(over.clone().into());
         }
@@ -192,7 +192,7 @@ impl Contents {
 
     /// # Errors
     /// If no consumer could serve the entries, or the tar is truncated or broken.
-    pub fn finish(self) -> Result<Listed, NoZtoc> {
+    pub(super) fn finish(self) -> Result<Listed, NoZtoc> {
         let Contents { policy, walker, size, files, sparse, memory, head, .. } = match self.verdict {
             Some(verdict) => return Err(verdict.into()),
             None => self.check().map(|()| self)?,

@@ -49,12 +49,12 @@ impl LayerHashes {
     }
 
     /// The next bytes of the blob, with what the scan said of them.
-    pub fn push(&mut self, chunk: &[u8], spans: &Spans) {
+    pub(super) fn push(&mut self, chunk: &[u8], spans: &Spans) {
         self.push_all(&[chunk], spans);
     }
 
     /// The same for chunks that the scan took at once.
-    pub fn push_all<C: AsRef<[u8]>>(&mut self, chunks: &[C], spans: &Spans) {
+    pub(super) fn push_all<C: AsRef<[u8]>>(&mut self, chunks: &[C], spans: &Spans) {
         let mut starts = match &spans.0 {
             Found::Undecided => None,
             Found::Unwanted => {
@@ -89,7 +89,7 @@ impl LayerHashes {
     }
 
     /// The blob is at its end.
-    pub fn finish(self) -> Hashed {
+    pub(super) fn finish(self) -> Hashed {
         let spans = self.spans.map(SpanHashes::finish).unwrap_or_default();
         if let Some((listener, sent)) = self.listener {
             for digest in spans.iter().skip(sent) {

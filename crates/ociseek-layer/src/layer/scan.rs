@@ -147,12 +147,16 @@ struct WholeBody {
 impl LayerScan {
     /// Both halves, for a blob that is to be published. Its digest and its size in bytes may be
     /// known; if so, they are checked. `memory` grows with what is collected.
-    pub fn to_publish(span_size: u64, expected: Option<(Digest, u64)>, memory: Charge) -> (LayerScan, LayerHashes) {
+    pub(super) fn to_publish(
+        span_size: u64,
+        expected: Option<(Digest, u64)>,
+        memory: Charge,
+    ) -> (LayerScan, LayerHashes) {
         LayerScan::new(span_size, expected, Start { purpose: Purpose::Publish, memory })
     }
 
     /// Both halves, for a blob that is only read here.
-    pub fn to_read(options: ReadOptions, expected: (Digest, u64), memory: Charge) -> (LayerScan, LayerHashes) {
+    pub(super) fn to_read(options: ReadOptions, expected: (Digest, u64), memory: Charge) -> (LayerScan, LayerHashes) {
         let (listener, hashed) = channel();
         let (span_size, is_heard) = (options.span_size, options.keeper.is_some());
         let start = Start { purpose: Purpose::Read { options, hashed }, memory };
@@ -171,7 +175,7 @@ impl LayerScan {
     ///
     /// # Errors
     /// When the layer is broken; every further call fails the same way.
-    pub fn push(&mut self, chunk: &[u8]) -> Result<Spans, LayerError> {
+    pub(super) fn push(&mut self, chunk: &[u8]) -> Result<Spans, LayerError> {
         self.push_all(&[chunk])
     }
 
@@ -179,7 +183,7 @@ impl LayerScan {
     ///
     /// # Errors
     /// As [`LayerScan::push`].
-    pub fn push_all<C: AsRef<[u8]>>(&mut self, chunks: &[C]) -> Result<Spans, LayerError> {
+    pub(super) fn push_all<C: AsRef<[u8]>>(&mut self, chunks: &[C]) -> Result<Spans, LayerError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
@@ -193,7 +197,11 @@ impl LayerScan {
     ///
     /// # Errors
     /// As [`LayerScan::push`].
-    pub fn push_decoded<C: AsRef<[u8]>>(&mut self, chunks: &[C], stretch: Stretch) -> Result<Decoded, LayerError> {
+    pub(super) fn push_decoded<C: AsRef<[u8]>>(
+        &mut self,
+        chunks: &[C],
+        stretch: Stretch,
+    ) -> Result<Decoded, LayerError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
@@ -259,7 +267,7 @@ impl LayerScan {
     ///
     /// # Errors
     /// When the layer is broken, as [`LayerScan::push`] has said.
-    pub fn end(&mut self) -> Result<Spans, LayerError> {
+    pub(super) fn end(&mut self) -> Result<Spans, LayerError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
@@ -271,7 +279,7 @@ impl LayerScan {
     ///
     /// # Errors
     /// When size or digest are not the expected ones, or when the blob ends too soon.
-    pub fn finish(self, hashed: Hashed) -> Result<Scanned, LayerError> {
+    pub(super) fn finish(self, hashed: Hashed) -> Result<Scanned, LayerError> {
         if let Some((expected, expected_size)) = self.expected {
             if self.size != expected_size {
                 return Err(LayerError::Size { expected: expected_size, actual: self.size });
@@ -486,7 +494,7 @@ impl Scanned {
     ///
     /// # Errors
     /// When it does not fit into memory.
-    pub fn publish(self, options: LayerOptions) -> Result<IndexedLayer, LayerError> {
+    pub(super) fn publish(self, options: LayerOptions) -> Result<IndexedLayer, LayerError> {
         let built = self.outcome.map_err(NoZtoc::Unservable).and_then(|sound| sound.build(options));
         let outcome = match built {
             Ok(built) => Outcome::Ztoc(built),
@@ -500,7 +508,7 @@ impl Scanned {
     ///
     /// # Errors
     /// When it is too large.
-    pub fn map(self) -> Result<MappedLayer, LayerError> {
+    pub(super) fn map(self) -> Result<MappedLayer, LayerError> {
         // What is only read here has a verdict for no other reason.
         let sound = self.outcome.map_err(|_| LayerError::TooLarge)?;
         let Sound { listed, starts, span_digests, size, .. } = sound;

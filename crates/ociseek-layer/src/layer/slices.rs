@@ -27,12 +27,12 @@ pub(super) struct Slices {
 }
 
 impl Slices {
-    pub fn new(size: u64, keeper: Keeper) -> Slices {
+    pub(super) fn new(size: u64, keeper: Keeper) -> Slices {
         let hasher = Hasher::new(Algorithm::Sha256);
         Slices { size, keeper, slice: Vec::new(), hasher, length: 0, digests: Vec::new() }
     }
 
-    pub fn push(&mut self, mut bytes: &[u8]) {
+    pub(super) fn push(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let room = usize::try_from(self.size - self.length).unwrap_or(usize::MAX);
             let (taken, rest) = bytes.split_at(bytes.len().min(room));
@@ -48,7 +48,7 @@ impl Slices {
         }
     }
 
-    pub fn finish(mut self) -> Vec<Digest> {
+    pub(super) fn finish(mut self) -> Vec<Digest> {
         if self.length > 0 {
             self.end_slice();
         }
@@ -83,11 +83,11 @@ pub(super) struct GzipSlices {
 }
 
 impl GzipSlices {
-    pub fn new(keeper: Keeper, hashed: Receiver<Digest>) -> GzipSlices {
+    pub(super) fn new(keeper: Keeper, hashed: Receiver<Digest>) -> GzipSlices {
         GzipSlices { keeper, plain: Vec::new(), start: 0, end: 0, hashed, digests: Vec::new(), next: 0 }
     }
 
-    pub fn push(&mut self, bytes: &[u8]) {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
         if self.keeper.is_none() {
             return;
         }
@@ -101,7 +101,7 @@ impl GzipSlices {
     }
 
     /// Keeps the spans of which the digests are known by now.
-    pub fn keep(&mut self, checkpoints: &[Checkpoint]) {
+    pub(super) fn keep(&mut self, checkpoints: &[Checkpoint]) {
         self.digests.extend(self.hashed.try_iter());
         let Some(keeper) = &mut self.keeper else { return };
         while let (Some(checkpoint), Some(digest)) = (checkpoints.get(self.next), self.digests.get(self.next)) {

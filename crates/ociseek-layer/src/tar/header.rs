@@ -64,7 +64,7 @@ fn dialect(block: &[u8; BLOCK]) -> Dialect {
 }
 
 impl Header {
-    pub fn parse(block: &[u8; BLOCK]) -> Result<Header, BadHeader> {
+    pub(super) fn parse(block: &[u8; BLOCK]) -> Result<Header, BadHeader> {
         if !has_valid_checksum(block) {
             return Err(BadHeader::Checksum);
         }

@@ -42,7 +42,7 @@ struct Current<'a> {
 }
 
 impl<'a> Applier<'a> {
-    pub fn new(is_raw: bool) -> Applier<'a> {
+    pub(super) fn new(is_raw: bool) -> Applier<'a> {
         Applier {
             is_raw,
             paths: Paths::new(0),
@@ -57,7 +57,7 @@ impl<'a> Applier<'a> {
     ///
     /// # Errors
     /// With the entry that containerd could not apply.
-    pub fn layer(&mut self, layer: LayerId, listed: Entries<'a>) -> Result<(), TreeError> {
+    pub(super) fn layer(&mut self, layer: LayerId, listed: Entries<'a>) -> Result<(), TreeError> {
         self.work = self.work.saturating_add(WORK_PER_ENTRY.saturating_mul(listed.files.len() as u64));
         let failed =
             |at: Current<'_>, fault| TreeError { layer: at.layer, entry: at.number, name: at.file.name.clone(), fault };

@@ -31,18 +31,18 @@ pub(super) enum What<'a> {
 
 impl<'a> Inode<'a> {
     /// What root makes, before it gets its attributes; it lies at one path.
-    pub fn new(what: What<'a>, gid: u32) -> Inode<'a> {
+    pub(super) fn new(what: What<'a>, gid: u32) -> Inode<'a> {
         let mode = if matches!(what, What::Symlink(_)) { 0o777 } else { 0o755 };
         Inode { what, mode, uid: 0, gid, mtime: Time::default(), xattrs: BTreeMap::new(), links: 1, origin: None }
     }
 
     /// A directory that no layer has an entry for.
-    pub fn directory(gid: u32) -> Inode<'a> {
+    pub(super) fn directory(gid: u32) -> Inode<'a> {
         Inode::new(What::Directory, gid)
     }
 
     /// lchown(2): an id of 2^32-1 changes nothing, and files lose their capabilities.
-    pub fn set_owner(&mut self, uid: u32, gid: u32) {
+    pub(super) fn set_owner(&mut self, uid: u32, gid: u32) {
         if uid != u32::MAX {
             self.uid = uid;
         }

@@ -47,13 +47,13 @@ pub(super) struct Found {
 }
 
 impl<'a> Written<'a> {
-    pub fn new(path: &'a [u8]) -> Written<'a> {
+    pub(super) fn new(path: &'a [u8]) -> Written<'a> {
         let parts = path.split(|&b| b == b'/').filter(|part| !part.is_empty()).collect();
         Written { is_absolute: path.first() == Some(&b'/'), parts }
     }
 
     /// Go's filepath.Clean of a path, without the `..` that it leaves in front: like a slash, they lead to the root.
-    pub fn clean(path: &'a [u8]) -> Written<'a> {
+    pub(super) fn clean(path: &'a [u8]) -> Written<'a> {
         let mut clean = Written { is_absolute: path.first() == Some(&b'/'), parts: Vec::new() };
         for part in path.split(|&b| b == b'/') {
             match part {
@@ -66,7 +66,7 @@ impl<'a> Written<'a> {
     }
 
     /// Takes the last part away.
-    pub fn pop(&mut self) -> Option<&'a [u8]> {
+    pub(super) fn pop(&mut self) -> Option<&'a [u8]> {
         self.parts.pop()
     }
 
@@ -100,7 +100,7 @@ impl<'t, 'a, F: Fn(u32) -> Seen<'a>> Lookup<'t, 'a, F> {
     ///
     /// # Errors
     /// Where containerd fails: for links in a circle, for something below a file, for what is too long.
-    pub fn root_path(&mut self, path: Written<'a>) -> Result<Vec<&'a [u8]>, TreeFault> {
+    pub(super) fn root_path(&mut self, path: Written<'a>) -> Result<Vec<&'a [u8]>, TreeFault> {
         if !path.has_dots() && self.find(&path.parts)?.is_some() {
             return Ok(path.parts);
         }
@@ -118,7 +118,7 @@ impl<'t, 'a, F: Fn(u32) -> Seen<'a>> Lookup<'t, 'a, F> {
     ///
     /// # Errors
     /// When it leads through a file, or has a part that is too long.
-    pub fn find(&mut self, parts: &[&'a [u8]]) -> Result<Option<Found>, TreeFault> {
+    pub(super) fn find(&mut self, parts: &[&'a [u8]]) -> Result<Option<Found>, TreeFault> {
         self.spend(parts.len())?;
         let mut deepest = ROOT;
         for (number, part) in parts.iter().enumerate() {

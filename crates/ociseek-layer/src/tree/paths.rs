@@ -45,7 +45,7 @@ struct Path<'a> {
 
 impl<'a> Paths<'a> {
     /// Only the root, at which `inode` lies.
-    pub fn new(inode: u32) -> Paths<'a> {
+    pub(super) fn new(inode: u32) -> Paths<'a> {
         let root = Path {
             name: b"",
             parent: 0,
@@ -72,7 +72,7 @@ impl<'a> Paths<'a> {
     ///
     /// # Errors
     /// When the name or the path is longer than Linux takes.
-    pub fn intern(&mut self, parent: PathId, name: &'a [u8]) -> Result<PathId, TreeFault> {
+    pub(super) fn intern(&mut self, parent: PathId, name: &'a [u8]) -> Result<PathId, TreeFault> {
         if let Some(&known) = self.known.get(&(parent.0, name)) {
             return Ok(PathId(known));
         }
@@ -100,22 +100,22 @@ impl<'a> Paths<'a> {
     }
 
     /// What is called `name` in `parent`, if there is such a thing.
-    pub fn child(&self, parent: PathId, name: &[u8]) -> Option<PathId> {
+    pub(super) fn child(&self, parent: PathId, name: &[u8]) -> Option<PathId> {
         let path = PathId(*self.known.get(&(parent.0, name))?);
         self.inode(path).map(|_| path)
     }
 
     /// What lies at a path.
-    pub fn inode(&self, path: PathId) -> Option<u32> {
+    pub(super) fn inode(&self, path: PathId) -> Option<u32> {
         Some(self.at(path).inode).filter(|&inode| inode != NONE)
     }
 
-    pub fn name(&self, path: PathId) -> &'a [u8] {
+    pub(super) fn name(&self, path: PathId) -> &'a [u8] {
         self.at(path).name
     }
 
     /// Lays an inode at a path where nothing is.
-    pub fn occupy(&mut self, path: PathId, inode: u32) {
+    pub(super) fn occupy(&mut self, path: PathId, inode: u32) {
         let parent = PathId(self.at(path).parent);
         let next = self.at(parent).first;
         if next != NONE {
@@ -127,7 +127,7 @@ impl<'a> Paths<'a> {
     }
 
     /// Empties a path in whose directory there is nothing any more; says what lay there.
-    pub fn vacate(&mut self, path: PathId) -> u32 {
+    pub(super) fn vacate(&mut self, path: PathId) -> u32 {
         let here = self.at_mut(path);
         let (inode, parent, next, previous) = (here.inode, PathId(here.parent), here.next, here.previous);
         (here.inode, here.next, here.previous) = (NONE, NONE, NONE);
@@ -142,26 +142,26 @@ impl<'a> Paths<'a> {
     }
 
     /// The first thing in a directory, in no certain order.
-    pub fn first(&self, directory: PathId) -> Option<PathId> {
+    pub(super) fn first(&self, directory: PathId) -> Option<PathId> {
         Some(self.at(directory).first).filter(|&first| first != NONE).map(PathId)
     }
 
     /// The next thing in the same directory.
-    pub fn next(&self, path: PathId) -> Option<PathId> {
+    pub(super) fn next(&self, path: PathId) -> Option<PathId> {
         Some(self.at(path).next).filter(|&next| next != NONE).map(PathId)
     }
 
     /// Marks that `layer` has written an entry here.
-    pub fn write(&mut self, path: PathId, layer: LayerId) {
+    pub(super) fn write(&mut self, path: PathId, layer: LayerId) {
         self.at_mut(path).written = layer.0 + 1;
     }
 
-    pub fn is_written(&self, path: PathId, layer: LayerId) -> bool {
+    pub(super) fn is_written(&self, path: PathId, layer: LayerId) -> bool {
         self.at(path).written == layer.0 + 1
     }
 
     /// Marks a directory as opaque in `layer`. False if it was so marked already.
-    pub fn make_opaque(&mut self, directory: PathId, layer: LayerId) -> bool {
+    pub(super) fn make_opaque(&mut self, directory: PathId, layer: LayerId) -> bool {
         std::mem::replace(&mut self.at_mut(directory).opaque, layer.0 + 1) != layer.0 + 1
     }
 }

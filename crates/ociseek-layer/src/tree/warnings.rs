@@ -14,14 +14,14 @@ pub(super) struct Warnings {
 }
 
 impl Warnings {
-    pub fn owner_wrapped(&mut self, layer: LayerId, file: &FileMetadata) {
+    pub(super) fn owner_wrapped(&mut self, layer: LayerId, file: &FileMetadata) {
         self.add(|| {
             let name = shown(&file.name);
             format!("layer {layer}: {name} has an owner ID wider than 32 bits, truncated to {}:{}", file.uid, file.gid)
         });
     }
 
-    pub fn xattr_ignored(&mut self, layer: LayerId, file: &FileMetadata, xattr: &[u8], why: &str) {
+    pub(super) fn xattr_ignored(&mut self, layer: LayerId, file: &FileMetadata, xattr: &[u8], why: &str) {
         self.add(|| {
             format!(
                 "layer {layer}: skipping the extended attribute {} of {}: it {why}",
@@ -31,7 +31,7 @@ impl Warnings {
         });
     }
 
-    pub fn link_left_out(&mut self, file: &FileMetadata, target: &[u8]) {
+    pub(super) fn link_left_out(&mut self, file: &FileMetadata, target: &[u8]) {
         self.add(|| {
             let (name, target) = (shown(&file.name), shown(target));
             format!("skipping {name}: it is a hard link to {target}, which is not in this layer")
@@ -46,7 +46,7 @@ impl Warnings {
         }
     }
 
-    pub fn finish(mut self) -> Vec<String> {
+    pub(super) fn finish(mut self) -> Vec<String> {
         if self.more > 0 {
             self.list.push(format!("... and {} more warnings about the layers' entries", self.more));
         }

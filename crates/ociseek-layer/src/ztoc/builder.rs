@@ -28,12 +28,12 @@ pub(super) struct Table {
 
 impl Builder {
     /// A builder for a buffer of about `capacity` bytes.
-    pub fn with_capacity(capacity: usize) -> Builder {
+    pub(super) fn with_capacity(capacity: usize) -> Builder {
         let bytes = vec![0; capacity.max(64)];
         Builder { head: bytes.len(), bytes, alignment: 1, vtables: Vec::new() }
     }
 
-    pub fn string(&mut self, text: &[u8]) -> Offset {
+    pub(super) fn string(&mut self, text: &[u8]) -> Offset {
         self.prepare(4, text.len() + 1);
         self.skip(1);
         self.place(text);
@@ -41,7 +41,7 @@ impl Builder {
         self.offset()
     }
 
-    pub fn byte_vector(&mut self, parts_last_first: &[&[u8]]) -> Offset {
+    pub(super) fn byte_vector(&mut self, parts_last_first: &[&[u8]]) -> Offset {
         let length = parts_last_first.iter().map(|part| part.len()).sum::<usize>();
         self.prepare(4, length);
         for part in parts_last_first {
@@ -51,7 +51,7 @@ impl Builder {
         self.offset()
     }
 
-    pub fn offset_vector(&mut self, offsets: &[Offset]) -> Offset {
+    pub(super) fn offset_vector(&mut self, offsets: &[Offset]) -> Offset {
         self.prepare(4, 4 * offsets.len());
         for &offset in offsets.iter().rev() {
             self.prepend_offset(offset);
@@ -60,25 +60,25 @@ impl Builder {
         self.offset()
     }
 
-    pub fn start_table(&mut self) -> Table {
+    pub(super) fn start_table(&mut self) -> Table {
         Table { fields: [0; schema::file::COUNT], end: self.offset().0 }
     }
 
-    pub fn add_offset(&mut self, table: &mut Table, field: usize, value: Offset) {
+    pub(super) fn add_offset(&mut self, table: &mut Table, field: usize, value: Offset) {
         self.prepend_offset(value);
         table.fields[field] = self.offset().0;
     }
 
-    pub fn add_i64(&mut self, table: &mut Table, field: usize, value: i64) {
+    pub(super) fn add_i64(&mut self, table: &mut Table, field: usize, value: i64) {
         self.add_scalar(table, field, value != 0, value.to_le_bytes());
     }
 
-    pub fn add_u32(&mut self, table: &mut Table, field: usize, value: u32) {
+    pub(super) fn add_u32(&mut self, table: &mut Table, field: usize, value: u32) {
         self.add_scalar(table, field, value != 0, value.to_le_bytes());
     }
 
     /// A byte whose default is `default`.
-    pub fn add_u8(&mut self, table: &mut Table, field: usize, value: u8, default: u8) {
+    pub(super) fn add_u8(&mut self, table: &mut Table, field: usize, value: u8, default: u8) {
         self.add_scalar(table, field, value != default, [value]);
     }
 
@@ -92,7 +92,7 @@ impl Builder {
     }
 
     /// Ends the table with its vtable, or with a pointer to an equal one.
-    pub fn end_table(&mut self, table: Table) -> Offset {
+    pub(super) fn end_table(&mut self, table: Table) -> Offset {
         self.prepare(4, 0);
         self.skip(4);
         let object = self.offset();
@@ -119,7 +119,7 @@ impl Builder {
     }
 
     /// Ends the buffer with a pointer to its root table.
-    pub fn finish(mut self, root: Offset) -> Vec<u8> {
+    pub(super) fn finish(mut self, root: Offset) -> Vec<u8> {
         self.prepare(self.alignment, 4);
         self.prepend_offset(root);
         self.bytes.drain(..self.head);

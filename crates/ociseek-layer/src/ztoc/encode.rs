@@ -36,7 +36,7 @@ pub(crate) struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut b = Builder::with_capacity(encoded_size_bound(self.files, self.checkpoints));
         let version = b.string(self.version);
         let tool = b.string(self.build_tool_identifier);

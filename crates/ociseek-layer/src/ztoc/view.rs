@@ -42,11 +42,11 @@ pub(super) struct Offsets<'a> {
 }
 
 impl<'a> View<'a> {
-    pub fn new(bytes: &'a [u8]) -> View<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> View<'a> {
         View { bytes }
     }
 
-    pub fn root(self) -> Result<Table<'a>, Malformed> {
+    pub(super) fn root(self) -> Result<Table<'a>, Malformed> {
         self.table(self.follow(0)?)
     }
 
@@ -97,30 +97,30 @@ impl<'a> Table<'a> {
         Ok((offset != 0).then_some(self.at + offset))
     }
 
-    pub fn i64(self, field: usize) -> Result<i64, Malformed> {
+    pub(super) fn i64(self, field: usize) -> Result<i64, Malformed> {
         self.field(field)?.map_or(Ok(0), |at| Ok(i64::from_le_bytes(self.view.array(at)?)))
     }
 
-    pub fn u32(self, field: usize) -> Result<u32, Malformed> {
+    pub(super) fn u32(self, field: usize) -> Result<u32, Malformed> {
         self.field(field)?.map_or(Ok(0), |at| Ok(u32::from_le_bytes(self.view.array(at)?)))
     }
 
-    pub fn u8(self, field: usize, default: u8) -> Result<u8, Malformed> {
+    pub(super) fn u8(self, field: usize, default: u8) -> Result<u8, Malformed> {
         self.field(field)?.map_or(Ok(default), |at| Ok(self.view.array::<1>(at)?[0]))
     }
 
     /// A string or byte vector; empty if it is missing.
-    pub fn bytes(self, field: usize) -> Result<&'a [u8], Malformed> {
+    pub(super) fn bytes(self, field: usize) -> Result<&'a [u8], Malformed> {
         self.field(field)?.map_or(Ok(&[][..]), |at| self.view.byte_vector(self.view.follow(at)?))
     }
 
-    pub fn table(self, field: usize) -> Result<Table<'a>, Malformed> {
+    pub(super) fn table(self, field: usize) -> Result<Table<'a>, Malformed> {
         let at = self.field(field)?.ok_or(Malformed::Missing(self.at, field))?;
         self.view.table(self.view.follow(at)?)
     }
 
     /// A vector of tables or strings; empty if it is missing.
-    pub fn offsets(self, field: usize) -> Result<Offsets<'a>, Malformed> {
+    pub(super) fn offsets(self, field: usize) -> Result<Offsets<'a>, Malformed> {
         let Some(at) = self.field(field)? else { return Ok(Offsets { view: self.view, first: 0, count: 0 }) };
         let (first, count) = self.view.vector(self.view.follow(at)?, 4)?;
         Ok(Offsets { view: self.view, first, count })
@@ -128,15 +128,15 @@ impl<'a> Table<'a> {
 }
 
 impl<'a> Offsets<'a> {
-    pub fn len(self) -> usize {
+    pub(super) fn len(self) -> usize {
         self.count
     }
 
-    pub fn tables(self) -> impl Iterator<Item = Result<Table<'a>, Malformed>> {
+    pub(super) fn tables(self) -> impl Iterator<Item = Result<Table<'a>, Malformed>> {
         (0..self.count).map(move |i| self.view.table(self.view.follow(self.first + 4 * i)?))
     }
 
-    pub fn strings(self) -> impl Iterator<Item = Result<&'a [u8], Malformed>> {
+    pub(super) fn strings(self) -> impl Iterator<Item = Result<&'a [u8], Malformed>> {
         (0..self.count).map(move |i| self.view.byte_vector(self.view.follow(self.first + 4 * i)?))
     }
 }

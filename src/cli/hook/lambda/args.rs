@@ -30,7 +30,7 @@ AWS_ENDPOINT_URL_ECR or AWS_ENDPOINT_URL overrides the ECR endpoint. docs/hook.m
 /// Index images pushed to Amazon ECR, as an AWS Lambda function
 #[derive(Debug, Args)]
 #[command(long_about = LAMBDA_LONG_ABOUT, after_long_help = LAMBDA_AFTER_HELP)]
-pub struct HookLambdaArgs {
+pub(crate) struct HookLambdaArgs {
     #[command(flatten, next_help_heading = "Indexing")]
     pub platforms: PlatformsArgs,
 

@@ -13,13 +13,13 @@ use crate::hook::log::LogProgress;
 use crate::ops::versions::Versions;
 use args::HookLambdaArgs;
 
-pub mod args;
+pub(crate) mod args;
 
 /// Where Lambda says that its Runtime API is.
 const RUNTIME_API: &str = "AWS_LAMBDA_RUNTIME_API";
 
 /// Lambda calls a custom runtime by this name, without arguments.
-pub fn arguments() -> Vec<OsString> {
+pub(crate) fn arguments() -> Vec<OsString> {
     let mut arguments: Vec<OsString> = std::env::args_os().collect();
     let called = arguments.first().map(Path::new).and_then(Path::file_name);
     if called.is_some_and(|name| name == "bootstrap") {
@@ -29,7 +29,7 @@ pub fn arguments() -> Vec<OsString> {
 }
 
 /// Handles events until Lambda ends the process.
-pub async fn run(args: HookLambdaArgs) -> Result<(), CliError> {
+pub(crate) async fn run(args: HookLambdaArgs) -> Result<(), CliError> {
     let versions = args.versions.clone().versions()?;
     let address = variable(RUNTIME_API).ok_or(HookError::NotInLambda)?;
     let runtime = Runtime::new(&address).map_err(HookError::from)?;

@@ -49,7 +49,7 @@ Exit status: 0 stopped normally, 1 could not start, 2 usage error.";
 #[derive(Debug, Args)]
 #[command(long_about = SERVE_LONG_ABOUT, after_long_help = SERVE_AFTER_HELP)]
 #[command(after_help = "For examples, and how senders pass the secret: ociseek hook serve --help")]
-pub struct HookServeArgs {
+pub(crate) struct HookServeArgs {
     /// The address to listen on; a public one requires a secret
     #[arg(long, value_name = "IP:PORT", env = "OCISEEK_HOOK_LISTEN", default_value = "127.0.0.1:8080")]
     #[arg(help_heading = "Server and authentication")]

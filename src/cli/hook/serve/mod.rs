@@ -21,9 +21,9 @@ use crate::hook::server::{Listeners, ServerConfig, listen, listen_to_all, serve}
 use crate::ops::TOOL_IDENTIFIER;
 use args::HookServeArgs;
 
-pub mod args;
+pub(crate) mod args;
 
-pub async fn run(args: HookServeArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
+pub(crate) async fn run(args: HookServeArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
     let secrets = match (&args.secret_file, &args.secret) {
         (Some(file), _) => Some(secret_file::secrets(file)?),
         (None, Some(secret)) => Some(Secrets::parse(secret).map_err(HookError::from)?),

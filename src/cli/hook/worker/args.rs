@@ -30,7 +30,7 @@ Example:
 #[command(
     override_usage = "ociseek hook worker [OPTIONS] --queue <nats://HOST[:PORT][/STREAM]> --allow <REGISTRY[/GLOB]>"
 )]
-pub struct HookWorkerArgs {
+pub(crate) struct HookWorkerArgs {
     /// The queue; credentials go before the host, as USER:PASSWORD@ or TOKEN@; tls:// is NATS over TLS
     ///
     /// Other users of this machine can see command lines: prefer the environment variable for a URL

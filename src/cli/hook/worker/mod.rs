@@ -17,9 +17,9 @@ use crate::hook::server::listen_to_all;
 use crate::ops::TOOL_IDENTIFIER;
 use args::HookWorkerArgs;
 
-pub mod args;
+pub(crate) mod args;
 
-pub async fn run(args: HookWorkerArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
+pub(crate) async fn run(args: HookWorkerArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
     let (workers, drain) = (args.jobs.workers.into(), Duration::from_secs(args.jobs.drain_timeout.into()));
     let silence = Duration::from_secs(args.silence.into());
     let listener = match args.listen {

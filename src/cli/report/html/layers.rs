@@ -12,7 +12,7 @@ const COMMAND: usize = 240;
 /// How many files of a group are named in the table; the bar names more.
 const NAMED: usize = 3;
 
-pub fn section(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
+pub(super) fn section(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
     writeln!(f, "<section>\n<h2>Layers</h2>")?;
     let has_start = report.start.is_some();
     writeln!(f, "<ul class=\"legend\">")?;

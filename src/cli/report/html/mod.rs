@@ -18,7 +18,7 @@ mod start;
 const STYLE: &str = include_str!("page.css");
 
 /// The page about `image`, as it was named.
-pub fn page(image: &str, report: &Report) -> String {
+pub(super) fn page(image: &str, report: &Report) -> String {
     Page { image, report }.to_string()
 }
 

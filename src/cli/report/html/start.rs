@@ -8,7 +8,7 @@ use crate::cli::shared::quote::quoted;
 use crate::cli::shared::size::human;
 use crate::ops::report::{Fetch, Report, Start};
 
-pub fn section(f: &mut fmt::Formatter<'_>, image: &str, report: &Report) -> fmt::Result {
+pub(super) fn section(f: &mut fmt::Formatter<'_>, image: &str, report: &Report) -> fmt::Result {
     writeln!(f, "<section>\n<h2>What a start reads</h2>")?;
     let (lazy, whole) = lazy_and_whole(report);
     let read = report.sizes.first().map_or(0, |now| now.bytes).min(lazy);

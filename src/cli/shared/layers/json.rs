@@ -9,7 +9,7 @@ use crate::ops::index::{LayerOutcome, LayerReport, Origin};
 /// A layer that was to be indexed.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Layer {
+pub(crate) struct Layer {
     pub media_type: String,
     pub digest: DigestText,
     /// Bytes of the blob.
@@ -67,7 +67,7 @@ struct Ztoc {
 }
 
 impl Layer {
-    pub fn of(report: &LayerReport) -> Layer {
+    pub(crate) fn of(report: &LayerReport) -> Layer {
         let layer = |status, reason, ztoc, origin| Layer {
             media_type: report.descriptor.media_type.clone(),
             digest: report.descriptor.digest.into(),

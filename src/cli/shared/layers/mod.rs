@@ -1,5 +1,5 @@
 //! What is said of the layers of an image that was indexed.
 
-pub mod json;
-pub mod prefetched;
-pub mod text;
+pub(crate) mod json;
+pub(crate) mod prefetched;
+pub(crate) mod text;

@@ -12,7 +12,7 @@ use crate::ops::index::{self, PrefetchedLayer};
 /// A prefetch list.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Prefetched {
+pub(crate) struct Prefetched {
     /// The list is that of the index that was there before.
     carried_over: bool,
     /// The layers with spans on the list.
@@ -38,7 +38,7 @@ struct ListedLayer {
 /// Numbers of spans.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Spans {
+pub(crate) struct Spans {
     first: u32,
     last: u32,
 }
@@ -51,7 +51,7 @@ struct Missing {
 }
 
 impl Prefetched {
-    pub fn of(prefetched: &index::Prefetched) -> Prefetched {
+    pub(crate) fn of(prefetched: &index::Prefetched) -> Prefetched {
         let layer = |PrefetchedLayer { layer, artifact, spans, bytes }: &PrefetchedLayer| ListedLayer {
             layer: layer.into(),
             artifact: artifact.into(),
@@ -68,12 +68,12 @@ impl Prefetched {
     }
 }
 
-pub fn ranges(spans: &[SpanRange]) -> Vec<Spans> {
+pub(crate) fn ranges(spans: &[SpanRange]) -> Vec<Spans> {
     spans.iter().map(|range| Spans { first: *range.start(), last: *range.end() }).collect()
 }
 
 /// A line on the list, if there is one.
-pub fn line(text: &mut String, prefetched: Option<&index::Prefetched>) {
+pub(crate) fn line(text: &mut String, prefetched: Option<&index::Prefetched>) {
     let Some(prefetched) = prefetched else { return };
     let layers = prefetched.layers.iter().map(|layer| (&layer.spans[..], layer.bytes));
     let from = if prefetched.carried_over { ", carried over from the previous index" } else { "" };
@@ -81,7 +81,7 @@ pub fn line(text: &mut String, prefetched: Option<&index::Prefetched>) {
 }
 
 /// What the lists of some layers come to: their spans and bytes.
-pub fn summary<'a>(layers: impl Iterator<Item = (&'a [SpanRange], u64)>) -> String {
+pub(crate) fn summary<'a>(layers: impl Iterator<Item = (&'a [SpanRange], u64)>) -> String {
     let sum = |(of, spans, bytes), (list, more): (&[SpanRange], u64)| (of + 1, spans + count(list), bytes + more);
     let (of, spans, bytes) = layers.fold((0, 0, 0), sum);
     let (spans, of) = (counted(spans, "span", "spans"), counted(of, "layer", "layers"));

@@ -8,14 +8,14 @@ use crate::digest::Digest;
 use crate::image::coverage::Coverage;
 use crate::ops::index::{LayerOutcome, LayerReport, LeftOut, Origin, Refused, Shortfall};
 
-pub fn heading(text: &mut String, image: &str, platform: Option<&str>, manifest: &Digest, style: Style) {
+pub(crate) fn heading(text: &mut String, image: &str, platform: Option<&str>, manifest: &Digest, style: Style) {
     let platform = platform.unwrap_or("unknown platform");
     let _ = writeln!(text, "{} {}", style.bold(&safe(image)), style.bold(&safe(platform)));
     let _ = writeln!(text, "  manifest {manifest}");
 }
 
 /// A line for each layer, in columns.
-pub fn layers(text: &mut String, layers: &[LayerReport], style: Style) {
+pub(crate) fn layers(text: &mut String, layers: &[LayerReport], style: Style) {
     // Nothing was done with the layers of an index that stays.
     if layers.iter().any(|layer| matches!(layer.outcome, LayerOutcome::Listed { .. })) {
         return;
@@ -63,7 +63,7 @@ fn columns(layer: &LayerReport) -> Option<[String; 5]> {
 }
 
 /// What an index covers, where that is not all.
-pub fn coverage(text: &mut String, coverage: &Coverage) {
+pub(crate) fn coverage(text: &mut String, coverage: &Coverage) {
     if coverage.layers < coverage.of_layers {
         let layers = counted(coverage.of_layers as u64, "layer", "layers");
         let (share, bytes) = (coverage.share(), human(coverage.of_bytes));
@@ -72,7 +72,7 @@ pub fn coverage(text: &mut String, coverage: &Coverage) {
 }
 
 /// soci-snapshotter before 0.14 took a gzip blob for one member.
-pub fn members(text: &mut String, layers: &[LayerReport], style: Style) {
+pub(crate) fn members(text: &mut String, layers: &[LayerReport], style: Style) {
     let several = (layers.iter())
         .filter(
             |layer| matches!(&layer.outcome, LayerOutcome::Indexed(facts) if facts.gzip_members.is_some_and(|n| n > 1)),
@@ -89,7 +89,7 @@ pub fn members(text: &mut String, layers: &[LayerReport], style: Style) {
     }
 }
 
-pub fn why_nothing(layers: &[LayerReport]) -> &'static str {
+pub(crate) fn why_nothing(layers: &[LayerReport]) -> &'static str {
     let small = |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::Small { .. }));
     match layers {
         [] => "the image has no layers",
@@ -101,7 +101,7 @@ pub fn why_nothing(layers: &[LayerReport]) -> &'static str {
 }
 
 /// The reason for people, in one line.
-pub fn reason(left_out: &LeftOut) -> String {
+pub(crate) fn reason(left_out: &LeftOut) -> String {
     match left_out {
         LeftOut::Small { least } => format!("smaller than {}", ByteSize(*least)),
         LeftOut::Kind { reason, .. } => reason.clone(),
@@ -113,7 +113,7 @@ pub fn reason(left_out: &LeftOut) -> String {
 }
 
 /// A demand that is not met, for people, in one line.
-pub fn shortfall_text(shortfall: &Shortfall) -> String {
+pub(crate) fn shortfall_text(shortfall: &Shortfall) -> String {
     match shortfall {
         Shortfall::LeftOut { layer, reason: left_out } => {
             format!("layer {} was left out: {}", layer.digest, reason(left_out))
@@ -130,7 +130,7 @@ pub fn shortfall_text(shortfall: &Shortfall) -> String {
 }
 
 /// What it falls short of, one thing a line.
-pub fn shortfalls(refused: &Refused) -> Vec<String> {
+pub(crate) fn shortfalls(refused: &Refused) -> Vec<String> {
     let line = |platform: &Option<String>, shortfall: &Shortfall| {
         safe(&format!("{}: {}", platform.as_deref().unwrap_or("unknown platform"), shortfall_text(shortfall)))
     };

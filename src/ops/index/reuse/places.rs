@@ -57,7 +57,11 @@ pub(super) struct Places<'a> {
 }
 
 impl<'a> Places<'a> {
-    pub fn new(supply: &'a Supply<'a>, options: &'a IndexOptions, progress: &'a Arc<dyn Progress>) -> Places<'a> {
+    pub(super) fn new(
+        supply: &'a Supply<'a>,
+        options: &'a IndexOptions,
+        progress: &'a Arc<dyn Progress>,
+    ) -> Places<'a> {
         let seen = supply.own.manifests.iter().map(|manifest| manifest.descriptor.digest).collect();
         let budget = supply.source.budget().apart(PART_OF_BUDGET);
         Places { supply, options, progress, seen, budget }
@@ -66,7 +70,7 @@ impl<'a> Places<'a> {
     /// The indexes of the image itself that the destination does not list: those of version 2,
     /// those that its source lists if that is another place, and those of platforms that are not
     /// indexed now.
-    pub async fn own(&mut self, missing: &[Descriptor]) -> Vec<Offer> {
+    pub(super) async fn own(&mut self, missing: &[Descriptor]) -> Vec<Offer> {
         let Own { digest, manifests, artifacts, is_listed } = &self.supply.own;
         let mut offers = Vec::new();
         for manifest in manifests.iter().filter(|manifest| in_common(manifest, missing) > 0) {
@@ -88,7 +92,7 @@ impl<'a> Places<'a> {
     }
 
     /// The indexes of the images that the user names.
-    pub async fn named(&self, missing: &[Descriptor]) -> Vec<Offer> {
+    pub(super) async fn named(&self, missing: &[Descriptor]) -> Vec<Offer> {
         let mut found = Vec::new();
         for place in self.options.reuse.from.iter().filter(|_| !missing.is_empty()) {
             match self.images(place.clone(), PLATFORMS_OF_NAMED).await {
@@ -103,7 +107,7 @@ impl<'a> Places<'a> {
     }
 
     /// The indexes of other tags of the repository. That they cannot be had is nothing worth saying.
-    pub async fn tags(&mut self, missing: &[Descriptor]) -> Vec<Offer> {
+    pub(super) async fn tags(&mut self, missing: &[Descriptor]) -> Vec<Offer> {
         let bytes = missing.iter().fold(0u64, |sum, layer| sum.saturating_add(layer.size));
         let (most, own) = (self.options.reuse.tags, self.options.reuse.tag.as_deref());
         let Source::Registry(repository) = self.supply.source else { return Vec::new() };

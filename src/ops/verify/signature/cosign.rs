@@ -98,7 +98,7 @@ impl Envelope {
     ///
     /// # Errors
     /// As [`simple`].
-    pub fn verify<'a>(&self, subject: &Digest, keys: &'a [PublicKey]) -> Result<&'a PublicKey, Rejected> {
+    pub(super) fn verify<'a>(&self, subject: &Digest, keys: &'a [PublicKey]) -> Result<&'a PublicKey, Rejected> {
         let payload = decoded(&self.payload)?;
         let signatures = self.signatures.iter().take(MOST).map(|signature| &signature.sig[..]);
         let key = signer(&pre_authentication(&self.payload_type, &payload), signatures, keys)?;

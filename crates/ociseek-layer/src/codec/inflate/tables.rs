@@ -106,14 +106,14 @@ pub(super) fn low_bits(stream: u64, count: u32) -> u64 {
 }
 
 impl<const N: usize> Table<N> {
-    pub fn new() -> Table<N> {
+    pub(super) fn new() -> Table<N> {
         Table { entries: [0; N], mask: 0 }
     }
 
     /// The entries, and the mask that makes bits of the stream an index of the main part: always
     /// less than `N`.
     #[inline(always)]
-    pub fn parts(&self) -> (&[u32; N], usize) {
+    pub(super) fn parts(&self) -> (&[u32; N], usize) {
         (&self.entries, self.mask as usize & (N - 1))
     }
 
@@ -125,13 +125,13 @@ impl<const N: usize> Table<N> {
 
     /// The entry in the subtable of `entry`; `stream` starts after the bits of `entry`.
     #[inline(always)]
-    pub fn sub(&self, entry: u32, stream: u64) -> u32 {
+    pub(super) fn sub(&self, entry: u32, stream: u64) -> u32 {
         let mask = (1u32 << (entry >> 8 & 15)) - 1;
         self.entries[((entry >> 16) + (stream as u32 & mask)) as usize & (N - 1)]
     }
 
     /// The entry for the next bits and the bits of main table that were skipped for it.
-    pub fn resolve(&self, stream: u64) -> (u32, u32) {
+    pub(super) fn resolve(&self, stream: u64) -> (u32, u32) {
         let entry = self.main(stream);
         if entry & SUBTABLE == 0 {
             return (entry, 0);
@@ -257,19 +257,19 @@ fn subtable_bits(counts: &[u32; 16], length: u32, main_bits: u32, remaining: u32
 }
 
 impl Codes {
-    pub fn new() -> Codes {
+    pub(super) fn new() -> Codes {
         Codes { litlen: Table::new(), distance: Table::new() }
     }
 }
 
 impl LitlenTable {
-    pub fn build_litlen(&mut self, lengths: &[u8]) -> Result<(), BadCode> {
+    pub(super) fn build_litlen(&mut self, lengths: &[u8]) -> Result<(), BadCode> {
         self.build(lengths, LITLEN_BITS, true, |symbol| LITLEN_ENTRIES[symbol % LITLEN_SYMBOLS])
     }
 }
 
 impl DistanceTable {
-    pub fn build_distance(&mut self, lengths: &[u8]) -> Result<(), BadCode> {
+    pub(super) fn build_distance(&mut self, lengths: &[u8]) -> Result<(), BadCode> {
         self.build(lengths, DISTANCE_BITS, true, |symbol| DISTANCE_ENTRIES[symbol % DISTANCE_SYMBOLS])?;
         // The main part has one size for all codes: the fast loop has no register to spare for a mask.
         while self.mask < MAIN_DISTANCES as u32 - 1 {
@@ -282,13 +282,13 @@ impl DistanceTable {
 
     /// The entry for the next bits in the main part.
     #[inline(always)]
-    pub fn far(&self, stream: u64) -> u32 {
+    pub(super) fn far(&self, stream: u64) -> u32 {
         self.entries[stream as usize % MAIN_DISTANCES]
     }
 }
 
 impl CodeLengthTable {
-    pub fn build_code_lengths(&mut self, lengths: &[u8; CODE_LENGTH_SYMBOLS]) -> Result<(), BadCode> {
+    pub(super) fn build_code_lengths(&mut self, lengths: &[u8; CODE_LENGTH_SYMBOLS]) -> Result<(), BadCode> {
         self.build(lengths, CODE_LENGTH_BITS, false, |symbol| (symbol as u32) << 16)
     }
 }

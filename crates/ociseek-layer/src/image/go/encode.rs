@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// What Go's encoding/json writes for a document whose fields come in the order of Go's struct:
 /// `<`, `>`, `&` and the line separators U+2028 and U+2029 are escaped. They occur in strings only.
-pub fn encode(document: &impl Serialize) -> Vec<u8> {
+pub(crate) fn encode(document: &impl Serialize) -> Vec<u8> {
     // Strings, integers and maps with string keys cannot fail to encode.
     let plain = serde_json::to_string(document).unwrap_or_default();
     let mut escaped = String::with_capacity(plain.len());

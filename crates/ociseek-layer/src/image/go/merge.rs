@@ -14,7 +14,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 use crate::image::manifest::MAX_DESCRIPTORS;
 
 /// A value that JSON is decoded onto.
-pub trait Merge {
+pub(super) trait Merge {
     /// # Errors
     /// When the JSON is of another type than the value.
     fn merge<'de, D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error>;
@@ -31,7 +31,7 @@ impl<'de, T: Merge> DeserializeSeed<'de> for Onto<'_, T> {
 }
 
 /// What Go's structs have in common: fields by their JSON names.
-pub trait Fields {
+pub(super) trait Fields {
     /// Decodes the value of the field `name`, if there is such a field.
     ///
     /// # Errors
@@ -66,12 +66,12 @@ macro_rules! fields {
 pub(super) use fields;
 
 /// Decodes the value of a key.
-pub fn value<'de, A: MapAccess<'de>, T: Merge>(map: &mut A, onto: &mut T) -> Result<(), A::Error> {
+pub(super) fn value<'de, A: MapAccess<'de>, T: Merge>(map: &mut A, onto: &mut T) -> Result<(), A::Error> {
     map.next_value_seed(Onto(onto))
 }
 
 /// Decodes an object; null changes nothing.
-pub fn object<'de, D: Deserializer<'de>, T: Fields>(onto: &mut T, json: D) -> Result<(), D::Error> {
+pub(super) fn object<'de, D: Deserializer<'de>, T: Fields>(onto: &mut T, json: D) -> Result<(), D::Error> {
     struct Object<'a, T>(&'a mut T);
     impl<'de, T: Fields> Visitor<'de> for Object<'_, T> {
         type Value = ();
@@ -127,7 +127,7 @@ impl Merge for i64 {
 
 /// Only that a key is there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Present(pub bool);
+pub(super) struct Present(pub bool);
 
 impl Merge for Present {
     fn merge<'de, D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error> {
@@ -138,7 +138,7 @@ impl Merge for Present {
 
 /// Bytes in base64.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Data(pub Vec<u8>);
+pub(super) struct Data(pub Vec<u8>);
 
 /// As Go's `base64.StdEncoding`: line breaks are passed over, padding is due, bits that are left
 /// over are not looked at.

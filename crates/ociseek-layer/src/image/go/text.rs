@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 /// The document with U+FFFD for each byte that is not UTF-8 and for each escaped surrogate without its other half.
-pub fn repaired(bytes: &[u8]) -> Cow<'_, str> {
+pub(super) fn repaired(bytes: &[u8]) -> Cow<'_, str> {
     let text = decoded(bytes);
     match lone_surrogates(&text) {
         lone if lone.is_empty() => text,

@@ -49,21 +49,21 @@ pub(super) struct Shared {
 }
 
 impl<'scope, 'env> Team<'scope, 'env> {
-    pub fn new(scope: &'scope Scope<'scope, 'env>, threads: usize) -> Team<'scope, 'env> {
+    pub(super) fn new(scope: &'scope Scope<'scope, 'env>, threads: usize) -> Team<'scope, 'env> {
         Team { scope, threads, jobs: None, shared: Arc::default() }
     }
 
-    pub fn shared(&self) -> Arc<Shared> {
+    pub(super) fn shared(&self) -> Arc<Shared> {
         Arc::clone(&self.shared)
     }
 
     /// Whether too many guesses were wrong.
-    pub fn is_misled(&self) -> bool {
+    pub(super) fn is_misled(&self) -> bool {
         self.shared.wrong.load(Ordering::Relaxed) >= WRONG
     }
 
     /// Has a stretch decoded that lies at `at` of the blob.
-    pub fn decode(&mut self, at: Compressed, begin: Begin, chunks: Vec<Bytes>) -> Ahead {
+    pub(super) fn decode(&mut self, at: Compressed, begin: Begin, chunks: Vec<Bytes>) -> Ahead {
         let chunks = Arc::new(chunks);
         let (reply, decoded) = sync_channel(1);
         let jobs = self.jobs.get_or_insert_with(|| start(self.scope, self.threads, &self.shared));
@@ -93,7 +93,7 @@ fn start<'scope>(scope: &'scope Scope<'scope, '_>, threads: usize, shared: &Arc<
 
 impl Shared {
     /// Waits for a stretch, and gives it to `scan`.
-    pub fn scan(&self, ahead: &Ahead, scan: &mut LayerScan) -> Result<Spans, LayerError> {
+    pub(super) fn scan(&self, ahead: &Ahead, scan: &mut LayerScan) -> Result<Spans, LayerError> {
         // There is none if its thread panicked, which the end of the scope passes on.
         let stretch = ahead.decoded.recv().unwrap_or_default();
         let decoded = scan.push_decoded(&ahead.chunks, stretch)?;

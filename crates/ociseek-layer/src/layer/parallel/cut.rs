@@ -50,18 +50,18 @@ pub(super) enum Piece {
 
 impl Cutter {
     /// One that gives chunks back as they are.
-    pub fn idle() -> Cutter {
+    pub(super) fn idle() -> Cutter {
         Cutter { search: Search::Over, position: Compressed(0), last_byte: 0, open: None }
     }
 
     /// Cuts at the checkpoints of `guide`, if there is one.
-    pub fn new(guide: Option<Arc<Ztoc>>) -> Cutter {
+    pub(super) fn new(guide: Option<Arc<Ztoc>>) -> Cutter {
         let search = guide.map_or(Search::NotBegun, |ztoc| Search::Checkpoints(ztoc, 0));
         Cutter { search, ..Cutter::idle() }
     }
 
     /// Takes the next chunk of the blob; `out` gets the pieces that are complete.
-    pub fn push(&mut self, mut chunk: Bytes, mut out: impl FnMut(Piece)) {
+    pub(super) fn push(&mut self, mut chunk: Bytes, mut out: impl FnMut(Piece)) {
         if self.position == Compressed(0) && !chunk.is_empty() {
             self.begin(&chunk);
         }
@@ -99,12 +99,12 @@ impl Cutter {
     }
 
     /// The blob is at its end: what is left of it.
-    pub fn end(&mut self) -> Option<Piece> {
+    pub(super) fn end(&mut self) -> Option<Piece> {
         self.close()
     }
 
     /// Cuts no more.
-    pub fn give_up(&mut self) {
+    pub(super) fn give_up(&mut self) {
         self.search = Search::Over;
     }
 

@@ -116,7 +116,7 @@ pub(super) struct Differences {
 const MOST: usize = 1000;
 
 impl Differences {
-    pub fn add(&mut self, difference: Difference) {
+    pub(super) fn add(&mut self, difference: Difference) {
         if self.list.len() < MOST {
             self.list.push(difference);
         } else {

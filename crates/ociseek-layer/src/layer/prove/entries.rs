@@ -30,13 +30,13 @@ struct Compare {
 }
 
 impl Entries {
-    pub fn new(ztoc: Arc<Ztoc>) -> Entries {
+    pub(super) fn new(ztoc: Arc<Ztoc>) -> Entries {
         let met = vec![false; ztoc.files.len()];
         let compare = Compare { next: 0, met, furthest: None, by_offset: None, unservable: false };
         Entries { ztoc, walker: Walker::new(), error: None, compare }
     }
 
-    pub fn push(&mut self, bytes: &[u8], differences: &mut Differences) {
+    pub(super) fn push(&mut self, bytes: &[u8], differences: &mut Differences) {
         if self.error.is_some() || self.walker.is_over() {
             return;
         }
@@ -46,7 +46,7 @@ impl Entries {
     }
 
     /// The layer is at its end; `is_broken` says that it came too soon.
-    pub fn finish(self, is_broken: bool, differences: &mut Differences) {
+    pub(super) fn finish(self, is_broken: bool, differences: &mut Differences) {
         let Entries { ztoc, walker, error, compare } = self;
         let end = match error {
             Some(error) => Err(error),

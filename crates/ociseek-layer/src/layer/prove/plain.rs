@@ -16,16 +16,16 @@ pub(super) struct Plain {
 
 impl Plain {
     /// Takes bytes for nobody.
-    pub fn nothing() -> Plain {
+    pub(super) fn nothing() -> Plain {
         let diff_id = Hasher::new(Algorithm::Sha256);
         Plain { diff_id, size: 0, entries: None, spans: None, differences: Differences::default() }
     }
 
-    pub fn take(&mut self) -> Plain {
+    pub(super) fn take(&mut self) -> Plain {
         std::mem::replace(self, Plain::nothing())
     }
 
-    pub fn push(&mut self, bytes: &[u8]) {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
         self.size += bytes.len() as u64;
         if let Some(entries) = &mut self.entries {
             entries.push(bytes, &mut self.differences);

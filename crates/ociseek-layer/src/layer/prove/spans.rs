@@ -76,7 +76,7 @@ impl Sink for FirstBlock {
 }
 
 impl BlobSpans {
-    pub fn new(table: SpanTable) -> BlobSpans {
+    pub(super) fn new(table: SpanTable) -> BlobSpans {
         let header = match table.ztoc().checkpoints {
             Checkpoints::Gzip { .. } => HeaderEnd::Reading(Box::default()),
             Checkpoints::Uncompressed { .. } => HeaderEnd::Known(None),
@@ -84,7 +84,7 @@ impl BlobSpans {
         BlobSpans { table, current: 0, open: None, position: 0, last_byte: 0, header, decoded: Vec::new() }
     }
 
-    pub fn push(&mut self, chunk: &[u8], differences: &mut Differences) {
+    pub(super) fn push(&mut self, chunk: &[u8], differences: &mut Differences) {
         self.look_for_header_end(chunk);
         let (start, end) = (self.position, self.position + chunk.len() as u64);
         while self.current < self.table.count() {
@@ -127,7 +127,7 @@ impl BlobSpans {
 
     /// The blob is at its end. `plain` are the digests of the spans' bytes in the layer as it was
     /// decoded straight through. Returns how many bytes were compared.
-    pub fn finish(mut self, plain: &[Digest], differences: &mut Differences) -> u64 {
+    pub(super) fn finish(mut self, plain: &[Digest], differences: &mut Differences) -> u64 {
         if let Some(open) = self.open.take() {
             // The blob is shorter than the ztoc says, which is a difference of its own.
             self.decoded.push(open.close(&self.table, SpanId(self.current), differences));
@@ -265,12 +265,12 @@ pub(super) struct PlainSpanCheck {
 }
 
 impl PlainSpanCheck {
-    pub fn new(table: SpanTable) -> PlainSpanCheck {
+    pub(super) fn new(table: SpanTable) -> PlainSpanCheck {
         PlainSpanCheck { table, next: 0, hasher: None, position: 0, recent: Vec::new(), hashes: Vec::new() }
     }
 
     /// `layer` is fed with the same bytes.
-    pub fn push(&mut self, mut bytes: &[u8], layer: &mut Hasher, differences: &mut Differences) {
+    pub(super) fn push(&mut self, mut bytes: &[u8], layer: &mut Hasher, differences: &mut Differences) {
         let ztoc = self.table.ztoc().clone();
         let Checkpoints::Gzip { list, .. } = &ztoc.checkpoints else { return layer.update(bytes) };
         loop {
@@ -329,7 +329,7 @@ impl PlainSpanCheck {
     }
 
     /// The layer is at its end. Returns the digest of each span's bytes, as far as there are such.
-    pub fn finish(mut self, differences: &mut Differences) -> Vec<Digest> {
+    pub(super) fn finish(mut self, differences: &mut Differences) -> Vec<Digest> {
         self.push(&[], &mut Hasher::new(Algorithm::Sha256), differences);
         self.hashes
     }

@@ -59,11 +59,11 @@ impl Passing {
 }
 
 impl Straight {
-    pub fn new(plain: Plain) -> Straight {
+    pub(super) fn new(plain: Plain) -> Straight {
         Straight { state: State::Unknown { head: Vec::new(), plain } }
     }
 
-    pub fn push(&mut self, chunk: &[u8]) {
+    pub(super) fn push(&mut self, chunk: &[u8]) {
         let chunk = match &mut self.state {
             State::Unknown { head, .. } => {
                 let taken = chunk.len().min(tar::BLOCK - head.len());
@@ -117,7 +117,7 @@ impl Straight {
     }
 
     /// The blob is at its end.
-    pub fn finish(mut self) -> Ended {
+    pub(super) fn finish(mut self) -> Ended {
         if matches!(self.state, State::Unknown { .. }) {
             self.decide();
         }
