@@ -225,7 +225,7 @@ fn artifact(artifact_type: Option<&str>, manifest: &ImageManifest) -> Option<Str
 
 /// Artifacts that people meet.
 fn named(media_type: &str) -> Option<&'static str> {
-    const NAMES: [(&str, &str); 13] = [
+    const NAMES: [(&str, &str); 14] = [
         ("application/vnd.cncf.helm.", "a Helm chart"),
         ("application/vnd.dev.cosign.", "a cosign signature or attestation"),
         ("application/vnd.dev.sigstore.", "a sigstore bundle"),
@@ -235,6 +235,7 @@ fn named(media_type: &str) -> Option<&'static str> {
         ("text/spdx", "an SBOM"),
         ("application/vnd.cyclonedx", "an SBOM"),
         ("application/vnd.amazon.soci.", "a SOCI index"),
+        ("application/vnd.ociseek.fine.", "a fine index"),
         ("application/vnd.wasm.", "a WebAssembly module"),
         ("application/wasm", "a WebAssembly module"),
         ("application/vnd.docker.plugin.", "a Docker plugin"),

@@ -6,6 +6,7 @@ pub mod coverage;
 pub mod descriptor;
 pub mod ecr;
 pub mod enabled;
+pub mod fine;
 pub mod go;
 pub mod json;
 mod layer_kind;

@@ -63,12 +63,12 @@ pub struct SociIndex {
     pub prefetch: Vec<Descriptor>,
 }
 
-/// A SOCI index as a manifest.
+/// An index as a manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedIndex {
     /// The manifest's bytes.
     pub bytes: Vec<u8>,
-    /// With artifact type, and in version 1 with annotations, as lists of referrers show it.
+    /// As lists of referrers show it: with artifact type and, unless it is a SOCI index of version 2, with annotations.
     pub descriptor: Descriptor,
 }
 
