@@ -29,7 +29,9 @@ const JSON: &str = ".json";
 /// One event.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line<'a> {
+    /// How serious it is.
     pub level: Level,
+    /// What emitted it: a module of ours, or of a library.
     pub target: &'a str,
     /// Its name; `log` if it is of a library that gives its events none.
     pub event: &'a str,

@@ -1,3 +1,5 @@
+//! The program `ociseek`: see [`ociseek::cli`].
+
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

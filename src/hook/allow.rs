@@ -35,6 +35,7 @@ impl FromStr for Glob {
 }
 
 impl Glob {
+    /// Whether the whole name of a repository, without its registry, matches.
     pub fn matches(&self, repository: &str) -> bool {
         matches(self.0.as_bytes(), repository.as_bytes())
     }
@@ -43,6 +44,7 @@ impl Glob {
 /// Why a string is no [`Allow`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum AllowError {
     #[error(
         "{0:?} is not a valid rule: expected HOST, HOST:PORT or *.DOMAIN, optionally followed by a slash and a \
@@ -104,6 +106,7 @@ impl AllowList {
         AllowList { allowed: allowed.into(), private }
     }
 
+    /// Whether one of the rules admits an image.
     pub fn admits(&self, image: &Reference) -> bool {
         self.allowed.iter().any(|allow| allow.admits(image))
     }

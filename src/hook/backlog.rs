@@ -18,6 +18,7 @@ const SHARE: usize = 4;
 /// A job and its history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
+    /// What is to be done.
     pub job: Job,
     /// How often it was begun.
     pub tries: u32,
@@ -26,6 +27,7 @@ pub struct Item {
 /// What became of an offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offer {
+    /// It waits for its turn.
     Accepted,
     /// It waits, is being done, or was done a moment ago.
     Duplicate,
@@ -37,6 +39,7 @@ pub enum Offer {
     Closed,
 }
 
+/// The queue of this process. All methods can be called from any task.
 pub struct Backlog {
     state: Mutex<State>,
     changed: Notify,
@@ -254,6 +257,7 @@ impl Backlog {
         (state.queued.len(), state.running.len())
     }
 
+    /// Whether a job of a repository that has no others would be accepted.
     pub fn has_room(&self) -> bool {
         let state = self.state();
         !state.closed && state.queued.len() < self.capacity

@@ -12,28 +12,37 @@ use crate::image::{Reference, TagError};
 pub struct EnabledImage {
     /// By its tag. None: there is no tag for it.
     pub name: Option<Reference>,
+    /// What became of it.
     pub result: Enabling,
 }
 
+/// What became of the SOCI-enabled image of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Enabling {
     /// `replaced` is what the tag named before.
     Written {
+        /// The digest of its image index.
         digest: Digest,
+        /// What the tag named before; none if the tag is new.
         replaced: Option<Digest>,
     },
+    /// This very image was there under its tag: nothing was written.
     AlreadyThere(Digest),
+    /// There is none, since the job was skipped.
     NothingToIndex(Skipped),
     /// The time was up before all layers were indexed; this many are left.
     OutOfTime {
+        /// How many layers are not indexed yet.
         left: usize,
     },
+    /// There is none, for this reason.
     Skipped(NotEnabled),
 }
 
 /// Why no SOCI-enabled image is written, though nothing failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum NotEnabled {
     #[error(transparent)]
     Tag(#[from] TagError),
@@ -75,6 +84,7 @@ impl EnabledImage {
         }
     }
 
+    /// The digest of the SOCI-enabled image, if there is one now.
     pub fn digest(&self) -> Option<Digest> {
         match &self.result {
             Enabling::Written { digest, .. } | Enabling::AlreadyThere(digest) => Some(*digest),

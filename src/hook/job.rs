@@ -15,6 +15,7 @@ use crate::store::blob::Target;
 /// An image that is to be indexed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Job {
+    /// Its name, with a tag, a digest or both.
     pub image: Reference,
 }
 
@@ -29,6 +30,7 @@ pub enum Unit {
 }
 
 impl Unit {
+    /// What counts as one piece of work where these versions of an index are made.
     pub fn of(versions: &Versions) -> Unit {
         match versions.template().is_some_and(TagTemplate::needs_tag) {
             true => Unit::Tag,
@@ -46,6 +48,7 @@ pub enum Done {
     Sparse(Box<Products>),
     /// All is there already.
     AlreadyIndexed(Box<Products>),
+    /// Nothing is made for this image; why.
     Skipped(Skipped),
     /// The image is not there any more.
     Gone,
@@ -62,6 +65,7 @@ pub struct Products {
     pub enabled: Option<EnabledImage>,
     /// Bytes of layers.
     pub bytes_read: u64,
+    /// Bytes of ztocs, manifests and configs that were pushed.
     pub bytes_written: u64,
 }
 
@@ -97,6 +101,7 @@ impl Done {
 /// Why there is nothing to do for what was pushed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum Skipped {
     #[error("{0} is a fallback tag, where registries without the referrers API list referrers")]
     ReferrersTag(String),
@@ -154,6 +159,7 @@ impl Skipped {
 /// Why an image could not be indexed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum JobError {
     #[error("the image's name is not valid")]
     Name(#[source] StoreError),

@@ -44,6 +44,7 @@ enum Line {
     Done(Job),
 }
 
+/// The file in which a service's jobs outlive it.
 pub struct Journal {
     path: PathBuf,
     unit: Unit,

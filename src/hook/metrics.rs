@@ -39,6 +39,7 @@ impl Counter {
     }
 }
 
+/// What a service counts, for Prometheus.
 #[derive(Default)]
 pub struct Metrics(Mutex<Counts>);
 
@@ -51,11 +52,13 @@ struct Counts {
 }
 
 impl Metrics {
+    /// Adds `by` to a counter. `label` is the value of the counter's only label.
     pub fn add(&self, counter: Counter, label: &'static str, by: u64) {
         let mut counts = self.0.hold();
         *counts.counters.entry((counter, label)).or_default() += by;
     }
 
+    /// Adds 1 to a counter.
     pub fn count(&self, counter: Counter, label: &'static str) {
         self.add(counter, label, 1);
     }

@@ -20,6 +20,7 @@ struct Record {
 /// Why a record is no job.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum RecordError {
     #[error("it is not the JSON of a job")]
     Json(#[from] serde_json::Error),

@@ -19,6 +19,7 @@ pub struct Remembered {
 }
 
 impl Remembered {
+    /// Whether `key` was added, and not forgotten by `now`.
     pub fn knows(&mut self, key: &str, now: Instant) -> bool {
         while let Some((at, _)) = self.order.front()
             && (self.order.len() > REMEMBERED || now.saturating_duration_since(*at) > MEMORY)
@@ -31,6 +32,7 @@ impl Remembered {
         self.known.contains_key(key)
     }
 
+    /// Adds `key`, unless it is known already.
     pub fn add(&mut self, key: String, now: Instant) {
         if !self.knows(&key, now) {
             self.known.insert(key.clone(), now);

@@ -37,7 +37,9 @@ pub enum JobOutcome {
     Dead(String),
 }
 
+/// Does jobs with what they have in common, and counts and logs what became of them.
 pub struct Runner {
+    /// What was counted so far.
     pub metrics: Metrics,
     allow: AllowList,
     context: Context,
@@ -74,6 +76,7 @@ impl Runner {
         })
     }
 
+    /// Whether the image of a job is allowed to be indexed.
     pub fn admits(&self, job: &Job) -> bool {
         self.allow.admits(&job.image)
     }

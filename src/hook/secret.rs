@@ -19,6 +19,7 @@ pub struct Secrets(Vec<Vec<u8>>);
 /// Why a text holds no secrets.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum SecretError {
     #[error("it contains no secret")]
     None,
@@ -31,6 +32,7 @@ pub enum SecretError {
 /// What a request shows before its body was read.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Shown<'a> {
+    /// The header `Authorization`.
     pub authorization: Option<&'a str>,
     /// `X-Hub-Signature-256`: `sha256=` and the hex of the body's HMAC (GitHub docs, "Validating webhook deliveries").
     pub signature: Option<&'a str>,
@@ -41,9 +43,11 @@ pub struct Shown<'a> {
 /// What a request is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
+    /// It shows a secret.
     Good,
     /// It depends on the body: [`Secrets::signed`].
     Signature,
+    /// It shows none, or a wrong one.
     Bad,
 }
 

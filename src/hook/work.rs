@@ -35,14 +35,19 @@ const MOVES: usize = 3;
 /// What all jobs have in common.
 #[derive(Clone)]
 pub struct Context {
+    /// How registries are accessed.
     pub client: Client,
+    /// Where ztocs are kept from one job to the next, if anywhere.
     pub cache: Option<ZtocCache>,
+    /// How images are indexed.
     pub options: IndexOptions,
+    /// Which versions of an index are made of each image.
     pub versions: Versions,
     /// Images whose layers have more bytes together, as their manifests say, are left alone.
     pub max_image_size: Option<u64>,
     /// Images whose indexes may have ztocs of any of the images.
     pub reuse_from: Vec<Reference>,
+    /// What is told what happens.
     pub progress: Arc<dyn Progress>,
 }
 

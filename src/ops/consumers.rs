@@ -27,7 +27,9 @@ pub struct Pieces {
 /// A ztoc that cannot be its layer's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokenZtoc {
+    /// The ztoc's blob.
     pub ztoc: Digest,
+    /// The layer that the index says it is for.
     pub layer: Digest,
     /// For people.
     pub why: String,

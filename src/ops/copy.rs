@@ -28,6 +28,7 @@ const MAX_MANIFESTS: usize = 10_000;
 const KEYS: [&str; 8] =
     ["config", "layers", "blobs", "manifests", "subject", "artifactType", "annotations", "fsLayers"];
 
+/// What is copied, and under which name.
 #[derive(Debug, Clone)]
 pub struct CopyOptions {
     /// The tag that the copy gets.
@@ -41,25 +42,35 @@ pub struct CopyOptions {
 /// What was copied.
 #[derive(Debug)]
 pub struct CopyReport {
+    /// The copy's manifest or image index; the same as the original's.
     pub digest: Digest,
     /// Manifests and image indexes, referrers not counted.
     pub manifests: usize,
+    /// What refers to the image or its platforms, and was copied.
     pub referrers: Vec<CopiedReferrer>,
+    /// Blobs, each counted once.
     pub blobs: BlobCounts,
 }
 
+/// A referrer that was copied.
 #[derive(Debug)]
 pub struct CopiedReferrer {
+    /// Its manifest.
     pub digest: Digest,
+    /// The manifest that it refers to.
     pub subject: Digest,
+    /// Its type, if it has one.
     pub artifact_type: Option<String>,
 }
 
 /// How the blobs came over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BlobCounts {
+    /// Those that the destination had.
     pub there: usize,
+    /// Those that the registry took over from another of its repositories.
     pub mounted: usize,
+    /// Those that were downloaded and uploaded.
     pub streamed: usize,
     /// Of those that were streamed.
     pub bytes: u64,
@@ -68,6 +79,7 @@ pub struct BlobCounts {
 /// Why an image was not copied.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum CopyError {
     #[error("cannot find the image")]
     Find(#[source] StoreError),

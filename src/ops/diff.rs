@@ -24,6 +24,7 @@ const MOST: usize = 1000;
 pub struct Change {
     /// A stable word for programs.
     pub code: &'static str,
+    /// For people.
     pub text: String,
     /// The span that it is about.
     pub span: Option<u32>,
@@ -31,14 +32,17 @@ pub struct Change {
     pub entry: Option<Box<[u8]>>,
 }
 
+/// In what two documents differ.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
+    /// Those that are listed, in the order of the documents.
     pub list: Vec<Change>,
     /// Found beyond those listed.
     pub more: u64,
 }
 
 impl Changes {
+    /// Whether there is no difference.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -152,7 +156,9 @@ fn entries(a: &[FileMetadata], b: &[FileMetadata], changes: &mut Changes) {
 /// A SOCI index, and where its ztocs are.
 pub struct Side {
     source: Source,
+    /// The digest of its manifest.
     pub digest: Digest,
+    /// What its manifest holds.
     pub index: FoundIndex,
 }
 
@@ -166,23 +172,30 @@ pub struct IndexDiff {
     pub layers: Vec<LayerDiff>,
 }
 
+/// The ztocs of one layer in A and in B.
 #[derive(Debug)]
 pub struct LayerDiff {
+    /// The digest of the layer's blob.
     pub layer: Digest,
     /// The ztoc in A and in B.
     pub a: Option<Digest>,
+    /// The ztoc in B.
     pub b: Option<Digest>,
+    /// In what the two ztocs differ. Empty if only one has one.
     pub changes: Changes,
 }
 
 impl IndexDiff {
+    /// Whether the indexes and all their ztocs are equal.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.layers.iter().all(|layer| layer.a == layer.b && layer.changes.is_empty())
     }
 }
 
+/// Why two indexes cannot be compared.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum DiffError {
     #[error(transparent)]
     Discover(#[from] DiscoverError),

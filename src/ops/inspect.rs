@@ -27,9 +27,11 @@ pub const LEAST_DIGITS: usize = 6;
 /// The image of one platform, its indexes, and the ztocs of the one that a reader takes.
 #[derive(Debug)]
 pub struct Inspected {
+    /// The image's documents, and its indexes.
     pub image: Discovered,
     /// One for each layer of the image, in its order.
     pub layers: Vec<InspectedLayer>,
+    /// What consumers need to know of ztocs and blobs.
     pub pieces: Pieces,
 }
 
@@ -40,6 +42,7 @@ impl Inspected {
     }
 }
 
+/// A layer, as the index that a reader takes has it.
 #[derive(Debug)]
 pub struct InspectedLayer {
     /// Its ztoc in the index that a reader takes, and what that holds.
@@ -60,7 +63,9 @@ pub struct InspectedList {
 /// What a ztoc holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ZtocFacts {
+    /// Whether the layer is gzip; else its bytes are the tar's.
     pub is_gzip: bool,
+    /// How many spans the layer is cut into.
     pub spans: u64,
     /// Entries of the tar, of every type.
     pub entries: u64,
@@ -73,6 +78,7 @@ pub struct ZtocFacts {
 /// Why nothing is known of a ztoc.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum ZtocFailure {
     #[error(transparent)]
     Fetch(#[from] DiscoverError),

@@ -30,22 +30,27 @@ use crate::time::Time;
 pub struct Place {
     /// How a person would name it: a tag, or a digest.
     pub name: String,
+    /// Its tag or digest in the store.
     pub target: Target,
 }
 
 /// What was found out about an image.
 #[derive(Debug, Clone)]
 pub struct ListedImage {
+    /// How a person would name it: a tag, or a digest.
     pub name: String,
     /// Of its manifest or image index.
     pub digest: Option<Digest>,
+    /// Its platforms; images with the same digest share them.
     pub manifests: Arc<Result<Vec<ListedManifest>, ListError>>,
 }
 
 /// The image of one platform.
 #[derive(Debug)]
 pub struct ListedManifest {
+    /// None if the image does not say.
     pub platform: Option<Platform>,
+    /// The digest of its manifest.
     pub manifest: Digest,
     /// When the image was made, as far as its config says so. An index does not say when it was made.
     pub created: Option<Time>,
@@ -55,10 +60,14 @@ pub struct ListedManifest {
     pub indexes: Vec<ListedIndex>,
 }
 
+/// A SOCI index of an image.
 #[derive(Debug)]
 pub struct ListedIndex {
+    /// The digest of its manifest.
     pub digest: Digest,
+    /// Which version of the format it is.
     pub version: Version,
+    /// How it was found.
     pub via: Via,
     /// A reader takes this one.
     pub chosen: bool,
@@ -66,9 +75,12 @@ pub struct ListedIndex {
     pub content: Result<ListedContent, String>,
 }
 
+/// What a SOCI index holds.
 #[derive(Debug)]
 pub struct ListedContent {
+    /// What its maker calls itself; none if it does not say.
     pub tool: Option<String>,
+    /// How much of the image's layers it covers.
     pub coverage: Coverage,
     /// Bytes of the ztocs that a reader takes.
     pub ztoc_bytes: u64,
@@ -77,6 +89,7 @@ pub struct ListedContent {
 /// Why nothing is known of an image.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum ListError {
     #[error(transparent)]
     Find(StoreError),

@@ -17,9 +17,11 @@ use crate::rootfs::record::{ReadRecorder, Touch};
 /// What is done beside mounting.
 #[derive(Default)]
 pub struct MountOptions {
+    /// How the kernel is told to mount it.
     pub fuse: FuseOptions,
     /// What is read first is noted.
     pub record: Option<Record>,
+    /// What is fetched before it is read.
     pub prefetch: Prefetch,
 }
 
@@ -42,6 +44,7 @@ pub enum Record {
 
 /// A mounted image. It is unmounted when this is dropped.
 pub struct LiveMount {
+    /// The mount itself.
     pub mounted: Mounted,
     recorder: Option<Arc<ReadRecorder>>,
     prefetch: AbortHandle,
@@ -86,6 +89,7 @@ pub async fn mount(
 }
 
 impl LiveMount {
+    /// How long it has been mounted.
     pub fn since(&self) -> Duration {
         self.since.elapsed()
     }

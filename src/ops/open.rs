@@ -1,7 +1,5 @@
 //! Opening an image to read from it: its index, its layers, their tree.
 
-#![warn(missing_docs)]
-
 use std::sync::Arc;
 
 use bytes::Bytes;

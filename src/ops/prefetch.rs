@@ -37,6 +37,7 @@ enum Wish {
 /// Why a list cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum ListError {
     #[error("not a JSON array of paths")]
     Json(#[source] serde_json::Error),
@@ -51,6 +52,7 @@ pub enum ListError {
 /// Why the files of a list cannot be looked up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum PrefetchError {
     #[error("the files to prefetch cannot be looked up: the layers do not form a file system")]
     Tree(#[from] TreeError),
@@ -65,6 +67,7 @@ pub struct Resolved {
     pub spans: Vec<Vec<SpanRange>>,
     /// For each layer: the bytes of its blob that these spans hold.
     pub bytes: Vec<u64>,
+    /// Paths that stand for nothing, in the order in which they were given.
     pub missing: Vec<Missing>,
 }
 
@@ -73,6 +76,7 @@ pub struct Resolved {
 pub struct Missing {
     /// Quoted, if it has anything odd in it.
     pub path: String,
+    /// Why, for people.
     pub reason: String,
 }
 
@@ -116,6 +120,7 @@ impl PrefetchList {
         Ok(())
     }
 
+    /// Whether nothing is to be prefetched.
     pub fn is_empty(&self) -> bool {
         self.wishes.is_empty()
     }

@@ -49,18 +49,24 @@ pub struct Waste {
     pub subject: Digest,
     /// The index, or what an entry of a list names.
     pub digest: Digest,
+    /// What its maker calls itself; none if it does not say, or was not read.
     pub tool: Option<String>,
+    /// Why it is waste.
     pub why: Why,
     /// What became of it; None: nothing was removed, as it was not asked for.
     pub removed: Option<Result<(), StoreError>>,
 }
 
+/// Why an index, or an entry of a list, is waste.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
     /// The image that it is for is not there any more.
     ImageGone,
     /// A later version of ours made another one, which covers the same layers.
-    Superseded { by: Digest },
+    Superseded {
+        /// The later index.
+        by: Digest,
+    },
     /// It is listed, and no such manifest.
     NotThere,
 }
@@ -70,11 +76,14 @@ pub enum Why {
 pub struct Unseen {
     /// A tag.
     pub name: String,
+    /// What went wrong.
     pub error: PruneError,
 }
 
+/// Why a repository, or an image in it, cannot be looked at.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum PruneError {
     #[error(transparent)]
     Resolve(#[from] ResolveError),
@@ -91,7 +100,9 @@ pub enum PruneError {
 /// What was found in a repository.
 #[derive(Debug, Default)]
 pub struct Pruned {
+    /// What can be removed, or was.
     pub waste: Vec<Waste>,
+    /// What could not be looked at.
     pub unseen: Vec<Unseen>,
     /// Image manifests that were looked at.
     pub images: usize,

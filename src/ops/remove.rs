@@ -31,6 +31,7 @@ pub struct RemoveOptions {
 /// The indexes of one image manifest, and what became of them.
 #[derive(Debug)]
 pub struct Cleared {
+    /// The digest of the image manifest.
     pub manifest: Digest,
     /// None if the image does not say, or is not there any more.
     pub platform: Option<Platform>,
@@ -40,16 +41,21 @@ pub struct Cleared {
     pub version_2: Option<String>,
 }
 
+/// An index, and what became of it.
 #[derive(Debug)]
 pub struct Removal {
+    /// The digest of its manifest.
     pub index: Digest,
     /// What its maker calls itself; None if it does not say, or was not read.
     pub tool: Option<String>,
+    /// What became of it.
     pub fate: Fate,
 }
 
+/// What became of an index that was to be removed.
 #[derive(Debug)]
 pub enum Fate {
+    /// It was deleted.
     Removed,
     /// It would be removed, but for the dry run.
     WouldRemove,
@@ -59,6 +65,7 @@ pub enum Fate {
     NotAnIndex(Unusable),
     /// The store did not delete it.
     Failed {
+        /// Why not.
         source: StoreError,
         /// Nor is it listed any more, so that no consumer finds it.
         unlisted: bool,
@@ -68,6 +75,7 @@ pub enum Fate {
 /// Why indexes cannot be looked for or removed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum RemoveError {
     #[error(transparent)]
     Resolve(#[from] ResolveError),

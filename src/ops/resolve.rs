@@ -15,6 +15,7 @@ use crate::store::{Source, StoreError};
 /// Why a name does not lead to the manifests that are wanted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum ResolveError {
     #[error("cannot {} the image", if .0.is_not_found() { "find" } else { "read" })]
     Find(#[source] StoreError),

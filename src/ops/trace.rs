@@ -10,6 +10,7 @@ use tokio::process::{Child, Command};
 /// Why a container does not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum OciRuntimeError {
     #[error("{}: not found in PATH", .0.display())]
     Missing(PathBuf),

@@ -21,11 +21,13 @@ pub enum Versions {
     V1,
     /// A SOCI-enabled image, under the tag that the template makes.
     V2(TagTemplate),
+    /// Both: an index that is attached, and a SOCI-enabled image.
     Both(TagTemplate),
 }
 
 /// An image of which they are made.
 pub struct Subject {
+    /// The image itself.
     pub from: SourceImage,
     /// The tag by which it is named.
     pub tag: Option<String>,
@@ -39,7 +41,9 @@ pub struct Subject {
 /// What was made.
 #[derive(Debug)]
 pub struct Made {
+    /// The index of version 1, if there was to be one.
     pub index: Option<IndexedImage>,
+    /// The SOCI-enabled image, if there was to be one.
     pub enabled: Option<Enabled>,
     /// Why there is no SOCI-enabled image. The index, if there was to be one, is attached.
     pub failed: Option<ConvertError>,
@@ -48,19 +52,25 @@ pub struct Made {
 /// A SOCI-enabled image.
 #[derive(Debug)]
 pub struct Enabled {
+    /// The tag that the template made.
     pub tag: String,
+    /// What became of it.
     pub result: EnabledResult,
 }
 
+/// What became of a SOCI-enabled image.
 #[derive(Debug)]
 pub enum EnabledResult {
+    /// It was written, or was there already.
     Converted(Box<Converted>),
     /// There is none, since no layer can be indexed.
     NothingToIndex {
+        /// One for each layer, from the bottom up: why it is not indexed.
         layers: Vec<LayerReport>,
     },
     /// There is none yet, since timed out before all layers were indexed.
     OutOfTime {
+        /// How many layers are not indexed yet.
         left: usize,
     },
 }
@@ -68,6 +78,7 @@ pub enum EnabledResult {
 /// Why nothing was made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum MakeError {
     #[error(transparent)]
     Tag(#[from] TagError),
@@ -104,6 +115,7 @@ impl Versions {
         Guard { source_tag: own.filter(|_| self.template().is_some_and(TagTemplate::needs_tag)) }
     }
 
+    /// What makes the tags of SOCI-enabled images, if any are made.
     pub fn template(&self) -> Option<&TagTemplate> {
         match self {
             Versions::V1 => None,

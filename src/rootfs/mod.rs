@@ -1,7 +1,5 @@
 //! An indexed image as one file system.
 
-#![warn(missing_docs)]
-
 pub mod cache;
 pub mod content;
 #[cfg(mounts)]

@@ -4,8 +4,6 @@
 //! stores block: their calls run on tokio's blocking threads here, and their blobs come through a
 //! short channel.
 
-#![warn(missing_docs)]
-
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;

@@ -72,8 +72,6 @@
 //! Nothing here knows a file, a socket or a clock, or is async. The crate `ociseek` stands on it:
 //! stores, file systems, the command line.
 
-#![warn(missing_docs)]
-
 pub mod budget;
 pub mod code;
 pub mod codec;

@@ -31,6 +31,7 @@ const LEAST_LEFT: Duration = Duration::from_secs(3600);
 /// Why ECR's own API did not do what was asked. No token and no signature stands in it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum EcrError {
     #[error("{0} is not set")]
     NoCredentials(&'static str),
@@ -60,7 +61,9 @@ impl EcrError {
 /// What a registry of ECR is shown: user and password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
+    /// The name for basic authentication; ECR's is always `AWS`.
     pub user: String,
+    /// The password for basic authentication. It is not in what `Debug` writes.
     pub password: String,
     expires: SystemTime,
 }

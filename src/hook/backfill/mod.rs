@@ -41,11 +41,19 @@ const AHEAD: usize = 10_000;
 /// What is walked: a registry with all that it lists, or a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
+    /// A registry, `HOST[:PORT]`.
     Registry(String),
-    Repository { registry: String, repository: String },
+    /// A repository of a registry.
+    Repository {
+        /// `HOST[:PORT]`.
+        registry: String,
+        /// Its name in the registry.
+        repository: String,
+    },
 }
 
 impl Place {
+    /// Its registry, `HOST[:PORT]`.
     pub fn registry(&self) -> &str {
         match self {
             Place::Registry(registry) | Place::Repository { registry, .. } => registry,
@@ -94,17 +102,23 @@ pub struct Options {
 pub struct Report {
     /// The image, or the repository or registry of which there is no list.
     pub name: String,
+    /// The image's manifest or image index, if it was found.
     pub digest: Option<Digest>,
+    /// What became of it.
     pub result: Result<ImageOutcome, BackfillError>,
+    /// How long the work on it took, in seconds.
     pub seconds: f64,
 }
 
+/// What became of an image that could be looked at.
 #[derive(Debug)]
 pub enum ImageOutcome {
+    /// It was indexed, passed over, or complete already.
     Done(Done),
     /// It lacks an index or a SOCI-enabled image, and this is a dry run. `enabled` names the
     /// SOCI-enabled image, if that is to be written.
     Pending {
+        /// The SOCI-enabled image that is to be written, if any.
         enabled: Option<Reference>,
     },
     /// It lacks one of them, and was put into the queue.
@@ -137,6 +151,7 @@ impl ImageOutcome {
 /// Why an image was not indexed, or not even found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum BackfillError {
     #[error("cannot list the repositories")]
     Repositories(#[source] RegistryError),

@@ -15,6 +15,7 @@ use crate::hook::runner::Runner;
 
 /// A service that can be asked how it does.
 pub trait Monitored: Send + Sync + 'static {
+    /// What does its jobs and counts them.
     fn runner(&self) -> &Runner;
 
     /// Whether it takes work.

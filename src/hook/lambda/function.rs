@@ -30,7 +30,9 @@ const MARGIN: Duration = Duration::from_secs(30);
 
 /// How a function is set up.
 pub struct Settings {
+    /// How images are indexed.
     pub options: IndexOptions,
+    /// Which versions of an index are made.
     pub versions: Versions,
     /// Images whose indexes may have ztocs of any of the images.
     pub reuse_from: Vec<Reference>,
@@ -199,6 +201,7 @@ impl Stuck {
 }
 
 impl Function {
+    /// A function that logs in to registries by `ecr`, and reports what it does to `progress`.
     pub fn new(settings: Settings, ecr: Ecr, progress: Arc<dyn Progress>) -> Function {
         Function { settings, ecr, progress, clients: Mutex::default() }
     }

@@ -30,6 +30,7 @@ const NO_DEADLINE: Duration = Duration::from_secs(900);
 /// Why the Runtime API cannot be spoken to any more. The function's process ends then, and Lambda starts another one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum RuntimeApiError {
     #[error("{0:?} is not the address of a Runtime API (AWS_LAMBDA_RUNTIME_API)")]
     Address(String),
@@ -51,6 +52,7 @@ pub struct Invocation {
     pub deadline: Instant,
     /// The account that the function belongs to.
     pub account: Option<String>,
+    /// The JSON of the event.
     pub body: Bytes,
 }
 
@@ -58,10 +60,13 @@ pub struct Invocation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
+    /// A stable word for the kind of error.
     pub error_type: &'static str,
+    /// What went wrong, with its causes.
     pub error_message: String,
 }
 
+/// A client of the Runtime API, by which Lambda hands events to a function.
 pub struct Runtime {
     http: reqwest::Client,
     base: Url,

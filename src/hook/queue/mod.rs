@@ -39,6 +39,7 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// Why the queue did not do what was asked. No message holds a password.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum QueueError {
     #[error("cannot connect to the queue at {server}")]
     Connect { server: String, source: async_nats::ConnectError },
@@ -56,6 +57,7 @@ pub enum QueueError {
 /// What became of a job that was published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Published {
+    /// It waits for a worker.
     New,
     /// The same image stands in the queue, and is not done.
     Duplicate,
@@ -64,7 +66,9 @@ pub enum Published {
 /// What happens to a connection after it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
+    /// It was lost; the client tries to connect again.
     Lost,
+    /// It works again.
     Back,
 }
 

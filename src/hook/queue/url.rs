@@ -20,6 +20,7 @@ pub struct QueueUrl {
 /// Why a text is no [`QueueUrl`]. The text is not in it: it may hold a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum QueueUrlError {
     #[error("expected nats://HOST[:PORT][/STREAM], or tls://")]
     Url,

@@ -63,6 +63,7 @@ pub struct ServerConfig {
 
 /// Where a service is reached.
 pub struct Listeners {
+    /// Where notifications are taken.
     pub notifications: TcpListener,
     /// Where health and metrics are told to whoever asks, beside where notifications are taken.
     pub monitor: Option<TcpListener>,
@@ -71,6 +72,7 @@ pub struct Listeners {
 /// Why a service does not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum ServeError {
     #[error("without a secret, anyone who can reach {0} could send notifications")]
     NoSecret(SocketAddr),

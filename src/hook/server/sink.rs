@@ -11,14 +11,18 @@ use crate::hook::queue::{Published, Queue, QueueError};
 /// The queue of this process, or that of others.
 #[allow(clippy::large_enum_variant, reason = "there is one of them at a time")]
 pub enum Sink {
+    /// The queue of this process.
     Here(Here),
+    /// A queue that services share.
     #[cfg(feature = "nats")]
     Queue(Queue),
 }
 
 /// A queue in memory, and the journal that outlives it.
 pub struct Here {
+    /// The jobs that wait and run.
     pub backlog: Backlog,
+    /// The file in which they outlive the process, if there is one.
     pub journal: Option<Journal>,
 }
 
@@ -44,6 +48,7 @@ impl Here {
 /// Why a job could not be taken.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum SinkError {
     #[error(transparent)]
     Journal(#[from] JournalError),

@@ -98,6 +98,7 @@ impl Bundle {
         Ok(bundle)
     }
 
+    /// The bundle's folder, which holds its `config.json`.
     pub fn dir(&self) -> &Path {
         &self.dir
     }

@@ -11,14 +11,19 @@ use crate::image::json::{self, JsonError, Level};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ImageConfig {
+    /// As Go names it: `amd64`.
     #[serde(deserialize_with = "or_empty")]
     pub architecture: String,
+    /// As Go names it: `linux`.
     #[serde(deserialize_with = "or_empty")]
     pub os: String,
+    /// Who made the image.
     #[serde(deserialize_with = "or_empty")]
     pub author: String,
+    /// When the image was made, as the config says it.
     #[serde(deserialize_with = "or_empty")]
     pub created: String,
+    /// How the image wants to be run.
     #[serde(deserialize_with = "or_empty")]
     pub config: RunConfig,
 }

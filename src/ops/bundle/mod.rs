@@ -42,6 +42,7 @@ const MARK: &str = "ociseek.json";
 /// Why there is no bundle, or why it is still there.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum BundleError {
     #[error("creating a bundle requires root, for its mounts")]
     NotRoot,

@@ -51,6 +51,7 @@ pub struct RunOptions {
     pub command: Option<Vec<String>>,
     /// Takes the place of the image's entrypoint, and of its command; empty: none.
     pub entrypoint: Option<Vec<String>>,
+    /// The container's process has a terminal.
     pub terminal: bool,
     /// The container has the network of this machine, its resolver and its hosts file; else it has
     /// a network of its own, with nothing in it but the loopback.

@@ -20,6 +20,7 @@ pub(super) struct User {
 /// Why nobody is meant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum UserError {
     #[error("the image's /etc/passwd has no user {0:?}")]
     NoUser(String),

@@ -9,6 +9,7 @@ use crate::store::StoreError;
 /// Why an image could not be converted. The destination's tag is what it was.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum ConvertError {
     #[error("cannot find the image")]
     Find(#[source] StoreError),

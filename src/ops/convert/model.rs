@@ -13,7 +13,9 @@ use crate::store::{Destination, Source, StoreError, blocking};
 
 /// The image that is converted.
 pub struct SourceImage {
+    /// Where it is.
     pub source: Source,
+    /// Its tag or digest there.
     pub root: Target,
     /// What a layout's index.json says of it.
     pub descriptor: Option<Descriptor>,
@@ -63,6 +65,7 @@ pub struct Converted {
     pub size: u64,
     /// The images in it that were to be indexed, in the order in which they were asked for, or of the image index.
     pub images: Vec<ConvertedImage>,
+    /// What became of it.
     pub outcome: ConvertStatus,
     /// Bytes of layers that were read to index them.
     pub bytes_read: u64,
@@ -77,26 +80,37 @@ pub struct Converted {
 /// The image of one platform.
 #[derive(Debug, Clone)]
 pub struct ConvertedImage {
+    /// As the image index says, or else the image's config.
     pub platform: Platform,
     /// Its manifest before, or the index that stood in its place.
     pub was: Digest,
+    /// Its manifest now, which names the SOCI index.
     pub manifest: Digest,
     /// None if no layer can be served lazily.
     pub index: Option<Descriptor>,
+    /// One for each layer, from the bottom up.
     pub layers: Vec<LayerReport>,
+    /// How much of the layers the index covers.
     pub coverage: Coverage,
     /// What its SOCI index says to prefetch, if that has a list.
     pub prefetch: Option<Prefetched>,
 }
 
+/// What became of a SOCI-enabled image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConvertStatus {
-    /// `replaced` is what the tag named before; it is still there under its digest.
-    Written { replaced: Option<Digest> },
+    /// It was pushed.
+    Written {
+        /// What the tag named before; it is still there under its digest.
+        replaced: Option<Digest>,
+    },
     /// The very image is there under its tag: nothing was written.
     AlreadyThere,
-    /// Nothing was written.
-    DryRun { replaces: Option<Digest> },
+    /// Nothing was written, since this is a dry run.
+    DryRun {
+        /// What the tag names, and would not name any longer.
+        replaces: Option<Digest>,
+    },
 }
 
 impl Destined {

@@ -15,6 +15,7 @@ use crate::ops::index::{IndexOptions, LeftOut, unservable};
 use crate::progress::Progress;
 use crate::store::cache::ZtocCache;
 
+/// Whether an image has the SOCI-enabled image that it would be converted to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outlook {
     /// The SOCI-enabled image is not there, or is another one.

@@ -14,6 +14,7 @@ use crate::store::StoreError;
 /// An index that can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexContent {
+    /// What its manifest holds.
     pub index: FoundIndex,
     /// By layer: the ztocs that a reader takes.
     pub ztocs: BTreeMap<Digest, ZtocRef>,
@@ -24,6 +25,7 @@ pub struct IndexContent {
 /// Why an index cannot be used at all.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum Unusable {
     #[error("it cannot be read")]
     Fetch(#[source] StoreError),
@@ -43,6 +45,7 @@ pub enum Unusable {
 
 /// Something in an index that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the variants say what their fields are")]
 pub enum Note {
     /// Its JSON is not what Go's encoder writes, so soci-snapshotter ignores the whole index.
     NotCanonical,
@@ -63,6 +66,7 @@ pub enum Note {
 }
 
 impl Note {
+    /// The stable word for it.
     pub fn code(&self) -> Code {
         match self {
             Note::NotCanonical => Code::NotCanonical,

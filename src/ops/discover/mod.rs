@@ -35,6 +35,7 @@ const MAX_INDEXES: usize = 32;
 /// Why it cannot be said which indexes an image has.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum DiscoverError {
     #[error(transparent)]
     Resolve(#[from] ResolveError),
@@ -55,6 +56,7 @@ pub struct Discovered {
     pub manifest: Descriptor,
     /// None if the image does not say.
     pub platform: Option<Platform>,
+    /// Media type, digest and size of the image's config.
     pub config: Descriptor,
     /// From the bottom up.
     pub layers: Vec<Descriptor>,
@@ -71,12 +73,15 @@ pub struct Discovered {
 /// A SOCI index, as it was found.
 #[derive(Debug)]
 pub struct FoundIndexRef {
+    /// The digest of its manifest.
     pub digest: Digest,
     /// Bytes of its manifest; None if nobody says.
     pub size: Option<u64>,
     /// What it should be by the way in which it was found.
     pub version: Version,
+    /// How it was found.
     pub via: Via,
+    /// What it holds, or why it cannot be used.
     pub content: Result<IndexContent, Unusable>,
 }
 

@@ -17,7 +17,9 @@ const WORTHWHILE: u64 = 250 << 20;
 
 /// One thing about an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the variants say what their fields are")]
 pub enum Finding {
+    /// No SOCI index is attached.
     NoIndex(NoIndex),
     /// Referrers cannot be listed; why.
     NotListed(String),
@@ -26,40 +28,25 @@ pub enum Finding {
     /// Indexes of version 1, in the order in which they are listed.
     Several(Vec<Digest>),
     /// An index that nobody can use; why.
-    Unusable {
-        index: Digest,
-        version: Version,
-        why: String,
-    },
+    Unusable { index: Digest, version: Version, why: String },
     /// Something in an index is not as it should be.
-    Note {
-        index: Digest,
-        note: Note,
-    },
+    Note { index: Digest, note: Note },
     /// An index names blobs that the store does not have.
-    LostBlobs {
-        index: Digest,
-        blobs: Vec<Digest>,
-    },
+    LostBlobs { index: Digest, blobs: Vec<Digest> },
     /// A ztoc that a reader takes is damaged or another layer's.
     BrokenZtoc(BrokenZtoc),
     /// The image itself is not whole.
     LostLayer(Digest),
+    /// The store does not have the image's config.
     LostConfig(Digest),
     /// Indexes that refer to the image index, where no consumer looks.
     OnImageIndex(Vec<Digest>),
     /// There is an index of version 1 and none of version 2.
     OnlyV1,
     /// Made by another version of this program.
-    OtherVersion {
-        index: Digest,
-        tool: String,
-    },
+    OtherVersion { index: Digest, tool: String },
     /// Made by another tool; None: it does not say.
-    Foreign {
-        index: Digest,
-        tool: Option<String>,
-    },
+    Foreign { index: Digest, tool: Option<String> },
     /// A layer is not in the index that a reader takes.
     Uncovered {
         layer: Digest,
@@ -74,6 +61,7 @@ pub enum Finding {
 /// Whether an image without an index could have one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoIndex {
+    /// It could have one.
     Possible,
     /// All layers that could be in it are smaller than what the tools index unless told otherwise.
     Small,

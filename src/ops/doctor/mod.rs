@@ -21,6 +21,7 @@ pub use finding::{Finding, NoIndex, findings, uncovered_code, uncovered_text, wh
 /// The image of one platform: who reads it how, and what is wrong.
 #[derive(Debug)]
 pub struct Diagnosis {
+    /// The image with its indexes and ztocs.
     pub inspected: Inspected,
     /// Problems first.
     pub findings: Vec<Finding>,
@@ -29,6 +30,7 @@ pub struct Diagnosis {
 /// Why nothing can be said about an image.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum DoctorError {
     #[error(transparent)]
     Discover(#[from] DiscoverError),

@@ -29,16 +29,22 @@ const MAX_SPAN: u64 = i32::MAX as u64;
 /// What was written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Extracted {
+    /// Regular files.
     pub files: u64,
+    /// Bytes of their content.
     pub bytes: u64,
+    /// Names beyond the first of files that have several.
     pub hard_links: u64,
     /// Symbolic links, devices and fifos, which are left out.
     pub left_out: u64,
+    /// What is not as it should be, for people.
     pub warnings: Vec<String>,
 }
 
+/// Why a layer's files cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum ExtractError {
     #[error("unknown ztoc format version {0:?} (expected 0.9)")]
     Version(String),

@@ -17,8 +17,6 @@
 //! counts as complete only if each layer that it lacks is known to be one that it must lack (see
 //! `existing`); otherwise these layers, and these alone, are read again.
 
-#![warn(missing_docs)]
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

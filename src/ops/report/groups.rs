@@ -17,6 +17,7 @@ const LONGEST: usize = 4096;
 /// Adjacent spans of a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
+    /// Their numbers.
     pub spans: Range<u32>,
     /// Bytes of the layer's blob; of a layer that is decoded whole, of its tar.
     pub bytes: u64,
@@ -30,10 +31,12 @@ pub struct Group {
     pub largest: Vec<GroupFile>,
 }
 
+/// A file with content in a group of spans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupFile {
     /// As the tar has it.
     pub path: Vec<u8>,
+    /// Bytes of its content.
     pub size: u64,
     /// A recorded start read of it.
     pub read: bool,

@@ -24,9 +24,11 @@ const LEAST_GROUPS: u32 = 12;
 pub struct LayerReport {
     /// Counted from 0 at the bottom.
     pub number: usize,
+    /// Media type, digest and size of the layer's blob.
     pub descriptor: Descriptor,
     /// The number of the layer below that is the same blob, with which it is shown.
     pub same_as: Option<usize>,
+    /// Whether consumers of the index can read it lazily.
     pub lazy: Lazy,
     /// The command that made it, if the image's config says so.
     pub created_by: Option<String>,
@@ -34,18 +36,22 @@ pub struct LayerReport {
     pub plain: u64,
     /// Bytes of the tar in a span, at least.
     pub span_size: u64,
+    /// How many spans it has.
     pub spans: u32,
     /// Files with content, as the tar has them.
     pub files: u64,
+    /// Files of it that layers above replace or remove.
     pub shadowed: Shadowed,
     /// What a recorded start needs of it; none without a record.
     pub read: Option<SpansRead>,
+    /// All its spans, in groups, from front to back.
     pub groups: Vec<Group>,
 }
 
 /// Whether consumers of the index can read a layer lazily.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lazy {
+    /// They can.
     Yes,
     /// They pull it whole.
     No(Uncovered),
@@ -65,19 +71,23 @@ pub enum Uncovered {
 /// Files whose bytes nobody sees: layers above replace or remove them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Shadowed {
+    /// How many.
     pub files: u64,
+    /// Bytes of their content.
     pub bytes: u64,
 }
 
 /// Spans that a recorded start needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SpansRead {
+    /// How many.
     pub spans: u32,
     /// Bytes of the layer's blob; of a layer that is decoded whole, of its tar.
     pub bytes: u64,
 }
 
 impl Shadowed {
+    /// The sums of both.
     pub fn and(self, other: Shadowed) -> Shadowed {
         Shadowed { files: self.files + other.files, bytes: self.bytes.saturating_add(other.bytes) }
     }

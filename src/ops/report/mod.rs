@@ -36,12 +36,15 @@ const FILE: u64 = 48;
 /// What an image is made of.
 #[derive(Debug, Clone)]
 pub struct Report {
+    /// Media type, digest and size of the image manifest.
     pub manifest: Descriptor,
+    /// None if the image does not say.
     pub platform: Option<Platform>,
     /// The SOCI index that is used, if there is any.
     pub index: Option<IndexFacts>,
     /// What the index covers.
     pub coverage: Coverage,
+    /// Sums over all layers.
     pub totals: Totals,
     /// From the bottom up.
     pub layers: Vec<LayerReport>,
@@ -58,6 +61,7 @@ pub struct Report {
 /// A SOCI index.
 #[derive(Debug, Clone)]
 pub struct IndexFacts {
+    /// The digest of its manifest.
     pub digest: Digest,
     /// Bytes of its manifest; None if nobody says.
     pub size: Option<u64>,
@@ -85,6 +89,7 @@ pub struct Totals {
 pub struct LargeFile {
     /// From the root, without a slash in front.
     pub path: Vec<u8>,
+    /// Bytes of its content.
     pub size: u64,
     /// The number of its layer, counted from 0 at the bottom.
     pub layer: u32,
@@ -145,6 +150,7 @@ impl Report {
 /// Why there are no facts.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum ReportError {
     #[error("the image does not fit into memory")]
     Memory(#[from] OverBudget),

@@ -17,6 +17,7 @@ const NAMED: usize = 10;
 /// What a start needs, in sums.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Start {
+    /// Files of the image that it reads.
     pub files: u64,
     /// Bytes of layers that it fetches with the spans as they are, and pulls whole.
     pub bytes: u64,
@@ -29,6 +30,7 @@ pub struct Start {
 /// Why a record says nothing about an image.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum StartError {
     #[error("the image has none of the {0} files that the profile recorded: it is the profile of another image")]
     OtherImage(u64),

@@ -42,6 +42,7 @@ impl Default for VerifyOptions {
 
 /// How much is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the variants say what their fields are")]
 pub enum Depth {
     /// All layers that an index covers, each once, from front to back.
     Full,
@@ -59,6 +60,7 @@ pub struct Verified {
 }
 
 impl Verified {
+    /// Everything that was found wrong.
     pub fn differences(&self) -> impl Iterator<Item = &Finding> {
         self.manifests.iter().flat_map(VerifiedManifest::differences)
     }
@@ -71,6 +73,7 @@ pub struct VerifiedManifest {
     pub manifest: Descriptor,
     /// None if the image does not say.
     pub platform: Option<Platform>,
+    /// How many layers the image has.
     pub layers: usize,
     /// In the order in which consumers look at them. Empty: there is nothing to prove but `content`.
     pub indexes: Vec<VerifiedIndex>,
@@ -83,6 +86,7 @@ pub struct VerifiedManifest {
 }
 
 impl VerifiedManifest {
+    /// Everything that was found wrong with it.
     pub fn differences(&self) -> impl Iterator<Item = &Finding> {
         let layers = || self.indexes.iter().flat_map(|index| &index.layers);
         let rulings = self.indexes.iter().flat_map(|index| &index.rulings);
@@ -138,11 +142,14 @@ pub struct VerifiedLayer {
 /// What was compared.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Proven {
+    /// Spans that were compared.
     pub spans: u64,
+    /// Spans that the layer has by its ztoc.
     pub of_spans: u64,
     /// Spans that were chosen for a quick look and not read, since they are larger than
     /// [`MAX_SAMPLE`](super::MAX_SAMPLE).
     pub too_large: u64,
+    /// Entries of the tar that were compared, of every type.
     pub entries: u64,
     /// Bytes of the tar.
     pub bytes: u64,
@@ -184,6 +191,7 @@ impl Finding {
 /// Why nothing can be said of an image's indexes.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum VerifyError {
     #[error(transparent)]
     Discover(Box<DiscoverError>),

@@ -33,15 +33,20 @@ pub struct Policy {
 /// One demand of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
+    /// The index covers at least so much of the layers' bytes.
     MinCoverage,
+    /// The ztocs together are at most so large, compared with their layers.
     MaxZtocRatio,
+    /// The index was made by one of the tools that are listed.
     AllowTool,
+    /// The index, or the image that names it, is signed by someone trusted.
     Signature,
 }
 
 /// How an index stands to one rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ruling {
+    /// The demand.
     pub rule: Rule,
     /// What the policy asks for.
     pub wanted: String,
@@ -52,6 +57,7 @@ pub struct Ruling {
 }
 
 impl Policy {
+    /// Whether it demands nothing.
     pub fn is_empty(&self) -> bool {
         self.least_coverage.is_none() && self.max_ztoc_ratio.is_none() && self.tools.is_empty() && self.trust.is_empty()
     }

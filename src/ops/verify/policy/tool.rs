@@ -39,6 +39,7 @@ struct Version {
 /// Why a text does not describe tools.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum ToolPatternError {
     #[error("expected NAME or NAME >= VERSION, such as 'ociseek >= 0.1, < 2'")]
     NoName,

@@ -12,11 +12,14 @@ static ALGORITHMS: [&dyn SignatureVerificationAlgorithm; 5] =
 /// The keys and certificates that count. Any one of them is enough.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Trust {
+    /// Public keys, for signatures by cosign.
     pub keys: Vec<PublicKey>,
+    /// Certificates, for signatures by notation.
     pub certificates: Vec<Certificate>,
 }
 
 impl Trust {
+    /// Whether nothing is trusted.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty() && self.certificates.is_empty()
     }
@@ -51,6 +54,7 @@ pub struct Certificate {
 /// Why a file names nobody whose signatures could count.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum TrustError {
     #[error("it is not PEM")]
     Pem(#[source] pem::Error),

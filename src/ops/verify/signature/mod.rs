@@ -33,6 +33,7 @@ const REASONS: usize = 8;
 /// What was found of an index's signatures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Signatures {
+    /// One of them was made by someone trusted.
     Trusted {
         /// The key or certificate, for people.
         signer: String,
@@ -41,12 +42,16 @@ pub enum Signatures {
         /// The manifest that is signed: the index, or the SOCI-enabled image that names it.
         subject: Digest,
     },
-    /// There is none on these manifests.
-    None { subjects: Vec<Digest> },
+    /// There is none.
+    None {
+        /// The manifests that could be signed: the index, and the SOCI-enabled image that names it.
+        subjects: Vec<Digest>,
+    },
     /// There are signatures, and none can be relied on.
     Untrusted {
         /// Why they were passed over, each reason once.
         reasons: Vec<String>,
+        /// How many signatures there are.
         count: usize,
     },
 }
