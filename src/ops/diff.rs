@@ -219,7 +219,7 @@ pub async fn side(
     if let Ok(index) = soci::parse(&document.bytes) {
         return Ok(Side { source: source.clone(), digest: document.digest, index });
     }
-    let mut image = discover(source, root, platform, None, progress).await?;
+    let mut image = discover(source, root, platform, None, false, progress).await?;
     let none = DiffError::NoIndex(image.manifest.digest);
     let Some(place) = image.chosen else { return Err(none) };
     let found = image.indexes.swap_remove(place);

@@ -13,6 +13,7 @@ use crate::digest::Digest;
 use crate::progress::Progress;
 use crate::rootfs::fuse::{FuseOptions, MountError, Mounted};
 use crate::rootfs::record::{ReadRecorder, Touch};
+use crate::tree::{NodeKind, Tree};
 
 /// What is done beside mounting.
 #[derive(Default)]
@@ -97,6 +98,15 @@ impl LiveMount {
     /// What was read first, if the notes are kept.
     pub fn touches(&self) -> Vec<Touch> {
         self.recorder.as_ref().map(|recorder| recorder.touches()).unwrap_or_default()
+    }
+
+    /// Notes the read of a file that was not read through the mount, if reads are noted.
+    pub fn note(&self, tree: &Tree, path: &str) {
+        if let (Some(recorder), Ok(id)) = (&self.recorder, tree.resolve(path.as_bytes(), true))
+            && let NodeKind::File(extent) = &tree.node(id).kind
+        {
+            recorder.touched(id, extent.layer, 0, extent.offset, extent.size);
+        }
     }
 
     /// As [`Mounted::unmount`].

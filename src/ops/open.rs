@@ -5,9 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::discover::{self, DiscoverError, Discovered, FoundIndexRef, MAX_ZTOC};
+use super::resolve;
 use crate::budget::{Budget, Charge, OverBudget};
 use crate::digest::Digest;
-use crate::image::config::{self, ConfigError, MAX_CONFIG};
+use crate::image::config::{self, ConfigError};
 use crate::image::soci::{ZtocRef, prefetch_lists};
 use crate::image::{Descriptor, NotIndexed, Platform};
 use crate::layer::LayerMap;
@@ -105,7 +106,8 @@ pub async fn open(
     caches: &Caches,
     progress: &Arc<dyn Progress>,
 ) -> Result<RootFs, OpenImageError> {
-    let found = discover::discover(source, root, options.platform.as_ref(), options.index.as_ref(), progress).await?;
+    let (platform, index) = (options.platform.as_ref(), options.index.as_ref());
+    let mut found = discover::discover(source, root, platform, index, true, progress).await?;
     let wanted = match options.layer {
         None => found.layers.clone(),
         Some(wanted) => {
@@ -113,7 +115,7 @@ pub async fn open(
             vec![layer.ok_or(OpenImageError::NoLayer { wanted, layers: found.layers.len() })?]
         }
     };
-    let config = read_config(source, &found).await?;
+    let config = read_config(source, &mut found).await?;
     announce(source, &found, &wanted, caches, progress);
     let ztoc = |layer| fetch_ztoc_of(source, found.ztoc_for(&layer), caches, progress);
     let opened = layers::open_layers(source, wanted, ztoc, caches, progress).await?;
@@ -187,9 +189,12 @@ async fn flatten(layers: &[LayerFacts], progress: &Arc<dyn Progress>) -> Result<
 }
 
 /// The config, which lists as many layers as the manifest.
-async fn read_config(source: &Source, found: &Discovered) -> Result<Bytes, OpenImageError> {
+async fn read_config(source: &Source, found: &mut Discovered) -> Result<Bytes, OpenImageError> {
     let digest = found.config.digest;
-    let bytes = source.blob_bytes(&found.config, MAX_CONFIG as u64).await;
+    let bytes = match found.config_read.take() {
+        Some(read) => read,
+        None => resolve::config(source, &found.config).await,
+    };
     let bytes = bytes.map_err(|source| OpenImageError::Config { digest, source })?;
     let diff_ids = config::diff_ids(&bytes).map_err(|source| OpenImageError::OddConfig { digest, source })?.len();
     let layers = found.layers.len();

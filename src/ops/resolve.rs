@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::digest::Digest;
 use crate::image::config::{self, ConfigError, MAX_CONFIG};
 use crate::image::manifest::{self, MAX_DESCRIPTORS, Manifest, ManifestError};
@@ -136,26 +138,29 @@ async fn alone(
     image: ImageManifest,
     wanted: Wanted<'_>,
 ) -> Result<PlatformManifest, ResolveError> {
+    let platform = checked(platform(source, &image).await, wanted)?;
+    Ok(PlatformManifest { platform, ..PlatformManifest::alone(document, image) })
+}
+
+/// The platform of an image without an index around it, which must be the wanted one if any is.
+pub(super) fn checked(
+    platform: Result<Platform, ResolveError>,
+    wanted: Wanted<'_>,
+) -> Result<Option<Platform>, ResolveError> {
     let wanted = match wanted {
         Wanted::Each(wanted) => wanted,
         Wanted::All | Wanted::Host => &[],
     };
-    let platform = match platform(source, &image).await {
-        Ok(platform) => Some(platform),
+    let platform = match platform {
+        Ok(platform) => platform,
         // A config that is missing or odd does not keep the layers from being read.
-        Err(_) if wanted.is_empty() => None,
+        Err(_) if wanted.is_empty() => return Ok(None),
         Err(error) => return Err(error),
     };
-    if let Some(platform) = &platform {
-        let missing = wanted.iter().find(|wanted| !platform.matches(wanted));
-        if let Some(missing) = missing {
-            return Err(no_platform(std::slice::from_ref(missing), std::slice::from_ref(platform)));
-        }
+    match wanted.iter().find(|wanted| !platform.matches(wanted)) {
+        Some(missing) => Err(no_platform(std::slice::from_ref(missing), std::slice::from_ref(&platform))),
+        None => Ok(Some(platform)),
     }
-    let size = document.bytes.len() as u64;
-    // As containerd makes the descriptor of a manifest that a tag names: by the served type.
-    let descriptor = Descriptor::new(image.media_type, document.digest, size);
-    Ok(PlatformManifest::new(descriptor, platform, image))
 }
 
 impl PlatformManifest {
@@ -163,16 +168,37 @@ impl PlatformManifest {
         let ImageManifest { config, layers, annotations, .. } = image;
         PlatformManifest { descriptor, platform, config, layers, annotations }
     }
+
+    /// Of an image without an index around it; its config, which tells its platform, was not read.
+    pub(super) fn alone(document: &Document, image: ImageManifest) -> PlatformManifest {
+        let size = document.bytes.len() as u64;
+        // As containerd makes the descriptor of a manifest that a tag names: by the served type.
+        let descriptor = Descriptor::new(image.media_type, document.digest, size);
+        PlatformManifest::new(descriptor, None, image)
+    }
 }
 
 async fn platform(source: &Source, image: &ImageManifest) -> Result<Platform, ResolveError> {
-    let digest = image.config.digest;
-    let bytes = source.blob_bytes(&image.config, MAX_CONFIG as u64).await.map_err(|source| ResolveError::Document {
-        what: "config",
-        digest,
-        source,
-    })?;
-    config::platform(&bytes).map_err(|source| ResolveError::Config { digest, source })
+    let bytes = config(source, &image.config).await.map_err(|source| unread(&image.config, source))?;
+    platform_in(&image.config, &bytes)
+}
+
+/// The config of an image.
+///
+/// # Errors
+/// When it cannot be had, or is larger than a config may be.
+pub(super) async fn config(source: &Source, config: &Descriptor) -> Result<Bytes, StoreError> {
+    source.blob_bytes(config, MAX_CONFIG as u64).await
+}
+
+/// The platform that the bytes of a config state.
+pub(super) fn platform_in(config: &Descriptor, bytes: &[u8]) -> Result<Platform, ResolveError> {
+    config::platform(bytes).map_err(|source| ResolveError::Config { digest: config.digest, source })
+}
+
+/// Why a config was not read.
+pub(super) fn unread(config: &Descriptor, source: StoreError) -> ResolveError {
+    ResolveError::Document { what: "config", digest: config.digest, source }
 }
 
 /// The manifests of an image index, and of those nested in it; and the artifacts beside them.

@@ -1,8 +1,8 @@
 //! What was read first: the files and spans of an image in the order in which they were needed,
 //! which is what a list of things to fetch ahead is made from.
 //!
-//! A read is noted if it is the first of its file, or if it needs a span that no read before it
-//! needed. As a line of JSON:
+//! A read is noted if it is the first of its file, or if some of its bytes were not read before, so
+//! that the notes depend neither on the spans of an index nor on what caches hold. As a line of JSON:
 //!
 //! | field | |
 //! |---|---|
@@ -12,9 +12,10 @@
 //! | `offset`, `size` | what was read, in bytes of the file |
 //! | `spans` | numbers of the layer's spans that no line before this one has; none if the layer has no spans |
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -156,9 +157,31 @@ pub struct ReadRecorder {
 }
 
 struct State {
-    files: HashSet<NodeId>,
+    /// What was read of each file.
+    files: HashMap<NodeId, Ranges>,
     spans: HashSet<(LayerId, SpanId)>,
     notes: Notes,
+}
+
+/// Ranges that do not touch: the end of each by its start.
+#[derive(Default)]
+struct Ranges(BTreeMap<u64, u64>);
+
+impl Ranges {
+    /// Adds a range. False: all of it was there.
+    fn add(&mut self, range: Range<u64>) -> bool {
+        let (mut start, mut end) = (range.start, range.end);
+        while let Some((&from, &to)) = self.0.range(..=end).next_back().filter(|(_, to)| **to >= start) {
+            if from <= range.start && range.end <= to {
+                return false;
+            }
+            self.0.remove(&from);
+            start = start.min(from);
+            end = end.max(to);
+        }
+        self.0.insert(start, end);
+        true
+    }
 }
 
 enum Notes {
@@ -178,7 +201,7 @@ impl ReadRecorder {
         progress: Arc<dyn Progress>,
     ) -> ReadRecorder {
         let notes = output.map_or(Notes::Kept(Vec::new()), Notes::Written);
-        let state = State { files: HashSet::new(), spans: HashSet::new(), notes };
+        let state = State { files: HashMap::new(), spans: HashSet::new(), notes };
         ReadRecorder { tree, content, layers, started: Instant::now(), state: Mutex::new(state), progress }
     }
 
@@ -189,12 +212,13 @@ impl ReadRecorder {
         let Some(digest) = self.layers.get(layer.0 as usize) else { return };
         let needed = self.content.spans(layer, at..Uncompressed(at.0.saturating_add(size)));
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = state.files.insert(node);
-        let new = SpanId::each(needed).filter(|span| state.spans.insert((layer, *span)));
-        let spans: Vec<u32> = new.map(|span| span.0).collect();
-        if !first && spans.is_empty() {
+        let is_first = !state.files.contains_key(&node);
+        let is_new = state.files.entry(node).or_default().add(offset..offset.saturating_add(size));
+        if !is_first && !is_new {
             return;
         }
+        let new = SpanId::each(needed).filter(|span| state.spans.insert((layer, *span)));
+        let spans: Vec<u32> = new.map(|span| span.0).collect();
         let path = FilePath(self.tree.path(node));
         let touch = Touch { since_mount, path, layer: *digest, offset, size, spans };
         match &mut state.notes {
@@ -263,6 +287,24 @@ mod tests {
         let report = serde_json::json!({"image": "x", "touches": [touch, touch]});
         let report = serde_json::to_string_pretty(&report).unwrap();
         assert_eq!(parse(report.as_bytes()).unwrap(), vec![reads[1].clone(); 2]);
+    }
+
+    #[test]
+    fn each_byte_is_new_once() {
+        let mut ranges = Ranges::default();
+        for (range, is_new) in [
+            (10..20, true),
+            (30..40, true),
+            (12..20, false),
+            (15..35, true),
+            (10..40, false),
+            (40..50, true),
+            (0..60, true),
+            (0..60, false),
+        ] {
+            assert_eq!(ranges.add(range.clone()), is_new, "{range:?}");
+        }
+        assert_eq!(ranges.0, BTreeMap::from([(0, 60)]));
     }
 
     #[test]

@@ -28,4 +28,5 @@ mod ranges;
 mod registry_faults;
 mod registry_real;
 mod reuse;
+mod start;
 mod verify;

@@ -3,8 +3,9 @@
 use crate::support::mounts;
 use crate::support::sandbox;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, PermissionsExt, chown, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -203,6 +204,51 @@ fn one_layer_alone() {
         sandbox.run(&mount_with(&["--layer", "2"])),
         "--- stderr ---\nerror: no layer 2: the image has 2 layers, counted from 0\n--- status 1 ---"
     );
+}
+
+#[test]
+fn a_record_depends_neither_on_spans_nor_on_the_cache() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let _clean = Clean(&sandbox);
+    // All of it is in one span.
+    image(&sandbox, "img", &[sandbox::tar(2, 1, 2_000_000)], &json!({}));
+    std::fs::create_dir(sandbox.path("mnt")).unwrap();
+    let parts = [0, 1_500_000, 700_000];
+    let mut records = Vec::new();
+    for name in ["cold", "warm"] {
+        let serving = Serving::start(&sandbox, &mount_with(&["--record", name]));
+        let file = File::open(sandbox.path("mnt/dir2/file0")).unwrap();
+        for at in parts.into_iter().chain(parts) {
+            file.read_exact_at(&mut [0; 10], at).unwrap();
+        }
+        drop(file);
+        drop(serving);
+        let record = std::fs::read(sandbox.path(name)).unwrap();
+        let reads = ociseek::rootfs::record::parse(&record).unwrap();
+        let noted = |at: u64| reads.iter().filter(|read| (read.offset..read.offset + read.size).contains(&at)).count();
+        assert_eq!(parts.map(noted), [1; 3], "{reads:?}");
+        records.push(reads);
+    }
+    assert_eq!(records[0], records[1]);
+}
+
+#[test]
+fn the_kernel_reads_little_ahead() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let _clean = Clean(&sandbox);
+    image(&sandbox, "img", &[sandbox::tar(1, 1, 10)], &json!({}));
+    std::fs::create_dir(sandbox.path("mnt")).unwrap();
+    let _serving = Serving::start(&sandbox, &mount_with(&[]));
+    let device = std::fs::metadata(sandbox.path("mnt")).unwrap().dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let ahead = std::fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb")).unwrap();
+    assert_eq!(ahead.trim(), "128");
 }
 
 #[test]

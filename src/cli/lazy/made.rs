@@ -7,7 +7,7 @@ use tokio::task::spawn_blocking;
 use super::Opened;
 use super::error::LazyError;
 use crate::cli::shared::report::CliError;
-use crate::ops::bundle::{Bundle, BundleError, RunOptions, plan};
+use crate::ops::bundle::{ACCOUNTS, Bundle, BundleError, RunOptions, plan};
 use crate::ops::mount::{LiveMount, MountOptions, Prefetch, Record, mount};
 use crate::rootfs::fuse::FuseOptions;
 
@@ -26,8 +26,6 @@ pub(crate) async fn make(
     prefetch: Prefetch,
 ) -> Result<Made, CliError> {
     let image = &opened.image;
-    let config =
-        plan(&image.manifest.digest, &image.config, &image.tree, &image.content, run).await.map_err(LazyError::from)?;
     let fuse = FuseOptions {
         source: opened.name.clone(),
         // The container's users are not the one who mounts; the directory is closed to all others.
@@ -36,7 +34,14 @@ pub(crate) async fn make(
         ..FuseOptions::default()
     };
     let options = MountOptions { fuse, record, prefetch };
-    let live = mount(image, &bundle.image_point(), options, &opened.progress).await.map_err(LazyError::from)?;
+    let point = bundle.image_point();
+    // The image's list of users may have to be fetched: that happens while it is mounted.
+    let (config, live) = tokio::join!(
+        plan(&image.manifest.digest, &image.config, &image.tree, &image.content, run),
+        mount(image, &point, options, &opened.progress),
+    );
+    let (config, live) = (config.map_err(LazyError::from)?, live.map_err(LazyError::from)?);
+    ACCOUNTS.iter().for_each(|path| live.note(&image.tree, path));
     let tree = Arc::clone(&image.tree);
     let bundle = blocking(move || bundle.complete(&tree, &config).map(|()| bundle)).await?;
     Ok(Made { bundle, live })

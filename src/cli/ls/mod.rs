@@ -70,8 +70,8 @@ pub(super) async fn run(args: LsArgs, talk: TalkArgs) -> Result<(), CliError> {
 async fn open_one(named: &Named, args: &LsArgs, number: usize) -> Result<(Descriptor, OpenLayer), CliError> {
     let Named { source, root, caches, progress } = named;
     let read = &args.read;
-    let found =
-        discover(source, root, read.view.platform.platform.as_ref(), read.view.index.as_ref(), progress).await?;
+    let (platform, index) = (read.view.platform.platform.as_ref(), read.view.index.as_ref());
+    let found = discover(source, root, platform, index, false, progress).await?;
     let layers = found.layers.len();
     let layer = found.layers.get(number).cloned().ok_or(OpenImageError::NoLayer { wanted: number, layers })?;
     let ztoc = match found.ztoc_for(&layer.digest) {

@@ -34,7 +34,7 @@ Examples:
     ociseek mount --replace ghcr.io/acme/app:1.4 /mnt/app
 
 --record: each line is {\"ms\", \"path\", \"layer\", \"offset\", \"size\", \"spans\"}: a read that is the first of \
-its file, or the first to need one of these spans of the layer.
+its file, or the first of some of its bytes. spans: those of the layer that no line before this one has.
 
 --stats: docs/json.md describes each field.
 

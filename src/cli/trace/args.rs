@@ -36,7 +36,7 @@ Examples:
     ociseek trace --format json --output boot.json redis:7 -- redis-server --version
 
 jsonl: one line {\"ms\", \"path\", \"layer\", \"offset\", \"size\", \"spans\"} for each read that is the first of \
-its file or the first to need one of these spans, as written by mount --record.
+its file or of some of its bytes, as written by mount --record.
 
 json: docs/json.md describes each field.
 

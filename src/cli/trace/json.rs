@@ -17,7 +17,7 @@ pub(crate) struct Trace<'a> {
     pub seconds: f64,
     /// What a start needs of the image, whatever the caches had of it.
     pub needed: Needed,
-    /// The reads that were the first of their file, or the first to need one of their spans.
+    /// The reads that were the first of their file, or of some of its bytes.
     pub touches: Vec<Read<'a>>,
 }
 

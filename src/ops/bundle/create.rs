@@ -24,6 +24,9 @@ use crate::tree::{NodeKind, Tree};
 /// The largest `/etc/passwd` or `/etc/group` that is read, in bytes.
 const MAX_ACCOUNTS: u64 = 4 << 20;
 
+/// The image's lists of users and groups, which [`plan`] reads.
+pub const ACCOUNTS: [&str; 2] = ["/etc/passwd", "/etc/group"];
+
 /// The bundle's config.json: the image's config, `options`, and the image's own list of users,
 /// which is read from its content.
 ///
@@ -43,8 +46,8 @@ pub async fn plan(
     if spec::arguments(&image, options).is_empty() {
         return Err(BundleError::NoCommand);
     }
-    let (passwd, group) =
-        tokio::try_join!(accounts(tree, content, "/etc/passwd"), accounts(tree, content, "/etc/group"))?;
+    let [passwd, group] = ACCOUNTS.map(|path| accounts(tree, content, path));
+    let (passwd, group) = tokio::try_join!(passwd, group)?;
     let text = &image.config.user;
     let user = user::resolve(text, &passwd, &group);
     let user = user.map_err(|source| BundleError::User { text: text.chars().take(80).collect(), source })?;

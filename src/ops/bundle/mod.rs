@@ -18,7 +18,7 @@ use crate::image::json::JsonError;
 use crate::rootfs::content::ReadError;
 use crate::rootfs::fuse::MountError;
 
-pub use create::{Bundle, plan};
+pub use create::{ACCOUNTS, Bundle, plan};
 pub use image::ImageConfig;
 pub use remove::remove;
 pub use spec::RunOptions;

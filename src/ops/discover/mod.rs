@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::resolve::{PlatformManifest, ResolveError, Wanted, resolve};
+use super::resolve::{self, PlatformManifest, ResolveError, Wanted};
 use crate::digest::Digest;
 use crate::image::enabled::INDEX_DIGEST;
-use crate::image::manifest::OCI_MANIFEST;
+use crate::image::manifest::{Manifest, OCI_MANIFEST};
 use crate::image::soci::{INDEX_V1, Version, ZTOC, ZtocRef};
 use crate::image::{Descriptor, Platform};
 pub(crate) use crate::progress::causes;
@@ -58,6 +58,8 @@ pub struct Discovered {
     pub platform: Option<Platform>,
     /// Media type, digest and size of the image's config.
     pub config: Descriptor,
+    /// What came of reading the config; none if it was not read.
+    pub config_read: Option<Result<Bytes, StoreError>>,
     /// From the bottom up.
     pub layers: Vec<Descriptor>,
     /// That of version 2 first, then those of version 1 in the store's order.
@@ -127,6 +129,7 @@ impl Discovered {
 }
 
 /// The image `root` of `source`, of one platform (none: this machine's, or the only one), and the indexes that it has.
+/// `config`: whether its config is wanted too; it is read beside the indexes.
 ///
 /// A reader takes the index that is `asked` for by its digest, listed or not. What keeps it from
 /// others, and what it ignores in the one that it takes, is reported as a warning. That there is no
@@ -139,13 +142,41 @@ pub async fn discover(
     root: &Target,
     platform: Option<&Platform>,
     asked: Option<&Digest>,
+    config: bool,
     progress: &Arc<dyn Progress>,
 ) -> Result<Discovered, DiscoverError> {
     let wanted = platform.map_or(Wanted::Host, |platform| Wanted::Each(std::slice::from_ref(platform)));
-    let mut found = discover_all(source, root, wanted, asked, progress).await?;
-    let discovered = found.swap_remove(0);
-    warn(&discovered, progress);
-    Ok(discovered)
+    let document = source.manifest(root).await.map_err(ResolveError::Find)?;
+    // Only the config of an image without an index around it tells its platform.
+    let (image, artifacts, is_alone) = match resolve::parse(&document)? {
+        Manifest::Image(image) => (PlatformManifest::alone(&document, image), Vec::new(), true),
+        manifest @ Manifest::Index(_) => {
+            let mut image = resolve::resolve_document(source, &document, manifest, wanted, progress).await?;
+            (image.manifests.swap_remove(0), image.artifacts, false)
+        }
+    };
+    let descriptor = image.config.clone();
+    let read = async {
+        match config || is_alone {
+            true => Some(resolve::config(source, &descriptor).await),
+            false => None,
+        }
+    };
+    let (config, found) = tokio::join!(read, indexes_of(source, document.digest, image, &artifacts, asked));
+    let told = match &config {
+        Some(Ok(bytes)) if is_alone => resolve::checked(resolve::platform_in(&descriptor, bytes), wanted)?,
+        _ => None,
+    };
+    let config_read = match config {
+        // The image may be one of another platform.
+        Some(Err(error)) if is_alone && platform.is_some() => return Err(resolve::unread(&descriptor, error).into()),
+        config => config,
+    };
+    let mut found = found?;
+    found.platform = found.platform.or(told);
+    found.config_read = config_read;
+    warn(&found, progress);
+    Ok(found)
 }
 
 /// The same for each of the `wanted` platforms, at least one, without a warning.
@@ -159,7 +190,7 @@ pub async fn discover_all(
     asked: Option<&Digest>,
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<Discovered>, DiscoverError> {
-    let image = resolve(source, root, wanted, progress).await?;
+    let image = resolve::resolve(source, root, wanted, progress).await?;
     let mut all = Vec::with_capacity(image.manifests.len());
     for manifest in image.manifests {
         all.push(indexes_of(source, image.digest, manifest, &image.artifacts, asked).await?);
@@ -242,7 +273,8 @@ async fn indexes_of(
             place
         }
     };
-    Ok(Discovered { root, manifest, platform, config, layers, indexes, listing, odd_annotation, chosen })
+    let config_read = None;
+    Ok(Discovered { root, manifest, platform, config, config_read, layers, indexes, listing, odd_annotation, chosen })
 }
 
 /// Collects the indexes of one image.

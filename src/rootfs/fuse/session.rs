@@ -24,9 +24,11 @@ use crate::rootfs::content::Content;
 use crate::rootfs::record::ReadRecorder;
 use crate::tree::{NodeId, NodeKind, Tree};
 
-/// How far ahead of a sequential reader the kernel reads, in KiB; it is also the largest read that
-/// it sends for one. The kernel's own figure is 128.
-const READ_AHEAD: &[u8] = b"1024";
+/// How far ahead of a reader the kernel reads, in KiB; it is also the largest read that it sends for
+/// one. It reads that much around a page of a program that is touched alone, so that more would fetch
+/// what nobody reads. For those who read a file from front to back, its content is fetched further
+/// ahead than any kernel would ask for.
+const READ_AHEAD: &[u8] = b"128";
 
 /// Threads that take requests. They do not wait for anything, so a few are plenty.
 const THREADS: std::ops::RangeInclusive<usize> = 2..=8;

@@ -2,11 +2,15 @@
 //! schema where there is none.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::Method;
 use reqwest::header::{ACCEPT, HeaderMap, HeaderValue, LINK};
 use serde::Deserialize;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::auth::Access;
 use super::client::Repository;
@@ -23,6 +27,37 @@ use crate::store::blob::Referrers;
 /// Pages that are read of one list, and referrers in it: far beyond what any image has.
 const PAGES: usize = 200;
 const REFERRERS: usize = 20_000;
+/// How long an answer that is not needed may take, so that its connection can be used again.
+const UNNEEDED: Duration = Duration::from_secs(5);
+
+/// Whether a registry is known to have the referrers API. That it has none is not remembered: the
+/// answer may have come from one of several servers, and asking again costs no time.
+#[derive(Default)]
+pub(super) struct ReferrersApi(AtomicBool);
+
+/// The list under the fallback tag, asked for in the background. Dropped, it is no longer asked for.
+struct Tagged(Option<JoinHandle<Result<Vec<Descriptor>, RegistryError>>>);
+
+impl Drop for Tagged {
+    fn drop(&mut self) {
+        if let Some(asking) = &self.0 {
+            asking.abort();
+        }
+    }
+}
+
+impl Tagged {
+    /// It is not needed: its connection is kept if the answer comes soon.
+    fn forget(mut self) {
+        let Some(asking) = self.0.take() else { return };
+        tokio::spawn(async move {
+            let abort = asking.abort_handle();
+            if timeout(UNNEEDED, asking).await.is_err() {
+                abort.abort();
+            }
+        });
+    }
+}
 
 /// One page of a list.
 struct Page {
@@ -32,15 +67,29 @@ struct Page {
 
 impl Repository {
     /// The referrers of a manifest, in the registry's order, of one artifact type if one is given. None is no error.
+    /// A registry that is not known to have the API is asked for the fallback tag at the same time.
     ///
     /// # Errors
     /// What the registry answers beyond "no such API"; a list that is broken, or has no end.
     pub async fn referrers(&self, subject: &Digest, artifact_type: Option<&str>) -> Result<Referrers, RegistryError> {
         let mut charge = self.budget.open();
+        let known = &self.registry.referrers;
+        let beside = (!known.0.load(Ordering::Relaxed)).then(|| self.tagged_beside(*subject));
         let (descriptors, api) = match self.api_referrers(subject, artifact_type, &mut charge).await? {
-            Some(descriptors) => (descriptors, true),
+            Some(descriptors) => {
+                known.0.store(true, Ordering::Relaxed);
+                beside.into_iter().for_each(Tagged::forget);
+                (descriptors, true)
+            }
             None => {
-                let mut descriptors = self.tagged_referrers(subject).await?;
+                let tagged = match beside.and_then(|mut beside| beside.0.take()) {
+                    Some(asking) => asking.await.ok(),
+                    None => None,
+                };
+                let mut descriptors = match tagged {
+                    Some(tagged) => tagged?,
+                    None => self.tagged_referrers(subject).await?,
+                };
                 keep_wanted(&mut descriptors, artifact_type);
                 charge_list(&mut charge, subject, &descriptors)?;
                 (descriptors, false)
@@ -48,6 +97,12 @@ impl Repository {
         };
         charge.keep();
         Ok(Referrers { descriptors, api })
+    }
+
+    /// Asks for the list under the fallback tag in the background.
+    fn tagged_beside(&self, subject: Digest) -> Tagged {
+        let repository = self.clone();
+        Tagged(Some(tokio::spawn(async move { repository.tagged_referrers(&subject).await })))
     }
 
     /// Those of one artifact type, if one is given, and what they take. `None`: the registry has no such API.

@@ -16,6 +16,7 @@ use super::config::ClientConfig;
 use super::error::{Asked, RegistryError, is_transient_status, shown};
 use super::http::{Common, Http, Request, Response};
 use super::places::Places;
+use super::referrers::ReferrersApi;
 use super::retry::Retry;
 use super::transport::TransportKind;
 
@@ -31,6 +32,7 @@ pub(super) struct Registry {
     pub name: Arc<str>,
     pub ranges: Ranges,
     pub places: Places,
+    pub referrers: ReferrersApi,
     auth: Authorizer,
     scheme: Scheme,
     base: OnceCell<Url>,
@@ -82,6 +84,7 @@ impl Registry {
             name,
             ranges: Ranges::default(),
             places: Places::default(),
+            referrers: ReferrersApi::default(),
             auth,
             scheme,
             base,

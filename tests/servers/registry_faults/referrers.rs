@@ -30,6 +30,19 @@ async fn registries_without_the_api_are_told_by_any_answer_that_is_no_index() {
 }
 
 #[tokio::test]
+async fn the_fallback_tag_is_requested_until_the_api_is_known() {
+    for (referrers, tags) in [(true, 1), (false, 3)] {
+        let faulty = Faulty::honest(Nature { referrers, ..Nature::default() }).await;
+        let repository = repository(&faulty, config());
+        for _ in 0..3 {
+            assert_eq!(repository.referrers(&subject().1.digest, None).await.unwrap().api, referrers);
+        }
+        assert_eq!(faulty.saw("GET", "/referrers/").len(), 3);
+        assert_eq!(faulty.saw("GET", "/manifests/sha256-").len(), tags, "with the API: {referrers}");
+    }
+}
+
+#[tokio::test]
 async fn failures_of_the_referrers_api_are_failures() {
     for status in [401, 403, 500] {
         let faulty = Faulty::start(Nature::default(), move |seen, _| {
@@ -67,11 +80,8 @@ async fn pages_are_followed_and_filtered() {
     let found = repository.referrers(&subject().1.digest, Some(SOCI)).await.unwrap();
     assert!(found.api);
     assert_eq!(entries(&found.descriptors), ["p0", "p1", "p2", "p3", "p4"]);
-    assert!(
-        faulty.seen()[0].path.ends_with("?artifactType=application%2Fvnd.amazon.soci.index.v1%2Bjson"),
-        "{}",
-        faulty.seen()[0].path
-    );
+    let first = faulty.saw("GET", "/referrers/").remove(0).path;
+    assert!(first.ends_with("?artifactType=application%2Fvnd.amazon.soci.index.v1%2Bjson"), "{first}");
     assert_eq!(repository.referrers(&subject().1.digest, None).await.unwrap().descriptors.len(), 10);
 }
 

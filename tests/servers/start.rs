@@ -1,0 +1,102 @@
+//! The path to the first byte of an image: what is requested of the registry until then, how often, and what beside what.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use crate::support::faulty::{Faulty, Nature, Seen, status};
+use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
+use ociseek::digest::Digest;
+use ociseek::image::Descriptor;
+use serde_json::json;
+
+const FILE: &str = "dir1/file3";
+
+/// What a request is for, by its path.
+fn kind(seen: &Seen, config: &Digest) -> &'static str {
+    let path = &seen.path;
+    match () {
+        () if path.contains("/referrers/") => "referrers",
+        () if path.contains("/manifests/sha256-") => "tag",
+        () if path.contains("/manifests/") => "manifest",
+        () if path.contains(&config.to_string()) => "config",
+        () if path.contains("/blobs/") => "blob",
+        () => "other",
+    }
+}
+
+/// Adds an image of one layer to the registry, and gives the digest of its config.
+fn push(registry: &Faulty) -> Digest {
+    let tar = tar(1, 20, 10_000);
+    let blob = gzip(&tar);
+    let config = json!({
+        "architecture": "amd64", "os": "linux",
+        "rootfs": {"type": "layers", "diff_ids": [Digest::sha256(&tar)]},
+    });
+    let (layer, config) = (Descriptor::of(GZIP, &blob), config.to_string());
+    registry.add_blob(blob);
+    let digest = registry.add_blob(config.clone());
+    let config = Descriptor::of(OCI_CONFIG, config.as_bytes());
+    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]});
+    registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string());
+    digest
+}
+
+/// Runs the program, which must succeed, with a registry.
+async fn run(sandbox: &Arc<Sandbox>, args: &[&str]) -> Vec<u8> {
+    let (sandbox, args) = (Arc::clone(sandbox), args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>());
+    let ended = tokio::task::spawn_blocking(move || {
+        sandbox.command(&args.iter().map(String::as_str).collect::<Vec<_>>()).output().unwrap()
+    });
+    let output = ended.await.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn each_document_is_requested_once() {
+    for referrers in [false, true] {
+        let registry = Faulty::honest(Nature { referrers, bearer: Some(None), ..Nature::default() }).await;
+        let config = push(&registry);
+        let sandbox = Arc::new(Sandbox::new());
+        let image = format!("{}/a/b:v1", registry.host());
+        run(&sandbox, &["index", "--quiet", "--min-layer-size=0", &image]).await;
+        let before = registry.seen().len();
+        let cat = run(&sandbox, &["cat", "--cache-dir=cache", &image, FILE]).await;
+        assert_eq!(cat.len(), 10_000);
+        let mut asked: Vec<&str> = registry.seen()[before..]
+            .iter()
+            .filter(|seen| seen.path != "/v2/")
+            .map(|seen| kind(seen, &config))
+            .collect();
+        asked.sort_unstable();
+        // Manifests: the image's, once more with a token, and the index's. Blobs: the ztoc and the span.
+        let expected = ["blob", "blob", "config", "manifest", "manifest", "manifest", "other", "referrers", "tag"];
+        assert_eq!(asked, expected, "referrers API: {referrers}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn config_referrers_and_fallback_tag_are_requested_side_by_side() {
+    let config = Arc::new(Mutex::new(None));
+    let (known, arrived) = (Arc::clone(&config), Arc::new((Mutex::new(BTreeSet::new()), Condvar::new())));
+    // Each of the three is answered once all have arrived.
+    let registry = Faulty::start(Nature::default(), move |seen, _| {
+        let kind = kind(seen, &(*known.lock().unwrap())?);
+        if !["config", "referrers", "tag"].contains(&kind) {
+            return None;
+        }
+        let (kinds, all) = &*arrived;
+        let mut kinds = kinds.lock().unwrap();
+        kinds.insert(kind);
+        all.notify_all();
+        let wait = || all.wait_timeout_while(kinds, Duration::from_secs(20), |kinds| kinds.len() < 3).unwrap().1;
+        tokio::task::block_in_place(wait).timed_out().then(|| status(400))
+    })
+    .await;
+    let digest = push(&registry);
+    *config.lock().unwrap() = Some(digest);
+    let image = format!("{}/a/b:v1", registry.host());
+    let cat = run(&Arc::new(Sandbox::new()), &["cat", "--cache-dir=cache", &image, FILE]).await;
+    assert_eq!(cat.len(), 10_000);
+}
