@@ -7,9 +7,10 @@
 //	index    one JSON document a line                                         the SOCI index, by soci's MarshalIndex
 //	convert  LAYOUT, OUT, span size, minimum layer size                       what `soci convert --standalone` writes
 //
-// and one that takes its job from its arguments:
+// and two that take their jobs elsewhere:
 //
 //	standalone [options] SRC DST    soci's whole converter: what `soci convert --standalone --format oci-dir` writes
+//	list                            from stdin layers, each after its length: what archive/tar finds in them
 //
 // soci panics on some layers, and takes for ever on others: neither ends the run.
 package main
@@ -38,9 +39,14 @@ func main() {
 		runStandalone(os.Args[2:])
 		return
 	}
+	if len(os.Args) == 2 && os.Args[1] == "list" {
+		runList()
+		return
+	}
 	commands := map[string]func(string) verdict{"build": build, "verify": verify, "index": index, "convert": convert}
 	if len(os.Args) != 2 || commands[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: ociseek-oracle build|verify|index|convert < jobs, or standalone [options] SRC DST")
+		fmt.Fprintln(os.Stderr, "usage: ociseek-oracle build|verify|index|convert|list < jobs, or",
+			"ociseek-oracle standalone [options] SRC DST")
 		os.Exit(2)
 	}
 	command := commands[os.Args[1]]

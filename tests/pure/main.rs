@@ -10,6 +10,7 @@ mod support;
 
 mod architecture;
 mod archive;
+mod cut_and_flip;
 mod docs;
 mod english;
 mod files;

@@ -1,0 +1,415 @@
+//! Every prefix and every flipped byte of twenty small layers, and of their ztocs.
+//!
+//! Invariants under test: no input panics, hangs or is read past its end. A layer that we accept
+//! is one that zlib and Go's archive/tar accept, and our ztoc has the same entries, with the same bytes.
+//!
+//! CI takes a sample that a seed chooses. `OCISEEK_CUT_AND_FLIP=all` takes all inputs, and
+//! `OCISEEK_CUT_AND_FLIP=N` the sample of seed N.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use flate2::bufread::GzDecoder;
+use flate2::{Compression, GzBuilder};
+use ociseek::budget::Budget;
+use ociseek::digest::Digest;
+use ociseek::layer::parallel::{Threads, cores, read_chunks};
+use ociseek::layer::span::SpanTable;
+use ociseek::layer::{LayerIndexer, LayerOptions, MappedLayer, Outcome, ReadOptions};
+use ociseek::tree::Tree;
+use ociseek::ztoc::{FileKind, FileMetadata, decode};
+
+use crate::bodies;
+use crate::support::tarball::{Block, end, entry, file, pax};
+use crate::support::{layers, sandbox, soci};
+
+/// How many inputs the sample has.
+const SAMPLE: usize = 20_000;
+/// What is done to each byte: a bit is flipped, or all of them.
+const MASKS: [u8; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 255];
+const SPAN: u64 = 2048;
+const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
+
+/// Files and links of every kind.
+fn usual() -> Vec<u8> {
+    [
+        entry(b'5', "bin/", ""),
+        file("bin/program", &layers::text(1, 1500)),
+        entry(b'1', "bin/other", "bin/program"),
+        entry(b'2', "bin/sh", "program"),
+        file("etc/empty", b""),
+        file("etc/block", &[b'x'; 512]),
+        entry(b'6', "run/pipe", ""),
+        file(".wh.gone", b""),
+        end(),
+    ]
+    .concat()
+}
+
+/// What PAX records say, and attributes.
+fn extended() -> Vec<u8> {
+    let long = format!("{}/file", "long".repeat(40));
+    [
+        pax(b'x', &[("path", long.as_bytes()), ("mtime", b"1600000000.25"), ("uid", b"70000")]),
+        file("short", &layers::text(2, 700)),
+        pax(b'x', &[("SCHILY.xattr.user.k", b"\0\xffv"), ("linkpath", long.as_bytes())]),
+        entry(b'2', "link", "short"),
+        pax(b'x', &[("size", b"5"), ("uname", "M\u{fc}ller".as_bytes())]),
+        Block { name: b"sized".to_vec(), size: 0, ..Block::default() }.bytes(),
+        [b"hello".to_vec(), vec![0; 507]].concat(),
+        end(),
+    ]
+    .concat()
+}
+
+/// Long names as GNU writes them, and numbers too large for octal digits.
+fn gnu() -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(900);
+    header.set_mode(0o4755);
+    header.set_mtime(1_700_000_000);
+    header.set_uid(3_000_000);
+    builder.append_data(&mut header, "n".repeat(130), &layers::text(3, 900)[..]).unwrap();
+    header.set_size(0);
+    header.set_entry_type(tar::EntryType::Symlink);
+    builder.append_link(&mut header, "to", "t".repeat(120)).unwrap();
+    builder.into_inner().unwrap()
+}
+
+/// Devices, old headers, prefixes and entries that end without end blocks.
+fn odd() -> Vec<u8> {
+    let block = |name: &str, flag: u8| Block { name: name.into(), flag, ..Block::default() };
+    [
+        Block { prefix: b"a/prefix".to_vec(), uid: 2_000_000_000, ..block("null", b'3') }.bytes(),
+        Block { magic: *b"\0\0\0\0\0\0\0\0", size: 3, ..block("old", 0) }.bytes(),
+        [b"old".to_vec(), vec![0; 509]].concat(),
+        Block { magic: *b"\0\0\0\0\0\0\0\0", ..block("olddir/", b'0') }.bytes(),
+        Block { mtime: -5, magic: *b"ustar  \0", ..block("before", b'0') }.bytes(),
+        file("last", b"bytes"),
+    ]
+    .concat()
+}
+
+fn gzip(level: u32, tar: &[u8], make: impl FnOnce(GzBuilder) -> GzBuilder) -> Vec<u8> {
+    let mut encoder = make(GzBuilder::new().operating_system(255)).write(Vec::new(), Compression::new(level));
+    encoder.write_all(tar).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn libdeflate(tar: &[u8]) -> Vec<u8> {
+    let mut compressor = libdeflater::Compressor::new(libdeflater::CompressionLvl::best());
+    let mut out = vec![0; compressor.gzip_compress_bound(tar.len())];
+    let length = compressor.gzip_compress(tar, &mut out).unwrap();
+    out.truncate(length);
+    out
+}
+
+fn zstd_frame(level: i32, tar: &[u8], make: impl FnOnce(&mut zstd::Encoder<'_, Vec<u8>>)) -> Vec<u8> {
+    let mut encoder = zstd::Encoder::new(Vec::new(), level).unwrap();
+    make(&mut encoder);
+    encoder.write_all(tar).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn fixture(name: &str) -> (String, Vec<u8>) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/golden").join(name);
+    (name.to_owned(), std::fs::read(path).expect("a fixture can be read"))
+}
+
+/// The layers, by what made them.
+fn small_layers() -> Vec<(String, Vec<u8>)> {
+    let members = |tar: &[u8]| tar.chunks(1024).flat_map(|part| gzip(6, part, |b| b)).collect::<Vec<u8>>();
+    let bgzip = |tar: &[u8]| {
+        tar.chunks(1536).flat_map(|part| gzip(6, part, |b| b.extra(&b"BC\x02\x00\xff\x3f"[..]))).collect::<Vec<u8>>()
+    };
+    let two_frames = |tar: &[u8]| {
+        let skipped = b"\x50\x2a\x4d\x18\x03\0\0\0abc";
+        let (first, second) = tar.split_at(1000);
+        [&zstd_frame(3, first, |_| ())[..], skipped, &zstd_frame(3, second, |_| ())].concat()
+    };
+    let made: [(&str, Vec<u8>); 16] = [
+        ("plain, usual", usual()),
+        ("plain, extended", extended()),
+        ("plain, gnu", gnu()),
+        ("plain, odd", odd()),
+        ("zlib-rs 1", gzip(1, &usual(), |b| b)),
+        ("zlib-rs 6", gzip(6, &extended(), |b| b)),
+        ("zlib-rs 9, name and comment", gzip(9, &gnu(), |b| b.filename("layer.tar").comment("a layer").mtime(7))),
+        ("stored", sandbox::gzip(&odd())),
+        ("libdeflate", libdeflate(&usual())),
+        ("flushed", layers::gzip(&extended(), 6)),
+        ("members", members(&usual())),
+        ("bgzip", bgzip(&gnu())),
+        ("zstd 1", zstd_frame(1, &usual(), |_| ())),
+        ("zstd 19", zstd_frame(19, &extended(), |_| ())),
+        ("zstd, checksum", zstd_frame(3, &gnu(), |encoder| encoder.include_checksum(true).unwrap())),
+        ("zstd, two frames", two_frames(&usual())),
+    ];
+    let by_tools = ["gnutar-gnu", "bsdtar-pax", "go-pax", "python-gnu"];
+    let made = made.into_iter().map(|(name, layer)| (name.to_owned(), layer));
+    made.chain(by_tools.map(|tool| fixture(&format!("layers/tree-{tool}.tar.gz")))).collect()
+}
+
+/// The ztocs, each with the layer that it is for.
+fn small_ztocs() -> Vec<(String, Vec<u8>, Vec<u8>)> {
+    let made = [("usual", usual()), ("extended", extended()), ("gzip", layers::gzip(&usual(), 6))];
+    let made = made.map(|(name, layer)| (format!("ztoc, {name}"), built(&layer).expect("it is sound"), layer));
+    let by_soci = ["tree-gnutar-gnu.tar", "tree-go-pax.tar", "tree-ustar.tar.gz"].map(|name| {
+        let (_, layer) = fixture(&format!("layers/{name}"));
+        let (name, ztoc) = fixture(&format!("ztocs/{name}.ztoc"));
+        (name, ztoc, layer)
+    });
+    made.into_iter().chain(by_soci).collect()
+}
+
+/// What one input is made of: prefixes first, then each byte with each mask.
+fn input(whole: &[u8], number: usize) -> Vec<u8> {
+    match number.checked_sub(whole.len()) {
+        None => whole[..number].to_vec(),
+        Some(flip) => {
+            let mut bytes = whole.to_vec();
+            bytes[flip / MASKS.len()] ^= MASKS[flip % MASKS.len()];
+            bytes
+        }
+    }
+}
+
+fn inputs(whole: &[u8]) -> usize {
+    whole.len() * (1 + MASKS.len())
+}
+
+/// The ztoc of a layer that we accept; why we do not.
+fn built(layer: &[u8]) -> Result<Vec<u8>, String> {
+    let options = LayerOptions { span_size: SPAN, build_tool_identifier: "test".into() };
+    let mut indexer = LayerIndexer::new(options, None);
+    indexer.push(layer).map_err(|e| e.to_string())?;
+    match indexer.finish().map_err(|e| e.to_string())?.outcome {
+        Outcome::Ztoc(built) => Ok(built.bytes),
+        Outcome::Unservable(why) => Err(why.to_string()),
+    }
+}
+
+/// What a layer that we accept has, and which of its entries are sparse. zstd is only read, never published.
+fn accepted(layer: &[u8]) -> Result<(Vec<FileMetadata>, Vec<u32>), String> {
+    if !layer.starts_with(ZSTD) {
+        return built(layer).map(|ztoc| (decode(&ztoc).expect("our own ztoc is sound").files, Vec::new()));
+    }
+    let options = ReadOptions { span_size: SPAN, whole_span_size: SPAN, keeper: None, keeps_plain: false };
+    let expected = (Digest::sha256(layer), layer.len() as u64);
+    let mut batch = Some(vec![Bytes::copy_from_slice(layer)]);
+    let next = || Ok::<_, std::convert::Infallible>(batch.take());
+    let threads = Threads { cores: 1, guide: None };
+    let read = read_chunks(options, expected, threads, Budget::new(u64::MAX).open(), next);
+    let MappedLayer { map, .. } = read.map_err(|e| format!("{e:?}"))?;
+    Ok((map.files, map.sparse))
+}
+
+/// What decoders that are not ours make of it; bytes behind the last gzip member are no part of it.
+fn plain(layer: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut plain = Vec::new();
+    if layer.starts_with(ZSTD) {
+        return zstd::decode_all(layer);
+    }
+    if !layer.starts_with(b"\x1f\x8b") {
+        return Ok(layer.to_vec());
+    }
+    let mut rest = layer;
+    while plain.is_empty() || rest.starts_with(b"\x1f\x8b\x08") {
+        let before = rest.len();
+        GzDecoder::new(&mut rest).read_to_end(&mut plain)?;
+        if rest.len() == before {
+            break;
+        }
+    }
+    Ok(plain)
+}
+
+/// The listing in the form of the oracle's command `list`.
+fn listing(files: &[FileMetadata], sparse: &[u32], plain: &[u8]) -> String {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let line = |(number, file): (u32, &FileMetadata)| {
+        let content = if file.kind == FileKind::Regular && !sparse.contains(&number) {
+            let at = file.offset.0 as usize;
+            let bytes = plain.get(at..at + file.size as usize).expect("a file's bytes are in the tar");
+            format!("{}:{:08x}", file.size, crc32fast::hash(bytes))
+        } else {
+            "-".to_owned()
+        };
+        let mut records: Vec<String> =
+            file.pax.iter().map(|record| format!("{}={}", hex(&record.key), hex(&record.value))).collect();
+        records.sort();
+        let mtime = file.mtime.unwrap_or_default();
+        format!(
+            "{} {} {content} {} {}:{} {}:{} {} {}.{} {},{} {};",
+            file.kind.name(),
+            hex(&file.name),
+            file.mode,
+            file.uid,
+            file.gid,
+            hex(&file.uname),
+            hex(&file.gname),
+            hex(&file.linkname),
+            mtime.seconds,
+            mtime.nanos,
+            file.devmajor,
+            file.devminor,
+            records.join(",")
+        )
+    };
+    (0..).zip(files).map(line).collect()
+}
+
+/// Go's archive/tar, in a process that answers layer after layer.
+struct Go(Child, ChildStdin, BufReader<ChildStdout>);
+
+impl Go {
+    fn start(binary: &PathBuf) -> Go {
+        let mut child = Command::new(binary).arg("list").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        Go(child, stdin, BufReader::new(stdout))
+    }
+
+    fn list(&mut self, layer: &[u8]) -> Result<String, String> {
+        self.1.write_all(&(layer.len() as u32).to_le_bytes()).unwrap();
+        self.1.write_all(layer).unwrap();
+        let mut answer = String::new();
+        self.2.read_line(&mut answer).unwrap();
+        match answer.trim_end_matches('\n').split_once('\t').expect("an answer") {
+            ("ok", listing) => Ok(listing.to_owned()),
+            (_, why) => Err(why.to_owned()),
+        }
+    }
+}
+
+impl Drop for Go {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Whether a layer was accepted; what was wrong with that.
+fn check_layer(layer: &[u8], go: Option<&mut Go>) -> Result<bool, String> {
+    let Ok((files, sparse)) = accepted(layer) else { return Ok(false) };
+    let plain = plain(layer).map_err(|e| format!("a foreign decoder refuses it: {e}"))?;
+    let ours = listing(&files, &sparse, &plain);
+    let theirs = go.map(|go| match go.list(layer) {
+        // libzstd, the reference, decodes some damaged blocks that Go's decoder refuses: only a checksum or
+        // the layer's digest tells. What it decodes them to must be a tar all the same.
+        Err(why) if why.starts_with("zstd: ") => go.list(&plain),
+        answer => answer,
+    });
+    match theirs {
+        Some(Err(why)) => Err(format!("Go refuses it: {why}")),
+        Some(Ok(theirs)) if theirs != ours => Err(format!("Go lists something else:\n{theirs}\n{ours}")),
+        _ => Ok(true),
+    }
+}
+
+/// Whether a ztoc was accepted. It is read as far as anybody reads it: its tree, its spans.
+fn check_ztoc(ztoc: &[u8], layer: &[u8]) -> Result<bool, String> {
+    bodies::ztoc(ztoc);
+    let Ok(ztoc) = decode(ztoc) else { return Ok(false) };
+    let _ = Tree::flatten([&ztoc.files[..]]);
+    let _ = Tree::of_layer(&ztoc.files[..]);
+    let Ok(table) = SpanTable::new(Arc::new(ztoc)) else { return Ok(true) };
+    for span in table.each() {
+        let (blob, plain) = (table.blob_range(span), table.plain_range(span));
+        let Some(blob) = layer.get(blob.start.0 as usize..blob.end.0 as usize) else { continue };
+        let mut length = 0;
+        let decoded = table.decode(span, blob, &mut |piece| {
+            length += piece.len() as u64;
+            ControlFlow::Continue(())
+        });
+        let expected = plain.end - plain.start;
+        if length > expected || decoded.is_ok() && length < expected {
+            return Err(format!("span {span} decoded to {length} bytes, not {expected}"));
+        }
+    }
+    Ok(true)
+}
+
+/// Which inputs are tried: all, or one of each group of as many neighbours as make the sample.
+fn chosen(total: usize) -> Vec<usize> {
+    let asked = std::env::var("OCISEEK_CUT_AND_FLIP").unwrap_or_else(|_| "1".to_owned());
+    if asked == "all" {
+        return (0..total).collect();
+    }
+    let mut state = asked.parse::<u64>().expect("a seed").wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let group = total.div_ceil(SAMPLE);
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 33) as usize % group
+    };
+    (0..total).step_by(group).map(|at| (at + random()).min(total - 1)).collect()
+}
+
+#[test]
+fn what_is_cut_or_flipped_is_refused_or_read_as_others_read_it() {
+    let go = soci::oracle_binary();
+    let layers = small_layers();
+    assert_eq!(layers.len(), 20);
+    let ztocs = small_ztocs();
+    for (name, layer) in &layers {
+        accepted(layer).unwrap_or_else(|why| panic!("{name}, which is as it should be: {why}"));
+        assert_eq!(check_layer(layer, go.as_ref().map(Go::start).as_mut()), Ok(true), "{name}");
+    }
+    type Check<'a> = Box<dyn Fn(&[u8], Option<&mut Go>) -> Result<bool, String> + Sync + 'a>;
+    let layers = layers.iter().map(|(name, layer)| (name, layer, Box::new(check_layer) as Check<'_>));
+    let ztocs = ztocs.iter().map(|(name, ztoc, layer)| {
+        (name, ztoc, Box::new(move |ztoc: &[u8], _: Option<&mut Go>| check_ztoc(ztoc, layer)) as Check<'_>)
+    });
+    let subjects: Vec<_> = layers.chain(ztocs).collect();
+    let total = subjects.iter().map(|(_, whole, _)| inputs(whole)).sum();
+    let chosen = chosen(total);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut go = go.as_ref().map(Go::start);
+        let (mut accepted, mut slowest, mut wrong) = (0_usize, Duration::ZERO, Vec::new());
+        while let Some(&number) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let mut within = number;
+            let (name, whole, check) = subjects
+                .iter()
+                .find(|(_, whole, _)| {
+                    let is_here = within < inputs(whole);
+                    within -= if is_here { 0 } else { inputs(whole) };
+                    is_here
+                })
+                .expect("it is one of all");
+            let bytes = input(whole, within);
+            let begun = Instant::now();
+            let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&bytes, go.as_mut())));
+            slowest = slowest.max(begun.elapsed());
+            match checked {
+                Ok(Ok(is_accepted)) => accepted += usize::from(is_accepted),
+                Ok(Err(why)) => wrong.push(format!("{name}, input {within}: {why}")),
+                Err(_) => wrong.push(format!("{name}, input {within}: a panic")),
+            }
+        }
+        (accepted, slowest, wrong)
+    };
+    let done: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..cores()).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let accepted: usize = done.iter().map(|(accepted, ..)| accepted).sum();
+    let slowest = done.iter().map(|(_, slowest, _)| *slowest).max().unwrap_or_default();
+    let wrong: Vec<String> = done.into_iter().flat_map(|(.., wrong)| wrong).collect();
+    println!(
+        "cut and flip: {} of {total} inputs, {accepted} accepted, the slowest took {} ms, {} wrong",
+        chosen.len(),
+        slowest.as_millis(),
+        wrong.len()
+    );
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), chosen.len(), wrong[..wrong.len().min(20)].join("\n"));
+    assert!(accepted > chosen.len() / 100, "only {accepted} of {} were accepted", chosen.len());
+}
