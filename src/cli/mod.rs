@@ -128,9 +128,14 @@ fn tell_programs(failures: Failures, error: &CliError) {
     let _ = text.and_then(|text| Stdout::new().write_whole(text.as_bytes()));
 }
 
+/// Bytes of stack for each thread, as the main thread has. Where our own code is not optimised, as with Cargo's profile
+/// `release`, a job of `hook serve` takes more than the 2 MiB that are the default.
+const STACK: usize = 8 << 20;
+
 fn execute(command: Command, talk: TalkArgs) -> Result<(), CliError> {
     let mut interrupted = signals::listen().map_err(CliError::Start)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CliError::Start)?;
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.enable_all().thread_stack_size(STACK).build().map_err(CliError::Start)?;
     let result = runtime.block_on(async {
         let interrupted = &mut interrupted;
         match command {

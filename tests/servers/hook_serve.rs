@@ -244,6 +244,19 @@ fn an_event_whose_job_failed_is_taken_when_it_comes_again() {
     assert!(status == 202 && text.contains("\"accepted\":1"), "another repository's event: {text}");
 }
 
+/// Unoptimised, as Cargo's profile `release` builds it, a job needs more stack than threads have unless asked.
+#[test]
+fn the_stack_of_a_job_does_not_depend_on_what_threads_have_by_default() {
+    let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
+    let (repository, digest) = images(&server, 1, 1).remove(0);
+    let sandbox = Sandbox::new();
+    let allow = format!("--allow={}", server.host);
+    let mut command = sandbox.command(&["hook", "serve", "--listen=127.0.0.1:0", &allow, "--min-layer-size=0"]);
+    let hook = Hook::spawn(command.env("OCISEEK_HOOK_SECRET", SECRET).env("RUST_MIN_STACK", "524288"));
+    hook.post(&pushed("1", &server.host, &repository, &digest));
+    hook.until("an index", |hook| hook.indexed() == 1);
+}
+
 #[test]
 fn azure_asks_first_and_is_answered() {
     let sandbox = Sandbox::new();

@@ -13,6 +13,7 @@ mod content;
 mod convert;
 mod deadline;
 mod docker_archive;
+mod fault_points;
 mod hook_lambda;
 mod hook_nats;
 mod hook_serve;

@@ -57,7 +57,7 @@ pub struct Nature {
     pub slow_blobs: Duration,
 }
 
-#[derive(Default)]
+#[derive(Default, Clone)]
 struct Content {
     blobs: HashMap<String, Bytes>,
     /// By digest and by tag; the media type and the bytes.
@@ -108,6 +108,14 @@ impl Faulty {
         faulty
     }
 
+    /// Another one with the same nature and content, which nobody has asked for anything.
+    pub async fn copy(&self, lie: impl Fn(&Seen, &Faulty) -> Option<Response<Body>> + Send + Sync + 'static) -> Faulty {
+        let copy = Faulty::start((*self.nature).clone(), lie).await;
+        let content = Content { seen: Vec::new(), ..self.content.lock().unwrap().clone() };
+        *copy.content.lock().unwrap() = content;
+        copy
+    }
+
     /// `HOST:PORT`
     pub fn host(&self) -> String {
         self.address.to_string()
@@ -139,6 +147,17 @@ impl Faulty {
 
     pub fn manifest(&self, reference: &str) -> Option<Bytes> {
         self.content.lock().unwrap().manifests.get(reference).map(|(_, bytes)| bytes.clone())
+    }
+
+    /// Whether it has the referrers API.
+    pub fn has_referrers(&self) -> bool {
+        self.nature.referrers
+    }
+
+    /// All manifests, by tag and by digest.
+    pub fn manifests(&self) -> BTreeMap<String, Bytes> {
+        let all = self.content.lock().unwrap();
+        all.manifests.iter().map(|(reference, (_, bytes))| (reference.clone(), bytes.clone())).collect()
     }
 
     pub fn revoke_tokens(&self) {

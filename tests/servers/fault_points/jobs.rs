@@ -1,0 +1,292 @@
+//! What is run at each point: a command on an image in a registry, and what it leaves there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::{Child, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::faulty::{Faulty, Nature};
+use crate::support::hook::{Hook, SECRET, pushed};
+use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, gzip, tar};
+use ociseek::digest::Digest;
+
+/// How long a run may take. What takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(180);
+const SMALL: [&str; 4] = ["--build-tool-identifier=test", "--span-size=16KiB", "--min-layer-size=1KiB", "--jobs=1"];
+/// What the fallback tag's list is called.
+const FALLBACK: &str = "sha256-";
+
+/// What is in the registry before the command runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Before {
+    Nothing,
+    Image,
+    Indexed,
+}
+
+/// A command, with `HOST` for the registry.
+#[derive(Debug, Clone, Copy)]
+pub struct Job {
+    pub name: &'static str,
+    pub args: &'static [&'static str],
+    pub before: Before,
+    /// Whether its layers are to be indexed, so that it takes [`SMALL`].
+    indexes: bool,
+}
+
+const fn job(name: &'static str, before: Before, indexes: bool, args: &'static [&'static str]) -> Job {
+    Job { name, args, before, indexes }
+}
+
+pub const JOBS: [Job; 9] = [
+    job("index", Before::Image, true, &["index", "HOST/a/b:v1"]),
+    job("index --v2", Before::Image, true, &["index", "--v2={tag}-soci", "HOST/a/b:v1"]),
+    job("convert", Before::Image, true, &["convert", "HOST/a/b:v1", "HOST/a/b:v2"]),
+    job("copy", Before::Nothing, false, &["copy", "--jobs=1", "oci:img:v1", "HOST/a/b:v1"]),
+    job("verify", Before::Indexed, false, &["verify", "--jobs=1", "HOST/a/b:v1"]),
+    job("cat", Before::Indexed, false, &["cat", "HOST/a/b:v1", "dir1/file2"]),
+    job("cat without an index", Before::Image, false, &["cat", "HOST/a/b:v1", "dir1/file2"]),
+    job("rm", Before::Indexed, false, &["rm", "HOST/a/b:v1"]),
+    job("hook serve", Before::Image, true, &["hook"]),
+];
+
+/// A registry of a nature, with and without what the jobs want to find there.
+pub struct Registries {
+    nothing: Faulty,
+    image: Faulty,
+    indexed: Faulty,
+}
+
+impl Registries {
+    pub async fn new(nature: Nature) -> Registries {
+        let sandbox = Sandbox::new();
+        image(&sandbox);
+        let nothing = Faulty::honest(nature).await;
+        let image = nothing.copy(|_, _| None).await;
+        run_here(&image, &sandbox, &["copy", "oci:img:v1", "HOST/a/b:v1"]).await;
+        let indexed = image.copy(|_, _| None).await;
+        let args = [&["index", "--no-cache", "HOST/a/b:v1"], &SMALL[..]].concat();
+        run_here(&indexed, &sandbox, &args).await;
+        Registries { nothing, image, indexed }
+    }
+
+    pub fn before(&self, job: &Job) -> &Faulty {
+        match job.before {
+            Before::Nothing => &self.nothing,
+            Before::Image => &self.image,
+            Before::Indexed => &self.indexed,
+        }
+    }
+}
+
+async fn run_here(registry: &Faulty, sandbox: &Sandbox, args: &[&str]) {
+    let args: Vec<String> = args.iter().map(|arg| arg.replace("HOST", &registry.host())).collect();
+    let mut command = sandbox.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// An image of two gzip layers and a plain one, in the layout `img`.
+pub fn image(sandbox: &Sandbox) {
+    let mut layout = Layout::new(&sandbox.path("img"));
+    let tars = [tar(1, 4, 20_000), tar(2, 2, 9_000), tar(3, 1, 3_000)];
+    let diff_ids: Vec<Digest> = tars.iter().map(|tar| Digest::sha256(tar)).collect();
+    let config =
+        json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": diff_ids}}).to_string();
+    let layers = [layout.blob(GZIP, &gzip(&tars[0])), layout.blob(PLAIN, &tars[1]), layout.blob(GZIP, &gzip(&tars[2]))];
+    let config = layout.blob(OCI_CONFIG, config.as_bytes());
+    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+    let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
+    layout.tag(manifest, "v1");
+}
+
+/// How a run ended, and what it printed.
+#[derive(Debug)]
+pub struct Ended {
+    /// None if it was killed.
+    pub code: Option<i32>,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+}
+
+impl Ended {
+    fn of(output: Output) -> Ended {
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        Ended { code: output.status.code(), stdout: output.stdout, stderr }
+    }
+
+    /// It was killed by a fault, it succeeded, or it says what is wrong.
+    pub fn judge(&self) -> Result<(), String> {
+        let Ended { code, stdout, stderr } = self;
+        let is_told = stderr.contains("error: ") || stderr.contains("\"event\"");
+        match code {
+            _ if stderr.contains("panicked") => Err(format!("a panic: {stderr}")),
+            None | Some(0) => Ok(()),
+            Some(1) if is_told => Ok(()),
+            // `verify` found that something is not what it should be.
+            Some(3) if String::from_utf8_lossy(stdout).contains("sha256:") => Ok(()),
+            Some(code) => Err(format!("exit code {code}: {stderr}")),
+        }
+    }
+}
+
+impl Job {
+    /// Runs it to its end. `pid` is set as soon as there is a process; a hook gets an event if it `posts`.
+    pub fn run(&self, sandbox: &Sandbox, host: &str, image: &Digest, posts: bool, pid: &Arc<AtomicI32>) -> Ended {
+        if self.name.starts_with("hook") {
+            return self.hook(sandbox, host, image, posts, pid);
+        }
+        let small: &[&str] = if self.indexes { &SMALL } else { &[] };
+        let args: Vec<String> = self.args.iter().chain(small).map(|arg| arg.replace("HOST", host)).collect();
+        let mut command = sandbox.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        command.env("OCISEEK_RETRY_FOR", "1s").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
+        pid.store(child.id() as i32, Ordering::SeqCst);
+        let guard = Guard::new(&child);
+        let output = child.wait_with_output().unwrap();
+        let mut ended = Ended::of(output);
+        if guard.has_fired() {
+            ended.code = Some(-1);
+            ended.stderr += &format!("still running after {} s\n", PATIENCE.as_secs());
+        }
+        ended
+    }
+
+    /// `hook serve` with a journal, until the job is done that is posted or in the journal.
+    fn hook(&self, sandbox: &Sandbox, host: &str, image: &Digest, posts: bool, pid: &Arc<AtomicI32>) -> Ended {
+        let allow = format!("--allow={host}");
+        let args = ["hook", "serve", "--listen=127.0.0.1:0", "--journal=journal", "--retry-wait=1", "--workers=1"];
+        let args = [&args[..], &[&allow], &SMALL].concat();
+        let mut command = sandbox.command(&args);
+        let mut hook = Hook::spawn(command.env("OCISEEK_HOOK_SECRET", SECRET).env("OCISEEK_RETRY_FOR", "1s"));
+        pid.store(hook.child.id() as i32, Ordering::SeqCst);
+        let is_over = |hook: &mut Hook| hook.child.try_wait().unwrap().is_some();
+        let begun = Instant::now();
+        let wait = |hook: &mut Hook, events: &[&str]| {
+            while events.iter().all(|event| hook.events(event).is_empty()) && !is_over(hook) {
+                assert!(begun.elapsed() < PATIENCE, "none of {events:?}: {:?}", hook.log());
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        wait(&mut hook, &["listening"]);
+        if posts {
+            hook.post(&pushed("1", host, "a/b", image));
+        }
+        wait(&mut hook, &["job", "dead-letter"]);
+        if !is_over(&mut hook) {
+            hook.signal("-TERM");
+        }
+        let code = hook.end().code();
+        let stderr = hook.log().iter().map(|line| format!("{line}\n")).collect();
+        let results = hook.results();
+        let is_done = results.contains_key("indexed") || results.contains_key("already-indexed");
+        // As a command that failed, if its job did.
+        Ended { code: if code == Some(0) && !is_done { Some(1) } else { code }, stdout: Vec::new(), stderr }
+    }
+
+    /// Whether what it prints is its result.
+    fn prints(&self) -> bool {
+        self.name.starts_with("cat")
+    }
+
+    /// The result: what stands in the registry under tags and as referrers, and what was printed.
+    pub fn result(&self, registry: &Faulty, ended: &Ended) -> BTreeMap<String, String> {
+        let manifests = registry.manifests();
+        let mut result = BTreeMap::new();
+        for (reference, bytes) in &manifests {
+            let document: Value = serde_json::from_slice(bytes).unwrap_or_default();
+            let digest = Digest::sha256(bytes).to_string();
+            if reference.starts_with(FALLBACK) {
+                // A list may be empty or gone.
+                for entry in document["manifests"].as_array().into_iter().flatten() {
+                    result.insert(format!("listed {}", entry["digest"]), reference.clone());
+                }
+            } else if !reference.contains(':') {
+                result.insert(reference.clone(), digest);
+            } else if registry.has_referrers() && document["subject"].is_object() {
+                result.insert(format!("listed {digest:?}"), document["subject"]["digest"].to_string());
+            }
+        }
+        if self.prints() {
+            result.insert("output".to_owned(), Digest::sha256(&ended.stdout).to_string());
+        }
+        result
+    }
+}
+
+/// Ends a process that hangs.
+struct Guard(std::sync::mpsc::Sender<()>, std::thread::JoinHandle<bool>);
+
+impl Guard {
+    fn new(child: &Child) -> Guard {
+        let pid = rustix::process::Pid::from_child(child);
+        let (done, is_done) = std::sync::mpsc::channel::<()>();
+        let watch = std::thread::spawn(move || {
+            let hangs = is_done.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
+            if hangs {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+            hangs
+        });
+        Guard(done, watch)
+    }
+
+    fn has_fired(self) -> bool {
+        drop(self.0);
+        self.1.join().unwrap()
+    }
+}
+
+/// Nothing that a reader is led to is missing: from tags and lists of referrers down to blobs.
+pub fn whole(registry: &Faulty) -> Result<(), String> {
+    let manifests = registry.manifests();
+    let mut left: Vec<String> = manifests.keys().filter(|reference| !reference.contains(':')).cloned().collect();
+    if registry.has_referrers() {
+        let has_subject =
+            |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap_or_default()["subject"]["digest"].is_string();
+        left.extend(manifests.iter().filter(|(_, bytes)| has_subject(bytes)).map(|(reference, _)| reference.clone()));
+    }
+    let mut seen = BTreeSet::new();
+    while let Some(reference) = left.pop() {
+        if !seen.insert(reference.clone()) {
+            continue;
+        }
+        let bytes = manifests.get(&reference).ok_or_else(|| format!("manifest {reference} is missing"))?;
+        let document: Value = serde_json::from_slice(bytes).map_err(|e| format!("{reference}: {e}"))?;
+        let digests = |value: &Value| {
+            let entries: Vec<Value> = match value {
+                Value::Array(entries) => entries.clone(),
+                Value::Null => Vec::new(),
+                one => vec![one.clone()],
+            };
+            entries.into_iter().filter_map(|entry| Some(entry["digest"].as_str()?.to_owned())).collect::<Vec<_>>()
+        };
+        left.extend(digests(&document["manifests"]));
+        left.extend(digests(&document["subject"]));
+        for blob in digests(&document["layers"]).into_iter().chain(digests(&document["config"])) {
+            let digest: Digest = blob.parse().map_err(|e| format!("{blob}: {e}"))?;
+            let content = registry.blob(&digest).ok_or_else(|| format!("blob {blob} of {reference} is missing"))?;
+            if Digest::sha256(&content) != digest {
+                return Err(format!("blob {blob} of {reference} is damaged"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The natures of registries: with the referrers API and without, both with tokens.
+pub fn natures() -> [(&'static str, Nature); 2] {
+    let nature = Nature { bearer: Some(None), conditions: true, ..Nature::default() };
+    [("API", Nature { referrers: true, ..nature.clone() }), ("tag schema", nature)]
+}
+
+/// The digest of the image's manifest.
+pub fn image_digest() -> Digest {
+    let sandbox = Sandbox::new();
+    image(&sandbox);
+    let index: Value = serde_json::from_slice(&std::fs::read(sandbox.path("img/index.json")).unwrap()).unwrap();
+    index["manifests"][0]["digest"].as_str().unwrap().parse().unwrap()
+}

@@ -1,0 +1,289 @@
+//! The Nth request fails in each way that a network or a registry fails, or the process is killed at it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+
+use axum::body::Body;
+use axum::http::{Response, header};
+use bytes::Bytes;
+use futures_util::{FutureExt, StreamExt, stream};
+use ociseek::digest::Digest;
+
+use super::jobs::{self, Before, Ended, JOBS, Job, Registries, image_digest, natures, whole};
+use super::{Score, chosen};
+use crate::support::faulty::{Faulty, Seen, cut, problem, stalls, web_page};
+use crate::support::sandbox::Sandbox;
+
+/// How many runs there are at a time; most of them wait.
+const AT_ONCE: usize = 16;
+/// The same of those that wait for a minute.
+const SLOW_AT_ONCE: usize = 128;
+/// Points in CI.
+const SAMPLE: usize = 140;
+const SAMPLE_OF_KILLS: usize = 60;
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Fault {
+    #[default]
+    None,
+    /// The answer breaks off in its middle.
+    Cut,
+    /// The connection is closed, and nothing was done.
+    Reset,
+    /// The connection is closed after what was asked for was done.
+    Lost,
+    TooMany,
+    Internal,
+    Unavailable,
+    /// A byte of the body is another one; where there is no body, the status is.
+    Wrong,
+    /// A proxy's sign-in page, with status 200.
+    WebPage,
+    /// No token is valid any more.
+    Expired,
+    Denied,
+    /// The answer stops in its middle, and the connection stays.
+    Stall,
+    /// From here on nobody answers.
+    Down,
+    /// kill -9, before or after what was asked for was done.
+    Kill {
+        done: bool,
+    },
+}
+
+const QUICK: [Fault; 10] = [
+    Fault::Cut,
+    Fault::Reset,
+    Fault::Lost,
+    Fault::TooMany,
+    Fault::Internal,
+    Fault::Unavailable,
+    Fault::Wrong,
+    Fault::WebPage,
+    Fault::Expired,
+    Fault::Denied,
+];
+/// A run waits for a minute before it gives up.
+const SLOW: [Fault; 2] = [Fault::Stall, Fault::Down];
+const KILLS: [Fault; 2] = [Fault::Kill { done: false }, Fault::Kill { done: true }];
+
+/// The requests of one run, and what happens at one of them.
+#[derive(Default)]
+struct Plan {
+    fault: Fault,
+    at: usize,
+    asked: AtomicUsize,
+    /// From now on all is well.
+    is_over: AtomicBool,
+    pid: Arc<AtomicI32>,
+}
+
+/// Closes the connection without an answer, as a process does that dies; nothing is printed.
+fn close() -> ! {
+    std::panic::resume_unwind(Box::new(()))
+}
+
+fn body(answer: Response<Body>) -> (Response<Body>, Bytes) {
+    let (head, body) = answer.into_parts();
+    let bytes = axum::body::to_bytes(body, usize::MAX).now_or_never().unwrap().unwrap();
+    (Response::from_parts(head, Body::from(bytes.clone())), bytes)
+}
+
+impl Plan {
+    fn answer(&self, seen: &Seen, faulty: &Faulty) -> Option<Response<Body>> {
+        let number = self.asked.fetch_add(1, Ordering::SeqCst);
+        let is_hit = number == self.at || self.fault == Fault::Down && number > self.at;
+        if !is_hit || self.is_over.load(Ordering::SeqCst) {
+            return None;
+        }
+        let again = |status, code| {
+            let mut answer = problem(status, code, "not now");
+            answer.headers_mut().insert(header::RETRY_AFTER, "0".parse().unwrap());
+            Some(answer)
+        };
+        match self.fault {
+            Fault::None => None,
+            Fault::Reset | Fault::Down => close(),
+            Fault::Lost => {
+                faulty.truth_now(seen);
+                close()
+            }
+            Fault::Cut | Fault::Stall => {
+                let (answer, bytes) = body(faulty.truth_now(seen));
+                match (self.fault, bytes.len()) {
+                    (Fault::Cut, 0) => close(),
+                    (Fault::Cut, length) => Some(cut(answer, &bytes, length / 2)),
+                    (_, length) => Some(stalls(&Bytes::from([&bytes[..], b" "].concat()), length / 2)),
+                }
+            }
+            Fault::TooMany => again(429, "TOOMANYREQUESTS"),
+            Fault::Unavailable => again(503, "UNAVAILABLE"),
+            Fault::Internal => Some(problem(500, "UNKNOWN", "something is broken")),
+            Fault::Denied => Some(problem(403, "DENIED", "not allowed")),
+            Fault::WebPage => Some(web_page()),
+            Fault::Expired => {
+                faulty.revoke_tokens();
+                None
+            }
+            Fault::Wrong => {
+                let (mut answer, bytes) = body(faulty.truth_now(seen));
+                if bytes.is_empty() {
+                    *answer.status_mut() = axum::http::StatusCode::RESET_CONTENT;
+                    return Some(answer);
+                }
+                let mut bytes = bytes.to_vec();
+                let middle = bytes.len() / 2;
+                bytes[middle] ^= 1;
+                *answer.body_mut() = Body::from(bytes);
+                Some(answer)
+            }
+            Fault::Kill { done } => {
+                if done {
+                    faulty.truth_now(seen);
+                }
+                let pid = loop {
+                    match rustix::process::Pid::from_raw(self.pid.load(Ordering::SeqCst)) {
+                        Some(pid) => break pid,
+                        None => std::thread::yield_now(),
+                    }
+                };
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                close()
+            }
+        }
+    }
+}
+
+/// One point: a job in one registry, and the fault of one of its requests.
+#[derive(Clone, Copy)]
+struct Point {
+    job: Job,
+    nature: usize,
+    fault: Fault,
+    at: usize,
+}
+
+/// A registry in which a request fails.
+struct Planned {
+    registry: Faulty,
+    plan: Arc<Plan>,
+    sandbox: Arc<Sandbox>,
+    image: Digest,
+}
+
+impl Planned {
+    async fn new(point: Point, registries: &Registries, image: Digest) -> Planned {
+        let Point { job, fault, at, .. } = point;
+        let plan = Arc::new(Plan { fault, at, ..Plan::default() });
+        let planned = Arc::clone(&plan);
+        let registry = registries.before(&job).copy(move |seen, faulty| planned.answer(seen, faulty)).await;
+        let sandbox = Arc::new(Sandbox::new());
+        if job.before == Before::Nothing {
+            jobs::image(&sandbox);
+        }
+        Planned { registry, plan, sandbox, image }
+    }
+
+    async fn run(&self, job: Job, posts: bool) -> Ended {
+        let (sandbox, host, pid) = (Arc::clone(&self.sandbox), self.registry.host(), Arc::clone(&self.plan.pid));
+        let image = self.image;
+        tokio::task::spawn_blocking(move || job.run(&sandbox, &host, &image, posts, &pid)).await.unwrap()
+    }
+}
+
+/// What a job comes to, and how many requests it takes, if nothing fails.
+struct Sound {
+    result: BTreeMap<String, String>,
+    requests: usize,
+}
+
+async fn sound(point: Point, registries: &Registries, image: Digest) -> Sound {
+    let planned = Planned::new(point, registries, image).await;
+    let ended = planned.run(point.job, true).await;
+    assert_eq!(ended.code, Some(0), "{}: {}", point.job.name, ended.stderr);
+    whole(&planned.registry).unwrap();
+    Sound { result: point.job.result(&planned.registry, &ended), requests: planned.plan.asked.load(Ordering::SeqCst) }
+}
+
+/// How a point ended; what was wrong there.
+async fn attempt(point: Point, registries: &Registries, image: Digest, sound: &Sound) -> Result<String, String> {
+    let Point { job, .. } = point;
+    let planned = Planned::new(point, registries, image).await;
+    let first = planned.run(job, true).await;
+    first.judge()?;
+    whole(&planned.registry).map_err(|e| format!("after the fault: {e}\n{}", first.stderr))?;
+    if first.code == Some(0) {
+        let result = job.result(&planned.registry, &first);
+        if result != sound.result {
+            return Err(format!("success, but {result:#?}\nnot {:#?}\n{}", sound.result, first.stderr));
+        }
+        return Ok("right".to_owned());
+    }
+    planned.plan.is_over.store(true, Ordering::SeqCst);
+    // A job that was accepted is in the journal, unless it failed.
+    let second = planned.run(job, first.code.is_some()).await;
+    let result = job.result(&planned.registry, &second);
+    if second.code != Some(0) || result != sound.result {
+        let (code, first, second) = (second.code, first.stderr, second.stderr);
+        return Err(format!(
+            "the second run: {code:?}, {result:#?}\nnot {:#?}\n{first}\nsecond:\n{second}",
+            sound.result
+        ));
+    }
+    whole(&planned.registry).map_err(|e| format!("after the second run: {e}"))?;
+    Ok(first.code.map_or_else(|| "killed, then right".to_owned(), |code| format!("exit code {code}, then right")))
+}
+
+/// Tries all jobs in both kinds of registry, with a fault of each kind at each request.
+async fn try_all(what: &str, faults: &[Fault], at_once: usize, sample: usize) {
+    let image = image_digest();
+    let mut registries = Vec::new();
+    for (_, nature) in natures() {
+        registries.push(Registries::new(nature).await);
+    }
+    let (mut sounds, mut points) = (Vec::new(), Vec::new());
+    for (nature, registry) in registries.iter().enumerate() {
+        for job in JOBS {
+            let point = Point { job, nature, fault: Fault::None, at: 0 };
+            let sound = sound(point, registry, image).await;
+            let each = (0..sound.requests).flat_map(|at| faults.iter().map(move |&fault| Point { fault, at, ..point }));
+            points.extend(each.map(|point| (point, sounds.len())));
+            sounds.push(sound);
+        }
+    }
+    let total = points.len();
+    let points = chosen(points, sample);
+    println!("{what}: {} of {total}", points.len());
+    let (registries, sounds) = (&registries, &sounds);
+    let outcomes: Vec<_> =
+        stream::iter(points)
+            .map(|(point, sound)| async move {
+                (point, attempt(point, &registries[point.nature], image, &sounds[sound]).await)
+            })
+            .buffer_unordered(at_once)
+            .collect()
+            .await;
+    let mut score = Score::default();
+    for (Point { job, nature, fault, at }, outcome) in outcomes {
+        score.count(&format!("{}, {}, {fault:?} at request {at}", job.name, natures()[nature].0), outcome);
+    }
+    score.conclude(what);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_fails_costs_no_more_than_another_run() {
+    try_all("requests that fail", &QUICK, AT_ONCE, SAMPLE).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_is_killed_at_a_request_leaves_nothing_half_done() {
+    try_all("kills at requests", &KILLS, AT_ONCE, SAMPLE_OF_KILLS).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "each run waits for a minute: on demand"]
+async fn a_registry_that_stops_answering_costs_no_more_than_another_run() {
+    try_all("registries that stop answering", &SLOW, SLOW_AT_ONCE, usize::MAX).await;
+}
