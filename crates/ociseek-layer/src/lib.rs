@@ -63,6 +63,7 @@
 //! | [`codec`] | compressed bytes to plain bytes, and where decoding can resume |
 //! | [`tar`] | plain bytes to entries, with the semantics of Go's archive/tar |
 //! | [`ztoc`] | the table of contents of one layer: model, encoding, decoding |
+//! | [`fine`] | the fine document of one layer: model, encoding, decoding |
 //! | [`layer`] | the bytes of one layer's blob to its ztoc |
 //! | [`tree`] | the ztocs of an image's layers to one tree of files |
 //! | [`image`] | references, platforms, manifests, the SOCI index |
@@ -77,6 +78,7 @@ pub mod code;
 pub mod codec;
 pub mod digest;
 pub mod event;
+pub mod fine;
 pub mod glob;
 pub mod image;
 pub mod layer;

@@ -8,6 +8,7 @@ use sha2::Digest as _;
 mod sha256;
 
 use sha256::Sha256;
+pub use sha256::{ChainState, SHA256_BLOCK};
 
 /// The digest algorithms that image-spec registers and that registries use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -68,6 +69,13 @@ impl Digest {
         let mut hasher = Hasher::new(algorithm);
         hasher.update(data);
         hasher.finish()
+    }
+
+    /// The digest that a SHA-256 came to.
+    pub fn from_sha256(digest: [u8; 32]) -> Digest {
+        let mut bytes = [0; 64];
+        bytes[..32].copy_from_slice(&digest);
+        Digest { algorithm: Algorithm::Sha256, bytes }
     }
 
     /// By which algorithm it was made.
@@ -172,6 +180,19 @@ impl Hasher {
         }
     }
 
+    /// A SHA-256 that goes on after `length` bytes, a multiple of [`SHA256_BLOCK`], which led to `state`.
+    pub fn resume(state: ChainState, length: u64) -> Hasher {
+        Hasher::Sha256(Sha256::resume(state, length))
+    }
+
+    /// The state of a SHA-256 that has seen whole blocks only. None otherwise, and of other algorithms.
+    pub fn chain_state(&self) -> Option<ChainState> {
+        match self {
+            Hasher::Sha256(h) => h.chain_state(),
+            Hasher::Sha512(_) => None,
+        }
+    }
+
     /// Takes the next bytes.
     pub fn update(&mut self, data: &[u8]) {
         match self {
@@ -193,18 +214,10 @@ impl Hasher {
 
     /// The digest of all bytes that were taken.
     pub fn finish(self) -> Digest {
-        let mut bytes = [0; 64];
-        let algorithm = match self {
-            Hasher::Sha256(h) => {
-                bytes[..32].copy_from_slice(&h.finish());
-                Algorithm::Sha256
-            }
-            Hasher::Sha512(h) => {
-                bytes.copy_from_slice(&h.finalize());
-                Algorithm::Sha512
-            }
-        };
-        Digest { algorithm, bytes }
+        match self {
+            Hasher::Sha256(h) => Digest::from_sha256(h.finish()),
+            Hasher::Sha512(h) => Digest { algorithm: Algorithm::Sha512, bytes: h.finalize().into() },
+        }
     }
 }
 
@@ -222,6 +235,24 @@ mod tests {
             Digest::sha256(b"{}").to_string(),
             "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
         );
+    }
+
+    #[test]
+    fn a_hash_goes_on_from_its_state() {
+        let data: Vec<u8> = (0..1000u32).map(|i| (i * 7) as u8).collect();
+        let mut hasher = Hasher::new(Algorithm::Sha256);
+        assert_eq!(hasher.chain_state(), Some(ChainState::INITIAL));
+        hasher.update(&data[..640]);
+        let state = hasher.chain_state().unwrap();
+        assert_eq!(ChainState::from_bytes(state.to_bytes()), state);
+        hasher.update(&data[640..641]);
+        assert_eq!(hasher.chain_state(), None);
+        assert_eq!(Hasher::new(Algorithm::Sha512).chain_state(), None);
+        for chunk in [1, 64, 100, 360] {
+            let mut resumed = Hasher::resume(state, 640);
+            data[640..].chunks(chunk).for_each(|chunk| resumed.update(chunk));
+            assert_eq!(resumed.finish(), Digest::sha256(&data));
+        }
     }
 
     #[test]

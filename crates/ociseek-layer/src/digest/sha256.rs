@@ -13,7 +13,38 @@ use sha2::block_api::compress256;
 #[allow(unsafe_code, reason = "to call instructions that not every CPU has")]
 mod x86;
 
-const BLOCK: usize = 64;
+/// The bytes that SHA-256 takes at once.
+pub const SHA256_BLOCK: usize = 64;
+const BLOCK: usize = SHA256_BLOCK;
+
+/// What a SHA-256 has come to after whole blocks. Whoever knows it and the one after further blocks
+/// can tell whether bytes are those blocks, without the bytes before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChainState([u32; 8]);
+
+impl ChainState {
+    /// Before the first block (FIPS 180-4, section 5.3.3).
+    pub const INITIAL: ChainState =
+        ChainState([0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19]);
+
+    /// The state of which [`ChainState::to_bytes`] gave these.
+    pub fn from_bytes(bytes: [u8; 32]) -> ChainState {
+        let mut state = [0; 8];
+        for (word, bytes) in state.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u32::from_be_bytes(*bytes);
+        }
+        ChainState(state)
+    }
+
+    /// Its words, each with the high byte first, as a digest has them.
+    pub fn to_bytes(self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        for (bytes, word) in bytes.chunks_exact_mut(4).zip(self.0) {
+            bytes.copy_from_slice(&word.to_be_bytes());
+        }
+        bytes
+    }
+}
 
 /// A SHA-256 being computed.
 #[derive(Clone)]
@@ -27,10 +58,17 @@ pub struct Sha256 {
 
 impl Sha256 {
     pub fn new() -> Sha256 {
-        /// Section 5.3.3.
-        const INITIAL: [u32; 8] =
-            [0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19];
-        Sha256 { state: INITIAL, pending: [0; BLOCK], length: 0 }
+        Sha256::resume(ChainState::INITIAL, 0)
+    }
+
+    /// One that has come to `state` after `length` bytes, a multiple of the block size.
+    pub fn resume(state: ChainState, length: u64) -> Sha256 {
+        Sha256 { state: state.0, pending: [0; BLOCK], length }
+    }
+
+    /// None inside a block.
+    pub fn chain_state(&self) -> Option<ChainState> {
+        (self.pending() == 0).then_some(ChainState(self.state))
     }
 
     pub fn update(&mut self, data: &[u8]) {
@@ -60,11 +98,7 @@ impl Sha256 {
         let zeros = (BLOCK + 55 - self.pending()) % BLOCK;
         padding[1 + zeros..9 + zeros].copy_from_slice(&bits.to_be_bytes());
         self.update(&padding[..9 + zeros]);
-        let mut digest = [0; 32];
-        for (bytes, word) in digest.chunks_exact_mut(4).zip(self.state) {
-            bytes.copy_from_slice(&word.to_be_bytes());
-        }
-        digest
+        ChainState(self.state).to_bytes()
     }
 
     fn pending(&self) -> usize {

@@ -14,5 +14,6 @@ pub use decode::{ZtocError, decode, decode_within};
 pub(crate) use encode::Parts;
 pub use encode::{MAX_ENCODED, encode, encoded_size_bound};
 pub use head::{Head, head};
+pub(crate) use model::text_footprint;
 pub use model::{Checkpoint, Checkpoints, Cuts, FileKind, FileMetadata, VERSION, Ztoc};
 pub use view::Malformed;

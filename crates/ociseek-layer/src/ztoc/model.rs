@@ -184,7 +184,7 @@ pub(super) fn record_footprint(record: &PaxRecord) -> usize {
 }
 
 /// The heap memory of a text of this many bytes.
-pub(super) fn text_footprint(length: usize) -> usize {
+pub(crate) fn text_footprint(length: usize) -> usize {
     /// The smallest allocation, and the overhead of each.
     const LEAST: usize = 32;
     const HEAD: usize = 16;

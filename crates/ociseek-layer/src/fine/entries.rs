@@ -1,0 +1,274 @@
+//! The list of files: column by column, since a column's values are like each other.
+
+use super::FineError;
+use super::varint::{Reader, put, put_signed};
+use crate::budget::Charge;
+use crate::offset::Uncompressed;
+use crate::tar::{self, PaxRecord};
+use crate::time::Time;
+use crate::ztoc::{FileKind, FileMetadata, text_footprint};
+
+const SECTION: &str = "entries";
+/// Each entry has a byte at least in each of the columns that are always there.
+const LEAST: usize = 14;
+/// What the names of all entries may come to, in bytes: each can repeat the previous one.
+const MAX_NAMES: usize = 256 << 20;
+/// Set in the byte of an entry's kind if it has a time.
+const HAS_TIME: u8 = 8;
+/// The kinds, by their numbers.
+const KINDS: [FileKind; 7] = [
+    FileKind::Regular,
+    FileKind::Directory,
+    FileKind::Symlink,
+    FileKind::HardLink,
+    FileKind::CharDevice,
+    FileKind::BlockDevice,
+    FileKind::Fifo,
+];
+
+/// Writes all columns.
+pub(super) fn encode(files: &[FileMetadata]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(files.len() * 32);
+    for file in files {
+        let kind = KINDS.iter().position(|kind| *kind == file.kind).unwrap_or(0) as u8;
+        out.push(kind | if file.mtime.is_some() { HAS_TIME } else { 0 });
+    }
+    let names =
+        || files.iter().scan(&b""[..], |before, file| Some((std::mem::replace(before, &file.name), &file.name)));
+    names().for_each(|(before, name)| put(&mut out, common(before, name) as u64));
+    names().for_each(|(before, name)| put(&mut out, (name.len() - common(before, name)) as u64));
+    names().for_each(|(before, name)| out.extend_from_slice(&name[common(before, name)..]));
+    files.iter().for_each(|file| put(&mut out, file.size));
+    let mut expected = tar::BLOCK as u64;
+    for file in files {
+        put_signed(&mut out, file.offset.0.wrapping_sub(expected) as i64);
+        expected = next_data(file.offset.0, file.size);
+    }
+    texts(&mut out, files.iter().map(|file| &file.linkname));
+    files.iter().for_each(|file| put_signed(&mut out, file.mode));
+    files.iter().for_each(|file| put(&mut out, file.uid.into()));
+    files.iter().for_each(|file| put(&mut out, file.gid.into()));
+    texts(&mut out, files.iter().map(|file| &file.uname));
+    texts(&mut out, files.iter().map(|file| &file.gname));
+    let times = || files.iter().filter_map(|file| file.mtime);
+    let mut before = 0i64;
+    for time in times() {
+        put_signed(&mut out, time.seconds.wrapping_sub(before));
+        before = time.seconds;
+    }
+    times().for_each(|time| put(&mut out, time.nanos.into()));
+    files.iter().for_each(|file| put_signed(&mut out, file.devmajor));
+    files.iter().for_each(|file| put_signed(&mut out, file.devminor));
+    files.iter().for_each(|file| put(&mut out, file.pax.len() as u64));
+    let records = || files.iter().flat_map(|file| &file.pax);
+    texts(&mut out, records().map(|record| &record.key));
+    texts(&mut out, records().map(|record| &record.value));
+    out
+}
+
+/// Where the data of the entry after this one starts, if that has a header of one block: what is
+/// usual is 0 then.
+fn next_data(offset: u64, size: u64) -> u64 {
+    let block = tar::BLOCK as u64;
+    let end = offset.wrapping_add(size);
+    end.wrapping_add(end.wrapping_neg() % block).wrapping_add(block)
+}
+
+/// How many bytes two names begin with.
+fn common(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+/// The lengths of texts, and then their bytes.
+fn texts<'a>(out: &mut Vec<u8>, texts: impl Iterator<Item = &'a Box<[u8]>> + Clone) {
+    texts.clone().for_each(|text| put(out, text.len() as u64));
+    texts.for_each(|text| out.extend_from_slice(text));
+}
+
+/// Reads what [`encode`] wrote of so many entries. `memory` grows by what they take.
+///
+/// # Errors
+/// If it is anything else, or does not fit into memory.
+pub(super) fn decode(plain: &[u8], count: usize, memory: &mut Charge) -> Result<Vec<FileMetadata>, FineError> {
+    let mut reader = Reader::new(plain, SECTION);
+    if count > plain.len() / LEAST {
+        return Err(FineError::Short(SECTION));
+    }
+    charge(memory, count * size_of::<FileMetadata>())?;
+    let mut files = Vec::with_capacity(count);
+    let kinds = reader.bytes(count)?;
+    for (number, byte) in kinds.iter().enumerate() {
+        let kind = KINDS.get(usize::from(byte & !HAS_TIME)).ok_or(FineError::EntryType(number))?;
+        files.push(empty(*kind));
+    }
+    names(&mut reader, &mut files, memory)?;
+    for file in &mut files {
+        file.size = reader.number()?;
+    }
+    let mut expected = tar::BLOCK as u64;
+    for file in &mut files {
+        file.offset = Uncompressed(expected.wrapping_add_signed(reader.signed()?));
+        expected = next_data(file.offset.0, file.size);
+    }
+    read_texts(&mut reader, &mut files, memory, |file| &mut file.linkname)?;
+    for file in &mut files {
+        file.mode = reader.signed()?;
+    }
+    for file in &mut files {
+        file.uid = reader.u32()?;
+    }
+    for file in &mut files {
+        file.gid = reader.u32()?;
+    }
+    read_texts(&mut reader, &mut files, memory, |file| &mut file.uname)?;
+    read_texts(&mut reader, &mut files, memory, |file| &mut file.gname)?;
+    times(&mut reader, &mut files, kinds)?;
+    for file in &mut files {
+        file.devmajor = reader.signed()?;
+    }
+    for file in &mut files {
+        file.devminor = reader.signed()?;
+    }
+    records(&mut reader, &mut files, memory)?;
+    reader.end()?;
+    Ok(files)
+}
+
+fn charge(memory: &mut Charge, bytes: usize) -> Result<(), FineError> {
+    Ok(memory.grow(bytes as u64, || "the list of files of a fine document".to_owned())?)
+}
+
+fn empty(kind: FileKind) -> FileMetadata {
+    FileMetadata {
+        name: Box::default(),
+        kind,
+        offset: Uncompressed(0),
+        size: 0,
+        linkname: Box::default(),
+        mode: 0,
+        uid: 0,
+        gid: 0,
+        uname: Box::default(),
+        gname: Box::default(),
+        mtime: None,
+        devmajor: 0,
+        devminor: 0,
+        pax: Box::default(),
+    }
+}
+
+fn names(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Charge) -> Result<(), FineError> {
+    let mut read = || (0..files.len()).map(|_| reader.number()).collect::<Result<Vec<_>, _>>();
+    let (shared, own) = (read()?, read()?);
+    let mut all = 0usize;
+    let mut before: &[u8] = b"";
+    for (number, (file, (shared, own))) in files.iter_mut().zip(shared.into_iter().zip(own)).enumerate() {
+        let shared = usize::try_from(shared).ok().and_then(|shared| before.get(..shared));
+        let shared = shared.ok_or(FineError::EntryName(number))?;
+        let own = reader.bytes(usize::try_from(own).map_err(|_| reader.out_of_range())?)?;
+        let length = shared.len() + own.len();
+        all += length;
+        if all > MAX_NAMES {
+            return Err(FineError::TooLarge);
+        }
+        charge(memory, text_footprint(length))?;
+        file.name = [shared, own].concat().into();
+        before = &file.name;
+    }
+    Ok(())
+}
+
+/// A column of texts: their lengths, and then their bytes.
+fn read_texts(
+    reader: &mut Reader<'_>,
+    files: &mut [FileMetadata],
+    memory: &mut Charge,
+    field: fn(&mut FileMetadata) -> &mut Box<[u8]>,
+) -> Result<(), FineError> {
+    fill_texts(reader, files.len(), memory, files.iter_mut().map(field))
+}
+
+fn fill_texts<'a>(
+    reader: &mut Reader<'_>,
+    count: usize,
+    memory: &mut Charge,
+    texts: impl Iterator<Item = &'a mut Box<[u8]>>,
+) -> Result<(), FineError> {
+    let lengths = (0..count).map(|_| reader.length()).collect::<Result<Vec<_>, _>>()?;
+    for (text, length) in texts.zip(lengths) {
+        let bytes = reader.bytes(length)?;
+        charge(memory, text_footprint(length))?;
+        *text = bytes.into();
+    }
+    Ok(())
+}
+
+fn times(reader: &mut Reader<'_>, files: &mut [FileMetadata], kinds: &[u8]) -> Result<(), FineError> {
+    let has_time = |(number, _): &(usize, &mut FileMetadata)| kinds[*number] & HAS_TIME != 0;
+    let mut before = 0i64;
+    for (number, file) in files.iter_mut().enumerate().filter(has_time) {
+        before = before.wrapping_add(reader.signed()?);
+        let time = Time { seconds: before, nanos: 0 };
+        if !time.has_rfc3339() {
+            return Err(FineError::EntryTime(number));
+        }
+        file.mtime = Some(time);
+    }
+    for (number, file) in files.iter_mut().enumerate() {
+        if let Some(time) = &mut file.mtime {
+            time.nanos = reader.u32()?;
+            if time.nanos >= 1_000_000_000 {
+                return Err(FineError::EntryTime(number));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The PAX records of all entries.
+fn records(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Charge) -> Result<(), FineError> {
+    let mut counts = Vec::with_capacity(files.len());
+    let mut all = 0usize;
+    for _ in 0..files.len() {
+        counts.push(reader.length()?);
+        all = all.saturating_add(counts[counts.len() - 1]);
+    }
+    // A record takes two bytes at least.
+    if all > reader.left() / 2 {
+        return Err(FineError::Short(SECTION));
+    }
+    charge(memory, all * size_of::<PaxRecord>())?;
+    for (file, count) in files.iter_mut().zip(counts) {
+        file.pax = (0..count).map(|_| PaxRecord { key: Box::default(), value: Box::default() }).collect();
+    }
+    let keys = files.iter_mut().flat_map(|file| &mut file.pax).map(|record| &mut record.key);
+    fill_texts(reader, all, memory, keys)?;
+    let values = files.iter_mut().flat_map(|file| &mut file.pax).map(|record| &mut record.value);
+    fill_texts(reader, all, memory, values)
+}
+
+/// Checks that entries have what their types may have, within a tar that ends at `end`, one after the other.
+///
+/// # Errors
+/// With the first that is wrong.
+pub(super) fn check(files: &[FileMetadata], end: Uncompressed) -> Result<(), FineError> {
+    let mut before = Uncompressed(0);
+    for (number, file) in files.iter().enumerate() {
+        let after = file.offset.0.checked_add(file.size).filter(|after| *after <= i64::MAX as u64);
+        let after = after.ok_or(FineError::EntryRange(number))?;
+        if file.size == 0 {
+            continue;
+        }
+        if file.kind != FileKind::Regular {
+            return Err(FineError::EntryRange(number));
+        }
+        if file.offset < before {
+            return Err(FineError::EntryOverlap(number));
+        }
+        before = Uncompressed(after);
+        if before > end {
+            return Err(FineError::EntryBeyond(number));
+        }
+    }
+    Ok(())
+}

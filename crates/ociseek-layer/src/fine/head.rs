@@ -1,0 +1,472 @@
+//! The head of a document: what every reader needs, and what proves the rest.
+
+use std::fmt;
+use std::ops::Range;
+
+use super::varint::{self, Reader};
+use super::{Codec, FineError, FineSpans, FineStart, MAX_HEAD, MAX_PAGE, PAGE_SPANS, SpanParts, entries, frame};
+use crate::budget::Charge;
+use crate::digest::{ChainState, Digest};
+use crate::offset::{Compressed, SpanId, Uncompressed};
+use crate::ztoc::FileMetadata;
+
+pub(super) const MAGIC: [u8; 7] = *b"OSKFINE";
+pub(super) const VERSION: u8 = 1;
+/// The fixed part at the head's start, in bytes.
+pub(super) const HEADER: usize = 104;
+/// A span's proof.
+const PROOF: usize = 32;
+/// What the head says of a page: two lengths and a digest.
+const PAGE: usize = 40;
+const SPANS: &str = "spans";
+const ENTRIES: &str = "entries";
+
+/// The number of a page of a document, counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PageId(pub u32);
+
+impl fmt::Display for PageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The head of a document, decoded: all but the windows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FineHead {
+    spans: FineSpans,
+    files: Vec<FileMetadata>,
+    start: Vec<Range<SpanId>>,
+    places: Places,
+    pages: Vec<Page>,
+    size: u64,
+    start_size: u64,
+    document_size: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Page {
+    range: Range<u64>,
+    plain: u32,
+    digest: Digest,
+}
+
+/// The fixed part of a head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Header {
+    pub codec: Codec,
+    pub layer: Digest,
+    pub blob_size: u64,
+    pub tar_end: u64,
+    pub span_size: u64,
+    pub spans: u32,
+    pub entries: u32,
+    pub pages: u32,
+    /// Ranges of the recorded start.
+    pub start: u32,
+    /// The two frames, each as it is stored and decoded.
+    pub spans_size: [u32; 2],
+    pub entries_size: [u32; 2],
+}
+
+impl Header {
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&MAGIC);
+        out.push(VERSION);
+        out.push(match self.codec {
+            Codec::Plain => 0,
+            Codec::Gzip => 1,
+        });
+        out.extend_from_slice(&[0; 7]);
+        out.extend_from_slice(self.layer.as_bytes());
+        [self.blob_size, self.tar_end, self.span_size].iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+        let counts = [self.spans, self.entries, self.pages, self.start];
+        let sizes = [self.spans_size, self.entries_size];
+        counts.iter().chain(sizes.as_flattened()).for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+    }
+
+    /// # Errors
+    /// If it is the header of another format or version, or of a head that would be too large.
+    pub fn parse(bytes: &[u8]) -> Result<Header, FineError> {
+        let mut reader = Reader::new(bytes, "header");
+        if reader.bytes(MAGIC.len()).ok() != Some(&MAGIC[..]) {
+            return Err(FineError::Magic);
+        }
+        match reader.byte()? {
+            VERSION => {}
+            other => return Err(FineError::Version(other)),
+        }
+        let codec = match reader.byte()? {
+            0 => Codec::Plain,
+            1 => Codec::Gzip,
+            other => return Err(FineError::Codec(other)),
+        };
+        if reader.bytes(7)? != [0; 7] {
+            return Err(FineError::Reserved);
+        }
+        let layer = Digest::from_sha256(array(reader.bytes(32)?));
+        let mut long = || Ok::<_, FineError>(u64::from_le_bytes(array(reader.bytes(8)?)));
+        let (blob_size, tar_end, span_size) = (long()?, long()?, long()?);
+        let mut word = || Ok::<_, FineError>(u32::from_le_bytes(array(reader.bytes(4)?)));
+        let (spans, entries, pages, start) = (word()?, word()?, word()?, word()?);
+        let (spans_size, entries_size) = ([word()?, word()?], [word()?, word()?]);
+        let header = Header {
+            codec,
+            layer,
+            blob_size,
+            tar_end,
+            span_size,
+            spans,
+            entries,
+            pages,
+            start,
+            spans_size,
+            entries_size,
+        };
+        header.check_size().map(|()| header)
+    }
+
+    /// # Errors
+    /// If the head would be too large, stored or decoded.
+    pub fn check_size(&self) -> Result<(), FineError> {
+        let most = self.size(0).max(self.size(1));
+        if most > MAX_HEAD as u64 { Err(FineError::TooLarge) } else { Ok(()) }
+    }
+
+    /// Bytes of the head as it is stored.
+    pub fn head_size(&self) -> u64 {
+        self.size(0)
+    }
+
+    /// With the frames stored (0) or decoded (1).
+    fn size(&self, form: usize) -> u64 {
+        let frames = u64::from(self.spans_size[form]) + u64::from(self.entries_size[form]);
+        let proofs = u64::from(self.spans.saturating_sub(1)) * PROOF as u64;
+        HEADER as u64 + frames + proofs + u64::from(self.pages) * PAGE as u64
+    }
+}
+
+/// Copies what has this length.
+fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    bytes.try_into().unwrap_or([0; N])
+}
+
+/// Which windows are in which page: those of the recorded start in its order, [`PAGE_SPANS`] in a
+/// page, then the others in the order of the layer. Of those, each page has what is left of a group
+/// of [`PAGE_SPANS`] neighbours, so that a start changes only the groups that it takes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Places {
+    /// The spans of all pages.
+    order: Vec<SpanId>,
+    /// Where in `order` each page ends.
+    ends: Vec<usize>,
+    /// How many pages the recorded start has.
+    start_pages: usize,
+    /// The page of each span.
+    page_of: Vec<Option<PageId>>,
+}
+
+/// The group of neighbours that a span is in, which is not the first one.
+pub(super) fn group_of(span: SpanId) -> usize {
+    (span.0 as usize - 1) / PAGE_SPANS
+}
+
+impl Places {
+    /// Memory for so many spans, in bytes.
+    const PER_SPAN: u64 = 32;
+
+    /// `start` names no span twice, and none that does not exist.
+    pub fn new(spans: &FineSpans, start: &[Range<SpanId>]) -> Places {
+        let has_window = |span: &SpanId| spans.has_window(*span);
+        let mut order: Vec<_> = start.iter().cloned().flat_map(SpanId::each).filter(has_window).collect();
+        let mut ends: Vec<usize> = (0..order.len()).step_by(PAGE_SPANS).skip(1).collect();
+        ends.extend((!order.is_empty()).then_some(order.len()));
+        let start_pages = ends.len();
+        let mut is_placed = vec![false; spans.count() as usize];
+        order.iter().for_each(|span| is_placed[span.0 as usize] = true);
+        for span in SpanId::each(SpanId(0)..SpanId(spans.count())).filter(has_window) {
+            if is_placed[span.0 as usize] {
+                continue;
+            }
+            let continues =
+                ends.len() > start_pages && order.last().is_some_and(|last| group_of(*last) == group_of(span));
+            order.push(span);
+            match ends.last_mut().filter(|_| continues) {
+                Some(end) => *end = order.len(),
+                None => ends.push(order.len()),
+            }
+        }
+        let mut places = Places { order, ends, start_pages, page_of: vec![None; spans.count() as usize] };
+        for page in places.pages() {
+            for at in places.members(page) {
+                places.page_of[places.order[at].0 as usize] = Some(page);
+            }
+        }
+        places
+    }
+
+    pub fn pages(&self) -> impl ExactSizeIterator<Item = PageId> + use<> {
+        (0..self.ends.len() as u32).map(PageId)
+    }
+
+    /// The spans of a page, in the order of their windows in it.
+    pub fn spans(&self, page: PageId) -> &[SpanId] {
+        &self.order[self.members(page)]
+    }
+
+    fn members(&self, page: PageId) -> Range<usize> {
+        let end = |number: usize| self.ends.get(number).copied().unwrap_or(self.order.len());
+        let first = (page.0 as usize).checked_sub(1).map_or(0, end);
+        first..end(page.0 as usize)
+    }
+
+    pub fn start_pages(&self) -> usize {
+        self.start_pages
+    }
+}
+
+/// The spans as they are stored: the distances from each to the next, column by column, and the
+/// recorded start.
+pub(super) fn encode_spans(spans: &FineSpans, start: &[Range<SpanId>]) -> Vec<u8> {
+    let (mut out, starts) = (Vec::new(), spans.starts());
+    if spans.codec() == Codec::Gzip {
+        varint::put(&mut out, starts[0].input.0);
+        starts.windows(2).for_each(|two| varint::put(&mut out, two[1].input - two[0].input));
+        starts.windows(2).for_each(|two| varint::put(&mut out, two[1].output - two[0].output));
+        out.extend(starts[1..].iter().map(|start| start.bits));
+    }
+    for range in start {
+        varint::put(&mut out, range.start.0.into());
+        varint::put(&mut out, (range.end.0 - range.start.0).into());
+    }
+    out
+}
+
+/// The proofs as they are stored.
+pub(super) fn encode_proofs(spans: &FineSpans, out: &mut Vec<u8>) {
+    spans.starts()[1..].iter().for_each(|start| out.extend_from_slice(&start.state.to_bytes()));
+}
+
+/// What the head says of a page.
+pub(super) fn encode_page(stored: &[u8], plain: usize, out: &mut Vec<u8>) {
+    out.extend_from_slice(&(stored.len() as u32).to_le_bytes());
+    out.extend_from_slice(&(plain as u32).to_le_bytes());
+    out.extend_from_slice(Digest::sha256(stored).as_bytes());
+}
+
+fn decode_starts(header: &Header, reader: &mut Reader<'_>, proofs: &[u8]) -> Result<Vec<FineStart>, FineError> {
+    let mut states = vec![ChainState::INITIAL];
+    states.extend(proofs.as_chunks().0.iter().map(|bytes| ChainState::from_bytes(*bytes)));
+    let at_start = FineStart { input: Compressed(0), output: Uncompressed(0), bits: 0, state: ChainState::INITIAL };
+    let mut starts: Vec<_> = states.into_iter().map(|state| FineStart { state, ..at_start }).collect();
+    if header.codec == Codec::Plain {
+        for (number, start) in (0..).zip(&mut starts) {
+            let at = header.span_size.checked_mul(number).ok_or_else(|| reader.out_of_range())?;
+            (start.input, start.output) = (Compressed(at), Uncompressed(at));
+        }
+        return Ok(starts);
+    }
+    let mut at = 0u64;
+    for start in &mut starts {
+        at = at.checked_add(reader.number()?).ok_or_else(|| reader.out_of_range())?;
+        start.input = Compressed(at);
+    }
+    let mut at = 0u64;
+    for start in &mut starts[1..] {
+        at = at.checked_add(reader.number()?).ok_or_else(|| reader.out_of_range())?;
+        start.output = Uncompressed(at);
+    }
+    for start in &mut starts[1..] {
+        start.bits = reader.byte()?;
+    }
+    Ok(starts)
+}
+
+fn decode_start(header: &Header, reader: &mut Reader<'_>) -> Result<Vec<Range<SpanId>>, FineError> {
+    // A range takes two bytes at least.
+    if header.start as usize > reader.left() / 2 {
+        return Err(FineError::Short(SPANS));
+    }
+    let mut is_named = vec![false; header.spans as usize];
+    let mut ranges = Vec::with_capacity(header.start as usize);
+    for _ in 0..header.start {
+        let (first, count) = (reader.number()?, reader.number()?);
+        let end = first.checked_add(count).filter(|end| count > 0 && *end <= header.spans.into());
+        let end = end.ok_or(FineError::Start(first))?;
+        for span in first..end {
+            if std::mem::replace(&mut is_named[span as usize], true) {
+                return Err(FineError::Start(span));
+            }
+        }
+        ranges.push(SpanId(first as u32)..SpanId(end as u32));
+    }
+    Ok(ranges)
+}
+
+/// Decodes and checks a head, of which the caller has checked the digest. `document_size` are the
+/// bytes of the whole document. `memory` grows by what the result takes, before it is taken.
+///
+/// # Errors
+/// If the bytes are not a head, if its parts do not fit each other or the sizes, or if it does not fit
+/// into memory.
+pub fn decode_head(head: &[u8], document_size: u64, memory: &mut Charge) -> Result<FineHead, FineError> {
+    /// A span while it is decoded and afterwards, and its place.
+    const SPAN: u64 = 2 * size_of::<FineStart>() as u64 + 8 + Places::PER_SPAN;
+    let header = Header::parse(head)?;
+    let (expected, actual) = (header.head_size(), head.len() as u64);
+    if expected != actual {
+        return Err(FineError::HeadSize { expected, actual });
+    }
+    let what = || format!("what the head of a fine document of {actual} bytes holds");
+    memory.grow(u64::from(header.spans) * SPAN + u64::from(header.pages) * size_of::<Page>() as u64, what)?;
+    let plain = u64::from(header.spans_size[1]) + u64::from(header.entries_size[1]);
+    let _decoded = memory.budget().charge(plain, what)?;
+
+    let mut sections = Reader::new(&head[HEADER..], "sections");
+    let stored = sections.bytes(header.spans_size[0] as usize)?;
+    let stored_entries = sections.bytes(header.entries_size[0] as usize)?;
+    let proofs = sections.bytes(header.spans.saturating_sub(1) as usize * PROOF)?;
+    let stored_pages = sections.bytes(header.pages as usize * PAGE)?;
+    if header.spans == 0 {
+        return Err(FineError::SpanCount { expected: 1, actual: 0 });
+    }
+
+    let decoded = frame::decompress(stored, header.spans_size[1] as usize, SPANS)?;
+    let mut reader = Reader::new(&decoded, SPANS);
+    let starts = decode_starts(&header, &mut reader, proofs)?;
+    let start = decode_start(&header, &mut reader)?;
+    reader.end()?;
+    let Header { layer, codec, blob_size, tar_end, span_size, .. } = header;
+    let tar_end = Uncompressed(tar_end);
+    let spans = FineSpans::new(SpanParts { layer, codec, blob_size, tar_end, span_size, starts })?;
+
+    let places = Places::new(&spans, &start);
+    let (pages, size) = decode_pages(&header, &places, stored_pages)?;
+    if size != document_size {
+        return Err(FineError::DocumentSize { expected: size, actual: document_size });
+    }
+    let start_size = places.start_pages().checked_sub(1).and_then(|last| pages.get(last)).map(|page| page.range.end);
+    let start_size = start_size.unwrap_or(actual);
+
+    let decoded = frame::decompress(stored_entries, header.entries_size[1] as usize, ENTRIES)?;
+    let files = entries::decode(&decoded, header.entries as usize, memory)?;
+    entries::check(&files, spans.plain_end())?;
+    Ok(FineHead { spans, files, start, places, pages, size: actual, start_size, document_size })
+}
+
+/// The pages, and where the last one ends.
+fn decode_pages(header: &Header, places: &Places, stored: &[u8]) -> Result<(Vec<Page>, u64), FineError> {
+    let expected = places.pages().len() as u64;
+    if u64::from(header.pages) != expected {
+        return Err(FineError::PageCount { expected, actual: header.pages.into() });
+    }
+    let (mut pages, mut end) = (Vec::with_capacity(header.pages as usize), header.head_size());
+    for (page, entry) in places.pages().zip(stored.chunks_exact(PAGE)) {
+        let (stored, plain) = (u32::from_le_bytes(array(&entry[..4])), u32::from_le_bytes(array(&entry[4..8])));
+        if [stored, plain].iter().any(|size| *size == 0 || *size as usize > MAX_PAGE) {
+            return Err(FineError::PageSize(page));
+        }
+        let range = end..end + u64::from(stored);
+        end = range.end;
+        pages.push(Page { range, plain, digest: Digest::from_sha256(array(&entry[8..])) });
+    }
+    Ok((pages, end))
+}
+
+impl FineHead {
+    /// The layer's digest, a SHA-256.
+    pub fn layer(&self) -> Digest {
+        self.spans.layer()
+    }
+
+    /// Bytes of the layer's blob.
+    pub fn blob_size(&self) -> u64 {
+        self.spans.blob_size()
+    }
+
+    /// The tar's entries in the tar's order.
+    pub fn entries(&self) -> &[FileMetadata] {
+        &self.files
+    }
+
+    /// Where spans begin, and what proves them.
+    pub fn spans(&self) -> &FineSpans {
+        &self.spans
+    }
+
+    /// The entries and the spans, for whoever goes on with them.
+    pub fn into_parts(self) -> (Vec<FileMetadata>, FineSpans) {
+        (self.files, self.spans)
+    }
+
+    /// What a recorded start reads, in the order of first use: each span at most once. It may be empty.
+    pub fn start(&self) -> &[Range<SpanId>] {
+        &self.start
+    }
+
+    /// Bytes of the head.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Bytes of the head and of the pages with the windows of the recorded start, which follow it.
+    pub fn start_size(&self) -> u64 {
+        self.start_size
+    }
+
+    /// Bytes of the document.
+    pub fn document_size(&self) -> u64 {
+        self.document_size
+    }
+
+    /// All pages, in order; the first ones are those of the recorded start.
+    pub fn pages(&self) -> impl ExactSizeIterator<Item = PageId> + use<> {
+        self.places.pages()
+    }
+
+    /// The page with the window of a span. None if the span is decoded without one.
+    pub fn page_of(&self, span: SpanId) -> Option<PageId> {
+        self.places.page_of.get(span.0 as usize).copied().flatten()
+    }
+
+    /// The spans whose windows are in a page, in their order there. Empty if there is no such page.
+    pub fn page_spans(&self, page: PageId) -> &[SpanId] {
+        self.places.spans(page)
+    }
+
+    /// Where in the document a page is. Empty if there is no such page.
+    pub fn page_range(&self, page: PageId) -> Range<u64> {
+        self.pages.get(page.0 as usize).map_or(0..0, |page| page.range.clone())
+    }
+
+    /// The SHA-256 of a page, and its size when it is decoded.
+    pub(super) fn page(&self, page: PageId) -> Option<(Digest, usize)> {
+        self.pages.get(page.0 as usize).map(|page| (page.digest, page.plain as usize))
+    }
+
+    /// The bytes of the blob to fetch for a span: [`FineSpans::fetch_range`].
+    pub fn fetch_range(&self, span: SpanId) -> Range<Compressed> {
+        self.spans.fetch_range(span)
+    }
+
+    /// The digest of all that decides what a span decodes to: its bytes, where in them decoding starts
+    /// and ends, and its window, as far as that is known before it is fetched. Two documents of one
+    /// layer may name the same bytes differently. `span` is below the count.
+    pub fn identity(&self, span: SpanId) -> Digest {
+        let (blob, plain) = (self.spans.fetch_range(span), self.spans.plain_range(span));
+        let start = &self.spans.starts()[span.0 as usize];
+        let mut text = self.layer().as_bytes().to_vec();
+        for number in [blob.start.0, blob.end.0, plain.start.0, plain.end.0, start.input.0, start.bits.into()] {
+            text.extend_from_slice(&number.to_le_bytes());
+        }
+        text.extend_from_slice(&start.state.to_bytes());
+        let next = self.spans.starts().get(span.0 as usize + 1);
+        next.iter().for_each(|next| text.extend_from_slice(&next.state.to_bytes()));
+        if let Some((page, (digest, _))) = self.page_of(span).and_then(|page| Some((page, self.page(page)?))) {
+            let slot = self.page_spans(page).iter().position(|member| *member == span).unwrap_or(0);
+            text.push(slot as u8);
+            text.extend_from_slice(digest.as_bytes());
+        }
+        Digest::sha256(&text)
+    }
+}

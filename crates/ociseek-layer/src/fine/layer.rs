@@ -1,0 +1,154 @@
+//! All of a layer's fine document, as it is collected and as it is checked.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ops::Range;
+
+use super::head::{Header, decode_head, group_of};
+use super::pages::{self, Stored};
+use super::{FineError, FineSpans, PAGE_SPANS, PageId, SpanWindow, Windows, decode_page, entries, frame};
+use crate::budget::Charge;
+use crate::offset::{SpanId, Uncompressed};
+use crate::ztoc::FileMetadata;
+
+/// The files, spans and windows of one layer. Windows are kept compressed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FineLayer {
+    pub(super) files: Vec<FileMetadata>,
+    pub(super) spans: FineSpans,
+    /// The windows of groups of neighbours: the pages of a document without a recorded start.
+    pub(super) groups: Vec<Stored>,
+}
+
+impl FineLayer {
+    /// `windows` are those of all spans that have one, in order.
+    ///
+    /// # Errors
+    /// If their number is another, if entries are not within the tar one after the other, or if zstd
+    /// cannot allocate memory.
+    pub fn new(
+        files: Vec<FileMetadata>,
+        spans: FineSpans,
+        windows: impl IntoIterator<Item = SpanWindow>,
+    ) -> Result<FineLayer, FineError> {
+        entries::check(&files, spans.plain_end())?;
+        let (mut groups, mut number) = (Groups::default(), 0);
+        for window in windows {
+            number += 1;
+            if window.lead().len() != spans.lead(SpanId(number)) {
+                return Err(FineError::Window { page: PageId(0), span: SpanId(number) });
+            }
+            groups.push(window)?;
+        }
+        let expected = SpanId::each(SpanId(0)..SpanId(spans.count())).filter(|span| spans.has_window(*span)).count();
+        if number as usize != expected {
+            return Err(FineError::SpanCount { expected: expected as u64, actual: number.into() });
+        }
+        Ok(FineLayer { files, spans, groups: groups.finish()? })
+    }
+
+    /// The tar's entries in the tar's order.
+    pub fn entries(&self) -> &[FileMetadata] {
+        &self.files
+    }
+
+    /// Where spans begin, and what proves them.
+    pub fn spans(&self) -> &FineSpans {
+        &self.spans
+    }
+
+    /// The spans that hold these bytes of the tar.
+    pub fn spans_of(&self, plain: Range<Uncompressed>) -> Range<SpanId> {
+        self.spans.covering(plain)
+    }
+
+    /// The windows, a few at a time, in the order of the layer.
+    pub fn windows(&self) -> impl Iterator<Item = Result<Windows, FineError>> {
+        (0..self.groups.len()).map(|group| self.group(group))
+    }
+
+    /// The windows of a group.
+    pub(super) fn group(&self, group: usize) -> Result<Windows, FineError> {
+        let page = PageId(group as u32);
+        let stored = self.groups.get(group).ok_or(FineError::NoPage(page))?;
+        let plain = frame::decompress(&stored.bytes, stored.plain, "pages")?;
+        pages::read(&self.spans, page, &members(&self.spans, group), &plain)
+    }
+}
+
+/// The spans of a group.
+pub(super) fn members(spans: &FineSpans, group: usize) -> Vec<SpanId> {
+    let first = (group * PAGE_SPANS) as u32 + 1;
+    SpanId::each(SpanId(first)..SpanId((first + PAGE_SPANS as u32).min(spans.count()))).collect()
+}
+
+/// Decodes and checks a whole document: everything that [`decode_head`] and [`decode_page`] check. `memory`
+/// grows by what the result takes, before it is taken.
+///
+/// # Errors
+/// As those.
+pub fn decode(document: &[u8], memory: &mut Charge) -> Result<FineLayer, FineError> {
+    let what = || format!("a fine document of {} bytes", document.len());
+    let size = Header::parse(document)?.head_size();
+    let (expected, actual) = (size, document.len() as u64);
+    let head = usize::try_from(size).ok().and_then(|size| document.get(..size));
+    let head = decode_head(head.ok_or(FineError::HeadSize { expected, actual })?, actual, memory)?;
+    memory.grow(actual, what)?;
+    let mut moved = memory.budget().open();
+    let mut windows = BTreeMap::new();
+    let mut groups: BTreeMap<usize, Stored> = BTreeMap::new();
+    for page in head.pages() {
+        let range = head.page_range(page);
+        let bytes = document.get(range.start as usize..range.end as usize).unwrap_or_default();
+        let decoded = decode_page(&head, page, bytes)?;
+        let spans = head.page_spans(page);
+        let group = group_of(spans[0]);
+        if let Some((_, plain)) = head.page(page).filter(|_| members(head.spans(), group) == spans) {
+            groups.insert(group, Stored { bytes: bytes.to_vec(), plain });
+            continue;
+        }
+        moved.grow(decoded.footprint() as u64, what)?;
+        windows.extend(decoded.into_windows());
+    }
+    let (files, spans) = head.into_parts();
+    let last = SpanId(spans.count().saturating_sub(1));
+    let count = if spans.has_window(last) { group_of(last) + 1 } else { 0 };
+    for group in 0..count {
+        if let Entry::Vacant(entry) = groups.entry(group) {
+            let members = members(&spans, group);
+            entry.insert(pages::write(members.iter().filter_map(|span| windows.get(span)))?);
+        }
+    }
+    Ok(FineLayer { files, spans, groups: groups.into_values().collect() })
+}
+
+/// Collects the windows of a layer's spans, in the order of the layer, and compresses them.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    stored: Vec<Stored>,
+    pending: Vec<SpanWindow>,
+}
+
+impl Groups {
+    /// Takes the window of the next span. The first span has none.
+    ///
+    /// # Errors
+    /// If zstd cannot allocate memory.
+    pub fn push(&mut self, window: SpanWindow) -> Result<(), FineError> {
+        self.pending.push(window);
+        if self.pending.len() == PAGE_SPANS { self.flush() } else { Ok(()) }
+    }
+
+    fn finish(mut self) -> Result<Vec<Stored>, FineError> {
+        if !self.pending.is_empty() {
+            self.flush()?;
+        }
+        Ok(self.stored)
+    }
+
+    fn flush(&mut self) -> Result<(), FineError> {
+        self.stored.push(pages::write(&self.pending)?);
+        self.pending.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,119 @@
+//! Numbers of variable length (LEB128: seven bits in a byte, the low ones first), and a reader of them.
+
+use super::FineError;
+
+/// Appends `value`.
+pub(super) fn put(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Appends a number that may be negative: 0, -1, 1, -2 become 0, 1, 2, 3.
+pub(super) fn put_signed(out: &mut Vec<u8>, value: i64) {
+    put(out, (value << 1 ^ value >> 63) as u64);
+}
+
+/// Reads a section from its front. Errors name it.
+pub(super) struct Reader<'a> {
+    bytes: &'a [u8],
+    section: &'static str,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(bytes: &'a [u8], section: &'static str) -> Reader<'a> {
+        Reader { bytes, section }
+    }
+
+    /// Bytes that are left.
+    pub fn left(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], FineError> {
+        let (taken, rest) = self.bytes.split_at_checked(count).ok_or(FineError::Short(self.section))?;
+        self.bytes = rest;
+        Ok(taken)
+    }
+
+    pub fn byte(&mut self) -> Result<u8, FineError> {
+        let (first, rest) = self.bytes.split_first().ok_or(FineError::Short(self.section))?;
+        self.bytes = rest;
+        Ok(*first)
+    }
+
+    pub fn number(&mut self) -> Result<u64, FineError> {
+        let mut value = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let low = u64::from(byte & 0x7f);
+            // The tenth byte has room for one bit.
+            if shift == 63 && byte > 1 {
+                return Err(self.out_of_range());
+            }
+            value |= low << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(self.out_of_range())
+    }
+
+    pub fn signed(&mut self) -> Result<i64, FineError> {
+        let value = self.number()?;
+        Ok((value >> 1) as i64 ^ -((value & 1) as i64))
+    }
+
+    pub fn u32(&mut self) -> Result<u32, FineError> {
+        u32::try_from(self.number()?).map_err(|_| self.out_of_range())
+    }
+
+    /// A number of things that each take at least a byte of what is left.
+    pub fn length(&mut self) -> Result<usize, FineError> {
+        let value = self.number()?;
+        usize::try_from(value).ok().filter(|length| *length <= self.left()).ok_or(FineError::Short(self.section))
+    }
+
+    pub fn out_of_range(&self) -> FineError {
+        FineError::Number(self.section)
+    }
+
+    /// # Errors
+    /// If bytes are left.
+    pub fn end(&self) -> Result<(), FineError> {
+        if self.bytes.is_empty() { Ok(()) } else { Err(FineError::Rest(self.section)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back() {
+        let mut bytes = Vec::new();
+        let (unsigned, signed) = ([0, 1, 127, 128, 300, u64::MAX], [0, -1, 1, 63, -64, 64, i64::MIN, i64::MAX]);
+        unsigned.iter().for_each(|value| put(&mut bytes, *value));
+        signed.iter().for_each(|value| put_signed(&mut bytes, *value));
+        let mut reader = Reader::new(&bytes, "numbers");
+        assert_eq!(unsigned.map(|_| reader.number().unwrap()), unsigned);
+        assert_eq!(signed.map(|_| reader.signed().unwrap()), signed);
+        assert_eq!(reader.end(), Ok(()));
+    }
+
+    #[test]
+    fn what_is_no_number() {
+        for (bytes, error) in [
+            (&[][..], FineError::Short("x")),
+            (&[0x80], FineError::Short("x")),
+            (&[0xff; 10], FineError::Number("x")),
+            (&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2], FineError::Number("x")),
+        ] {
+            assert_eq!(Reader::new(bytes, "x").number(), Err(error));
+        }
+        assert_eq!(Reader::new(&[3, 1, 1], "x").length(), Err(FineError::Short("x")));
+        assert_eq!(Reader::new(&[3, 1], "x").end(), Err(FineError::Rest("x")));
+    }
+}

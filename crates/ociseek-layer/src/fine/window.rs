@@ -1,0 +1,99 @@
+//! Windows of which only the bytes that are referred to are known.
+
+use super::varint::{self, Reader};
+use super::{BLOCK, FineError};
+use crate::codec::WINDOW;
+
+/// What decoding a span needs besides its bytes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SpanWindow {
+    /// The bytes of the blob from the span's first one to the border behind it: at most 64.
+    pub(super) lead: Box<[u8]>,
+    /// The parts of the 32 KiB before the span that it refers to: how many bytes are left out before
+    /// each, and its length.
+    parts: Box<[(u16, u16)]>,
+    /// The bytes of all parts.
+    bytes: Box<[u8]>,
+}
+
+impl SpanWindow {
+    /// The window of a span: its bytes before the border, and of `window`, the 32 KiB before it, those
+    /// bytes that are `used`.
+    ///
+    /// # Panics
+    /// If `lead` has more than 64 bytes.
+    pub fn new(lead: &[u8], window: &[u8; WINDOW], used: &[bool; WINDOW]) -> SpanWindow {
+        assert!(lead.len() as u64 <= BLOCK, "a border is the next multiple of 64");
+        let (mut parts, mut bytes, mut at) = (Vec::new(), Vec::new(), 0);
+        while let Some(gap) = used[at..].iter().position(|used| *used) {
+            let from = at + gap;
+            let length = used[from..].iter().take_while(|used| **used).count();
+            parts.push((gap as u16, (length - 1) as u16));
+            bytes.extend_from_slice(&window[from..from + length]);
+            at = from + length;
+        }
+        SpanWindow { lead: lead.into(), parts: parts.into(), bytes: bytes.into() }
+    }
+
+    /// The bytes of the blob from the span's first one to the border behind it.
+    pub fn lead(&self) -> &[u8] {
+        &self.lead
+    }
+
+    /// Bytes of the window that the span refers to.
+    pub fn used(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The window, oldest byte first. Bytes that the span does not refer to are `fill`.
+    pub fn expand(&self, fill: u8) -> Box<[u8; WINDOW]> {
+        let (mut window, mut at, mut bytes) = (Box::new([fill; WINDOW]), 0, &self.bytes[..]);
+        for &(gap, more) in &self.parts {
+            let (from, length) = (at + usize::from(gap), usize::from(more) + 1);
+            let (part, rest) = bytes.split_at(length);
+            window[from..from + length].copy_from_slice(part);
+            (at, bytes) = (from + length, rest);
+        }
+        window
+    }
+
+    /// Approximate memory use in bytes.
+    pub fn footprint(&self) -> usize {
+        size_of::<SpanWindow>() + self.lead.len() + size_of_val(&self.parts[..]) + self.bytes.len() + 3 * 16
+    }
+
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.lead);
+        varint::put(out, self.parts.len() as u64);
+        for &(gap, more) in &self.parts {
+            varint::put(out, gap.into());
+            varint::put(out, more.into());
+        }
+        out.extend_from_slice(&self.bytes);
+    }
+
+    /// Reads what [`SpanWindow::write`] wrote of a span with so long a lead. `None` if it is anything else.
+    pub(super) fn read(reader: &mut Reader<'_>, lead: usize) -> Result<SpanWindow, FineError> {
+        let lead = reader.bytes(lead)?.into();
+        let count = reader.length()?;
+        // Parts do not touch, so that there are at most half as many as bytes.
+        if count > WINDOW / 2 {
+            return Err(reader.out_of_range());
+        }
+        let (mut parts, mut end, mut size) = (Vec::with_capacity(count), 0u64, 0);
+        for number in 0..count {
+            let (gap, more) = (reader.number()?, reader.number()?);
+            let limit = WINDOW as u64;
+            if gap >= limit || more >= limit || (gap == 0 && number > 0) {
+                return Err(reader.out_of_range());
+            }
+            end += gap + more + 1;
+            if end > limit {
+                return Err(reader.out_of_range());
+            }
+            size += more as usize + 1;
+            parts.push((gap as u16, more as u16));
+        }
+        Ok(SpanWindow { lead, parts: parts.into(), bytes: reader.bytes(size)?.into() })
+    }
+}
