@@ -70,7 +70,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    pub fn write(&self, out: &mut Vec<u8>) {
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&MAGIC);
         out.push(VERSION);
         out.push(match self.codec {
@@ -87,7 +87,7 @@ impl Header {
 
     /// # Errors
     /// If it is the header of another format or version, or of a head that would be too large.
-    pub fn parse(bytes: &[u8]) -> Result<Header, FineError> {
+    pub(super) fn parse(bytes: &[u8]) -> Result<Header, FineError> {
         let mut reader = Reader::new(bytes, "header");
         if reader.bytes(MAGIC.len()).ok() != Some(&MAGIC[..]) {
             return Err(FineError::Magic);
@@ -128,13 +128,13 @@ impl Header {
 
     /// # Errors
     /// If the head would be too large, stored or decoded.
-    pub fn check_size(&self) -> Result<(), FineError> {
+    pub(super) fn check_size(&self) -> Result<(), FineError> {
         let most = self.size(0).max(self.size(1));
         if most > MAX_HEAD as u64 { Err(FineError::TooLarge) } else { Ok(()) }
     }
 
     /// Bytes of the head as it is stored.
-    pub fn head_size(&self) -> u64 {
+    pub(super) fn head_size(&self) -> u64 {
         self.size(0)
     }
 
@@ -176,7 +176,7 @@ impl Places {
     const PER_SPAN: u64 = 32;
 
     /// `start` names no span twice, and none that does not exist.
-    pub fn new(spans: &FineSpans, start: &[Range<SpanId>]) -> Places {
+    pub(super) fn new(spans: &FineSpans, start: &[Range<SpanId>]) -> Places {
         let has_window = |span: &SpanId| spans.has_window(*span);
         let mut order: Vec<_> = start.iter().cloned().flat_map(SpanId::each).filter(has_window).collect();
         let mut ends: Vec<usize> = (0..order.len()).step_by(PAGE_SPANS).skip(1).collect();
@@ -205,12 +205,12 @@ impl Places {
         places
     }
 
-    pub fn pages(&self) -> impl ExactSizeIterator<Item = PageId> + use<> {
+    pub(super) fn pages(&self) -> impl ExactSizeIterator<Item = PageId> + use<> {
         (0..self.ends.len() as u32).map(PageId)
     }
 
     /// The spans of a page, in the order of their windows in it.
-    pub fn spans(&self, page: PageId) -> &[SpanId] {
+    pub(super) fn spans(&self, page: PageId) -> &[SpanId] {
         &self.order[self.members(page)]
     }
 
@@ -220,7 +220,7 @@ impl Places {
         first..end(page.0 as usize)
     }
 
-    pub fn start_pages(&self) -> usize {
+    pub(super) fn start_pages(&self) -> usize {
         self.start_pages
     }
 }

@@ -134,7 +134,7 @@ impl Groups {
     ///
     /// # Errors
     /// If zstd cannot allocate memory.
-    pub fn push(&mut self, window: SpanWindow) -> Result<(), FineError> {
+    pub(super) fn push(&mut self, window: SpanWindow) -> Result<(), FineError> {
         self.pending.push(window);
         if self.pending.len() == PAGE_SPANS { self.flush() } else { Ok(()) }
     }

@@ -23,28 +23,28 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub fn new(bytes: &'a [u8], section: &'static str) -> Reader<'a> {
+    pub(super) fn new(bytes: &'a [u8], section: &'static str) -> Reader<'a> {
         Reader { bytes, section }
     }
 
     /// Bytes that are left.
-    pub fn left(&self) -> usize {
+    pub(super) fn left(&self) -> usize {
         self.bytes.len()
     }
 
-    pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], FineError> {
+    pub(super) fn bytes(&mut self, count: usize) -> Result<&'a [u8], FineError> {
         let (taken, rest) = self.bytes.split_at_checked(count).ok_or(FineError::Short(self.section))?;
         self.bytes = rest;
         Ok(taken)
     }
 
-    pub fn byte(&mut self) -> Result<u8, FineError> {
+    pub(super) fn byte(&mut self) -> Result<u8, FineError> {
         let (first, rest) = self.bytes.split_first().ok_or(FineError::Short(self.section))?;
         self.bytes = rest;
         Ok(*first)
     }
 
-    pub fn number(&mut self) -> Result<u64, FineError> {
+    pub(super) fn number(&mut self) -> Result<u64, FineError> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -61,28 +61,28 @@ impl<'a> Reader<'a> {
         Err(self.out_of_range())
     }
 
-    pub fn signed(&mut self) -> Result<i64, FineError> {
+    pub(super) fn signed(&mut self) -> Result<i64, FineError> {
         let value = self.number()?;
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    pub fn u32(&mut self) -> Result<u32, FineError> {
+    pub(super) fn u32(&mut self) -> Result<u32, FineError> {
         u32::try_from(self.number()?).map_err(|_| self.out_of_range())
     }
 
     /// A number of things that each take at least a byte of what is left.
-    pub fn length(&mut self) -> Result<usize, FineError> {
+    pub(super) fn length(&mut self) -> Result<usize, FineError> {
         let value = self.number()?;
         usize::try_from(value).ok().filter(|length| *length <= self.left()).ok_or(FineError::Short(self.section))
     }
 
-    pub fn out_of_range(&self) -> FineError {
+    pub(super) fn out_of_range(&self) -> FineError {
         FineError::Number(self.section)
     }
 
     /// # Errors
     /// If bytes are left.
-    pub fn end(&self) -> Result<(), FineError> {
+    pub(super) fn end(&self) -> Result<(), FineError> {
         if self.bytes.is_empty() { Ok(()) } else { Err(FineError::Rest(self.section)) }
     }
 }
