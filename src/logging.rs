@@ -123,7 +123,7 @@ impl Visit for Fields {
 
 /// Writes the events that `filter` lets pass with `write`, those of libraries that use `log` too.
 /// To be called once in a process; later calls change nothing.
-pub fn install(filter: Targets, write: fn(&Line<'_>)) {
+pub(crate) fn install(filter: Targets, write: fn(&Line<'_>)) {
     let _ = tracing::subscriber::set_global_default(registry().with(filter.clone()).with(Lines(write)));
     let most = filter.iter().map(|(_, level)| level).chain(filter.default_level());
     let most = most.max().and_then(tracing::metadata::LevelFilter::into_level);

@@ -13,7 +13,8 @@ use url::Url;
 
 use super::sigv4::{Credentials, Request, Scope, sign};
 use crate::image::ecr::EcrRegistry;
-use crate::store::registry::{ClientConfig, RegistryError, http_client};
+use crate::store::Cause;
+use crate::store::registry::{ClientConfig, RegistryError, Status, http_client};
 
 /// It asks for the caller's own registry.
 const BODY: &str = "{}";
@@ -40,9 +41,9 @@ pub enum EcrError {
     #[error("cannot create an HTTP client")]
     Client(#[from] RegistryError),
     #[error("GetAuthorizationToken at {host} failed")]
-    Transport { host: String, source: reqwest::Error },
+    Transport { host: String, source: Cause },
     #[error("GetAuthorizationToken at {host} returned {status}: {what}")]
-    Refused { host: String, status: StatusCode, what: String },
+    Refused { host: String, status: Status, what: String },
     #[error("GetAuthorizationToken at {host} returned an unusable answer: {what}")]
     Answer { host: String, what: &'static str },
 }
@@ -52,7 +53,9 @@ impl EcrError {
     pub fn is_transient(&self) -> bool {
         match self {
             EcrError::Transport { .. } => true,
-            EcrError::Refused { status, .. } => status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS,
+            EcrError::Refused { status: Status(status), .. } => {
+                status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS
+            }
             _ => false,
         }
     }
@@ -201,7 +204,8 @@ impl Ecr {
             sent = sent.header(name, value);
         }
         // Without the URL: it says nothing that the host does not.
-        let failed = |source: reqwest::Error| EcrError::Transport { host: host.clone(), source: source.without_url() };
+        let failed =
+            |error: reqwest::Error| EcrError::Transport { host: host.clone(), source: error.without_url().into() };
         let mut answer = sent.body(BODY).send().await.map_err(failed)?;
         let status = answer.status();
         let mut bytes = Vec::new();
@@ -211,7 +215,10 @@ impl Ecr {
                 return Err(EcrError::Answer { host, what: "it is too long" });
             }
         }
-        if status.is_success() { Ok(bytes) } else { Err(EcrError::Refused { host, status, what: told(&bytes) }) }
+        match status.is_success() {
+            true => Ok(bytes),
+            false => Err(EcrError::Refused { host, status: Status(status), what: told(&bytes) }),
+        }
     }
 }
 

@@ -44,7 +44,7 @@ pub struct Peer(pub IpAddr);
 ///
 /// `patience` is the time that a peer has to send a header, and to take some of an answer; after eight times as long a
 /// connection ends with the request at hand.
-pub async fn accept(listener: TcpListener, router: Router, patience: Duration, stop: impl Future<Output = ()>) {
+pub(crate) async fn accept(listener: TcpListener, router: Router, patience: Duration, stop: impl Future<Output = ()>) {
     let (last, ending) = watch::channel(());
     let mut connections = JoinSet::new();
     let permits = Arc::new(Semaphore::new(CONNECTIONS));

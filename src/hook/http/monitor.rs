@@ -32,7 +32,7 @@ pub async fn monitor(listener: TcpListener, service: Arc<impl Monitored>, patien
 }
 
 /// Those answers, to be served with others.
-pub fn router<M: Monitored>(service: Arc<M>) -> Router {
+pub(crate) fn router<M: Monitored>(service: Arc<M>) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready::<M>))

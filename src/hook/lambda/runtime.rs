@@ -7,12 +7,13 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
+use reqwest::Response;
 use reqwest::header::{HeaderMap, HeaderValue};
-use reqwest::{Response, StatusCode};
 use serde::Serialize;
 use url::Url;
 
-use crate::store::registry::{ClientConfig, RegistryError, http_client};
+use crate::store::Cause;
+use crate::store::registry::{ClientConfig, RegistryError, Status, http_client};
 
 /// Events have at most 6 MB (Lambda quotas).
 const EVENT: usize = 8 << 20;
@@ -37,9 +38,9 @@ pub enum RuntimeApiError {
     #[error("cannot create an HTTP client")]
     Client(#[from] RegistryError),
     #[error("the Runtime API cannot be reached")]
-    Transport(#[source] reqwest::Error),
+    Transport(#[source] Cause),
     #[error("the Runtime API returned {0}")]
-    Refused(StatusCode),
+    Refused(Status),
     #[error("the Runtime API returned an unusable event: {0}")]
     Event(&'static str),
 }
@@ -92,7 +93,7 @@ impl Runtime {
     /// # Errors
     /// When the Runtime API has none to give.
     pub async fn next(&self) -> Result<Invocation, RuntimeApiError> {
-        let answer = self.http.get(self.url("invocation/next")?).send().await.map_err(RuntimeApiError::Transport)?;
+        let answer = self.http.get(self.url("invocation/next")?).send().await.map_err(transport)?;
         let mut answer = accepted(answer)?;
         let headers = answer.headers().clone();
         let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
@@ -105,7 +106,7 @@ impl Runtime {
         let deadline = Instant::now() + left;
         let account = text(ARN).and_then(account_of).map(str::to_owned);
         let mut body = BytesMut::new();
-        while let Some(chunk) = answer.chunk().await.map_err(RuntimeApiError::Transport)? {
+        while let Some(chunk) = answer.chunk().await.map_err(transport)? {
             if body.len() + chunk.len() > EVENT {
                 return Err(RuntimeApiError::Event("it is too long"));
             }
@@ -147,7 +148,7 @@ impl Runtime {
         if let Some(error_type) = error_type {
             request = request.header(ERROR_TYPE, error_type);
         }
-        let answer = request.body(body).send().await.map_err(RuntimeApiError::Transport)?;
+        let answer = request.body(body).send().await.map_err(transport)?;
         accepted(answer).map(|_| ())
     }
 
@@ -158,8 +159,12 @@ impl Runtime {
     }
 }
 
+fn transport(error: reqwest::Error) -> RuntimeApiError {
+    RuntimeApiError::Transport(error.into())
+}
+
 fn accepted(answer: Response) -> Result<Response, RuntimeApiError> {
-    if answer.status().is_success() { Ok(answer) } else { Err(RuntimeApiError::Refused(answer.status())) }
+    if answer.status().is_success() { Ok(answer) } else { Err(RuntimeApiError::Refused(Status(answer.status()))) }
 }
 
 /// From `now` to the deadline, which Lambda gives in milliseconds since 1970. One that is over

@@ -17,6 +17,7 @@ use async_nats::{ConnectOptions, Event};
 use bytes::Bytes;
 
 use super::job::{Job, Unit};
+use crate::store::Cause;
 
 mod url;
 mod work;
@@ -42,16 +43,16 @@ const ANSWER: Duration = Duration::from_secs(10);
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum QueueError {
     #[error("cannot connect to the queue at {server}")]
-    Connect { server: String, source: async_nats::ConnectError },
+    Connect { server: String, source: Cause },
     #[error("cannot get the queue's {what} {name}")]
-    Setup { what: &'static str, name: String, source: async_nats::Error },
+    Setup { what: &'static str, name: String, source: Cause },
     /// What were sent now would be sent when the connection is back, although its sender was told that it failed.
     #[error("the connection to the queue is broken")]
     Away,
     #[error("the queue did not accept the job")]
-    Publish(#[source] jetstream::context::PublishError),
+    Publish(#[source] Cause),
     #[error("cannot look up a job in the queue")]
-    Look(#[source] async_nats::Error),
+    Look(#[source] Cause),
 }
 
 /// What became of a job that was published.
@@ -118,7 +119,8 @@ impl Queue {
             Some((token, None)) => options.token(token.clone()),
             None => options,
         };
-        let failed = |source| QueueError::Connect { server: url.server.clone(), source };
+        let failed =
+            |error: async_nats::ConnectError| QueueError::Connect { server: url.server.clone(), source: error.into() };
         let client = options.connect(&url.server).await.map_err(failed)?;
         let mut jetstream = jetstream::new(client);
         jetstream.set_timeout(ANSWER);
@@ -182,8 +184,9 @@ impl Queue {
 
     /// Sends a message to the jobs. Gives the place of one with the same id, if the server dropped this one for it.
     async fn send(&self, message: PublishMessage) -> Result<Option<u64>, QueueError> {
-        let sent = self.jetstream.send_publish(self.jobs(), message).await.map_err(QueueError::Publish)?;
-        let acknowledged = sent.await.map_err(QueueError::Publish)?;
+        let failed = |error: jetstream::context::PublishError| QueueError::Publish(error.into());
+        let sent = self.jetstream.send_publish(self.jobs(), message).await.map_err(failed)?;
+        let acknowledged = sent.await.map_err(failed)?;
         Ok(acknowledged.duplicate.then_some(acknowledged.sequence))
     }
 

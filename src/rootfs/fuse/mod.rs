@@ -7,8 +7,9 @@ use std::io;
 use std::path::PathBuf;
 
 pub use mounts::{FS_TYPE, MountInfo, mounted_at, mounts};
+pub(crate) use point::take_down;
 pub(crate) use point::without_following;
-pub use point::{Existing, prepare, take_down};
+pub use point::{Existing, prepare};
 pub use session::{FuseOptions, Mounted};
 
 mod attr;

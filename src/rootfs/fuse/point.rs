@@ -80,7 +80,7 @@ pub(crate) fn without_following(dir: &Path) -> io::Result<PathBuf> {
 ///
 /// # Errors
 /// When it stays mounted: [`MountError::Busy`] if it is in use.
-pub fn take_down(point: &Path, flags: UnmountFlags) -> Result<(), MountError> {
+pub(crate) fn take_down(point: &Path, flags: UnmountFlags) -> Result<(), MountError> {
     let failed = |source: io::Error| MountError::Unmount { point: point.to_owned(), source };
     match unmount(point, flags).map_err(io::Error::from) {
         Ok(()) => Ok(()),

@@ -16,6 +16,7 @@ use super::proxy::ProxyError;
 use super::transport::{TransportError, TransportKind, Untrusted};
 use crate::budget::OverBudget;
 use crate::digest::Digest;
+use crate::store::Cause;
 
 /// What was asked of whom: method and URL, without the URL's query and user.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +64,23 @@ pub(super) fn shown(url: &Url) -> String {
     format!("{}://{}{port}{path}", url.scheme(), url.host_str().unwrap_or_default())
 }
 
+/// The status of an HTTP answer. It is shown with its name: `404 Not Found`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status(pub(crate) StatusCode);
+
+impl Status {
+    /// Its number.
+    pub fn code(self) -> u16 {
+        self.0.as_u16()
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// Why a request to a registry failed.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -75,7 +93,7 @@ pub enum RegistryError {
     #[error("{0:?} is not a repository name")]
     Name(String),
     #[error("{path}: no PEM {what} can be read from it", path = .path.display())]
-    Pem { path: PathBuf, what: &'static str, source: Option<rustls::pki_types::pem::Error> },
+    Pem { path: PathBuf, what: &'static str, source: Option<Cause> },
     #[error("a client certificate needs its key, and a key its certificate")]
     ClientCertificate,
     #[error("{path} {what}", path = .path.display())]
@@ -83,9 +101,9 @@ pub enum RegistryError {
     #[error("{path} cannot be read", path = .path.display())]
     File { path: PathBuf, source: std::io::Error },
     #[error("cannot set up TLS")]
-    Tls(#[source] rustls::Error),
+    Tls(#[source] Cause),
     #[error("cannot set up HTTP")]
-    Http(#[source] reqwest::Error),
+    Http(#[source] Cause),
 
     #[error("looking up credentials for {registry}")]
     Credentials { registry: Arc<str>, source: CredentialError },

@@ -140,14 +140,15 @@ fn by_proxy(builder: reqwest::ClientBuilder, proxies: Proxies) -> reqwest::Clien
 ///
 /// # Errors
 /// As [`Client::new`](super::Client::new), and when the environment names a proxy for `host` that cannot be used.
-pub fn http_client(config: &ClientConfig, host: &Url) -> Result<reqwest::Client, RegistryError> {
+#[cfg(feature = "hook")]
+pub(crate) fn http_client(config: &ClientConfig, host: &Url) -> Result<reqwest::Client, RegistryError> {
     let proxies = Proxies::of_environment();
     if let Err(source) = proxies.of(host) {
         let registry = host.host_str().unwrap_or_default().into();
         return Err(RegistryError::Proxy { asked: Asked::new(&registry, &Method::GET, host), source });
     }
     let builder = builder(&config.limits, Tls::new(config)?.common()?, false);
-    by_proxy(builder, proxies).build().map_err(RegistryError::Http)
+    by_proxy(builder, proxies).build().map_err(|error| RegistryError::Http(error.into()))
 }
 
 impl Common {
@@ -176,7 +177,8 @@ impl Connections {
         proxies: &Proxies,
         tls: rustls::ClientConfig,
     ) -> Result<Connections, RegistryError> {
-        let build = |builder: reqwest::ClientBuilder| builder.build().map_err(RegistryError::Http);
+        let build =
+            |builder: reqwest::ClientBuilder| builder.build().map_err(|error| RegistryError::Http(error.into()));
         if reach.is_public_only() {
             let inside = build(builder(limits, tls.clone(), false))?;
             return Ok(Connections { outside: build(builder(limits, tls, true))?, inside });

@@ -55,10 +55,11 @@ pub use blobs::BlobStream;
 pub use client::{Client, Repository};
 pub use config::{ClientConfig, CredentialSource, Limits};
 pub use credentials::CredentialError;
-pub use error::{Answer, Asked, RegistryError, Shown};
+pub use error::{Answer, Asked, RegistryError, Shown, Status};
 pub use gate::Reach;
 pub use helper::HelperError;
-pub use http::http_client;
+#[cfg(feature = "hook")]
+pub(crate) use http::http_client;
 pub use names::{Names, Page};
 pub use parallel::LayerStream;
 pub use proxy::ProxyError;

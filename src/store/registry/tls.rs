@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig as TlsConfig, RootCertStore};
 
@@ -101,7 +101,7 @@ impl Tls {
         let provider = Arc::clone(&self.provider);
         let builder = TlsConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
-            .map_err(RegistryError::Tls)?;
+            .map_err(|error| RegistryError::Tls(error.into()))?;
         let Authorities { roots, given } = authorities.clone();
         let builder = if self.anyone {
             builder.dangerous().with_custom_certificate_verifier(Arc::new(TrustAnyone(provider)))
@@ -109,13 +109,13 @@ impl Tls {
             builder.with_root_certificates(roots)
         } else {
             let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
-            let inner = inner.map_err(|error| RegistryError::Tls(rustls::Error::General(error.to_string())))?;
+            let inner = inner.map_err(|error| RegistryError::Tls(rustls::Error::General(error.to_string()).into()))?;
             builder.dangerous().with_custom_certificate_verifier(Arc::new(Pinned { inner, given }))
         };
         let mut tls = match identity {
-            Some(Identity { chain, key }) => {
-                builder.with_client_auth_cert(chain.clone(), key.clone_key()).map_err(RegistryError::Tls)?
-            }
+            Some(Identity { chain, key }) => builder
+                .with_client_auth_cert(chain.clone(), key.clone_key())
+                .map_err(|error| RegistryError::Tls(error.into()))?,
             None => builder.with_no_client_auth(),
         };
         // Not HTTP/2: its frames of 16 KiB and its windows are for many small answers. Indexing
@@ -129,7 +129,7 @@ impl Authorities {
     fn add(&mut self, files: &[PathBuf]) -> Result<(), RegistryError> {
         for path in files {
             for certificate in certificates(path)? {
-                self.roots.add(certificate.clone()).map_err(RegistryError::Tls)?;
+                self.roots.add(certificate.clone()).map_err(|error| RegistryError::Tls(error.into()))?;
                 self.given.push(certificate);
             }
         }
@@ -139,14 +139,19 @@ impl Authorities {
 
 impl Identity {
     fn read(cert: &Path, key: &Path) -> Result<Identity, RegistryError> {
-        let wrong = |source| RegistryError::Pem { path: key.to_owned(), what: "key", source: Some(source) };
+        let wrong =
+            |error: pem::Error| RegistryError::Pem { path: key.to_owned(), what: "key", source: Some(error.into()) };
         let key = PrivateKeyDer::from_pem_file(key).map_err(wrong)?;
         Ok(Identity { chain: certificates(cert)?, key })
     }
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, RegistryError> {
-    let wrong = |source| RegistryError::Pem { path: path.to_owned(), what: "certificate", source };
+    let wrong = |source: Option<pem::Error>| RegistryError::Pem {
+        path: path.to_owned(),
+        what: "certificate",
+        source: source.map(Into::into),
+    };
     let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).map_err(|e| wrong(Some(e)))?.collect();
     let found = found.map_err(|e| wrong(Some(e)))?;
     if found.is_empty() { Err(wrong(None)) } else { Ok(found) }

@@ -1,9 +1,11 @@
 //! Whose signatures count: public keys for cosign, certificates for notation.
 
-use rustls_pki_types::pem::{self, PemObject};
+use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, SignatureVerificationAlgorithm, SubjectPublicKeyInfoDer};
 use webpki::RawPublicKeyEntity;
 use webpki::ring::{ECDSA_P256_SHA256, ECDSA_P384_SHA256, ECDSA_P384_SHA384, ED25519, RSA_PKCS1_2048_8192_SHA256};
+
+use crate::store::Cause;
 
 /// What cosign signs with, by the kind of key. Earlier versions hash with SHA-256 for P-384 too.
 static ALGORITHMS: [&dyn SignatureVerificationAlgorithm; 5] =
@@ -57,17 +59,17 @@ pub struct Certificate {
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum TrustError {
     #[error("it is not PEM")]
-    Pem(#[source] pem::Error),
+    Pem(#[source] Cause),
     #[error("it has no public key (BEGIN PUBLIC KEY)")]
     NoKey,
     #[error("its public key is malformed")]
-    Key(#[source] webpki::Error),
+    Key(#[source] Cause),
     #[error("unsupported kind of public key: expected ECDSA P-256 or P-384, Ed25519, or RSA of 2048 bits or more")]
     Kind,
     #[error("it has no certificate (BEGIN CERTIFICATE)")]
     NoCertificate,
     #[error("its certificate is malformed")]
-    Certificate(#[source] webpki::Error),
+    Certificate(#[source] Cause),
 }
 
 impl PublicKey {
@@ -78,8 +80,8 @@ impl PublicKey {
     pub fn read(name: &str, file: &[u8]) -> Result<Vec<PublicKey>, TrustError> {
         let mut keys = Vec::new();
         for spki in SubjectPublicKeyInfoDer::pem_slice_iter(file) {
-            let spki = spki.map_err(TrustError::Pem)?;
-            RawPublicKeyEntity::try_from(&spki).map_err(TrustError::Key)?;
+            let spki = spki.map_err(|error| TrustError::Pem(error.into()))?;
+            RawPublicKeyEntity::try_from(&spki).map_err(|error| TrustError::Key(error.into()))?;
             let key = PublicKey { name: name.to_owned(), spki: spki.to_vec() };
             if !key.is_known() {
                 return Err(TrustError::Kind);
@@ -123,8 +125,8 @@ impl Certificate {
     pub fn read(name: &str, file: &[u8]) -> Result<Vec<Certificate>, TrustError> {
         let mut certificates = Vec::new();
         for der in CertificateDer::pem_slice_iter(file) {
-            let der = der.map_err(TrustError::Pem)?;
-            webpki::anchor_from_trusted_cert(&der).map_err(TrustError::Certificate)?;
+            let der = der.map_err(|error| TrustError::Pem(error.into()))?;
+            webpki::anchor_from_trusted_cert(&der).map_err(|error| TrustError::Certificate(error.into()))?;
             certificates.push(Certificate { name: name.to_owned(), der });
         }
         if certificates.is_empty() { Err(TrustError::NoCertificate) } else { Ok(certificates) }
