@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use futures_util::stream::{self, Stream, StreamExt};
 use tokio::sync::OnceCell;
 
-use super::discover::{DiscoverError, Discovered, Via, causes, discover_all};
+use super::discover::{DiscoverError, Discovered, FineSummary, Via, causes, discover_all};
 use super::resolve::{ResolveError, Wanted};
 use crate::digest::Digest;
 use crate::image::config::{self, MAX_CONFIG};
@@ -54,10 +54,12 @@ pub struct ListedManifest {
     pub manifest: Digest,
     /// When the image was made, as far as its config says so. An index does not say when it was made.
     pub created: Option<Time>,
-    /// Why indexes of version 1 cannot be listed, if they cannot.
+    /// Why indexes of version 1 and fine indexes cannot be listed, if they cannot.
     pub unlisted: Option<String>,
     /// That of version 2 first, then those of version 1 in the store's order.
     pub indexes: Vec<ListedIndex>,
+    /// In the store's order.
+    pub fine: Vec<FineSummary>,
 }
 
 /// A SOCI index of an image.
@@ -181,6 +183,7 @@ async fn manifests(
 }
 
 fn summary(image: Discovered, created: Option<Time>) -> ListedManifest {
+    let fine = image.fine_summaries();
     let Discovered { manifest, platform, layers, indexes, listing, chosen, .. } = image;
     let indexes = indexes.into_iter().enumerate().map(|(place, index)| ListedIndex {
         digest: index.digest,
@@ -202,5 +205,6 @@ fn summary(image: Discovered, created: Option<Time>) -> ListedManifest {
         created,
         unlisted: listing.err().map(|error| causes(&error)),
         indexes: indexes.collect(),
+        fine,
     }
 }

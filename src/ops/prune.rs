@@ -9,13 +9,12 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::stream::{self, StreamExt};
 
-use super::discover::{Unusable, parse_index, to_read};
+use super::discover::{IndexKind, Referring, Unusable, to_read};
 use super::maker::{is_ours, version};
 use super::resolve::{ResolveError, Wanted, resolve};
 use crate::digest::Digest;
-use crate::image::is_referrers_tag;
 use crate::image::manifest::ManifestError;
-use crate::image::soci::{FoundIndex, INDEX_V1, Version};
+use crate::image::{Descriptor, is_referrers_tag};
 use crate::lock::Hold;
 use crate::progress::Progress;
 use crate::store::blob::Target;
@@ -49,6 +48,8 @@ pub struct Waste {
     pub subject: Digest,
     /// The index, or what an entry of a list names.
     pub digest: Digest,
+    /// Which kind of index it is; none for an entry that names nothing.
+    pub kind: Option<IndexKind>,
     /// What its maker calls itself; none if it does not say, or was not read.
     pub tool: Option<String>,
     /// Why it is waste.
@@ -62,7 +63,7 @@ pub struct Waste {
 pub enum Why {
     /// The image that it is for is not there any more.
     ImageGone,
-    /// A later version of ours made another one, which covers the same layers.
+    /// A later version of ours made another one of the same kind, which covers the same layers.
     Superseded {
         /// The later index.
         by: Digest,
@@ -177,12 +178,12 @@ impl Pruner<'_> {
             if !self.seen.hold().insert(subject) {
                 continue;
             }
-            let listed = source.referrers(&subject, INDEX_V1).await;
+            let listed = source.referrers_of(&subject, &IndexKind::ARTIFACT_TYPES).await;
             let listed = listed.map_err(|source| PruneError::List { subject, source })?;
             let mut indexes = Vec::new();
             for (descriptor, unread) in to_read(listed.descriptors) {
                 if unread.is_none()
-                    && let Some(Ok(index)) = self.read(&descriptor.digest, &subject).await?
+                    && let Some(Ok(index)) = self.read(&descriptor, &subject).await?
                 {
                     indexes.push((descriptor.digest, index));
                 }
@@ -190,10 +191,11 @@ impl Pruner<'_> {
             let old = superseded(&indexes);
             let goes: Vec<Digest> = old.iter().map(|(digest, ..)| *digest).collect();
             let mut removed = self.detach(&subject, &goes).await?.into_iter();
-            waste.extend(old.into_iter().map(|(digest, tool, by)| Waste {
+            waste.extend(old.into_iter().map(|(digest, index, by)| Waste {
                 subject,
                 digest,
-                tool,
+                kind: Some(index.kind),
+                tool: index.tool.clone(),
                 why: Why::Superseded { by },
                 removed: removed.next(),
             }));
@@ -208,12 +210,11 @@ impl Pruner<'_> {
         let gone = self.is_gone(&subject).await?;
         let (mut dangling, mut orphans) = (Vec::new(), Vec::new());
         for entry in entries.into_iter().take(MAX_ENTRIES) {
-            match self.read(&entry.digest, &subject).await? {
+            match self.read(&entry, &subject).await? {
                 None => dangling.push(entry.digest),
                 Some(Ok(index)) if gone => {
-                    let tool = index.build_tool_identifier;
-                    if self.options.all || tool.as_deref().is_some_and(is_ours) {
-                        orphans.push((entry.digest, tool));
+                    if self.options.all || index.tool.as_deref().is_some_and(is_ours) {
+                        orphans.push((entry.digest, index));
                     }
                 }
                 Some(_) => {}
@@ -227,10 +228,11 @@ impl Pruner<'_> {
             }
             let goes: Vec<Digest> = orphans.iter().map(|(digest, _)| *digest).collect();
             let mut removed = self.detach(&subject, &goes).await?.into_iter();
-            waste.extend(orphans.into_iter().map(|(digest, tool)| Waste {
+            waste.extend(orphans.into_iter().map(|(digest, index)| Waste {
                 subject,
                 digest,
-                tool,
+                kind: Some(index.kind),
+                tool: index.tool,
                 why: Why::ImageGone,
                 removed: removed.next(),
             }));
@@ -244,6 +246,7 @@ impl Pruner<'_> {
         waste.extend(dangling.into_iter().map(|digest| Waste {
             subject,
             digest,
+            kind: None,
             tool: None,
             why: Why::NotThere,
             removed: removed(),
@@ -254,13 +257,14 @@ impl Pruner<'_> {
     /// None: no such manifest. The inner error: it is not an index of the subject.
     async fn read(
         &self,
-        digest: &Digest,
+        entry: &Descriptor,
         subject: &Digest,
-    ) -> Result<Option<Result<FoundIndex, Unusable>>, PruneError> {
-        match Source::Registry(self.repository.clone()).manifest(&Target::Digest(*digest)).await {
-            Ok(document) => Ok(Some(parse_index(&document.bytes, Some(Version::V1), subject))),
+    ) -> Result<Option<Result<Referring, Unusable>>, PruneError> {
+        let digest = entry.digest;
+        match Source::Registry(self.repository.clone()).manifest(&Target::Digest(digest)).await {
+            Ok(document) => Ok(Some(Referring::parse(IndexKind::listed(entry), &document.bytes, subject))),
             Err(error) if error.is_not_found() => Ok(None),
-            Err(source) => Err(PruneError::Read { digest: *digest, source }),
+            Err(source) => Err(PruneError::Read { digest, source }),
         }
     }
 
@@ -283,55 +287,37 @@ impl Pruner<'_> {
     }
 }
 
-/// Of the indexes of one image, those of ours beside one that a later version of ours made and that
-/// covers all of their layers: the index, its maker, and that one.
-fn superseded(indexes: &[(Digest, FoundIndex)]) -> Vec<(Digest, Option<String>, Digest)> {
-    let made = |index: &FoundIndex| index.build_tool_identifier.as_deref().and_then(version);
-    let layers = |index: &FoundIndex| index.ztocs.iter().map(|ztoc| ztoc.layer).collect::<BTreeSet<_>>();
-    let Some((newest, best)) = indexes.iter().max_by_key(|(_, index)| (made(index), index.canonical)) else {
-        return Vec::new();
+/// Of the indexes of one image, those of ours beside one of the same kind that a later version of
+/// ours made and that covers all of their layers: the index, what it is, and that one.
+fn superseded(indexes: &[(Digest, Referring)]) -> Vec<(Digest, &Referring, Digest)> {
+    let made = |index: &Referring| index.tool.as_deref().and_then(version);
+    let best = |kind| {
+        let alike = indexes.iter().filter(move |(_, index)| index.kind == kind);
+        alike.max_by_key(|(_, index)| (made(index), index.canonical))
     };
-    let covered = layers(best);
-    let is_old = |index: &FoundIndex| {
-        made(index).is_some() && made(index) < made(best) && layers(index).is_subset(&covered) && best.canonical
+    let newer = |index: &Referring| {
+        let (newest, best) = best(index.kind)?;
+        let is_old =
+            made(index).is_some() && made(index) < made(best) && index.layers.is_subset(&best.layers) && best.canonical;
+        is_old.then_some(*newest)
     };
-    let old = indexes.iter().filter(|(_, index)| is_old(index));
-    old.map(|(digest, index)| (*digest, index.build_tool_identifier.clone(), *newest)).collect()
+    indexes.iter().filter_map(|(digest, index)| Some((*digest, index, newer(index)?))).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::Descriptor;
-    use crate::image::soci::ZtocRef;
 
-    fn index(n: u8, tool: Option<&str>, layers: &[u8]) -> (Digest, FoundIndex) {
-        let ztocs = (layers.iter())
-            .map(|l| ZtocRef {
-                ztoc: Digest::sha256(&[*l, 9]),
-                size: 2,
-                layer: Digest::sha256(&[*l]),
-                layer_media_type: String::new(),
-                span_size: 1,
-            })
-            .collect();
-        let subject = Some(Descriptor::of("x/y", b"image"));
-        let tool = tool.map(str::to_owned);
-        let found = FoundIndex {
-            version: Version::V1,
-            build_tool_identifier: tool,
-            ztocs,
-            subject,
-            others: Vec::new(),
-            canonical: true,
-        };
-        (Digest::sha256(&[n, n]), found)
+    fn index(n: u8, tool: Option<&str>, layers: &[u8]) -> (Digest, Referring) {
+        let layers = layers.iter().map(|l| Digest::sha256(&[*l])).collect();
+        let index = Referring { kind: IndexKind::Soci, tool: tool.map(str::to_owned), layers, canonical: true };
+        (Digest::sha256(&[n, n]), index)
     }
 
     #[test]
     fn a_later_version_of_ours_that_covers_as_much_supersedes() {
         let old =
-            |indexes: &[(Digest, FoundIndex)]| superseded(indexes).into_iter().map(|(d, ..)| d).collect::<Vec<_>>();
+            |indexes: &[(Digest, Referring)]| superseded(indexes).into_iter().map(|(d, ..)| d).collect::<Vec<_>>();
         let first = index(1, Some("ociseek v0.1.0"), &[1]);
         let later = index(2, Some("ociseek v0.2.0"), &[1, 2]);
         let more = index(3, Some("ociseek v0.1.0"), &[1, 3]);
@@ -345,7 +331,11 @@ mod tests {
         assert_eq!(old(&[first.clone(), index(6, Some("ociseek v0.1.0"), &[1])]), []);
         let (digest, mut odd) = later;
         odd.canonical = false;
-        assert_eq!(old(&[first, (digest, odd)]), [], "consumers ignore the newer one");
+        assert_eq!(old(&[first.clone(), (digest, odd.clone())]), [], "consumers ignore the newer one");
+        // A fine index has other readers.
+        let fine = |index: &Referring| Referring { kind: IndexKind::Fine, canonical: true, ..index.clone() };
+        assert_eq!(old(&[first.clone(), (digest, fine(&odd))]), []);
+        assert_eq!(old(&[(first.0, fine(&first.1)), (digest, fine(&odd))]), [first.0]);
     }
 
     #[test]

@@ -1,20 +1,20 @@
-//! `rm`: removes SOCI indexes (v1) of an image. The image stays as it is.
+//! `rm`: removes SOCI indexes (v1) and fine indexes of an image. The image stays as it is.
 //!
 //! Whoever may push decides what a registry lists as an image's indexes, so nothing is deleted on
-//! the word of a list: only a manifest that was read, is a SOCI index of version 1, and names this
-//! image as its subject.
+//! the word of a list: only a manifest that was read, is a SOCI index of version 1 or a fine index,
+//! and names this image as its subject.
 
 use std::sync::Arc;
 
-use super::discover::{Unusable, parse_index, to_read};
+use super::discover::{IndexKind, Referring, Unusable, to_read};
 use super::maker::is_ours;
 use super::resolve::{ResolveError, Wanted, resolve};
 use crate::digest::Digest;
-use crate::image::Platform;
 use crate::image::enabled::INDEX_DIGEST;
-use crate::image::soci::{self, INDEX_V1, Version};
+use crate::image::soci::{self, Version};
+use crate::image::{Descriptor, Platform, fine};
 use crate::progress::Progress;
-use crate::store::blob::Target;
+use crate::store::blob::{Document, Referrers, Target};
 use crate::store::{Destination, StoreError};
 
 /// Which indexes go.
@@ -46,6 +46,8 @@ pub struct Cleared {
 pub struct Removal {
     /// The digest of its manifest.
     pub index: Digest,
+    /// Which kind of index it is.
+    pub kind: IndexKind,
     /// What its maker calls itself; None if it does not say, or was not read.
     pub tool: Option<String>,
     /// What became of it.
@@ -79,9 +81,9 @@ pub enum Fate {
 pub enum RemoveError {
     #[error(transparent)]
     Resolve(#[from] ResolveError),
-    #[error("cannot list the SOCI indexes of {subject}")]
+    #[error("cannot list the indexes of {subject}")]
     List { subject: Digest, source: StoreError },
-    #[error("cannot read SOCI index {digest}")]
+    #[error("cannot read index {digest}")]
     Read { digest: Digest, source: StoreError },
     #[error("cannot update the list of referrers of {subject}; nothing was deleted")]
     Unlist { subject: Digest, source: StoreError },
@@ -112,14 +114,11 @@ pub async fn remove(
         }
         (Err(error), _) => return Err(ResolveError::Find(error).into()),
     };
-    if let Ok(index) = soci::parse(&document.bytes) {
-        let Some(subject) = index.subject.filter(|_| index.version == Version::V1) else {
-            return Err(RemoveError::Version2(document.digest));
-        };
-        let chosen = vec![(document.digest, index.build_tool_identifier, None)];
-        let named = Cleared { manifest: subject.digest, platform: None, indexes: Vec::new(), version_2: None };
+    if let Some((subject, kind, tool)) = index_in(&document)? {
+        let chosen = vec![Choice { index: document.digest, kind, tool, stays: None }];
+        let named = Cleared { manifest: subject, platform: None, indexes: Vec::new(), version_2: None };
         // Whether the list is the registry's own or the fallback tag's only matters to what is said when it refuses.
-        let api = source.referrers(&subject.digest, INDEX_V1).await.is_ok_and(|listed| listed.api);
+        let api = list(store, &subject).await.is_ok_and(|listed| listed.api);
         return Ok(vec![take(store, named, chosen, api, options.dry_run).await?]);
     }
     let wanted = if options.platforms.is_empty() { Wanted::All } else { Wanted::Each(&options.platforms) };
@@ -133,34 +132,68 @@ pub async fn remove(
     Ok(cleared)
 }
 
+/// If a manifest is an index that can be removed: the image manifest that it is of, and its maker.
+///
+/// # Errors
+/// When it is a SOCI index of version 2.
+fn index_in(document: &Document) -> Result<Option<(Digest, IndexKind, Option<String>)>, RemoveError> {
+    if let Ok(index) = fine::parse(&document.bytes) {
+        return Ok(Some((index.subject.digest, IndexKind::Fine, index.build_tool)));
+    }
+    let Ok(index) = soci::parse(&document.bytes) else { return Ok(None) };
+    match index.subject.filter(|_| index.version == Version::V1) {
+        Some(subject) => Ok(Some((subject.digest, IndexKind::Soci, index.build_tool_identifier))),
+        None => Err(RemoveError::Version2(document.digest)),
+    }
+}
+
+async fn list(store: &Destination, subject: &Digest) -> Result<Referrers, StoreError> {
+    store.as_source().referrers_of(subject, &IndexKind::ARTIFACT_TYPES).await
+}
+
 /// An index, its maker, and why it stays, if it does.
-type Choice = (Digest, Option<String>, Option<Fate>);
+struct Choice {
+    index: Digest,
+    kind: IndexKind,
+    tool: Option<String>,
+    stays: Option<Fate>,
+}
 
 /// Removes the indexes of one manifest.
 async fn clear(store: &Destination, of: Cleared, options: &RemoveOptions) -> Result<Cleared, RemoveError> {
     let subject = of.manifest;
-    let listed = store.referrers(&subject, INDEX_V1).await;
-    let listed = listed.map_err(|source| RemoveError::List { subject, source })?;
+    let listed = list(store, &subject).await.map_err(|source| RemoveError::List { subject, source })?;
     let mut choices: Vec<Choice> = Vec::new();
     for (descriptor, unread) in to_read(listed.descriptors) {
-        let digest = descriptor.digest;
-        choices.push(match unread {
-            Some(why) => (digest, None, Some(Fate::NotAnIndex(why))),
-            None => match store.manifest(&digest).await {
-                Ok(document) => match parse_index(&document.bytes, Some(Version::V1), &subject) {
-                    Ok(index) => {
-                        let tool = index.build_tool_identifier;
-                        let goes = options.all || tool.as_deref().is_some_and(is_ours);
-                        (digest, tool, (!goes).then_some(Fate::OfAnother))
-                    }
-                    Err(why) => (digest, None, Some(Fate::NotAnIndex(why))),
-                },
-                Err(error) if error.is_lost() => (digest, None, Some(Fate::NotAnIndex(Unusable::Fetch(error)))),
-                Err(source) => return Err(RemoveError::Read { digest, source }),
-            },
-        });
+        choices.push(choose(store, &subject, &descriptor, unread, options.all).await?);
     }
     take(store, of, choices, listed.api, options.dry_run).await
+}
+
+async fn choose(
+    store: &Destination,
+    subject: &Digest,
+    listed: &Descriptor,
+    unread: Option<Unusable>,
+    all: bool,
+) -> Result<Choice, RemoveError> {
+    let (digest, kind) = (listed.digest, IndexKind::listed(listed));
+    let choice = |tool, stays| Choice { index: digest, kind, tool, stays };
+    let no_index = |why| choice(None, Some(Fate::NotAnIndex(why)));
+    if let Some(why) = unread {
+        return Ok(no_index(why));
+    }
+    Ok(match store.manifest(&digest).await {
+        Ok(document) => match Referring::parse(kind, &document.bytes, subject) {
+            Ok(index) => {
+                let goes = all || index.tool.as_deref().is_some_and(is_ours);
+                choice(index.tool, (!goes).then_some(Fate::OfAnother))
+            }
+            Err(why) => no_index(why),
+        },
+        Err(error) if error.is_lost() => no_index(Unusable::Fetch(error)),
+        Err(source) => return Err(RemoveError::Read { digest, source }),
+    })
 }
 
 /// Removes what has no other fate. `api`: the registry lists referrers itself.
@@ -172,20 +205,20 @@ async fn take(
     dry_run: bool,
 ) -> Result<Cleared, RemoveError> {
     let subject = of.manifest;
-    let goes: Vec<Digest> = choices.iter().filter(|(_, _, fate)| fate.is_none()).map(|(index, ..)| *index).collect();
+    let goes: Vec<Digest> = choices.iter().filter(|choice| choice.stays.is_none()).map(|choice| choice.index).collect();
     let mut results = match goes.is_empty() || dry_run {
         true => Vec::new(),
         false => store.detach(&subject, &goes).await.map_err(|source| RemoveError::Unlist { subject, source })?,
     }
     .into_iter();
     of.indexes = (choices.into_iter())
-        .map(|(index, tool, fate)| {
-            let fate = fate.unwrap_or_else(|| match results.next() {
+        .map(|Choice { index, kind, tool, stays }| {
+            let fate = stays.unwrap_or_else(|| match results.next() {
                 None => Fate::WouldRemove,
                 Some(Ok(())) => Fate::Removed,
                 Some(Err(source)) => Fate::Failed { source, unlisted: !api },
             });
-            Removal { index, tool, fate }
+            Removal { index, kind, tool, fate }
         })
         .collect();
     Ok(of)

@@ -267,6 +267,18 @@ impl Source {
         }
     }
 
+    /// The referrers of `subject` that are of one of these artifact types, from one list, in its order.
+    ///
+    /// # Errors
+    /// When they cannot be had; that there are none is no error.
+    pub async fn referrers_of(&self, subject: &Digest, artifact_types: &[&str]) -> Result<Referrers, StoreError> {
+        let mut listed = self.all_referrers(subject).await?;
+        let is_wanted =
+            |found: &Descriptor| found.artifact_type.as_deref().is_some_and(|t| artifact_types.contains(&t));
+        listed.descriptors.retain(is_wanted);
+        Ok(listed)
+    }
+
     /// The referrers of `subject` that are of `artifact_type`, in the order in which the store lists them.
     ///
     /// # Errors

@@ -88,6 +88,7 @@ fn an_image_with_an_index() {
               "error": null
             }
           ],
+          "fine": [],
           "layers": [
             {
               "media_type": "application/vnd.oci.image.layer.v1.tar+gzip",
@@ -103,7 +104,8 @@ fn an_image_with_an_index() {
                 "uncompressed_size": 203776,
                 "error": null
               },
-              "prefetch": null
+              "prefetch": null,
+              "document": null
             },
             {
               "media_type": "application/vnd.oci.image.layer.v1.tar",
@@ -119,14 +121,16 @@ fn an_image_with_an_index() {
                 "uncompressed_size": 62464,
                 "error": null
               },
-              "prefetch": null
+              "prefetch": null,
+              "document": null
             },
             {
               "media_type": "application/vnd.oci.image.layer.v1.tar+zstd",
               "digest": "sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119",
               "size": 24,
               "ztoc": null,
-              "prefetch": null
+              "prefetch": null,
+              "document": null
             },
             {
               "media_type": "application/vnd.oci.image.layer.v1.tar+gzip",
@@ -142,7 +146,8 @@ fn an_image_with_an_index() {
                 "uncompressed_size": 2048,
                 "error": null
               },
-              "prefetch": null
+              "prefetch": null,
+              "document": null
             }
           ],
           "coverage": {

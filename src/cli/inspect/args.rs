@@ -8,8 +8,9 @@ use crate::digest::Digest;
 use crate::image::ImageName;
 
 const INSPECT_LONG_ABOUT: &str = "\
-Shows which SOCI indexes an image has and what they contain: the tool that made them, how they were found, which \
-layers and how much of the image they cover, the sizes of the ztocs, and how consumers use them.
+Shows which SOCI indexes and fine indexes an image has and what they contain: the tool that made them, how they were \
+found, which layers and how much of the image they cover, the sizes of the ztocs and documents, and how consumers use \
+the SOCI indexes.
 
 No layer is read. IMAGE is as for ociseek index, or docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER] for an archive \
 from docker save.";
@@ -22,7 +23,7 @@ Examples:
 
 JSON: docs/json.md describes each field.";
 
-/// Show which SOCI indexes an image has and what they contain
+/// Show which indexes an image has and what they contain
 #[derive(Debug, Args)]
 #[command(long_about = INSPECT_LONG_ABOUT, after_help = INSPECT_AFTER_HELP)]
 pub(crate) struct InspectArgs {
@@ -33,7 +34,7 @@ pub(crate) struct InspectArgs {
     #[command(flatten)]
     pub platforms: PlatformsArgs,
 
-    /// Show the layers through this SOCI index, listed or not [default: the first usable one]
+    /// Show the layers through this index, listed or not [default: the first usable ones]
     #[arg(long, value_name = "DIGEST")]
     pub index: Option<Digest>,
 

@@ -4,12 +4,13 @@ use serde::Serialize;
 
 use super::covered::{covered, ztoc_bytes};
 use crate::cli::shared::consumer::Consumer;
+use crate::cli::shared::fine::Fine;
 use crate::cli::shared::json::{Coded, Coverage, DigestText, Failure, Manifest as ManifestRef};
 use crate::cli::shared::layers::prefetched::{Spans, ranges};
 use crate::image::Descriptor;
 use crate::image::prefetch::count;
 use crate::image::soci::{PREFETCH, ZtocRef, prefetch_layer};
-use crate::ops::discover::FoundIndexRef;
+use crate::ops::discover::{Discovered, FoundIndexRef};
 use crate::ops::inspect::{Inspected, InspectedLayer, InspectedList};
 
 #[derive(Serialize)]
@@ -27,12 +28,14 @@ struct Manifest {
     /// Such as `linux/arm64`; null if the image does not say.
     platform: Option<String>,
     manifest: ManifestRef,
-    /// How indexes of version 1 are listed; null if they cannot be.
+    /// How indexes of version 1 and fine indexes are listed; null if they cannot be.
     listing: Option<&'static str>,
     /// Why they cannot be listed, else null.
     error: Option<Failure>,
-    /// The indexes that were found.
+    /// The SOCI indexes that were found.
     indexes: Vec<Index>,
+    /// The fine indexes that were found.
+    fine: Vec<Fine>,
     /// The layers in the image's order.
     layers: Vec<Layer>,
     /// By the index that a reader takes.
@@ -97,6 +100,20 @@ struct Layer {
     ztoc: Option<Ztoc>,
     /// What that index says to prefetch of it, or null.
     prefetch: Option<Prefetch>,
+    /// Its document in the fine index that a reader takes, or null.
+    document: Option<FineDocument>,
+}
+
+/// A layer's document, as a fine index lists it.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct FineDocument {
+    digest: DigestText,
+    size: u64,
+    /// Bytes of its head: the layer's files and spans.
+    head_size: u64,
+    /// Bytes of its head and of what a recorded start needs.
+    start_size: u64,
 }
 
 #[derive(Serialize)]
@@ -144,7 +161,8 @@ impl Manifest {
             listing: image.listing.as_ref().ok().map(|via| via.code()),
             error: image.listing.as_ref().err().map(|error| Failure::of(error)),
             indexes: indexes.map(|(place, found)| Index::of(found, image.chosen == Some(place))).collect(),
-            layers: layers.map(|(descriptor, found)| Layer::of(descriptor, found)).collect(),
+            fine: Fine::each(&image.fine_summaries()),
+            layers: layers.map(|(descriptor, found)| Layer::of(descriptor, found, image)).collect(),
             coverage: Coverage::with_ztocs(&covered(image), ztoc_bytes(image)),
             consumers: Consumer::each(&inspected.verdicts()),
         }
@@ -180,7 +198,7 @@ impl Index {
 }
 
 impl Layer {
-    fn of(descriptor: &Descriptor, found: &InspectedLayer) -> Layer {
+    fn of(descriptor: &Descriptor, found: &InspectedLayer, image: &Discovered) -> Layer {
         let ztoc = found.ztoc.as_ref().map(|(reference, facts)| {
             let read = facts.as_ref().ok();
             Ztoc {
@@ -211,6 +229,12 @@ impl Layer {
             size: descriptor.size,
             ztoc,
             prefetch,
+            document: image.document_for(&descriptor.digest).map(|document| FineDocument {
+                digest: document.document.into(),
+                size: document.size,
+                head_size: document.head_size,
+                start_size: document.start_size,
+            }),
         }
     }
 }

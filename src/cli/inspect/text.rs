@@ -11,7 +11,7 @@ use crate::cli::shared::terminal::{Style, safe};
 use crate::image::LayerKind;
 use crate::image::consumer::{Consumer, Verdict};
 use crate::image::soci::Version;
-use crate::ops::discover::{Discovered, FoundIndexRef, Via};
+use crate::ops::discover::{Discovered, FineSummary, FoundIndexRef, Via};
 use crate::ops::inspect::{Inspected, InspectedList};
 
 pub(super) fn text(name: &str, inspected: &Inspected, style: Style) -> String {
@@ -32,6 +32,9 @@ pub(super) fn text(name: &str, inspected: &Inspected, style: Style) -> String {
     }
     if image.indexes.is_empty() {
         let _ = writeln!(text, "  {} none", style.yellow("index"));
+    }
+    for found in image.fine_summaries() {
+        fine(&mut text, image, &found, style);
     }
     if image.chosen.is_some() {
         layers(&mut text, inspected, style);
@@ -61,8 +64,7 @@ fn index(text: &mut String, image: &Discovered, found: &FoundIndexRef, is_chosen
     ];
     facts.extend(found.size.map(human));
     if let Ok(content) = &found.content {
-        let tool = content.index.build_tool_identifier.as_deref();
-        facts.push(tool.map_or("of an unknown tool".to_owned(), |tool| format!("by \"{}\"", safe(tool))));
+        facts.push(maker(content.index.build_tool_identifier.as_deref()));
         let covered = image.layers.iter().filter(|layer| content.ztocs.contains_key(&layer.digest)).count();
         facts.push(format!("{covered} of {}", counted(image.layers.len() as u64, "layer", "layers")));
     }
@@ -74,6 +76,36 @@ fn index(text: &mut String, image: &Discovered, found: &FoundIndexRef, is_chosen
     match &found.content {
         Ok(content) => content.notes.iter().for_each(|what| note(text, &what.to_string())),
         Err(why) => note(text, &format!("it cannot be used: {}", in_one_line(why))),
+    }
+}
+
+fn maker(tool: Option<&str>) -> String {
+    tool.map_or("of an unknown tool".to_owned(), |tool| format!("by \"{}\"", safe(tool)))
+}
+
+/// A fine index, or why it cannot be used.
+fn fine(text: &mut String, image: &Discovered, found: &FineSummary, style: Style) {
+    let digest = found.digest.to_string();
+    let digest = if found.chosen { style.green(&digest) } else { digest };
+    let _ = writeln!(text, "  fine index {digest}");
+    match &found.content {
+        Ok(content) => {
+            let maker = maker(content.tool.as_deref());
+            let (covered, layers) = (content.coverage.layers, image.layers.len() as u64);
+            let recorded = if content.profile.is_some() { ", with a recorded start" } else { "" };
+            let _ = writeln!(
+                text,
+                "    {maker}, {covered} of {} ({}), {}, {} of it for a start{recorded}, {}",
+                counted(layers, "layer", "layers"),
+                content.coverage.share(),
+                human(content.bytes),
+                human(content.start_bytes),
+                via(found.via),
+            );
+        }
+        Err(why) => {
+            let _ = writeln!(text, "    {} it cannot be used: {}", style.yellow("note:"), safe(why));
+        }
     }
 }
 

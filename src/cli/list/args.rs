@@ -6,9 +6,9 @@ use crate::cli::shared::args::{FormatArgs, ImageJobsArgs, RegistryArgs};
 use crate::cli::shared::place::ListPlace;
 
 const LIST_LONG_ABOUT: &str = "\
-Lists the SOCI indexes of images: the platform, the index version, how many layers and how much of the image it \
-covers, the size of its ztocs, and the tool that made it. AGE is that of the image, from its config; indexes have no \
-date.
+Lists the indexes of images: the platform, the version of a SOCI index or `fine` for a fine index, how many layers and \
+how much of the image it covers, the size of its ztocs or documents, and the tool that made it. AGE is that of the \
+image, from its config; indexes have no date.
 
 A repository without a tag means all its tags, and oci:DIR all images of the layout. Layers and ztocs are not read: \
 each image costs a few small requests, and tags of the same image are read once. Tags of non-images (charts, \
@@ -24,7 +24,7 @@ JSON: docs/json.md describes each field.
 
 Exit status: 0 success, 1 an image could not be read, 2 usage error; 129, 130 or 143 on SIGHUP, SIGINT or SIGTERM.";
 
-/// List the SOCI indexes of images
+/// List the indexes of images
 #[derive(Debug, Args)]
 #[command(long_about = LIST_LONG_ABOUT, after_long_help = LIST_AFTER_HELP)]
 #[command(after_help = "Examples: ociseek list --help")]

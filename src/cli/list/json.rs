@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::cli::shared::fine::Fine;
 use crate::cli::shared::json::{Coverage, DigestText, Failure, Manifest as ManifestRef};
 use crate::ops::list::{ListedImage, ListedIndex, ListedManifest};
 
@@ -45,9 +46,12 @@ struct Manifest {
     manifest: ManifestRef,
     /// When the image was made, as its config says (RFC 3339); or null.
     created: Option<String>,
-    /// Why indexes of version 1 cannot be listed, or null.
+    /// Why indexes of version 1 and fine indexes cannot be listed, or null.
     error: Option<Failure>,
+    /// The SOCI indexes.
     indexes: Vec<Index>,
+    /// The fine indexes.
+    fine: Vec<Fine>,
 }
 
 #[derive(Serialize)]
@@ -92,6 +96,7 @@ impl Manifest {
             created: listed.created.and_then(|time| time.to_rfc3339()),
             error: listed.unlisted.as_deref().map(Failure::told),
             indexes: listed.indexes.iter().map(Index::of).collect(),
+            fine: Fine::each(&listed.fine),
         }
     }
 }

@@ -15,7 +15,8 @@ use crate::cli::shared::size::human;
 use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::{Stdout, Style, safe};
 use crate::image::soci::Version;
-use crate::image::{ImageName, Select};
+use crate::image::{Coverage, ImageName, Select};
+use crate::ops::discover::FineSummary;
 use crate::ops::list::{ListedImage, ListedIndex, ListedManifest, Place, list, tags};
 use crate::progress::Progress;
 use crate::store::Source;
@@ -88,7 +89,7 @@ impl Table {
     }
 
     fn header(&self) -> String {
-        let line = self.line("IMAGE", "PLATFORM", "VERSION", "LAYERS", "COVERED", "ZTOCS", "AGE", "TOOL");
+        let line = self.line("IMAGE", "PLATFORM", "VERSION", "LAYERS", "COVERED", "SIZE", "AGE", "TOOL");
         self.style.dim(line.trim_end()) + "\n"
     }
 
@@ -100,12 +101,12 @@ impl Table {
         version: &str,
         layers: &str,
         covered: &str,
-        ztocs: &str,
+        size: &str,
         age: &str,
         tool: &str,
     ) -> String {
         let width = self.name;
-        format!("{name:width$}  {os:14}  {version:7}  {layers:>7}  {covered:>7}  {ztocs:>10}  {age:>6}  {tool}")
+        format!("{name:width$}  {os:14}  {version:7}  {layers:>7}  {covered:>7}  {size:>10}  {age:>6}  {tool}")
     }
 
     fn rows(&self, image: &ListedImage, all: bool) -> String {
@@ -131,9 +132,13 @@ impl Table {
         for index in &manifest.indexes {
             print(self.index(name, &platform, &age, index));
         }
+        for fine in &manifest.fine {
+            print(self.fine(name, &platform, &age, fine));
+        }
+        let is_bare = manifest.indexes.is_empty() && manifest.fine.is_empty();
         match &manifest.unlisted {
             Some(why) => print(self.line(name, &platform, "?", "", "", "", &age, &safe(why))),
-            None if manifest.indexes.is_empty() => print(self.line(name, &platform, "none", "", "", "", &age, "")),
+            None if is_bare => print(self.line(name, &platform, "none", "", "", "", &age, "")),
             None => {}
         }
     }
@@ -143,12 +148,32 @@ impl Table {
             Version::V1 => "1",
             Version::V2 => "2",
         };
-        match &index.content {
-            Ok(content) => {
-                let layers = format!("{}/{}", content.coverage.layers, content.coverage.of_layers);
-                let (covered, ztocs) = (content.coverage.share().to_string(), human(content.ztoc_bytes));
-                let tool = safe(content.tool.as_deref().unwrap_or("unknown"));
-                self.line(name, platform, version, &layers, &covered, &ztocs, age, &tool)
+        let content = index.content.as_ref();
+        let content = content.map(|content| (&content.coverage, content.ztoc_bytes, content.tool.as_deref()));
+        self.content(name, platform, version, age, content)
+    }
+
+    fn fine(&self, name: &str, platform: &str, age: &str, index: &FineSummary) -> String {
+        let content = index.content.as_ref();
+        let content = content.map(|content| (&content.coverage, content.bytes, content.tool.as_deref()));
+        self.content(name, platform, "fine", age, content)
+    }
+
+    /// The line of an index, whose coverage, size and maker are known, or else why it cannot be used.
+    fn content(
+        &self,
+        name: &str,
+        platform: &str,
+        version: &str,
+        age: &str,
+        content: Result<(&Coverage, u64, Option<&str>), &String>,
+    ) -> String {
+        match content {
+            Ok((coverage, bytes, tool)) => {
+                let layers = format!("{}/{}", coverage.layers, coverage.of_layers);
+                let (covered, size, tool) =
+                    (coverage.share().to_string(), human(bytes), safe(tool.unwrap_or("unknown")));
+                self.line(name, platform, version, &layers, &covered, &size, age, &tool)
             }
             Err(why) => self.line(name, platform, version, "", "", "", age, &format!("cannot be used: {}", safe(why))),
         }

@@ -8,8 +8,9 @@ use crate::cli::shared::place::ListPlace;
 const PRUNE_LONG_ABOUT: &str = "\
 Finds obsolete indexes in a repository, and removes them with --delete:
 
-  - SOCI indexes made by ociseek, if a later version of ociseek made another for the same image and layers
-  - SOCI indexes made by ociseek (--all: by any tool) for an image that no longer exists, if they are listed under a \
+  - SOCI indexes and fine indexes made by ociseek, if a later version of ociseek made another of the same kind for the \
+same image and layers
+  - those made by ociseek (--all: by any tool) for an image that no longer exists, if they are listed under a \
 tag sha256-...: registries with the referrers API do not list indexes of deleted images
   - entries of the lists under the tags sha256-... that point to nothing
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::cli::shared::json::{DigestText, Failure};
+use crate::cli::shared::json::{DigestText, Failure, Kind};
 use crate::ops::prune::{self, Pruned, Why};
 
 #[derive(Serialize)]
@@ -23,6 +23,8 @@ pub(crate) struct Pruning {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Waste {
     digest: DigestText,
+    /// Null for an entry that names nothing.
+    kind: Option<Kind>,
     /// The image that it is an index of.
     subject: DigestText,
     /// What its maker calls itself, or null.
@@ -87,6 +89,7 @@ impl Waste {
         };
         Waste {
             digest: waste.digest.into(),
+            kind: waste.kind.map(Kind::from),
             subject: waste.subject.into(),
             tool: waste.tool.clone(),
             reason,

@@ -12,6 +12,7 @@ use crate::cli::shared::report::{CliError, in_one_line};
 use crate::cli::shared::size::counted;
 use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::{Stdout, Style, safe};
+use crate::ops::discover::IndexKind;
 use crate::ops::prune::{PruneOptions, Pruned, Waste, Why, prune};
 use crate::progress::Progress;
 use crate::store::StoreError;
@@ -48,12 +49,17 @@ pub(super) async fn run(args: PruneArgs) -> Result<(), CliError> {
 
 fn text(name: &str, pruned: &Pruned, delete: bool, style: Style) -> String {
     let mut text = String::new();
-    for Waste { subject, digest, tool, why, removed } in &pruned.waste {
+    for Waste { subject, digest, kind, tool, why, removed } in &pruned.waste {
         let tool = tool.as_ref().map(|tool| format!(" by {:?}", safe(tool))).unwrap_or_default();
-        let (what, why) = match why {
-            Why::ImageGone => ("index", "its image is gone".to_owned()),
-            Why::Superseded { by } => ("index", format!("{} is newer", by.short())),
-            Why::NotThere => ("entry", "no such manifest".to_owned()),
+        let what = match kind {
+            Some(IndexKind::Soci) => "index",
+            Some(IndexKind::Fine) => "fine index",
+            None => "entry",
+        };
+        let why = match why {
+            Why::ImageGone => "its image is gone".to_owned(),
+            Why::Superseded { by } => format!("{} is newer", by.short()),
+            Why::NotThere => "no such manifest".to_owned(),
         };
         let done = match removed {
             None => "would remove".to_owned(),

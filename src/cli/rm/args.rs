@@ -7,7 +7,7 @@ use crate::cli::shared::args::{FormatArgs, PlatformsArgs, RegistryArgs};
 use crate::image::ImageName;
 
 const RM_LONG_ABOUT: &str = "\
-Removes SOCI indexes (version 1) of an image. The image itself, its tags and its other referrers stay as they are.
+Removes SOCI indexes (version 1) and fine indexes of an image. The image itself, its tags and its other referrers stay as they are.
 
 Only indexes made by ociseek are removed; --all removes those of any tool. IMAGE@DIGEST, with the digest of an \
 index, removes that index, whichever tool made it. A deleted image can also be named by its digest, to remove \
@@ -15,7 +15,7 @@ indexes left behind.
 
 Each index is read before it is deleted: an entry that is not a valid index of the image is kept, with a note. If \
 the registry has no referrers API, the index is also removed from the list under the tag sha256-..., which is kept \
-even when empty. ztocs are left to the registry's garbage collection. In a layout (oci:DIR), only the entry in \
+even when empty. Their blobs (ztocs, documents) are left to the registry's garbage collection. In a layout (oci:DIR), only the entry in \
 index.json is removed.
 
 An index of version 2 is part of its image: to remove it, delete the image's tag.";
@@ -32,7 +32,7 @@ JSON: docs/json.md describes each field.
 Exit status: 0 success (even if there was nothing to remove), 1 an index could not be removed, 2 usage error; 129, 130 \
 or 143 on SIGHUP, SIGINT or SIGTERM.";
 
-/// Remove SOCI indexes of an image
+/// Remove the indexes of an image
 #[derive(Debug, Args)]
 #[command(long_about = RM_LONG_ABOUT, after_long_help = RM_AFTER_HELP, after_help = "Examples: ociseek rm --help")]
 pub(crate) struct RmArgs {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::cli::shared::json::{DigestText, Failure, Manifest as ManifestRef};
+use crate::cli::shared::json::{DigestText, Failure, Kind, Manifest as ManifestRef};
 use crate::ops::remove::{self, Cleared, Fate};
 
 #[derive(Serialize)]
@@ -31,6 +31,7 @@ struct Manifest {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Index {
     digest: DigestText,
+    kind: Kind,
     /// What its maker calls itself, or null.
     tool: Option<String>,
     status: Status,
@@ -80,6 +81,13 @@ impl Index {
             Fate::NotAnIndex(why) => (Status::NotAnIndex, true, Some(Failure::of(why))),
             Fate::Failed { source, unlisted } => (Status::Failed, !unlisted, Some(Failure::of(source))),
         };
-        Index { digest: removal.index.into(), tool: removal.tool.clone(), status, listed, error }
+        Index {
+            digest: removal.index.into(),
+            kind: removal.kind.into(),
+            tool: removal.tool.clone(),
+            status,
+            listed,
+            error,
+        }
     }
 }

@@ -9,6 +9,7 @@ use crate::cli::shared::progress::Warnings;
 use crate::cli::shared::report::{CliError, in_one_line};
 use crate::cli::shared::source::{Images, home};
 use crate::cli::shared::terminal::{Stdout, Style, safe};
+use crate::ops::discover::IndexKind;
 use crate::ops::remove::{Cleared, Fate, Removal, RemoveOptions, remove};
 use crate::progress::Progress;
 use crate::store::StoreError;
@@ -41,6 +42,14 @@ pub(super) async fn run(args: RmArgs) -> Result<(), CliError> {
     }
 }
 
+/// What stands before the digest of an index that is not a SOCI index.
+fn prefix(kind: IndexKind) -> &'static str {
+    match kind {
+        IndexKind::Soci => "",
+        IndexKind::Fine => "fine index ",
+    }
+}
+
 /// A line for each index, and one for an image that has none.
 fn text(image: &str, cleared: &Cleared, style: Style) -> String {
     let mut text = String::new();
@@ -49,7 +58,8 @@ fn text(image: &str, cleared: &Cleared, style: Style) -> String {
         None => safe(image),
     };
     for removal in &cleared.indexes {
-        let Removal { index, tool, fate } = removal;
+        let Removal { index, kind, tool, fate } = removal;
+        let index = format!("{}{index}", prefix(*kind));
         let tool = tool.as_ref().map(|tool| format!(" by {:?}", safe(tool))).unwrap_or_default();
         let _ = match fate {
             Fate::Removed => writeln!(text, "{of}: {} {index}{tool}", style.green("removed")),
@@ -65,7 +75,7 @@ fn text(image: &str, cleared: &Cleared, style: Style) -> String {
         };
     }
     if cleared.indexes.is_empty() {
-        let _ = writeln!(text, "{of}: no SOCI index (version 1) to remove");
+        let _ = writeln!(text, "{of}: no index (SOCI version 1 or fine) to remove");
     }
     if let Some(version_2) = &cleared.version_2 {
         let note = style.yellow("note:");

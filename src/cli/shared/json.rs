@@ -13,6 +13,7 @@ use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::coverage;
 use crate::ops::TOOL_IDENTIFIER;
+use crate::ops::discover::IndexKind;
 
 /// Rises when a field goes away or changes its meaning; new fields do not count.
 const SCHEMA_VERSION: u32 = 1;
@@ -186,6 +187,24 @@ impl IndexRef {
 
     pub(crate) fn named(digest: Digest) -> IndexRef {
         IndexRef { digest: digest.into(), size: None }
+    }
+}
+
+/// Which kind of index it is.
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) enum Kind {
+    Soci,
+    Fine,
+}
+
+impl From<IndexKind> for Kind {
+    fn from(kind: IndexKind) -> Kind {
+        match kind {
+            IndexKind::Soci => Kind::Soci,
+            IndexKind::Fine => Kind::Fine,
+        }
     }
 }
 

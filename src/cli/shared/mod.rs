@@ -6,6 +6,7 @@ pub(super) mod caches;
 pub(super) mod causes;
 pub(super) mod consumer;
 pub(super) mod difference;
+pub(super) mod fine;
 pub(super) mod habits;
 pub(super) mod json;
 pub(super) mod layers;

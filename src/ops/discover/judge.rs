@@ -1,13 +1,14 @@
 //! What a SOCI index says of the image that it was found on. Decided here, without any I/O.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::MAX_ZTOC;
 use crate::code::Code;
 use crate::digest::Digest;
-use crate::image::soci::{self, FoundIndex, PREFETCH, SociIndexError, Version, ZtocRef};
+use crate::image::fine::{self, FINE_INDEX, FineIndex, FineIndexError, FineRef};
+use crate::image::soci::{self, FoundIndex, INDEX_V1, PREFETCH, SociIndexError, Version, ZtocRef};
 use crate::image::{Descriptor, LayerKind};
 use crate::store::StoreError;
 
@@ -20,6 +21,77 @@ pub struct IndexContent {
     pub ztocs: BTreeMap<Digest, ZtocRef>,
     /// What is not as it should be.
     pub notes: Vec<Note>,
+}
+
+/// A fine index that can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FineContent {
+    /// All that it says.
+    pub index: FineIndex,
+    /// By layer: the documents of layers that the image has.
+    pub documents: BTreeMap<Digest, FineRef>,
+}
+
+/// The kinds of index that refer to their image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IndexKind {
+    /// A SOCI index of version 1.
+    Soci,
+    /// A fine index.
+    Fine,
+}
+
+impl IndexKind {
+    /// The artifact types of all of them.
+    pub(in crate::ops) const ARTIFACT_TYPES: [&str; 2] = [INDEX_V1, FINE_INDEX];
+
+    /// Which kind a list of referrers says that an entry is. What is neither is judged as a SOCI index.
+    pub(in crate::ops) fn listed(entry: &Descriptor) -> IndexKind {
+        match entry.artifact_type.as_deref() {
+            Some(FINE_INDEX) => IndexKind::Fine,
+            _ => IndexKind::Soci,
+        }
+    }
+
+    /// A stable word for programs.
+    pub fn code(self) -> &'static str {
+        match self {
+            IndexKind::Soci => "soci",
+            IndexKind::Fine => "fine",
+        }
+    }
+}
+
+/// An index of either kind, as far as all of them have it.
+#[derive(Debug, Clone)]
+pub(in crate::ops) struct Referring {
+    pub kind: IndexKind,
+    pub tool: Option<String>,
+    /// The layers that it covers.
+    pub layers: BTreeSet<Digest>,
+    /// Its readers can use it.
+    pub canonical: bool,
+}
+
+impl Referring {
+    /// The index of this kind that a manifest is, if it belongs to the image manifest `subject`.
+    ///
+    /// # Errors
+    /// When the manifest is something else, or the index of another image.
+    pub(in crate::ops) fn parse(kind: IndexKind, bytes: &[u8], subject: &Digest) -> Result<Referring, Unusable> {
+        Ok(match kind {
+            IndexKind::Soci => {
+                let index = parse(bytes, Some(Version::V1), subject)?;
+                let layers = index.ztocs.iter().map(|ztoc| ztoc.layer).collect();
+                Referring { kind, tool: index.build_tool_identifier, layers, canonical: index.canonical }
+            }
+            IndexKind::Fine => {
+                let index = parse_fine(bytes, subject)?;
+                let layers = index.layers.iter().map(|document| document.layer).collect();
+                Referring { kind, tool: index.build_tool, layers, canonical: true }
+            }
+        })
+    }
 }
 
 /// Why an index cannot be used at all.
@@ -35,6 +107,8 @@ pub enum Unusable {
     MediaType(String),
     #[error("it is not a valid SOCI index")]
     Soci(#[from] SociIndexError),
+    #[error("it is not a valid fine index")]
+    Fine(#[from] FineIndexError),
     #[error("it is a SOCI index of version {}, where the other version belongs", .0.number())]
     Version(Version),
     #[error("it is the index of another image manifest, {0}")]
@@ -147,6 +221,27 @@ pub(in crate::ops) fn parse(bytes: &[u8], version: Option<Version>, subject: &Di
         Some(named) if named.digest != *subject => Err(Unusable::Subject(named.digest)),
         _ => Ok(index),
     }
+}
+
+/// The fine index that a manifest is, if it belongs to the image manifest `subject`.
+///
+/// # Errors
+/// When the manifest is something else, or the index of another image.
+pub(super) fn parse_fine(bytes: &[u8], subject: &Digest) -> Result<FineIndex, Unusable> {
+    let index = fine::parse(bytes)?;
+    match index.subject.digest == *subject {
+        true => Ok(index),
+        false => Err(Unusable::Subject(index.subject.digest)),
+    }
+}
+
+/// Judges the manifest of a fine index that was found on the image `manifest` with these `layers`.
+pub(super) fn judge_fine(bytes: &[u8], manifest: &Descriptor, layers: &[Descriptor]) -> Result<FineContent, Unusable> {
+    let index = parse_fine(bytes, &manifest.digest)?;
+    let known: BTreeSet<Digest> = layers.iter().map(|layer| layer.digest).collect();
+    let documents = index.layers.iter().filter(|document| known.contains(&document.layer));
+    let documents = documents.map(|document| (document.layer, document.clone())).collect();
+    Ok(FineContent { index, documents })
 }
 
 /// Judges the manifest of an index that was found on the image `manifest` with these `layers`,

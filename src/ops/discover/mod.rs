@@ -3,7 +3,8 @@
 //! An index of version 2 is named by an annotation of the image manifest, so that nobody can add
 //! one without changing the image. Those of version 1 are referrers, and consumers take the first
 //! that the registry lists (soci-snapshotter, fs/artifact_fetcher.go). So does this reader, but for
-//! those that it cannot use.
+//! those that it cannot use. Fine indexes are referrers too, of a type of their own, and the same
+//! list names them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,8 +14,9 @@ use bytes::Bytes;
 use super::resolve::{self, PlatformManifest, ResolveError, Wanted};
 use crate::digest::Digest;
 use crate::image::enabled::INDEX_DIGEST;
+use crate::image::fine::{FineRef, parse as parse_fine_index};
 use crate::image::manifest::{Manifest, OCI_MANIFEST};
-use crate::image::soci::{INDEX_V1, Version, ZTOC, ZtocRef};
+use crate::image::soci::{Version, ZTOC, ZtocRef};
 use crate::image::{Descriptor, Platform};
 pub(crate) use crate::progress::causes;
 use crate::progress::{Event, Progress};
@@ -22,14 +24,16 @@ use crate::store::blob::{Document, Target};
 use crate::store::{Source, StoreError};
 use crate::ztoc::MAX_ENCODED;
 
+mod fine;
 mod judge;
 
-pub(super) use judge::parse as parse_index;
-pub use judge::{IndexContent, Note, Unusable};
+pub use fine::{FineFacts, FineSummary};
+pub use judge::{FineContent, IndexContent, IndexKind, Note, Unusable};
+pub(super) use judge::{Referring, parse as parse_index};
 
 /// The largest ztoc that is read, in bytes. Where a layer's is larger, the layer is read as if it had none.
 pub const MAX_ZTOC: u64 = MAX_ENCODED as u64;
-/// How many indexes of version 1 are read of one image.
+/// How many indexes of version 1, and how many fine indexes, are read of one image.
 const MAX_INDEXES: usize = 32;
 
 /// Why it cannot be said which indexes an image has.
@@ -70,6 +74,23 @@ pub struct Discovered {
     pub odd_annotation: Option<String>,
     /// Which of `indexes` a reader takes.
     pub chosen: Option<usize>,
+    /// The fine indexes, in the store's order.
+    pub fine: Vec<FoundFineRef>,
+    /// Which of `fine` a reader takes: none if another index was asked for.
+    pub chosen_fine: Option<usize>,
+}
+
+/// A fine index, as it was found.
+#[derive(Debug)]
+pub struct FoundFineRef {
+    /// The digest of its manifest.
+    pub digest: Digest,
+    /// Bytes of its manifest; None if nobody says.
+    pub size: Option<u64>,
+    /// How it was found.
+    pub via: Via,
+    /// What it holds, or why it cannot be used.
+    pub content: Result<FineContent, Unusable>,
 }
 
 /// A SOCI index, as it was found.
@@ -122,6 +143,17 @@ impl Discovered {
         found.content.as_ref().ok().map(|content| (found, content))
     }
 
+    /// The fine index that a reader takes.
+    pub fn fine_index(&self) -> Option<(&FoundFineRef, &FineContent)> {
+        let found = self.fine.get(self.chosen_fine?)?;
+        found.content.as_ref().ok().map(|content| (found, content))
+    }
+
+    /// The document of a layer in the fine index that a reader takes.
+    pub fn document_for(&self, layer: &Digest) -> Option<&FineRef> {
+        self.fine_index()?.1.documents.get(layer)
+    }
+
     /// The ztoc of a layer in the index that a reader takes.
     pub fn ztoc_for(&self, layer: &Digest) -> Option<&ZtocRef> {
         self.index()?.1.ztocs.get(layer)
@@ -131,9 +163,10 @@ impl Discovered {
 /// The image `root` of `source`, of one platform (none: this machine's, or the only one), and the indexes that it has.
 /// `config`: whether its config is wanted too; it is read beside the indexes.
 ///
-/// A reader takes the index that is `asked` for by its digest, listed or not. What keeps it from
-/// others, and what it ignores in the one that it takes, is reported as a warning. That there is no
-/// index is no error, nor that the store does not list referrers: an image can be read without.
+/// A reader takes the index that is `asked` for by its digest, listed or not; beside a fine index it
+/// takes the SOCI index that it would take anyway. What keeps it from others, and what it ignores in
+/// the one that it takes, is reported as a warning. That there is no index is no error, nor that the
+/// store does not list referrers: an image can be read without.
 ///
 /// # Errors
 /// When the image cannot be found or read, or the index that was asked for cannot be used.
@@ -212,12 +245,20 @@ pub async fn fetch_ztoc(source: &Source, ztoc: &ZtocRef) -> Result<Bytes, Discov
     bytes.map_err(|source| DiscoverError::Ztoc { ztoc: digest, layer, source })
 }
 
-/// The manifests that a store lists as indexes of version 1, each once, and why it is not read, if so: only the first
-/// [`MAX_INDEXES`] are.
+/// The manifests that a store lists as indexes, each once, and why it is not read, if so: only the first
+/// [`MAX_INDEXES`] of each kind are.
 pub(super) fn to_read(listed: Vec<Descriptor>) -> impl Iterator<Item = (Descriptor, Option<Unusable>)> {
     let mut seen = BTreeSet::new();
+    let (mut soci, mut fine) = (0, 0);
     let once = listed.into_iter().filter(move |descriptor| seen.insert(descriptor.digest));
-    once.enumerate().map(|(place, found)| (found, (place >= MAX_INDEXES).then_some(Unusable::Unread(MAX_INDEXES))))
+    once.map(move |found| {
+        let count = match IndexKind::listed(&found) {
+            IndexKind::Soci => &mut soci,
+            IndexKind::Fine => &mut fine,
+        };
+        *count += 1;
+        (found, (*count > MAX_INDEXES).then_some(Unusable::Unread(MAX_INDEXES)))
+    })
 }
 
 /// The indexes of an image that can be used, by their digests: that of version 2, which its
@@ -229,7 +270,7 @@ pub(super) async fn usable(
     artifacts: &[Descriptor],
     listed: bool,
 ) -> Vec<(Digest, IndexContent)> {
-    let mut finder = Finder { source, manifest: &image.descriptor, layers: &image.layers, indexes: Vec::new() };
+    let mut finder = Finder::new(source, &image.descriptor, &image.layers);
     if let Some(digest) = image.annotations.get(INDEX_DIGEST).and_then(|named| named.parse().ok()) {
         finder.named(digest, artifacts).await;
     }
@@ -247,7 +288,7 @@ async fn indexes_of(
     asked: Option<&Digest>,
 ) -> Result<Discovered, DiscoverError> {
     let PlatformManifest { descriptor: manifest, platform, config, layers, annotations } = image;
-    let mut finder = Finder { source, manifest: &manifest, layers: &layers, indexes: Vec::new() };
+    let mut finder = Finder::new(source, &manifest, &layers);
     let mut odd_annotation = None;
     match annotations.get(INDEX_DIGEST).map(|named| (named, named.parse())) {
         None => {}
@@ -255,26 +296,44 @@ async fn indexes_of(
         Some((named, Err(_))) => odd_annotation = Some(named.chars().take(150).collect()),
     }
     let listing = finder.listed().await;
-    if let Some(asked) = asked
-        && finder.indexes.iter().all(|index| index.digest != *asked)
-    {
-        finder.read(*asked, None, Version::V1, Via::Asked).await;
+    if let Some(asked) = asked {
+        finder.asked(*asked).await;
     }
-    let mut indexes = finder.indexes;
-    let chosen = match asked {
-        None => indexes.iter().position(|index| index.content.is_ok()),
-        Some(asked) => {
-            let place = indexes.iter().position(|index| index.digest == *asked);
-            if let Some(place) = place.filter(|&place| indexes[place].content.is_err())
+    let Finder { mut indexes, mut fine, .. } = finder;
+    let mut chosen = indexes.iter().position(|index| index.content.is_ok());
+    let mut chosen_fine = fine.iter().position(|index| index.content.is_ok());
+    if let Some(&asked) = asked {
+        let unusable = |source| DiscoverError::Index { digest: asked, source };
+        chosen_fine = fine.iter().position(|index| index.digest == asked);
+        if let Some(place) = chosen_fine {
+            if fine[place].content.is_err()
+                && let Err(source) = fine.swap_remove(place).content
+            {
+                return Err(unusable(source));
+            }
+        } else {
+            chosen = indexes.iter().position(|index| index.digest == asked);
+            if let Some(place) = chosen.filter(|&place| indexes[place].content.is_err())
                 && let Err(source) = indexes.swap_remove(place).content
             {
-                return Err(DiscoverError::Index { digest: *asked, source });
+                return Err(unusable(source));
             }
-            place
         }
-    };
-    let config_read = None;
-    Ok(Discovered { root, manifest, platform, config, config_read, layers, indexes, listing, odd_annotation, chosen })
+    }
+    Ok(Discovered {
+        root,
+        manifest,
+        platform,
+        config,
+        config_read: None,
+        layers,
+        indexes,
+        listing,
+        odd_annotation,
+        chosen,
+        fine,
+        chosen_fine,
+    })
 }
 
 /// Collects the indexes of one image.
@@ -283,9 +342,14 @@ struct Finder<'a> {
     manifest: &'a Descriptor,
     layers: &'a [Descriptor],
     indexes: Vec<FoundIndexRef>,
+    fine: Vec<FoundFineRef>,
 }
 
-impl Finder<'_> {
+impl<'a> Finder<'a> {
+    fn new(source: &'a Source, manifest: &'a Descriptor, layers: &'a [Descriptor]) -> Finder<'a> {
+        Finder { source, manifest, layers, indexes: Vec::new(), fine: Vec::new() }
+    }
+
     /// The index of version 2 that the image manifest names.
     async fn named(&mut self, digest: Digest, artifacts: &[Descriptor]) {
         let listed = artifacts.iter().find(|artifact| artifact.digest == digest);
@@ -295,9 +359,9 @@ impl Finder<'_> {
         }
     }
 
-    /// Those of version 1, which are referrers.
+    /// Those of version 1 and fine indexes, which are referrers.
     async fn listed(&mut self) -> Result<Via, StoreError> {
-        let listed = self.source.referrers(&self.manifest.digest, INDEX_V1).await?;
+        let listed = self.source.referrers_of(&self.manifest.digest, &IndexKind::ARTIFACT_TYPES).await?;
         let via = match (self.source, listed.api) {
             (Source::Registry(_), true) => Via::Api,
             (Source::Registry(_), false) => Via::TagSchema,
@@ -305,16 +369,47 @@ impl Finder<'_> {
         };
         for (descriptor, unread) in to_read(listed.descriptors) {
             let (digest, size) = (descriptor.digest, Some(descriptor.size));
-            match unread {
-                None => self.read(digest, size, Version::V1, via).await,
-                Some(why) => self.found(digest, size, Version::V1, via, Err(why)),
+            match (IndexKind::listed(&descriptor), unread) {
+                (IndexKind::Soci, None) => self.read(digest, size, Version::V1, via).await,
+                (IndexKind::Soci, Some(why)) => self.found(digest, size, Version::V1, via, Err(why)),
+                (IndexKind::Fine, None) => {
+                    let document = self.source.manifest(&Target::Digest(digest)).await;
+                    self.found_fine(digest, size, via, document.map_err(Unusable::Fetch));
+                }
+                (IndexKind::Fine, Some(why)) => self.found_fine(digest, size, via, Err(why)),
             }
         }
         Ok(via)
     }
 
+    /// The index of this digest, of whatever kind, unless it was found already.
+    async fn asked(&mut self, digest: Digest) {
+        let found = self.indexes.iter().map(|index| index.digest).chain(self.fine.iter().map(|index| index.digest));
+        if found.into_iter().any(|found| found == digest) {
+            return;
+        }
+        match self.source.manifest(&Target::Digest(digest)).await {
+            Ok(document) if parse_fine_index(&document.bytes).is_ok() => {
+                self.found_fine(digest, None, Via::Asked, Ok(document));
+            }
+            document => self.take(digest, None, Version::V1, Via::Asked, document),
+        }
+    }
+
     async fn read(&mut self, digest: Digest, size: Option<u64>, version: Version, via: Via) {
-        let (size, content) = match self.source.manifest(&Target::Digest(digest)).await {
+        let document = self.source.manifest(&Target::Digest(digest)).await;
+        self.take(digest, size, version, via, document);
+    }
+
+    fn take(
+        &mut self,
+        digest: Digest,
+        size: Option<u64>,
+        version: Version,
+        via: Via,
+        document: Result<Document, StoreError>,
+    ) {
+        let (size, content) = match document {
             Ok(document) => {
                 let found = document.bytes.len() as u64;
                 (Some(size.unwrap_or(found)), self.judge(&document, size, version, via))
@@ -324,6 +419,15 @@ impl Finder<'_> {
         self.found(digest, size, version, via, content);
     }
 
+    fn found_fine(&mut self, digest: Digest, size: Option<u64>, via: Via, document: Result<Document, Unusable>) {
+        let found = document.as_ref().ok().map(|document| document.bytes.len() as u64);
+        let content = document.and_then(|document| {
+            check(&document, size)?;
+            judge::judge_fine(&document.bytes, self.manifest, self.layers)
+        });
+        self.fine.push(FoundFineRef { digest, size: size.or(found), via, content });
+    }
+
     fn judge(
         &self,
         document: &Document,
@@ -331,13 +435,7 @@ impl Finder<'_> {
         version: Version,
         via: Via,
     ) -> Result<IndexContent, Unusable> {
-        let found = document.bytes.len() as u64;
-        if let Some(expected) = expected.filter(|&expected| expected != found) {
-            return Err(Unusable::Size { expected, found });
-        }
-        if document.media_type != OCI_MANIFEST {
-            return Err(Unusable::MediaType(document.media_type.chars().take(150).collect()));
-        }
+        check(document, expected)?;
         // Who asks for an index by its digest may ask for either version.
         let version = (via != Via::Asked).then_some(version);
         judge::judge(&document.bytes, version, self.manifest, self.layers)
@@ -356,6 +454,18 @@ impl Finder<'_> {
     }
 }
 
+/// Whether a manifest is as large as the list says, and of the type that every index has.
+fn check(document: &Document, expected: Option<u64>) -> Result<(), Unusable> {
+    let found = document.bytes.len() as u64;
+    if let Some(expected) = expected.filter(|&expected| expected != found) {
+        return Err(Unusable::Size { expected, found });
+    }
+    match document.media_type == OCI_MANIFEST {
+        true => Ok(()),
+        false => Err(Unusable::MediaType(document.media_type.chars().take(150).collect())),
+    }
+}
+
 /// What a reader passes over, and why.
 fn warn(discovered: &Discovered, progress: &Arc<dyn Progress>) {
     let warn = |text: String| progress.report(Event::Warning(text));
@@ -369,6 +479,12 @@ fn warn(discovered: &Discovered, progress: &Arc<dyn Progress>) {
     for index in discovered.indexes.iter().take(before) {
         if let Err(why) = &index.content {
             warn(format!("skipping SOCI index {}: {}", index.digest, causes(why)));
+        }
+    }
+    let before = discovered.chosen_fine.unwrap_or(discovered.fine.len());
+    for index in discovered.fine.iter().take(before) {
+        if let Err(why) = &index.content {
+            warn(format!("skipping fine index {}: {}", index.digest, causes(why)));
         }
     }
     if let Some((index, content)) = discovered.index() {

@@ -71,7 +71,9 @@ pub(super) fn of_index(found: FoundIndexRef) -> Result<(Vec<Finding>, Option<Ind
                 Unusable::Fetch(error) if Damage::of(error) == Some(Damage::Missing) => Code::IndexMissing,
                 Unusable::Fetch(_) | Unusable::Size { .. } => Code::IndexDamaged,
                 Unusable::Subject(_) => Code::Subject,
-                Unusable::MediaType(_) | Unusable::Soci(_) | Unusable::Version(_) => Code::IndexMalformed,
+                Unusable::MediaType(_) | Unusable::Soci(_) | Unusable::Fine(_) | Unusable::Version(_) => {
+                    Code::IndexMalformed
+                }
                 Unusable::Unread(_) => Code::IndexUnread,
             };
             let text = format!("index {digest} cannot be used: {}", causes(&why));

@@ -5,6 +5,7 @@ mod at_once;
 mod cache;
 mod copy;
 mod diff;
+mod fine;
 mod list;
 mod prune;
 mod rm;

@@ -59,7 +59,7 @@ fn ours_go_and_those_of_others_only_when_asked_for() {
         assert_eq!(removed(&sandbox, 0, &["--all", &image]), [vec![], vec![one("removed", &theirs[1])]]);
         assert_eq!(found(&sandbox, &image), [vec![], Vec::<String>::new()]);
         let none = sandbox.run(&["rm", &image]);
-        assert!(none.contains("linux/arm64: no SOCI index (version 1) to remove\n"), "{none}");
+        assert!(none.contains("linux/arm64: no index (SOCI version 1 or fine) to remove\n"), "{none}");
         // The image is what it was, and can be indexed again.
         let again = sandbox.json(0, &index(&["--format=json", &image]));
         assert_eq!(again["images"][0]["manifests"][0]["status"], "attached");

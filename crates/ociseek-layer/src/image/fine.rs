@@ -157,11 +157,6 @@ impl FineIndex {
         descriptor.annotations = annotations;
         EncodedIndex { bytes, descriptor }
     }
-
-    /// The document of a layer.
-    pub fn document(&self, layer: &Digest) -> Option<&FineRef> {
-        self.layers.iter().find(|document| document.layer == *layer)
-    }
 }
 
 /// Reads a fine index.

@@ -1,0 +1,53 @@
+//! Fine indexes, as `list` and `inspect` show them.
+
+use serde::Serialize;
+
+use super::json::{Coverage, DigestText, Failure};
+use crate::ops::discover::FineSummary;
+
+/// A fine index.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct Fine {
+    /// Of its manifest.
+    digest: DigestText,
+    /// Bytes of its manifest; null if nobody says.
+    size: Option<u64>,
+    found_by: &'static str,
+    /// A reader takes this one.
+    chosen: bool,
+    /// What its maker calls itself, or null.
+    tool: Option<String>,
+    /// Null, as the next two, if it cannot be used.
+    coverage: Option<Coverage>,
+    /// Bytes of its documents.
+    bytes: Option<u64>,
+    /// Of these, what is fetched before a start.
+    start_bytes: Option<u64>,
+    /// The digest of the recorded reads that it was built with, or null.
+    profile: Option<DigestText>,
+    /// Why it cannot be used, or null.
+    error: Option<Failure>,
+}
+
+impl Fine {
+    pub(crate) fn each(found: &[FineSummary]) -> Vec<Fine> {
+        found.iter().map(Fine::of).collect()
+    }
+
+    fn of(found: &FineSummary) -> Fine {
+        let content = found.content.as_ref().ok();
+        Fine {
+            digest: found.digest.into(),
+            size: found.size,
+            found_by: found.via.code(),
+            chosen: found.chosen,
+            tool: content.and_then(|content| content.tool.clone()),
+            coverage: content.map(|content| Coverage::of(&content.coverage)),
+            bytes: content.map(|content| content.bytes),
+            start_bytes: content.map(|content| content.start_bytes),
+            profile: content.and_then(|content| content.profile).map(DigestText::from),
+            error: found.content.as_ref().err().map(|why| Failure::told(why)),
+        }
+    }
+}

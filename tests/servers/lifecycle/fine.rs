@@ -1,0 +1,261 @@
+//! Fine indexes: listed, inspected, copied, removed, cleared away beside SOCI indexes.
+
+use ociseek::digest::Digest;
+use ociseek::image::Descriptor;
+use ociseek::image::fine::{EMPTY_CONFIG, FineIndex, FineRef};
+use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
+use serde_json::{Value, json};
+
+use super::{found, image, indexed_by, is_there, registries, request, subjects, without_api};
+use crate::support::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox};
+use crate::support::servers::Server;
+
+/// A fine index of the image manifest `subject` of `a/b` with a document for each layer, under a
+/// maker's name; its digest. What is in the documents does not matter here.
+fn fine_by(server: &Server, maker: &str, subject: &str) -> String {
+    let (status, body) = request(server, "GET", &format!("/v2/a/b/manifests/{subject}"));
+    assert_eq!(status, 200, "{body}");
+    let image: Value = serde_json::from_str(&body).unwrap();
+    let documents: Vec<(FineRef, String)> = (image["layers"].as_array().unwrap().iter())
+        .map(|layer| {
+            let text = format!("the document of {}", layer["digest"]);
+            let document = Digest::sha256(text.as_bytes());
+            let layer = layer["digest"].as_str().unwrap().parse().unwrap();
+            let head_digest = Digest::sha256(&text.as_bytes()[..10]);
+            let size = text.len() as u64;
+            (FineRef { document, size, layer, head_size: 10, head_digest, start_size: 20 }, text)
+        })
+        .collect();
+    let subject = Descriptor::new(OCI_MANIFEST, subject.parse().unwrap(), body.len() as u64);
+    let index = FineIndex {
+        layers: documents.iter().map(|(document, _)| document.clone()).collect(),
+        subject: subject.clone(),
+        build_tool: Some(maker.to_owned()),
+        profile: None,
+    };
+    let encoded = index.encode();
+    let config = ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let repository = Client::new(config).unwrap().repository(&server.host, "a/b").unwrap();
+        for (document, text) in &documents {
+            repository.push_blob(&document.blob(), text.clone().into()).await.unwrap();
+        }
+        repository.push_blob(&Descriptor::of(EMPTY_CONFIG, b"{}"), "{}".into()).await.unwrap();
+        repository.attach(&encoded.descriptor, encoded.bytes.into(), &subject, &[]).await.unwrap();
+    });
+    encoded.descriptor.digest.to_string()
+}
+
+/// The digests of the fine indexes that a command's report has, by platform.
+fn fine_in(report: &Value) -> Vec<Vec<String>> {
+    let digests = |manifest: &Value| {
+        let fine = manifest["fine"].as_array().unwrap().iter();
+        let mut digests: Vec<String> = fine.map(|fine| fine["digest"].as_str().unwrap().to_owned()).collect();
+        digests.sort();
+        digests
+    };
+    report["manifests"].as_array().unwrap().iter().map(digests).collect()
+}
+
+fn inspected(sandbox: &Sandbox, image: &str) -> Value {
+    sandbox.json(0, &["inspect", "--format=json", image])
+}
+
+/// Kind, status and digest of what a run of `rm` says of each index, sorted.
+fn removed(sandbox: &Sandbox, args: &[&str]) -> Vec<[String; 3]> {
+    let report = sandbox.json(0, &[&["rm", "--format=json"], args].concat());
+    let manifests = report["manifests"].as_array().unwrap().iter();
+    let indexes = manifests.flat_map(|manifest| manifest["indexes"].as_array().unwrap());
+    told(indexes, ["kind", "status", "digest"])
+}
+
+/// The same of `prune`, with the reason.
+fn pruned(sandbox: &Sandbox, server: &Server, options: &[&str]) -> Vec<[String; 4]> {
+    let repository = format!("{}/a/b", server.host);
+    let report = sandbox.json(0, &[&["prune", "--format=json"], options, &[&repository]].concat());
+    told(report["waste"].as_array().unwrap().iter(), ["kind", "reason", "status", "digest"])
+}
+
+fn told<'a, const N: usize>(objects: impl Iterator<Item = &'a Value>, keys: [&str; N]) -> Vec<[String; N]> {
+    let mut told: Vec<_> = objects.map(|one| keys.map(|key| one[key].as_str().unwrap().to_owned())).collect();
+    told.sort();
+    told
+}
+
+fn words<const N: usize>(words: [&str; N]) -> [String; N] {
+    words.map(str::to_owned)
+}
+
+#[test]
+fn list_and_inspect_show_them_beside_soci_indexes() {
+    for server in registries() {
+        let Some((sandbox, image)) = image(&server) else { return };
+        let [amd64, arm64] = <[String; 2]>::try_from(subjects(&sandbox, &image)).unwrap();
+        let soci = indexed_by(&sandbox, "ociseek v0.0.1", &image);
+        let fine = fine_by(&server, "ociseek v0.0.2", &amd64);
+
+        let report = sandbox.json(0, &["list", "--format=json", &image]);
+        let [first, second] = [0, 1].map(|n| &report["images"][0]["manifests"][n]);
+        assert_eq!(first["indexes"].as_array().unwrap().len(), 1);
+        let shown = &first["fine"][0];
+        assert_eq!((&shown["digest"], &shown["chosen"]), (&json!(fine), &json!(true)), "{report:#}");
+        assert_eq!((&shown["tool"], &shown["error"]), (&json!("ociseek v0.0.2"), &Value::Null));
+        assert_eq!((&shown["coverage"]["layers"], &shown["start_bytes"]), (&json!(2), &json!(40)));
+        assert_eq!(second["fine"], json!([]));
+        let text = sandbox.run(&["list", &image]);
+        let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert!(rows.iter().any(|row| row.starts_with(&["v1", "linux/amd64", "fine", "2/2", "100%"])), "{text}");
+        assert_eq!(rows.iter().filter(|row| row.get(2) == Some(&"1")).count(), 2, "{text}");
+
+        let report = inspected(&sandbox, &image);
+        assert_eq!(fine_in(&report), [vec![fine.clone()], vec![]]);
+        let layer = &report["manifests"][0]["layers"][0];
+        assert_eq!((&layer["document"]["head_size"], &layer["document"]["start_size"]), (&json!(10), &json!(20)));
+        assert_ne!(layer["ztoc"], Value::Null);
+        let text = sandbox.run(&["inspect", &image]);
+        assert!(
+            text.contains(&format!("  fine index {fine}\n    by \"ociseek v0.0.2\", 2 of 2 layers (100%)")),
+            "{text}"
+        );
+
+        // Without a SOCI index the image is not said to have none at all.
+        sandbox.json(0, &["rm", "--format=json", &format!("{}/a/b@{}", server.host, soci[0])]);
+        let text = sandbox.run(&["list", "--format=text", &format!("{}/a/b@{amd64}", server.host)]);
+        assert!(text.contains(" fine ") && !text.contains(" none "), "{text}");
+        // One that is asked for by the digest of another platform's is not that of this image.
+        let other = format!("{}/a/b@{arm64}", server.host);
+        let text = sandbox.run(&["inspect", &format!("--index={fine}"), &other]);
+        assert!(text.contains("it is the index of another image manifest"), "{text}");
+    }
+}
+
+#[test]
+fn rm_removes_ours_with_the_soci_indexes() {
+    for server in registries() {
+        let Some((sandbox, image)) = image(&server) else { return };
+        let subjects = subjects(&sandbox, &image);
+        let soci = indexed_by(&sandbox, "ociseek v0.0.1", &image);
+        let ours = fine_by(&server, "ociseek v0.0.2", &subjects[0]);
+        let theirs = fine_by(&server, "another tool", &subjects[0]);
+
+        let mut want = vec![words(["fine", "would-remove", &ours]), words(["fine", "kept", &theirs])];
+        want.extend(soci.iter().map(|digest| words(["soci", "would-remove", digest])));
+        want.sort();
+        assert_eq!(removed(&sandbox, &["--dry-run", &image]), want);
+        let text = sandbox.run(&["rm", &image]);
+        assert!(text.contains(&format!(": removed fine index {ours} by \"ociseek v0.0.2\"\n")), "{text}");
+        assert!(text.contains(&format!(": kept fine index {theirs} by \"another tool\"")), "{text}");
+        assert!(!is_there(&server, "a/b", &ours) && !is_there(&server, "a/b", &soci[0]));
+        assert_eq!(fine_in(&inspected(&sandbox, &image)), [vec![theirs.clone()], vec![]]);
+
+        // One that is named goes, whoever made it.
+        let named = format!("{}/a/b@{theirs}", server.host);
+        assert_eq!(removed(&sandbox, &[&named]), [words(["fine", "removed", &theirs])]);
+        assert_eq!(fine_in(&inspected(&sandbox, &image)), [vec![], Vec::<String>::new()]);
+    }
+}
+
+#[test]
+fn prune_removes_older_ones_and_those_of_images_that_are_gone() {
+    for server in registries() {
+        let Some((sandbox, image)) = image(&server) else { return };
+        let subjects = subjects(&sandbox, &image);
+        let soci = indexed_by(&sandbox, "ociseek v0.0.1", &image);
+        let old = fine_by(&server, "ociseek v0.0.2", &subjects[0]);
+        let new = fine_by(&server, "ociseek v0.0.3", &subjects[0]);
+        // The newer fine index takes the place of no SOCI index.
+        assert_eq!(pruned(&sandbox, &server, &[]), [words(["fine", "superseded", "would-remove", &old])]);
+        assert_eq!(pruned(&sandbox, &server, &["--delete"]), [words(["fine", "superseded", "removed", &old])]);
+        assert!(
+            !is_there(&server, "a/b", &old) && is_there(&server, "a/b", &new) && is_there(&server, "a/b", &soci[0])
+        );
+    }
+    let Some(server) = without_api() else { return };
+    let Some((sandbox, image)) = image(&server) else { return };
+    let [gone, stays] = <[String; 2]>::try_from(subjects(&sandbox, &image)).unwrap();
+    let (of_gone, of_stays) = (fine_by(&server, "ociseek v1", &gone), fine_by(&server, "ociseek v1", &stays));
+    sandbox.json(0, &["rm", "--dry-run", "--format=json", &image]);
+    for digest in [&request_digest(&server, "v1"), &gone] {
+        assert_eq!(request(&server, "DELETE", &format!("/v2/a/b/manifests/{digest}")).0, 202);
+    }
+    assert_eq!(pruned(&sandbox, &server, &["--delete"]), [words(["fine", "image-gone", "removed", &of_gone])]);
+    assert!(!is_there(&server, "a/b", &of_gone) && is_there(&server, "a/b", &of_stays));
+}
+
+/// The digest that a tag of `a/b` stands for.
+fn request_digest(server: &Server, tag: &str) -> String {
+    let (_, body) = request(server, "GET", &format!("/v2/a/b/manifests/{tag}"));
+    Digest::sha256(body.as_bytes()).to_string()
+}
+
+#[test]
+fn copies_have_them_with_their_documents() {
+    let all: Vec<Server> = registries().collect();
+    let [olareg, distribution] = &all[..] else { return };
+    for (from, to) in [(olareg, distribution), (distribution, olareg)] {
+        let Some((sandbox, image)) = image(from) else { return };
+        let subjects = subjects(&sandbox, &image);
+        let fine: Vec<Vec<String>> = subjects.iter().map(|subject| vec![fine_by(from, "x", subject)]).collect();
+        let there = format!("{}/copy/fine:v1", to.host);
+        for (source, copy) in [(&*image, &*there), (&there, "oci:copy:v1"), ("oci:copy:v1", &format!("{there}2"))] {
+            let report = sandbox.json(0, &["copy", "--format=json", "--progress=none", source, copy]);
+            let kinds: Vec<_> = report["referrers"].as_array().unwrap().iter().map(|r| &r["artifact_type"]).collect();
+            assert_eq!(kinds, [&json!("application/vnd.ociseek.fine.v1+json"); 2]);
+            let report = inspected(&sandbox, copy);
+            assert_eq!(fine_in(&report), fine);
+        }
+        for layer in inspected(&sandbox, &there)["manifests"][0]["layers"].as_array().unwrap() {
+            let document = layer["document"]["digest"].as_str().unwrap();
+            assert_eq!(request(to, "GET", &format!("/v2/copy/fine/blobs/{document}")).0, 200);
+        }
+        // In a layout they are removed too.
+        let gone = fine.iter().map(|fine| words(["fine", "removed", &fine[0]]));
+        let mut gone: Vec<_> = gone.collect();
+        gone.sort();
+        assert_eq!(removed(&sandbox, &["--all", "oci:copy:v1"]), gone);
+        assert_eq!(fine_in(&inspected(&sandbox, "oci:copy:v1")), [vec![], Vec::<String>::new()]);
+    }
+}
+
+/// Whoever may push can list any manifest as a fine index of the image.
+#[test]
+fn what_only_pretends_to_be_one_is_shown_as_such_and_stays() {
+    let Some(server) = without_api() else { return };
+    let Some((sandbox, image)) = image(&server) else { return };
+    let [mine, other] = <[String; 2]>::try_from(subjects(&sandbox, &image)).unwrap();
+    let of_other = fine_by(&server, "ociseek v0.0.1", &other);
+    let good = fine_by(&server, "ociseek v0.0.2", &mine);
+    let entry = |digest: &str, more: usize| {
+        let (_, body) = request(&server, "GET", &format!("/v2/a/b/manifests/{digest}"));
+        json!({"mediaType": OCI_MANIFEST, "digest": digest, "size": body.len() + more,
+            "artifactType": "application/vnd.ociseek.fine.v1+json"})
+    };
+    let list = [entry(&other, 0), entry(&of_other, 0), entry(&good, 0)];
+    let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": list}).to_string();
+    server.put_manifest("a/b", &mine.replace(':', "-"), OCI_INDEX, list.as_bytes());
+
+    let image = format!("{}/a/b@{mine}", server.host);
+    let report = inspected(&sandbox, &image);
+    let fine = report["manifests"][0]["fine"].as_array().unwrap();
+    let errors: Vec<&str> = fine.iter().filter_map(|fine| fine["error"]["message"].as_str()).collect();
+    assert_eq!(errors.len(), 2, "{fine:?}");
+    assert!(
+        errors[0].contains("the manifest is not a fine index") && errors[1].contains("another image"),
+        "{errors:?}"
+    );
+    assert_eq!((&fine[2]["digest"], &fine[2]["chosen"]), (&json!(good), &json!(true)));
+    let mut want = vec![words(["fine", "not-an-index", &other]), words(["fine", "not-an-index", &of_other])];
+    want.push(words(["fine", "removed", &good]));
+    want.sort();
+    assert_eq!(removed(&sandbox, &["--all", &image]), want);
+    assert!(is_there(&server, "a/b", &other) && is_there(&server, "a/b", &of_other));
+    assert_eq!(found(&sandbox, &image), [Vec::<String>::new()]);
+
+    // A list that states another size than the manifest has.
+    let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry(&of_other, 1)]}).to_string();
+    server.put_manifest("a/b", &other.replace(':', "-"), OCI_INDEX, list.as_bytes());
+    let report = inspected(&sandbox, &format!("{}/a/b@{other}", server.host));
+    let error = report["manifests"][0]["fine"][0]["error"]["message"].as_str().unwrap();
+    assert!(error.contains("but the list says"), "{error}");
+}
