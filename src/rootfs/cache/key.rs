@@ -20,8 +20,8 @@ impl SpanKey {
         let plain = table.plain_range(span);
         let size = plain.end - plain.start;
         match table.checkpoint(span) {
-            Some(checkpoint) => SpanKey::gzip(table.digest(span), checkpoint, size),
-            None => SpanKey::plain(table.digest(span), size),
+            Some(checkpoint) => SpanKey::gzip(&table.digest(span), checkpoint, size),
+            None => SpanKey::plain(&table.digest(span), size),
         }
     }
 

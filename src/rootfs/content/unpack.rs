@@ -172,7 +172,7 @@ impl<'a> Spans<'a> {
 
     fn end(&mut self, current: Current<'a>) -> Result<(), Stop> {
         let Current { span, landing: Some((landing, hasher)), .. } = current else { return Ok(()) };
-        let (expected, actual) = (*self.on.layer.open.spans.digest(span), hasher.finish());
+        let (expected, actual) = (self.on.layer.open.spans.digest(span), hasher.finish());
         if actual != expected {
             return Err(Stop::Span(SpanError::Digest { span, expected, actual }));
         }

@@ -384,9 +384,13 @@ impl FineHead {
         self.spans.blob_size()
     }
 
-    /// The tar's entries in the tar's order.
+    /// The tar's entries in the tar's order. None in the head that a layer map was made of, which has them.
     pub fn entries(&self) -> &[FileMetadata] {
         &self.files
+    }
+
+    pub(crate) fn take_entries(&mut self) -> Vec<FileMetadata> {
+        std::mem::take(&mut self.files)
     }
 
     /// Where spans begin, and what proves them.

@@ -245,3 +245,46 @@ fn identities_differ_where_spans_do() {
     all.dedup();
     assert_eq!(all.len(), 30);
 }
+
+#[test]
+fn a_layer_map_is_read_by_a_document() {
+    use std::ops::ControlFlow;
+    use std::sync::Arc;
+
+    use crate::layer::LayerMap;
+    use crate::layer::span::{SpanError, SpanTable};
+
+    for (count, codec) in [(3, Codec::Plain), (3, Codec::Gzip)] {
+        let (layer, blob) = layer(count, codec);
+        let encoded = layer.encode(&[]).unwrap();
+        let head = &encoded.bytes[..encoded.head_size as usize];
+        let map = LayerMap::from(decode_head(head, encoded.bytes.len() as u64, &mut unlimited()).unwrap());
+        assert_eq!(map.files, layer.entries());
+        assert!(map.fine().is_some_and(|head| head.entries().is_empty()));
+        assert_eq!((map.is_plain(), map.is_unpacked()), (codec == Codec::Plain, false));
+        let table = SpanTable::new(Arc::new(map)).unwrap();
+        assert_eq!((table.count(), table.plain_end()), (count, layer.spans().plain_end()));
+        for span in table.each() {
+            let range = table.blob_range(span);
+            assert_eq!(range, layer.spans().fetch_range(span));
+            assert_eq!(table.plain_range(span), layer.spans().plain_range(span));
+            let mut bytes = blob[range.start.0 as usize..range.end.0 as usize].to_vec();
+            let decode = |bytes: &[u8]| {
+                let mut plain = Vec::new();
+                let decoded = table.decode(span, bytes, &mut |piece| {
+                    plain.extend_from_slice(piece);
+                    ControlFlow::Continue(())
+                });
+                decoded.map(|()| plain)
+            };
+            match (codec, span) {
+                (Codec::Plain, _) => assert_eq!(decode(&bytes), Ok(bytes.clone())),
+                (Codec::Gzip, SpanId(0)) => assert!(matches!(decode(&bytes), Err(SpanError::Gzip { .. }))),
+                (Codec::Gzip, _) => assert_eq!(decode(&bytes), Err(SpanError::NoWindow { span })),
+            }
+            assert!(matches!(decode(&bytes[1..]), Err(SpanError::Length { .. })));
+            bytes[0] ^= 1;
+            assert_eq!(decode(&bytes), Err(SpanError::Proof { span }));
+        }
+    }
+}

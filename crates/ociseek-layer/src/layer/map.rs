@@ -1,11 +1,14 @@
 //! What a layer can be read by: its entries, where their bytes lie, and where decoding can start.
 //!
-//! It is made of a published ztoc, or of the layer itself when that was read here. A ztoc is what others
+//! It is made of a published ztoc or fine document, or of the layer itself when that was read here. A ztoc is what others
 //! read; this is what we read by, and can say more: which entries have no bytes to read, and that
 //! a blob can only be decoded from its start.
 
-use super::span::Spanned;
+use std::sync::Arc;
+
+use super::span::{Begins, Spanned};
 use crate::digest::Digest;
+use crate::fine::{Codec, FineHead};
 use crate::offset::{Compressed, Uncompressed};
 use crate::ztoc::{Checkpoints, Cuts, FileKind, FileMetadata, Ztoc};
 
@@ -23,7 +26,7 @@ pub struct LayerMap {
     pub size: Compressed,
     /// Where decoding can start.
     pub starts: Starts,
-    /// The digest of each span's bytes, as they are cut.
+    /// The digest of each span's bytes, as they are cut. None for those of a fine document.
     pub span_digests: Vec<Digest>,
 }
 
@@ -38,6 +41,8 @@ pub enum Starts {
         /// Bytes of tar in a span.
         span_size: u64,
     },
+    /// Where a fine document says. Its entries are those of the map.
+    Fine(Arc<FineHead>),
 }
 
 impl LayerMap {
@@ -49,7 +54,19 @@ impl LayerMap {
 
     /// Whether the blob is the tar itself.
     pub fn is_plain(&self) -> bool {
-        matches!(self.starts, Starts::InBlob(Checkpoints::Uncompressed { .. }))
+        match &self.starts {
+            Starts::InBlob(checkpoints) => matches!(checkpoints, Checkpoints::Uncompressed { .. }),
+            Starts::Unpacked { .. } => false,
+            Starts::Fine(head) => head.spans().codec() == Codec::Plain,
+        }
+    }
+
+    /// The head of the fine document that the layer is read by, if it is; the entries are in the map.
+    pub fn fine(&self) -> Option<&Arc<FineHead>> {
+        match &self.starts {
+            Starts::Fine(head) => Some(head),
+            Starts::InBlob(_) | Starts::Unpacked { .. } => None,
+        }
     }
 
     /// Bytes of tar in a span; between two checkpoints, at least.
@@ -57,6 +74,7 @@ impl LayerMap {
         match &self.starts {
             Starts::InBlob(checkpoints) => checkpoints.span_size(),
             Starts::Unpacked { span_size } => *span_size,
+            Starts::Fine(head) => head.spans().span_size(),
         }
     }
 
@@ -81,11 +99,25 @@ impl From<Ztoc> for LayerMap {
     }
 }
 
+impl From<FineHead> for LayerMap {
+    fn from(mut head: FineHead) -> LayerMap {
+        LayerMap {
+            files: head.take_entries(),
+            sparse: Vec::new(),
+            tar_end: head.spans().tar_end(),
+            size: Compressed(head.blob_size()),
+            starts: Starts::Fine(Arc::new(head)),
+            span_digests: Vec::new(),
+        }
+    }
+}
+
 impl Spanned for LayerMap {
-    fn cuts(&self) -> Cuts<'_> {
+    fn begins(&self) -> Begins<'_> {
         match &self.starts {
-            Starts::InBlob(checkpoints) => checkpoints.cuts(),
-            Starts::Unpacked { span_size } => Cuts::Every { span_size: *span_size, size: self.size.0 },
+            Starts::InBlob(checkpoints) => Begins::Cuts(checkpoints.cuts()),
+            Starts::Unpacked { span_size } => Begins::Cuts(Cuts::Every { span_size: *span_size, size: self.size.0 }),
+            Starts::Fine(head) => Begins::Fine(head),
         }
     }
 

@@ -33,12 +33,13 @@ struct Extra {
 
 /// Memory that the larger part of a record takes while it is written, in bytes, at most.
 pub fn encoded_size_bound(map: &LayerMap) -> usize {
-    ztoc::encoded_size_bound(&map.files, &checkpoints(map))
+    checkpoints(map).map_or(0, |checkpoints| ztoc::encoded_size_bound(&map.files, &checkpoints))
 }
 
-/// The record of a layer, in two parts, with what there is to say about it. `None` only if that could not
-/// be written as JSON.
+/// The record of a layer, in two parts, with what there is to say about it. `None` if that could not
+/// be written as JSON, and of a layer that is read by a fine document: that can be had again.
 pub fn encode(map: &LayerMap, notes: &Notes) -> Option<[Vec<u8>; 2]> {
+    let checkpoints = checkpoints(map)?;
     let times = (0..).zip(&map.files).filter_map(|(number, file)| {
         let time = file.mtime.filter(|time| !time.has_rfc3339())?;
         Some((number, time.seconds, time.nanos))
@@ -54,7 +55,7 @@ pub fn encode(map: &LayerMap, notes: &Notes) -> Option<[Vec<u8>; 2]> {
         compressed_size: map.size,
         uncompressed_size: map.tar_end,
         files: &map.files,
-        checkpoints: &checkpoints(map),
+        checkpoints: &checkpoints,
         span_digests: &map.span_digests,
     };
     Some([head, parts.encode()])
@@ -101,11 +102,12 @@ fn joined(mut map: LayerMap, extra: Extra) -> Option<(LayerMap, Notes)> {
 }
 
 /// Where spans begin, as a ztoc states it.
-fn checkpoints(map: &LayerMap) -> Cow<'_, Checkpoints> {
+fn checkpoints(map: &LayerMap) -> Option<Cow<'_, Checkpoints>> {
     match &map.starts {
-        Starts::InBlob(checkpoints) => Cow::Borrowed(checkpoints),
+        Starts::InBlob(checkpoints) => Some(Cow::Borrowed(checkpoints)),
         Starts::Unpacked { span_size } => {
-            Cow::Owned(Checkpoints::Uncompressed { span_size: *span_size, size: map.size.0 })
+            Some(Cow::Owned(Checkpoints::Uncompressed { span_size: *span_size, size: map.size.0 }))
         }
+        Starts::Fine(_) => None,
     }
 }

@@ -514,7 +514,7 @@ impl Scanned {
         let Sound { listed, starts, span_digests, size, .. } = sound;
         let Listed { files, sparse, notes, size: tar_size, memory, .. } = listed;
         let size = match starts {
-            Starts::InBlob(_) => size,
+            Starts::InBlob(_) | Starts::Fine(_) => size,
             Starts::Unpacked { .. } => tar_size,
         };
         let (size, tar_end) = (Compressed(size), Uncompressed(tar_size));

@@ -4,8 +4,10 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use super::map::LayerMap;
+use crate::codec::WINDOW;
 use crate::codec::gzip::{BlockStart, GzipError, GzipReader, Sink};
 use crate::digest::{Digest, Hasher};
+use crate::fine::{Codec, FineHead, FineSpans, SpanWindow};
 use crate::offset::{Compressed, SpanId, Uncompressed};
 use crate::ztoc::{Checkpoint, Cuts, Ztoc};
 
@@ -13,11 +15,20 @@ use crate::ztoc::{Checkpoint, Cuts, Ztoc};
 /// 1,032 times as large.
 const STEP: usize = 16 << 10;
 
+/// Where spans begin, whoever says so.
+#[derive(Debug, Clone, Copy)]
+pub enum Begins<'a> {
+    /// A ztoc, or the layer's blob itself.
+    Cuts(Cuts<'a>),
+    /// A fine document.
+    Fine(&'a FineHead),
+}
+
 /// What is cut into spans: a [`Ztoc`], or a [`LayerMap`].
 pub trait Spanned {
     /// Where spans begin.
-    fn cuts(&self) -> Cuts<'_>;
-    /// The digest of each span's bytes.
+    fn begins(&self) -> Begins<'_>;
+    /// The digest of each span's bytes. Those of a fine document have none.
     fn span_digests(&self) -> &[Digest];
     /// The bytes that are cut into spans.
     fn size(&self) -> Compressed;
@@ -26,8 +37,8 @@ pub trait Spanned {
 }
 
 impl Spanned for Ztoc {
-    fn cuts(&self) -> Cuts<'_> {
-        self.checkpoints.cuts()
+    fn begins(&self) -> Begins<'_> {
+        Begins::Cuts(self.checkpoints.cuts())
     }
 
     fn span_digests(&self) -> &[Digest] {
@@ -71,6 +82,10 @@ pub enum SpanError {
     Length { span: SpanId, expected: u64, found: u64 },
     #[error("the bytes of span {span} have the digest {actual}, not {expected}")]
     Digest { span: SpanId, expected: Digest, actual: Digest },
+    #[error("the bytes of span {span} are not those of the layer: its SHA-256 comes to another state")]
+    Proof { span: SpanId },
+    #[error("span {span} cannot be decoded without its window")]
+    NoWindow { span: SpanId },
     #[error("span {span} cannot be decoded")]
     Gzip {
         span: SpanId,
@@ -99,7 +114,15 @@ impl<T: Spanned> SpanTable<T> {
     /// # Errors
     /// When the spans are not in order, do not cover the tar from its start, or lack digests.
     pub fn new(layer: Arc<T>) -> Result<SpanTable<T>, SpanError> {
-        let (cuts, digests) = (layer.cuts(), layer.span_digests().len());
+        let digests = layer.span_digests().len();
+        let cuts = match layer.begins() {
+            Begins::Cuts(cuts) => cuts,
+            // They were checked when they were made.
+            Begins::Fine(head) => {
+                let count = head.spans().count();
+                return Ok(SpanTable { layer, count });
+            }
+        };
         let spans = cuts.count();
         let count = u32::try_from(spans).ok().filter(|_| digests as u64 == spans);
         let count = count.ok_or(SpanError::Digests { digests, spans })?;
@@ -128,7 +151,11 @@ impl<T: Spanned> SpanTable<T> {
         if range.is_empty() {
             return SpanId(0)..SpanId(0);
         }
-        match self.layer.cuts() {
+        let cuts = match self.layer.begins() {
+            Begins::Cuts(cuts) => cuts,
+            Begins::Fine(head) => return head.spans().covering(range),
+        };
+        match cuts {
             Cuts::At(list) => {
                 let first = list.partition_point(|c| c.output <= range.start).saturating_sub(1);
                 let end = list.partition_point(|c| c.output < range.end);
@@ -141,10 +168,15 @@ impl<T: Spanned> SpanTable<T> {
         }
     }
 
-    /// The bytes of the blob that the span's digest covers; of a layer that is kept unpacked, of its tar.
-    /// `span` is below [`SpanTable::count`].
+    /// The bytes of the blob that the span's digest covers; of a layer that is kept unpacked, of its tar; of
+    /// one that is read by a fine document, those between the span's borders. `span` is below
+    /// [`SpanTable::count`].
     pub fn blob_range(&self, span: SpanId) -> Range<Compressed> {
-        let end = match self.layer.cuts() {
+        let cuts = match self.layer.begins() {
+            Begins::Cuts(cuts) => cuts,
+            Begins::Fine(head) => return head.fetch_range(span),
+        };
+        let end = match cuts {
             Cuts::At(list) => list.get(span.0 as usize + 1).map(|next| next.input),
             Cuts::Every { .. } => self.start(SpanId(span.0 + 1)).map(|(blob, _)| blob),
         };
@@ -154,6 +186,9 @@ impl<T: Spanned> SpanTable<T> {
 
     /// The bytes of the tar that the span holds; the last one ends where the tar's reader stops, and may be empty.
     pub fn plain_range(&self, span: SpanId) -> Range<Uncompressed> {
+        if let Begins::Fine(head) = self.layer.begins() {
+            return head.spans().plain_range(span);
+        }
         let end = self.plain_end();
         let start = self.start(span).map_or(end, |(_, plain)| plain);
         let end = self.start(SpanId(span.0 + 1)).map_or(end, |(_, plain)| plain);
@@ -162,28 +197,36 @@ impl<T: Spanned> SpanTable<T> {
 
     /// The end of the tar, as far as spans hold it.
     pub fn plain_end(&self) -> Uncompressed {
-        match self.layer.cuts() {
-            Cuts::At(_) => self.layer.tar_end(),
+        match self.layer.begins() {
+            Begins::Cuts(Cuts::At(_)) => self.layer.tar_end(),
             // What lies behind the tar's end is there to be read.
-            Cuts::Every { size, .. } => Uncompressed(size),
+            Begins::Cuts(Cuts::Every { size, .. }) => Uncompressed(size),
+            Begins::Fine(head) => head.spans().plain_end(),
         }
     }
 
-    /// `span` is below [`SpanTable::count`].
-    pub fn digest(&self, span: SpanId) -> &Digest {
-        &self.layer.span_digests()[span.0 as usize]
+    /// What names a span: the digest of its bytes, or by a fine document, which has other proofs, its
+    /// [identity](FineHead::identity). `span` is below [`SpanTable::count`].
+    pub fn digest(&self, span: SpanId) -> Digest {
+        match self.layer.begins() {
+            Begins::Cuts(_) => self.layer.span_digests()[span.0 as usize],
+            Begins::Fine(head) => head.identity(span),
+        }
     }
 
-    /// Where decoding the span starts, if it must be decoded.
+    /// Where decoding the span starts, if it must be decoded and its window is known.
     pub fn checkpoint(&self, span: SpanId) -> Option<&Checkpoint> {
-        match self.layer.cuts() {
-            Cuts::At(list) => list.get(span.0 as usize),
-            Cuts::Every { .. } => None,
+        match self.layer.begins() {
+            Begins::Cuts(Cuts::At(list)) => list.get(span.0 as usize),
+            Begins::Cuts(Cuts::Every { .. }) | Begins::Fine(_) => None,
         }
     }
 
     fn start(&self, span: SpanId) -> Option<(Compressed, Uncompressed)> {
-        self.layer.cuts().start(span).filter(|_| span.0 < self.count)
+        match self.layer.begins() {
+            Begins::Cuts(cuts) => cuts.start(span).filter(|_| span.0 < self.count),
+            Begins::Fine(_) => None,
+        }
     }
 
     /// Decodes a span of which `blob` are all compressed bytes, after their digest was checked.
@@ -191,10 +234,25 @@ impl<T: Spanned> SpanTable<T> {
     /// break it off; pieces can come before an error.
     ///
     /// # Errors
-    /// If `blob` does not match the ztoc, or decodes to too few bytes.
+    /// If `blob` does not match the ztoc, or decodes to too few bytes; and if the span needs a window
+    /// that is not here ([`SpanTable::decode_with`]).
     pub fn decode(
         &self,
         span: SpanId,
+        blob: &[u8],
+        out: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<(), SpanError> {
+        self.decode_with(span, None, blob, out)
+    }
+
+    /// The same with the span's window, from a page of the fine document.
+    ///
+    /// # Errors
+    /// As [`SpanTable::decode`].
+    pub fn decode_with(
+        &self,
+        span: SpanId,
+        window: Option<&SpanWindow>,
         blob: &[u8],
         out: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
     ) -> Result<(), SpanError> {
@@ -203,17 +261,25 @@ impl<T: Spanned> SpanTable<T> {
         if expected != found {
             return Err(SpanError::Length { span, expected, found });
         }
-        let expected = *self.digest(span);
+        let plain = self.plain_range(span);
+        let size = plain.end - plain.start;
+        if let Begins::Fine(head) = self.layer.begins() {
+            let spans = head.spans();
+            return if spans.proves(span, blob) {
+                decode_fine(span, spans, window, blob, size, out)
+            } else {
+                Err(SpanError::Proof { span })
+            };
+        }
+        let expected = self.digest(span);
         let mut hasher = Hasher::new(expected.algorithm());
         hasher.update(blob);
         let actual = hasher.finish();
         if actual != expected {
             return Err(SpanError::Digest { span, expected, actual });
         }
-        let plain = self.plain_range(span);
-        let size = plain.end - plain.start;
         match self.checkpoint(span) {
-            Some(checkpoint) => decode_gzip(span, checkpoint, blob, size, out),
+            Some(checkpoint) => decode_checkpoint(span, checkpoint, blob, size, out),
             None => {
                 let _ = out(blob);
                 Ok(())
@@ -234,7 +300,7 @@ fn check_order(list: &[Checkpoint], size: Compressed) -> Result<(), SpanError> {
     outside.map_or(Ok(()), |at| Err(SpanError::Order(at as u32)))
 }
 
-fn decode_gzip(
+fn decode_checkpoint(
     span: SpanId,
     checkpoint: &Checkpoint,
     blob: &[u8],
@@ -247,9 +313,52 @@ fn decode_gzip(
     };
     let Checkpoint { input, output, bits, window } = checkpoint;
     let at = BlockStart { input: *input, output: *output, bits: *bits, window };
+    decode_gzip(span, at, before, [blob, &[]], size, out)
+}
+
+/// Decodes a span by its fine document.
+fn decode_fine(
+    span: SpanId,
+    spans: &FineSpans,
+    window: Option<&SpanWindow>,
+    blob: &[u8],
+    size: u64,
+    out: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+) -> Result<(), SpanError> {
+    let start = match spans.starts().get(span.0 as usize) {
+        Some(start) if spans.codec() == Codec::Gzip => start,
+        _ => {
+            let _ = out(blob);
+            return Ok(());
+        }
+    };
+    let (input, output, bits) = (start.input, start.output, start.bits);
+    if !spans.has_window(span) {
+        let body = blob.get(input.0 as usize..).unwrap_or_default();
+        let at = BlockStart { input, output, bits, window: &[0; WINDOW] };
+        return decode_gzip(span, at, 0, [body, &[]], size, out);
+    }
+    let window = window.ok_or(SpanError::NoWindow { span })?;
+    let (before, lead) = match window.lead().split_first() {
+        Some((&before, rest)) if bits != 0 => (before, rest),
+        _ => (0, window.lead()),
+    };
+    let at = BlockStart { input, output, bits, window: &window.expand(0) };
+    decode_gzip(span, at, before, [lead, blob], size, out)
+}
+
+/// `before` has the first bits of the block, if the byte before `at.input` has them; `parts` is what follows.
+fn decode_gzip(
+    span: SpanId,
+    at: BlockStart<'_>,
+    before: u8,
+    parts: [&[u8]; 2],
+    size: u64,
+    out: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+) -> Result<(), SpanError> {
     let mut reader = GzipReader::resume(at, before);
     let mut wanted = Wanted { left: size, out, is_broken_off: false };
-    for piece in blob.chunks(STEP) {
+    for piece in parts.iter().flat_map(|part| part.chunks(STEP)) {
         if wanted.is_over() {
             break;
         }

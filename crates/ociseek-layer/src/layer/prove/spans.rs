@@ -235,7 +235,7 @@ impl Open {
 
     /// The span is at its end.
     fn close(self, table: &SpanTable, span: SpanId, differences: &mut Differences) -> Result<Digest, String> {
-        let (stated, actual) = (*table.digest(span), self.digest.finish());
+        let (stated, actual) = (table.digest(span), self.digest.finish());
         if stated != actual {
             differences.add(Difference::SpanDigest { span, stated, actual });
         }
