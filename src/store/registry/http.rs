@@ -472,6 +472,16 @@ impl Response {
         if statuses.contains(&self.status().as_u16()) { Ok(self) } else { Err(self.refusal().await) }
     }
 
+    /// This answer, unless it is a web page: proxies and sign-in pages answer anything with 200 and HTML.
+    /// Some registries call an empty body HTML.
+    pub(super) fn no_web_page(self, instead_of: &str) -> Result<Response, RegistryError> {
+        if self.status() == 200 && self.media_type() == "text/html" && self.content_length() != Some(0) {
+            let what = format!("a web page came instead of {instead_of}");
+            return Err(RegistryError::Protocol { asked: self.asked, what });
+        }
+        Ok(self)
+    }
+
     /// This answer as an error: its codes and message are read, as far as they come.
     pub(super) async fn refusal(mut self) -> RegistryError {
         let retry_after = self.text(header::RETRY_AFTER).and_then(super::backoff::parse_retry_after);

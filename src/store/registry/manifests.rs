@@ -63,12 +63,9 @@ impl Repository {
         access: Access,
     ) -> Result<(Document, Option<HeaderValue>), RegistryError> {
         let response = self.registry.once(request, &self.scope(access)).await?.expect(&[200]).await?;
+        let response = response.no_web_page("a manifest")?;
         let asked = response.asked.clone();
         let media_type = response.media_type();
-        if media_type == "text/html" {
-            let what = "a web page came instead of a manifest".to_owned();
-            return Err(RegistryError::Protocol { asked, what });
-        }
         let etag = response.headers().get(reqwest::header::ETAG).cloned();
         let told = content_digest(&response)?;
         let bytes = response.bytes(MANIFEST).await?;
@@ -105,7 +102,7 @@ impl Repository {
             request = request.header(name, value);
         }
         let response = self.registry.send(&request, &self.scope(Access::Push)).await?;
-        let response = response.expect(&[200, 201, 202, 204]).await?;
+        let response = response.expect(&[200, 201, 202, 204]).await?.no_web_page("the answer to a push")?;
         if let Some(told) = content_digest(&response)? {
             let expected = Digest::of(told.algorithm(), &bytes);
             if told != expected {
@@ -136,7 +133,7 @@ impl Repository {
     pub(super) async fn delete_manifest(&self, digest: &Digest) -> Result<(), RegistryError> {
         let request = self.request(Method::DELETE, &format!("manifests/{digest}")).await?;
         let response = self.registry.send(&request, &self.scope(Access::Delete)).await?;
-        response.expect(&[200, 202, 204, 404]).await.map(|_| ())
+        response.expect(&[200, 202, 204, 404]).await?.no_web_page("the answer to a deletion").map(drop)
     }
 }
 

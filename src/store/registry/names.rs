@@ -119,9 +119,7 @@ impl Names {
             self.seen.pop_front();
         }
         let response = self.registry.send(&request, &self.scope).await?.expect(&[200]).await?;
-        if response.media_type() == "text/html" {
-            return Err(wrong("a web page came instead of a list"));
-        }
+        let response = response.no_web_page("a list")?;
         if let Some(link) = next_link(response.headers()) {
             let base = self.registry.base().await?;
             let url = request.url.join(&link).ok().filter(|url| super::address::same_origin(base, url));

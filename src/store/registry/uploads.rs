@@ -134,7 +134,7 @@ impl Repository {
         let request = Request::new(Method::PUT, at).body(HeaderValue::from_static("application/octet-stream"), rest);
         let response = self.unless_busy(&request, &session.scope).await?;
         match response.status().as_u16() {
-            200 | 201 | 204 => Ok(Progress::Done),
+            200 | 201 | 204 => response.no_web_page("the answer to an upload").map(|_| Progress::Done),
             _ => interrupted(response).await,
         }
     }

@@ -1,7 +1,8 @@
 //! What is run at each point: a command on an image in a registry, and what it leaves there.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::{Child, Output, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
@@ -19,12 +20,17 @@ const SMALL: [&str; 4] = ["--build-tool-identifier=test", "--span-size=16KiB", "
 /// What the fallback tag's list is called.
 const FALLBACK: &str = "sha256-";
 
-/// What is in the registry before the command runs.
+/// What there is before the command runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Before {
-    Nothing,
+    /// An image in the registry.
     Image,
+    /// The same with an index.
     Indexed,
+    /// An image in the layout `img`, and a layer in the file `layer`.
+    Layout,
+    /// The same with an index, and the layer's ztoc in the file `layer.ztoc`.
+    IndexedLayout,
 }
 
 /// A command, with `HOST` for the registry.
@@ -45,13 +51,29 @@ pub const JOBS: [Job; 9] = [
     job("index", Before::Image, true, &["index", "HOST/a/b:v1"]),
     job("index --v2", Before::Image, true, &["index", "--v2={tag}-soci", "HOST/a/b:v1"]),
     job("convert", Before::Image, true, &["convert", "HOST/a/b:v1", "HOST/a/b:v2"]),
-    job("copy", Before::Nothing, false, &["copy", "--jobs=1", "oci:img:v1", "HOST/a/b:v1"]),
+    job("copy", Before::Layout, false, &["copy", "--jobs=1", "oci:img:v1", "HOST/a/b:v1"]),
     job("verify", Before::Indexed, false, &["verify", "--jobs=1", "HOST/a/b:v1"]),
     job("cat", Before::Indexed, false, &["cat", "HOST/a/b:v1", "dir1/file2"]),
     job("cat without an index", Before::Image, false, &["cat", "HOST/a/b:v1", "dir1/file2"]),
     job("rm", Before::Indexed, false, &["rm", "HOST/a/b:v1"]),
     job("hook serve", Before::Image, true, &["hook"]),
 ];
+
+/// Those that leave something on the disk.
+pub const ON_DISK: [Job; 11] = [
+    job("index in a layout", Before::Layout, true, &["index", "oci:img:v1"]),
+    job("index to a layout", Before::Layout, true, &["index", "oci:img:v1", "--output=oci:out"]),
+    job("convert in layouts", Before::Layout, true, &["convert", "oci:img:v1", "oci:out:v2"]),
+    job("copy of a layout", Before::IndexedLayout, false, &["copy", "--jobs=1", "oci:img:v1", "oci:out:v1"]),
+    job("rm in a layout", Before::IndexedLayout, false, &["rm", "oci:img:v1"]),
+    job("ztoc create", Before::Layout, false, &["ztoc", "create", "layer", "--output=ztoc", "--span-size=16KiB"]),
+    job("ztoc extract", Before::IndexedLayout, false, &EXTRACT),
+    job("cat by a cache", Before::Indexed, false, &["cat", "HOST/a/b:v1", "dir1/file2"]),
+    job("index by a cache", Before::Image, true, &["index", "HOST/a/b:v1"]),
+    job("backfill", Before::Image, true, &["backfill", "--state=state", "HOST/a/b"]),
+    job("hook serve", Before::Image, true, &["hook"]),
+];
+const EXTRACT: [&str; 6] = ["ztoc", "extract", "--layer=layer", "--ztoc=layer.ztoc", "--output=extracted", "--force"];
 
 /// A registry of a nature, with and without what the jobs want to find there.
 pub struct Registries {
@@ -75,10 +97,72 @@ impl Registries {
 
     pub fn before(&self, job: &Job) -> &Faulty {
         match job.before {
-            Before::Nothing => &self.nothing,
+            Before::Layout | Before::IndexedLayout => &self.nothing,
             Before::Image => &self.image,
             Before::Indexed => &self.indexed,
         }
+    }
+}
+
+/// What stands on the disk before a job.
+pub struct Templates {
+    layout: Sandbox,
+    indexed: Sandbox,
+}
+
+impl Templates {
+    pub fn new() -> Templates {
+        let [layout, indexed] = [false, true].map(|is_indexed| {
+            let sandbox = Sandbox::new();
+            image(&sandbox);
+            std::fs::write(sandbox.path("layer"), gzip(&tar(1, 4, 20_000))).unwrap();
+            if is_indexed {
+                let args = [&["index", "--no-cache", "oci:img:v1"], &SMALL[..]].concat();
+                let create = ["ztoc", "create", "layer", "--output=layer.ztoc", "--span-size=16KiB"];
+                for args in [&args[..], &create] {
+                    assert!(sandbox.command(args).output().unwrap().status.success());
+                }
+            }
+            sandbox
+        });
+        Templates { layout, indexed }
+    }
+
+    /// A place of its own for a job.
+    pub fn sandbox(&self, job: &Job) -> Sandbox {
+        let sandbox = Sandbox::new();
+        let template = match job.before {
+            Before::Image | Before::Indexed => return sandbox,
+            Before::Layout => &self.layout,
+            Before::IndexedLayout => &self.indexed,
+        };
+        for (path, content) in template.files("") {
+            let path = sandbox.dir.path().join(path.strip_prefix(template.dir.path()).unwrap());
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, content).unwrap();
+        }
+        sandbox
+    }
+}
+
+/// Where a job runs.
+pub struct Place<'a> {
+    pub sandbox: &'a Sandbox,
+    pub host: &'a str,
+    /// The image's manifest.
+    pub image: Digest,
+    /// What the program is run by, with its arguments, if by anything.
+    pub through: Vec<String>,
+}
+
+impl Place<'_> {
+    fn command(&self, args: &[&str]) -> Command {
+        let inner = self.sandbox.command(args);
+        let Some((program, own)) = self.through.split_first() else { return inner };
+        let mut command = Command::new(program);
+        command.args(own).arg(inner.get_program()).args(inner.get_args()).current_dir(self.sandbox.dir.path());
+        command.env_clear().envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command
     }
 }
 
@@ -110,17 +194,19 @@ pub struct Ended {
     pub code: Option<i32>,
     pub stdout: Vec<u8>,
     pub stderr: String,
+    /// Whether a hook said that it has the event.
+    pub is_accepted: bool,
 }
 
 impl Ended {
     fn of(output: Output) -> Ended {
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        Ended { code: output.status.code(), stdout: output.stdout, stderr }
+        Ended { code: output.status.code(), stdout: output.stdout, stderr, is_accepted: false }
     }
 
     /// It was killed by a fault, it succeeded, or it says what is wrong.
     pub fn judge(&self) -> Result<(), String> {
-        let Ended { code, stdout, stderr } = self;
+        let Ended { code, stdout, stderr, .. } = self;
         let is_told = stderr.contains("error: ") || stderr.contains("\"event\"");
         match code {
             _ if stderr.contains("panicked") => Err(format!("a panic: {stderr}")),
@@ -135,13 +221,13 @@ impl Ended {
 
 impl Job {
     /// Runs it to its end. `pid` is set as soon as there is a process; a hook gets an event if it `posts`.
-    pub fn run(&self, sandbox: &Sandbox, host: &str, image: &Digest, posts: bool, pid: &Arc<AtomicI32>) -> Ended {
+    pub fn run(&self, place: &Place<'_>, posts: bool, pid: &Arc<AtomicI32>) -> Ended {
         if self.name.starts_with("hook") {
-            return self.hook(sandbox, host, image, posts, pid);
+            return self.hook(place, posts, pid);
         }
         let small: &[&str] = if self.indexes { &SMALL } else { &[] };
-        let args: Vec<String> = self.args.iter().chain(small).map(|arg| arg.replace("HOST", host)).collect();
-        let mut command = sandbox.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        let args: Vec<String> = self.args.iter().chain(small).map(|arg| arg.replace("HOST", place.host)).collect();
+        let mut command = place.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
         command.env("OCISEEK_RETRY_FOR", "1s").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().unwrap();
         pid.store(child.id() as i32, Ordering::SeqCst);
@@ -156,11 +242,11 @@ impl Job {
     }
 
     /// `hook serve` with a journal, until the job is done that is posted or in the journal.
-    fn hook(&self, sandbox: &Sandbox, host: &str, image: &Digest, posts: bool, pid: &Arc<AtomicI32>) -> Ended {
-        let allow = format!("--allow={host}");
+    fn hook(&self, place: &Place<'_>, posts: bool, pid: &Arc<AtomicI32>) -> Ended {
+        let allow = format!("--allow={}", place.host);
         let args = ["hook", "serve", "--listen=127.0.0.1:0", "--journal=journal", "--retry-wait=1", "--workers=1"];
         let args = [&args[..], &[&allow], &SMALL].concat();
-        let mut command = sandbox.command(&args);
+        let mut command = place.command(&args);
         let mut hook = Hook::spawn(command.env("OCISEEK_HOOK_SECRET", SECRET).env("OCISEEK_RETRY_FOR", "1s"));
         pid.store(hook.child.id() as i32, Ordering::SeqCst);
         let is_over = |hook: &mut Hook| hook.child.try_wait().unwrap().is_some();
@@ -172,10 +258,14 @@ impl Job {
             }
         };
         wait(&mut hook, &["listening"]);
-        if posts {
-            hook.post(&pushed("1", host, "a/b", image));
+        let status = match posts && !is_over(&mut hook) {
+            true => hook.post(&pushed("1", place.host, "a/b", &place.image)).0,
+            false => 0,
+        };
+        let is_queued = hook.events("listening").first().is_some_and(|line| line["queued"] != 0);
+        if status == 202 || is_queued {
+            wait(&mut hook, &["job", "dead-letter"]);
         }
-        wait(&mut hook, &["job", "dead-letter"]);
         if !is_over(&mut hook) {
             hook.signal("-TERM");
         }
@@ -183,8 +273,9 @@ impl Job {
         let stderr = hook.log().iter().map(|line| format!("{line}\n")).collect();
         let results = hook.results();
         let is_done = results.contains_key("indexed") || results.contains_key("already-indexed");
-        // As a command that failed, if its job did.
-        Ended { code: if code == Some(0) && !is_done { Some(1) } else { code }, stdout: Vec::new(), stderr }
+        // As a command that failed, if its job did. There may be none to be done.
+        let code = if code == Some(0) && !is_done && (posts || is_queued) { Some(1) } else { code };
+        Ended { code, stdout: Vec::new(), stderr, is_accepted: status == 202 }
     }
 
     /// Whether what it prints is its result.
@@ -192,8 +283,8 @@ impl Job {
         self.name.starts_with("cat")
     }
 
-    /// The result: what stands in the registry under tags and as referrers, and what was printed.
-    pub fn result(&self, registry: &Faulty, ended: &Ended) -> BTreeMap<String, String> {
+    /// The result: what stands in the registry under tags and as referrers, and on the disk, and what was printed.
+    pub fn result(&self, registry: &Faulty, sandbox: &Sandbox, ended: &Ended) -> BTreeMap<String, String> {
         let manifests = registry.manifests();
         let mut result = BTreeMap::new();
         for (reference, bytes) in &manifests {
@@ -209,6 +300,20 @@ impl Job {
             } else if registry.has_referrers() && document["subject"].is_object() {
                 result.insert(format!("listed {digest:?}"), document["subject"]["digest"].to_string());
             }
+        }
+        for layout in ["img", "out"] {
+            for entry in listed(sandbox, layout).unwrap_or_default() {
+                result.insert(format!("{layout} {}", entry["digest"]), entry["annotations"].to_string());
+            }
+        }
+        // A killed process leaves its temporary file.
+        let is_temporary =
+            |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".oci"));
+        let is_extracted = |path: &Path| path.starts_with(sandbox.path("extracted")) && !is_temporary(path);
+        let made = |path: &Path| is_extracted(path) || path == sandbox.path("ztoc");
+        for (path, content) in sandbox.files("").into_iter().filter(|(path, _)| made(path)) {
+            let name = path.strip_prefix(sandbox.dir.path()).unwrap().display().to_string();
+            result.insert(name, Digest::sha256(&content).to_string());
         }
         if self.prints() {
             result.insert("output".to_owned(), Digest::sha256(&ended.stdout).to_string());
@@ -289,4 +394,38 @@ pub fn image_digest() -> Digest {
     image(&sandbox);
     let index: Value = serde_json::from_slice(&std::fs::read(sandbox.path("img/index.json")).unwrap()).unwrap();
     index["manifests"][0]["digest"].as_str().unwrap().parse().unwrap()
+}
+
+/// The entries of a layout's index.json.
+fn listed(sandbox: &Sandbox, layout: &str) -> Result<Vec<Value>, String> {
+    let index = std::fs::read(sandbox.path(layout).join("index.json")).map_err(|e| format!("index.json: {e}"))?;
+    let index: Value = serde_json::from_slice(&index).map_err(|e| format!("index.json: {e}"))?;
+    Ok(index["manifests"].as_array().cloned().unwrap_or_default())
+}
+
+/// Whatever a layout's index.json leads to is there, if there is one; that of `img` always is.
+pub fn layouts_whole(sandbox: &Sandbox) -> Result<(), String> {
+    for layout in ["img", "out"] {
+        if !sandbox.path(layout).join(if layout == "img" { "" } else { "index.json" }).exists() {
+            continue;
+        }
+        let mut left = listed(sandbox, layout)?;
+        while let Some(entry) = left.pop() {
+            let digest = entry["digest"].as_str().unwrap_or_default();
+            let digest: Digest = digest.parse().map_err(|e| format!("{layout}: {e}"))?;
+            let path = sandbox.path(layout).join("blobs/sha256").join(digest.hex());
+            let bytes = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+            if Digest::sha256(&bytes) != digest {
+                return Err(format!("{layout}: {digest} is damaged"));
+            }
+            let kind = entry["mediaType"].as_str().unwrap_or_default();
+            if kind.contains("manifest") || kind.contains("image.index") {
+                let document: Value = serde_json::from_slice(&bytes).map_err(|e| format!("{digest}: {e}"))?;
+                let lists = ["manifests", "layers"].map(|key| document[key].as_array().cloned().unwrap_or_default());
+                let one = |key: &str| document[key].is_object().then(|| document[key].clone());
+                left.extend(lists.concat().into_iter().chain(one("config")));
+            }
+        }
+    }
+    Ok(())
 }

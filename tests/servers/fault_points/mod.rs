@@ -6,6 +6,7 @@
 //! CI takes a sample of the points. `OCISEEK_FAULT_POINTS=all` takes all of them, and
 //! `OCISEEK_FAULT_POINTS=N` the sample of seed N. Each test prints how many points it had.
 
+mod files;
 mod jobs;
 mod requests;
 

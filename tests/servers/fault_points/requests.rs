@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
 use ociseek::digest::Digest;
 
-use super::jobs::{self, Before, Ended, JOBS, Job, Registries, image_digest, natures, whole};
+use super::jobs::{Ended, JOBS, Job, Place, Registries, Templates, image_digest, natures, whole};
 use super::{Score, chosen};
 use crate::support::faulty::{Faulty, Seen, cut, problem, stalls, web_page};
 use crate::support::sandbox::Sandbox;
@@ -174,22 +174,20 @@ struct Planned {
 }
 
 impl Planned {
-    async fn new(point: Point, registries: &Registries, image: Digest) -> Planned {
+    async fn new(point: Point, (registries, templates): (&Registries, &Templates), image: Digest) -> Planned {
         let Point { job, fault, at, .. } = point;
         let plan = Arc::new(Plan { fault, at, ..Plan::default() });
         let planned = Arc::clone(&plan);
         let registry = registries.before(&job).copy(move |seen, faulty| planned.answer(seen, faulty)).await;
-        let sandbox = Arc::new(Sandbox::new());
-        if job.before == Before::Nothing {
-            jobs::image(&sandbox);
-        }
+        let sandbox = Arc::new(templates.sandbox(&job));
         Planned { registry, plan, sandbox, image }
     }
 
     async fn run(&self, job: Job, posts: bool) -> Ended {
         let (sandbox, host, pid) = (Arc::clone(&self.sandbox), self.registry.host(), Arc::clone(&self.plan.pid));
         let image = self.image;
-        tokio::task::spawn_blocking(move || job.run(&sandbox, &host, &image, posts, &pid)).await.unwrap()
+        let run = move || job.run(&Place { sandbox: &sandbox, host: &host, image, through: Vec::new() }, posts, &pid);
+        tokio::task::spawn_blocking(run).await.unwrap()
     }
 }
 
@@ -199,23 +197,29 @@ struct Sound {
     requests: usize,
 }
 
-async fn sound(point: Point, registries: &Registries, image: Digest) -> Sound {
-    let planned = Planned::new(point, registries, image).await;
+async fn sound(point: Point, before: (&Registries, &Templates), image: Digest) -> Sound {
+    let planned = Planned::new(point, before, image).await;
     let ended = planned.run(point.job, true).await;
     assert_eq!(ended.code, Some(0), "{}: {}", point.job.name, ended.stderr);
     whole(&planned.registry).unwrap();
-    Sound { result: point.job.result(&planned.registry, &ended), requests: planned.plan.asked.load(Ordering::SeqCst) }
+    let result = point.job.result(&planned.registry, &planned.sandbox, &ended);
+    Sound { result, requests: planned.plan.asked.load(Ordering::SeqCst) }
 }
 
 /// How a point ended; what was wrong there.
-async fn attempt(point: Point, registries: &Registries, image: Digest, sound: &Sound) -> Result<String, String> {
+async fn attempt(
+    point: Point,
+    before: (&Registries, &Templates),
+    image: Digest,
+    sound: &Sound,
+) -> Result<String, String> {
     let Point { job, .. } = point;
-    let planned = Planned::new(point, registries, image).await;
+    let planned = Planned::new(point, before, image).await;
     let first = planned.run(job, true).await;
     first.judge()?;
     whole(&planned.registry).map_err(|e| format!("after the fault: {e}\n{}", first.stderr))?;
     if first.code == Some(0) {
-        let result = job.result(&planned.registry, &first);
+        let result = job.result(&planned.registry, &planned.sandbox, &first);
         if result != sound.result {
             return Err(format!("success, but {result:#?}\nnot {:#?}\n{}", sound.result, first.stderr));
         }
@@ -223,8 +227,8 @@ async fn attempt(point: Point, registries: &Registries, image: Digest, sound: &S
     }
     planned.plan.is_over.store(true, Ordering::SeqCst);
     // A job that was accepted is in the journal, unless it failed.
-    let second = planned.run(job, first.code.is_some()).await;
-    let result = job.result(&planned.registry, &second);
+    let second = planned.run(job, first.code.is_some() || !first.is_accepted).await;
+    let result = job.result(&planned.registry, &planned.sandbox, &second);
     if second.code != Some(0) || result != sound.result {
         let (code, first, second) = (second.code, first.stderr, second.stderr);
         return Err(format!(
@@ -238,7 +242,7 @@ async fn attempt(point: Point, registries: &Registries, image: Digest, sound: &S
 
 /// Tries all jobs in both kinds of registry, with a fault of each kind at each request.
 async fn try_all(what: &str, faults: &[Fault], at_once: usize, sample: usize) {
-    let image = image_digest();
+    let (image, templates) = (image_digest(), Templates::new());
     let mut registries = Vec::new();
     for (_, nature) in natures() {
         registries.push(Registries::new(nature).await);
@@ -247,7 +251,7 @@ async fn try_all(what: &str, faults: &[Fault], at_once: usize, sample: usize) {
     for (nature, registry) in registries.iter().enumerate() {
         for job in JOBS {
             let point = Point { job, nature, fault: Fault::None, at: 0 };
-            let sound = sound(point, registry, image).await;
+            let sound = sound(point, (registry, &templates), image).await;
             let each = (0..sound.requests).flat_map(|at| faults.iter().map(move |&fault| Point { fault, at, ..point }));
             points.extend(each.map(|point| (point, sounds.len())));
             sounds.push(sound);
@@ -256,15 +260,15 @@ async fn try_all(what: &str, faults: &[Fault], at_once: usize, sample: usize) {
     let total = points.len();
     let points = chosen(points, sample);
     println!("{what}: {} of {total}", points.len());
-    let (registries, sounds) = (&registries, &sounds);
-    let outcomes: Vec<_> =
-        stream::iter(points)
-            .map(|(point, sound)| async move {
-                (point, attempt(point, &registries[point.nature], image, &sounds[sound]).await)
-            })
-            .buffer_unordered(at_once)
-            .collect()
-            .await;
+    let (registries, templates, sounds) = (&registries, &templates, &sounds);
+    let outcomes: Vec<_> = stream::iter(points)
+        .map(|(point, sound)| async move {
+            let before = (&registries[point.nature], templates);
+            (point, attempt(point, before, image, &sounds[sound]).await)
+        })
+        .buffer_unordered(at_once)
+        .collect()
+        .await;
     let mut score = Score::default();
     for (Point { job, nature, fault, at }, outcome) in outcomes {
         score.count(&format!("{}, {}, {fault:?} at request {at}", job.name, natures()[nature].0), outcome);

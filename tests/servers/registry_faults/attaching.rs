@@ -22,6 +22,41 @@ async fn the_registry_links_it_where_it_can() {
     assert_eq!(order, [false, true, true]);
 }
 
+/// Sign-in pages and proxies answer 200 to anything. Some registries call their empty answers HTML.
+#[tokio::test]
+async fn a_web_page_confirms_nothing() {
+    for (method, part) in [("PUT", "/blobs/uploads/"), ("PUT", "/manifests/"), ("DELETE", "/manifests/")] {
+        let once = first(1);
+        let faulty = Faulty::start(Nature { referrers: true, ..Nature::default() }, move |seen, _| {
+            (seen.is(method, part) && once()).then(web_page)
+        })
+        .await;
+        let repository = repository(&faulty, config());
+        let (old, replaces) = (index("old"), [index("old").1.digest]);
+        faulty.add_manifest(&replaces[0].to_string(), MANIFEST, old.0);
+        let attached = attach(&repository, "new", &replaces).await;
+        let is_attached = faulty.manifest(&index("new").1.digest.to_string()).is_some();
+        match method {
+            // What was attached stays attached, and what could not be deleted is told.
+            "DELETE" => assert!(is_attached && attached.unwrap().not_deleted.len() == 1),
+            _ => {
+                assert!(matches!(attached, Err(RegistryError::Protocol { .. })), "{method} {part}: {attached:?}");
+                assert!(!is_attached);
+            }
+        }
+    }
+    let faulty = Faulty::start(Nature { referrers: true, ..Nature::default() }, |seen, truth| {
+        (seen.method == "PUT").then(|| {
+            let mut answer = truth.truth_now(seen);
+            *answer.status_mut() = axum::http::StatusCode::OK;
+            answer.headers_mut().insert(header::CONTENT_TYPE, "text/html; charset=utf-8".parse().unwrap());
+            answer
+        })
+    })
+    .await;
+    attach(&repository(&faulty, config()), "x", &[]).await.unwrap();
+}
+
 #[tokio::test]
 async fn an_api_that_does_not_say_oci_subject_is_an_api_if_it_lists() {
     let faulty = Faulty::start(Nature { referrers: true, ..Nature::default() }, |seen, truth| {

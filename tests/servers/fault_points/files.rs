@@ -1,0 +1,210 @@
+//! The Nth access to a file fails, is cut short, or kills the process. `inject.c` does it to the real program's
+//! system calls, below the sandbox alone.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::AtomicI32;
+
+use futures_util::{StreamExt, stream};
+use ociseek::digest::Digest;
+
+use super::jobs::{Ended, Job, ON_DISK, Place, Registries, Templates, image_digest, layouts_whole, natures, whole};
+use super::{Score, chosen};
+use crate::support::faulty::Faulty;
+use crate::support::sandbox::Sandbox;
+use crate::support::servers::{skip, tool};
+
+/// How many runs there are at a time.
+const AT_ONCE: usize = 4;
+/// Points in CI.
+const SAMPLE: usize = 100;
+const SAMPLE_OF_KILLS: usize = 50;
+
+/// A kind of access, and what happens to it; both as inject.c names them.
+type Fault = (&'static str, &'static str);
+const FAILURES: [Fault; 5] =
+    [("writes", "eio"), ("writes", "enospc"), ("writes", "short"), ("reads", "eio"), ("reads", "short")];
+const KILLS: [Fault; 3] = [("writes", "kill"), ("writes", "done"), ("writes", "torn")];
+
+#[derive(Clone, Copy)]
+struct Point {
+    job: Job,
+    fault: Fault,
+    at: usize,
+}
+
+/// The program that injects; None, after a line that says why, where it cannot run.
+fn injector(dir: &Path) -> Option<PathBuf> {
+    let (compiler, program) = (tool("gcc")?, dir.join("inject"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/inject.c");
+    if !cfg!(target_arch = "x86_64") {
+        skip("inject.c knows the registers of x86-64");
+        return None;
+    }
+    assert!(Command::new(compiler).args(["-O1", "-o"]).arg(&program).arg(source).status().unwrap().success());
+    let args = [dir.to_str().unwrap(), "writes", "count", "0", "/dev/null", "true"];
+    if !Command::new(&program).args(args).status().unwrap().success() {
+        skip("this system does not allow ptrace and seccomp");
+        return None;
+    }
+    Some(program)
+}
+
+/// What all points share.
+struct Ground {
+    injector: PathBuf,
+    templates: Templates,
+    registries: Registries,
+    image: Digest,
+}
+
+/// One point's registry and folder.
+struct Site {
+    registry: Faulty,
+    sandbox: Arc<Sandbox>,
+    /// Where the injector says what it did.
+    report: tempfile::NamedTempFile,
+}
+
+impl Site {
+    async fn new(ground: &Ground, job: &Job) -> Site {
+        let registry = ground.registries.before(job).copy(|_, _| None).await;
+        Site {
+            registry,
+            sandbox: Arc::new(ground.templates.sandbox(job)),
+            report: tempfile::NamedTempFile::new().unwrap(),
+        }
+    }
+
+    /// Runs it; None is without the injector.
+    async fn run(&self, ground: &Ground, job: Job, fault: Option<(Fault, usize)>, posts: bool) -> Ended {
+        let (sandbox, host, image) = (Arc::clone(&self.sandbox), self.registry.host(), ground.image);
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let through = fault.map_or_else(Vec::new, |((class, mode), at)| {
+            let dir = text(&sandbox.dir.path().canonicalize().unwrap());
+            let report = text(self.report.path());
+            vec![text(&ground.injector), dir, class.to_owned(), mode.to_owned(), at.to_string(), report]
+        });
+        let pid = Arc::new(AtomicI32::new(0));
+        let run = move || job.run(&Place { sandbox: &sandbox, host: &host, image, through }, posts, &pid);
+        tokio::task::spawn_blocking(run).await.unwrap()
+    }
+
+    /// How many accesses there were, and which one was hit.
+    fn report(&self) -> (usize, String) {
+        let report = std::fs::read_to_string(self.report.path()).unwrap();
+        let (count, hit) = report.split_once('\n').unwrap_or_default();
+        (count.parse().unwrap_or_default(), hit.trim().to_owned())
+    }
+
+    fn whole(&self) -> Result<(), String> {
+        whole(&self.registry)?;
+        layouts_whole(&self.sandbox)
+    }
+
+    fn result(&self, job: &Job, ended: &Ended) -> BTreeMap<String, String> {
+        job.result(&self.registry, &self.sandbox, ended)
+    }
+
+    /// Temporary files that nobody will use again.
+    fn left_over(&self) -> Vec<PathBuf> {
+        let is_temporary = |path: &PathBuf| {
+            let name = path.file_name().unwrap().to_string_lossy();
+            name.starts_with(".tmp") || name.starts_with(".ociseek-")
+        };
+        self.sandbox.files("").into_iter().map(|(path, _)| path).filter(is_temporary).collect()
+    }
+}
+
+/// How a point ended; what was wrong there.
+async fn attempt(ground: &Ground, point: Point, sound: &BTreeMap<String, String>) -> Result<String, String> {
+    let Point { job, fault, at } = point;
+    let (class, mode) = fault;
+    let site = Site::new(ground, &job).await;
+    let first = site.run(ground, job, Some((fault, at)), true).await;
+    let (_, hit) = site.report();
+    let of = |what: String| format!("{hit}: {what}\n{}", first.stderr);
+    first.judge().map_err(of)?;
+    site.whole().map_err(|e| of(format!("after the fault: {e}")))?;
+    let is_right = site.result(&job, &first) == *sound;
+    if first.code == Some(0) && !is_right {
+        return Err(of(format!("success, but {:#?}\nnot {sound:#?}", site.result(&job, &first))));
+    }
+    // Less than was asked for is no failure, and a cache can be done without.
+    let must_succeed = mode == "short" || mode == "eio" && hit.contains("/.cache/");
+    if must_succeed && first.code != Some(0) {
+        return Err(of(format!("exit code {:?}", first.code)));
+    }
+    let is_clean = first.code.is_none() || hit.starts_with("unlink") || site.left_over().is_empty();
+    if !is_clean {
+        return Err(of(format!("left over: {:?}", site.left_over())));
+    }
+    if first.code == Some(0) {
+        return Ok(format!("{class} {mode}: right"));
+    }
+    let posts = first.code.is_some() || !first.is_accepted;
+    let second = site.run(ground, job, None, posts).await;
+    let result = site.result(&job, &second);
+    if second.code != Some(0) || result != *sound {
+        let (code, errors) = (second.code, second.stderr);
+        return Err(of(format!("the second run: {code:?}, {result:#?}\nnot {sound:#?}\n{errors}\nfirst:")));
+    }
+    site.whole().map_err(|e| of(format!("after the second run: {e}")))?;
+    Ok(first.code.map_or_else(
+        || format!("{class} {mode}: killed, then right"),
+        |code| format!("{class} {mode}: exit code {code}, then right"),
+    ))
+}
+
+/// Tries each fault at each access of each job.
+async fn try_all(what: &str, faults: &[Fault], sample: usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(injector) = injector(dir.path()) else { return };
+    let [_, (_, nature)] = natures();
+    let (templates, registries) = (Templates::new(), Registries::new(nature).await);
+    let ground = Ground { injector, templates, registries, image: image_digest() };
+    let (mut sounds, mut points) = (Vec::new(), Vec::new());
+    for job in ON_DISK {
+        let mut counts = BTreeMap::new();
+        for class in ["writes", "reads"] {
+            let site = Site::new(&ground, &job).await;
+            let ended = site.run(&ground, job, Some(((class, "count"), 0)), true).await;
+            assert_eq!(ended.code, Some(0), "{}: {}", job.name, ended.stderr);
+            site.whole().unwrap();
+            counts.insert(class, site.report().0);
+            if class == "reads" {
+                sounds.push(site.result(&job, &ended));
+            }
+        }
+        for &fault in faults {
+            let each = (0..counts[fault.0]).map(|at| (Point { job, fault, at }, sounds.len() - 1));
+            points.extend(each);
+        }
+    }
+    let total = points.len();
+    let points = chosen(points, sample);
+    println!("{what}: {} of {total}", points.len());
+    let (ground, sounds) = (&ground, &sounds);
+    let outcomes: Vec<_> = stream::iter(points)
+        .map(|(point, sound)| async move { (point, attempt(ground, point, &sounds[sound]).await) })
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await;
+    let mut score = Score::default();
+    for (Point { job, fault, at }, outcome) in outcomes {
+        score.count(&format!("{}, {fault:?} at {at}", job.name), outcome);
+    }
+    score.conclude(what);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_access_that_fails_costs_no_more_than_another_run() {
+    try_all("accesses to files that fail", &FAILURES, SAMPLE).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_is_killed_at_an_access_leaves_nothing_half_done() {
+    try_all("kills at accesses to files", &KILLS, SAMPLE_OF_KILLS).await;
+}
