@@ -25,4 +25,6 @@ pub mod rootfs;
 pub mod store;
 
 pub(crate) use ociseek_layer::glob;
-pub use ociseek_layer::{budget, code, codec, digest, event, image, layer, offset, progress, tar, time, tree, ztoc};
+pub use ociseek_layer::{
+    budget, code, codec, digest, event, fine, image, layer, offset, progress, tar, time, tree, ztoc,
+};

@@ -3,23 +3,28 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tokio::task::{AbortHandle, spawn_blocking};
 
 use super::discover::{self, DiscoverError, Discovered, FoundIndexRef, MAX_ZTOC};
 use super::resolve;
 use crate::budget::{Budget, Charge, OverBudget};
 use crate::digest::Digest;
 use crate::image::config::{self, ConfigError};
+use crate::image::fine::FineRef;
 use crate::image::soci::{ZtocRef, prefetch_lists};
 use crate::image::{Descriptor, NotIndexed, Platform};
 use crate::layer::LayerMap;
 use crate::offset::LayerId;
 use crate::progress::{Event, Progress, Why};
 use crate::rootfs::content::{Content, ContentOptions};
-use crate::rootfs::layers::{self, Caches, How, OpenLayer};
+use crate::rootfs::layers::{self, Caches, FetchedDocument, How, OpenLayer};
 use crate::store::blob::Target;
-use crate::store::{Source, StoreError, charged};
+use crate::store::{Source, StoreError, Traffic, charged};
 use crate::tree::{Tree, TreeError};
 use crate::ztoc::FileMetadata;
+
+/// Pages of a recorded start that are fetched with a head, in bytes, at most. Larger ones are fetched as they are needed.
+const MAX_START: u64 = 16 << 20;
 
 /// What is opened of an image, and how it is read.
 #[derive(Debug, Clone, Default)]
@@ -30,6 +35,10 @@ pub struct OpenOptions {
     pub index: Option<Digest>,
     /// Only this layer, counted from 0 at the bottom, as if it were the image.
     pub layer: Option<usize>,
+    /// By SOCI indexes, whatever fine indexes there are.
+    pub soci_only: bool,
+    /// Whether what its fine index records of a start is fetched at once, in the background.
+    pub start: bool,
     /// How its files are read.
     pub content: ContentOptions,
 }
@@ -44,6 +53,8 @@ pub struct RootFs {
     pub config: Bytes,
     /// The SOCI index that is used, if there is any.
     pub index: Option<FoundIndexRef>,
+    /// The fine index that is used, if there is any.
+    pub fine: Option<Digest>,
     /// The opened layers, from the bottom up.
     pub layers: Vec<LayerFacts>,
     /// The index's prefetch artifacts, each with the number of its layer.
@@ -52,8 +63,23 @@ pub struct RootFs {
     pub tree: Arc<Tree>,
     /// Their content, which is fetched as it is read.
     pub content: Content,
+    /// Where it is read from.
+    pub source: Source,
+    /// What was requested to open it, by the client of its registry.
+    pub opening: Traffic,
     /// What the tree takes. Held, and not read.
     _memory: Charge,
+    /// What fetches the recorded start. It ends with this.
+    _start: Option<Fetching>,
+}
+
+/// A task that ends when this is dropped.
+struct Fetching(AbortHandle);
+
+impl Drop for Fetching {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// How a layer is read.
@@ -108,6 +134,9 @@ pub async fn open(
 ) -> Result<RootFs, OpenImageError> {
     let (platform, index) = (options.platform.as_ref(), options.index.as_ref());
     let mut found = discover::discover(source, root, platform, index, true, progress).await?;
+    if options.soci_only {
+        found.chosen_fine = None;
+    }
     let wanted = match options.layer {
         None => found.layers.clone(),
         Some(wanted) => {
@@ -117,17 +146,24 @@ pub async fn open(
     };
     let config = read_config(source, &mut found).await?;
     announce(source, &found, &wanted, caches, progress);
-    let ztoc = |layer| fetch_ztoc_of(source, found.ztoc_for(&layer), caches, progress);
-    let opened = layers::open_layers(source, wanted, ztoc, caches, progress).await?;
+    let opened = open_layers_of(source, &found, wanted, options.start, caches, progress).await?;
+    let opening = source.traffic();
     let facts: Vec<LayerFacts> = opened.iter().map(facts).collect();
     let memory = charge_tree(source.budget(), facts.iter().map(|layer| &layer.map.files[..]))?;
-    let tree = flatten(&facts, progress).await?;
     let content =
         Content::new(source.clone(), opened, caches.spans.clone(), options.content.clone(), Arc::clone(progress));
+    let start = options.start.then(|| {
+        let content = content.clone();
+        Fetching(tokio::spawn(async move { content.fetch_start().await }).abort_handle())
+    });
+    let tree = flatten(&facts, progress).await?;
     let prefetch = prefetch_artifacts(&found, &facts);
+    let is_fine = facts.iter().any(|layer| layer.how == How::Fine);
+    let fine = found.fine_index().filter(|_| is_fine).map(|(index, _)| index.digest);
     let mut indexes = found.indexes;
     Ok(RootFs {
         index: found.chosen.map(|chosen| indexes.swap_remove(chosen)),
+        fine,
         prefetch,
         manifest: found.manifest,
         platform: found.platform,
@@ -135,8 +171,29 @@ pub async fn open(
         layers: facts,
         tree: Arc::new(tree),
         content,
+        source: source.clone(),
+        opening,
         _memory: memory,
+        _start: start,
     })
+}
+
+/// Opens `layers`, which are of the image `found`, by what its indexes have for them. With `start` the
+/// windows of a recorded start come too.
+///
+/// # Errors
+/// When one of them cannot be read.
+pub async fn open_layers_of(
+    source: &Source,
+    found: &Discovered,
+    layers: Vec<Descriptor>,
+    start: bool,
+    caches: &Caches,
+    progress: &Arc<dyn Progress>,
+) -> Result<Vec<OpenLayer>, layers::OpenError> {
+    let document = |layer| fetch_document_of(source, found.document_for(&layer), start, caches, progress);
+    let ztoc = |layer| fetch_ztoc_of(source, found.ztoc_for(&layer), caches, progress);
+    layers::open_layers(source, layers, document, ztoc, caches, progress).await
 }
 
 /// Reports what will be read of `layers`, which are of the image `found`, for want of a ztoc.
@@ -147,7 +204,9 @@ pub fn announce(
     caches: &Caches,
     progress: &Arc<dyn Progress>,
 ) {
-    let without = layers.iter().filter(|layer| found.ztoc_for(&layer.digest).is_none());
+    let is_indexed =
+        |layer: &&Descriptor| found.ztoc_for(&layer.digest).is_some() || found.document_for(&layer.digest).is_some();
+    let without = layers.iter().filter(|layer| !is_indexed(layer));
     let unknown = layers::unknown(without, caches);
     if unknown.is_empty() {
         return;
@@ -180,7 +239,7 @@ fn facts(layer: &OpenLayer) -> LayerFacts {
 
 async fn flatten(layers: &[LayerFacts], progress: &Arc<dyn Progress>) -> Result<Tree, OpenImageError> {
     let maps: Vec<Arc<LayerMap>> = layers.iter().map(|layer| Arc::clone(&layer.map)).collect();
-    let flattened = tokio::task::spawn_blocking(move || Tree::flatten(maps.iter().map(|map| &**map)));
+    let flattened = spawn_blocking(move || Tree::flatten(maps.iter().map(|map| &**map)));
     let tree = flattened.await.map_err(|_| OpenImageError::Ending)??;
     for warning in tree.warnings() {
         progress.report(Event::Warning(warning.clone()));
@@ -216,6 +275,55 @@ pub(in crate::ops) fn charge_tree<'a>(
     budget.charge(bytes, || format!("the tree of {} files", files().count()))
 }
 
+/// The start of a fine document, if there is one and it can be had: its head, and with `start` the pages
+/// of the recorded start.
+async fn fetch_document_of(
+    source: &Source,
+    reference: Option<&FineRef>,
+    start: bool,
+    caches: &Caches,
+    progress: &Arc<dyn Progress>,
+) -> Option<FetchedDocument> {
+    let reference = reference?;
+    match fetch_document(source, reference, start, caches).await {
+        Ok(bytes) => Some(FetchedDocument { reference: reference.clone(), bytes }),
+        Err(error) => {
+            let (layer, why) = (reference.layer, discover::causes(&error));
+            progress.report(Event::Warning(format!("reading layer {layer} without its fine document: {why}")));
+            None
+        }
+    }
+}
+
+async fn fetch_document(
+    source: &Source,
+    reference: &FineRef,
+    start: bool,
+    caches: &Caches,
+) -> Result<Bytes, StoreError> {
+    let FineRef { document, head_size, head_digest, start_size, .. } = *reference;
+    // What is in the cache of spans needs no window.
+    let cache = caches.ztocs.clone();
+    let kept = spawn_blocking(move || cache.get_head(&head_digest)).await.ok().flatten();
+    let size = match start && start_size - head_size <= MAX_START {
+        true => start_size,
+        false => head_size,
+    };
+    let length = kept.as_ref().map_or(size, |kept| kept.len() as u64);
+    let charge = source.budget().charge(length, || format!("{length} bytes of the fine document {document}"))?;
+    if let Some(kept) = kept {
+        return Ok(charged(kept.into(), charge));
+    }
+    let bytes = source.blob_range(&reference.blob(), 0..size).await?;
+    let head = bytes.slice(..bytes.len().min(usize::try_from(head_size).unwrap_or(usize::MAX)));
+    if Digest::sha256(&head) == head_digest {
+        let cache = caches.ztocs.clone();
+        // Whether it is kept makes no difference to this image, and nobody waits for it.
+        spawn_blocking(move || cache.put_head(&head_digest, &head));
+    }
+    Ok(charged(bytes, charge))
+}
+
 /// A ztoc, if there is one and it can be had. One that does not fit into memory is an error: the
 /// layer would fit even less.
 async fn fetch_ztoc_of(
@@ -244,13 +352,13 @@ async fn fetch_ztoc(source: &Source, ztoc: &ZtocRef, caches: &Caches) -> Result<
     let charge = source.budget().charge(size.min(MAX_ZTOC), || format!("ztoc {digest} of {size} bytes"));
     let charge = charge.map_err(|over| DiscoverError::Ztoc { ztoc: digest, layer, source: over.into() })?;
     let cache = caches.ztocs.clone();
-    if let Ok(Some(kept)) = tokio::task::spawn_blocking(move || cache.get_ztoc(&digest)).await {
+    if let Ok(Some(kept)) = spawn_blocking(move || cache.get_ztoc(&digest)).await {
         return Ok(charged(kept.into(), charge));
     }
     drop(charge);
     let bytes = discover::fetch_ztoc(source, ztoc).await?;
     let (cache, kept) = (caches.ztocs.clone(), bytes.clone());
-    // Whether it is kept makes no difference to this image.
-    let _ = tokio::task::spawn_blocking(move || cache.put_ztoc(&digest, &kept)).await;
+    // Whether it is kept makes no difference to this image, and nobody waits for it.
+    spawn_blocking(move || cache.put_ztoc(&digest, &kept));
     Ok(bytes)
 }

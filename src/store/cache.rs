@@ -1,7 +1,7 @@
 //! The local cache of ztocs: a layer that was indexed once is not read again.
 //!
-//! There are three kinds of entries, by their keys (`Key`): what indexing a layer came to, a ztoc
-//! that somebody else made, and what a layer is read by. An entry is one file, named by the digest
+//! There are four kinds of entries, by their keys (`Key`): what indexing a layer came to, a ztoc
+//! that somebody else made, the head of a fine document, and what a layer is read by. An entry is one file, named by the digest
 //! of its key: the digest of all that follows, a line of JSON, and the content. It is written to a
 //! temporary file and then renamed. Nothing is locked, so that no process waits for another: a
 //! rename is whole by itself. A process that dies leaves a temporary file at most, and an entry
@@ -64,6 +64,8 @@ enum Key<'a> {
     Outcome(CacheKey<'a>),
     /// A ztoc that somebody else made, by its own digest.
     Ztoc(&'a Digest),
+    /// The head of a fine document, by the head's own digest.
+    Head(&'a Digest),
     /// What a layer is read by.
     Map(MapKey<'a>),
 }
@@ -73,15 +75,16 @@ impl Key<'_> {
     fn word(&self) -> &'static str {
         match self {
             Key::Outcome(_) | Key::Ztoc(_) => "ztoc",
+            Key::Head(_) => "head",
             Key::Map(_) => "map",
         }
     }
 
-    /// The digest of the layer, or of the ztoc.
+    /// The digest of the layer, of the ztoc or of the head.
     fn digest(&self) -> &Digest {
         match self {
             Key::Outcome(CacheKey { layer, .. }) | Key::Map(MapKey { layer, .. }) => layer,
-            Key::Ztoc(digest) => digest,
+            Key::Ztoc(digest) | Key::Head(digest) => digest,
         }
     }
 
@@ -93,6 +96,7 @@ impl Key<'_> {
                 format!("{FORMAT_VERSION}\n{layer}\n{span_size}\n{build_tool_identifier}")
             }
             Key::Ztoc(digest) => format!("ociseek found ztoc 1\n{digest}"),
+            Key::Head(digest) => format!("ociseek fine head 1\n{digest}"),
             Key::Map(MapKey { layer, size, span_size }) => format!("{RECORD_VERSION}\n{layer}\n{size}\n{span_size}"),
         }
     }
@@ -193,6 +197,17 @@ impl ZtocCache {
     /// Keeps a ztoc, which is the content of `digest`.
     pub fn put_ztoc(&self, digest: &Digest, bytes: &[u8]) {
         self.store(&Key::Ztoc(digest), NoFacts {}, &[bytes]);
+    }
+
+    /// The head of a fine document, by the head's digest.
+    pub fn get_head(&self, digest: &Digest) -> Option<Vec<u8>> {
+        let is_right = |bytes: &Vec<u8>| Digest::of(digest.algorithm(), bytes) == *digest;
+        self.load(&Key::Head(digest), |NoFacts {}, bytes| Some(bytes).filter(is_right))
+    }
+
+    /// Keeps the head of a fine document, which is the content of `digest`.
+    pub fn put_head(&self, digest: &Digest, bytes: &[u8]) {
+        self.store(&Key::Head(digest), NoFacts {}, &[bytes]);
     }
 
     /// What the layer under `key` can be read by, and what there is to say about it. `memory` grows by

@@ -121,7 +121,24 @@ pub enum Source {
     Archive(Arc<Archive>),
 }
 
+/// Requests and the bytes of their answers, which are all that came over the network but for headers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Requests that were sent, those for tokens and after redirects among them.
+    pub requests: u64,
+    /// Bytes of the answers' bodies.
+    pub bytes: u64,
+}
+
 impl Source {
+    /// What its registry's client has requested so far, also for other repositories. A local store has no traffic.
+    pub fn traffic(&self) -> Traffic {
+        match self {
+            Source::Registry(repository) => repository.traffic(),
+            Source::Layout(_) | Source::Archive(_) => Traffic::default(),
+        }
+    }
+
     /// What the work on the image may take. Clones of a source share it.
     pub fn budget(&self) -> &Budget {
         match self {

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::AttachReport;
 use super::blob::{Document, Referrers, Target};
+use super::{AttachReport, Traffic};
 use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::image::Descriptor;
@@ -115,6 +115,10 @@ impl Repository {
     }
 
     pub(crate) fn with_budget(&self, _budget: Budget) -> Repository {
+        match self.0 {}
+    }
+
+    pub(super) fn traffic(&self) -> Traffic {
         match self.0 {}
     }
 

@@ -14,6 +14,7 @@ mod convert;
 mod deadline;
 mod docker_archive;
 mod fault_points;
+mod fine;
 mod hook_lambda;
 mod hook_nats;
 mod hook_serve;

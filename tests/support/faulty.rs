@@ -404,7 +404,8 @@ impl Faulty {
         for (reference, (media_type, bytes)) in &all.manifests {
             let manifest: Value = serde_json::from_slice(bytes).unwrap_or_default();
             if reference.contains(':') && manifest["subject"]["digest"] == subject {
-                let kind = manifest["config"]["mediaType"].clone();
+                let stated = Some(&manifest["artifactType"]).filter(|stated| stated.is_string());
+                let kind = stated.unwrap_or(&manifest["config"]["mediaType"]).clone();
                 found.push(
                     json!({"mediaType": media_type, "digest": reference, "size": bytes.len(), "artifactType": kind}),
                 );

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 pub mod corpus;
 pub mod faulty;
+pub mod fine;
 pub mod hook;
 pub mod layers;
 pub mod mounts;

@@ -21,7 +21,7 @@ const PIECE: u64 = 1 << 20;
 /// Writes the files one after the other; those that fail do not keep the others from it.
 pub(super) async fn run(args: CatArgs, talk: TalkArgs) -> Result<(), CliError> {
     let display = Arc::new(Display::new(talk));
-    let opening = async { Named::new(&args.image, &args.read, display.clone()).await?.open(&args.read).await };
+    let opening = async { Named::new(&args.image, &args.read, display.clone()).await?.open(&args.read, false).await };
     let rootfs = display.during(&args.image.to_string(), opening).await?;
     let mut stdout = Stdout::new();
     let mut failed = 0;

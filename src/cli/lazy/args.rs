@@ -19,7 +19,7 @@ pub(crate) struct LazyArgs {
     #[arg(long, env = "OCISEEK_PREFETCH", value_parser = FalseyValueParser::new())]
     pub prefetch: bool,
 
-    /// Ignore the prefetch lists of the index
+    /// Ignore the prefetch lists of the index, and the start that a fine index records
     #[arg(long, env = "OCISEEK_IGNORE_PREFETCH_LIST", value_parser = FalseyValueParser::new())]
     pub ignore_prefetch_list: bool,
 

@@ -4,7 +4,9 @@ use serde::Serialize;
 
 use super::Opened;
 use crate::cli::shared::json::{DigestText, IndexRef, Manifest};
+use crate::rootfs::content::{ContentStats, StartStats};
 use crate::rootfs::layers::How;
+use crate::store::Traffic;
 
 /// What was read of an image.
 #[derive(Serialize)]
@@ -15,9 +17,46 @@ pub(crate) struct Figures {
     manifest: Manifest,
     /// The SOCI index that was used, or null.
     index: Option<IndexRef>,
+    /// The fine index that was used, or null.
+    fine_index: Option<IndexRef>,
     /// From the bottom up.
     layers: Vec<Layer>,
     content: Content,
+    phases: Phases,
+}
+
+/// Requests to the registry and the bytes of their answers, by what they were for. Redirects and tokens count.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Phases {
+    /// To know what the image holds: manifests, the config, indexes.
+    opening: Phase,
+    /// What the fine index records of a start, whoever asked first.
+    start: StartPhase,
+    /// Everything else that was read.
+    reading: Phase,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Phase {
+    requests: u64,
+    /// Of the answers' bodies.
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct StartPhase {
+    requests: u64,
+    /// Of the answers' bodies.
+    bytes: u64,
+    /// Spans that were fetched before anybody asked for them.
+    spans: u64,
+    /// Compressed bytes of those spans that nobody has read.
+    unread_bytes: u64,
+    /// It was given up: too much was not read, or could not be had.
+    stopped: bool,
 }
 
 #[derive(Serialize)]
@@ -35,6 +74,8 @@ struct Layer {
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 enum ReadBy {
+    /// The document of the image's fine index.
+    Fine,
     /// The ztoc of the image's SOCI index.
     Index,
     /// A layer map that was made here, now or earlier.
@@ -49,7 +90,7 @@ enum ReadBy {
 struct Content {
     /// For layers or parts of them. Redirects and tokens do not count.
     requests: u64,
-    /// Bytes of layers that came from the store.
+    /// Bytes of layers, and of the windows to decode them with, that came from the store.
     bytes_fetched: u64,
     spans_decoded: u64,
     /// Parts of spans that were served from memory.
@@ -74,6 +115,22 @@ pub(crate) struct Stats {
     pub seconds_mounted: f64,
 }
 
+impl Phases {
+    fn of(opening: &Traffic, all: &Traffic, content: &ContentStats, start: &StartStats) -> Phases {
+        let StartStats { spans, unread_bytes, stopped } = *start;
+        let (requests, bytes) = (content.start_requests, content.start_bytes);
+        let rest = |all: u64, opening: u64, start: u64| all.saturating_sub(opening).saturating_sub(start);
+        Phases {
+            opening: Phase { requests: opening.requests, bytes: opening.bytes },
+            start: StartPhase { requests, bytes, spans, unread_bytes, stopped },
+            reading: Phase {
+                requests: rest(all.requests, opening.requests, requests),
+                bytes: rest(all.bytes, opening.bytes, bytes),
+            },
+        }
+    }
+}
+
 impl Figures {
     pub(crate) fn of(opened: &Opened) -> Figures {
         let image = &opened.image;
@@ -81,6 +138,7 @@ impl Figures {
             digest: layer.descriptor.digest.into(),
             size: layer.descriptor.size,
             how: match layer.how {
+                How::Fine => ReadBy::Fine,
                 How::Index => ReadBy::Index,
                 How::Local => ReadBy::Local,
                 How::Whole => ReadBy::Whole,
@@ -92,6 +150,7 @@ impl Figures {
             image: opened.name.clone(),
             manifest: Manifest::of(&image.manifest),
             index: image.index.as_ref().map(|index| IndexRef::named(index.digest)),
+            fine_index: image.fine.map(IndexRef::named),
             layers: layers.collect(),
             content: Content {
                 requests: stats.requests,
@@ -103,6 +162,7 @@ impl Figures {
                 errors: stats.errors,
                 image_bytes: stats.image_bytes,
             },
+            phases: Phases::of(&image.opening, &image.source.traffic(), &stats, &image.content.start_stats()),
         }
     }
 }

@@ -61,7 +61,14 @@ pub(super) async fn open_image(
         let (source, root) = images.open(image).await?;
         let caches = caches::reading(&args.cache, &progress).await?;
         let content = ContentOptions { deadline: Duration::from_secs(args.deadline), ..ContentOptions::default() };
-        let options = OpenOptions { platform: args.view.platform.platform, index: args.view.index, layer, content };
+        let options = OpenOptions {
+            platform: args.view.platform.platform,
+            index: args.view.index,
+            layer,
+            soci_only: false,
+            start: !args.ignore_prefetch_list,
+            content,
+        };
         Ok::<_, CliError>(open(&source, &root, &options, &caches, &progress).await?)
     };
     let image = display.during(&name, opening).await?;

@@ -7,15 +7,14 @@ use std::sync::Arc;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::quote::quoted;
 use crate::cli::shared::reading::{Named, tell_stats};
-use crate::cli::shared::report::{self, CliError};
+use crate::cli::shared::report::CliError;
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
 use crate::image::Descriptor;
 use crate::layer::clean;
-use crate::ops::discover::{discover, fetch_ztoc};
-use crate::ops::open::{OpenImageError, announce};
-use crate::progress::Event;
-use crate::rootfs::layers::{OpenLayer, open_layer};
+use crate::ops::discover::discover;
+use crate::ops::open::{OpenImageError, announce, open_layers_of};
+use crate::rootfs::layers::OpenLayer;
 use crate::ztoc::FileMetadata;
 use args::LsArgs;
 use listing::Listing;
@@ -51,7 +50,7 @@ pub(super) async fn run(args: LsArgs, talk: TalkArgs) -> Result<(), CliError> {
         };
         return written.map_err(CliError::Stdout);
     }
-    let opening = async { named().await?.open(&args.read).await };
+    let opening = async { named().await?.open(&args.read, false).await };
     let rootfs = display.during(&image, opening).await?;
     let listing = Listing::of(&rootfs, path, &args)?;
     let out = BufWriter::with_capacity(64 << 10, &mut stdout);
@@ -74,19 +73,9 @@ async fn open_one(named: &Named, args: &LsArgs, number: usize) -> Result<(Descri
     let found = discover(source, root, platform, index, false, progress).await?;
     let layers = found.layers.len();
     let layer = found.layers.get(number).cloned().ok_or(OpenImageError::NoLayer { wanted: number, layers })?;
-    let ztoc = match found.ztoc_for(&layer.digest) {
-        None => None,
-        Some(reference) => match fetch_ztoc(source, reference).await {
-            Ok(bytes) => Some(bytes),
-            Err(error) => {
-                let why = report::in_one_line(&error);
-                progress.report(Event::Warning(format!("reading layer {number} without its ztoc: {why}")));
-                None
-            }
-        },
-    };
     announce(source, &found, std::slice::from_ref(&layer), caches, progress);
-    let open = open_layer(source, &layer, ztoc, caches, progress).await.map_err(OpenImageError::from)?;
+    let opened = open_layers_of(source, &found, vec![layer.clone()], false, caches, progress).await;
+    let open = opened.map_err(OpenImageError::from)?.swap_remove(0);
     Ok((layer, open))
 }
 

@@ -27,7 +27,7 @@ pub(super) async fn run(args: ReportArgs, talk: TalkArgs) -> Result<(), CliError
     let display = Arc::new(Display::new(talk));
     let opening = async {
         let named = Named::new(&args.image, &args.read, display.clone()).await?;
-        let image = named.open(&args.read).await?;
+        let image = named.open(&args.read, true).await?;
         Ok::<_, CliError>((named, image))
     };
     let (named, image) = display.during(&args.image.to_string(), opening).await?;

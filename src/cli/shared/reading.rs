@@ -52,10 +52,12 @@ impl Named {
         Ok(Named { source, root, caches, progress })
     }
 
-    pub(crate) async fn open(&self, args: &ReadArgs) -> Result<RootFs, CliError> {
+    /// With `soci_only` it is read as if it had no fine index.
+    pub(crate) async fn open(&self, args: &ReadArgs, soci_only: bool) -> Result<RootFs, CliError> {
         let options = OpenOptions {
             platform: args.view.platform.platform.clone(),
             index: args.view.index,
+            soci_only,
             ..OpenOptions::default()
         };
         Ok(open(&self.source, &self.root, &options, &self.caches, &self.progress).await?)

@@ -126,7 +126,7 @@ impl Needed {
         let mut seen = BTreeSet::new();
         for layer in opened.image.content.layers().filter(|layer| seen.insert(layer.descriptor.digest)) {
             needed.bytes += match layer.how {
-                How::Index => (spans.iter())
+                How::Fine | How::Index => (spans.iter())
                     .filter(|(digest, _)| *digest == layer.descriptor.digest)
                     .map(|(_, span)| layer.spans().blob_range(*span))
                     .map(|range| range.end - range.start)

@@ -139,7 +139,7 @@ pub(super) fn layers(
             descriptor: facts.descriptor.clone(),
             same_as: (!is_first).then_some(*first),
             lazy: match facts.how {
-                How::Index => Lazy::Yes,
+                How::Fine | How::Index => Lazy::Yes,
                 How::Local | How::Whole => Lazy::No(uncovered(image, &facts.descriptor)),
             },
             created_by: created_by.get(number).cloned().filter(|command| !command.is_empty()),

@@ -11,9 +11,11 @@ use tokio::time::{Instant, timeout};
 use tracing::debug;
 
 use super::flights::Wanted;
+use super::inner::Counted;
 use super::layer::{Layer, OnLayer};
-use super::model::{Counts, ReadError};
+use super::model::{Counts, Purpose, ReadError};
 use super::pieces::Run;
+use crate::fine::Windows;
 use crate::layer::span::SpanError;
 use crate::offset::SpanId;
 use crate::rootfs::layers::MAX_COMPRESSED;
@@ -23,6 +25,15 @@ use crate::store::{Part, StoreError};
 const REQUEST: u64 = 16 << 20;
 /// How often a silent connection is given up before the deadline.
 const PATIENCE: u32 = 4;
+
+/// Why spans are fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// A read waits for one of them.
+    Asked,
+    /// Perhaps somebody will read them.
+    Ahead,
+}
 
 /// Whether the cache on disk may have a span that is to be fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +46,7 @@ pub(super) enum Disk {
 
 impl OnLayer {
     /// Fetches spans in the background.
-    pub(super) fn launch(&self, mut spans: Vec<Wanted>, disk: Disk) {
+    pub(super) fn launch(&self, mut spans: Vec<Wanted>, disk: Disk, cause: Cause) {
         if spans.is_empty() {
             return;
         }
@@ -52,7 +63,10 @@ impl OnLayer {
             }
             for group in groups(&on.layer, spans) {
                 let on = on.clone();
-                tokio::spawn(async move { on.fetch(group).await });
+                tokio::spawn(async move {
+                    let _asked = (cause == Cause::Asked).then(|| Counted::new(&on.inner.asked));
+                    on.fetch(group).await;
+                });
             }
         });
     }
@@ -60,7 +74,13 @@ impl OnLayer {
     async fn fetch(&self, mut group: VecDeque<Wanted>) {
         let (layer, deadline) = (self.layer.digest(), self.inner.options.deadline);
         let (begun, asked, first) = (Instant::now(), group.len(), group.front().map(|wanted| wanted.flight.span().0));
-        let received = timeout(deadline, self.receive(&mut group)).await;
+        let spans: Vec<SpanId> = group.iter().map(|wanted| wanted.flight.span()).collect();
+        let purpose = match self.inner.start.covers(spans.iter().map(|span| self.span(*span))) {
+            true => Purpose::Start,
+            false => Purpose::Reading,
+        };
+        self.bring_windows(spans.into_iter(), purpose);
+        let received = timeout(deadline, self.receive(&mut group, purpose)).await;
         debug!(
             name: "fetched", target: "ociseek::content",
             %layer, first_span = first, spans = asked - group.len(), of = asked,
@@ -82,7 +102,7 @@ impl OnLayer {
     }
 
     /// Reads the bytes of the spans of `group`, and takes each out of it that is complete.
-    async fn receive(&self, group: &mut VecDeque<Wanted>) -> Result<(), Failed> {
+    async fn receive(&self, group: &mut VecDeque<Wanted>, purpose: Purpose) -> Result<(), Failed> {
         let OnLayer { inner, layer, .. } = self;
         let (Some(first), Some(last)) = (group.front(), group.back()) else { return Ok(()) };
         let mut position = layer.blob_range(first.flight.span()).start;
@@ -98,7 +118,7 @@ impl OnLayer {
         let mut bytes: Vec<u8> = Vec::new();
         loop {
             let part = inner.source.blob_part(&layer.open.descriptor, position..end, false).await?;
-            let mut part = CountedPart::new(part, &inner.counts);
+            let mut part = CountedPart::new(part, &inner.counts, purpose);
             loop {
                 let Ok(next) = timeout(stall, part.next()).await else { break };
                 let Some(mut chunk) = next? else { return Ok(()) };
@@ -116,7 +136,7 @@ impl OnLayer {
                     let seed = bytes.last().copied().filter(|_| shared);
                     let complete = std::mem::replace(&mut bytes, seed.into_iter().collect());
                     if let Some(wanted) = group.pop_front() {
-                        tokio::spawn(self.clone().finish(wanted, complete, Arc::clone(&permit)));
+                        tokio::spawn(self.clone().finish(wanted, complete, purpose, Arc::clone(&permit)));
                     }
                 }
             }
@@ -126,17 +146,22 @@ impl OnLayer {
     }
 
     /// Decodes a span whose bytes are all here, and lands its flight.
-    async fn finish(self, wanted: Wanted, blob: Vec<u8>, permit: Arc<Option<OwnedSemaphorePermit>>) {
+    async fn finish(self, wanted: Wanted, blob: Vec<u8>, purpose: Purpose, permit: Arc<Option<OwnedSemaphorePermit>>) {
         let (span, layer) = (wanted.flight.span(), self.layer.digest());
         let broken = |source| ReadError::Span { layer, source };
-        let landed = match self.decode_off(span, &wanted.pieces, blob).await {
+        let windows = match self.windows(span, purpose).await {
+            Ok(windows) => windows,
+            Err(error) => return wanted.flight.land(Err(error)),
+        };
+        let landed = match self.decode_off(span, &wanted.pieces, windows.clone(), blob).await {
             // Whatever lies between us and the registry may have kept wrong bytes.
-            Some(Err(SpanError::Digest { .. } | SpanError::Length { .. })) => {
+            Some(Err(SpanError::Digest { .. } | SpanError::Length { .. } | SpanError::Proof { .. })) => {
                 self.inner.counts.retries.add(1);
                 let deadline = self.inner.options.deadline;
-                match timeout(deadline, self.fetch_past_caches(span)).await {
+                match timeout(deadline, self.fetch_past_caches(span, purpose)).await {
                     Ok(Ok(blob)) => {
-                        self.decode_off(span, &wanted.pieces, blob).await.map(|decoded| decoded.map_err(broken))
+                        let decoded = self.decode_off(span, &wanted.pieces, windows, blob).await;
+                        decoded.map(|decoded| decoded.map_err(broken))
                     }
                     Ok(Err(source)) => Some(Err(ReadError::Fetch { layer, span, source: Arc::new(source) })),
                     Err(_) => Some(Err(ReadError::Deadline { layer, span, after: deadline })),
@@ -152,10 +177,10 @@ impl OnLayer {
     }
 
     /// The bytes of a span, from the registry itself.
-    async fn fetch_past_caches(&self, span: SpanId) -> Result<Vec<u8>, StoreError> {
+    async fn fetch_past_caches(&self, span: SpanId, purpose: Purpose) -> Result<Vec<u8>, StoreError> {
         let OnLayer { inner, layer, .. } = self;
         let part = inner.source.blob_part(&layer.open.descriptor, layer.blob_range(span), true).await?;
-        let mut part = CountedPart::new(part, &inner.counts);
+        let mut part = CountedPart::new(part, &inner.counts, purpose);
         let mut bytes = Vec::new();
         while let Some(chunk) = part.next().await? {
             bytes.extend_from_slice(&chunk);
@@ -168,13 +193,14 @@ impl OnLayer {
         &self,
         span: SpanId,
         wanted: &Option<Range<u32>>,
+        windows: Option<Arc<Windows>>,
         blob: Vec<u8>,
     ) -> Option<Result<Run, SpanError>> {
         let slot = Arc::clone(&self.inner.decoders).acquire_owned().await.ok()?;
         let (on, wanted) = (self.clone(), wanted.clone());
         let decoded = spawn_blocking(move || {
             let _slot = slot;
-            on.decode(span, wanted.as_ref(), &blob)
+            on.decode(span, wanted.as_ref(), windows.as_deref(), &blob)
         });
         decoded.await.ok()
     }
@@ -225,23 +251,33 @@ fn groups(layer: &Layer, spans: Vec<Wanted>) -> Vec<VecDeque<Wanted>> {
 }
 
 /// A part of a layer that counts what it costs, however its reading ends.
-struct CountedPart<'a> {
+pub(super) struct CountedPart<'a> {
     part: Part,
     counts: &'a Counts,
+    purpose: Purpose,
     given: u64,
 }
 
 impl<'a> CountedPart<'a> {
-    fn new(part: Part, counts: &'a Counts) -> CountedPart<'a> {
-        CountedPart { part, counts, given: 0 }
+    pub(super) fn new(part: Part, counts: &'a Counts, purpose: Purpose) -> CountedPart<'a> {
+        CountedPart { part, counts, purpose, given: 0 }
     }
 
-    async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
         let chunk = self.part.next().await?;
         let length = chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
         self.given += length;
-        self.counts.bytes_fetched.add(length);
+        self.add_bytes(length);
         Ok(chunk)
+    }
+}
+
+impl CountedPart<'_> {
+    fn add_bytes(&self, bytes: u64) {
+        self.counts.bytes_fetched.add(bytes);
+        if self.purpose == Purpose::Start {
+            self.counts.start_bytes.add(bytes);
+        }
     }
 }
 
@@ -250,6 +286,9 @@ impl Drop for CountedPart<'_> {
         let requests = u64::from(self.part.requests());
         self.counts.requests.add(requests);
         self.counts.retries.add(requests.saturating_sub(1));
-        self.counts.bytes_fetched.add(self.part.extra(self.given));
+        if self.purpose == Purpose::Start {
+            self.counts.start_requests.add(requests);
+        }
+        self.add_bytes(self.part.extra(self.given));
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+use super::fetch::Cause;
 use super::layer::SpanOf;
 use super::model::ReadError;
 use super::pieces::Run;
@@ -18,9 +19,12 @@ const MISSED: Duration = Duration::from_secs(1);
 /// What came of a fetch. The run may hold less than a waiter wants: then it looks into the caches, or fetches itself.
 pub(super) type Landed = Result<Arc<Run>, ReadError>;
 
+/// A span on its way, and why.
+type Flying = (watch::Receiver<Option<Landed>>, Cause);
+
 #[derive(Clone, Default)]
 pub(super) struct Flights {
-    flying: Arc<Mutex<HashMap<SpanOf, watch::Receiver<Option<Landed>>>>>,
+    flying: Arc<Mutex<HashMap<SpanOf, Flying>>>,
 }
 
 /// What [`Flights::board`] found.
@@ -32,7 +36,11 @@ pub(super) enum Boarding {
 }
 
 /// Waits for a span.
-pub(super) struct Waiter(watch::Receiver<Option<Landed>>);
+pub(super) struct Waiter {
+    landed: watch::Receiver<Option<Landed>>,
+    /// Somebody fetches it whom no read waits for but those that joined: if that fails, it says little.
+    pub is_joined_ahead: bool,
+}
 
 /// The duty to fetch a span. Dropped before [`Flight::land`], it fails for all who wait.
 pub(super) struct Flight {
@@ -49,14 +57,15 @@ pub(super) struct Wanted {
 }
 
 impl Flights {
-    pub(super) fn board(&self, of: SpanOf) -> Boarding {
+    /// `cause`: why the span would be fetched.
+    pub(super) fn board(&self, of: SpanOf, cause: Cause) -> Boarding {
         let mut flying = self.flying.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(receiver) = flying.get(&of) {
-            return Boarding::Wait(Waiter(receiver.clone()));
+        if let Some((landed, other)) = flying.get(&of) {
+            return Boarding::Wait(Waiter { landed: landed.clone(), is_joined_ahead: *other == Cause::Ahead });
         }
-        let (sender, receiver) = watch::channel(None);
-        flying.insert(of, receiver.clone());
-        Boarding::Fetch(Flight { of, flights: self.clone(), sender }, Waiter(receiver))
+        let (sender, landed) = watch::channel(None);
+        flying.insert(of, (landed.clone(), cause));
+        Boarding::Fetch(Flight { of, flights: self.clone(), sender }, Waiter { landed, is_joined_ahead: false })
     }
 
     /// Whether somebody fetches the span.
@@ -93,7 +102,7 @@ impl Drop for Flight {
 impl Waiter {
     /// What came of the fetch; `None` if it was given up.
     pub(super) async fn landed(mut self) -> Option<Landed> {
-        self.0.wait_for(Option::is_some).await.ok()?.clone()
+        self.landed.wait_for(Option::is_some).await.ok()?.clone()
     }
 }
 

@@ -1,7 +1,7 @@
 //! What all reads of an image share.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -10,6 +10,8 @@ use super::flights::{Flights, Misses};
 use super::layer::{Layer, OnLayer};
 use super::model::{ContentOptions, Counts, ReadError};
 use super::pieces::Memory;
+use super::start::Start;
+use super::windows::WindowStore;
 use crate::digest::Digest;
 use crate::layer::parallel::cores;
 use crate::offset::LayerId;
@@ -46,6 +48,10 @@ pub(super) struct Inner {
     pub decoders: Arc<Semaphore>,
     /// Reads that wait for something.
     pub waiting: AtomicUsize,
+    /// Requests under way that a read waits for.
+    pub asked: AtomicUsize,
+    pub windows: WindowStore,
+    pub start: Start,
     /// The warnings that were given.
     given: Mutex<BTreeSet<String>>,
 }
@@ -69,6 +75,7 @@ impl Inner {
             // The deadline of a read is its only limit: a registry that restarts is no error to a file's reader.
             repository.outlast_outages();
         }
+        let windows = WindowStore::new(&layers);
         let mut once: HashMap<(Digest, u64), Arc<Layer>> = HashMap::new();
         let shared = |open: OpenLayer| {
             let blob = (open.descriptor.digest, open.descriptor.size);
@@ -90,6 +97,9 @@ impl Inner {
             lines: Semaphore::new(LINES),
             decoders: Arc::new(Semaphore::new(threads.clamp(2, 8))),
             waiting: AtomicUsize::new(0),
+            asked: AtomicUsize::new(0),
+            windows,
+            start: Start::default(),
             given: Mutex::default(),
         }
     }
@@ -122,5 +132,21 @@ impl Inner {
         if is_new {
             self.progress.report(Event::Warning(text));
         }
+    }
+}
+
+/// Counts something for as long as it lives.
+pub(super) struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    pub(super) fn new(count: &'a AtomicUsize) -> Counted<'a> {
+        count.fetch_add(1, Ordering::Relaxed);
+        Counted(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

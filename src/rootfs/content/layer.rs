@@ -9,7 +9,7 @@ use super::pieces::PieceId;
 use super::readers::Readers;
 use crate::digest::Digest;
 use crate::offset::{LayerId, SpanId, Uncompressed};
-use crate::rootfs::cache::SpanKey;
+use crate::rootfs::cache::{PIECE, SpanKey};
 use crate::rootfs::layers::OpenLayer;
 use crate::store::Source;
 
@@ -18,6 +18,8 @@ pub(super) struct Layer {
     pub readers: Mutex<Readers>,
     /// Held by whoever decodes the layer from its start: once is enough for all.
     pub unpacking: tokio::sync::Mutex<()>,
+    /// Held by whoever fetches pages of the layer's fine document.
+    pub paging: tokio::sync::Mutex<()>,
     /// Hashing a checkpoint's window takes longer than looking a span up.
     keys: Box<[OnceLock<SpanKey>]>,
 }
@@ -42,7 +44,8 @@ impl Layer {
     pub(super) fn new(open: OpenLayer, options: &ContentOptions) -> Layer {
         let readers = Mutex::new(Readers::new(open.map(), options.read_ahead));
         let keys = open.spans.each().map(|_| OnceLock::new()).collect();
-        Layer { open, readers, unpacking: tokio::sync::Mutex::default(), keys }
+        let [unpacking, paging] = [(), ()].map(tokio::sync::Mutex::new);
+        Layer { open, readers, unpacking, paging, keys }
     }
 
     pub(super) fn digest(&self) -> Digest {
@@ -103,6 +106,12 @@ impl OnLayer {
     /// Whether the cache on disk has a span.
     pub(super) fn is_on_disk(&self, span: SpanId) -> bool {
         self.inner.cache.has(&self.layer.key(span), self.layer.size(span))
+    }
+
+    /// Whether memory has the first and the last piece of a span.
+    pub(super) fn is_in_memory(&self, span: SpanId) -> bool {
+        let last = (self.layer.size(span).saturating_sub(1) / PIECE as u64) as u32;
+        [0, last].into_iter().all(|piece| self.inner.memory.get(self.piece(span, piece)).is_some())
     }
 
     /// Whether spans go to the disk: not where they lie there as they are.

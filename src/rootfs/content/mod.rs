@@ -3,7 +3,8 @@
 //! A read looks for its spans in memory (`pieces`, of 64 KiB), then in the cache on disk, then it
 //! boards their `flights`: of all who want a span, one fetches it (`fetch`), decodes it and fills both
 //! caches. A layer without places to start from is decoded from its start (`unpack`). Who
-//! reads on gets what comes next before asking (`readers`), and `prefetch` brings the rest.
+//! reads on gets what comes next before asking (`readers`), `start` brings what a recorded start reads,
+//! and `prefetch` the rest. The `windows` of fine documents are fetched as spans need them.
 //!
 //! Fetches are tasks of their own: a reader that goes away takes nothing from the others. No error
 //! is kept: the next read tries again.
@@ -17,14 +18,17 @@ mod pieces;
 mod prefetch;
 mod read;
 mod readers;
+mod recent;
+mod start;
 mod unpack;
+mod windows;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use model::{ContentOptions, ContentStats, ReadError};
+pub use model::{ContentOptions, ContentStats, ReadError, StartStats};
 
 use super::cache::SpanCache;
 use super::layers::OpenLayer;
@@ -95,6 +99,18 @@ impl Content {
     /// on disk, at once. To stop it, drop it.
     pub async fn prefetch(&self) {
         prefetch::prefetch(&self.inner).await;
+    }
+
+    /// Fetches what the fine documents record of a start, letting reads go first: into memory as far as
+    /// half of it goes, and into the cache on disk. It ends when that is done, when nobody reads what it
+    /// fetched, or when nothing more can be had. To stop it, drop it.
+    pub async fn fetch_start(&self) {
+        start::bring(&self.inner).await;
+    }
+
+    /// What became of the recorded start so far.
+    pub fn start_stats(&self) -> StartStats {
+        self.inner.start.stats()
     }
 
     /// What was done so far.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::digest::Digest;
+use crate::fine::FineError;
 use crate::layer::span::SpanError;
 use crate::offset::{LayerId, SpanId, Uncompressed};
 use crate::rootfs::layers::OpenError;
@@ -21,11 +22,13 @@ pub struct ContentOptions {
     pub memory: u64,
     /// Bytes of a file, at most, that are fetched ahead of someone who reads it from front to back; 0 for none.
     pub read_ahead: u64,
+    /// Compressed bytes of a recorded start that may have been fetched and not read: with more, no more is fetched.
+    pub unread: u64,
 }
 
 impl Default for ContentOptions {
     fn default() -> ContentOptions {
-        ContentOptions { deadline: Duration::from_secs(60), memory: 64 << 20, read_ahead: 16 << 20 }
+        ContentOptions { deadline: Duration::from_secs(60), memory: 64 << 20, read_ahead: 16 << 20, unread: 64 << 20 }
     }
 }
 
@@ -34,8 +37,12 @@ impl Default for ContentOptions {
 pub struct ContentStats {
     /// Requests for layers or parts of them. Redirects and tokens do not count.
     pub requests: u64,
-    /// Bytes of layers that came from the store.
+    /// Bytes of layers, and of the windows to decode them with, that came from the store.
     pub bytes_fetched: u64,
+    /// Those of the requests that were for spans of the recorded start alone.
+    pub start_requests: u64,
+    /// The bytes that those requests brought.
+    pub start_bytes: u64,
     /// Spans that were decoded, in whatever way their bytes came.
     pub spans_decoded: u64,
     /// Parts of spans that were served from memory, and from the cache on disk.
@@ -50,9 +57,31 @@ pub struct ContentStats {
     pub image_bytes: u64,
 }
 
+/// What became of the recorded start of the image's fine documents.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StartStats {
+    /// Spans that were fetched before anybody asked for them.
+    pub spans: u64,
+    /// Compressed bytes of those spans that nobody has read yet.
+    pub unread_bytes: u64,
+    /// It was given up: too much was not read, or could not be had.
+    pub stopped: bool,
+}
+
+/// What bytes are fetched for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// The recorded start, whoever asks first.
+    Start,
+    /// Whatever is read beside it.
+    Reading,
+}
+
 /// [`ContentStats`] while they are counted.
 #[derive(Default)]
 pub(super) struct Counts {
+    pub(super) start_requests: Count,
+    pub(super) start_bytes: Count,
     pub requests: Count,
     pub bytes_fetched: Count,
     pub spans_decoded: Count,
@@ -81,6 +110,8 @@ impl Counts {
         ContentStats {
             requests: self.requests.get(),
             bytes_fetched: self.bytes_fetched.get(),
+            start_requests: self.start_requests.get(),
+            start_bytes: self.start_bytes.get(),
             spans_decoded: self.spans_decoded.get(),
             memory_hits: self.memory_hits.get(),
             disk_hits: self.disk_hits.get(),
@@ -104,6 +135,10 @@ pub enum ReadError {
     Fetch { layer: Digest, span: SpanId, source: Arc<StoreError> },
     #[error("span {span} of layer {layer} did not arrive within {} s", after.as_secs_f32())]
     Deadline { layer: Digest, span: SpanId, after: Duration },
+    #[error("cannot fetch a page of the fine document of layer {layer}")]
+    Window { layer: Digest, source: Arc<StoreError> },
+    #[error("the fine document of layer {layer} cannot be read")]
+    Page { layer: Digest, source: FineError },
     #[error("layer {layer} cannot be read")]
     Span { layer: Digest, source: SpanError },
     #[error("span {span} of layer {layer} has {bytes} compressed bytes; the limit is {limit}")]

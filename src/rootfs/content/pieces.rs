@@ -1,13 +1,13 @@
 //! Decoded spans in pieces of [`PIECE`] bytes: how they are cut, those that were used last, and how a
 //! span comes into memory and onto the disk.
 
-use std::collections::{BTreeMap, HashMap};
 use std::ops::{ControlFlow, Range};
-use std::sync::{Mutex, PoisonError};
 
 use bytes::{Bytes, BytesMut};
 
 use super::layer::{OnLayer, SpanOf};
+use super::recent::Recent;
+use crate::fine::Windows;
 use crate::layer::span::SpanError;
 use crate::offset::SpanId;
 use crate::rootfs::cache::{PIECE, Writer};
@@ -89,55 +89,8 @@ pub(super) struct PieceId {
     pub number: u32,
 }
 
-/// Keeps pieces up to a number of bytes; those that were not used for longest go.
-pub(super) struct Memory {
-    max: u64,
-    kept: Mutex<Kept>,
-}
-
-#[derive(Default)]
-struct Kept {
-    bytes: u64,
-    /// Counts uses.
-    clock: u64,
-    pieces: HashMap<PieceId, (u64, Bytes)>,
-    /// By the time of their last use.
-    order: BTreeMap<u64, PieceId>,
-}
-
-impl Memory {
-    pub(super) fn new(max: u64) -> Memory {
-        Memory { max, kept: Mutex::default() }
-    }
-
-    pub(super) fn get(&self, id: PieceId) -> Option<Bytes> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = &mut *kept;
-        let (used, piece) = kept.pieces.get_mut(&id)?;
-        kept.clock += 1;
-        kept.order.remove(used);
-        kept.order.insert(kept.clock, id);
-        *used = kept.clock;
-        Some(piece.clone())
-    }
-
-    pub(super) fn put(&self, id: PieceId, piece: Bytes) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = &mut *kept;
-        kept.clock += 1;
-        kept.bytes += piece.len() as u64;
-        kept.order.insert(kept.clock, id);
-        if let Some((used, old)) = kept.pieces.insert(id, (kept.clock, piece)) {
-            kept.order.remove(&used);
-            kept.bytes -= old.len() as u64;
-        }
-        while kept.bytes > self.max
-            && let Some((_, oldest)) = kept.order.pop_first()
-        {
-            kept.bytes -= kept.pieces.remove(&oldest).map_or(0, |(_, piece)| piece.len() as u64);
-        }
-    }
-}
+/// The pieces that were used last.
+pub(super) type Memory = Recent<PieceId, Bytes>;
 
 /// Spans of at most so many bytes are handed over whole. Of a larger one as much is, from where it
 /// is wanted on; the rest goes to the disk as it is decoded.
@@ -211,7 +164,7 @@ impl<'a> Landing<'a> {
         }
         let is_kept = self.keep.writer.is_some_and(Writer::finish);
         for (number, piece) in (self.keep.run.first..).zip(&self.keep.run.pieces) {
-            self.on.inner.memory.put(self.on.piece(self.span, number), piece.clone());
+            self.on.inner.memory.put(self.on.piece(self.span, number), piece.clone(), piece.len() as u64);
         }
         self.on.inner.counts.spans_decoded.add(1);
         (self.keep.run, is_kept)
@@ -219,10 +172,18 @@ impl<'a> Landing<'a> {
 }
 
 impl OnLayer {
-    /// Decodes a span of which `blob` are all bytes. Blocks.
-    pub(super) fn decode(&self, span: SpanId, wanted: Option<&Range<u32>>, blob: &[u8]) -> Result<Run, SpanError> {
+    /// Decodes a span of which `blob` are all bytes, and `windows` the page with its window if it is in
+    /// one. Blocks.
+    pub(super) fn decode(
+        &self,
+        span: SpanId,
+        wanted: Option<&Range<u32>>,
+        windows: Option<&Windows>,
+        blob: &[u8],
+    ) -> Result<Run, SpanError> {
         let mut landing = Landing::new(self, span, wanted);
-        self.layer.open.spans.decode(span, blob, &mut |bytes| landing.push(bytes))?;
+        let window = windows.and_then(|windows| windows.get(span));
+        self.layer.open.spans.decode_with(span, window, blob, &mut |bytes| landing.push(bytes))?;
         Ok(landing.finish().0)
     }
 }
@@ -230,7 +191,6 @@ impl OnLayer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::offset::LayerId;
 
     #[test]
     fn what_is_cut_is_found_again() {
@@ -254,23 +214,5 @@ mod tests {
         for range in [0..1, p - 1..p + 1, p..3 * p + 101, 4 * p..4 * p + 1] {
             assert!(run.get(&range).is_none(), "{range:?}");
         }
-    }
-
-    #[test]
-    fn the_least_used_pieces_go() {
-        let memory = Memory::new(30);
-        let piece = Bytes::from_static(&[7; 10]);
-        let id = |layer, number| PieceId { of: SpanOf { layer: LayerId(layer), span: SpanId(0) }, number };
-        for number in 0..3 {
-            memory.put(id(0, number), piece.clone());
-        }
-        assert!(memory.get(id(0, 0)).is_some());
-        memory.put(id(0, 2), piece.clone());
-        memory.put(id(1, 0), piece.clone());
-        assert!(memory.get(id(0, 1)).is_none());
-        assert!([id(0, 0), id(0, 2), id(1, 0)].into_iter().all(|id| memory.get(id).is_some()));
-        memory.put(id(2, 0), Bytes::from_static(&[7; 31]));
-        assert!(memory.get(id(2, 0)).is_none(), "larger than all of it");
-        assert!(Memory::new(0).get(id(0, 0)).is_none());
     }
 }

@@ -12,7 +12,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tracing::debug;
 
-use super::fetch::Disk;
+use super::fetch::{Cause, Disk};
 use super::flights::{Boarding, Wanted};
 use super::inner::Inner;
 use super::layer::{Layer, OnLayer};
@@ -135,7 +135,7 @@ impl OnLayer {
         });
         let (mut wanted, mut waiters) = (Vec::new(), Vec::new());
         for span in missing.await.unwrap_or_default() {
-            match self.inner.flights.board(self.span(span)) {
+            match self.inner.flights.board(self.span(span), Cause::Ahead) {
                 Boarding::Wait(waiter) => waiters.push(waiter),
                 Boarding::Fetch(flight, waiter) => {
                     wanted.push(Wanted { flight, pieces: None });
@@ -144,7 +144,7 @@ impl OnLayer {
             }
         }
         debug!(name: "prefetch", target: "ociseek::content", layer = %self.layer.digest(), spans = wanted.len());
-        self.launch(wanted, Disk::Ask);
+        self.launch(wanted, Disk::Ask, Cause::Ahead);
         let mut came = true;
         for waiter in waiters {
             if let Some(Err(error)) = waiter.landed().await {

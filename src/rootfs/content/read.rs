@@ -2,20 +2,19 @@
 
 use std::ops::Range;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tracing::trace;
 
-use super::fetch::Disk;
+use super::fetch::{Cause, Disk};
 use super::flights::{Boarding, Waiter, Wanted};
+use super::inner::Counted;
 use super::layer::OnLayer;
 use super::model::ReadError;
 use super::pieces::{HANDED_OVER, Run, covering};
 use crate::offset::{SpanId, Uncompressed};
-use crate::rootfs::cache::PIECE;
 use crate::store::cache::TARGET;
 
 /// How often a read looks again for what was there and is gone: caches that lose their content
@@ -41,7 +40,8 @@ impl OnLayer {
         let ahead = self.layer.readers.lock().unwrap_or_else(PoisonError::into_inner).note(range.clone());
         let parts = self.layer.parts(&range);
         let mut parts: Vec<Part> = parts.into_iter().map(|(span, range)| Part { span, range, found: None }).collect();
-        let _waiting = Waiting::new(&self.inner.waiting);
+        self.inner.start.read(parts.iter().map(|part| self.span(part.span)));
+        let _waiting = Counted::new(&self.inner.waiting);
         let deadline = self.inner.options.deadline;
         match timeout(deadline, self.gather(&mut parts, ahead)).await {
             Ok(gathered) => gathered?,
@@ -84,7 +84,9 @@ impl OnLayer {
                 return Ok(());
             }
             for (part, waiter) in parts.iter_mut().filter(|part| part.found.is_none()).zip(waiters.drain(..)) {
+                let is_joined_ahead = waiter.is_joined_ahead;
                 match waiter.landed().await {
+                    Some(Err(_)) if is_joined_ahead => {}
                     // It was somebody else's deadline, whose fetch began before ours would have:
                     // our own is watched above.
                     None | Some(Err(ReadError::Deadline { .. })) => {}
@@ -126,7 +128,7 @@ impl OnLayer {
                 trace!(name: "lookup", target: TARGET, what = "span", %of, span = span.0, hit = pieces.is_some());
                 let pieces = pieces?;
                 for (number, bytes) in numbers.clone().zip(&pieces) {
-                    inner.memory.put(on.piece(span, number), bytes.clone());
+                    inner.memory.put(on.piece(span, number), bytes.clone(), bytes.len() as u64);
                 }
                 inner.counts.disk_hits.add(1);
                 Run { first: numbers.start, pieces }.get(&range)
@@ -145,7 +147,7 @@ impl OnLayer {
         let inner = &self.inner;
         let (mut waiters, mut wanted) = (Vec::new(), Vec::new());
         for part in parts.iter_mut().filter(|part| part.found.is_none()) {
-            match inner.flights.board(self.span(part.span)) {
+            match inner.flights.board(self.span(part.span), Cause::Asked) {
                 Boarding::Wait(waiter) => waiters.push(waiter),
                 Boarding::Fetch(flight, waiter) => {
                     // It may have landed between our looking and our boarding.
@@ -160,34 +162,15 @@ impl OnLayer {
         let is_on_disk = self.keeps_on_disk();
         for (span, range) in ahead.map(|ahead| self.layer.parts(&ahead)).unwrap_or_default() {
             let size = self.layer.size(span);
-            let last = (size.saturating_sub(1) / PIECE as u64) as u32;
-            let is_in_memory =
-                || [0, last].into_iter().all(|piece| inner.memory.get(self.piece(span, piece)).is_some());
             // A span of which memory would keep a part only must be fetched by whoever wants that part.
-            if (size > HANDED_OVER && !is_on_disk) || inner.flights.has(self.span(span)) || is_in_memory() {
+            if (size > HANDED_OVER && !is_on_disk) || inner.flights.has(self.span(span)) || self.is_in_memory(span) {
                 continue;
             }
-            if let Boarding::Fetch(flight, _) = inner.flights.board(self.span(span)) {
+            if let Boarding::Fetch(flight, _) = inner.flights.board(self.span(span), Cause::Ahead) {
                 wanted.push(Wanted { flight, pieces: Some(covering(&range)) });
             }
         }
-        self.launch(wanted, disk);
+        self.launch(wanted, disk, Cause::Asked);
         waiters
-    }
-}
-
-/// Counts a read for as long as it lives.
-struct Waiting<'a>(&'a AtomicUsize);
-
-impl<'a> Waiting<'a> {
-    fn new(count: &'a AtomicUsize) -> Waiting<'a> {
-        count.fetch_add(1, Ordering::Relaxed);
-        Waiting(count)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -1,11 +1,13 @@
 //! Opening layers: finding or making what their tars can be read by.
 //!
-//! 1. The ztoc of the image's index, if there is one and it fits (`index_ztoc`).
-//! 2. The map that an earlier opening left in the cache of ztocs.
-//! 3. The layer itself, read once from front to back (see [`read_chunks`]). Of a zstd layer, in which
+//! 1. The document of the image's fine index, if there is one and it fits (`document`).
+//! 2. The ztoc of the image's SOCI index, if there is one and it fits (`index_ztoc`).
+//! 3. The map that an earlier opening left in the cache of ztocs.
+//! 4. The layer itself, read once from front to back (see [`read_chunks`]). Of a zstd layer, in which
 //!    nothing can be decoded alone, the decoded tar goes into the span cache (`shelf`) and is read from
 //!    there.
 
+mod document;
 mod error;
 mod index_ztoc;
 mod shelf;
@@ -17,12 +19,15 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::task::spawn_blocking;
 
+pub use document::FetchedDocument;
+pub(in crate::rootfs) use document::OpenDocument;
 pub use error::OpenError;
 use index_ztoc::Unfit;
 use shelf::Shelf;
 
 use crate::budget::{Charge, OverBudget};
 use crate::digest::Digest;
+use crate::fine::FineError;
 use crate::image::{Descriptor, LayerKind};
 use crate::layer::parallel::{ChunksError, Threads, read_chunks};
 use crate::layer::span::{SpanError, SpanTable};
@@ -36,6 +41,8 @@ use crate::ztoc::ZtocError;
 
 /// Layers that are opened at a time.
 const SIDE_BY_SIDE: usize = 4;
+/// Fine documents of which the start is fetched at a time: they are small.
+const DOCUMENTS: usize = 16;
 /// Bytes of tar in a span of our own making, at least: a checkpoint of 32 KiB for each.
 const SPAN_SIZE: u64 = 2 << 20;
 /// A layer of this many bytes and more gets larger spans, so that its checkpoints do not grow past some 100 MiB.
@@ -52,6 +59,8 @@ const SPAN_KEY: u64 = 40;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum How {
+    /// The document of the image's fine index.
+    Fine,
     /// The ztoc of the image's SOCI index.
     Index,
     /// A layer map that was made here, now or earlier.
@@ -70,6 +79,8 @@ pub struct OpenLayer {
     /// Bytes of the blob that were read to open it.
     pub bytes_read: u64,
     pub(in crate::rootfs) spans: SpanTable<LayerMap>,
+    /// The fine document by which it is read.
+    pub(in crate::rootfs) document: Option<Arc<OpenDocument>>,
     /// What it takes. Held, and not read.
     _memory: Arc<Charge>,
 }
@@ -95,19 +106,24 @@ pub struct Caches {
     pub spans: SpanCache,
 }
 
-/// Opens the layers of an image, some side by side, each of them once. `ztoc` fetches a layer's
-/// ztoc from the image's index, encoded, if there is any: once for each layer, when its turn has
-/// come.
+/// Opens the layers of an image, some side by side, each of them once. `document` fetches the start
+/// of a layer's fine document, if there is any; `ztoc` a layer's ztoc from the image's index, encoded,
+/// if there is any: once for each layer that no fine document fits, when its turn has come.
 ///
 /// # Errors
 /// Those of `ztoc` and of [`open_layer`]; the first one ends it.
-pub async fn open_layers<F: Future<Output = Result<Option<Bytes>, OpenError>>>(
+pub async fn open_layers<D, F>(
     source: &Source,
     layers: Vec<Descriptor>,
+    document: impl Fn(Digest) -> D,
     ztoc: impl Fn(Digest) -> F,
     caches: &Caches,
     progress: &Arc<dyn Progress>,
-) -> Result<Vec<OpenLayer>, OpenError> {
+) -> Result<Vec<OpenLayer>, OpenError>
+where
+    D: Future<Output = Option<FetchedDocument>>,
+    F: Future<Output = Result<Option<Bytes>, OpenError>>,
+{
     let mut once: Vec<Descriptor> = Vec::new();
     let mut known: HashMap<(Digest, u64), usize> = HashMap::new();
     let mut places = Vec::with_capacity(layers.len());
@@ -118,14 +134,57 @@ pub async fn open_layers<F: Future<Output = Result<Option<Bytes>, OpenError>>>(
         }
         places.push(place);
     }
+    let document = &document;
+    let by_document = |layer: Descriptor| async move {
+        let opened = match document(layer.digest).await {
+            Some(fetched) => open_document(source, &layer, fetched, progress).await?,
+            None => None,
+        };
+        Ok::<_, OpenError>((layer, opened))
+    };
+    let tried: Vec<_> = stream::iter(once).map(by_document).buffered(DOCUMENTS).try_collect().await?;
     let ztoc = &ztoc;
-    let side_by_side = once.len().clamp(1, SIDE_BY_SIDE);
-    let open = |layer: Descriptor| async move {
+    let side_by_side = tried.iter().filter(|(_, opened)| opened.is_none()).count().clamp(1, SIDE_BY_SIDE);
+    let open = |(layer, opened): (Descriptor, Option<OpenLayer>)| async move {
+        if let Some(opened) = opened {
+            return Ok(opened);
+        }
         let ztoc = ztoc(layer.digest).await?;
         open_one_of(side_by_side, source, &layer, ztoc, caches, progress).await
     };
-    let opened: Vec<OpenLayer> = stream::iter(once).map(open).buffered(side_by_side).try_collect().await?;
+    let opened: Vec<OpenLayer> = stream::iter(tried).map(open).buffered(side_by_side).try_collect().await?;
     Ok(places.into_iter().filter_map(|place| opened.get(place).cloned()).collect())
+}
+
+/// Opens a layer by a fine document. One that does not fit is a warning, and then it is `None`.
+///
+/// # Errors
+/// When it does not fit into memory: the layer would fit even less.
+pub async fn open_document(
+    source: &Source,
+    layer: &Descriptor,
+    fetched: FetchedDocument,
+    progress: &Arc<dyn Progress>,
+) -> Result<Option<OpenLayer>, OpenError> {
+    let digest = layer.digest;
+    let (wanted, mut memory) = (layer.clone(), source.budget().open());
+    let decoded = spawn_blocking(move || {
+        let opened = document::open(&wanted, &fetched, &mut memory);
+        opened.map(|(spans, document)| (spans, document, memory))
+    });
+    match decoded.await {
+        Ok(Ok((spans, document, memory))) => {
+            let opened = opened(layer, spans, How::Fine, 0, memory)?;
+            Ok(Some(OpenLayer { document: Some(Arc::new(document)), ..opened }))
+        }
+        Ok(Err(document::Unfit::Fine(FineError::Memory(source)))) => Err(OpenError::Memory { layer: digest, source }),
+        Ok(Err(unfit)) => {
+            let what = format!("ignoring the fine document of layer {digest}: {}", causes(&unfit));
+            progress.report(Event::Warning(what));
+            Ok(None)
+        }
+        Err(_) => Err(OpenError::Ending { layer: digest }),
+    }
 }
 
 /// Those of `layers`, each once, of which nothing is kept: without a ztoc they are read to be opened.
@@ -237,7 +296,7 @@ fn opened(
     let keys = u64::from(spans.count()) * SPAN_KEY;
     let charged = memory.grow(keys, || format!("the keys of its {} spans", spans.count()));
     charged.map_err(|source| OpenError::Memory { layer: layer.digest, source })?;
-    Ok(OpenLayer { descriptor: layer.clone(), how, bytes_read, spans, _memory: Arc::new(memory) })
+    Ok(OpenLayer { descriptor: layer.clone(), how, bytes_read, spans, document: None, _memory: Arc::new(memory) })
 }
 
 fn span_size(layer: u64) -> u64 {

@@ -15,6 +15,7 @@ use super::session::Registry;
 use crate::budget::Budget;
 use crate::image::is_repository;
 use crate::lock::Hold;
+use crate::store::Traffic;
 
 /// This fraction of an image's memory may be taken, on top of it, by parts of layers that were fetched ahead.
 const PARTS: u64 = 4;
@@ -109,6 +110,11 @@ impl Repository {
     /// The repository's name, without its registry.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What the client has requested so far, of all its registries.
+    pub fn traffic(&self) -> Traffic {
+        self.registry.http.traffic()
     }
 
     /// From now on requests to all registries of its client are tried again for as long as their

@@ -27,6 +27,7 @@ use super::proxy::Proxies;
 use super::tls::Tls;
 use super::transport::{Context, TransportError};
 use crate::progress::{Event, Progress, causes};
+use crate::store::Traffic;
 
 /// What may stand in an error answer's body.
 const ERROR_BODY: u64 = 64 << 10;
@@ -96,6 +97,8 @@ pub(super) struct Common {
     slots: Arc<Semaphore>,
     progress: Arc<dyn Progress>,
     warned: Mutex<HashSet<String>>,
+    requests: AtomicU64,
+    received: Arc<AtomicU64>,
 }
 
 /// The connections by one TLS configuration; clones share them.
@@ -166,6 +169,8 @@ impl Common {
             slots: Arc::new(Semaphore::new(config.limits.connections.clamp(1, Semaphore::MAX_PERMITS))),
             progress: Arc::clone(&config.progress),
             warned: Mutex::default(),
+            requests: AtomicU64::new(0),
+            received: Arc::default(),
         })
     }
 }
@@ -213,6 +218,12 @@ impl Http {
         &self.common.outages
     }
 
+    /// What was requested so far, of all registries of the client.
+    pub(super) fn traffic(&self) -> Traffic {
+        let Common { requests, received, .. } = &*self.common;
+        Traffic { requests: requests.load(Ordering::Relaxed), bytes: received.load(Ordering::Relaxed) }
+    }
+
     /// One for each connection over which large blobs may be read.
     pub(super) fn slots(&self) -> &Arc<Semaphore> {
         &self.common.slots
@@ -248,12 +259,14 @@ impl Http {
         asked: Asked,
     ) -> Result<Response, RegistryError> {
         let mut trail = Trail::new(request, authorization.as_ref(), &asked);
+        self.common.requests.fetch_add(1, Ordering::Relaxed);
         match self.send(request, authorization, asked, &mut trail).await {
             Ok((inner, asked, context)) => {
                 trail.status = Some(inner.status().as_u16());
                 self.pass_on_warnings(&asked, inner.headers());
                 let (url, pace) = (request.url.clone(), Pace::new(&self.limits));
-                Ok(Response { url, asked, shown: None, inner, pace, idle: self.limits.idle, context, trail })
+                let (idle, all) = (self.limits.idle, Arc::clone(&self.common.received));
+                Ok(Response { url, asked, shown: None, inner, pace, idle, context, trail, all })
             }
             Err(error) => Err(trail.failed(error)),
         }
@@ -398,6 +411,8 @@ pub(super) struct Response {
     idle: Duration,
     context: Context,
     trail: Trail,
+    /// Bytes of all answers.
+    all: Arc<AtomicU64>,
 }
 
 impl Response {
@@ -427,7 +442,9 @@ impl Response {
     /// The next bytes of the body.
     pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, RegistryError> {
         let chunk = self.next_chunk().await.map_err(|error| self.trail.failed(error))?;
-        self.trail.received += chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
+        let length = chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
+        self.trail.received += length;
+        self.all.fetch_add(length, Ordering::Relaxed);
         Ok(chunk)
     }
 

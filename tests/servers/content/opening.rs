@@ -343,8 +343,9 @@ async fn a_layer_that_stands_twice_is_read_once() {
     faulty.add_blob(b.clone());
     let (desk, source) = (Desk::new(None), registry(&faulty.host()));
     let layers = [&a, &b, &a].map(|blob| Descriptor::of(GZIP, blob)).to_vec();
-    let none = async |_| Ok(None);
-    let opened = ociseek::rootfs::layers::open_layers(&source, layers, none, &desk.caches, &desk.progress);
+    let (no_document, no_ztoc) = (async |_| None, async |_| Ok(None));
+    let (caches, progress) = (&desk.caches, &desk.progress);
+    let opened = ociseek::rootfs::layers::open_layers(&source, layers, no_document, no_ztoc, caches, progress);
     let opened = opened.await.unwrap();
     let sizes: Vec<_> = opened.iter().map(|open| open.descriptor.size).collect();
     assert_eq!(sizes, [a.len() as u64, b.len() as u64, a.len() as u64]);

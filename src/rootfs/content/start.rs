@@ -1,0 +1,186 @@
+//! The recorded start of the image's fine documents: what it is known to read is fetched at once, in
+//! its order, in few large requests, before and beside what is asked for.
+//!
+//! A read that is asked for goes first: while one is fetched, nothing but what is already under way is
+//! fetched ahead. Guesses that turn out wrong end it.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::future::ready;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+use tracing::debug;
+
+use super::fetch::{Cause, Disk};
+use super::flights::{Boarding, Wanted};
+use super::inner::{Counted, Inner};
+use super::layer::{OnLayer, SpanOf};
+use super::model::StartStats;
+use crate::offset::{LayerId, SpanId};
+use crate::rootfs::cache::PIECE;
+
+/// Compressed bytes of a request, unless a single span has more.
+const REQUEST: u64 = 1 << 20;
+/// Requests under way at a time.
+const AT_A_TIME: usize = 4;
+/// Requests that may fail one after the other before it is given up.
+const FAILURES: u32 = 8;
+/// How soon it is looked again whether a read is being fetched.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// What became of the recorded start so far.
+#[derive(Default)]
+pub(super) struct Start {
+    /// The spans of it.
+    planned: Mutex<HashSet<SpanOf>>,
+    /// Those that were fetched ahead and not read, with their compressed bytes.
+    unread: Mutex<HashMap<SpanOf, u64>>,
+    /// All their compressed bytes.
+    unread_bytes: AtomicU64,
+    spans: AtomicU64,
+    /// Bytes of tar that went into memory.
+    in_memory: AtomicU64,
+    under_way: AtomicUsize,
+    failures: AtomicU32,
+    stopped: AtomicBool,
+}
+
+impl Start {
+    /// Whether all of these spans belong to the recorded start.
+    pub(super) fn covers(&self, mut spans: impl Iterator<Item = SpanOf>) -> bool {
+        let planned = self.planned.lock().unwrap_or_else(PoisonError::into_inner);
+        !planned.is_empty() && spans.all(|span| planned.contains(&span))
+    }
+
+    /// Somebody reads from these spans.
+    pub(super) fn read(&self, spans: impl Iterator<Item = SpanOf>) {
+        if self.unread_bytes.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes: u64 = spans.filter_map(|span| unread.remove(&span)).sum();
+        self.unread_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn fetched(&self, span: SpanOf, bytes: u64) {
+        self.spans.fetch_add(1, Ordering::Relaxed);
+        let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
+        if unread.insert(span, bytes).is_none() {
+            self.unread_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn stats(&self) -> StartStats {
+        StartStats {
+            spans: self.spans.load(Ordering::Relaxed),
+            unread_bytes: self.unread_bytes.load(Ordering::Relaxed),
+            stopped: self.stopped.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Brings the recorded start of all layers.
+pub(super) async fn bring(inner: &Arc<Inner>) {
+    let steps = steps(inner);
+    {
+        let mut planned = inner.start.planned.lock().unwrap_or_else(PoisonError::into_inner);
+        planned.extend(steps.iter().flat_map(|(on, spans)| SpanId::each(spans.clone()).map(|span| on.span(span))));
+    }
+    let bringing = stream::iter(steps).map(|(on, spans)| async move { on.bring_start(spans).await });
+    bringing.buffer_unordered(AT_A_TIME).for_each(|()| ready(())).await;
+}
+
+/// The requests, in order: those of different layers in turns, since no document tells their order.
+fn steps(inner: &Arc<Inner>) -> Vec<(OnLayer, Range<SpanId>)> {
+    // A layer that the image has twice is read where it lies on top.
+    let mut places: HashMap<_, u32> = HashMap::new();
+    places.extend((0..).zip(&inner.layers).map(|(place, layer)| (layer.digest(), place)));
+    let mut places: Vec<u32> = places.into_values().collect();
+    places.sort_unstable();
+    let layers = places.into_iter().filter_map(|place| inner.on(LayerId(place)));
+    let mut queues: Vec<(OnLayer, VecDeque<Range<SpanId>>)> =
+        layers.map(|on| (on.clone(), requests(&on))).filter(|(_, queue)| !queue.is_empty()).collect();
+    let mut steps = Vec::new();
+    while !queues.is_empty() {
+        for (on, queue) in &mut queues {
+            steps.extend(queue.pop_front().map(|spans| (on.clone(), spans)));
+        }
+        queues.retain(|(_, queue)| !queue.is_empty());
+    }
+    steps
+}
+
+/// The recorded start of a layer: neighbours together, up to the size of a request.
+fn requests(on: &OnLayer) -> VecDeque<Range<SpanId>> {
+    let mut requests: VecDeque<Range<SpanId>> = VecDeque::new();
+    let Some(head) = on.layer.open.map().fine() else { return requests };
+    for span in head.start().iter().cloned().flat_map(SpanId::each) {
+        let end = on.layer.blob_range(span).end;
+        let fits = |request: &&mut Range<SpanId>| {
+            request.end == span && end - on.layer.blob_range(request.start).start <= REQUEST
+        };
+        match requests.back_mut().filter(fits) {
+            Some(request) => request.end = SpanId(span.0 + 1),
+            None => requests.push_back(span..SpanId(span.0 + 1)),
+        }
+    }
+    requests
+}
+
+impl OnLayer {
+    /// Fetches those of `spans` that are nowhere yet, when no read is in the way.
+    async fn bring_start(&self, spans: Range<SpanId>) {
+        let start = &self.inner.start;
+        while self.inner.asked.load(Ordering::Relaxed) > 0 && start.under_way.load(Ordering::Relaxed) > 0 {
+            sleep(PAUSE).await;
+        }
+        if start.stopped.load(Ordering::Relaxed) {
+            return;
+        }
+        if start.unread_bytes.load(Ordering::Relaxed) > self.inner.options.unread
+            || start.failures.load(Ordering::Relaxed) >= FAILURES
+        {
+            start.stopped.store(true, Ordering::Relaxed);
+            return;
+        }
+        let _under_way = Counted::new(&start.under_way);
+        let on = self.clone();
+        let missing = spawn_blocking(move || {
+            let is_missing =
+                |span: &SpanId| on.layer.size(*span) > 0 && !on.is_in_memory(*span) && !on.is_on_disk(*span);
+            SpanId::each(spans).filter(is_missing).collect::<Vec<SpanId>>()
+        });
+        let (mut wanted, mut waiters) = (Vec::new(), Vec::new());
+        for span in missing.await.unwrap_or_default() {
+            let size = self.layer.size(span);
+            // What this image takes of the memory may not push out itself.
+            let fits = start.in_memory.load(Ordering::Relaxed) + size <= self.inner.options.memory / 2;
+            let pieces = fits.then(|| 0..u32::try_from(size.div_ceil(PIECE as u64)).unwrap_or(u32::MAX));
+            if pieces.is_none() && !self.keeps_on_disk() {
+                continue;
+            }
+            if let Boarding::Fetch(flight, waiter) = self.inner.flights.board(self.span(span), Cause::Ahead) {
+                start.in_memory.fetch_add(if pieces.is_some() { size } else { 0 }, Ordering::Relaxed);
+                let blob = self.layer.blob_range(span);
+                start.fetched(self.span(span), blob.end - blob.start);
+                wanted.push(Wanted { flight, pieces });
+                waiters.push(waiter);
+            }
+        }
+        debug!(name: "start", target: "ociseek::content", layer = %self.layer.digest(), spans = wanted.len());
+        self.launch(wanted, Disk::Distrust, Cause::Ahead);
+        for waiter in waiters {
+            match waiter.landed().await {
+                // Whoever reads the span tries again, and tells why it cannot be had.
+                Some(Err(_)) => start.failures.fetch_add(1, Ordering::Relaxed),
+                Some(Ok(_)) => start.failures.swap(0, Ordering::Relaxed),
+                None => 0,
+            };
+        }
+    }
+}

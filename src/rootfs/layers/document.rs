@@ -1,0 +1,102 @@
+//! The fine document of an image's fine index: whether it can be the layer's. As for a ztoc, whoever may push an
+//! index may say in it whatever it can say, so that what can be checked is.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::MAX_COMPRESSED;
+use crate::budget::Charge;
+use crate::digest::Digest;
+use crate::fine::{Codec, FineError, PageId, Windows, decode_head, decode_page};
+use crate::image::fine::FineRef;
+use crate::image::{Descriptor, LayerKind};
+use crate::layer::LayerMap;
+use crate::layer::span::{SpanError, SpanTable};
+use crate::offset::SpanId;
+
+/// The start of a fine document, as it was fetched: the head at least.
+#[derive(Debug, Clone)]
+pub struct FetchedDocument {
+    /// What the fine index says of the document.
+    pub reference: FineRef,
+    /// The head, and as much of the recorded start's pages as came with it.
+    pub bytes: Bytes,
+}
+
+/// A fine document by which a layer is read.
+#[derive(Debug)]
+pub(in crate::rootfs) struct OpenDocument {
+    /// The document's blob.
+    pub blob: Descriptor,
+    /// The pages that came with the head.
+    pub pages: Vec<(PageId, Arc<Windows>)>,
+}
+
+/// Why a fine document is not used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unfit {
+    #[error("its head has the digest {actual}, not {expected}")]
+    Head { expected: Digest, actual: Digest },
+    #[error("it begins with {0} bytes, which is less than its head")]
+    Short(usize),
+    #[error(transparent)]
+    Fine(#[from] FineError),
+    #[error(transparent)]
+    Spans(#[from] SpanError),
+    #[error("it is for layer {0}")]
+    Layer(Digest),
+    #[error("it is for a layer of {0} bytes, but this one has {1}")]
+    Size(u64, u64),
+    #[error("its compression is not that of {0}")]
+    Compression(String),
+    #[error("its recorded start ends at byte {actual}, but the fine index says {expected}")]
+    Start { expected: u64, actual: u64 },
+    #[error("its span {0} has {1} compressed bytes, more than can be read at once")]
+    Span(SpanId, u64),
+}
+
+/// The map of `layer` by a fine document that says to be its. `memory` grows by what it takes.
+pub(super) fn open(
+    layer: &Descriptor,
+    fetched: &FetchedDocument,
+    memory: &mut Charge,
+) -> Result<(SpanTable<LayerMap>, OpenDocument), Unfit> {
+    let FetchedDocument { reference, bytes } = fetched;
+    let head = usize::try_from(reference.head_size).ok().and_then(|size| bytes.get(..size));
+    let head = head.ok_or(Unfit::Short(bytes.len()))?;
+    let (expected, actual) = (reference.head_digest, Digest::sha256(head));
+    if expected != actual {
+        return Err(Unfit::Head { expected, actual });
+    }
+    let head = decode_head(head, reference.size, memory)?;
+    if head.layer() != layer.digest {
+        return Err(Unfit::Layer(head.layer()));
+    }
+    if head.blob_size() != layer.size {
+        return Err(Unfit::Size(head.blob_size(), layer.size));
+    }
+    let is_gzip = head.spans().codec() == Codec::Gzip;
+    match LayerKind::of(&layer.media_type) {
+        LayerKind::Gzip if !is_gzip => return Err(Unfit::Compression(layer.media_type.clone())),
+        LayerKind::Zstd => return Err(Unfit::Compression(layer.media_type.clone())),
+        _ => {}
+    }
+    if head.start_size() != reference.start_size {
+        return Err(Unfit::Start { expected: reference.start_size, actual: head.start_size() });
+    }
+    let mut pages = Vec::new();
+    for page in head.pages() {
+        let range = head.page_range(page);
+        let Some(page_bytes) = bytes.get(range.start as usize..range.end as usize) else { break };
+        pages.push((page, Arc::new(decode_page(&head, page, page_bytes)?)));
+    }
+    let spans = SpanTable::new(Arc::new(LayerMap::from(head)))?;
+    for span in spans.each() {
+        let blob = spans.blob_range(span);
+        if blob.end - blob.start > MAX_COMPRESSED {
+            return Err(Unfit::Span(span, blob.end - blob.start));
+        }
+    }
+    Ok((spans, OpenDocument { blob: reference.blob(), pages }))
+}

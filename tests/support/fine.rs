@@ -1,0 +1,76 @@
+//! Fine documents of layers, made of their ztocs, and fine indexes of them in a registry of our own.
+
+use std::ops::Range;
+
+use ociseek::codec::WINDOW;
+use ociseek::digest::{Algorithm, Digest, Hasher};
+use ociseek::fine::{Codec, FineLayer, FineSpans, FineStart, SpanParts, SpanWindow};
+use ociseek::image::Descriptor;
+use ociseek::image::fine::{FineIndex, FineRef};
+use ociseek::image::manifest::OCI_MANIFEST;
+use ociseek::offset::SpanId;
+use ociseek::ztoc::{self, Checkpoint, Checkpoints};
+
+use super::faulty::Faulty;
+
+/// What a ztoc says of the blob as a fine layer, whose windows are whole.
+pub fn layer(blob: &[u8], ztoc: &[u8]) -> FineLayer {
+    let ztoc = ztoc::decode(ztoc).unwrap();
+    let (codec, span_size, checkpoints) = match ztoc.checkpoints {
+        Checkpoints::Gzip { span_size, list } => (Codec::Gzip, span_size, list),
+        Checkpoints::Uncompressed { span_size, size } => {
+            let at = |span: u64| ociseek::offset::Compressed(span * span_size);
+            let spans = 0..size.div_ceil(span_size).max(1);
+            let checkpoint = |span| Checkpoint {
+                input: at(span),
+                output: ociseek::offset::Uncompressed(span * span_size),
+                bits: 0,
+                window: Box::new([0; WINDOW]),
+            };
+            (Codec::Plain, span_size, spans.map(checkpoint).collect())
+        }
+    };
+    let border = |checkpoint: &Checkpoint| checkpoint.input.0.next_multiple_of(64) as usize;
+    let start = |checkpoint: &Checkpoint| {
+        let mut hasher = Hasher::new(Algorithm::Sha256);
+        hasher.update(&blob[..border(checkpoint)]);
+        let Checkpoint { input, output, bits, .. } = checkpoint;
+        FineStart { input: *input, output: *output, bits: *bits, state: hasher.chain_state().unwrap() }
+    };
+    let parts = SpanParts {
+        layer: Digest::sha256(blob),
+        codec,
+        blob_size: blob.len() as u64,
+        tar_end: ztoc.uncompressed_size,
+        span_size,
+        starts: checkpoints.iter().map(start).collect(),
+    };
+    let window = |checkpoint: &Checkpoint| {
+        let lead = &blob[checkpoint.span_start().0 as usize..border(checkpoint)];
+        SpanWindow::new(lead, &checkpoint.window, &[true; WINDOW])
+    };
+    let windows = checkpoints.iter().skip(1).filter(|_| codec == Codec::Gzip).map(window);
+    FineLayer::new(ztoc.files, FineSpans::new(parts).unwrap(), windows).unwrap()
+}
+
+/// Adds a fine index of the image `manifest` to the registry: of each layer, and of the start that is
+/// recorded of it.
+pub fn attach(registry: &Faulty, manifest: &[u8], layers: &[(FineLayer, Vec<Range<SpanId>>)]) -> FineIndex {
+    let layers = layers.iter().map(|(layer, start)| {
+        let encoded = layer.encode(start).unwrap();
+        registry.add_blob(encoded.bytes.clone());
+        FineRef {
+            document: encoded.digest,
+            size: encoded.bytes.len() as u64,
+            layer: layer.spans().layer(),
+            head_size: encoded.head_size,
+            head_digest: encoded.head_digest,
+            start_size: encoded.start_size,
+        }
+    });
+    let subject = Descriptor::of(OCI_MANIFEST, manifest);
+    let index = FineIndex { layers: layers.collect(), subject, build_tool: None, profile: None };
+    let encoded = index.encode();
+    registry.add_manifest(&encoded.descriptor.digest.to_string(), OCI_MANIFEST, encoded.bytes);
+    index
+}
