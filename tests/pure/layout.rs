@@ -151,6 +151,22 @@ fn referrers_in_an_index_under_the_fallback_tag_count() {
     assert_eq!(layout.referrers(&subject.digest, Some(INDEX_V1)).unwrap().descriptors, [index.descriptor]);
 }
 
+/// What is missing or damaged is no referrer; what cannot be read may be one.
+#[test]
+fn a_list_of_referrers_is_complete_or_an_error() {
+    let (dir, layout) = layout();
+    let subject = image(&layout, "a");
+    let index = index_of(&subject, "x");
+    layout.attach(&index.descriptor, &index.bytes, &subject, &[]).unwrap();
+    let path = dir.path().join("l/blobs/sha256").join(index.descriptor.digest.hex());
+    fs::write(&path, vec![b' '; index.bytes.len()]).unwrap();
+    assert!(layout.referrers(&subject.digest, None).unwrap().descriptors.is_empty());
+    fs::remove_file(&path).unwrap();
+    assert!(layout.referrers(&subject.digest, None).unwrap().descriptors.is_empty());
+    std::os::unix::fs::symlink(&path, &path).unwrap();
+    assert!(matches!(layout.referrers(&subject.digest, None), Err(LayoutError::Io { .. })));
+}
+
 #[test]
 fn concurrent_writers_lose_nothing() {
     let (dir, layout) = layout();

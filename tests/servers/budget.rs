@@ -17,20 +17,20 @@ use ociseek::image::soci::{SociIndex, ZtocRef};
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
 use serde_json::{Value, json};
 
-const MIB: u64 = 1 << 20;
+pub const MIB: u64 = 1 << 20;
 /// What is promised of every command, whatever it is given.
-const PROMISED: u64 = 512 * MIB;
+pub const PROMISED: u64 = 512 * MIB;
 const SOCI: &str = "application/vnd.amazon.soci.index.v1+json";
 
 /// How a run of the program ended: its exit code, what it wrote, and the most memory that it had, in bytes.
-struct Ended {
-    code: Option<i32>,
-    text: String,
-    peak: u64,
+pub struct Ended {
+    pub code: Option<i32>,
+    pub text: String,
+    pub peak: u64,
 }
 
 /// Runs it to its end. No process of these tests may have much more address space than is promised of its memory.
-fn run(sandbox: &Sandbox, args: &[&str]) -> Ended {
+pub fn run(sandbox: &Sandbox, args: &[&str]) -> Ended {
     let mut command = Command::new("prlimit");
     command.arg("--as=2147483648").arg(env!("CARGO_BIN_EXE_ociseek")).args(args);
     command.current_dir(sandbox.dir.path()).env_clear().env("HOME", sandbox.dir.path());
@@ -42,8 +42,11 @@ fn run(sandbox: &Sandbox, args: &[&str]) -> Ended {
     let mut peak = 0;
     let status = loop {
         let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        // Before that the process is a copy of this one.
+        let is_ours = status.starts_with("Name:\tociseek\n");
         let high =
             status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
+        let high = high.filter(|_| is_ours);
         peak = high.map_or(0, |kib: u64| kib << 10).max(peak);
         if let Some(status) = child.try_wait().unwrap() {
             break status;
@@ -63,12 +66,12 @@ fn assert_over_budget(ended: &Ended, what: &str) {
     assert!(*peak > 0 && *peak < PROMISED, "{} MiB", peak / MIB);
 }
 
-fn descriptor(media_type: &str, digest: Digest, size: usize) -> Value {
+pub fn descriptor(media_type: &str, digest: Digest, size: usize) -> Value {
     json!({"mediaType": media_type, "digest": digest, "size": size})
 }
 
 /// A manifest that is there under no tag; `n` makes it another.
-fn manifest(registry: &Faulty, n: usize, layers: &[Value]) -> Value {
+pub fn manifest(registry: &Faulty, n: usize, layers: &[Value]) -> Value {
     let diff_ids = vec![Digest::sha256(b"any"); layers.len()];
     let rootfs = json!({"type": "layers", "diff_ids": diff_ids});
     let config = json!({"os": "linux", "architecture": "amd64", "rootfs": rootfs, "n": n});

@@ -24,6 +24,7 @@ mod laptop;
 mod lifecycle;
 mod log;
 mod ls_cat;
+mod memory_laws;
 mod parallel;
 mod progress;
 mod ranges;

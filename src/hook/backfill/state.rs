@@ -69,6 +69,10 @@ impl State {
         let (mut done, mut ends_well) = (Done::default(), true);
         match lines.next().map_err(failed)? {
             None => file.write_all(format!("{head}\n").as_bytes()).map_err(failed)?,
+            // The process that made the file ended before its first line was whole.
+            Some((first, false)) if head.as_bytes().starts_with(&first) => {
+                file.set_len(0).and_then(|()| file.write_all(format!("{head}\n").as_bytes())).map_err(failed)?;
+            }
             Some((first, whole)) if first == head.as_bytes() && whole => {
                 while let Some((line, whole)) = lines.next().map_err(failed)? {
                     ends_well = whole;
@@ -199,6 +203,21 @@ mod tests {
             Err(StateError::Other { .. })
         ));
         assert!(matches!(State::open(dir.path(), &options(1), &Versions::V1), Err(StateError::Io { .. })));
+    }
+
+    #[test]
+    fn a_first_line_that_was_cut_is_written_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state");
+        drop(State::open(&path, &options(1), &Versions::V1).unwrap());
+        let head = std::fs::read(&path).unwrap();
+        for length in 0..head.len() {
+            std::fs::write(&path, &head[..length]).unwrap();
+            let mut state = State::open(&path, &options(1), &Versions::V1).unwrap();
+            state.add("r/x@sha256:00").unwrap();
+            drop(state);
+            assert!(State::open(&path, &options(1), &Versions::V1).unwrap().has("r/x@sha256:00"), "{length}");
+        }
     }
 
     #[test]

@@ -211,7 +211,7 @@ pub(in crate::store) fn referrers(
     let fallback = fallback_tag(subject);
     let mut candidates = entries.clone();
     for entry in entries.iter().filter(|entry| is_named(entry, &fallback)) {
-        if let Ok(document) = document(files, &entry.digest, Some(entry))
+        if let Some(document) = sound(document(files, &entry.digest, Some(entry)))?
             && let Ok(Manifest::Index(index)) = manifest::parse(Some(&document.media_type), &document.bytes)
         {
             candidates.extend(index.manifests);
@@ -224,7 +224,7 @@ pub(in crate::store) fn referrers(
         if other || descriptors.iter().any(|d| d.digest == candidate.digest) {
             continue;
         }
-        if let Some(referrer) = as_referrer(files, &candidate, subject)
+        if let Some(referrer) = as_referrer(files, &candidate, subject)?
             && artifact_type.is_none_or(|wanted| referrer.artifact_type.as_deref() == Some(wanted))
         {
             descriptors.push(referrer);
@@ -245,21 +245,33 @@ struct Referring {
 }
 
 /// `candidate` with artifact type and annotations, if its manifest is there, sound, and refers to `subject`.
-fn as_referrer(files: &impl Files, candidate: &Descriptor, subject: &Digest) -> Option<Descriptor> {
+fn as_referrer(
+    files: &impl Files,
+    candidate: &Descriptor,
+    subject: &Digest,
+) -> Result<Option<Descriptor>, LayoutError> {
     let manifest = referring(files, candidate)?;
-    if manifest.subject?.digest != *subject {
-        return None;
-    }
+    let refers = |manifest: &Referring| manifest.subject.as_ref().is_some_and(|other| other.digest == *subject);
+    let Some(manifest) = manifest.filter(refers) else { return Ok(None) };
     let stated = manifest.artifact_type.filter(|stated| !stated.is_empty());
     let mut referrer = Descriptor::new(candidate.media_type.clone(), candidate.digest, candidate.size);
     referrer.artifact_type = stated.or_else(|| manifest.config.map(|config| config.media_type));
     referrer.annotations = manifest.annotations;
-    Some(referrer)
+    Ok(Some(referrer))
 }
 
-fn referring(files: &impl Files, candidate: &Descriptor) -> Option<Referring> {
-    let document = document(files, &candidate.digest, Some(candidate)).ok()?;
-    json::parse(&document.bytes, MAX_DOCUMENT, &[]).ok()
+fn referring(files: &impl Files, candidate: &Descriptor) -> Result<Option<Referring>, LayoutError> {
+    let document = sound(document(files, &candidate.digest, Some(candidate)))?;
+    Ok(document.and_then(|document| json::parse(&document.bytes, MAX_DOCUMENT, &[]).ok()))
+}
+
+/// A document that is missing or damaged is passed over. One that could not be read may be sound: without it a list
+/// would not be complete.
+fn sound(document: Result<Document, LayoutError>) -> Result<Option<Document>, LayoutError> {
+    match document {
+        Err(error @ LayoutError::Io { .. }) => Err(error),
+        document => Ok(document.ok()),
+    }
 }
 
 /// Whether a manifest is certainly no image: it is an artifact, or refers to another manifest.
