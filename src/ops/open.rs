@@ -23,7 +23,8 @@ use crate::store::{Source, StoreError, Traffic, charged};
 use crate::tree::{Tree, TreeError};
 use crate::ztoc::FileMetadata;
 
-/// Pages of a recorded start that are fetched with a head, in bytes, at most. Larger ones are fetched as they are needed.
+/// Pages of a recorded start that are fetched with a head, in bytes, at most. More of them are fetched
+/// as they are needed.
 const MAX_START: u64 = 16 << 20;
 
 /// What is opened of an image, and how it is read.

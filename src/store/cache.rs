@@ -1,11 +1,11 @@
 //! The local cache of ztocs: a layer that was indexed once is not read again.
 //!
 //! There are four kinds of entries, by their keys (`Key`): what indexing a layer came to, a ztoc
-//! that somebody else made, the head of a fine document, and what a layer is read by. An entry is one file, named by the digest
-//! of its key: the digest of all that follows, a line of JSON, and the content. It is written to a
-//! temporary file and then renamed. Nothing is locked, so that no process waits for another: a
-//! rename is whole by itself. A process that dies leaves a temporary file at most, and an entry
-//! that is not exactly what was written does not match its digest and is dropped.
+//! that somebody else made, the head of a fine document, and what a layer is read by. An entry is one
+//! file, named by the digest of its key: the digest of all that follows, a line of JSON, and the
+//! content. It is written to a temporary file and then renamed. Nothing is locked, so that no process
+//! waits for another: a rename is whole by itself. A process that dies leaves a temporary file at
+//! most, and an entry that is not exactly what was written does not match its digest and is dropped.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -12,6 +12,7 @@ use ociseek::digest::Digest;
 use ociseek::fine::FineLayer;
 use ociseek::image::Descriptor;
 use ociseek::image::fine::FineIndex;
+use ociseek::image::soci::SociIndex;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek::offset::{LayerId, SpanId, Uncompressed};
 use ociseek::ops::open::{OpenOptions, RootFs, open};
@@ -191,6 +192,43 @@ async fn every_byte_is_right_and_windows_come_in_pages() {
             assert_eq!((blobs, again.content.stats().requests), (1, 0), "the config alone");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn indexes_are_read_side_by_side() {
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let known = Arc::new(std::sync::OnceLock::<Vec<String>>::new());
+    let (indexes, count) = (Arc::clone(&known), Arc::clone(&waiting));
+    // Each is answered once both were asked for.
+    let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, move |seen, _| {
+        if !indexes.get()?.iter().any(|digest| seen.path.ends_with(&**digest)) {
+            return None;
+        }
+        count.fetch_add(1, Ordering::SeqCst);
+        let are_both = || {
+            (0..2000).any(|_| {
+                std::thread::sleep(Duration::from_millis(10));
+                count.load(Ordering::SeqCst) == 2
+            })
+        };
+        (!tokio::task::block_in_place(are_both)).then(|| status(400))
+    })
+    .await;
+    let image = Image::push(&registry, false, &[]);
+    let fine = image.fine.encode().descriptor.digest;
+    let soci = SociIndex {
+        layers: Vec::new(),
+        subject: Some(image.fine.subject.clone()),
+        build_tool_identifier: "test".into(),
+        prefetch: Vec::new(),
+    };
+    let soci = soci.encode();
+    registry.add_manifest(&soci.descriptor.digest.to_string(), OCI_MANIFEST, soci.bytes);
+    known.set([fine, soci.descriptor.digest].map(|digest| digest.to_string()).to_vec()).unwrap();
+    let reader = Reader::new(&registry, None);
+    let opened = reader.open(false, options()).await;
+    assert_eq!(opened.fine, Some(fine), "{:?}", reader.warnings());
+    assert_eq!(waiting.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-//! The path to the first byte of an image: what is requested of the registry until then, how often, and what beside what.
+//! The path to the first byte of an image: what is requested of the registry until then, how often, and
+//! what beside what.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex};

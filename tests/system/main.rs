@@ -10,6 +10,7 @@ mod boot;
 mod bundle;
 mod consumer;
 mod differential;
+mod fine;
 mod flatten;
 mod mount;
 mod packages;

@@ -32,7 +32,7 @@ fn bytes(seed: u64, size: usize) -> Vec<u8> {
 }
 
 /// A directory with one of everything.
-fn everything(dir: &Path) {
+pub fn everything(dir: &Path) {
     let at = |name: &str| dir.join(name);
     for name in ["usr/bin", "etc", "dev", "deep/er/and/deeper", "empty", "many"] {
         std::fs::create_dir_all(at(name)).unwrap();

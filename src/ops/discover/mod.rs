@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 
 use super::resolve::{self, PlatformManifest, ResolveError, Wanted};
 use crate::digest::Digest;
@@ -35,6 +36,9 @@ pub(super) use judge::{Referring, parse as parse_index};
 pub const MAX_ZTOC: u64 = MAX_ENCODED as u64;
 /// How many indexes of version 1, and how many fine indexes, are read of one image.
 const MAX_INDEXES: usize = 32;
+
+/// Manifests of indexes that are read at a time: most images have one of each kind.
+const SIDE_BY_SIDE: usize = 4;
 
 /// Why it cannot be said which indexes an image has.
 #[derive(Debug, thiserror::Error)]
@@ -367,16 +371,20 @@ impl<'a> Finder<'a> {
             (Source::Registry(_), false) => Via::TagSchema,
             (Source::Layout(_) | Source::Archive(_), _) => Via::Layout,
         };
-        for (descriptor, unread) in to_read(listed.descriptors) {
+        let source = self.source;
+        let fetch = |(descriptor, unread): (Descriptor, Option<Unusable>)| async move {
+            let document = match unread {
+                None => source.manifest(&Target::Digest(descriptor.digest)).await.map_err(Unusable::Fetch),
+                Some(why) => Err(why),
+            };
+            (descriptor, document)
+        };
+        let mut read = stream::iter(to_read(listed.descriptors)).map(fetch).buffered(SIDE_BY_SIDE);
+        while let Some((descriptor, document)) = read.next().await {
             let (digest, size) = (descriptor.digest, Some(descriptor.size));
-            match (IndexKind::listed(&descriptor), unread) {
-                (IndexKind::Soci, None) => self.read(digest, size, Version::V1, via).await,
-                (IndexKind::Soci, Some(why)) => self.found(digest, size, Version::V1, via, Err(why)),
-                (IndexKind::Fine, None) => {
-                    let document = self.source.manifest(&Target::Digest(digest)).await;
-                    self.found_fine(digest, size, via, document.map_err(Unusable::Fetch));
-                }
-                (IndexKind::Fine, Some(why)) => self.found_fine(digest, size, via, Err(why)),
+            match IndexKind::listed(&descriptor) {
+                IndexKind::Soci => self.take(digest, size, Version::V1, via, document),
+                IndexKind::Fine => self.found_fine(digest, size, via, document),
             }
         }
         Ok(via)
@@ -392,13 +400,13 @@ impl<'a> Finder<'a> {
             Ok(document) if parse_fine_index(&document.bytes).is_ok() => {
                 self.found_fine(digest, None, Via::Asked, Ok(document));
             }
-            document => self.take(digest, None, Version::V1, Via::Asked, document),
+            document => self.take(digest, None, Version::V1, Via::Asked, document.map_err(Unusable::Fetch)),
         }
     }
 
     async fn read(&mut self, digest: Digest, size: Option<u64>, version: Version, via: Via) {
         let document = self.source.manifest(&Target::Digest(digest)).await;
-        self.take(digest, size, version, via, document);
+        self.take(digest, size, version, via, document.map_err(Unusable::Fetch));
     }
 
     fn take(
@@ -407,14 +415,14 @@ impl<'a> Finder<'a> {
         size: Option<u64>,
         version: Version,
         via: Via,
-        document: Result<Document, StoreError>,
+        document: Result<Document, Unusable>,
     ) {
         let (size, content) = match document {
             Ok(document) => {
                 let found = document.bytes.len() as u64;
                 (Some(size.unwrap_or(found)), self.judge(&document, size, version, via))
             }
-            Err(error) => (size, Err(Unusable::Fetch(error))),
+            Err(why) => (size, Err(why)),
         };
         self.found(digest, size, version, via, content);
     }
