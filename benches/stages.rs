@@ -86,7 +86,7 @@ fn group<'a>(
 
 fn stages(criterion: &mut Criterion) {
     let Layer { blob, tar } = layer();
-    let options = LayerOptions { span_size: 4 << 20, build_tool_identifier: "bench".into() };
+    let options = LayerOptions { span_size: 4 << 20, build_tool_identifier: "bench".into(), fine: false };
     let index = || {
         let mut indexer = LayerIndexer::new(options.clone(), None);
         for chunk in blob.chunks(CHUNK) {

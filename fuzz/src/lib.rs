@@ -226,7 +226,8 @@ pub fn ztoc(data: &[u8]) {
 }
 
 fn index<'a>(span_size: u64, pieces: impl Iterator<Item = &'a [u8]>) -> Result<IndexedLayer, LayerError> {
-    let mut indexer = LayerIndexer::new(LayerOptions { span_size, build_tool_identifier: "fuzz".into() }, None);
+    let mut indexer =
+        LayerIndexer::new(LayerOptions { span_size, build_tool_identifier: "fuzz".into(), fine: false }, None);
     for piece in pieces {
         indexer.push(piece)?;
     }

@@ -187,7 +187,7 @@ fn inputs(whole: &[u8]) -> usize {
 
 /// The ztoc of a layer that we accept; why we do not.
 fn built(layer: &[u8]) -> Result<Vec<u8>, String> {
-    let options = LayerOptions { span_size: SPAN, build_tool_identifier: "test".into() };
+    let options = LayerOptions { span_size: SPAN, build_tool_identifier: "test".into(), fine: false };
     let mut indexer = LayerIndexer::new(options, None);
     indexer.push(layer).map_err(|e| e.to_string())?;
     match indexer.finish().map_err(|e| e.to_string())?.outcome {

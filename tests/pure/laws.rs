@@ -44,7 +44,7 @@ fn gzip(tar: &[u8], level: u32, members: usize) -> Vec<u8> {
 }
 
 fn options(span_size: u64) -> LayerOptions {
-    LayerOptions { span_size, build_tool_identifier: "laws".to_owned() }
+    LayerOptions { span_size, build_tool_identifier: "laws".to_owned(), fine: false }
 }
 
 fn index(blob: &[u8], span_size: u64, chunks: impl IntoIterator<Item = usize>) -> Result<IndexedLayer, LayerError> {

@@ -84,7 +84,7 @@ fn by_file(tar: &[u8], starts: &[usize]) -> Vec<u8> {
 }
 
 fn options(span_size: u64) -> LayerOptions {
-    LayerOptions { span_size, build_tool_identifier: "members".into() }
+    LayerOptions { span_size, build_tool_identifier: "members".into(), fine: false }
 }
 
 fn straight(blob: &[u8], chunk: usize, span_size: u64) -> Result<IndexedLayer, LayerError> {

@@ -17,7 +17,7 @@ enum Verdict {
 }
 
 fn index(blob: &[u8], span_size: u64) -> Verdict {
-    let options = LayerOptions { span_size, build_tool_identifier: "refusals".to_owned() };
+    let options = LayerOptions { span_size, build_tool_identifier: "refusals".to_owned(), fine: false };
     let mut indexer = LayerIndexer::new(options, None);
     match indexer.push(blob).and_then(|()| indexer.finish()).map(|layer| layer.outcome) {
         Ok(Outcome::Ztoc(built)) => Verdict::Entries(built.entries),

@@ -193,7 +193,7 @@ fn with_ztoc(registry: &Faulty, layer: &[u8], times: usize, ztoc: &[u8]) -> Stri
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_layer_that_is_there_200_times_is_kept_once() {
     let layer = sandbox::tar(1, 1, 8 << 20);
-    let options = LayerOptions { span_size: 512, build_tool_identifier: "test".into() };
+    let options = LayerOptions { span_size: 512, build_tool_identifier: "test".into(), fine: false };
     let mut indexer = LayerIndexer::new(options, None);
     indexer.push(&layer).unwrap();
     let Outcome::Ztoc(ztoc) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };

@@ -258,7 +258,7 @@ async fn an_older_index_of_more_layers_stays_until_the_complete_one_is_there() {
     let slow = Slow::registry(false, &[1]).await;
     slow.is_slow.store(false, SeqCst);
     // Nothing of it can be reused.
-    let layer = LayerOptions { build_tool_identifier: "ociseek v0.0.1".into(), span_size: 8 << 10 };
+    let layer = LayerOptions { build_tool_identifier: "ociseek v0.0.1".into(), span_size: 8 << 10, fine: false };
     let old = slow.index(&IndexOptions { layer, ..options() }).await.unwrap();
     let old = attached(&old).0.digest;
     slow.is_slow.store(true, SeqCst);

@@ -116,7 +116,7 @@ fn layer(seed: u64, size: usize) -> Bytes {
 
 /// The layer's ztoc, as it is built from the layer.
 fn ztoc(layer: &Bytes, tool: &str) -> Bytes {
-    let options = LayerOptions { span_size: SPAN, build_tool_identifier: tool.into() };
+    let options = LayerOptions { span_size: SPAN, build_tool_identifier: tool.into(), fine: false };
     let mut indexer = LayerIndexer::new(options, None);
     indexer.push(layer).unwrap();
     match indexer.finish().unwrap().outcome {

@@ -52,7 +52,7 @@ pub fn gzip(tar: &[u8], level: u32) -> Vec<u8> {
 
 /// The ztoc that we build.
 pub fn ztoc(layer: &[u8], span_size: u64) -> Ztoc {
-    let options = LayerOptions { span_size, build_tool_identifier: "test".into() };
+    let options = LayerOptions { span_size, build_tool_identifier: "test".into(), fine: false };
     let mut indexer = LayerIndexer::new(options, None);
     indexer.push(layer).expect("the layer is sound");
     match indexer.finish().expect("the layer is sound").outcome {

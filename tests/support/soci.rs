@@ -41,7 +41,7 @@ pub fn tools() -> Option<PathBuf> {
 /// seven cores, the last of them with the ztoc that came out before as their guide. All must give
 /// the same.
 pub fn index(layer: &Path, span_size: u64, tool: &str) -> Result<IndexedLayer, LayerError> {
-    let options = LayerOptions { span_size, build_tool_identifier: tool.into() };
+    let options = LayerOptions { span_size, build_tool_identifier: tool.into(), fine: false };
     let straight = straight(layer, options.clone());
     for cores in [1, 2, 7] {
         let guide = match &straight {

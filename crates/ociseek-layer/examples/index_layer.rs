@@ -9,7 +9,7 @@ use ociseek_layer::layer::{LayerIndexer, LayerOptions, Outcome};
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [layer, output] = &arguments[..] else { return Err("index_layer LAYER ZTOC".into()) };
-    let options = LayerOptions { span_size: 4 << 20, build_tool_identifier: "index_layer".to_owned() };
+    let options = LayerOptions { span_size: 4 << 20, build_tool_identifier: "index_layer".to_owned(), fine: false };
     let mut indexer = LayerIndexer::new(options, None);
     let (mut blob, mut chunk) = (File::open(layer)?, vec![0; 256 << 10]);
     loop {

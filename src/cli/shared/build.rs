@@ -13,7 +13,11 @@ use crate::ops::index::{Elsewhere, Existing, IndexOptions};
 use crate::progress::{Event, Progress};
 
 pub(crate) fn layer_options(build: &BuildArgs) -> LayerOptions {
-    LayerOptions { span_size: build.span_size.0, build_tool_identifier: build.build_tool_identifier.clone() }
+    LayerOptions {
+        span_size: build.span_size.0,
+        build_tool_identifier: build.build_tool_identifier.clone(),
+        fine: false,
+    }
 }
 
 /// The images of --reuse-from; those that cannot be opened are warned of.

@@ -150,7 +150,7 @@ mod tests {
 
     fn options(span_size: u64) -> IndexOptions {
         IndexOptions {
-            layer: LayerOptions { span_size, build_tool_identifier: "t".into() },
+            layer: LayerOptions { span_size, build_tool_identifier: "t".into(), fine: false },
             min_layer_size: 0,
             ..IndexOptions::default()
         }

@@ -103,7 +103,7 @@ impl Publisher<'_> {
         let mut replaces = replaces.to_vec();
         if is_partial {
             replaces = outdone(found, &replaces, &covered);
-            let LayerOptions { span_size, build_tool_identifier } = &self.options.layer;
+            let LayerOptions { span_size, build_tool_identifier, .. } = &self.options.layer;
             if let Some(place) = outdoes(found, build_tool_identifier, *span_size, &covered)
                 && self.is_whole(&found[place]).await?
             {

@@ -69,7 +69,7 @@ fn zstd(plain: &[u8]) -> Bytes {
 
 /// The ztoc that `index` would make, with spans of this size.
 fn ztoc(blob: &[u8], span_size: u64) -> Bytes {
-    let options = LayerOptions { span_size, build_tool_identifier: "test".into() };
+    let options = LayerOptions { span_size, build_tool_identifier: "test".into(), fine: false };
     let mut indexer = LayerIndexer::new(options, None);
     indexer.push(blob).unwrap();
     match indexer.finish().unwrap().outcome {

@@ -1,9 +1,9 @@
 //! gzip (RFC 1952) as a push parser: one member after another, checksums and lengths checked, block
 //! starts reported.
 
-use super::WINDOW;
 use super::gzip_header::{HeaderError, HeaderParser};
 use super::inflate::{Inflate, Stop};
+use super::{Used, WINDOW};
 use crate::offset::{Compressed, Uncompressed};
 
 /// Receives the output of a [`GzipReader`].
@@ -13,6 +13,17 @@ pub trait Sink {
 
     /// A deflate block starts here: after a member's header, or after a block that is not its last.
     fn block_start(&mut self, at: BlockStart<'_>);
+
+    /// Whether to find out which bytes of the window the output from the block on refers to that was
+    /// reported last. Asked once for each block.
+    fn wants_used(&mut self) -> bool {
+        false
+    }
+
+    /// Which bytes of the window are referred to from the block on for which that was wanted last.
+    fn used(&mut self, used: &Used) {
+        let _ = used;
+    }
 }
 
 /// A place where decoding can resume.
@@ -280,6 +291,9 @@ impl GzipReader {
             self.length += bytes.len() as u64;
             self.output += bytes.len() as u64;
             sink.output(bytes);
+            if let Some(used) = self.inflate.tracked(false) {
+                sink.used(used);
+            }
             match step.stop {
                 Stop::Output => {}
                 Stop::Input => return Ok(taken),
@@ -296,6 +310,17 @@ impl GzipReader {
         let input = self.input + taken as u64;
         self.block = (input, bits);
         sink.block_start(BlockStart { input, output: self.output, bits, window: self.inflate.window() });
+        if sink.wants_used() {
+            self.tell_used(sink);
+            self.inflate.track();
+        }
+    }
+
+    /// Reports what is used of a window though more could come: there is no more output.
+    pub(crate) fn tell_used(&mut self, sink: &mut impl Sink) {
+        if let Some(used) = self.inflate.tracked(true) {
+            sink.used(used);
+        }
     }
 
     fn end_member(&mut self, trailer: [u8; 8], end: Compressed) -> Result<(), GzipError> {

@@ -9,7 +9,10 @@ pub mod gzip_header;
 pub mod inflate;
 pub mod sniff;
 pub mod stretch;
+mod used;
 pub mod zstd;
+
+pub use used::Used;
 
 /// Deflate's window: no match reaches further back (RFC 1951, section 2), so a decoder needs only
 /// this much output to resume at a block boundary.

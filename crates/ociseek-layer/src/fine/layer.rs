@@ -31,7 +31,6 @@ impl FineLayer {
         spans: FineSpans,
         windows: impl IntoIterator<Item = SpanWindow>,
     ) -> Result<FineLayer, FineError> {
-        entries::check(&files, spans.plain_end())?;
         let (mut groups, mut number) = (Groups::default(), 0);
         for window in windows {
             number += 1;
@@ -40,11 +39,25 @@ impl FineLayer {
             }
             groups.push(window)?;
         }
+        FineLayer::of_groups(files, spans, groups)
+    }
+
+    /// The same of windows that are compressed already.
+    ///
+    /// # Errors
+    /// As [`FineLayer::new`].
+    pub(crate) fn of_groups(
+        files: Vec<FileMetadata>,
+        spans: FineSpans,
+        windows: Groups,
+    ) -> Result<FineLayer, FineError> {
+        entries::check(&files, spans.plain_end())?;
+        let number = windows.count();
         let expected = SpanId::each(SpanId(0)..SpanId(spans.count())).filter(|span| spans.has_window(*span)).count();
-        if number as usize != expected {
-            return Err(FineError::SpanCount { expected: expected as u64, actual: number.into() });
+        if number != expected {
+            return Err(FineError::SpanCount { expected: expected as u64, actual: number as u64 });
         }
-        Ok(FineLayer { files, spans, groups: groups.finish()? })
+        Ok(FineLayer { files, spans, groups: windows.finish()? })
     }
 
     /// The tar's entries in the tar's order.
@@ -130,13 +143,18 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Takes the window of the next span. The first span has none.
+    /// Takes the window of the next span. The first span has none. Returns the bytes of the group that
+    /// is complete by it.
     ///
     /// # Errors
     /// If zstd cannot allocate memory.
-    pub(super) fn push(&mut self, window: SpanWindow) -> Result<(), FineError> {
+    pub(crate) fn push(&mut self, window: SpanWindow) -> Result<usize, FineError> {
         self.pending.push(window);
-        if self.pending.len() == PAGE_SPANS { self.flush() } else { Ok(()) }
+        if self.pending.len() == PAGE_SPANS { self.flush() } else { Ok(0) }
+    }
+
+    fn count(&self) -> usize {
+        self.stored.len() * PAGE_SPANS + self.pending.len()
     }
 
     fn finish(mut self) -> Result<Vec<Stored>, FineError> {
@@ -146,9 +164,11 @@ impl Groups {
         Ok(self.stored)
     }
 
-    fn flush(&mut self) -> Result<(), FineError> {
-        self.stored.push(pages::write(&self.pending)?);
+    fn flush(&mut self) -> Result<usize, FineError> {
+        let stored = pages::write(&self.pending)?;
         self.pending.clear();
-        Ok(())
+        let size = stored.bytes.len();
+        self.stored.push(stored);
+        Ok(size)
     }
 }

@@ -23,6 +23,7 @@ mod tests;
 pub use encode::EncodedFine;
 pub use error::FineError;
 pub use head::{FineHead, PageId, decode_head};
+pub(crate) use layer::Groups;
 pub use layer::{FineLayer, decode};
 pub use pages::{Windows, decode_page};
 pub use spans::{Codec, FineSpans, FineStart, SpanParts};

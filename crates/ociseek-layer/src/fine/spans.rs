@@ -31,13 +31,13 @@ pub struct FineStart {
 
 impl FineStart {
     /// The first byte of the blob that belongs to the span.
-    pub(super) fn first(&self) -> u64 {
+    pub(crate) fn first(&self) -> u64 {
         self.input.0 - u64::from(self.bits != 0)
     }
 
     /// The end of the SHA-256 block that `input` is in, or `input` itself between two blocks: from
     /// here on bytes are fetched for this span, and no more for the one before.
-    pub(super) fn border(&self) -> u64 {
+    pub(crate) fn border(&self) -> u64 {
         self.input.0.next_multiple_of(BLOCK)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::budget::{Budget, Charge};
-use crate::codec::WINDOW;
+use crate::codec::{Used, WINDOW};
 use crate::digest::{Algorithm, ChainState, Digest, Hasher};
 use crate::offset::{Compressed, SpanId, Uncompressed};
 use crate::tar::PaxRecord;
@@ -80,9 +80,9 @@ fn spans(count: u32, codec: Codec) -> (FineSpans, Vec<u8>) {
 
 fn window(spans: &FineSpans, span: SpanId, blob: &[u8]) -> SpanWindow {
     let bytes: [u8; WINDOW] = noise(WINDOW, span.0).try_into().unwrap();
-    let mut used = [false; WINDOW];
+    let mut used = Used::default();
     let (start, number) = (&spans.starts()[span.0 as usize], span.0 as usize);
-    used.iter_mut().enumerate().for_each(|(at, used)| *used = at % (100 + number) < number);
+    (0..WINDOW).step_by(100 + number).for_each(|at| used.mark(at..at + number));
     SpanWindow::new(&blob[start.first() as usize..start.border() as usize], &bytes, &used)
 }
 
@@ -162,16 +162,18 @@ fn check_pages(head: &FineHead, document: &[u8], blob: &[u8]) {
 fn windows_keep_what_is_used() {
     let window: [u8; WINDOW] = noise(WINDOW, 1).try_into().unwrap();
     for (from, to) in [(0, WINDOW), (0, 0), (0, 1), (WINDOW - 1, WINDOW), (5, 9000)] {
-        let used: [bool; WINDOW] = std::array::from_fn(|at| (from..to).contains(&at) && at % 1000 != 0);
+        let is_used = |at: usize| (from..to).contains(&at) && at % 1000 != 0;
+        let mut used = Used::default();
+        (0..WINDOW).filter(|at| is_used(*at)).for_each(|at| used.mark(at..at + 1));
         let sparse = SpanWindow::new(b"lead", &window, &used);
         let mut bytes = Vec::new();
         sparse.write(&mut bytes);
         assert_eq!(SpanWindow::read(&mut varint::Reader::new(&bytes, "x"), 4), Ok(sparse.clone()));
         for fill in [0, 0xaa] {
-            let expected: [u8; WINDOW] = std::array::from_fn(|at| if used[at] { window[at] } else { fill });
+            let expected: [u8; WINDOW] = std::array::from_fn(|at| if is_used(at) { window[at] } else { fill });
             assert_eq!(*sparse.expand(fill), expected);
         }
-        assert_eq!(sparse.used(), used.iter().filter(|used| **used).count());
+        assert_eq!(sparse.used(), (0..WINDOW).filter(|at| is_used(*at)).count());
     }
 }
 
@@ -244,47 +246,4 @@ fn identities_differ_where_spans_do() {
     all.sort();
     all.dedup();
     assert_eq!(all.len(), 30);
-}
-
-#[test]
-fn a_layer_map_is_read_by_a_document() {
-    use std::ops::ControlFlow;
-    use std::sync::Arc;
-
-    use crate::layer::LayerMap;
-    use crate::layer::span::{SpanError, SpanTable};
-
-    for (count, codec) in [(3, Codec::Plain), (3, Codec::Gzip)] {
-        let (layer, blob) = layer(count, codec);
-        let encoded = layer.encode(&[]).unwrap();
-        let head = &encoded.bytes[..encoded.head_size as usize];
-        let map = LayerMap::from(decode_head(head, encoded.bytes.len() as u64, &mut unlimited()).unwrap());
-        assert_eq!(map.files, layer.entries());
-        assert!(map.fine().is_some_and(|head| head.entries().is_empty()));
-        assert_eq!((map.is_plain(), map.is_unpacked()), (codec == Codec::Plain, false));
-        let table = SpanTable::new(Arc::new(map)).unwrap();
-        assert_eq!((table.count(), table.plain_end()), (count, layer.spans().plain_end()));
-        for span in table.each() {
-            let range = table.blob_range(span);
-            assert_eq!(range, layer.spans().fetch_range(span));
-            assert_eq!(table.plain_range(span), layer.spans().plain_range(span));
-            let mut bytes = blob[range.start.0 as usize..range.end.0 as usize].to_vec();
-            let decode = |bytes: &[u8]| {
-                let mut plain = Vec::new();
-                let decoded = table.decode(span, bytes, &mut |piece| {
-                    plain.extend_from_slice(piece);
-                    ControlFlow::Continue(())
-                });
-                decoded.map(|()| plain)
-            };
-            match (codec, span) {
-                (Codec::Plain, _) => assert_eq!(decode(&bytes), Ok(bytes.clone())),
-                (Codec::Gzip, SpanId(0)) => assert!(matches!(decode(&bytes), Err(SpanError::Gzip { .. }))),
-                (Codec::Gzip, _) => assert_eq!(decode(&bytes), Err(SpanError::NoWindow { span })),
-            }
-            assert!(matches!(decode(&bytes[1..]), Err(SpanError::Length { .. })));
-            bytes[0] ^= 1;
-            assert_eq!(decode(&bytes), Err(SpanError::Proof { span }));
-        }
-    }
 }

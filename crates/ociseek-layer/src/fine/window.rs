@@ -2,7 +2,7 @@
 
 use super::varint::{self, Reader};
 use super::{BLOCK, FineError};
-use crate::codec::WINDOW;
+use crate::codec::{Used, WINDOW};
 
 /// What decoding a span needs besides its bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,17 +22,20 @@ impl SpanWindow {
     ///
     /// # Panics
     /// If `lead` has more than 64 bytes.
-    pub fn new(lead: &[u8], window: &[u8; WINDOW], used: &[bool; WINDOW]) -> SpanWindow {
-        assert!(lead.len() as u64 <= BLOCK, "a border is the next multiple of 64");
+    pub fn new(lead: &[u8], window: &[u8; WINDOW], used: &Used) -> SpanWindow {
         let (mut parts, mut bytes, mut at) = (Vec::new(), Vec::new(), 0);
-        while let Some(gap) = used[at..].iter().position(|used| *used) {
-            let from = at + gap;
-            let length = used[from..].iter().take_while(|used| **used).count();
-            parts.push((gap as u16, (length - 1) as u16));
-            bytes.extend_from_slice(&window[from..from + length]);
-            at = from + length;
+        for range in used.ranges() {
+            parts.push(((range.start - at) as u16, (range.len() - 1) as u16));
+            at = range.end;
+            bytes.extend_from_slice(&window[range]);
         }
-        SpanWindow { lead: lead.into(), parts: parts.into(), bytes: bytes.into() }
+        SpanWindow { lead: Box::default(), parts: parts.into(), bytes: bytes.into() }.led_by(lead)
+    }
+
+    /// The same with this lead.
+    pub(crate) fn led_by(self, lead: &[u8]) -> SpanWindow {
+        assert!(lead.len() as u64 <= BLOCK, "a border is the next multiple of 64");
+        SpanWindow { lead: lead.into(), ..self }
     }
 
     /// The bytes of the blob from the span's first one to the border behind it.

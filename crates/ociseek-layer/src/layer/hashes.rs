@@ -2,12 +2,19 @@
 
 use std::sync::mpsc::Sender;
 
+use super::fine::{FineHashes, FineMade, Note};
 use super::spans::{SpanHashes, SpanStart};
+use crate::budget::Charge;
 use crate::digest::{Algorithm, Digest, Hasher};
+use crate::fine::FineError;
 
 /// What [`LayerScan`](super::scan::LayerScan) says of the spans in the bytes that it was given.
 #[derive(Debug)]
-pub(super) struct Spans(pub(super) Found);
+pub(super) struct Spans {
+    pub(super) found: Found,
+    /// The same for the fine document, if there is to be one.
+    pub(super) fine: Vec<Note>,
+}
 
 #[derive(Debug)]
 pub(super) enum Found {
@@ -27,6 +34,8 @@ pub(super) struct LayerHashes {
     spans: Option<SpanHashes>,
     /// Bytes that came before it was clear where spans begin.
     undecided: Vec<u8>,
+    /// None if there is no fine document to be made.
+    fine: Option<FineHashes>,
     /// Who else wants to know the digests of spans, and how many it got.
     listener: Option<(Sender<Digest>, usize)>,
 }
@@ -35,12 +44,18 @@ pub(super) struct LayerHashes {
 pub(super) struct Hashed {
     pub(super) blob: Digest,
     pub(super) spans: Vec<Digest>,
+    pub(super) fine: Option<Result<FineMade, FineError>>,
 }
 
 impl LayerHashes {
     pub(super) fn new(algorithm: Algorithm) -> LayerHashes {
         let (blob, spans) = (Hasher::new(algorithm), Some(SpanHashes::default()));
-        LayerHashes { blob, spans, undecided: Vec::new(), listener: None }
+        LayerHashes { blob, spans, undecided: Vec::new(), fine: None, listener: None }
+    }
+
+    /// With what a fine document needs, if the blob's digest allows for one. `memory` grows with that.
+    pub(super) fn with_fine(self, memory: Charge) -> LayerHashes {
+        LayerHashes { fine: matches!(self.blob, Hasher::Sha256(_)).then(|| FineHashes::new(memory)), ..self }
     }
 
     /// Each span's digest is also sent to `listener`, as soon as it is known.
@@ -55,14 +70,17 @@ impl LayerHashes {
 
     /// The same for chunks that the scan took at once.
     pub(super) fn push_all<C: AsRef<[u8]>>(&mut self, chunks: &[C], spans: &Spans) {
-        let mut starts = match &spans.0 {
+        let mut starts = match &spans.found {
             Found::Undecided => None,
             Found::Unwanted => {
-                self.spans = None;
+                (self.spans, self.fine) = (None, None);
                 Some(&[][..])
             }
             Found::Starts(starts) => Some(&starts[..]),
         };
+        if let Some(fine) = &mut self.fine {
+            fine.note(&spans.fine);
+        }
         for chunk in chunks.iter().map(C::as_ref) {
             let Some(starts) = &mut starts else {
                 self.undecided.extend_from_slice(chunk);
@@ -70,9 +88,24 @@ impl LayerHashes {
             };
             let before = std::mem::take(&mut self.undecided);
             let chunk = if before.is_empty() { chunk } else { &[&before, chunk].concat() };
-            match &mut self.spans {
-                Some(hashes) => hashes.push(chunk, starts, &mut self.blob),
-                None => self.blob.update(chunk),
+            let mut rest = chunk;
+            // Once for a chunk, unless states are wanted inside it.
+            loop {
+                // Only before more bytes: a border at the end of the blob is none.
+                let fine = self.fine.as_mut().filter(|_| !rest.is_empty());
+                let taken = fine.map_or(rest.len(), |fine| fine.reach(rest.len(), &self.blob));
+                let (piece, after) = rest.split_at(taken);
+                match &mut self.spans {
+                    Some(hashes) => hashes.push(piece, starts, &mut self.blob),
+                    None => self.blob.update(piece),
+                }
+                if let Some(fine) = &mut self.fine {
+                    fine.pass(piece);
+                }
+                rest = after;
+                if rest.is_empty() {
+                    break;
+                }
             }
         }
         self.tell();
@@ -96,6 +129,6 @@ impl LayerHashes {
                 let _ = listener.send(*digest);
             }
         }
-        Hashed { blob: self.blob.finish(), spans }
+        Hashed { blob: self.blob.finish(), spans, fine: self.fine.map(FineHashes::finish) }
     }
 }

@@ -16,7 +16,7 @@ pub struct LayerIndexer {
 impl LayerIndexer {
     /// Indexes a blob. If its digest and size in bytes are given, they are checked.
     pub fn new(options: LayerOptions, expected: Option<(Digest, u64)>) -> LayerIndexer {
-        let (scan, hashes) = LayerScan::to_publish(options.span_size, expected, Budget::new(u64::MAX).open());
+        let (scan, hashes) = LayerScan::to_publish(&options, expected, Budget::new(u64::MAX).open());
         LayerIndexer { options, scan, hashes }
     }
 

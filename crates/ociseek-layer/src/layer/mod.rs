@@ -12,6 +12,7 @@
 
 mod consumer;
 mod contents;
+mod fine;
 mod format;
 mod hashes;
 mod indexer;

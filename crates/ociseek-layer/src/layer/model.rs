@@ -6,6 +6,7 @@ use super::Unservable;
 use crate::budget::OverBudget;
 use crate::codec::gzip::GzipError;
 use crate::digest::Digest;
+use crate::fine::{FineError, FineLayer};
 use crate::tar::TarError;
 
 /// The name of this program and version, as it stands in ztocs and SOCI indexes unless another is asked for.
@@ -18,12 +19,14 @@ pub struct LayerOptions {
     pub span_size: u64,
     /// The tool name recorded in the ztoc and in the SOCI index.
     pub build_tool_identifier: String,
+    /// Whether to collect the layer's [fine document](crate::fine) too. The layer is then decoded by one thread.
+    pub fine: bool,
 }
 
-/// Spans of 4 MiB, as soci's own tool makes them, and [`TOOL_IDENTIFIER`].
+/// Spans of 4 MiB, as soci's own tool makes them, [`TOOL_IDENTIFIER`], and no fine document.
 impl Default for LayerOptions {
     fn default() -> LayerOptions {
-        LayerOptions { span_size: 4 << 20, build_tool_identifier: TOOL_IDENTIFIER.to_owned() }
+        LayerOptions { span_size: 4 << 20, build_tool_identifier: TOOL_IDENTIFIER.to_owned(), fine: false }
     }
 }
 
@@ -36,6 +39,8 @@ pub struct IndexedLayer {
     pub size: u64,
     /// The layer's ztoc, or why there is none.
     pub outcome: Outcome,
+    /// The layer's fine document, if it was asked for, if there is a ztoc, and if the digest is a SHA-256.
+    pub fine: Option<FineLayer>,
 }
 
 /// What a layer that is sound comes to.
@@ -106,6 +111,8 @@ pub enum LayerError {
     /// Its list of files or its checkpoints do not fit into the image's memory budget.
     #[error("its table of contents does not fit into memory")]
     Memory(#[from] OverBudget),
+    #[error("its fine document cannot be made")]
+    Fine(#[source] FineError),
     /// When it is only read here: its compression is not.
     #[error("it is compressed with {0}")]
     Compression(&'static str),
@@ -119,6 +126,15 @@ pub enum LayerError {
     Size { expected: u64, actual: u64 },
     #[error("the blob's digest is {actual}, not {expected}")]
     Digest { expected: Digest, actual: Digest },
+}
+
+impl From<FineError> for LayerError {
+    fn from(error: FineError) -> LayerError {
+        match error {
+            FineError::Memory(over) => LayerError::Memory(over),
+            other => LayerError::Fine(other),
+        }
+    }
 }
 
 impl From<io::Error> for LayerError {
@@ -148,6 +164,12 @@ impl From<LayerError> for NoZtoc {
 
 impl From<GzipError> for NoZtoc {
     fn from(error: GzipError) -> NoZtoc {
+        NoZtoc::Broken(error.into())
+    }
+}
+
+impl From<FineError> for NoZtoc {
+    fn from(error: FineError) -> NoZtoc {
         NoZtoc::Broken(error.into())
     }
 }

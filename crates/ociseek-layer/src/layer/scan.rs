@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use super::contents::{Contents, Listed, Policy};
+use super::fine::{FineGzip, FineMade, FinePlain};
 use super::format::format;
 use super::hashes::{Found, Hashed, LayerHashes, Spans};
 use super::lenient::Notes;
@@ -14,11 +15,13 @@ use super::spans::{GzipSpans, PlainSpans};
 use super::{BlobForm, BuiltZtoc, IndexedLayer, LayerError, LayerMap, LayerOptions, Outcome, Starts};
 use super::{Unservable, UnservableCode, consumer, record};
 use crate::budget::Charge;
+use crate::codec::Used;
 use crate::codec::gzip::{BlockStart, GzipReader, Sink};
 use crate::codec::sniff::Format;
 use crate::codec::stretch::{HandedOver, Stretch};
 use crate::codec::zstd::ZstdReader;
 use crate::digest::{Algorithm, Digest};
+use crate::fine::{Codec, FineLayer, FineSpans, SPAN_SIZE, SpanParts};
 use crate::offset::{Compressed, Uncompressed};
 use crate::tar;
 use crate::ztoc::{self, Checkpoints, MAX_ENCODED, VERSION, Ztoc};
@@ -50,7 +53,10 @@ struct Start {
 
 /// What a layer is scanned for.
 enum Purpose {
-    Publish,
+    Publish {
+        /// Also by a fine document.
+        fine: bool,
+    },
     Read {
         options: ReadOptions,
         /// The digests of spans.
@@ -96,6 +102,8 @@ struct Sound {
     size: u64,
     /// Of the blob; 0 if it is not gzip.
     gzip_members: u64,
+    /// If there is to be a fine document.
+    fine: Option<FineMade>,
 }
 
 /// What [`LayerScan::push_decoded`] did.
@@ -127,12 +135,15 @@ struct GzipBody {
 struct GzipSink {
     contents: Contents,
     spans: GzipSpans,
+    /// If there is to be a fine document.
+    fine: Option<FineGzip>,
     slices: Option<GzipSlices>,
 }
 
 struct PlainBody {
     contents: Contents,
     spans: PlainSpans,
+    fine: Option<FinePlain>,
     /// Hashes the spans too, if there is one.
     slices: Option<Slices>,
 }
@@ -148,11 +159,19 @@ impl LayerScan {
     /// Both halves, for a blob that is to be published. Its digest and its size in bytes may be
     /// known; if so, they are checked. `memory` grows with what is collected.
     pub(super) fn to_publish(
-        span_size: u64,
+        options: &LayerOptions,
         expected: Option<(Digest, u64)>,
         memory: Charge,
     ) -> (LayerScan, LayerHashes) {
-        LayerScan::new(span_size, expected, Start { purpose: Purpose::Publish, memory })
+        let LayerOptions { span_size, fine, .. } = *options;
+        let for_fine = memory.budget().open();
+        let (scan, hashes) = LayerScan::new(span_size, expected, Start { purpose: Purpose::Publish { fine }, memory });
+        (scan, if fine { hashes.with_fine(for_fine) } else { hashes })
+    }
+
+    /// Whether the half that hashes is told of a fine document. Only before the first bytes.
+    pub(super) fn is_fine(&self) -> bool {
+        matches!(self.start, Some(Start { purpose: Purpose::Publish { fine: true }, .. }))
     }
 
     /// Both halves, for a blob that is only read here.
@@ -256,7 +275,7 @@ impl LayerScan {
         let head = std::mem::take(head);
         let Some(Start { purpose, memory }) = self.start.take() else { return Ok(()) };
         self.body = match purpose {
-            Purpose::Publish => Body::to_publish(format(&head), self.span_size, memory),
+            Purpose::Publish { fine } => Body::to_publish(format(&head), self.span_size, fine, memory),
             Purpose::Read { options, hashed } => Body::to_read(format(&head), options, hashed, memory),
         };
         self.body.push(&head, Compressed(self.size))
@@ -272,6 +291,9 @@ impl LayerScan {
             return Err(error.clone());
         }
         self.failed_at_end = self.sniff().err();
+        if let Body::Gzip(body) = &mut self.body {
+            body.reader.tell_used(&mut body.sink);
+        }
         Ok(self.body.spans(Compressed(self.size)))
     }
 
@@ -291,20 +313,28 @@ impl LayerScan {
         if let Some(error) = self.failed_at_end {
             return Err(error);
         }
-        let outcome = match self.body.finish(self.span_size, self.size, hashed.spans) {
+        let Hashed { blob, spans, fine } = hashed;
+        let fine = fine.transpose()?;
+        let outcome = match self.body.finish(self.span_size, self.size, spans, fine) {
             Ok(sound) => Ok(sound),
             Err(NoZtoc::Unservable(unservable)) => Err(unservable),
             Err(NoZtoc::Broken(error)) => return Err(error),
         };
-        Ok(Scanned { digest: hashed.blob, size: self.size, outcome })
+        Ok(Scanned { digest: blob, size: self.size, outcome })
     }
 }
 
 impl Body {
-    fn to_publish(format: Format, span_size: u64, memory: Charge) -> Body {
+    fn to_publish(format: Format, span_size: u64, fine: bool, memory: Charge) -> Body {
         let compressed = match format {
-            Format::Gzip => return Body::gzip(Policy::Strict, span_size, None, memory),
-            Format::Plain => return Body::plain(Policy::Strict, span_size, None, memory),
+            Format::Gzip => {
+                let fine = fine.then(FineGzip::new);
+                return Body::gzip(Policy::Strict, span_size, fine, None, memory);
+            }
+            Format::Plain => {
+                let fine = fine.then(FinePlain::default);
+                return Body::plain(Policy::Strict, span_size, fine, None, memory);
+            }
             Format::Zstd => "zstd",
             Format::Foreign(name) => name,
         };
@@ -317,11 +347,11 @@ impl Body {
         match format {
             Format::Gzip => {
                 let slices = keeper.map(|keeper| GzipSlices::new(Some(keeper), hashed));
-                Body::gzip(policy, span_size, slices, memory)
+                Body::gzip(policy, span_size, None, slices, memory)
             }
             Format::Plain => {
                 let slices = keeper.filter(|_| keeps_plain).map(|keeper| Slices::new(span_size, Some(keeper)));
-                Body::plain(policy, span_size, slices, memory)
+                Body::plain(policy, span_size, None, slices, memory)
             }
             Format::Zstd => {
                 let (contents, slices) = (Contents::new(policy, memory), Slices::new(whole_span_size, keeper));
@@ -335,14 +365,21 @@ impl Body {
         }
     }
 
-    fn gzip(policy: Policy, span_size: u64, slices: Option<GzipSlices>, memory: Charge) -> Body {
+    fn gzip(
+        policy: Policy,
+        span_size: u64,
+        fine: Option<FineGzip>,
+        slices: Option<GzipSlices>,
+        memory: Charge,
+    ) -> Body {
         let (contents, spans) = (Contents::new(policy, memory), GzipSpans::new(span_size));
-        Body::Gzip(Box::new(GzipBody { reader: GzipReader::new(), sink: GzipSink { contents, spans, slices } }))
+        let sink = GzipSink { contents, spans, fine, slices };
+        Body::Gzip(Box::new(GzipBody { reader: GzipReader::new(), sink }))
     }
 
-    fn plain(policy: Policy, span_size: u64, slices: Option<Slices>, memory: Charge) -> Body {
+    fn plain(policy: Policy, span_size: u64, fine: Option<FinePlain>, slices: Option<Slices>, memory: Charge) -> Body {
         let (contents, spans) = (Contents::new(policy, memory), PlainSpans::new(span_size));
-        Body::Plain(Box::new(PlainBody { contents, spans, slices }))
+        Body::Plain(Box::new(PlainBody { contents, spans, fine, slices }))
     }
 
     /// Takes the next bytes of the blob, up to its byte `end`.
@@ -378,33 +415,45 @@ impl Body {
 
     /// The spans that began in what was pushed since this was asked last; the blob has come to `end`.
     fn spans(&mut self, end: Compressed) -> Spans {
-        Spans(match self {
+        let found = match self {
             Body::Unknown(_) => Found::Undecided,
             Body::Unread(_) | Body::Failed(_) | Body::Zstd(..) => Found::Unwanted,
             Body::Gzip(body) if body.sink.contents.is_refused() => Found::Unwanted,
             Body::Gzip(body) => Found::Starts(body.sink.spans.starts()),
             Body::Plain(body) if body.contents.is_refused() || body.slices.is_some() => Found::Unwanted,
             Body::Plain(body) => Found::Starts(body.spans.starts(end)),
-        })
+        };
+        let fine = match self {
+            Body::Gzip(body) => body.sink.fine.as_mut().map(FineGzip::notes),
+            Body::Plain(body) => body.fine.as_mut().map(|fine| fine.notes(end)),
+            _ => None,
+        };
+        Spans { found, fine: fine.unwrap_or_default() }
     }
 
-    fn finish(self, span_size: u64, size: u64, span_digests: Vec<Digest>) -> Result<Sound, NoZtoc> {
+    fn finish(
+        self,
+        span_size: u64,
+        size: u64,
+        span_digests: Vec<Digest>,
+        fine: Option<FineMade>,
+    ) -> Result<Sound, NoZtoc> {
         match self {
             // `sniff` has settled an unknown body before this.
             Body::Unknown(_) => Err(Unservable::new(UnservableCode::Empty, "the blob is empty").into()),
             Body::Unread(unservable) => Err(unservable.into()),
             Body::Failed(error) => Err(error.into()),
-            Body::Gzip(body) => body.finish(span_size, size, span_digests),
+            Body::Gzip(body) => Ok(Sound { fine, ..body.finish(span_size, size, span_digests)? }),
             Body::Plain(body) => {
                 let span_digests = body.slices.map_or(span_digests, Slices::finish);
                 let starts = Starts::InBlob(Checkpoints::Uncompressed { span_size, size });
-                Ok(Sound { listed: body.contents.finish()?, starts, span_digests, size, gzip_members: 0 })
+                Ok(Sound { listed: body.contents.finish()?, starts, span_digests, size, gzip_members: 0, fine })
             }
             Body::Zstd(reader, body) => {
                 reader.finish()?;
                 let WholeBody { contents, span_size, slices } = *body;
                 let (listed, starts) = (contents.finish()?, Starts::Unpacked { span_size });
-                Ok(Sound { listed, starts, span_digests: slices.finish(), size, gzip_members: 0 })
+                Ok(Sound { listed, starts, span_digests: slices.finish(), size, gzip_members: 0, fine })
             }
         }
     }
@@ -444,7 +493,7 @@ impl GzipBody {
             return Err(Unservable::new(UnservableCode::TrailingBytes, reason).into());
         }
         let starts = Starts::InBlob(Checkpoints::Gzip { span_size, list: self.sink.spans.list });
-        Ok(Sound { listed, starts, span_digests, size, gzip_members: end.members })
+        Ok(Sound { listed, starts, span_digests, size, gzip_members: end.members, fine: None })
     }
 }
 
@@ -453,7 +502,7 @@ impl GzipSink {
     /// over spans that are complete.
     fn settle(&mut self) {
         if self.contents.is_refused() {
-            (self.spans, self.slices) = (GzipSpans::new(0), None);
+            (self.spans, self.fine, self.slices) = (GzipSpans::new(0), None, None);
         }
         if let Some(slices) = &mut self.slices {
             slices.keep(&self.spans.list);
@@ -478,6 +527,9 @@ impl Sink for GzipSink {
         self.contents.permit(at.input);
         let before = self.spans.list.len();
         self.spans.block_start(at);
+        if let Some(fine) = &mut self.fine {
+            fine.block_start(at);
+        }
         let spans = self.spans.list.len();
         if spans > before {
             self.contents.charge_checkpoint(CHECKPOINT);
@@ -485,6 +537,16 @@ impl Sink for GzipSink {
         if spans * CHECKPOINT > MAX_ENCODED {
             let reason = format!("its checkpoints would exceed {} MiB", MAX_ENCODED >> 20);
             self.contents.refuse(Unservable::new(UnservableCode::ZtocTooLarge, reason));
+        }
+    }
+
+    fn wants_used(&mut self) -> bool {
+        self.fine.as_mut().is_some_and(FineGzip::wants_used)
+    }
+
+    fn used(&mut self, used: &Used) {
+        if let Some(fine) = &mut self.fine {
+            fine.used(used);
         }
     }
 }
@@ -495,13 +557,13 @@ impl Scanned {
     /// # Errors
     /// When it does not fit into memory.
     pub(super) fn publish(self, options: LayerOptions) -> Result<IndexedLayer, LayerError> {
-        let built = self.outcome.map_err(NoZtoc::Unservable).and_then(|sound| sound.build(options));
-        let outcome = match built {
-            Ok(built) => Outcome::Ztoc(built),
-            Err(NoZtoc::Unservable(unservable)) => Outcome::Unservable(unservable),
+        let built = self.outcome.map_err(NoZtoc::Unservable).and_then(|sound| sound.build(self.digest, options));
+        let (outcome, fine) = match built {
+            Ok((built, fine)) => (Outcome::Ztoc(built), fine),
+            Err(NoZtoc::Unservable(unservable)) => (Outcome::Unservable(unservable), None),
             Err(NoZtoc::Broken(error)) => return Err(error),
         };
-        Ok(IndexedLayer { digest: self.digest, size: self.size, outcome })
+        Ok(IndexedLayer { digest: self.digest, size: self.size, outcome, fine })
     }
 
     /// For ourselves.
@@ -527,10 +589,12 @@ impl Scanned {
 }
 
 impl Sound {
-    fn build(self, options: LayerOptions) -> Result<BuiltZtoc, NoZtoc> {
+    /// `digest` is that of the blob.
+    fn build(self, digest: Digest, options: LayerOptions) -> Result<(BuiltZtoc, Option<FineLayer>), NoZtoc> {
         /// What judging an entry takes: its place in a tree.
         const JUDGED: usize = 96;
-        let Sound { listed, starts, span_digests, size, gzip_members } = self;
+        let Sound { listed, starts, span_digests, size, gzip_members, fine } = self;
+        let blob = digest;
         let Starts::InBlob(checkpoints) = starts else { return Err(not_read_lazily("zstd").into()) };
         let Listed { files, end: uncompressed_size, mut memory, .. } = listed;
         let compressed_size = Compressed(size);
@@ -546,7 +610,7 @@ impl Sound {
             return Err(judged.err().unwrap_or_else(|| Unservable::new(UnservableCode::ZtocTooLarge, reason)).into());
         }
         memory.grow(encoded as u64, || format!("its ztoc of {encoded} bytes"))?;
-        let ztoc = Ztoc {
+        let mut ztoc = Ztoc {
             version: VERSION.into(),
             build_tool_identifier: options.build_tool_identifier.into_bytes().into(),
             compressed_size,
@@ -557,20 +621,44 @@ impl Sound {
         };
         let judge = || consumer::layer(&ztoc.files, &ztoc.checkpoints, compressed_size, uncompressed_size);
         let (spans, entries) = (ztoc.checkpoints.spans() as u32, ztoc.files.len());
+        let mut files = Vec::new();
         let (bytes, digest) = if entries < MANY_FILES {
             judge()?;
             let bytes = ztoc::encode(&ztoc);
             let digest = Digest::sha256(&bytes);
+            if fine.is_some() {
+                files = ztoc.files;
+            }
             (bytes, digest)
         } else {
             // Each of these takes long then, and other threads have nothing to do any more.
             let (judged, bytes) = beside(judge, || ztoc::encode(&ztoc));
             judged?;
+            if fine.is_some() {
+                files = std::mem::take(&mut ztoc.files);
+            }
             let (_, digest) = beside(move || drop(ztoc), || Digest::sha256(&bytes));
             (bytes, digest)
         };
+        let fine = match fine {
+            // Their memory is charged until here.
+            Some(FineMade { starts, windows, memory: _charged }) => {
+                let (codec, tar_end) = (codec(form), uncompressed_size);
+                let parts = SpanParts { layer: blob, codec, blob_size: size, tar_end, span_size: SPAN_SIZE, starts };
+                Some(FineLayer::of_groups(files, FineSpans::new(parts)?, windows)?)
+            }
+            None => None,
+        };
         let (entries, uncompressed_size) = (entries as u64, uncompressed_size.0);
-        Ok(BuiltZtoc { digest, bytes, spans, entries, uncompressed_size, form })
+        Ok((BuiltZtoc { digest, bytes, spans, entries, uncompressed_size, form }, fine))
+    }
+}
+
+/// How a layer of this form is compressed.
+fn codec(form: BlobForm) -> Codec {
+    match form {
+        BlobForm::Tar => Codec::Plain,
+        BlobForm::Gzip { .. } => Codec::Gzip,
     }
 }
 

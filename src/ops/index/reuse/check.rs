@@ -124,7 +124,7 @@ mod tests {
     }
 
     fn options(tool: &str) -> LayerOptions {
-        LayerOptions { span_size: 4096, build_tool_identifier: tool.into() }
+        LayerOptions { span_size: 4096, build_tool_identifier: tool.into(), fine: false }
     }
 
     /// The ztoc of a layer of 1024 bytes.

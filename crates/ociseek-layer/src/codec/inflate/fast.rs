@@ -34,25 +34,35 @@ impl Inflate {
     /// more, left from earlier input that ended inside a symbol. After filling, it decodes at least
     /// that symbol, so all bits that it returns come from this input.
     pub(super) fn fast(&mut self, input: &mut Input<'_>) -> Result<bool, InflateError> {
+        if self.is_tracking() { self.fast_any::<true>(input) } else { self.fast_any::<false>(input) }
+    }
+
+    /// `TRACKED`: with notes of which bytes of the window are referred to, up to where they end.
+    fn fast_any<const TRACKED: bool>(&mut self, input: &mut Input<'_>) -> Result<bool, InflateError> {
         #[cfg(target_arch = "x86_64")]
         if std::arch::is_x86_feature_detected!("bmi2") {
             // SAFETY: the CPU has BMI2.
-            return unsafe { self.fast_bmi2(input) };
+            return unsafe { self.fast_bmi2::<TRACKED>(input) };
         }
-        self.fast_loop(input, low_bits)
+        self.fast_loop::<TRACKED>(input, low_bits)
     }
 
     /// The same loop with shifts that take their count from any register, and masks in one instruction.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "bmi2")]
-    fn fast_bmi2(&mut self, input: &mut Input<'_>) -> Result<bool, InflateError> {
-        self.fast_loop(input, |stream, count| std::arch::x86_64::_bzhi_u64(stream, count))
+    fn fast_bmi2<const TRACKED: bool>(&mut self, input: &mut Input<'_>) -> Result<bool, InflateError> {
+        self.fast_loop::<TRACKED>(input, |stream, count| std::arch::x86_64::_bzhi_u64(stream, count))
     }
 
     /// `low` gives as many low bits as stand in the low 8 bits of its second argument.
     #[inline(always)]
-    fn fast_loop(&mut self, input: &mut Input<'_>, low: impl Fn(u64, u32) -> u64) -> Result<bool, InflateError> {
-        let Inflate { codes, buffer, .. } = self;
+    fn fast_loop<const TRACKED: bool>(
+        &mut self,
+        input: &mut Input<'_>,
+        low: impl Fn(u64, u32) -> u64,
+    ) -> Result<bool, InflateError> {
+        let Inflate { codes, buffer, tracker, .. } = self;
+        let mut tracker = tracker.as_deref_mut().filter(|_| TRACKED);
         let codes = &**codes;
         let range = input.bytes.as_ptr_range();
         let (Some(last_in), Some(last_out)) =
@@ -60,6 +70,7 @@ impl Inflate {
         else {
             return Ok(false);
         };
+        let last_out = tracker.as_ref().map_or(last_out, |tracker| last_out.min(tracker.end()));
         if input.at + FIRST_FILL > last_in || self.end > last_out {
             return Ok(false);
         }
@@ -177,6 +188,9 @@ impl Inflate {
             entry = next!();
             if distance > out as usize - floor as usize {
                 return Err(TOO_FAR);
+            }
+            if TRACKED && let Some(tracker) = &mut tracker {
+                tracker.note(out as usize - base as usize - distance, length);
             }
             // SAFETY: `distance` is at least 1 and reaches no further back than `floor`; the room
             // is there, as above.

@@ -13,12 +13,14 @@
 mod fast;
 mod header;
 mod tables;
+mod track;
 
 use super::WINDOW;
 use tables::{
     CODE_LENGTH_SYMBOLS, CodeLengthTable, Codes, DISTANCE_SYMBOLS, END_OF_BLOCK, EXCEPTIONAL, LITERAL, LITLEN_SYMBOLS,
     bits, low_bits, value,
 };
+use track::Tracker;
 
 /// Buffer size for the output of many steps, large enough to make the cost of moving the window
 /// negligible.
@@ -48,6 +50,8 @@ pub struct Inflate {
     /// Where the output of the current stream starts, or 0 if that is no longer in the buffer. No
     /// match may reach further back.
     floor: usize,
+    /// None until something is tracked.
+    tracker: Option<Box<Tracker>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -145,6 +149,7 @@ impl Inflate {
             start: WINDOW,
             end: WINDOW,
             floor: WINDOW,
+            tracker: None,
         }
     }
 
@@ -201,6 +206,9 @@ impl Inflate {
             self.buffer.copy_within(moved.., 0);
             self.end = WINDOW;
             self.floor = self.floor.saturating_sub(moved);
+            if let Some(tracker) = &mut self.tracker {
+                tracker.shift(moved);
+            }
         }
         self.start = self.end;
         let mut input = Input { bytes: input, at: 0 };
@@ -368,6 +376,11 @@ impl Inflate {
     fn copy(&mut self, length: usize, distance: usize) -> Result<(), InflateError> {
         if distance > self.end - self.floor {
             return Err(InflateError("invalid distance too far back"));
+        }
+        if self.is_tracking()
+            && let Some(tracker) = &mut self.tracker
+        {
+            tracker.note(self.end - distance, length);
         }
         for at in self.end..self.end + length {
             self.buffer[at] = self.buffer[at - distance];

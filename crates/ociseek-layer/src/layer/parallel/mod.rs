@@ -78,7 +78,7 @@ pub fn index_chunks<E>(
     budget: &Budget,
     next: impl FnMut() -> Result<Option<Vec<Bytes>>, E>,
 ) -> Result<IndexedLayer, ChunksError<E>> {
-    let (scan, hashes) = LayerScan::to_publish(options.span_size, expected, budget.open());
+    let (scan, hashes) = LayerScan::to_publish(&options, expected, budget.open());
     Ok(scan_chunks(scan, hashes, threads, next)?.publish(options)?)
 }
 
@@ -110,6 +110,8 @@ fn scan_chunks<E>(
 ) -> Result<Scanned, ChunksError<E>> {
     let decoders = threads.cores.min(MOST_DECODERS);
     let most = UNDER_WAY.max(decoders + 2);
+    // Which bytes of windows are used is found out by the decoder that goes straight through.
+    let is_fine = scan.is_fine();
     thread::scope(|scope| {
         let mut team = Team::new(scope, decoders);
         let shared = team.shared();
@@ -129,7 +131,8 @@ fn scan_chunks<E>(
             Ok((scan.end()?, scan))
         });
         let mut hashing = Hashing { hashes, scanned: to_hash, under_way: 0, most };
-        let mut cutter = if decoders < 2 { Cutter::idle() } else { Cutter::new(threads.guide) };
+        let is_shared_out = decoders > 1 && !is_fine;
+        let mut cutter = if is_shared_out { Cutter::new(threads.guide) } else { Cutter::idle() };
         let mut pass_on = |work: Work| {
             hashing.under_way += 1;
             read.send(work).map_err(|_| Broken)?;

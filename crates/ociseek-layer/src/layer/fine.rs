@@ -1,0 +1,198 @@
+//! What goes into the fine document of a layer while it is indexed: places and windows, from the half
+//! that decodes, and proofs and leads, from the half that hashes.
+
+use std::collections::VecDeque;
+
+use crate::budget::Charge;
+use crate::codec::gzip::BlockStart;
+use crate::codec::{Used, WINDOW};
+use crate::digest::{ChainState, Hasher};
+use crate::fine::{FineError, FineStart, Groups, SPAN_SIZE, SpanWindow};
+use crate::offset::{Compressed, Uncompressed};
+
+/// What the half that decodes tells the other.
+#[derive(Debug)]
+pub(super) enum Note {
+    /// A span starts here, with a state that is not known yet.
+    Start(FineStart),
+    /// The window of the next span that has one, without its lead.
+    Window(SpanWindow),
+}
+
+fn start(input: Compressed, output: Uncompressed, bits: u8) -> FineStart {
+    FineStart { input, output, bits, state: ChainState::INITIAL }
+}
+
+/// Chooses the checkpoints of a gzip blob, and collects their windows.
+pub(super) struct FineGzip {
+    last: Option<FineStart>,
+    /// The window of the last one.
+    window: Box<[u8; WINDOW]>,
+    /// The last block is one.
+    is_new: bool,
+    notes: Vec<Note>,
+}
+
+impl FineGzip {
+    pub(super) fn new() -> FineGzip {
+        FineGzip { last: None, window: Box::new([0; WINDOW]), is_new: false, notes: Vec::new() }
+    }
+
+    /// Takes a checkpoint at the first block, and wherever more than a span size was decoded since the
+    /// last one, as [`GzipSpans`](super::spans::GzipSpans) does. Two are never in one block of SHA-256.
+    pub(super) fn block_start(&mut self, at: BlockStart<'_>) {
+        let next = start(at.input, at.output, at.bits);
+        let is_next = self.last.as_ref().is_none_or(|last| {
+            at.output - last.output > SPAN_SIZE && (next.border() > last.border() || last.output.0 == 0)
+        });
+        if is_next {
+            self.is_new = self.last.is_some();
+            self.last = Some(next);
+            self.notes.push(Note::Start(next));
+            self.window.copy_from_slice(at.window);
+        }
+    }
+
+    /// Whether the window of the last block is wanted. Says so once.
+    pub(super) fn wants_used(&mut self) -> bool {
+        std::mem::take(&mut self.is_new)
+    }
+
+    pub(super) fn used(&mut self, used: &Used) {
+        self.notes.push(Note::Window(SpanWindow::new(&[], &self.window, used)));
+    }
+
+    /// What there is to tell since the last call.
+    pub(super) fn notes(&mut self) -> Vec<Note> {
+        std::mem::take(&mut self.notes)
+    }
+}
+
+/// Cuts a plain tar into spans.
+#[derive(Default)]
+pub(super) struct FinePlain {
+    next: u64,
+}
+
+impl FinePlain {
+    /// The spans that start before the byte `end` and were not returned by earlier calls.
+    pub(super) fn notes(&mut self, end: Compressed) -> Vec<Note> {
+        let mut notes = Vec::new();
+        while self.next < end.0 {
+            notes.push(Note::Start(start(Compressed(self.next), Uncompressed(self.next), 0)));
+            self.next += SPAN_SIZE;
+        }
+        notes
+    }
+}
+
+/// The proofs of spans and their leads, from the bytes of the blob.
+pub(super) struct FineHashes {
+    /// Those whose border is not reached.
+    pending: VecDeque<FineStart>,
+    /// Bytes of the blob so far, and the last ones of them.
+    position: u64,
+    tail: Vec<u8>,
+    /// The leads of spans whose windows are not here, and windows of spans whose border is not reached.
+    leads: VecDeque<Vec<u8>>,
+    windows: VecDeque<SpanWindow>,
+    made: FineMade,
+    failed: Option<FineError>,
+}
+
+/// What came of a blob.
+pub(super) struct FineMade {
+    pub(super) starts: Vec<FineStart>,
+    pub(super) windows: Groups,
+    /// What they take.
+    pub(super) memory: Charge,
+}
+
+impl FineHashes {
+    /// `memory` grows with what is collected.
+    pub(super) fn new(memory: Charge) -> FineHashes {
+        FineHashes {
+            pending: VecDeque::new(),
+            position: 0,
+            tail: Vec::new(),
+            leads: VecDeque::new(),
+            windows: VecDeque::new(),
+            made: FineMade { starts: Vec::new(), windows: Groups::default(), memory },
+            failed: None,
+        }
+    }
+
+    /// What the scan said of the bytes that come next.
+    pub(super) fn note(&mut self, notes: &[Note]) {
+        for note in notes {
+            match note {
+                // What is before the blob has a state that everybody knows.
+                Note::Start(start) if self.made.starts.is_empty() && self.pending.is_empty() => {
+                    self.made.starts.push(*start);
+                }
+                Note::Start(start) => self.pending.push_back(*start),
+                Note::Window(window) => self.windows.push_back(window.clone()),
+            }
+        }
+        self.join();
+    }
+
+    /// How many of `left` bytes come before the next border. If that is here, `blob` has its state.
+    pub(super) fn reach(&mut self, left: usize, blob: &Hasher) -> usize {
+        while let Some(next) = self.pending.front() {
+            if let Some(before) = next.border().checked_sub(self.position).filter(|before| *before > 0) {
+                return usize::try_from(before).map_or(left, |before| before.min(left));
+            }
+            if let (Some(start), Some(state)) = (self.pending.pop_front(), blob.chain_state()) {
+                let lead = (start.border() - start.first()) as usize;
+                self.leads.push_back(self.tail[self.tail.len().saturating_sub(lead)..].to_vec());
+                self.keep(FineStart { state, ..start });
+            }
+        }
+        left
+    }
+
+    /// These bytes were hashed.
+    pub(super) fn pass(&mut self, bytes: &[u8]) {
+        /// As many as a lead can have.
+        const TAIL: usize = 64;
+        self.position += bytes.len() as u64;
+        let new = &bytes[bytes.len().saturating_sub(TAIL)..];
+        let old = (self.tail.len() + new.len()).saturating_sub(TAIL);
+        self.tail.drain(..old);
+        self.tail.extend_from_slice(new);
+    }
+
+    fn keep(&mut self, start: FineStart) {
+        /// With the growth of its list, and again in the layer.
+        const START: u64 = 3 * size_of::<FineStart>() as u64;
+        let charged = self.made.memory.grow(START, || "the checkpoints of its fine document".to_owned());
+        self.failed = self.failed.take().or(charged.err().map(FineError::Memory));
+        self.made.starts.push(start);
+        self.join();
+    }
+
+    /// Keeps the windows that are complete.
+    fn join(&mut self) {
+        while let (Some(lead), Some(_)) = (self.leads.front(), self.windows.front()) {
+            if let Some(window) = self.windows.pop_front().filter(|_| self.failed.is_none()) {
+                let stored = self.made.windows.push(window.led_by(lead));
+                let what = || "the windows of its fine document".to_owned();
+                let charged = stored.and_then(|bytes| Ok(self.made.memory.grow(bytes as u64, what)?));
+                self.failed = charged.err();
+            }
+            self.leads.pop_front();
+        }
+    }
+
+    /// The blob is at its end. A span whose border is not before that is none.
+    ///
+    /// # Errors
+    /// If it did not fit into memory.
+    pub(super) fn finish(self) -> Result<FineMade, FineError> {
+        self.failed.map_or(Ok(self.made), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests;
