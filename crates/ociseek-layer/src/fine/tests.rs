@@ -162,7 +162,7 @@ fn check_pages(head: &FineHead, document: &[u8], blob: &[u8]) {
 fn windows_keep_what_is_used() {
     let window: [u8; WINDOW] = noise(WINDOW, 1).try_into().unwrap();
     for (from, to) in [(0, WINDOW), (0, 0), (0, 1), (WINDOW - 1, WINDOW), (5, 9000)] {
-        let is_used = |at: usize| (from..to).contains(&at) && at % 1000 != 0;
+        let is_used = |at: usize| (from..to).contains(&at) && !at.is_multiple_of(1000);
         let mut used = Used::default();
         (0..WINDOW).filter(|at| is_used(*at)).for_each(|at| used.mark(at..at + 1));
         let sparse = SpanWindow::new(b"lead", &window, &used);
