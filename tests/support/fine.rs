@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ociseek::codec::WINDOW;
+use ociseek::codec::{Used, WINDOW};
 use ociseek::digest::{Algorithm, Digest, Hasher};
 use ociseek::fine::{Codec, FineLayer, FineSpans, FineStart, SpanParts, SpanWindow};
 use ociseek::image::Descriptor;
@@ -47,7 +47,9 @@ pub fn layer(blob: &[u8], ztoc: &[u8]) -> FineLayer {
     };
     let window = |checkpoint: &Checkpoint| {
         let lead = &blob[checkpoint.span_start().0 as usize..border(checkpoint)];
-        SpanWindow::new(lead, &checkpoint.window, &[true; WINDOW])
+        let mut all = Used::default();
+        all.mark(0..WINDOW);
+        SpanWindow::new(lead, &checkpoint.window, &all)
     };
     let windows = checkpoints.iter().skip(1).filter(|_| codec == Codec::Gzip).map(window);
     FineLayer::new(ztoc.files, FineSpans::new(parts).unwrap(), windows).unwrap()
