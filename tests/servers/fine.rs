@@ -81,7 +81,7 @@ impl Image {
 }
 
 fn built(blob: &[u8]) -> FineLayer {
-    let options = LayerOptions { span_size: SPAN, build_tool_identifier: "test".into() };
+    let options = LayerOptions { span_size: SPAN, build_tool_identifier: "test".into(), fine: false };
     let mut indexer = LayerIndexer::new(options, None);
     indexer.push(blob).unwrap();
     match indexer.finish().unwrap().outcome {

@@ -15,7 +15,7 @@ use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox};
 /// Adds an image of this tar to the registry, with a fine index of small spans.
 fn push(registry: &Faulty, tar: &[u8]) {
     let blob = compressed(tar);
-    let options = LayerOptions { span_size: 64 << 10, build_tool_identifier: "test".into() };
+    let options = LayerOptions { span_size: 64 << 10, build_tool_identifier: "test".into(), fine: false };
     let mut indexer = LayerIndexer::new(options, None);
     indexer.push(&blob).unwrap();
     let Outcome::Ztoc(ztoc) = indexer.finish().unwrap().outcome else { panic!("no ztoc") };
