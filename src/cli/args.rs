@@ -145,7 +145,11 @@ impl Command {
                 return Failures::Document;
             }
             #[cfg(mounts)]
-            Command::Lazy(_) => return Failures::None,
+            Command::Lazy(LazyCommand::Trace(_)) => return Failures::None,
+            #[cfg(mounts)]
+            Command::Lazy(LazyCommand::Mount(args)) => args.format,
+            #[cfg(mounts)]
+            Command::Lazy(LazyCommand::Bundle(args)) => args.format,
             Command::Report(args) if args.wants_json() && args.file().is_none() => return Failures::Document,
             Command::Report(_)
             | Command::Cat(_)

@@ -45,6 +45,7 @@ fn all() -> Vec<(&'static str, &'static str, Value)> {
         ("prune", "ociseek prune", of::<prune::json::Pruning>()),
         ("diff", "ociseek diff", of::<diff::json::Comparison>()),
         ("cache", "ociseek cache ls, ociseek cache clear", of::<cache::json::Caches>()),
+        ("mount", "ociseek mount, ociseek bundle", of::<lazy::json::Ready>()),
         ("stats", "ociseek mount --stats, ociseek bundle --stats", of::<lazy::json::Stats>()),
         ("trace", "ociseek trace", of::<trace::json::Trace>()),
         ("report", "ociseek report", of::<report::json::Report>()),

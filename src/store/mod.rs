@@ -39,8 +39,8 @@ pub mod registry;
 /// How many chunks of a local blob may wait.
 const CHUNKS: usize = 2;
 
-/// What a library for TLS, HTTP or the like says went wrong. It may be another library tomorrow, so that its type is not
-/// named.
+/// What a library for TLS, HTTP or the like says went wrong. It may be another library tomorrow, so
+/// that its type is not named.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a store did not do what was asked.

@@ -285,6 +285,18 @@ fn the_command_lists_differences_and_exits_with_3() {
     assert_eq!(json["differences"][0]["name"], "dir/file1");
     assert_eq!(json["differences"][1]["name_b64"], "/w==");
     assert_eq!(json["more_differences"], 0);
+    // Of another layer, where everything differs, one line says that.
+    std::fs::write(sandbox.path("other"), gzip(&[tarball::file("else", &[7; 5000]), tarball::end()].concat(), 6))
+        .unwrap();
+    let other = ["ztoc", "verify", "--layer", "other", "--ztoc", "right"];
+    insta::assert_snapshot!(sandbox.run(&other), @r#"
+    this is the ztoc of another layer: it is for a blob of 172549 bytes, not 121, and none of its spans is in this one
+    39 differences; --format json lists them
+    --- stderr ---
+    --- status 3 ---
+    "#);
+    let json = sandbox.json(3, &[&other[..], &["--format=json"]].concat());
+    assert_eq!(json["differences"].as_array().map(Vec::len), Some(39));
     // What is no ztoc any more differs, too.
     let whole = std::fs::read(sandbox.path("right")).unwrap();
     std::fs::write(sandbox.path("cut"), &whole[..whole.len() / 2]).unwrap();

@@ -196,8 +196,17 @@ fn what_is_refused_is_not_written() {
     "#);
     // An old file stays as it was, and no temporary file is left.
     std::fs::write(sandbox.path("z"), "old").unwrap();
-    sandbox.run(&create(&["cut.tgz", "--output", "z"]));
+    sandbox.run(&create(&["cut.tgz", "--force", "--output", "z"]));
     assert_eq!(std::fs::read(sandbox.path("z")).unwrap(), b"old");
+    assert_snapshot!(sandbox.run(&create(&["layer.tgz", "--output", "z"])), @r#"
+    --- stderr ---
+    error: z already exists
+    hint: use --force to replace it
+    --- status 1 ---
+    "#);
+    assert_eq!(std::fs::read(sandbox.path("z")).unwrap(), b"old");
+    assert!(sandbox.run(&create(&["layer.tgz", "--force", "--output", "z"])).ends_with("--- status 0 ---"));
+    assert_ne!(std::fs::read(sandbox.path("z")).unwrap(), b"old");
     assert_eq!(sandbox.files("").len(), 6);
 }
 

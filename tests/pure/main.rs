@@ -13,6 +13,7 @@ mod archive;
 mod cut_and_flip;
 mod docs;
 mod english;
+mod examples;
 mod files;
 mod fuzz_bodies;
 mod golden;

@@ -1,14 +1,15 @@
 //! `-v`, `-vv` and `OCISEEK_LOG`: what they tell, and what they never tell.
 
+use std::os::unix::fs::PermissionsExt;
+
 use axum::http::header::HeaderValue;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 
 use crate::support::faulty::{Faulty, Nature, first, redirect, status};
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, small_image, tar};
+use crate::support::sandbox::{Sandbox, small_image, tar};
 use crate::support::servers::{Server, htpasswd, run, tool};
-use ociseek::digest::Digest;
 
 const USER: &str = "grace";
 const PASSWORD: &str = "hunter2hunter2";
@@ -81,6 +82,38 @@ async fn a_password_is_not_logged() {
     assert_has(&logs[0], &["request method=PUT url=http://127.0.0.1:", "status=201", "what=ztoc"]);
 }
 
+/// The same where a credential helper knows the password, and where it fails and prints what it knows.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_credential_helper_says_is_not_logged() {
+    let basic = Some((USER.to_owned(), PASSWORD.to_owned()));
+    let registry = Faulty::honest(Nature { referrers: true, basic, ..Nature::default() }).await;
+    push(&registry);
+    let (host, sandbox) = (registry.host(), Sandbox::new());
+    std::fs::create_dir(sandbox.path(".docker")).unwrap();
+    std::fs::write(sandbox.path(".docker/config.json"), json!({"credHelpers": {&*host: "kept"}}).to_string()).unwrap();
+    let path = format!("{}:{}", sandbox.path("").display(), std::env::var("PATH").unwrap());
+    let work = move || {
+        let said = format!(r#"{{"Username":"{USER}","Secret":"{PASSWORD}"}}"#);
+        for (body, status) in [(format!("echo '{said}'"), 0), (format!("echo '{said}'; echo '{said}' >&2; exit 3"), 1)]
+        {
+            let helper = sandbox.path("docker-credential-kept");
+            std::fs::write(&helper, format!("#!/bin/sh\ncat >/dev/null\n{body}\n")).unwrap();
+            std::fs::set_permissions(&helper, std::fs::Permissions::from_mode(0o755)).unwrap();
+            for (flag, filter) in [("-vv", ""), ("-q", "trace")] {
+                let mut command = sandbox.command(&["inspect", flag, &format!("{host}/a:v1")]);
+                let output = command.env("OCISEEK_LOG", filter).env("PATH", &path).output().unwrap();
+                let log = String::from_utf8(output.stderr).unwrap();
+                assert_eq!(output.status.code(), Some(status), "{log}");
+                if status == 0 {
+                    assert_has(&log, &["credentials registry=127.0.0.1:", "docker-credential-kept", "auth=basic"]);
+                }
+                assert_no_secret(&log);
+            }
+        }
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
+}
+
 /// One that asks for tokens and sends blobs from elsewhere by signed URLs.
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_and_signatures_are_not_logged() {
@@ -127,23 +160,8 @@ async fn the_password_of_a_proxy_is_not_logged() {
     assert_eq!(shown, HeaderValue::from_str(&format!("Basic {}", in_base64())).ok(), "the proxy was shown it");
 }
 
-fn push(registry: &Faulty) -> Digest {
-    let layer = tar(1, 3, 20_000);
-    let config = json!({
-        "os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": [Digest::sha256(&layer)]},
-    });
-    let (config, layer) = (config.to_string().into_bytes(), gzip(&layer));
-    let of = |media_type, content: &[u8]| {
-        let (digest, size) = (Digest::sha256(content), content.len());
-        json!({"mediaType": media_type, "digest": digest, "size": size})
-    };
-    let manifest = json!({
-        "schemaVersion": 2, "mediaType": OCI_MANIFEST,
-        "config": of(OCI_CONFIG, &config), "layers": [of(GZIP, &layer)],
-    });
-    registry.add_blob(config);
-    registry.add_blob(layer);
-    registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string())
+fn push(registry: &Faulty) {
+    registry.add_image("v1", &tar(1, 3, 20_000));
 }
 
 /// One line for each request, with what came of it; a try that failed, why, and the next one; what the cache had.

@@ -14,22 +14,7 @@ use ociseek::digest::Digest;
 /// A registry with an image without an index, `a:v1`, of one layer of `size` bytes; its digest.
 async fn registry(size: usize) -> (Faulty, Digest) {
     let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
-    let layer = tar(1, 1, size);
-    let config = json!({
-        "os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": [Digest::sha256(&layer)]},
-    });
-    let (config, layer) = (config.to_string().into_bytes(), gzip(&layer));
-    let of = |media_type, content: &[u8]| {
-        let (digest, size) = (Digest::sha256(content), content.len());
-        json!({"mediaType": media_type, "digest": digest, "size": size})
-    };
-    let manifest = json!({
-        "schemaVersion": 2, "mediaType": OCI_MANIFEST,
-        "config": of(OCI_CONFIG, &config), "layers": [of(GZIP, &layer)],
-    });
-    registry.add_blob(config);
-    registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string());
-    let digest = registry.add_blob(layer);
+    let digest = registry.add_image("v1", &tar(1, 1, size));
     (registry, digest)
 }
 

@@ -15,6 +15,8 @@ use futures_util::stream;
 use ociseek::digest::Digest;
 use serde_json::{Value, json};
 
+use crate::support::sandbox::{GZIP, OCI_CONFIG, gzip};
+
 pub const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
@@ -126,6 +128,25 @@ impl Faulty {
         let digest = Digest::sha256(&content);
         self.content.lock().unwrap().blobs.insert(digest.to_string(), content);
         digest
+    }
+
+    /// An image without an index, of one layer with the tar `layer`; the digest of the layer's blob.
+    pub fn add_image(&self, tag: &str, layer: &[u8]) -> Digest {
+        let config = json!({
+            "os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": [Digest::sha256(layer)]},
+        });
+        let (config, layer) = (config.to_string().into_bytes(), gzip(layer));
+        let of = |media_type, content: &[u8]| {
+            let (digest, size) = (Digest::sha256(content), content.len());
+            json!({"mediaType": media_type, "digest": digest, "size": size})
+        };
+        let manifest = json!({
+            "schemaVersion": 2, "mediaType": MANIFEST,
+            "config": of(OCI_CONFIG, &config), "layers": [of(GZIP, &layer)],
+        });
+        self.add_blob(config);
+        self.add_manifest(tag, MANIFEST, manifest.to_string());
+        self.add_blob(layer)
     }
 
     pub fn add_manifest(&self, reference: &str, media_type: &str, content: impl Into<Bytes>) -> Digest {

@@ -16,6 +16,7 @@ pub fn check(args: &[&str], document: &Value) {
                 "ztoc-verify"
             }
         },
+        ("bundle", _) => "mount",
         (verb, _) => verb,
     };
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("docs/schema/{name}.json"));

@@ -2,6 +2,7 @@
 
 use crate::support::mounts;
 use crate::support::sandbox;
+use crate::support::schema;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -385,6 +386,27 @@ fn a_mount_whose_process_was_killed() {
     assert_eq!(mounts_below(&mnt).len(), 0);
 }
 
+/// One document when the files are there, and nothing after it.
+#[test]
+fn json_on_standard_output() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = small_sandbox();
+    let _clean = Clean(&sandbox);
+    sandbox.json(0, &["index", "--json", "--no-cache", "--min-layer-size=0", "oci:img:v1"]);
+    let args = ["mount", "--json", "--quiet", "--no-cache", "oci:img:v1", "mnt"];
+    let mut child = sandbox.command(&args).stdout(Stdio::piped()).spawn().unwrap();
+    let mut documents = serde_json::Deserializer::from_reader(child.stdout.take().unwrap()).into_iter::<Value>();
+    let document = documents.next().unwrap().unwrap();
+    schema::check(&args, &document);
+    assert_eq!(document["index"]["size"].as_u64().map(|size| size > 0), Some(true), "{document}");
+    assert_eq!(std::fs::read(sandbox.path("mnt/dir1/file0")).unwrap().len(), 200_000);
+    system("umount", &[sandbox.path("mnt").as_os_str()]);
+    assert!(child.wait().unwrap().success());
+    assert!(documents.next().is_none());
+}
+
 #[test]
 fn in_the_background() {
     if !can_mount() {
@@ -399,6 +421,11 @@ fn in_the_background() {
     system("umount", &[mnt.as_os_str()]);
     wait_until("the process ends", || std::fs::read(sandbox.path("stats")).is_ok_and(|stats| !stats.is_empty()));
     assert_eq!(std::fs::read_to_string(sandbox.path("log")).unwrap(), "");
+
+    let document = sandbox.json(0, &["mount", "--detach", "--json", "--quiet", "--no-cache", "oci:img:v1", "mnt"]);
+    assert_eq!(document["dir"], mnt.display().to_string());
+    assert_eq!(document["layers"][0]["how"], "index");
+    system("umount", &[mnt.as_os_str()]);
 
     let output = sandbox.run(&["mount", "--detach", "oci:img:v2", "mnt"]);
     assert!(output.starts_with("--- stderr ---\nerror: ") && output.ends_with("--- status 1 ---"), "{output}");

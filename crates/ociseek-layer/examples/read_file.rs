@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 
 use ociseek_layer::layer::span::SpanTable;
@@ -13,6 +14,11 @@ use ociseek_layer::ztoc;
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [layer, index, path] = &arguments[..] else { return Err("read_file LAYER ZTOC PATH".into()) };
+    read_file(layer.as_ref(), index.as_ref(), path, &mut std::io::stdout())
+}
+
+/// Writes the content of a file to `output`.
+pub fn read_file(layer: &Path, index: &Path, path: &str, output: &mut impl Write) -> Result<(), Box<dyn Error>> {
     let spans = SpanTable::new(Arc::new(ztoc::decode(&std::fs::read(index)?)?))?;
     let file = spans.ztoc().files.iter().find(|file| *file.name == *path.as_bytes()).ok_or("no such file")?;
     let wanted = file.offset..file.offset + file.size;
@@ -30,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         })?;
         let held = spans.plain_range(span);
         let (from, to) = (wanted.start.max(held.start) - held.start, wanted.end.min(held.end) - held.start);
-        std::io::stdout().write_all(&plain[from as usize..to as usize])?;
+        output.write_all(&plain[from as usize..to as usize])?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::cli::lazy::args::{ContainerArgs, LazyArgs, ServeArgs};
+use crate::cli::shared::args::FormatArgs;
 use crate::image::ImageName;
 
 const BUNDLE_LONG_ABOUT: &str = "\
@@ -60,6 +61,9 @@ pub(crate) struct BundleArgs {
 
     #[command(flatten)]
     pub serve: ServeArgs,
+
+    #[command(flatten)]
+    pub format: FormatArgs,
 
     #[command(flatten)]
     pub container: ContainerArgs,

@@ -29,7 +29,7 @@ pub(super) async fn run(
     let (Some(name), Some(dir)) = (args.image, args.dir) else {
         return Err(CliError::Usage("expected IMAGE and DIR, or --rm DIR"));
     };
-    let serve = args.serve;
+    let (serve, format) = (args.serve, args.format);
     if serve.detach && !serve.detached {
         return detach::start(interrupted).await;
     }
@@ -52,17 +52,23 @@ pub(super) async fn run(
         "{} is a bundle in {dir} ({or_interrupt}ociseek bundle --rm {dir} takes it down)",
         opened.name
     ));
+    if format.is_json() {
+        opened.print_ready(bundle.dir())?;
+    }
     if let Some(log) = log {
         log.ready()?;
     }
     let end = lazy::serve(&mut live, interrupted).await;
     let mounted = live.since();
-    match end {
-        Ok(End::Asked) => Made { bundle, live }.take_down(&opened).await?,
+    let ended = match end {
+        Ok(End::Asked) => Made { bundle, live }.take_down(&opened).await,
         // Who unmounted it clears up too.
-        Ok(End::Unmounted) => bundle.leave(),
-        Err(_) => {}
-    }
-    opened.write_stats(mounted)?;
-    end.map(|_| ())
+        Ok(End::Unmounted) => {
+            bundle.leave();
+            Ok(())
+        }
+        Err(error) => Err(error),
+    };
+    let written = opened.write_stats(mounted);
+    ended.and(written).map_err(|error| if format.is_json() { lazy::too_late(&error) } else { error })
 }

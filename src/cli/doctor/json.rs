@@ -63,7 +63,7 @@ impl Manifest {
         Manifest {
             platform: image.platform.as_ref().map(ToString::to_string),
             manifest: ManifestRef::of(&image.manifest),
-            consumers: Consumer::each(&found.inspected.verdicts()),
+            consumers: Consumer::each(&found.inspected),
             findings: found.findings.iter().map(finding).collect(),
         }
     }

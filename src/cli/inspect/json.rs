@@ -164,7 +164,7 @@ impl Manifest {
             fine: Fine::each(&image.fine_summaries()),
             layers: layers.map(|(descriptor, found)| Layer::of(descriptor, found, image)).collect(),
             coverage: Coverage::with_ztocs(&covered(image), ztoc_bytes(image)),
-            consumers: Consumer::each(&inspected.verdicts()),
+            consumers: Consumer::each(inspected),
         }
     }
 }

@@ -8,12 +8,13 @@ use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::sync::oneshot;
 
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::signals::Interrupt;
+use crate::cli::shared::terminal::Stdout;
 
 /// What the process that stays says when the files are there.
 const READY: &str = "ready\n";
@@ -32,9 +33,9 @@ pub(crate) async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Res
         command.arg0(name);
     }
     let mut child = command.spawn().map_err(CliError::Start)?;
-    let mut said = String::new();
+    let mut heard = Heard::default();
     if let Some(stdout) = child.stdout.take() {
-        let mut stdout = BufReader::new(stdout);
+        let stdout = BufReader::new(stdout);
         tokio::select! {
             biased;
             Ok(signal) = interrupted => {
@@ -43,12 +44,11 @@ pub(crate) async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Res
                 let _ = child.wait().await;
                 return Err(CliError::Exit(signal.exit_code()));
             }
-            read = stdout.read_line(&mut said) => {
-                read.map_err(CliError::Start)?;
-            }
+            read = hear(stdout) => heard = read.map_err(CliError::Start)?,
         }
     }
-    if said == READY {
+    Stdout::new().write_whole(heard.document.as_bytes()).map_err(CliError::Stdout)?;
+    if heard.is_ready {
         return Ok(());
     }
     let status = child.wait().await.map_err(CliError::Start)?;
@@ -56,6 +56,30 @@ pub(crate) async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Res
     let failed = || CliError::Start(io::Error::other(format!("the background process exited ({status})")));
     let code = status.code().ok_or_else(failed)?;
     Err(CliError::Exit(u8::try_from(code).unwrap_or(crate::cli::shared::report::FAILED)))
+}
+
+/// What the process that stays wrote to its standard output.
+#[derive(Default)]
+struct Heard {
+    /// For programs: what is there, or why nothing is. Empty unless they asked.
+    document: String,
+    is_ready: bool,
+}
+
+/// Reads until it is ready, or has ended.
+async fn hear(mut stdout: impl AsyncBufRead + Unpin) -> io::Result<Heard> {
+    let mut document = String::new();
+    loop {
+        let start = document.len();
+        let is_over = stdout.read_line(&mut document).await? == 0;
+        let is_ready = document[start..] == *READY;
+        if is_ready {
+            document.truncate(start);
+        }
+        if is_over || is_ready {
+            return Ok(Heard { document, is_ready });
+        }
+    }
 }
 
 fn stop(child: Option<u32>, signal: Interrupt) {

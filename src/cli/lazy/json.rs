@@ -1,4 +1,4 @@
-//! Figures on the reads of a mount, for `--stats` and `ociseek trace`.
+//! What is mounted, and figures on its reads: for `--format json`, `--stats` and `ociseek trace`.
 
 use serde::Serialize;
 
@@ -131,6 +131,17 @@ impl Phases {
     }
 }
 
+/// `mount` and `bundle`, once the files are there.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct Ready {
+    /// Where the image is mounted, or the directory of the bundle.
+    pub dir: String,
+    #[serde(flatten)]
+    pub figures: Figures,
+    pub seconds_to_mount: f64,
+}
+
 impl Figures {
     pub(crate) fn of(opened: &Opened) -> Figures {
         let image = &opened.image;
@@ -149,7 +160,7 @@ impl Figures {
         Figures {
             image: opened.name.clone(),
             manifest: Manifest::of(&image.manifest),
-            index: image.index.as_ref().map(|index| IndexRef::named(index.digest)),
+            index: image.index.as_ref().map(IndexRef::found),
             fine_index: image.fine.map(IndexRef::named),
             layers: layers.collect(),
             content: Content {

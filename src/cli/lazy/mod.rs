@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use self::json::{Figures, Stats};
+use self::json::{Figures, Ready, Stats};
 use crate::cli::shared::caches;
-use crate::cli::shared::json::{Document, milliseconds};
+use crate::cli::shared::json::{Document, milliseconds, text as text_of};
 use crate::cli::shared::progress::Display;
-use crate::cli::shared::report::CliError;
+use crate::cli::shared::report::{CliError, tell};
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::source::Images;
 use crate::cli::shared::talk::TalkArgs;
-use crate::cli::shared::terminal::{complain, safe};
+use crate::cli::shared::terminal::{Stdout, complain, safe};
 use crate::image::ImageName;
 use crate::ops::bundle::RunOptions;
 use crate::ops::mount::LiveMount;
@@ -94,6 +94,17 @@ impl Opened {
         complain(&safe(&text));
     }
 
+    /// The same as [`tell_ready`](Opened::tell_ready), for programs and on standard output.
+    pub(super) fn print_ready(&self, dir: &Path) -> Result<(), CliError> {
+        let ready = Ready {
+            dir: dir.display().to_string(),
+            figures: Figures::of(self),
+            seconds_to_mount: milliseconds(self.started.elapsed().as_secs_f64()),
+        };
+        let text = text_of(ready).map_err(CliError::Stdout)?;
+        Stdout::new().write_whole(text.as_bytes()).map_err(CliError::Stdout)
+    }
+
     /// Says what is worth a warning unless nothing is to be said.
     pub(super) fn warn(&self, text: &str) {
         self.progress.report(Event::Warning(text.to_owned()));
@@ -109,6 +120,14 @@ impl Opened {
         let Some((path, file)) = &mut self.stats else { return Ok(()) };
         Document::new(stats).write(file).map_err(|source| CliError::Write { path: path.clone(), source })
     }
+}
+
+/// An error after the document was printed: it is told on standard error alone, and decides the exit status.
+pub(super) fn too_late(error: &CliError) -> CliError {
+    if !error.was_told() {
+        tell(None, error);
+    }
+    CliError::Exit(error.exit_code())
 }
 
 /// Why a mount is to end.

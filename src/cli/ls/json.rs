@@ -21,7 +21,7 @@ pub(crate) fn tree(image: &str, rootfs: &RootFs, listing: &Listing, out: impl Wr
         image,
         manifest: Manifest::of(&rootfs.manifest),
         platform: rootfs.platform.as_ref().map(ToString::to_string),
-        index: rootfs.index.as_ref().map(|index| IndexRef::named(index.digest)),
+        index: rootfs.index.as_ref().map(IndexRef::found),
         entries: Entries { tree: &rootfs.tree, listing },
     };
     Document::new(files).write(out)

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::cli::lazy::args::{LazyArgs, ServeArgs};
+use crate::cli::shared::args::FormatArgs;
 use crate::image::ImageName;
 
 const MOUNT_LONG_ABOUT: &str = "\
@@ -36,7 +37,7 @@ Examples:
 --record: each line is {\"ms\", \"path\", \"layer\", \"offset\", \"size\", \"spans\"}: a read that is the first of \
 its file, or the first of some of its bytes. spans: those of the layer that no line before this one has.
 
---stats: docs/json.md describes each field.
+--format json prints one document once the image is mounted; docs/json.md describes each field of it and of --stats.
 
 Exit status: 0 after a successful mount was unmounted or stopped by SIGINT, SIGTERM or SIGHUP; 1 failure, 2 usage \
 error, 130 or 143 interrupted before it was mounted.";
@@ -75,6 +76,9 @@ pub(crate) struct MountArgs {
     /// Allow device files to be used (root only)
     #[arg(long)]
     pub dev: bool,
+
+    #[command(flatten)]
+    pub format: FormatArgs,
 
     #[command(flatten)]
     pub lazy: LazyArgs,

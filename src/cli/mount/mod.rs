@@ -50,16 +50,22 @@ pub(super) async fn run(
     let unmount = if rustix::process::geteuid().is_root() { "umount" } else { "fusermount3 -u" };
     let or_interrupt = if serve.detached { "" } else { "Ctrl-C or " };
     opened.tell_ready(&format!("{} is mounted at {point} ({or_interrupt}{unmount} {point} ends it)", opened.name));
+    let format = args.format;
+    if format.is_json() {
+        opened.print_ready(live.mounted.point())?;
+    }
     if let Some(log) = log {
         log.ready()?;
     }
     let end = lazy::serve(&mut live, interrupted).await;
     let mounted = live.since();
-    if let Ok(End::Asked) = end {
-        stop(&opened, live).await?;
-    }
-    opened.write_stats(mounted)?;
-    end.map(|_| ())
+    let ended = match end {
+        Ok(End::Asked) => stop(&opened, live).await,
+        Ok(End::Unmounted) => Ok(()),
+        Err(error) => Err(error),
+    };
+    let written = opened.write_stats(mounted);
+    ended.and(written).map_err(|error| if format.is_json() { lazy::too_late(&error) } else { error })
 }
 
 async fn stop(opened: &lazy::Opened, live: LiveMount) -> Result<(), CliError> {

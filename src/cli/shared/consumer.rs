@@ -3,7 +3,9 @@
 use serde::Serialize;
 
 use super::json::{Coded, Coverage, IndexRef};
-use crate::image::consumer::{self, Verdict, Verdicts};
+use crate::image::consumer::{self, Verdict};
+use crate::ops::discover::FoundIndexRef;
+use crate::ops::inspect::Inspected;
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -27,11 +29,12 @@ pub(crate) struct Consumer {
 }
 
 impl Consumer {
-    pub(crate) fn each(verdicts: &Verdicts) -> Vec<Consumer> {
-        verdicts.iter().map(|(consumer, verdict)| Consumer::of(consumer, verdict)).collect()
+    pub(crate) fn each(inspected: &Inspected) -> Vec<Consumer> {
+        let indexes = &inspected.image.indexes;
+        inspected.verdicts().iter().map(|(consumer, verdict)| Consumer::of(consumer, verdict, indexes)).collect()
     }
 
-    fn of(consumer: consumer::Consumer, verdict: Verdict) -> Consumer {
+    fn of(consumer: consumer::Consumer, verdict: Verdict, indexes: &[FoundIndexRef]) -> Consumer {
         let (index, coverage, reason) = match verdict {
             Verdict::Lazy { index, version, coverage } => (Some((index, version)), Some(coverage), None),
             Verdict::Whole(reason) => (None, None, Some(reason)),
@@ -40,7 +43,9 @@ impl Consumer {
             consumer: consumer.code(),
             name: consumer.name(),
             lazy: index.is_some(),
-            index: index.map(|(digest, _)| IndexRef::named(digest)),
+            index: index
+                .and_then(|(digest, _)| indexes.iter().find(|found| found.digest == digest))
+                .map(IndexRef::found),
             version: index.map(|(_, version)| version.number()),
             coverage: coverage.map(|coverage| Coverage::of(&coverage)),
             reason: reason.map(|reason| Coded { code: reason.code(), text: reason.to_string() }),

@@ -13,7 +13,7 @@ use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::coverage;
 use crate::ops::TOOL_IDENTIFIER;
-use crate::ops::discover::IndexKind;
+use crate::ops::discover::{FoundIndexRef, IndexKind};
 
 /// Rises when a field goes away or changes its meaning; new fields do not count.
 const SCHEMA_VERSION: u32 = 1;
@@ -187,6 +187,10 @@ impl IndexRef {
 
     pub(crate) fn named(digest: Digest) -> IndexRef {
         IndexRef { digest: digest.into(), size: None }
+    }
+
+    pub(crate) fn found(index: &FoundIndexRef) -> IndexRef {
+        IndexRef { digest: index.digest.into(), size: index.size }
     }
 }
 

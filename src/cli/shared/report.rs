@@ -166,6 +166,8 @@ pub(crate) enum CliError {
 
     #[error("{}: cannot read", path.display())]
     Read { path: PathBuf, source: io::Error },
+    #[error("{} already exists", .0.display())]
+    Exists(PathBuf),
     #[error("{}: cannot write", path.display())]
     Write { path: PathBuf, source: io::Error },
     #[error("cannot write standard output")]
@@ -349,6 +351,7 @@ fn hint(error: &CliError) -> Option<String> {
         #[cfg(feature = "hook")]
         CliError::Hook(error) => error.hint(),
         CliError::Store(error) => store_hint(error),
+        CliError::Exists(_) => Some("use --force to replace it".into()),
         CliError::Extract { source: ExtractError::Exists { .. }, .. } => {
             Some("use --force to replace existing files, or an empty directory for --output".into())
         }

@@ -38,6 +38,10 @@ pub(crate) struct ZtocCreateArgs {
     #[arg(long, short, value_name = "FILE")]
     pub output: PathBuf,
 
+    /// Replace an existing file
+    #[arg(long)]
+    pub force: bool,
+
     /// An existing ztoc of the layer with other options, to decode faster on several cores; the result is the same
     #[arg(long, value_name = "FILE")]
     pub guide: Option<PathBuf>,

@@ -21,6 +21,10 @@ use crate::ztoc::Ztoc;
 /// Builds the ztoc of one layer blob, and writes it only when it is whole.
 pub(crate) fn create(args: &ZtocCreateArgs, talk: TalkArgs, stdout: &mut Stdout) -> Result<(), CliError> {
     let started = std::time::Instant::now();
+    let keeps = !args.force && !is_std(&args.output) && args.output.metadata().is_ok_and(|there| there.is_file());
+    if keeps {
+        return Err(CliError::Exists(args.output.clone()));
+    }
     let guide = args.guide.as_deref().map(read_ztoc).transpose()?.map(|(_, ztoc)| Arc::new(ztoc));
     let layer = index(&args.layer, layer_options(&args.build), guide, args.memory.max_memory.0)?;
     let seconds = started.elapsed().as_secs_f64();
@@ -36,7 +40,10 @@ pub(crate) fn create(args: &ZtocCreateArgs, talk: TalkArgs, stdout: &mut Stdout)
         }
         return Ok(());
     }
-    write_whole(&args.output, &ztoc.bytes).map_err(|source| CliError::Write { path: args.output.clone(), source })?;
+    write_whole(&args.output, &ztoc.bytes, args.force).map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => CliError::Exists(args.output.clone()),
+        _ => CliError::Write { path: args.output.clone(), source },
+    })?;
     let summary = if talk.quiet { String::new() } else { format!("{summary}\n") };
     stdout.write_whole(summary.as_bytes()).map_err(CliError::Stdout)
 }
@@ -76,8 +83,9 @@ fn summary(ztoc: &BuiltZtoc, layer_size: u64, seconds: f64) -> String {
 }
 
 /// Writes `bytes` under `path`, or nothing: a temporary file beside it is renamed when it is
-/// complete. What is no regular file (a pipe, /dev/null) is written straight.
-fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// complete. What is no regular file (a pipe, /dev/null) is written straight. One that came in the
+/// meantime is replaced with `force` alone.
+fn write_whole(path: &Path, bytes: &[u8], force: bool) -> io::Result<()> {
     if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
         return File::options().write(true).open(path)?.write_all(bytes);
     }
@@ -97,6 +105,6 @@ fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // The name of the temporary file, which the error names, is nothing to the user.
     let mut file = builder.prefix(".ociseek-").tempfile_in(dir).map_err(|error| io::Error::from(error.kind()))?;
     file.write_all(bytes)?;
-    file.persist(path)?;
+    if force { file.persist(path) } else { file.persist_noclobber(path) }?;
     Ok(())
 }

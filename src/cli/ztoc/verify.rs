@@ -48,8 +48,21 @@ fn text(ztoc: Option<&Ztoc>, proof: &Proof) -> String {
         return format!("the ztoc is correct: {what}, {} compared\n", human(proof.compared));
     }
     let count = proof.differences.len() as u64 + proof.more;
+    if let Some(ztoc) = ztoc.filter(|ztoc| is_of_another_layer(ztoc, proof)) {
+        let (stated, count) = (ztoc.compressed_size.0, counted(count, "difference", "differences"));
+        return format!(
+            "this is the ztoc of another layer: it is for a blob of {stated} bytes, not {}, and none of its spans is \
+             in this one\n{count}; --format json lists them\n",
+            proof.size
+        );
+    }
     let more = if proof.more > 0 { format!("... and {} more\n", proof.more) } else { String::new() };
     format!("{differences}{more}{}\n", counted(count, "difference", "differences"))
+}
+
+/// Whether a layer that is whole has nothing of what the ztoc describes. Each entry would be a difference then.
+fn is_of_another_layer(ztoc: &Ztoc, proof: &Proof) -> bool {
+    proof.diff_id.is_some() && proof.size != ztoc.compressed_size.0 && proof.matching == 0
 }
 
 /// What `ociseek ztoc verify --format json` prints.

@@ -71,6 +71,8 @@ pub struct Proof {
     pub plain_size: u64,
     /// Bytes that were compared with what their spans decode to.
     pub compared: u64,
+    /// Spans whose bytes in the blob have the digest that the ztoc says.
+    pub matching: u32,
     /// In the order in which they were found; a thousand at most.
     pub differences: Vec<Difference>,
     /// How many more there are.
@@ -161,10 +163,10 @@ impl LayerProof {
         if let Some(reason) = &straight.broken {
             differences.add(Difference::Broken(reason.clone()));
         }
-        let mut compared = 0;
+        let (mut compared, mut matching) = (0, 0);
         if let (Some(spans), Some(plain_spans)) = (spans, plain.spans.take()) {
             let hashes = plain_spans.finish(&mut plain.differences);
-            compared = spans.finish(&hashes, &mut differences);
+            (compared, matching) = spans.finish(&hashes, &mut differences);
         }
         if let Some(entries) = plain.entries.take() {
             entries.finish(straight.broken.is_some(), &mut plain.differences);
@@ -178,6 +180,7 @@ impl LayerProof {
             diff_id: straight.broken.is_none().then(|| plain.diff_id.finish()),
             plain_size: plain.size,
             compared,
+            matching,
             differences: differences.list,
             more: differences.more + plain.differences.more,
         }

@@ -24,6 +24,8 @@ pub(super) struct BlobSpans {
     header: HeaderEnd,
     /// What each span decodes to.
     decoded: Vec<Result<Digest, String>>,
+    /// How many have the digest that the ztoc says.
+    matching: u32,
 }
 
 /// A span in the middle of being read.
@@ -81,7 +83,7 @@ impl BlobSpans {
             Checkpoints::Gzip { .. } => HeaderEnd::Reading(Box::default()),
             Checkpoints::Uncompressed { .. } => HeaderEnd::Known(None),
         };
-        BlobSpans { table, current: 0, open: None, position: 0, last_byte: 0, header, decoded: Vec::new() }
+        BlobSpans { table, current: 0, open: None, position: 0, last_byte: 0, header, decoded: Vec::new(), matching: 0 }
     }
 
     pub(super) fn push(&mut self, chunk: &[u8], differences: &mut Differences) {
@@ -105,12 +107,25 @@ impl BlobSpans {
                 break;
             }
             if let Some(open) = self.open.take() {
-                self.decoded.push(open.close(&self.table, span, differences));
+                self.close(open, differences);
             }
             self.current += 1;
         }
         self.position = end;
         self.last_byte = chunk.last().copied().unwrap_or(self.last_byte);
+    }
+
+    /// The current span is at its end.
+    fn close(&mut self, open: Open, differences: &mut Differences) {
+        let span = SpanId(self.current);
+        let stated = self.table.digest(span);
+        let (actual, decoded) = open.close(&self.table, span);
+        if stated == actual {
+            self.matching += 1;
+        } else {
+            differences.add(Difference::SpanDigest { span, stated, actual });
+        }
+        self.decoded.push(decoded);
     }
 
     fn look_for_header_end(&mut self, chunk: &[u8]) {
@@ -126,14 +141,17 @@ impl BlobSpans {
     }
 
     /// The blob is at its end. `plain` are the digests of the spans' bytes in the layer as it was
-    /// decoded straight through. Returns how many bytes were compared.
-    pub(super) fn finish(mut self, plain: &[Digest], differences: &mut Differences) -> u64 {
+    /// decoded straight through. Returns how many bytes were compared, and how many spans have
+    /// their digest.
+    pub(super) fn finish(mut self, plain: &[Digest], differences: &mut Differences) -> (u64, u32) {
         if let Some(open) = self.open.take() {
             // The blob is shorter than the ztoc says, which is a difference of its own.
-            self.decoded.push(open.close(&self.table, SpanId(self.current), differences));
+            self.close(open, differences);
         }
         let ztoc = self.table.ztoc().clone();
-        let Checkpoints::Gzip { list, .. } = &ztoc.checkpoints else { return ztoc.compressed_size.0 };
+        let Checkpoints::Gzip { list, .. } = &ztoc.checkpoints else {
+            return (ztoc.compressed_size.0, self.matching);
+        };
         if let (HeaderEnd::Known(Some(header)), Some(first)) = (&self.header, list.first())
             && *header != first.input
         {
@@ -163,7 +181,7 @@ impl BlobSpans {
                 differences.add(Difference::SpanContent { span, reason, files, first });
             }
         }
-        compared
+        (compared, self.matching)
     }
 }
 
@@ -233,13 +251,16 @@ impl Open {
         }
     }
 
-    /// The span is at its end.
-    fn close(self, table: &SpanTable, span: SpanId, differences: &mut Differences) -> Result<Digest, String> {
-        let (stated, actual) = (table.digest(span), self.digest.finish());
-        if stated != actual {
-            differences.add(Difference::SpanDigest { span, stated, actual });
-        }
-        let Some(Reading { error, made, .. }) = self.reading else { return Ok(actual) };
+    /// The span is at its end: its digest, and what it decodes to.
+    fn close(self, table: &SpanTable, span: SpanId) -> (Digest, Result<Digest, String>) {
+        let digest = self.digest.finish();
+        (digest, self.reading.map_or(Ok(digest), |reading| reading.close(table, span)))
+    }
+}
+
+impl Reading {
+    fn close(self, table: &SpanTable, span: SpanId) -> Result<Digest, String> {
+        let Reading { error, made, .. } = self;
         if made.left == 0 && made.excess > 0 && span.0 + 1 < table.count() {
             return Err(format!("it decodes to {} bytes more than the ztoc says", made.excess));
         }
