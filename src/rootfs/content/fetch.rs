@@ -15,6 +15,7 @@ use super::inner::Counted;
 use super::layer::{Layer, OnLayer};
 use super::model::{Counts, Purpose, ReadError};
 use super::pieces::Run;
+use super::race::Race;
 use crate::fine::Windows;
 use crate::layer::span::SpanError;
 use crate::offset::SpanId;
@@ -23,8 +24,6 @@ use crate::store::{Part, StoreError};
 
 /// Compressed bytes that one request brings, unless a single span has more.
 const REQUEST: u64 = 16 << 20;
-/// How often a silent connection is given up before the deadline.
-const PATIENCE: u32 = 4;
 
 /// Why spans are fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +104,7 @@ impl OnLayer {
     async fn receive(&self, group: &mut VecDeque<Wanted>, purpose: Purpose) -> Result<(), Failed> {
         let OnLayer { inner, layer, .. } = self;
         let (Some(first), Some(last)) = (group.front(), group.back()) else { return Ok(()) };
-        let mut position = layer.blob_range(first.flight.span()).start;
+        let position = layer.blob_range(first.flight.span()).start;
         let end = layer.blob_range(last.flight.span()).end;
         let largest = group.iter().map(|w| layer.blob_range(w.flight.span())).map(|r| r.end - r.start).max();
         if let Some(bytes) = largest.filter(|bytes| *bytes > MAX_COMPRESSED) {
@@ -113,36 +112,27 @@ impl OnLayer {
         }
         let _line = inner.lines.acquire().await;
         let permit = Arc::new(inner.permit(end - position).await);
-        let stall = inner.options.deadline / PATIENCE;
         // The bytes of the first span of the group that is not complete. Neighbours may share a byte.
         let mut bytes: Vec<u8> = Vec::new();
-        loop {
-            let part = inner.source.blob_part(&layer.open.descriptor, position..end, false).await?;
-            let mut part = CountedPart::new(part, &inner.counts, purpose);
-            loop {
-                let Ok(next) = timeout(stall, part.next()).await else { break };
-                let Some(mut chunk) = next? else { return Ok(()) };
-                position += chunk.len() as u64;
-                while let Some(wanted) = group.front() {
-                    let range = layer.blob_range(wanted.flight.span());
-                    let missing = usize::try_from(range.end - range.start).unwrap_or(usize::MAX) - bytes.len();
-                    if chunk.len() < missing {
-                        bytes.extend_from_slice(&chunk);
-                        break;
-                    }
-                    bytes.extend_from_slice(&chunk.split_to(missing));
-                    let shared =
-                        group.get(1).is_some_and(|next| layer.blob_range(next.flight.span()).start < range.end);
-                    let seed = bytes.last().copied().filter(|_| shared);
-                    let complete = std::mem::replace(&mut bytes, seed.into_iter().collect());
-                    if let Some(wanted) = group.pop_front() {
-                        tokio::spawn(self.clone().finish(wanted, complete, purpose, Arc::clone(&permit)));
-                    }
+        let mut race = Race::new(self, position..end, purpose);
+        while let Some(mut chunk) = race.next().await? {
+            while let Some(wanted) = group.front() {
+                let range = layer.blob_range(wanted.flight.span());
+                let missing = usize::try_from(range.end - range.start).unwrap_or(usize::MAX) - bytes.len();
+                if chunk.len() < missing {
+                    bytes.extend_from_slice(&chunk);
+                    break;
+                }
+                bytes.extend_from_slice(&chunk.split_to(missing));
+                let shared = group.get(1).is_some_and(|next| layer.blob_range(next.flight.span()).start < range.end);
+                let seed = bytes.last().copied().filter(|_| shared);
+                let complete = std::mem::replace(&mut bytes, seed.into_iter().collect());
+                if let Some(wanted) = group.pop_front() {
+                    tokio::spawn(self.clone().finish(wanted, complete, purpose, Arc::clone(&permit)));
                 }
             }
-            // Nothing came for long: perhaps another connection does better.
-            inner.counts.retries.add(1);
         }
+        Ok(())
     }
 
     /// Decodes a span whose bytes are all here, and lands its flight.

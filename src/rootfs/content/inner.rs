@@ -10,6 +10,7 @@ use super::flights::{Flights, Misses};
 use super::layer::{Layer, OnLayer};
 use super::model::{ContentOptions, Counts, ReadError};
 use super::pieces::Memory;
+use super::race::Pace;
 use super::start::Start;
 use super::windows::WindowStore;
 use crate::digest::Digest;
@@ -52,6 +53,7 @@ pub(super) struct Inner {
     pub asked: AtomicUsize,
     pub windows: WindowStore,
     pub start: Start,
+    pub pace: Pace,
     /// The warnings that were given.
     given: Mutex<BTreeSet<String>>,
 }
@@ -100,6 +102,7 @@ impl Inner {
             asked: AtomicUsize::new(0),
             windows,
             start: Start::default(),
+            pace: Pace::default(),
             given: Mutex::default(),
         }
     }

@@ -16,6 +16,7 @@ mod layer;
 mod model;
 mod pieces;
 mod prefetch;
+mod race;
 mod read;
 mod readers;
 mod recent;

@@ -80,6 +80,8 @@ pub(super) enum Purpose {
 /// [`ContentStats`] while they are counted.
 #[derive(Default)]
 pub(super) struct Counts {
+    /// Second connections that were tried.
+    pub(super) doubled: Count,
     pub(super) start_requests: Count,
     pub(super) start_bytes: Count,
     pub requests: Count,
@@ -100,7 +102,7 @@ impl Count {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    pub(super) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }

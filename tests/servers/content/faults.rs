@@ -175,6 +175,37 @@ async fn a_connection_that_stalls_is_given_up_for_another() {
 }
 
 #[tokio::test]
+async fn a_connection_that_trickles_is_given_up_for_another() {
+    let Served { plain, blob, layer, ztoc } = served();
+    let (whole, count) = (blob.clone(), AtomicUsize::new(0));
+    let faulty = Faulty::start(Nature::default(), move |seen, truth| {
+        // The second request is answered for ever, a byte at a time.
+        (count.fetch_add(1, Ordering::SeqCst) == 1).then(|| {
+            let (head, _) = truth.get_blob(seen, &Digest::sha256(&whole).to_string()).into_parts();
+            let from = seen.header("range").and_then(|range| range.strip_prefix("bytes=")?.split_once('-')).unwrap().0;
+            let rest = whole.slice(from.parse::<usize>().unwrap()..);
+            let trickle = futures_util::stream::unfold(rest, |mut rest| async move {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                let byte = rest.split_to(1);
+                Some((Ok::<_, std::convert::Infallible>(byte), rest))
+            });
+            Response::from_parts(head, Body::from_stream(trickle))
+        })
+    })
+    .await;
+    faulty.add_blob(blob);
+    let desk = Desk::new(None);
+    let open = desk.open(&registry(&faulty.host()), &layer, Some(ztoc)).await.unwrap();
+    let content = desk.content(&registry(&faulty.host()), vec![open], options());
+    // What is usual is known after the first one.
+    assert!(read(&content, 1000, 1000).await.unwrap() == plain[1000..2000]);
+    assert!(read(&content, 300_000, 1000).await.unwrap() == plain[300_000..301_000]);
+    assert_eq!(faulty.saw("GET", "/blobs/").len(), 3);
+    let stats = content.stats();
+    assert_eq!((stats.retries, stats.errors), (1, 0));
+}
+
+#[tokio::test]
 async fn tokens_that_run_out_between_reads_are_renewed() {
     let Served { plain, blob, layer, ztoc } = served();
     let faulty = Faulty::honest(Nature { bearer: Some(None), ..Nature::default() }).await;

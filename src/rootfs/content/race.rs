@@ -1,0 +1,239 @@
+//! The bytes of a range of a blob, over one connection. Where that takes several times as long as is
+//! usual, whether it is silent or trickles, a second one is tried beside it, and the better one is kept.
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::select_all;
+use futures_util::stream::{self, BoxStream};
+use futures_util::{StreamExt, TryStreamExt};
+use tokio::time::{Instant, timeout_at};
+
+use super::fetch::CountedPart;
+use super::layer::OnLayer;
+use super::model::Purpose;
+use crate::store::StoreError;
+
+/// How often a silent connection is given up before the deadline.
+const PATIENCE: u32 = 4;
+/// A request is slow when it takes so many times as long as is usual.
+const TIMES: f64 = 4.0;
+/// No request is slow before this.
+const LEAST: Duration = Duration::from_secs(1);
+/// What is usual of a registry that is not known yet: seconds to the first byte, and bytes in a second.
+const UNKNOWN: (f64, f64) = (0.5, 262_144.0);
+/// Second connections that are tried however few requests there were; then one for so many of them.
+const FREE: u64 = 2;
+const ONE_IN: u64 = 8;
+/// What the slow one must bring after all to be kept.
+const RECOVERED: u64 = 64 << 10;
+/// The share of the past that each request leaves of what is usual.
+const DECAY: f64 = 0.8;
+
+/// How long requests take. Newer ones count more.
+#[derive(Default)]
+pub(super) struct Pace(Mutex<Sums>);
+
+#[derive(Default)]
+struct Sums {
+    requests: f64,
+    /// Seconds to the first byte, of all requests.
+    first: f64,
+    bytes: f64,
+    /// Seconds from the first byte to the last.
+    rest: f64,
+}
+
+impl Pace {
+    /// A request for `bytes` bytes took so long to its first and to its last byte.
+    fn note(&self, bytes: u64, first: Duration, all: Duration) {
+        let mut sums = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let add = |sum: &mut f64, more: f64| *sum = *sum * DECAY + more;
+        add(&mut sums.requests, 1.0);
+        add(&mut sums.first, first.as_secs_f64());
+        add(&mut sums.bytes, bytes as f64);
+        add(&mut sums.rest, all.saturating_sub(first).as_secs_f64());
+    }
+
+    /// After how long a request for `bytes` bytes is slow; `most` at most.
+    fn patience(&self, bytes: u64, most: Duration) -> Duration {
+        let sums = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (first, rate) = match sums.requests > 0.0 {
+            true => (sums.first / sums.requests, sums.bytes / sums.rest.max(1e-6)),
+            false => UNKNOWN,
+        };
+        let seconds = TIMES * (first + bytes as f64 / rate.max(1.0));
+        Duration::from_secs_f64(seconds.min(most.as_secs_f64())).clamp(LEAST.min(most), most)
+    }
+}
+
+/// A connection that brings the range from some byte on.
+struct Lane<'a> {
+    chunks: BoxStream<'a, Result<Bytes, StoreError>>,
+    /// The next byte that it brings.
+    position: u64,
+}
+
+/// A range on its way.
+pub(super) struct Race<'a> {
+    on: &'a OnLayer,
+    purpose: Purpose,
+    /// The next byte, and the end.
+    range: Range<u64>,
+    /// The second one, if there is one, was tried since the first one is slow.
+    lanes: Vec<Lane<'a>>,
+    /// When the first one began, and when its first byte came.
+    begun: Instant,
+    first: Option<Duration>,
+    /// When something came last.
+    heard: Instant,
+    /// When the range is slow, unless a second connection was tried.
+    slow: Option<Instant>,
+    /// Where the range was when a second connection was tried.
+    doubled_at: u64,
+    /// How long a connection may be silent.
+    stall: Duration,
+}
+
+impl<'a> Race<'a> {
+    pub(super) fn new(on: &'a OnLayer, range: Range<u64>, purpose: Purpose) -> Race<'a> {
+        let (now, stall) = (Instant::now(), on.inner.options.deadline / PATIENCE);
+        let slow = now + on.inner.pace.patience(range.end - range.start, stall);
+        let mut race = Race {
+            on,
+            purpose,
+            doubled_at: range.start,
+            range,
+            lanes: Vec::new(),
+            begun: now,
+            first: None,
+            heard: now,
+            slow: Some(slow),
+            stall,
+        };
+        race.add_lane();
+        race
+    }
+
+    /// The next bytes of the range; `None` at its end. It may be dropped at any time.
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
+        loop {
+            if self.lanes.is_empty() {
+                return Ok(None);
+            }
+            let silent = self.heard + self.stall;
+            let due = self.slow.map_or(silent, |slow| slow.min(silent));
+            let coming = select_all(self.lanes.iter_mut().map(|lane| lane.chunks.next()));
+            let Ok((chunk, number, _)) = timeout_at(due, coming).await else {
+                self.late();
+                continue;
+            };
+            match chunk {
+                Some(Ok(chunk)) => {
+                    if let Some(chunk) = self.take(number, chunk) {
+                        return Ok(Some(chunk));
+                    }
+                }
+                // The other one may do better.
+                Some(Err(error)) if self.lanes.len() == 1 => return Err(error),
+                Some(Err(_)) => drop(self.lanes.remove(number)),
+                None => {
+                    self.note();
+                    self.lanes.clear();
+                }
+            }
+        }
+    }
+
+    /// What a lane brought, as far as it is new.
+    fn take(&mut self, number: usize, mut chunk: Bytes) -> Option<Bytes> {
+        self.heard = Instant::now();
+        self.first.get_or_insert(self.heard - self.begun);
+        let lane = self.lanes.get_mut(number)?;
+        let known = self.range.start.saturating_sub(lane.position).min(chunk.len() as u64);
+        lane.position += chunk.len() as u64;
+        let position = lane.position;
+        let chunk = chunk.split_off(known as usize);
+        if chunk.is_empty() {
+            return None;
+        }
+        self.range.start = position;
+        // The second one was behind, and is ahead now; or the first one was not slow after all.
+        if self.lanes.len() > 1 && (number == 1 || position - self.doubled_at >= RECOVERED) {
+            let best = self.lanes.swap_remove(number);
+            self.lanes = vec![best];
+        }
+        Some(chunk)
+    }
+
+    /// Something took too long.
+    fn late(&mut self) {
+        let now = Instant::now();
+        let counts = &self.on.inner.counts;
+        if self.slow.take().is_some() {
+            let (doubled, requests) = (counts.doubled.get(), counts.requests.get());
+            if self.lanes.len() == 1 && doubled < FREE + requests / ONE_IN {
+                counts.doubled.add(1);
+                counts.retries.add(1);
+                self.doubled_at = self.range.start;
+                self.heard = now;
+                self.add_lane();
+            }
+            return;
+        }
+        // Nothing came for long: perhaps another connection does better.
+        counts.retries.add(1);
+        self.lanes.clear();
+        self.heard = now;
+        self.add_lane();
+    }
+
+    /// Requests what is missing over another connection.
+    fn add_lane(&mut self) {
+        let (on, purpose, range) = (self.on, self.purpose, self.range.clone());
+        let position = range.start;
+        let open = async move {
+            let part = on.inner.source.blob_part(&on.layer.open.descriptor, range, false).await?;
+            let part = CountedPart::new(part, &on.inner.counts, purpose);
+            let next = |mut part: CountedPart<'a>| async move {
+                Ok::<_, StoreError>(part.next().await?.map(|chunk| (chunk, part)))
+            };
+            Ok::<_, StoreError>(stream::try_unfold(part, next))
+        };
+        self.lanes.push(Lane { chunks: stream::once(open).try_flatten().boxed(), position });
+    }
+
+    /// All of it is here: what is usual changes, unless this was not.
+    fn note(&self) {
+        if self.slow.is_some() {
+            let bytes = self.range.end - self.doubled_at;
+            self.on.inner.pace.note(bytes, self.first.unwrap_or_default(), self.begun.elapsed());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_slow_after_a_multiple_of_what_is_usual() {
+        let (pace, most) = (Pace::default(), Duration::from_secs(15));
+        // 4 × (0.5 + 1) s.
+        assert_eq!(pace.patience(256 << 10, most), Duration::from_secs(6));
+        assert_eq!(pace.patience(1 << 30, most), most);
+        for _ in 0..100 {
+            pace.note(1 << 20, Duration::from_millis(100), Duration::from_millis(1100));
+        }
+        let soon = pace.patience(4 << 20, Duration::from_secs(60)).as_secs_f64();
+        assert!((soon - 16.4).abs() < 0.1, "{soon}");
+        // What is new counts more.
+        for _ in 0..20 {
+            pace.note(1 << 20, Duration::from_millis(1), Duration::from_millis(11));
+        }
+        assert_eq!(pace.patience(1 << 20, most), LEAST);
+        assert_eq!(pace.patience(1 << 20, LEAST / 2), LEAST / 2);
+    }
+}
