@@ -2,6 +2,8 @@
 //! tests/pure/fuzz_bodies.rs calls them too, with the fixtures and with every input that once broke
 //! one (fuzz/regressions).
 
+mod documents;
+mod events;
 pub mod inflate;
 mod sha256;
 mod span;
@@ -266,4 +268,14 @@ pub fn layer(data: &[u8]) {
 /// Two hashes at once; see `sha256`.
 pub fn sha256(data: &[u8]) {
     sha256::both(data);
+}
+
+/// Documents of registries; see `documents`.
+pub fn documents(data: &[u8]) {
+    documents::read(data);
+}
+
+/// Notifications of registries; see `events`.
+pub fn events(data: &[u8]) {
+    events::read(data);
 }

@@ -95,3 +95,39 @@ fn layer_indexer() {
 fn two_hashes() {
     replay("sha256", layers(".tar"), bodies::sha256);
 }
+
+/// All JSON documents below a folder.
+fn documents(dir: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut left = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(dir)];
+    while let Some(path) = left.pop() {
+        if path.is_dir() {
+            left.extend(
+                std::fs::read_dir(path).expect("it can be listed").map(|entry| entry.expect("it is there").path()),
+            );
+        } else if let Ok(bytes) = std::fs::read(&path)
+            && bytes.starts_with(b"{")
+        {
+            found.push((path, bytes));
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn documents_of_registries() {
+    let mut seeds = documents("fixtures/demo");
+    seeds.extend(documents("fixtures/signatures/images"));
+    replay("documents", seeds, bodies::documents);
+}
+
+#[test]
+fn notifications_of_registries() {
+    // A first byte that chooses each kind of headers.
+    let seeds: Vec<_> = documents("crates/ociseek-layer/src/event/payloads")
+        .into_iter()
+        .flat_map(|(path, body)| (0..32).map(move |first| (path.clone(), [&[first][..], &body].concat())))
+        .collect();
+    replay("events", seeds, bodies::events);
+}

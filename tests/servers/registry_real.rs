@@ -450,3 +450,38 @@ async fn cranes_registry() {
     let Some(server) = Server::crane() else { return };
     round(&server.host, config()).await;
 }
+
+/// Each attaches an index of its own to one image, at once. Nothing that was reported as attached is lost.
+/// `OCISEEK_PUSHERS=64` is for 64 of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_pushers_on_one_subject_lose_nothing() {
+    let pushers = std::env::var("OCISEEK_PUSHERS").map_or(12, |pushers| pushers.parse().expect("a number"));
+    let with_api = Server::olareg(|_, _| Vec::new());
+    let without = Server::distribution("127.0.0.1:0", |_| String::new());
+    for server in [with_api, without].into_iter().flatten() {
+        push(&repository(&server.host, config()), &Bytes::from_static(b"{}")).await;
+        let all: Vec<_> = (0..pushers)
+            .map(|number| {
+                // A client each: nothing but the registry stands between them.
+                let repository = repository(&server.host, config());
+                tokio::spawn(async move { attach(&repository, &format!("pusher {number}"), &[]).await })
+            })
+            .collect();
+        let (mut attached, mut refused) = (Vec::new(), 0);
+        for one in all {
+            match one.await.unwrap() {
+                Ok((digest, _)) => attached.push(digest),
+                Err(error) => {
+                    assert!(error.to_string().contains("others overwrote our change"), "{error:?}");
+                    refused += 1;
+                }
+            }
+        }
+        let found = repository(&server.host, config()).referrers(&subject().1.digest, Some(SOCI)).await.unwrap();
+        let listed: Vec<Digest> = found.descriptors.iter().map(|descriptor| descriptor.digest).collect();
+        let lost = attached.iter().filter(|digest| !listed.contains(digest)).count();
+        println!("API {}: {pushers} pushers, {} attached, {refused} refused, {lost} lost", found.api, attached.len());
+        assert_eq!((lost, attached.len() + refused), (0, pushers));
+        assert!(attached.len() > pushers / 2, "{refused} of {pushers} could not attach");
+    }
+}

@@ -1,0 +1,29 @@
+//! The notifications that strangers post to `ociseek hook serve`.
+//!
+//! Invariants under test: no panic; no more images than allowed; each image has a name that the command line takes, and
+//! that means the same there; the handshake, which is sent back, is no longer than the body.
+
+use ociseek_layer::event::{Headers, MAX_EVENTS, parse};
+use ociseek_layer::image::Reference;
+
+/// The first byte chooses the headers; the rest is the body.
+pub fn read(data: &[u8]) {
+    let Some((choice, body)) = data.split_first() else { return };
+    let types = [None, Some("org.projectzot.image.updated"), Some("harbor.artifact.pushed"), Some("x")];
+    let headers = Headers {
+        github_event: [None, Some("package"), Some("registry_package"), Some("ping")][usize::from(choice % 4)],
+        github_delivery: (choice & 4 != 0).then_some("delivery"),
+        ce_type: types[usize::from(choice >> 3) % 4],
+        ce_id: (choice & 32 != 0).then_some("id"),
+    };
+    let Ok(events) = parse(&headers, body) else { return };
+    assert!(events.pushes.len() <= MAX_EVENTS);
+    assert!(events.handshake.is_none_or(|word| word.len() <= body.len()));
+    for push in &events.pushes {
+        for registry in [None, Some("registry.example:5000")] {
+            let Some(image) = push.image(registry) else { continue };
+            let read = image.to_string().parse::<Reference>();
+            assert_eq!(read.as_ref().ok(), Some(&image), "{image}: {read:?}");
+        }
+    }
+}
