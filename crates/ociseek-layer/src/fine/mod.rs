@@ -18,6 +18,8 @@ mod varint;
 mod window;
 
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod tests;
 
 pub use encode::EncodedFine;

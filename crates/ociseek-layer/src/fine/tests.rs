@@ -48,7 +48,7 @@ fn file(number: u64) -> FileMetadata {
 }
 
 /// A blob and spans of it: 5 bits before every other checkpoint, borders at all distances.
-fn spans(count: u32, codec: Codec) -> (FineSpans, Vec<u8>) {
+pub(super) fn spans(count: u32, codec: Codec) -> (FineSpans, Vec<u8>) {
     let stride = if codec == Codec::Plain { SPAN } else { 1001 };
     let blob = noise((u64::from(count) * stride) as usize - 100, count);
     let starts = (0..count).map(|number| {
@@ -87,7 +87,7 @@ fn window(spans: &FineSpans, span: SpanId, blob: &[u8]) -> SpanWindow {
 }
 
 /// A layer with so many spans, and its blob.
-fn layer(count: u32, codec: Codec) -> (FineLayer, Vec<u8>) {
+pub(super) fn layer(count: u32, codec: Codec) -> (FineLayer, Vec<u8>) {
     let (spans, blob) = spans(count, codec);
     let members: Vec<_> = SpanId::each(SpanId(0)..SpanId(count)).filter(|span| spans.has_window(*span)).collect();
     let windows: Vec<_> = members.iter().map(|span| window(&spans, *span, &blob)).collect();
@@ -95,7 +95,7 @@ fn layer(count: u32, codec: Codec) -> (FineLayer, Vec<u8>) {
     (FineLayer::new((0..entries).map(file).collect(), spans, windows).unwrap(), blob)
 }
 
-fn ranges(start: &[(u32, u32)]) -> Vec<std::ops::Range<SpanId>> {
+pub(super) fn ranges(start: &[(u32, u32)]) -> Vec<std::ops::Range<SpanId>> {
     start.iter().map(|(from, to)| SpanId(*from)..SpanId(*to)).collect()
 }
 
