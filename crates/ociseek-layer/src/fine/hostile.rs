@@ -288,7 +288,8 @@ impl Kinds {
     }
 
     fn entries(&mut self) {
-        let files: [(&str, fn(&mut Vec<FileMetadata>)); 16] = [
+        type Change = fn(&mut Vec<FileMetadata>);
+        let files: [(&str, Change); 16] = [
             ("an entry less", |files| drop(files.pop())),
             ("an entry more", |files| files.push(files[0].clone())),
             ("no entry", Vec::clear),

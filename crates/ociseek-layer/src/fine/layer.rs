@@ -80,8 +80,13 @@ impl FineLayer {
         (0..self.groups.len()).map(|group| self.group(group))
     }
 
+    /// The group that a span's window is in, if it has one. The first span has none.
+    pub(crate) fn group_of(span: SpanId) -> Option<usize> {
+        (span.0 > 0).then(|| group_of(span))
+    }
+
     /// The windows of a group.
-    pub(super) fn group(&self, group: usize) -> Result<Windows, FineError> {
+    pub(crate) fn group(&self, group: usize) -> Result<Windows, FineError> {
         let page = PageId(group as u32);
         let stored = self.groups.get(group).ok_or(FineError::NoPage(page))?;
         let plain = frame::decompress(&stored.bytes, stored.plain, "pages")?;

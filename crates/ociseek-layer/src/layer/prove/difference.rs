@@ -43,6 +43,12 @@ pub enum Difference {
         files: u64,
         first: Option<Box<[u8]>>,
     },
+    #[error("the bytes of span {span} of the fine document do not have the state of SHA-256 that it says")]
+    FineProof { span: SpanId },
+    #[error("decoding span {span} by the fine document goes wrong: {reason}")]
+    FineContent { span: SpanId, reason: String },
+    #[error("entry {entry} of the fine document is not that of the ztoc")]
+    FineEntry { entry: usize },
     #[error("the entry {} at byte {offset} of the tar is not in the ztoc", shown(name))]
     EntryMissing { name: Box<[u8]>, offset: Uncompressed },
     #[error("entry {entry} of the ztoc, {}, is not in the layer", shown(name))]
@@ -65,13 +71,13 @@ impl Difference {
             Difference::Unservable(_) => Code::Unservable,
             Difference::Version(_) => Code::Version,
             Difference::Size { .. } => Code::Size,
-            Difference::SpanDigest { .. } => Code::SpanDigest,
+            Difference::SpanDigest { .. } | Difference::FineProof { .. } => Code::SpanDigest,
             Difference::Window { .. } => Code::CheckpointWindow,
-            Difference::SpanContent { .. } => Code::SpanContent,
+            Difference::SpanContent { .. } | Difference::FineContent { .. } => Code::SpanContent,
             Difference::EntryMissing { .. } => Code::EntryMissing,
             Difference::EntryAdded { .. } => Code::EntryAdded,
             Difference::EntryOrder { .. } => Code::EntryOrder,
-            Difference::Entry { .. } => Code::EntryField,
+            Difference::Entry { .. } | Difference::FineEntry { .. } => Code::EntryField,
         }
     }
 
@@ -80,6 +86,8 @@ impl Difference {
         match self {
             Difference::SpanDigest { span, .. }
             | Difference::Window { span, .. }
+            | Difference::FineProof { span }
+            | Difference::FineContent { span, .. }
             | Difference::SpanContent { span, .. } => Some(*span),
             _ => None,
         }

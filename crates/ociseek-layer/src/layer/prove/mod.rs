@@ -1,4 +1,4 @@
-//! One layer against its ztoc.
+//! One layer against its ztoc and its fine document.
 //!
 //! The layer is decoded straight through by decoders that are not ours (flate2 with zlib-rs, and
 //! zstd), and what comes out is what the ztoc is held against: its windows, its entries, and what
@@ -18,16 +18,20 @@ use bytes::Bytes;
 
 use self::difference::Differences;
 use self::entries::Entries;
+use self::fine::{FineBlob, FinePlain};
 use self::plain::Plain;
 use self::spans::{BlobSpans, PlainSpanCheck};
 use self::straight::Straight;
 use crate::digest::{Algorithm, Digest, Hasher};
+use crate::fine::FineLayer;
 use crate::layer::servable;
 use crate::layer::span::SpanTable;
+use crate::offset::Compressed;
 use crate::ztoc::{Checkpoints, VERSION, Ztoc};
 
 mod difference;
 mod entries;
+mod fine;
 mod headers;
 mod plain;
 mod spans;
@@ -55,6 +59,7 @@ struct Blob {
     digest: Hasher,
     size: u64,
     spans: Option<BlobSpans>,
+    fine: Option<FineBlob>,
     differences: Differences,
 }
 
@@ -90,7 +95,26 @@ impl LayerProof {
     /// For a layer with a ztoc, or for one without, of which only digests and size are found out.
     /// `blob` and `diff_id` are the algorithms of the digests wanted.
     pub fn new(ztoc: Option<Arc<Ztoc>>, blob: Algorithm, diff_id: Algorithm) -> LayerProof {
+        LayerProof::with_fine(ztoc, None, blob, diff_id)
+    }
+
+    /// The same for a layer that also has a fine document. Its spans and windows are held against the
+    /// layer, and its entries against those of the ztoc, or without one against the layer.
+    pub fn with_fine(
+        ztoc: Option<Arc<Ztoc>>,
+        fine: Option<Arc<FineLayer>>,
+        blob: Algorithm,
+        diff_id: Algorithm,
+    ) -> LayerProof {
         let mut differences = Differences::default();
+        if let (Some(ztoc), Some(fine)) = (&ztoc, &fine) {
+            let (stated, others) = (fine.entries(), &ztoc.files);
+            let same = stated.iter().zip(others).take_while(|(stated, other)| stated == other).count();
+            if same < stated.len().max(others.len()) {
+                differences.add(Difference::FineEntry { entry: same });
+            }
+        }
+        let listed = ztoc.clone().or_else(|| fine.as_deref().map(|fine| Arc::new(listing(fine))));
         let table = ztoc.as_ref().and_then(|ztoc| {
             if *ztoc.version != *VERSION {
                 differences.add(Difference::Version(ztoc.version.clone()));
@@ -103,11 +127,18 @@ impl LayerProof {
         let plain = Plain {
             diff_id: Hasher::new(diff_id),
             size: 0,
-            entries: ztoc.clone().map(Entries::new),
+            entries: listed.map(Entries::new),
             spans: table.clone().map(PlainSpanCheck::new),
+            fine: fine.clone().map(FinePlain::new),
             differences: Differences::default(),
         };
-        let blob = Blob { digest: Hasher::new(blob), size: 0, spans: table.map(BlobSpans::new), differences };
+        let blob = Blob {
+            digest: Hasher::new(blob),
+            size: 0,
+            spans: table.map(BlobSpans::new),
+            fine: fine.map(FineBlob::new),
+            differences,
+        };
         LayerProof { straight: Straight::new(plain), blob, ztoc }
     }
 
@@ -144,7 +175,7 @@ impl LayerProof {
 
     /// The blob is at its end.
     pub fn finish(self) -> Proof {
-        let LayerProof { straight, blob: Blob { digest, size, spans, mut differences }, ztoc } = self;
+        let LayerProof { straight, blob: Blob { digest, size, spans, fine, mut differences }, ztoc } = self;
         let straight = straight.finish();
         let mut plain = straight.plain;
         if let Some(ztoc) = &ztoc {
@@ -167,6 +198,9 @@ impl LayerProof {
         if let (Some(spans), Some(plain_spans)) = (spans, plain.spans.take()) {
             let hashes = plain_spans.finish(&mut plain.differences);
             (compared, matching) = spans.finish(&hashes, &mut differences);
+        }
+        if let (Some(fine), Some(plain_fine)) = (fine, plain.fine.take()) {
+            fine.finish(&plain_fine.finish(), &mut differences);
         }
         if let Some(entries) = plain.entries.take() {
             entries.finish(straight.broken.is_some(), &mut plain.differences);
@@ -194,5 +228,21 @@ impl Blob {
         if let Some(spans) = &mut self.spans {
             spans.push(chunk, &mut self.differences);
         }
+        if let Some(fine) = &mut self.fine {
+            fine.push(chunk, &mut self.differences);
+        }
+    }
+}
+
+/// A ztoc without spans, for its entries.
+fn listing(fine: &FineLayer) -> Ztoc {
+    Ztoc {
+        version: VERSION.into(),
+        build_tool_identifier: Box::default(),
+        compressed_size: Compressed(fine.spans().blob_size()),
+        uncompressed_size: fine.spans().tar_end(),
+        files: fine.entries().to_vec(),
+        checkpoints: Checkpoints::Uncompressed { span_size: 1, size: 0 },
+        span_digests: Vec::new(),
     }
 }

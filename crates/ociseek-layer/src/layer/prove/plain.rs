@@ -2,6 +2,7 @@
 
 use super::difference::Differences;
 use super::entries::Entries;
+use super::fine::FinePlain;
 use super::spans::PlainSpanCheck;
 use crate::digest::{Algorithm, Hasher};
 
@@ -11,6 +12,7 @@ pub(super) struct Plain {
     pub size: u64,
     pub entries: Option<Entries>,
     pub spans: Option<PlainSpanCheck>,
+    pub fine: Option<FinePlain>,
     pub differences: Differences,
 }
 
@@ -18,7 +20,7 @@ impl Plain {
     /// Takes bytes for nobody.
     pub(super) fn nothing() -> Plain {
         let diff_id = Hasher::new(Algorithm::Sha256);
-        Plain { diff_id, size: 0, entries: None, spans: None, differences: Differences::default() }
+        Plain { diff_id, size: 0, entries: None, spans: None, fine: None, differences: Differences::default() }
     }
 
     pub(super) fn take(&mut self) -> Plain {
@@ -29,6 +31,9 @@ impl Plain {
         self.size += bytes.len() as u64;
         if let Some(entries) = &mut self.entries {
             entries.push(bytes, &mut self.differences);
+        }
+        if let Some(fine) = &mut self.fine {
+            fine.push(bytes);
         }
         match &mut self.spans {
             Some(spans) => spans.push(bytes, &mut self.diff_id, &mut self.differences),

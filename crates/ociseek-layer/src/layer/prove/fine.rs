@@ -1,0 +1,236 @@
+//! A fine document against the layer: proofs of its spans, and what our own decoder makes of each with
+//! the sparse window that the document has, compared with the layer as it was decoded straight through.
+//! Each span is decoded twice, with two values for the bytes that are left out: none of them may matter.
+
+use std::sync::Arc;
+
+use super::difference::{Difference, Differences};
+use crate::codec::WINDOW;
+use crate::codec::gzip::{BlockStart, GzipReader, Sink};
+use crate::digest::{Algorithm, Digest, Hasher};
+use crate::fine::{Codec, FineLayer, SpanWindow, Windows};
+use crate::offset::SpanId;
+
+/// The compressed side: takes the blob.
+pub(super) struct FineBlob {
+    layer: Arc<FineLayer>,
+    /// The windows of the group that the current span is in, with the group's number.
+    group: Option<(usize, Windows)>,
+    current: SpanId,
+    open: Option<Open>,
+    /// Bytes of the blob so far.
+    position: u64,
+    /// What each span decodes to.
+    decoded: Vec<Result<Digest, String>>,
+}
+
+/// A span in the middle of being read.
+struct Open {
+    proof: Hasher,
+    /// Bytes of the blob before the span's first block.
+    skip: usize,
+    /// None for a plain tar.
+    readings: Option<[Reading; 2]>,
+    plain: Hasher,
+}
+
+struct Reading {
+    reader: GzipReader,
+    error: Option<String>,
+    made: Made,
+}
+
+/// Hashes what a span decodes to, and the part of it that can refer to the window.
+struct Made {
+    all: Hasher,
+    left: u64,
+    first: Hasher,
+    first_left: u64,
+}
+
+impl Sink for Made {
+    fn output(&mut self, bytes: &[u8]) {
+        let take = |left: &mut u64| {
+            let taken = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
+            *left -= taken as u64;
+            &bytes[..taken]
+        };
+        self.all.update(take(&mut self.left));
+        self.first.update(take(&mut self.first_left));
+    }
+
+    fn block_start(&mut self, _at: BlockStart<'_>) {}
+}
+
+impl Reading {
+    fn new(at: BlockStart<'_>, before: u8, lead: &[u8], size: u64) -> Reading {
+        let hasher = || Hasher::new(Algorithm::Sha256);
+        let made = Made { all: hasher(), left: size, first: hasher(), first_left: size.min(WINDOW as u64) };
+        let mut reading = Reading { reader: GzipReader::resume(at, before), error: None, made };
+        reading.push(lead);
+        reading
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        if self.error.is_none() {
+            self.error = self.reader.push(bytes, &mut self.made).err().map(|error| error.to_string());
+        }
+    }
+}
+
+impl FineBlob {
+    pub(super) fn new(layer: Arc<FineLayer>) -> FineBlob {
+        FineBlob { layer, group: None, current: SpanId(0), open: None, position: 0, decoded: Vec::new() }
+    }
+
+    pub(super) fn push(&mut self, chunk: &[u8], differences: &mut Differences) {
+        let (start, end) = (self.position, self.position + chunk.len() as u64);
+        self.position = end;
+        let layer = Arc::clone(&self.layer);
+        while self.current.0 < layer.spans().count() {
+            let range = layer.spans().fetch_range(self.current);
+            if range.start.0 >= end {
+                break;
+            }
+            let mut open = match self.open.take() {
+                Some(open) => open,
+                None => self.open(),
+            };
+            let (from, to) = (range.start.0.max(start) - start, range.end.0.min(end) - start);
+            open.take(chunk.get(from as usize..to as usize).unwrap_or_default());
+            if range.end.0 > end {
+                self.open = Some(open);
+                break;
+            }
+            self.close(open, differences);
+        }
+    }
+
+    fn open(&mut self) -> Open {
+        let layer = Arc::clone(&self.layer);
+        let (spans, span) = (layer.spans(), self.current);
+        let (start, plain) = (spans.starts()[span.0 as usize], spans.plain_range(span));
+        let size = plain.end - plain.start;
+        let proof = Hasher::resume(start.state, spans.fetch_range(span).start.0);
+        let read = |window: &[u8; WINDOW], before: u8, lead: &[u8]| {
+            let at = BlockStart { input: start.input, output: start.output, bits: start.bits, window };
+            Reading::new(at, before, lead, size)
+        };
+        let mut skip = 0;
+        let readings = match self.window() {
+            _ if spans.codec() == Codec::Plain => None,
+            Some(window) => {
+                let (before, lead) = match window.lead().split_first() {
+                    Some((before, rest)) if start.bits != 0 => (*before, rest),
+                    _ => (0, window.lead()),
+                };
+                Some([0, 0xff].map(|left_out| read(&window.expand(left_out), before, lead)))
+            }
+            None => {
+                skip = start.input.0 as usize;
+                Some([(); 2].map(|()| read(&[0; WINDOW], 0, &[])))
+            }
+        };
+        Open { proof, skip, readings, plain: Hasher::new(Algorithm::Sha256) }
+    }
+
+    /// The window of the current span, if it has one.
+    fn window(&mut self) -> Option<SpanWindow> {
+        let (layer, span) = (&self.layer, self.current);
+        let number = FineLayer::group_of(span).filter(|_| layer.spans().has_window(span))?;
+        if self.group.as_ref().is_none_or(|(known, _)| *known != number) {
+            // What cannot be decoded was refused when the document was.
+            self.group = layer.group(number).ok().map(|windows| (number, windows));
+        }
+        self.group.as_ref()?.1.get(span).cloned()
+    }
+
+    /// The span is at its end.
+    fn close(&mut self, open: Open, differences: &mut Differences) {
+        let span = self.current;
+        self.current = SpanId(span.0 + 1);
+        let is_proven = match self.layer.spans().starts().get(self.current.0 as usize) {
+            Some(next) => open.proof.chain_state() == Some(next.state),
+            None => open.proof.finish() == self.layer.spans().layer(),
+        };
+        if !is_proven {
+            differences.add(Difference::FineProof { span });
+        }
+        let Some([zeros, ones]) = open.readings else {
+            self.decoded.push(Ok(open.plain.finish()));
+            return;
+        };
+        self.decoded.push(match (zeros.error, zeros.made.left) {
+            // What follows the bytes that are wanted is not read by anybody.
+            (_, 0) if ones.made.first.finish() == zeros.made.first.finish() => Ok(zeros.made.all.finish()),
+            (_, 0) => Err("it refers to bytes of its window that are left out".to_owned()),
+            (Some(error), _) => Err(error),
+            (None, left) => Err(format!("it decodes to {left} bytes fewer than the fine document says")),
+        });
+    }
+
+    /// The blob is at its end. `plain` are the digests of the spans' bytes in the layer as it was
+    /// decoded straight through.
+    pub(super) fn finish(mut self, plain: &[Digest], differences: &mut Differences) {
+        if let Some(open) = self.open.take() {
+            self.close(open, differences);
+        }
+        for (number, span) in SpanId::each(SpanId(0)..SpanId(self.layer.spans().count())).enumerate() {
+            let reason = match (self.decoded.get(number), plain.get(number)) {
+                (Some(Ok(decoded)), Some(plain)) if decoded == plain => continue,
+                (Some(Ok(_)), Some(_)) => "the decoded bytes differ from the layer".to_owned(),
+                (Some(Err(reason)), _) => reason.clone(),
+                (None, _) | (_, None) => "it is past the end of the layer".to_owned(),
+            };
+            differences.add(Difference::FineContent { span, reason });
+        }
+    }
+}
+
+impl Open {
+    fn take(&mut self, bytes: &[u8]) {
+        self.proof.update(bytes);
+        let (skipped, bytes) = bytes.split_at(self.skip.min(bytes.len()));
+        self.skip -= skipped.len();
+        match &mut self.readings {
+            Some(readings) => readings.iter_mut().for_each(|reading| reading.push(bytes)),
+            None => self.plain.update(bytes),
+        }
+    }
+}
+
+/// The other side: takes the layer as it was decoded straight through.
+pub(super) struct FinePlain {
+    layer: Arc<FineLayer>,
+    hasher: Hasher,
+    position: u64,
+    hashes: Vec<Digest>,
+}
+
+impl FinePlain {
+    pub(super) fn new(layer: Arc<FineLayer>) -> FinePlain {
+        FinePlain { layer, hasher: Hasher::new(Algorithm::Sha256), position: 0, hashes: Vec::new() }
+    }
+
+    pub(super) fn push(&mut self, mut bytes: &[u8]) {
+        while self.hashes.len() < self.layer.spans().count() as usize {
+            let end = self.layer.spans().plain_range(SpanId(self.hashes.len() as u32)).end.0;
+            let wanted = usize::try_from(end.saturating_sub(self.position)).unwrap_or(usize::MAX);
+            let (now, later) = bytes.split_at(wanted.min(bytes.len()));
+            self.hasher.update(now);
+            self.position += now.len() as u64;
+            bytes = later;
+            if self.position < end {
+                return;
+            }
+            let span = std::mem::replace(&mut self.hasher, Hasher::new(Algorithm::Sha256));
+            self.hashes.push(span.finish());
+        }
+    }
+
+    /// The layer is at its end. Returns the digest of each span's bytes, as far as there are such.
+    pub(super) fn finish(mut self) -> Vec<Digest> {
+        self.push(&[]);
+        self.hashes
+    }
+}
