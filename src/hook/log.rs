@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use super::job::{Done, Products};
 use crate::logging::{Line, level_word};
-use crate::ops::index::ManifestResult;
+use crate::ops::index::{IndexedManifest, ManifestResult};
 use crate::progress::{Event, Progress};
 use crate::time::Time;
 
@@ -72,15 +72,23 @@ pub fn job(image: Option<&str>, done: &Done, took: Option<Duration>) {
 /// The indexes that an image has after a job, each with its platform.
 fn indexes(products: &Products) -> Value {
     let manifests = products.index.iter().flat_map(|image| &image.manifests);
-    let indexes = manifests
-        .filter_map(|manifest| Some(json!({"platform": manifest.platform, "index": manifest.result.index()?})));
+    let indexes = manifests.filter_map(|manifest| {
+        let (index, fine) = (manifest.result.index(), manifest.fine.as_ref().and_then(|fine| fine.result.index()));
+        let mut one = json!({"platform": manifest.platform});
+        for (key, digest) in [("index", index), ("fine", fine)] {
+            if let Some(digest) = digest {
+                one[key] = json!(digest);
+            }
+        }
+        (index.is_some() || fine.is_some()).then_some(one)
+    });
     indexes.collect()
 }
 
 /// Indexes that were replaced and are still there: we may not delete, or the registry does not.
 pub fn not_deleted(products: &Products) -> Vec<crate::digest::Digest> {
     let manifests = products.index.iter().flat_map(|image| &image.manifests);
-    let stuck = manifests.filter_map(|manifest| match &manifest.result {
+    let stuck = manifests.flat_map(IndexedManifest::results).filter_map(|result| match result {
         ManifestResult::Attached { not_deleted, .. } => Some(not_deleted),
         _ => None,
     });

@@ -20,7 +20,9 @@ use crate::digest::Digest;
 use crate::image::{Manifest, ManifestError, Reference};
 use crate::ops::convert::{ConvertError, ConvertStatus, Destined, Outlook, SourceImage, outlook, up_to_date};
 use crate::ops::discover::causes;
-use crate::ops::index::{Elsewhere, Existing, IndexOptions, LayerOutcome, LayerReport, ManifestResult};
+use crate::ops::index::{
+    Elsewhere, Existing, IndexOptions, IndexedManifest, LayerOutcome, LayerReport, ManifestResult,
+};
 use crate::ops::resolve::{ResolveError, Resolved, parse, resolve_document};
 use crate::ops::versions::{EnabledResult, Made, Subject, Versions, is_enabled, make};
 use crate::progress::{Event, Progress};
@@ -385,7 +387,11 @@ fn judged(products: Box<Products>) -> Done {
     let Products { index, enabled, .. } = &*products;
     let result = enabled.as_ref().map(|enabled| &enabled.result);
     let manifests = index.as_ref().map_or(&[][..], |index| &index.manifests);
-    let is = |wanted: fn(&ManifestResult) -> bool| manifests.iter().any(|manifest| wanted(&manifest.result));
+    let results = || {
+        let each = manifests.iter().flat_map(IndexedManifest::results);
+        each.filter(|result| !matches!(result, ManifestResult::NotAsked))
+    };
+    let is = |wanted: fn(&ManifestResult) -> bool| results().any(wanted);
     let is_left = index.as_ref().is_some_and(|index| !index.left.is_empty());
     if is_left || matches!(result, Some(Enabling::OutOfTime { .. })) {
         Done::Sparse(products)

@@ -12,10 +12,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::digest::Digest;
+use crate::fine::FineLayer;
 use crate::glob;
 use crate::image::prefetch::{SpanRange, merge};
 use crate::layer::span::{SpanError, SpanTable};
-use crate::offset::{LayerId, SpanId, Uncompressed};
+use crate::offset::{SpanId, Uncompressed};
 use crate::rootfs::record::{self, RecordError};
 use crate::tree::{Extent, NodeId, NodeKind, Tree, TreeError};
 use crate::ztoc::Ztoc;
@@ -120,6 +121,21 @@ impl PrefetchList {
         Ok(())
     }
 
+    /// Tells this list from others: SHA-256 of all that is on it, in its order.
+    pub fn digest(&self) -> Digest {
+        let mut text = Vec::new();
+        for wish in &self.wishes {
+            let (path, offset, size) = match wish {
+                Wish::File(path) => (path, 0, None),
+                Wish::Part { path, offset, size } => (path, *offset, Some(*size)),
+            };
+            // The length of the path, so that no two lists have the same text.
+            text.extend_from_slice(format!("{} {offset} {size:?} ", path.len()).as_bytes());
+            text.extend_from_slice(path);
+        }
+        Digest::sha256(&text)
+    }
+
     /// Whether nothing is to be prefetched.
     pub fn is_empty(&self) -> bool {
         self.wishes.is_empty()
@@ -137,7 +153,50 @@ pub fn resolve(list: &PrefetchList, layers: &[(Digest, Arc<Ztoc>)]) -> Result<Re
         let table = SpanTable::new(Arc::clone(ztoc));
         tables.push(table.map_err(|source| PrefetchError::Spans { layer: *layer, source })?);
     }
-    let mut found = Spans { tree: &tree, tables, spans: vec![Vec::new(); layers.len()] };
+    let (parts, missing) = find(list, &tree);
+    // One blob may be several layers of an image; its spans are the same for each.
+    let mut by_layer: BTreeMap<Digest, Vec<SpanRange>> = BTreeMap::new();
+    for (layer, bytes) in parts {
+        let (Some((digest, _)), Some(table)) = (layers.get(layer), tables.get(layer)) else { continue };
+        let covering = table.covering(bytes);
+        if !covering.is_empty() {
+            by_layer.entry(*digest).or_default().push(covering.start.0..=covering.end.0 - 1);
+        }
+    }
+    by_layer.values_mut().for_each(|spans| *spans = merge(std::mem::take(spans)));
+    let spans: Vec<_> = layers.iter().map(|(layer, _)| by_layer.get(layer).cloned().unwrap_or_default()).collect();
+    let bytes = tables.iter().zip(&spans).map(|(table, spans)| bytes(table, spans)).collect();
+    Ok(Resolved { spans, bytes, missing })
+}
+
+/// What comes first in fine documents: by layer, spans in the order of first use.
+pub type Starts = BTreeMap<Digest, Vec<Range<SpanId>>>;
+
+/// The spans of fine documents that hold what is on the list, by layer, in the list's order; and what
+/// on the list stands for nothing. `layers` are the lowest first.
+///
+/// # Errors
+/// When the layers do not fit together.
+pub fn starts(
+    list: &PrefetchList,
+    layers: &[(Digest, Arc<FineLayer>)],
+) -> Result<(Starts, Vec<Missing>), PrefetchError> {
+    let tree = Tree::flatten(layers.iter().map(|(_, layer)| layer.entries()))?;
+    let (parts, missing) = find(list, &tree);
+    let mut starts = Starts::new();
+    for (layer, bytes) in parts {
+        let Some((digest, layer)) = layers.get(layer) else { continue };
+        starts.entry(*digest).or_default().push(layer.spans_of(bytes));
+    }
+    Ok((starts, missing))
+}
+
+/// The place of a layer among those of a tree, and a part of its tar.
+type Part = (usize, Range<Uncompressed>);
+
+/// Where the parts of files on the list lie, in its order, and what on it stands for nothing.
+fn find(list: &PrefetchList, tree: &Tree) -> (Vec<Part>, Vec<Missing>) {
+    let mut found = Parts { tree, parts: Vec::new() };
     let mut missing = Vec::new();
     // Of each file that was recorded and is not there, once.
     let mut unread = BTreeMap::new();
@@ -148,8 +207,11 @@ pub fn resolve(list: &PrefetchList, layers: &[(Digest, Arc<Ztoc>)]) -> Result<Re
                     missing.push(Missing { path: shown(path), reason });
                 }
             }
-            Wish::Part { path, offset, size } => match extent_of(&tree, path) {
-                Ok(extent) => found.add_part(extent, *offset, *size),
+            Wish::Part { path, offset, size } => match extent_of(tree, path) {
+                Ok(extent) => {
+                    let part = part(&extent, *offset, *size);
+                    found.parts.extend(part.map(|bytes| (extent.layer.0 as usize, bytes)));
+                }
                 Err(reason) => {
                     unread.entry(path).or_insert(reason);
                 }
@@ -157,16 +219,7 @@ pub fn resolve(list: &PrefetchList, layers: &[(Digest, Arc<Ztoc>)]) -> Result<Re
         }
     }
     missing.extend(unread.into_iter().map(|(path, reason)| Missing { path: shown(path), reason }));
-    // One blob may be several layers of an image; its spans are the same for each.
-    let mut by_layer: BTreeMap<Digest, Vec<SpanRange>> = BTreeMap::new();
-    let Spans { tables, spans, .. } = found;
-    for ((layer, _), spans) in layers.iter().zip(spans) {
-        by_layer.entry(*layer).or_default().extend(spans);
-    }
-    by_layer.values_mut().for_each(|spans| *spans = merge(std::mem::take(spans)));
-    let spans: Vec<_> = layers.iter().map(|(layer, _)| by_layer.get(layer).cloned().unwrap_or_default()).collect();
-    let bytes = tables.iter().zip(&spans).map(|(table, spans)| bytes(table, spans)).collect();
-    Ok(Resolved { spans, bytes, missing })
+    (found.parts, missing)
 }
 
 /// The bytes of the layer's blob that spans hold. Spans that the layer does not have hold none.
@@ -215,14 +268,12 @@ pub fn part(extent: &Extent, offset: u64, size: u64) -> Option<Range<Uncompresse
     (size > 0).then(|| start..Uncompressed(start.0.saturating_add(size)))
 }
 
-struct Spans<'a> {
+struct Parts<'a> {
     tree: &'a Tree,
-    /// Of each layer.
-    tables: Vec<SpanTable>,
-    spans: Vec<Vec<SpanRange>>,
+    parts: Vec<Part>,
 }
 
-impl Spans<'_> {
+impl Parts<'_> {
     /// A file by its path; else all files that the path matches as a glob.
     fn add_files(&mut self, path: &[u8]) -> Result<(), String> {
         let why = match extent_of(self.tree, path) {
@@ -263,23 +314,8 @@ impl Spans<'_> {
 
     /// The whole file, and as soci counts it, the byte behind it.
     fn add_whole(&mut self, extent: Extent) {
-        self.add(extent.layer, extent.offset, extent.size.saturating_add(1));
-    }
-
-    fn add_part(&mut self, extent: Extent, offset: u64, size: u64) {
-        if let Some(bytes) = part(&extent, offset, size) {
-            self.add(extent.layer, bytes.start, bytes.end - bytes.start);
-        }
-    }
-
-    fn add(&mut self, layer: LayerId, from: Uncompressed, size: u64) {
-        let layer = layer.0 as usize;
-        if let (Some(table), Some(spans)) = (self.tables.get(layer), self.spans.get_mut(layer)) {
-            let covering = table.covering(from..Uncompressed(from.0.saturating_add(size)));
-            if !covering.is_empty() {
-                spans.push(covering.start.0..=covering.end.0 - 1);
-            }
-        }
+        let end = Uncompressed(extent.offset.0.saturating_add(extent.size).saturating_add(1));
+        self.parts.push((extent.layer.0 as usize, extent.offset..end));
     }
 }
 

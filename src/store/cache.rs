@@ -1,11 +1,12 @@
 //! The local cache of ztocs: a layer that was indexed once is not read again.
 //!
-//! There are four kinds of entries, by their keys (`Key`): what indexing a layer came to, a ztoc
-//! that somebody else made, the head of a fine document, and what a layer is read by. An entry is one
-//! file, named by the digest of its key: the digest of all that follows, a line of JSON, and the
-//! content. It is written to a temporary file and then renamed. Nothing is locked, so that no process
-//! waits for another: a rename is whole by itself. A process that dies leaves a temporary file at
-//! most, and an entry that is not exactly what was written does not match its digest and is dropped.
+//! There are five kinds of entries, by their keys (`Key`): what indexing a layer came to, its fine
+//! document, a ztoc that somebody else made, the head of a fine document that somebody else made,
+//! and what a layer is read by. An entry is one file, named by the digest of its key: the digest of
+//! all that follows, a line of JSON, and the content. It is written to a temporary file and then
+//! renamed. Nothing is locked, so that no process waits for another: a rename is whole by itself. A
+//! process that dies leaves a temporary file at most, and an entry that is not exactly what was
+//! written does not match its digest and is dropped.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -21,6 +22,7 @@ use tracing::debug;
 use super::entries::{drop_entry, evict, make_dir, open_entry, temporary};
 use crate::budget::{Charge, OverBudget};
 use crate::digest::{Algorithm, Digest, Hasher};
+use crate::fine;
 use crate::layer::record::{self, RECORD_VERSION};
 use crate::layer::{BlobForm, BuiltZtoc, LayerMap, Notes, Outcome, Unservable, UnservableCode};
 use crate::progress::{Event, Progress};
@@ -68,6 +70,8 @@ enum Key<'a> {
     Head(&'a Digest),
     /// What a layer is read by.
     Map(MapKey<'a>),
+    /// The fine document of a layer without a recorded start, by the digest of the layer's blob.
+    Fine(&'a Digest),
 }
 
 impl Key<'_> {
@@ -77,6 +81,7 @@ impl Key<'_> {
             Key::Outcome(_) | Key::Ztoc(_) => "ztoc",
             Key::Head(_) => "head",
             Key::Map(_) => "map",
+            Key::Fine(_) => "fine document",
         }
     }
 
@@ -84,7 +89,7 @@ impl Key<'_> {
     fn digest(&self) -> &Digest {
         match self {
             Key::Outcome(CacheKey { layer, .. }) | Key::Map(MapKey { layer, .. }) => layer,
-            Key::Ztoc(digest) | Key::Head(digest) => digest,
+            Key::Ztoc(digest) | Key::Head(digest) | Key::Fine(digest) => digest,
         }
     }
 
@@ -97,6 +102,7 @@ impl Key<'_> {
             }
             Key::Ztoc(digest) => format!("ociseek found ztoc 1\n{digest}"),
             Key::Head(digest) => format!("ociseek fine head 1\n{digest}"),
+            Key::Fine(layer) => format!("ociseek fine document 1\n{}\n{layer}", fine::SPAN_SIZE),
             Key::Map(MapKey { layer, size, span_size }) => format!("{RECORD_VERSION}\n{layer}\n{size}\n{span_size}"),
         }
     }
@@ -208,6 +214,16 @@ impl ZtocCache {
     /// Keeps the head of a fine document, which is the content of `digest`.
     pub fn put_head(&self, digest: &Digest, bytes: &[u8]) {
         self.store(&Key::Head(digest), NoFacts {}, &[bytes]);
+    }
+
+    /// The fine document of a layer, as it was kept: nobody has looked into it.
+    pub fn get_fine(&self, layer: &Digest) -> Option<Vec<u8>> {
+        self.load(&Key::Fine(layer), |NoFacts {}, bytes| Some(bytes))
+    }
+
+    /// Keeps the fine document of a layer, without a recorded start.
+    pub fn put_fine(&self, layer: &Digest, document: &[u8]) {
+        self.store(&Key::Fine(layer), NoFacts {}, &[document]);
     }
 
     /// What the layer under `key` can be read by, and what there is to say about it. `memory` grows by

@@ -8,6 +8,7 @@ mod support;
 
 mod cache;
 mod consumers;
+mod fine;
 mod help;
 mod hostile_ztoc;
 mod index;

@@ -8,6 +8,7 @@ use clap::builder::FalseyValueParser;
 use crate::cli::shared::args::{
     BuildArgs, CacheArgs, ExistingArg, FormatArgs, MinLayerArgs, PlatformsArgs, RegistryArgs,
 };
+use crate::cli::shared::kinds::KindsArgs;
 use crate::cli::shared::parse;
 use crate::cli::shared::reuse::HookReuseArgs;
 use crate::cli::shared::versions::HookVersionsArgs;
@@ -83,6 +84,9 @@ pub(crate) struct BackfillArgs {
 
     #[command(flatten)]
     pub versions: HookVersionsArgs,
+
+    #[command(flatten)]
+    pub kinds: KindsArgs,
 
     #[command(flatten)]
     pub reuse: HookReuseArgs,

@@ -51,6 +51,8 @@ pub(super) async fn run(args: BackfillArgs, talk: TalkArgs) -> Result<(), CliErr
     let places = args.places.iter().map(Place::registry);
     let registries = Registries::of(places.chain(args.reuse.reuse_from.iter().map(|image| image.registry.as_str())));
     let client = Client::new(client_config(args.registry, registries, &progress).await?).map_err(StoreError::from)?;
+    let versions = args.versions.versions()?;
+    let kinds = args.kinds.kinds(&versions)?;
     // What is not used for other images is for the layers of one.
     let index = unattended(
         args.platforms.platform,
@@ -58,9 +60,9 @@ pub(super) async fn run(args: BackfillArgs, talk: TalkArgs) -> Result<(), CliErr
         args.min_layer.min_layer_size,
         (cores / jobs).max(1),
         &args.reuse,
+        kinds,
     );
     let index = IndexOptions { existing: args.existing.into(), ..index };
-    let versions = args.versions.versions()?;
     let state =
         args.state.as_deref().map(|path| State::open(path, &index, &versions)).transpose().map_err(HookError::from)?;
     #[cfg(feature = "nats")]

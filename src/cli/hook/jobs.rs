@@ -16,6 +16,7 @@ use crate::cli::hook::error::HookError;
 use crate::cli::shared::args::{BuildArgs, CacheArgs, LayerJobsArgs, MinLayerArgs, PlatformsArgs, RegistryArgs};
 use crate::cli::shared::build::unattended;
 use crate::cli::shared::caches;
+use crate::cli::shared::kinds::KindsArgs;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::reuse::HookReuseArgs;
 use crate::cli::shared::size::ByteSize;
@@ -65,6 +66,9 @@ pub(crate) struct JobArgs {
     pub versions: HookVersionsArgs,
 
     #[command(flatten)]
+    pub kinds: KindsArgs,
+
+    #[command(flatten)]
     pub reuse: HookReuseArgs,
 
     #[command(flatten, next_help_heading = "Indexing")]
@@ -106,9 +110,11 @@ pub(super) fn address(listener: &TcpListener) -> Result<String, CliError> {
 /// What does the jobs.
 pub(super) async fn runner(args: JobArgs) -> Result<Runner, CliError> {
     let versions = args.versions.versions()?;
+    let kinds = args.kinds.kinds(&versions)?;
     let progress: Arc<dyn Progress> = Arc::new(LogProgress);
     let jobs = args.layer_jobs.count();
-    let options = unattended(args.platforms.platform, &args.build, args.min_layer.min_layer_size, jobs, &args.reuse);
+    let least = args.min_layer.min_layer_size;
+    let options = unattended(args.platforms.platform, &args.build, least, jobs, &args.reuse, kinds);
     let cache = caches::ztocs(&args.cache, &progress).await;
     let dead = args.dead_letter.map(|path| {
         let opened = dead_letters(&path);

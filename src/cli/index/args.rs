@@ -9,6 +9,7 @@ use clap::builder::FalseyValueParser;
 use crate::cli::shared::args::{
     BuildArgs, CacheArgs, ExistingArg, FormatArgs, LayerJobsArgs, MinLayerArgs, PlatformsArgs, RegistryArgs,
 };
+use crate::cli::shared::kinds::KindsArgs;
 use crate::cli::shared::parse;
 use crate::cli::shared::prefetch::PrefetchArgs;
 use crate::cli::shared::reuse::ReuseArgs;
@@ -58,6 +59,11 @@ Examples:
     docker save app:1.4 -o app.tar
     ociseek index --output oci:app-index oci-archive:app.tar
 
+  With a fine index beside the SOCI index, and what a start reads at its front:
+    ociseek index --fine ghcr.io/acme/app:1.4
+    ociseek trace ghcr.io/acme/app:1.4 > start.jsonl
+    ociseek index --fine --profile start.jsonl ghcr.io/acme/app:1.4
+
   Both versions, with the SOCI-enabled image as app:1.4-soci:
     ociseek index --v2 '{tag}-soci' ghcr.io/acme/app:1.4
 
@@ -89,6 +95,9 @@ pub(crate) struct IndexArgs {
 
     #[command(flatten)]
     pub build: BuildArgs,
+
+    #[command(flatten)]
+    pub kinds: KindsArgs,
 
     #[command(flatten)]
     pub prefetch: PrefetchArgs,

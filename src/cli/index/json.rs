@@ -13,7 +13,8 @@ use crate::image::Descriptor;
 use crate::image::coverage;
 use crate::ops::convert::Converted;
 use crate::ops::index::{
-    IndexedImage, IndexedManifest, LayerReport, ManifestResult, OtherIndex, Refused, RefusedManifest, Shortfall,
+    IndexedFine, IndexedImage, IndexedManifest, LayerReport, ManifestResult, OtherIndex, Refused, RefusedManifest,
+    Shortfall,
 };
 use crate::ops::versions::{EnabledResult, Made};
 use crate::store::blob::Attached;
@@ -86,6 +87,8 @@ pub(crate) struct Manifest {
     pub coverage: Coverage,
     /// The prefetch list of an index that was built; null if it has none, or if no index was built.
     pub prefetch: Option<Prefetched>,
+    /// The fine index; null if none was asked for.
+    pub fine: Option<Fine>,
     /// Demands of --strict and --min-coverage that it does not meet.
     pub shortfalls: Vec<Short>,
     /// The layers in the image's order.
@@ -106,6 +109,8 @@ pub(crate) enum Status {
     NothingToIndex,
     /// Timed out before any layer was done.
     OutOfTime,
+    /// With --fine-only no SOCI index is made.
+    NotAsked,
     /// Nothing was attached, since a platform falls short of --strict or --min-coverage.
     Refused,
 }
@@ -117,6 +122,42 @@ enum How {
     ReferrersApi,
     TagSchema,
     Layout,
+}
+
+/// A fine index that was made or found.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "MadeFine"))]
+pub(crate) struct Fine {
+    pub status: Status,
+    /// Null if there is none.
+    pub index: Option<IndexRef>,
+    /// How it was attached, if it was.
+    attached: Option<How>,
+    /// The tag of the tag schema, if it was attached by it.
+    tag: Option<String>,
+    /// The fine indexes whose place it took (or, in a dry run, would take).
+    replaced: Vec<DigestText>,
+    /// Those of them that could not be deleted.
+    not_deleted: Vec<DigestText>,
+    coverage: Coverage,
+    /// The digest of the list of reads that it was built with, or null.
+    profile: Option<DigestText>,
+    /// Its documents, in the order of the image's layers.
+    documents: Vec<Document>,
+}
+
+/// The document of a layer.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "MadeDocument"))]
+struct Document {
+    /// The digest of its layer.
+    layer: DigestText,
+    digest: DigestText,
+    size: u64,
+    /// Bytes of its head: the layer's files and spans.
+    head_size: u64,
+    /// Bytes of its head and of what a recorded start needs.
+    start_size: u64,
 }
 
 #[derive(Serialize)]
@@ -210,27 +251,69 @@ impl Image {
     }
 }
 
-impl Manifest {
-    fn of(report: &IndexedManifest) -> Manifest {
-        let (status, index) = match &report.result {
+/// What became of an index of either kind.
+struct Outcome {
+    status: Status,
+    index: Option<IndexRef>,
+    attached: Option<How>,
+    tag: Option<String>,
+    replaced: Vec<DigestText>,
+    not_deleted: Vec<DigestText>,
+}
+
+impl Outcome {
+    fn of(result: &ManifestResult) -> Outcome {
+        let (status, index) = match result {
             ManifestResult::Attached { index, .. } => (Status::Attached, Some(IndexRef::of(index))),
             ManifestResult::DryRun { index, .. } => (Status::DryRun, Some(IndexRef::of(index))),
             ManifestResult::AlreadyThere { index, .. } => (Status::AlreadyThere, Some(IndexRef::of(index))),
             ManifestResult::Kept { index, .. } => (Status::Kept, Some(IndexRef::named(*index))),
             ManifestResult::NothingToIndex => (Status::NothingToIndex, None),
             ManifestResult::OutOfTime => (Status::OutOfTime, None),
+            ManifestResult::NotAsked => (Status::NotAsked, None),
         };
-        let (attached, tag) = match &report.result {
+        let (attached, tag) = match result {
             ManifestResult::Attached { how: Attached::ReferrersApi, .. } => (Some(How::ReferrersApi), None),
             ManifestResult::Attached { how: Attached::TagSchema(tag), .. } => (Some(How::TagSchema), Some(tag.clone())),
             ManifestResult::Attached { how: Attached::Layout, .. } => (Some(How::Layout), None),
             _ => (None, None),
         };
-        let (replaced, not_deleted) = match &report.result {
+        let (replaced, not_deleted) = match result {
             ManifestResult::Attached { replaced, not_deleted, .. } => (digests(replaced), digests(not_deleted)),
             ManifestResult::DryRun { replaces, .. } => (digests(replaces), Vec::new()),
             _ => (Vec::new(), Vec::new()),
         };
+        Outcome { status, index, attached, tag, replaced, not_deleted }
+    }
+}
+
+impl Fine {
+    fn of(report: &IndexedFine) -> Fine {
+        let Outcome { status, index, attached, tag, replaced, not_deleted } = Outcome::of(&report.result);
+        let documents = report.documents.iter().map(|document| Document {
+            layer: document.layer.into(),
+            digest: document.document.into(),
+            size: document.size,
+            head_size: document.head_size,
+            start_size: document.start_size,
+        });
+        Fine {
+            status,
+            index,
+            attached,
+            tag,
+            replaced,
+            not_deleted,
+            coverage: Coverage::of(&report.coverage),
+            profile: report.profile.map(DigestText::from),
+            documents: documents.collect(),
+        }
+    }
+}
+
+impl Manifest {
+    fn of(report: &IndexedManifest) -> Manifest {
+        let Outcome { status, index, attached, tag, replaced, not_deleted } = Outcome::of(&report.result);
         let other = |o: &OtherIndex| Other {
             digest: o.digest.into(),
             tool: o.tool.clone(),
@@ -245,6 +328,7 @@ impl Manifest {
             not_deleted,
             others: report.others.iter().map(other).collect(),
             prefetch: report.prefetch.as_ref().map(Prefetched::of),
+            fine: report.fine.as_ref().map(Fine::of),
             ..Manifest::new(status, &report.platform, &report.manifest, &report.coverage, &report.layers)
         }
     }
@@ -276,6 +360,7 @@ impl Manifest {
             others: Vec::new(),
             coverage: Coverage::of(coverage),
             prefetch: None,
+            fine: None,
             shortfalls: Vec::new(),
             layers: layers.iter().map(Layer::of).collect(),
         }

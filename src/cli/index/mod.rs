@@ -35,8 +35,8 @@ pub(super) async fn run(args: IndexArgs, talk: TalkArgs) -> Result<(), CliError>
     let display = Arc::new(Display::new(talk));
     let progress: Arc<dyn Progress> = display.clone();
     let files = step::Files { outputs: args.step_outputs.clone(), summary: args.step_summary.clone() };
-    let mut options = options(&args, started)?;
-    let versions = args.versions.versions(args.images.len() > 1)?;
+    let versions = args.versions.clone().versions(args.images.len() > 1)?;
+    let mut options = options(&args, &versions, started)?;
     let images = Images::new(args.registry, args.images.iter().chain(&args.reuse.reuse_from), &progress).await?;
     options.reuse.from = named(&images, &args.reuse.reuse_from, &progress).await;
     let cache = caches::ztocs(&args.cache, &progress).await;
@@ -130,6 +130,11 @@ fn check(args: &IndexArgs) -> Result<(), CliError> {
     if archive && args.output.is_none() && !args.dry_run {
         return Err(CliError::Usage("archives are read-only: give --output oci:DIR, or --dry-run"));
     }
+    if args.kinds.fine_only && (args.strict || args.min_coverage.is_some()) {
+        return Err(CliError::Usage(
+            "--strict and --min-coverage check the SOCI index, which --fine-only does not make",
+        ));
+    }
     if args.versions.v2_only.is_some() {
         if args.strict || args.min_coverage.is_some() {
             return Err(CliError::Usage(
@@ -145,9 +150,10 @@ fn check(args: &IndexArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-fn options(args: &IndexArgs, started: Instant) -> Result<IndexOptions, CliError> {
+fn options(args: &IndexArgs, versions: &Versions, started: Instant) -> Result<IndexOptions, CliError> {
     Ok(IndexOptions {
         platforms: args.platforms.platform.clone(),
+        kinds: args.kinds.kinds(versions)?,
         layer: layer_options(&args.build),
         min_layer_size: args.min_layer.min_layer_size.0,
         existing: args.existing.into(),

@@ -6,8 +6,9 @@ use crate::cli::shared::layers::prefetched;
 use crate::cli::shared::layers::text::{coverage, heading, layers, members, why_nothing};
 use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::terminal::{Style, safe};
+use crate::image::fine::FineRef;
 use crate::ops::index::{
-    IndexedImage, IndexedManifest, LayerOutcome, LayerReport, LeftOut, ManifestResult, OtherIndex, Refused,
+    IndexedFine, IndexedImage, IndexedManifest, LayerOutcome, LayerReport, LeftOut, ManifestResult, OtherIndex, Refused,
 };
 use crate::ops::versions::{Enabled, EnabledResult, Made};
 use crate::store::blob::Attached;
@@ -26,14 +27,17 @@ pub(super) fn report(image: &str, target: Option<&str>, done: &IndexedImage, sec
     for manifest in &done.manifests {
         heading(&mut text, image, manifest.platform.as_deref(), &manifest.manifest.digest, style);
         layers(&mut text, &manifest.layers, style);
-        result(&mut text, target, manifest, &mut attached, style);
+        soci(&mut text, target, manifest, &mut attached, style);
         left(&mut text, manifest, style);
-        if !matches!(manifest.result, ManifestResult::NothingToIndex | ManifestResult::OutOfTime) {
+        if manifest.result.index().is_some() {
             coverage(&mut text, &manifest.coverage);
         }
         prefetched::line(&mut text, manifest.prefetch.as_ref());
         members(&mut text, &manifest.layers, style);
         others(&mut text, manifest, style);
+        if let Some(made) = &manifest.fine {
+            fine(&mut text, target, made, &mut attached, style);
+        }
     }
     let _ = writeln!(text, "{}", style.dim(&totals(done, seconds)));
     text
@@ -58,7 +62,8 @@ pub(super) fn refused(image: &str, refused: &Refused, style: Style) -> String {
 pub(super) fn digests(made: &Made) -> String {
     let mut text = String::new();
     for manifest in made.index.iter().flat_map(|index| &index.manifests) {
-        if let Some(digest) = manifest.result.index() {
+        let fine = manifest.fine.as_ref().and_then(|fine| fine.result.index());
+        for digest in manifest.result.index().into_iter().chain(fine) {
             let _ = writeln!(text, "{digest}");
         }
     }
@@ -68,20 +73,68 @@ pub(super) fn digests(made: &Made) -> String {
     text
 }
 
-/// The index, and how it was attached: once for all platforms, where it is the same for all.
-fn result<'a>(
+/// The SOCI index, and who reads it, once for all platforms.
+fn soci<'a>(
     text: &mut String,
     target: Option<&str>,
     manifest: &'a IndexedManifest,
     attached: &mut Option<&'a Attached>,
     style: Style,
 ) {
+    let is_new = result(text, "index", target, &manifest.result, attached, style);
+    if is_new {
+        let _ = writeln!(text, "  {}", style.dim(READERS));
+    }
+    match &manifest.result {
+        ManifestResult::NothingToIndex => {
+            let _ = writeln!(text, "  {} {}", style.yellow("no index:"), why_nothing(&manifest.layers));
+        }
+        ManifestResult::OutOfTime => {
+            let _ = writeln!(text, "  {} timed out before any layer was done", style.yellow("no index:"));
+        }
+        _ => {}
+    }
+}
+
+/// The fine index.
+fn fine<'a>(
+    text: &mut String,
+    target: Option<&str>,
+    made: &'a IndexedFine,
+    attached: &mut Option<&'a Attached>,
+    style: Style,
+) {
+    result(text, "fine index", target, &made.result, attached, style);
+    let none = style.yellow("no fine index:");
+    let _ = match &made.result {
+        ManifestResult::NothingToIndex => writeln!(text, "  {none} no layer can be indexed"),
+        ManifestResult::OutOfTime => writeln!(text, "  {none} timed out before any layer was done"),
+        _ => Ok(()),
+    };
+    if made.result.index().is_some() {
+        coverage(text, &made.coverage);
+        let sum = |part: fn(&FineRef) -> u64| made.documents.iter().map(part).sum();
+        let (bytes, start) = (human(sum(|d| d.size)), human(sum(|d| d.start_size)));
+        let recorded = if made.profile.is_some() { " (recorded)" } else { "" };
+        let _ = writeln!(text, "  documents of {bytes}, {start} of it for a start{recorded}");
+    }
+}
+
+/// An index, and how it was attached, unless there is none. True: attached in another way than the one before.
+fn result<'a>(
+    text: &mut String,
+    word: &str,
+    target: Option<&str>,
+    result: &'a ManifestResult,
+    attached: &mut Option<&'a Attached>,
+    style: Style,
+) -> bool {
     let line = |text: &mut String, colour: &str, rest: &str| {
         let _ = writeln!(text, "  {colour} {rest}");
     };
-    match &manifest.result {
+    match result {
         ManifestResult::Attached { index, how, replaced, not_deleted } => {
-            line(text, &style.green("index"), &style.green(&index.digest.to_string()));
+            line(text, &style.green(word), &style.green(&index.digest.to_string()));
             let before = attached.replace(how);
             let is_same = before.is_some_and(|before| std::mem::discriminant(before) == std::mem::discriminant(how));
             let told = match (how, target) {
@@ -98,19 +151,17 @@ fn result<'a>(
                 let kept = if not_deleted.contains(digest) { " (it could not be deleted)" } else { "" };
                 let _ = writeln!(text, "  replaces {digest}{kept}");
             }
-            if !is_same {
-                let _ = writeln!(text, "  {}", style.dim(READERS));
-            }
+            return !is_same;
         }
         ManifestResult::DryRun { index, replaces } => {
-            line(text, &style.green("index"), &style.green(&index.digest.to_string()));
+            line(text, &style.green(word), &style.green(&index.digest.to_string()));
             let _ = writeln!(text, "  dry run: nothing was written");
             for digest in replaces {
                 let _ = writeln!(text, "  would replace {digest}");
             }
         }
         ManifestResult::AlreadyThere { index, built } => {
-            line(text, &style.green("index"), &style.green(&index.digest.to_string()));
+            line(text, &style.green(word), &style.green(&index.digest.to_string()));
             let how = if *built {
                 "up to date: the index is identical, nothing was written"
             } else {
@@ -119,16 +170,12 @@ fn result<'a>(
             let _ = writeln!(text, "  {how}");
         }
         ManifestResult::Kept { index, tool } => {
-            line(text, "index", &index.to_string());
+            line(text, word, &index.to_string());
             let _ = writeln!(text, "  left unchanged; made by {}", maker(tool.as_deref()));
         }
-        ManifestResult::NothingToIndex => {
-            let _ = writeln!(text, "  {} {}", style.yellow("no index:"), why_nothing(&manifest.layers));
-        }
-        ManifestResult::OutOfTime => {
-            let _ = writeln!(text, "  {} timed out before any layer was done", style.yellow("no index:"));
-        }
+        ManifestResult::NothingToIndex | ManifestResult::OutOfTime | ManifestResult::NotAsked => {}
     }
+    false
 }
 
 /// What another run would do.

@@ -63,7 +63,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE", requires = "detach")]
     pub log: Option<PathBuf>,
 
-    /// Record the first reads in order, as JSON lines for `index --prefetch-profile`
+    /// Record the first reads in order, as JSON lines for `index --profile`
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
 

@@ -9,7 +9,7 @@ use super::source::Images;
 use crate::image::{ImageName, Platform};
 use crate::layer::LayerOptions;
 use crate::ops::discover::causes;
-use crate::ops::index::{Elsewhere, Existing, IndexOptions};
+use crate::ops::index::{Elsewhere, Existing, IndexOptions, Kinds};
 use crate::progress::{Event, Progress};
 
 pub(crate) fn layer_options(build: &BuildArgs) -> LayerOptions {
@@ -42,9 +42,11 @@ pub(crate) fn unattended(
     min_layer_size: ByteSize,
     jobs: usize,
     reuse: &HookReuseArgs,
+    kinds: Kinds,
 ) -> IndexOptions {
     IndexOptions {
         platforms,
+        kinds,
         layer: layer_options(build),
         min_layer_size: min_layer_size.0,
         jobs,

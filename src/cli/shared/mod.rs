@@ -9,6 +9,7 @@ pub(super) mod difference;
 pub(super) mod fine;
 pub(super) mod habits;
 pub(super) mod json;
+pub(super) mod kinds;
 pub(super) mod layers;
 pub(super) mod parse;
 pub(super) mod place;

@@ -26,8 +26,11 @@ pub(crate) struct PrefetchArgs {
     pub prefetch_list: Vec<PathBuf>,
 
     /// The same for the reads of a recorded start: the output of ociseek trace or mount --record; can be repeated
-    #[arg(long, value_name = "FILE", env = "OCISEEK_PREFETCH_PROFILE")]
-    pub prefetch_profile: Vec<PathBuf>,
+    ///
+    /// Several are merged, in their order. With --fine, what all of these options name stands first in
+    /// the fine index, in this order. --prefetch-profile is the same option.
+    #[arg(long, alias = "prefetch-profile", value_name = "FILE", env = "OCISEEK_PROFILE")]
+    pub profile: Vec<PathBuf>,
 }
 
 impl PrefetchArgs {
@@ -40,7 +43,7 @@ impl PrefetchArgs {
             add(&mut list, &text).map_err(|source| CliError::Prefetch { path: path.clone(), source })
         };
         self.prefetch_list.iter().try_for_each(|path| add(path, PrefetchList::add_list))?;
-        self.prefetch_profile.iter().try_for_each(|path| add(path, PrefetchList::add_profile))?;
+        self.profile.iter().try_for_each(|path| add(path, PrefetchList::add_profile))?;
         Ok((!list.is_empty()).then(|| Arc::new(list)))
     }
 }

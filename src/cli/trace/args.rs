@@ -30,7 +30,7 @@ Examples:
 
   Record a start, then have consumers prefetch what it read:
     ociseek trace registry.example/app:v1 > start.jsonl
-    ociseek index --prefetch-profile start.jsonl registry.example/app:v1
+    ociseek index --profile start.jsonl registry.example/app:v1
 
   In scripts:
     ociseek trace --format json --output boot.json redis:7 -- redis-server --version
@@ -58,7 +58,7 @@ pub(crate) struct TraceArgs {
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// Report format: a text table, one JSON document, or JSON lines for `index --prefetch-profile`
+    /// Report format: a text table, one JSON document, or JSON lines for `index --profile`
     /// [default: text on a terminal, jsonl elsewhere]
     #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum)]
     pub format: Option<TraceFormat>,

@@ -6,7 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
-use crate::ops::index::{Existing, IndexOptions};
+use crate::ops::index::{Existing, IndexOptions, Kinds};
 use crate::ops::versions::Versions;
 
 /// The longest line that is read, in bytes: a registry, a repository and a digest are shorter.
@@ -110,6 +110,11 @@ impl State {
 fn header(options: &IndexOptions, versions: &Versions) -> String {
     let platforms: Vec<String> = options.platforms.iter().map(ToString::to_string).collect();
     let IndexOptions { layer, min_layer_size, .. } = options;
+    let kinds = match options.kinds {
+        Kinds::Soci => "",
+        Kinds::Both => "with fine indexes, ",
+        Kinds::Fine => "only fine indexes, ",
+    };
     let existing = match options.existing {
         Existing::Skip => "",
         Existing::Replace => "existing replaced, ",
@@ -121,7 +126,7 @@ fn header(options: &IndexOptions, versions: &Versions) -> String {
         Versions::Both(template) => format!("version 2 as {template}, "),
     };
     format!(
-        "ociseek backfill 1: span size {}, least layer {min_layer_size}, platforms [{}], {existing}{versions}{}",
+        "ociseek backfill 1: span size {}, least layer {min_layer_size}, platforms [{}], {existing}{kinds}{versions}{}",
         layer.span_size,
         platforms.join(","),
         layer.build_tool_identifier

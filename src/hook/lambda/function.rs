@@ -377,6 +377,11 @@ fn done_image(done: &Done) -> Value {
     if let Some(image) = index {
         let indexes = image.manifests.iter().filter_map(|manifest| manifest.result.index());
         said["indexes"] = json!(indexes.collect::<Vec<_>>());
+        let fine = image.manifests.iter().filter_map(|manifest| manifest.fine.as_ref()?.result.index());
+        let fine: Vec<_> = fine.collect();
+        if !fine.is_empty() {
+            said["fine"] = json!(fine);
+        }
         let not_deleted = log::not_deleted(products);
         if !not_deleted.is_empty() {
             said["not_deleted"] = json!(not_deleted);

@@ -227,7 +227,7 @@ pub(in crate::ops) fn parse(bytes: &[u8], version: Option<Version>, subject: &Di
 ///
 /// # Errors
 /// When the manifest is something else, or the index of another image.
-pub(super) fn parse_fine(bytes: &[u8], subject: &Digest) -> Result<FineIndex, Unusable> {
+pub(in crate::ops) fn parse_fine(bytes: &[u8], subject: &Digest) -> Result<FineIndex, Unusable> {
     let index = fine::parse(bytes)?;
     match index.subject.digest == *subject {
         true => Ok(index),

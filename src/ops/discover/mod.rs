@@ -30,7 +30,7 @@ mod judge;
 
 pub use fine::{FineFacts, FineSummary};
 pub use judge::{FineContent, IndexContent, IndexKind, Note, Unusable};
-pub(super) use judge::{Referring, parse as parse_index};
+pub(super) use judge::{Referring, parse as parse_index, parse_fine};
 
 /// The largest ztoc that is read, in bytes. Where a layer's is larger, the layer is read as if it had none.
 pub const MAX_ZTOC: u64 = MAX_ENCODED as u64;

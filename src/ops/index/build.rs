@@ -6,15 +6,18 @@ use std::future::ready;
 use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::task::spawn_blocking;
 
 use super::error::IndexError;
 use super::guide::{Guides, guides};
 use super::model::{IndexOptions, Origin};
 use super::read::{ReadLayer, read};
 use super::reuse::reuse;
-use super::supply::{Blob, BuiltLayer, Layers, Supply, cached, keep};
+use super::supply::{Blob, BuiltLayer, Layers, Supply, cached, cached_document, keep, keep_document};
 use crate::budget::Budget;
+use crate::fine::{EncodedFine, FineLayer};
 use crate::image::Descriptor;
+use crate::layer::{LayerOptions, Outcome};
 use crate::progress::Progress;
 use crate::store::cache::ZtocCache;
 use crate::ztoc::Ztoc;
@@ -34,11 +37,17 @@ pub(in crate::ops) async fn ztocs(
     announce: impl FnOnce(&[Descriptor]),
     progress: &Arc<dyn Progress>,
 ) -> Result<Layers, IndexError> {
+    let documents = wanted.documents.clone();
+    let is_wanted = |layer: &Descriptor| documents.contains(&(layer.digest, layer.size));
     let (mut layers, unread) = look_up(wanted, built, supply.cache, options, supply.source.budget()).await?;
-    let unread = reuse(&mut layers, unread, supply, options, progress).await;
+    // Another index spares reading a layer only where no fine document is wanted of it.
+    let (mut unread, reusable): (Vec<_>, Vec<_>) = unread.into_iter().partition(is_wanted);
+    unread.extend(reuse(&mut layers, reusable, supply, options, progress).await);
+    sort(&mut unread, options);
     announce(&unread);
     let guides = guides(&supply.known, &unread, options).await;
-    read_all(&mut layers, unread, supply, options, guides, progress).await?;
+    let reader = Reader { supply, options, documents: &documents, progress };
+    reader.read_all(&mut layers, unread, guides).await?;
     Ok(layers)
 }
 
@@ -48,11 +57,26 @@ pub(in crate::ops) async fn ztocs(
 pub(in crate::ops) struct Wanted {
     layers: Vec<Descriptor>,
     known: BTreeSet<Blob>,
+    /// Those of them of which a ztoc is wanted.
+    ztocs: BTreeSet<Blob>,
+    /// Those of them of which a fine document is wanted.
+    documents: BTreeSet<Blob>,
 }
 
 impl Wanted {
-    /// Adds a layer. False: it is there already.
+    /// Adds a layer of which a ztoc is wanted. False: it is there already.
     pub(crate) fn add(&mut self, layer: &Descriptor) -> bool {
+        self.ztocs.insert((layer.digest, layer.size));
+        self.add_layer(layer)
+    }
+
+    /// Adds a layer of which a fine document is wanted. False: it is there already.
+    pub(super) fn add_document(&mut self, layer: &Descriptor) -> bool {
+        self.documents.insert((layer.digest, layer.size));
+        self.add_layer(layer)
+    }
+
+    fn add_layer(&mut self, layer: &Descriptor) -> bool {
         let new = self.known.insert((layer.digest, layer.size));
         if new {
             self.layers.push(layer.clone());
@@ -75,14 +99,31 @@ async fn look_up(
         if layers.get(&layer).is_some() {
             continue;
         }
-        match cached(cache, &layer, options).await {
-            Some(outcome) => {
-                let built = BuiltLayer { outcome: Arc::new(outcome), origin: Origin::Cache };
-                layers.add(&layer, built).map_err(|over| IndexError::memory(&layer, over))?;
-            }
-            None => unread.push(layer),
+        let blob = (layer.digest, layer.size);
+        let outcome = cached(cache, &layer, options).await;
+        // What no consumer can be served from has no fine document either.
+        let is_unservable = matches!(outcome, Some(Outcome::Unservable(_)));
+        let wants_document = wanted.documents.contains(&blob) && !is_unservable;
+        let document = if wants_document { cached_document(cache, &layer, budget).await } else { None };
+        if (wants_document && document.is_none()) || (wanted.ztocs.contains(&blob) && outcome.is_none()) {
+            unread.push(layer);
+            continue;
+        }
+        let memory = |over| IndexError::memory(&layer, over);
+        if let Some(outcome) = outcome {
+            let built = BuiltLayer { outcome: Arc::new(outcome), origin: Origin::Cache };
+            layers.add(&layer, built).map_err(memory)?;
+        }
+        if let Some(document) = document {
+            layers.add_document(&layer, document).map_err(memory)?;
         }
     }
+    sort(&mut unread, options);
+    Ok((layers, unread))
+}
+
+/// The order in which layers are read.
+fn sort(unread: &mut [Descriptor], options: &IndexOptions) {
     match options.deadline {
         // The longest work first, so that none of it is left over at the end for one thread alone.
         None => unread.sort_by_key(|layer| std::cmp::Reverse(layer.size)),
@@ -92,75 +133,97 @@ async fn look_up(
         // and keep the others from being done.
         Some(_) => unread.sort_by_key(|layer| layer.size),
     }
-    Ok((layers, unread))
 }
 
-/// Reads what the cache did not know, up to the deadline. The first layer that cannot be read or is broken ends it.
-///
-/// Layers that are read side by side may not fit into memory together. One that does not is read again alone, after the
-/// others: whether an image can be indexed must not depend on which of its layers was faster.
-async fn read_all(
-    layers: &mut Layers,
-    unread: Vec<Descriptor>,
-    supply: &Supply<'_>,
-    options: &IndexOptions,
-    guides: Guides,
-    progress: &Arc<dyn Progress>,
-) -> Result<(), IndexError> {
-    let jobs = options.side_by_side(unread.len());
-    // Unless it is cleared below: by the first layer that is done.
-    layers.stuck = !unread.is_empty() && options.is_in_time();
-    let mut alone = Vec::new();
-    {
-        let guides = &guides;
-        let mut reading = stream::iter(unread)
-            .take_while(|_| ready(options.is_in_time()))
-            .map(|layer| async move {
-                let guide = guides.get(&layer.digest).cloned();
-                match read_one(supply, &layer, options, jobs, guide, progress).await {
-                    Err(IndexError::Memory { .. }) if jobs > 1 || !guides.is_empty() => Ok((layer, None)),
-                    built => built.map(|built| (layer, Some(built))),
+/// Reads layers.
+struct Reader<'a> {
+    supply: &'a Supply<'a>,
+    options: &'a IndexOptions,
+    /// The layers of which a fine document is wanted.
+    documents: &'a BTreeSet<Blob>,
+    progress: &'a Arc<dyn Progress>,
+}
+
+/// A layer that was read, and its fine document, if one is wanted and there can be one.
+type Read = (BuiltLayer, Option<Arc<EncodedFine>>);
+
+impl Reader<'_> {
+    /// Reads what the cache did not know, up to the deadline. The first layer that cannot be read or is broken ends it.
+    ///
+    /// Layers that are read side by side may not fit into memory together. One that does not is read again alone, after
+    /// the others: whether an image can be indexed must not depend on which of its layers was faster.
+    async fn read_all(&self, layers: &mut Layers, unread: Vec<Descriptor>, guides: Guides) -> Result<(), IndexError> {
+        let options = self.options;
+        let jobs = options.side_by_side(unread.len());
+        // Unless it is cleared below: by the first layer that is done.
+        layers.stuck = !unread.is_empty() && options.is_in_time();
+        let mut alone = Vec::new();
+        {
+            let guides = &guides;
+            let mut reading = stream::iter(unread)
+                .take_while(|_| ready(options.is_in_time()))
+                .map(|layer| async move {
+                    let guide = guides.get(&layer.digest).cloned();
+                    match self.read_one(&layer, jobs, guide).await {
+                        Err(IndexError::Memory { .. }) if jobs > 1 || !guides.is_empty() => Ok((layer, None)),
+                        built => built.map(|built| (layer, Some(built))),
+                    }
+                })
+                .buffer_unordered(jobs);
+            // What is done is taken before the clock is looked at. Layers that are being read then are
+            // dropped with `reading`.
+            while let Some((layer, built)) = options.before_deadline(reading.try_next()).await.transpose()?.flatten() {
+                match built {
+                    Some(read) => done(layers, &layer, read)?,
+                    None => alone.push(layer),
                 }
-            })
-            .buffer_unordered(jobs);
-        // What is done is taken before the clock is looked at. Layers that are being read then are
-        // dropped with `reading`.
-        while let Some((layer, built)) = options.before_deadline(reading.try_next()).await.transpose()?.flatten() {
-            match built {
-                Some(built) => {
-                    layers.stuck = false;
-                    layers.bytes_read += layer.size;
-                    layers.add(&layer, built).map_err(|over| IndexError::memory(&layer, over))?;
-                }
-                None => alone.push(layer),
             }
         }
+        drop(guides);
+        for layer in alone {
+            let reading = self.read_one(&layer, 1, None);
+            let Some(read) = options.before_deadline(reading).await.transpose()? else { break };
+            done(layers, &layer, read)?;
+        }
+        Ok(())
     }
-    drop(guides);
-    for layer in alone {
-        let reading = read_one(supply, &layer, options, 1, None, progress);
-        let Some(built) = options.before_deadline(reading).await.transpose()? else { break };
-        layers.stuck = false;
-        layers.bytes_read += layer.size;
-        layers.add(&layer, built).map_err(|over| IndexError::memory(&layer, over))?;
+
+    /// Reads a layer as one of `jobs` at a time, and keeps what comes of it in the cache.
+    async fn read_one(&self, layer: &Descriptor, jobs: usize, guide: Option<Arc<Ztoc>>) -> Result<Read, IndexError> {
+        let Reader { supply, options, documents, progress } = *self;
+        let fine = documents.contains(&(layer.digest, layer.size));
+        let layer_options = LayerOptions { fine, ..options.layer.clone() };
+        let ReadLayer { indexed, seconds } = read(supply.source, layer, layer_options, jobs, guide, progress).await?;
+        let outcome = Arc::new(indexed.outcome);
+        let document = match indexed.fine {
+            Some(fine) => Some(Arc::new(encoded(layer, fine).await?)),
+            None => None,
+        };
+        if !options.dry_run {
+            keep(supply.cache, layer, options, &outcome).await;
+            if let Some(document) = &document {
+                keep_document(supply.cache, layer, document).await;
+            }
+        }
+        Ok((BuiltLayer { outcome, origin: Origin::Read { seconds } }, document))
     }
-    Ok(())
 }
 
-/// Reads a layer as one of `jobs` at a time, and keeps what comes of it in the cache.
-async fn read_one(
-    supply: &Supply<'_>,
-    layer: &Descriptor,
-    options: &IndexOptions,
-    jobs: usize,
-    guide: Option<Arc<Ztoc>>,
-    progress: &Arc<dyn Progress>,
-) -> Result<BuiltLayer, IndexError> {
-    let reading = read(supply.source, layer, options.layer.clone(), jobs, guide, progress);
-    let ReadLayer { indexed, seconds } = reading.await?;
-    let outcome = Arc::new(indexed.outcome);
-    if !options.dry_run {
-        keep(supply.cache, layer, options, &outcome).await;
+/// A fine document without a recorded start.
+async fn encoded(layer: &Descriptor, fine: FineLayer) -> Result<EncodedFine, IndexError> {
+    let layer = layer.digest;
+    let encoded = spawn_blocking(move || fine.encode(&[])).await.map_err(|_| IndexError::LayerThread { layer })?;
+    encoded.map_err(|source| IndexError::Fine { layer, source })
+}
+
+/// Adds a layer that was read.
+fn done(layers: &mut Layers, layer: &Descriptor, (built, document): Read) -> Result<(), IndexError> {
+    let memory = |over| IndexError::memory(layer, over);
+    layers.stuck = false;
+    layers.bytes_read += layer.size;
+    layers.add(layer, built).map_err(memory)?;
+    match document {
+        Some(document) => layers.add_document(layer, document).map_err(memory),
+        None => Ok(()),
     }
-    Ok(BuiltLayer { outcome, origin: Origin::Read { seconds } })
 }

@@ -3,6 +3,7 @@
 use super::model::Refused;
 use crate::budget::OverBudget;
 use crate::digest::Digest;
+use crate::fine::FineError;
 use crate::image::Descriptor;
 use crate::layer::LayerError;
 use crate::ops::prefetch::PrefetchError;
@@ -36,6 +37,8 @@ pub enum IndexError {
     Refused(#[from] Box<Refused>),
     #[error(transparent)]
     Prefetch(#[from] PrefetchError),
+    #[error("cannot make the fine document of layer {layer}")]
+    Fine { layer: Digest, source: FineError },
     #[error("cannot reread the ztoc of layer {layer}")]
     OwnZtoc { layer: Digest, source: ZtocError },
     #[error("the thread looking up the files to prefetch stopped unexpectedly")]
@@ -65,6 +68,7 @@ impl IndexError {
             | IndexError::PrefetchMemory(_)
             | IndexError::LayerThread { .. }
             | IndexError::Prefetch(_)
+            | IndexError::Fine { .. }
             | IndexError::OwnZtoc { .. }
             | IndexError::PrefetchThread
             | IndexError::Refused(_) => None,

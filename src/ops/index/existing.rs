@@ -50,6 +50,8 @@ pub(super) enum Decision {
     Keep(usize),
     /// Build; what comes out takes the place of these, as far as it is another.
     Build { replaces: Vec<Digest> },
+    /// No index of this kind was asked for.
+    NotAsked,
 }
 
 /// The options that decide what an index holds.
@@ -62,25 +64,45 @@ pub(super) struct Want<'a> {
     pub layers: &'a [Wanted],
 }
 
+/// An index that is there, as far as it matters which kind it is of.
+pub(super) struct Seen<'a> {
+    pub digest: Digest,
+    /// It was read, and is an index of the image.
+    pub usable: bool,
+    pub tool: Option<&'a str>,
+    /// The same tool with the same options would build this very index.
+    pub is_same: bool,
+}
+
 pub(super) fn decide(found: &[Found], want: &Want) -> Decision {
-    match want.rule {
-        Existing::Keep => match found.iter().position(|f| f.content.is_ok()) {
+    let seen = found.iter().map(|f| Seen {
+        digest: f.descriptor.digest,
+        usable: f.content.is_ok(),
+        tool: f.tool(),
+        is_same: f.matches(want),
+    });
+    decide_seen(&seen.collect::<Vec<_>>(), want.rule, want.tool)
+}
+
+/// What is to be done about indexes of one kind, if the name `asked` is built under.
+pub(super) fn decide_seen(found: &[Seen], rule: Existing, asked: &str) -> Decision {
+    match rule {
+        Existing::Keep => match found.iter().position(|f| f.usable) {
             Some(first) => Decision::Keep(first),
             None => Decision::Build { replaces: Vec::new() },
         },
         Existing::Replace => {
-            let indexes = found.iter().filter(|f| f.content.is_ok());
-            Decision::Build { replaces: indexes.map(|f| f.descriptor.digest).collect() }
+            Decision::Build { replaces: found.iter().filter(|f| f.usable).map(|f| f.digest).collect() }
         }
         Existing::Skip => {
-            let ours = |f: &&Found| f.tool().is_some_and(|tool| is_ours(tool, want.tool));
-            let done = found.iter().position(|f| f.matches(want));
-            let newer = found.iter().position(|f| f.tool().is_some_and(is_newer));
+            let ours = |f: &&Seen| f.tool.is_some_and(|tool| is_ours(tool, asked));
+            let done = found.iter().position(|f| f.is_same);
+            let newer = found.iter().position(|f| f.tool.is_some_and(is_newer));
             match (done, newer) {
                 // An out-of-date one beside it may be listed first: building puts that right.
                 (Some(done), _) if found.iter().filter(ours).count() == 1 => Decision::Done(done),
                 (None, Some(newer)) => Decision::Keep(newer),
-                _ => Decision::Build { replaces: found.iter().filter(ours).map(|f| f.descriptor.digest).collect() },
+                _ => Decision::Build { replaces: found.iter().filter(ours).map(|f| f.digest).collect() },
             }
         }
     }

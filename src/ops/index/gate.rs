@@ -27,7 +27,7 @@ pub(super) fn check(plans: &[Plan], layers: &Layers, options: &IndexOptions) -> 
 
 fn judge(plan: &Plan, layers: &Layers, options: &IndexOptions, seen: &mut BTreeSet<Digest>) -> RefusedManifest {
     let (gate, min_layer_size) = (&options.gate, options.min_layer_size);
-    let Plan { manifest, left_out, found, decision } = plan;
+    let Plan { manifest, left_out, found, decision, .. } = plan;
     let wanted = manifest.layers.iter().zip(left_out);
     let (outcomes, covered): (_, BTreeSet<Digest>) = match decision {
         Decision::Build { .. } => {
@@ -35,6 +35,7 @@ fn judge(plan: &Plan, layers: &Layers, options: &IndexOptions, seen: &mut BTreeS
             (outcomes, ztocs.iter().map(|ztoc| ztoc.layer.digest).collect())
         }
         Decision::Done(place) | Decision::Keep(place) => (found[*place].layers(wanted), found[*place].covered()),
+        Decision::NotAsked => (Vec::new(), BTreeSet::new()),
     };
     let missing = outcomes.iter().filter_map(|layer| match &layer.outcome {
         LayerOutcome::LeftOut(reason) => Some((&layer.descriptor, reason)),
@@ -57,7 +58,7 @@ fn judge(plan: &Plan, layers: &Layers, options: &IndexOptions, seen: &mut BTreeS
         shortfalls.push(Shortfall::Coverage { is, least, min_layer_size });
     }
     let stays = match decision {
-        Decision::Build { .. } => None,
+        Decision::Build { .. } | Decision::NotAsked => None,
         Decision::Done(place) | Decision::Keep(place) => Some(found[*place].descriptor.digest),
     };
     let platform = manifest.platform.as_ref().map(ToString::to_string);

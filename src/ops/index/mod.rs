@@ -31,6 +31,7 @@ mod assemble;
 mod build;
 mod error;
 mod existing;
+mod fine;
 mod gate;
 mod guide;
 mod left_out;
@@ -44,9 +45,9 @@ mod supply;
 
 pub use error::IndexError;
 pub use model::{
-    Elsewhere, Existing, Gate, IndexOptions, IndexedImage, IndexedManifest, LayerOutcome, LayerReport, LeftOut,
-    ManifestResult, Origin, OtherIndex, Prefetched, PrefetchedLayer, Refused, RefusedManifest, Reuse, Shortfall,
-    ZtocFacts,
+    Elsewhere, Existing, Gate, IndexOptions, IndexedFine, IndexedImage, IndexedManifest, Kinds, LayerOutcome,
+    LayerReport, LeftOut, ManifestResult, Origin, OtherIndex, Prefetched, PrefetchedLayer, Refused, RefusedManifest,
+    Reuse, Shortfall, ZtocFacts,
 };
 
 pub(in crate::ops) use assemble::{Ztoc, assemble};
@@ -57,6 +58,7 @@ pub(in crate::ops) use prefetch::{Artifact, OldList, old_lists, prefetch_artifac
 pub(in crate::ops) use supply::{Layers, Offer, Own, Supply};
 
 use existing::Decision;
+use fine::FinePlan;
 use plan::{Plan, Plans};
 use publish::Publisher;
 
@@ -84,8 +86,11 @@ pub async fn outlook(
     let (mut has_index, mut reasons) = (false, Vec::new());
     for manifest in image.manifests {
         let plan = Plan::make(manifest, Some(destination), cache, options).await?;
-        has_index |= !matches!(plan.decision, Decision::Build { .. });
-        for layer in plan.to_build() {
+        let mut decisions = vec![&plan.decision];
+        decisions.extend(plan.fine.as_ref().map(|fine| &fine.decision));
+        decisions.retain(|decision| **decision != Decision::NotAsked);
+        has_index |= decisions.iter().all(|decision| !matches!(decision, Decision::Build { .. }));
+        for layer in plan.to_build().chain(plan.fine.iter().flat_map(FinePlan::to_build)) {
             match plan::unservable(cache, layer, options).await {
                 Some(reason) => reasons.push(reason),
                 None => return Ok(Outlook::Pending),

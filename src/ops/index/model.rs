@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use crate::digest::Digest;
 use crate::image::coverage::{Coverage, Share};
+use crate::image::fine::FineRef;
 use crate::image::prefetch::SpanRange;
 use crate::image::{Descriptor, NotIndexed, Platform};
 use crate::layer::{LayerOptions, Unservable};
@@ -21,6 +22,8 @@ use crate::store::blob::{Attached, Target};
 pub struct IndexOptions {
     /// Which platforms of an image index; empty means all.
     pub platforms: Vec<Platform>,
+    /// Which kinds of index are made.
+    pub kinds: Kinds,
     /// How each layer is indexed.
     pub layer: LayerOptions,
     /// Layers whose blobs have fewer bytes are left out.
@@ -36,7 +39,8 @@ pub struct IndexOptions {
     pub deadline: Option<Instant>,
     /// What the index must reach to be attached.
     pub gate: Gate,
-    /// What consumers are told to prefetch. None: an index that is there with such a list is as good as one without.
+    /// What consumers are told to prefetch, and the recorded start of a fine index. None: an index that is there with
+    /// such a list is as good as one without.
     pub prefetch: Option<Arc<PrefetchList>>,
     /// Which ztocs that exist spare reading their layers.
     pub reuse: Reuse,
@@ -47,6 +51,7 @@ impl Default for IndexOptions {
     fn default() -> IndexOptions {
         IndexOptions {
             platforms: Vec::new(),
+            kinds: Kinds::default(),
             layer: LayerOptions::default(),
             min_layer_size: 10 << 20,
             existing: Existing::Skip,
@@ -57,6 +62,28 @@ impl Default for IndexOptions {
             prefetch: None,
             reuse: Reuse::default(),
         }
+    }
+}
+
+/// Which kinds of index are made of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Kinds {
+    /// A SOCI index.
+    #[default]
+    Soci,
+    /// A SOCI index, and a fine index beside it, from one reading of the layers.
+    Both,
+    /// A fine index alone.
+    Fine,
+}
+
+impl Kinds {
+    pub(super) fn has_soci(self) -> bool {
+        self != Kinds::Fine
+    }
+
+    pub(super) fn has_fine(self) -> bool {
+        self != Kinds::Soci
     }
 }
 
@@ -246,13 +273,39 @@ pub struct IndexedManifest {
     pub prefetch: Option<Prefetched>,
     /// What else stays listed as a SOCI index (v1) of the manifest beside the result, in the order of the list.
     pub others: Vec<OtherIndex>,
+    /// What became of its fine index, if one was asked for.
+    pub fine: Option<IndexedFine>,
+}
+
+/// What became of the fine index of one platform's manifest.
+#[derive(Debug, Clone)]
+pub struct IndexedFine {
+    /// Which fine index it has now, and how that came.
+    pub result: ManifestResult,
+    /// The documents of that index, in the image's order.
+    pub documents: Vec<FineRef>,
+    /// How much of the image has a document.
+    pub coverage: Coverage,
+    /// What that index says of its recorded start: the digest of the list that it was built with.
+    pub profile: Option<Digest>,
+    /// Layers for which the time did not suffice.
+    pub left: Vec<Descriptor>,
 }
 
 impl IndexedManifest {
+    /// What became of its SOCI index, and of its fine index if one was asked for.
+    pub fn results(&self) -> impl Iterator<Item = &ManifestResult> {
+        [&self.result].into_iter().chain(self.fine.as_ref().map(|fine| &fine.result))
+    }
+
     /// The layers for which the time did not suffice.
     pub fn left(&self) -> impl Iterator<Item = &Descriptor> {
         let left = |layer: &&LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { .. }));
-        self.layers.iter().filter(left).map(|layer| &layer.descriptor)
+        let listed = self.layers.iter().filter(left).map(|layer| &layer.descriptor);
+        let is_listed = |layer: &Descriptor| self.layers.iter().any(|listed| listed.descriptor.digest == layer.digest);
+        // Without a SOCI index, layers are not reported one by one.
+        let fine = self.fine.iter().flat_map(|fine| &fine.left).filter(move |layer| !is_listed(layer));
+        listed.chain(fine)
     }
 }
 
@@ -319,6 +372,8 @@ pub enum ManifestResult {
     NothingToIndex,
     /// The time was up, and there is no layer to attach an index for.
     OutOfTime,
+    /// No SOCI index was asked for. One that is there was left alone.
+    NotAsked,
 }
 
 impl ManifestResult {
@@ -329,7 +384,7 @@ impl ManifestResult {
             | ManifestResult::DryRun { index, .. }
             | ManifestResult::AlreadyThere { index, .. } => Some(index.digest),
             ManifestResult::Kept { index, .. } => Some(*index),
-            ManifestResult::NothingToIndex | ManifestResult::OutOfTime => None,
+            ManifestResult::NothingToIndex | ManifestResult::OutOfTime | ManifestResult::NotAsked => None,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::build;
 use super::error::IndexError;
 use super::existing::{Content, Decision, Found, Want, Wanted, decide};
+use super::fine::FinePlan;
 use super::left_out::{left_out, mislabelled};
 use super::model::{Existing, IndexOptions, LeftOut, Origin};
 use super::prefetch::{OldList, old_lists};
@@ -38,8 +39,12 @@ impl Plans {
         let mut plans = Plans { each: Vec::new(), first: Vec::new(), wanted: build::Wanted::default() };
         for manifest in manifests {
             let plan = Plan::make(manifest, destination, cache, options).await?;
-            let first = plan.to_build().filter(|layer| plans.wanted.add(layer));
-            plans.first.push(first.map(|layer| (layer.digest, layer.size)).collect());
+            let ztocs = plan.to_build().filter(|layer| plans.wanted.add(layer));
+            let mut first: BTreeSet<Blob> = ztocs.map(|layer| (layer.digest, layer.size)).collect();
+            let documents = plan.fine.iter().flat_map(FinePlan::to_build);
+            let documents = documents.filter(|layer| plans.wanted.add_document(layer));
+            first.extend(documents.map(|layer| (layer.digest, layer.size)));
+            plans.first.push(first);
             plans.each.push(plan);
         }
         Ok(plans)
@@ -83,8 +88,10 @@ pub(super) struct Plan {
     /// For each layer of the manifest: why it will not be in the index, as far as that is known without reading it.
     pub left_out: Vec<Option<LeftOut>>,
     /// What the destination lists as SOCI indexes (v1), in its order.
-    pub found: Vec<Found>,
-    pub decision: Decision,
+    pub(super) found: Vec<Found>,
+    pub(super) decision: Decision,
+    /// What is to be done for the fine index, if one is asked for.
+    pub(super) fine: Option<FinePlan>,
 }
 
 impl Plan {
@@ -95,12 +102,17 @@ impl Plan {
         options: &IndexOptions,
     ) -> Result<Plan, IndexError> {
         let left_out: Vec<_> = manifest.layers.iter().map(|layer| left_out(layer, options)).collect();
-        let found = match destination {
-            Some(destination) => find(destination, &manifest.descriptor).await?,
-            None => Vec::new(),
-        };
-        let mut plan = Plan { manifest, left_out, found, decision: Decision::Build { replaces: Vec::new() } };
-        plan.decision = plan.decide(destination, cache, options).await?;
+        let mut plan = Plan { manifest, left_out, found: Vec::new(), decision: Decision::NotAsked, fine: None };
+        if options.kinds.has_soci() {
+            if let Some(destination) = destination {
+                plan.found = find(destination, &plan.manifest.descriptor).await?;
+            }
+            plan.decision = plan.decide(destination, cache, options).await?;
+        }
+        if options.kinds.has_fine() {
+            let subject = &plan.manifest.descriptor;
+            plan.fine = Some(FinePlan::make(subject, plan.servable(), destination, cache, options).await?);
+        }
         Ok(plan)
     }
 
@@ -116,6 +128,9 @@ impl Plan {
         if let (Decision::Build { .. }, Some(there)) = (&self.decision, destination) {
             self.found = find(there, &self.manifest.descriptor).await?;
             self.decision = self.decide(destination, cache, options).await?;
+        }
+        if let Some(fine) = &mut self.fine {
+            fine.renew(&self.manifest.descriptor, destination, cache, options).await?;
         }
         Ok(())
     }
@@ -231,10 +246,18 @@ fn content(manifest: &[u8], subject: &Digest) -> Result<Content, Unusable> {
 /// Whether all that an index names is there.
 pub(super) async fn is_whole(destination: &Destination, found: &Found) -> Result<bool, IndexError> {
     let Ok(content) = &found.content else { return Ok(false) };
+    let blobs = content.ztocs.iter().map(|ztoc| ztoc.ztoc).chain(content.others.iter().map(|other| other.digest));
+    are_there(destination, blobs.chain([Digest::sha256(CONFIG)])).await
+}
+
+/// Whether these blobs are there.
+pub(super) async fn are_there(
+    destination: &Destination,
+    blobs: impl Iterator<Item = Digest>,
+) -> Result<bool, IndexError> {
     let lost = |digest| move |source: StoreError| IndexError::Document { what: "blob", digest, source };
     let mut asked = BTreeSet::new();
-    let blobs = content.ztocs.iter().map(|ztoc| ztoc.ztoc).chain(content.others.iter().map(|other| other.digest));
-    for digest in blobs.chain([Digest::sha256(CONFIG)]) {
+    for digest in blobs {
         if asked.insert(digest) && !destination.blob_exists(&digest).await.map_err(lost(digest))? {
             return Ok(false);
         }

@@ -46,6 +46,10 @@ struct Settled {
 }
 
 impl Settled {
+    fn none(result: ManifestResult) -> Settled {
+        Settled { result, covered: BTreeSet::new(), others: Vec::new(), prefetch: None, bytes_written: 0 }
+    }
+
     /// An index that was there stays, and nothing was written.
     fn stays(found: &[Found], place: usize, result: impl FnOnce(&Found) -> ManifestResult) -> Settled {
         let stays = &found[place];
@@ -68,11 +72,12 @@ struct Assembled<'a> {
 impl Publisher<'_> {
     /// Attaches the plan's index, if there is anything to attach. Also gives the bytes that were written.
     pub(super) async fn publish(&mut self, plan: Plan) -> Result<(IndexedManifest, u64), IndexError> {
-        let Plan { manifest, left_out, found, decision } = &plan;
+        let Plan { manifest, left_out, found, decision, .. } = &plan;
         let listed = |place: usize| found[place].layers(manifest.layers.iter().zip(left_out));
         let (layers, settled) = match decision {
             Decision::Done(place) => (listed(*place), Settled::stays(found, *place, already_there(false))),
             Decision::Keep(place) => (listed(*place), Settled::stays(found, *place, kept)),
+            Decision::NotAsked => (Vec::new(), Settled::none(ManifestResult::NotAsked)),
             Decision::Build { replaces } => {
                 let (layers, ztocs) = assemble(manifest.layers.iter().zip(left_out), self.layers, &mut self.seen);
                 let old = plan.old_lists(self.destination);
@@ -80,11 +85,20 @@ impl Publisher<'_> {
                 (layers, settled)
             }
         };
-        let Settled { result, covered, others, prefetch, bytes_written } = settled;
+        let Settled { result, covered, others, prefetch, mut bytes_written } = settled;
         let coverage = Coverage::of(&manifest.layers, |layer| covered.contains(&layer.digest));
         let platform = manifest.platform.as_ref().map(ToString::to_string);
-        let manifest = manifest.descriptor.clone();
-        Ok((IndexedManifest { platform, manifest, layers, result, coverage, prefetch, others }, bytes_written))
+        let Plan { manifest, fine, .. } = plan;
+        let fine = match fine {
+            Some(fine) => {
+                let (fine, bytes) = self.publish_fine(&manifest.descriptor, &manifest.layers, fine).await?;
+                bytes_written += bytes;
+                Some(fine)
+            }
+            None => None,
+        };
+        let manifest = manifest.descriptor;
+        Ok((IndexedManifest { platform, manifest, layers, result, coverage, prefetch, others, fine }, bytes_written))
     }
 
     /// Decides between what is there and an index of `ztocs`, which would take the place of `replaces`
@@ -248,29 +262,31 @@ impl Push<'_> {
             if pushed.insert(ztoc.digest()) {
                 let content = ztoc.content();
                 let blob = Descriptor::new(ZTOC, ztoc.digest(), content.len() as u64);
-                written += self.blob("ztoc", &blob, content, unchecked).await?;
+                written += push_blob(self.destination, "ztoc", &blob, content, unchecked).await?;
             }
         }
         for Artifact { descriptor, bytes } in &self.index.prefetch {
-            written += self.blob("prefetch artifact", descriptor, bytes.clone(), unchecked).await?;
+            written += push_blob(self.destination, "prefetch artifact", descriptor, bytes.clone(), unchecked).await?;
         }
-        Ok(written
-            + self.blob("config", &Descriptor::of(INDEX_V1, CONFIG), Bytes::from_static(CONFIG), unchecked).await?)
-    }
-
-    async fn blob(
-        &self,
-        what: &'static str,
-        blob: &Descriptor,
-        content: Bytes,
-        unchecked: bool,
-    ) -> Result<u64, IndexError> {
-        let pushed = self.destination.push_blob(blob, content, unchecked).await;
-        let failed = |source| IndexError::Push { what, digest: blob.digest, source };
-        Ok(if pushed.map_err(failed)? { blob.size } else { 0 })
+        let (config, content) = (Descriptor::of(INDEX_V1, CONFIG), Bytes::from_static(CONFIG));
+        Ok(written + push_blob(self.destination, "config", &config, content, unchecked).await?)
     }
 
     async fn attach(&self, replaces: &[Digest]) -> Result<AttachReport, StoreError> {
         self.destination.attach(&self.index.descriptor, self.index.manifest.clone(), self.subject, replaces).await
     }
+}
+
+/// Writes a blob unless it is there; with `unchecked` even if the destination says so. Gives the bytes
+/// that were written.
+pub(super) async fn push_blob(
+    destination: &Destination,
+    what: &'static str,
+    blob: &Descriptor,
+    content: Bytes,
+    unchecked: bool,
+) -> Result<u64, IndexError> {
+    let pushed = destination.push_blob(blob, content, unchecked).await;
+    let failed = |source| IndexError::Push { what, digest: blob.digest, source };
+    Ok(if pushed.map_err(failed)? { blob.size } else { 0 })
 }

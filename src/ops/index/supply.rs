@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::model::{IndexOptions, Origin};
 use crate::budget::{Budget, Charge, OverBudget};
 use crate::digest::Digest;
+use crate::fine::{self, EncodedFine};
 use crate::image::Descriptor;
 use crate::image::soci::ZtocRef;
 use crate::layer::{LayerOptions, Outcome};
@@ -54,6 +55,8 @@ pub(in crate::ops) struct Layers {
     pub bytes_read: u64,
     /// Bytes of layers that were compared with ztocs to reuse.
     pub bytes_compared: u64,
+    /// Fine documents without a recorded start.
+    documents: BTreeMap<Blob, Arc<EncodedFine>>,
     /// Layers were read until the time was up, and none was done.
     pub stuck: bool,
     /// What the ztocs take.
@@ -68,8 +71,8 @@ pub(in crate::ops) struct BuiltLayer {
 impl Layers {
     /// None yet; their ztocs will be charged to `budget`.
     pub(super) fn new(budget: &Budget) -> Layers {
-        let (by_blob, memory) = (BTreeMap::new(), budget.open());
-        Layers { by_blob, bytes_read: 0, bytes_compared: 0, stuck: false, memory }
+        let (by_blob, documents, memory) = (BTreeMap::new(), BTreeMap::new(), budget.open());
+        Layers { by_blob, documents, bytes_read: 0, bytes_compared: 0, stuck: false, memory }
     }
 
     /// The same layers for another build, which has read nothing so far.
@@ -79,6 +82,22 @@ impl Layers {
 
     pub(crate) fn get(&self, layer: &Descriptor) -> Option<&BuiltLayer> {
         self.by_blob.get(&(layer.digest, layer.size))
+    }
+
+    /// The fine document of a layer, without a recorded start.
+    pub(super) fn document(&self, layer: &Descriptor) -> Option<&Arc<EncodedFine>> {
+        self.documents.get(&(layer.digest, layer.size))
+    }
+
+    /// Adds a fine document, once it is charged.
+    ///
+    /// # Errors
+    /// When it does not fit.
+    pub(super) fn add_document(&mut self, layer: &Descriptor, document: Arc<EncodedFine>) -> Result<(), OverBudget> {
+        let bytes = document.bytes.len() as u64;
+        self.memory.grow(bytes, || format!("its fine document of {bytes} bytes"))?;
+        self.documents.insert((layer.digest, layer.size), document);
+        Ok(())
     }
 
     /// Adds a layer, once its ztoc is charged.
@@ -93,6 +112,29 @@ impl Layers {
         self.by_blob.insert((layer.digest, layer.size), built);
         Ok(())
     }
+}
+
+/// The layer's fine document without a recorded start, if the cache has it.
+pub(super) async fn cached_document(
+    cache: Option<&ZtocCache>,
+    layer: &Descriptor,
+    budget: &Budget,
+) -> Option<Arc<EncodedFine>> {
+    let (cache, layer, mut memory) = (cache?.clone(), layer.clone(), budget.open());
+    let found = tokio::task::spawn_blocking(move || {
+        let document = fine::decode(&cache.get_fine(&layer.digest)?, &mut memory).ok()?;
+        let is_its = document.spans().layer() == layer.digest && document.spans().blob_size() == layer.size;
+        if is_its { document.encode(&[]).ok() } else { None }
+    });
+    // A thread that panicked has found nothing.
+    found.await.ok().flatten().map(Arc::new)
+}
+
+/// Writes a document down.
+pub(super) async fn keep_document(cache: Option<&ZtocCache>, layer: &Descriptor, document: &Arc<EncodedFine>) {
+    let Some(cache) = cache.cloned() else { return };
+    let (layer, document) = (layer.digest, Arc::clone(document));
+    let _ = tokio::task::spawn_blocking(move || cache.put_fine(&layer, &document.bytes)).await;
 }
 
 /// What the cache knows of a layer under these options.

@@ -3,6 +3,7 @@
 use clap::Args;
 
 use crate::cli::shared::args::{BuildArgs, LayerJobsArgs, MemoryArgs, MinLayerArgs, PlatformsArgs};
+use crate::cli::shared::kinds::KindsArgs;
 use crate::cli::shared::parse;
 use crate::cli::shared::reuse::HookReuseArgs;
 use crate::cli::shared::versions::HookVersionsArgs;
@@ -42,6 +43,9 @@ pub(crate) struct HookLambdaArgs {
 
     #[command(flatten)]
     pub versions: HookVersionsArgs,
+
+    #[command(flatten)]
+    pub kinds: KindsArgs,
 
     #[command(flatten)]
     pub reuse: HookReuseArgs,

@@ -10,6 +10,7 @@ use crate::cli::shared::report::{self, CliError};
 use crate::hook::aws::Ecr;
 use crate::hook::lambda::{Failure, Function, Runtime, Settings, serve};
 use crate::hook::log::LogProgress;
+use crate::ops::index::Kinds;
 use crate::ops::versions::Versions;
 use args::HookLambdaArgs;
 
@@ -31,6 +32,7 @@ pub(crate) fn arguments() -> Vec<OsString> {
 /// Handles events until Lambda ends the process.
 pub(crate) async fn run(args: HookLambdaArgs) -> Result<(), CliError> {
     let versions = args.versions.clone().versions()?;
+    let kinds = args.kinds.kinds(&versions)?;
     let address = variable(RUNTIME_API).ok_or(HookError::NotInLambda)?;
     let runtime = Runtime::new(&address).map_err(HookError::from)?;
     let ecr = match Ecr::from_environment(variable) {
@@ -41,7 +43,7 @@ pub(crate) async fn run(args: HookLambdaArgs) -> Result<(), CliError> {
             return Err(HookError::from(error).into());
         }
     };
-    let function = Function::new(settings(args, versions), ecr, Arc::new(LogProgress));
+    let function = Function::new(settings(args, versions, kinds), ecr, Arc::new(LogProgress));
     Ok(serve(&runtime, &function).await.map_err(HookError::from)?)
 }
 
@@ -49,10 +51,10 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-fn settings(args: HookLambdaArgs, versions: Versions) -> Settings {
-    let jobs = args.layer_jobs.count();
+fn settings(args: HookLambdaArgs, versions: Versions, kinds: Kinds) -> Settings {
+    let (jobs, least) = (args.layer_jobs.count(), args.min_layer.min_layer_size);
     Settings {
-        options: unattended(args.platforms.platform, &args.build, args.min_layer.min_layer_size, jobs, &args.reuse),
+        options: unattended(args.platforms.platform, &args.build, least, jobs, &args.reuse, kinds),
         versions,
         reuse_from: args.reuse.reuse_from,
         accounts: args.ecr_account,

@@ -1,0 +1,234 @@
+//! Attaches a platform's fine index: documents first, the manifest last.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::start::{Document, with_list, with_old};
+use super::{FinePlan, FoundFine, is_whole};
+use crate::digest::Digest;
+use crate::fine::EncodedFine;
+use crate::image::fine::{EMPTY_CONFIG, FineIndex, FineRef};
+use crate::image::soci::{CONFIG, EncodedIndex};
+use crate::image::{Coverage, Descriptor};
+use crate::layer::Outcome;
+use crate::ops::index::error::IndexError;
+use crate::ops::index::existing::Decision;
+use crate::ops::index::left_out::mislabelled;
+use crate::ops::index::model::{IndexOptions, IndexedFine, ManifestResult};
+use crate::ops::index::publish::{Publisher, push_blob};
+use crate::progress::Event;
+use crate::store::{AttachReport, Destination};
+
+/// The fine index that a platform has in the end.
+struct Settled {
+    result: ManifestResult,
+    documents: Vec<FineRef>,
+    profile: Option<Digest>,
+    bytes_written: u64,
+}
+
+impl Publisher<'_> {
+    /// Attaches the plan's fine index, if there is anything to attach. `layers` are those of the image
+    /// manifest `subject`. Also gives the bytes that were written.
+    pub(in crate::ops::index) async fn publish_fine(
+        &self,
+        subject: &Descriptor,
+        layers: &[Descriptor],
+        plan: FinePlan,
+    ) -> Result<(IndexedFine, u64), IndexError> {
+        let FinePlan { wanted, found, decision } = plan;
+        let mut left = Vec::new();
+        let settled = match decision {
+            Decision::Done(place) => stays(&found[place], already_there(false)),
+            Decision::Keep(place) => stays(&found[place], |found| ManifestResult::Kept {
+                index: found.descriptor.digest,
+                tool: found.content.as_ref().ok().and_then(|index| index.build_tool.clone()),
+            }),
+            Decision::Build { replaces } => {
+                let is_left =
+                    |layer: &&Descriptor| self.layers.get(layer).is_none() && self.layers.document(layer).is_none();
+                left = wanted.iter().filter(is_left).cloned().collect();
+                self.settle_fine(subject, &found, replaces, self.documents(&wanted), !left.is_empty()).await?
+            }
+            Decision::NotAsked => Settled::none(ManifestResult::NotAsked),
+        };
+        let Settled { result, documents, profile, bytes_written } = settled;
+        let covered: BTreeSet<Digest> = documents.iter().map(|document| document.layer).collect();
+        let coverage = Coverage::of(layers, |layer| covered.contains(&layer.digest));
+        Ok((IndexedFine { result, documents, coverage, profile, left }, bytes_written))
+    }
+
+    /// The documents of `wanted` that were made. A layer that is not what its type says has none.
+    fn documents(&self, wanted: &[Descriptor]) -> Vec<Document> {
+        let is_mislabelled = |layer: &Descriptor| match self.layers.get(layer).map(|built| &*built.outcome) {
+            Some(Outcome::Ztoc(ztoc)) => mislabelled(layer, ztoc).is_some(),
+            _ => false,
+        };
+        let labelled = wanted.iter().filter(|layer| !is_mislabelled(layer));
+        labelled.filter_map(|layer| Some((layer.clone(), Arc::clone(self.layers.document(layer)?)))).collect()
+    }
+
+    async fn settle_fine(
+        &self,
+        subject: &Descriptor,
+        found: &[FoundFine],
+        mut replaces: Vec<Digest>,
+        documents: Vec<Document>,
+        is_partial: bool,
+    ) -> Result<Settled, IndexError> {
+        let IndexOptions { prefetch, layer, .. } = self.options;
+        let (tool, list) = (&layer.build_tool_identifier, prefetch.as_ref());
+        let profile = list.map(|list| list.digest());
+        if is_partial {
+            // What covers more is of more use than this, and stays until the complete one is there.
+            let covered: BTreeSet<Digest> = documents.iter().map(|(layer, _)| layer.digest).collect();
+            let covers_more = |digest: &Digest| {
+                found.iter().any(|found| found.descriptor.digest == *digest && !found.covered().is_subset(&covered))
+            };
+            replaces.retain(|digest| !covers_more(digest));
+            let better = found.iter().find(|f| f.is_alike(tool, profile.as_ref()) && covered.is_subset(&f.covered()));
+            if let (Some(better), Some(there)) = (better, self.destination)
+                && is_whole(there, better).await?
+            {
+                return Ok(stays(better, already_there(true)));
+            }
+        }
+        if documents.is_empty() {
+            return Ok(Settled::none(match is_partial {
+                true => ManifestResult::OutOfTime,
+                false => ManifestResult::NothingToIndex,
+            }));
+        }
+        let old = found.iter().find(|found| {
+            let has_list = found.content.as_ref().is_ok_and(|index| index.profile.is_some());
+            has_list && replaces.contains(&found.descriptor.digest)
+        });
+        let (documents, profile) = match (list, old, self.destination) {
+            (Some(list), ..) => {
+                let (documents, missing) = with_list(list, documents, self.budget).await?;
+                if !self.options.kinds.has_soci() {
+                    // Otherwise the SOCI index's list told it.
+                    missing.iter().for_each(|missing| self.progress.report(Event::Warning(missing.to_string())));
+                }
+                (documents, profile)
+            }
+            (None, Some(old), Some(there)) => {
+                let profile = old.content.as_ref().ok().and_then(|index| index.profile);
+                (with_old(old, &there.as_source(), documents, self.progress).await?, profile)
+            }
+            (None, ..) => (documents, None),
+        };
+        let index = FineIndex {
+            layers: documents.iter().map(|(layer, document)| reference(layer, document)).collect(),
+            subject: subject.clone(),
+            build_tool: Some(tool.clone()),
+            profile,
+        };
+        let encoded = index.encode();
+        replaces.retain(|digest| *digest != encoded.descriptor.digest);
+        let same = found.iter().find(|found| found.descriptor.digest == encoded.descriptor.digest);
+        if let (Some(same), Some(there), true) = (same, self.destination, replaces.is_empty())
+            && is_whole(there, same).await?
+        {
+            return Ok(stays(same, already_there(true)));
+        }
+        let (result, bytes_written) = match self.destination.filter(|_| !self.options.dry_run) {
+            None => (ManifestResult::DryRun { index: encoded.descriptor, replaces }, 0),
+            Some(there) => self.attach_fine(there, subject, &documents, encoded, replaces).await?,
+        };
+        Ok(Settled { result, documents: index.layers, profile, bytes_written })
+    }
+
+    async fn attach_fine(
+        &self,
+        destination: &Destination,
+        subject: &Descriptor,
+        documents: &[Document],
+        index: EncodedIndex,
+        replaces: Vec<Digest>,
+    ) -> Result<(ManifestResult, u64), IndexError> {
+        let EncodedIndex { bytes, descriptor } = index;
+        let manifest = Bytes::from(bytes);
+        self.progress.report(Event::Attaching { index: descriptor.digest, blobs: documents.len() + 1 });
+        let push = Push { destination, documents };
+        let mut written = push.blobs(false).await?;
+        let attach = || destination.attach(&descriptor, manifest.clone(), subject, &replaces);
+        let attached = match attach().await {
+            // The registry said of a blob that it was there, and it is not: now it gets it.
+            Err(error) if error.is_blob_unknown() => {
+                written += push.blobs(true).await?;
+                attach().await
+            }
+            result => result,
+        };
+        let AttachReport { attached: how, not_deleted } =
+            attached.map_err(|source| IndexError::Attach { index: descriptor.digest, source })?;
+        written += manifest.len() as u64;
+        Ok((ManifestResult::Attached { index: descriptor, how, replaced: replaces, not_deleted }, written))
+    }
+}
+
+impl Settled {
+    fn none(result: ManifestResult) -> Settled {
+        Settled { result, documents: Vec::new(), profile: None, bytes_written: 0 }
+    }
+}
+
+/// An index that was there stays, and nothing was written.
+fn stays(found: &FoundFine, result: impl FnOnce(&FoundFine) -> ManifestResult) -> Settled {
+    let index = found.content.as_ref().ok();
+    Settled {
+        result: result(found),
+        documents: index.map_or_else(Vec::new, |index| index.layers.clone()),
+        profile: index.and_then(|index| index.profile),
+        bytes_written: 0,
+    }
+}
+
+fn already_there(built: bool) -> impl FnOnce(&FoundFine) -> ManifestResult {
+    move |found| ManifestResult::AlreadyThere { index: found.descriptor.clone(), built }
+}
+
+fn reference(layer: &Descriptor, document: &EncodedFine) -> FineRef {
+    FineRef {
+        document: document.digest,
+        size: document.bytes.len() as u64,
+        layer: layer.digest,
+        head_size: document.head_size,
+        head_digest: document.head_digest,
+        start_size: document.start_size,
+    }
+}
+
+/// The blobs that go to the destination for one index.
+struct Push<'a> {
+    destination: &'a Destination,
+    documents: &'a [Document],
+}
+
+impl Push<'_> {
+    /// Documents and config; gives the bytes that were written.
+    async fn blobs(&self, unchecked: bool) -> Result<u64, IndexError> {
+        let mut written = 0;
+        for (layer, document) in self.documents {
+            let blob = reference(layer, document).blob();
+            written += push_blob(self.destination, "fine document", &blob, content(document), unchecked).await?;
+        }
+        let config = Descriptor::of(EMPTY_CONFIG, CONFIG);
+        let content = Bytes::from_static(CONFIG);
+        Ok(written + push_blob(self.destination, "config", &config, content, unchecked).await?)
+    }
+}
+
+/// A document's bytes, not copied.
+fn content(document: &Arc<EncodedFine>) -> Bytes {
+    struct Shared(Arc<EncodedFine>);
+    impl AsRef<[u8]> for Shared {
+        fn as_ref(&self) -> &[u8] {
+            &self.0.bytes
+        }
+    }
+    Bytes::from_owner(Shared(Arc::clone(document)))
+}

@@ -1,0 +1,122 @@
+//! The recorded start of each document: of the user's list, or that of the index that gives way.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use tokio::task::spawn_blocking;
+
+use super::FoundFine;
+use crate::budget::Budget;
+use crate::digest::Digest;
+use crate::fine::{self, EncodedFine, FineError, FineLayer};
+use crate::image::Descriptor;
+use crate::image::fine::FineRef;
+use crate::offset::SpanId;
+use crate::ops::discover::causes;
+use crate::ops::index::error::IndexError;
+use crate::ops::open::charge_tree;
+use crate::ops::prefetch::{Missing, PrefetchList, Starts, starts};
+use crate::progress::{Event, Progress};
+use crate::store::Source;
+
+/// A layer's document.
+pub(super) type Document = (Descriptor, Arc<EncodedFine>);
+
+/// The documents with the start that `list` names, and what on it stands for nothing. `documents` are
+/// those of the image's layers, the lowest first.
+///
+/// # Errors
+/// When the layers do not form a file system, or a document does not fit into memory.
+pub(super) async fn with_list(
+    list: &Arc<PrefetchList>,
+    documents: Vec<Document>,
+    budget: &Budget,
+) -> Result<(Vec<Document>, Vec<Missing>), IndexError> {
+    let (list, budget) = (Arc::clone(list), budget.clone());
+    blocking(move || {
+        let mut memory = budget.open();
+        let layers =
+            documents.iter().map(|(layer, document)| Ok((layer.digest, decoded(layer, document, &mut memory)?)));
+        let layers: Vec<(Digest, Arc<FineLayer>)> = layers.collect::<Result<_, IndexError>>()?;
+        let _tree = charge_tree(&budget, layers.iter().map(|(_, layer)| layer.entries()))?;
+        let (starts, missing) = starts(&list, &layers)?;
+        let mut encoded = Vec::with_capacity(documents.len());
+        for ((layer, _), (digest, fine)) in documents.into_iter().zip(&layers) {
+            let start = starts.get(digest).map_or(&[][..], Vec::as_slice);
+            let document = fine.encode(start).map_err(|source| unwritten(&layer, source))?;
+            encoded.push((layer, Arc::new(document)));
+        }
+        Ok((encoded, missing))
+    })
+    .await
+}
+
+/// The documents with the start that those of `old` have. A start that cannot be carried over is reported.
+///
+/// # Errors
+/// When a document does not fit into memory.
+pub(super) async fn with_old(
+    old: &FoundFine,
+    store: &Source,
+    documents: Vec<Document>,
+    progress: &Arc<dyn Progress>,
+) -> Result<Vec<Document>, IndexError> {
+    let Ok(old) = &old.content else { return Ok(documents) };
+    let mut starts = Starts::new();
+    for document in &old.layers {
+        match start_of(store, document).await {
+            Ok(start) => drop(starts.insert(document.layer, start)),
+            Err(why) => {
+                let text = format!("the recorded start of layer {} is not carried over: {why}", document.layer);
+                progress.report(Event::Warning(text));
+            }
+        }
+    }
+    let budget = store.budget().clone();
+    blocking(move || {
+        let carried = documents.into_iter().map(|(layer, document)| {
+            let Some(start) = starts.get(&layer.digest).filter(|start| !start.is_empty()) else {
+                return Ok((layer, document));
+            };
+            let fine = decoded(&layer, &document, &mut budget.open())?;
+            // The same layer has the same spans.
+            let encoded = fine.encode(start).map_err(|source| unwritten(&layer, source))?;
+            Ok((layer, Arc::new(encoded)))
+        });
+        carried.collect()
+    })
+    .await
+}
+
+/// The start that a document has; its head is read. The error says why it cannot be had.
+async fn start_of(store: &Source, document: &FineRef) -> Result<Vec<Range<SpanId>>, String> {
+    if document.start_size == document.head_size {
+        return Ok(Vec::new());
+    }
+    let mut memory = store.budget().open();
+    memory.grow(document.head_size, || format!("the head of {}", document.document)).map_err(|over| causes(&over))?;
+    let head = store.blob_range(&document.blob(), 0..document.head_size).await.map_err(|error| causes(&error))?;
+    if Digest::sha256(&head) != document.head_digest {
+        return Err(format!("the head of {} does not have the digest that its index states", document.document));
+    }
+    let head = fine::decode_head(&head, document.size, &mut memory).map_err(|error| causes(&error))?;
+    Ok(head.start().to_vec())
+}
+
+fn decoded(
+    layer: &Descriptor,
+    document: &EncodedFine,
+    memory: &mut crate::budget::Charge,
+) -> Result<Arc<FineLayer>, IndexError> {
+    fine::decode(&document.bytes, memory).map(Arc::new).map_err(|source| unwritten(layer, source))
+}
+
+fn unwritten(layer: &Descriptor, source: FineError) -> IndexError {
+    IndexError::Fine { layer: layer.digest, source }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, IndexError> + Send + 'static,
+) -> Result<T, IndexError> {
+    spawn_blocking(work).await.map_err(|_| IndexError::PrefetchThread)?
+}

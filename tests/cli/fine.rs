@@ -1,0 +1,240 @@
+//! `index --fine` and `--fine-only`: what is built, when it is built again, and what is left alone.
+
+use std::fs;
+
+use ociseek::budget::Budget;
+use ociseek::fine;
+use ociseek::image::fine::parse;
+use serde_json::{Value, json};
+
+use crate::support::sandbox::{GZIP, Layout, PLAIN, Sandbox, ZSTD, gzip, index, tar};
+
+/// An image of a gzip layer, a plain one and one that no index can have, in `oci:img:v1`.
+fn image(sandbox: &Sandbox) {
+    let mut layout = Layout::new(&sandbox.path("img"));
+    let layers = [
+        layout.blob(GZIP, &deflated(&tar(1, 6, 300_000))),
+        layout.blob(PLAIN, &tar(2, 2, 300_000)),
+        layout.blob(ZSTD, b"\x28\xb5\x2f\xfd, which nobody reads"),
+    ];
+    let image = layout.image("amd64", &layers);
+    layout.tag(image, "v1");
+}
+
+/// A gzip with references from block to block, so that spans have windows.
+fn deflated(content: &[u8]) -> Vec<u8> {
+    use std::io::Write;
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    gzip.write_all(content).unwrap();
+    gzip.finish().unwrap()
+}
+
+/// Bytes of the layers that can be indexed.
+fn layer_bytes(report: &Value) -> u64 {
+    let layers = report["images"][0]["manifests"][0]["layers"].as_array().unwrap().iter();
+    layers.filter(|layer| layer["reason"].is_null()).map(|layer| layer["size"].as_u64().unwrap()).sum()
+}
+
+/// A run of `index` with its own cache, and its report.
+fn run(sandbox: &Sandbox, args: &[&str]) -> Value {
+    let options = ["index", "--min-layer-size=1KiB", "--jobs=2", "--cache-dir=cache", "--format=json"];
+    sandbox.json(0, &[&options, args, &["oci:img:v1"]].concat())
+}
+
+fn manifest(report: &Value) -> &Value {
+    &report["images"][0]["manifests"][0]
+}
+
+/// Status of the SOCI index and of the fine index, bytes read, and whether anything was written.
+fn came(report: &Value) -> Value {
+    let manifest = manifest(report);
+    json!([manifest["status"], manifest["fine"]["status"], report["bytes_read"], report["bytes_written"] != 0])
+}
+
+fn fine_digest(report: &Value) -> String {
+    manifest(report)["fine"]["index"]["digest"].as_str().unwrap().to_owned()
+}
+
+fn blob(sandbox: &Sandbox, digest: &Value) -> Vec<u8> {
+    let hex = &digest.as_str().unwrap()["sha256:".len()..];
+    fs::read(sandbox.path("img/blobs/sha256").join(hex)).unwrap()
+}
+
+/// Reads of two files: the end of the gzip layer's last, then the start of its first.
+fn profile(sandbox: &Sandbox, name: &str, reads: &[(&str, u64)]) {
+    let lines: Vec<String> = (reads.iter())
+        .map(|(path, offset)| {
+            json!({"ms": 1.0, "path": path, "layer": "sha256:0", "offset": offset, "size": 4096, "spans": []})
+                .to_string()
+        })
+        .collect();
+    fs::write(sandbox.path(name), lines.join("\n")).unwrap();
+}
+
+#[test]
+fn both_kinds_come_from_one_reading_and_a_second_run_reads_nothing() {
+    let sandbox = Sandbox::new();
+    image(&sandbox);
+    let first = run(&sandbox, &["--fine"]);
+    let all = layer_bytes(&first);
+    assert_eq!(came(&first), json!(["attached", "attached", all, true]), "{first:#}");
+    let fine = &manifest(&first)["fine"];
+    assert_eq!(
+        (&fine["coverage"]["layers"], &fine["attached"], &fine["profile"]),
+        (&json!(2), &json!("layout"), &Value::Null)
+    );
+
+    // The documents say what the layers hold, and the manifest says what the documents are.
+    let listed = parse(&blob(&sandbox, &fine["index"]["digest"])).unwrap();
+    assert_eq!(listed.layers.len(), 2);
+    for (document, told) in listed.layers.iter().zip(fine["documents"].as_array().unwrap()) {
+        let bytes = blob(&sandbox, &told["digest"]);
+        assert_eq!((document.size, &json!(document.layer)), (bytes.len() as u64, &told["layer"]));
+        let mut memory = Budget::new(1 << 30).open();
+        let layer = fine::decode(&bytes, &mut memory).unwrap();
+        assert_eq!(layer.spans().layer(), document.layer);
+        assert!(layer.entries().iter().any(|entry| entry.name.ends_with(b"/file0")));
+        let head = fine::decode_head(&bytes[..document.head_size as usize], document.size, &mut memory).unwrap();
+        assert_eq!(head.start_size(), document.start_size);
+    }
+
+    let files = sandbox.files("img");
+    let again = run(&sandbox, &["--fine", "--no-cache"]);
+    assert_eq!(came(&again), json!(["already-there", "already-there", 0, false]));
+    assert_eq!(fine_digest(&again), fine_digest(&first));
+    assert_eq!(sandbox.files("img"), files);
+    let text = sandbox.run(&["index", "--fine", "--min-layer-size=1KiB", "oci:img:v1"]);
+    assert!(text.contains(&format!("  fine index {}\n  up to date", fine_digest(&first))), "{text}");
+    assert!(text.contains(" for a start\n"), "{text}");
+    let digests = sandbox.run(&["index", "--fine", "--min-layer-size=1KiB", "--quiet", "oci:img:v1"]);
+    assert!(digests.contains(&format!("\n{}\n", fine_digest(&first))), "{digests}");
+}
+
+#[test]
+fn only_a_fine_index() {
+    let sandbox = Sandbox::new();
+    image(&sandbox);
+    let first = run(&sandbox, &["--fine-only"]);
+    assert_eq!((&came(&first)[0], &came(&first)[1]), (&json!("not-asked"), &json!("attached")));
+    assert_eq!(manifest(&first)["index"], Value::Null);
+    let listed = sandbox.json(0, &["list", "--format=json", "oci:img"]);
+    assert_eq!(listed["images"][0]["manifests"][0]["indexes"], json!([]));
+    let again = run(&sandbox, &["--fine-only", "--no-cache"]);
+    assert_eq!(came(&again), json!(["not-asked", "already-there", 0, false]));
+    // A SOCI index comes beside it, which is left as it is; its ztocs were kept.
+    let beside = run(&sandbox, &["--fine"]);
+    assert_eq!(came(&beside), json!(["attached", "already-there", 0, true]));
+    assert_eq!(fine_digest(&beside), fine_digest(&first));
+    // Without the option nothing is said of it, and nothing happens to it.
+    let without = run(&sandbox, &[]);
+    assert_eq!((&came(&without)[0], &manifest(&without)["fine"]), (&json!("already-there"), &Value::Null));
+}
+
+#[test]
+fn cached_ztocs_without_a_document_are_read_again_and_cached_documents_are_not() {
+    let sandbox = Sandbox::new();
+    image(&sandbox);
+    let soci = run(&sandbox, &[]);
+    let all = layer_bytes(&soci);
+    assert_eq!(soci["bytes_read"], all);
+    let fine = run(&sandbox, &["--fine"]);
+    assert_eq!(came(&fine), json!(["already-there", "attached", all, true]));
+    sandbox.json(0, &["rm", "--format=json", "oci:img:v1"]);
+    let cached = run(&sandbox, &["--fine"]);
+    assert_eq!(came(&cached), json!(["attached", "attached", 0, true]));
+    assert_eq!(fine_digest(&cached), fine_digest(&fine));
+}
+
+#[test]
+fn it_is_replaced_when_it_was_made_otherwise() {
+    let sandbox = Sandbox::new();
+    image(&sandbox);
+    profile(&sandbox, "one", &[("dir1/file5", 200_000), ("dir1/file0", 0)]);
+    profile(&sandbox, "two", &[("dir1/file3", 0)]);
+    let plain = run(&sandbox, &["--fine-only"]);
+    let replaced = |report: &Value| manifest(report)["fine"]["replaced"].clone();
+
+    // Another profile, also one that is given in two files; the cache spares reading.
+    let recorded = run(&sandbox, &["--fine-only", "--profile=one"]);
+    assert_eq!(came(&recorded), json!(["not-asked", "attached", 0, true]));
+    assert_eq!(replaced(&recorded), json!([fine_digest(&plain)]));
+    let documents = |report: &Value| manifest(report)["fine"]["documents"].as_array().unwrap().clone();
+    let [of_gzip, of_plain] = <[Value; 2]>::try_from(documents(&recorded)).unwrap();
+    assert!(of_gzip["start_size"].as_u64() > of_gzip["head_size"].as_u64(), "{of_gzip}");
+    // Spans of a plain tar have no windows.
+    assert_eq!(of_plain["start_size"], of_plain["head_size"]);
+    let bytes = blob(&sandbox, &of_gzip["digest"]);
+    let head = fine::decode_head(
+        &bytes[..of_gzip["head_size"].as_u64().unwrap() as usize],
+        bytes.len() as u64,
+        &mut Budget::new(1 << 30).open(),
+    );
+    let starts: Vec<u32> = head.unwrap().start().iter().map(|spans| spans.start.0).collect();
+    assert!(starts.len() >= 2 && starts[0] > *starts.last().unwrap(), "in the order of the reads: {starts:?}");
+    let merged = run(&sandbox, &["--fine-only", "--profile=one", "--profile=two"]);
+    assert_eq!(came(&merged), json!(["not-asked", "attached", 0, true]));
+    assert_eq!(replaced(&merged), json!([fine_digest(&recorded)]));
+    assert_ne!(documents(&merged)[0]["start_size"], of_gzip["start_size"]);
+
+    // The same again, and no profile at all, leave it.
+    for args in [&["--fine-only", "--profile=one", "--profile=two"][..], &["--fine-only"]] {
+        let same = run(&sandbox, &[args, &["--no-cache"]].concat());
+        assert_eq!(
+            (came(&same), fine_digest(&same)),
+            (json!(["not-asked", "already-there", 0, false]), fine_digest(&merged))
+        );
+    }
+    // One that takes its place keeps its profile.
+    let renamed = run(&sandbox, &["--fine-only", "--existing=replace", "--build-tool-identifier=ociseek v0.0.1"]);
+    assert_eq!((&came(&renamed)[1], replaced(&renamed)), (&json!("attached"), json!([fine_digest(&merged)])));
+    assert_eq!(documents(&renamed), documents(&merged));
+    // An older one of ours is replaced; a newer one and one of another tool are not.
+    let ours = run(&sandbox, &["--fine-only"]);
+    assert_eq!(replaced(&ours), json!([fine_digest(&renamed)]));
+    let newer = ["--existing=replace", "--build-tool-identifier=ociseek v999.0.0"];
+    let newer = fine_digest(&run(&sandbox, &[&["--fine-only"][..], &newer].concat()));
+    let kept = run(&sandbox, &["--fine-only"]);
+    assert_eq!((&came(&kept)[1], fine_digest(&kept)), (&json!("kept"), newer));
+}
+
+#[test]
+fn a_lost_document_is_written_again_and_a_dry_run_writes_nothing() {
+    let sandbox = Sandbox::new();
+    image(&sandbox);
+    let files = sandbox.files("img");
+    let dry = run(&sandbox, &["--fine", "--dry-run"]);
+    assert_eq!(came(&dry), json!(["dry-run", "dry-run", layer_bytes(&dry), false]));
+    assert_eq!(sandbox.files("img"), files);
+    let first = run(&sandbox, &["--fine"]);
+    assert_eq!(fine_digest(&first), fine_digest(&dry));
+    let document = manifest(&first)["fine"]["documents"][0]["digest"].as_str().unwrap().to_owned();
+    fs::remove_file(sandbox.path("img/blobs/sha256").join(&document["sha256:".len()..])).unwrap();
+    let again = run(&sandbox, &["--fine"]);
+    assert_eq!(came(&again), json!(["already-there", "attached", 0, true]));
+    assert!(!blob(&sandbox, &json!(document)).is_empty());
+}
+
+#[test]
+fn with_a_soci_enabled_image_and_without() {
+    let sandbox = Sandbox::new();
+    image(&sandbox);
+    let both = run(&sandbox, &["--fine", "--v2=v1-soci"]);
+    assert_eq!((&came(&both)[0], &came(&both)[1]), (&json!("attached"), &json!("attached")));
+    assert_eq!(both["images"][0]["enabled"]["status"], "written", "{both:#}");
+    for (args, why) in [
+        (&["--fine", "--v2-only=x"][..], "--fine attaches an index to the image, and --v2-only does not"),
+        (&["--fine-only", "--v2=x"], "--fine-only makes no SOCI index"),
+        (&["--fine-only", "--strict"], "--strict and --min-coverage check the SOCI index"),
+        (&["--fine-only", "--fine"], "cannot be used with"),
+    ] {
+        let text = sandbox.run(&index(&[args, &["oci:img:v1"]].concat()));
+        assert!(text.contains(why) && text.ends_with("--- status 2 ---"), "{text}");
+    }
+    // Nothing of it can be indexed.
+    let mut layout = Layout::new(&sandbox.path("none"));
+    let layers = [layout.blob(ZSTD, b"\x28\xb5\x2f\xfd"), layout.blob(GZIP, &gzip(&tar(1, 1, 10)))];
+    let image = layout.image("amd64", &layers);
+    layout.tag(image, "v1");
+    let none = sandbox.json(0, &["index", "--fine", "--format=json", "--no-cache", "oci:none"]);
+    assert_eq!(came(&none), json!(["nothing-to-index", "nothing-to-index", 0, false]));
+}
