@@ -259,3 +259,42 @@ fn what_only_pretends_to_be_one_is_shown_as_such_and_stays() {
     let error = report["manifests"][0]["fine"][0]["error"]["message"].as_str().unwrap();
     assert!(error.contains("but the list says"), "{error}");
 }
+
+/// `index --fine` and `backfill --fine` in real registries: by one reading for both platforms, and by none when all is
+/// there.
+#[test]
+fn registries_get_them_from_index_and_backfill() {
+    for server in registries() {
+        let Some((sandbox, image)) = image(&server) else { return };
+        let index = |args: &[&str]| {
+            let common = ["index", "--fine", "--min-layer-size=1KiB", "--no-cache", "--format=json"];
+            let report = sandbox.json(0, &[&common, args, &[&*image]].concat());
+            let manifests = report["images"][0]["manifests"].as_array().unwrap();
+            let statuses: Vec<Value> = manifests.iter().map(|manifest| manifest["fine"]["status"].clone()).collect();
+            (statuses, report["bytes_read"].as_u64().unwrap(), report["bytes_written"].as_u64().unwrap())
+        };
+        let (statuses, read, written) = index(&[]);
+        assert_eq!(statuses, [json!("attached"), json!("attached")]);
+        assert!(read > 0 && written > 0);
+        let made = fine_in(&inspected(&sandbox, &image));
+        assert!(made.iter().all(|fine| fine.len() == 1), "{made:?}");
+        assert_eq!(index(&[]), (vec![json!("already-there"); 2], 0, 0));
+
+        let repository = format!("{}/a/b", server.host);
+        let backfill = |args: &[&str]| {
+            let common = ["backfill", "--fine", "--min-layer-size=1KiB", "--no-cache", "--format=json"];
+            let output = sandbox.command(&[&common, args, &[&*repository]].concat()).output().unwrap();
+            let lines = String::from_utf8(output.stdout).unwrap();
+            let line: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+            line["status"].as_str().unwrap().to_owned()
+        };
+        assert_eq!(backfill(&[]), "already-indexed");
+        // A fine index that is missing is reason enough.
+        let gone = format!("{}/a/b@{}", server.host, made[0][0]);
+        assert_eq!(removed(&sandbox, &[&gone]), [words(["fine", "removed", &made[0][0]])]);
+        assert_eq!(backfill(&["--dry-run"]), "pending");
+        assert_eq!(backfill(&[]), "indexed");
+        assert_eq!(fine_in(&inspected(&sandbox, &image)), made);
+        assert_eq!(backfill(&[]), "already-indexed");
+    }
+}
