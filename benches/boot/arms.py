@@ -27,11 +27,11 @@ def contain(bundle, link, began, before):
     return Started(ready - began, done - ready, at_ready - before, link.received() - before)
 
 
-def lazy(ociseek, link, image, scratch, cache):
+def lazy(ociseek, link, image, scratch, cache, *options):
     """Mounts the image, then runs it; its bytes come when they are read."""
     bundle = f'{scratch}/bundle'
     before, began = link.received(), time.monotonic()
-    subprocess.run([ociseek, 'bundle', '--detach', '--plain-http', '--cache-dir', cache,
+    subprocess.run([ociseek, 'bundle', '--detach', '--plain-http', '--cache-dir', cache, *options,
                    f'{link.host}/{image}', bundle], check=True, stderr=subprocess.DEVNULL)
     try:
         return contain(bundle, link, began, before)
