@@ -26,6 +26,9 @@ use crate::rootfs::cache::PIECE;
 
 /// Compressed bytes of a request, unless a single span has more.
 const REQUEST: u64 = 1 << 20;
+/// Compressed bytes of the recorded start within which neighbours are fetched together, though others are
+/// read between them.
+const BATCH: u64 = 4 << 20;
 /// Requests under way at a time.
 const AT_A_TIME: usize = 4;
 /// Requests that may fail one after the other before it is given up.
@@ -115,21 +118,45 @@ fn steps(inner: &Arc<Inner>) -> Vec<(OnLayer, Range<SpanId>)> {
     steps
 }
 
-/// The recorded start of a layer: neighbours together, up to the size of a request.
+/// The recorded start of a layer, in its order but for neighbours: those that are read soon after each
+/// other are fetched together, up to the size of a request.
 fn requests(on: &OnLayer) -> VecDeque<Range<SpanId>> {
-    let mut requests: VecDeque<Range<SpanId>> = VecDeque::new();
+    let mut requests = VecDeque::new();
     let Some(head) = on.layer.open.map().fine() else { return requests };
+    let (mut batch, mut bytes) = (Vec::new(), 0);
     for span in head.start().iter().cloned().flat_map(SpanId::each) {
-        let end = on.layer.blob_range(span).end;
-        let fits = |request: &&mut Range<SpanId>| {
-            request.end == span && end - on.layer.blob_range(request.start).start <= REQUEST
-        };
-        match requests.back_mut().filter(fits) {
-            Some(request) => request.end = SpanId(span.0 + 1),
-            None => requests.push_back(span..SpanId(span.0 + 1)),
+        let blob = on.layer.blob_range(span);
+        batch.push(span);
+        bytes += blob.end - blob.start;
+        if bytes >= BATCH {
+            requests.extend(merged(on, &std::mem::take(&mut batch)));
+            bytes = 0;
         }
     }
+    requests.extend(merged(on, &batch));
     requests
+}
+
+/// Merges neighbours. What has the span that is first in `spans` comes first, and so on.
+fn merged(on: &OnLayer, spans: &[SpanId]) -> Vec<Range<SpanId>> {
+    let mut sorted: Vec<(SpanId, usize)> = spans.iter().copied().zip(0..).collect();
+    sorted.sort_unstable();
+    let mut runs: Vec<(usize, Range<SpanId>)> = Vec::new();
+    for (span, order) in sorted {
+        let end = on.layer.blob_range(span).end;
+        let fits = |(_, run): &&mut (usize, Range<SpanId>)| {
+            run.end == span && end - on.layer.blob_range(run.start).start <= REQUEST
+        };
+        match runs.last_mut().filter(fits) {
+            Some((first, run)) => {
+                run.end = SpanId(span.0 + 1);
+                *first = order.min(*first);
+            }
+            None => runs.push((order, span..SpanId(span.0 + 1))),
+        }
+    }
+    runs.sort_unstable_by_key(|(order, _)| *order);
+    runs.into_iter().map(|(_, run)| run).collect()
 }
 
 impl OnLayer {
