@@ -7,8 +7,8 @@ use crate::cli::shared::place::ListPlace;
 use crate::image::ImageName;
 
 const COPY_LONG_ABOUT: &str = "\
-Copies an image with all its referrers (SOCI indexes, fine indexes, signatures, attestations, and their own referrers) between \
-registries and layouts. Digests stay the same.
+Copies an image with all its referrers (SOCI indexes, fine indexes, signatures, attestations, and their own \
+referrers) between registries and layouts. Digests stay the same.
 
 Within a registry, blobs are mounted; otherwise they are streamed without using disk space, and broken connections \
 are resumed. The tag is written last, so an interrupted copy leaves no tag; run it again to continue. If the \

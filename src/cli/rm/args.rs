@@ -7,7 +7,8 @@ use crate::cli::shared::args::{FormatArgs, PlatformsArgs, RegistryArgs};
 use crate::image::ImageName;
 
 const RM_LONG_ABOUT: &str = "\
-Removes SOCI indexes (version 1) and fine indexes of an image. The image itself, its tags and its other referrers stay as they are.
+Removes SOCI indexes (version 1) and fine indexes of an image. The image itself, its tags and its other referrers \
+stay as they are.
 
 Only indexes made by ociseek are removed; --all removes those of any tool. IMAGE@DIGEST, with the digest of an \
 index, removes that index, whichever tool made it. A deleted image can also be named by its digest, to remove \
@@ -15,8 +16,8 @@ indexes left behind.
 
 Each index is read before it is deleted: an entry that is not a valid index of the image is kept, with a note. If \
 the registry has no referrers API, the index is also removed from the list under the tag sha256-..., which is kept \
-even when empty. Their blobs (ztocs, documents) are left to the registry's garbage collection. In a layout (oci:DIR), only the entry in \
-index.json is removed.
+even when empty. Their blobs (ztocs, documents) are left to the registry's garbage collection. In a layout \
+(oci:DIR), only the entry in index.json is removed.
 
 An index of version 2 is part of its image: to remove it, delete the image's tag.";
 

@@ -1,8 +1,8 @@
 //! What a layer can be read by: its entries, where their bytes lie, and where decoding can start.
 //!
-//! It is made of a published ztoc or fine document, or of the layer itself when that was read here. A ztoc is what others
-//! read; this is what we read by, and can say more: which entries have no bytes to read, and that
-//! a blob can only be decoded from its start.
+//! It is made of a published ztoc or fine document, or of the layer itself when that was read here.
+//! A ztoc is what others read; this is what we read by, and can say more: which entries have no
+//! bytes to read, and that a blob can only be decoded from its start.
 
 use std::sync::Arc;
 
