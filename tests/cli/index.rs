@@ -90,6 +90,7 @@ fn the_report_for_programs() {
                 "percent": 99.99
               },
               "prefetch": null,
+              "fine": null,
               "shortfalls": [],
               "layers": [
                 {
