@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
 
+use super::frame::Compressor;
 use super::head::{self, Header, Places, group_of};
 use super::layer::members;
-use super::pages::{self, Stored};
-use super::{FineError, FineLayer, FineSpans, MAX_HEAD, PageId, Windows, entries, frame};
+use super::pages::{Stored, Writer};
+use super::{FineError, FineLayer, FineSpans, MAX_HEAD, PageId, Windows, entries};
 use crate::digest::Digest;
 use crate::offset::SpanId;
 
@@ -41,7 +42,8 @@ impl FineLayer {
         let places = Places::new(&self.spans, &start);
         let pages = self.pages(&places)?;
         let (spans, files) = (head::encode_spans(&self.spans, &start), entries::encode(&self.files));
-        let (stored_spans, stored_files) = (frame::compress(&spans, LEVEL)?, frame::compress(&files, LEVEL)?);
+        let mut compressor = Compressor::new(LEVEL);
+        let (stored_spans, stored_files) = (compressor.compress(&spans)?, compressor.compress(&files)?);
         let size = |bytes: &[u8]| u32::try_from(bytes.len()).ok().filter(|size| *size as usize <= MAX_HEAD);
         let sizes = |stored: &[u8], plain: &[u8]| Some([size(stored)?, size(plain)?]);
         let header = Header {
@@ -78,6 +80,7 @@ impl FineLayer {
     fn pages(&self, places: &Places) -> Result<Vec<Stored>, FineError> {
         let mut decoded: BTreeMap<usize, Windows> = BTreeMap::new();
         let mut pages = Vec::with_capacity(places.pages().len());
+        let mut writer = Writer::default();
         for page in places.pages() {
             let spans = places.spans(page);
             let group = group_of(spans[0]);
@@ -90,7 +93,7 @@ impl FineLayer {
                     entry.insert(self.group(group_of(*span))?);
                 }
             }
-            pages.push(pages::write(spans.iter().filter_map(|span| decoded.get(&group_of(*span))?.get(*span)))?);
+            pages.push(writer.write(spans.iter().filter_map(|span| decoded.get(&group_of(*span))?.get(*span)))?);
         }
         Ok(pages)
     }

@@ -1,12 +1,43 @@
 //! The zstd frames of a document.
 
-use zstd::zstd_safe::{find_frame_compressed_size, get_frame_content_size};
+use zstd::zstd_safe::{compress_bound, find_frame_compressed_size, get_frame_content_size};
 
 use super::FineError;
 
-/// Compresses `plain` to one frame that states its size.
-pub(super) fn compress(plain: &[u8], level: i32) -> Result<Vec<u8>, FineError> {
-    zstd::bulk::compress(plain, level).map_err(|_| FineError::Compress)
+/// Compresses to frames that state their size. The tables of zstd are made once for all of them.
+pub(super) struct Compressor {
+    level: i32,
+    context: Option<zstd::bulk::Compressor<'static>>,
+    stored: Vec<u8>,
+}
+
+impl Compressor {
+    /// Takes no memory until it is used.
+    pub(super) fn new(level: i32) -> Compressor {
+        Compressor { level, context: None, stored: Vec::new() }
+    }
+
+    /// Compresses `plain` to one frame, which depends on nothing that was compressed before.
+    ///
+    /// # Errors
+    /// If zstd cannot allocate memory.
+    pub(super) fn compress(&mut self, plain: &[u8]) -> Result<Vec<u8>, FineError> {
+        let context = match &mut self.context {
+            Some(context) => context,
+            none => none.insert(zstd::bulk::Compressor::new(self.level).map_err(|_| FineError::Compress)?),
+        };
+        self.stored.clear();
+        self.stored.reserve(compress_bound(plain.len()));
+        context.compress_to_buffer(plain, &mut self.stored).map_err(|_| FineError::Compress)?;
+        // A list of its own, without the room for the worst case.
+        Ok(self.stored.to_vec())
+    }
+}
+
+impl std::fmt::Debug for Compressor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Compressor").field("level", &self.level).finish_non_exhaustive()
+    }
 }
 
 /// Decodes a frame of `size` bytes of content, for which there is memory. Errors call it `section`.
@@ -28,9 +59,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_frame_does_not_depend_on_those_before_it() {
+        let mut compressor = Compressor::new(3);
+        // Each begins with much of the one before, which must not be referred to. Sizes go up and down.
+        for size in [100_000, 70, 0, 9_000, 1 << 20, 300_000, 30_000] {
+            let plain: Vec<u8> =
+                (0..size as u32).flat_map(|n| (n.wrapping_mul(n) / 5).to_le_bytes()).take(size).collect();
+            let frame = compressor.compress(&plain).unwrap();
+            assert_eq!(frame, zstd::bulk::compress(&plain, 3).unwrap(), "{size} bytes");
+            assert_eq!(frame.capacity(), frame.len());
+        }
+    }
+
+    #[test]
     fn one_frame_that_states_its_size_and_nothing_else() {
         let plain: Vec<u8> = (0..5000u32).flat_map(u32::to_le_bytes).collect();
-        let frame = compress(&plain, 3).unwrap();
+        let frame = Compressor::new(3).compress(&plain).unwrap();
         assert_eq!(decompress(&frame, plain.len(), "x"), Ok(plain.clone()));
 
         let streamed = zstd::stream::encode_all(&plain[..], 3).unwrap();

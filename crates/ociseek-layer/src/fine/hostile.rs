@@ -12,6 +12,10 @@ use crate::ztoc::{FileKind, FileMetadata};
 /// What decoding any of these documents may take.
 const ROOM: u64 = 4 << 20;
 
+fn compressed(plain: &[u8]) -> Vec<u8> {
+    frame::Compressor::new(1).compress(plain).unwrap()
+}
+
 /// A document in parts that can be changed one by one.
 #[derive(Clone)]
 struct Document {
@@ -38,7 +42,7 @@ struct Page {
 
 impl Page {
     fn stored(&self) -> Vec<u8> {
-        self.frame.clone().unwrap_or_else(|| frame::compress(&self.plain, 1).unwrap())
+        self.frame.clone().unwrap_or_else(|| compressed(&self.plain))
     }
 }
 
@@ -84,7 +88,7 @@ impl Document {
     fn bytes(&self) -> Vec<u8> {
         let mut header = self.header;
         let [spans, entries] = [(&self.spans, 0), (&self.entries, 1)]
-            .map(|(plain, at)| self.frames[at].clone().unwrap_or_else(|| frame::compress(plain, 1).unwrap()));
+            .map(|(plain, at)| self.frames[at].clone().unwrap_or_else(|| compressed(plain)));
         header.spans_size = [spans.len() as u32, self.spans.len() as u32];
         header.entries_size = [entries.len() as u32, self.entries.len() as u32];
         let mut bytes = Vec::new();
@@ -157,11 +161,11 @@ impl Kinds {
 
     /// What stands for a frame: `put` puts it there.
     fn frames(&mut self, name: &str, plain: &[u8], put: impl Fn(&mut Document, Vec<u8>)) {
-        let frame = frame::compress(plain, 1).unwrap();
+        let frame = compressed(plain);
         let streamed = zstd::stream::encode_all(plain, 1).unwrap();
         let mut damaged = frame.clone();
         damaged.iter_mut().skip(8).for_each(|byte| *byte ^= 0x55);
-        let bomb = frame::compress(&vec![0; 20 << 20], 1).unwrap();
+        let bomb = compressed(&vec![0; 20 << 20]);
         // The size in the header of the frame of 20 MiB is replaced by the one wanted: a single segment, 4 bytes.
         let lie = |size: u32| {
             let mut lie = bomb.clone();
@@ -181,8 +185,8 @@ impl Kinds {
             ("cut", frame[..frame.len() - 1].to_vec()),
             ("only its head", frame[..6].to_vec()),
             ("damaged", damaged),
-            ("less than stated", frame::compress(&plain[1..], 1).unwrap()),
-            ("more than stated", frame::compress(&[plain, &[0]].concat(), 1).unwrap()),
+            ("less than stated", compressed(&plain[1..])),
+            ("more than stated", compressed(&[plain, &[0]].concat())),
             ("20 MiB", bomb.clone()),
             ("20 MiB that state less", lie(plain.len() as u32)),
             ("20 MiB that state more", lie(u32::MAX)),

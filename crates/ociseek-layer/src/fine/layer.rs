@@ -131,10 +131,11 @@ pub fn decode(document: &[u8], memory: &mut Charge) -> Result<FineLayer, FineErr
     let (files, spans) = head.into_parts();
     let last = SpanId(spans.count().saturating_sub(1));
     let count = if spans.has_window(last) { group_of(last) + 1 } else { 0 };
+    let mut writer = pages::Writer::default();
     for group in 0..count {
         if let Entry::Vacant(entry) = groups.entry(group) {
             let members = members(&spans, group);
-            entry.insert(pages::write(members.iter().filter_map(|span| windows.get(span)))?);
+            entry.insert(writer.write(members.iter().filter_map(|span| windows.get(span)))?);
         }
     }
     Ok(FineLayer { files, spans, groups: groups.into_values().collect() })
@@ -145,6 +146,7 @@ pub fn decode(document: &[u8], memory: &mut Charge) -> Result<FineLayer, FineErr
 pub(crate) struct Groups {
     stored: Vec<Stored>,
     pending: Vec<SpanWindow>,
+    writer: pages::Writer,
 }
 
 impl Groups {
@@ -170,7 +172,7 @@ impl Groups {
     }
 
     fn flush(&mut self) -> Result<usize, FineError> {
-        let stored = pages::write(&self.pending)?;
+        let stored = self.writer.write(&self.pending)?;
         self.pending.clear();
         let size = stored.bytes.len();
         self.stored.push(stored);

@@ -1,5 +1,6 @@
 //! Pages: the windows of a few spans.
 
+use super::frame::Compressor;
 use super::varint::Reader;
 use super::{FineError, FineHead, FineSpans, PageId, SpanWindow, frame};
 use crate::digest::Digest;
@@ -69,11 +70,29 @@ pub(super) struct Stored {
     pub plain: usize,
 }
 
-/// Writes windows as a page.
-pub(super) fn write<'a>(windows: impl IntoIterator<Item = &'a SpanWindow>) -> Result<Stored, FineError> {
-    /// Higher ones take three times as long, for a twentieth less.
-    const LEVEL: i32 = 3;
-    let mut plain = Vec::new();
-    windows.into_iter().for_each(|window| window.write(&mut plain));
-    Ok(Stored { bytes: frame::compress(&plain, LEVEL)?, plain: plain.len() })
+/// Writes windows as pages, one after the other.
+#[derive(Debug)]
+pub(super) struct Writer {
+    compressor: Compressor,
+    plain: Vec<u8>,
+}
+
+impl Default for Writer {
+    fn default() -> Writer {
+        /// Higher ones take three times as long, for a twentieth less.
+        const LEVEL: i32 = 3;
+        Writer { compressor: Compressor::new(LEVEL), plain: Vec::new() }
+    }
+}
+
+impl Writer {
+    /// The next page.
+    ///
+    /// # Errors
+    /// If zstd cannot allocate memory.
+    pub(super) fn write<'a>(&mut self, windows: impl IntoIterator<Item = &'a SpanWindow>) -> Result<Stored, FineError> {
+        self.plain.clear();
+        windows.into_iter().for_each(|window| window.write(&mut self.plain));
+        Ok(Stored { bytes: self.compressor.compress(&self.plain)?, plain: self.plain.len() })
+    }
 }
