@@ -4,6 +4,7 @@
 
 mod documents;
 mod events;
+mod fine;
 pub mod inflate;
 mod sha256;
 mod span;
@@ -268,6 +269,11 @@ pub fn layer(data: &[u8]) {
 /// Two hashes at once; see `sha256`.
 pub fn sha256(data: &[u8]) {
     sha256::both(data);
+}
+
+/// Fine documents; see `fine`.
+pub fn fine(data: &[u8]) {
+    fine::decode(data);
 }
 
 /// Documents of registries; see `documents`.

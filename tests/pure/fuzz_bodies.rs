@@ -87,6 +87,18 @@ fn ztoc_decoder() {
 }
 
 #[test]
+fn fine_documents() {
+    // Nothing, each sound document, and each with a change: of the header, the frames, the pages' list and the pages.
+    let change = |first: u8, turn: u16| {
+        let [low, high] = (turn * 97).to_le_bytes();
+        vec![first, low, high, turn as u8, (turn * 31) as u8]
+    };
+    let seeds = (0..4).flat_map(|first| (0..60).flat_map(move |turn| [change(first, turn), change(first | 128, turn)]));
+    let seeds = (0..4).map(|first| vec![first]).chain(seeds).map(|seed| (PathBuf::new(), seed));
+    replay("fine", seeds.collect(), bodies::fine);
+}
+
+#[test]
 fn layer_indexer() {
     replay("layer", layers(""), bodies::layer);
 }
