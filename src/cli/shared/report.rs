@@ -473,8 +473,9 @@ fn verify_hint(error: &VerifyError) -> Option<String> {
         | VerifyError::Index { source, .. }
         | VerifyError::Signatures { source, .. }
         | VerifyError::Prefetch { source, .. }
+        | VerifyError::Document { source, .. }
         | VerifyError::Layer { source, .. } => store_hint(source),
-        VerifyError::Memory { .. } | VerifyError::Thread { .. } => None,
+        VerifyError::Memory { .. } | VerifyError::DocumentMemory { .. } | VerifyError::Thread { .. } => None,
     }
 }
 

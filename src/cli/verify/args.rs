@@ -8,12 +8,16 @@ use crate::digest::Digest;
 use crate::image::ImageName;
 
 const VERIFY_LONG_ABOUT: &str = "\
-Verifies the SOCI indexes of an image against its layers.
+Verifies the SOCI indexes and fine indexes of an image against its layers.
 
 Each layer that an index covers is downloaded once and decoded from start to end by an independent decoder \
 (zlib-rs). The result is compared with the index: the layer's digest and diff ID, the digest, window and position of \
 every span, every file's metadata, and every file's bytes as read through the spans. Anything that a consumer would \
 reject is also reported. IMAGE is as for ociseek index.
+
+A fine index is verified in the same way: the digests and sizes of its documents, their entries, and each span with \
+its proof and its window. Layers are downloaded once for it and once for the SOCI index. With --quick, its documents \
+are checked completely, and some spans of each layer.
 
 docker save keeps no index: for docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER], all layers are read and compared with \
 the config.
@@ -34,7 +38,7 @@ JSON: docs/json.md describes each field; docs/policy.md lists the codes.
 Exit status: 0 the indexes are correct, 1 failure (or there is no index), 2 usage error, 3 differences or policy \
 violations were found; 129, 130 or 143 on SIGHUP, SIGINT or SIGTERM.";
 
-/// Verify an image's SOCI indexes against its layers
+/// Verify an image's SOCI indexes and fine indexes against its layers
 #[derive(Debug, Args)]
 #[command(long_about = VERIFY_LONG_ABOUT, after_help = VERIFY_AFTER_HELP)]
 pub(crate) struct VerifyArgs {
@@ -58,7 +62,7 @@ pub(crate) struct VerifyArgs {
     #[command(flatten)]
     pub platforms: PlatformsArgs,
 
-    /// Verify only this SOCI index, listed or not [default: all indexes found]
+    /// Verify only this SOCI index or fine index, listed or not [default: all indexes found]
     #[arg(long, value_name = "DIGEST")]
     pub index: Option<Digest>,
 

@@ -5,7 +5,9 @@ use serde::Serialize;
 use crate::cli::shared::difference::Status;
 use crate::cli::shared::json::{DigestText, Manifest as ManifestRef};
 use crate::ops::verify::policy::Ruling;
-use crate::ops::verify::{Depth, Finding, Verified, VerifiedIndex, VerifiedLayer, VerifiedManifest};
+use crate::ops::verify::{
+    Depth, Finding, Verified, VerifiedDocument, VerifiedFine, VerifiedIndex, VerifiedLayer, VerifiedManifest,
+};
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -16,7 +18,7 @@ pub(crate) struct Verification {
     depth: Looked,
     /// With --quick: what repeats its choice of spans; else null.
     seed: Option<u64>,
-    /// Bytes of layers and ztocs that were read.
+    /// Bytes of layers, ztocs and fine documents that were read.
     bytes_read: u64,
     /// One object for each platform's manifest.
     manifests: Vec<Manifest>,
@@ -44,6 +46,8 @@ struct Manifest {
     differences: Vec<Difference>,
     /// Empty if the manifest has none.
     indexes: Vec<Index>,
+    /// The fine indexes that were found.
+    fine: Vec<Fine>,
     /// Of a `docker-archive:`, what was compared with the config alone; else null.
     content: Option<Content>,
 }
@@ -130,6 +134,43 @@ struct Ztoc {
     digest: DigestText,
 }
 
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Fine {
+    digest: DigestText,
+    /// What its maker calls itself, or null.
+    tool: Option<String>,
+    /// What is wrong with the manifest of the fine index itself.
+    differences: Vec<Difference>,
+    layers: Vec<FineLayer>,
+}
+
+/// A layer that the fine index covers.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct FineLayer {
+    digest: DigestText,
+    document: Document,
+    /// Spans that were compared.
+    spans: u64,
+    /// Spans in all; 0 if the document cannot be used.
+    of_spans: u64,
+    /// Spans that were chosen for a quick look and are too large for one.
+    spans_too_large: u64,
+    /// Entries of the document.
+    entries: u64,
+    /// Bytes of the tar that were compared.
+    bytes: u64,
+    differences: Vec<Difference>,
+}
+
+/// A layer's fine document.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Document {
+    digest: DigestText,
+}
+
 impl Verification {
     pub(crate) fn of(image: &str, verified: &Verified, depth: Depth) -> Verification {
         let seed = match depth {
@@ -156,6 +197,7 @@ impl Manifest {
             warnings: verified.warnings.clone(),
             differences: findings(&verified.differences),
             indexes: verified.indexes.iter().map(Index::of).collect(),
+            fine: verified.fine.iter().map(Fine::of).collect(),
             content: verified.content.map(|content| Content { layers: content.layers, bytes: content.bytes }),
         }
     }
@@ -193,6 +235,33 @@ impl Layer {
             digest: verified.layer.into(),
             ztoc: Ztoc { digest: verified.ztoc.into() },
             tool: verified.tool.as_deref().map(|tool| String::from_utf8_lossy(tool).into_owned()),
+            spans: proven.spans,
+            of_spans: proven.of_spans,
+            spans_too_large: proven.too_large,
+            entries: proven.entries,
+            bytes: proven.bytes,
+            differences: findings(&verified.differences),
+        }
+    }
+}
+
+impl Fine {
+    fn of(verified: &VerifiedFine) -> Fine {
+        Fine {
+            digest: verified.digest.into(),
+            tool: verified.tool.clone(),
+            differences: findings(&verified.differences),
+            layers: verified.layers.iter().map(FineLayer::of).collect(),
+        }
+    }
+}
+
+impl FineLayer {
+    fn of(verified: &VerifiedDocument) -> FineLayer {
+        let proven = &verified.proven;
+        FineLayer {
+            digest: verified.layer.into(),
+            document: Document { digest: verified.document.into() },
             spans: proven.spans,
             of_spans: proven.of_spans,
             spans_too_large: proven.too_large,

@@ -80,6 +80,7 @@ fn text(name: &str, verified: &Verified, depth: Depth, style: Style) -> String {
             );
         }
         indexes(&mut text, &image, manifest, depth, style);
+        fine(&mut text, &image, manifest, depth, style);
     }
     text
 }
@@ -88,53 +89,69 @@ fn indexes(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: D
     for index in &manifest.indexes {
         let wrong = index.differences.len() + index.layers.iter().map(|layer| layer.differences.len()).sum::<usize>();
         let broken = index.rulings.iter().map(|ruling| ruling.violations.len()).sum::<usize>();
-        let counts = [(wrong, "difference", "differences"), (broken, "violation", "violations")];
-        let counts = counts.iter().filter(|(count, ..)| *count > 0);
-        let counts: Vec<String> = counts.map(|(count, one, many)| counted(*count as u64, one, many)).collect();
-        let verdict = match counts.is_empty() {
-            true => style.green("ok"),
-            false => style.red(&counts.join(", ")),
-        };
-        let all = index.layers.iter().map(|layer| layer.proven).fold(Proven::default(), |a, b| Proven {
-            spans: a.spans + b.spans,
-            of_spans: a.of_spans + b.of_spans,
-            too_large: a.too_large + b.too_large,
-            entries: a.entries + b.entries,
-            bytes: a.bytes + b.bytes,
-        });
-        let what = match depth {
-            Depth::Full => format!(
-                "{} of {}, {}, {}, {}",
-                index.layers.len(),
-                counted(manifest.layers as u64, "layer", "layers"),
-                counted(all.of_spans, "span", "spans"),
-                counted(all.entries, "file", "files"),
-                human(all.bytes)
-            ),
-            Depth::Quick { seed, .. } => format!(
-                "{} of {}, {} of {} (--seed {seed})",
-                index.layers.len(),
-                counted(manifest.layers as u64, "layer", "layers"),
-                all.spans,
-                counted(all.of_spans, "span", "spans"),
-            ),
-        };
-        let _ = writeln!(text, "{image}: index {}: {verdict} ({what})", index.digest);
-        if all.too_large > 0 {
-            let _ = writeln!(
-                text,
-                "  {} {} not read: --quick skips spans larger than {}",
-                style.yellow("note:"),
-                counted(all.too_large, "span was", "spans were"),
-                human(MAX_SAMPLE)
-            );
-        }
+        let proven: Vec<Proven> = index.layers.iter().map(|layer| layer.proven).collect();
+        let head = format!("{image}: index {}: {}", index.digest, verdict(wrong, broken, style));
+        covered(text, &head, &proven, manifest.layers, depth, style);
         findings(text, &index.differences, style);
         for layer in index.layers.iter().filter(|layer| !layer.differences.is_empty()) {
             let _ = writeln!(text, "  layer {} ztoc {}", layer.layer, layer.ztoc);
             findings(text, &layer.differences, style);
         }
         index.rulings.iter().for_each(|ruling| rule(text, ruling, style));
+    }
+}
+
+fn fine(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: Depth, style: Style) {
+    for index in &manifest.fine {
+        let wrong = index.differences.len() + index.layers.iter().map(|layer| layer.differences.len()).sum::<usize>();
+        let proven: Vec<Proven> = index.layers.iter().map(|layer| layer.proven).collect();
+        let head = format!("{image}: fine index {}: {}", index.digest, verdict(wrong, 0, style));
+        covered(text, &head, &proven, manifest.layers, depth, style);
+        findings(text, &index.differences, style);
+        for layer in index.layers.iter().filter(|layer| !layer.differences.is_empty()) {
+            let _ = writeln!(text, "  layer {} document {}", layer.layer, layer.document);
+            findings(text, &layer.differences, style);
+        }
+    }
+}
+
+fn verdict(wrong: usize, broken: usize, style: Style) -> String {
+    let counts = [(wrong, "difference", "differences"), (broken, "violation", "violations")];
+    let counts = counts.iter().filter(|(count, ..)| *count > 0);
+    let counts: Vec<String> = counts.map(|(count, one, many)| counted(*count as u64, one, many)).collect();
+    match counts.is_empty() {
+        true => style.green("ok"),
+        false => style.red(&counts.join(", ")),
+    }
+}
+
+/// The line of an index that begins with `head`: how much of the image's `layers` it covers, and
+/// what was compared.
+fn covered(text: &mut String, head: &str, proven: &[Proven], layers: usize, depth: Depth, style: Style) {
+    let all = proven.iter().fold(Proven::default(), |a, b| Proven {
+        spans: a.spans + b.spans,
+        of_spans: a.of_spans + b.of_spans,
+        too_large: a.too_large + b.too_large,
+        entries: a.entries + b.entries,
+        bytes: a.bytes + b.bytes,
+    });
+    let layers = format!("{} of {}", proven.len(), counted(layers as u64, "layer", "layers"));
+    let spans = counted(all.of_spans, "span", "spans");
+    let what = match depth {
+        Depth::Full => {
+            format!("{layers}, {spans}, {}, {}", counted(all.entries, "file", "files"), human(all.bytes))
+        }
+        Depth::Quick { seed, .. } => format!("{layers}, {} of {spans} (--seed {seed})", all.spans),
+    };
+    let _ = writeln!(text, "{head} ({what})");
+    if all.too_large > 0 {
+        let _ = writeln!(
+            text,
+            "  {} {} not read: --quick skips spans larger than {}",
+            style.yellow("note:"),
+            counted(all.too_large, "span was", "spans were"),
+            human(MAX_SAMPLE)
+        );
     }
 }
 

@@ -3,9 +3,10 @@
 use super::causes;
 use super::model::{Finding, VerifyError};
 use crate::code::Code;
+use crate::image::fine::FineRef;
 use crate::image::soci::ZtocRef;
 use crate::layer::prove::Difference;
-use crate::ops::discover::{Discovered, FoundIndexRef, IndexContent, Unusable, Via};
+use crate::ops::discover::{Discovered, FineContent, FoundFineRef, FoundIndexRef, IndexContent, Unusable, Via};
 use crate::store::StoreError;
 use crate::store::layout::LayoutError;
 use crate::ztoc::{FileKind, VERSION, Ztoc};
@@ -40,6 +41,13 @@ impl Damage {
         }
     }
 
+    pub(super) fn of_document(self) -> Code {
+        match self {
+            Damage::Missing => Code::DocumentMissing,
+            Damage::Damaged => Code::DocumentDamaged,
+        }
+    }
+
     pub(super) fn of_prefetch(self) -> Code {
         match self {
             Damage::Missing => Code::PrefetchMissing,
@@ -67,22 +75,47 @@ pub(super) fn of_index(found: FoundIndexRef) -> Result<(Vec<Finding>, Option<Ind
             return Err(VerifyError::Index { digest, source });
         }
         Err(why) => {
-            let code = match &why {
-                Unusable::Fetch(error) if Damage::of(error) == Some(Damage::Missing) => Code::IndexMissing,
-                Unusable::Fetch(_) | Unusable::Size { .. } => Code::IndexDamaged,
-                Unusable::Subject(_) => Code::Subject,
-                Unusable::MediaType(_) | Unusable::Soci(_) | Unusable::Fine(_) | Unusable::Version(_) => {
-                    Code::IndexMalformed
-                }
-                Unusable::Unread(_) => Code::IndexUnread,
-            };
             let text = format!("index {digest} cannot be used: {}", causes(&why));
-            return Ok((vec![Finding::new(code, text)], None));
+            return Ok((vec![Finding::new(of_unusable(&why), text)], None));
         }
     };
     let wrong = content.notes.iter().filter(|note| !note.is_harmless());
     let wrong = wrong.map(|note| Finding::new(note.code(), format!("index {digest}: {note}"))).collect();
     Ok((wrong, Some(content)))
+}
+
+/// The same of a fine index.
+///
+/// # Errors
+/// As [`of_index`].
+pub(super) fn of_fine(found: FoundFineRef) -> Result<(Vec<Finding>, Option<FineContent>), VerifyError> {
+    let digest = found.digest;
+    let content = match found.content {
+        Ok(content) => content,
+        Err(Unusable::Fetch(source)) if Damage::of(&source).is_none() => {
+            return Err(VerifyError::Index { digest, source });
+        }
+        Err(why) => {
+            let text = format!("fine index {digest} cannot be used: {}", causes(&why));
+            return Ok((vec![Finding::new(of_unusable(&why), text)], None));
+        }
+    };
+    let strange = content.index.layers.iter().filter(|document| !content.documents.contains_key(&document.layer));
+    let strange = strange.map(|FineRef { document, layer, .. }| {
+        let text = format!("fine document {document} is for layer {layer}, which the image does not have");
+        Finding::new(Code::LayerNotInImage, text)
+    });
+    Ok((strange.collect(), Some(content)))
+}
+
+fn of_unusable(why: &Unusable) -> Code {
+    match why {
+        Unusable::Fetch(error) if Damage::of(error) == Some(Damage::Missing) => Code::IndexMissing,
+        Unusable::Fetch(_) | Unusable::Size { .. } => Code::IndexDamaged,
+        Unusable::Subject(_) => Code::Subject,
+        Unusable::MediaType(_) | Unusable::Soci(_) | Unusable::Fine(_) | Unusable::Version(_) => Code::IndexMalformed,
+        Unusable::Unread(_) => Code::IndexUnread,
+    }
 }
 
 /// What is not wrong, but may come as a surprise.

@@ -1,11 +1,12 @@
-//! `verify`: proves an image's SOCI indexes against the image.
+//! `verify`: proves an image's SOCI indexes and fine indexes against the image.
 //!
 //! 1. `documents`: what each index says of itself, and of the image that it is found on.
 //! 2. `ztocs`: each ztoc that it lists, as far as that can be told from the ztoc alone.
 //! 3. Each layer that has a ztoc: `full` reads it from front to back and has
 //!    [`prove`](crate::layer::prove) hold it against the ztoc; `sample` reads some spans of it, as
 //!    a consumer would.
-//! 4. `policy`: what is asked of an index beside that, such as `signature`.
+//! 4. `fine`: each fine document against its layer, in the same ways.
+//! 5. `policy`: what is asked of an index beside that, such as `signature`.
 //!
 //! In an archive that `docker save` wrote there is no index: `saved` reads its layers all the same.
 //!
@@ -22,12 +23,14 @@ use crate::code::Code;
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::config::{self, MAX_CONFIG};
+use crate::image::fine::FineRef;
 use crate::image::soci::ZtocRef;
 use crate::progress::{Event, Progress};
 use crate::store::Source;
 use crate::store::blob::Target;
 
 mod documents;
+mod fine;
 mod full;
 mod model;
 pub mod policy;
@@ -38,12 +41,13 @@ pub mod signature;
 mod ztocs;
 
 pub use model::{
-    Content, Depth, Finding, Proven, Verified, VerifiedIndex, VerifiedLayer, VerifiedManifest, VerifyError,
-    VerifyOptions,
+    Content, Depth, Finding, Proven, Verified, VerifiedDocument, VerifiedFine, VerifiedIndex, VerifiedLayer,
+    VerifiedManifest, VerifyError, VerifyOptions,
 };
 pub use sample::MAX_SAMPLE;
 pub(super) use sample::probe;
 
+use fine::{FineJob, FinePlan};
 use model::{Done, Job};
 use policy::Policy;
 use prefetch::Lists;
@@ -68,7 +72,7 @@ pub async fn verify(
             _ => Err(VerifyError::Saved),
         };
     }
-    if let Some(first) = images.first().filter(|_| images.iter().all(|image| image.indexes.is_empty())) {
+    if let Some(first) = images.first().filter(|_| images.iter().all(is_bare)) {
         let manifest = first.manifest.digest;
         return Err(match images.into_iter().find_map(|image| image.listing.err()) {
             Some(source) => VerifyError::Listing { manifest, source },
@@ -84,7 +88,12 @@ pub async fn verify(
     for plan in &plans {
         plan.jobs(&mut jobs);
     }
-    announce(&plans, &jobs, options, progress);
+    let mut fine_jobs: BTreeMap<FineRef, FineJob> = BTreeMap::new();
+    for plan in &plans {
+        fine_jobs.extend(plan.fine.iter().flat_map(|fine| fine.jobs(&plan.layers, &plan.diff_ids)));
+    }
+    let read = jobs.values().map(|job| job.layer.size).chain(fine_jobs.values().map(|job| job.layer.size));
+    announce(&plans, &read.collect::<Vec<u64>>(), options, progress);
     let side_by_side = options.jobs.max(1);
     let results = stream::iter(jobs)
         .map(|(key, job)| async move {
@@ -93,11 +102,18 @@ pub async fn verify(
         })
         .buffer_unordered(side_by_side);
     let results: BTreeMap<(Digest, Digest), Done> = results.try_collect().await?;
-    let bytes_read = results.values().map(|done| done.bytes_read).sum();
+    let fine_results = stream::iter(fine_jobs)
+        .map(|(key, job)| async move {
+            let done = job.run(source, options.depth, side_by_side, progress).await?;
+            Ok::<_, VerifyError>((key, done))
+        })
+        .buffer_unordered(side_by_side);
+    let fine_results: BTreeMap<FineRef, Done> = fine_results.try_collect().await?;
+    let bytes_read = results.values().chain(fine_results.values()).map(|done| done.bytes_read).sum();
     let mut manifests = Vec::with_capacity(plans.len());
     for plan in plans {
         let signatures = plan.signatures(source, &options.policy).await?;
-        manifests.push(plan.finish(&results, &options.policy, &signatures));
+        manifests.push(plan.finish(&results, &fine_results, &options.policy, &signatures));
     }
     Ok(Verified { manifests, bytes_read })
 }
@@ -114,18 +130,21 @@ struct Plan {
     signed: Vec<Vec<Digest>>,
     /// Of each index in `verified`.
     lists: Vec<Lists>,
+    fine: Vec<FinePlan>,
 }
 
 impl Plan {
     async fn make(source: &Source, mut image: Discovered, options: &VerifyOptions) -> Result<Plan, VerifyError> {
         let manifest = image.manifest.digest;
         image.indexes.retain(|index| options.index.is_none_or(|asked| index.digest == asked));
+        image.fine.retain(|index| options.index.is_none_or(|asked| index.digest == asked));
         let mut warnings = documents::warnings(&image);
         let mut differences = Vec::new();
         if image.indexes.is_empty() {
             let text = format!("{manifest} has no SOCI index");
             match options.policy.is_empty() {
-                true => warnings.push(text),
+                true if image.fine.is_empty() => warnings.push(text),
+                true => {}
                 false => differences.push(Finding::new(Code::NoIndex, text)),
             }
         }
@@ -159,16 +178,18 @@ impl Plan {
             indexes.push(VerifiedIndex { digest, version, tool, differences, layers: Vec::new(), rulings: Vec::new() });
             contents.push(content);
         }
+        let fine = image.fine.into_iter().map(FinePlan::make).collect::<Result<_, _>>()?;
         let verified = VerifiedManifest {
             manifest: image.manifest,
             platform: image.platform,
             layers: image.layers.len(),
             indexes,
+            fine: Vec::new(),
             content: None,
             differences,
             warnings,
         };
-        Ok(Plan { verified, layers: image.layers, diff_ids, contents, signed, lists: all_lists })
+        Ok(Plan { verified, layers: image.layers, diff_ids, contents, signed, lists: all_lists, fine })
     }
 
     /// The layers that the index covers, each once, in the image's order.
@@ -204,6 +225,7 @@ impl Plan {
     fn finish(
         mut self,
         results: &BTreeMap<(Digest, Digest), Done>,
+        fine: &BTreeMap<FineRef, Done>,
         policy: &Policy,
         signatures: &[Option<Signatures>],
     ) -> VerifiedManifest {
@@ -232,6 +254,8 @@ impl Plan {
             index.layers = layers;
             index.rulings = rulings;
         }
+        let layers = &self.layers;
+        self.verified.fine = self.fine.into_iter().map(|plan| plan.finish(layers, fine)).collect();
         self.verified
     }
 }
@@ -255,15 +279,15 @@ async fn diff_ids(source: &Source, image: &Discovered) -> Result<(Vec<Digest>, O
     Ok((diff_ids, None))
 }
 
-/// Tells how much will be read.
-fn announce(
-    plans: &[Plan],
-    jobs: &BTreeMap<(Digest, Digest), Job>,
-    options: &VerifyOptions,
-    progress: &Arc<dyn Progress>,
-) {
+/// It has nothing to verify.
+fn is_bare(image: &Discovered) -> bool {
+    image.indexes.is_empty() && image.fine.is_empty()
+}
+
+/// Tells how much will be read: the sizes of the layers, one for each reading.
+fn announce(plans: &[Plan], sizes: &[u64], options: &VerifyOptions, progress: &Arc<dyn Progress>) {
     let Some(plan) = plans.first().filter(|_| options.depth == Depth::Full) else { return };
     let platform = plan.verified.platform.as_ref().map_or_else(String::new, ToString::to_string);
-    let bytes = jobs.values().map(|job| job.layer.size).sum();
-    progress.report(Event::Image { manifest: plan.verified.manifest.digest, platform, layers: jobs.len(), bytes });
+    let (layers, bytes) = (sizes.len(), sizes.iter().sum());
+    progress.report(Event::Image { manifest: plan.verified.manifest.digest, platform, layers, bytes });
 }

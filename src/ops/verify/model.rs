@@ -55,7 +55,7 @@ pub enum Depth {
 pub struct Verified {
     /// One for each platform's manifest, in the order of the image index.
     pub manifests: Vec<VerifiedManifest>,
-    /// Bytes of layers and ztocs that were read.
+    /// Bytes of layers, ztocs and fine documents that were read.
     pub bytes_read: u64,
 }
 
@@ -77,6 +77,8 @@ pub struct VerifiedManifest {
     pub layers: usize,
     /// In the order in which consumers look at them. Empty: there is nothing to prove but `content`.
     pub indexes: Vec<VerifiedIndex>,
+    /// Its fine indexes, in the store's order.
+    pub fine: Vec<VerifiedFine>,
     /// What was compared with the config alone, in an archive that `docker save` wrote.
     pub content: Option<Content>,
     /// What is wrong with the image itself.
@@ -94,6 +96,8 @@ impl VerifiedManifest {
             .iter()
             .chain(self.indexes.iter().flat_map(|index| &index.differences))
             .chain(layers().flat_map(|layer| &layer.differences))
+            .chain(self.fine.iter().flat_map(|index| &index.differences))
+            .chain(self.fine.iter().flat_map(|index| &index.layers).flat_map(|layer| &layer.differences))
             .chain(rulings.flat_map(|ruling| &ruling.violations))
     }
 }
@@ -139,12 +143,38 @@ pub struct VerifiedLayer {
     pub differences: Vec<Finding>,
 }
 
+/// What was found out about one fine index.
+#[derive(Debug, Clone)]
+pub struct VerifiedFine {
+    /// Its manifest.
+    pub digest: Digest,
+    /// What built it, if it says.
+    pub tool: Option<String>,
+    /// What is wrong with the index itself.
+    pub differences: Vec<Finding>,
+    /// Each layer that it covers, in the image's order.
+    pub layers: Vec<VerifiedDocument>,
+}
+
+/// A layer and its fine document.
+#[derive(Debug, Clone)]
+pub struct VerifiedDocument {
+    /// The layer's blob.
+    pub layer: Digest,
+    /// The document that the fine index lists for it.
+    pub document: Digest,
+    /// How much of it was read.
+    pub proven: Proven,
+    /// What is wrong with it; empty if nothing is.
+    pub differences: Vec<Finding>,
+}
+
 /// What was compared.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Proven {
     /// Spans that were compared.
     pub spans: u64,
-    /// Spans that the layer has by its ztoc.
+    /// Spans that the layer has by its ztoc or fine document.
     pub of_spans: u64,
     /// Spans that were chosen for a quick look and not read, since they are larger than
     /// [`MAX_SAMPLE`](super::MAX_SAMPLE).
@@ -213,6 +243,10 @@ pub enum VerifyError {
     Layer { layer: Digest, source: StoreError },
     #[error("ztoc {ztoc} of layer {layer} does not fit into memory")]
     Memory { ztoc: Digest, layer: Digest, source: OverBudget },
+    #[error("cannot read fine document {document}")]
+    Document { document: Digest, source: StoreError },
+    #[error("fine document {document} of layer {layer} does not fit into memory")]
+    DocumentMemory { document: Digest, layer: Digest, source: OverBudget },
     #[error("the thread verifying layer {layer} stopped unexpectedly")]
     Thread { layer: Digest },
 }

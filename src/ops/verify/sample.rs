@@ -10,9 +10,11 @@ use super::documents::Damage;
 use super::model::{Done, Finding, VerifyError};
 use crate::code::Code;
 use crate::codec::WINDOW;
+use crate::fine::decode_page;
 use crate::image::Descriptor;
+use crate::layer::LayerMap;
 use crate::layer::prove::{Difference, SpanHeaders, headers_of};
-use crate::layer::span::{SpanError, SpanTable};
+use crate::layer::span::{SpanError, SpanTable, Spanned};
 use crate::offset::SpanId;
 use crate::store::Source;
 use crate::ztoc::Checkpoints;
@@ -33,9 +35,26 @@ pub(super) async fn sample(
     seed: u64,
     done: &mut Done,
 ) -> Result<(), VerifyError> {
-    // Each layer has a choice of its own, and the same one at any number of layers beside it.
+    read(source, layer, spans, of_layer(layer, spans.count(), count, seed), check, done).await
+}
+
+/// The same by a fine document, of which `document` are the bytes.
+pub(super) async fn sample_fine(
+    source: &Source,
+    layer: &Descriptor,
+    (spans, document): (&SpanTable<LayerMap>, Bytes),
+    count: u32,
+    seed: u64,
+    done: &mut Done,
+) -> Result<(), VerifyError> {
+    let check = move |spans: &SpanTable<LayerMap>, span, bytes: &Bytes| check_fine(spans, &document, span, bytes);
+    read(source, layer, spans, of_layer(layer, spans.count(), count, seed), check, done).await
+}
+
+/// The choice of a layer: its own, and the same one at any number of layers beside it.
+fn of_layer(layer: &Descriptor, all: u32, count: u32, seed: u64) -> impl Iterator<Item = SpanId> + use<> {
     let salt = layer.digest.as_bytes().iter().take(8).fold(0, |salt, byte| salt << 8 | u64::from(*byte));
-    read(source, layer, spans, chosen(spans.count(), count, seed ^ salt), done).await
+    chosen(all, count, seed ^ salt)
 }
 
 /// Reads the spans that hold the tar headers of `count` entries, which `seed` chooses, and the last
@@ -55,7 +74,7 @@ pub(in crate::ops) async fn probe(
     let entries = u32::try_from(spans.ztoc().files.len()).unwrap_or(u32::MAX);
     let headers = chosen(entries, count, seed).map(|SpanId(entry)| with_headers(spans, entry as usize));
     let numbers: BTreeSet<SpanId> = headers.chain([SpanId(last)]).collect();
-    read(source, layer, spans, numbers.into_iter(), &mut done).await?;
+    read(source, layer, spans, numbers.into_iter(), check, &mut done).await?;
     Ok(done)
 }
 
@@ -68,11 +87,12 @@ fn with_headers(spans: &SpanTable, entry: usize) -> SpanId {
     first.unwrap_or_default().min(SpanId(spans.count().saturating_sub(1)))
 }
 
-async fn read(
+async fn read<T: Spanned + Send + Sync + 'static>(
     source: &Source,
     layer: &Descriptor,
-    spans: &SpanTable,
+    spans: &SpanTable<T>,
     numbers: impl Iterator<Item = SpanId>,
+    check: impl Fn(&SpanTable<T>, SpanId, &Bytes) -> Vec<Finding> + Clone + Send + 'static,
     done: &mut Done,
 ) -> Result<(), VerifyError> {
     for span in numbers {
@@ -98,7 +118,7 @@ async fn read(
             }
         };
         done.bytes_read += bytes.len() as u64;
-        let table = spans.clone();
+        let (table, check) = (spans.clone(), check.clone());
         let wrong = tokio::task::spawn_blocking(move || check(&table, span, &bytes)).await;
         let wrong = wrong.map_err(|_| VerifyError::Thread { layer: layer.digest })?;
         done.differences.extend(wrong);
@@ -141,6 +161,36 @@ fn check(spans: &SpanTable, span: SpanId, bytes: &Bytes) -> Vec<Finding> {
         wrong.push(Finding::new(Code::CheckpointWindow, text));
     }
     wrong
+}
+
+/// Proves one span by the fine document and decodes it with the window in its page. The tar headers in
+/// it must be those of the document's entries.
+fn check_fine(spans: &SpanTable<LayerMap>, document: &Bytes, span: SpanId, bytes: &Bytes) -> Vec<Finding> {
+    let Some(head) = spans.map().fine() else { return Vec::new() };
+    let windows = head.page_of(span).map(|page| {
+        let range = head.page_range(page);
+        let page_bytes = document.get(range.start as usize..range.end as usize).unwrap_or_default();
+        decode_page(head, page, page_bytes)
+    });
+    let windows = match windows.transpose() {
+        Ok(windows) => windows,
+        Err(error) => return vec![Finding::new(Code::DocumentMalformed, causes(&error))],
+    };
+    let mut headers = SpanHeaders::new(&spans.map().files, &spans.plain_range(span));
+    let decoded =
+        spans.decode_with(span, windows.as_ref().and_then(|windows| windows.get(span)), bytes, &mut |piece| {
+            headers.push(piece);
+            ControlFlow::Continue(())
+        });
+    if let Err(error) = decoded {
+        let code = match error {
+            SpanError::Proof { .. } => Code::SpanDigest,
+            _ => Code::SpanContent,
+        };
+        return vec![Finding::new(code, causes(&error))];
+    }
+    let of = |difference: &Difference| Finding::new(difference.code(), difference.of_document());
+    headers.finish().iter().take(MOST_ENTRIES).map(of).collect()
 }
 
 /// The last [`WINDOW`] bytes of what was pushed.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::full::{other_tar, read_layer};
+use super::full::{Against, other_tar, read_layer};
 use super::model::{Content, Finding, Verified, VerifiedManifest, VerifyError, VerifyOptions};
 use super::{Discovered, diff_ids};
 use crate::progress::Progress;
@@ -28,6 +28,7 @@ pub(super) async fn verify(
             platform: image.platform,
             layers: image.layers.len(),
             indexes: Vec::new(),
+            fine: Vec::new(),
             content: None,
             differences: Vec::from_iter(wrong),
             warnings: Vec::new(),
@@ -40,7 +41,8 @@ pub(super) async fn verify(
             .map(async |(layer, diff_id)| {
                 let digest = layer.digest;
                 let mut read = 0;
-                let proof = read_layer(source, (&layer, None, Some(diff_id)), side_by_side, progress, &mut read).await;
+                let against = Against { layer: &layer, diff_id: Some(diff_id), ztoc: None, fine: None };
+                let proof = read_layer(source, against, side_by_side, progress, &mut read).await;
                 let proof = proof.map_err(|failure| match failure {
                     FeedError::Lost | FeedError::Work(Abandoned) => VerifyError::Thread { layer: digest },
                     FeedError::Store(source) => VerifyError::Layer { layer: digest, source },

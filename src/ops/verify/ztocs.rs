@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::documents::{self, Damage};
+use super::full::{self, Against};
 use super::model::{Depth, Done, Finding, Job, VerifyError};
 use super::{causes, sample};
 use crate::budget::Charge;
@@ -31,7 +32,14 @@ impl Job {
             Depth::Quick { spans: count, seed } => {
                 sample::sample(source, &self.layer, &spans, count, seed, &mut done).await?;
             }
-            Depth::Full => super::full::prove(source, &self, &spans, side_by_side, progress, &mut done).await?,
+            Depth::Full => {
+                let ztoc = Some(Arc::clone(spans.ztoc()));
+                let against = Against { layer: &self.layer, diff_id: self.diff_id, ztoc, fine: None };
+                if let Some(proof) = full::prove(source, against, side_by_side, progress, &mut done).await? {
+                    done.proven.spans = u64::from(spans.count());
+                    done.proven.bytes = proof.compared;
+                }
+            }
         }
         Ok(done)
     }

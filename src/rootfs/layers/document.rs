@@ -26,7 +26,7 @@ pub struct FetchedDocument {
 
 /// A fine document by which a layer is read.
 #[derive(Debug)]
-pub(in crate::rootfs) struct OpenDocument {
+pub(crate) struct OpenDocument {
     /// The document's blob.
     pub blob: Descriptor,
     /// The pages that came with the head.
@@ -35,7 +35,7 @@ pub(in crate::rootfs) struct OpenDocument {
 
 /// Why a fine document is not used.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unfit {
+pub(crate) enum Unfit {
     #[error("its head has the digest {actual}, not {expected}")]
     Head { expected: Digest, actual: Digest },
     #[error("it begins with {0} bytes, which is less than its head")]
@@ -57,7 +57,7 @@ pub(super) enum Unfit {
 }
 
 /// The map of `layer` by a fine document that says to be its. `memory` grows by what it takes.
-pub(super) fn open(
+pub(crate) fn open(
     layer: &Descriptor,
     fetched: &FetchedDocument,
     memory: &mut Charge,

@@ -20,7 +20,8 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::task::spawn_blocking;
 
 pub use document::FetchedDocument;
-pub(in crate::rootfs) use document::OpenDocument;
+pub(crate) use document::OpenDocument;
+pub(crate) use document::{Unfit as UnfitDocument, open as fit_document};
 pub use error::OpenError;
 use index_ztoc::Unfit;
 use shelf::Shelf;

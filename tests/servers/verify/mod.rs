@@ -1,6 +1,7 @@
 //! `ociseek verify`: what is right is said to be right, and each kind of damage is found and named.
 
 mod damage;
+mod fine;
 mod image;
 mod policy;
 mod signatures;

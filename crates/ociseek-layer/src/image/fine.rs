@@ -39,7 +39,7 @@ pub const PROFILE: &str = "dev.ociseek.fine.profile";
 pub const MAX_HEAD: u64 = 64 << 20;
 
 /// A fine document and the layer that it is for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FineRef {
     /// The document's digest.
     pub document: Digest,

@@ -81,6 +81,29 @@ impl Difference {
         }
     }
 
+    /// The message for people, where entries and sizes were those of a fine document and not of a ztoc.
+    pub fn of_document(&self) -> String {
+        match self {
+            Difference::Size { what, stated, actual } => {
+                format!("{what}: the fine document says {stated}, actual {actual}")
+            }
+            Difference::EntryMissing { name, offset } => {
+                format!("the entry {} at byte {offset} of the tar is not in the fine document", shown(name))
+            }
+            Difference::EntryAdded { entry, name } => {
+                format!("entry {entry} of the fine document, {}, is not in the layer", shown(name))
+            }
+            Difference::EntryOrder { entry, name } => {
+                format!("entry {entry} of the fine document, {}, is out of order", shown(name))
+            }
+            Difference::Entry { entry, name, field, stated, actual } => {
+                let name = shown(name);
+                format!("entry {entry} of the fine document, {name}, says {field} {stated}; the layer says {actual}")
+            }
+            other => other.to_string(),
+        }
+    }
+
     /// The span that it is about.
     pub fn span(&self) -> Option<SpanId> {
         match self {

@@ -1,0 +1,177 @@
+//! The fine indexes of an image: each document that one lists, and the document against its layer.
+//!
+//! The document is opened as a reader opens it, and then decoded with all of its pages. The layer is
+//! read for it alone, also if it has a ztoc.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::documents::{self, Damage};
+use super::full::{self, Against};
+use super::model::{Depth, Done, Finding, VerifiedDocument, VerifiedFine, VerifyError};
+use super::{causes, sample};
+use crate::budget::{Charge, OverBudget};
+use crate::code::Code;
+use crate::digest::Digest;
+use crate::fine::{self, FineError, FineLayer};
+use crate::image::Descriptor;
+use crate::image::fine::FineRef;
+use crate::layer::LayerMap;
+use crate::layer::span::SpanTable;
+use crate::ops::discover::{FineContent, FoundFineRef};
+use crate::progress::Progress;
+use crate::rootfs::layers::{FetchedDocument, UnfitDocument, fit_document};
+use crate::store::Source;
+
+/// What is to be proven of a fine index.
+pub(super) struct FinePlan {
+    verified: VerifiedFine,
+    /// None if it cannot be used.
+    content: Option<FineContent>,
+}
+
+impl FinePlan {
+    /// # Errors
+    /// When the index could not be looked at.
+    pub(super) fn make(found: FoundFineRef) -> Result<FinePlan, VerifyError> {
+        let digest = found.digest;
+        let (differences, content) = documents::of_fine(found)?;
+        let tool = content.as_ref().and_then(|content| content.index.build_tool.clone());
+        Ok(FinePlan { verified: VerifiedFine { digest, tool, differences, layers: Vec::new() }, content })
+    }
+
+    /// Its documents with the image's `layers`.
+    pub(super) fn jobs(&self, layers: &[Descriptor], diff_ids: &[Digest]) -> BTreeMap<FineRef, FineJob> {
+        let job = |(at, layer): (usize, &Descriptor)| {
+            let document = self.content.as_ref()?.documents.get(&layer.digest)?.clone();
+            Some((document.clone(), FineJob { layer: layer.clone(), document, diff_id: diff_ids.get(at).copied() }))
+        };
+        layers.iter().enumerate().filter_map(job).collect()
+    }
+
+    pub(super) fn finish(self, layers: &[Descriptor], results: &BTreeMap<FineRef, Done>) -> VerifiedFine {
+        let mut documents = self.content.map_or_else(BTreeMap::new, |content| content.documents);
+        // A layer that the image has twice is told of once.
+        let layers = layers.iter().filter_map(|layer| documents.remove(&layer.digest)).filter_map(|document| {
+            let Done { proven, differences, .. } = results.get(&document)?;
+            let FineRef { layer, document, .. } = document;
+            Some(VerifiedDocument { layer, document, proven: *proven, differences: differences.clone() })
+        });
+        VerifiedFine { layers: layers.collect(), ..self.verified }
+    }
+}
+
+/// A layer and the fine document that is said to be its.
+pub(super) struct FineJob {
+    pub layer: Descriptor,
+    document: FineRef,
+    /// What the image's config says of the layer's plain tar.
+    diff_id: Option<Digest>,
+}
+
+impl FineJob {
+    /// As one of `side_by_side` documents that are proven at a time.
+    pub(super) async fn run(
+        self,
+        source: &Source,
+        depth: Depth,
+        side_by_side: usize,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<Done, VerifyError> {
+        let mut done = Done::default();
+        // The list of entries is in memory twice, also once `spans` is gone: comparing has its own.
+        let (mut memory, mut of_layer) = (source.budget().open(), source.budget().open());
+        let Some(bytes) = self.fetch(source, &mut done).await? else { return Ok(done) };
+        let Some(spans) = self.open(&bytes, &mut done, &mut memory)? else { return Ok(done) };
+        let Some(layer) = self.decode(&bytes, &mut done, &mut of_layer)? else { return Ok(done) };
+        done.proven.entries = layer.entries().len() as u64;
+        done.proven.of_spans = u64::from(spans.count());
+        match depth {
+            Depth::Quick { spans: count, seed } => {
+                drop((layer, of_layer));
+                sample::sample_fine(source, &self.layer, (&spans, bytes), count, seed, &mut done).await?;
+            }
+            Depth::Full => {
+                drop((spans, bytes));
+                let end = layer.spans().tar_end().0;
+                let fine = Some(Arc::new(layer));
+                let against = Against { layer: &self.layer, diff_id: self.diff_id, ztoc: None, fine };
+                if let Some(proof) = full::prove(source, against, side_by_side, progress, &mut done).await? {
+                    done.proven.spans = done.proven.of_spans;
+                    done.proven.bytes = end.min(proof.plain_size);
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// The document's bytes, if they have its digest.
+    async fn fetch(&self, source: &Source, done: &mut Done) -> Result<Option<Bytes>, VerifyError> {
+        let FineRef { document, size, .. } = self.document;
+        match source.blob_bytes(&self.document.blob(), size).await {
+            Ok(bytes) => {
+                done.bytes_read += bytes.len() as u64;
+                Ok(Some(bytes))
+            }
+            Err(error) => match Damage::of(&error) {
+                Some(how) => {
+                    self.differ(done, how.of_document(), &error);
+                    Ok(None)
+                }
+                None => Err(VerifyError::Document { document, source: error }),
+            },
+        }
+    }
+
+    /// The head, held against what the index and the manifest say.
+    fn open(
+        &self,
+        bytes: &Bytes,
+        done: &mut Done,
+        memory: &mut Charge,
+    ) -> Result<Option<SpanTable<LayerMap>>, VerifyError> {
+        /// What comparing takes for an entry, where it must be searched.
+        const COMPARED: u64 = 96;
+        let head = usize::try_from(self.document.head_size).unwrap_or(usize::MAX).min(bytes.len());
+        let fetched = FetchedDocument { reference: self.document.clone(), bytes: bytes.slice(..head) };
+        let (spans, _) = match fit_document(&self.layer, &fetched, memory) {
+            Ok(opened) => opened,
+            Err(UnfitDocument::Fine(FineError::Memory(source))) => return Err(self.too_large(source)),
+            Err(why) => {
+                let code = match &why {
+                    UnfitDocument::Size(..) => Code::Size,
+                    UnfitDocument::Compression(_) => Code::Compression,
+                    _ => Code::DocumentMalformed,
+                };
+                self.differ(done, code, &why);
+                return Ok(None);
+            }
+        };
+        let compared = COMPARED * spans.map().files.len() as u64;
+        memory.grow(compared, || "the list of its files".to_owned()).map_err(|source| self.too_large(source))?;
+        Ok(Some(spans))
+    }
+
+    /// All of the document, with its pages.
+    fn decode(&self, bytes: &Bytes, done: &mut Done, memory: &mut Charge) -> Result<Option<FineLayer>, VerifyError> {
+        match fine::decode(bytes, memory) {
+            Ok(layer) => Ok(Some(layer)),
+            Err(FineError::Memory(source)) => Err(self.too_large(source)),
+            Err(error) => {
+                self.differ(done, Code::DocumentMalformed, &error);
+                Ok(None)
+            }
+        }
+    }
+
+    fn differ(&self, done: &mut Done, code: Code, why: &dyn std::error::Error) {
+        let text = format!("fine document {}: {}", self.document.document, causes(why));
+        done.differences.push(Finding::new(code, text));
+    }
+
+    fn too_large(&self, source: OverBudget) -> VerifyError {
+        VerifyError::DocumentMemory { document: self.document.document, layer: self.document.layer, source }
+    }
+}

@@ -1,0 +1,247 @@
+//! Fine indexes: what is right in a layout and in a real registry, and each kind of damage by name.
+
+use insta::assert_snapshot;
+use ociseek::budget::Budget;
+use ociseek::codec::{Used, WINDOW};
+use ociseek::digest::{ChainState, Digest};
+use ociseek::fine::{self, FineLayer, FineSpans, FineStart, SpanParts, SpanWindow};
+use ociseek::image::fine::{FINE_INDEX, FineIndex, parse};
+use ociseek::ztoc::FileMetadata;
+use serde_json::{Value, json};
+
+use super::image::{Image, QUICK};
+use crate::support::servers;
+
+/// With a fine index and nothing else.
+fn image() -> Image {
+    let image = Image::unindexed(|_| {});
+    image.run_index(&["--fine-only"]);
+    image
+}
+
+fn digest(image: &Image) -> Digest {
+    let listed = std::fs::read(image.dir.join("index.json")).unwrap();
+    let listed: Value = serde_json::from_slice(&listed).unwrap();
+    let found = listed["manifests"].as_array().unwrap().iter().find(|entry| entry["artifactType"] == FINE_INDEX);
+    found.unwrap()["digest"].as_str().unwrap().parse().unwrap()
+}
+
+fn index(image: &Image) -> FineIndex {
+    parse(&image.read(&digest(image))).unwrap()
+}
+
+/// Puts another fine index in its place.
+fn edit_index(image: &Image, change: impl FnOnce(&mut FineIndex)) {
+    let old = digest(image);
+    let size = image.read(&old).len();
+    let mut index = index(image);
+    change(&mut index);
+    let new = index.encode().bytes;
+    let text = |digest: &Digest, size: usize| format!("\"digest\":\"{digest}\",\"size\":{size}");
+    let path = image.dir.join("index.json");
+    let listed = std::fs::read_to_string(&path).unwrap();
+    let changed = listed.replace(&text(&old, size), &text(&image.write(&new), new.len()));
+    std::fs::write(path, changed).unwrap();
+}
+
+/// What is in a document, to be changed.
+struct Parts {
+    entries: Vec<FileMetadata>,
+    starts: Vec<FineStart>,
+    windows: Vec<SpanWindow>,
+}
+
+/// Puts another document of the first layer in its place, in which everything fits together.
+fn edit_document(image: &Image, change: impl FnOnce(&mut Parts)) {
+    let bytes = image.read(&index(image).layers[0].document);
+    let layer = fine::decode(&bytes, &mut Budget::new(1 << 30).open()).unwrap();
+    let windows = layer.windows().flat_map(|windows| windows.unwrap().into_windows()).map(|(_, window)| window);
+    let spans = layer.spans();
+    let mut parts =
+        Parts { entries: layer.entries().to_vec(), starts: spans.starts().to_vec(), windows: windows.collect() };
+    change(&mut parts);
+    let spans = SpanParts {
+        layer: spans.layer(),
+        codec: spans.codec(),
+        blob_size: spans.blob_size(),
+        tar_end: spans.tar_end(),
+        span_size: spans.span_size(),
+        starts: parts.starts,
+    };
+    let layer = FineLayer::new(parts.entries, FineSpans::new(spans).unwrap(), parts.windows).unwrap();
+    let encoded = layer.encode(&[]).unwrap();
+    let document = image.write(&encoded.bytes);
+    edit_index(image, |index| {
+        let reference = &mut index.layers[0];
+        (reference.document, reference.size) = (document, encoded.bytes.len() as u64);
+        (reference.head_size, reference.head_digest) = (encoded.head_size, encoded.head_digest);
+        reference.start_size = encoded.start_size;
+    });
+}
+
+/// What verifying finds in full and by spans alone, and nothing else.
+fn found(image: &Image, full: &[&str], quick: &[&str]) {
+    assert_eq!(image.codes(&[]), full);
+    assert_eq!(image.codes(&QUICK), quick);
+}
+
+#[test]
+fn what_is_right_is_one_line() {
+    let image = image();
+    let fine = digest(&image);
+    let document = image.verify(0, &[]);
+    let layers = &document["manifests"][0]["fine"][0]["layers"];
+    let spans: u64 = layers.as_array().unwrap().iter().map(|layer| layer["of_spans"].as_u64().unwrap()).sum();
+    let masked = |text: String| text.replace(&fine.to_string(), "FINE").replace(&format!("{spans} spans"), "N spans");
+    let text = masked(image.sandbox.run(&["verify", "oci:img:v1"]));
+    assert_snapshot!(text, @r#"
+    oci:img:v1 linux/amd64: fine index FINE: ok (3 of 4 layers, N spans, 11 files, 606.0 KiB)
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    let text = masked(image.sandbox.run(&["verify", "--quick", "--spans=100", "--seed=1", "oci:img:v1"]));
+    let all = format!("{spans} of N spans");
+    assert_snapshot!(text.replace(&all, "all of N spans"), @r#"
+    oci:img:v1 linux/amd64: fine index FINE: ok (3 of 4 layers, all of N spans (--seed 1))
+    --- stderr ---
+    --- status 0 ---
+    "#);
+    // What is read: each layer and each document, once.
+    let blobs: u64 = image.layers[..3].iter().map(|layer| image.read(layer).len() as u64).sum();
+    let documents: u64 = index(&image).layers.iter().map(|document| document.size).sum();
+    assert_eq!(document["bytes_read"], blobs + documents);
+    for (layer, reference) in layers.as_array().unwrap().iter().zip(index(&image).layers) {
+        assert_eq!(layer["digest"], reference.layer.to_string());
+        assert_eq!(layer["document"]["digest"], reference.document.to_string());
+        assert_eq!(layer["spans"], layer["of_spans"]);
+    }
+    // Another one was asked for.
+    let other = Digest::sha256(b"another").to_string();
+    let output = image.sandbox.command(&["verify", "--index", &other, "oci:img:v1"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn both_kinds_in_a_real_registry() {
+    let (Some(server), Some(crane)) = (servers::Server::crane(), servers::tool("crane")) else { return };
+    let image = Image::unindexed(|_| {});
+    let name = format!("{}/app:v1", server.host);
+    servers::run(&crane, &["push", image.dir.to_str().unwrap(), &name]);
+    let args = ["index", "--quiet", "--no-cache", "--fine", "--min-layer-size=1KiB", &name];
+    let output = image.sandbox.command(&args).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for more in [&[][..], &QUICK] {
+        let args = [&["verify", "--format=json", "--progress=none", &name], more].concat();
+        let manifest = &image.sandbox.json(0, &args)["manifests"][0];
+        assert_eq!(manifest["indexes"][0]["layers"].as_array().unwrap().len(), 3, "{manifest:#}");
+        assert_eq!(manifest["fine"][0]["layers"].as_array().unwrap().len(), 3, "{manifest:#}");
+        // One of them alone.
+        let fine = manifest["fine"][0]["digest"].as_str().unwrap();
+        let alone = &image.sandbox.json(0, &[&args[..], &["--index", fine]].concat())["manifests"][0];
+        assert_eq!((&alone["indexes"], &alone["fine"]), (&json!([]), &manifest["fine"]));
+        assert_eq!(alone["warnings"], json!([]));
+        let soci = manifest["indexes"][0]["digest"].as_str().unwrap();
+        let alone = &image.sandbox.json(0, &[&args[..], &["--index", soci]].concat())["manifests"][0];
+        assert_eq!((&alone["indexes"], &alone["fine"]), (&manifest["indexes"], &json!([])));
+    }
+}
+
+#[test]
+fn a_document_that_is_gone_or_damaged() {
+    let image = image();
+    let document = index(&image).layers[1].document;
+    image.damage(&document, |document| *document.last_mut().unwrap() ^= 1);
+    found(&image, &["document-damaged"], &["document-damaged"]);
+    std::fs::remove_file(image.path(&document)).unwrap();
+    found(&image, &["document-missing"], &["document-missing"]);
+    let text = image.sandbox.run(&["verify", "oci:img:v1"]);
+    assert!(
+        text.contains(&format!("  layer {} document {document}\n    document-missing: ", image.layers[1])),
+        "{text}"
+    );
+    assert!(text.contains("--- status 3 ---"), "{text}");
+}
+
+#[test]
+fn what_the_index_says_of_a_document() {
+    type Change = fn(&mut FineIndex);
+    let changes: [Change; 4] = [
+        |index| index.layers[0].head_digest = Digest::sha256(b"another"),
+        |index| index.layers[0].head_size -= 1,
+        |index| index.layers[0].start_size += 1,
+        |index| {
+            // The document of another layer.
+            let layer = index.layers[0].layer;
+            index.layers[0] = ociseek::image::fine::FineRef { layer, ..index.layers[2].clone() };
+        },
+    ];
+    for change in changes {
+        let image = image();
+        edit_index(&image, change);
+        found(&image, &["document-malformed"], &["document-malformed"]);
+    }
+    let image = image();
+    edit_index(&image, |index| index.layers[0].layer = Digest::sha256(b"of another image"));
+    found(&image, &["layer-not-in-image"], &["layer-not-in-image"]);
+}
+
+#[test]
+fn a_page_that_cannot_be_decoded() {
+    let image = image();
+    let mut reference = index(&image).layers[0].clone();
+    let mut bytes = image.read(&reference.document);
+    assert!(reference.head_size < reference.size, "it has a page");
+    *bytes.last_mut().unwrap() ^= 1;
+    reference.document = image.write(&bytes);
+    edit_index(&image, |index| index.layers[0] = reference);
+    found(&image, &["document-malformed"], &["document-malformed"]);
+}
+
+#[test]
+fn an_entry() {
+    let image = image();
+    edit_document(&image, |parts| parts.entries[1].mode = 0o4755);
+    found(&image, &["entry-field"], &["entry-field"]);
+    let text = image.sandbox.run(&["verify", "oci:img:v1"]);
+    assert!(text.contains("entry-field: entry 1 of the fine document, "), "{text}");
+    edit_document(&image, |parts| {
+        parts.entries.remove(2);
+    });
+    let full = image.codes(&[]);
+    assert!(full.contains(&"entry-missing".to_owned()), "{full:?}");
+}
+
+#[test]
+fn a_byte_of_a_window_that_is_used() {
+    let image = image();
+    edit_document(&image, |parts| {
+        let window = &mut parts.windows[0];
+        let (zeros, ones) = (window.expand(0), window.expand(1));
+        let at = (0..WINDOW).find(|&at| zeros[at] == ones[at]).expect("the span refers to its window");
+        let (mut wrong, mut all) = (zeros, Used::default());
+        wrong[at] ^= 1;
+        all.mark(0..WINDOW);
+        *window = SpanWindow::new(window.lead(), &wrong, &all);
+    });
+    assert_eq!(image.codes(&[]), ["span-content"]);
+}
+
+#[test]
+fn a_proof() {
+    let image = image();
+    edit_document(&image, |parts| {
+        let mut state = parts.starts[1].state.to_bytes();
+        state[31] ^= 1;
+        parts.starts[1].state = ChainState::from_bytes(state);
+    });
+    found(&image, &["span-digest"], &["span-digest"]);
+}
+
+#[test]
+fn a_byte_of_a_layer() {
+    let image = image();
+    image.damage(&image.layers[1], |layer| layer[40_000] ^= 0x10);
+    let full = image.codes(&[]);
+    assert!(["layer-digest", "span-digest"].iter().all(|word| full.contains(&(*word).to_owned())), "{full:?}");
+    assert_eq!(image.codes(&QUICK), ["span-digest"]);
+}
