@@ -93,6 +93,38 @@ fn distribution_3_1_tells_of_a_push_by_crane() {
     a_push_is_indexed("distribution3", "crane");
 }
 
+/// A service that was started again, so that it remembers nothing, reads nothing and writes nothing.
+#[test]
+fn both_kinds_of_index_are_written_once() {
+    let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
+    let sandbox = Sandbox::new();
+    let (repository, digest) = images(&server, 1, 1).remove(0);
+    let serve = || Hook::serve(&sandbox, &[&format!("--allow={}", server.host), "--fine", "--no-cache"]);
+    let image = format!("{}/{repository}@{digest}", server.host);
+    let tell = |hook: &Hook| assert_eq!(hook.post(&pushed("one", &server.host, &repository, &digest)).0, 202);
+    let inspect = || sandbox.json(0, &["inspect", "--format=json", &image])["manifests"][0].take();
+
+    let hook = serve();
+    tell(&hook);
+    hook.until("an index", |hook| hook.indexed() == 1);
+    let job = hook.events("job").remove(0);
+    let has = inspect();
+    assert_eq!(
+        (&has["indexes"][0]["digest"], &has["fine"][0]["digest"]),
+        (&job["indexes"][0]["index"], &job["indexes"][0]["fine"])
+    );
+    assert!(job["indexes"][0]["fine"].is_string() && job["bytes_written"] != 0, "{job}");
+
+    drop(hook);
+    let hook = serve();
+    tell(&hook);
+    hook.until("it was looked at", |hook| hook.results().contains_key("already-indexed"));
+    let job = hook.events("job").pop().unwrap();
+    assert_eq!((&job["bytes_read"], &job["bytes_written"]), (&json!(0), &json!(0)), "{job}");
+    assert_eq!(inspect(), has);
+    assert_documented(&hook.log());
+}
+
 fn signature(body: &str) -> String {
     let mac = Hmac::<Sha256>::new_from_slice(SECRET.as_bytes()).unwrap().chain_update(body).finalize().into_bytes();
     mac.iter().fold("sha256=".to_owned(), |text, byte| text + &format!("{byte:02x}"))
