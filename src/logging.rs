@@ -18,10 +18,15 @@ use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id};
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
-use tracing_subscriber::{Layer, layer::SubscriberExt, registry};
+
+#[cfg(feature = "cli")]
+mod install;
+
+#[cfg(feature = "cli")]
+pub(crate) use install::install;
 
 /// What a field's name ends in whose text is JSON.
 const JSON: &str = ".json";
@@ -121,47 +126,11 @@ impl Visit for Fields {
     }
 }
 
-/// Writes the events that `filter` lets pass with `write`, those of libraries that use `log` too.
-/// To be called once in a process; later calls change nothing.
-pub(crate) fn install(filter: Targets, write: fn(&Line<'_>)) {
-    let _ = tracing::subscriber::set_global_default(registry().with(filter.clone()).with(Lines(write)));
-    let most = filter.iter().map(|(_, level)| level).chain(filter.default_level());
-    let most = most.max().and_then(tracing::metadata::LevelFilter::into_level);
-    if log::set_logger(Box::leak(Box::new(Bridge { filter, write }))).is_ok() {
-        let most = most.and_then(|level| level_word(level).parse().ok());
-        log::set_max_level(most.unwrap_or(log::LevelFilter::Off));
-    }
-}
-
-/// What libraries write by `log`.
-struct Bridge {
-    filter: Targets,
-    write: fn(&Line<'_>),
-}
-
-impl log::Log for Bridge {
-    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
-        self.filter.would_enable(metadata.target(), &level(metadata.level()))
-    }
-
-    fn log(&self, record: &log::Record<'_>) {
-        if self.enabled(record.metadata()) {
-            let fields = Map::from_iter([("message".to_owned(), Value::from(record.args().to_string()))]);
-            (self.write)(&Line { level: level(record.level()), target: record.target(), event: "log", fields });
-        }
-    }
-
-    fn flush(&self) {}
-}
-
-fn level(level: log::Level) -> Level {
-    // The same words.
-    level.as_str().parse().unwrap_or(Level::TRACE)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
+
+    use tracing_subscriber::{layer::SubscriberExt, registry};
 
     use super::*;
 

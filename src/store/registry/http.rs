@@ -143,7 +143,7 @@ fn by_proxy(builder: reqwest::ClientBuilder, proxies: Proxies) -> reqwest::Clien
 ///
 /// # Errors
 /// As [`Client::new`](super::Client::new), and when the environment names a proxy for `host` that cannot be used.
-#[cfg(feature = "hook")]
+#[cfg(feature = "lambda")]
 pub(crate) fn http_client(config: &ClientConfig, host: &Url) -> Result<reqwest::Client, RegistryError> {
     let proxies = Proxies::of_environment();
     if let Err(source) = proxies.of(host) {

@@ -58,7 +58,7 @@ pub use credentials::CredentialError;
 pub use error::{Answer, Asked, RegistryError, Shown, Status};
 pub use gate::Reach;
 pub use helper::HelperError;
-#[cfg(feature = "hook")]
+#[cfg(feature = "lambda")]
 pub(crate) use http::http_client;
 pub use names::{Names, Page};
 pub use parallel::LayerStream;
