@@ -316,7 +316,7 @@ impl GzipReader {
         }
     }
 
-    /// Reports what is used of a window though more could come: there is no more output.
+    /// Reports the bytes used of a window that is still tracked, when no more output can refer to it.
     pub(crate) fn tell_used(&mut self, sink: &mut impl Sink) {
         if let Some(used) = self.inflate.tracked(true) {
             sink.used(used);

@@ -433,12 +433,12 @@ impl FineHead {
         self.places.page_of.get(span.0 as usize).copied().flatten()
     }
 
-    /// The spans whose windows are in a page, in their order there. Empty if there is no such page.
+    /// The spans whose windows a page holds, in the page's order. Empty if the page does not exist.
     pub fn page_spans(&self, page: PageId) -> &[SpanId] {
         self.places.spans(page)
     }
 
-    /// Where in the document a page is. Empty if there is no such page.
+    /// The byte range of a page in the document. Empty if the page does not exist.
     pub fn page_range(&self, page: PageId) -> Range<u64> {
         self.pages.get(page.0 as usize).map_or(0..0, |page| page.range.clone())
     }

@@ -75,7 +75,7 @@ pub struct FineIndex {
     pub profile: Option<Digest>,
 }
 
-/// Why a manifest is no fine index to rely on.
+/// Why a manifest is not a valid fine index.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]

@@ -185,7 +185,8 @@ impl FineHashes {
         }
     }
 
-    /// The blob is at its end. A span whose border is not before that is none.
+    /// Returns what was collected, at the end of the blob. Spans whose border is not before the end
+    /// are dropped.
     ///
     /// # Errors
     /// If it did not fit into memory.

@@ -18,11 +18,11 @@ pub(super) struct Spans {
 
 #[derive(Debug)]
 pub(super) enum Found {
-    /// Not before there are more bytes.
+    /// More bytes are needed to tell.
     Undecided,
-    /// There is no ztoc to be made.
+    /// The layer gets no ztoc.
     Unwanted,
-    /// These begin in the bytes given, or in those before that were undecided.
+    /// These spans begin in the given bytes, or in earlier ones that were undecided.
     Starts(Vec<SpanStart>),
 }
 
@@ -30,13 +30,13 @@ pub(super) enum Found {
 /// can be done by another thread.
 pub(super) struct LayerHashes {
     blob: Hasher,
-    /// None once there is no ztoc to be made.
+    /// None if the layer gets no ztoc.
     spans: Option<SpanHashes>,
-    /// Bytes that came before it was clear where spans begin.
+    /// Bytes received before it was known where spans begin.
     undecided: Vec<u8>,
-    /// None if there is no fine document to be made.
+    /// None if the layer gets no fine document.
     fine: Option<FineHashes>,
-    /// Who else wants to know the digests of spans, and how many it got.
+    /// Receives the digests of spans as they become known, with the number sent so far.
     listener: Option<(Sender<Digest>, usize)>,
 }
 
@@ -53,7 +53,8 @@ impl LayerHashes {
         LayerHashes { blob, spans, undecided: Vec::new(), fine: None, listener: None }
     }
 
-    /// With what a fine document needs, if the blob's digest allows for one. `memory` grows with that.
+    /// Also collects what a fine document needs, if the blob's digest is a SHA-256. The collected
+    /// data is charged to `memory`.
     pub(super) fn with_fine(self, memory: Charge) -> LayerHashes {
         LayerHashes { fine: matches!(self.blob, Hasher::Sha256(_)).then(|| FineHashes::new(memory)), ..self }
     }

@@ -1,13 +1,14 @@
-//! Notes which bytes of a window a block and what follows refer to, for as long as they can.
+//! Records which bytes of a window the following output refers to, until that output is too far
+//! away to reach the window.
 
 use super::{Inflate, WINDOW};
 use crate::codec::Used;
 
-/// What output has referred to in the window before `origin`.
+/// The bytes of the window before `origin` that output has referred to.
 #[derive(Default)]
 pub(super) struct Tracker {
-    /// Where in the buffer the output starts that is watched. Output from 32 KiB behind it reaches the
-    /// window no more.
+    /// Where in the buffer the watched output starts. Output more than 32 KiB after it cannot reach
+    /// the window.
     origin: usize,
     is_on: bool,
     used: Used,
@@ -20,7 +21,7 @@ impl Tracker {
         if self.is_on { self.origin + WINDOW } else { 0 }
     }
 
-    /// A match that begins at `from` in the buffer.
+    /// Records a match that begins at `from` in the buffer.
     #[inline]
     pub(super) fn note(&mut self, from: usize, length: usize) {
         if from < self.origin {
@@ -37,15 +38,16 @@ impl Tracker {
 }
 
 impl Inflate {
-    /// Begins to note which bytes of [`Inflate::window`] the output from here on refers to.
+    /// Starts to record which bytes of [`Inflate::window`] the output from here on refers to.
     pub fn track(&mut self) {
         let tracker = self.tracker.get_or_insert_default();
         tracker.used.clear();
         (tracker.origin, tracker.is_on) = (self.end, true);
     }
 
-    /// Ends what [`Inflate::track`] began, once no more can come: when 32 KiB of output followed, or at
-    /// `once` if there is no more output. None if it is off or goes on.
+    /// Stops what [`Inflate::track`] started and returns the bytes used, if 32 KiB of output
+    /// followed. `once` returns them earlier, because no more output follows. Returns None if
+    /// tracking is off or not finished.
     pub fn tracked(&mut self, once: bool) -> Option<&Used> {
         let tracker = self.tracker.as_mut().filter(|tracker| tracker.is_on)?;
         if !once && self.end < tracker.end() {
