@@ -12,7 +12,7 @@ use super::{FineError, FineLayer, FineSpans, MAX_HEAD, PageId, Windows, entries}
 use crate::digest::Digest;
 use crate::offset::SpanId;
 
-/// A document, and what the manifest says of it.
+/// A document, and the sizes and digests that the manifest states for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedFine {
     /// The document.
@@ -28,15 +28,15 @@ pub struct EncodedFine {
 }
 
 impl FineLayer {
-    /// The layer's document with a recorded start: spans in the order of first use. What `start` names
-    /// twice or the layer does not have is left out.
+    /// Encodes the layer's document with a recorded start: spans in the order of first use. Spans
+    /// that `start` repeats or that the layer does not have are ignored.
     ///
     /// The same layer and start give the same bytes.
     ///
     /// # Errors
     /// If the head would be too large, or zstd cannot allocate memory.
     pub fn encode(&self, start: &[Range<SpanId>]) -> Result<EncodedFine, FineError> {
-        /// Higher ones take several times as long, for a twentieth less.
+        /// Higher levels take several times as long and save only a twentieth.
         const LEVEL: i32 = 6;
         let start = normal(start, &self.spans);
         let places = Places::new(&self.spans, &start);

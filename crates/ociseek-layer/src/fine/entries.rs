@@ -1,4 +1,4 @@
-//! The list of files: column by column, since a column's values are like each other.
+//! The list of files, stored column by column because the values of a column are similar.
 
 use super::FineError;
 use super::varint::{Reader, put, put_signed};
@@ -9,13 +9,14 @@ use crate::time::Time;
 use crate::ztoc::{FileKind, FileMetadata, text_footprint};
 
 const SECTION: &str = "entries";
-/// Each entry has a byte at least in each of the columns that are always there.
+/// The least bytes of an entry: one for each of the columns that are always present.
 const LEAST: usize = 14;
-/// What the names of all entries may come to, in bytes: each can repeat the previous one.
+/// The limit for the names of all entries together, in bytes. Each can repeat most of the previous
+/// one, so few stored bytes can expand to many.
 const MAX_NAMES: usize = 256 << 20;
-/// Set in the byte of an entry's kind if it has a time.
+/// Set in the kind's byte if the entry has a time.
 const HAS_TIME: u8 = 8;
-/// The kinds, by their numbers.
+/// File kinds, indexed by their numbers in the format.
 const KINDS: [FileKind; 7] = [
     FileKind::Regular,
     FileKind::Directory,
@@ -66,29 +67,29 @@ pub(super) fn encode(files: &[FileMetadata]) -> Vec<u8> {
     out
 }
 
-/// Where the data of the entry after this one starts, if that has a header of one block: what is
-/// usual is 0 then.
+/// Where the next entry's data start if its header is a single block. Only the difference is
+/// stored, which is then usually 0.
 fn next_data(offset: u64, size: u64) -> u64 {
     let block = tar::BLOCK as u64;
     let end = offset.wrapping_add(size);
     end.wrapping_add(end.wrapping_neg() % block).wrapping_add(block)
 }
 
-/// How many bytes two names begin with.
+/// The length of the common prefix of two names.
 fn common(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// The lengths of texts, and then their bytes.
+/// Writes the lengths of the texts, followed by their bytes.
 fn texts<'a>(out: &mut Vec<u8>, texts: impl Iterator<Item = &'a Box<[u8]>> + Clone) {
     texts.clone().for_each(|text| put(out, text.len() as u64));
     texts.for_each(|text| out.extend_from_slice(text));
 }
 
-/// Reads what [`encode`] wrote of so many entries. `memory` grows by what they take.
+/// Reads `count` entries that [`encode`] wrote. `memory` grows by what they take.
 ///
 /// # Errors
-/// If it is anything else, or does not fit into memory.
+/// If the bytes are not valid or the entries do not fit into memory.
 pub(super) fn decode(plain: &[u8], count: usize, memory: &mut Charge) -> Result<Vec<FileMetadata>, FineError> {
     let mut reader = Reader::new(plain, SECTION);
     if count > plain.len() / LEAST {
@@ -178,7 +179,7 @@ fn names(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Charg
     Ok(())
 }
 
-/// A column of texts: their lengths, and then their bytes.
+/// Reads a column of texts: their lengths, followed by their bytes.
 fn read_texts(
     reader: &mut Reader<'_>,
     files: &mut [FileMetadata],
@@ -225,7 +226,7 @@ fn times(reader: &mut Reader<'_>, files: &mut [FileMetadata], kinds: &[u8]) -> R
     Ok(())
 }
 
-/// The PAX records of all entries.
+/// Reads the PAX records of all entries.
 fn records(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Charge) -> Result<(), FineError> {
     let mut counts = Vec::with_capacity(files.len());
     let mut all = 0usize;
@@ -233,7 +234,7 @@ fn records(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Cha
         counts.push(reader.length()?);
         all = all.saturating_add(counts[counts.len() - 1]);
     }
-    // A record takes two bytes at least.
+    // A record takes at least two bytes.
     if all > reader.left() / 2 {
         return Err(FineError::Short(SECTION));
     }
@@ -247,10 +248,11 @@ fn records(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Cha
     fill_texts(reader, all, memory, values)
 }
 
-/// Checks that entries have what their types may have, within a tar that ends at `end`, one after the other.
+/// Checks that each entry has only fields that its type allows, and that entries follow one another
+/// within a tar that ends at `end`.
 ///
 /// # Errors
-/// With the first that is wrong.
+/// For the first entry that is not valid.
 pub(super) fn check(files: &[FileMetadata], end: Uncompressed) -> Result<(), FineError> {
     let mut before = Uncompressed(0);
     for (number, file) in files.iter().enumerate() {

@@ -6,7 +6,7 @@ use crate::offset::SpanId;
 
 use super::PageId;
 
-/// Why bytes are not a usable fine document, or part of one.
+/// Why bytes are not a usable fine document or part of one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]

@@ -4,7 +4,7 @@ use zstd::zstd_safe::{compress_bound, find_frame_compressed_size, get_frame_cont
 
 use super::FineError;
 
-/// Compresses to frames that state their size. The tables of zstd are made once for all of them.
+/// Compresses data to frames that state their size. All frames share one zstd context.
 pub(super) struct Compressor {
     level: i32,
     context: Option<zstd::bulk::Compressor<'static>>,
@@ -17,7 +17,7 @@ impl Compressor {
         Compressor { level, context: None, stored: Vec::new() }
     }
 
-    /// Compresses `plain` to one frame, which depends on nothing that was compressed before.
+    /// Compresses `plain` to a frame that does not depend on earlier ones.
     ///
     /// # Errors
     /// If zstd cannot allocate memory.
@@ -29,7 +29,7 @@ impl Compressor {
         self.stored.clear();
         self.stored.reserve(compress_bound(plain.len()));
         context.compress_to_buffer(plain, &mut self.stored).map_err(|_| FineError::Compress)?;
-        // A list of its own, without the room for the worst case.
+        // Copied, to drop the capacity reserved for the worst case.
         Ok(self.stored.to_vec())
     }
 }
@@ -40,10 +40,11 @@ impl std::fmt::Debug for Compressor {
     }
 }
 
-/// Decodes a frame of `size` bytes of content, for which there is memory. Errors call it `section`.
+/// Decodes a frame to `size` bytes, for which the caller has reserved memory. Errors name
+/// `section`.
 ///
 /// # Errors
-/// If `frame` is anything else than one such frame.
+/// If `frame` is not exactly one such frame.
 pub(super) fn decompress(frame: &[u8], size: usize, section: &'static str) -> Result<Vec<u8>, FineError> {
     let is_stated = matches!(get_frame_content_size(frame), Ok(Some(stated)) if stated == size as u64);
     let is_one = find_frame_compressed_size(frame).is_ok_and(|length| length == frame.len());
@@ -61,7 +62,8 @@ mod tests {
     #[test]
     fn a_frame_does_not_depend_on_those_before_it() {
         let mut compressor = Compressor::new(3);
-        // Each begins with much of the one before, which must not be referred to. Sizes go up and down.
+        // Each input repeats much of the previous one, to which its frame must not refer. Sizes go
+        // up and down.
         for size in [100_000, 70, 0, 9_000, 1 << 20, 300_000, 30_000] {
             let plain: Vec<u8> =
                 (0..size as u32).flat_map(|n| (n.wrapping_mul(n) / 5).to_le_bytes()).take(size).collect();

@@ -1,4 +1,4 @@
-//! The head of a document: what every reader needs, and what proves the rest.
+//! The head of a document: the part that every reader needs, and the digests that prove the rest.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,11 +12,11 @@ use crate::ztoc::FileMetadata;
 
 pub(super) const MAGIC: [u8; 7] = *b"OSKFINE";
 pub(super) const VERSION: u8 = 1;
-/// The fixed part at the head's start, in bytes.
+/// The size of the fixed part at the start of the head, in bytes.
 pub(super) const HEADER: usize = 104;
-/// A span's proof.
+/// The size of a span's proof, in bytes.
 const PROOF: usize = 32;
-/// What the head says of a page: two lengths and a digest.
+/// The size of a page's entry in the head, in bytes: two lengths and a digest.
 const PAGE: usize = 40;
 const SPANS: &str = "spans";
 const ENTRIES: &str = "entries";
@@ -31,7 +31,7 @@ impl fmt::Display for PageId {
     }
 }
 
-/// The head of a document, decoded: all but the windows.
+/// The decoded head of a document: everything except the windows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FineHead {
     spans: FineSpans,
@@ -62,9 +62,9 @@ pub(super) struct Header {
     pub spans: u32,
     pub entries: u32,
     pub pages: u32,
-    /// Ranges of the recorded start.
+    /// The number of ranges in the recorded start.
     pub start: u32,
-    /// The two frames, each as it is stored and decoded.
+    /// The sizes of the two frames in bytes, stored and decoded.
     pub spans_size: [u32; 2],
     pub entries_size: [u32; 2],
 }
@@ -86,7 +86,7 @@ impl Header {
     }
 
     /// # Errors
-    /// If it is the header of another format or version, or of a head that would be too large.
+    /// If the format or version is not the expected one, or the head would be too large.
     pub(super) fn parse(bytes: &[u8]) -> Result<Header, FineError> {
         let mut reader = Reader::new(bytes, "header");
         if reader.bytes(MAGIC.len()).ok() != Some(&MAGIC[..]) {
@@ -133,12 +133,12 @@ impl Header {
         if most > MAX_HEAD as u64 { Err(FineError::TooLarge) } else { Ok(()) }
     }
 
-    /// Bytes of the head as it is stored.
+    /// The stored size of the head in bytes.
     pub(super) fn head_size(&self) -> u64 {
         self.size(0)
     }
 
-    /// With the frames stored (0) or decoded (1).
+    /// The head's size with its frames stored (`form` 0) or decoded (1).
     fn size(&self, form: usize) -> u64 {
         let frames = u64::from(self.spans_size[form]) + u64::from(self.entries_size[form]);
         let proofs = u64::from(self.spans.saturating_sub(1)) * PROOF as u64;
@@ -146,36 +146,37 @@ impl Header {
     }
 }
 
-/// Copies what has this length.
+/// Converts a slice of known length.
 fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     bytes.try_into().unwrap_or([0; N])
 }
 
-/// Which windows are in which page: those of the recorded start in its order, [`PAGE_SPANS`] in a
-/// page, then the others in the order of the layer. Of those, each page has what is left of a group
-/// of [`PAGE_SPANS`] neighbours, so that a start changes only the groups that it takes from.
+/// Which page holds which windows. The pages of the recorded start come first: [`PAGE_SPANS`]
+/// windows each, in the order of the start. The other pages follow in the order of the layer. Each
+/// holds what the start left of a group of [`PAGE_SPANS`] neighbours, so a start changes only the
+/// groups that it takes windows from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Places {
     /// The spans of all pages.
     order: Vec<SpanId>,
     /// Where in `order` each page ends.
     ends: Vec<usize>,
-    /// How many pages the recorded start has.
+    /// The number of pages that belong to the recorded start.
     start_pages: usize,
     /// The page of each span.
     page_of: Vec<Option<PageId>>,
 }
 
-/// The group of neighbours that a span is in, which is not the first one.
+/// The group of neighbours that a span belongs to. The span must not be the first one.
 pub(super) fn group_of(span: SpanId) -> usize {
     (span.0 as usize - 1) / PAGE_SPANS
 }
 
 impl Places {
-    /// Memory for so many spans, in bytes.
+    /// Memory for each span, in bytes.
     const PER_SPAN: u64 = 32;
 
-    /// `start` names no span twice, and none that does not exist.
+    /// `start` must not repeat a span, and all its spans must exist.
     pub(super) fn new(spans: &FineSpans, start: &[Range<SpanId>]) -> Places {
         let has_window = |span: &SpanId| spans.has_window(*span);
         let mut order: Vec<_> = start.iter().cloned().flat_map(SpanId::each).filter(has_window).collect();
@@ -209,7 +210,7 @@ impl Places {
         (0..self.ends.len() as u32).map(PageId)
     }
 
-    /// The spans of a page, in the order of their windows in it.
+    /// The spans of a page, in the order in which it stores their windows.
     pub(super) fn spans(&self, page: PageId) -> &[SpanId] {
         &self.order[self.members(page)]
     }
@@ -225,8 +226,8 @@ impl Places {
     }
 }
 
-/// The spans as they are stored: the distances from each to the next, column by column, and the
-/// recorded start.
+/// Encodes the spans, column by column, as distances from one to the next, followed by the recorded
+/// start.
 pub(super) fn encode_spans(spans: &FineSpans, start: &[Range<SpanId>]) -> Vec<u8> {
     let (mut out, starts) = (Vec::new(), spans.starts());
     if spans.codec() == Codec::Gzip {
@@ -242,12 +243,12 @@ pub(super) fn encode_spans(spans: &FineSpans, start: &[Range<SpanId>]) -> Vec<u8
     out
 }
 
-/// The proofs as they are stored.
+/// Encodes the proofs.
 pub(super) fn encode_proofs(spans: &FineSpans, out: &mut Vec<u8>) {
     spans.starts()[1..].iter().for_each(|start| out.extend_from_slice(&start.state.to_bytes()));
 }
 
-/// What the head says of a page.
+/// Encodes the head's entry for a page.
 pub(super) fn encode_page(stored: &[u8], plain: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&(stored.len() as u32).to_le_bytes());
     out.extend_from_slice(&(plain as u32).to_le_bytes());
@@ -283,7 +284,7 @@ fn decode_starts(header: &Header, reader: &mut Reader<'_>, proofs: &[u8]) -> Res
 }
 
 fn decode_start(header: &Header, reader: &mut Reader<'_>) -> Result<Vec<Range<SpanId>>, FineError> {
-    // A range takes two bytes at least.
+    // A range takes at least two bytes.
     if header.start as usize > reader.left() / 2 {
         return Err(FineError::Short(SPANS));
     }
@@ -303,14 +304,14 @@ fn decode_start(header: &Header, reader: &mut Reader<'_>) -> Result<Vec<Range<Sp
     Ok(ranges)
 }
 
-/// Decodes and checks a head, of which the caller has checked the digest. `document_size` are the
-/// bytes of the whole document. `memory` grows by what the result takes, before it is taken.
+/// Decodes and checks a head whose digest the caller has verified. `document_size` is the size of
+/// the whole document in bytes. `memory` grows by the size of the result before that is allocated.
 ///
 /// # Errors
-/// If the bytes are not a head, if its parts do not fit each other or the sizes, or if it does not fit
-/// into memory.
+/// If the bytes are not a head, if its parts contradict each other or the sizes, or if it does not
+/// fit into memory.
 pub fn decode_head(head: &[u8], document_size: u64, memory: &mut Charge) -> Result<FineHead, FineError> {
-    /// A span while it is decoded and afterwards, and its place.
+    /// A span while it is decoded and afterwards, and its place in a page.
     const SPAN: u64 = 2 * size_of::<FineStart>() as u64 + 8 + Places::PER_SPAN;
     let header = Header::parse(head)?;
     let (expected, actual) = (header.head_size(), head.len() as u64);
@@ -354,7 +355,7 @@ pub fn decode_head(head: &[u8], document_size: u64, memory: &mut Charge) -> Resu
     Ok(FineHead { spans, files, start, places, pages, size: actual, start_size, document_size })
 }
 
-/// The pages, and where the last one ends.
+/// Decodes the list of pages. Also returns the end of the last one.
 fn decode_pages(header: &Header, places: &Places, stored: &[u8]) -> Result<(Vec<Page>, u64), FineError> {
     let expected = places.pages().len() as u64;
     if u64::from(header.pages) != expected {
@@ -384,7 +385,8 @@ impl FineHead {
         self.spans.blob_size()
     }
 
-    /// The tar's entries in the tar's order. None in the head that a layer map was made of, which has them.
+    /// The tar's entries in the tar's order. Empty if a layer map was built from this head, because
+    /// the map took them.
     pub fn entries(&self) -> &[FileMetadata] {
         &self.files
     }
@@ -393,17 +395,18 @@ impl FineHead {
         std::mem::take(&mut self.files)
     }
 
-    /// Where spans begin, and what proves them.
+    /// Where spans begin, and their proofs.
     pub fn spans(&self) -> &FineSpans {
         &self.spans
     }
 
-    /// The entries and the spans, for whoever goes on with them.
+    /// The entries and the spans.
     pub fn into_parts(self) -> (Vec<FileMetadata>, FineSpans) {
         (self.files, self.spans)
     }
 
-    /// What a recorded start reads, in the order of first use: each span at most once. It may be empty.
+    /// The spans that a recorded start reads, in the order of first use, each at most once. May be
+    /// empty.
     pub fn start(&self) -> &[Range<SpanId>] {
         &self.start
     }
@@ -423,12 +426,12 @@ impl FineHead {
         self.document_size
     }
 
-    /// All pages, in order; the first ones are those of the recorded start.
+    /// All pages in order. Those of the recorded start come first.
     pub fn pages(&self) -> impl ExactSizeIterator<Item = PageId> + use<> {
         self.places.pages()
     }
 
-    /// The page with the window of a span. None if the span is decoded without one.
+    /// The page that holds a span's window. None if the span is decoded without one.
     pub fn page_of(&self, span: SpanId) -> Option<PageId> {
         self.places.page_of.get(span.0 as usize).copied().flatten()
     }
@@ -443,7 +446,7 @@ impl FineHead {
         self.pages.get(page.0 as usize).map_or(0..0, |page| page.range.clone())
     }
 
-    /// The SHA-256 of a page, and its size when it is decoded.
+    /// The SHA-256 of a page, and its decoded size in bytes.
     pub(super) fn page(&self, page: PageId) -> Option<(Digest, usize)> {
         self.pages.get(page.0 as usize).map(|page| (page.digest, page.plain as usize))
     }
@@ -453,9 +456,10 @@ impl FineHead {
         self.spans.fetch_range(span)
     }
 
-    /// The digest of all that decides what a span decodes to: its bytes, where in them decoding starts
-    /// and ends, and its window, as far as that is known before it is fetched. Two documents of one
-    /// layer may name the same bytes differently. `span` is below the count.
+    /// A digest of everything that decides what a span decodes to: its bytes, the positions where
+    /// decoding starts and ends in them, and its window, as far as that is known before the page is
+    /// fetched. Two documents of one layer may give the same bytes different identities. `span`
+    /// must be below the count.
     pub fn identity(&self, span: SpanId) -> Digest {
         let (blob, plain) = (self.spans.fetch_range(span), self.spans.plain_range(span));
         let start = &self.spans.starts()[span.0 as usize];

@@ -1,4 +1,4 @@
-//! Documents that lie, by rule: each has one thing wrong, and is refused in bounded memory.
+//! Invalid documents, grouped by rule: each has one fault and is refused within bounded memory.
 
 use super::head::{HEADER, Header};
 use super::tests::{layer, ranges, spans};
@@ -9,24 +9,24 @@ use crate::offset::{SpanId, Uncompressed};
 use crate::time::Time;
 use crate::ztoc::{FileKind, FileMetadata};
 
-/// What decoding any of these documents may take.
+/// The memory limit for decoding any of these documents.
 const ROOM: u64 = 4 << 20;
 
 fn compressed(plain: &[u8]) -> Vec<u8> {
     frame::Compressor::new(1).compress(plain).unwrap()
 }
 
-/// A document in parts that can be changed one by one.
+/// A document in separate parts, to be changed one at a time.
 #[derive(Clone)]
 struct Document {
     header: Header,
-    /// Decoded, unless `frames` has something else to store.
+    /// Decoded. `frames` overrides what is stored for it.
     spans: Vec<u8>,
     entries: Vec<u8>,
     frames: [Option<Vec<u8>>; 2],
     proofs: Vec<u8>,
     pages: Vec<Page>,
-    /// What is done to the head at last.
+    /// Bytes of the finished document that are overwritten at the end.
     last: Vec<(usize, u8)>,
     behind: Vec<u8>,
 }
@@ -35,7 +35,7 @@ struct Document {
 struct Page {
     plain: Vec<u8>,
     frame: Option<Vec<u8>>,
-    /// What the head says of it, if not the truth.
+    /// What the head states about the page instead of the truth.
     sizes: [Option<u32>; 2],
     digest: Option<Digest>,
 }
@@ -47,7 +47,7 @@ impl Page {
 }
 
 impl Document {
-    /// 30 spans with 4 pages of the recorded start and of others, and 40 entries.
+    /// 30 spans, 40 entries, and 4 pages for the recorded start and the other spans.
     fn new() -> Document {
         let (layer, _) = layer(30, Codec::Gzip);
         let bytes = layer.encode(&ranges(&[(17, 20), (3, 5)])).unwrap().bytes;
@@ -84,7 +84,7 @@ impl Document {
         self
     }
 
-    /// The document, whose frames' sizes and digests are right unless said otherwise.
+    /// The document. Sizes and digests of frames are correct unless overridden.
     fn bytes(&self) -> Vec<u8> {
         let mut header = self.header;
         let [spans, entries] = [(&self.spans, 0), (&self.entries, 1)]
@@ -112,7 +112,7 @@ fn room() -> Charge {
     Budget::new(ROOM).open()
 }
 
-/// Each is something else that can be wrong, with its name.
+/// Named documents, each with a different fault.
 #[derive(Default)]
 struct Kinds(Vec<(String, Vec<u8>)>);
 
@@ -123,7 +123,7 @@ impl Kinds {
         self.0.push((name.into(), document.bytes()));
     }
 
-    /// Bytes of the finished head are set.
+    /// Overwrites bytes of the finished head.
     fn set(&mut self, name: &str, at: usize, value: &[u8]) {
         let changes = value.iter().enumerate().map(|(index, byte)| (at + index, *byte)).collect();
         self.add(format!("{name}: {value:?}"), |document| document.last = changes);
@@ -159,14 +159,14 @@ impl Kinds {
         }
     }
 
-    /// What stands for a frame: `put` puts it there.
+    /// Adds faulty frames: `put` stores one in the document.
     fn frames(&mut self, name: &str, plain: &[u8], put: impl Fn(&mut Document, Vec<u8>)) {
         let frame = compressed(plain);
         let streamed = zstd::stream::encode_all(plain, 1).unwrap();
         let mut damaged = frame.clone();
         damaged.iter_mut().skip(8).for_each(|byte| *byte ^= 0x55);
         let bomb = compressed(&vec![0; 20 << 20]);
-        // The size in the header of the frame of 20 MiB is replaced by the one wanted: a single segment, 4 bytes.
+        // The frame of 20 MiB gets the wanted size in its header: a single segment, 4 bytes.
         let lie = |size: u32| {
             let mut lie = bomb.clone();
             assert_eq!(lie[4] >> 6, 2, "a size of 4 bytes");
@@ -196,7 +196,7 @@ impl Kinds {
         }
     }
 
-    /// Each column of the spans, written anew with one value changed.
+    /// Rewrites each column of the spans with one value changed.
     fn spans(&mut self) {
         let document = Document::new();
         let mut reader = varint::Reader::new(&document.spans, "spans");
@@ -268,7 +268,7 @@ impl Kinds {
             });
             self.add(format!("page {page} is full of ones"), |d| d.pages[page].plain.fill(0xff));
         }
-        // The first page begins with the lead of the first span of the recorded start.
+        // The first page begins with the lead of the recorded start's first span.
         let lead = spans(30, Codec::Gzip).0.lead(SpanId(17));
         let windows: [(&str, &[u64]); 9] = [
             ("more parts than can be", &[16_385]),
@@ -319,7 +319,7 @@ impl Kinds {
         for kind in [7, 15, 16, 64, 255] {
             self.add(format!("kind {kind}"), |d| d.entries[3] = kind);
         }
-        // The second column has how much of each name is that of the one before.
+        // The second column says how much each name shares with the previous one.
         for shared in [1, 127] {
             self.add(format!("{shared} bytes of no name"), |d| d.entries[40] = shared);
         }
@@ -359,7 +359,7 @@ fn each_kind_of_lie_is_refused() {
 
 #[test]
 fn many_names_out_of_few_bytes() {
-    // Each name repeats the one before, and compresses to nothing.
+    // Each name repeats the previous one, so they compress to almost nothing.
     let mut file = Document::new().files()[0].clone();
     (file.name, file.size, file.pax) = (vec![b'n'; 1 << 20].into(), 0, Box::default());
     let count = 300;
@@ -390,7 +390,7 @@ fn every_prefix_and_each_flipped_bit() {
             if at as u64 >= encoded.head_size {
                 assert!(matches!(decoded, Err(FineError::PageDigest { .. })), "{at}.{bit}");
             } else if let Ok(other) = decoded {
-                // The head's own digest is in the manifest.
+                // The manifest holds the head's own digest.
                 assert!(other != layer || other.encode(&ranges(&[(2, 3)])).unwrap().bytes != flipped, "{at}.{bit}");
                 other.encode(&[]).unwrap();
             }

@@ -1,4 +1,4 @@
-//! All of a layer's fine document, as it is collected and as it is checked.
+//! A layer's complete fine document, as it is collected and as it is checked.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -11,12 +11,13 @@ use crate::budget::Charge;
 use crate::offset::{SpanId, Uncompressed};
 use crate::ztoc::FileMetadata;
 
-/// The files, spans and windows of one layer. Windows are kept compressed.
+/// The files, spans and windows of a layer. Windows are kept compressed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FineLayer {
     pub(super) files: Vec<FileMetadata>,
     pub(super) spans: FineSpans,
-    /// The windows of groups of neighbours: the pages of a document without a recorded start.
+    /// The windows of groups of neighbours, which are the pages of a document without a recorded
+    /// start.
     pub(super) groups: Vec<Stored>,
 }
 
@@ -24,8 +25,8 @@ impl FineLayer {
     /// `windows` are those of all spans that have one, in order.
     ///
     /// # Errors
-    /// If their number is another, if entries are not within the tar one after the other, or if zstd
-    /// cannot allocate memory.
+    /// If the number of windows is wrong, if entries overlap or exceed the tar, or if zstd cannot
+    /// allocate memory.
     pub fn new(
         files: Vec<FileMetadata>,
         spans: FineSpans,
@@ -42,7 +43,7 @@ impl FineLayer {
         FineLayer::of_groups(files, spans, groups)
     }
 
-    /// The same of windows that are compressed already.
+    /// Like [`FineLayer::new`], from windows that are already compressed.
     ///
     /// # Errors
     /// As [`FineLayer::new`].
@@ -65,22 +66,22 @@ impl FineLayer {
         &self.files
     }
 
-    /// Where spans begin, and what proves them.
+    /// Where spans begin, and their proofs.
     pub fn spans(&self) -> &FineSpans {
         &self.spans
     }
 
-    /// The spans that hold these bytes of the tar.
+    /// The spans that hold the given bytes of the tar.
     pub fn spans_of(&self, plain: Range<Uncompressed>) -> Range<SpanId> {
         self.spans.covering(plain)
     }
 
-    /// The windows, a few at a time, in the order of the layer.
+    /// The windows in the order of the layer, a group at a time.
     pub fn windows(&self) -> impl Iterator<Item = Result<Windows, FineError>> {
         (0..self.groups.len()).map(|group| self.group(group))
     }
 
-    /// The group that a span's window is in, if it has one. The first span has none.
+    /// The group that holds a span's window. None for the first span, which has no window.
     pub(crate) fn group_of(span: SpanId) -> Option<usize> {
         (span.0 > 0).then(|| group_of(span))
     }
@@ -100,11 +101,11 @@ pub(super) fn members(spans: &FineSpans, group: usize) -> Vec<SpanId> {
     SpanId::each(SpanId(first)..SpanId((first + PAGE_SPANS as u32).min(spans.count()))).collect()
 }
 
-/// Decodes and checks a whole document: everything that [`decode_head`] and [`decode_page`] check. `memory`
-/// grows by what the result takes, before it is taken.
+/// Decodes a whole document and checks all that [`decode_head`] and [`decode_page`] check. `memory`
+/// grows by the size of the result before that is allocated.
 ///
 /// # Errors
-/// As those.
+/// Those of [`decode_head`] and [`decode_page`].
 pub fn decode(document: &[u8], memory: &mut Charge) -> Result<FineLayer, FineError> {
     let what = || format!("a fine document of {} bytes", document.len());
     let size = Header::parse(document)?.head_size();
@@ -141,7 +142,7 @@ pub fn decode(document: &[u8], memory: &mut Charge) -> Result<FineLayer, FineErr
     Ok(FineLayer { files, spans, groups: groups.into_values().collect() })
 }
 
-/// Collects the windows of a layer's spans, in the order of the layer, and compresses them.
+/// Collects the windows of a layer's spans in the layer's order, and compresses them.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     stored: Vec<Stored>,
@@ -150,8 +151,8 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Takes the window of the next span. The first span has none. Returns the bytes of the group that
-    /// is complete by it.
+    /// Adds the window of the next span, starting with the second span because the first has none.
+    /// Returns the compressed size of the group that this window completes, in bytes, or 0.
     ///
     /// # Errors
     /// If zstd cannot allocate memory.

@@ -1,10 +1,10 @@
-//! The fine document of one layer: its list of files and places to start decoding 256 KiB apart,
-//! compressed, so that a reader fetches little more than what it reads (format: docs/fine.md).
+//! The fine document of a layer: its list of files and starting points for decoding, 256 KiB apart.
+//! It is compressed, and a reader fetches little more than it needs (format: docs/fine.md).
 //!
-//! A ztoc has 32 KiB for each checkpoint, which limits how close they can be. A fine document has
-//! only those bytes of a window that the span refers to, about 2 KiB compressed, in pages that are
-//! fetched when they are needed. [`decode_head`] reads what every reader needs, [`decode_page`] one
-//! page, and [`decode`] a whole document. [`FineLayer::encode`] writes one.
+//! A ztoc stores 32 KiB for each checkpoint, which limits how close checkpoints can be. A fine
+//! document stores only those bytes of a window that the span refers to, about 2 KiB compressed, in
+//! pages that are fetched on demand. [`decode_head`] reads the part that every reader needs,
+//! [`decode_page`] a page, and [`decode`] a whole document. [`FineLayer::encode`] writes one.
 
 mod encode;
 mod entries;
@@ -31,14 +31,15 @@ pub use pages::{Windows, decode_page};
 pub use spans::{Codec, FineSpans, FineStart, SpanParts};
 pub use window::SpanWindow;
 
-/// Bytes of tar between two checkpoints, at least.
+/// The least distance between two checkpoints, in bytes of the tar.
 pub const SPAN_SIZE: u64 = 256 << 10;
-/// The largest head that is written or read, in bytes: stored, and with its frames decoded. A
-/// layer with a million files needs about that much.
+/// The size limit of a head that is written or read, in bytes, both stored and with its frames
+/// decoded. A layer with a million files needs about that much.
 pub const MAX_HEAD: usize = 64 << 20;
-/// Spans whose windows are in one page, at most.
+/// The most spans whose windows share a page.
 pub(crate) const PAGE_SPANS: usize = 8;
-/// The largest page in bytes, stored or decoded: windows of which every other byte is used fit.
+/// The size limit of a page in bytes, stored or decoded. It fits windows of which every other byte
+/// is used.
 pub(crate) const MAX_PAGE: usize = 1 << 20;
-/// Borders between spans are multiples of it: the block of SHA-256, in bytes.
+/// The block size of SHA-256 in bytes. Borders between spans are multiples of it.
 pub(crate) const BLOCK: u64 = 64;

@@ -15,17 +15,17 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// The window of a span, if it is in this page.
+    /// The window of a span, if this page has it.
     pub fn get(&self, span: SpanId) -> Option<&SpanWindow> {
         self.windows.iter().find(|(member, _)| *member == span).map(|(_, window)| window)
     }
 
-    /// All of them, in the page's order.
+    /// All windows, in the page's order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (SpanId, &SpanWindow)> {
         self.windows.iter().map(|(span, window)| (*span, window))
     }
 
-    /// Each with its span, for whoever keeps them one by one.
+    /// The windows by value, each with its span.
     pub fn into_windows(self) -> Vec<(SpanId, SpanWindow)> {
         self.windows
     }
@@ -36,11 +36,12 @@ impl Windows {
     }
 }
 
-/// Decodes and checks a page of the document that `head` is of. `bytes` are those of
-/// [`FineHead::page_range`]. It takes at most 2 MiB of memory.
+/// Decodes and checks a page of the document with this `head`. `bytes` are those of
+/// [`FineHead::page_range`]. Takes at most 2 MiB of memory.
 ///
 /// # Errors
-/// If their digest is not the one that the head says, or if they are not the windows of the page's spans.
+/// If the digest differs from the one in the head, or the bytes are not the windows of the page's
+/// spans.
 pub fn decode_page(head: &FineHead, page: PageId, bytes: &[u8]) -> Result<Windows, FineError> {
     let (expected, size) = head.page(page).ok_or(FineError::NoPage(page))?;
     let actual = Digest::sha256(bytes);
@@ -63,14 +64,14 @@ pub(super) fn read(spans: &FineSpans, page: PageId, members: &[SpanId], plain: &
     Ok(Windows { windows })
 }
 
-/// A page as it is stored, with its size when it is decoded.
+/// A stored page and its decoded size in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stored {
     pub bytes: Vec<u8>,
     pub plain: usize,
 }
 
-/// Writes windows as pages, one after the other.
+/// Encodes windows as pages, one after the other.
 #[derive(Debug)]
 pub(super) struct Writer {
     compressor: Compressor,
@@ -79,14 +80,14 @@ pub(super) struct Writer {
 
 impl Default for Writer {
     fn default() -> Writer {
-        /// Higher ones take three times as long, for a twentieth less.
+        /// Higher levels take three times as long and save only a twentieth.
         const LEVEL: i32 = 3;
         Writer { compressor: Compressor::new(LEVEL), plain: Vec::new() }
     }
 }
 
 impl Writer {
-    /// The next page.
+    /// Encodes the next page.
     ///
     /// # Errors
     /// If zstd cannot allocate memory.

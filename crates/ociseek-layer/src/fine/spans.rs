@@ -1,4 +1,4 @@
-//! Where the spans of a layer begin, and what proves their bytes.
+//! Where the spans of a layer begin, and the proofs of their bytes.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::offset::{Compressed, SpanId, Uncompressed};
 /// How a layer is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Codec {
-    /// Not at all: the blob is the tar, and spans are slices of equal size.
+    /// Not compressed: the blob is the tar, and spans are slices of equal size.
     Plain,
     /// One gzip member, or several in a row.
     Gzip,
@@ -19,9 +19,9 @@ pub enum Codec {
 /// A place where decoding can start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FineStart {
-    /// The first compressed byte with no bit used yet.
+    /// The first byte of the blob of which no bit was used yet.
     pub input: Compressed,
-    /// Where the plain data go on from here.
+    /// The position in the tar where decoding continues.
     pub output: Uncompressed,
     /// How many high bits (0..=7) of the byte before `input` belong to the block that starts here.
     pub bits: u8,
@@ -35,15 +35,15 @@ impl FineStart {
         self.input.0 - u64::from(self.bits != 0)
     }
 
-    /// The end of the SHA-256 block that `input` is in, or `input` itself between two blocks: from
-    /// here on bytes are fetched for this span, and no more for the one before.
+    /// The end of the SHA-256 block that contains `input`, or `input` itself between two blocks.
+    /// From here on, bytes are fetched for this span instead of the previous one.
     pub(crate) fn border(&self) -> u64 {
         self.input.0.next_multiple_of(BLOCK)
     }
 }
 
-/// The spans of one layer. Their fetched ranges end at borders, which are multiples of 64 bytes; what
-/// the next span has before its border, its lead, stands in the document.
+/// The spans of a layer. The ranges fetched for them end at borders, which are multiples of 64
+/// bytes. The bytes of a span before its border, its lead, are stored in the document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FineSpans {
     layer: Digest,
@@ -54,7 +54,7 @@ pub struct FineSpans {
     starts: Vec<FineStart>,
 }
 
-/// What [`FineSpans::new`] makes spans of.
+/// The fields of [`FineSpans::new`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpanParts {
     /// The layer's digest, a SHA-256.
@@ -65,16 +65,17 @@ pub struct SpanParts {
     pub blob_size: u64,
     /// Where the tar's reader stopped.
     pub tar_end: Uncompressed,
-    /// Bytes of tar between two checkpoints, at least: 32 KiB or more, and a multiple of 64.
+    /// The least distance between two checkpoints in bytes of the tar: at least 32 KiB, and a
+    /// multiple of 64.
     pub span_size: u64,
-    /// Where spans begin. The first one's state is ignored: it is before the blob.
+    /// Where spans begin. The state of the first one is ignored, because nothing precedes it.
     pub starts: Vec<FineStart>,
 }
 
 impl FineSpans {
     /// # Errors
-    /// If spans are not in order or not within the layer, if two borders are the same, or if they are
-    /// not those of a plain tar.
+    /// If spans are out of order or outside the layer, if two borders are equal, or if a plain tar
+    /// has spans of other sizes.
     pub fn new(parts: SpanParts) -> Result<FineSpans, FineError> {
         let SpanParts { layer, codec, blob_size, tar_end, span_size, mut starts } = parts;
         if layer.algorithm() != Algorithm::Sha256 {
@@ -83,7 +84,7 @@ impl FineSpans {
         if span_size < WINDOW as u64 || !span_size.is_multiple_of(BLOCK) {
             return Err(FineError::SpanSize(span_size));
         }
-        // Offsets are added to each other.
+        // Offsets are added, so they must leave room.
         let is_past = codec == Codec::Plain && tar_end.0 > blob_size;
         if is_past || blob_size > i64::MAX as u64 || tar_end.0 > i64::MAX as u64 {
             return Err(FineError::Number("sizes"));
@@ -142,7 +143,7 @@ impl FineSpans {
         self.tar_end
     }
 
-    /// Bytes of tar between two checkpoints, at least.
+    /// The least distance between two checkpoints, in bytes of the tar.
     pub fn span_size(&self) -> u64 {
         self.span_size
     }
@@ -157,7 +158,8 @@ impl FineSpans {
         self.starts.len() as u32
     }
 
-    /// The end of what spans hold: of a plain tar also what lies behind the tar's end.
+    /// The end of the bytes that spans hold. For a plain tar this includes the bytes after the
+    /// tar's end.
     pub fn plain_end(&self) -> Uncompressed {
         match self.codec {
             Codec::Plain => Uncompressed(self.blob_size),
@@ -165,20 +167,21 @@ impl FineSpans {
         }
     }
 
-    /// The bytes of the tar that a span holds. Those behind the tar's end hold none.
+    /// The bytes of the tar that a span holds. Empty for spans after the tar's end.
     pub fn plain_range(&self, span: SpanId) -> Range<Uncompressed> {
         let end = self.plain_end();
         let at = |number: usize| self.starts.get(number).map_or(end, |start| start.output.min(end));
         at(span.0 as usize)..at(span.0 as usize + 1)
     }
 
-    /// The bytes of the blob to fetch for a span, from border to border. Those of two spans do not
-    /// overlap, and those of neighbours touch. They are empty only if the blob is. `span` is below the count.
+    /// The bytes of the blob to fetch for a span, from border to border. Ranges of neighbours
+    /// touch, and no two ranges overlap. They are empty only if the blob is. `span` must be below
+    /// the count.
     pub fn fetch_range(&self, span: SpanId) -> Range<Compressed> {
         Compressed(self.border(span.0 as usize))..Compressed(self.border(span.0 as usize + 1))
     }
 
-    /// The spans that hold bytes of `range`. What lies behind the last span is in none.
+    /// The spans that hold bytes of `range`. No span holds bytes after the last one.
     pub fn covering(&self, range: Range<Uncompressed>) -> Range<SpanId> {
         let range = range.start..range.end.min(self.plain_end());
         if range.is_empty() {
@@ -189,13 +192,15 @@ impl FineSpans {
         SpanId(first as u32)..SpanId(end as u32)
     }
 
-    /// Whether a page has a window of the span: every one of a gzip blob, but the first.
+    /// Whether a page holds a window for the span: true for every span of a gzip blob except the
+    /// first.
     pub fn has_window(&self, span: SpanId) -> bool {
         self.codec == Codec::Gzip && span.0 > 0 && span.0 < self.count()
     }
 
-    /// Whether `blob` are the bytes of [`FineSpans::fetch_range`]: hashes them from the state at the
-    /// one border to that at the other, or to the layer's digest. `span` is below the count.
+    /// Whether `blob` has the bytes of [`FineSpans::fetch_range`]: hashes it from the state at the
+    /// first border and compares with the state at the second, or with the layer's digest. `span`
+    /// must be below the count.
     pub fn proves(&self, span: SpanId, blob: &[u8]) -> bool {
         let range = self.fetch_range(span);
         let Some(start) = self.starts.get(span.0 as usize) else { return false };
@@ -210,7 +215,7 @@ impl FineSpans {
         }
     }
 
-    /// Bytes of the blob that belong to a span and come before its border.
+    /// The number of bytes of a span before its border.
     pub(super) fn lead(&self, span: SpanId) -> usize {
         match self.starts.get(span.0 as usize) {
             Some(start) if span.0 > 0 => (start.border() - start.first()) as usize,

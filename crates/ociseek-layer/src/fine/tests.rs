@@ -1,4 +1,4 @@
-//! Documents of layers made by hand.
+//! Documents of handmade layers.
 
 use super::*;
 use crate::budget::{Budget, Charge};
@@ -15,7 +15,7 @@ fn unlimited() -> Charge {
     Budget::new(u64::MAX).open()
 }
 
-/// Bytes that do not repeat.
+/// Bytes without repetition.
 fn noise(size: usize, mut seed: u32) -> Vec<u8> {
     let mut next = || {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -47,7 +47,7 @@ fn file(number: u64) -> FileMetadata {
     }
 }
 
-/// A blob and spans of it: 5 bits before every other checkpoint, borders at all distances.
+/// A blob and its spans: 5 bits before every other checkpoint, and borders at all distances.
 pub(super) fn spans(count: u32, codec: Codec) -> (FineSpans, Vec<u8>) {
     let stride = if codec == Codec::Plain { SPAN } else { 1001 };
     let blob = noise((u64::from(count) * stride) as usize - 100, count);
@@ -86,7 +86,7 @@ fn window(spans: &FineSpans, span: SpanId, blob: &[u8]) -> SpanWindow {
     SpanWindow::new(&blob[start.first() as usize..start.border() as usize], &bytes, &used)
 }
 
-/// A layer with so many spans, and its blob.
+/// A layer with `count` spans, and its blob.
 pub(super) fn layer(count: u32, codec: Codec) -> (FineLayer, Vec<u8>) {
     let (spans, blob) = spans(count, codec);
     let members: Vec<_> = SpanId::each(SpanId(0)..SpanId(count)).filter(|span| spans.has_window(*span)).collect();
@@ -135,7 +135,7 @@ fn a_document_is_what_was_encoded() {
     }
 }
 
-/// Every window is where the head says it is, and pages lie one after the other.
+/// Checks that every window is where the head says, and that pages are contiguous.
 fn check_pages(head: &FineHead, document: &[u8], blob: &[u8]) {
     let mut end = head.size();
     for page in head.pages() {

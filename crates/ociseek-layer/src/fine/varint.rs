@@ -1,4 +1,4 @@
-//! Numbers of variable length (LEB128: seven bits in a byte, the low ones first), and a reader of them.
+//! Reads and writes numbers of variable length (LEB128: seven bits in a byte, low ones first).
 
 use super::FineError;
 
@@ -11,12 +11,12 @@ pub(super) fn put(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Appends a number that may be negative: 0, -1, 1, -2 become 0, 1, 2, 3.
+/// Appends a signed number: 0, -1, 1, -2 become 0, 1, 2, 3.
 pub(super) fn put_signed(out: &mut Vec<u8>, value: i64) {
     put(out, (value << 1 ^ value >> 63) as u64);
 }
 
-/// Reads a section from its front. Errors name it.
+/// Reads a section from the front. Errors name the section.
 pub(super) struct Reader<'a> {
     bytes: &'a [u8],
     section: &'static str,
@@ -27,7 +27,7 @@ impl<'a> Reader<'a> {
         Reader { bytes, section }
     }
 
-    /// Bytes that are left.
+    /// The number of bytes left.
     pub(super) fn left(&self) -> usize {
         self.bytes.len()
     }
@@ -49,7 +49,7 @@ impl<'a> Reader<'a> {
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
             let low = u64::from(byte & 0x7f);
-            // The tenth byte has room for one bit.
+            // The tenth byte may only have one bit.
             if shift == 63 && byte > 1 {
                 return Err(self.out_of_range());
             }
@@ -70,7 +70,7 @@ impl<'a> Reader<'a> {
         u32::try_from(self.number()?).map_err(|_| self.out_of_range())
     }
 
-    /// A number of things that each take at least a byte of what is left.
+    /// Reads a count of items that take at least a byte each, and checks it against the bytes left.
     pub(super) fn length(&mut self) -> Result<usize, FineError> {
         let value = self.number()?;
         usize::try_from(value).ok().filter(|length| *length <= self.left()).ok_or(FineError::Short(self.section))

@@ -1,24 +1,24 @@
-//! Windows of which only the bytes that are referred to are known.
+//! Windows that keep only the bytes that are referred to.
 
 use super::varint::{self, Reader};
 use super::{BLOCK, FineError};
 use crate::codec::{Used, WINDOW};
 
-/// What decoding a span needs besides its bytes.
+/// What decoding a span needs in addition to its fetched bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpanWindow {
-    /// The bytes of the blob from the span's first one to the border behind it: at most 64.
+    /// The bytes of the blob from the span's first byte to the next border: at most 64.
     pub(super) lead: Box<[u8]>,
-    /// The parts of the 32 KiB before the span that it refers to: how many bytes are left out before
-    /// each, and its length.
+    /// The parts of the 32 KiB before the span that it refers to. For each part: how many bytes are
+    /// skipped before it, and its length minus one.
     parts: Box<[(u16, u16)]>,
     /// The bytes of all parts.
     bytes: Box<[u8]>,
 }
 
 impl SpanWindow {
-    /// The window of a span: its bytes before the border, and of `window`, the 32 KiB before it, those
-    /// bytes that are `used`.
+    /// Creates a span's window from its bytes before the border and the bytes of `window`, the 32
+    /// KiB before the span, that are `used`.
     ///
     /// # Panics
     /// If `lead` has more than 64 bytes.
@@ -32,23 +32,23 @@ impl SpanWindow {
         SpanWindow { lead: Box::default(), parts: parts.into(), bytes: bytes.into() }.led_by(lead)
     }
 
-    /// The same with this lead.
+    /// Replaces the lead.
     pub(crate) fn led_by(self, lead: &[u8]) -> SpanWindow {
         assert!(lead.len() as u64 <= BLOCK, "a border is the next multiple of 64");
         SpanWindow { lead: lead.into(), ..self }
     }
 
-    /// The bytes of the blob from the span's first one to the border behind it.
+    /// The bytes of the blob from the span's first byte to the next border.
     pub fn lead(&self) -> &[u8] {
         &self.lead
     }
 
-    /// Bytes of the window that the span refers to.
+    /// The number of window bytes that the span refers to.
     pub fn used(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The window, oldest byte first. Bytes that the span does not refer to are `fill`.
+    /// The whole window, oldest byte first. Bytes that the span does not refer to are `fill`.
     pub fn expand(&self, fill: u8) -> Box<[u8; WINDOW]> {
         let (mut window, mut at, mut bytes) = (Box::new([fill; WINDOW]), 0, &self.bytes[..]);
         for &(gap, more) in &self.parts {
@@ -75,11 +75,14 @@ impl SpanWindow {
         out.extend_from_slice(&self.bytes);
     }
 
-    /// Reads what [`SpanWindow::write`] wrote of a span with so long a lead. `None` if it is anything else.
+    /// Reads a window with a lead of `lead` bytes, as [`SpanWindow::write`] wrote it.
+    ///
+    /// # Errors
+    /// If the bytes are not a valid window.
     pub(super) fn read(reader: &mut Reader<'_>, lead: usize) -> Result<SpanWindow, FineError> {
         let lead = reader.bytes(lead)?.into();
         let count = reader.length()?;
-        // Parts do not touch, so that there are at most half as many as bytes.
+        // Parts do not touch, so there are at most half as many parts as bytes.
         if count > WINDOW / 2 {
             return Err(reader.out_of_range());
         }

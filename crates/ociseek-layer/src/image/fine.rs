@@ -1,8 +1,9 @@
-//! The fine index's manifest: an image's fine documents, one for each layer, as a referrer of the image (docs/fine.md).
+//! The manifest of a fine index: a referrer of an image with a fine document for each layer
+//! (docs/fine.md).
 //!
-//! Its artifact type is our own, so that consumers of SOCI indexes never see it. Whoever may push
-//! to the repository can write one, so it is read as strictly as a SOCI index: what a document is
-//! for, and how much of it is fetched before it was proven, is stated here and nowhere else.
+//! It has our own artifact type, so consumers of SOCI indexes never see it. Anyone who may push to
+//! the repository can write one, so it is read as strictly as a SOCI index. It is the only source
+//! for which layer a document belongs to and how many unverified bytes of it are fetched.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +18,7 @@ use crate::digest::{Algorithm, Digest};
 
 /// The artifact type of a fine index.
 pub const FINE_INDEX: &str = "application/vnd.ociseek.fine.v1+json";
-/// The media type of a fine document, which is for one layer.
+/// The media type of a fine document, which belongs to one layer.
 pub const FINE_DOCUMENT: &str = "application/vnd.ociseek.fine.layer.v1";
 /// The media type of the config, which is `{}`.
 pub const EMPTY_CONFIG: &str = "application/vnd.oci.empty.v1+json";
@@ -28,17 +29,18 @@ pub const LAYER_DIGEST: &str = "dev.ociseek.fine.layer-digest";
 pub const HEAD_SIZE: &str = "dev.ociseek.fine.head-size";
 /// The annotation of a document that names the digest of its head.
 pub const HEAD_DIGEST: &str = "dev.ociseek.fine.head-digest";
-/// The annotation of a document that states the size of its head and of the pages that a start needs, in bytes.
+/// The annotation of a document that states the size of its head and of the pages for a start, in
+/// bytes.
 pub const START_SIZE: &str = "dev.ociseek.fine.start-size";
 /// The annotation of a fine index that names the tool that built it.
 pub const BUILD_TOOL: &str = "dev.ociseek.fine.build-tool";
 /// The annotation of a fine index that names the digest of the recorded reads that it was built with.
 pub const PROFILE: &str = "dev.ociseek.fine.profile";
 
-/// The largest head of a document that is read, in bytes.
+/// The size limit of a document's head, in bytes.
 pub const MAX_HEAD: u64 = 64 << 20;
 
-/// A fine document and the layer that it is for.
+/// A fine document and its layer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FineRef {
     /// The document's digest.
@@ -47,11 +49,12 @@ pub struct FineRef {
     pub size: u64,
     /// The SHA-256 digest of the layer's blob.
     pub layer: Digest,
-    /// Bytes of the document's head, with which it begins.
+    /// The size of the head at the start of the document, in bytes.
     pub head_size: u64,
     /// The SHA-256 digest of the head alone.
     pub head_digest: Digest,
-    /// Bytes of the head and of the pages behind it that a recorded start needs; at least `head_size`.
+    /// The size of the head and of the following pages for a recorded start, in bytes; at least
+    /// `head_size`.
     pub start_size: u64,
 }
 
@@ -67,11 +70,11 @@ impl FineRef {
 pub struct FineIndex {
     /// In the order of the image's layers, each layer once; layers may be missing.
     pub layers: Vec<FineRef>,
-    /// The image manifest of one platform; only media type, digest and size are written.
+    /// The image manifest of one platform. Only its media type, digest and size are written.
     pub subject: Descriptor,
-    /// What built it, if it says. What is written says it.
+    /// The tool that built the index, if the manifest names one. Indexes written here always do.
     pub build_tool: Option<String>,
-    /// The digest of the recorded reads that the documents were built with, if there were any.
+    /// The digest of the recorded reads that the documents were built with, if any.
     pub profile: Option<Digest>,
 }
 
@@ -117,7 +120,8 @@ struct Document {
     annotations: BTreeMap<String, String>,
 }
 
-/// Keys that two readers could understand in two ways.
+/// The keys that are read. Other spellings of them are refused, because parsers disagree about
+/// those.
 const TOP: Level = Level {
     keys: &["schemaVersion", "mediaType", "artifactType", "config", "layers", "subject", "annotations"],
     below: &[("config", DESCRIPTOR), ("layers", DESCRIPTOR), ("subject", DESCRIPTOR)],
@@ -125,8 +129,8 @@ const TOP: Level = Level {
 const DESCRIPTOR: Level = Level { keys: &["mediaType", "digest", "size", "annotations"], below: &[] };
 
 impl FineIndex {
-    /// The manifest and its descriptor, with artifact type and annotations, as lists of referrers
-    /// show it. The same index gives the same bytes.
+    /// Encodes the manifest and its descriptor, which has the artifact type and annotations as
+    /// lists of referrers show them. The same index gives the same bytes.
     pub fn encode(&self) -> EncodedIndex {
         let layers = self.layers.iter().map(|layer| {
             let mut descriptor = layer.blob();
@@ -162,9 +166,10 @@ impl FineIndex {
 /// Reads a fine index.
 ///
 /// # Errors
-/// When the manifest is something else, or a document does not say what it is for, or says what cannot be.
+/// If the manifest is not a fine index, or a document's annotations are missing or contradict each
+/// other.
 pub fn parse(bytes: &[u8]) -> Result<FineIndex, FineIndexError> {
-    // Artifacts of other kinds are told by their type, not by a field that they lack.
+    // The artifact type tells artifacts of other kinds apart, before their missing fields do.
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Peek {
@@ -214,14 +219,14 @@ fn fine_ref(descriptor: &Descriptor) -> Result<FineRef, FineIndexError> {
     let annotation = |name: &'static str| descriptor.annotations.get(name).map(String::as_str);
     let digest = |name| {
         let digest = annotation(name).and_then(|digest| digest.parse().ok());
-        // The document holds SHA-256 digests, and says of itself what it is for.
+        // A document refers to its layer by SHA-256, so other algorithms are not valid here.
         let digest = digest.filter(|digest: &Digest| digest.algorithm() == Algorithm::Sha256);
         digest.ok_or(FineIndexError::Annotation { document, name })
     };
     let number = |name| annotation(name).and_then(decimal).ok_or(FineIndexError::Annotation { document, name });
     let (layer, head_digest) = (digest(LAYER_DIGEST)?, digest(HEAD_DIGEST)?);
     let (head_size, start_size) = (number(HEAD_SIZE)?, number(START_SIZE)?);
-    // Sizes are int64 in the specification.
+    // Sizes are int64 in the OCI specification.
     if head_size == 0 || head_size > start_size || start_size > size || i64::try_from(size).is_err() {
         return Err(FineIndexError::Sizes { document, size, head: head_size, start: start_size });
     }
@@ -231,7 +236,7 @@ fn fine_ref(descriptor: &Descriptor) -> Result<FineRef, FineIndexError> {
     Ok(FineRef { document, size, layer, head_size, head_digest, start_size })
 }
 
-/// A number as it is written here: no sign, and no zero before it.
+/// Parses a number as we write it: without a sign or leading zeros.
 fn decimal(text: &str) -> Option<u64> {
     let number: u64 = text.parse().ok()?;
     (number.to_string() == text).then_some(number)
@@ -306,7 +311,7 @@ mod tests {
         assert_eq!(not_an_image.to_string(), "this is not an image but a fine index");
     }
 
-    /// Of the index with one layer: a part of its text, what stands there instead, and what is said of it.
+    /// Part of the text of an index with one layer, its replacement, and the expected error.
     #[test]
     fn hostile_ones_are_refused() {
         let good = text_of(&fine_index(2));

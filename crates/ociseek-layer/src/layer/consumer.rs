@@ -1,6 +1,7 @@
-//! What soci-snapshotter, the consumer of ztocs, can serve. It compares each file that is opened with its tar header
-//! (fs/reader/reader.go), builds its tree from the entries (metadata/reader.go) and checks the spans
-//! (fs/span-manager/span_manager.go, ztoc/compression/gzip_zinfo.c); a layer that fails it there gets no ztoc here.
+//! Whether soci-snapshotter, the consumer of ztocs, can serve a layer. It compares each opened file
+//! with its tar header (fs/reader/reader.go), builds its tree from the entries (metadata/reader.go)
+//! and checks the spans (fs/span-manager/span_manager.go, ztoc/compression/gzip_zinfo.c). A layer
+//! that would fail one of these checks gets no ztoc.
 
 use super::tree;
 use super::{Unservable, UnservableCode};
@@ -60,7 +61,7 @@ pub fn file(entry: Entry) -> Result<FileMetadata, Unservable> {
 pub(super) enum Unlisted {
     GlobalHeader,
     Sparse,
-    /// By its type flag.
+    /// An entry of another type, with its type flag.
     Other(u8),
 }
 
@@ -103,7 +104,7 @@ pub(super) fn metadata(entry: Entry, kind: FileKind, uid: u32, gid: u32) -> File
 /// Checks whether the consumer could serve a layer from this ztoc, made by any tool.
 ///
 /// # Errors
-/// With the reason why the consumer could not serve the layer from it.
+/// The reason why it could not.
 pub fn servable(ztoc: &Ztoc) -> Result<(), Unservable> {
     for file in &ztoc.files {
         let refused = |code, what: &str| Err(Unservable::new(code, format!("{} {what}", shown(&file.name))));
@@ -129,7 +130,7 @@ pub fn servable(ztoc: &Ztoc) -> Result<(), Unservable> {
 /// Checks a whole layer.
 ///
 /// # Errors
-/// With the reason why the consumer could not serve it.
+/// The reason why the consumer could not serve it.
 pub(super) fn layer(
     files: &[FileMetadata],
     checkpoints: &Checkpoints,
@@ -175,7 +176,7 @@ fn plain_layer(files: &[FileMetadata], span_size: u64, size: u64, end: Uncompres
             format!("a span would hold {} bytes", span_size.min(size)),
         ));
     }
-    // Reading to the very end makes the consumer look for a span after the last one.
+    // After reading to the very end, the consumer looks for a span after the last one.
     let reaches_end = |file: &&FileMetadata| file.kind == FileKind::Regular && file.offset.0 + file.size == size;
     if size.is_multiple_of(span_size)
         && let Some(file) = files.last().filter(reaches_end)
@@ -191,8 +192,8 @@ fn states_other_type(mode: i64) -> bool {
     matches!(mode as u32 & !0o7777, 0o010_000 | 0o020_000 | 0o040_000 | 0o060_000 | 0o120_000 | 0o140_000)
 }
 
-/// Whether the consumer's database drops or refuses an xattr: it keeps the first one it meets, in
-/// no certain order, apart from the others, and those must have a name and a value (metadata/db.go
+/// Whether the consumer's database drops or refuses an xattr. It stores one xattr, in no certain
+/// order, apart from the others, and the others must have a name and a value (metadata/db.go
 /// writeNodeEntry).
 fn loses_xattr(records: &[PaxRecord]) -> bool {
     let xattrs = || records.iter().filter_map(|r| Some((r.key.strip_prefix(b"SCHILY.xattr.")?, &r.value)));
@@ -203,7 +204,7 @@ fn refuse(code: UnservableCode, entry: &Entry, what: &str) -> Unservable {
     Unservable::new(code, format!("{} {what} (tar header at byte {})", shown(&entry.name), entry.header))
 }
 
-/// A name from a stranger's tar, quoted and cut so that it fits a line and cannot move the cursor.
+/// A name from an untrusted tar, quoted and truncated to fit on a line. It cannot move the cursor.
 pub fn shown(name: &[u8]) -> String {
     const MOST: usize = 80;
     if name.len() <= MOST {

@@ -1,4 +1,4 @@
-//! The tar side of a layer: its entries, or why they cannot be served.
+//! The tar side of a layer: its entries, or the reason why they cannot be served.
 
 use super::lenient::{self, Bent, Notes};
 use super::model::NoZtoc;
@@ -11,7 +11,7 @@ use crate::ztoc::{FileMetadata, MAX_ENCODED};
 
 /// How to treat entries that a ztoc cannot express or that consumers could not serve.
 pub(super) enum Policy {
-    /// A single one makes the layer unservable: nothing is published.
+    /// One such entry makes the layer unservable: nothing is published.
     Strict,
     /// They are skipped or adapted, with a note: the layer is only read locally.
     Lenient(Notes),
@@ -24,42 +24,42 @@ pub(super) struct Contents {
     /// Plain bytes so far, including those after the end of the tar.
     size: u64,
     files: Vec<FileMetadata>,
-    /// Those of them that are sparse, by number.
+    /// The numbers of the sparse files among them.
     sparse: Vec<u32>,
-    /// At least what the entries add to an encoded ztoc, in bytes.
+    /// A lower bound for the size of the entries in an encoded ztoc, in bytes.
     encoded_size: usize,
-    /// The limit for that.
+    /// The limit for `encoded_size`.
     limit: usize,
     verdict: Option<Unservable>,
     error: Option<TarError>,
     /// The memory of files and checkpoints.
     memory: Charge,
     over: Option<OverBudget>,
-    /// The first bytes, to describe what is not a tar.
+    /// The first bytes, to describe a blob that is not a tar.
     head: Vec<u8>,
 }
 
 /// The entries of a complete tar.
 pub(super) struct Listed {
     pub files: Vec<FileMetadata>,
-    /// The sparse files among them, by number. None, if the policy was strict.
+    /// The numbers of the sparse files among them. Empty if the policy was strict.
     pub sparse: Vec<u32>,
-    /// None, if the policy was strict.
+    /// Empty if the policy was strict.
     pub notes: Notes,
     /// Where the tar reader stops.
     pub end: Uncompressed,
     /// All plain bytes.
     pub size: u64,
-    /// The memory charged.
+    /// The memory charged for them.
     pub memory: Charge,
 }
 
-/// Bytes that are kept to describe what is not a tar.
+/// How many bytes are kept to describe a blob that is not a tar.
 const HEAD: usize = 64;
-/// The number of a sparse file, in a list that may have grown to twice its length.
+/// Memory for the number of a sparse file, in a list that may have grown to twice its length.
 const SPARSE: usize = 8;
-/// What the entries of the smallest compressed blob may come to, encoded, in bytes; and of another
-/// one for each byte of it.
+/// The limit for the encoded entries: at least `LEAST_LIMIT` bytes, and `PER_BYTE` bytes for each
+/// compressed byte.
 const LEAST_LIMIT: usize = 64 << 20;
 const PER_BYTE: usize = 64;
 
@@ -143,9 +143,9 @@ impl Contents {
         self.memory.shrink_to(0);
     }
 
-    /// Keeps the list of entries in proportion to the blob, of which so many bytes were read: names
-    /// and PAX records can be a thousand times smaller compressed. A million empty files take about
-    /// a tenth of this.
+    /// Keeps the list of entries in proportion to `blob`, the bytes of the blob read so far,
+    /// because names and PAX records can compress by a factor of a thousand. A million empty files
+    /// take about a tenth of this limit.
     pub(super) fn permit(&mut self, blob: Compressed) {
         let limit = LEAST_LIMIT.saturating_add(usize::try_from(blob.0).unwrap_or(usize::MAX).saturating_mul(PER_BYTE));
         self.limit = limit.min(MAX_ENCODED);
@@ -175,7 +175,7 @@ impl Contents {
     /// Fails as soon as it is clear that this is not a tar, or that it does not fit into memory.
     ///
     /// # Errors
-    /// With what is wrong with them.
+    /// The fault in the bytes, or the memory limit.
     pub(super) fn check(&self) -> Result<(), LayerError> {
         if let Some(over) = &self.over {
             return Err(over.clone().into());
@@ -206,8 +206,8 @@ impl Contents {
     }
 }
 
-/// Turns a tar error into a layer error. If the very first block is not a tar header, the error says
-/// what the bytes look like instead.
+/// Turns a tar error into a layer error. If the first block is not a tar header, the error says
+/// what the bytes look like.
 fn explain(error: TarError, head: &[u8]) -> LayerError {
     let at_once = error.offset == Uncompressed(0) && matches!(error.fault, TarFault::Checksum | TarFault::CutInHeader);
     let looks_like = match sniff::format(head) {

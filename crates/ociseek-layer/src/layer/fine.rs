@@ -1,5 +1,5 @@
-//! What goes into the fine document of a layer while it is indexed: places and windows, from the half
-//! that decodes, and proofs and leads, from the half that hashes.
+//! Collects the fine document of a layer during indexing: the decoding half contributes starts and
+//! windows, the hashing half proofs and leads.
 
 use std::collections::VecDeque;
 
@@ -10,10 +10,10 @@ use crate::digest::{ChainState, Hasher};
 use crate::fine::{FineError, FineStart, Groups, SPAN_SIZE, SpanWindow};
 use crate::offset::{Compressed, Uncompressed};
 
-/// What the half that decodes tells the other.
+/// A message from the decoding half to the hashing half.
 #[derive(Debug)]
 pub(super) enum Note {
-    /// A span starts here, with a state that is not known yet.
+    /// A span starts here. Its state is not known yet.
     Start(FineStart),
     /// The window of the next span that has one, without its lead.
     Window(SpanWindow),
@@ -23,12 +23,12 @@ fn start(input: Compressed, output: Uncompressed, bits: u8) -> FineStart {
     FineStart { input, output, bits, state: ChainState::INITIAL }
 }
 
-/// Chooses the checkpoints of a gzip blob, and collects their windows.
+/// Chooses the checkpoints of a gzip blob and collects their windows.
 pub(super) struct FineGzip {
     last: Option<FineStart>,
-    /// The window of the last one.
+    /// The window of the last checkpoint.
     window: Box<[u8; WINDOW]>,
-    /// The last block is one.
+    /// Whether the last block became a checkpoint that needs a window.
     is_new: bool,
     notes: Vec<Note>,
 }
@@ -38,8 +38,9 @@ impl FineGzip {
         FineGzip { last: None, window: Box::new([0; WINDOW]), is_new: false, notes: Vec::new() }
     }
 
-    /// Takes a checkpoint at the first block, and wherever more than a span size was decoded since the
-    /// last one, as [`GzipSpans`](super::spans::GzipSpans) does. Two are never in one block of SHA-256.
+    /// Takes a checkpoint at the first block, and wherever more than a span size was decoded since
+    /// the last one, as [`GzipSpans`](super::spans::GzipSpans) does. No two checkpoints share a
+    /// SHA-256 block.
     pub(super) fn block_start(&mut self, at: BlockStart<'_>) {
         let next = start(at.input, at.output, at.bits);
         let is_next = self.last.as_ref().is_none_or(|last| {
@@ -53,7 +54,7 @@ impl FineGzip {
         }
     }
 
-    /// Whether the window of the last block is wanted. Says so once.
+    /// Whether the window of the last block is wanted. True only once for each block.
     pub(super) fn wants_used(&mut self) -> bool {
         std::mem::take(&mut self.is_new)
     }
@@ -62,7 +63,7 @@ impl FineGzip {
         self.notes.push(Note::Window(SpanWindow::new(&[], &self.window, used)));
     }
 
-    /// What there is to tell since the last call.
+    /// The messages since the last call.
     pub(super) fn notes(&mut self) -> Vec<Note> {
         std::mem::take(&mut self.notes)
     }
@@ -86,30 +87,30 @@ impl FinePlain {
     }
 }
 
-/// The proofs of spans and their leads, from the bytes of the blob.
+/// Collects the proofs of spans and their leads from the bytes of the blob.
 pub(super) struct FineHashes {
-    /// Those whose border is not reached.
+    /// Starts whose border was not reached yet.
     pending: VecDeque<FineStart>,
-    /// Bytes of the blob so far, and the last ones of them.
+    /// The number of bytes of the blob so far, and the last of these bytes.
     position: u64,
     tail: Vec<u8>,
-    /// The leads of spans whose windows are not here, and windows of spans whose border is not reached.
+    /// Leads that wait for their windows, and windows that wait for their leads.
     leads: VecDeque<Vec<u8>>,
     windows: VecDeque<SpanWindow>,
     made: FineMade,
     failed: Option<FineError>,
 }
 
-/// What came of a blob.
+/// The result for a blob.
 pub(super) struct FineMade {
     pub(super) starts: Vec<FineStart>,
     pub(super) windows: Groups,
-    /// What they take.
+    /// The memory that starts and windows take.
     pub(super) memory: Charge,
 }
 
 impl FineHashes {
-    /// `memory` grows with what is collected.
+    /// Charges everything collected to `memory`.
     pub(super) fn new(memory: Charge) -> FineHashes {
         FineHashes {
             pending: VecDeque::new(),
@@ -122,11 +123,11 @@ impl FineHashes {
         }
     }
 
-    /// What the scan said of the bytes that come next.
+    /// Takes the scan's messages about the bytes that come next.
     pub(super) fn note(&mut self, notes: &[Note]) {
         for note in notes {
             match note {
-                // What is before the blob has a state that everybody knows.
+                // The first span starts with the initial SHA-256 state, so it needs no proof.
                 Note::Start(start) if self.made.starts.is_empty() && self.pending.is_empty() => {
                     self.made.starts.push(*start);
                 }
@@ -137,7 +138,8 @@ impl FineHashes {
         self.join();
     }
 
-    /// How many of `left` bytes come before the next border. If that is here, `blob` has its state.
+    /// How many of `left` bytes come before the next border. At a border, takes the state of
+    /// `blob`.
     pub(super) fn reach(&mut self, left: usize, blob: &Hasher) -> usize {
         while let Some(next) = self.pending.front() {
             if let Some(before) = next.border().checked_sub(self.position).filter(|before| *before > 0) {
@@ -152,9 +154,9 @@ impl FineHashes {
         left
     }
 
-    /// These bytes were hashed.
+    /// Takes bytes that were hashed.
     pub(super) fn pass(&mut self, bytes: &[u8]) {
-        /// As many as a lead can have.
+        /// The largest size of a lead.
         const TAIL: usize = 64;
         self.position += bytes.len() as u64;
         let new = &bytes[bytes.len().saturating_sub(TAIL)..];
@@ -164,7 +166,7 @@ impl FineHashes {
     }
 
     fn keep(&mut self, start: FineStart) {
-        /// With the growth of its list, and again in the layer.
+        /// Including the growth of its list, and its copy in the layer.
         const START: u64 = 3 * size_of::<FineStart>() as u64;
         let charged = self.made.memory.grow(START, || "the checkpoints of its fine document".to_owned());
         self.failed = self.failed.take().or(charged.err().map(FineError::Memory));
@@ -172,7 +174,7 @@ impl FineHashes {
         self.join();
     }
 
-    /// Keeps the windows that are complete.
+    /// Combines leads with their windows.
     fn join(&mut self) {
         while let (Some(lead), Some(_)) = (self.leads.front(), self.windows.front()) {
             if let Some(window) = self.windows.pop_front().filter(|_| self.failed.is_none()) {

@@ -8,11 +8,11 @@ use crate::budget::Charge;
 use crate::digest::{Algorithm, Digest, Hasher};
 use crate::fine::FineError;
 
-/// What [`LayerScan`](super::scan::LayerScan) says of the spans in the bytes that it was given.
+/// The spans that [`LayerScan`](super::scan::LayerScan) found in the bytes it was given.
 #[derive(Debug)]
 pub(super) struct Spans {
     pub(super) found: Found,
-    /// The same for the fine document, if there is to be one.
+    /// The messages for the fine document. Empty if none is collected.
     pub(super) fine: Vec<Note>,
 }
 
@@ -26,8 +26,8 @@ pub(super) enum Found {
     Starts(Vec<SpanStart>),
 }
 
-/// Hashes what a [`LayerScan`](super::scan::LayerScan) has read: the other half of the work, which
-/// can be done by another thread.
+/// Hashes the bytes that a [`LayerScan`](super::scan::LayerScan) has read. This half of the work
+/// can run on another thread.
 pub(super) struct LayerHashes {
     blob: Hasher,
     /// None if the layer gets no ztoc.
@@ -59,17 +59,17 @@ impl LayerHashes {
         LayerHashes { fine: matches!(self.blob, Hasher::Sha256(_)).then(|| FineHashes::new(memory)), ..self }
     }
 
-    /// Each span's digest is also sent to `listener`, as soon as it is known.
+    /// Also sends each span's digest to `listener` as soon as it is known.
     pub(super) fn heard_by(self, listener: Sender<Digest>) -> LayerHashes {
         LayerHashes { listener: Some((listener, 0)), ..self }
     }
 
-    /// The next bytes of the blob, with what the scan said of them.
+    /// Takes the next bytes of the blob, with what the scan found in them.
     pub(super) fn push(&mut self, chunk: &[u8], spans: &Spans) {
         self.push_all(&[chunk], spans);
     }
 
-    /// The same for chunks that the scan took at once.
+    /// Takes chunks that the scan took together.
     pub(super) fn push_all<C: AsRef<[u8]>>(&mut self, chunks: &[C], spans: &Spans) {
         let mut starts = match &spans.found {
             Found::Undecided => None,
@@ -90,9 +90,9 @@ impl LayerHashes {
             let before = std::mem::take(&mut self.undecided);
             let chunk = if before.is_empty() { chunk } else { &[&before, chunk].concat() };
             let mut rest = chunk;
-            // Once for a chunk, unless states are wanted inside it.
+            // Runs once for each chunk, unless states are wanted inside it.
             loop {
-                // Only before more bytes: a border at the end of the blob is none.
+                // Only if more bytes follow: a border at the end of the blob does not count.
                 let fine = self.fine.as_mut().filter(|_| !rest.is_empty());
                 let taken = fine.map_or(rest.len(), |fine| fine.reach(rest.len(), &self.blob));
                 let (piece, after) = rest.split_at(taken);
@@ -115,14 +115,14 @@ impl LayerHashes {
     fn tell(&mut self) {
         if let (Some((listener, sent)), Some(hashes)) = (&mut self.listener, &self.spans) {
             for digest in &hashes.digests[*sent..] {
-                // Nobody listens any more if nothing more is kept.
+                // The receiver is gone if nothing more is kept.
                 let _ = listener.send(*digest);
             }
             *sent = hashes.digests.len();
         }
     }
 
-    /// The blob is at its end.
+    /// Call this at the end of the blob.
     pub(super) fn finish(self) -> Hashed {
         let spans = self.spans.map(SpanHashes::finish).unwrap_or_default();
         if let Some((listener, sent)) = self.listener {

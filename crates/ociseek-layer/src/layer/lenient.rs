@@ -1,4 +1,5 @@
-//! Tar entries for local reading: what a ztoc cannot express is skipped or adapted, with a note.
+//! Tar entries for local reading. Entries that a ztoc cannot express are skipped or adapted, with a
+//! note.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,10 +7,10 @@ use super::consumer::{Unlisted, kind, metadata, shown};
 use crate::tar::Entry;
 use crate::ztoc::{FileKind, FileMetadata};
 
-/// Warnings of one layer; what would be more is counted.
+/// The most warnings for a layer. Further ones are only counted.
 const WARNINGS: usize = 8;
 
-/// Notes about entries that a ztoc has no field for.
+/// Notes about entries that a ztoc cannot express.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notes {
     /// At most eight.
@@ -28,14 +29,14 @@ impl Notes {
     }
 }
 
-/// A tar entry in the form that a ztoc has it, as far as it fits.
+/// A tar entry in the form of a ztoc's entry, adapted as needed.
 pub(super) struct Bent {
     pub file: FileMetadata,
-    /// What the tar has of the file is not its bytes.
+    /// The tar does not hold the file's plain bytes.
     pub is_sparse: bool,
 }
 
-/// `None` if the entry is not a file.
+/// None if the entry is not a file.
 pub(super) fn file(entry: Entry, notes: &mut Notes) -> Option<Bent> {
     let (kind, is_sparse) = match kind(entry.kind) {
         Ok(kind) => (kind, false),
@@ -52,13 +53,13 @@ pub(super) fn file(entry: Entry, notes: &mut Notes) -> Option<Bent> {
     };
     let (uid, gid) = (entry.uid as u32, entry.gid as u32);
     if i64::from(uid) != entry.uid || i64::from(gid) != entry.gid {
-        // CVE-2024-40635: such a number silently became root.
+        // CVE-2024-40635: such a number used to become root without notice.
         let what = format!("belongs to {}:{}; shown as {uid}:{gid}", entry.uid, entry.gid);
         notes.warn(format!("{} {what}", shown(&entry.name)));
     }
-    // What other types claim has no data behind it.
+    // Only regular files have data; other types may claim any size.
     let size = if kind == FileKind::Regular { u64::try_from(entry.size).unwrap_or(0) } else { 0 };
-    // A sparse file may claim more bytes than behind its offset are places for.
+    // A sparse file may claim more bytes than there are positions after its offset.
     let size = size.min((i64::MAX as u64).saturating_sub(entry.data.0));
     Some(Bent { file: FileMetadata { size, ..metadata(entry, kind, uid, gid) }, is_sparse })
 }

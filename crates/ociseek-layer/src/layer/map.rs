@@ -1,8 +1,9 @@
-//! What a layer can be read by: its entries, where their bytes lie, and where decoding can start.
+//! The map by which a layer is read: its entries, where their bytes are, and where decoding can
+//! start.
 //!
-//! It is made of a published ztoc or fine document, or of the layer itself when that was read here.
-//! A ztoc is what others read; this is what we read by, and can say more: which entries have no
-//! bytes to read, and that a blob can only be decoded from its start.
+//! It is built from a published ztoc or fine document, or from the layer itself if that was read
+//! here. It can express more than a ztoc: entries whose bytes cannot be read, and blobs that can
+//! only be decoded from their start.
 
 use std::sync::Arc;
 
@@ -12,42 +13,43 @@ use crate::fine::{Codec, FineHead};
 use crate::offset::{Compressed, Uncompressed};
 use crate::ztoc::{Checkpoints, Cuts, FileKind, FileMetadata, Ztoc};
 
-/// What a layer can be read by.
+/// The map by which a layer is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerMap {
     /// The tar's entries, in the tar's order.
     pub files: Vec<FileMetadata>,
-    /// Which of `files` are sparse files, by number and in order: what the tar has of them is not
-    /// their bytes.
+    /// The numbers of the sparse files among `files`, in order. The tar does not hold their plain
+    /// bytes.
     pub sparse: Vec<u32>,
-    /// The end of the tar, as far as it is read. A published ztoc says where its reader stopped.
+    /// The end of the tar, where its reader stopped. A published ztoc states it.
     pub tar_end: Uncompressed,
-    /// How many bytes spans are cut from: of the blob, or if the layer is kept unpacked, of the tar.
+    /// The number of bytes that are cut into spans: those of the blob, or of the tar if the layer
+    /// is kept unpacked.
     pub size: Compressed,
     /// Where decoding can start.
     pub starts: Starts,
-    /// The digest of each span's bytes, as they are cut. None for those of a fine document.
+    /// The digest of each span's bytes. Empty for a fine document.
     pub span_digests: Vec<Digest>,
 }
 
-/// Where decoding can start. There a span begins.
+/// Where decoding can start. A span begins at each of these places.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Starts {
-    /// In the blob: at the checkpoints of a gzip, or in a plain tar anywhere.
+    /// In the blob: at the checkpoints of a gzip stream, or anywhere in a plain tar.
     InBlob(Checkpoints),
-    /// Nowhere but at the blob's start. The tar is kept unpacked, and spans are slices of it of
-    /// equal size; the last one may be shorter.
+    /// Only at the start of the blob. The tar is kept unpacked and cut into spans of equal size;
+    /// the last one may be shorter.
     Unpacked {
-        /// Bytes of tar in a span.
+        /// The size of a span in bytes of the tar.
         span_size: u64,
     },
-    /// Where a fine document says. Its entries are those of the map.
+    /// At the starts listed in a fine document, which describes the same entries as the map.
     Fine(Arc<FineHead>),
 }
 
 impl LayerMap {
-    /// Whether the layer is read from its tar, kept unpacked, since no place in its blob can be decoded
-    /// alone.
+    /// Whether the layer is read from its unpacked tar, because its blob can only be decoded from
+    /// the start.
     pub fn is_unpacked(&self) -> bool {
         matches!(self.starts, Starts::Unpacked { .. })
     }
@@ -61,7 +63,8 @@ impl LayerMap {
         }
     }
 
-    /// The head of the fine document that the layer is read by, if it is; the entries are in the map.
+    /// The head of the fine document by which the layer is read, if any. Its entries are in the
+    /// map.
     pub fn fine(&self) -> Option<&Arc<FineHead>> {
         match &self.starts {
             Starts::Fine(head) => Some(head),
@@ -69,7 +72,7 @@ impl LayerMap {
         }
     }
 
-    /// Bytes of tar in a span; between two checkpoints, at least.
+    /// The size of a span in bytes of the tar, or the least distance between two checkpoints.
     pub fn span_size(&self) -> u64 {
         match &self.starts {
             Starts::InBlob(checkpoints) => checkpoints.span_size(),
@@ -78,7 +81,7 @@ impl LayerMap {
         }
     }
 
-    /// The regular files that have bytes in the tar, in its order. Sparse files are not among them.
+    /// The regular files that have bytes in the tar, in its order, without sparse files.
     pub fn files_with_bytes(&self) -> impl Iterator<Item = &FileMetadata> {
         let entries = Entries::from(self);
         let readable = (0..).zip(&self.files).filter(move |(number, _)| !entries.is_sparse(*number));
@@ -134,7 +137,7 @@ impl Spanned for LayerMap {
     }
 }
 
-/// The entries of a layer, whoever lists them.
+/// The entries of a layer, from any source.
 #[derive(Debug, Clone, Copy)]
 pub struct Entries<'a> {
     /// In the tar's order.
@@ -150,7 +153,7 @@ impl Entries<'_> {
 }
 
 impl<'a> From<&'a [FileMetadata]> for Entries<'a> {
-    /// Those of a ztoc, none of which is sparse.
+    /// The entries of a ztoc, none of which is sparse.
     fn from(files: &'a [FileMetadata]) -> Entries<'a> {
         Entries { files, sparse: &[] }
     }

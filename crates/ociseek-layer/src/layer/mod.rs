@@ -4,11 +4,12 @@
 //! are strict: they return a ztoc that can be published, or the reason why no consumer could use
 //! one. [`parallel::read_chunks`] is lenient: its result is only used locally.
 //!
-//! Inside, `scan` has the [codec](crate::codec) decode and the [tar walk](crate::tar) find the
-//! entries, `hashes` hashes, which another thread can do, `spans` decides where checkpoints go, and
-//! `consumer` judges whether what reads the index could serve files from it. [`span`] is the way
-//! back: from a ztoc or a [`LayerMap`] and ranges of the blob to the bytes of files. [`record`] is how
-//! a map is kept. [`prove`] holds a ztoc against its layer, which it decodes with other decoders.
+//! Internally, `scan` decodes with [codec](crate::codec) and finds the entries with the [tar
+//! walk](crate::tar), `hashes` hashes, possibly on another thread, `spans` decides where
+//! checkpoints go, and `consumer` decides whether consumers of the index could serve files from it.
+//! [`span`] works in the other direction: from a ztoc or a [`LayerMap`] and ranges of the blob to
+//! the bytes of files. [`record`] stores a map. [`prove`] checks a ztoc against its layer, which it
+//! decodes with other decoders.
 
 mod consumer;
 mod contents;

@@ -9,21 +9,22 @@ use crate::digest::Digest;
 use crate::fine::{FineError, FineLayer};
 use crate::tar::TarError;
 
-/// The name of this program and version, as it stands in ztocs and SOCI indexes unless another is asked for.
+/// The name and version of this program, recorded in ztocs and SOCI indexes by default.
 pub const TOOL_IDENTIFIER: &str = concat!("ociseek v", env!("CARGO_PKG_VERSION"));
 
-/// How a layer is indexed. The same options and the same blob give the same ztoc, byte for byte.
+/// Options for indexing a layer. The same options and blob give the same ztoc, byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerOptions {
     /// Minimum number of tar bytes between two checkpoints; greater than 0.
     pub span_size: u64,
     /// The tool name recorded in the ztoc and in the SOCI index.
     pub build_tool_identifier: String,
-    /// Whether to collect the layer's [fine document](crate::fine) too. The layer is then decoded by one thread.
+    /// Whether to collect the layer's [fine document](crate::fine) too. This limits decoding to one
+    /// thread.
     pub fine: bool,
 }
 
-/// Spans of 4 MiB, as soci's own tool makes them, [`TOOL_IDENTIFIER`], and no fine document.
+/// Spans of 4 MiB, the default of soci's own tool, [`TOOL_IDENTIFIER`], and no fine document.
 impl Default for LayerOptions {
     fn default() -> LayerOptions {
         LayerOptions { span_size: 4 << 20, build_tool_identifier: TOOL_IDENTIFIER.to_owned(), fine: false }
@@ -39,14 +40,15 @@ pub struct IndexedLayer {
     pub size: u64,
     /// The layer's ztoc, or why there is none.
     pub outcome: Outcome,
-    /// The layer's fine document, if it was asked for, if there is a ztoc, and if the digest is a SHA-256.
+    /// The layer's fine document, if it was requested, the layer has a ztoc, and its digest is a
+    /// SHA-256.
     pub fine: Option<FineLayer>,
 }
 
-/// What a layer that is sound comes to.
+/// The outcome for a valid layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// A ztoc that consumers take.
+    /// A ztoc that consumers accept.
     Ztoc(BuiltZtoc),
     /// The layer is valid, but no consumer could serve files from its ztoc.
     Unservable(Unservable),
@@ -55,35 +57,35 @@ pub enum Outcome {
 /// An encoded ztoc with its key figures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuiltZtoc {
-    /// The ztoc, as it is pushed.
+    /// The ztoc as it is pushed.
     pub bytes: Vec<u8>,
     /// SHA-256 of `bytes`.
     pub digest: Digest,
-    /// How many spans the layer has: one more than checkpoints after its start.
+    /// The number of spans: one more than there are checkpoints after the start.
     pub spans: u32,
-    /// Entries of the tar, of every type.
+    /// The number of tar entries of any type.
     pub entries: u64,
     /// Size of the tar in bytes, up to where its reader stops.
     pub uncompressed_size: u64,
-    /// What the blob is.
+    /// The format of the blob.
     pub form: BlobForm,
 }
 
-/// What a layer's blob is, of what a ztoc can be made for.
+/// The format of a layer's blob, among those that have ztocs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlobForm {
     /// A plain tar.
     Tar,
     /// One gzip member, or several in a row.
     Gzip {
-        /// Members of the gzip stream. Consumers before soci-snapshotter 0.14 misread more than one.
-        /// None where nobody counted them: a ztoc that was found does not say.
+        /// The number of members in the gzip stream. Consumers before soci-snapshotter 0.14 misread
+        /// more than one. None if unknown, because a ztoc does not state it.
         members: Option<u64>,
     },
 }
 
 impl BlobForm {
-    /// How many gzip members the blob has, if that is known.
+    /// The number of gzip members in the blob, if known.
     pub fn gzip_members(self) -> Option<u64> {
         match self {
             BlobForm::Tar => Some(0),
@@ -101,25 +103,25 @@ pub enum LayerError {
     Gzip(#[from] GzipError),
     #[error(transparent)]
     Tar(#[from] TarError),
-    /// Neither a tar nor a compressed one.
+    /// Neither a tar nor a compressed tar.
     #[error("not a layer: it looks like {looks_like}")]
     NotALayer {
         looks_like: &'static str,
         #[source]
         cause: TarError,
     },
-    /// Its list of files or its checkpoints do not fit into the image's memory budget.
+    /// Its list of files or its checkpoints exceed the image's memory budget.
     #[error("its table of contents does not fit into memory")]
     Memory(#[from] OverBudget),
     #[error("its fine document cannot be made")]
     Fine(#[source] FineError),
-    /// When it is only read here: its compression is not.
+    /// For local reading: the compression is not supported.
     #[error("it is compressed with {0}")]
     Compression(&'static str),
-    /// When it is only read here: its entries or checkpoints exceed the limit for a layer of its size.
+    /// For local reading: its entries or checkpoints exceed the limit for a layer of its size.
     #[error("its entries or checkpoints exceed the limit for a layer of its size")]
     TooLarge,
-    /// When it is only read here.
+    /// For local reading: the zstd stream is not valid.
     #[error("{0}")]
     Zstd(String),
     #[error("the blob has {actual} bytes, but its descriptor says {expected}")]
@@ -138,7 +140,7 @@ impl From<FineError> for LayerError {
 }
 
 impl From<io::Error> for LayerError {
-    /// Those of the zstd decoder.
+    /// Errors of the zstd decoder.
     fn from(error: io::Error) -> LayerError {
         LayerError::Zstd(error.to_string())
     }
@@ -181,7 +183,7 @@ impl From<OverBudget> for NoZtoc {
 }
 
 impl From<io::Error> for NoZtoc {
-    /// Those of the zstd decoder.
+    /// Errors of the zstd decoder.
     fn from(error: io::Error) -> NoZtoc {
         NoZtoc::Broken(error.into())
     }

@@ -1,7 +1,8 @@
-//! A [`LayerMap`] as bytes, for whoever keeps it until the layer is opened again.
+//! A [`LayerMap`] as bytes, to be stored until the layer is opened again.
 //!
-//! A line with the version, a line of JSON, and the rest in the encoding of a ztoc: entries,
-//! checkpoints, digests. In the JSON is what a ztoc has no field for. It is never published.
+//! A record has a line with the version, a line of JSON, and the rest in the encoding of a ztoc:
+//! entries, checkpoints, digests. The JSON holds what a ztoc has no field for. Records are never
+//! published.
 
 use std::borrow::Cow;
 
@@ -13,17 +14,17 @@ use crate::budget::{Charge, OverBudget};
 use crate::time::Time;
 use crate::ztoc::{self, Checkpoints, Parts, VERSION, ZtocError};
 
-/// Changes whenever layers are read in another way than before, or records are laid out in another
-/// way: those of other versions are not read.
+/// Must change whenever layers are read differently or the layout of records changes. Records of
+/// other versions are ignored.
 pub const RECORD_VERSION: &str = "ociseek layer map 2";
-/// Memory that a byte of the JSON can come to, at most, in bytes: `0,` is a number of 4 bytes in a
+/// The most memory that a byte of the JSON can become, in bytes: `0,` is a number of 4 bytes in a
 /// list that may have grown to twice its length.
 const PER_BYTE: u64 = 4;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Extra {
-    /// The tar is kept unpacked, and it is what spans are cut from.
+    /// The tar is kept unpacked, and spans are cut from it.
     unpacked: bool,
     sparse: Vec<u32>,
     /// Times outside the years 0 to 9999: number of the entry, seconds, nanoseconds.
@@ -31,13 +32,13 @@ struct Extra {
     notes: Notes,
 }
 
-/// Memory that the larger part of a record takes while it is written, in bytes, at most.
+/// The most memory that the larger part of a record takes while it is written, in bytes.
 pub fn encoded_size_bound(map: &LayerMap) -> usize {
     checkpoints(map).map_or(0, |checkpoints| ztoc::encoded_size_bound(&map.files, &checkpoints))
 }
 
-/// The record of a layer, in two parts, with what there is to say about it. `None` if that could not
-/// be written as JSON, and of a layer that is read by a fine document: that can be had again.
+/// The record of a layer with its notes, in two parts. None if they cannot be written as JSON, and
+/// for a layer that is read by a fine document, which can be fetched again.
 pub fn encode(map: &LayerMap, notes: &Notes) -> Option<[Vec<u8>; 2]> {
     let checkpoints = checkpoints(map)?;
     let times = (0..).zip(&map.files).filter_map(|(number, file)| {
@@ -61,12 +62,12 @@ pub fn encode(map: &LayerMap, notes: &Notes) -> Option<[Vec<u8>; 2]> {
     Some([head, parts.encode()])
 }
 
-/// What [`encode`] was given. `None` if these bytes are of another version, or of anything else.
+/// The arguments of [`encode`]. None if the bytes are not a record of this version.
 ///
-/// `memory` grows by what it takes.
+/// Charges the result to `memory`.
 ///
 /// # Errors
-/// When it does not fit into memory.
+/// If it does not fit into memory.
 pub fn decode(record: &[u8], memory: &mut Charge) -> Result<Option<(LayerMap, Notes)>, OverBudget> {
     let Some((extra, ztoc)) = split(record) else { return Ok(None) };
     memory.grow(extra.len() as u64 * PER_BYTE, || "what is noted of its files".to_owned())?;
@@ -78,7 +79,7 @@ pub fn decode(record: &[u8], memory: &mut Charge) -> Result<Option<(LayerMap, No
     }
 }
 
-/// The JSON, and what follows it.
+/// The JSON and the bytes after it.
 fn split(record: &[u8]) -> Option<(&[u8], &[u8])> {
     let rest = record.strip_prefix(RECORD_VERSION.as_bytes())?.strip_prefix(b"\n")?;
     let end = memchr::memchr(b'\n', rest)?;
@@ -101,7 +102,7 @@ fn joined(mut map: LayerMap, extra: Extra) -> Option<(LayerMap, Notes)> {
     Some((map, extra.notes))
 }
 
-/// Where spans begin, as a ztoc states it.
+/// Where spans begin, in the form of a ztoc.
 fn checkpoints(map: &LayerMap) -> Option<Cow<'_, Checkpoints>> {
     match &map.starts {
         Starts::InBlob(checkpoints) => Some(Cow::Borrowed(checkpoints)),

@@ -26,104 +26,104 @@ use crate::offset::{Compressed, Uncompressed};
 use crate::tar;
 use crate::ztoc::{self, Checkpoints, MAX_ENCODED, VERSION, Ztoc};
 
-/// From so many files on, starting a thread costs less than it saves.
+/// With at least this many files, another thread saves more than it costs.
 const MANY_FILES: usize = 4096;
 
-/// Takes a layer's blob in chunks, decodes it and walks the tar. What it says of each chunk goes with that chunk to a
-/// [`LayerHashes`], on this thread or on another one.
+/// Takes a layer's blob in chunks, decodes it and walks the tar. The findings for each chunk go to
+/// a [`LayerHashes`] together with the chunk, on this or another thread.
 pub(super) struct LayerScan {
-    /// Bytes of tar between two checkpoints, at least.
+    /// The least distance between two checkpoints, in bytes of the tar.
     span_size: u64,
     expected: Option<(Digest, u64)>,
     /// Bytes of the blob so far.
     size: u64,
     body: Body,
-    /// None once the body has it.
+    /// What the body needs to start. None after the body took it.
     start: Option<Start>,
     failed: Option<LayerError>,
-    /// What was wrong with a blob that ended before it was clear what it is.
+    /// The fault of a blob that ended before its format was known.
     failed_at_end: Option<LayerError>,
 }
 
-/// What the body of a blob begins with.
+/// What the body of a blob starts with.
 struct Start {
     purpose: Purpose,
     memory: Charge,
 }
 
-/// What a layer is scanned for.
+/// Why a layer is scanned.
 enum Purpose {
     Publish {
-        /// Also by a fine document.
+        /// Whether to collect a fine document too.
         fine: bool,
     },
     Read {
         options: ReadOptions,
-        /// The digests of spans.
+        /// Receives the digests of spans.
         hashed: Receiver<Digest>,
     },
 }
 
-/// How a layer is read that is not to be published.
+/// Options for reading a layer locally, without publishing an index.
 pub struct ReadOptions {
-    /// Bytes of tar between two checkpoints, at least; greater than 0.
+    /// The least distance between two checkpoints, in bytes of the tar; greater than 0.
     pub span_size: u64,
-    /// Bytes of tar in a span of a layer that can only be decoded from its start.
+    /// The size of a span in bytes of the tar, for a layer that can only be decoded from its start.
     pub whole_span_size: u64,
-    /// Gets the plain bytes of spans.
+    /// Receives the plain bytes of spans.
     pub keeper: Option<Box<dyn KeepSpans>>,
-    /// Also those of a layer that is a plain tar.
+    /// Whether `keeper` also receives the spans of a plain tar.
     pub keeps_plain: bool,
 }
 
-/// A layer that was read here, so that it can be read again by parts.
+/// A layer that was read here, with the map for reading parts of it later.
 pub struct MappedLayer {
-    /// What it can be read by.
+    /// The map by which to read it.
     pub map: LayerMap,
-    /// What was found out on the way.
+    /// Notes taken while reading.
     pub notes: Notes,
-    /// What the map takes.
+    /// The memory that the map takes.
     pub memory: Charge,
 }
 
-/// A blob that was read to its end.
+/// The result for a blob that was read to its end.
 pub(super) struct Scanned {
     digest: Digest,
     size: u64,
     outcome: Result<Sound, Unservable>,
 }
 
-/// A layer that has entries and spans.
+/// A valid layer with entries and spans.
 struct Sound {
     listed: Listed,
     starts: Starts,
     span_digests: Vec<Digest>,
-    /// Of the blob.
+    /// The size of the blob in bytes.
     size: u64,
-    /// Of the blob; 0 if it is not gzip.
+    /// The number of members in the blob; 0 if it is not gzip.
     gzip_members: u64,
-    /// If there is to be a fine document.
+    /// The data of the fine document, if it was requested.
     fine: Option<FineMade>,
 }
 
-/// What [`LayerScan::push_decoded`] did.
+/// The result of [`LayerScan::push_decoded`].
 pub(super) struct Decoded {
     pub spans: Spans,
-    /// What was decoded before was of use.
+    /// Whether the bytes decoded in advance were usable.
     pub was_right: bool,
-    /// To decode another stretch into.
+    /// A buffer to decode another stretch into.
     pub plain: Vec<u8>,
 }
 
 enum Body {
-    /// Too few bytes yet to say what the blob is.
+    /// Too few bytes to know the format.
     Unknown(Vec<u8>),
     Gzip(Box<GzipBody>),
     Plain(Box<PlainBody>),
     Zstd(Box<ZstdReader>, Box<WholeBody>),
-    /// Nothing that a ztoc could be made for: only digest and size are checked.
+    /// A format without ztocs: only digest and size are checked.
     Unread(Unservable),
-    /// Nothing that is read here.
+    /// A format that cannot be read here.
     Failed(LayerError),
 }
 
@@ -135,7 +135,7 @@ struct GzipBody {
 struct GzipSink {
     contents: Contents,
     spans: GzipSpans,
-    /// If there is to be a fine document.
+    /// Present if a fine document is collected.
     fine: Option<FineGzip>,
     slices: Option<GzipSlices>,
 }
@@ -144,11 +144,11 @@ struct PlainBody {
     contents: Contents,
     spans: PlainSpans,
     fine: Option<FinePlain>,
-    /// Hashes the spans too, if there is one.
+    /// If present, also hashes the spans.
     slices: Option<Slices>,
 }
 
-/// The tar of a blob of which only the tar has spans.
+/// The tar of a blob that has no spans itself: spans are cut from the tar.
 struct WholeBody {
     contents: Contents,
     span_size: u64,
@@ -156,8 +156,8 @@ struct WholeBody {
 }
 
 impl LayerScan {
-    /// Both halves, for a blob that is to be published. Its digest and its size in bytes may be
-    /// known; if so, they are checked. `memory` grows with what is collected.
+    /// Both halves, for a blob whose index will be published. `expected` are its digest and its
+    /// size in bytes, which are checked. Charges what is collected to `memory`.
     pub(super) fn to_publish(
         options: &LayerOptions,
         expected: Option<(Digest, u64)>,
@@ -169,12 +169,12 @@ impl LayerScan {
         (scan, if fine { hashes.with_fine(for_fine) } else { hashes })
     }
 
-    /// Whether the half that hashes is told of a fine document. Only before the first bytes.
+    /// Whether a fine document is collected. Only valid before the first bytes.
     pub(super) fn is_fine(&self) -> bool {
         matches!(self.start, Some(Start { purpose: Purpose::Publish { fine: true }, .. }))
     }
 
-    /// Both halves, for a blob that is only read here.
+    /// Both halves, for a blob that is only read locally.
     pub(super) fn to_read(options: ReadOptions, expected: (Digest, u64), memory: Charge) -> (LayerScan, LayerHashes) {
         let (listener, hashed) = channel();
         let (span_size, is_heard) = (options.span_size, options.keeper.is_some());
@@ -190,15 +190,15 @@ impl LayerScan {
         (scan, LayerHashes::new(algorithm))
     }
 
-    /// The next bytes of the blob. Chunk borders carry no meaning.
+    /// Takes the next bytes of the blob. Chunk boundaries do not matter.
     ///
     /// # Errors
-    /// When the layer is broken; every further call fails the same way.
+    /// If the layer is broken. Further calls fail the same way.
     pub(super) fn push(&mut self, chunk: &[u8]) -> Result<Spans, LayerError> {
         self.push_all(&[chunk])
     }
 
-    /// The same for several chunks, which are to be hashed at once too.
+    /// Takes several chunks, which must be hashed together as well.
     ///
     /// # Errors
     /// As [`LayerScan::push`].
@@ -211,8 +211,8 @@ impl LayerScan {
         pushed.map(|()| self.body.spans(Compressed(self.size)))
     }
 
-    /// The next bytes of the blob, in chunks, which were decoded to `stretch` before this came to
-    /// them: does the same as pushing the chunks one after the other.
+    /// Takes the next chunks of the blob, which were decoded to `stretch` in advance. The result is
+    /// the same as if the chunks were pushed one after the other.
     ///
     /// # Errors
     /// As [`LayerScan::push`].
@@ -225,7 +225,8 @@ impl LayerScan {
             return Err(error.clone());
         }
         let size: usize = chunks.iter().map(|chunk| chunk.as_ref().len()).sum();
-        // A blob that is too long is told from one that is broken by what comes first: then it goes on chunk by chunk.
+        // Whether a blob is reported as too long or as broken depends on what comes first. For
+        // that, a blob that exceeds its size is scanned chunk by chunk.
         let HandedOver { mut taken, plain } = match &mut self.body {
             Body::Gzip(body) if self.expected.is_none_or(|(_, expected)| self.size + size as u64 <= expected) => {
                 body.take_over(stretch)
@@ -269,7 +270,7 @@ impl LayerScan {
         Ok(())
     }
 
-    /// Decides what the blob is by what there is of it.
+    /// Determines the format from the bytes so far.
     fn sniff(&mut self) -> Result<(), LayerError> {
         let Body::Unknown(head) = &mut self.body else { return Ok(()) };
         let head = std::mem::take(head);
@@ -281,11 +282,11 @@ impl LayerScan {
         self.body.push(&head, Compressed(self.size))
     }
 
-    /// The blob is at its end: what is to be said of bytes that were undecided. What is wrong with
-    /// so short a blob is told by [`LayerScan::finish`], where the digest comes first.
+    /// Ends the blob and reports the spans in bytes that were undecided. Faults in a blob this
+    /// short are reported by [`LayerScan::finish`], after the digest was checked.
     ///
     /// # Errors
-    /// When the layer is broken, as [`LayerScan::push`] has said.
+    /// The error of [`LayerScan::push`] if the layer is broken.
     pub(super) fn end(&mut self) -> Result<Spans, LayerError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -297,10 +298,10 @@ impl LayerScan {
         Ok(self.body.spans(Compressed(self.size)))
     }
 
-    /// What came of the blob, after [`LayerScan::end`], with its digests.
+    /// The result for the blob and its digests. Call it after [`LayerScan::end`].
     ///
     /// # Errors
-    /// When size or digest are not the expected ones, or when the blob ends too soon.
+    /// If the size or digest is not the expected one, or the blob is truncated.
     pub(super) fn finish(self, hashed: Hashed) -> Result<Scanned, LayerError> {
         if let Some((expected, expected_size)) = self.expected {
             if self.size != expected_size {
@@ -413,7 +414,7 @@ impl Body {
         }
     }
 
-    /// The spans that began in what was pushed since this was asked last; the blob has come to `end`.
+    /// The spans that began since the last call. `end` is the number of bytes of the blob so far.
     fn spans(&mut self, end: Compressed) -> Spans {
         let found = match self {
             Body::Unknown(_) => Found::Undecided,
@@ -439,7 +440,7 @@ impl Body {
         fine: Option<FineMade>,
     ) -> Result<Sound, NoZtoc> {
         match self {
-            // `sniff` has settled an unknown body before this.
+            // `sniff` has already replaced an unknown body.
             Body::Unknown(_) => Err(Unservable::new(UnservableCode::Empty, "the blob is empty").into()),
             Body::Unread(unservable) => Err(unservable.into()),
             Body::Failed(error) => Err(error.into()),
@@ -498,8 +499,8 @@ impl GzipBody {
 }
 
 impl GzipSink {
-    /// Between two calls of the decoder: gives back the memory that is of no more use, and hands
-    /// over spans that are complete.
+    /// Between two calls of the decoder: frees memory that is no longer needed and hands over
+    /// complete spans.
     fn settle(&mut self) {
         if self.contents.is_refused() {
             (self.spans, self.fine, self.slices) = (GzipSpans::new(0), None, None);
@@ -552,10 +553,10 @@ impl Sink for GzipSink {
 }
 
 impl Scanned {
-    /// For others: a ztoc, if they can be served from it.
+    /// For publishing: a ztoc, if consumers could serve the layer from it.
     ///
     /// # Errors
-    /// When it does not fit into memory.
+    /// If it does not fit into memory.
     pub(super) fn publish(self, options: LayerOptions) -> Result<IndexedLayer, LayerError> {
         let built = self.outcome.map_err(NoZtoc::Unservable).and_then(|sound| sound.build(self.digest, options));
         let (outcome, fine) = match built {
@@ -566,12 +567,12 @@ impl Scanned {
         Ok(IndexedLayer { digest: self.digest, size: self.size, outcome, fine })
     }
 
-    /// For ourselves.
+    /// For local reading.
     ///
     /// # Errors
-    /// When it is too large.
+    /// If the layer is too large.
     pub(super) fn map(self) -> Result<MappedLayer, LayerError> {
-        // What is only read here has a verdict for no other reason.
+        // In local reading, a verdict can only mean that a limit was exceeded.
         let sound = self.outcome.map_err(|_| LayerError::TooLarge)?;
         let Sound { listed, starts, span_digests, size, .. } = sound;
         let Listed { files, sparse, notes, size: tar_size, memory, .. } = listed;
@@ -589,9 +590,9 @@ impl Scanned {
 }
 
 impl Sound {
-    /// `digest` is that of the blob.
+    /// `digest` is the blob's.
     fn build(self, digest: Digest, options: LayerOptions) -> Result<(BuiltZtoc, Option<FineLayer>), NoZtoc> {
-        /// What judging an entry takes: its place in a tree.
+        /// The memory for judging an entry: its place in a tree.
         const JUDGED: usize = 96;
         let Sound { listed, starts, span_digests, size, gzip_members, fine } = self;
         let blob = digest;
@@ -631,7 +632,7 @@ impl Sound {
             }
             (bytes, digest)
         } else {
-            // Each of these takes long then, and other threads have nothing to do any more.
+            // For many files each of the two takes long, and the other threads are idle by now.
             let (judged, bytes) = beside(judge, || ztoc::encode(&ztoc));
             judged?;
             if fine.is_some() {
@@ -641,7 +642,7 @@ impl Sound {
             (bytes, digest)
         };
         let fine = match fine {
-            // Their memory is charged until here.
+            // Their memory stays charged until here.
             Some(FineMade { starts, windows, memory: _charged }) => {
                 let (codec, tar_end) = (codec(form), uncompressed_size);
                 let parts = SpanParts { layer: blob, codec, blob_size: size, tar_end, span_size: SPAN_SIZE, starts };
@@ -654,7 +655,7 @@ impl Sound {
     }
 }
 
-/// How a layer of this form is compressed.
+/// The codec of a layer in this format.
 fn codec(form: BlobForm) -> Codec {
     match form {
         BlobForm::Tar => Codec::Plain,
@@ -667,7 +668,7 @@ fn not_read_lazily(compressed: &str) -> Unservable {
     Unservable::new(UnservableCode::Compression, reason)
 }
 
-/// Does two things at once.
+/// Runs two functions at the same time.
 fn beside<A: Send, B>(other: impl FnOnce() -> A + Send, this: impl FnOnce() -> B) -> (A, B) {
     thread::scope(|scope| {
         let other = scope.spawn(other);

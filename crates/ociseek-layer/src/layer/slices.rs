@@ -1,4 +1,4 @@
-//! The plain bytes of spans, for whoever keeps them while a layer is read anyway.
+//! Collects the plain bytes of spans while a layer is read, for a cache that keeps them.
 
 use std::sync::mpsc::Receiver;
 
@@ -7,19 +7,19 @@ use crate::ztoc::Checkpoint;
 
 /// Keeps plain bytes of spans.
 pub trait KeepSpans: Send {
-    /// Keeps a span: `digest` is that of its compressed bytes, which are decoded from `checkpoint`
-    /// on, or without one of `plain` itself. False: it keeps no more.
+    /// Keeps a span. `digest` is that of its compressed bytes, which are decoded from `checkpoint`;
+    /// without a checkpoint it is the digest of `plain`. Returns false if no more spans are wanted.
     fn keep(&mut self, digest: &Digest, checkpoint: Option<&Checkpoint>, plain: &[u8]) -> bool;
 }
 
-/// `None` where nothing is kept, or nothing more.
+/// None if no spans are kept, or no more.
 pub(super) type Keeper = Option<Box<dyn KeepSpans>>;
 
-/// Cuts a plain tar into spans of equal size, hashes and keeps them.
+/// Cuts a plain tar into spans of equal size, hashes them and keeps them.
 pub(super) struct Slices {
     size: u64,
     keeper: Keeper,
-    /// The current slice, or its digest alone where nothing is kept.
+    /// The current slice. Only hashed if nothing is kept.
     slice: Vec<u8>,
     hasher: Hasher,
     length: u64,
@@ -65,20 +65,20 @@ impl Slices {
     }
 }
 
-/// The most that waits for its span's end, in bytes; a larger span is not kept.
+/// The most bytes that are buffered until a span ends. Larger spans are not kept.
 const WAITING: usize = 32 << 20;
 
-/// Keeps the spans of a gzip layer while they are decoded anyway.
+/// Keeps the spans of a gzip layer as it is decoded.
 pub(super) struct GzipSlices {
     keeper: Keeper,
     plain: Vec<u8>,
-    /// Where in the tar `plain` begins, and what there is of the tar.
+    /// Where in the tar `plain` begins, and how much of the tar was decoded.
     start: u64,
     end: u64,
-    /// The digests of spans, from the thread that hashes, and those that came.
+    /// Receives the digests of spans from the hashing thread, and those received so far.
     hashed: Receiver<Digest>,
     digests: Vec<Digest>,
-    /// The first span that was not looked at.
+    /// The first span that was not handled yet.
     next: usize,
 }
 
@@ -100,7 +100,7 @@ impl GzipSlices {
         }
     }
 
-    /// Keeps the spans of which the digests are known by now.
+    /// Keeps the spans whose digests are known by now.
     pub(super) fn keep(&mut self, checkpoints: &[Checkpoint]) {
         self.digests.extend(self.hashed.try_iter());
         let Some(keeper) = &mut self.keeper else { return };

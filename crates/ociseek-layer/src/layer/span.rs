@@ -15,22 +15,22 @@ use crate::ztoc::{Checkpoint, Cuts, Ztoc};
 /// 1,032 times as large.
 const STEP: usize = 16 << 10;
 
-/// Where spans begin, whoever says so.
+/// Where spans begin, from either source.
 #[derive(Debug, Clone, Copy)]
 pub enum Begins<'a> {
-    /// A ztoc, or the layer's blob itself.
+    /// From a ztoc or the layer's blob itself.
     Cuts(Cuts<'a>),
-    /// A fine document.
+    /// From a fine document.
     Fine(&'a FineHead),
 }
 
-/// What is cut into spans: a [`Ztoc`], or a [`LayerMap`].
+/// A layer that can be cut into spans: a [`Ztoc`] or a [`LayerMap`].
 pub trait Spanned {
     /// Where spans begin.
     fn begins(&self) -> Begins<'_>;
-    /// The digest of each span's bytes. Those of a fine document have none.
+    /// The digest of each span's bytes. Empty for a fine document.
     fn span_digests(&self) -> &[Digest];
-    /// The bytes that are cut into spans.
+    /// The number of bytes that are cut into spans.
     fn size(&self) -> Compressed;
     /// Where the tar's reader stopped.
     fn tar_end(&self) -> Uncompressed;
@@ -54,7 +54,7 @@ impl Spanned for Ztoc {
     }
 }
 
-/// The spans of one layer, by its ztoc or its [`LayerMap`]. Cheap to clone.
+/// The spans of a layer, from its ztoc or its [`LayerMap`]. Cheap to clone.
 #[derive(Debug)]
 pub struct SpanTable<T = Ztoc> {
     layer: Arc<T>,
@@ -97,14 +97,14 @@ pub enum SpanError {
 }
 
 impl SpanTable<Ztoc> {
-    /// The ztoc that the spans are from.
+    /// The ztoc that defines the spans.
     pub fn ztoc(&self) -> &Arc<Ztoc> {
         &self.layer
     }
 }
 
 impl SpanTable<LayerMap> {
-    /// The map that the spans are from.
+    /// The map that defines the spans.
     pub fn map(&self) -> &Arc<LayerMap> {
         &self.layer
     }
@@ -112,12 +112,12 @@ impl SpanTable<LayerMap> {
 
 impl<T: Spanned> SpanTable<T> {
     /// # Errors
-    /// When the spans are not in order, do not cover the tar from its start, or lack digests.
+    /// If the spans are out of order, do not cover the tar from its start, or lack digests.
     pub fn new(layer: Arc<T>) -> Result<SpanTable<T>, SpanError> {
         let digests = layer.span_digests().len();
         let cuts = match layer.begins() {
             Begins::Cuts(cuts) => cuts,
-            // They were checked when they were made.
+            // These were checked when the head was decoded.
             Begins::Fine(head) => {
                 let count = head.spans().count();
                 return Ok(SpanTable { layer, count });
@@ -146,7 +146,7 @@ impl<T: Spanned> SpanTable<T> {
         SpanId::each(SpanId(0)..SpanId(self.count))
     }
 
-    /// The spans that hold bytes of `range`. What lies behind the last span is in none.
+    /// The spans that hold bytes of `range`. No span holds bytes after the last one.
     pub fn covering(&self, range: Range<Uncompressed>) -> Range<SpanId> {
         if range.is_empty() {
             return SpanId(0)..SpanId(0);
@@ -168,9 +168,9 @@ impl<T: Spanned> SpanTable<T> {
         }
     }
 
-    /// The bytes of the blob that the span's digest covers; of a layer that is kept unpacked, of its tar; of
-    /// one that is read by a fine document, those between the span's borders. `span` is below
-    /// [`SpanTable::count`].
+    /// The bytes of the blob that the span's digest covers. For a layer that is kept unpacked,
+    /// these are bytes of its tar; with a fine document, they are the bytes between the span's
+    /// borders. `span` must be below [`SpanTable::count`].
     pub fn blob_range(&self, span: SpanId) -> Range<Compressed> {
         let cuts = match self.layer.begins() {
             Begins::Cuts(cuts) => cuts,
@@ -184,7 +184,8 @@ impl<T: Spanned> SpanTable<T> {
         start..end.unwrap_or(self.layer.size())
     }
 
-    /// The bytes of the tar that the span holds; the last one ends where the tar's reader stops, and may be empty.
+    /// The bytes of the tar that the span holds. The last span ends where the tar's reader stops,
+    /// and may be empty.
     pub fn plain_range(&self, span: SpanId) -> Range<Uncompressed> {
         if let Begins::Fine(head) = self.layer.begins() {
             return head.spans().plain_range(span);
@@ -195,18 +196,18 @@ impl<T: Spanned> SpanTable<T> {
         start..end.max(start)
     }
 
-    /// The end of the tar, as far as spans hold it.
+    /// The end of the tar bytes that spans hold.
     pub fn plain_end(&self) -> Uncompressed {
         match self.layer.begins() {
             Begins::Cuts(Cuts::At(_)) => self.layer.tar_end(),
-            // What lies behind the tar's end is there to be read.
+            // The bytes after the tar's end can be read as well.
             Begins::Cuts(Cuts::Every { size, .. }) => Uncompressed(size),
             Begins::Fine(head) => head.spans().plain_end(),
         }
     }
 
-    /// What names a span: the digest of its bytes, or by a fine document, which has other proofs, its
-    /// [identity](FineHead::identity). `span` is below [`SpanTable::count`].
+    /// The digest that identifies a span: that of its bytes, or its [identity](FineHead::identity)
+    /// with a fine document, which has other proofs. `span` must be below [`SpanTable::count`].
     pub fn digest(&self, span: SpanId) -> Digest {
         match self.layer.begins() {
             Begins::Cuts(_) => self.layer.span_digests()[span.0 as usize],
@@ -214,7 +215,7 @@ impl<T: Spanned> SpanTable<T> {
         }
     }
 
-    /// Where decoding the span starts, if it must be decoded and its window is known.
+    /// The checkpoint to decode the span from, if it must be decoded and its window is known.
     pub fn checkpoint(&self, span: SpanId) -> Option<&Checkpoint> {
         match self.layer.begins() {
             Begins::Cuts(Cuts::At(list)) => list.get(span.0 as usize),
@@ -229,13 +230,13 @@ impl<T: Spanned> SpanTable<T> {
         }
     }
 
-    /// Decodes a span of which `blob` are all compressed bytes, after their digest was checked.
-    /// `out` gets exactly the bytes of [`SpanTable::plain_range`], in order and in pieces, and may
-    /// break it off; pieces can come before an error.
+    /// Decodes a span. `blob` holds all its compressed bytes, whose digest was verified. `out`
+    /// receives exactly the bytes of [`SpanTable::plain_range`], in order and in pieces, and may
+    /// stop early. Pieces can precede an error.
     ///
     /// # Errors
-    /// If `blob` does not match the ztoc, or decodes to too few bytes; and if the span needs a window
-    /// that is not here ([`SpanTable::decode_with`]).
+    /// If `blob` does not match the ztoc, if it decodes to too few bytes, or if the span needs a
+    /// window from a fine document ([`SpanTable::decode_with`]).
     pub fn decode(
         &self,
         span: SpanId,
@@ -245,7 +246,7 @@ impl<T: Spanned> SpanTable<T> {
         self.decode_with(span, None, blob, out)
     }
 
-    /// The same with the span's window, from a page of the fine document.
+    /// Decodes a span with its window from a page of the fine document.
     ///
     /// # Errors
     /// As [`SpanTable::decode`].
@@ -316,7 +317,7 @@ fn decode_checkpoint(
     decode_gzip(span, at, before, [blob, &[]], size, out)
 }
 
-/// Decodes a span by its fine document.
+/// Decodes a span of a fine document.
 fn decode_fine(
     span: SpanId,
     spans: &FineSpans,
@@ -347,7 +348,8 @@ fn decode_fine(
     decode_gzip(span, at, before, [lead, blob], size, out)
 }
 
-/// `before` has the first bits of the block, if the byte before `at.input` has them; `parts` is what follows.
+/// `before` holds the first bits of the block if they are in the byte before `at.input`. `parts` is
+/// what follows.
 fn decode_gzip(
     span: SpanId,
     at: BlockStart<'_>,

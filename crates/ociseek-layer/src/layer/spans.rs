@@ -9,7 +9,7 @@ use crate::ztoc::Checkpoint;
 #[derive(Debug, Clone, Copy)]
 pub struct SpanStart {
     at: Compressed,
-    /// Whether bits of the byte before it belong to the span, which then counts for both spans.
+    /// Whether bits of the previous byte belong to the span. That byte is then part of both spans.
     shares_byte: bool,
 }
 
@@ -23,7 +23,7 @@ pub struct GzipSpans {
 }
 
 impl GzipSpans {
-    /// One that chooses a checkpoint whenever more than `span_size` bytes of tar came since the last.
+    /// Chooses a checkpoint whenever more than `span_size` bytes of tar followed the last one.
     pub fn new(span_size: u64) -> GzipSpans {
         GzipSpans { span_size, list: Vec::new(), told: 0 }
     }
@@ -49,7 +49,7 @@ fn is_apart(last: Uncompressed, next: Uncompressed, span_size: u64) -> bool {
     next - last > span_size
 }
 
-/// Whether [`GzipSpans`] could have chosen these checkpoints, which are in order.
+/// Whether [`GzipSpans`] could have chosen these checkpoints. They must be in order.
 pub fn are_chosen(list: &[Checkpoint], span_size: u64) -> bool {
     let starts = list.first().is_some_and(|first| first.bits == 0 && first.window.iter().all(|byte| *byte == 0));
     starts && list.windows(2).all(|two| is_apart(two[0].output, two[1].output, span_size))
@@ -62,7 +62,7 @@ pub struct PlainSpans {
 }
 
 impl PlainSpans {
-    /// One that cuts every `span_size` bytes.
+    /// Cuts every `span_size` bytes.
     pub fn new(span_size: u64) -> PlainSpans {
         PlainSpans { span_size, next: Compressed(0) }
     }
@@ -83,16 +83,16 @@ impl PlainSpans {
 pub struct SpanHashes {
     /// The digests of the spans that are complete.
     pub digests: Vec<Digest>,
-    /// The digest of the span that is being read; none before the first one.
+    /// The digest of the current span. None before the first span.
     current: Option<Hasher>,
-    /// How much of the blob was hashed or skipped, and the byte before that.
+    /// How many bytes of the blob were hashed or skipped, and the last of them.
     position: Compressed,
     last_byte: u8,
 }
 
 impl SpanHashes {
-    /// Takes the next bytes of the blob, and from the front of `starts` the spans that begin in
-    /// them or right behind them. The whole `blob` is hashed along.
+    /// Takes the next bytes of the blob, and from the front of `starts` the spans that begin in or
+    /// right after them. Also adds all bytes to the hash of the whole `blob`.
     pub fn push(&mut self, chunk: &[u8], starts: &mut &[SpanStart], blob: &mut Hasher) {
         let mut from = 0;
         let end = self.position + chunk.len() as u64;

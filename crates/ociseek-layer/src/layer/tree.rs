@@ -20,7 +20,7 @@ struct Tree<'a> {
 #[derive(Clone, Copy)]
 struct Node {
     is_dir: bool,
-    /// Whether a hard link leads here, too.
+    /// Whether a hard link leads here too.
     is_linked: bool,
 }
 
@@ -62,7 +62,8 @@ impl<'a> Tree<'a> {
                 slot.insert_entry(target);
                 self.nodes[target as usize].is_linked = true;
             }
-            // The consumer turns the existing node into the directory, and with it all other links to it.
+            // The consumer turns the existing node into the directory, including all other links to
+            // it.
             (None, Slot::Occupied(slot)) if is_dir => {
                 let node = &mut self.nodes[*slot.get() as usize];
                 if !node.is_dir && node.is_linked {
@@ -94,7 +95,8 @@ impl<'a> Tree<'a> {
         Err(Unservable::new(UnservableCode::HardLinkTarget, reason))
     }
 
-    /// The directory at `path`, made if need be. The recent one is forgotten when an entry takes a name that was there.
+    /// The directory at `path`, created if it does not exist. The recent directory is forgotten
+    /// when an entry reuses an existing name.
     fn directory(&mut self, path: &[&'a [u8]], file: &FileMetadata) -> Result<u32, Unservable> {
         if let Some((recent, node)) = &self.recent
             && recent == path
@@ -123,7 +125,7 @@ pub fn clean(name: &[u8]) -> Vec<&[u8]> {
     below_root(name.split(|&b| b == b'/'))
 }
 
-/// The same of a path that is in parts already.
+/// Cleans a path that is already split into parts.
 pub(crate) fn below_root<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<&'a [u8]> {
     let mut clean = Vec::with_capacity(8);
     for part in parts {

@@ -1,4 +1,4 @@
-//! The reasons why a valid layer gets no ztoc, each with its stable word.
+//! The reasons why a valid layer gets no ztoc, each with a stable word.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use std::fmt;
 pub struct Unservable {
     /// The kind of reason.
     pub code: UnservableCode,
-    /// The reason for people: one line, naming the entry or offset.
+    /// The reason in words: one line that names the entry or offset.
     pub reason: String,
 }
 
@@ -19,10 +19,10 @@ impl Unservable {
     }
 }
 
-/// Defines [`UnservableCode`] from its words and what they mean.
+/// Defines [`UnservableCode`] from words and their meanings.
 macro_rules! codes {
     ($($code:ident $word:literal $meaning:literal,)*) => {
-        /// The kinds of reasons. Programs get [`UnservableCode::word`], which never changes.
+        /// The kinds of reasons. Programs read [`UnservableCode::word`], which never changes.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum UnservableCode {

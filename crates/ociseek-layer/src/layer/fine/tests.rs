@@ -1,4 +1,4 @@
-//! Laws of fine documents that are collected from layers.
+//! Tests of the fine documents that are collected from layers.
 
 use std::convert::Infallible;
 use std::io::Write;
@@ -39,7 +39,7 @@ fn noise(size: usize, mut seed: u64) -> Vec<u8> {
     (0..size).map(|_| next()).collect()
 }
 
-/// Words, so that there are matches at all distances.
+/// Words, which give matches at all distances.
 fn text(size: usize, seed: u64) -> Vec<u8> {
     let words = noise(4096, seed);
     let places = noise(size, seed + 1);
@@ -56,7 +56,7 @@ fn text(size: usize, seed: u64) -> Vec<u8> {
     text
 }
 
-/// A tar of some files.
+/// A tar with a few files.
 fn tar() -> Vec<u8> {
     let mut archive = tar::Builder::new(Vec::new());
     for (number, size) in [10, 700_000, 0, 300_000, 1_500_000, 3].into_iter().enumerate() {
@@ -80,7 +80,7 @@ fn gzip(tar: &[u8], level: u32, members: usize) -> Vec<u8> {
     blob
 }
 
-/// Writes deflate by hand, with what it decodes to.
+/// Writes deflate by hand and records the decoded bytes.
 #[derive(Default)]
 struct Deflate {
     bytes: Vec<u8>,
@@ -99,7 +99,7 @@ impl Deflate {
         }
     }
 
-    /// A code of the fixed Huffman codes: high bit first.
+    /// Writes a fixed Huffman code, high bit first.
     fn code(&mut self, code: u64, count: u32) {
         self.put(code.reverse_bits() >> (64 - count), count);
     }
@@ -115,7 +115,7 @@ impl Deflate {
         self.plain.extend_from_slice(bytes);
     }
 
-    /// The start of a block with the fixed codes.
+    /// Starts a block with the fixed codes.
     fn fixed(&mut self) {
         self.put(0b010, 3);
     }
@@ -155,7 +155,7 @@ impl Deflate {
         self.code(0, 7);
     }
 
-    /// The member: header, what was written, and the trailer.
+    /// The gzip member: header, written bytes, and trailer. Also returns the decoded bytes.
     fn member(mut self) -> (Vec<u8>, Vec<u8>) {
         if self.count > 0 {
             self.put(0, 8 - self.count);
@@ -168,8 +168,8 @@ impl Deflate {
     }
 }
 
-/// Streams that no usual tool writes: a tar of one file, in blocks of all kinds, with matches as far
-/// and as near as can be, across the places where spans may begin.
+/// A stream that no common tool writes: a tar with one file, in blocks of all kinds, with the
+/// farthest and nearest possible matches across the places where spans may begin.
 fn odd() -> Vec<u8> {
     const CONTENT: usize = 1_600_000;
     let mut header = tar::Header::new_gnu();
@@ -217,7 +217,7 @@ fn odd() -> Vec<u8> {
     deflate.member().0
 }
 
-/// Blobs of every kind, with the name of each.
+/// Named blobs of every kind.
 fn blobs() -> Vec<(&'static str, Vec<u8>)> {
     let tar = tar();
     let bounded = [&tar[..], &vec![0; 900_000]].concat();
@@ -233,7 +233,7 @@ fn blobs() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// The layer as it is decoded straight through.
+/// The layer, decoded from start to end.
 fn plain(blob: &[u8]) -> Vec<u8> {
     if blob.starts_with(b"\x1f\x8b") { decoded(GzipReader::new(), &[blob]) } else { blob.to_vec() }
 }
@@ -247,7 +247,7 @@ fn decoded(mut reader: GzipReader, parts: &[&[u8]]) -> Vec<u8> {
         fn block_start(&mut self, _at: BlockStart<'_>) {}
     }
     let mut plain = Plain(Vec::new());
-    // What is behind a span may be cut anywhere.
+    // The input may be cut anywhere after the span.
     let _ = parts.iter().try_for_each(|part| reader.push(part, &mut plain));
     plain.0
 }
@@ -261,8 +261,8 @@ fn encoded(layer: &FineLayer) -> (LayerMap, Vec<u8>) {
     (LayerMap::from(head), encoded.bytes)
 }
 
-/// A span of a gzip blob from its checkpoint, with `fill` for the bytes of the window that are left out,
-/// and the byte at `damaged` of those that are not another one.
+/// Decodes a span of a gzip blob from its checkpoint. The window bytes that were left out become
+/// `fill`, and the one at index `damaged` among the others is changed.
 fn by_window(
     layer: &FineLayer,
     span: SpanId,
@@ -406,7 +406,7 @@ fn its_memory_is_charged() {
     assert!(with(least + (1 << 20), true).is_ok());
 }
 
-/// Whether a document holds against its layer, and what differs.
+/// The differences between a document and its layer.
 fn proven(blob: &[u8], layer: FineLayer, ztoc: Option<&[u8]>) -> Vec<Difference> {
     let ztoc = ztoc.map(|ztoc| Arc::new(ztoc::decode(ztoc).unwrap()));
     let mut proof = LayerProof::with_fine(ztoc, Some(Arc::new(layer)), Algorithm::Sha256, Algorithm::Sha256);
@@ -425,7 +425,7 @@ fn documents_hold_against_their_layers() {
     }
 }
 
-/// The layer with one thing changed: its entries, its spans and the windows of all but the first.
+/// The layer with changed entries, spans, or windows of all spans but the first.
 fn changed(
     layer: &FineLayer,
     change: impl FnOnce(&mut Vec<FileMetadata>, &mut SpanParts, &mut Vec<(SpanId, SpanWindow)>),

@@ -1,4 +1,4 @@
-//! Threads that decode stretches of a layer before the scan comes to them.
+//! Threads that decode stretches of a layer ahead of the scan.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -13,13 +13,13 @@ use crate::layer::hashes::Spans;
 use crate::layer::scan::LayerScan;
 use crate::offset::Compressed;
 
-/// Plain bytes of a stretch after which it is left to the scan.
+/// After this many plain bytes, the rest of a stretch is left to the scan.
 const PLAIN: usize = 8 << 20;
-/// So many wrong guesses tell that the layer holds bytes that look like members and are none, or
-/// that the ztoc is not its own.
+/// After this many wrong guesses, either the layer has bytes that only look like gzip members, or
+/// the ztoc belongs to another layer.
 const WRONG: usize = 4;
 
-/// The chunks of a stretch and what becomes of them.
+/// The chunks of a stretch and the result of decoding them.
 pub(super) struct Ahead {
     pub chunks: Arc<Vec<Bytes>>,
     decoded: Receiver<Stretch>,
@@ -32,7 +32,7 @@ struct Job {
     reply: SyncSender<Stretch>,
 }
 
-/// Decodes stretches on threads of its own, which start with the first one.
+/// Decodes stretches on its own threads, which start with the first stretch.
 pub(super) struct Team<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     threads: usize,
@@ -43,7 +43,7 @@ pub(super) struct Team<'scope, 'env> {
 /// What the team shares with the scan.
 #[derive(Default)]
 pub(super) struct Shared {
-    /// Memory that stretches were decoded into.
+    /// Buffers of earlier stretches, for reuse.
     idle: Mutex<Vec<Vec<u8>>>,
     wrong: AtomicUsize,
 }
@@ -62,12 +62,12 @@ impl<'scope, 'env> Team<'scope, 'env> {
         self.shared.wrong.load(Ordering::Relaxed) >= WRONG
     }
 
-    /// Has a stretch decoded that lies at `at` of the blob.
+    /// Queues a stretch that lies at `at` in the blob for decoding.
     pub(super) fn decode(&mut self, at: Compressed, begin: Begin, chunks: Vec<Bytes>) -> Ahead {
         let chunks = Arc::new(chunks);
         let (reply, decoded) = sync_channel(1);
         let jobs = self.jobs.get_or_insert_with(|| start(self.scope, self.threads, &self.shared));
-        // Without a thread to take it the scan decodes it.
+        // If all threads are gone, the scan decodes the stretch.
         let _ = jobs.send(Job { at, begin, chunks: Arc::clone(&chunks), reply });
         Ahead { chunks, decoded }
     }
@@ -83,7 +83,7 @@ fn start<'scope>(scope: &'scope Scope<'scope, '_>, threads: usize, shared: &Arc<
                 let next = locked(&queue).recv();
                 let Ok(Job { at, begin, chunks, reply }) = next else { break };
                 let plain = locked(&shared.idle).pop().unwrap_or_default();
-                // Nobody takes it any more if the scan is over.
+                // The receiver is gone if the scan is over.
                 let _ = reply.send(Stretch::decode(at, begin, &chunks, plain, PLAIN));
             }
         });
@@ -92,9 +92,9 @@ fn start<'scope>(scope: &'scope Scope<'scope, '_>, threads: usize, shared: &Arc<
 }
 
 impl Shared {
-    /// Waits for a stretch, and gives it to `scan`.
+    /// Waits for a stretch and passes it to `scan`.
     pub(super) fn scan(&self, ahead: &Ahead, scan: &mut LayerScan) -> Result<Spans, LayerError> {
-        // There is none if its thread panicked, which the end of the scope passes on.
+        // The stretch is missing if its thread panicked. The scope passes that on when it ends.
         let stretch = ahead.decoded.recv().unwrap_or_default();
         let decoded = scan.push_decoded(&ahead.chunks, stretch)?;
         if !decoded.was_right {

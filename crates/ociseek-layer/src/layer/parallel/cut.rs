@@ -1,5 +1,5 @@
-//! Cuts a gzip blob into stretches that can be decoded side by side: where members begin, or at the
-//! checkpoints of a ztoc.
+//! Cuts a gzip blob into stretches that can be decoded in parallel: at the starts of members, or at
+//! the checkpoints of a ztoc.
 
 use std::sync::Arc;
 
@@ -10,15 +10,16 @@ use crate::codec::stretch::{Begin, MemberFinder};
 use crate::offset::Compressed;
 use crate::ztoc::{Checkpoint, Checkpoints, Ztoc};
 
-/// A stretch of less is not worth handing around, unless it makes as much as a span.
+/// Shorter stretches are not worth passing to another thread, unless they decode to the size of a
+/// span.
 const LEAST: usize = 256 << 10;
 const SPAN: u64 = 4 << 20;
-/// Where a stretch ends without a border in sight. What follows is decoded behind it.
+/// A stretch ends here if no border is found. The scan decodes what follows.
 const MOST: usize = 4 << 20;
-/// A blob that has no second member so far has none, or too few to be worth the search.
+/// A blob without a second member up to here has one member, or too few to be worth the search.
 const SEARCHED: u64 = 16 << 20;
 
-/// Takes a blob in chunks and gives it back in pieces. No byte is copied.
+/// Takes a blob in chunks and returns it in pieces. No byte is copied.
 pub(super) struct Cutter {
     search: Search,
     position: Compressed,
@@ -29,12 +30,12 @@ pub(super) struct Cutter {
 enum Search {
     NotBegun,
     Members(Box<MemberFinder>),
-    /// The number of the checkpoint that may be next.
+    /// The number of the next possible checkpoint.
     Checkpoints(Arc<Ztoc>, usize),
     Over,
 }
 
-/// A stretch in the making.
+/// A stretch that is being collected.
 struct Open {
     at: Compressed,
     begin: Begin,
@@ -42,14 +43,14 @@ struct Open {
     size: usize,
 }
 
-/// What follows the piece before it in a blob.
+/// The next part of a blob.
 pub(super) enum Piece {
     Chunk(Bytes),
     Stretch { at: Compressed, begin: Begin, chunks: Vec<Bytes> },
 }
 
 impl Cutter {
-    /// One that gives chunks back as they are.
+    /// A cutter that returns chunks unchanged.
     pub(super) fn idle() -> Cutter {
         Cutter { search: Search::Over, position: Compressed(0), last_byte: 0, open: None }
     }
@@ -60,7 +61,7 @@ impl Cutter {
         Cutter { search, ..Cutter::idle() }
     }
 
-    /// Takes the next chunk of the blob; `out` gets the pieces that are complete.
+    /// Takes the next chunk of the blob and passes complete pieces to `out`.
     pub(super) fn push(&mut self, mut chunk: Bytes, mut out: impl FnMut(Piece)) {
         if self.position == Compressed(0) && !chunk.is_empty() {
             self.begin(&chunk);
@@ -84,7 +85,8 @@ impl Cutter {
         ended.into_iter().for_each(out);
     }
 
-    /// Decides what to search for, by the blob's first chunk. Where members are small, no block can be guided to.
+    /// Decides what to search for from the blob's first chunk. In blobs of small members,
+    /// checkpoints are not used.
     fn begin(&mut self, chunk: &Bytes) {
         let members = MemberFinder::like(chunk).filter(|finder| match &self.search {
             Search::NotBegun => true,
@@ -98,19 +100,19 @@ impl Cutter {
         }
     }
 
-    /// The blob is at its end: what is left of it.
+    /// Ends the blob and returns what is left of it.
     pub(super) fn end(&mut self) -> Option<Piece> {
         self.close()
     }
 
-    /// Cuts no more.
+    /// Stops cutting.
     pub(super) fn give_up(&mut self) {
         self.search = Search::Over;
     }
 
-    /// Where in `chunk` a stretch is to begin, and with what.
+    /// Where in `chunk` a stretch should begin, and how.
     fn border(&mut self, chunk: &Bytes) -> Option<(usize, Begin)> {
-        // The blob's beginning needs no search.
+        // The start of the blob needs no search.
         let least = |open: &Option<Open>| open.as_ref().map_or(1, |open| open.at.0 + LEAST as u64);
         match &mut self.search {
             Search::Members(finder) => {
@@ -124,7 +126,7 @@ impl Cutter {
                     let plain = opened.map_or(0, |opened| checkpoint.output.0.saturating_sub(opened.0));
                     checkpoint.input.0 >= least(&self.open) || plain >= SPAN
                 };
-                // Before the first window is full no block can be guided to.
+                // Decoding cannot start at a block before the first window is full.
                 let is_early = |checkpoint: &Checkpoint| checkpoint.output.0 < WINDOW as u64;
                 let skipped = |checkpoint: &&Checkpoint| {
                     checkpoint.input < self.position || is_early(checkpoint) || !is_far(checkpoint)
@@ -140,7 +142,7 @@ impl Cutter {
         }
     }
 
-    /// Adds bytes to the open stretch, or gives them back if there is none.
+    /// Adds bytes to the open stretch, or returns them if there is none.
     fn add(&mut self, chunk: Bytes) -> Option<Piece> {
         self.last_byte = *chunk.last()?;
         self.position += chunk.len() as u64;
@@ -165,14 +167,15 @@ mod tests {
 
     const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 1, 2, 3, 4, 0, 255];
 
-    /// A blob with headers at these places.
+    /// A blob with member headers at the given offsets.
     fn blob(size: usize, headers: &[usize]) -> Bytes {
         let mut blob = vec![b'.'; size];
         headers.iter().for_each(|&at| blob[at..at + HEADER.len()].copy_from_slice(&HEADER));
         blob.into()
     }
 
-    /// The pieces of a blob pushed in chunks: where they begin, their sizes, and whether they are stretches.
+    /// The pieces of a blob that is pushed in chunks: their offsets, their sizes, and whether they
+    /// are stretches.
     fn cut(blob: &Bytes, chunk: usize) -> Vec<(usize, usize, bool)> {
         let (mut cutter, mut pieces, mut joined) = (Cutter::new(None), Vec::new(), Vec::new());
         let mut out = |piece: Piece| {

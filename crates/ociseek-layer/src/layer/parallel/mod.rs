@@ -1,4 +1,4 @@
-//! One layer on several threads.
+//! Reads one layer on several threads.
 
 use std::num::NonZero;
 use std::sync::Arc;
@@ -19,38 +19,39 @@ use crate::ztoc::Ztoc;
 use ahead::{Ahead, Team};
 use cut::{Cutter, Piece};
 
-/// How many batches or stretches may be under way, if not for more decoders: enough to even out
-/// those that decode to much and to little.
+/// How many batches or stretches may be in progress unless more decoders need more: enough to even
+/// out those that decode to much and those that decode to little.
 const UNDER_WAY: usize = 4;
-/// More threads for one layer find nothing to do: by then what cannot be shared out takes longer.
+/// More threads for one layer would be idle, because the work that cannot be divided takes longer
+/// by then.
 const MOST_DECODERS: usize = 8;
 
-/// What a layer's decoding can be shared out by.
+/// How to divide the decoding of a layer.
 #[derive(Debug, Clone)]
 pub struct Threads {
-    /// How many cores there are for this layer.
+    /// The number of cores for this layer.
     pub cores: usize,
-    /// A ztoc that the layer is said to have, of whatever options. It need not be right: what it
-    /// says is used only where the layer itself shows that it is.
+    /// A ztoc that is said to belong to the layer, built with any options. It may be wrong: the
+    /// layer itself confirms each part of it before that is used.
     pub guide: Option<Arc<Ztoc>>,
 }
 
 impl Threads {
-    /// Those for one of `layers` layers that are read side by side.
+    /// The share of one of `layers` layers that are read at the same time.
     pub fn for_one_of(layers: usize, guide: Option<Arc<Ztoc>>) -> Threads {
         Threads { cores: cores() / layers.max(1), guide }
     }
 }
 
-/// How many there are of what works best with one for each CPU; at least 1.
+/// The number of CPUs, at least 1.
 pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// What kept chunks from becoming a layer: where they come from, or what is in them.
+/// Why a blob could not be read: a fault of its source, or of its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChunksError<E> {
-    /// The next chunks could not be had.
+    /// The next chunks could not be fetched.
     Next(E),
     /// The layer is broken, or cannot be read.
     Layer(LayerError),
@@ -62,15 +63,15 @@ impl<E> From<LayerError> for ChunksError<E> {
     }
 }
 
-/// Indexes a blob, of which digest and size in bytes may be known. `next` gives its chunks, a batch
-/// at a time, and `None` at its end; it waits for the wire. Each batch goes from thread to thread
-/// at once.
+/// Indexes a blob, whose digest and size in bytes are checked if known. `next` returns its chunks,
+/// a batch at a time, and None at its end; it waits for the network. Each batch is passed from
+/// thread to thread as a whole.
 ///
-/// What is collected of the layer is charged to `budget` until it is done. What comes out does not
-/// depend on the threads.
+/// What is collected is charged to `budget` until the layer is done. The result does not depend on
+/// the number of threads.
 ///
 /// # Errors
-/// Those of `next`; and when the layer is broken.
+/// Those of `next`, or if the layer is broken.
 pub fn index_chunks<E>(
     options: LayerOptions,
     expected: Option<(Digest, u64)>,
@@ -82,11 +83,11 @@ pub fn index_chunks<E>(
     Ok(scan_chunks(scan, hashes, threads, next)?.publish(options)?)
 }
 
-/// Reads a blob of which digest and size in bytes are `expected`, as [`index_chunks`], for whoever
-/// reads files from it here. `memory` grows by what is collected, and is returned with that.
+/// Reads a blob with the `expected` digest and size in bytes like [`index_chunks`], to read files
+/// from it here. Charges what is collected to `memory` and returns that with it.
 ///
 /// # Errors
-/// Those of `next`; and when the layer is broken or cannot be read.
+/// Those of `next`, or if the layer is broken or cannot be read.
 pub fn read_chunks<E>(
     options: ReadOptions,
     expected: (Digest, u64),
@@ -98,10 +99,10 @@ pub fn read_chunks<E>(
     Ok(scan_chunks(scan, hashes, threads, next)?.map()?)
 }
 
-/// Scans, which is mostly decoding, on a thread of its own, and reads and hashes on this one: what
-/// is waited for is the longer of the two, which is decoding, or for a plain tar hashing. A third
-/// thread would only get in the way of the one that decodes where there are two cores. Blobs of
-/// many gzip members, and those that have a ztoc already, are decoded by further threads.
+/// Scans, which is mostly decoding, on a separate thread, and reads and hashes on this one. The
+/// time is that of the slower thread: the one that decodes, or for a plain tar the one that hashes.
+/// With two cores, a third thread would only slow down the one that decodes. Blobs with many gzip
+/// members or with an existing ztoc are decoded by further threads.
 fn scan_chunks<E>(
     mut scan: LayerScan,
     hashes: LayerHashes,
@@ -110,7 +111,7 @@ fn scan_chunks<E>(
 ) -> Result<Scanned, ChunksError<E>> {
     let decoders = threads.cores.min(MOST_DECODERS);
     let most = UNDER_WAY.max(decoders + 2);
-    // Which bytes of windows are used is found out by the decoder that goes straight through.
+    // Only a decoder that reads the blob from start to end learns which bytes of windows are used.
     let is_fine = scan.is_fine();
     thread::scope(|scope| {
         let mut team = Team::new(scope, decoders);
@@ -123,7 +124,7 @@ fn scan_chunks<E>(
                     Work::Batch(chunks) => scan.push_all(chunks)?,
                     Work::Ahead(ahead) => shared.scan(ahead, &mut scan)?,
                 };
-                // Nobody takes it any more if `next` failed.
+                // The receiver is gone if `next` failed.
                 if scanned.send((work, spans)).is_err() {
                     break;
                 }
@@ -164,7 +165,7 @@ fn scan_chunks<E>(
                 cutter.give_up();
             }
         }
-        // That the layer is broken is for the scan to say.
+        // The scan reports that the layer is broken.
         let _ = passed_on.and_then(|()| pass_on_all(cutter.end().into_iter().collect(), &mut team));
         drop((read, team));
         hashing.finish();
