@@ -1,6 +1,6 @@
 //! Azure Container Registry: its webhook ("Azure Container Registry webhook schema reference"),
-//! which is one event of distribution's without the envelope, and the same inside Event Grid's two
-//! schemas ("Azure Container Registry as an Event Grid source").
+//! which has one event in the format of distribution without its envelope, and the same event in
+//! the two schemas of Event Grid ("Azure Container Registry as an Event Grid source").
 
 use serde::Deserialize;
 
@@ -9,7 +9,7 @@ use super::{Headers, Ignored, Item, cut};
 
 const PUSHED: &str = "Microsoft.ContainerRegistry.ImagePushed";
 const VALIDATION: &str = "Microsoft.EventGrid.SubscriptionValidationEvent";
-/// Event Grid's words are about this long.
+/// Longer than any validation code of Event Grid.
 const LONGEST_CODE: usize = 512;
 
 #[derive(Default, Deserialize)]
@@ -25,9 +25,9 @@ struct Webhook {
 #[serde(rename_all = "camelCase")]
 struct Grid {
     id: Option<String>,
-    /// In Event Grid's own schema.
+    /// The type in Event Grid's own schema.
     event_type: Option<String>,
-    /// In that of CloudEvents.
+    /// The type in the CloudEvents schema.
     r#type: Option<String>,
     data: Option<Data>,
 }

@@ -1,6 +1,6 @@
-//! Google Artifact Registry (Google Cloud docs, "Configure Pub/Sub notifications"), as Pub/Sub
-//! pushes it ("Push subscriptions"): the event is base64 in an envelope, and names the image in
-//! full.
+//! Google Artifact Registry (Google Cloud docs, "Configure Pub/Sub notifications"), pushed by
+//! Pub/Sub ("Push subscriptions"): the event is base64 in an envelope and has the full name of the
+//! image.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;

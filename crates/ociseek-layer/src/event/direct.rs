@@ -1,5 +1,6 @@
-//! `{"image": "REGISTRY/REPOSITORY[:TAG][@DIGEST]"}`: for people, scripts, and tests of a set-up.
-//! The name is read as the command line reads it, so that one without a registry is Docker Hub's.
+//! `{"image": "REGISTRY/REPOSITORY[:TAG][@DIGEST]"}`, for people, scripts, and tests of an
+//! installation. The name is parsed as on the command line, so one without a registry refers to
+//! Docker Hub.
 
 use serde::Deserialize;
 

@@ -1,6 +1,6 @@
-//! distribution (docker-registry), events v1 and v2 (distribution docs, "Work with notifications"):
-//! the two differ in fields that are not looked at here. Blobs, pulls, mounts and deletions come
-//! through the same endpoint.
+//! distribution (docker-registry), events v1 and v2 (distribution docs, "Work with notifications"),
+//! which differ only in fields that are not read here. The same endpoint receives events of blobs,
+//! pulls, mounts and deletions.
 
 use serde::Deserialize;
 
@@ -33,7 +33,7 @@ pub(super) struct Target {
 
 #[derive(Default, Deserialize)]
 pub(super) struct Request {
-    /// As the client that pushed called the registry.
+    /// The registry's name as the pushing client addressed it.
     host: Option<String>,
 }
 
@@ -63,7 +63,7 @@ mod tests {
     use super::super::{Headers, PushEvent, Shape, parse};
     use super::*;
 
-    /// The body of a capture of `/work/shared/events`, which stands beside its headers.
+    /// The body of a captured request. The files have its headers too.
     fn body(capture: &str) -> Vec<u8> {
         let capture: serde_json::Value = serde_json::from_str(capture).unwrap();
         capture["body"].to_string().into_bytes()

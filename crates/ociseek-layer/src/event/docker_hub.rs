@@ -1,4 +1,4 @@
-//! Docker Hub (Docker docs, "Webhooks"). It carries no digest and no id.
+//! Docker Hub (Docker docs, "Webhooks"). Its events have neither a digest nor an id.
 
 use serde::Deserialize;
 

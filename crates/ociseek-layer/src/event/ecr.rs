@@ -1,5 +1,5 @@
 //! Amazon ECR through EventBridge (Amazon ECR docs, "Amazon ECR events and EventBridge"). The
-//! registry's host is made of account and region.
+//! registry's host name is built from account and region.
 
 use serde::Deserialize;
 
@@ -26,7 +26,7 @@ struct Detail {
     action_type: String,
     repository_name: String,
     image_digest: Option<String>,
-    /// Empty where the image was pushed by digest.
+    /// Empty if the image was pushed by digest.
     image_tag: Option<String>,
     manifest_media_type: Option<String>,
     artifact_media_type: Option<String>,
@@ -73,7 +73,7 @@ mod tests {
 
     const HEX: &str = "f6554b75e3a6ecb5f38c5e21a2a9b67757a360b2dad1bb70c2f3db5ef63dad60";
 
-    /// The documented event, with a whole digest: the documentation's own has lost four digits.
+    /// The documented event with a complete digest: the one in the documentation lacks four digits.
     fn documented() -> String {
         include_str!("payloads/ecr-event.json")
             .replace("7f5b2640fe6fb4f46592dfd3410c4a79dac4f89e4782432e0378abcd1234", HEX)

@@ -35,7 +35,7 @@ impl PushFields<'_> {
             return Err(Ignored::Nameless);
         }
         Ok(PushEvent {
-            // What is too long to be remembered is handled as if it had no name.
+            // An id that is too long to be remembered is treated as missing.
             id: self.id.filter(|id| !id.is_empty() && id.len() <= MAX_ID).map(str::to_owned),
             registry: self.registry.map(str::to_ascii_lowercase),
             repository: self.repository.to_owned(),
@@ -45,7 +45,7 @@ impl PushFields<'_> {
     }
 }
 
-/// Splits `HOST/REPOSITORY[:TAG][@DIGEST]`. The first part is a host, whatever it looks like.
+/// Splits `HOST/REPOSITORY[:TAG][@DIGEST]`. The first part is always taken as the host.
 pub(super) fn split_name<'a>(name: &'a str, id: Option<&'a str>) -> PushFields<'a> {
     let (named, digest) = name.split_once('@').map_or((name, None), |(named, digest)| (named, Some(digest)));
     let (registry, rest) = named.split_once('/').map_or((None, named), |(host, rest)| (Some(host), rest));
@@ -53,8 +53,9 @@ pub(super) fn split_name<'a>(name: &'a str, id: Option<&'a str>) -> PushFields<'
     PushFields { id, registry, repository, tag, digest }
 }
 
-/// A media type that an image's manifest or index has; events of blobs have others, and those of
-/// our own indexes a telling artifact type. An event that says nothing of it may be anyone's.
+/// Checks that a media type is that of an image's manifest or index. Events for blobs have other
+/// types, and those for our own indexes have an artifact type. Without a media type the event is
+/// accepted.
 pub(super) fn image_media_type(media_type: Option<&str>, artifact_type: Option<&str>) -> Result<(), Ignored> {
     if let Some(ours) = artifact_type.filter(|artifact_type| [soci::INDEX_V1, soci::INDEX_V2].contains(artifact_type)) {
         return Err(Ignored::NotAnImage(ours.to_owned()));

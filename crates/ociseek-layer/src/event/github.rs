@@ -1,5 +1,6 @@
 //! GitHub packages (GitHub docs, "Webhook events and payloads", `registry_package` and `package`).
-//! Owners may have upper-case letters, which images may not: the registry knows them in lower case.
+//! Owners may have upper-case letters, but image names may not: the registry uses the lower-case
+//! form.
 
 use serde::Deserialize;
 
@@ -57,7 +58,7 @@ fn push(headers: &Headers, event: Event) -> Item {
     }
     let version = package.package_version.ok_or(Ignored::Nameless)?;
     let url = version.package_url.unwrap_or_default().to_lowercase();
-    // The URL's own tag is in lower case now, and the metadata's is not.
+    // The tag in the URL was changed to lower case. The one in the metadata was not.
     let named = split_name(&url, None);
     let tag = version.container_metadata.and_then(|metadata| metadata.tag);
     let (tag, tagged) = tag.map_or((None, None), |tag| (tag.name, tag.digest));

@@ -1,5 +1,5 @@
-//! Harbor (Harbor docs, "Configure Webhook Notifications"): its default format, and CloudEvents.
-//! The registry stands in each resource's URL.
+//! Harbor (Harbor docs, "Configure Webhook Notifications"): its default format and CloudEvents. The
+//! registry is part of each resource's URL.
 
 use serde::Deserialize;
 
@@ -7,7 +7,7 @@ use super::{Ignored, Item, PushFields, cut, split_name};
 
 #[derive(Deserialize)]
 struct Event {
-    /// Of a CloudEvent.
+    /// The id of a CloudEvent.
     id: Option<String>,
     r#type: String,
     event_data: Option<Data>,
@@ -30,7 +30,7 @@ struct Repository {
 #[derive(Deserialize)]
 struct Resource {
     digest: Option<String>,
-    /// The digest again, where the artifact has no tag.
+    /// The digest, if the artifact has no tag.
     tag: Option<String>,
     resource_url: Option<String>,
 }
@@ -41,7 +41,7 @@ pub(super) fn parse(body: &[u8]) -> serde_json::Result<Vec<Item>> {
         return Ok(vec![Err(Ignored::NotAPush(cut(&event.r#type)))]);
     }
     let Data { resources, repository } = event.event_data.or(event.data).unwrap_or_default();
-    // One id for several images would make the second look like the first, sent again.
+    // With one id for several images, the second would look like a repeated delivery of the first.
     let id = event.id.as_deref().filter(|_| resources.len() == 1);
     Ok(resources.iter().map(|resource| push(id, resource, &repository.repo_full_name)).collect())
 }

@@ -1,5 +1,5 @@
-//! JFrog Artifactory (JFrog docs, "Webhooks: Docker event types"). It does not say where its
-//! registry is; the image is named by the repository path method, `HOST/REPO_KEY/IMAGE`.
+//! JFrog Artifactory (JFrog docs, "Webhooks: Docker event types"). Its events do not name the
+//! registry's host. The image is named as in the repository path method, `HOST/REPO_KEY/IMAGE`.
 
 use serde::Deserialize;
 
@@ -20,7 +20,7 @@ struct Data {
     repo_key: String,
     image_name: String,
     tag: Option<String>,
-    /// Hex, without the algorithm.
+    /// Hex digits without the algorithm.
     sha256: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The push notifications of registries: one file for each shape, bytes in, images out.
+//! Parses the push notifications of registries, with a file for each format.
 //!
 //! | shape | who sends it | says registry | says digest |
 //! |---|---|---|---|
@@ -14,11 +14,11 @@
 //! | [`Shape::Jfrog`] | JFrog Artifactory | no | yes |
 //! | [`Shape::Direct`] | people: `{"image": "..."}` | yes | either |
 //!
-//! Events come from strangers. A body has at most [`MAX_BODY`] bytes and [`MAX_DEPTH`] levels and
-//! names at most [`MAX_EVENTS`] images; names, tags and digests pass the same grammars as those of
-//! the command line. Fields that are not known are passed over: registries add some with every
-//! version. An event that cannot be used does not spoil the others in its body, since registries
-//! send a body that was refused again and again.
+//! Events are untrusted. A body has at most [`MAX_BODY`] bytes and [`MAX_DEPTH`] levels and names
+//! at most [`MAX_EVENTS`] images. Names, tags and digests must match the same grammars as on the
+//! command line. Unknown fields are ignored, because registries add some with every version. An
+//! event that cannot be used does not affect the others in its body, because registries send a
+//! refused body again and again.
 
 use std::fmt;
 
@@ -41,27 +41,27 @@ mod quay;
 mod recognise;
 mod zot;
 
-/// The largest body that is read, in bytes.
+/// The size limit of a body in bytes.
 pub const MAX_BODY: usize = 1 << 20;
-/// How deep a body may nest.
+/// The maximum nesting depth of a body.
 pub const MAX_DEPTH: usize = 64;
-/// How many images a body may name.
+/// The maximum number of images in a body.
 pub const MAX_EVENTS: usize = 1000;
-/// The longest id of an event that is remembered, in bytes.
+/// The maximum length of an event id that is remembered, in bytes.
 const MAX_ID: usize = 256;
 
-/// Whose event it is.
+/// The source of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Shape {
     /// CNCF distribution, events of version 1 and 2.
     Distribution,
-    /// zot, as a CloudEvent.
+    /// zot, in CloudEvents.
     Zot,
     /// Harbor, in its own format or as a CloudEvent.
     Harbor,
     /// Quay.
     Quay,
-    /// GitHub, of its packages.
+    /// GitHub packages.
     Github,
     /// Azure Container Registry, by webhook or Event Grid.
     Acr,
@@ -73,12 +73,12 @@ pub enum Shape {
     DockerHub,
     /// JFrog Artifactory.
     Jfrog,
-    /// `{"image": "..."}`: ociseek's own, for people and scripts.
+    /// `{"image": "..."}`: ociseek's own format, for people and scripts.
     Direct,
 }
 
 impl Shape {
-    /// All of them.
+    /// All shapes.
     pub const ALL: [Shape; 11] = [
         Shape::Distribution,
         Shape::Zot,
@@ -117,7 +117,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// The headers of a notification that mean something to a parser.
+/// The headers of a notification that parsers need.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Headers<'a> {
     /// `X-GitHub-Event`.
@@ -126,12 +126,12 @@ pub struct Headers<'a> {
     pub github_delivery: Option<&'a str>,
     /// `Ce-Type` and `Ce-Id` of a CloudEvent in binary mode (CloudEvents HTTP binding, 3.1).
     pub ce_type: Option<&'a str>,
-    /// `ce-id`: the number that the sender of a CloudEvent gave it.
+    /// `Ce-Id`: the id of a CloudEvent.
     pub ce_id: Option<&'a str>,
 }
 
 impl<'a> Headers<'a> {
-    /// Those that `get` finds by their name in lower case.
+    /// Collects the headers with `get`, which takes names in lower case.
     pub fn new(get: impl Fn(&str) -> Option<&'a str>) -> Headers<'a> {
         Headers {
             github_event: get("x-github-event"),
@@ -142,30 +142,30 @@ impl<'a> Headers<'a> {
     }
 }
 
-/// An image that was pushed, as the event tells it. Every part has passed its grammar.
+/// A pushed image, according to its event. Every part was checked against its grammar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PushEvent {
-    /// The event's own name; the same event sent again has the same.
+    /// The id of the event. The same event has the same id when it is sent again.
     pub id: Option<String>,
-    /// `HOST` or `HOST:PORT` in lower case. None: the event does not say where it comes from.
+    /// `HOST` or `HOST:PORT` in lower case. None if the event does not name its registry.
     pub registry: Option<String>,
     /// The repository, without its registry.
     pub repository: String,
-    /// The tag that was pushed, if the event names one.
+    /// The pushed tag, if the event names one.
     pub tag: Option<String>,
-    /// The digest of the manifest, if the event names it.
+    /// The digest of the manifest, if the event has one.
     pub digest: Option<Digest>,
 }
 
 impl PushEvent {
-    /// The image; `registry` is taken where it is given, whatever the event says. None: nobody says which registry.
+    /// The image. `registry` overrides the registry of the event. None if neither is known.
     pub fn image(&self, registry: Option<&str>) -> Option<Reference> {
         let registry = registry.or(self.registry.as_deref())?.to_owned();
         Some(Reference { registry, repository: self.repository.clone(), tag: self.tag.clone(), digest: self.digest })
     }
 }
 
-/// Why an event asks for nothing.
+/// Why an event needs no work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
@@ -184,21 +184,21 @@ pub enum Ignored {
     TooMany,
 }
 
-/// What a body says.
+/// The content of a notification.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Events {
-    /// Whose notification it is.
+    /// The source of the notification.
     pub shape: Shape,
-    /// What was pushed, in the order of the body.
+    /// The pushed images, in the order of the body.
     pub pushes: Vec<PushEvent>,
-    /// What else stands in it.
+    /// The other events of the body.
     pub ignored: Vec<Ignored>,
-    /// Event Grid asks a new subscriber to say this word back (Azure, "Endpoint validation with
-    /// Event Grid event schema").
+    /// The code that Event Grid expects a new subscriber to return (Azure, "Endpoint validation
+    /// with Event Grid event schema").
     pub handshake: Option<String>,
 }
 
-/// Why a body is no notification.
+/// Why a body is not a notification.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
@@ -217,10 +217,10 @@ pub enum EventError {
 
 type Item = Result<PushEvent, Ignored>;
 
-/// Reads a notification.
+/// Parses a notification.
 ///
 /// # Errors
-/// When the body is none. What it says of single images, wrong or not, is no error.
+/// If the body is not a notification. Invalid data of single images is not an error.
 pub fn parse(headers: &Headers, body: &[u8]) -> Result<Events, EventError> {
     let shape = recognise(headers, body)?;
     let mut handshake = None;
@@ -251,7 +251,7 @@ pub fn parse(headers: &Headers, body: &[u8]) -> Result<Events, EventError> {
     Ok(events)
 }
 
-/// What a stranger wrote, short enough for a log line.
+/// Untrusted text, cut short enough for a log line.
 fn cut(text: &str) -> String {
     text.chars().take(150).collect()
 }
@@ -269,7 +269,7 @@ mod tests {
         assert!(matches!(parse(&Headers::default(), nested(64).as_bytes()), Err(EventError::Json(_))));
         let endless = "[".repeat(100_000);
         assert!(matches!(parse(&Headers::default(), endless.as_bytes()), Err(EventError::TooDeep)));
-        // Brackets in strings are no depth, and an escaped quote does not end one.
+        // Brackets in strings do not count as nesting, and an escaped quote does not end a string.
         let text = format!(r#"{{"image":"a.b/c:d","x":"\"{}"}}"#, "[".repeat(1000));
         assert_eq!(parse(&Headers::default(), text.as_bytes()).unwrap().pushes.len(), 1);
     }

@@ -1,4 +1,5 @@
-//! Quay's `repo_push` (Quay docs, "Repository notifications"). It carries no digest and no id; a tag for each image.
+//! Quay's `repo_push` (Quay docs, "Repository notifications"). Its events have neither a digest nor
+//! an id, and list the tags of an image.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -10,7 +11,7 @@ struct Event {
     /// `HOST/NAMESPACE/NAME`.
     docker_url: String,
     repository: String,
-    /// A list of tags; in old versions a map from tags to image ids.
+    /// A list of tags, or in old versions a map from tags to image ids.
     #[serde(default)]
     updated_tags: Value,
 }

@@ -1,11 +1,11 @@
-//! Whose event a body is, by the keys at its top; and whether it may be parsed at all.
+//! Recognises the source of an event by its top-level keys, after checking the limits.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::{EventError, Headers, MAX_BODY, MAX_DEPTH, Shape};
 
-/// What the keys at the top of a body tell: which are there, and what the telling ones say.
+/// The top-level keys of a body, with the values of those that identify its source.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Probe {
@@ -25,7 +25,7 @@ struct Probe {
     image: Option<IgnoredAny>,
 }
 
-/// Whose event it is. The limits are looked at first.
+/// The source of an event. Checks the limits first.
 pub(super) fn recognise(headers: &Headers, body: &[u8]) -> Result<Shape, EventError> {
     check(body)?;
     if headers.github_event.is_some() {
@@ -34,7 +34,7 @@ pub(super) fn recognise(headers: &Headers, body: &[u8]) -> Result<Shape, EventEr
     if let Some(kind) = headers.ce_type {
         return of_cloud_event(kind).ok_or(EventError::Unknown);
     }
-    // Event Grid's own schema is a list of events, and nobody else's is.
+    // Only Event Grid's own schema is a list of events.
     if body.trim_ascii_start().starts_with(b"[") {
         return Ok(Shape::Acr);
     }
@@ -63,7 +63,7 @@ fn of_cloud_event(kind: &str) -> Option<Shape> {
     kinds.iter().find(|(prefix, _)| kind.starts_with(prefix)).map(|(_, shape)| *shape)
 }
 
-/// The limits, before anything is parsed.
+/// Checks the limits before anything is parsed.
 pub(super) fn check(body: &[u8]) -> Result<(), EventError> {
     if body.len() > MAX_BODY {
         return Err(EventError::TooLarge);

@@ -1,6 +1,6 @@
-//! zot's event recorder (zot docs, "Events"): CloudEvents, in binary mode (attributes in headers,
-//! the body is the data) from its HTTP sink, structured (attributes beside the data) from its NATS
-//! sink. They do not say which registry they come from.
+//! zot's event recorder (zot docs, "Events"): CloudEvents. Its HTTP sink uses binary mode
+//! (attributes in headers, the body is the data), its NATS sink structured mode (attributes next to
+//! the data). They do not name their registry.
 
 use serde::Deserialize;
 
@@ -17,7 +17,7 @@ struct Structured {
 #[serde(rename_all = "camelCase", default)]
 struct Data {
     name: String,
-    /// A tag, or the digest again.
+    /// A tag or the digest.
     reference: Option<String>,
     digest: Option<String>,
     media_type: Option<String>,

@@ -1,4 +1,5 @@
-//! The config of an image (image-spec config.md), of which the platform and the digests of the layers' tars are needed.
+//! The config of an image (image-spec config.md). Only the platform, the creation time, the history
+//! and the digests of the layers' tars are read.
 
 use serde::Deserialize;
 
@@ -8,10 +9,11 @@ use super::platform::Platform;
 use crate::digest::{Digest, DigestError};
 use crate::time::Time;
 
-/// The largest config that is read, in bytes. Configs carry a history and labels, so they may pass a manifest's limit.
+/// The size limit of a config in bytes. Configs carry a history and labels, so they may exceed the
+/// limit for manifests.
 pub const MAX_CONFIG: usize = 8 << 20;
 
-/// Why a config does not tell what is needed of it.
+/// Why a config is not usable.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
@@ -24,8 +26,9 @@ pub enum ConfigError {
     DiffId { number: usize, source: DigestError },
 }
 
-/// The platform that a config states. Everything else in it may be missing or odd. Without a system
-/// it is linux's, as containerd on Linux takes it (containerd/platforms, normalizeOS).
+/// The platform that a config states. All other fields may be missing or invalid. Without an
+/// operating system it is Linux, as containerd on Linux assumes (containerd/platforms,
+/// normalizeOS).
 pub fn platform(bytes: &[u8]) -> Result<Platform, ConfigError> {
     #[derive(Deserialize)]
     struct Config {
@@ -43,7 +46,7 @@ pub fn platform(bytes: &[u8]) -> Result<Platform, ConfigError> {
     Ok(platform)
 }
 
-/// When the image was made, as far as its config says so in RFC 3339.
+/// When the image was created, if the config states it in RFC 3339.
 pub fn created(bytes: &[u8]) -> Result<Option<Time>, ConfigError> {
     #[derive(Deserialize)]
     struct Config {
@@ -53,7 +56,7 @@ pub fn created(bytes: &[u8]) -> Result<Option<Time>, ConfigError> {
     Ok(created.as_deref().and_then(Time::from_rfc3339))
 }
 
-/// The digests of the layers' tars that a config lists, from the bottom up.
+/// The digests of the layers' tars, from the bottom up.
 pub fn diff_ids(bytes: &[u8]) -> Result<Vec<Digest>, ConfigError> {
     #[derive(Deserialize)]
     struct Config {
@@ -74,8 +77,8 @@ pub fn diff_ids(bytes: &[u8]) -> Result<Vec<Digest>, ConfigError> {
         .collect()
 }
 
-/// The commands that made the layers, from the bottom up, as the config's history has them; empty
-/// where it does not say.
+/// The commands that created the layers, from the bottom up, according to the config's history.
+/// Empty if it has none.
 pub fn created_by(bytes: &[u8]) -> Result<Vec<String>, ConfigError> {
     #[derive(Deserialize)]
     struct Config {

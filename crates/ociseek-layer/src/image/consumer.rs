@@ -1,5 +1,5 @@
-//! Who reads SOCI indexes, and which index of an image each of them takes. Decided from facts,
-//! without any I/O; every rule names where it is written down.
+//! The consumers of SOCI indexes, and which index of an image each of them uses. Decides from
+//! facts, without I/O; every rule cites its source.
 
 use std::fmt;
 
@@ -7,27 +7,27 @@ use super::soci::Version;
 use super::{Coverage, Descriptor, LayerKind, Platform};
 use crate::digest::Digest;
 
-/// Something that runs containers, by version and settings as far as they matter.
+/// A container runtime, with its version and settings as far as they matter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consumer {
     /// soci-snapshotter 0.10 or later with its default settings: `soci_v2` is on, `soci_v1` is off.
     Soci,
-    /// The same with `[pull_modes.soci_v1] enable = true`.
+    /// soci-snapshotter with `[pull_modes.soci_v1] enable = true`.
     SociV1,
-    /// The same with `[pull_modes.parallel_pull_unpack] enable = true`.
+    /// soci-snapshotter with `[pull_modes.parallel_pull_unpack] enable = true`.
     SociParallel,
-    /// soci-snapshotter before 0.10, which knew no index of version 2.
+    /// soci-snapshotter before 0.10, which does not know version 2 of the index.
     SociOld,
-    /// AWS Fargate for those who did not use SOCI there before version 2 came.
+    /// AWS Fargate for accounts that did not use SOCI before version 2.
     Fargate,
-    /// AWS Fargate for those who did.
+    /// AWS Fargate for accounts that used SOCI before version 2.
     FargateEarlier,
     /// Amazon SageMaker Studio, custom images.
     SageMaker,
 }
 
 impl Consumer {
-    /// All of them, in the order in which they are shown.
+    /// All consumers, in display order.
     pub const ALL: [Consumer; 7] = [
         Consumer::Soci,
         Consumer::SociV1,
@@ -51,7 +51,7 @@ impl Consumer {
         }
     }
 
-    /// For people.
+    /// The name for people.
     pub fn name(self) -> &'static str {
         match self {
             Consumer::Soci => "soci-snapshotter 0.10 or later (default settings)",
@@ -64,7 +64,7 @@ impl Consumer {
         }
     }
 
-    /// Where it is written down what it reads.
+    /// The document that states what it reads.
     pub fn source(self) -> &'static str {
         match self {
             Consumer::Soci | Consumer::SociV1 => {
@@ -87,7 +87,7 @@ impl Consumer {
         }
     }
 
-    /// Which indexes it looks for, in this order.
+    /// The index versions it looks for, in order.
     fn versions(self) -> &'static [Version] {
         match self {
             Consumer::Soci | Consumer::Fargate | Consumer::SageMaker => &[Version::V2],
@@ -101,59 +101,60 @@ impl Consumer {
 /// What a consumer does with an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It mounts the layers that the index covers, and pulls the others whole.
+    /// Mounts the layers that the index covers, and pulls the others completely.
     Lazy {
         /// The index that it uses.
         index: Digest,
-        /// Which kind of index that is.
+        /// The version of the index.
         version: Version,
         /// How much of the image the index covers.
         coverage: Coverage,
     },
-    /// It mounts none of them lazily.
+    /// Mounts no layer lazily.
     Whole(Reason),
 }
 
 /// Why no layer of an image is mounted lazily.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// A layer of the image, or its config, is gone: it cannot be pulled at all.
+    /// A layer or the config is missing, so the image cannot be pulled.
     MissingBlob(Digest),
-    /// By its setting it pulls all layers side by side, and looks for no index.
+    /// Its settings make it pull all layers in parallel without looking for an index.
     NotAsked,
     /// The image has no index in a version that the runtime reads.
     NoIndex {
-        /// The kinds that it reads.
+        /// The versions that it reads.
         wants: &'static [Version],
-        /// Whether there is an index of another kind.
+        /// Whether the image has an index of another version.
         other: bool,
     },
-    /// The image manifest names its index by something that is not a digest, and it looks no further.
+    /// The image manifest names its index by something other than a digest, and the runtime looks
+    /// no further.
     OddAnnotation,
-    /// The indexes of version 1 cannot be listed.
+    /// The version 1 indexes cannot be listed.
     Unlisted,
-    /// It cannot use the first index that it finds, and it looks no further.
+    /// It cannot use the first index it finds, and looks no further.
     Defect(Digest, Defect),
-    /// It reads from Amazon ECR private registries only.
+    /// It only reads from private Amazon ECR registries.
     NotInEcr,
-    /// It takes no image with a zstd layer.
+    /// It does not accept images with zstd layers.
     Zstd,
-    /// It takes Linux images for amd64 and arm64 only.
+    /// It only accepts Linux images for amd64 and arm64.
     Platform,
 }
 
-/// Why an index is of no use to a consumer that finds it.
+/// Why a consumer cannot use an index it found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Defect {
     /// It cannot be read, or is not a SOCI index of this image.
     Unusable,
-    /// Its JSON is not Go's.
+    /// Its JSON differs from Go's encoding.
     NotCanonical,
-    /// A blob that it names is gone; consumers need them all.
+    /// A blob that it names is missing. Consumers need all of them.
     Incomplete,
-    /// A ztoc is damaged, or is not its layer's.
+    /// A ztoc is damaged or belongs to another layer.
     BrokenZtoc,
-    /// It covers none of the layers.
+    /// It covers no layer of the image.
     CoversNothing,
 }
 
@@ -210,32 +211,32 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What decides which consumers mount an image's layers lazily.
+/// The facts that decide which consumers mount an image's layers lazily.
 #[derive(Debug, Clone)]
 pub struct Facts<'a> {
-    /// The platform that the image is for, if it says.
+    /// The platform of the image, if known.
     pub platform: Option<&'a Platform>,
-    /// From the bottom up.
+    /// The layers from the bottom up.
     pub layers: &'a [Descriptor],
-    /// A layer or the config, if it is known to be gone.
+    /// A layer or config that is known to be missing.
     pub missing: Option<Digest>,
-    /// The image is in a registry of the kind that the managed consumers read from. None: it is in
-    /// no registry.
+    /// Whether the image is in a registry from which the managed consumers read. None if it is not
+    /// in a registry.
     pub in_ecr: Option<bool>,
-    /// The index of version 2, which the image manifest names.
+    /// The version 2 index that the image manifest names.
     pub named: Place,
-    /// The first index of version 1 that is listed.
+    /// The first version 1 index that the registry lists.
     pub listed: Place,
 }
 
-/// What a consumer finds where it looks for an index of one version.
+/// What a consumer finds where it looks for an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// It holds no index.
+    /// No index.
     Empty,
-    /// What is there is not an index's name, or nobody can say what is there.
+    /// The manifest names something other than an index, or the lookup failed.
     Unreadable,
-    /// An index, and how much of the image it covers, or why it is of no use.
+    /// An index, with its coverage or the reason why it cannot be used.
     Index(Digest, Result<Coverage, Defect>),
 }
 
@@ -248,12 +249,12 @@ impl Facts<'_> {
     }
 }
 
-/// The verdict of each consumer.
+/// The verdict for each consumer.
 #[derive(Debug, Clone)]
 pub struct Verdicts(Vec<(Consumer, Verdict)>);
 
 impl Verdicts {
-    /// What each consumer does with the image.
+    /// The verdict for each consumer, from facts about an image.
     pub fn of(facts: &Facts<'_>) -> Verdicts {
         Verdicts(Consumer::ALL.iter().map(|&consumer| (consumer, judge(consumer, facts))).collect())
     }
@@ -263,7 +264,7 @@ impl Verdicts {
         self.0.iter().copied()
     }
 
-    /// At least one of them mounts layers lazily.
+    /// Whether at least one consumer mounts layers lazily.
     pub fn any_lazy(&self) -> bool {
         self.iter().any(|(_, verdict)| matches!(verdict, Verdict::Lazy { .. }))
     }
@@ -280,9 +281,9 @@ fn judge(consumer: Consumer, facts: &Facts<'_>) -> Verdict {
     if wants.is_empty() {
         return Verdict::Whole(Reason::NotAsked);
     }
-    // It takes the first that there is, and if it cannot use that one it does not try the next
-    // (fs/fs.go, findSociIndexDesc). It fetches the index and all its blobs before it mounts
-    // anything, and falls back as a whole (fs/artifact_fetcher.go, FetchSociArtifacts).
+    // A consumer takes the first index it finds. If it cannot use that one, it does not try the
+    // next (fs/fs.go, findSociIndexDesc). It fetches the index and all its blobs before it mounts
+    // anything, and otherwise uses no index at all (fs/artifact_fetcher.go, FetchSociArtifacts).
     for &version in wants {
         return match facts.place(version) {
             Place::Empty => continue,
@@ -299,8 +300,8 @@ fn judge(consumer: Consumer, facts: &Facts<'_>) -> Verdict {
     Verdict::Whole(Reason::NoIndex { wants, other })
 }
 
-/// What keeps a managed consumer from an image, whatever its indexes are: the considerations on the
-/// pages that [`Consumer::source`] names.
+/// Why a managed consumer does not accept an image, whatever its indexes are: the considerations on
+/// the pages that [`Consumer::source`] names.
 fn unmanageable(consumer: Consumer, facts: &Facts<'_>) -> Option<Reason> {
     let fargate = matches!(consumer, Consumer::Fargate | Consumer::FargateEarlier);
     let runs = |platform: &Platform| {
@@ -320,7 +321,7 @@ fn unmanageable(consumer: Consumer, facts: &Facts<'_>) -> Option<Reason> {
 mod tests {
     use super::*;
 
-    /// Of the consumers in the order of [`Consumer::ALL`]: `v1`, `v2`, or why nothing.
+    /// For each consumer in the order of [`Consumer::ALL`]: `v1`, `v2`, or the reason for neither.
     fn verdicts(facts: &Facts<'_>) -> Vec<String> {
         let word = |verdict: Verdict| match verdict {
             Verdict::Lazy { version, .. } => format!("v{}", version.number()),
@@ -354,7 +355,7 @@ mod tests {
             ("v1", v1.clone(), ["other-version-only", "v1", "v1", "other-version-only", "v1", "other-version-only"]),
             ("v2", v2.clone(), ["v2", "v2", "other-version-only", "v2", "v2", "v2"]),
             ("both", both.clone(), ["v2", "v2", "v1", "v2", "v2", "v2"]),
-            // What it finds first it cannot use, and it looks no further.
+            // It cannot use the first index it finds, and looks no further.
             (
                 "not canonical",
                 Facts { named: defect(Defect::NotCanonical), ..v1.clone() },

@@ -1,20 +1,20 @@
-//! How much of an image an index covers.
+//! The coverage of an image by an index.
 
 use std::collections::BTreeSet;
 
 use super::Descriptor;
 
-/// How much of an image's layers an index covers. A layer that the image has twice is pulled once,
-/// and its bytes count once.
+/// The part of an image's layers that an index covers. A layer that occurs twice in the image is
+/// pulled once, so its bytes count once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Coverage {
-    /// Layers that are covered.
+    /// The number of covered layers.
     pub layers: usize,
-    /// All layers.
+    /// The number of all layers.
     pub of_layers: usize,
-    /// Of the layers' blobs, compressed as they are.
+    /// The compressed size of the covered layers in bytes.
     pub bytes: u64,
-    /// Bytes of all layers' blobs.
+    /// The compressed size of all layers in bytes.
     pub of_bytes: u64,
 }
 
@@ -35,14 +35,15 @@ impl Coverage {
         coverage
     }
 
-    /// The part of the bytes that is covered; all of nothing. It is cut and not rounded, so that only all is 100%.
+    /// The covered part of the bytes; all if there are none. Rounded down, so only full coverage is
+    /// 100%.
     pub fn share(&self) -> Share {
         let (bytes, all) = (u128::from(self.bytes), u128::from(self.of_bytes));
         let cut = (bytes * u128::from(Share::ALL)).checked_div(all).and_then(|share| u32::try_from(share).ok());
         Share(cut.unwrap_or(Share::ALL).min(Share::ALL))
     }
 
-    /// Whether at least `least` of the bytes is covered.
+    /// Whether at least `least` of the bytes are covered.
     pub fn reaches(&self, least: Share) -> bool {
         self.share() >= least
     }
@@ -55,7 +56,7 @@ pub struct Share(u32);
 impl Share {
     const ALL: u32 = 10_000;
 
-    /// For programs.
+    /// The share in percent.
     pub fn percent(self) -> f64 {
         f64::from(self.0) / 100.0
     }
@@ -65,7 +66,7 @@ impl Share {
         u128::from(part) * u128::from(Share::ALL) <= u128::from(whole) * u128::from(self.0)
     }
 
-    /// None: it is more than the whole.
+    /// None if the share exceeds the whole.
     pub fn new(hundredths_of_a_percent: u32) -> Option<Share> {
         (hundredths_of_a_percent <= Share::ALL).then_some(Share(hundredths_of_a_percent))
     }
@@ -77,7 +78,7 @@ impl std::fmt::Display for Share {
     }
 }
 
-/// Hundredths of a percent, for people; there may be more than 10,000.
+/// Formats hundredths of a percent, which may exceed 10,000.
 pub fn percent(hundredths: u128) -> String {
     match (hundredths / 100, hundredths % 100) {
         (whole, 0) => format!("{whole}%"),

@@ -1,4 +1,5 @@
-//! Descriptors (image-spec descriptor.md), with Go's field order, so that what we write is what Go would write.
+//! Descriptors (image-spec descriptor.md), in Go's field order: encoded they are the bytes that Go
+//! would write.
 
 use std::collections::BTreeMap;
 
@@ -10,25 +11,25 @@ use crate::digest::Digest;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Descriptor {
-    /// Which kind of content it is. Registries are not held to the truth here.
+    /// The kind of content. Not verified by registries.
     pub media_type: String,
     /// The digest of the content, by which it is fetched and checked.
     pub digest: Digest,
-    /// Bytes of the content.
+    /// The size of the content in bytes.
     pub size: u64,
-    /// Other places to have the content from. They are kept, and never followed.
+    /// Other places to get the content from. They are preserved but never used.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_default")]
     pub urls: Vec<String>,
-    /// What its author wrote beside it, by key.
+    /// The author's annotations, by key.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "null_is_default")]
     pub annotations: BTreeMap<String, String>,
-    /// The content itself, base64; to be believed only after its digest was checked.
+    /// The content itself in base64. Not trusted until its digest is verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<String>,
-    /// For an entry of an image index: which platform the image is for.
+    /// In an image index: the platform of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<Platform>,
-    /// For an entry of a list of referrers: what the manifest is.
+    /// In a list of referrers: the type of the artifact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact_type: Option<String>,
 }
@@ -59,9 +60,9 @@ pub struct Platform {
 }
 
 impl Descriptor {
-    /// About how many bytes of memory it takes.
+    /// The approximate memory use in bytes.
     pub fn footprint(&self) -> usize {
-        /// What an allocation costs beside its bytes, and an entry of a map that is not full.
+        /// The overhead of an allocation, and of an entry in a partly filled map.
         const PIECE: usize = 32;
         let text = |text: &String| text.len() + PIECE;
         let strings = [Some(&self.media_type), self.data.as_ref(), self.artifact_type.as_ref()];
@@ -78,7 +79,7 @@ impl Descriptor {
             + self.annotations.iter().map(annotation).sum::<usize>()
     }
 
-    /// A descriptor with nothing but the three fields that each has.
+    /// A descriptor with only the three required fields.
     pub fn new(media_type: impl Into<String>, digest: Digest, size: u64) -> Descriptor {
         Descriptor {
             media_type: media_type.into(),

@@ -1,4 +1,4 @@
-//! The registries of Amazon ECR and their host names: the one place that knows how they look.
+//! The registries of Amazon ECR and the patterns of their host names, which are defined only here.
 //!
 //! | host | which registry |
 //! |---|---|
@@ -13,20 +13,20 @@
 
 /// The host of the public registry, and its dual-stack name.
 const PUBLIC: [&str; 2] = ["public.ecr.aws", "ecr-public.aws.com"];
-/// The region that gives tokens for it.
+/// The region that issues tokens for the public registry.
 const PUBLIC_REGION: &str = "us-east-1";
 
 /// The domains of one partition.
 struct Partition {
-    /// What its regions begin with.
+    /// The prefix of its regions.
     regions: &'static str,
-    /// Where services are reached by IPv4.
+    /// The domain of IPv4 services.
     ipv4: &'static str,
-    /// Where they are reached by both protocols: registries below `on.`, APIs below `api.`.
+    /// The domain of dual-stack services: registries are below `on.`, APIs below `api.`.
     dual_stack: &'static str,
 }
 
-/// The partition of all regions that no other has.
+/// The partition of all regions that belong to no other.
 const COMMERCIAL: Partition = Partition { regions: "", ipv4: "amazonaws.com", dual_stack: "aws" };
 
 const PARTITIONS: [Partition; 6] = [
@@ -38,43 +38,44 @@ const PARTITIONS: [Partition; 6] = [
     Partition { regions: "eu-isoe-", ipv4: "cloud.adc-e.uk", dual_stack: "cloud-aws.adc-e.uk" },
 ];
 
-/// Which of the hosts of a registry.
+/// Which of a registry's hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Endpoint {
-    /// The one whose cryptography is validated by FIPS 140.
+    /// Whether its cryptography is validated by FIPS 140.
     pub fips: bool,
-    /// The one that has IPv6 addresses too.
+    /// Whether it also has IPv6 addresses.
     pub dual_stack: bool,
 }
 
-/// A registry of Amazon ECR, as one of its hosts names it.
+/// A registry of Amazon ECR, named by one of its hosts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EcrRegistry {
-    /// An account's own in one region.
+    /// The registry of an account in a region.
     Private {
-        /// The number of the account, twelve digits.
+        /// The account number, twelve digits.
         account: String,
         /// The region, such as `eu-west-1`.
         region: String,
-        /// By which of its hosts it is named.
+        /// The host that names it.
         endpoint: Endpoint,
     },
-    /// The one for everyone.
+    /// The public registry.
     Public {
-        /// Named by the host that has IPv6 addresses too.
+        /// Whether it is named by its dual-stack host.
         dual_stack: bool,
     },
 }
 
 impl EcrRegistry {
-    /// The registry of an account in a region, at its usual host. None if there are no such account and region.
+    /// The registry of an account in a region, at its usual host. None if account or region are not
+    /// valid.
     pub fn private(account: &str, region: &str) -> Option<EcrRegistry> {
         let sound = is_account(account) && is_region(region);
         let (account, region) = (account.to_owned(), region.to_owned());
         sound.then(|| EcrRegistry::Private { account, region, endpoint: Endpoint::default() })
     }
 
-    /// The registry that a host name stands for. None if it is not one of ECR's.
+    /// The registry with this host name. None if it is not an ECR host.
     pub fn of_host(host: &str) -> Option<EcrRegistry> {
         if let Some(place) = PUBLIC.iter().position(|public| *public == host) {
             return Some(EcrRegistry::Public { dual_stack: place == 1 });
@@ -91,11 +92,11 @@ impl EcrRegistry {
         }
         let endpoint = Endpoint { fips, dual_stack };
         let found = EcrRegistry::Private { account: account.to_owned(), region: region.to_owned(), endpoint };
-        // The domain must be the region's own.
+        // The domain must belong to the region's partition.
         (found.host() == host).then_some(found)
     }
 
-    /// The host name by which clients reach it.
+    /// The host name for clients.
     pub fn host(&self) -> String {
         match self {
             EcrRegistry::Private { account, region, endpoint } => {
@@ -110,7 +111,7 @@ impl EcrRegistry {
         }
     }
 
-    /// The region that signed calls are for.
+    /// The region for signing calls.
     pub fn region(&self) -> &str {
         match self {
             EcrRegistry::Private { region, .. } => region,
@@ -118,7 +119,7 @@ impl EcrRegistry {
         }
     }
 
-    /// The host of the service's own API, reached in the way in which the registry is.
+    /// The host of the ECR API, of the same kind as the registry's host.
     pub fn api_host(&self) -> String {
         let region = self.region();
         let Partition { ipv4, dual_stack, .. } = partition(region);
@@ -135,7 +136,7 @@ impl EcrRegistry {
     }
 }
 
-/// The region of an ECR private registry. None: `registry` is another one.
+/// The region of a private ECR registry. None for any other registry.
 pub fn region(registry: &str) -> Option<String> {
     match EcrRegistry::of_host(registry)? {
         EcrRegistry::Private { region, .. } => Some(region),
@@ -143,12 +144,12 @@ pub fn region(registry: &str) -> Option<String> {
     }
 }
 
-/// Whether `text` is a number of an AWS account: twelve digits.
+/// Whether `text` is an AWS account number: twelve digits.
 pub fn is_account(text: &str) -> bool {
     text.len() == 12 && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Whether `text` has the form of a region's name.
+/// Whether `text` is formatted like a region's name.
 fn is_region(text: &str) -> bool {
     let word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=32).contains(&text.len()) && text.bytes().all(word)

@@ -1,10 +1,10 @@
-//! SOCI-enabled images (version 2): an image index whose image manifests name their SOCI indexes,
-//! which stand beside them.
+//! SOCI-enabled images (version 2): an image index that lists both the image manifests and the SOCI
+//! indexes that they name.
 //!
-//! The bytes are those of `soci convert` (soci-snapshotter v0.15.0, soci/soci_convert.go) wherever
-//! its result is sound. What differs, since soci's result breaks something: artifacts keep their
-//! manifests, attestations their annotations, Windows versions and OS features are platforms of
-//! their own, and an index of a platform that is not converted stays as it is.
+//! The bytes are those of `soci convert` (soci-snapshotter v0.15.0, soci/soci_convert.go), except
+//! where its result is broken: artifacts keep their manifests, attestations keep their annotations,
+//! Windows versions and OS features count as separate platforms, and the index of a platform that
+//! is not converted is left unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,87 +26,88 @@ const REFERENCE_DIGEST: &str = "vnd.docker.reference.digest";
 /// An image before its conversion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Original {
-    /// The image index as it is now: the image's own, or one that was made for its only manifest.
+    /// The image index: the image's own, or one that was made for its only manifest.
     pub index: Index,
-    /// For each of the index's manifests, in its order.
+    /// The content of each of the index's manifests, in its order.
     pub contents: Vec<Content>,
-    /// The platforms of entries that do not state theirs, by their places.
+    /// The platforms of entries that do not state one, by entry number.
     pub found: BTreeMap<usize, Platform>,
 }
 
-/// What an entry of an image index stands for.
+/// The content of an entry of an image index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// The manifest of an image or attestation, which is written anew. For an index in the index,
-    /// the first manifest in it.
+    /// The manifest of an image or attestation, which is rewritten. For a nested index, the first
+    /// manifest in it.
     Image(Box<Manifest>),
-    /// Whatever else: it stays as it is.
+    /// Anything else, which is left unchanged.
     Kept,
 }
 
-/// An image that is to be indexed.
+/// An image to be indexed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// Its place in the image index.
+    /// Its entry number in the image index.
     pub entry: usize,
-    /// What its SOCI index is listed for.
+    /// The platform for which its SOCI index is listed.
     pub platform: Platform,
 }
 
-/// What the SOCI index of a target lists.
+/// The content of a target's SOCI index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Indexed {
-    /// The manifest whose layers the SOCI index is for.
+    /// The image that the SOCI index is for.
     pub target: Target,
-    /// In the order of the image's layers; without any, there is no index.
+    /// In the order of the image's layers. If empty, there is no index.
     pub ztocs: Vec<ZtocRef>,
     /// Prefetch artifacts.
     pub prefetch: Vec<Descriptor>,
 }
 
-/// Which images are to be indexed.
+/// The images to be indexed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Targets {
     /// The manifests to be indexed, in the order of the image index.
     pub targets: Vec<Target>,
-    /// Places of images that are not: another one of the same platform comes first, and consumers take that one.
+    /// Entry numbers of images that are not indexed, because consumers take an earlier one of the
+    /// same platform.
     pub shadowed: Vec<usize>,
-    /// Platforms that were asked for and are not there.
+    /// Requested platforms that the image does not have.
     pub missing: Vec<Platform>,
 }
 
-/// A SOCI-enabled image: documents, and what they replace.
+/// A SOCI-enabled image: its documents and what they replace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enabled {
-    /// The manifests that were written anew, in the order of the index; those that came out as they
-    /// were are among them.
+    /// The rewritten manifests in the order of the index, including those whose bytes did not
+    /// change.
     pub manifests: Vec<Rewritten>,
     /// The SOCI indexes, in the order of the targets.
     pub indexes: Vec<EncodedIndex>,
-    /// The image index, as Go would hold it.
+    /// The image index in Go's form.
     pub index: Index,
-    /// The bytes that are to be pushed.
+    /// The bytes to push.
     pub bytes: Vec<u8>,
     /// The digest of `bytes`.
     pub digest: Digest,
 }
 
-/// A manifest that was written anew.
+/// A rewritten manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rewritten {
-    /// Its place in the original index.
+    /// Its entry number in the original index.
     pub entry: usize,
-    /// The digest that the original index has there.
+    /// The digest of the original manifest.
     pub was: Digest,
     /// The digest of `bytes`.
     pub digest: Digest,
-    /// The bytes that are to be pushed.
+    /// The bytes to push.
     pub bytes: Vec<u8>,
 }
 
 impl Content {
-    /// What becomes of a manifest. An artifact (its config is not an image's) stays: a new config
-    /// type would make it an image.
+    /// How a manifest is handled. An artifact, whose config is not an image's, is left unchanged: a
+    /// new config type would turn it into an image.
     pub fn of(manifest: Manifest) -> Content {
         // Docker before 1.10 pushed configs as octet-stream.
         let image = ["", OCI_CONFIG, DOCKER_CONFIG, "application/octet-stream"];
@@ -125,7 +126,7 @@ impl Content {
     }
 }
 
-/// Whether an entry is an image that a consumer could run, so that its platform matters.
+/// Whether an entry is an image that a consumer could run, for which the platform matters.
 /// Attestations and signatures are not.
 pub fn is_runnable(descriptor: &Descriptor, content: &Content) -> bool {
     let Content::Image(manifest) = content else { return false };
@@ -135,7 +136,7 @@ pub fn is_runnable(descriptor: &Descriptor, content: &Content) -> bool {
 }
 
 impl Original {
-    /// An image of one manifest; its platform stands in its descriptor.
+    /// An image with a single manifest, whose descriptor has the platform.
     pub fn single(descriptor: Descriptor, manifest: Manifest) -> Original {
         let index = Index {
             schema_version: 2,
@@ -148,7 +149,8 @@ impl Original {
         Original { index, contents: vec![Content::Image(Box::new(manifest))], found: BTreeMap::new() }
     }
 
-    /// The images of the platforms in `asked`, or all images if it is empty. An image without a platform has none.
+    /// The images for the platforms in `asked`, or all images if it is empty. Images without a
+    /// platform are ignored.
     pub fn targets(&self, asked: &[Platform]) -> Targets {
         let entries = self.index.manifests.iter().zip(&self.contents).enumerate();
         let images: Vec<(usize, &Platform)> = entries
@@ -173,11 +175,12 @@ impl Original {
             if found.is_empty() {
                 missing.push(wanted.clone());
             }
-            // Features that nobody asked for are the second choice.
+            // Prefer images without features that were not requested.
             found.sort_by_key(|(_, platform)| platform.os_features.len() != wanted.os_features.len());
             let windows = Key::of(wanted).is_windows();
             for (entry, platform) in found.into_iter().copied() {
-                // Of each version of Windows there is one; of other systems only the first image is taken.
+                // Each version of Windows is a separate image; for other systems only the first
+                // image is taken.
                 if seen.insert(if windows { Key::of(platform) } else { Key::of(wanted) }) {
                     let exact = windows || !platform.os_features.is_empty();
                     let platform = if exact { platform.clone() } else { wanted.clone() };
@@ -208,7 +211,7 @@ impl Original {
             let (Content::Image(manifest), Some(descriptor)) = (content, index.manifests.get_mut(entry)) else {
                 continue;
             };
-            // What is listed for two platforms names the index of the first.
+            // A manifest that is listed for two platforms names the index of the first one.
             let place = (0..indexed.len()).find(|&place| was(place) == Some(&descriptor.digest));
             let rewritten = rewrite(entry, *manifest, descriptor, place.map(|place| indexes[place].descriptor.digest));
             if let Some(place) = place {
@@ -228,7 +231,7 @@ impl Original {
             }
         }
         for (Indexed { target, .. }, new) in indexed.iter().zip(&mut indexes) {
-            // Consumers prefer entries that state their platform: without one the image would lose
+            // Consumers prefer entries that state their platform. Without one, the image would lose
             // to its own SOCI index.
             if let (Some(image), Some(found)) = (index.manifests.get_mut(target.entry), found.get(&target.entry)) {
                 image.platform.get_or_insert_with(|| found.clone());
@@ -249,7 +252,8 @@ fn is_attestation(descriptor: &Descriptor) -> bool {
     is_marked_attestation(descriptor) || descriptor.platform.as_ref().is_some_and(unknown)
 }
 
-/// Writes a manifest anew, and its descriptor: both by OCI's types, naming the SOCI index if there is one.
+/// Rewrites a manifest and its descriptor with OCI's media types, and adds the name of the SOCI
+/// index, if any.
 fn rewrite(entry: usize, mut manifest: Manifest, descriptor: &mut Descriptor, index: Option<Digest>) -> Rewritten {
     OCI_MANIFEST.clone_into(&mut manifest.media_type);
     OCI_CONFIG.clone_into(&mut manifest.config.media_type);
@@ -259,7 +263,7 @@ fn rewrite(entry: usize, mut manifest: Manifest, descriptor: &mut Descriptor, in
     let was = descriptor.digest;
     let bytes = manifest.encode();
     let new = Descriptor::of(OCI_MANIFEST, &bytes);
-    // What an attestation is and what it attests stand in its descriptor alone.
+    // What an attestation attests is only stated in its descriptor.
     let own = if is_attestation(descriptor) { std::mem::take(&mut descriptor.annotations) } else { BTreeMap::new() };
     descriptor.annotations = manifest.annotations;
     descriptor.annotations.extend(own);
@@ -269,8 +273,8 @@ fn rewrite(entry: usize, mut manifest: Manifest, descriptor: &mut Descriptor, in
     Rewritten { entry, was, digest: new.digest, bytes }
 }
 
-/// Lists a SOCI index in the place of the first one of its platform, and without further ones; else
-/// at the end. `named` is the image manifest's digest before it was written anew.
+/// Replaces the first listed SOCI index of the platform and removes further ones, or appends the
+/// new index. `named` is the digest of the image manifest before it was rewritten.
 fn list(manifests: &mut Vec<Descriptor>, new: Descriptor, named: &str) {
     let key = new.platform.as_ref().map(Key::of);
     let goes = |old: &Descriptor| {
@@ -285,7 +289,7 @@ fn list(manifests: &mut Vec<Descriptor>, new: Descriptor, named: &str) {
     manifests.insert(place, new);
 }
 
-/// The SOCI indexes (v2) that an index of manifests lists.
+/// The SOCI indexes (version 2) in the list of an image index.
 pub fn listed(manifests: &[Descriptor]) -> impl Iterator<Item = &Descriptor> {
     manifests.iter().filter(|descriptor| is_soci_index(descriptor))
 }
@@ -294,8 +298,8 @@ fn is_soci_index(descriptor: &Descriptor) -> bool {
     descriptor.artifact_type.as_deref() == Some(INDEX_V2)
 }
 
-/// What two images must have in common to be of the same platform. The system's version counts on
-/// Windows only, as for containerd.
+/// The fields in which two images of the same platform must agree. As in containerd, the OS version
+/// only matters on Windows.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     os: String,
@@ -349,7 +353,7 @@ mod tests {
         Platform { os, architecture, variant: some(variant), os_version: some(version), os_features: Vec::new() }
     }
 
-    /// An image index of images, named by their platforms and told apart by their content.
+    /// An image index of images, named by their platforms and distinguished by content.
     fn original(entries: &[(&str, &str)]) -> Original {
         let contents: Vec<Content> = entries.iter().map(|(_, content)| Content::of(manifest(content))).collect();
         let manifests = entries.iter().zip(&contents).map(|((name, _), content)| {
@@ -388,7 +392,7 @@ mod tests {
         original.enable(&indexed, "tool")
     }
 
-    /// What a reader finds in the converted image.
+    /// Parses the converted image.
     fn read(enabled: &Enabled, before: &Original) -> Original {
         let index = decode_index(&enabled.bytes).unwrap();
         let contents = index.manifests.iter().enumerate().map(|(entry, descriptor)| {
@@ -494,7 +498,7 @@ mod tests {
         let both = convert(before.clone(), &[]);
         let amd64 = convert(read(&both, &before), &["linux/amd64"]);
         assert_eq!(amd64.digest, both.digest);
-        // With another tool the one index is replaced where it stands, and the other one stays.
+        // With another tool, its own index is replaced in place, and the other one stays.
         let image = read(&both, &before);
         let target = image.targets(&[platform("linux/amd64")]).targets.remove(0);
         let ztocs = image.contents[target.entry].image().unwrap().layers().iter().map(ztoc).collect();

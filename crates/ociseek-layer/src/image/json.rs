@@ -1,4 +1,5 @@
-//! JSON from strangers: what two readers could understand in two ways is refused.
+//! Strict parsing of untrusted JSON: refuses documents that parsers could understand in different
+//! ways.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -7,7 +8,7 @@ use std::fmt;
 use serde::Deserializer;
 use serde::de::{self, DeserializeOwned, DeserializeSeed, MapAccess, SeqAccess, Visitor};
 
-/// Why bytes are no JSON document to rely on.
+/// Why a JSON document is refused.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
@@ -20,33 +21,34 @@ pub enum JsonError {
     Utf8(#[source] std::str::Utf8Error),
     #[error("it is not the expected JSON")]
     Json(#[source] serde_json::Error),
-    /// Go's decoder takes `"Layers"` for `"layers"`, others do not.
+    /// Go's decoder accepts `"Layers"` for `"layers"`, others do not.
     #[error("it has a key {found:?}, which some readers treat as {expected:?} and others do not")]
     Spelling { found: String, expected: &'static str },
 }
 
-/// The keys that are read of an object, and the objects below some of them; those in a list are all alike.
+/// The keys that are read from an object, and the objects nested in some of them. All objects in a
+/// list have the same keys.
 #[derive(Clone, Copy)]
 pub struct Level {
-    /// The keys, as they are to be spelled.
+    /// The keys in their exact spelling.
     pub keys: &'static [&'static str],
-    /// Those of them whose values are objects, or lists of objects, with the keys of these.
+    /// The keys whose values are objects or lists of objects, with the keys of those.
     pub below: &'static [(&'static str, Level)],
 }
 
-/// As [`parse_levels`], for a document of which only the spelling of the keys at the top matters.
+/// Like [`parse_levels`], if only the spelling of the top-level keys matters.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8], limit: usize, keys: &'static [&'static str]) -> Result<T, JsonError> {
     parse_levels(bytes, limit, Level { keys, below: &[] })
 }
 
-/// Reads a document of at most `limit` bytes: UTF-8 without a mark, an object, no key twice in an
-/// object, at most 128 levels deep (serde_json's own limit), and no key of `top` or below it in
-/// another spelling.
+/// Parses a document of at most `limit` bytes: UTF-8 without a byte order mark, an object, without
+/// duplicate keys, at most 128 levels deep (serde_json's own limit), and with no key of `top` or
+/// its nested objects in another spelling.
 pub fn parse_levels<T: DeserializeOwned>(bytes: &[u8], limit: usize, top: Level) -> Result<T, JsonError> {
     parse_as(bytes, limit, top, |reader, distinct| reader.deserialize_map(distinct))
 }
 
-/// As [`parse_levels`], for a list of objects, which are all like `each`.
+/// Like [`parse_levels`], for a list of objects with the keys of `each`.
 pub fn parse_list<T: DeserializeOwned>(bytes: &[u8], limit: usize, each: Level) -> Result<Vec<T>, JsonError> {
     parse_as(bytes, limit, each, |reader, distinct| reader.deserialize_seq(DistinctList(distinct)))
 }
@@ -76,8 +78,8 @@ fn parse_as<T: DeserializeOwned>(
     serde_json::from_str(text).map_err(JsonError::Json)
 }
 
-/// Whether Go's decoder takes the one for the other: `encoding/json` folds case as Unicode does, by
-/// which two letters beyond ASCII are an `s` and a `k`.
+/// Whether Go's decoder treats the keys as equal: `encoding/json` folds case like Unicode, where
+/// two letters beyond ASCII fold to `s` and `k`.
 fn is_same_to_go(key: &str, expected: &str) -> bool {
     let folded = key.chars().map(|letter| match letter {
         '\u{17f}' => 's',
@@ -91,8 +93,8 @@ fn shortened(key: &str) -> String {
     key.chars().take(80).collect()
 }
 
-/// Any value in which no object has a key twice. Takes note of the first key that is spelled in
-/// another way than `level` and what is below it.
+/// Any value without duplicate keys. Records the first key that is spelled differently from `level`
+/// or the levels below it.
 #[derive(Clone, Copy)]
 struct Distinct<'a> {
     level: Option<Level>,
@@ -233,7 +235,7 @@ mod tests {
             for text in [format!(r#"{{"layers":[1,{{"{odd}":1}}]}}"#), format!(r#"{{"layers":{{"{odd}":[]}}}}"#)] {
                 assert!(matches!(read(&text), Err(JsonError::Spelling { found, .. }) if found == odd), "{text}");
             }
-            // Where nobody reads it, it may be anything.
+            // In objects that are not read, any key is allowed.
             assert!(
                 read(&format!(r#"{{"config":{{"{odd}":1}},"layers":[{{"digest":{{"{odd}":1}}}}]}}"#)).is_ok(),
                 "{odd}"

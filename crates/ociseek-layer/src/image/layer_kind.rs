@@ -1,35 +1,37 @@
-//! What a layer's media type says of its bytes (image-spec media-types.md; containerd images/mediatypes.go).
+//! What a layer's media type states about its bytes (image-spec media-types.md; containerd
+//! images/mediatypes.go).
 
 use super::Descriptor;
 
-/// How a layer's blob is to be read, by its media type alone.
+/// How to read a layer's blob, according to its media type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LayerKind {
     /// A tar, compressed with gzip.
     Gzip,
     /// A plain tar.
     Uncompressed,
-    /// Docker's plain tar type, under which compressed blobs were pushed as well: the bytes tell.
+    /// Docker's type for a plain tar. Compressed blobs were pushed with it too, so the bytes
+    /// decide.
     Unknown,
-    /// A tar, compressed with zstd; no consumer of SOCI indexes knows it.
+    /// A tar, compressed with zstd. No consumer of SOCI indexes supports it.
     Zstd,
-    /// Not to be distributed with the image: its bytes lie at URLs of its own, which are never fetched.
+    /// Not distributed with the image: its bytes are at URLs of its own, which are never fetched.
     Foreign,
-    /// Encrypted (ocicrypt): nobody can read it without a key.
+    /// Encrypted (ocicrypt), unreadable without a key.
     Encrypted,
-    /// Something else that an artifact carries.
+    /// Other content of an artifact.
     NotALayer,
 }
 
-/// Docker's type of a layer of which only its base image's owner distributes the bytes.
+/// Docker's type for a layer that only the owner of the base image distributes.
 const DOCKER_FOREIGN: &str = "application/vnd.docker.image.rootfs.foreign.diff.tar";
 const DOCKER: &str = "application/vnd.docker.image.rootfs.diff.tar";
-/// The type of a plain tar; `+gzip` and `+zstd` behind it say that it is compressed.
+/// The type of a plain tar. The suffixes `+gzip` and `+zstd` mark compressed ones.
 pub const OCI_LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 const OCI_FOREIGN: &str = "application/vnd.oci.image.layer.nondistributable.v1.tar";
 
 impl LayerKind {
-    /// What a media type says, of OCI's and of docker's.
+    /// The kind of an OCI or Docker media type.
     pub fn of(media_type: &str) -> LayerKind {
         if let Some(suffix) = media_type.strip_prefix(DOCKER) {
             return match suffix {
@@ -58,14 +60,14 @@ impl LayerKind {
         }
     }
 
-    /// Whether soci takes a layer of this type for gzip, foreign layers too.
+    /// Whether soci treats a layer of this type as gzip. Includes foreign layers.
     pub fn is_gzip(media_type: &str) -> bool {
         let prefixes = [DOCKER, OCI_LAYER, DOCKER_FOREIGN, OCI_FOREIGN];
         let suffix = prefixes.iter().find_map(|prefix| media_type.strip_prefix(prefix)).unwrap_or_default();
         suffix == ".gzip" || last_suffix(suffix) == Some("gzip")
     }
 
-    /// The stable word for a kind that cannot be in an index; none for the others.
+    /// The stable word for a kind that cannot be indexed; None for the others.
     pub fn code(self) -> Option<&'static str> {
         match self {
             LayerKind::Zstd => Some("zstd"),
@@ -82,23 +84,23 @@ impl LayerKind {
     }
 }
 
-/// Why tools give a layer no ztoc, by what its descriptor says of it.
+/// Why tools do not build a ztoc for a layer, according to its descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotIndexed {
-    /// Its media type has none.
+    /// Layers of its media type have no ztocs.
     Kind(LayerKind),
-    /// It has fewer bytes than the least that is indexed.
+    /// It is smaller than the smallest layer to index.
     Small {
-        /// The least size that is indexed, in bytes.
+        /// The size of the smallest layer to index, in bytes.
         least: u64,
     },
 }
 
 impl NotIndexed {
-    /// The least layer that the tools index unless told otherwise, in bytes: 10 MiB.
+    /// The size of the smallest layer that tools index by default, in bytes: 10 MiB.
     pub const MIN_LAYER_SIZE: u64 = 10 << 20;
 
-    /// None: it is read, where layers of `least` bytes and more are.
+    /// None if the layer is indexed. Layers smaller than `least` bytes are not.
     pub fn of(layer: &Descriptor, least: u64) -> Option<NotIndexed> {
         let kind = LayerKind::of(&layer.media_type);
         match kind.is_servable() {
@@ -127,7 +129,8 @@ fn other(suffix: &str) -> LayerKind {
     }
 }
 
-/// Of several suffixes (`+estargz+gzip`) containerd takes the last in alphabetical order for the compression.
+/// If there are several suffixes (`+estargz+gzip`), containerd takes the alphabetically last one as
+/// the compression.
 fn last_suffix(suffix: &str) -> Option<&str> {
     suffix.strip_prefix('+')?.split('+').max()
 }

@@ -12,19 +12,19 @@ use super::layer_kind::LayerKind;
 pub const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 /// The media type of an image index.
 pub const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
-/// The media type of an image manifest, as docker has it.
+/// Docker's media type of an image manifest.
 pub const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
-/// The media type of an image index, as docker has it: a manifest list.
+/// Docker's media type of an image index, a manifest list.
 pub const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
 /// The media type of an image's config.
 pub const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
-/// The media type of an image's config, as docker has it.
+/// Docker's media type of an image's config.
 pub const DOCKER_CONFIG: &str = "application/vnd.docker.container.image.v1+json";
 
-/// The largest manifest or index that is read, in bytes (distribution-spec, "Pushing manifests":
-/// registries must take 4 MiB).
+/// The size limit of a manifest or index in bytes (distribution-spec, "Pushing manifests":
+/// registries must accept 4 MiB).
 pub const MAX_DOCUMENT: usize = 4 << 20;
-/// The most layers of an image, or manifests of an index.
+/// The maximum number of layers in an image, or of manifests in an index.
 pub const MAX_DESCRIPTORS: usize = 10_000;
 
 const KEYS: [&str; 9] = [
@@ -39,47 +39,47 @@ const KEYS: [&str; 9] = [
     "annotations",
 ];
 
-/// A manifest of an image, or an index of such manifests.
+/// An image manifest or an index of such manifests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "there is one of them at a time")]
 pub enum Manifest {
     /// The image of one platform.
     Image(ImageManifest),
-    /// The images of several platforms, usually.
+    /// Usually the images of several platforms.
     Index(ImageIndex),
 }
 
-/// The image of one platform. It is an image: artifacts in a manifest's clothes are refused.
+/// The image of one platform. Artifacts that use an image's manifest format are refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageManifest {
     /// [`OCI_MANIFEST`] or [`DOCKER_MANIFEST`].
     pub media_type: &'static str,
     /// The image's config, which states its platform and what its containers run.
     pub config: Descriptor,
-    /// From the bottom up; [`LayerKind::of`] tells what they are.
+    /// The layers from the bottom up. [`LayerKind::of`] tells their kinds.
     pub layers: Vec<Descriptor>,
     /// The manifest that this one refers to.
     pub subject: Option<Descriptor>,
-    /// What its author wrote beside it, by key. SOCI indexes of version 2 are named here.
+    /// The author's annotations, by key. They name the SOCI index of version 2.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Images by platform, and what else stands beside them.
+/// Images by platform, and artifacts listed with them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageIndex {
     /// [`OCI_INDEX`] or [`DOCKER_LIST`].
     pub media_type: &'static str,
-    /// The manifests, in the order of the document: consumers take the first that fits.
+    /// The manifests in the order of the document. Consumers take the first match.
     pub manifests: Vec<Descriptor>,
-    /// What it is, if it is an artifact.
+    /// The type of artifact, if it is one.
     pub artifact_type: Option<String>,
     /// The manifest that this one refers to.
     pub subject: Option<Descriptor>,
-    /// What its author wrote beside it, by key.
+    /// The author's annotations, by key.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Why a document is no image.
+/// Why a document is not a usable image.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
@@ -93,7 +93,7 @@ pub enum ManifestError {
     Schema1,
     #[error("unknown schema version {0} (expected 2)")]
     SchemaVersion(i64),
-    /// GHSA-5j5w-g665-5m35: two readers would see two images.
+    /// GHSA-5j5w-g665-5m35: two parsers could see two different images.
     #[error("the manifest has both layers and manifests, so readers could take it for two different things")]
     Ambiguous,
     #[error("the manifest says it is {stated:?}, but came as {served:?}")]
@@ -104,7 +104,7 @@ pub enum ManifestError {
     Neither,
     #[error("{0:?} is not a manifest or index of an image")]
     MediaType(String),
-    /// Sound, but not an image: nothing in it can be indexed.
+    /// A valid document, but not an image: nothing in it can be indexed.
     #[error("this is not an image but {what}")]
     NotAnImage { what: String },
     #[error("the manifest lists {0} descriptors; the limit is 10000")]
@@ -128,11 +128,12 @@ struct Raw {
     annotations: BTreeMap<String, String>,
 }
 
-/// Reads a manifest or index. `served_as` is the media type that it came with, if it came with any:
-/// the descriptor's or the registry's Content-Type, parameters included.
+/// Parses a manifest or index. `served_as` is the media type from the descriptor or the registry's
+/// Content-Type, possibly with parameters.
 ///
 /// # Errors
-/// When the document could be understood in two ways, breaks a limit, or is no image ([`ManifestError::NotAnImage`]).
+/// If the document is ambiguous, exceeds a limit, or is not an image
+/// ([`ManifestError::NotAnImage`]).
 pub fn parse(served_as: Option<&str>, bytes: &[u8]) -> Result<Manifest, ManifestError> {
     let served = served_as.map(essence).filter(|s| !is_vague(s));
     if let Some(served) = &served
@@ -156,7 +157,7 @@ pub fn parse(served_as: Option<&str>, bytes: &[u8]) -> Result<Manifest, Manifest
     let media_type = match stated.or(served.as_deref()) {
         Some(media_type) => known(media_type)?,
         None if raw.manifests.is_some() => OCI_INDEX,
-        // Before image-spec 1.0.2 the field was not asked for; Docker always wrote it.
+        // Before image-spec 1.0.2 the field was optional. Docker always wrote it.
         None if raw.layers.is_some() || raw.config.is_some() => OCI_MANIFEST,
         None => return Err(ManifestError::Neither),
     };
@@ -200,8 +201,8 @@ fn image(media_type: &'static str, raw: Raw) -> Result<ImageManifest, ManifestEr
     }
 }
 
-/// What a manifest holds if it is not an image's; `None` for an image. An image has an image's config and,
-/// if it has layers, one that is a layer.
+/// A description of the artifact in a manifest; None for an image. An image has an image's config
+/// and, unless it has no layers, at least one real layer.
 fn artifact(artifact_type: Option<&str>, manifest: &ImageManifest) -> Option<String> {
     let config = manifest.config.media_type.as_str();
     let artifact_type = artifact_type.filter(|a| !a.is_empty());
@@ -223,7 +224,7 @@ fn artifact(artifact_type: Option<&str>, manifest: &ImageManifest) -> Option<Str
     })
 }
 
-/// Artifacts that people meet.
+/// The names of common artifacts.
 fn named(media_type: &str) -> Option<&'static str> {
     const NAMES: [(&str, &str); 14] = [
         ("application/vnd.cncf.helm.", "a Helm chart"),
@@ -253,7 +254,7 @@ fn descriptors(values: Vec<serde_json::Value>) -> Result<Vec<Descriptor>, Manife
 
 fn descriptor(value: serde_json::Value) -> Result<Descriptor, ManifestError> {
     let descriptor: Descriptor = serde_json::from_value(value).map_err(JsonError::Json)?;
-    // Sizes are int64 in the specification.
+    // Sizes are int64 in the OCI specification.
     if i64::try_from(descriptor.size).is_err() {
         return Err(ManifestError::Size { digest: descriptor.digest.to_string(), size: descriptor.size });
     }
@@ -276,7 +277,7 @@ fn essence(media_type: &str) -> String {
     media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-/// Types that servers send when they do not know better; the document's own word counts then.
+/// Types that servers send as a fallback. The document's own type then decides.
 pub fn is_vague(media_type: &str) -> bool {
     matches!(media_type, "" | "application/json" | "application/octet-stream" | "binary/octet-stream" | "text/plain")
 }
@@ -396,7 +397,7 @@ mod tests {
                 other => panic!("{what}: {other:?}"),
             }
         }
-        // An image may say what artifact it is as well.
+        // An image may have an artifact type too.
         let both = image_of(OCI_MANIFEST, OCI_CONFIG, &[GZIP], r#","artifactType":"application/vnd.acme.rocket""#);
         assert!(matches!(parse(None, both.as_bytes()), Ok(Manifest::Image(_))));
         let mixed = image_of(OCI_MANIFEST, OCI_CONFIG, &["application/vnd.x", GZIP], "");

@@ -1,4 +1,5 @@
-//! The documents of an image: references, platforms, manifests, and the SOCI index. Bytes in, values out.
+//! The documents of an image: references, platforms, manifests, and the SOCI index. Parses and
+//! encodes bytes, without I/O.
 
 pub mod config;
 pub mod consumer;

@@ -1,4 +1,4 @@
-//! What a person types to name an image, wherever it lives.
+//! The image names that users type, for every kind of storage.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,14 +21,14 @@ pub enum ImageName {
     },
     /// `oci-archive:FILE[:TAG|@DIGEST]`
     Archive {
-        /// A tar of a layout.
+        /// A tar archive of a layout.
         file: PathBuf,
         /// Which of its images.
         select: Select,
     },
     /// `docker-archive:FILE[:TAG|:REPOSITORY:TAG|:@NUMBER]`
     Saved {
-        /// What `docker save` wrote.
+        /// The output of `docker save`.
         file: PathBuf,
         /// Which of its images.
         select: SelectSaved,
@@ -38,26 +38,26 @@ pub enum ImageName {
 /// Which image of a layout or archive.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Select {
-    /// The only one.
+    /// The only image.
     Any,
-    /// The one with this tag, or with this name where tools write names as tags.
+    /// The image with this tag, or with this name if a tool stored a full name as tag.
     Tag(String),
-    /// The one with this digest.
+    /// The image with this digest.
     Digest(Digest),
 }
 
-/// Which image of an archive that `docker save` wrote.
+/// Which image of a `docker save` archive.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum SelectSaved {
-    /// The only one.
+    /// The only image.
     Any,
-    /// A tag, or a name as docker prints it.
+    /// The image with this tag, or with this name as docker prints it.
     Name(String),
-    /// Its place in manifest.json, counted from 0.
+    /// The image at this index in manifest.json, from 0.
     Number(usize),
 }
 
-/// Why a string names no image.
+/// Why a string does not name an image.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
@@ -84,7 +84,7 @@ const LAYOUT: &str = "oci:";
 const ARCHIVE: &str = "oci-archive:";
 const SAVED: &str = "docker-archive:";
 
-/// Prefixes that other tools know, and what is typed here in their place; `{}` is what follows them.
+/// Prefixes of other tools and what to type instead. `{}` stands for the rest.
 const FOREIGN: [(&str, &str); 11] = [
     ("docker://", "{}"),
     ("https://", "{}"),
@@ -104,7 +104,8 @@ impl FromStr for ImageName {
 
     fn from_str(typed: &str) -> Result<ImageName, ImageNameError> {
         for (scheme, meant) in FOREIGN {
-            // `dir:1` may be a repository `dir` with a tag: only a path makes it skopeo's.
+            // `dir:1` may be a repository `dir` with a tag, so only a path counts as skopeo's
+            // `dir:`.
             if let Some(rest) = typed.strip_prefix(scheme)
                 && (scheme != "dir:" || rest.contains('/'))
             {
@@ -127,7 +128,7 @@ impl FromStr for ImageName {
             return Ok(ImageName::Archive { file: file.into(), select });
         }
         if let Some(rest) = typed.strip_prefix(SAVED) {
-            // As containers/image has it: names have colons of their own, so the file's name has none.
+            // As in containers/image: names contain colons, so file names must not.
             let (file, select) = rest.split_once(':').unwrap_or((rest, ""));
             if file.is_empty() {
                 return Err(ImageNameError::NoPath(typed.to_owned(), SAVED));
@@ -159,7 +160,7 @@ impl fmt::Display for ImageName {
         };
         write!(f, "{scheme}{}", path.display())?;
         match select {
-            // Without the colon the path's own last part would be taken for a tag.
+            // Without the colon, the last part of the path would be read as a tag.
             Select::Any if split_path(&path.to_string_lossy()).1 != Select::Any => f.write_str(":"),
             Select::Any => Ok(()),
             Select::Tag(tag) => write!(f, ":{tag}"),
@@ -168,13 +169,13 @@ impl fmt::Display for ImageName {
     }
 }
 
-/// What follows the colon behind the file's name.
+/// Parses the text after the colon that follows the file name.
 fn select_saved(s: &str) -> Option<SelectSaved> {
     if s.is_empty() {
         return Some(SelectSaved::Any);
     }
     if let Some(number) = s.strip_prefix('@') {
-        // `parse` alone would take a `+`.
+        // `parse` would also accept a `+`.
         let number = Some(number).filter(|number| number.bytes().all(|b| b.is_ascii_digit()))?;
         return number.parse().ok().map(SelectSaved::Number);
     }
@@ -182,9 +183,9 @@ fn select_saved(s: &str) -> Option<SelectSaved> {
     (is_tag(s) || is_name(s)).then(|| SelectSaved::Name(s.to_owned()))
 }
 
-/// Splits `PATH[:TAG|@DIGEST]`. A path may hold colons and ats itself: only what follows the last
-/// one is looked at, and only a whole digest or tag counts. A path that ends like a tag is written
-/// with one colon more: `oci:/images/a:b:`.
+/// Splits `PATH[:TAG|@DIGEST]`. A path may contain `:` and `@`, so only the text after the last one
+/// is examined, and it must be a complete digest or tag. If the path itself ends like a tag, add a
+/// colon: `oci:/images/a:b:`.
 fn split_path(s: &str) -> (&str, Select) {
     if let Some((path, digest)) = s.rsplit_once('@')
         && let Ok(digest) = digest.parse()

@@ -1,11 +1,12 @@
-//! Platforms: `os/arch[/variant]` as containerd reads it (containerd/platforms, database.go), and which matches which.
+//! Platforms: parses and matches `os/arch[/variant]` like containerd (containerd/platforms,
+//! database.go).
 
 use std::fmt;
 use std::str::FromStr;
 
 pub use super::descriptor::Platform;
 
-/// Why a string is no platform.
+/// Why a string is not a platform.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
@@ -17,7 +18,7 @@ pub enum PlatformError {
 impl FromStr for Platform {
     type Err = PlatformError;
 
-    /// Reads `os/arch[/variant]` and normalises it.
+    /// Parses `os/arch[/variant]` and normalises it.
     fn from_str(s: &str) -> Result<Platform, PlatformError> {
         let malformed = || PlatformError::Malformed(s.chars().take(80).collect());
         let parts: Vec<&str> = s.split('/').collect();
@@ -36,11 +37,11 @@ impl FromStr for Platform {
 }
 
 impl Platform {
-    /// Reads `os/arch[/variant]` into what containerd makes of it (containerd/platforms, `Parse`):
-    /// normalised, but that `arm` has no variant unless one is typed, and `arm64/v8` keeps its own.
+    /// Parses `os/arch[/variant]` like containerd (containerd/platforms, `Parse`): normalised,
+    /// except that `arm` only has a variant if one is typed, and `arm64/v8` keeps its variant.
     ///
     /// # Errors
-    /// When it is no platform.
+    /// If the text is not a platform.
     pub fn as_asked(typed: &str) -> Result<Platform, PlatformError> {
         let mut platform: Platform = typed.parse()?;
         let variant_was_typed = typed.split('/').count() == 3;
@@ -52,8 +53,8 @@ impl Platform {
         Ok(platform)
     }
 
-    /// The one spelling of this platform: `aarch64` is `arm64`, `arm64/v8` is `arm64`, `arm` is
-    /// `arm/v7`, `macos` is `darwin`.
+    /// The canonical spelling of this platform: `aarch64` becomes `arm64`, `arm64/v8` becomes
+    /// `arm64`, `arm` becomes `arm/v7`, and `macos` becomes `darwin`.
     pub fn normalized(&self) -> Platform {
         let os = match self.os.to_ascii_lowercase().as_str() {
             "macos" => "darwin".to_owned(),
@@ -82,9 +83,9 @@ impl Platform {
         }
     }
 
-    /// Whether an image of this platform is what someone who asks for `wanted` means: the same
-    /// system, architecture and variant. The system's version and features count only where
-    /// `wanted` states them.
+    /// Whether an image of this platform satisfies a request for `wanted`: the operating system,
+    /// architecture and variant agree. The OS version and features only matter if `wanted` states
+    /// them.
     pub fn matches(&self, wanted: &Platform) -> bool {
         let (have, want) = (self.normalized(), wanted.normalized());
         have.os == want.os
@@ -94,7 +95,7 @@ impl Platform {
             && want.os_features.iter().all(|feature| have.os_features.contains(feature))
     }
 
-    /// Whether this stands for no platform at all, as BuildKit marks attestations.
+    /// Whether this is BuildKit's placeholder platform for attestations.
     pub fn is_unknown(&self) -> bool {
         self.os == "unknown" && self.architecture == "unknown"
     }

@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::json::{self, JsonError};
 
-/// The largest artifact that is read, in bytes: some 20,000 ranges.
+/// The size limit of an artifact in bytes: enough for some 20,000 ranges.
 pub const MAX_PREFETCH: u64 = 1 << 20;
-/// The only version there is.
+/// The only existing version.
 const VERSION: &str = "1.0";
 
-/// Numbers of spans, the last one included.
+/// Numbers of spans, inclusive.
 pub type SpanRange = RangeInclusive<u32>;
 
 /// Why a prefetch artifact cannot be used.
@@ -42,7 +42,7 @@ struct Entry {
     end_span: u32,
 }
 
-/// Sorts the ranges, and joins those that overlap or touch.
+/// Sorts the ranges, and joins overlapping and adjacent ones.
 pub fn merge(mut ranges: Vec<SpanRange>) -> Vec<SpanRange> {
     ranges.sort_unstable_by_key(|range| (*range.start(), *range.end()));
     let mut merged: Vec<SpanRange> = Vec::with_capacity(ranges.len());
@@ -57,7 +57,8 @@ pub fn merge(mut ranges: Vec<SpanRange>) -> Vec<SpanRange> {
     merged
 }
 
-/// The artifact, byte for byte as soci's `MarshalPrefetchArtifact` writes it. `ranges` are [merged](merge).
+/// Encodes the artifact, byte for byte like soci's `MarshalPrefetchArtifact`. `ranges` must be
+/// [merged](merge).
 pub fn encode(ranges: &[SpanRange]) -> Vec<u8> {
     let entries = ranges.iter().map(|range| Entry { start_span: *range.start(), end_span: *range.end() });
     let document = Document { version: VERSION.to_owned(), prefetch_spans: entries.collect() };
@@ -65,20 +66,21 @@ pub fn encode(ranges: &[SpanRange]) -> Vec<u8> {
     serde_json::to_vec(&document).unwrap_or_default()
 }
 
-/// How many spans are in ranges that are [merged](merge).
+/// The number of spans in [merged](merge) ranges.
 pub fn count(ranges: &[SpanRange]) -> u64 {
     ranges.iter().map(|range| u64::from(range.end() - range.start()) + 1).sum()
 }
 
-/// Reads an artifact. The ranges come back [merged](merge); they may go past the layer's last span.
+/// Parses an artifact. The returned ranges are [merged](merge); they may exceed the layer's last
+/// span.
 ///
 /// # Errors
-/// When it is not such an artifact, or lists no spans.
+/// If it is not a prefetch artifact, or lists no spans.
 pub fn parse(bytes: &[u8]) -> Result<Vec<SpanRange>, PrefetchError> {
     parse_unmerged(bytes).map(merge)
 }
 
-/// Reads an artifact. The ranges come back in the order of the artifact, and may overlap.
+/// Parses an artifact. The returned ranges are in the order of the artifact, and may overlap.
 ///
 /// # Errors
 /// As [`parse`].
@@ -131,7 +133,7 @@ mod tests {
             r#"{"version":"1.0","prefetch_spans":[{"start_span":0,"end_span":0},{"start_span":10,"end_span":15}]}"#;
         assert_eq!(String::from_utf8_lossy(&bytes), text);
         assert_eq!(parse(&bytes).unwrap(), ranges);
-        // soci may add a priority, which has no meaning yet.
+        // soci may add a priority, which is not used yet.
         let with_priority = text.replace("\"end_span\":0", "\"end_span\":0,\"priority\":3");
         assert_eq!(parse(with_priority.as_bytes()).unwrap(), ranges);
     }

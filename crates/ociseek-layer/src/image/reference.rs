@@ -1,5 +1,5 @@
-//! References of images in registries: the grammar of distribution (reference/reference.go),
-//! matched as a whole, and docker's rules for familiar names (`alpine` is
+//! References to images in registries: the grammar of distribution (reference/reference.go), which
+//! must match the whole text, and docker's rules for familiar names (`alpine` means
 //! `docker.io/library/alpine:latest`).
 
 use std::fmt;
@@ -7,29 +7,32 @@ use std::str::FromStr;
 
 use crate::digest::{Digest, DigestError};
 
-/// The tag that a name without tag and digest stands for.
+/// The default tag of a name with neither tag nor digest.
 pub const DEFAULT_TAG: &str = "latest";
-/// Where docker looks for names without a registry.
+/// The default registry.
 pub const DOCKER_HUB: &str = "docker.io";
-/// The longest repository name, registry included, in bytes (distribution, `RepositoryNameTotalLengthMax`).
+/// The maximum length of a repository name, including the registry, in bytes (distribution,
+/// `RepositoryNameTotalLengthMax`).
 const MAX_NAME: usize = 255;
-/// The longest tag in bytes (distribution-spec, "Pulling manifests").
+/// The maximum length of a tag in bytes (distribution-spec, "Pulling manifests").
 const MAX_TAG: usize = 128;
 
-/// An image in a registry. Every part has passed the grammar, so it may stand in a URL, a path, or a log line.
+/// An image in a registry. Every part was checked against the grammar, so it can safely be used in
+/// a URL, a path, or a log line.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reference {
-    /// `HOST` or `HOST:PORT`; an IPv6 host stands in brackets.
+    /// `HOST` or `HOST:PORT`; an IPv6 address is in brackets.
     pub registry: String,
-    /// The repository, without its registry; `library/` stands before Docker Hub's own.
+    /// The repository without its registry. Docker Hub's official images have the prefix
+    /// `library/`.
     pub repository: String,
-    /// `latest` when what was parsed has neither tag nor digest.
+    /// `latest` if the parsed name has neither tag nor digest.
     pub tag: Option<String>,
-    /// Stronger than the tag where both are given.
+    /// Takes precedence over the tag.
     pub digest: Option<Digest>,
 }
 
-/// Why a string is no reference.
+/// Why a string is not a reference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
@@ -70,7 +73,8 @@ impl FromStr for Reference {
             }
         };
         let (name, tag) = match named.rsplit_once(':') {
-            // What follows the colon of a registry's port goes on with a slash; `[::1]` alone has colons of its own.
+            // The text after a registry's port contains a slash. `[::1]` alone contains colons of
+            // its own.
             Some((name, tag)) if !tag.contains('/') && !tag.ends_with(']') => (name, Some(tag)),
             _ => (named, None),
         };
@@ -117,7 +121,7 @@ impl fmt::Display for Reference {
     }
 }
 
-/// Registry and repository, as docker tells them apart (distribution, `splitDockerDomain`).
+/// Separates registry and repository like docker (distribution, `splitDockerDomain`).
 fn split_familiar(name: &str) -> (&str, String) {
     let (registry, repository) = match name.split_once('/') {
         Some((first, rest)) if looks_like_registry(first) => (first, rest),
@@ -134,7 +138,7 @@ fn looks_like_registry(first: &str) -> bool {
     first == "localhost" || first.contains(['.', ':']) || first.bytes().any(|b| b.is_ascii_uppercase())
 }
 
-/// `typed` with its repository in lower case: what was probably meant.
+/// A suggestion: `typed` with its repository in lower case.
 fn with_lower_case(typed: &str, repository: &str) -> String {
     let repository = repository.strip_prefix("library/").filter(|r| !typed.contains(&format!("library/{r}")));
     match repository {
@@ -151,7 +155,7 @@ fn with_lower_case(typed: &str, repository: &str) -> String {
     }
 }
 
-/// Whether `s` is a registry's host with or without a port: letters, digits and `-` between dots,
+/// Whether `s` is a registry's host, with or without a port: letters, digits and `-` between dots,
 /// or an IPv6 address in brackets.
 pub fn is_registry(s: &str) -> bool {
     let (host, port) = match s.strip_prefix('[') {
@@ -175,12 +179,12 @@ pub fn is_registry(s: &str) -> bool {
                 && !part.ends_with('-')
         })
     };
-    // `parse` alone would take a `+`.
+    // `parse` would also accept a `+`.
     host_is_good && port.is_none_or(|p| p.bytes().all(|b| b.is_ascii_digit()) && p.parse::<u16>().is_ok())
 }
 
-/// Whether `s` is a repository name of the distribution grammar: parts of `[a-z0-9]+`, joined by
-/// `.`, `_`, `__` or any number of `-`, with slashes between.
+/// Whether `s` is a repository name in the distribution grammar: parts of `[a-z0-9]+`, joined by
+/// `.`, `_`, `__` or any number of `-`, separated by slashes.
 pub fn is_repository(s: &str) -> bool {
     s.len() <= MAX_NAME && s.split('/').all(is_repository_part)
 }
@@ -206,15 +210,15 @@ fn is_repository_part(part: &str) -> bool {
     }
 }
 
-/// Whether `s` is a tag: a letter, digit or `_`, and at most 127 of these, `.` and `-`.
+/// Whether `s` is a tag: a letter, digit or `_`, followed by at most 127 of these, `.` and `-`.
 pub fn is_tag(s: &str) -> bool {
     let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     (1..=MAX_TAG).contains(&s.len())
         && s.bytes().enumerate().all(|(i, b)| word(b) || (i > 0 && matches!(b, b'.' | b'-')))
 }
 
-/// The tag of the referrers tag schema (distribution spec, "Referrers Tag Schema"), and those that
-/// cosign makes by its example.
+/// Whether `tag` follows the referrers tag schema (distribution spec, "Referrers Tag Schema"), or
+/// cosign's scheme, which is modelled on it.
 pub fn is_referrers_tag(tag: &str) -> bool {
     let hex = match tag.split_once('-') {
         Some(("sha256" | "sha512", hex)) => hex,

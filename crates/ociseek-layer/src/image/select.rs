@@ -1,39 +1,39 @@
-//! Which manifests of an image index are meant. The caller fetches; this decides.
+//! Selects manifests of an image index. The caller fetches them.
 
 use super::descriptor::Descriptor;
 use super::manifest::{DOCKER_LIST, DOCKER_MANIFEST, ImageIndex, OCI_INDEX, OCI_MANIFEST};
 use super::platform::Platform;
 
-/// How deep indexes may nest: an index in an index is depth 2.
+/// The maximum nesting of indexes. An index in an index has depth 2.
 pub const MAX_NESTING: usize = 4;
 
-/// BuildKit's mark on attestation manifests.
+/// The annotation by which BuildKit marks attestation manifests.
 pub const REFERENCE_TYPE: &str = "vnd.docker.reference.type";
 /// The only value of [`REFERENCE_TYPE`] that BuildKit writes and that Docker looks for.
 pub const ATTESTATION: &str = "attestation-manifest";
 
-/// Whether an entry of an image index is marked as an attestation of another entry.
+/// Whether an entry of an image index is marked as an attestation.
 pub fn is_marked_attestation(descriptor: &Descriptor) -> bool {
     descriptor.annotations.get(REFERENCE_TYPE).is_some_and(|kind| kind == ATTESTATION)
 }
 
-/// What a child of an index is, as its descriptor says.
+/// The kind of an index entry, according to its descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Child {
-    /// An image's manifest, or an index of such manifests.
+    /// An image's manifest, possibly an index of such manifests.
     Image,
-    /// An index in its turn.
+    /// A nested index.
     Index,
-    /// An attestation of another child, as BuildKit adds them.
+    /// An attestation of another entry, as added by BuildKit.
     Attestation,
     /// An artifact, such as the SOCI index of a SOCI-enabled image.
     Artifact,
-    /// Nothing that a manifest could be.
+    /// Not a manifest of any kind.
     Unknown,
 }
 
 impl Child {
-    /// What an entry of an image index is, by its own words.
+    /// The kind of an entry of an image index, according to the entry itself.
     pub fn of(descriptor: &Descriptor) -> Child {
         let attestation =
             is_marked_attestation(descriptor) || descriptor.platform.as_ref().is_some_and(Platform::is_unknown);
@@ -56,7 +56,7 @@ pub struct Chosen {
     pub platform: Platform,
 }
 
-/// Collects the images of an index, and of the indexes in it, that are wanted.
+/// Collects the wanted images of an index and of its nested indexes.
 #[derive(Debug)]
 pub struct Selector {
     wanted: Vec<Platform>,
@@ -66,14 +66,14 @@ pub struct Selector {
     passed_over: Vec<(Descriptor, Child)>,
 }
 
-/// What to fetch next, in the order in which the index lists it.
+/// What to fetch next, in the order of the index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// An index in the index: fetch it and call [`Selector::index`] again, [`MAX_NESTING`] deep at most.
+    /// A nested index: fetch it and call [`Selector::index`] again, at most [`MAX_NESTING`] deep.
     Index(Descriptor),
-    /// An image whose platform stands in its config only: fetch that and call [`Selector::offer`].
-    /// Children listed after it are offered already, so a twin of its platform among them comes
-    /// first.
+    /// An image whose platform is only stated in its config: fetch that and call
+    /// [`Selector::offer`]. Later entries were already offered, so one with the same platform takes
+    /// precedence.
     Config(Descriptor),
 }
 
@@ -82,13 +82,13 @@ pub enum Next {
 pub struct Selection {
     /// In the order in which they were offered.
     pub chosen: Vec<Chosen>,
-    /// Images of a platform for which another came first; consumers take the first.
+    /// Images whose platform an earlier image has. Consumers take the first.
     pub shadowed: Vec<Chosen>,
-    /// Platforms that were wanted and are not there.
+    /// Wanted platforms that the index does not have.
     pub missing: Vec<Platform>,
-    /// Platforms that are there and were not wanted.
+    /// Platforms of the index that were not wanted.
     pub others: Vec<Platform>,
-    /// Attestations, artifacts and unknown things.
+    /// Attestations, artifacts and entries of unknown kinds.
     pub passed_over: Vec<(Descriptor, Child)>,
 }
 
@@ -104,7 +104,7 @@ impl Selector {
         }
     }
 
-    /// Looks at an index, and says what must be fetched to know more.
+    /// Examines an index and returns what to fetch next.
     pub fn index(&mut self, index: &ImageIndex) -> Vec<Next> {
         let mut next = Vec::new();
         for child in &index.manifests {
@@ -120,13 +120,13 @@ impl Selector {
         next
     }
 
-    /// An image and its platform.
+    /// Offers an image and its platform.
     pub fn offer(&mut self, manifest: Descriptor, platform: Platform) {
         let image = Chosen { manifest, platform };
         if !self.wanted.is_empty() && !self.wanted.iter().any(|wanted| image.platform.matches(wanted)) {
             self.others.push(image.platform);
         } else if self.chosen.iter().any(|c| c.manifest.digest == image.manifest.digest) {
-            // One manifest listed twice is one image.
+            // A manifest that is listed twice is one image.
         } else if self.chosen.iter().any(|c| c.platform.normalized() == image.platform.normalized()) {
             self.shadowed.push(image);
         } else {
@@ -134,7 +134,7 @@ impl Selector {
         }
     }
 
-    /// What was chosen, once all entries were seen.
+    /// The selection, after all entries were seen.
     pub fn finish(self) -> Selection {
         let there = |wanted: &Platform| self.chosen.iter().any(|c| c.platform.matches(wanted));
         let missing = self.wanted.iter().filter(|wanted| !there(wanted)).cloned().collect();

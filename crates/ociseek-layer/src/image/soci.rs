@@ -1,8 +1,9 @@
-//! The SOCI index manifest: an image's ztocs as a referrer of the image (soci-snapshotter v0.15.0, soci/soci_index.go).
+//! The SOCI index manifest: an image's ztocs as a referrer of the image (soci-snapshotter v0.15.0,
+//! soci/soci_index.go).
 //!
-//! The consumer decodes the manifest, encodes it again and stores that under the digest that it
-//! asked for. One byte of difference, and it falls back to a full pull without a word. So the bytes
-//! are what Go's encoding/json writes over the OCI structs.
+//! The consumer decodes the manifest, encodes it again and stores the result under the requested
+//! digest. If a single byte differs, it silently falls back to a full pull. So the bytes must be
+//! those that Go's encoding/json writes for the OCI structs.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +15,9 @@ use super::json::{self, JsonError};
 use super::manifest::{MAX_DESCRIPTORS, MAX_DOCUMENT, OCI_MANIFEST};
 use crate::digest::Digest;
 
-/// Artifact type of an index that is a referrer of its image: the config's media type.
+/// Artifact type of an index that is a referrer of its image. Also the media type of its config.
 pub const INDEX_V1: &str = "application/vnd.amazon.soci.index.v1+json";
-/// Artifact type of an index that stands beside its image in one image index.
+/// Artifact type of an index that is listed next to its image in an image index.
 pub const INDEX_V2: &str = "application/vnd.amazon.soci.index.v2+json";
 /// Media type of a ztoc.
 pub const ZTOC: &str = "application/octet-stream";
@@ -29,23 +30,23 @@ pub const CONFIG: &[u8] = b"{}";
 pub const LAYER_DIGEST: &str = "com.amazon.soci.image-layer-digest";
 /// The annotation of a ztoc that names the media type of its layer.
 pub const LAYER_MEDIA_TYPE: &str = "com.amazon.soci.image-layer-mediaType";
-/// The annotation of a ztoc that names its span size, in bytes.
+/// The annotation of a ztoc that states its span size in bytes.
 pub const SPAN_SIZE: &str = "com.amazon.soci.span-size";
 /// The annotation of a SOCI index that names the tool that built it.
 pub const BUILD_TOOL: &str = "com.amazon.soci.build-tool-identifier";
 
-/// A ztoc and the layer that it is for.
+/// A ztoc and its layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ZtocRef {
     /// The ztoc's digest.
     pub ztoc: Digest,
-    /// Bytes of the ztoc.
+    /// The size of the ztoc in bytes.
     pub size: u64,
-    /// The digest of the layer's blob that the ztoc is for.
+    /// The digest of the layer's blob.
     pub layer: Digest,
-    /// The media type of that layer.
+    /// The media type of the layer.
     pub layer_media_type: String,
-    /// Bytes.
+    /// The span size in bytes.
     pub span_size: u64,
 }
 
@@ -57,18 +58,19 @@ pub struct SociIndex {
     /// The image manifest of one platform; only media type, digest and size are written. With one,
     /// the index is of version 1, without, of version 2.
     pub subject: Option<Descriptor>,
-    /// What built it; consumers do not read it, other tools show it.
+    /// The tool that built it. Other tools show it; consumers ignore it.
     pub build_tool_identifier: String,
-    /// Prefetch artifacts, listed after the ztocs as they are.
+    /// Prefetch artifacts, listed unchanged after the ztocs.
     pub prefetch: Vec<Descriptor>,
 }
 
-/// An index as a manifest.
+/// An encoded index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedIndex {
     /// The manifest's bytes.
     pub bytes: Vec<u8>,
-    /// As lists of referrers show it: with artifact type and, unless it is a SOCI index of version 2, with annotations.
+    /// As lists of referrers show it: with the artifact type and, unless it is a SOCI index of
+    /// version 2, the annotations.
     pub descriptor: Descriptor,
 }
 
@@ -88,7 +90,7 @@ struct Document {
 }
 
 impl SociIndex {
-    /// The manifest, byte for byte as soci's `MarshalIndex` writes it.
+    /// Encodes the manifest, byte for byte like soci's `MarshalIndex`.
     pub fn encode(&self) -> EncodedIndex {
         let layers = self.layers.iter().map(|layer| {
             let mut descriptor = Descriptor::new(ZTOC, layer.ztoc, layer.size);
@@ -120,8 +122,8 @@ impl SociIndex {
     }
 }
 
-/// The prefetch artifacts among what an index lists beside its ztocs, by layer. Of a layer's, the
-/// first one counts, as for soci-snapshotter.
+/// The prefetch artifacts among the other entries of an index, by layer. Only the first of a layer
+/// counts, as for soci-snapshotter.
 pub fn prefetch_lists(others: &[Descriptor]) -> BTreeMap<Digest, &Descriptor> {
     let mut lists = BTreeMap::new();
     for artifact in others.iter().filter(|other| other.media_type == PREFETCH) {
@@ -132,12 +134,12 @@ pub fn prefetch_lists(others: &[Descriptor]) -> BTreeMap<Digest, &Descriptor> {
     lists
 }
 
-/// The layer that a prefetch artifact is for, if its descriptor says.
+/// The layer of a prefetch artifact, if its descriptor names one.
 pub fn prefetch_layer(artifact: &Descriptor) -> Option<Digest> {
     artifact.annotations.get(LAYER_DIGEST)?.parse().ok()
 }
 
-/// Which kind of SOCI index a manifest is.
+/// The version of a SOCI index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     /// A referrer of the image.
@@ -156,24 +158,24 @@ impl Version {
     }
 }
 
-/// A SOCI index that was found somewhere.
+/// A parsed SOCI index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundIndex {
-    /// Which kind it is.
+    /// Its version.
     pub version: Version,
-    /// What built it, if it says.
+    /// The tool that built it, if it names one.
     pub build_tool_identifier: Option<String>,
     /// The ztocs that it lists, in its order.
     pub ztocs: Vec<ZtocRef>,
-    /// The image; v1 has one.
+    /// The image. Only present in version 1.
     pub subject: Option<Descriptor>,
-    /// Prefetch artifacts and whatever else is listed beside the ztocs.
+    /// Prefetch artifacts and other entries.
     pub others: Vec<Descriptor>,
-    /// Whether the bytes are what its consumer writes again, so that it can use the index.
+    /// Whether encoding it again gives the same bytes, without which its consumer cannot use it.
     pub canonical: bool,
 }
 
-/// Why a manifest is no SOCI index to rely on.
+/// Why a manifest is not a valid SOCI index.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
@@ -192,12 +194,13 @@ pub enum SociIndexError {
     Annotation { ztoc: Digest, name: &'static str },
 }
 
-/// Reads a SOCI index, v1 or v2.
+/// Parses a SOCI index of version 1 or 2.
 ///
 /// # Errors
-/// When the manifest is something else, has a field that no SOCI index has, or a ztoc that does not say what it is for.
+/// If the manifest is not a SOCI index, has a field that no SOCI index has, or lists a ztoc without
+/// its layer.
 pub fn parse(bytes: &[u8]) -> Result<FoundIndex, SociIndexError> {
-    // Artifacts of other kinds shall be told by their config, not by a field that is unknown here.
+    // Reject other artifacts for their config, before their unknown fields do.
     #[derive(Deserialize)]
     struct Peek {
         config: Option<PeekConfig>,
@@ -261,7 +264,7 @@ fn ztoc_ref(descriptor: &Descriptor) -> Result<ZtocRef, SociIndexError> {
 mod tests {
     use super::*;
 
-    /// Made by Go; `fixtures/index-go/main.go` says how.
+    /// Generated with Go by `fixtures/index-go/main.go`.
     const GO: &str = include_str!("../../../../fixtures/index-go/indexes.jsonl");
 
     fn index(tool: &str, layers: usize) -> SociIndex {

@@ -1,4 +1,4 @@
-//! How the tag of a SOCI-enabled image is made from the tag of the image that it is made of.
+//! Derives the tag of a SOCI-enabled image from the tag of its original.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ const DIGEST: &str = "{digest}";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TagTemplate(String);
 
-/// Why a template makes no tag.
+/// Why a template gives no valid tag.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
@@ -30,10 +30,11 @@ pub enum TagError {
 }
 
 impl TagTemplate {
-    /// The tag for an image. `tag` is the one by which the image is named, if any.
+    /// The tag for an image. `tag` is the tag in the image's name, if any.
     ///
     /// # Errors
-    /// When the template needs a tag and there is none, or what comes out is not a tag, or the image's own.
+    /// If the template needs a tag that is missing, or if the result is not a tag or is the image's
+    /// own tag.
     pub fn fill(&self, tag: Option<&str>, digest: &Digest) -> Result<String, TagError> {
         if self.needs_tag() && tag.is_none() {
             return Err(TagError::NoTag(self.clone()));
@@ -45,18 +46,19 @@ impl TagTemplate {
         }
     }
 
-    /// Images that are named by their digests only have no tag of this template.
+    /// Whether the template needs the image's tag, so it cannot be used for images that are only
+    /// named by digest.
     pub fn needs_tag(&self) -> bool {
         self.0.contains(TAG)
     }
 
-    /// Different images get different tags, none of which is their own.
+    /// Whether different images get different tags, none of which is their own.
     pub fn tells_apart(&self) -> bool {
         self.0 != TAG && (self.needs_tag() || self.0.contains(DIGEST))
     }
 
     fn with(&self, tag: &str, digest: &str) -> String {
-        // No tag and no digest has a brace, so that nothing is replaced twice.
+        // Tags and digests have no braces, so nothing is replaced twice.
         self.0.replace(TAG, tag).replace(DIGEST, digest)
     }
 }

@@ -31,48 +31,48 @@ pub enum GoError {
     Size { what: &'static str, size: i64 },
 }
 
-/// An image manifest, with all that Go's `ocispec.Manifest` holds.
+/// An image manifest with all fields of Go's `ocispec.Manifest`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
-    /// The document's format: 2 in all that is in use.
+    /// The version of the document's format, always 2 in practice.
     pub schema_version: i64,
-    /// The media type that the document states; empty if it states none.
+    /// The stated media type; empty if there is none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub media_type: String,
-    /// What an artifact is; empty for an image.
+    /// The artifact type; empty for an image.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub artifact_type: String,
     /// The image's config.
     pub config: Descriptor,
-    /// None is written as null.
+    /// None is encoded as null.
     pub layers: Option<Vec<Descriptor>>,
     /// The manifest that this one refers to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<Descriptor>,
-    /// What its author wrote beside it, by key; Go writes them in the order of the keys.
+    /// The author's annotations. Go writes them in the order of the keys.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }
 
-/// An image index, with all that Go's `ocispec.Index` holds.
+/// An image index with all fields of Go's `ocispec.Index`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Index {
-    /// The document's format: 2 in all that is in use.
+    /// The version of the document's format, always 2 in practice.
     pub schema_version: i64,
-    /// The media type that the document states; empty if it states none.
+    /// The stated media type; empty if there is none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub media_type: String,
-    /// What an artifact is; empty for an image.
+    /// The artifact type; empty for an image.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub artifact_type: String,
-    /// Images by platform, and what else its author put beside them.
+    /// Images by platform, and other entries that their author added.
     pub manifests: Vec<Descriptor>,
     /// The manifest that this one refers to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<Descriptor>,
-    /// What its author wrote beside it, by key; Go writes them in the order of the keys.
+    /// The author's annotations. Go writes them in the order of the keys.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }
@@ -96,13 +96,15 @@ impl Index {
     }
 }
 
-/// Reads a manifest.
+/// Parses a manifest.
 ///
 /// # Errors
-/// When it is too large, no JSON, another kind of document, or has a descriptor with an unsound digest or size.
+/// If it is too large, not JSON, another kind of document, or has a descriptor with an invalid
+/// digest or size.
 pub fn decode_manifest(bytes: &[u8]) -> Result<Manifest, GoError> {
     let raw: RawManifest = decode(bytes, MAX_DOCUMENT)?;
-    // containerd, core/images: what one reader takes for a manifest and another for an index is neither.
+    // As in containerd (core/images): a document that could be read as a manifest or as an index is
+    // refused.
     if raw.fs_layers.0 || raw.manifests.0 || matches!(raw.media_type.as_str(), OCI_INDEX | DOCKER_LIST) {
         return Err(GoError::NotAManifest);
     }
@@ -117,7 +119,7 @@ pub fn decode_manifest(bytes: &[u8]) -> Result<Manifest, GoError> {
     })
 }
 
-/// Reads an image index.
+/// Parses an image index.
 ///
 /// # Errors
 /// As [`decode_manifest`].
@@ -137,10 +139,10 @@ pub fn decode_index(bytes: &[u8]) -> Result<Index, GoError> {
     })
 }
 
-/// Reads the platform from an image's config, as it stands there.
+/// Parses the platform in an image's config, without normalising it.
 ///
 /// # Errors
-/// When the config is too large or no JSON.
+/// If the config is too large or not JSON.
 pub fn decode_platform(config: &[u8]) -> Result<Platform, GoError> {
     decode::<RawPlatform>(config, MAX_CONFIG).map(RawPlatform::checked)
 }
@@ -288,7 +290,7 @@ mod tests {
 
     const D: &str = "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a";
 
-    /// The manifest with `fields` beside a config, as Go writes it again.
+    /// The manifest with a config and `fields`, as Go encodes it again.
     fn rewritten(fields: &str) -> String {
         let text = format!(r#"{{"config":{{"mediaType":"c","digest":"{D}","size":2}},{fields}}}"#);
         let manifest = decode_manifest(text.as_bytes()).unwrap_or_else(|e| panic!("{fields}: {e:?}"));

@@ -1,9 +1,9 @@
-//! Writing.
+//! Encodes documents like Go.
 
 use serde::Serialize;
 
-/// What Go's encoding/json writes for a document whose fields come in the order of Go's struct:
-/// `<`, `>`, `&` and the line separators U+2028 and U+2029 are escaped. They occur in strings only.
+/// The output of Go's encoding/json for a document whose fields are in the order of Go's struct:
+/// `<`, `>`, `&` and the line separators U+2028 and U+2029 are escaped. They occur only in strings.
 pub(crate) fn encode(document: &impl Serialize) -> Vec<u8> {
     // Strings, integers and maps with string keys cannot fail to encode.
     let plain = serde_json::to_string(document).unwrap_or_default();

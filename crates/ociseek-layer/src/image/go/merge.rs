@@ -1,6 +1,5 @@
-//! Reading: what is decoded goes on top of what is there already, as in Go. So a key that stands
-//! twice in a document means the last value for a string, and both together for an object or a
-//! list.
+//! Decodes like Go, which merges new values into existing ones. For a key that occurs twice, this
+//! gives the last value of a string, but both values combined for an object or a list.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,14 +12,14 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 
 use crate::image::manifest::MAX_DESCRIPTORS;
 
-/// A value that JSON is decoded onto.
+/// A value into which JSON is decoded.
 pub(super) trait Merge {
     /// # Errors
-    /// When the JSON is of another type than the value.
+    /// If the JSON type does not match the value's type.
     fn merge<'de, D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error>;
 }
 
-/// Hands a value to serde.
+/// Passes a value to serde.
 struct Onto<'a, T>(&'a mut T);
 
 impl<'de, T: Merge> DeserializeSeed<'de> for Onto<'_, T> {
@@ -30,12 +29,12 @@ impl<'de, T: Merge> DeserializeSeed<'de> for Onto<'_, T> {
     }
 }
 
-/// What Go's structs have in common: fields by their JSON names.
+/// The fields of a Go struct by their JSON names.
 pub(super) trait Fields {
-    /// Decodes the value of the field `name`, if there is such a field.
+    /// Decodes the value of the field `name`, if it exists.
     ///
     /// # Errors
-    /// When the JSON is of another type than the field.
+    /// If the JSON type does not match the field's type.
     fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Option<Result<(), A::Error>>;
     const NAMES: &'static [&'static str];
 }
@@ -96,8 +95,8 @@ pub(super) fn object<'de, D: Deserializer<'de>, T: Fields>(onto: &mut T, json: D
     json.deserialize_any(Object(onto))
 }
 
-/// Whether a key is a field's name but for its case, by Unicode's simple folding: the Kelvin sign
-/// is a k, the long s an s.
+/// Whether a key differs from a field's name only in case, by Unicode's simple folding: the Kelvin
+/// sign folds to k, the long s to s.
 fn is_folded(key: &str, name: &str) -> bool {
     let fold = |c: char| match c {
         '\u{212a}' => 'k',
@@ -125,7 +124,7 @@ impl Merge for i64 {
     }
 }
 
-/// Only that a key is there.
+/// Whether a key is present, whatever its value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Present(pub bool);
 
@@ -140,8 +139,8 @@ impl Merge for Present {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Data(pub Vec<u8>);
 
-/// As Go's `base64.StdEncoding`: line breaks are passed over, padding is due, bits that are left
-/// over are not looked at.
+/// Like Go's `base64.StdEncoding`: line breaks are skipped, padding is required, and trailing bits
+/// are ignored.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new()
@@ -181,7 +180,7 @@ impl Merge for BTreeMap<String, String> {
     }
 }
 
-/// A pointer: null takes it away.
+/// A pointer: null clears it.
 impl<T: Fields + Merge + Default> Merge for Option<Box<T>> {
     fn merge<'de, D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error> {
         struct Pointer<'a, T>(&'a mut Option<Box<T>>);
@@ -206,7 +205,8 @@ impl<T: Fields + Merge + Default> Merge for Option<Box<T>> {
     }
 }
 
-/// A list; null is none. What a list that stood there before has at a place is what the element there is decoded onto.
+/// A list: null clears it. Each new element is decoded into the element that an earlier list had at
+/// its position.
 impl<T: Merge + Default> Merge for Option<Vec<T>> {
     fn merge<'de, D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error> {
         struct List<'a, T>(&'a mut Option<Vec<T>>, PhantomData<T>);

@@ -1,7 +1,8 @@
-//! JSON as Go's encoding/json reads and writes it over the structs of the OCI specification.
+//! JSON that is read and written like Go's encoding/json does for the structs of the OCI
+//! specification.
 //!
-//! Every tool that reads a SOCI-enabled image is written in Go. An image is converted from what
-//! these tools see in it, and written in the bytes that they would write.
+//! Every tool that reads SOCI-enabled images is written in Go. So the conversion starts from what
+//! these tools see in an image, and writes the bytes that they would write.
 
 mod document;
 mod encode;

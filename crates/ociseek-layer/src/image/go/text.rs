@@ -1,8 +1,10 @@
-//! Text that is not quite Unicode. Go reads it with U+FFFD in the place of what is wrong; serde_json refuses it.
+//! Repairs text that is not valid Unicode like Go, which replaces invalid parts by U+FFFD.
+//! serde_json would refuse it.
 
 use std::borrow::Cow;
 
-/// The document with U+FFFD for each byte that is not UTF-8 and for each escaped surrogate without its other half.
+/// The document with U+FFFD for each byte that is not UTF-8 and for each escaped surrogate without
+/// its other half.
 pub(super) fn repaired(bytes: &[u8]) -> Cow<'_, str> {
     let text = decoded(bytes);
     match lone_surrogates(&text) {
@@ -21,10 +23,10 @@ pub(super) fn repaired(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// Bytes of `\uXXXX`.
+/// The length of `\uXXXX` in bytes.
 const ESCAPE: usize = 6;
 
-/// Go takes one byte at a time where the standard library replaces a cut-off character as a whole.
+/// Go replaces one byte at a time, the standard library a truncated character as a whole.
 fn decoded(bytes: &[u8]) -> Cow<'_, str> {
     if let Ok(text) = std::str::from_utf8(bytes) {
         return Cow::Borrowed(text);
@@ -37,7 +39,7 @@ fn decoded(bytes: &[u8]) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// Where escapes of lone surrogates begin.
+/// The offsets of escaped lone surrogates.
 fn lone_surrogates(text: &str) -> Vec<usize> {
     let bytes = text.as_bytes();
     let mut lone = Vec::new();
@@ -45,7 +47,7 @@ fn lone_surrogates(text: &str) -> Vec<usize> {
     while let Some(found) = memchr::memchr(b'\\', bytes.get(at..).unwrap_or_default()) {
         at += found;
         match unit(bytes, at) {
-            // An escaped backslash, or another escape of two characters.
+            // An escaped backslash or another two-character escape.
             None => at += 2,
             Some(0xd800..=0xdbff) if matches!(unit(bytes, at + ESCAPE), Some(0xdc00..=0xdfff)) => at += 2 * ESCAPE,
             Some(0xd800..=0xdfff) => {
@@ -58,7 +60,7 @@ fn lone_surrogates(text: &str) -> Vec<usize> {
     lone
 }
 
-/// The UTF-16 unit of the escape `\uXXXX` at a place, if there is one.
+/// The UTF-16 unit of an escape `\uXXXX` at this offset, if there is one.
 fn unit(bytes: &[u8], at: usize) -> Option<u16> {
     let hex = bytes.get(at..at + ESCAPE)?.strip_prefix(b"\\u")?;
     let digits = hex.iter().all(u8::is_ascii_hexdigit).then_some(hex)?;

@@ -180,26 +180,26 @@ fn scan_chunks<E>(
     })
 }
 
-/// What goes to the scan, and comes back to be hashed.
+/// Work items: scanned first, then hashed.
 enum Work {
     Batch(Vec<Bytes>),
     Ahead(Ahead),
 }
 
-/// That the scan takes no more.
+/// The scan ended early.
 struct Broken;
 
-/// Hashes what is scanned.
+/// Hashes what was scanned.
 struct Hashing {
     hashes: LayerHashes,
     scanned: Receiver<(Work, Spans)>,
-    /// What was given to the scan and did not come back.
+    /// The number of work items that the scan has not returned yet.
     under_way: usize,
     most: usize,
 }
 
 impl Hashing {
-    /// Until less is under way than may be.
+    /// Hashes until fewer than `most` items are in progress.
     fn catch_up(&mut self) -> Result<(), Broken> {
         while self.under_way >= self.most {
             let (work, spans) = self.scanned.recv().map_err(|_| Broken)?;

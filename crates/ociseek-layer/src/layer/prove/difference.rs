@@ -1,4 +1,4 @@
-//! What can differ between a ztoc and its layer.
+//! The kinds of differences between a ztoc and its layer.
 
 use crate::code::Code;
 use crate::digest::Digest;
@@ -8,12 +8,13 @@ use crate::offset::{SpanId, Uncompressed};
 use crate::progress::causes;
 use crate::ztoc::ZtocError;
 
-/// One thing that is not as it should be. [`Difference::code`] is for programs, Display for people.
+/// A difference. Programs read [`Difference::code`], people its Display.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum Difference {
-    /// It cannot be held against anything: damaged, or its parts contradict each other.
+    /// The ztoc cannot be compared with the layer: it is damaged, or its parts contradict each
+    /// other.
     #[error("the ztoc cannot be used: {}", causes(.0))]
     Malformed(ZtocError),
     #[error("the layer cannot be decoded completely: {0}")]
@@ -24,7 +25,7 @@ pub enum Difference {
     Compression { stated: &'static str, actual: &'static str },
     #[error("the ztoc's spans cannot be used: {0}")]
     Spans(SpanError),
-    /// FORMAT, section 4: what soci-snapshotter refuses.
+    /// soci-snapshotter refuses it (FORMAT, section 4).
     #[error("consumers reject this layer: {0}")]
     Unservable(Unservable),
     #[error("the ztoc has the format version \"{}\", not \"0.9\"", .0.escape_ascii())]
@@ -39,7 +40,8 @@ pub enum Difference {
     SpanContent {
         span: SpanId,
         reason: String,
-        /// Regular files with bytes in the span, by the ztoc, and the name of the first.
+        /// The number of regular files with bytes in the span, according to the ztoc, and the name
+        /// of the first.
         files: u64,
         first: Option<Box<[u8]>>,
     },
@@ -60,7 +62,7 @@ pub enum Difference {
 }
 
 impl Difference {
-    /// The stable word for it.
+    /// The stable word for this difference.
     pub fn code(&self) -> Code {
         match self {
             Difference::Malformed(_) => Code::ZtocMalformed,
@@ -81,7 +83,8 @@ impl Difference {
         }
     }
 
-    /// The message for people, where entries and sizes were those of a fine document and not of a ztoc.
+    /// The message for people when the entries and sizes come from a fine document instead of a
+    /// ztoc.
     pub fn of_document(&self) -> String {
         match self {
             Difference::Size { what, stated, actual } => {
@@ -104,7 +107,7 @@ impl Difference {
         }
     }
 
-    /// The span that it is about.
+    /// The affected span.
     pub fn span(&self) -> Option<SpanId> {
         match self {
             Difference::SpanDigest { span, .. }
@@ -116,7 +119,7 @@ impl Difference {
         }
     }
 
-    /// Number, where the ztoc has it, and name of the entry that it is about.
+    /// The number (if it is in the ztoc) and name of the affected entry.
     pub fn entry(&self) -> Option<(Option<usize>, &[u8])> {
         match self {
             Difference::EntryMissing { name, .. } => Some((None, name)),
@@ -136,14 +139,14 @@ fn lying_in(files: u64, first: Option<&[u8]>) -> String {
     }
 }
 
-/// The differences found so far: so many are kept, the rest is counted.
+/// The differences found so far. The first ones are kept, the rest are only counted.
 #[derive(Debug, Default)]
 pub(super) struct Differences {
     pub list: Vec<Difference>,
     pub more: u64,
 }
 
-/// What a reader of the list can use; a layer under another's ztoc has millions.
+/// Enough for a reader. A layer compared with another layer's ztoc has millions of differences.
 const MOST: usize = 1000;
 
 impl Differences {

@@ -1,4 +1,4 @@
-//! The entries of a ztoc against the headers of the layer's tar.
+//! Compares the entries of a ztoc with the headers of the layer's tar.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::offset::Uncompressed;
 use crate::tar::{Entry, PaxRecord, Walker};
 use crate::ztoc::{FileMetadata, Ztoc};
 
-/// Walks the tar and compares each entry as it is met.
+/// Walks the tar and compares each entry as it is found.
 pub(super) struct Entries {
     ztoc: Arc<Ztoc>,
     walker: Walker,
@@ -18,14 +18,14 @@ pub(super) struct Entries {
 }
 
 struct Compare {
-    /// The first entry of the ztoc that has not been met.
+    /// The first entry of the ztoc that was not found yet.
     next: usize,
     met: Vec<bool>,
-    /// The entry furthest back that has been met.
+    /// The last entry, in the order of the ztoc, that was found.
     furthest: Option<usize>,
-    /// Entries of the ztoc by where their data begin, once the two lists are out of step.
+    /// Entries of the ztoc by the start of their data. Built when the two lists get out of step.
     by_offset: Option<HashMap<Uncompressed, Vec<usize>>>,
-    /// An entry that a ztoc cannot state was met; said once.
+    /// Whether an entry that a ztoc cannot express was found. Reported once.
     unservable: bool,
 }
 
@@ -45,7 +45,7 @@ impl Entries {
         self.error = walked.err().map(|error| error.to_string());
     }
 
-    /// The layer is at its end; `is_broken` says that it came too soon.
+    /// Call this at the end of the layer. `is_broken` tells that it ended too early.
     pub(super) fn finish(self, is_broken: bool, differences: &mut Differences) {
         let Entries { ztoc, walker, error, compare } = self;
         let end = match error {
@@ -58,7 +58,7 @@ impl Entries {
                 differences.add(Difference::Size { what: "the end of the tar", stated, actual: actual.0 });
             }
             Ok(_) => {}
-            // That the layer is broken has been said.
+            // The broken layer was already reported.
             Err(_) if is_broken => {}
             Err(reason) => differences.add(Difference::Tar(reason)),
         }
@@ -87,7 +87,8 @@ impl Compare {
                     differences.add(Difference::Unservable(unservable));
                 }
                 match self.at(offset, files) {
-                    // What has no data of its own, such as a global header, need not be in the ztoc.
+                    // Entries without data of their own, such as a global header, need not be in
+                    // the ztoc.
                     None => return,
                     found => found,
                 }
@@ -104,8 +105,8 @@ impl Compare {
         self.met[number] = true;
     }
 
-    /// The ztoc's entry for what was met: the next one if they are equal; else one for the same
-    /// place; else the next one if it has the same name.
+    /// The ztoc's entry for an entry of the tar: the next one if they are equal, otherwise one at
+    /// the same offset, otherwise the next one if it has the same name.
     fn find(&mut self, actual: &FileMetadata, files: &[FileMetadata]) -> Option<usize> {
         let next = files.get(self.next);
         if next == Some(actual) {
@@ -115,7 +116,7 @@ impl Compare {
         here.or_else(|| next.filter(|next| next.name == actual.name).map(|_| self.next))
     }
 
-    /// An entry that has not been met and whose data begin at `offset`.
+    /// An entry that was not found yet and whose data begin at `offset`.
     fn at(&mut self, offset: Uncompressed, files: &[FileMetadata]) -> Option<usize> {
         if files.get(self.next).is_some_and(|next| next.offset == offset) {
             return Some(self.next);
@@ -137,7 +138,7 @@ impl Compare {
     }
 }
 
-/// Compares all that the format states of an entry.
+/// Compares all fields that the format has for an entry.
 pub(super) fn fields(entry: usize, stated: &FileMetadata, actual: &FileMetadata, differences: &mut Differences) {
     for (field, says, is) in differing(stated, actual) {
         let name = stated.name.clone();
@@ -145,7 +146,7 @@ pub(super) fn fields(entry: usize, stated: &FileMetadata, actual: &FileMetadata,
     }
 }
 
-/// The fields in which two entries differ, and what each has there, for people.
+/// The fields in which two entries differ, with both values in readable form.
 pub fn differing(stated: &FileMetadata, actual: &FileMetadata) -> Vec<(&'static str, String, String)> {
     let mut found = Vec::new();
     if stated == actual {
@@ -177,7 +178,7 @@ pub fn differing(stated: &FileMetadata, actual: &FileMetadata) -> Vec<(&'static 
     found
 }
 
-/// The first PAX record in which two entries differ, of each. Their order means nothing.
+/// The first PAX records in which two entries differ. The order of records does not matter.
 fn records(stated: &FileMetadata, actual: &FileMetadata) -> Option<(String, String)> {
     let sorted = |file: &FileMetadata| {
         let mut records: Vec<PaxRecord> = file.pax.to_vec();
@@ -192,8 +193,8 @@ fn records(stated: &FileMetadata, actual: &FileMetadata) -> Option<(String, Stri
     text(&shown(&stated), &shown(&actual))
 }
 
-/// Two texts that differ, each quoted in one line. If they are long, some of each from where they
-/// do: what is in a stranger's tar may be megabytes.
+/// Two different texts, each quoted on one line. Long ones are cut to the part that differs,
+/// because an untrusted tar may hold megabytes.
 fn text(stated: &[u8], actual: &[u8]) -> Option<(String, String)> {
     const MOST: usize = 200;
     if stated == actual {

@@ -1,6 +1,7 @@
-//! A fine document against the layer: proofs of its spans, and what our own decoder makes of each with
-//! the sparse window that the document has, compared with the layer as it was decoded straight through.
-//! Each span is decoded twice, with two values for the bytes that are left out: none of them may matter.
+//! Compares a fine document with its layer: the proofs of its spans, and what our decoder produces
+//! from each span and its sparse window, compared with the layer decoded from start to end. Each
+//! span is decoded twice, with different values for the bytes that are left out of its window,
+//! which must not matter.
 
 use std::sync::Arc;
 
@@ -11,23 +12,23 @@ use crate::digest::{Algorithm, Digest, Hasher};
 use crate::fine::{Codec, FineLayer, SpanWindow, Windows};
 use crate::offset::SpanId;
 
-/// The compressed side: takes the blob.
+/// The compressed side: takes the blob's bytes.
 pub(super) struct FineBlob {
     layer: Arc<FineLayer>,
-    /// The windows of the group that the current span is in, with the group's number.
+    /// The number and windows of the group that holds the current span.
     group: Option<(usize, Windows)>,
     current: SpanId,
     open: Option<Open>,
-    /// Bytes of the blob so far.
+    /// The number of bytes of the blob so far.
     position: u64,
-    /// What each span decodes to.
+    /// The digest of each decoded span.
     decoded: Vec<Result<Digest, String>>,
 }
 
-/// A span in the middle of being read.
+/// A span that is being read.
 struct Open {
     proof: Hasher,
-    /// Bytes of the blob before the span's first block.
+    /// The number of bytes of the blob before the span's first block.
     skip: usize,
     /// None for a plain tar.
     readings: Option<[Reading; 2]>,
@@ -40,7 +41,7 @@ struct Reading {
     made: Made,
 }
 
-/// Hashes what a span decodes to, and the part of it that can refer to the window.
+/// Hashes the decoded span, and separately the part of it that can refer to the window.
 struct Made {
     all: Hasher,
     left: u64,
@@ -139,13 +140,13 @@ impl FineBlob {
         let (layer, span) = (&self.layer, self.current);
         let number = FineLayer::group_of(span).filter(|_| layer.spans().has_window(span))?;
         if self.group.as_ref().is_none_or(|(known, _)| *known != number) {
-            // What cannot be decoded was refused when the document was.
+            // A group that cannot be decoded was already refused with the document.
             self.group = layer.group(number).ok().map(|windows| (number, windows));
         }
         self.group.as_ref()?.1.get(span).cloned()
     }
 
-    /// The span is at its end.
+    /// Ends the current span.
     fn close(&mut self, open: Open, differences: &mut Differences) {
         let span = self.current;
         self.current = SpanId(span.0 + 1);
@@ -161,7 +162,7 @@ impl FineBlob {
             return;
         };
         self.decoded.push(match (zeros.error, zeros.made.left) {
-            // What follows the bytes that are wanted is not read by anybody.
+            // Nobody reads past the wanted bytes, so later errors do not matter.
             (_, 0) if ones.made.first.finish() == zeros.made.first.finish() => Ok(zeros.made.all.finish()),
             (_, 0) => Err("it refers to bytes of its window that are left out".to_owned()),
             (Some(error), _) => Err(error),
@@ -169,8 +170,8 @@ impl FineBlob {
         });
     }
 
-    /// The blob is at its end. `plain` are the digests of the spans' bytes in the layer as it was
-    /// decoded straight through.
+    /// Ends the blob. `plain` holds the digests of the spans' bytes, from the layer decoded from
+    /// start to end.
     pub(super) fn finish(mut self, plain: &[Digest], differences: &mut Differences) {
         if let Some(open) = self.open.take() {
             self.close(open, differences);
@@ -199,7 +200,7 @@ impl Open {
     }
 }
 
-/// The other side: takes the layer as it was decoded straight through.
+/// The uncompressed side: takes the layer decoded from start to end.
 pub(super) struct FinePlain {
     layer: Arc<FineLayer>,
     hasher: Hasher,
@@ -228,7 +229,8 @@ impl FinePlain {
         }
     }
 
-    /// The layer is at its end. Returns the digest of each span's bytes, as far as there are such.
+    /// Ends the layer. Returns the digest of each span's bytes, for the spans that the layer
+    /// reached.
     pub(super) fn finish(mut self) -> Vec<Digest> {
         self.push(&[]);
         self.hashes

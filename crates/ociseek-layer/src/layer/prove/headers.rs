@@ -1,4 +1,4 @@
-//! The tar headers that lie in one span, against the entries that the ztoc states there.
+//! Compares the tar headers in a span with the entries that the ztoc states there.
 
 use std::ops::Range;
 
@@ -9,12 +9,13 @@ use crate::offset::Uncompressed;
 use crate::tar::{BLOCK, Walker};
 use crate::ztoc::FileMetadata;
 
-/// Takes what a span decodes to, and compares each entry whose headers all lie in it.
+/// Takes a decoded span and compares each entry whose headers are all in it.
 pub struct SpanHeaders<'a> {
     files: &'a [FileMetadata],
     /// The entry whose headers come next.
     next: usize,
-    /// Where they begin in the tar, by the ztoc; what the span has before that is passed over.
+    /// Where these headers begin in the tar, according to the ztoc. Earlier bytes of the span are
+    /// skipped.
     begin: Uncompressed,
     position: Uncompressed,
     end: Uncompressed,
@@ -24,22 +25,22 @@ pub struct SpanHeaders<'a> {
 }
 
 impl<'a> SpanHeaders<'a> {
-    /// For the bytes of `span` of the tar, of which `files` are the entries in the tar's order.
+    /// For the bytes of the tar in `span`. `files` are the tar's entries in its order.
     pub fn new(files: &'a [FileMetadata], span: &Range<Uncompressed>) -> SpanHeaders<'a> {
-        // The headers of an entry begin where the padded data of the one before end.
+        // The headers of an entry begin after the padded data of the previous one.
         let next = match span.start {
             Uncompressed(0) => 0,
             start => files.partition_point(|file| data_end(file) < start) + 1,
         };
         let before = next.checked_sub(1).map(|before| files.get(before));
-        // Without an entry before that reaches into the span, nothing but the tar's end lies there.
+        // If no earlier entry reaches into the span, it only holds the end of the tar.
         let begin = before.map_or(Uncompressed(0), |before| before.map_or(span.end, data_end));
         let differences = Differences::default();
         let (position, end, walker) = (span.start, span.end, Walker::new());
         SpanHeaders { files, next, begin, position, end, walker, error: None, differences }
     }
 
-    /// The next bytes of the span.
+    /// Takes the next bytes of the span.
     pub fn push(&mut self, piece: &[u8]) {
         let skipped = self.begin.0.saturating_sub(self.position.0).min(piece.len() as u64);
         self.position += piece.len() as u64;
@@ -60,7 +61,8 @@ impl<'a> SpanHeaders<'a> {
         self.error = walked.err().map(|error| error.to_string());
     }
 
-    /// The span is at its end. What differs, in the order in which it was found; a thousand at most.
+    /// Ends the span. Returns at most a thousand differences, in the order in which they were
+    /// found.
     pub fn finish(mut self) -> Vec<Difference> {
         let overdue = self.files.get(self.next).filter(|file| self.walker.is_over() || file.offset <= self.end);
         if let Some(error) = self.error {
@@ -72,14 +74,14 @@ impl<'a> SpanHeaders<'a> {
     }
 }
 
-/// Where the tar headers of an entry lie: behind the data of the one before.
+/// Where the tar headers of an entry are: after the data of the previous entry.
 pub fn headers_of(files: &[FileMetadata], entry: usize) -> Range<Uncompressed> {
     let before = entry.checked_sub(1).and_then(|before| files.get(before));
     let end = files.get(entry).map_or(Uncompressed(0), |file| file.offset);
     before.map_or(Uncompressed(0), data_end).min(end)..end
 }
 
-/// Where the data of an entry end, with their padding.
+/// The end of an entry's data, including padding.
 fn data_end(file: &FileMetadata) -> Uncompressed {
     Uncompressed((file.offset.0 + file.size).next_multiple_of(BLOCK as u64))
 }
@@ -97,7 +99,7 @@ mod tests {
             let mut header = tar::Header::new_gnu();
             header.set_size(size as u64);
             header.set_mode(0o644);
-            // One of the names is too long for a header, so that it has a second one.
+            // One name is too long for a header, so its entry has a second header.
             let name = "x".repeat(if number == 3 { 150 } else { 10 + number });
             builder.append_data(&mut header, name, &vec![7; size][..]).unwrap();
         }
@@ -136,7 +138,7 @@ mod tests {
         renamed[2].name = b"other".as_slice().into();
         assert_eq!(codes(&tar, &renamed, all.clone()), ["entry-field"]);
         assert_eq!(codes(&tar, &renamed, header.clone()), ["entry-field"]);
-        // It is not in this span.
+        // The header is not in this span.
         assert_eq!(codes(&tar, &renamed, 0..header.start), [""; 0]);
         let mut longer = files.clone();
         longer[1].size += 512;

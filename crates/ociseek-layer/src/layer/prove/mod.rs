@@ -1,13 +1,13 @@
-//! One layer against its ztoc and its fine document.
+//! Checks a layer's ztoc and fine document against the layer.
 //!
-//! The layer is decoded straight through by decoders that are not ours (flate2 with zlib-rs, and
-//! zstd), and what comes out is what the ztoc is held against: its windows, its entries, and what
-//! our own decoder makes of each span from its checkpoint. Each span is decoded while its
-//! compressed bytes pass by, so nothing is kept of the layer.
+//! Decoders other than ours (flate2 with zlib-rs, and zstd) decode the layer from start to end. The
+//! result is compared with the ztoc: its windows, its entries, and what our own decoder produces
+//! from each span and its checkpoint. Each span is decoded as its compressed bytes arrive, so
+//! nothing of the layer is kept.
 //!
-//! When every entry is equal to the layer's and every span decodes to the layer's bytes, then every
-//! file reads right through the spans, and every tar header lies where a consumer looks for it:
-//! behind the data of the entry before.
+//! If every entry equals the layer's and every span decodes to the layer's bytes, then every file
+//! can be read correctly through the spans, and every tar header is where a consumer looks for it:
+//! after the data of the previous entry.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -41,20 +41,20 @@ pub use difference::Difference;
 pub use entries::differing;
 pub use headers::{SpanHeaders, headers_of};
 
-/// How many batches of chunks the straight decoder may lag behind.
+/// How many batches of chunks the decoder on the other thread may lag behind.
 const BATCHES: usize = 4;
 
-/// Takes a layer's blob in chunks and finds what differs from its ztoc. Chunk borders carry no
-/// meaning, unless the layer breaks off: then they decide how much of it is looked at before that.
+/// Takes a layer's blob in chunks and finds the differences from its ztoc. Chunk boundaries do not
+/// matter, unless the layer is broken: then they decide how much is checked before the fault.
 ///
-/// Memory does not grow with the layer, but for some bytes for each span and entry of the ztoc.
+/// Memory does not grow with the layer, except for a few bytes for each span and entry of the ztoc.
 pub struct LayerProof {
     straight: Straight,
     blob: Blob,
     ztoc: Option<Arc<Ztoc>>,
 }
 
-/// The half that takes the blob as it is.
+/// The half that takes the compressed blob.
 struct Blob {
     digest: Hasher,
     size: u64,
@@ -63,43 +63,44 @@ struct Blob {
     differences: Differences,
 }
 
-/// What was found out about a layer.
+/// The findings about a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
-    /// Of the blob, by the algorithm asked for.
+    /// The digest of the blob, with the requested algorithm.
     pub digest: Digest,
-    /// Bytes of the blob.
+    /// The size of the blob in bytes.
     pub size: u64,
-    /// Of the decoded layer, all of it, by the algorithm asked for. None if it could not be decoded to its end.
+    /// The digest of the whole decoded layer, with the requested algorithm. None if decoding
+    /// failed.
     pub diff_id: Option<Digest>,
-    /// Bytes of the decoded layer, padding behind the tar's end and all.
+    /// The size of the decoded layer in bytes, including the padding after the tar's end.
     pub plain_size: u64,
-    /// Bytes that were compared with what their spans decode to.
+    /// How many bytes of decoded spans were compared.
     pub compared: u64,
-    /// Spans whose bytes in the blob have the digest that the ztoc says.
+    /// The number of spans whose compressed bytes have the digest in the ztoc.
     pub matching: u32,
-    /// In the order in which they were found; a thousand at most.
+    /// At most a thousand differences, in the order in which they were found.
     pub differences: Vec<Difference>,
-    /// How many more there are.
+    /// The number of further differences.
     pub more: u64,
 }
 
 impl Proof {
-    /// Nothing differs. Digest, size and diff_id are for the caller to compare.
+    /// Whether there are no differences. The caller compares digest, size and diff_id.
     pub fn holds(&self) -> bool {
         self.differences.is_empty()
     }
 }
 
 impl LayerProof {
-    /// For a layer with a ztoc, or for one without, of which only digests and size are found out.
-    /// `blob` and `diff_id` are the algorithms of the digests wanted.
+    /// Checks a layer with a ztoc. Without one, only its digests and size are determined. `blob`
+    /// and `diff_id` are the algorithms of the requested digests.
     pub fn new(ztoc: Option<Arc<Ztoc>>, blob: Algorithm, diff_id: Algorithm) -> LayerProof {
         LayerProof::with_fine(ztoc, None, blob, diff_id)
     }
 
-    /// The same for a layer that also has a fine document. Its spans and windows are held against the
-    /// layer, and its entries against those of the ztoc, or without one against the layer.
+    /// Checks a layer that also has a fine document. Its spans and windows are compared with the
+    /// layer, and its entries with those of the ztoc, or with the layer if there is no ztoc.
     pub fn with_fine(
         ztoc: Option<Arc<Ztoc>>,
         fine: Option<Arc<FineLayer>>,
@@ -142,9 +143,9 @@ impl LayerProof {
         LayerProof { straight: Straight::new(plain), blob, ztoc }
     }
 
-    /// Takes all of the blob from `next`, which returns its chunks, a batch at a time, and `None` at
-    /// its end. The straight decoder has a thread of its own: it and the decoder of spans need
-    /// nothing of each other.
+    /// Reads the whole blob from `next`, which returns its chunks, a batch at a time, and None at
+    /// its end. The decoder for the whole layer has its own thread, since it is independent of the
+    /// decoder of spans.
     ///
     /// # Errors
     /// Those of `next`.
@@ -157,7 +158,7 @@ impl LayerProof {
                 straight
             });
             while let Some(batch) = next()? {
-                // Nobody takes it only if that thread panicked, which joining it passes on.
+                // The receiver is gone only if that thread panicked, which joining it passes on.
                 let _ = read.send(batch.clone());
                 batch.iter().for_each(|chunk| blob.push(chunk));
             }
@@ -167,13 +168,13 @@ impl LayerProof {
         })
     }
 
-    /// The next bytes of the blob.
+    /// Takes the next bytes of the blob.
     pub fn push(&mut self, chunk: &[u8]) {
         self.straight.push(chunk);
         self.blob.push(chunk);
     }
 
-    /// The blob is at its end.
+    /// Ends the blob.
     pub fn finish(self) -> Proof {
         let LayerProof { straight, blob: Blob { digest, size, spans, fine, mut differences }, ztoc } = self;
         let straight = straight.finish();
@@ -234,7 +235,7 @@ impl Blob {
     }
 }
 
-/// A ztoc without spans, for its entries.
+/// A ztoc without spans, for the document's entries.
 fn listing(fine: &FineLayer) -> Ztoc {
     Ztoc {
         version: VERSION.into(),

@@ -1,4 +1,4 @@
-//! The layer as it was decoded straight through: its digest, its entries, its spans.
+//! The checks on the layer decoded from start to end: its digest, its entries, its spans.
 
 use super::difference::Differences;
 use super::entries::Entries;
@@ -6,7 +6,7 @@ use super::fine::FinePlain;
 use super::spans::PlainSpanCheck;
 use crate::digest::{Algorithm, Hasher};
 
-/// What decodes the plain bytes serve for.
+/// The users of the plain bytes.
 pub(super) struct Plain {
     pub diff_id: Hasher,
     pub size: u64,
@@ -17,7 +17,7 @@ pub(super) struct Plain {
 }
 
 impl Plain {
-    /// Takes bytes for nobody.
+    /// Checks nothing.
     pub(super) fn nothing() -> Plain {
         let diff_id = Hasher::new(Algorithm::Sha256);
         Plain { diff_id, size: 0, entries: None, spans: None, fine: None, differences: Differences::default() }

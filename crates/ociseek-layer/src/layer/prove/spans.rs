@@ -1,5 +1,5 @@
-//! The spans of a ztoc against the layer: digests of their compressed bytes, windows of their
-//! checkpoints, and what our own decoder makes of each from its checkpoint.
+//! Compares the spans of a ztoc with the layer: the digests of their compressed bytes, the windows
+//! of their checkpoints, and what our decoder produces from each checkpoint.
 
 use std::ops::Range;
 
@@ -11,28 +11,28 @@ use crate::layer::span::SpanTable;
 use crate::offset::{Compressed, SpanId, Uncompressed};
 use crate::ztoc::{Checkpoint, Checkpoints, FileKind, FileMetadata};
 
-/// The compressed side: takes the blob.
+/// The compressed side: takes the blob's bytes.
 pub(super) struct BlobSpans {
     table: SpanTable,
-    /// The span that is read now, or will be next.
+    /// The span that is being read, or the next one.
     current: u32,
     open: Option<Open>,
-    /// Bytes of the blob so far, and the last one of them.
+    /// The number of bytes of the blob so far, and the last of them.
     position: u64,
     last_byte: u8,
-    /// Where the first gzip header ends, once that is known.
+    /// The end of the first gzip header, if known.
     header: HeaderEnd,
-    /// What each span decodes to.
+    /// The digest of each decoded span.
     decoded: Vec<Result<Digest, String>>,
-    /// How many have the digest that the ztoc says.
+    /// The number of spans whose digest matches the ztoc.
     matching: u32,
 }
 
-/// A span in the middle of being read.
+/// A span that is being read.
 struct Open {
     digest: Hasher,
     hashed_to: u64,
-    /// Where the reader goes on; None for a plain tar.
+    /// The state of its decoder. None for a plain tar.
     reading: Option<Reading>,
 }
 
@@ -43,7 +43,7 @@ struct Reading {
     made: Made,
 }
 
-/// Hashes what a span decodes to, as far as the ztoc says it goes.
+/// Hashes the decoded span, up to the end that the ztoc states.
 struct Made {
     hasher: Hasher,
     left: u64,
@@ -115,7 +115,7 @@ impl BlobSpans {
         self.last_byte = chunk.last().copied().unwrap_or(self.last_byte);
     }
 
-    /// The current span is at its end.
+    /// Ends the current span.
     fn close(&mut self, open: Open, differences: &mut Differences) {
         let span = SpanId(self.current);
         let stated = self.table.digest(span);
@@ -131,7 +131,7 @@ impl BlobSpans {
     fn look_for_header_end(&mut self, chunk: &[u8]) {
         let HeaderEnd::Reading(reader) = &mut self.header else { return };
         let mut first = FirstBlock(None);
-        // In small pieces, so that little is decoded behind it.
+        // In small pieces, so that little is decoded past the header.
         for piece in chunk.chunks(64) {
             if reader.push(piece, &mut first).is_err() || first.0.is_some() {
                 self.header = HeaderEnd::Known(first.0);
@@ -140,12 +140,11 @@ impl BlobSpans {
         }
     }
 
-    /// The blob is at its end. `plain` are the digests of the spans' bytes in the layer as it was
-    /// decoded straight through. Returns how many bytes were compared, and how many spans have
-    /// their digest.
+    /// Ends the blob. `plain` holds the digests of the spans' bytes, from the layer decoded from
+    /// start to end. Returns how many bytes were compared and how many spans match their digest.
     pub(super) fn finish(mut self, plain: &[Digest], differences: &mut Differences) -> (u64, u32) {
         if let Some(open) = self.open.take() {
-            // The blob is shorter than the ztoc says, which is a difference of its own.
+            // The blob is shorter than the ztoc says, which is reported separately.
             self.close(open, differences);
         }
         let ztoc = self.table.ztoc().clone();
@@ -185,7 +184,7 @@ impl BlobSpans {
     }
 }
 
-/// The regular files of a ztoc, by where they lie.
+/// The regular files of a ztoc, by offset.
 struct Files<'a> {
     by_start: Vec<&'a FileMetadata>,
     ends: Vec<u64>,
@@ -201,7 +200,7 @@ impl<'a> Files<'a> {
         Files { by_start, ends }
     }
 
-    /// How many have bytes in `range`, and the name of the first.
+    /// The number of files with bytes in `range`, and the name of the first.
     fn inside(&self, range: Range<Uncompressed>) -> (u64, Option<Box<[u8]>>) {
         let started = self.by_start.partition_point(|file| file.offset < range.end);
         let ended = self.ends.partition_point(|end| *end <= range.start.0);
@@ -212,7 +211,7 @@ impl<'a> Files<'a> {
 }
 
 impl Open {
-    /// `before` is the span's first byte.
+    /// `before` is the byte before the checkpoint, which the span shares.
     fn new(table: &SpanTable, span: SpanId, before: u8) -> Open {
         let plain = table.plain_range(span);
         let reading = match &table.ztoc().checkpoints {
@@ -228,10 +227,10 @@ impl Open {
         Open { digest, hashed_to: table.blob_range(span).start.0, reading }
     }
 
-    /// Takes what of `chunk`, which begins at `start` of the blob, lies before `to`.
+    /// Takes the part of `chunk` before `to`. The chunk begins at `start` in the blob.
     fn take(&mut self, chunk: &[u8], start: u64, to: u64, last_byte: u8) {
         if self.hashed_to < start {
-            // A byte that the span before had too.
+            // The previous span had this byte too.
             self.digest.update(&[last_byte]);
             self.hashed_to = start;
         }
@@ -251,7 +250,7 @@ impl Open {
         }
     }
 
-    /// The span is at its end: its digest, and what it decodes to.
+    /// Ends the span. Returns the digest of its compressed bytes, and that of its decoded bytes.
     fn close(self, table: &SpanTable, span: SpanId) -> (Digest, Result<Digest, String>) {
         let digest = self.digest.finish();
         (digest, self.reading.map_or(Ok(digest), |reading| reading.close(table, span)))
@@ -265,7 +264,7 @@ impl Reading {
             return Err(format!("it decodes to {} bytes more than the ztoc says", made.excess));
         }
         match (error, made.left) {
-            // What follows the bytes that are wanted is not read by anybody.
+            // Nobody reads past the wanted bytes, so later errors do not matter.
             (_, 0) => Ok(made.hasher.finish()),
             (Some(error), _) => Err(error),
             (None, left) => Err(format!("it decodes to {left} bytes fewer than the ztoc says")),
@@ -273,14 +272,14 @@ impl Reading {
     }
 }
 
-/// The other side: takes the layer as it was decoded straight through.
+/// The uncompressed side: takes the layer decoded from start to end.
 pub(super) struct PlainSpanCheck {
     table: SpanTable,
-    /// The next checkpoint that is not reached.
+    /// The next checkpoint.
     next: usize,
     hasher: Option<Hasher>,
     position: u64,
-    /// At least the last 32 KiB, as far as there are so many.
+    /// At least the last 32 KiB, or all bytes so far.
     recent: Vec<u8>,
     hashes: Vec<Digest>,
 }
@@ -290,7 +289,7 @@ impl PlainSpanCheck {
         PlainSpanCheck { table, next: 0, hasher: None, position: 0, recent: Vec::new(), hashes: Vec::new() }
     }
 
-    /// `layer` is fed with the same bytes.
+    /// `layer` is updated with the same bytes.
     pub(super) fn push(&mut self, mut bytes: &[u8], layer: &mut Hasher, differences: &mut Differences) {
         let ztoc = self.table.ztoc().clone();
         let Checkpoints::Gzip { list, .. } = &ztoc.checkpoints else { return layer.update(bytes) };
@@ -349,7 +348,8 @@ impl PlainSpanCheck {
         self.hashes.extend(self.hasher.take().map(Hasher::finish));
     }
 
-    /// The layer is at its end. Returns the digest of each span's bytes, as far as there are such.
+    /// Ends the layer. Returns the digest of each span's bytes, for the spans that the layer
+    /// reached.
     pub(super) fn finish(mut self, differences: &mut Differences) -> Vec<Digest> {
         self.push(&[], &mut Hasher::new(Algorithm::Sha256), differences);
         self.hashes

@@ -1,4 +1,4 @@
-//! A layer decoded straight through, by decoders that are not ours.
+//! Decodes a layer from start to end with decoders other than ours.
 
 use std::io::{self, Write};
 
@@ -10,13 +10,13 @@ use crate::codec::sniff::Format;
 use crate::layer::format;
 use crate::tar;
 
-/// Decodes what is pushed, and hands it to a [`Plain`].
+/// Decodes the pushed bytes and passes them to a [`Plain`].
 pub(super) struct Straight {
     state: State,
 }
 
 enum State {
-    /// Less than a block, by which it is told what the blob is.
+    /// Less than a block, too few bytes to know the format.
     Unknown {
         head: Vec<u8>,
         plain: Plain,
@@ -27,12 +27,12 @@ enum State {
     Ended(Ended),
 }
 
-/// How it ended.
+/// The final state.
 pub(super) struct Ended {
     pub plain: Plain,
     /// `gzip`, `zstd`, `not compressed`, or another compression's name.
     pub compression: &'static str,
-    /// Why it could not be decoded to its end.
+    /// Why decoding failed before the end.
     pub broken: Option<String>,
 }
 
@@ -79,7 +79,7 @@ impl Straight {
         self.decode(chunk);
     }
 
-    /// Chooses the decoder by the first bytes, and gives them to it.
+    /// Chooses the decoder from the first bytes and passes them to it.
     fn decide(&mut self) {
         let State::Unknown { head, plain } = &mut self.state else { return };
         let (head, plain) = (std::mem::take(head), plain.take());
@@ -116,7 +116,7 @@ impl Straight {
         }
     }
 
-    /// The blob is at its end.
+    /// Ends the blob.
     pub(super) fn finish(mut self) -> Ended {
         if matches!(self.state, State::Unknown { .. }) {
             self.decide();
@@ -129,7 +129,7 @@ impl Straight {
         self.end(result.err());
         match self.state {
             State::Ended(ended) => ended,
-            // `end` leaves nothing else.
+            // `end` sets one of the states above.
             _ => Ended { plain: Plain::nothing(), compression: "unknown", broken: Some("it was not read".into()) },
         }
     }
