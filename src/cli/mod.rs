@@ -18,7 +18,7 @@ use shared::report::{CliError, DONE, failure, tell};
 use shared::signals;
 use shared::talk::TalkArgs;
 use shared::terminal::{Stdout, Style, complain};
-use shared::{habits, json, variables};
+use shared::{brief, habits, json, variables};
 use ztoc::args::ZtocCommand;
 
 mod args;
@@ -67,6 +67,11 @@ pub fn run() -> ExitCode {
         Err(mut message) => {
             let typed = std::env::args_os().skip(1).filter_map(|typed| typed.into_string().ok());
             let typed: Vec<String> = typed.collect();
+            if brief::is_asked_for(&message, &typed)
+                && let Err(shorter) = brief::brief(Cli::command()).try_get_matches_from(arguments())
+            {
+                message = shorter;
+            }
             variables::name(&mut message, &typed, Cli::command());
             let hint = habits::hint(&mut message, typed.into_iter());
             // A closed pipe is no failure of --help.

@@ -16,11 +16,14 @@ fn help_of_every_command() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help");
     let update = std::env::var_os("UPDATE_HELP").is_some();
     let sandbox = Sandbox::new();
-    let mut pages = vec![("ociseek -h".to_owned(), sandbox.run(&["-h"]))];
+    let mut pages = vec![];
     collect(&sandbox, &mut vec![], &mut pages);
     assert!(pages.len() >= 20, "{}", pages.len());
     let index = pages.iter().find(|(name, _)| name == "ociseek index").unwrap().1.clone();
     let shared: Vec<&str> = sections(&index).into_iter().filter(|s| s.starts_with("Registry:")).collect();
+    for args in [&["-h"][..], &["index", "-h"], &["mount", "-h"], &["verify", "-h"]] {
+        pages.push((["ociseek"].iter().chain(args).copied().collect::<Vec<_>>().join(" "), sandbox.run(args)));
+    }
     if update {
         std::fs::remove_dir_all(&dir).unwrap();
         std::fs::create_dir(&dir).unwrap();
@@ -38,7 +41,7 @@ fn help_of_every_command() {
             std::fs::write(&file, page + "\n").unwrap();
         } else {
             let stored = std::fs::read_to_string(&file).unwrap_or_default();
-            assert_eq!(stored, page + "\n", "{name} --help differs: look at it, then UPDATE_HELP=1");
+            assert_eq!(stored, page + "\n", "{name}: the help differs: look at it, then UPDATE_HELP=1");
         }
         wanted.push(file);
     }
@@ -79,6 +82,47 @@ fn sections(page: &str) -> Vec<&str> {
     }
     cuts.push(page.len());
     cuts.windows(2).map(|cut| &page[cut[0]..cut[1]]).collect()
+}
+
+/// The options that a page lists.
+fn options(page: &str) -> Vec<&str> {
+    // Without a letter they are as far in as those behind one; their text is further in.
+    let lines = page.lines().filter(|line| line.starts_with("  -") || line.starts_with("      --"));
+    lines.filter_map(|line| line.split([' ', ',', '=', '[', '.']).find(|word| word.starts_with("--"))).collect()
+}
+
+/// `-h` is a choice of what `--help` says, in the same order, without the variables.
+#[test]
+fn short_help_is_short() {
+    let sandbox = Sandbox::new();
+    let mut pages = vec![];
+    collect(&sandbox, &mut vec![], &mut pages);
+    // The -h of ls is that of ls.
+    for (name, long) in pages.iter().filter(|(name, _)| name != "ociseek ls") {
+        let args: Vec<&str> = name.split(' ').skip(1).chain(["-h"]).collect();
+        let short = sandbox.run(&args);
+        assert!(!short.contains("[env"), "{name}: {short}");
+        let columns = short.lines().map(|line| line.chars().count()).max();
+        assert!(columns <= Some(100), "{name}: {columns:?} columns");
+        let (all, mut some) = (options(long), options(&short).into_iter().peekable());
+        for option in &all {
+            some.next_if_eq(option);
+        }
+        assert_eq!(some.next(), None, "{name} -h: not in --help, or in another place");
+    }
+    let page = |args: &[&str]| sandbox.run(args);
+    let index = page(&["index", "-h"]);
+    assert!(index.lines().count() < 80, "{index}");
+    assert!(index.contains("\nAll options, their environment variables, and examples: ociseek index --help\n"));
+    assert!(!index.contains("--client-key") && page(&["index", "--help"]).contains("--client-key"));
+    let headings = |page: &str| -> Vec<String> {
+        let headings = sections(page).into_iter().skip(1).map(|section| section.lines().next().unwrap().to_owned());
+        headings.filter(|line| !line.starts_with("Arguments")).collect()
+    };
+    let headings = headings(&index);
+    assert_eq!((headings[0].as_str(), headings.last().unwrap().as_str()), ("Options:", "Output:"), "{headings:?}");
+    // Nothing typed is answered with it too.
+    assert!(!sandbox.run(&[]).contains("[env"));
 }
 
 #[test]

@@ -50,7 +50,7 @@ Exit status: 0 success, 1 an image or a list failed, 2 usage error, 130 or 143 i
 
 /// Index every image of a registry or repository that has no index
 #[derive(Debug, Args)]
-#[command(long_about = LONG_ABOUT, after_long_help = AFTER_HELP, after_help = "Examples: ociseek backfill --help")]
+#[command(long_about = LONG_ABOUT, after_long_help = AFTER_HELP)]
 pub(crate) struct BackfillArgs {
     /// Registries (HOST[:PORT]) and repositories ([REGISTRY/]REPOSITORY)
     #[arg(value_name = "REGISTRY|REPOSITORY", required = true)]
@@ -118,6 +118,6 @@ pub(crate) struct BackfillArgs {
     #[command(flatten)]
     pub registry: RegistryArgs,
 
-    #[command(flatten, next_help_heading = "Output")]
+    #[command(flatten)]
     pub format: FormatArgs,
 }

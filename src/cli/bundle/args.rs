@@ -38,7 +38,7 @@ Exit status: 0 success, 1 failure, 2 usage error, 130 or 143 interrupted before 
 
 /// Create an OCI runtime bundle without pulling the image
 #[derive(Debug, Args)]
-#[command(long_about = BUNDLE_LONG_ABOUT, after_help = BUNDLE_AFTER_HELP)]
+#[command(long_about = BUNDLE_LONG_ABOUT, after_long_help = BUNDLE_AFTER_HELP)]
 #[command(
     override_usage = "ociseek bundle [OPTIONS] <IMAGE> <DIR> [-- <COMMAND>...]\n       ociseek bundle --rm <DIR>"
 )]
@@ -63,11 +63,11 @@ pub(crate) struct BundleArgs {
     pub serve: ServeArgs,
 
     #[command(flatten)]
-    pub format: FormatArgs,
-
-    #[command(flatten)]
     pub container: ContainerArgs,
 
     #[command(flatten)]
     pub lazy: LazyArgs,
+
+    #[command(flatten)]
+    pub format: FormatArgs,
 }

@@ -23,10 +23,10 @@ When a cache is full, its least recently used entries are removed.";
 #[command(long_about = CACHE_LS_LONG_ABOUT)]
 pub(crate) struct CacheLsArgs {
     #[command(flatten)]
-    pub format: FormatArgs,
+    pub dir: CacheDirArgs,
 
     #[command(flatten)]
-    pub dir: CacheDirArgs,
+    pub format: FormatArgs,
 }
 
 const CACHE_CLEAR_LONG_ABOUT: &str = "\
@@ -43,10 +43,10 @@ pub(crate) struct CacheClearArgs {
     pub only: Option<WhichCache>,
 
     #[command(flatten)]
-    pub format: FormatArgs,
+    pub dir: CacheDirArgs,
 
     #[command(flatten)]
-    pub dir: CacheDirArgs,
+    pub format: FormatArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -54,7 +54,6 @@ SIGINT or SIGTERM.";
 /// Write a SOCI-enabled image (version 2) under a new name
 #[derive(Debug, Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = AFTER_HELP)]
-#[command(after_help = "Examples: ociseek convert --help")]
 pub(crate) struct ConvertArgs {
     /// The image to convert
     #[arg(value_name = "SRC")]
@@ -69,28 +68,28 @@ pub(crate) struct ConvertArgs {
     ///
     /// The images of other platforms are copied unchanged.
     #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_delimiter = ',')]
-    #[arg(value_parser = Platform::as_asked, help_heading = "Indexing")]
+    #[arg(value_parser = Platform::as_asked)]
     pub platform: Vec<Platform>,
+
+    /// Allow DST to be the tag of SRC, which then points to the new image
+    #[arg(long, env = "OCISEEK_REPLACE_TAG", value_parser = FalseyValueParser::new())]
+    pub replace_tag: bool,
+
+    /// Build and report, but write nothing
+    #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = FalseyValueParser::new())]
+    pub dry_run: bool,
+
+    #[command(flatten)]
+    pub layer_jobs: LayerJobsArgs,
+
+    #[command(flatten, next_help_heading = "Indexing")]
+    pub min_layer: MinLayerArgs,
 
     #[command(flatten)]
     pub build: BuildArgs,
 
     #[command(flatten)]
     pub prefetch: PrefetchArgs,
-
-    #[command(flatten, next_help_heading = "Indexing")]
-    pub min_layer: MinLayerArgs,
-
-    #[command(flatten, next_help_heading = "Indexing")]
-    pub layer_jobs: LayerJobsArgs,
-
-    /// Allow DST to be the tag of SRC, which then points to the new image
-    #[arg(long, env = "OCISEEK_REPLACE_TAG", value_parser = FalseyValueParser::new(), help_heading = "Destination")]
-    pub replace_tag: bool,
-
-    /// Build and report, but write nothing
-    #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = FalseyValueParser::new(), help_heading = "Destination")]
-    pub dry_run: bool,
 
     #[command(flatten)]
     pub reuse: ReuseArgs,
@@ -101,6 +100,6 @@ pub(crate) struct ConvertArgs {
     #[command(flatten)]
     pub registry: RegistryArgs,
 
-    #[command(flatten, next_help_heading = "Output")]
+    #[command(flatten)]
     pub format: FormatArgs,
 }

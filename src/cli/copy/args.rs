@@ -30,7 +30,6 @@ Exit status: 0 success, 1 failure, 2 usage error; 129, 130 or 143 on SIGHUP, SIG
 /// Copy an image with its indexes and other referrers
 #[derive(Debug, Args)]
 #[command(long_about = COPY_LONG_ABOUT, after_long_help = COPY_AFTER_HELP)]
-#[command(after_help = "Examples: ociseek copy --help")]
 pub(crate) struct CopyArgs {
     /// The image
     #[arg(value_name = "SOURCE")]
@@ -50,8 +49,8 @@ pub(crate) struct CopyArgs {
     pub jobs: u16,
 
     #[command(flatten)]
-    pub format: FormatArgs,
+    pub registry: RegistryArgs,
 
     #[command(flatten)]
-    pub registry: RegistryArgs,
+    pub format: FormatArgs,
 }

@@ -24,7 +24,6 @@ Exit status: 0 no difference, 1 failure, 2 usage error, 3 they differ; 129, 130 
 /// Show how two ztocs or SOCI indexes differ
 #[derive(Debug, Args)]
 #[command(long_about = DIFF_LONG_ABOUT, after_long_help = DIFF_AFTER_HELP)]
-#[command(after_help = "Examples: ociseek diff --help")]
 pub(crate) struct DiffArgs {
     /// A ztoc file or an image
     #[arg(value_name = "A")]
@@ -38,8 +37,8 @@ pub(crate) struct DiffArgs {
     pub platform: PlatformArgs,
 
     #[command(flatten)]
-    pub format: FormatArgs,
+    pub registry: RegistryArgs,
 
     #[command(flatten)]
-    pub registry: RegistryArgs,
+    pub format: FormatArgs,
 }

@@ -36,8 +36,8 @@ pub(crate) struct DoctorArgs {
     pub platforms: PlatformsArgs,
 
     #[command(flatten)]
-    pub format: FormatArgs,
+    pub registry: RegistryArgs,
 
     #[command(flatten)]
-    pub registry: RegistryArgs,
+    pub format: FormatArgs,
 }

@@ -84,40 +84,31 @@ Exit status: 0 success (even if layers are left out), 1 an image failed or misse
 /// Build and attach the SOCI index of images
 #[derive(Debug, Args)]
 #[command(long_about = INDEX_LONG_ABOUT, after_long_help = INDEX_AFTER_HELP)]
-#[command(after_help = "For examples and the forms of IMAGE: ociseek index --help")]
 pub(crate) struct IndexArgs {
     /// The images to index
     #[arg(value_name = "IMAGE", required = true)]
     pub images: Vec<ImageName>,
 
-    #[command(flatten, next_help_heading = "Indexing")]
+    #[command(flatten)]
     pub platforms: PlatformsArgs,
 
-    #[command(flatten)]
-    pub build: BuildArgs,
+    /// Write the index into an OCI layout, oci:DIR, instead of next to the image
+    ///
+    /// The layout is created if needed. It holds the index and its ztocs, not the image; with --v2
+    /// also the SOCI-enabled image with all its layers.
+    #[arg(long, short, value_name = "oci:DIR", env = "OCISEEK_OUTPUT", value_parser = parse::layout_dir)]
+    pub output: Option<PathBuf>,
 
-    #[command(flatten)]
-    pub kinds: KindsArgs,
-
-    #[command(flatten)]
-    pub prefetch: PrefetchArgs,
-
-    #[command(flatten, next_help_heading = "Indexing")]
-    pub min_layer: MinLayerArgs,
-
-    #[command(flatten)]
-    pub reuse: ReuseArgs,
+    /// Build and report, but write nothing
+    #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = FalseyValueParser::new())]
+    pub dry_run: bool,
 
     /// What to do if the image already has a SOCI index
     #[arg(long, value_name = "RULE", env = "OCISEEK_EXISTING", value_enum, default_value_t = ExistingArg::Skip)]
-    #[arg(help_heading = "Indexing")]
     pub existing: ExistingArg,
 
-    #[command(flatten, next_help_heading = "Indexing")]
-    pub layer_jobs: LayerJobsArgs,
-
     #[command(flatten)]
-    pub versions: VersionsArgs,
+    pub layer_jobs: LayerJobsArgs,
 
     /// Stop reading layers after this time, such as 10m or 90s, and attach what is finished
     ///
@@ -126,8 +117,25 @@ pub(crate) struct IndexArgs {
     /// layers over: a layer that takes longer than this is never finished, and the report says so.
     /// Running out of time is not a failure; the JSON lists the remaining layers.
     #[arg(long, value_name = "DURATION", env = "OCISEEK_TIMEOUT", value_parser = parse::duration)]
-    #[arg(help_heading = "Indexing")]
     pub timeout: Option<Duration>,
+
+    #[command(flatten, next_help_heading = "Indexing")]
+    pub min_layer: MinLayerArgs,
+
+    #[command(flatten)]
+    pub build: BuildArgs,
+
+    #[command(flatten)]
+    pub kinds: KindsArgs,
+
+    #[command(flatten)]
+    pub versions: VersionsArgs,
+
+    #[command(flatten)]
+    pub prefetch: PrefetchArgs,
+
+    #[command(flatten)]
+    pub reuse: ReuseArgs,
 
     /// Fail if a layer is left out for any reason other than its size
     ///
@@ -146,17 +154,18 @@ pub(crate) struct IndexArgs {
     #[arg(help_heading = "Requirements")]
     pub min_coverage: Option<Share>,
 
-    /// Write the index into an OCI layout, oci:DIR, instead of next to the image
+    /// Append the digests as NAME=VALUE lines to this file: $GITHUB_OUTPUT, or a dotenv report in GitLab
     ///
-    /// The layout is created if needed. It holds the index and its ztocs, not the image; with --v2
-    /// also the SOCI-enabled image with all its layers.
-    #[arg(long, short, value_name = "oci:DIR", env = "OCISEEK_OUTPUT", value_parser = parse::layout_dir)]
-    #[arg(help_heading = "Destination")]
-    pub output: Option<PathBuf>,
+    /// The names are status (ok or failed), image_digest, index_digest (the first), index_digests
+    /// (all, comma-separated), coverage (the lowest of all platforms, in percent) and enabled_digest
+    /// (of the first SOCI-enabled image). Written even if the run fails.
+    #[arg(long, value_name = "FILE", env = "OCISEEK_STEP_OUTPUTS", help_heading = "In CI", hide_short_help = true)]
+    pub step_outputs: Option<PathBuf>,
 
-    /// Build and report, but write nothing
-    #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = FalseyValueParser::new(), help_heading = "Destination")]
-    pub dry_run: bool,
+    /// Append a Markdown summary table to this file: $GITHUB_STEP_SUMMARY
+    #[arg(long, value_name = "FILE", env = "OCISEEK_STEP_SUMMARY", help_heading = "In CI")]
+    #[arg(hide_short_help = true)]
+    pub step_summary: Option<PathBuf>,
 
     #[command(flatten)]
     pub cache: CacheArgs,
@@ -164,18 +173,6 @@ pub(crate) struct IndexArgs {
     #[command(flatten)]
     pub registry: RegistryArgs,
 
-    /// Append the digests as NAME=VALUE lines to this file: $GITHUB_OUTPUT, or a dotenv report in GitLab
-    ///
-    /// The names are status (ok or failed), image_digest, index_digest (the first), index_digests
-    /// (all, comma-separated), coverage (the lowest of all platforms, in percent) and enabled_digest
-    /// (of the first SOCI-enabled image). Written even if the run fails.
-    #[arg(long, value_name = "FILE", env = "OCISEEK_STEP_OUTPUTS", help_heading = "In CI")]
-    pub step_outputs: Option<PathBuf>,
-
-    /// Append a Markdown summary table to this file: $GITHUB_STEP_SUMMARY
-    #[arg(long, value_name = "FILE", env = "OCISEEK_STEP_SUMMARY", help_heading = "In CI")]
-    pub step_summary: Option<PathBuf>,
-
-    #[command(flatten, next_help_heading = "Output")]
+    #[command(flatten)]
     pub format: FormatArgs,
 }

@@ -45,8 +45,8 @@ pub(crate) struct InspectArgs {
     pub ztoc: Option<String>,
 
     #[command(flatten)]
-    pub format: FormatArgs,
+    pub registry: RegistryArgs,
 
     #[command(flatten)]
-    pub registry: RegistryArgs,
+    pub format: FormatArgs,
 }

@@ -20,7 +20,7 @@ pub(crate) struct LazyArgs {
     pub prefetch: bool,
 
     /// Ignore the prefetch lists of the index, and the start that a fine index records
-    #[arg(long, env = "OCISEEK_IGNORE_PREFETCH_LIST", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "OCISEEK_IGNORE_PREFETCH_LIST", value_parser = FalseyValueParser::new(), hide_short_help = true)]
     pub ignore_prefetch_list: bool,
 
     /// How long a read waits for the registry before it fails with an input/output error
@@ -52,7 +52,7 @@ impl LazyArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
     /// Run until stopped or unmounted (the default)
-    #[arg(long, conflicts_with = "detach")]
+    #[arg(long, conflicts_with = "detach", hide_short_help = true)]
     pub foreground: bool,
 
     /// Return once mounted, and serve from a background process until unmounted

@@ -27,7 +27,6 @@ Exit status: 0 success, 1 an image could not be read, 2 usage error; 129, 130 or
 /// List the indexes of images
 #[derive(Debug, Args)]
 #[command(long_about = LIST_LONG_ABOUT, after_long_help = LIST_AFTER_HELP)]
-#[command(after_help = "Examples: ociseek list --help")]
 pub(crate) struct ListArgs {
     /// A repository ([REGISTRY/]REPOSITORY), a layout (oci:DIR), or an image
     #[arg(value_name = "REPOSITORY|IMAGE")]
@@ -41,8 +40,8 @@ pub(crate) struct ListArgs {
     pub image_jobs: ImageJobsArgs,
 
     #[command(flatten)]
-    pub format: FormatArgs,
+    pub registry: RegistryArgs,
 
     #[command(flatten)]
-    pub registry: RegistryArgs,
+    pub format: FormatArgs,
 }

@@ -56,15 +56,15 @@ pub(crate) struct LsArgs {
     #[arg(long, short = 'R')]
     pub recursive: bool,
 
-    #[command(flatten)]
-    pub format: FormatArgs,
-
     /// List only this layer, counted from 0 at the bottom, as in its tar: not flattened, with whiteouts
     #[arg(long, value_name = "N")]
     pub layer: Option<usize>,
 
     #[command(flatten)]
     pub read: ReadArgs,
+
+    #[command(flatten)]
+    pub format: FormatArgs,
 }
 
 /// An option of ls that says what is always done here.

@@ -44,7 +44,7 @@ error, 130 or 143 interrupted before it was mounted.";
 
 /// Mount an image's files without pulling it
 #[derive(Debug, Args)]
-#[command(long_about = MOUNT_LONG_ABOUT, after_help = MOUNT_AFTER_HELP)]
+#[command(long_about = MOUNT_LONG_ABOUT, after_long_help = MOUNT_AFTER_HELP)]
 pub(crate) struct MountArgs {
     /// The image
     #[arg(value_name = "IMAGE")]
@@ -78,8 +78,8 @@ pub(crate) struct MountArgs {
     pub dev: bool,
 
     #[command(flatten)]
-    pub format: FormatArgs,
+    pub lazy: LazyArgs,
 
     #[command(flatten)]
-    pub lazy: LazyArgs,
+    pub format: FormatArgs,
 }

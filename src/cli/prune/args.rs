@@ -30,7 +30,6 @@ SIGTERM.";
 /// Remove the obsolete indexes of a repository
 #[derive(Debug, Args)]
 #[command(long_about = PRUNE_LONG_ABOUT, after_long_help = PRUNE_AFTER_HELP)]
-#[command(after_help = "Examples: ociseek prune --help")]
 pub(crate) struct PruneArgs {
     /// The repository ([REGISTRY/]REPOSITORY)
     #[arg(value_name = "REPOSITORY")]
@@ -48,8 +47,8 @@ pub(crate) struct PruneArgs {
     pub image_jobs: ImageJobsArgs,
 
     #[command(flatten)]
-    pub format: FormatArgs,
+    pub registry: RegistryArgs,
 
     #[command(flatten)]
-    pub registry: RegistryArgs,
+    pub format: FormatArgs,
 }

@@ -41,7 +41,7 @@ JSON: docs/json.md describes each field.";
 
 /// Draw an image's layers, spans and files as an HTML page
 #[derive(Debug, Args)]
-#[command(long_about = REPORT_LONG_ABOUT, after_help = REPORT_AFTER_HELP)]
+#[command(long_about = REPORT_LONG_ABOUT, after_long_help = REPORT_AFTER_HELP)]
 pub(crate) struct ReportArgs {
     /// The image
     #[arg(value_name = "IMAGE")]
@@ -55,16 +55,17 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
 
+    #[command(flatten)]
+    pub read: ReadArgs,
+
     /// An HTML page, or the facts on it as JSON (docs/json.md)
     #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = ReportFormat::Html)]
+    #[arg(help_heading = "Output")]
     format: ReportFormat,
 
     /// Same as --format json
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
-
-    #[command(flatten)]
-    pub read: ReadArgs,
 }
 
 impl ReportArgs {

@@ -35,7 +35,7 @@ or 143 on SIGHUP, SIGINT or SIGTERM.";
 
 /// Remove the indexes of an image
 #[derive(Debug, Args)]
-#[command(long_about = RM_LONG_ABOUT, after_long_help = RM_AFTER_HELP, after_help = "Examples: ociseek rm --help")]
+#[command(long_about = RM_LONG_ABOUT, after_long_help = RM_AFTER_HELP)]
 pub(crate) struct RmArgs {
     /// The image, or REPOSITORY@DIGEST of one index
     #[arg(value_name = "IMAGE")]
@@ -53,8 +53,8 @@ pub(crate) struct RmArgs {
     pub dry_run: bool,
 
     #[command(flatten)]
-    pub format: FormatArgs,
+    pub registry: RegistryArgs,
 
     #[command(flatten)]
-    pub registry: RegistryArgs,
+    pub format: FormatArgs,
 }

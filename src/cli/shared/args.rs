@@ -82,6 +82,7 @@ pub(crate) struct ImageJobsArgs {
 }
 
 #[derive(Debug, Clone, Copy, Args)]
+#[command(next_help_heading = "Output")]
 pub(crate) struct FormatArgs {
     /// Output format on standard output: text, or JSON (docs/json.md)
     #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
@@ -125,7 +126,7 @@ pub(crate) struct BuildArgs {
     /// The tool name recorded in each ztoc and in the index
     ///
     /// With 'AWS SOCI CLI v0.2' and equal sizes, the digests match those of the soci tool.
-    #[arg(long, value_name = "TEXT", env = "OCISEEK_BUILD_TOOL_IDENTIFIER")]
+    #[arg(long, value_name = "TEXT", env = "OCISEEK_BUILD_TOOL_IDENTIFIER", hide_short_help = true)]
     #[arg(default_value = crate::ops::TOOL_IDENTIFIER, value_parser = parse::tool_identifier)]
     pub build_tool_identifier: String,
 }
@@ -146,7 +147,7 @@ pub(crate) struct CacheArgs {
     pub dir: CacheDirArgs,
 
     /// Maximum size of the ztoc cache; the least recently used entries are removed first. 0 disables it
-    #[arg(long, value_name = "SIZE", env = "OCISEEK_ZTOC_CACHE_SIZE", default_value = "1GiB")]
+    #[arg(long, value_name = "SIZE", env = "OCISEEK_ZTOC_CACHE_SIZE", default_value = "1GiB", hide_short_help = true)]
     pub ztoc_cache_size: ByteSize,
 
     /// Do not read or write the cache
@@ -182,6 +183,7 @@ pub(crate) struct RegistryArgs {
 
     /// Read the password of --creds USER from standard input
     #[arg(long, env = "OCISEEK_PASSWORD_STDIN", value_parser = FalseyValueParser::new(), requires = "creds")]
+    #[arg(hide_short_help = true)]
     pub password_stdin: bool,
 
     /// Use HTTP instead of HTTPS; --plain-http=false always uses HTTPS [default: HTTP only for a
@@ -201,11 +203,11 @@ pub(crate) struct RegistryArgs {
     /// Client certificate (PEM), for one registry only [default: certs.d/HOST[:PORT]/*.cert]
     ///
     /// It is sent only to the registry itself, not to hosts it redirects to.
-    #[arg(long, value_name = "FILE", env = "OCISEEK_CLIENT_CERT", requires = "client_key")]
+    #[arg(long, value_name = "FILE", env = "OCISEEK_CLIENT_CERT", requires = "client_key", hide_short_help = true)]
     pub client_cert: Option<PathBuf>,
 
     /// Private key of --client-cert (PEM)
-    #[arg(long, value_name = "FILE", env = "OCISEEK_CLIENT_KEY", requires = "client_cert")]
+    #[arg(long, value_name = "FILE", env = "OCISEEK_CLIENT_KEY", requires = "client_cert", hide_short_help = true)]
     pub client_key: Option<PathBuf>,
 
     /// Skip TLS verification (insecure: allows man-in-the-middle attacks)
@@ -218,7 +220,7 @@ pub(crate) struct RegistryArgs {
     /// that cannot be resolved fails sooner, unless it has been resolved before. Reads through a mount
     /// are retried until --deadline.
     #[arg(long, value_name = "DURATION", env = "OCISEEK_RETRY_FOR", default_value = "30s")]
-    #[arg(value_parser = parse::duration)]
+    #[arg(value_parser = parse::duration, hide_short_help = true)]
     pub retry_for: Duration,
 
     /// Read large layers over up to this many connections, all of them together
@@ -226,7 +228,7 @@ pub(crate) struct RegistryArgs {
     /// Registries often limit what one connection gets. Layers of 32 MiB or more are fetched in
     /// parts of 8 MiB, side by side; each connection takes as much memory.
     #[arg(long, value_name = "N", env = "OCISEEK_CONNECTIONS", default_value = "8")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=64), hide_short_help = true)]
     pub connections: u16,
 
     #[command(flatten)]
@@ -242,6 +244,7 @@ pub(crate) struct MemoryArgs {
     /// program and its buffers need another 50 to 100 MiB. An image with millions of files needs more
     /// than the default.
     #[arg(long, value_name = "SIZE", env = "OCISEEK_MAX_MEMORY", default_value_t = ByteSize(DEFAULT_LIMIT))]
+    #[arg(hide_short_help = true)]
     pub max_memory: ByteSize,
 }
 

@@ -1,6 +1,7 @@
 //! What several commands need.
 
 pub(super) mod args;
+pub(super) mod brief;
 pub(super) mod build;
 pub(super) mod caches;
 pub(super) mod causes;

@@ -22,7 +22,7 @@ pub(crate) struct PrefetchArgs {
     pub prefetch_file: Vec<String>,
 
     /// The same for all paths in this file: a JSON array, as for soci, or one path per line
-    #[arg(long, value_name = "FILE", env = "OCISEEK_PREFETCH_LIST")]
+    #[arg(long, value_name = "FILE", env = "OCISEEK_PREFETCH_LIST", hide_short_help = true)]
     pub prefetch_list: Vec<PathBuf>,
 
     /// The same for the reads of a recorded start: the output of ociseek trace or mount --record; can be repeated

@@ -50,10 +50,12 @@ pub(crate) struct SharedReuseArgs {
     /// those with the nearest version numbers, then those that begin like the image's own.
     #[arg(long, value_name = "N", env = "OCISEEK_REUSE_TAGS", default_value_t = Reuse::TAGS)]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=MOST_TAGS).map(|tags| tags as usize))]
+    #[arg(hide_short_help = true)]
     pub reuse_tags: usize,
 
     /// Read every layer that is not in the cache, ignoring other SOCI indexes
     #[arg(long, env = "OCISEEK_NO_REUSE", value_parser = FalseyValueParser::new(), conflicts_with = "reuse_from")]
+    #[arg(hide_short_help = true)]
     pub no_reuse: bool,
 }
 

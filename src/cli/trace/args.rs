@@ -44,7 +44,7 @@ Exit status: the container's; also 1 if ociseek itself fails, 2 usage error, 130
 
 /// Run a container and report which files and spans it read
 #[derive(Debug, Args)]
-#[command(long_about = TRACE_LONG_ABOUT, after_help = TRACE_AFTER_HELP)]
+#[command(long_about = TRACE_LONG_ABOUT, after_long_help = TRACE_AFTER_HELP)]
 pub(crate) struct TraceArgs {
     /// The image
     #[arg(value_name = "IMAGE")]
@@ -58,15 +58,6 @@ pub(crate) struct TraceArgs {
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// Report format: a text table, one JSON document, or JSON lines for `index --profile`
-    /// [default: text on a terminal, jsonl elsewhere]
-    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum)]
-    pub format: Option<TraceFormat>,
-
-    /// Same as --format json
-    #[arg(long)]
-    pub json: bool,
-
     /// The OCI runtime
     #[arg(long, value_name = "PROGRAM", env = "OCISEEK_RUNTIME", default_value = "runc")]
     pub runtime: PathBuf,
@@ -76,6 +67,15 @@ pub(crate) struct TraceArgs {
 
     #[command(flatten)]
     pub lazy: LazyArgs,
+
+    /// Report format: a text table, one JSON document, or JSON lines for `index --profile`
+    /// [default: text on a terminal, jsonl elsewhere]
+    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, help_heading = "Output")]
+    pub format: Option<TraceFormat>,
+
+    /// Same as --format json
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
 }
 
 impl TraceArgs {

@@ -40,7 +40,7 @@ violations were found; 129, 130 or 143 on SIGHUP, SIGINT or SIGTERM.";
 
 /// Verify an image's SOCI indexes and fine indexes against its layers
 #[derive(Debug, Args)]
-#[command(long_about = VERIFY_LONG_ABOUT, after_help = VERIFY_AFTER_HELP)]
+#[command(long_about = VERIFY_LONG_ABOUT, after_long_help = VERIFY_AFTER_HELP)]
 pub(crate) struct VerifyArgs {
     /// The image
     #[arg(value_name = "IMAGE")]
@@ -70,11 +70,11 @@ pub(crate) struct VerifyArgs {
     pub layer_jobs: LayerJobsArgs,
 
     #[command(flatten)]
-    pub format: FormatArgs,
-
-    #[command(flatten)]
     pub policy: PolicyArgs,
 
     #[command(flatten)]
     pub registry: RegistryArgs,
+
+    #[command(flatten)]
+    pub format: FormatArgs,
 }

@@ -48,7 +48,6 @@ Exit status: 0 stopped normally, 1 could not start, 2 usage error.";
 /// Index images on push notifications from registries
 #[derive(Debug, Args)]
 #[command(long_about = SERVE_LONG_ABOUT, after_long_help = SERVE_AFTER_HELP)]
-#[command(after_help = "For examples, and how senders pass the secret: ociseek hook serve --help")]
 pub(crate) struct HookServeArgs {
     /// The address to listen on; a public one requires a secret
     #[arg(long, value_name = "IP:PORT", env = "OCISEEK_HOOK_LISTEN", default_value = "127.0.0.1:8080")]
