@@ -1,8 +1,8 @@
 //! Limits the memory used for one image.
 //!
-//! Anyone who can push decides how large manifests, ztocs and lists of files are, and how many
-//! there are. Each is charged to the image's budget before its memory is allocated. All work on the
-//! image shares the budget. Exceeding it is an error that names what did not fit.
+//! Anyone who can push decides how large and how many manifests, ztocs and lists of files are. Each
+//! is charged to the image's budget before its memory is allocated. All work on the image shares
+//! the budget. Exceeding it is an error that names what did not fit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,11 +16,11 @@ pub const DEFAULT_LIMIT: u64 = 384 << 20;
 pub struct OverBudget {
     /// What did not fit, with its digest or path.
     pub what: String,
-    /// Bytes.
+    /// Its size in bytes.
     pub needed: u64,
-    /// Bytes of the image's budget that were in use when this was asked for.
+    /// Bytes of the budget that were in use.
     pub used: u64,
-    /// The budget, in bytes.
+    /// The limit of the budget in bytes.
     pub limit: u64,
 }
 
@@ -60,7 +60,7 @@ impl Budget {
     /// Charges `bytes` for `what` until the charge is dropped.
     ///
     /// # Errors
-    /// When less is left.
+    /// If less is left.
     pub fn charge(&self, bytes: u64, what: impl FnOnce() -> String) -> Result<Charge, OverBudget> {
         let mut charge = self.open();
         charge.grow(bytes, what)?;
@@ -84,7 +84,7 @@ impl Charge {
     /// Charges `more` bytes for `what`.
     ///
     /// # Errors
-    /// If less is left; the charge does not change then.
+    /// If less is left. The charge is unchanged then.
     pub fn grow(&mut self, more: u64, what: impl FnOnce() -> String) -> Result<(), OverBudget> {
         let Inner { limit, used } = &*self.budget.0;
         let taken = used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
@@ -111,7 +111,7 @@ impl Charge {
         self.bytes = 0;
     }
 
-    /// The budget that it is charged to.
+    /// The budget of this charge.
     pub fn budget(&self) -> &Budget {
         &self.budget
     }

@@ -1,10 +1,10 @@
-//! The stable words for what `verify` and `ztoc verify` find, each once.
+//! The stable words for the findings of `verify` and `ztoc verify`.
 
-/// Defines [`Code`] from its words and what they mean.
+/// Defines [`Code`] from words and their meanings.
 macro_rules! codes {
     ($($code:ident $word:literal $meaning:literal,)*) => {
-        /// What is wrong with an index, with the image that it is found on, or with a ztoc. Programs
-        /// get [`Code::word`], which never changes.
+        /// A fault of an index, of its image, or of a ztoc. Programs read [`Code::word`], which
+        /// never changes.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Code {
             $(#[doc = $meaning] $code,)*

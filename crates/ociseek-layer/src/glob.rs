@@ -1,8 +1,10 @@
-//! Globs, as paths and repository names are written: `*` is anything but a slash, `**` anything, `?` one character.
+//! Globs for paths and repository names: `*` matches anything but a slash, `**` anything, `?` one
+//! character.
 
-/// Whether `text` is what `glob` describes. In linear space, and in time of their product.
+/// Whether `text` matches `glob`. Takes linear space, and time proportional to the product of their
+/// lengths.
 pub fn matches(glob: &[u8], text: &[u8]) -> bool {
-    // at[i]: the glob up to here describes the first i bytes of the text.
+    // at[i]: the glob so far matches the first i bytes of the text.
     let mut at = vec![false; text.len() + 1];
     at[0] = true;
     let mut rest = glob;
@@ -49,7 +51,7 @@ mod tests {
         ] {
             assert_eq!(matches(glob.as_bytes(), text.as_bytes()), want, "{glob} {text}");
         }
-        // Exponential for the naive.
+        // Takes exponential time in a naive implementation.
         let glob = format!("{}b", "a*".repeat(100));
         assert!(!matches(glob.as_bytes(), "a".repeat(250).as_bytes()));
     }

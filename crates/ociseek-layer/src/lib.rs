@@ -1,8 +1,9 @@
-//! Everything that happens to the bytes of a container image's layer, and the documents that name
-//! them: bytes in, values out.
+//! Processes the layers of container images and the documents that describe them. Takes bytes and
+//! returns values, without I/O.
 //!
 //! A ztoc is the table of contents of a layer: its files, and the places in the compressed blob
-//! where decoding can start. With it, a file is read from the few spans of the blob that hold it:
+//! where decoding can start. With a ztoc, reading a file takes only the few spans of the blob that
+//! hold it:
 //!
 //! ```
 //! use std::ops::ControlFlow;
@@ -50,28 +51,28 @@
 //! # }
 //! ```
 //!
-//! The map, in the order in which modules may use each other (each only those above it):
+//! The modules, in an order in which each uses only those above it:
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`offset`] | compressed and uncompressed offsets, span numbers: newtypes that never mix |
-//! | [`time`] | points in time, as tar has them and as Go prints them |
-//! | [`budget`] | how much memory the work on one image may take |
+//! | [`offset`] | compressed and uncompressed offsets, span numbers: separate types |
+//! | [`time`] | points in time, in the representations of tar and Go |
+//! | [`budget`] | the memory limit for the work on one image |
 //! | [`digest`] | content digests and hashing |
-//! | [`code`] | the stable words for what is wrong with an index, an image or a ztoc |
+//! | [`code`] | the stable words for faults of an index, an image or a ztoc |
 //! | [`glob`] | patterns for paths and repository names |
-//! | [`codec`] | compressed bytes to plain bytes, and where decoding can resume |
-//! | [`tar`] | plain bytes to entries, with the semantics of Go's archive/tar |
+//! | [`codec`] | decodes compressed bytes and reports where decoding can resume |
+//! | [`tar`] | parses tar entries with the semantics of Go's archive/tar |
 //! | [`ztoc`] | the table of contents of one layer: model, encoding, decoding |
 //! | [`fine`] | the fine document of one layer: model, encoding, decoding |
-//! | [`layer`] | the bytes of one layer's blob to its ztoc |
-//! | [`tree`] | the ztocs of an image's layers to one tree of files |
+//! | [`layer`] | builds the ztoc of a layer from its blob, and reads layers |
+//! | [`tree`] | combines the layers of an image to one tree of files |
 //! | [`image`] | references, platforms, manifests, the SOCI index |
 //! | [`event`] | the push notifications of registries |
-//! | [`progress`] | what happens, as events |
+//! | [`progress`] | progress events |
 //!
-//! Nothing here knows a file, a socket or a clock, or is async. The crate `ociseek` stands on it:
-//! stores, file systems, the command line.
+//! Nothing here accesses files, sockets or clocks, and nothing is async. The crate `ociseek` builds
+//! on it: stores, file systems, the command line.
 
 pub mod budget;
 pub mod code;

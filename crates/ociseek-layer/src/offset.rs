@@ -1,5 +1,5 @@
-//! The two coordinates of a layer, the spans between checkpoints, and the layers of an image: types
-//! that never mix.
+//! The two coordinates of a layer, the spans between checkpoints, and the layers of an image, as
+//! separate types that cannot be confused.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Range, Sub};
@@ -16,7 +16,7 @@ macro_rules! offset {
             }
         }
 
-        /// The offset `bytes` further on.
+        /// The offset moved forward by `bytes`.
         impl Add<u64> for $name {
             type Output = $name;
             #[inline]
@@ -32,7 +32,7 @@ macro_rules! offset {
             }
         }
 
-        /// The distance in bytes; panics when `other` lies behind, in release builds too.
+        /// The distance in bytes. Panics if `other` is larger, in release builds too.
         impl Sub for $name {
             type Output = u64;
             #[inline]
@@ -79,7 +79,7 @@ impl fmt::Display for SpanId {
     }
 }
 
-/// The number of a layer in its image, counted from the lowest layer, 0.
+/// The number of a layer in its image, counted from 0 at the bottom.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LayerId(pub u32);
 

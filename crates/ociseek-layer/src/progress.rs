@@ -1,47 +1,47 @@
-//! Progress events: the library reports them and prints nothing.
+//! Progress events. The library reports them and prints nothing.
 
 use std::sync::Mutex;
 
 use crate::digest::Digest;
 
-/// One thing that happened during an operation.
+/// An event of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// An image manifest of one platform is about to be indexed: the number of its layers and their total bytes.
+    /// An image manifest of one platform is about to be indexed.
     Image {
         /// The image manifest.
         manifest: Digest,
-        /// The platform, as people write it.
+        /// The platform in readable form.
         platform: String,
-        /// How many layers are read.
+        /// The number of layers to read.
         layers: usize,
-        /// Bytes of their blobs.
+        /// The size of their blobs in bytes.
         bytes: u64,
     },
-    /// Layers are about to be read from end to end where only parts of them are wanted.
+    /// Layers are about to be read completely where only parts of them are wanted.
     Reading {
-        /// How many layers.
+        /// The number of layers.
         layers: usize,
-        /// Bytes of their blobs.
+        /// The size of their blobs in bytes.
         bytes: u64,
-        /// Why all of them.
+        /// The reason.
         why: Why,
     },
     /// A layer is being read.
     LayerStarted {
         /// The layer's blob.
         layer: Digest,
-        /// Its size.
+        /// The size of the blob in bytes.
         bytes: u64,
     },
     /// More of the layer's blob has been read.
     LayerRead {
         /// The layer's blob.
         layer: Digest,
-        /// Bytes since the last event of this layer.
+        /// The number of bytes since the last event for this layer.
         bytes: u64,
     },
-    /// The layer is done (indexed, left out, or found in the cache).
+    /// The layer is done: indexed, skipped, or found in the cache.
     LayerDone {
         /// The layer's blob.
         layer: Digest,
@@ -55,7 +55,7 @@ pub enum Event {
     Attaching {
         /// The index's manifest.
         index: Digest,
-        /// How many blobs it lists.
+        /// The number of blobs it lists.
         blobs: usize,
     },
     /// A registry uses a token service on another host, which receives the user's login.
@@ -65,23 +65,24 @@ pub enum Event {
         /// The host of the token service.
         host: String,
     },
-    /// A warning: not a failure.
+    /// A warning.
     Warning(String),
 }
 
-/// Why layers are read from end to end where only parts of them are wanted.
+/// Why layers are read completely where only parts of them are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// A `docker save` archive does not say the digests of compressed layers.
+    /// A `docker save` archive does not contain the digests of compressed layers.
     Undigested,
-    /// Nothing says where their files are.
+    /// No index says where their files are.
     Unindexed {
-        /// Bytes of the layers that an index could cover; 0 if the image has one, or cannot have any.
+        /// The size of the layers that an index could cover, in bytes; 0 if the image has one or
+        /// cannot have one.
         indexable: u64,
     },
 }
 
-/// Takes events; called from several threads at once, and never expected to block for long.
+/// Receives events. Called from several threads at once, and must not block for long.
 pub trait Progress: Send + Sync {
     /// Takes one event.
     fn report(&self, event: Event);
@@ -113,7 +114,7 @@ impl Progress for Recorder {
     }
 }
 
-/// What failed, then why, then why that; what an error repeats of the one behind it stands once.
+/// The error followed by its causes. Text that an error repeats from its cause appears only once.
 pub fn chain(error: &dyn std::error::Error) -> Vec<String> {
     let mut chain = vec![error.to_string()];
     let mut next = error.source();
@@ -127,7 +128,7 @@ pub fn chain(error: &dyn std::error::Error) -> Vec<String> {
     chain
 }
 
-/// An error and what is behind it, in one line.
+/// An error and its causes on one line.
 pub fn causes(error: &dyn std::error::Error) -> String {
     chain(error).join(": ")
 }

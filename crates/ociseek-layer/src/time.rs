@@ -1,28 +1,30 @@
-//! Points in time as tar has them and as Go prints them.
+//! Points in time in the representations of tar and Go.
 
 /// Seconds since 1970 UTC and nanoseconds after those seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time {
     /// Seconds since 1970, UTC; negative before.
     pub seconds: i64,
-    /// 0..1,000,000,000
+    /// Nanoseconds: 0..1,000,000,000.
     pub nanos: u32,
 }
 
-/// The first second of year 0 and the last of year 9999: outside of it Go's time.MarshalText fails.
+/// The first second of year 0 and the last of year 9999. Outside this range Go's time.MarshalText
+/// fails.
 const RFC3339_SECONDS: std::ops::RangeInclusive<i64> = -62_167_219_200..=253_402_300_799;
 const DAY: i64 = 86_400;
 
 impl Time {
-    /// RFC 3339 in UTC with up to nine fractional digits, trailing zeros cut, as Go's time.MarshalText prints it.
-    /// None for years outside 0..=9999.
+    /// RFC 3339 in UTC with up to nine fractional digits without trailing zeros, as in Go's
+    /// time.MarshalText. None for years outside 0..=9999.
     pub fn to_rfc3339(self) -> Option<String> {
         if !self.has_rfc3339() {
             return None;
         }
         let (year, month, day) = civil(self.seconds.div_euclid(DAY));
         let second = self.seconds.rem_euclid(DAY);
-        // Every entry of a layer has a time: format strings would take a noticeable part of encoding a ztoc.
+        // Every entry of a layer has a time. Formatting macros would noticeably slow down encoding
+        // a ztoc.
         let mut text = Vec::with_capacity(30);
         let mut digits = |mut value: i64, count: usize, end: u8| {
             let from = text.len();
@@ -51,12 +53,13 @@ impl Time {
         String::from_utf8(text).ok()
     }
 
-    /// Whether [`Time::to_rfc3339`] gives something.
+    /// Whether [`Time::to_rfc3339`] returns a text.
     pub fn has_rfc3339(self) -> bool {
         RFC3339_SECONDS.contains(&self.seconds)
     }
 
-    /// Parses what [`Time::to_rfc3339`] prints, with any UTC offset (soci writes local time). None if it is not that.
+    /// Parses the output of [`Time::to_rfc3339`], with any UTC offset (soci writes local time).
+    /// None for other text.
     pub fn from_rfc3339(text: &str) -> Option<Time> {
         let number = |range: std::ops::Range<usize>| -> Option<i64> {
             let digits = text.get(range)?;
@@ -100,7 +103,7 @@ impl Time {
     }
 }
 
-/// Year, month and day of a day counted from 1970-01-01 (Hinnant's civil_from_days).
+/// The year, month and day of a day counted from 1970-01-01 (Hinnant's civil_from_days).
 fn civil(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));

@@ -1,5 +1,5 @@
-//! gzip (RFC 1952) as a push parser: one member after another, checksums and lengths checked, block
-//! starts reported.
+//! gzip (RFC 1952) as a push parser: decodes one member after another, checks checksums and
+//! lengths, and reports block starts.
 
 use super::gzip_header::{HeaderError, HeaderParser};
 use super::inflate::{Inflate, Stop};
@@ -14,13 +14,14 @@ pub trait Sink {
     /// A deflate block starts here: after a member's header, or after a block that is not its last.
     fn block_start(&mut self, at: BlockStart<'_>);
 
-    /// Whether to find out which bytes of the window the output from the block on refers to that was
-    /// reported last. Asked once for each block.
+    /// Whether to find out which bytes of the window are referred to by the output after the last
+    /// reported block start. Asked once for each block.
     fn wants_used(&mut self) -> bool {
         false
     }
 
-    /// Which bytes of the window are referred to from the block on for which that was wanted last.
+    /// Reports which bytes of the window are referred to after the block for which this was last
+    /// wanted.
     fn used(&mut self, used: &Used) {
         let _ = used;
     }
@@ -29,9 +30,9 @@ pub trait Sink {
 /// A place where decoding can resume.
 #[derive(Debug, Clone, Copy)]
 pub struct BlockStart<'a> {
-    /// The first compressed byte with no bit used yet.
+    /// The first byte of the blob of which no bit was used yet.
     pub input: Compressed,
-    /// Where the block's first byte goes in the plain data.
+    /// The position of the block's first byte in the plain data.
     pub output: Uncompressed,
     /// How many high bits (0..=7) of the byte before `input` belong to the block.
     pub bits: u8,
@@ -39,18 +40,19 @@ pub struct BlockStart<'a> {
     pub window: &'a [u8; WINDOW],
 }
 
-/// Decodes a gzip blob pushed in chunks; chunk borders carry no meaning.
+/// Decodes a gzip blob pushed in chunks. Chunk boundaries do not matter.
 pub struct GzipReader {
     state: State,
     inflate: Inflate,
-    /// Bytes taken so far.
+    /// The number of bytes read so far.
     input: Compressed,
-    /// Plain bytes made so far.
+    /// The number of plain bytes decoded so far.
     output: Uncompressed,
     /// Checksum and length of the current member's output.
     crc: crc32fast::Hasher,
     length: u64,
-    /// The start of the member was not read, so they cannot be compared with its trailer.
+    /// The start of the member was not read, so checksum and length cannot be compared with its
+    /// trailer.
     is_partial: bool,
     /// The end of such a member.
     unproven: Option<Unproven>,
@@ -84,11 +86,11 @@ enum State {
 /// How a gzip blob ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GzipEnd {
-    /// Members of the stream, empty ones too.
+    /// The number of members in the stream, including empty ones.
     pub members: u64,
-    /// Where the plain data end, in all members together: their size.
+    /// The total size of the plain data of all members.
     pub output: Uncompressed,
-    /// Where bytes start that belong to no member: gzip(1) warns about them, Go and zlib fail.
+    /// The offset of bytes that belong to no member. gzip(1) warns about them, Go and zlib fail.
     pub trailing: Option<Compressed>,
 }
 
@@ -128,7 +130,7 @@ impl Default for GzipReader {
 }
 
 impl GzipReader {
-    /// A reader at the start of a blob, which has seen nothing yet.
+    /// A reader at the start of a blob.
     pub fn new() -> GzipReader {
         GzipReader {
             state: State::Header(HeaderParser::default()),
@@ -145,8 +147,8 @@ impl GzipReader {
         }
     }
 
-    /// Reads from `input` bytes into a blob, where a member starts. Members and output count from
-    /// there.
+    /// A reader that starts `input` bytes into a blob, at a member. Members and output are counted
+    /// from there.
     pub(super) fn at_member(input: Compressed) -> GzipReader {
         GzipReader { input, header: input, ..GzipReader::new() }
     }
@@ -159,12 +161,11 @@ impl GzipReader {
     /// Whether an unread block starts `input` bytes into the blob, with its first `bits` bits in
     /// the byte before, and matches in it may reach the whole window.
     pub(super) fn is_at_block(&self, input: Compressed, bits: u8) -> bool {
-        // From fewer than 8 bits left over a header can be read, and nothing that it stands for.
+        // With fewer than 8 bits left, a header may be readable but not the data it announces.
         self.input == input && self.block == (input, bits) && self.length >= WINDOW as u64
     }
 
-    /// Whether what `ahead` has read, which began here, agrees with the checksum of the member that
-    /// it began in.
+    /// Whether `ahead`, which started here, agrees with the checksum of the current member.
     pub(super) fn is_continued_by(&self, ahead: &GzipReader) -> bool {
         ahead.unproven.as_ref().is_none_or(|Unproven { crc, length, trailer }| {
             let (stored_crc, stored_length) = fields(*trailer);
@@ -172,7 +173,7 @@ impl GzipReader {
         })
     }
 
-    /// Puts what this reader has read in front of what `ahead` has, which began here and made `plain`.
+    /// Appends the work of `ahead`, which started here and decoded `plain`.
     pub(super) fn go_on_as(&mut self, mut ahead: GzipReader, plain: &[u8]) {
         ahead.inflate.precede(self.inflate.window(), plain.len());
         ahead.output = self.output + plain.len() as u64;

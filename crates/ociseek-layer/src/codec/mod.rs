@@ -1,4 +1,4 @@
-//! Compressed bytes to plain bytes, and where decoding can resume.
+//! Decodes compressed bytes and reports where decoding can resume.
 //!
 //! [`inflate`] decodes raw deflate and stops at every block boundary; [`gzip`] handles its framing
 //! (RFC 1952) and passes output and block starts to a [`gzip::Sink`]; [`stretch`] decodes parts of

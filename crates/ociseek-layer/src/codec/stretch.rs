@@ -44,18 +44,19 @@ impl MemberFinder {
     }
 }
 
-/// What a stretch is assumed to start with.
+/// What a stretch is assumed to begin with.
 #[derive(Debug, Clone)]
 pub enum Begin {
-    /// With the header of a gzip member: nothing before it matters.
+    /// The header of a gzip member: nothing before it matters.
     Member,
     /// A block inside a member, with its first bits in the high `bits` (0..=7) of the byte `before` it.
     Block {
-        /// How many bits of the byte before it still belong to the block, from the top: 0 to 7.
+        /// The number of bits (0 to 7) of the byte before the block that belong to it, counted from
+        /// the top.
         bits: u8,
         /// That byte.
         before: u8,
-        /// The plain bytes before it, which the block may copy from.
+        /// The plain bytes before the block, which it may refer to.
         window: Box<[u8; WINDOW]>,
     },
 }
@@ -69,7 +70,7 @@ pub struct Stretch {
     /// stretch.
     reader: GzipReader,
     made: Made,
-    /// Bytes that were decoded: all of them, unless the output grew too large.
+    /// The number of bytes decoded: all of them, unless the output grew too large.
     taken: usize,
     /// No member starts there, or it is damaged.
     is_broken: bool,
@@ -112,8 +113,8 @@ impl Default for Stretch {
 }
 
 impl Stretch {
-    /// Decodes `chunks`, found at `at` in a blob, on the assumption that they start as given. Stops
-    /// once the output exceeds `limit` bytes, by at most 4 MiB. The output replaces that of
+    /// Decodes `chunks`, found at `at` in a blob, on the assumption that they begin as given. Stops
+    /// when the output exceeds `limit` bytes, by at most 4 MiB. The output replaces the content of
     /// `plain`.
     pub fn decode<C: AsRef<[u8]>>(
         at: Compressed,
@@ -199,7 +200,7 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    /// Two members of noise, and what each of them is at.
+    /// Two members of noise, with their offsets.
     fn blob() -> (Vec<u8>, usize) {
         let mut seed = 7u32;
         let mut plain: Vec<u8> = Vec::new();
@@ -216,8 +217,8 @@ mod tests {
         (([&first[..], &member(&plain[1000..])].concat()), first.len())
     }
 
-    /// Reads `blob` up to `at`, and from there on as a stretch; says how much of that was taken
-    /// over, and what came out.
+    /// Reads `blob` up to `at` and decodes the rest as a stretch. Returns how many bytes of the
+    /// stretch were accepted, and the output.
     fn read(blob: &[u8], at: usize, begin: Begin) -> (usize, Made) {
         let (mut reader, mut made) = (GzipReader::new(), Made::default());
         reader.push(&blob[..at], &mut made).unwrap();
@@ -266,7 +267,7 @@ mod tests {
         for (number, ((at, begin), start)) in blocks.iter().zip(&straight.starts).enumerate() {
             let (taken, made) = read(&blob, *at, begin.clone());
             assert!(same(&made));
-            // A member's first blocks may not reach what is before the member.
+            // The first blocks of a member cannot refer to data before the member.
             let reaches = start.output % 300_000 >= WINDOW;
             assert_eq!(taken, if reaches { blob.len() - at } else { 0 });
 

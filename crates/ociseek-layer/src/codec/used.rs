@@ -1,4 +1,4 @@
-//! Which bytes of a window are referred to.
+//! The bytes of a window that are referred to.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use super::WINDOW;
 
 const WORDS: usize = WINDOW / 64;
 
-/// A set of bytes of a window, by their places in it.
+/// A set of bytes of a window, by position.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Used {
     words: Box<[u64; WORDS]>,
@@ -24,7 +24,7 @@ impl Used {
         self.words.fill(0);
     }
 
-    /// Adds the bytes of `range`, as far as there are such.
+    /// Adds the bytes of `range` that lie inside the window.
     #[inline]
     pub fn mark(&mut self, range: Range<usize>) {
         let (mut from, end) = (range.start, range.end.min(WINDOW));
@@ -36,7 +36,7 @@ impl Used {
         }
     }
 
-    /// The bytes of the set, in as few ranges as possible, in order.
+    /// The bytes of the set, in order and in as few ranges as possible.
     pub fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
         let mut at = 0;
         std::iter::from_fn(move || {
@@ -47,7 +47,8 @@ impl Used {
         })
     }
 
-    /// The first place from `from` on that is in the set, or with `flip` all ones, that is not.
+    /// The first position at or after `from` that is in the set, or, if all bits of `flip` are set,
+    /// that is not.
     fn next(&self, from: usize, flip: u64) -> Option<usize> {
         let mut skipped = from % 64;
         for word in from / 64..WORDS {

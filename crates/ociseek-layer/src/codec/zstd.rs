@@ -4,16 +4,16 @@ use std::io;
 
 use zstd::stream::raw::{DParameter, Decoder, Operation};
 
-/// The largest window that is decoded: 128 MiB, the zstd tool's default limit. Decoding needs this
-/// much memory.
+/// The limit for the window of a frame: 128 MiB, the zstd tool's default. Decoding needs this much
+/// memory.
 const WINDOW_LOG: u32 = 27;
 /// Buffer size for the output of one step.
 const OUTPUT: usize = 128 << 10;
-/// The most that a frame's header has up to its window descriptor or content size (RFC 8878 section
-/// 3.1.1.1).
+/// The maximum size of a frame's header, up to its window descriptor or content size, in bytes (RFC
+/// 8878 section 3.1.1.1).
 const HEAD: usize = 18;
 
-/// Decodes a zstd blob pushed in chunks; chunk borders carry no meaning.
+/// Decodes a zstd blob pushed in chunks. Chunk boundaries do not matter.
 pub struct ZstdReader {
     decoder: Decoder<'static>,
     output: Box<[u8]>,

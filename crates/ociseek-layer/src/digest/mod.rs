@@ -1,4 +1,4 @@
-//! Content digests as the OCI image spec writes them (descriptor.md, "Digests"), and the hashing behind them.
+//! Content digests as in the OCI image spec (descriptor.md, "Digests"), and the hashing for them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,14 +13,14 @@ pub use sha256::{ChainState, SHA256_BLOCK};
 /// The digest algorithms that image-spec registers and that registries use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Algorithm {
-    /// SHA-256, which is what practically all images use.
+    /// SHA-256, which almost all images use.
     Sha256,
     /// SHA-512.
     Sha512,
 }
 
 impl Algorithm {
-    /// The name in front of the colon.
+    /// The name before the colon.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Sha256 => "sha256",
@@ -36,12 +36,12 @@ impl Algorithm {
     }
 }
 
-/// A content digest, `sha256:` or `sha512:` and lower-case hex. It is safe in a path or URL:
+/// A content digest: `sha256:` or `sha512:` and lower-case hex. Safe in paths and URLs, because
 /// nothing else can be parsed into it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest {
     algorithm: Algorithm,
-    /// The first `algorithm.bytes()` are the digest, the rest is zero.
+    /// The first `algorithm.bytes()` bytes are the digest, the rest are zero.
     bytes: [u8; 64],
 }
 
@@ -64,21 +64,21 @@ impl Digest {
         Digest::of(Algorithm::Sha256, data)
     }
 
-    /// The digest of `data` by `algorithm`.
+    /// The digest of `data` with `algorithm`.
     pub fn of(algorithm: Algorithm, data: &[u8]) -> Digest {
         let mut hasher = Hasher::new(algorithm);
         hasher.update(data);
         hasher.finish()
     }
 
-    /// The digest that a SHA-256 came to.
+    /// A digest from the result of a SHA-256.
     pub fn from_sha256(digest: [u8; 32]) -> Digest {
         let mut bytes = [0; 64];
         bytes[..32].copy_from_slice(&digest);
         Digest { algorithm: Algorithm::Sha256, bytes }
     }
 
-    /// By which algorithm it was made.
+    /// The algorithm of this digest.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
@@ -103,7 +103,7 @@ impl FromStr for Digest {
     type Err = DigestError;
 
     fn from_str(s: &str) -> Result<Digest, DigestError> {
-        // Untrusted text goes into error messages: cut it to the length of a digest.
+        // The message may contain untrusted text, so cut it to the length of a digest.
         let shown = || s.chars().take(150).collect::<String>();
         let (name, hex) = s.split_once(':').ok_or_else(|| DigestError::Malformed(shown()))?;
         let algorithm = match name {
@@ -128,7 +128,7 @@ impl FromStr for Digest {
     }
 }
 
-/// Two lower-case hex digits for each byte.
+/// Lower-case hex, two digits for each byte.
 pub fn hex(bytes: &[u8]) -> String {
     use fmt::Write;
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
@@ -165,9 +165,9 @@ impl<'de> serde::Deserialize<'de> for Digest {
 /// A digest being computed.
 #[derive(Clone)]
 pub enum Hasher {
-    /// Of SHA-256, by the CPU's own instructions where it has them.
+    /// SHA-256, with the CPU's instructions if it has them.
     Sha256(Sha256),
-    /// Of SHA-512.
+    /// SHA-512.
     Sha512(sha2::Sha512),
 }
 
@@ -180,12 +180,13 @@ impl Hasher {
         }
     }
 
-    /// A SHA-256 that goes on after `length` bytes, a multiple of [`SHA256_BLOCK`], which led to `state`.
+    /// A SHA-256 that continues after `length` bytes, a multiple of [`SHA256_BLOCK`], with their
+    /// `state`.
     pub fn resume(state: ChainState, length: u64) -> Hasher {
         Hasher::Sha256(Sha256::resume(state, length))
     }
 
-    /// The state of a SHA-256 that has seen whole blocks only. None otherwise, and of other algorithms.
+    /// The state of a SHA-256 after whole blocks. None inside a block, and for other algorithms.
     pub fn chain_state(&self) -> Option<ChainState> {
         match self {
             Hasher::Sha256(h) => h.chain_state(),
@@ -201,7 +202,7 @@ impl Hasher {
         }
     }
 
-    /// Feeds both with the same bytes, which is faster than one after the other.
+    /// Hashes the same bytes with both, which is faster than one after the other.
     pub fn update_both(a: &mut Hasher, b: &mut Hasher, data: &[u8]) {
         match (a, b) {
             (Hasher::Sha256(a), Hasher::Sha256(b)) => Sha256::update_both(a, b, data),
@@ -212,7 +213,7 @@ impl Hasher {
         }
     }
 
-    /// The digest of all bytes that were taken.
+    /// The digest of all bytes so far.
     pub fn finish(self) -> Digest {
         match self {
             Hasher::Sha256(h) => Digest::from_sha256(h.finish()),

@@ -55,8 +55,8 @@ pub struct ZtocRef {
 pub struct SociIndex {
     /// In the order of the image's layers; layers may be missing.
     pub layers: Vec<ZtocRef>,
-    /// The image manifest of one platform; only media type, digest and size are written. With one,
-    /// the index is of version 1, without, of version 2.
+    /// The image manifest of one platform. Only its media type, digest and size are written. An
+    /// index with a subject has version 1, one without has version 2.
     pub subject: Option<Descriptor>,
     /// The tool that built it. Other tools show it; consumers ignore it.
     pub build_tool_identifier: String,

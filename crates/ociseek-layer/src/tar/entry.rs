@@ -7,25 +7,25 @@ use crate::time::Time;
 /// values are checked elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The path, as it stands in the tar: not cleaned, not checked, in no certain encoding.
+    /// The path as written in the tar: not cleaned, not checked, in any encoding.
     pub name: Box<[u8]>,
-    /// What it is.
+    /// The type of the entry.
     pub kind: Kind,
-    /// Where a link leads, as it stands in the tar.
+    /// The target of a link as written in the tar.
     pub linkname: Box<[u8]>,
-    /// Bytes of data that the header claims, even if the type has no data.
+    /// The size of the data that the header claims, in bytes, even if the type has no data.
     pub size: i64,
-    /// The raw field: type bits and all.
+    /// The raw field, including type bits.
     pub mode: i64,
-    /// The owner's number.
+    /// The owner's user id.
     pub uid: i64,
-    /// The group's number.
+    /// The group id.
     pub gid: i64,
-    /// The owner's name; it may be empty.
+    /// The owner's name. May be empty.
     pub uname: Box<[u8]>,
-    /// The group's name; it may be empty.
+    /// The group's name. May be empty.
     pub gname: Box<[u8]>,
-    /// When the content was changed.
+    /// The modification time.
     pub mtime: Time,
     /// The major number of a device.
     pub devmajor: i64,
@@ -53,7 +53,7 @@ pub struct PaxRecord {
 pub enum Kind {
     /// A file with content.
     Regular,
-    /// One more name of a file that came before.
+    /// A further name of an earlier file.
     HardLink,
     /// A symbolic link.
     Symlink,
@@ -65,7 +65,7 @@ pub enum Kind {
     Directory,
     /// A named pipe.
     Fifo,
-    /// A PAX global header, which Go reports as an entry (its records are left out here).
+    /// A PAX global header, which Go reports as an entry. Its records are omitted here.
     GlobalHeader,
     /// A sparse file of any GNU format. The walk ends here.
     Sparse,

@@ -43,13 +43,13 @@ pub(super) enum BadHeader {
 pub fn has_valid_checksum(block: &[u8; BLOCK]) -> bool {
     let Some(stored) = octal(&block[148..156]) else { return false };
     let sum = |bytes: &[u8]| bytes.iter().map(|&byte| u32::from(byte)).sum::<u32>();
-    // The field itself counts as spaces.
+    // The checksum field itself counts as spaces.
     let (before, after) = (&block[..148], &block[156..]);
     let unsigned = i64::from(sum(before) + sum(after) + 8 * u32::from(b' '));
     if stored == unsigned {
         return true;
     }
-    // Some writers add signed bytes: for them each byte with its first bit set counts 256 less.
+    // Some writers add signed bytes, so each byte with its high bit set counts 256 less.
     let high = |bytes: &[u8]| bytes.iter().map(|&byte| u32::from(byte >> 7)).sum::<u32>();
     stored == unsigned - 256 * i64::from(high(before) + high(after))
 }
@@ -101,8 +101,8 @@ impl Header {
                 text(345..476)
             }
             Dialect::Gnu => {
-                // GNU has times there, but Go before 1.8 wrote a prefix all the same: what does not
-                // parse as times is one.
+                // GNU has times here, but Go before 1.8 wrote a prefix in spite of that. If the
+                // bytes are not valid times, they are a prefix.
                 let time = |range: std::ops::Range<usize>| block[range.start] == 0 || field(&block[range]).is_some();
                 let prefix = if time(345..357) && time(357..369) { &[][..] } else { text(345..500) };
                 if prefix.is_ascii() { prefix } else { &[][..] }

@@ -1,5 +1,5 @@
-//! Tar entries from plain bytes, with the semantics of Go's archive/tar (Go 1.26, reader.go), which
-//! both builders and consumers of SOCI indexes use. Rules that look odd are Go's.
+//! Parses tar entries with the semantics of Go's archive/tar (Go 1.26, reader.go), which both
+//! builders and consumers of SOCI indexes use. Rules that look odd are Go's.
 
 mod entry;
 mod header;
@@ -14,7 +14,7 @@ pub use walker::{TarError, TarFault, Walker};
 /// The unit of a tar stream, in bytes.
 pub const BLOCK: usize = 512;
 
-/// Bytes of padding after `size` bytes of data.
+/// The number of padding bytes after `size` bytes of data.
 #[inline]
 pub fn padding(size: u64) -> u64 {
     size.wrapping_neg() % BLOCK as u64

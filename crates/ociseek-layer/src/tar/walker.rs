@@ -11,10 +11,10 @@ use crate::time::Time;
 const MAX_SPECIAL: u64 = 1 << 20;
 /// The expanded size in the header of an old sparse file (GNU tar's manual, "Old GNU Format").
 const SPARSE_SIZE: std::ops::Range<usize> = 483..495;
-/// The flag, in the header and in each block of the map, that another block of the map follows.
+/// The flag in the header and in each block of the map which says that another block follows.
 const SPARSE_MORE: (usize, usize) = (482, 504);
 
-/// Finds the entries of a tar stream. Chunk borders carry no meaning.
+/// Finds the entries of a tar stream. Chunk boundaries do not matter.
 pub struct Walker {
     state: State,
     /// Bytes consumed so far, until the archive has ended.
@@ -63,7 +63,7 @@ enum State {
 #[derive(Clone, Copy)]
 enum Special {
     Pax,
-    /// Its records are skipped, since Go does not apply them to later entries.
+    /// A global header. Its records are skipped, since Go does not apply them to later entries.
     Global,
     LongName,
     LongLink,
@@ -204,7 +204,8 @@ impl Walker {
     }
 
     /// Skips at most `limit` of the next bytes, if they are an entry's data and padding. Returns
-    /// how many; do not push these. A caller that can seek reads only the headers this way.
+    /// how many were skipped; do not push these. This lets a caller that can seek read only the
+    /// headers.
     pub fn skip(&mut self, limit: u64) -> u64 {
         let mut skipped = 0;
         loop {
@@ -245,7 +246,7 @@ impl Walker {
         TarError { offset: self.entry_start, fault }
     }
 
-    /// A header block is complete; it began at `at`.
+    /// Parses a complete header block, which began at `at`.
     fn header(&mut self, at: Uncompressed, found: &mut impl FnMut(Entry)) -> Result<(), TarError> {
         if self.pending.is_empty() {
             self.entry_start = at;
@@ -281,7 +282,7 @@ impl Walker {
         }
     }
 
-    /// The data of a meta header is complete.
+    /// Parses the complete data of a meta header.
     fn special(&mut self, kind: Special, data: &[u8], found: &mut impl FnMut(Entry)) -> Result<(), TarError> {
         match kind {
             Special::Pax => {
@@ -302,7 +303,7 @@ impl Walker {
         Ok(())
     }
 
-    /// The header of an entry, whose data starts at `data`.
+    /// Reports an entry whose data starts at `data`.
     fn entry(&mut self, header: Header, data: Uncompressed, found: &mut impl FnMut(Entry)) -> Result<(), TarError> {
         let Pending { pax, long_name, long_link } = std::mem::take(&mut self.pending);
         if header.size < 0 && !Kind::from_flag(header.flag).is_header_only() {
@@ -335,7 +336,7 @@ impl Walker {
             entry.linkname = long_link.into();
         }
         if header.flag == 0 {
-            // Archives from before POSIX mark directories by a slash alone.
+            // Archives from before POSIX mark directories only by a trailing slash.
             entry.kind = if entry.name.ends_with(b"/") { Kind::Directory } else { Kind::Regular };
         }
         let left = if entry.kind.is_header_only() {
@@ -366,7 +367,7 @@ impl Walker {
         Ok(())
     }
 
-    /// After a block of an old sparse file's map: whether another one follows.
+    /// Ends a block of an old sparse file's map. `more` tells whether another one follows.
     fn sparse_map(&mut self, more: u8, left: u64) {
         self.state = if more != 0 { State::SparseMap { filled: 0, left } } else { data_state(left) };
     }

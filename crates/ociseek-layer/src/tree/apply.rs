@@ -1,5 +1,5 @@
-//! Applies layers one after the other, entry by entry, as containerd does into a directory (containerd 2.4,
-//! pkg/archive/tar.go applyNaive), with nothing but names and numbers.
+//! Applies layers one after the other, entry by entry, as containerd does in a directory
+//! (containerd 2.4, pkg/archive/tar.go applyNaive), but only to names and attributes in memory.
 
 use super::error::{TreeError, TreeFault};
 use super::inode::{Inode, What, bounded, device};
@@ -12,13 +12,15 @@ use crate::layer::map::Entries;
 use crate::offset::LayerId;
 use crate::ztoc::{FileKind, FileMetadata};
 
-/// Marks the directory it lies in as opaque: nothing in it is from layers below.
+/// Marks its directory as opaque: it hides everything from lower layers.
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// In front of the name of what is removed.
+/// The prefix of a whiteout, before the name of the removed file.
 const WHITEOUT: &[u8] = b".wh.";
-/// Directories that no layer has an entry for: a name of a few kilobytes makes thousands of them.
+/// The limit for directories that no layer has an entry for. A name of a few kilobytes can imply
+/// thousands of them.
 const MAX_IMPLIED: u32 = 1 << 20;
-/// Steps through symbolic links and opaque directories: so many in all, and so many more for each entry.
+/// The limits for steps through symbolic links and opaque directories: in total, plus an allowance
+/// for each entry.
 const WORK: u64 = 10_000_000;
 const WORK_PER_ENTRY: u64 = 100;
 
@@ -26,13 +28,13 @@ pub(super) struct Applier<'a> {
     pub paths: Paths<'a>,
     pub inodes: Vec<Inode<'a>>,
     pub warnings: Warnings,
-    /// A layer by itself: whiteouts are files like others, and links to other layers are left out.
+    /// For a layer on its own: whiteouts are ordinary files, and links to other layers are ignored.
     is_raw: bool,
     implied: u32,
     work: u64,
 }
 
-/// An entry in its place.
+/// The entry that is being applied.
 #[derive(Clone, Copy)]
 struct Current<'a> {
     file: &'a FileMetadata,
@@ -56,7 +58,7 @@ impl<'a> Applier<'a> {
     /// Applies the next layer.
     ///
     /// # Errors
-    /// With the entry that containerd could not apply.
+    /// The entry that containerd could not apply.
     pub(super) fn layer(&mut self, layer: LayerId, listed: Entries<'a>) -> Result<(), TreeError> {
         self.work = self.work.saturating_add(WORK_PER_ENTRY.saturating_mul(listed.files.len() as u64));
         let failed =
@@ -72,7 +74,8 @@ impl<'a> Applier<'a> {
                 directories.push(entry);
             }
         }
-        // What came after a directory may have changed its time, so each gets it again at the end; by name.
+        // Later entries may have changed a directory's time, so all times are set again at the end,
+        // looked up by name.
         for entry in directories {
             match self.set_time_again(entry.file) {
                 Err(TreeFault::DirectoryGone) if self.is_raw => {}
@@ -82,7 +85,8 @@ impl<'a> Applier<'a> {
         Ok(())
     }
 
-    /// False if the entry is not about a file of its own name: whiteouts, and whatever stands for the root.
+    /// Returns false if the entry does not create a file under its name: whiteouts, and entries for
+    /// the root.
     fn entry(&mut self, entry: Current<'a>) -> Result<bool, TreeFault> {
         if entry.file.name.contains(&0) {
             return Err(TreeFault::Nul);
@@ -126,7 +130,7 @@ impl<'a> Applier<'a> {
         Ok(true)
     }
 
-    /// The directory at `path`, through symbolic links, made if need be.
+    /// The directory at `path`, found through symbolic links and created if it does not exist.
     fn parent(&mut self, path: Written<'a>) -> Result<PathId, TreeFault> {
         let parts = self.lookup().root_path(path)?;
         let found = self.lookup().find(&parts)?.ok_or(TreeFault::LinkLoop)?;
@@ -147,7 +151,7 @@ impl<'a> Applier<'a> {
         Ok(directory)
     }
 
-    /// Makes what the entry is of, and one name of it more if it is a link.
+    /// Creates the entry's file, or adds a name to a file for a hard link.
     fn create(&mut self, entry: Current<'a>, parent: PathId) -> Result<u32, TreeFault> {
         let file = entry.file;
         let what = match file.kind {
@@ -175,7 +179,8 @@ impl<'a> Applier<'a> {
         self.add(Inode::new(what, self.inherited_group(parent)))
     }
 
-    /// One more name of what `target` leads to. The links in front of its last part are followed, that part is not.
+    /// Adds a name to the target of a hard link. Symbolic links are followed except in the last
+    /// part.
     fn link(&mut self, target: &'a [u8]) -> Result<u32, TreeFault> {
         let missing = || TreeFault::LinkToNothing(target.into());
         if target.contains(&0) {
@@ -208,7 +213,7 @@ impl<'a> Applier<'a> {
         Ok(inode)
     }
 
-    /// Owner, attributes, permissions and time, in this order, as an entry has them.
+    /// Sets an entry's owner, attributes, permissions and time, in this order.
     fn set_attributes(&mut self, inode: u32, entry: Current<'a>) -> Result<(), TreeFault> {
         let Applier { inodes, warnings, .. } = self;
         let Some(inode) = inodes.get_mut(inode as usize) else { return Ok(()) };
@@ -259,7 +264,7 @@ impl<'a> Applier<'a> {
         Ok(())
     }
 
-    /// Removes what is in `directory`, but for what `layer` has written at paths that it has written.
+    /// Removes the content of `directory`, except for what `layer` itself has written.
     fn make_opaque(&mut self, directory: PathId, layer: LayerId) -> Result<(), TreeFault> {
         if !self.paths.make_opaque(directory, layer) {
             return Ok(());
@@ -280,7 +285,7 @@ impl<'a> Applier<'a> {
         Ok(())
     }
 
-    /// Removes what lies at a path and all that is in it.
+    /// Removes a path and everything below it.
     fn remove(&mut self, path: PathId) {
         let mut open = vec![path];
         while let Some(&last) = open.last() {
@@ -306,7 +311,8 @@ impl<'a> Applier<'a> {
         self.inodes.get(inode as usize).is_some_and(|inode| matches!(inode.what, What::Directory))
     }
 
-    /// The group that Linux gives to what is made in a directory: root's, or the directory's own if it is setgid.
+    /// The group that Linux gives to a new file in a directory: root's, or the directory's own if
+    /// it is setgid.
     fn inherited_group(&self, directory: PathId) -> u32 {
         let directory = self.paths.inode(directory).and_then(|inode| self.inodes.get(inode as usize));
         directory.filter(|directory| directory.mode & 0o2000 != 0).map_or(0, |directory| directory.gid)
@@ -323,7 +329,7 @@ impl<'a> Applier<'a> {
     }
 }
 
-/// Whether a PAX record's number is a 32-bit id.
+/// Whether a PAX record's value is a 32-bit id.
 fn fits(value: &[u8]) -> bool {
     value.is_empty() || std::str::from_utf8(value).is_ok_and(|text| text.parse::<u32>().is_ok())
 }

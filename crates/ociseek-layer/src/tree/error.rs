@@ -1,9 +1,10 @@
-//! Why layers do not make a tree.
+//! Why layers cannot be combined to a tree.
 
 use crate::layer::shown;
 use crate::offset::LayerId;
 
-/// An entry that no unpacker could apply. containerd fails to unpack the same image, unless it is said otherwise.
+/// An entry that no unpacker could apply. containerd fails to unpack the same image, except where
+/// noted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("entry {entry} of layer {layer}, {}, {fault}", shown(name))]
 pub struct TreeError {
@@ -11,7 +12,7 @@ pub struct TreeError {
     pub layer: LayerId,
     /// Counted from 0 in the order of the layer's tar.
     pub entry: u32,
-    /// The entry's path, as it stands in the tar.
+    /// The entry's path as written in the tar.
     pub name: Box<[u8]>,
     /// Why it cannot be applied.
     pub fault: TreeFault,
@@ -46,13 +47,13 @@ pub enum TreeFault {
     Xattr { name: Box<[u8]>, why: &'static str },
     #[error("is a directory that its own layer removes again, so its time cannot be set")]
     DirectoryGone,
-    /// A limit of ours: no image comes near it.
+    /// Our limit, far beyond any real image.
     #[error("exceeds the limit of {0} directories without an entry of their own")]
     TooManyImplied(u32),
-    /// A limit of ours: so that time stays in proportion to the layers.
+    /// Our limit, which keeps the time in proportion to the layers.
     #[error("is behind too many symbolic links or opaque directories")]
     TooMuchWork,
-    /// A limit of ours, where numbers end.
+    /// Our limit, because names are numbered with 32 bits.
     #[error("exceeds the limit of 2^32 names in a tree")]
     TooManyNames,
 }

@@ -1,4 +1,5 @@
-//! From what applying layers left to the tree that is kept: without what was removed, names sorted.
+//! Converts the result of applying layers to the final tree: without removed files, and with sorted
+//! names.
 
 use super::apply::Applier;
 use super::inode::What;
@@ -12,7 +13,7 @@ pub(super) fn finish(applier: Applier<'_>) -> Tree {
     let Applier { paths, inodes, warnings, .. } = applier;
     let mut names: Vec<Name> = Vec::new();
     let mut text = Vec::new();
-    // The number that each inode has in the tree; numbers are given breadth first.
+    // The number of each inode in the tree. Numbers are assigned breadth first.
     let mut numbers = vec![UNSEEN; inodes.len()];
     let mut order: Vec<u32> = vec![0];
     let mut named_by: Vec<u32> = vec![0];

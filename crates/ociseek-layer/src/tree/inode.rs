@@ -1,4 +1,4 @@
-//! A file while layers are applied.
+//! Files while layers are applied.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(super) struct Inode<'a> {
     pub gid: u32,
     pub mtime: Time,
     pub xattrs: BTreeMap<&'a [u8], &'a [u8]>,
-    /// Paths at which it lies.
+    /// The number of paths that lead to it.
     pub links: u32,
     pub origin: Option<Origin>,
 }
@@ -30,7 +30,7 @@ pub(super) enum What<'a> {
 }
 
 impl<'a> Inode<'a> {
-    /// What root makes, before it gets its attributes; it lies at one path.
+    /// A new file as root would create it, before its attributes are set. It has one path.
     pub(super) fn new(what: What<'a>, gid: u32) -> Inode<'a> {
         let mode = if matches!(what, What::Symlink(_)) { 0o777 } else { 0o755 };
         Inode { what, mode, uid: 0, gid, mtime: Time::default(), xattrs: BTreeMap::new(), links: 1, origin: None }
@@ -55,15 +55,15 @@ impl<'a> Inode<'a> {
     }
 }
 
-/// A time as containerd sets it: from the epoch to the last nanosecond that 63 bits count from
-/// there (in 2262), else the epoch.
+/// The time that containerd would set: from the epoch to the last nanosecond that fits into 63 bits
+/// (in 2262). Any other time becomes the epoch.
 pub(super) fn bounded(time: Option<Time>) -> Time {
     let last = Time { seconds: i64::MAX / 1_000_000_000, nanos: (i64::MAX % 1_000_000_000) as u32 };
     time.filter(|time| (Time::default()..=last).contains(time)).unwrap_or_default()
 }
 
-/// The numbers of the device that mknod(2) makes: 12 bits and 20. None if they are not 32-bit
-/// numbers in the first place.
+/// The numbers of the device that mknod(2) creates: 12 and 20 bits. None if they do not fit into 32
+/// bits.
 pub(super) fn device(major: i64, minor: i64) -> Option<(u32, u32)> {
     Some((u32::try_from(major).ok()? & 0xfff, u32::try_from(minor).ok()? & 0xf_ffff))
 }

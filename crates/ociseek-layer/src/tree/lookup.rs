@@ -1,48 +1,46 @@
-//! Where a name leads while layers are applied: containerd's rules (continuity, fs/path.go
-//! RootPath), under which a symbolic link in front of the last part leads below the root, whatever
-//! it says.
+//! Resolves names while layers are applied, by containerd's rules (continuity, fs/path.go
+//! RootPath). Symbolic links before the last part are resolved below the root, whatever they say.
 //!
-//! Those rules join paths as text, so that `..` behind a link does not always lead where a kernel
-//! would go. The tree is to be the one that containerd leaves, so the same steps are taken here,
-//! path by path.
+//! These rules join paths as text, so `..` after a link does not always lead where a kernel would
+//! go. The tree must equal containerd's, so the same steps are taken here, path by path.
 
 use super::error::TreeFault;
 use super::paths::{NAME_MAX, PATH_MAX, PathId, Paths, ROOT};
 use crate::layer::below_root;
 
-/// Links that containerd follows for one name.
+/// The number of links that containerd follows for a name.
 const MAX_LINKS: u32 = 255;
-/// Links that Linux follows for one name.
+/// The number of links that Linux follows for a name.
 const MAX_KERNEL_LINKS: u32 = 40;
 
-/// A path as it is written.
+/// A path as written in the tar.
 #[derive(Clone)]
 pub(super) struct Written<'a> {
     is_absolute: bool,
-    /// Without empty ones; `.` and `..` may be among them.
+    /// Without empty parts, but possibly with `.` and `..`.
     parts: Vec<&'a [u8]>,
 }
 
-/// What the tree so far says of inodes.
+/// The types of existing inodes, as far as lookups need them.
 pub(super) enum Seen<'a> {
     Directory,
     Symlink(&'a [u8]),
     Other,
 }
 
-/// Names, and what lies there.
+/// Names and the files at them.
 pub(super) struct Lookup<'t, 'a, F: Fn(u32) -> Seen<'a>> {
     pub paths: &'t Paths<'a>,
     pub seen: F,
-    /// Steps that may still be taken.
+    /// The number of steps left.
     pub work: &'t mut u64,
 }
 
-/// How far a path without symbolic links exists.
+/// How much of a path without symbolic links exists.
 pub(super) struct Found {
-    /// What of it is there ...
+    /// The deepest existing directory or file ...
     pub deepest: PathId,
-    /// ... and how many parts are missing behind that.
+    /// ... and the number of parts missing after it.
     pub missing: usize,
 }
 
@@ -52,7 +50,7 @@ impl<'a> Written<'a> {
         Written { is_absolute: path.first() == Some(&b'/'), parts }
     }
 
-    /// Go's filepath.Clean of a path, without the `..` that it leaves in front: like a slash, they lead to the root.
+    /// Go's filepath.Clean, also without leading `..`: like a slash, they lead to the root.
     pub(super) fn clean(path: &'a [u8]) -> Written<'a> {
         let mut clean = Written { is_absolute: path.first() == Some(&b'/'), parts: Vec::new() };
         for part in path.split(|&b| b == b'/') {
@@ -65,7 +63,7 @@ impl<'a> Written<'a> {
         clean
     }
 
-    /// Takes the last part away.
+    /// Removes the last part.
     pub(super) fn pop(&mut self) -> Option<&'a [u8]> {
         self.parts.pop()
     }
@@ -75,7 +73,7 @@ impl<'a> Written<'a> {
     }
 }
 
-/// Go's filepath.Join of two paths, the second one taken as relative.
+/// Go's filepath.Join of two paths. The second one is always relative.
 fn join<'a>(base: &Written<'a>, more: &[&'a [u8]]) -> Written<'a> {
     let mut parts: Vec<&[u8]> = Vec::with_capacity(base.parts.len() + more.len());
     for &part in base.parts.iter().chain(more) {
@@ -95,11 +93,12 @@ fn join<'a>(base: &Written<'a>, more: &[&'a [u8]]) -> Written<'a> {
 }
 
 impl<'t, 'a, F: Fn(u32) -> Seen<'a>> Lookup<'t, 'a, F> {
-    /// The path below the root to which `path` leads through all symbolic links, the last part's
-    /// too. It need not exist.
+    /// Resolves all symbolic links of `path`, including the last part, to a path below the root.
+    /// The result need not exist.
     ///
     /// # Errors
-    /// Where containerd fails: for links in a circle, for something below a file, for what is too long.
+    /// Where containerd fails: for loops of links, for paths below a file, and for names that are
+    /// too long.
     pub(super) fn root_path(&mut self, path: Written<'a>) -> Result<Vec<&'a [u8]>, TreeFault> {
         if !path.has_dots() && self.find(&path.parts)?.is_some() {
             return Ok(path.parts);
@@ -114,10 +113,10 @@ impl<'t, 'a, F: Fn(u32) -> Seen<'a>> Lookup<'t, 'a, F> {
         }
     }
 
-    /// How far a clean path exists; None if a symbolic link is part of it.
+    /// How much of a clean path exists. None if it contains a symbolic link.
     ///
     /// # Errors
-    /// When it leads through a file, or has a part that is too long.
+    /// If it leads through a file, or has a part that is too long.
     pub(super) fn find(&mut self, parts: &[&'a [u8]]) -> Result<Option<Found>, TreeFault> {
         self.spend(parts.len())?;
         let mut deepest = ROOT;
@@ -137,7 +136,7 @@ impl<'t, 'a, F: Fn(u32) -> Seen<'a>> Lookup<'t, 'a, F> {
         Ok(Some(Found { deepest, missing: 0 }))
     }
 
-    /// One round: each part is looked at once, and a link is replaced by its target.
+    /// One pass over the path: examines each part once and replaces a link by its target.
     fn walk(&mut self, path: &Written<'a>, links: &mut u32) -> Result<Written<'a>, TreeFault> {
         let root = Written { is_absolute: true, parts: Vec::new() };
         let mut walked = path.is_absolute.then(|| root.clone());
@@ -162,9 +161,9 @@ impl<'t, 'a, F: Fn(u32) -> Seen<'a>> Lookup<'t, 'a, F> {
         Ok(walked.unwrap_or(root))
     }
 
-    /// The target of the symbolic link at `path`; None if there is something else, or nothing. As
-    /// lstat(2) does it, links in front of the last part are followed; those that lead out of the
-    /// root lead to nothing here.
+    /// The target of the symbolic link at `path`. None for other files and for missing ones. As in
+    /// lstat(2), links before the last part are followed. Links that lead out of the root count as
+    /// missing.
     fn link_at(&mut self, path: &[&'a [u8]]) -> Result<Option<&'a [u8]>, TreeFault> {
         if path.iter().map(|part| part.len() + 1).sum::<usize>() > PATH_MAX {
             return Err(TreeFault::PathTooLong);

@@ -1,11 +1,10 @@
-//! The file system of an image: its layers flattened into one tree, once.
+//! The file system of an image: its layers, flattened into one tree.
 //!
-//! The tree is the one that containerd unpacks from the same layers (pkg/archive/tar.go of
-//! containerd 2.4): whiteouts and opaque directories, entries below symbolic links, what replaces
-//! what, hard links, attributes. Where containerd fails, so does [`Tree::flatten`]. What containerd
-//! leaves to the clock is the epoch here: the times of the root and of directories that no layer
-//! has an entry for. Entries for the root itself are passed over, as containerd does: it is 0:0 and
-//! 0755.
+//! The tree equals the one that containerd unpacks from the same layers (pkg/archive/tar.go of
+//! containerd 2.4): whiteouts and opaque directories, entries below symbolic links, replaced files,
+//! hard links, attributes. [`Tree::flatten`] fails where containerd fails. Times that containerd
+//! takes from the clock, those of the root and of directories without an entry, are the epoch. Like
+//! containerd, it ignores entries for the root itself, which is 0:0 and 0755.
 //!
 //! Time and memory are in proportion to the entries; nothing recurses.
 
@@ -27,21 +26,21 @@ pub use resolve::ResolveError;
 use crate::layer::map::Entries;
 use crate::offset::LayerId;
 
-/// A file system that does not change.
+/// An immutable file system.
 #[derive(Debug)]
 pub struct Tree {
     /// The root first, then breadth first.
     nodes: Vec<Node>,
-    /// The names of each directory, in order, one directory after the other.
+    /// The names of each directory in order, one directory after the other.
     names: Vec<Name>,
-    /// All names without anything in between.
+    /// All names, concatenated.
     text: Vec<u8>,
-    /// For each node, where in `names` its first name is.
+    /// For each node, the index of its first name in `names`.
     named_by: Vec<u32>,
     warnings: Vec<String>,
 }
 
-/// One name in a directory.
+/// A name in a directory.
 #[derive(Debug)]
 struct Name {
     start: usize,
@@ -50,7 +49,7 @@ struct Name {
     directory: NodeId,
 }
 
-/// The names in a directory. Skipping any number of them costs nothing.
+/// The names in a directory. Skipping names takes constant time.
 #[derive(Debug, Clone)]
 pub struct Children<'t> {
     tree: &'t Tree,
@@ -82,7 +81,7 @@ impl Tree {
     /// Flattens layers, the lowest first.
     ///
     /// # Errors
-    /// With the entry that containerd could not apply either.
+    /// The entry that containerd could not apply either.
     pub fn flatten<'a>(layers: impl IntoIterator<Item: Into<Entries<'a>>>) -> Result<Tree, TreeError> {
         let mut applier = apply::Applier::new(false);
         for (layer, entries) in (0..).zip(layers) {
@@ -91,23 +90,23 @@ impl Tree {
         Ok(finish::finish(applier))
     }
 
-    /// One layer as it is: whiteouts are files in it like others, and a hard link to something that
-    /// is not in it is left out, with a warning.
+    /// The tree of a single layer: whiteouts are ordinary files, and hard links to files outside
+    /// the layer are ignored with a warning.
     ///
     /// # Errors
-    /// With the entry that can have no place in any tree.
+    /// The entry that cannot be part of any tree.
     pub fn of_layer<'a>(entries: impl Into<Entries<'a>>) -> Result<Tree, TreeError> {
         let mut applier = apply::Applier::new(true);
         applier.layer(LayerId(0), entries.into())?;
         Ok(finish::finish(applier))
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Never: there is a root.
+    /// Always false: there is a root.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -115,28 +114,29 @@ impl Tree {
     /// A node of this tree.
     ///
     /// # Panics
-    /// When `id` is of another tree.
+    /// If `id` belongs to another tree.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.0 as usize]
     }
 
-    /// A node, if `id` is one of this tree: for numbers that come from outside.
+    /// A node, or None if this tree has no such number. For numbers from outside.
     pub fn get(&self, id: NodeId) -> Option<&Node> {
         self.nodes.get(id.0 as usize)
     }
 
-    /// What is called `name` in a directory.
+    /// The file called `name` in a directory.
     pub fn child(&self, directory: NodeId, name: &[u8]) -> Option<NodeId> {
         let names = self.names(directory);
         names.binary_search_by(|known| self.text(known).cmp(name)).ok().map(|at| names[at].node)
     }
 
-    /// The names in a directory, sorted as bytes. Nothing else has any.
+    /// The names in a directory, sorted as bytes. Empty for other files.
     pub fn children(&self, directory: NodeId) -> Children<'_> {
         Children { tree: self, names: self.names(directory).iter() }
     }
 
-    /// The directory that a directory lies in; the root lies in itself. Of anything else, the one of its first name.
+    /// The parent of a directory; the root is its own parent. For other files, the directory of the
+    /// first name.
     pub fn parent(&self, id: NodeId) -> NodeId {
         match &self.node(id).kind {
             NodeKind::Directory(directory) => directory.parent,
@@ -144,7 +144,7 @@ impl Tree {
         }
     }
 
-    /// A path of the node from the root, without a slash in front; empty for the root.
+    /// A path of the node from the root, without a leading slash. Empty for the root.
     pub fn path(&self, id: NodeId) -> Vec<u8> {
         let mut parts = Vec::new();
         let mut id = id;
@@ -157,7 +157,7 @@ impl Tree {
         parts.join(&b'/')
     }
 
-    /// What should be said once, to people, a line each.
+    /// Warnings for the user, one line each.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }

@@ -1,51 +1,52 @@
-//! What the tree says of one file.
+//! The nodes of a tree.
 
 use crate::offset::{LayerId, Uncompressed};
 use crate::time::Time;
 
-/// The number of a file, link or directory in its [`Tree`](super::Tree); the root is 0.
+/// The number of a file, link or directory in its [`Tree`](super::Tree). The root is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u32);
 
-/// One inode. Hard links are several names of one of these.
+/// An inode. Hard links are several names of one inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// What it is, with what only this kind has.
+    /// The type, with the data that only this type has.
     pub kind: NodeKind,
-    /// Permissions, setuid, setgid and sticky: 0o7777 at most.
+    /// Permissions, setuid, setgid and sticky bits: at most 0o7777.
     pub mode: u32,
-    /// The owner's number.
+    /// The owner's user id.
     pub uid: u32,
-    /// The group's number.
+    /// The group id.
     pub gid: u32,
-    /// The epoch for the root and for directories that no layer has an entry for.
+    /// The modification time. It is the epoch for the root and for directories without an entry.
     pub mtime: Time,
-    /// Names of a file; of a directory, 2 and its subdirectories.
+    /// The number of names of a file; for a directory, 2 plus its subdirectories.
     pub nlink: u32,
-    /// Sorted by name; each name is there once.
+    /// Sorted by name, without duplicates.
     pub xattrs: Box<[Xattr]>,
-    /// Which entry the attributes come from. None for the root and for directories that no layer has an entry for.
+    /// The entry that the attributes come from. None for the root and for directories without an
+    /// entry.
     pub origin: Option<Origin>,
 }
 
-/// Name and value of an extended attribute.
+/// The name and value of an extended attribute.
 pub type Xattr = (Box<[u8]>, Box<[u8]>);
 
 /// The types of inodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeKind {
-    /// A directory, with the names in it.
+    /// A directory with its names.
     Directory(Directory),
-    /// A file, with where its content lies.
+    /// A regular file with the location of its content.
     File(Extent),
-    /// A regular file whose bytes cannot be read: a sparse one, as a tar holds it.
+    /// A sparse file, whose bytes cannot be read because of the way a tar stores them.
     Sparse {
-        /// The layer that has it.
+        /// The layer of the file.
         layer: LayerId,
-        /// In bytes.
+        /// The size in bytes.
         size: u64,
     },
-    /// Where it points to: bytes for the kernel, which are followed nowhere in here but in
+    /// The target of a symbolic link: uninterpreted bytes, followed only in
     /// [`Tree::resolve`](super::Tree::resolve).
     Symlink(Box<[u8]>),
     /// A character device.
@@ -66,29 +67,29 @@ pub enum NodeKind {
     Fifo,
 }
 
-/// Where a directory's names are.
+/// The location of a directory's names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Directory {
-    /// In [`Tree`](super::Tree)'s list of names.
+    /// Indexes into the names of the [`Tree`](super::Tree).
     pub(super) names: std::ops::Range<u32>,
     pub(super) parent: NodeId,
 }
 
-/// Where a file's bytes lie.
+/// The location of a file's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// The layer that has them.
+    /// The layer of the file.
     pub layer: LayerId,
-    /// In the layer's tar.
+    /// The offset in the layer's tar.
     pub offset: Uncompressed,
-    /// In bytes.
+    /// The size in bytes.
     pub size: u64,
 }
 
 /// An entry of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
-    /// The layer that has it.
+    /// The layer of the entry.
     pub layer: LayerId,
     /// Counted from 0 in the order of the layer's tar.
     pub entry: u32,

@@ -1,17 +1,18 @@
-//! The paths that layers have named, and what lies at each of them while layers are applied.
+//! The paths that layers have named, and the files at these paths while layers are applied.
 //!
-//! A path stays known when what lay there is removed, for an opaque marker asks later which paths
-//! its layer has written. Only what is there is in its directory's list, so removing costs no more
-//! than creating did.
+//! A path stays known after its file is removed, because an opaque marker later needs to know which
+//! paths its layer has written. A directory's list has only existing files, so removing them costs
+//! no more than creating them.
 
 use std::collections::HashMap;
 
 use super::error::TreeFault;
 use crate::offset::LayerId;
 
-/// The longest that a path below the root can be, its first slash included (Linux: PATH_MAX, without its NUL).
+/// The maximum length of a path below the root, including its first slash (Linux: PATH_MAX, without
+/// its NUL).
 pub(super) const PATH_MAX: usize = 4095;
-/// The longest name in a directory (Linux: NAME_MAX).
+/// The maximum length of a name in a directory (Linux: NAME_MAX).
 pub(super) const NAME_MAX: usize = 255;
 
 /// The number of a path; the root is 0.
@@ -19,7 +20,7 @@ pub(super) const NAME_MAX: usize = 255;
 pub(super) struct PathId(u32);
 
 pub(super) const ROOT: PathId = PathId(0);
-/// No path, or no inode.
+/// Stands for a missing path or inode.
 const NONE: u32 = u32::MAX;
 
 pub(super) struct Paths<'a> {
@@ -30,13 +31,14 @@ pub(super) struct Paths<'a> {
 struct Path<'a> {
     name: &'a [u8],
     parent: u32,
-    /// What lies there.
+    /// The inode at this path.
     inode: u32,
-    /// The directory's list of what is in it: its head, and the neighbours in the list that this path is in itself.
+    /// The head of the list of a directory's files, and this path's neighbours in its own
+    /// directory's list.
     first: u32,
     next: u32,
     previous: u32,
-    /// Bytes from the root, slashes included.
+    /// The length of the path from the root, slashes included, in bytes.
     length: u16,
     /// The last layer with an entry here, and the last with an opaque marker, counted from 1.
     written: u32,
@@ -44,7 +46,7 @@ struct Path<'a> {
 }
 
 impl<'a> Paths<'a> {
-    /// Only the root, at which `inode` lies.
+    /// Contains only the root with the given `inode`.
     pub(super) fn new(inode: u32) -> Paths<'a> {
         let root = Path {
             name: b"",
@@ -68,10 +70,10 @@ impl<'a> Paths<'a> {
         &mut self.list[path.0 as usize]
     }
 
-    /// The path of `name` in `parent`, whether or not anything is there.
+    /// The path of `name` in `parent`, whether or not a file exists there.
     ///
     /// # Errors
-    /// When the name or the path is longer than Linux takes.
+    /// If the name or the path is longer than Linux allows.
     pub(super) fn intern(&mut self, parent: PathId, name: &'a [u8]) -> Result<PathId, TreeFault> {
         if let Some(&known) = self.known.get(&(parent.0, name)) {
             return Ok(PathId(known));
@@ -99,13 +101,13 @@ impl<'a> Paths<'a> {
         Ok(PathId(number))
     }
 
-    /// What is called `name` in `parent`, if there is such a thing.
+    /// The file called `name` in `parent`, if it exists.
     pub(super) fn child(&self, parent: PathId, name: &[u8]) -> Option<PathId> {
         let path = PathId(*self.known.get(&(parent.0, name))?);
         self.inode(path).map(|_| path)
     }
 
-    /// What lies at a path.
+    /// The inode at a path.
     pub(super) fn inode(&self, path: PathId) -> Option<u32> {
         Some(self.at(path).inode).filter(|&inode| inode != NONE)
     }
@@ -114,7 +116,7 @@ impl<'a> Paths<'a> {
         self.at(path).name
     }
 
-    /// Lays an inode at a path where nothing is.
+    /// Puts an inode at an empty path.
     pub(super) fn occupy(&mut self, path: PathId, inode: u32) {
         let parent = PathId(self.at(path).parent);
         let next = self.at(parent).first;
@@ -126,7 +128,7 @@ impl<'a> Paths<'a> {
         self.at_mut(parent).first = path.0;
     }
 
-    /// Empties a path in whose directory there is nothing any more; says what lay there.
+    /// Empties a path that has no files below it, and returns its inode.
     pub(super) fn vacate(&mut self, path: PathId) -> u32 {
         let here = self.at_mut(path);
         let (inode, parent, next, previous) = (here.inode, PathId(here.parent), here.next, here.previous);
@@ -141,12 +143,12 @@ impl<'a> Paths<'a> {
         inode
     }
 
-    /// The first thing in a directory, in no certain order.
+    /// The first file in a directory, in no particular order.
     pub(super) fn first(&self, directory: PathId) -> Option<PathId> {
         Some(self.at(directory).first).filter(|&first| first != NONE).map(PathId)
     }
 
-    /// The next thing in the same directory.
+    /// The next file in the same directory.
     pub(super) fn next(&self, path: PathId) -> Option<PathId> {
         Some(self.at(path).next).filter(|&next| next != NONE).map(PathId)
     }
@@ -160,7 +162,7 @@ impl<'a> Paths<'a> {
         self.at(path).written == layer.0 + 1
     }
 
-    /// Marks a directory as opaque in `layer`. False if it was so marked already.
+    /// Marks a directory as opaque in `layer`. Returns false if it already was.
     pub(super) fn make_opaque(&mut self, directory: PathId, layer: LayerId) -> bool {
         std::mem::replace(&mut self.at_mut(directory).opaque, layer.0 + 1) != layer.0 + 1
     }

@@ -1,14 +1,14 @@
-//! Paths that people and image configs name, resolved as inside a container: symbolic links lead
-//! from the root of the tree.
+//! Resolves paths from users and image configs as inside a container: symbolic links start at the
+//! root of the tree.
 
 use super::{NodeId, NodeKind, Tree};
 
-/// Links that Linux follows in one path.
+/// The number of links that Linux follows in one path.
 const MAX_LINKS: u32 = 40;
-/// The longest path that Linux takes.
+/// The maximum path length on Linux.
 const PATH_MAX: usize = 4095;
 
-/// Why a path leads to nothing.
+/// Why a path cannot be resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
@@ -28,12 +28,11 @@ fn shown(path: &[u8]) -> String {
 }
 
 impl Tree {
-    /// What `path` leads to, from the root whether it begins with a slash or not. `..` of the root
-    /// is the root. A symbolic link at the end is followed if `follow_last` says so, or if a slash
-    /// comes after it.
+    /// Resolves `path` from the root, with or without a leading slash. `..` of the root is the
+    /// root. A symbolic link at the end is followed if `follow_last` is set or a slash follows it.
     ///
     /// # Errors
-    /// When something in it is not there or is not a directory, and past 40 links.
+    /// If a part does not exist or is not a directory, and after 40 links.
     pub fn resolve(&self, path: &[u8], follow_last: bool) -> Result<NodeId, ResolveError> {
         if path.len() > PATH_MAX {
             return Err(ResolveError::TooLong);

@@ -1,10 +1,10 @@
-//! What is worth a word about layers that could be applied.
+//! Warnings about layers that could be applied.
 
 use crate::layer::shown;
 use crate::offset::LayerId;
 use crate::ztoc::FileMetadata;
 
-/// A layer of strange entries is told of in so many lines, not in a million.
+/// The most warnings, even for a layer with millions of strange entries.
 const MOST: usize = 20;
 
 #[derive(Default)]

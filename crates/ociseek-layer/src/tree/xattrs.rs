@@ -1,30 +1,32 @@
-//! Which extended attributes of an entry a file gets: those that containerd sets and Linux takes.
+//! Selects the extended attributes of an entry that containerd sets and Linux accepts.
 
 use crate::tar::PaxRecord;
 
-/// The PAX records that are extended attributes for containerd; others, such as `LIBARCHIVE.xattr.`, it passes over.
+/// The prefix of the PAX records that containerd takes as extended attributes. It ignores others,
+/// such as `LIBARCHIVE.xattr.`.
 const PREFIX: &[u8] = b"SCHILY.xattr.";
-/// The longest name of an attribute (Linux: XATTR_NAME_MAX).
+/// The maximum length of an attribute's name (Linux: XATTR_NAME_MAX).
 const NAME_MAX: usize = 255;
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
 pub(super) enum Verdict {
     Set,
-    /// containerd goes on without it.
+    /// containerd continues without it.
     Ignore(&'static str),
     /// containerd fails.
     Refuse(&'static str),
 }
 
-/// Name and value of a record that is an extended attribute.
+/// The name and value of a record for an extended attribute.
 pub(super) fn of(record: &PaxRecord) -> Option<(&[u8], &[u8])> {
     Some((record.key.strip_prefix(PREFIX)?, &record.value))
 }
 
-/// What setxattr(2) as root does on a file system that has attributes. `is_plain` is for regular files and directories.
+/// The outcome of setxattr(2) as root on a file system that supports attributes. `is_plain` means a
+/// regular file or directory.
 ///
-/// One answer differs: Linux refuses values of more than 64 KiB. They are kept, since the kernel
-/// refuses to read them too.
+/// One outcome differs: Linux refuses values of more than 64 KiB. They are kept here, because the
+/// kernel also refuses to read them.
 pub(super) fn judge(name: &[u8], value: &[u8], is_plain: bool) -> Verdict {
     let (namespace, rest) = match name.iter().position(|&b| b == b'.') {
         Some(dot) => (&name[..dot], &name[dot + 1..]),
@@ -52,8 +54,8 @@ pub(super) fn judge(name: &[u8], value: &[u8], is_plain: bool) -> Verdict {
     }
 }
 
-/// Whether Linux takes the value (security/commoncap.c validheader): revision 2, or 3 with a root
-/// id. It looks at no empty one.
+/// Whether Linux accepts the value (security/commoncap.c validheader): revision 2, or 3 with a root
+/// id. Empty values are not checked.
 fn is_capability(value: &[u8]) -> bool {
     matches!((value.len(), value.get(3)), (0, None) | (20, Some(2)) | (24, Some(3)))
 }

@@ -1,28 +1,27 @@
-//! A flatbuffers writer that lays bytes out as Google's Go builder does (flatbuffers/go
-//! builder.go): equal ztocs must have equal digests, and the Rust crate shares vtables by another
-//! rule.
+//! A flatbuffers writer with the same layout as Google's Go builder (flatbuffers/go builder.go):
+//! equal ztocs must have equal digests, and the Rust crate shares vtables by different rules.
 
 use super::schema;
 
-/// The number of bytes between a written object and the end of the buffer.
+/// The distance of a written object from the end of the buffer, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Offset(u32);
 
-/// Writes back to front.
+/// Writes from back to front.
 pub(super) struct Builder {
-    /// `bytes[head..]` is written; before that are zeros.
+    /// `bytes[head..]` is written. The bytes before it are zero.
     bytes: Vec<u8>,
     head: usize,
-    /// The largest alignment asked for.
+    /// The largest alignment requested.
     alignment: usize,
     vtables: Vec<Offset>,
 }
 
 /// A table under construction.
 pub(super) struct Table {
-    /// For each field, where it was written as an [`Offset`], or 0 if it was not.
+    /// For each field, its position as an [`Offset`], or 0 if it was not written.
     fields: [u32; schema::file::COUNT],
-    /// Where the table's end is.
+    /// The position of the table's end.
     end: u32,
 }
 
@@ -77,12 +76,12 @@ impl Builder {
         self.add_scalar(table, field, value != 0, value.to_le_bytes());
     }
 
-    /// A byte whose default is `default`.
+    /// Adds a byte field.
     pub(super) fn add_u8(&mut self, table: &mut Table, field: usize, value: u8, default: u8) {
         self.add_scalar(table, field, value != default, [value]);
     }
 
-    /// Default values are omitted.
+    /// Fields with their default value are omitted.
     fn add_scalar<const N: usize>(&mut self, table: &mut Table, field: usize, differs: bool, bytes: [u8; N]) {
         if differs {
             self.prepare(N, 0);
@@ -126,7 +125,7 @@ impl Builder {
         self.bytes
     }
 
-    /// Compares fields only, as Go does: two tables of different sizes may share a vtable.
+    /// Compares only the fields, as Go does: two tables of different sizes may share a vtable.
     fn vtable_has(&self, vtable: Offset, fields: &[u16]) -> bool {
         let at = self.bytes.len() - vtable.0 as usize;
         let written = &self.bytes[at..];
@@ -159,14 +158,14 @@ impl Builder {
         self.bytes[self.head..self.head + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// The same for a length that the compiler knows.
+    /// Like `place`, for a length known at compile time.
     #[inline]
     fn place_word<const N: usize>(&mut self, bytes: [u8; N]) {
         self.skip(N);
         self.bytes[self.head..self.head + N].copy_from_slice(&bytes);
     }
 
-    /// Writes this many zeros. The buffer already contains them.
+    /// Reserves `count` zero bytes. The buffer already contains zeros.
     #[inline]
     fn skip(&mut self, count: usize) {
         if self.head < count {

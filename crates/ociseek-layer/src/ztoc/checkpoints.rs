@@ -1,5 +1,5 @@
-//! The `checkpoints` bytes of a ztoc: packed little-endian records for gzip, a flatbuffer of their own for a plain tar
-//! (soci-snapshotter, ztoc/compression gzip_zinfo.c and tar_zinfo.go).
+//! The `checkpoints` bytes of a ztoc: packed little-endian records for gzip, a separate flatbuffer
+//! for a plain tar (soci-snapshotter, ztoc/compression gzip_zinfo.c and tar_zinfo.go).
 
 use super::builder::{Builder, Offset};
 use super::model::{Checkpoint, Checkpoints};
@@ -40,7 +40,7 @@ pub enum CheckpointsError {
     TarSize(i64),
 }
 
-/// How many bytes the encoded checkpoints take.
+/// The encoded size of the checkpoints in bytes.
 pub(super) fn encoded_size(checkpoints: &Checkpoints) -> usize {
     match checkpoints {
         Checkpoints::Gzip { list, .. } => HEADER + list.len() * RECORD,
@@ -84,7 +84,8 @@ fn record_head(checkpoint: &Checkpoint) -> [u8; 17] {
     head
 }
 
-/// The number of spans and the span size that the checkpoints of a gzip layer claim. Takes no memory.
+/// The number of spans and the span size that the checkpoints of a gzip layer claim. Allocates no
+/// memory.
 ///
 /// # Errors
 /// If there are fewer checkpoints than claimed, or the span size is not positive.

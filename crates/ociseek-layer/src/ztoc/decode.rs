@@ -48,7 +48,7 @@ pub fn decode(bytes: &[u8]) -> Result<Ztoc, ZtocError> {
     decode_within(bytes, &mut budget::Budget::new(u64::MAX).open())
 }
 
-/// The same with a budget: `charge` grows by the memory of the ztoc before it is allocated.
+/// Like [`decode`], with a budget: `charge` grows by the memory of the ztoc before it is allocated.
 ///
 /// # Errors
 /// As [`decode`], and [`ZtocError::Memory`] if it does not fit.
@@ -140,12 +140,13 @@ fn decode_file(number: usize, table: Table<'_>, budget: &mut Budget<'_>) -> Resu
     })
 }
 
-/// A lower bound for the bytes of an entry in a buffer, with its table and its six strings.
+/// A lower bound for the size of an entry in a buffer, with its table and its six strings, in
+/// bytes.
 const FILE_COST: usize = 64;
-/// The same for a PAX record.
+/// A lower bound for the size of a PAX record, in bytes.
 const RECORD_COST: usize = 32;
 
-/// The bytes of the shortest valid digest, `sha256:` and 64 digits. Each span has its own.
+/// The size of the shortest valid digest, `sha256:` and 64 digits, in bytes. Each span has its own.
 const DIGEST_COST: usize = 71;
 
 /// Keeps the decoded data in proportion to the buffer, since many offsets can point to the same

@@ -7,10 +7,11 @@ use super::schema::{file, info, record, root, toc};
 use crate::digest::Digest;
 use crate::offset::{Compressed, Uncompressed};
 
-/// The largest ztoc that is written or read, in bytes. Layers that need more are left out of the index.
+/// The size limit of a ztoc that is written or read, in bytes. Layers that need more are not
+/// indexed.
 pub const MAX_ENCODED: usize = 256 << 20;
 
-/// The bytes that soci's library writes for the same ztoc.
+/// Encodes a ztoc to the bytes that soci's library would write for it.
 pub fn encode(ztoc: &Ztoc) -> Vec<u8> {
     let parts = Parts {
         version: &ztoc.version,
@@ -24,7 +25,7 @@ pub fn encode(ztoc: &Ztoc) -> Vec<u8> {
     parts.encode()
 }
 
-/// What a ztoc has, wherever it lies.
+/// The parts of a ztoc, borrowed from any source.
 pub(crate) struct Parts<'a> {
     pub version: &'a [u8],
     pub build_tool_identifier: &'a [u8],
@@ -115,7 +116,7 @@ fn encode_file(b: &mut Builder, file: &FileMetadata) -> Offset {
     b.end_table(table)
 }
 
-/// An upper bound for the encoded size, so that the buffer never has to grow.
+/// An upper bound for the encoded size, to allocate the buffer only once.
 pub fn encoded_size_bound(files: &[FileMetadata], checkpoints: &Checkpoints) -> usize {
     let digests = checkpoints.spans() as usize * (4 + 71 + 1 + 3 + 4);
     let files: usize = files.iter().map(FileMetadata::encoded_size_bound).sum();

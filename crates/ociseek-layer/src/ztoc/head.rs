@@ -1,4 +1,4 @@
-//! The root of a ztoc, for callers that decide by it whether to decode the rest.
+//! The root of a ztoc, for callers that need it to decide whether to decode the rest.
 
 use super::checkpoints::{decode_tar, gzip_head};
 use super::decode::ZtocError;
@@ -11,15 +11,15 @@ use crate::offset::{Compressed, Uncompressed};
 pub struct Head<'a> {
     /// The version of the ztoc's format.
     pub version: &'a [u8],
-    /// What built the ztoc.
+    /// The tool that built the ztoc.
     pub build_tool_identifier: &'a [u8],
     /// Size of the blob in bytes.
     pub compressed_size: Compressed,
-    /// Bytes of the tar.
+    /// The size of the tar in bytes.
     pub uncompressed_size: Uncompressed,
     /// Minimum number of tar bytes between two checkpoints.
     pub span_size: u64,
-    /// How many spans it claims to have.
+    /// The number of spans that it claims to have.
     pub spans: u64,
 }
 

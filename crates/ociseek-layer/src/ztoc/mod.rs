@@ -1,4 +1,5 @@
-//! The ztoc: the table of contents of one layer, and where decoding it can start (FORMAT: soci-snapshotter, ztoc/fbs).
+//! The ztoc: a layer's table of contents, with the places where decoding can start (format:
+//! soci-snapshotter, ztoc/fbs).
 
 mod builder;
 mod checkpoints;

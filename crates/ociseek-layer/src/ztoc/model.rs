@@ -9,12 +9,12 @@ use crate::time::Time;
 /// The only version of the format.
 pub const VERSION: &[u8] = b"0.9";
 
-/// The table of contents of one layer.
+/// The table of contents of a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ztoc {
     /// The version of the ztoc's format, such as `0.9`.
     pub version: Box<[u8]>,
-    /// What built the ztoc.
+    /// The tool that built the ztoc.
     pub build_tool_identifier: Box<[u8]>,
     /// Size of the blob in bytes.
     pub compressed_size: Compressed,
@@ -31,7 +31,7 @@ pub struct Ztoc {
 /// Where decoding can start. There is a checkpoint at the start of each span.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Checkpoints {
-    /// Of a gzip blob.
+    /// In a gzip blob.
     Gzip {
         /// Minimum number of tar bytes between two checkpoints.
         span_size: u64,
@@ -40,9 +40,9 @@ pub enum Checkpoints {
     },
     /// A plain tar: spans are slices of equal size, and decoding can start anywhere.
     Uncompressed {
-        /// Bytes of a span; the last one may have fewer.
+        /// The size of a span in bytes. The last span may be shorter.
         span_size: u64,
-        /// Bytes of the tar.
+        /// The size of the tar in bytes.
         size: u64,
     },
 }
@@ -50,9 +50,9 @@ pub enum Checkpoints {
 /// A place in a gzip blob where decoding can start.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// The first compressed byte with no bit used yet.
+    /// The first byte of the blob of which no bit was used yet.
     pub input: Compressed,
-    /// Where the plain data go on from here.
+    /// The position in the tar where decoding continues.
     pub output: Uncompressed,
     /// How many high bits (0..=7) of the byte before `input` belong to the block that starts here.
     pub bits: u8,
@@ -88,7 +88,7 @@ impl Checkpoints {
         self.cuts().count()
     }
 
-    /// Bytes of tar between two checkpoints, as the ztoc states them.
+    /// The least distance between two checkpoints in bytes of the tar, according to the ztoc.
     pub fn span_size(&self) -> u64 {
         match self {
             Checkpoints::Gzip { span_size, .. } | Checkpoints::Uncompressed { span_size, .. } => *span_size,
@@ -108,9 +108,9 @@ pub enum Cuts<'a> {
     At(&'a [Checkpoint]),
     /// In a tar, at equal distances.
     Every {
-        /// Bytes.
+        /// The size of a span in bytes.
         span_size: u64,
-        /// Bytes of all spans.
+        /// The size of all spans together, in bytes.
         size: u64,
     },
 }
@@ -136,28 +136,28 @@ impl Cuts<'_> {
     }
 }
 
-/// One entry of the layer's tar.
+/// An entry of the layer's tar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileMetadata {
-    /// The path, as it stands in the tar.
+    /// The path as written in the tar.
     pub name: Box<[u8]>,
-    /// What it is.
+    /// The type of the entry.
     pub kind: FileKind,
     /// Where the entry's data starts.
     pub offset: Uncompressed,
-    /// Bytes of content; 0 unless it is a regular file.
+    /// The size of the content in bytes; 0 unless it is a regular file.
     pub size: u64,
-    /// Where a link leads, as it stands in the tar.
+    /// The target of a link as written in the tar.
     pub linkname: Box<[u8]>,
     /// The raw mode field of the tar header.
     pub mode: i64,
-    /// The owner's number.
+    /// The owner's user id.
     pub uid: u32,
-    /// The group's number.
+    /// The group id.
     pub gid: u32,
-    /// The owner's name; it may be empty.
+    /// The owner's name. May be empty.
     pub uname: Box<[u8]>,
-    /// The group's name; it may be empty.
+    /// The group's name. May be empty.
     pub gname: Box<[u8]>,
     /// None if the ztoc has no time that RFC 3339 can express.
     pub mtime: Option<Time>,
@@ -200,7 +200,7 @@ pub enum FileKind {
     Directory,
     /// A symbolic link.
     Symlink,
-    /// One more name of a file that came before.
+    /// A further name of an earlier file.
     HardLink,
     /// A character device.
     CharDevice,
@@ -221,12 +221,12 @@ impl FileKind {
         (FileKind::Fifo, "fifo"),
     ];
 
-    /// The word for it in a ztoc.
+    /// The type's name in a ztoc.
     pub fn name(self) -> &'static str {
         FileKind::NAMES.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
     }
 
-    /// The type that a ztoc calls so.
+    /// The type with this name in a ztoc.
     pub fn from_name(name: &[u8]) -> Option<FileKind> {
         FileKind::NAMES.iter().find(|(_, known)| known.as_bytes() == name).map(|(kind, _)| *kind)
     }

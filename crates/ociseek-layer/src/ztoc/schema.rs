@@ -1,5 +1,6 @@
-//! The tables of a ztoc, with the numbers that its flatbuffers have for their fields: those of soci-snapshotter's
-//! ztoc/fbs/ztoc.fbs, and of ztoc/compression/fbs/zinfo.fbs for the checkpoints of a plain tar.
+//! The tables of a ztoc and the numbers of their fields in the flatbuffers schema:
+//! soci-snapshotter's ztoc/fbs/ztoc.fbs, and ztoc/compression/fbs/zinfo.fbs for the checkpoints of
+//! a plain tar.
 
 /// The root.
 pub(super) mod root {
@@ -32,7 +33,7 @@ pub(super) mod file {
     pub(crate) const DEVMAJOR: usize = 11;
     pub(crate) const DEVMINOR: usize = 12;
     pub(crate) const PAX: usize = 13;
-    /// How many there are; no other table has more.
+    /// The number of fields. No other table has more.
     pub(crate) const COUNT: usize = 14;
 }
 
@@ -49,12 +50,12 @@ pub(super) mod info {
     pub(crate) const SPAN_DIGESTS: usize = 2;
     pub(crate) const CHECKPOINTS: usize = 3;
 
-    /// What `ALGORITHM` may be; a table without that field means gzip.
+    /// The values of `ALGORITHM`. A missing field means gzip.
     pub(crate) const GZIP: u8 = 1;
     pub(crate) const UNCOMPRESSED: u8 = 2;
 }
 
-/// The checkpoints of a plain tar, a flatbuffer of their own.
+/// The checkpoints of a plain tar, a separate flatbuffer.
 pub(super) mod tar {
     pub(crate) const VERSION: usize = 0;
     pub(crate) const SPAN_SIZE: usize = 1;

@@ -1,6 +1,6 @@
 //! Reads untrusted flatbuffers: every step is checked against the buffer, and strings are bytes.
 
-/// What is wrong with a buffer.
+/// Why a buffer is malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
@@ -23,7 +23,7 @@ pub(super) struct View<'a> {
     bytes: &'a [u8],
 }
 
-/// A table in it.
+/// A table in a buffer.
 #[derive(Clone, Copy)]
 pub(super) struct Table<'a> {
     view: View<'a>,
@@ -55,7 +55,7 @@ impl<'a> View<'a> {
         self.bytes.get(at..end).and_then(|bytes| bytes.try_into().ok()).ok_or(Malformed::Short(at))
     }
 
-    /// Where the offset at `at` points: always forward.
+    /// The target of the offset at `at`, which always points forward.
     fn follow(self, at: usize) -> Result<usize, Malformed> {
         let to = at.checked_add(u32::from_le_bytes(self.array(at)?) as usize);
         to.filter(|&to| to < self.bytes.len() && to > at).ok_or(Malformed::Offset(at))

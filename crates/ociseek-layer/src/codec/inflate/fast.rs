@@ -37,7 +37,7 @@ impl Inflate {
         if self.is_tracking() { self.fast_any::<true>(input) } else { self.fast_any::<false>(input) }
     }
 
-    /// `TRACKED`: with notes of which bytes of the window are referred to, up to where they end.
+    /// `TRACKED` records which bytes of the window are referred to, until tracking ends.
     fn fast_any<const TRACKED: bool>(&mut self, input: &mut Input<'_>) -> Result<bool, InflateError> {
         #[cfg(target_arch = "x86_64")]
         if std::arch::is_x86_feature_detected!("bmi2") {
@@ -54,7 +54,8 @@ impl Inflate {
         self.fast_loop::<TRACKED>(input, |stream, count| std::arch::x86_64::_bzhi_u64(stream, count))
     }
 
-    /// `low` gives as many low bits as stand in the low 8 bits of its second argument.
+    /// `low` returns the low bits of its first argument; the low 8 bits of the second are their
+    /// number.
     #[inline(always)]
     fn fast_loop<const TRACKED: bool>(
         &mut self,
@@ -75,8 +76,8 @@ impl Inflate {
             return Ok(false);
         }
         let (mut bits, mut count) = (self.bits, self.count);
-        // SAFETY: `at` and `last_in` are at most the input's length, `end`, `last_out` and `floor`
-        // at most the buffer's.
+        // SAFETY: `at` and `last_in` are at most the input's length; `end`, `last_out` and `floor`
+        // are at most the buffer's length.
         let (mut next_in, last_in) = unsafe { (range.start.add(input.at), range.start.add(last_in)) };
         let base = buffer.as_mut_ptr();
         // SAFETY: as above.
@@ -88,13 +89,13 @@ impl Inflate {
         macro_rules! fill {
             () => {
                 // SAFETY: at the loop's head `next_in <= last_in`, 16 bytes before the end; one
-                // turn fills twice and a fill moves by at most 7 bytes.
+                // iteration fills twice, and each fill advances by at most 7 bytes.
                 bits |= unsafe { load(next_in) }.wrapping_shl(count);
                 next_in = unsafe { next_in.add((63 - (count & 0xff) as usize) >> 3) };
                 count |= 56;
             };
         }
-        /// Uses up the bits of an entry.
+        /// Consumes the bits of an entry.
         macro_rules! consume {
             ($entry:expr) => {
                 bits = bits.wrapping_shr($entry); // the low 6 bits count, and no entry has more than 28
@@ -104,8 +105,8 @@ impl Inflate {
         macro_rules! literal {
             ($entry:expr) => {
                 // SAFETY: at the loop's head `out <= last_out`, 320 bytes before the buffer's end;
-                // one turn writes at most two literals and a match of 258 bytes with 39 more, or
-                // three literals.
+                // one iteration writes at most two literals and a match of 258 bytes with 39 more,
+                // or three literals.
                 unsafe { out.write(($entry >> 16) as u8) };
                 out = unsafe { out.add(1) };
             };
@@ -123,8 +124,8 @@ impl Inflate {
 
         fill!();
         let mut entry = next!();
-        // Invariants: `next_in <= last_in` and `out <= last_out`; `bits` were just filled and
-        // `entry` is the one for them.
+        // Invariants: `next_in <= last_in` and `out <= last_out`; `bits` were just filled, and
+        // `entry` was looked up for them.
         while next_in <= last_in && out <= last_out {
             fill!();
             let mut stream = bits;
@@ -192,8 +193,8 @@ impl Inflate {
             if TRACKED && let Some(tracker) = &mut tracker {
                 tracker.note(out as usize - base as usize - distance, length);
             }
-            // SAFETY: `distance` is at least 1 and reaches no further back than `floor`; the room
-            // is there, as above.
+            // SAFETY: `distance` is at least 1 and reaches no further back than `floor`; there is
+            // room, as above.
             unsafe { copy_match(out, distance, length) };
             out = unsafe { out.add(length) };
         }
@@ -210,21 +211,22 @@ impl Inflate {
 /// The 8 bytes at `from`, low byte first.
 ///
 /// # Safety
-/// They must be readable.
+/// The bytes must be readable.
 #[inline(always)]
 unsafe fn load(from: *const u8) -> u64 {
-    // SAFETY: the caller's.
+    // SAFETY: as the caller guarantees.
     u64::from_le_bytes(unsafe { from.cast::<[u8; 8]>().read() })
 }
 
-/// Copies `length` (3..=258) bytes from `distance` before `to` to `to`, each byte as soon as it is
-/// there; writes up to 39 bytes more.
+/// Copies `length` (3..=258) bytes from `distance` before `to` to `to`, where later bytes may copy
+/// earlier ones. Writes up to 39 bytes more.
 ///
 /// # Safety
 /// `distance` bytes before `to` must be readable, and `length + 39` from `to` on readable and writable.
 #[inline(always)]
 unsafe fn copy_match(to: *mut u8, distance: usize, length: usize) {
-    // SAFETY: the caller's; every turn begins before the match's end and writes at most 40 bytes.
+    // SAFETY: as the caller guarantees; every iteration begins before the match's end and writes at
+    // most 40 bytes.
     unsafe {
         let from = to.sub(distance).cast_const();
         let mut done = 0;
@@ -262,7 +264,7 @@ unsafe fn copy_match(to: *mut u8, distance: usize, length: usize) {
 #[inline(always)]
 unsafe fn copy_words(to: *mut u8, from: *const u8) {
     for at in (0..40).step_by(8) {
-        // SAFETY: the caller's.
+        // SAFETY: as the caller guarantees.
         unsafe { copy_word(to.add(at), from.add(at)) };
     }
 }
@@ -271,6 +273,6 @@ unsafe fn copy_words(to: *mut u8, from: *const u8) {
 /// 8 bytes must be readable at `from` and writable at `to`.
 #[inline(always)]
 unsafe fn copy_word(to: *mut u8, from: *const u8) {
-    // SAFETY: the caller's. All are read before any is written.
+    // SAFETY: as the caller guarantees. All bytes are read before any is written.
     unsafe { to.cast::<[u8; 8]>().write(from.cast::<[u8; 8]>().read()) }
 }

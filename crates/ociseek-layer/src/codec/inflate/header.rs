@@ -1,5 +1,5 @@
-//! The codes of a block: the fixed ones, and those that a dynamic block's header spells out (RFC
-//! 1951, sections 3.2.6 and 3.2.7).
+//! The codes of a block: the fixed ones, and those in the header of a dynamic block (RFC 1951,
+//! sections 3.2.6 and 3.2.7).
 
 use super::tables::{BadCode, DISTANCE_SYMBOLS, LITLEN_SYMBOLS, bits, low_bits};
 use super::{Inflate, InflateError, Input};
@@ -32,7 +32,8 @@ impl Inflate {
         Ok(read)
     }
 
-    /// Decodes one code length or run, whose bits are all available. Returns how many are read then.
+    /// Decodes one code length or run, whose bits are all available. Returns the new number of
+    /// lengths.
     pub(super) fn code_length(&mut self, read: usize) -> Result<usize, InflateError> {
         let (symbol, code, extra) = self.code_length_code();
         let extra_bits = low_bits(self.bits >> code, extra) as usize;
@@ -76,7 +77,7 @@ impl Inflate {
         self.codes.distance.build_distance(distance).map_err(|_| InflateError("invalid distances set"))
     }
 
-    /// RFC 1951, section 3.2.6.
+    /// Uses the fixed codes (RFC 1951, section 3.2.6).
     pub(super) fn use_fixed_codes(&mut self) -> Result<(), InflateError> {
         let mut litlen = [8; LITLEN_SYMBOLS];
         litlen[144..256].fill(9);

@@ -50,7 +50,7 @@ pub struct Inflate {
     /// Where the output of the current stream starts, or 0 if that is no longer in the buffer. No
     /// match may reach further back.
     floor: usize,
-    /// None until something is tracked.
+    /// None until tracking is used.
     tracker: Option<Box<Tracker>>,
 }
 

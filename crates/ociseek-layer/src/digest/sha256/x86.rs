@@ -1,8 +1,8 @@
-//! The rounds of two SHA-256 with the SHA instructions of x86, one instruction of each in turn.
+//! The rounds of two SHA-256 with the SHA instructions of x86, interleaved.
 //!
-//! All that is unsafe is to call a function for a CPU that has those instructions: what it does
-//! inside are values, no pointers. Its twin is the sha2 crate; the tests of `sha256` and the fuzz
-//! target `sha256` compare them.
+//! The only unsafe operation is calling a function that needs a CPU with these instructions. The
+//! function itself works on values, without pointers. The tests of `sha256` and the fuzz target
+//! `sha256` compare it with the sha2 crate.
 
 use std::arch::x86_64::*;
 
@@ -28,7 +28,8 @@ const K: [[u32; 4]; 16] = [
     [0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2],
 ];
 
-/// Compresses as many blocks into the one state as into the other, unless the CPU cannot: then it says so.
+/// Compresses the same number of blocks into each of the two states. Returns false if the CPU
+/// cannot.
 pub(super) fn compress_both(
     a: &mut [u32; 8],
     blocks_a: &[[u8; BLOCK]],
@@ -40,13 +41,14 @@ pub(super) fn compress_both(
         && is_x86_feature_detected!("ssse3")
         && is_x86_feature_detected!("sse4.1");
     if able {
-        // SAFETY: the CPU has what the function wants.
+        // SAFETY: the CPU has the instructions that the function needs.
         unsafe { compress(a, blocks_a, b, blocks_b) };
     }
     able
 }
 
-/// The state as the instructions take it: words a, b, e, f and c, d, g, h, the first of each highest.
+/// The state in the layout of the instructions: words a, b, e, f and c, d, g, h, with the first of
+/// each highest.
 #[derive(Clone, Copy)]
 struct State {
     abef: __m128i,
@@ -60,8 +62,8 @@ fn compress(state_a: &mut [u32; 8], blocks_a: &[[u8; BLOCK]], state_b: &mut [u32
         let (before_one, before_two) = (one, two);
         let [mut a, mut b, mut c, mut d] = words(block_a);
         let [mut e, mut f, mut g, mut h] = words(block_b);
-        /// Four rounds of both, with the words `$m` and `$n`. Spelled out: in a loop the words
-        /// would not stay in registers.
+        /// Four rounds of both hashes, with the words `$m` and `$n`. Written as a macro because in
+        /// a loop the words would not stay in registers.
         macro_rules! rounds {
             ($row:literal, $m:ident, $n:ident) => {
                 let k = vector(K[$row]);
@@ -72,7 +74,7 @@ fn compress(state_a: &mut [u32; 8], blocks_a: &[[u8; BLOCK]], state_b: &mut [u32
                 two.abef = _mm_sha256rnds2_epu32(two.abef, two.cdgh, _mm_shuffle_epi32(v, 0x0e));
             };
         }
-        /// The next sixteen words of both, in the place of those that are used up, and their rounds.
+        /// The next sixteen words of both hashes, which replace the used ones, and their rounds.
         macro_rules! scheduled_rounds {
             ($first:literal, $second:literal, $third:literal, $fourth:literal) => {
                 (a, e) = (scheduled(a, b, c, d), scheduled(e, f, g, h));
@@ -118,12 +120,12 @@ fn vector([a, b, c, d]: [u32; 4]) -> __m128i {
     _mm_set_epi32(d as i32, c as i32, b as i32, a as i32)
 }
 
-/// A block's words, which are stored high byte first.
+/// A block's words, which are stored with the high byte first.
 #[inline]
 #[target_feature(enable = "sse2,ssse3")]
 fn words(block: &[u8; BLOCK]) -> [__m128i; 4] {
     let (rows, _) = block.as_chunks::<16>();
-    // No closure: inside one these instructions would be calls.
+    // Not a closure: inside one, these instructions would become calls.
     [row(rows[0]), row(rows[1]), row(rows[2]), row(rows[3])]
 }
 
