@@ -1,14 +1,14 @@
-//! What stores hand out, whatever they are.
+//! The types that all stores return.
 
 use bytes::Bytes;
 
 use crate::digest::Digest;
 use crate::image::{DEFAULT_TAG, Descriptor, Reference};
 
-/// A manifest or image index as a store holds it: its bytes match its digest.
+/// A manifest or image index from a store. Its bytes match its digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
-    /// The media type by which the store hands it out.
+    /// The media type with which the store returned it.
     pub media_type: String,
     /// The digest of `bytes`.
     pub digest: Digest,
@@ -19,34 +19,35 @@ pub struct Document {
 /// How an index came to be a referrer of its image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Attached {
-    /// The registry links it itself (it answered with `OCI-Subject`).
+    /// The registry linked it itself (it answered with `OCI-Subject`).
     ReferrersApi,
-    /// The client wrote it into the index under this tag (`sha256-…`), as registries without the API need it.
+    /// The client added it to the index under this tag (`sha256-…`), for registries without the
+    /// API.
     TagSchema(String),
     /// An entry in an OCI layout's index.json.
     Layout,
 }
 
-/// Referrers of one manifest, and how they were found.
+/// The referrers of a manifest, and how they were found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Referrers {
     /// The referrers, in the order in which the store lists them.
     pub descriptors: Vec<Descriptor>,
-    /// Whether the store's own API listed them, rather than a tag.
+    /// Whether the store's own API listed them, instead of a tag.
     pub api: bool,
 }
 
-/// What names a manifest in a repository.
+/// The name of a manifest in a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// A tag, which can come to name something else.
+    /// A tag, which can be moved.
     Tag(String),
-    /// A digest, which cannot.
+    /// A digest, which always names the same content.
     Digest(Digest),
 }
 
 impl Target {
-    /// What a name stands for: its digest where it has one, else its tag.
+    /// The target of a reference: its digest if it has one, otherwise its tag.
     pub fn of(reference: &Reference) -> Target {
         match (reference.digest, reference.tag.as_deref()) {
             (Some(digest), _) => Target::Digest(digest),

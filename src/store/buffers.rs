@@ -1,4 +1,4 @@
-//! Buffers for local blobs, which are filled again once nobody reads them any more.
+//! Buffers for reading local blobs, which are reused as soon as nobody reads them any more.
 
 use crate::lock::Hold;
 use std::io::{self, Read};
@@ -6,15 +6,15 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 
-/// Bytes that are handed out at a time.
+/// The size of a chunk in bytes.
 const CHUNK: usize = 256 << 10;
 
-/// The chunks of one blob. There are as many buffers as chunks are under way at once; fresh memory
-/// for each would cost the kernel more than reading into it.
+/// The buffers for the chunks of a blob, as many as there are chunks in use at the same time. With
+/// fresh memory for each chunk, the kernel would spend more time on the memory than on reading.
 #[derive(Default)]
 pub struct Buffers(Arc<Mutex<Vec<Box<[u8]>>>>);
 
-/// A buffer on its way; comes home when it is dropped.
+/// A buffer in use. It is returned when it is dropped.
 struct Lent {
     buffer: Box<[u8]>,
     filled: usize,
@@ -22,10 +22,10 @@ struct Lent {
 }
 
 impl Buffers {
-    /// The next 256 KiB of `reader`, or as much as there is; nothing at its end.
+    /// Reads the next chunk of `reader`, up to 256 KiB. Empty at the end.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// If the reader fails.
     pub fn read_chunk(&self, reader: &mut impl Read) -> io::Result<Bytes> {
         let idle = self.0.hold().pop();
         let buffer = idle.unwrap_or_else(|| vec![0; CHUNK].into_boxed_slice());

@@ -1,12 +1,11 @@
-//! The local cache of ztocs: a layer that was indexed once is not read again.
+//! The local cache of ztocs: a layer that was indexed before is not read again.
 //!
-//! There are five kinds of entries, by their keys (`Key`): what indexing a layer came to, its fine
-//! document, a ztoc that somebody else made, the head of a fine document that somebody else made,
-//! and what a layer is read by. An entry is one file, named by the digest of its key: the digest of
-//! all that follows, a line of JSON, and the content. It is written to a temporary file and then
-//! renamed. Nothing is locked, so that no process waits for another: a rename is whole by itself. A
-//! process that dies leaves a temporary file at most, and an entry that is not exactly what was
-//! written does not match its digest and is dropped.
+//! The keys (`Key`) define five kinds of entries: the outcome of indexing a layer, its fine
+//! document, a ztoc from elsewhere, the head of a fine document from elsewhere, and the map of a
+//! layer. An entry is a file named by the digest of its key. It holds the digest of the following
+//! bytes, a line of JSON, and the content. It is written to a temporary file and then renamed,
+//! which is atomic, so there are no locks and no process waits for another. A process that dies
+//! leaves at most a temporary file. A damaged entry does not match its digest and is dropped.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -27,55 +26,55 @@ use crate::layer::record::{self, RECORD_VERSION};
 use crate::layer::{BlobForm, BuiltZtoc, LayerMap, Notes, Outcome, Unservable, UnservableCode};
 use crate::progress::{Event, Progress};
 
-/// Changes whenever another outcome for the same layer and options became right: entries of other
-/// versions are not found.
+/// Must change whenever another outcome becomes correct for the same layer and options. Entries of
+/// other versions are ignored.
 const FORMAT_VERSION: &str = "ociseek 1, ztoc 0.9";
-/// What all entries may take together unless the user says otherwise, in bytes. When it is passed,
-/// the entries that were not used for longest go, down to 9/10.
+/// The default limit for all entries together, in bytes. If they exceed it, the least recently used
+/// entries are removed until they take 9/10 of it.
 pub const MAX_CACHE: u64 = 1 << 30;
-/// The target of the events of `tracing`, for the cache of spans too.
+/// The `tracing` target of cache events, also used by the cache of spans.
 pub(crate) const TARGET: &str = "ociseek::cache";
-/// The largest entry that is read or kept, in bytes.
+/// The size limit of an entry that is read or stored, in bytes.
 const MAX_ENTRY: u64 = 256 << 20;
 
-/// What a cached outcome is the outcome of.
+/// The key of a cached outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheKey<'a> {
     /// The digest of the layer's blob.
     pub layer: &'a Digest,
-    /// Bytes.
+    /// The span size in bytes.
     pub span_size: u64,
-    /// What stands in the ztoc as the tool that built it.
+    /// The tool name recorded in the ztoc.
     pub build_tool_identifier: &'a str,
 }
 
-/// What the map of a layer is kept under.
+/// The key of a layer's map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MapKey<'a> {
-    /// Of the layer's blob.
+    /// The digest of the layer's blob.
     pub layer: &'a Digest,
-    /// Bytes of the blob.
+    /// The size of the blob in bytes.
     pub size: u64,
-    /// Bytes of tar in a span of a map that is made here.
+    /// The size of a span in bytes of the tar, for maps that are made here.
     pub span_size: u64,
 }
 
-/// What an entry is kept under.
+/// The key of an entry.
 enum Key<'a> {
-    /// What indexing a layer came to.
+    /// The outcome of indexing a layer.
     Outcome(CacheKey<'a>),
-    /// A ztoc that somebody else made, by its own digest.
+    /// A ztoc from elsewhere, by its own digest.
     Ztoc(&'a Digest),
     /// The head of a fine document, by the head's own digest.
     Head(&'a Digest),
-    /// What a layer is read by.
+    /// The map of a layer.
     Map(MapKey<'a>),
     /// The fine document of a layer without a recorded start, by the digest of the layer's blob.
     Fine(&'a Digest),
 }
 
 impl Key<'_> {
-    /// What it is the key of, for the log.
+    /// The kind of the entry, for the log.
     fn word(&self) -> &'static str {
         match self {
             Key::Outcome(_) | Key::Ztoc(_) => "ztoc",
@@ -85,7 +84,7 @@ impl Key<'_> {
         }
     }
 
-    /// The digest of the layer, of the ztoc or of the head.
+    /// The digest of the layer, the ztoc or the head.
     fn digest(&self) -> &Digest {
         match self {
             Key::Outcome(CacheKey { layer, .. }) | Key::Map(MapKey { layer, .. }) => layer,
@@ -93,8 +92,8 @@ impl Key<'_> {
         }
     }
 
-    /// Everything that decides about the content, and which kind of content it is. The first lines
-    /// differ from kind to kind; a tool's identifier may hold anything, so it comes last.
+    /// Everything that determines the content and its kind. The first line differs between kinds. A
+    /// tool's identifier may contain any text, so it comes last.
     fn text(&self) -> String {
         match self {
             Key::Outcome(CacheKey { layer, span_size, build_tool_identifier }) => {
@@ -116,7 +115,7 @@ struct Meta<F> {
     facts: F,
 }
 
-/// What is in that line for an outcome.
+/// The facts in that line for an outcome.
 #[derive(Serialize, Deserialize)]
 struct OutcomeFacts {
     layer_size: u64,
@@ -139,13 +138,13 @@ enum Kept {
     },
 }
 
-/// What is in that line where the content says all.
+/// No facts: the content is sufficient.
 #[derive(Serialize, Deserialize)]
 struct NoFacts {}
 
-/// Outcomes, ztocs and maps of layers, kept in a directory that any number of processes may share.
-/// It never fails: what cannot be read is not there, what cannot be written is not kept, and the
-/// first such trouble is reported as a warning.
+/// Outcomes, ztocs and maps of layers, stored in a directory that any number of processes may
+/// share. It never fails: entries that cannot be read count as missing, entries that cannot be
+/// written are not stored, and the first such problem is reported as a warning.
 #[derive(Clone)]
 pub struct ZtocCache {
     inner: Arc<Inner>,
@@ -159,17 +158,17 @@ struct Inner {
 }
 
 impl ZtocCache {
-    /// Where the entries lie, of the directory of all caches.
+    /// The cache's directory below the directory of all caches.
     pub fn dir_in(all: &Path) -> PathBuf {
         all.to_owned()
     }
 
-    /// A cache in `dir`, made when it is missing; `None` is a cache that keeps nothing.
+    /// A cache in `dir`, which is created if it does not exist. With None, nothing is stored.
     pub fn open(dir: Option<&Path>, progress: Arc<dyn Progress>) -> ZtocCache {
         ZtocCache::with_limit(dir, MAX_CACHE, progress)
     }
 
-    /// A cache of which all entries together take at most `max` bytes.
+    /// A cache whose entries take at most `max` bytes together.
     pub fn with_limit(dir: Option<&Path>, max: u64, progress: Arc<dyn Progress>) -> ZtocCache {
         let mut inner = Inner { dir: dir.map(Path::to_owned), max, warned: AtomicBool::new(false), progress };
         if let Some(dir) = dir
@@ -181,26 +180,26 @@ impl ZtocCache {
         ZtocCache { inner: Arc::new(inner) }
     }
 
-    /// The outcome kept under `key`, and the layer's size in bytes.
+    /// The outcome stored under `key`, and the layer's size in bytes.
     pub fn get(&self, key: CacheKey<'_>) -> Option<(u64, Outcome)> {
         self.load(&Key::Outcome(key), |OutcomeFacts { layer_size, outcome }, bytes| {
             Some((layer_size, outcome_of(outcome, bytes)?))
         })
     }
 
-    /// Keeps an outcome of a layer of `size` bytes.
+    /// Stores the outcome for a layer of `size` bytes.
     pub fn put(&self, key: CacheKey<'_>, size: u64, outcome: &Outcome) {
         let (outcome, ztoc) = kept(outcome);
         self.store(&Key::Outcome(key), OutcomeFacts { layer_size: size, outcome }, &[ztoc]);
     }
 
-    /// A ztoc that somebody else made, by its own digest.
+    /// A ztoc from elsewhere, by its own digest.
     pub fn get_ztoc(&self, digest: &Digest) -> Option<Vec<u8>> {
         let is_right = |bytes: &Vec<u8>| Digest::of(digest.algorithm(), bytes) == *digest;
         self.load(&Key::Ztoc(digest), |NoFacts {}, bytes| Some(bytes).filter(is_right))
     }
 
-    /// Keeps a ztoc, which is the content of `digest`.
+    /// Stores a ztoc with this digest.
     pub fn put_ztoc(&self, digest: &Digest, bytes: &[u8]) {
         self.store(&Key::Ztoc(digest), NoFacts {}, &[bytes]);
     }
@@ -211,33 +210,31 @@ impl ZtocCache {
         self.load(&Key::Head(digest), |NoFacts {}, bytes| Some(bytes).filter(is_right))
     }
 
-    /// Keeps the head of a fine document, which is the content of `digest`.
+    /// Stores the head of a fine document, with the head's digest.
     pub fn put_head(&self, digest: &Digest, bytes: &[u8]) {
         self.store(&Key::Head(digest), NoFacts {}, &[bytes]);
     }
 
-    /// The fine document of a layer, as it was kept: nobody has looked into it.
+    /// The fine document of a layer, which was not checked when it was read.
     pub fn get_fine(&self, layer: &Digest) -> Option<Vec<u8>> {
         self.load(&Key::Fine(layer), |NoFacts {}, bytes| Some(bytes))
     }
 
-    /// Keeps the fine document of a layer, without a recorded start.
+    /// Stores the fine document of a layer without a recorded start.
     pub fn put_fine(&self, layer: &Digest, document: &[u8]) {
         self.store(&Key::Fine(layer), NoFacts {}, &[document]);
     }
 
-    /// What the layer under `key` can be read by, and what there is to say about it. `memory` grows by
-    /// what that takes.
+    /// The map of the layer under `key`, with its notes. Charged to `memory`.
     ///
     /// # Errors
-    /// When it is there and does not fit into memory.
+    /// If the map exists and does not fit into memory.
     pub fn get_map(&self, key: MapKey<'_>, memory: &mut Charge) -> Result<Option<(LayerMap, Notes)>, OverBudget> {
         let decoded = self.load(&Key::Map(key), |NoFacts {}, bytes| record::decode(&bytes, memory).transpose());
         decoded.transpose()
     }
 
-    /// Keeps what a layer can be read by, if there is memory for its record beside what is charged to
-    /// `memory`'s budget.
+    /// Stores the map of a layer, if its record fits into what is left of `memory`'s budget.
     pub fn put_map(&self, key: MapKey<'_>, map: &LayerMap, notes: &Notes, memory: &Charge) {
         let size = record::encoded_size_bound(map) as u64;
         let Ok(_memory) = memory.budget().charge(size, String::new) else { return };
@@ -245,7 +242,7 @@ impl ZtocCache {
         self.store(&Key::Map(key), NoFacts {}, &[&head, &rest]);
     }
 
-    /// What `read` makes of the entry under `key`. What it can make nothing of is dropped.
+    /// Passes the entry under `key` to `read`. An entry that `read` rejects is dropped.
     fn load<F: DeserializeOwned, T>(&self, key: &Key<'_>, read: impl FnOnce(F, Vec<u8>) -> Option<T>) -> Option<T> {
         let path = self.entry_path(key)?;
         let found = self.load_entry(key, &path, read);
@@ -264,7 +261,7 @@ impl ZtocCache {
                 let content = read_entry(&file, size).and_then(|bytes| decode(bytes, key));
                 let found = content.and_then(|(facts, bytes)| read(facts, bytes));
                 if found.is_some() {
-                    // The age by which entries go. A cache that cannot be written serves all the same.
+                    // Entries are evicted by this time. A cache that is read-only still works.
                     let _ = file.set_modified(SystemTime::now());
                 } else {
                     drop_entry(path);
@@ -298,7 +295,7 @@ impl ZtocCache {
         }
     }
 
-    /// Whether there is an entry that a layer may be read by. It may turn out not to be one.
+    /// Whether there is an entry for the layer's map. It may turn out to be invalid.
     pub fn has_map(&self, key: MapKey<'_>) -> bool {
         self.entry_path(&Key::Map(key)).is_some_and(|path| path.is_file())
     }
@@ -317,7 +314,7 @@ impl Inner {
     }
 }
 
-/// What is kept of an outcome: facts, and the ztoc.
+/// The stored form of an outcome: facts, and the ztoc.
 fn kept(outcome: &Outcome) -> (Kept, &[u8]) {
     match outcome {
         Outcome::Ztoc(BuiltZtoc { bytes, spans, entries, uncompressed_size, form, .. }) => {
@@ -347,7 +344,8 @@ fn outcome_of(kept: Kept, bytes: Vec<u8>) -> Option<Outcome> {
     })
 }
 
-/// What an entry's file has in front of the content. `None` only if its line could not be written as JSON.
+/// The bytes before the content in an entry's file. None only if the line cannot be written as
+/// JSON.
 fn head<F: Serialize>(key: &Key<'_>, facts: F, content: &[&[u8]]) -> Option<Vec<u8>> {
     let mut meta = serde_json::to_vec(&Meta { key: key.text(), facts }).ok()?;
     meta.push(b'\n');
@@ -359,7 +357,7 @@ fn head<F: Serialize>(key: &Key<'_>, facts: F, content: &[&[u8]]) -> Option<Vec<
     Some(head)
 }
 
-/// `None` for whatever was not written for this key.
+/// None if the entry was not written for this key.
 fn decode<F: DeserializeOwned>(mut entry: Vec<u8>, key: &Key<'_>) -> Option<(F, Vec<u8>)> {
     let (digest, body) = entry.split_at_checked(32)?;
     if Digest::sha256(body).as_bytes() != digest {
@@ -370,7 +368,7 @@ fn decode<F: DeserializeOwned>(mut entry: Vec<u8>, key: &Key<'_>) -> Option<(F, 
     if meta.key != key.text() {
         return None;
     }
-    // In place: a ztoc can be large.
+    // Removed in place, because a ztoc can be large.
     entry.drain(..32 + end + 1);
     Some((meta.facts, entry))
 }

@@ -1,5 +1,5 @@
-//! Blobs that go from one store to another: mounted where a registry can, else streamed. None is
-//! held as a whole, nor written to a disk but the destination's own.
+//! Copies blobs from one store to another: mounted if the registry can do that, otherwise streamed.
+//! No blob is held in memory as a whole, or written to any disk except the destination.
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -8,26 +8,27 @@ use super::registry::{RegistryError, Repository, Uploaded};
 use super::{Blob, CHUNKS, Destination, Source, StoreError, local};
 use crate::image::Descriptor;
 
-/// Times that the upload of one blob is begun.
+/// The number of attempts to upload a blob.
 const UPLOADS: u32 = 3;
 
-/// How a blob came to be at the destination.
+/// How a blob was copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Copied {
-    /// It was there.
+    /// The destination already had it.
     There,
-    /// The registry took it over from another of its repositories.
+    /// The registry mounted it from another of its repositories.
     Mounted,
     /// Its bytes were sent or written.
     Sent,
 }
 
 impl Destination {
-    /// Brings a blob of `source` here; its size and digest are checked. `sent` gets the bytes of each chunk.
+    /// Copies a blob from `source`, checking its size and digest. `sent` receives the number of
+    /// bytes of each chunk.
     ///
     /// # Errors
-    /// When the source does not have it, its bytes are not those of the descriptor, or the
-    /// destination does not take it.
+    /// If the source does not have the blob, its bytes do not match the descriptor, or the
+    /// destination refuses it.
     pub async fn copy_blob(
         &self,
         blob: &Descriptor,
@@ -63,19 +64,19 @@ impl Destination {
                             return Ok(());
                         }
                     }
-                    // Without this end the writer takes the blob for cut off.
+                    // Without this end marker, the writer treats the blob as truncated.
                     let _ = chunks.send(None).await;
                     Ok(())
                 };
                 let (fed, written) = tokio::join!(feeding, writing);
-                // Where reading failed, that is why writing did.
+                // If reading failed, that is also why writing failed.
                 fed.and(written).map(|()| Copied::Sent)
             }
         }
     }
 }
 
-/// Chunks until the end that is sent, or until the sender is gone, which yields a None.
+/// Chunks up to an end marker. If the sender disappears without one, yields a None.
 struct Received(mpsc::Receiver<Option<Bytes>>, bool);
 
 impl Iterator for Received {
@@ -112,7 +113,7 @@ async fn upload(
             Ok(Uploaded::Done) => return Ok(()),
             Ok(Uploaded::Again(error)) => error,
             Err(StoreError::Registry(error)) if error.is_transient() => {
-                // The answer may have been lost, not the upload.
+                // The response may have been lost after the upload succeeded.
                 if here.is_there(blob).await? {
                     return Ok(());
                 }

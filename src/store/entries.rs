@@ -1,5 +1,5 @@
-//! The files of the local caches: each entry is one file with a name of 64 hex digits, and its
-//! content proves itself. Any number of processes may share their directory.
+//! The files of the local caches. Each entry is a file with a name of 64 hex digits, whose content
+//! includes its own digest. Any number of processes may share the directory.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -10,17 +10,17 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{Mode, OFlags};
 use tempfile::NamedTempFile;
 
-/// How the names of files begin that are being written.
+/// The prefix of files that are being written.
 const TEMPORARY: &str = ".tmp-";
-/// Temporary files of this age belong to nobody alive.
+/// After this time, a temporary file belongs to no running process.
 const STALE: Duration = Duration::from_secs(60 * 60);
 
-/// Makes a cache's directory, and those above it that are missing.
+/// Creates a cache's directory and its missing parents.
 pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
-/// A file to write an entry to. A directory that was deleted meanwhile is made again.
+/// A file for writing an entry. If the directory was deleted in the meantime, it is created again.
 pub(crate) fn temporary(dir: &Path) -> io::Result<NamedTempFile> {
     let make = || tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(dir);
     match make() {
@@ -29,13 +29,13 @@ pub(crate) fn temporary(dir: &Path) -> io::Result<NamedTempFile> {
     }
 }
 
-/// Opens a regular file of our own and of at most `most` bytes, and nothing else: no link is
-/// followed, no FIFO waited for.
+/// Opens a regular file of our own user with at most `most` bytes. Refuses everything else, does
+/// not follow symbolic links, and does not wait for a FIFO.
 pub(crate) fn open_entry(path: &Path, most: u64) -> io::Result<(File, u64)> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     let metadata = file.metadata()?;
-    // The digest tells damage, not forgery: that takes another user who may write here.
+    // The digest protects against damage, not against other users who may write here.
     let foreign = metadata.uid() != rustix::process::geteuid().as_raw();
     if !metadata.is_file() || foreign || metadata.len() > most {
         return Err(io::Error::other("not an entry of this cache"));
@@ -43,42 +43,41 @@ pub(crate) fn open_entry(path: &Path, most: u64) -> io::Result<(File, u64)> {
     Ok((file, metadata.len()))
 }
 
-/// Removes what is under an entry's name, whatever it is; if that fails it will be met again.
+/// Removes whatever has the name of an entry. If that fails, it is found again next time.
 pub(crate) fn drop_entry(path: &Path) {
     let is_dir = fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());
     let _ = if is_dir { fs::remove_dir_all(path) } else { fs::remove_file(path) };
 }
 
-/// What the entries of a cache take.
+/// The size of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// How many entries there are.
+    /// The number of entries.
     pub entries: u64,
-    /// What they take on the disk, in bytes.
+    /// Their size on disk in bytes.
     pub bytes: u64,
 }
 
 impl Usage {
-    /// Of the entries in `dir`. A directory that is not there has none.
+    /// The usage of the entries in `dir`. A missing directory is empty.
     ///
     /// # Errors
-    /// When the directory cannot be read.
+    /// If the directory cannot be read.
     pub fn of(dir: &Path) -> io::Result<Usage> {
         Ok(entries(dir)?.iter().fold(Usage::default(), Usage::with))
     }
 
-    /// Removes the entries in `dir`, and says what was removed. Other processes may use them
-    /// meanwhile: what one of them has open it can read to its end, and what it misses it makes
-    /// again.
+    /// Removes the entries in `dir` and returns what was removed. Other processes may be using
+    /// them: an open entry can still be read to its end, and a missing one is created again.
     ///
     /// # Errors
-    /// When the directory cannot be read, or an entry cannot be removed.
+    /// If the directory cannot be read, or an entry cannot be removed.
     pub fn clear(dir: &Path) -> io::Result<Usage> {
         let mut removed = Usage::default();
         for entry in entries(dir)? {
             match fs::remove_file(&entry.path) {
                 Ok(()) => removed = removed.with(&entry),
-                // Another process was faster.
+                // Another process removed it first.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -91,14 +90,14 @@ impl Usage {
     }
 }
 
-/// A file that holds an entry.
+/// The file of an entry.
 struct Entry {
     used: SystemTime,
     size: u64,
     path: PathBuf,
 }
 
-/// The entries of a cache. Removes temporary files that nobody will rename.
+/// The entries of a cache. Removes abandoned temporary files.
 fn entries(dir: &Path) -> io::Result<Vec<Entry>> {
     let now = SystemTime::now();
     let mut entries = Vec::new();
@@ -108,7 +107,7 @@ fn entries(dir: &Path) -> io::Result<Vec<Entry>> {
     };
     for file in files {
         let file = file?;
-        // Another process may have removed it meanwhile.
+        // Another process may have removed it.
         let Ok(metadata) = file.metadata() else { continue };
         let (name, used) = (file.file_name(), metadata.modified().unwrap_or(now));
         let name = name.to_string_lossy();
@@ -121,8 +120,9 @@ fn entries(dir: &Path) -> io::Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// Removes the entries that were not used for longest, down to 9/10 of `max` bytes if they take
-/// more than that, and temporary files that nobody will rename. Says what the others take.
+/// Removes the least recently used entries until they take 9/10 of `max` bytes, if they take more
+/// than `max`, and removes abandoned temporary files. Returns the size of the remaining entries in
+/// bytes.
 pub(crate) fn evict(dir: &Path, max: u64) -> io::Result<u64> {
     let mut entries = entries(dir)?;
     let mut total = entries.iter().map(|entry| entry.size).sum();

@@ -1,7 +1,7 @@
-//! A blob's bytes, from a store to a thread that may block.
+//! Passes the bytes of a blob from a store to a thread that may block.
 //!
-//! Chunks go through a short channel, in batches: over TLS they are as small as a record (16 KiB),
-//! and handing over each of them would wake the thread, and those behind it, for each.
+//! Chunks go through a short channel in batches. Over TLS, chunks are as small as a record (16
+//! KiB), and passing them one by one would wake the thread, and those behind it, for each.
 
 use std::sync::Arc;
 
@@ -13,15 +13,15 @@ use super::{Blob, StoreError};
 use crate::image::Descriptor;
 use crate::progress::{Event, Progress};
 
-/// Bytes of a batch, at least; only the last one of a blob may have less.
+/// The least size of a batch in bytes. Only the last one of a blob may be smaller.
 const BATCH: usize = 256 << 10;
-/// Chunks of a batch, at most: a store that sends single bytes must not make it large.
+/// The most chunks in a batch, so that a store that sends single bytes does not make it large.
 const MOST_CHUNKS: usize = 256;
-/// Batches that may wait for one thread, and for all threads that are fed side by side.
+/// The most batches that may wait for a thread, or for all threads that are fed in parallel.
 const MOST_WAITING: usize = 4;
 const WAITING_IN_ALL: usize = 16;
 
-/// Does what reads or sends a layer, and reports that it begins and how it ends.
+/// Runs `work`, which reads or sends a layer, and reports its start and its end.
 ///
 /// # Errors
 /// Those of `work`.
@@ -37,16 +37,16 @@ pub async fn reported<T, E>(
     result
 }
 
-/// The thread's end of a feed.
+/// The receiving end of a feed, for the thread.
 pub struct Batches(Receiver<Message>);
 
-/// A channel that closes without [`Message::End`] is an abandoned one.
+/// If the channel closes without [`Message::End`], the feed was abandoned.
 enum Message {
     Batch(Vec<Bytes>),
     End,
 }
 
-/// Nobody wants the result any more, or the blob could not be read to its end.
+/// The caller dropped the result, or the blob could not be read to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the blob was not read to its end")]
 pub struct Abandoned;
@@ -58,7 +58,7 @@ pub struct Abandoned;
 pub enum FeedError<E = Abandoned> {
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What the work on the thread came to.
+    /// The work on the thread failed.
     #[error(transparent)]
     Work(E),
     #[error("the thread reading the blob stopped unexpectedly")]
@@ -66,10 +66,10 @@ pub enum FeedError<E = Abandoned> {
 }
 
 impl Batches {
-    /// Waits for the next chunks; `None` at the blob's end.
+    /// Waits for the next chunks; None at the end of the blob.
     ///
     /// # Errors
-    /// When the thread is to end without a result.
+    /// If the thread should stop without a result.
     pub fn receive(&mut self) -> Result<Option<Vec<Bytes>>, Abandoned> {
         match self.0.blocking_recv() {
             Some(Message::Batch(chunks)) => Ok(Some(chunks)),
@@ -79,14 +79,14 @@ impl Batches {
     }
 }
 
-/// Reads `blob` for `work`, which runs on a thread of its own. `on_chunk` gets the size of each
-/// chunk as it arrives. Up to `side_by_side` blobs are read at a time.
+/// Reads `blob` for `work`, which runs on a thread of its own. `on_chunk` receives the size of each
+/// chunk in bytes as it arrives. Up to `side_by_side` blobs are read at the same time.
 ///
-/// As soon as `work` returns, reading stops. When the store fails, or this future is dropped, the
-/// next call of [`Batches::receive`] says so.
+/// Reading stops as soon as `work` returns. If the store fails or this future is dropped, the next
+/// call of [`Batches::receive`] fails.
 ///
 /// # Errors
-/// When the store fails, `work` fails or panics, or the runtime shuts down.
+/// If the store fails, `work` fails or panics, or the runtime shuts down.
 pub async fn feed<T: Send + 'static, E: Send + 'static>(
     blob: Blob,
     side_by_side: usize,
@@ -103,7 +103,7 @@ pub async fn feed<T: Send + 'static, E: Send + 'static>(
     }
 }
 
-/// Sends all of a blob, or as much of it as the thread takes.
+/// Sends the whole blob, or as much of it as the thread accepts.
 async fn send(mut blob: Blob, batches: Sender<Message>, mut on_chunk: impl FnMut(u64)) -> Result<(), StoreError> {
     let (mut batch, mut size) = (Vec::new(), 0);
     loop {
@@ -118,7 +118,7 @@ async fn send(mut blob: Blob, batches: Sender<Message>, mut on_chunk: impl FnMut
         batch.push(chunk);
         if size >= BATCH || batch.len() >= MOST_CHUNKS {
             size = 0;
-            // If the thread is gone, the next round finds out.
+            // If the thread is gone, the next iteration notices.
             let _ = batches.send(Message::Batch(std::mem::take(&mut batch))).await;
         }
     }
@@ -138,13 +138,13 @@ mod tests {
     use super::*;
     use crate::digest::Digest;
 
-    /// A blob whose store sends what the sender is given.
+    /// A blob whose chunks come from the returned sender.
     fn blob() -> (Sender<io::Result<Bytes>>, Blob) {
         let (chunks, received) = channel(1);
         (chunks, Blob(Inner::Local { digest: Digest::sha256(b"blob"), chunks: received }))
     }
 
-    /// A blob of `bytes` that arrives in chunks of so many bytes, in turns.
+    /// A blob of `bytes` that arrives in chunks of the given sizes, in turn.
     fn cut(bytes: &'static [u8], chunks: &'static [usize]) -> Blob {
         let (sender, blob) = blob();
         tokio::spawn(async move {
@@ -152,7 +152,7 @@ mod tests {
             for &size in chunks.iter().cycle() {
                 let (chunk, later) = rest.split_at(size.min(rest.len()));
                 rest = later;
-                // The empty one is the end.
+                // An empty chunk marks the end.
                 if sender.send(Ok(Bytes::from_static(chunk))).await.is_err() || chunk.is_empty() {
                     return;
                 }
@@ -192,7 +192,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_store_is_left_as_soon_as_the_thread_has_its_result() {
-        // The store has no more to send, and does not end either.
+        // A store that sends nothing more and does not close the connection.
         let (sender, blob) = blob();
         sender.send(Ok(Bytes::from(vec![7; BATCH]))).await.unwrap();
         let first = |mut batches: Batches| batches.receive().map(|batch| batch.unwrap().concat().len());

@@ -1,8 +1,9 @@
-//! Where images live, and where indexes go: registries, OCI layouts, archives; and the local cache of ztocs.
+//! The places where images are stored and indexes are written (registries, OCI layouts, archives),
+//! and the local cache of ztocs.
 //!
-//! The set is closed: [`Source`] is what can be read, [`Destination`] what can be written. Local
-//! stores block: their calls run on tokio's blocking threads here, and their blobs come through a
-//! short channel.
+//! The set is closed: a [`Source`] can be read, a [`Destination`] can be written. Local stores
+//! block, so their calls run on tokio's blocking threads, and their blobs arrive through a short
+//! channel.
 
 use std::io;
 use std::ops::Range;
@@ -36,14 +37,14 @@ pub mod registry;
 #[path = "no_registry.rs"]
 pub mod registry;
 
-/// How many chunks of a local blob may wait.
+/// The most chunks of a local blob that may wait in the channel.
 const CHUNKS: usize = 2;
 
-/// What a library for TLS, HTTP or the like says went wrong. It may be another library tomorrow, so
-/// that its type is not named.
+/// The cause of an error in a library for TLS, HTTP or the like. Its type is not named, so the
+/// library can be replaced.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a store did not do what was asked.
+/// Why a store could not complete a call.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
@@ -63,7 +64,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// What was asked for is not there.
+    /// The content does not exist in the store.
     pub fn is_not_found(&self) -> bool {
         match self {
             StoreError::Registry(error) => error.is_not_found(),
@@ -72,31 +73,32 @@ impl StoreError {
         }
     }
 
-    /// The store does not hold what was asked for, or not as it should be: nobody can read it there.
+    /// The store does not have the content, or has it damaged: nobody can read it there.
     pub fn is_lost(&self) -> bool {
         self.is_not_found() || matches!(self, StoreError::Local(LayoutError::Size { .. } | LayoutError::Damaged { .. }))
     }
 
-    /// What failed may go well at another time.
+    /// Whether the operation may succeed later.
     pub fn is_transient(&self) -> bool {
         match self {
             StoreError::Registry(error) => error.is_transient(),
-            // A disk that is full, say, can be full again in a minute, or not.
+            // Whether a full disk, for example, will soon have space again is unknown.
             StoreError::Local(_) | StoreError::Read { .. } | StoreError::Thread => true,
             StoreError::Range { .. } | StoreError::Memory(_) => false,
         }
     }
 
-    /// A manifest was refused since a blob that it names is not there.
+    /// A manifest was refused because a blob that it names does not exist.
     pub fn is_blob_unknown(&self) -> bool {
         matches!(self, StoreError::Registry(error) if error.is_blob_unknown())
     }
 }
 
-/// Bytes of memory, at most, that a byte of a manifest becomes: parsed, and copied into what is reported of each layer.
+/// The most memory that a byte of a manifest can become, in bytes: parsed, and copied into the
+/// report for each layer.
 pub(crate) const DOCUMENT_COST: u64 = 8;
 
-/// The same bytes, which stay charged for as long as they are there.
+/// The same bytes. They stay charged for as long as they exist.
 pub(crate) fn charged(content: Bytes, charge: Charge) -> Bytes {
     struct Charged {
         content: Bytes,
@@ -110,28 +112,29 @@ pub(crate) fn charged(content: Bytes, charge: Charge) -> Bytes {
     Bytes::from_owner(Charged { content, _charge: charge })
 }
 
-/// Where an image is read from. Cheap to clone.
+/// A place to read an image from. Cheap to clone.
 #[derive(Clone)]
 pub enum Source {
     /// A repository of a registry.
     Registry(Repository),
     /// A directory in the format of the OCI image layout.
     Layout(Arc<Layout>),
-    /// A file: a tar of a layout, or what `docker save` wrote.
+    /// A file: the tar of a layout, or the output of `docker save`.
     Archive(Arc<Archive>),
 }
 
-/// Requests and the bytes of their answers, which are all that came over the network but for headers.
+/// The requests to a registry and the size of the responses, without headers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Requests that were sent, those for tokens and after redirects among them.
+    /// The number of requests sent, including those for tokens and after redirects.
     pub requests: u64,
-    /// Bytes of the answers' bodies.
+    /// The size of the response bodies in bytes.
     pub bytes: u64,
 }
 
 impl Source {
-    /// What its registry's client has requested so far, also for other repositories. A local store has no traffic.
+    /// The traffic of the registry's client so far, including other repositories. Local stores have
+    /// none.
     pub fn traffic(&self) -> Traffic {
         match self {
             Source::Registry(repository) => repository.traffic(),
@@ -139,7 +142,7 @@ impl Source {
         }
     }
 
-    /// What the work on the image may take. Clones of a source share it.
+    /// The memory budget for the work on the image. Clones of a source share it.
     pub fn budget(&self) -> &Budget {
         match self {
             Source::Registry(repository) => repository.budget(),
@@ -148,7 +151,7 @@ impl Source {
         }
     }
 
-    /// The same registry with another budget. A local store keeps its own.
+    /// The same registry with another budget. Local stores keep their own.
     #[must_use]
     pub fn with_budget(&self, budget: Budget) -> Source {
         match self {
@@ -157,11 +160,12 @@ impl Source {
         }
     }
 
-    /// A manifest or image index; its bytes match its digest. It stays charged to the budget, with
-    /// what it becomes once it is parsed.
+    /// A manifest or image index. Its bytes match its digest. They stay charged to the budget,
+    /// together with their parsed form.
     ///
     /// # Errors
-    /// When it is not there, cannot be had, is not what its digest says, or does not fit into the budget.
+    /// If it does not exist, cannot be fetched, does not match its digest, or does not fit into the
+    /// budget.
     pub async fn manifest(&self, target: &Target) -> Result<Document, StoreError> {
         let target = target.clone();
         let document = match self {
@@ -175,14 +179,15 @@ impl Source {
         Ok(document)
     }
 
-    /// A blob of at most `limit` bytes, its digest checked. It is charged to the budget for as long
-    /// as its bytes are there.
+    /// A blob of at most `limit` bytes with a verified digest. It stays charged to the budget for
+    /// as long as its bytes exist.
     ///
     /// # Errors
-    /// When it is not there, cannot be had, is larger, is not what its digest says, or does not fit into the budget.
+    /// If it does not exist, cannot be fetched, is too large, does not match its digest, or does
+    /// not fit into the budget.
     pub async fn blob_bytes(&self, blob: &Descriptor, limit: u64) -> Result<Bytes, StoreError> {
         let Descriptor { digest, size, .. } = *blob;
-        // What is larger than the limit is refused for that, without memory.
+        // A blob that exceeds the limit is refused for that reason, without charging memory.
         let charge = self.budget().charge(size.min(limit), || format!("blob {digest} of {size} bytes"))?;
         let blob = blob.clone();
         let content = match self {
@@ -193,10 +198,10 @@ impl Source {
         Ok(charged(content, charge))
     }
 
-    /// A blob as a stream. Its size is what its descriptor says; its digest is for the reader to check.
+    /// A blob as a stream. Its size matches its descriptor; the reader must verify its digest.
     ///
     /// # Errors
-    /// When it is not there or cannot be had.
+    /// If it does not exist or cannot be fetched.
     pub async fn blob(&self, blob: &Descriptor) -> Result<Blob, StoreError> {
         let digest = blob.digest;
         let wanted = blob.clone();
@@ -212,11 +217,11 @@ impl Source {
         Ok(Blob(Inner::Local { digest, chunks: received }))
     }
 
-    /// The bytes of `range` of a blob, exactly as many as there are in it. Their digest is for the
-    /// reader to check, and so is what they may come to together.
+    /// Exactly the bytes of `range` in a blob. The caller must verify their digest, and account for
+    /// their memory.
     ///
     /// # Errors
-    /// When the range is not within the blob, or cannot be had.
+    /// If the range is not within the blob, or cannot be fetched.
     pub async fn blob_range(&self, blob: &Descriptor, range: Range<u64>) -> Result<Bytes, StoreError> {
         let length = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or_default();
         let mut part = self.blob_part(blob, range, false).await?;
@@ -230,11 +235,11 @@ impl Source {
         Ok(bytes.freeze())
     }
 
-    /// The bytes of `range` of a blob as a stream, as [`Source::blob_range`]. With `anew` no cache
-    /// on the way is to answer.
+    /// The bytes of `range` of a blob as a stream, like [`Source::blob_range`]. With `anew`, caches
+    /// on the way must not answer.
     ///
     /// # Errors
-    /// When the range is not within the blob, or cannot be had.
+    /// If the range is not within the blob, or cannot be fetched.
     pub async fn blob_part(&self, blob: &Descriptor, range: Range<u64>, anew: bool) -> Result<Part, StoreError> {
         if range.start > range.end || range.end > blob.size {
             return Err(StoreError::Range { digest: blob.digest, range, size: blob.size });
@@ -254,10 +259,10 @@ impl Source {
         Ok(Part(InnerPart::Local(Some(bytes))))
     }
 
-    /// Whether a blob is there; it is not read.
+    /// Whether a blob exists. It is not read.
     ///
     /// # Errors
-    /// When the store does not say.
+    /// If the store gives no answer.
     pub async fn blob_exists(&self, blob: &Descriptor) -> Result<bool, StoreError> {
         let wanted = blob.clone();
         match self {
@@ -271,10 +276,10 @@ impl Source {
         }
     }
 
-    /// All referrers of `subject`, in the order in which the store lists them.
+    /// All referrers of `subject`, in the order of the store.
     ///
     /// # Errors
-    /// When they cannot be had; that there are none is no error.
+    /// If they cannot be listed. An empty list is not an error.
     pub async fn all_referrers(&self, subject: &Digest) -> Result<Referrers, StoreError> {
         let subject = *subject;
         match self {
@@ -284,10 +289,11 @@ impl Source {
         }
     }
 
-    /// The referrers of `subject` that are of one of these artifact types, from one list, in its order.
+    /// The referrers of `subject` with one of these artifact types, from a single list, in its
+    /// order.
     ///
     /// # Errors
-    /// When they cannot be had; that there are none is no error.
+    /// If they cannot be listed. An empty list is not an error.
     pub async fn referrers_of(&self, subject: &Digest, artifact_types: &[&str]) -> Result<Referrers, StoreError> {
         let mut listed = self.all_referrers(subject).await?;
         let is_wanted =
@@ -296,10 +302,10 @@ impl Source {
         Ok(listed)
     }
 
-    /// The referrers of `subject` that are of `artifact_type`, in the order in which the store lists them.
+    /// The referrers of `subject` with this `artifact_type`, in the order of the store.
     ///
     /// # Errors
-    /// When they cannot be had; that there are none is no error.
+    /// If they cannot be listed. An empty list is not an error.
     pub async fn referrers(&self, subject: &Digest, artifact_type: &'static str) -> Result<Referrers, StoreError> {
         let subject = *subject;
         let wanted = Some(artifact_type);
@@ -311,7 +317,7 @@ impl Source {
     }
 }
 
-/// Where an index is written. Cheap to clone.
+/// A place to write an index to. Cheap to clone.
 #[derive(Clone)]
 pub enum Destination {
     /// A repository of a registry.
@@ -320,36 +326,36 @@ pub enum Destination {
     Layout(Arc<Layout>),
 }
 
-/// What became of attaching an index.
+/// The result of attaching an index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttachReport {
     /// Where it is listed now.
     pub attached: Attached,
-    /// Replaced indexes that the registry would not delete.
+    /// Replaced indexes that the registry refused to delete.
     pub not_deleted: Vec<Digest>,
 }
 
 impl Destination {
-    /// The referrers of `subject` that are of `artifact_type`, in the order in which the destination lists them.
+    /// The referrers of `subject` with this `artifact_type`, in the order of the destination.
     ///
     /// # Errors
-    /// When they cannot be had; that there are none is no error.
+    /// If they cannot be listed. An empty list is not an error.
     pub async fn referrers(&self, subject: &Digest, artifact_type: &'static str) -> Result<Referrers, StoreError> {
         self.as_source().referrers(subject, artifact_type).await
     }
 
-    /// A manifest; its bytes match its digest.
+    /// A manifest. Its bytes match its digest.
     ///
     /// # Errors
-    /// When it is not there, cannot be had, or is not what its digest says.
+    /// If it does not exist, cannot be fetched, or does not match its digest.
     pub async fn manifest(&self, digest: &Digest) -> Result<Document, StoreError> {
         self.as_source().manifest(&Target::Digest(*digest)).await
     }
 
-    /// A blob of at most `limit` bytes, its digest checked.
+    /// A blob of at most `limit` bytes with a verified digest.
     ///
     /// # Errors
-    /// When it is not there, cannot be had, is larger, or is not what its digest says.
+    /// If it does not exist, cannot be fetched, is too large, or does not match its digest.
     pub async fn blob_bytes(&self, blob: &Descriptor, limit: u64) -> Result<Bytes, StoreError> {
         self.as_source().blob_bytes(blob, limit).await
     }
@@ -362,7 +368,7 @@ impl Destination {
         }
     }
 
-    /// The same store, to read from.
+    /// The same store as a source.
     pub fn as_source(&self) -> Source {
         match self {
             Destination::Registry(repository) => Source::Registry(repository.clone()),
@@ -370,7 +376,7 @@ impl Destination {
         }
     }
 
-    /// Whether it is where `source` reads.
+    /// Whether this is the store that `source` reads.
     pub fn is(&self, source: &Source) -> bool {
         match (self, source) {
             (Destination::Registry(here), Source::Registry(there)) => {
@@ -382,7 +388,7 @@ impl Destination {
     }
 
     /// # Errors
-    /// When the destination does not say.
+    /// If the destination gives no answer.
     pub async fn blob_exists(&self, digest: &Digest) -> Result<bool, StoreError> {
         let digest = *digest;
         match self {
@@ -391,10 +397,11 @@ impl Destination {
         }
     }
 
-    /// Writes a blob unless it is there; with `unchecked` even if the destination says so. True: it was written.
+    /// Writes a blob unless it exists. With `unchecked`, writes it even if the destination claims
+    /// to have it. Returns whether it was written.
     ///
     /// # Errors
-    /// When the destination does not take it.
+    /// If the destination refuses it.
     pub async fn push_blob(&self, blob: &Descriptor, content: Bytes, unchecked: bool) -> Result<bool, StoreError> {
         let blob = blob.clone();
         match self {
@@ -407,11 +414,11 @@ impl Destination {
         }
     }
 
-    /// Writes a manifest or index, of which all parts are there. In a registry it gets the `tag` at
-    /// once; a layout lists it under the tag (naming it in index.json does that).
+    /// Writes a manifest or index whose parts all exist. A registry gives it the `tag` at the same
+    /// time. A layout stores it; naming it in index.json gives it the tag.
     ///
     /// # Errors
-    /// When the destination does not take it.
+    /// If the destination refuses it.
     pub async fn push_manifest(
         &self,
         manifest: &Descriptor,
@@ -430,10 +437,10 @@ impl Destination {
         }
     }
 
-    /// Gives a manifest that is there a tag.
+    /// Gives a tag to an existing manifest.
     ///
     /// # Errors
-    /// When the destination does not take it.
+    /// If the destination refuses it.
     pub async fn tag_manifest(&self, manifest: &Descriptor, bytes: Bytes, tag: &str) -> Result<(), StoreError> {
         match self {
             Destination::Registry(_) => self.push_manifest(manifest, bytes, Some(tag)).await,
@@ -444,12 +451,12 @@ impl Destination {
         }
     }
 
-    /// Takes manifests off the list of `subject`'s referrers, and deletes them where that is the
-    /// store's way: in a layout their blobs stay. Gives what became of each, in their order. Each
-    /// must be a referrer of `subject` that was read.
+    /// Removes manifests from the list of `subject`'s referrers, and deletes them if the store does
+    /// that: in a layout their blobs stay. Returns a result for each, in order. Each must be a
+    /// referrer of `subject` that was read before.
     ///
     /// # Errors
-    /// When the list cannot be changed; then nothing is deleted.
+    /// If the list cannot be changed. Then nothing is deleted.
     pub async fn detach(
         &self,
         subject: &Digest,
@@ -468,11 +475,12 @@ impl Destination {
         }
     }
 
-    /// Writes an index manifest, of which all blobs are there, as a referrer of `subject` in the place of `replaces`.
+    /// Writes an index manifest, whose blobs all exist, as a referrer of `subject`, replacing
+    /// `replaces`.
     ///
     /// # Errors
-    /// When the destination does not take it. [`StoreError::is_blob_unknown`] tells whether a blob
-    /// was not there after all.
+    /// If the destination refuses it. [`StoreError::is_blob_unknown`] tells whether a blob was
+    /// missing.
     pub async fn attach(
         &self,
         index: &Descriptor,
@@ -494,7 +502,7 @@ impl Destination {
     }
 }
 
-/// Opens a local store, or finds an image in one, on a thread that may block.
+/// Runs `work`, which opens a local store or finds an image in one, on a thread that may block.
 ///
 /// # Errors
 /// Those of `work`.
@@ -512,7 +520,7 @@ async fn local<S: Send + Sync + 'static, T: Send + 'static>(
     blocking(move || work(&store)).await
 }
 
-/// A part of a blob on its way, in chunks.
+/// A part of a blob as a stream of chunks.
 pub struct Part(InnerPart);
 
 enum InnerPart {
@@ -521,10 +529,10 @@ enum InnerPart {
 }
 
 impl Part {
-    /// The next bytes; `None` at the end.
+    /// The next bytes; None at the end.
     ///
     /// # Errors
-    /// When they cannot be had.
+    /// If they cannot be fetched.
     pub async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
         match &mut self.0 {
             InnerPart::Registry(stream) => Ok(stream.next().await?),
@@ -532,7 +540,7 @@ impl Part {
         }
     }
 
-    /// Requests that were sent so far; a local store gets none.
+    /// The number of requests sent so far; 0 for local stores.
     pub fn requests(&self) -> u32 {
         match &self.0 {
             InnerPart::Registry(stream) => stream.requests(),
@@ -540,7 +548,8 @@ impl Part {
         }
     }
 
-    /// Bytes that came over the network beside those that [`Part::next`] gave.
+    /// The number of bytes that came over the network in addition to the `given` bytes from
+    /// [`Part::next`].
     pub fn extra(&self, given: u64) -> u64 {
         match &self.0 {
             InnerPart::Registry(stream) => stream.received().saturating_sub(given),
@@ -549,7 +558,7 @@ impl Part {
     }
 }
 
-/// A blob on its way, in chunks.
+/// A blob as a stream of chunks.
 pub struct Blob(Inner);
 
 enum Inner {
@@ -558,10 +567,10 @@ enum Inner {
 }
 
 impl Blob {
-    /// The next bytes; `None` at the end.
+    /// The next bytes; None at the end.
     ///
     /// # Errors
-    /// When they cannot be had.
+    /// If they cannot be fetched.
     pub async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
         match &mut self.0 {
             Inner::Registry(stream) => Ok(stream.next().await?),
@@ -575,7 +584,7 @@ impl Blob {
     }
 }
 
-/// Reads a local blob to its end, which an empty chunk tells, or until nobody takes its chunks.
+/// Reads a local blob to its end, which is marked by an empty chunk, or until the receiver is gone.
 fn read_chunks(mut reader: BlobReader, chunks: &mpsc::Sender<io::Result<Bytes>>) {
     let buffers = Buffers::default();
     loop {

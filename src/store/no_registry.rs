@@ -1,5 +1,5 @@
-//! What stands for registries in a build without the feature `registry`: types of which there is no
-//! value, so that everything that matches on a source or a destination is written once.
+//! Replaces registries in builds without the feature `registry`: types without values, so code that
+//! matches on a source or a destination is the same in all builds.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::image::Descriptor;
 
-/// It is private, so that the compiler takes what can never run for code as any other.
+/// Private, so that the compiler does not report code that can never run as unreachable.
 #[derive(Debug, Clone, Copy)]
 enum Never {}
 
@@ -19,23 +19,23 @@ enum Never {}
 #[derive(Debug, Clone)]
 pub struct Repository(Never);
 
-/// Why a registry did not do what was asked.
+/// Why a registry call failed.
 #[derive(Debug, thiserror::Error)]
 #[error("this build knows no registries")]
 pub struct RegistryError(Never);
 
-/// A blob on its way.
+/// A blob as a stream.
 #[derive(Debug)]
 pub struct BlobStream(Never);
 
-/// The same by several connections.
+/// A blob over several connections.
 pub type LayerStream = BlobStream;
 
-/// A blob on its way to a registry.
+/// An upload of a blob to a registry.
 #[derive(Debug)]
 pub struct Upload(Never);
 
-/// How an upload went.
+/// The result of an upload.
 #[derive(Debug)]
 #[expect(dead_code, reason = "nothing makes one")]
 pub(crate) enum Uploaded {
@@ -43,7 +43,7 @@ pub(crate) enum Uploaded {
     Again(RegistryError),
 }
 
-/// A list of names that comes page by page.
+/// A list of names that arrives in pages.
 #[derive(Debug)]
 pub(crate) struct Names(Never);
 
@@ -109,7 +109,7 @@ impl Names {
 }
 
 impl Repository {
-    /// What the work on one image of it may take.
+    /// The memory budget for the work on an image.
     pub fn budget(&self) -> &Budget {
         match self.0 {}
     }
@@ -126,12 +126,12 @@ impl Repository {
         match self.0 {}
     }
 
-    /// The registry, as it was named.
+    /// The registry as the user named it.
     pub fn registry(&self) -> &str {
         match self.0 {}
     }
 
-    /// The repository's name, without its registry.
+    /// The name of the repository without its registry.
     pub fn name(&self) -> &str {
         match self.0 {}
     }

@@ -1,5 +1,6 @@
-//! Archives, read in place: the tar of an image layout (`oci-archive:`), and what `docker save`
-//! writes (`docker-archive:`). Nothing is unpacked, so names in them lead nowhere.
+//! Archives, read in place: the tar of an image layout (`oci-archive:`), and the output of `docker
+//! save` (`docker-archive:`). Nothing is unpacked, so names in an archive cannot refer to files
+//! outside it.
 
 mod saved;
 mod tar;
@@ -22,8 +23,8 @@ use crate::image::{Descriptor, Select, SelectSaved};
 use crate::progress::Progress;
 use crate::tar::Kind;
 
-/// One or more images in a tar file. All calls block. The file is open for as long as the archive
-/// is used, so replacing it changes nothing.
+/// One or more images in a tar file. All calls block. The file stays open while the archive is
+/// used, so replacing it has no effect.
 #[derive(Debug, Clone)]
 pub struct Archive {
     path: PathBuf,
@@ -33,20 +34,20 @@ pub struct Archive {
     budget: Budget,
 }
 
-/// Where a member's data lie in the file, in bytes.
+/// The location of a member's data in the file, in bytes.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     offset: u64,
     size: u64,
 }
 
-/// What names the archive's images.
+/// The documents that name the archive's images.
 #[derive(Debug, Clone)]
 enum Documents {
     Layout {
         index_json: Arc<Vec<u8>>,
     },
-    /// The one image that was asked for, and the manifest that was made for it.
+    /// The selected image, with the manifest that was made for it.
     Saved {
         manifest: Box<Descriptor>,
         bytes: Bytes,
@@ -54,22 +55,22 @@ enum Documents {
 }
 
 impl Archive {
-    /// As [`Layout::with_budget`](super::layout::Layout::with_budget).
+    /// Like [`Layout::with_budget`](super::layout::Layout::with_budget).
     #[must_use]
     pub fn with_budget(self, budget: Budget) -> Archive {
         Archive { budget, ..self }
     }
 
-    /// What the work on one image of it may take.
+    /// The memory budget for the work on an image.
     pub fn budget(&self) -> &Budget {
         &self.budget
     }
 
-    /// Opens an image layout in a tar, as `docker save` (since Docker 25), BuildKit's `type=oci`,
-    /// skopeo and podman write it. Walks the headers of the tar, without reading what lies between.
+    /// Opens the tar of an image layout, as written by `docker save` (since Docker 25), BuildKit's
+    /// `type=oci`, skopeo and podman. Reads only the headers of the tar and skips the data.
     ///
     /// # Errors
-    /// When it cannot be read or is none.
+    /// If it cannot be read, or is not such an archive.
     pub fn open(path: &Path) -> Result<Archive, LayoutError> {
         let not = |reason: &str| LayoutError::NotALayout { path: path.to_owned(), reason: reason.to_owned() };
         let opened = Opened::new(path, &not)?;
@@ -88,7 +89,7 @@ impl Archive {
             let is_twice = match member {
                 Member::Marker => marker.replace(place).is_some(),
                 Member::IndexJson => index.replace(place).is_some(),
-                // Which of two the reader takes does not matter: its digest is checked.
+                // If two members have the same digest, either will do: the digest is checked.
                 Member::Blob(digest) => {
                     blobs.entry(digest).or_insert(place);
                     false
@@ -115,13 +116,13 @@ impl Archive {
         Ok(archive)
     }
 
-    /// Opens one image of an archive that `docker save` or another tool wrote in Docker's own
-    /// format. Walks the headers of the tar; of the rest it reads the config, and the layers that
-    /// are compressed: those are reported as [`Event::Reading`](crate::progress::Event::Reading),
-    /// and each by the digest of the tar in it.
+    /// Opens one image of an archive in Docker's own format, written by `docker save` or another
+    /// tool. Reads the headers of the tar, the config, and all compressed layers. Each of these is
+    /// reported as [`Event::Reading`](crate::progress::Event::Reading), with the digest of its
+    /// uncompressed tar.
     ///
     /// # Errors
-    /// When it cannot be read, is none, or does not hold the image, all of it.
+    /// If the archive cannot be read, is not in this format, or does not hold the complete image.
     pub fn open_saved(path: &Path, select: &SelectSaved, progress: &dyn Progress) -> Result<Archive, LayoutError> {
         let not = |reason: &str| LayoutError::NotSaved { path: path.to_owned(), reason: reason.to_owned() };
         let opened = Opened::new(path, &not)?;
@@ -129,33 +130,33 @@ impl Archive {
         Ok(opened.archive(blobs, Documents::Saved { manifest: Box::new(manifest), bytes }))
     }
 
-    /// Whether `docker save` or the like wrote it: the image has no manifest but the one that was
-    /// made here.
+    /// Whether `docker save` or a similar tool wrote it. Then the only manifest of the image is the
+    /// one that was made here.
     pub fn is_saved(&self) -> bool {
         matches!(self.kind, Documents::Saved { .. })
     }
 
-    /// As [`Layout::find`](super::layout::Layout::find).
+    /// Like [`Layout::find`](super::layout::Layout::find).
     pub fn find(&self, select: &Select) -> Result<Descriptor, LayoutError> {
         read::find(self, select)
     }
 
-    /// A manifest or index of at most 4 MiB, its digest checked.
+    /// A manifest or index of at most 4 MiB with a verified digest.
     pub fn manifest(&self, target: &Target) -> Result<Document, LayoutError> {
         read::manifest(self, target)
     }
 
-    /// A blob's bytes; the archive holds exactly as many as `blob` says.
+    /// A blob's bytes. The archive holds exactly as many as `blob` states.
     pub fn blob(&self, blob: &Descriptor) -> Result<BlobReader, LayoutError> {
         read::blob(self, blob)
     }
 
-    /// The bytes of `range`, which lies within the blob.
+    /// The bytes of `range`, which must be within the blob.
     pub fn blob_range(&self, blob: &Descriptor, range: Range<u64>) -> Result<Bytes, LayoutError> {
         read::blob_range(self, blob, range)
     }
 
-    /// A small blob whole, its digest checked; more than `limit` bytes are refused.
+    /// A small blob with a verified digest. Blobs of more than `limit` bytes are refused.
     pub fn blob_bytes(&self, blob: &Descriptor, limit: u64) -> Result<Bytes, LayoutError> {
         read::blob_bytes(self, blob, limit)
     }
@@ -165,7 +166,7 @@ impl Archive {
         Ok(self.blobs.contains_key(digest))
     }
 
-    /// Referrers of `subject`, in the order of index.json.
+    /// The referrers of `subject`, in the order of index.json.
     pub fn referrers(&self, subject: &Digest, artifact_type: Option<&str>) -> Result<Referrers, LayoutError> {
         read::referrers(self, subject, artifact_type)
     }
@@ -198,7 +199,7 @@ impl Files for Archive {
     }
 }
 
-/// A name in the tar that means something to a layout.
+/// A member of the tar that a layout uses.
 enum Member {
     Marker,
     IndexJson,
@@ -225,7 +226,7 @@ impl Member {
 struct Opened<'a> {
     path: &'a Path,
     file: Arc<File>,
-    /// In bytes.
+    /// The size in bytes.
     length: u64,
 }
 
@@ -257,7 +258,7 @@ impl Opened<'_> {
         BlobReader::new(Extent { file: Arc::clone(&self.file), offset, size })
     }
 
-    /// A whole member, to one byte past `limit`: its parser refuses what is longer.
+    /// A whole member, up to one byte past `limit`: its parser refuses longer ones.
     fn whole(&self, place: Place, limit: usize) -> Result<Vec<u8>, LayoutError> {
         let mut bytes = Vec::new();
         let read = self.reader(Place { size: place.size.min(limit as u64 + 1), ..place }).read_to_end(&mut bytes);

@@ -1,10 +1,10 @@
-//! What `docker save` writes: a tar with a manifest.json, which names the config and the layers of
-//! each image in it (moby, image/tarexport; containers/image, docker/internal/tarfile).
+//! The output of `docker save`: a tar with a manifest.json, which names the config and the layers
+//! of each image (moby, image/tarexport; containers/image, docker/internal/tarfile).
 //!
-//! Such an image has no manifest of its own, so one is made: OCI's, of the config as it is and of
-//! the layers as they lie in the tar. A plain layer is named by the digest that the config states
-//! for it, which is checked when it is read. A compressed one has a digest that nothing states: it
-//! is read once when the archive is opened, and what it holds is compared with the config.
+//! Such an image has no manifest, so an OCI manifest is made from its config and from the layers as
+//! they are stored in the tar. A plain layer has the digest that the config states for it, which is
+//! checked when the layer is read. The digest of a compressed layer is not stated anywhere: the
+//! layer is read once when the archive is opened, and its content is compared with the config.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Read};
@@ -30,11 +30,12 @@ use crate::progress::{Event, Progress, Why};
 use crate::store::layout::{BlobReader, LayoutError};
 use crate::tar::{BLOCK, Entry, Kind};
 
-/// The most members of such an archive: an old one has three for each layer.
+/// The maximum number of members in such an archive. Old archives have three for each layer.
 const MAX_MEMBERS: usize = 1 << 16;
-/// The most bytes of their names and of the names that links lead to.
+/// The maximum total size of their names and link targets, in bytes.
 const MAX_NAMES: usize = 16 << 20;
-/// The most links from one name: old archives have one for a layer that is there already.
+/// The maximum length of a chain of links. Old archives use a link for a layer that is already
+/// stored.
 const MAX_LINKS: usize = 16;
 
 const MANIFEST_JSON: &str = "manifest.json";
@@ -43,7 +44,7 @@ const MANIFEST_JSON: &str = "manifest.json";
 pub(super) struct Saved {
     pub manifest: Descriptor,
     pub bytes: Bytes,
-    /// Where its config and its layers lie.
+    /// The locations of its config and layers.
     pub blobs: HashMap<Digest, Place>,
 }
 
@@ -58,7 +59,7 @@ struct Image {
     layers: Vec<String>,
 }
 
-/// Finds the image in the archive, and makes its manifest.
+/// Finds the image in the archive and makes its manifest.
 pub(super) fn open(opened: &Opened, select: &SelectSaved, progress: &dyn Progress) -> Result<Saved, LayoutError> {
     let path = opened.path;
     let members = Members::of(opened)?;
@@ -112,18 +113,18 @@ pub(super) fn open(opened: &Opened, select: &SelectSaved, progress: &dyn Progres
     Ok(Saved { manifest: Descriptor::of(OCI_MANIFEST, &bytes), bytes, blobs })
 }
 
-/// What the names in the tar stand for.
+/// The members of the tar by name.
 struct Members(HashMap<Box<[u8]>, Member>);
 
 struct Member {
     what: What,
-    /// Another member has the same name.
+    /// Whether another member has the same name.
     is_twice: bool,
 }
 
 enum What {
     File(Place),
-    /// A link, and the name that it leads to; None if that lies outside of the archive.
+    /// A link with its target; None if the target is outside the archive.
     Link(Option<Box<[u8]>>),
     Other,
 }
@@ -133,7 +134,7 @@ impl Members {
         let mut all: HashMap<Box<[u8]>, Member> = HashMap::new();
         let mut bytes = 0;
         members(opened.path, &opened.file, opened.length, |name, entry| {
-            // A name that leads out of the archive is one that nobody can ask for.
+            // Nobody can ask for a name that leads out of the archive.
             let Some(name) = resolved(name).filter(|_| entry.kind != Kind::Directory) else { return Ok(()) };
             let what = what(&name, entry);
             bytes += name.len();
@@ -153,7 +154,7 @@ impl Members {
         self.0.contains_key(name.as_bytes())
     }
 
-    /// Where the file is that a document of the archive names.
+    /// The location of a file that a document of the archive names.
     fn find(&self, path: &Path, name: &str) -> Result<Place, LayoutError> {
         let wrong = |reason| LayoutError::Member { path: path.to_owned(), name: shown(name), reason };
         let mut next = resolved(name.as_bytes()).ok_or_else(|| wrong("leads out of the archive"))?;
@@ -187,7 +188,7 @@ fn what(name: &[u8], entry: &Entry) -> What {
     }
 }
 
-/// A name without `.`, `..` and needless slashes. None if it leads out of the archive.
+/// The name without `.`, `..` and redundant slashes. None if it leads out of the archive.
 fn resolved(name: &[u8]) -> Option<Box<[u8]>> {
     let mut parts: Vec<&[u8]> = Vec::new();
     for part in name.split(|&b| b == b'/') {
@@ -224,7 +225,7 @@ fn images(opened: &Opened, members: &Members) -> Result<Vec<Image>, LayoutError>
     })
 }
 
-/// The image that is meant.
+/// The selected image.
 fn choose<'a>(path: &Path, images: &'a [Image], select: &SelectSaved) -> Result<&'a Image, LayoutError> {
     let reference = |name: &str| name.parse::<Reference>().ok();
     let labels = || images.iter().enumerate().map(|(number, image)| label(number, image)).collect();
@@ -259,7 +260,7 @@ fn choose<'a>(path: &Path, images: &'a [Image], select: &SelectSaved) -> Result<
     }
 }
 
-/// What is written behind the file's name to choose the image.
+/// The suffix of the file name that selects this image.
 fn label(number: usize, image: &Image) -> String {
     match image.repo_tags.first() {
         Some(name) => format!(":{}", shown(name)),
@@ -277,11 +278,11 @@ enum Compression {
     Zstd,
 }
 
-/// A layer as it lies in the tar.
+/// A layer as stored in the tar.
 struct Layer<'a> {
     name: &'a str,
     place: Place,
-    /// What the config says that it holds.
+    /// The digest of its uncompressed tar, according to the config.
     diff_id: Digest,
     compression: Option<Compression>,
 }
@@ -301,7 +302,7 @@ impl Layer<'_> {
         Ok(Layer { name, place, diff_id, compression })
     }
 
-    /// What a compressed one holds is compared with the config.
+    /// Compares the content of a compressed layer with the config.
     fn descriptor(&self, opened: &Opened, progress: &dyn Progress) -> Result<Descriptor, LayoutError> {
         let Layer { place, diff_id, .. } = *self;
         let Some(compression) = &self.compression else {
@@ -327,7 +328,7 @@ impl Layer<'_> {
     }
 }
 
-/// The digests of a compressed layer, and of the tar in it, which should be `diff_id`.
+/// The digests of a compressed layer and of its uncompressed tar, which should be `diff_id`.
 fn measure(
     blob: BlobReader,
     compression: &Compression,
@@ -340,7 +341,7 @@ fn measure(
         Compression::Gzip => digest(MultiGzDecoder::new(&mut blob), diff_id.algorithm())?,
         Compression::Zstd => digest(ZstdDecoder::new(&mut blob)?, diff_id.algorithm())?,
     };
-    // Decoders may leave what follows their last frame.
+    // Decoders may stop before the end of the input, after their last frame.
     io::copy(&mut blob, &mut io::sink())?;
     Ok((blob.hasher.finish(), tar))
 }
@@ -351,11 +352,11 @@ fn digest(reader: impl Read, algorithm: Algorithm) -> io::Result<Digest> {
     Ok(reader.hasher.finish())
 }
 
-/// A reader, and the digest of what was read.
+/// A reader that hashes the bytes it reads.
 struct Hashed<R, F> {
     reader: R,
     hasher: Hasher,
-    /// Called with how many bytes were read.
+    /// Called with the number of bytes of each read.
     count: F,
 }
 
@@ -372,7 +373,7 @@ fn not_saved(path: &Path, reason: impl Into<String>) -> LayoutError {
     LayoutError::NotSaved { path: path.to_owned(), reason: reason.into() }
 }
 
-/// A name from the archive, for a message.
+/// A name from the archive, for messages.
 fn shown(name: &str) -> String {
     name.chars().take(100).collect()
 }

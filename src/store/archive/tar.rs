@@ -1,4 +1,4 @@
-//! The headers of a tar file, one after the other, by seeking: where each member's data lies.
+//! Walks the headers of a tar file by seeking, to find where each member's data is.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 use crate::store::layout::LayoutError;
 use crate::tar::{BLOCK, Entry, Kind, TarError, Walker};
 
-/// Hands each member of the tar to `found`: its name without `./` in front, and its entry.
+/// Passes each member of the tar to `found`: its name without a leading `./`, and its entry.
 pub(super) fn members(
     path: &Path,
     file: &Arc<File>,
     length: u64,
     mut found: impl FnMut(&[u8], &Entry) -> Result<(), LayoutError>,
 ) -> Result<(), LayoutError> {
-    // A sparse file that nobody asks for does not end the archive.
+    // A sparse file does not matter unless it is asked for.
     let mut walker = Walker::past_sparse_files();
     let mut at = 0;
     loop {

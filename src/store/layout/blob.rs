@@ -1,4 +1,4 @@
-//! Opening files that may be anything, and reading a stretch of one.
+//! Opens files that may be of any type, and reads a range of a file.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,20 +8,20 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 
-/// Opens a regular file. A FIFO or device is refused and never waited for. Symbolic links are
-/// followed: shared stores of blobs are made of them, and every content is checked by its digest.
+/// Opens a regular file. Refuses a FIFO or device, without waiting for it. Follows symbolic links,
+/// because shared blob stores consist of them and all content is checked by digest.
 pub(in crate::store) fn open_regular(path: &Path) -> io::Result<File> {
     let file = open_without_waiting(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
-/// Opens a file for reading; a FIFO without a writer does not block.
+/// Opens a file for reading. Does not block on a FIFO without a writer.
 pub(in crate::store) fn open_without_waiting(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
 }
 
-/// A stretch of a file.
+/// A range of a file.
 #[derive(Debug, Clone)]
 pub(in crate::store) struct Extent {
     pub file: Arc<File>,
@@ -29,7 +29,7 @@ pub(in crate::store) struct Extent {
     pub size: u64,
 }
 
-/// The bytes of one blob, exactly as many as its descriptor says. Their digest is not checked.
+/// The bytes of a blob, exactly as many as its descriptor states. Their digest is not checked.
 #[derive(Debug)]
 pub struct BlobReader {
     file: Arc<File>,
@@ -51,7 +51,7 @@ impl Read for BlobReader {
         }
         let got = self.file.read_at(&mut buffer[..want], self.at)?;
         if got == 0 {
-            // It was longer when it was opened.
+            // The file was longer when it was opened.
             return Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
                 format!("the file ends {} bytes early", self.left),
@@ -63,7 +63,7 @@ impl Read for BlobReader {
     }
 }
 
-/// The bytes of `range`, counted from the start of `extent` and within it.
+/// The bytes of `range`, relative to the start of `extent` and within it.
 pub(in crate::store) fn read_range(extent: &Extent, range: std::ops::Range<u64>) -> io::Result<Vec<u8>> {
     let length = usize::try_from(range.end - range.start).map_err(io::Error::other)?;
     let mut bytes = vec![0; length];

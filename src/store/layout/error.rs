@@ -22,7 +22,7 @@ pub enum LayoutError {
     NotALayout { path: PathBuf, reason: String },
     #[error("{} is not a docker save archive: {reason}", path.display())]
     NotSaved { path: PathBuf, reason: String },
-    /// A file that a document of an archive names.
+    /// A file that a document of the archive names.
     #[error("{name:?} in {} {reason}", path.display())]
     Member { path: PathBuf, name: String, reason: &'static str },
     #[error("{name:?} in {} cannot be decompressed", path.display())]
@@ -46,7 +46,7 @@ pub enum LayoutError {
         #[source]
         source: JsonError,
     },
-    /// It lists indexes or other artifacts, or nothing.
+    /// It lists only indexes or other artifacts, or nothing.
     #[error("{} holds no image", path.display())]
     NoImage { path: PathBuf },
     #[error("{} has no image {wanted}; it has {}", path.display(), listed(there))]
@@ -63,14 +63,14 @@ pub enum LayoutError {
     Damaged { path: PathBuf, expected: Digest, actual: Digest },
     #[error("the content for {expected} is {actual}")]
     Content { expected: Digest, actual: Digest },
-    /// An archive whose tar is unsound; `offset` is where in the file.
+    /// The tar of an archive is not valid. `offset` is the position in the file.
     #[error("{} is not a valid tar archive: {reason} at offset {offset}", path.display())]
     Tar { path: PathBuf, reason: String, offset: u64 },
     #[error("{} is compressed with {with} and must be decompressed first ({command})", path.display())]
     Compressed { path: PathBuf, with: &'static str, command: &'static str },
 }
 
-/// At most ten names, and how many more.
+/// At most ten names, and the number of further ones.
 fn listed(names: &[String]) -> String {
     match names.len() {
         0 => "none".to_owned(),

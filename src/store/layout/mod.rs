@@ -24,7 +24,7 @@ use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::image::{Descriptor, Select, json};
 
-/// The largest file `oci-layout` that is read, in bytes.
+/// The size limit of the file `oci-layout`, in bytes.
 pub(super) const MAX_MARKER: usize = 4096;
 
 /// An image layout in a directory. All calls block.
@@ -35,18 +35,18 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The same with another budget than the default one.
+    /// The same layout with another budget.
     #[must_use]
     pub fn with_budget(self, budget: Budget) -> Layout {
         Layout { budget, ..self }
     }
 
-    /// What the work on one image of it may take.
+    /// The memory budget for the work on an image.
     pub fn budget(&self) -> &Budget {
         &self.budget
     }
 
-    /// Opens a layout that is there.
+    /// Opens an existing layout.
     pub fn open(dir: &Path) -> Result<Layout, LayoutError> {
         let not = |reason: &str| LayoutError::NotALayout { path: dir.to_owned(), reason: reason.to_owned() };
         let metadata = std::fs::metadata(dir).map_err(|source| LayoutError::Io {
@@ -73,7 +73,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Opens a layout, or makes an empty one where nothing or an empty directory is.
+    /// Opens a layout, or creates one if the directory is missing or empty.
     pub fn open_or_create(dir: &Path) -> Result<Layout, LayoutError> {
         match Layout::open(dir) {
             Err(LayoutError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
@@ -84,34 +84,34 @@ impl Layout {
         Layout::open(dir)
     }
 
-    /// The entry of index.json that `select` names; entries that are no images (referrers) are
-    /// passed over. Where an image's platforms stand in index.json themselves, it is index.json
-    /// that is the image, and [`Layout::manifest`] hands it out.
+    /// The entry of index.json that `select` names. Entries that are not images (referrers) are
+    /// skipped. If index.json itself lists the platforms of an image, then index.json is the image,
+    /// and [`Layout::manifest`] returns it.
     pub fn find(&self, select: &Select) -> Result<Descriptor, LayoutError> {
         read::find(self, select)
     }
 
-    /// The images in index.json: how each is named there, or its digest, and its digest.
+    /// The images in index.json: the name of each, or its digest if it has none, and its digest.
     pub fn images(&self) -> Result<Vec<(String, Digest)>, LayoutError> {
         read::images(self)
     }
 
-    /// A manifest or index of at most 4 MiB, its digest checked.
+    /// A manifest or index of at most 4 MiB with a verified digest.
     pub fn manifest(&self, target: &Target) -> Result<Document, LayoutError> {
         read::manifest(self, target)
     }
 
-    /// A blob's bytes; the file has exactly the size that `blob` says.
+    /// A blob's bytes. The file has exactly the size that `blob` states.
     pub fn blob(&self, blob: &Descriptor) -> Result<BlobReader, LayoutError> {
         read::blob(self, blob)
     }
 
-    /// The bytes of `range`, which lies within the blob.
+    /// The bytes of `range`, which must be within the blob.
     pub fn blob_range(&self, blob: &Descriptor, range: Range<u64>) -> Result<Bytes, LayoutError> {
         read::blob_range(self, blob, range)
     }
 
-    /// A small blob whole, its digest checked; more than `limit` bytes are refused.
+    /// A small blob with a verified digest. Blobs of more than `limit` bytes are refused.
     pub fn blob_bytes(&self, blob: &Descriptor, limit: u64) -> Result<Bytes, LayoutError> {
         read::blob_bytes(self, blob, limit)
     }
@@ -121,18 +121,18 @@ impl Layout {
         Ok(Files::blob(self, digest)?.is_some())
     }
 
-    /// Referrers of `subject`, in the order of index.json.
+    /// The referrers of `subject`, in the order of index.json.
     pub fn referrers(&self, subject: &Digest, artifact_type: Option<&str>) -> Result<Referrers, LayoutError> {
         read::referrers(self, subject, artifact_type)
     }
 
-    /// Writes a blob. False: it was there, whole.
+    /// Writes a blob. Returns false if it already exists and is complete.
     pub fn write_blob(&self, blob: &Descriptor, content: &[u8]) -> Result<bool, LayoutError> {
         write::blob(self, &blob.digest, content)
     }
 
-    /// Writes a blob from its chunks, in their order; its size and digest are checked. None among
-    /// them ends it early: then nothing is written.
+    /// Writes a blob from its chunks in order, and checks its size and digest. A None ends the
+    /// chunks early: then nothing is written.
     pub fn write_chunks(
         &self,
         blob: &Descriptor,
@@ -141,16 +141,16 @@ impl Layout {
         write::chunks(self, blob, chunks)
     }
 
-    /// Lists an image that is there in index.json under the name `tag`, or without a name. Another
-    /// image that has the name loses it: its entry stays without a name if it is one of `keep`, and
-    /// goes if not.
+    /// Lists an existing image in index.json under the name `tag`, or without a name. Another image
+    /// with that name loses it: its entry stays without a name if it is `keep`, and is removed
+    /// otherwise.
     pub fn name(&self, image: &Descriptor, tag: Option<&str>, keep: Option<&Digest>) -> Result<(), LayoutError> {
         write::name(self, image, tag, keep)
     }
 
-    /// Writes a manifest whose blobs are there, and lists it in index.json as a referrer, in the
-    /// place of the first of `replaces`; the others of these leave the list. Their blobs stay. The
-    /// subject need not be in this layout.
+    /// Writes a manifest whose blobs exist, and lists it in index.json as a referrer, replacing the
+    /// first of `replaces` and removing the others from the list. Their blobs stay. The subject
+    /// need not be in this layout.
     pub fn attach(
         &self,
         index: &Descriptor,
@@ -169,7 +169,7 @@ impl Layout {
         real(self) == real(other)
     }
 
-    /// Takes manifests off the lists of referrers of `subject`. Their blobs stay.
+    /// Removes manifests from the lists of referrers of `subject`. Their blobs stay.
     pub fn detach(&self, subject: &Digest, referrers: &[Digest]) -> Result<(), LayoutError> {
         write::unlist(self, subject, referrers)
     }
@@ -217,7 +217,7 @@ pub(super) fn check_marker(files: &impl Files, bytes: &[u8]) -> Result<(), Layou
     Err(LayoutError::NotALayout { path: files.path().to_owned(), reason })
 }
 
-/// A whole file, to one byte past `limit`: its parser refuses what is longer.
+/// A whole file, up to one byte past `limit`: its parser refuses longer ones.
 fn read_bounded(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_regular(path)?.take(limit as u64 + 1).read_to_end(&mut bytes)?;

@@ -1,4 +1,4 @@
-//! Reading an image layout's documents, whatever its files lie in.
+//! Reads the documents of an image layout, in a directory or a tar.
 
 use std::io::Read;
 use std::ops::Range;
@@ -15,32 +15,32 @@ use crate::image::select::Child;
 use crate::image::{Descriptor, JsonError, Select, go, is_referrers_tag, is_tag, json};
 use crate::store::blob::{Document, Referrers, Target};
 
-/// The largest index.json that is read, in bytes: 4 MiB, as for any image index, would hold some 10,000 entries.
+/// The size limit of index.json in bytes. The limit for other image indexes, 4 MiB, would hold only
+/// some 10,000 entries.
 pub(in crate::store) const MAX_INDEX_JSON: usize = 16 << 20;
-/// The name that image-spec gives an entry (annotations.md): a tag, or a full name.
+/// The annotation for the name of an entry in image-spec (annotations.md): a tag, or a full name.
 pub(super) const REF_NAME: &str = "org.opencontainers.image.ref.name";
-/// The full name that containerd, BuildKit and Docker write.
+/// The annotation for the full name that containerd, BuildKit and Docker write.
 pub(super) const IMAGE_NAME: &str = "io.containerd.image.name";
 
 /// The files of a layout, in a directory or a tar.
 pub(in crate::store) trait Files {
-    /// For messages.
+    /// The path for messages.
     fn path(&self) -> &Path;
     fn index_json(&self) -> Result<Vec<u8>, LayoutError>;
-    /// A manifest that is in none of the files, but was made of what they say.
+    /// A manifest that is not stored in a file, but was made from the layout's documents.
     fn manifest(&self, _digest: &Digest) -> Option<Bytes> {
         None
     }
     fn blob(&self, digest: &Digest) -> Result<Option<Extent>, LayoutError>;
 }
 
-/// The entries of index.json as Go reads them, since the tools that read and write layouts are
-/// written in Go.
+/// The entries of index.json as Go parses them, since other tools for layouts are written in Go.
 fn entries(files: &impl Files, index_json: &[u8]) -> Result<Vec<Descriptor>, LayoutError> {
     go::decode_index(index_json).map(|index| index.manifests).or_else(|_| strict_entries(files, index_json))
 }
 
-/// The entries of index.json, of which nothing is ambiguous: no key twice, none in another case.
+/// The entries of index.json, parsed strictly: no duplicate keys, and none in another case.
 pub(super) fn strict_entries(files: &impl Files, index_json: &[u8]) -> Result<Vec<Descriptor>, LayoutError> {
     #[derive(Deserialize)]
     struct IndexJson {
@@ -55,7 +55,7 @@ pub(super) fn document_error(files: &impl Files, name: impl Into<String>, source
     LayoutError::Document { path: files.path().to_owned(), name: name.into(), source }
 }
 
-/// The one entry that `select` names.
+/// The only entry that `select` names.
 pub(in crate::store) fn find(files: &impl Files, select: &Select) -> Result<Descriptor, LayoutError> {
     let index_json = files.index_json()?;
     let entries = entries(files, &index_json)?;
@@ -75,7 +75,7 @@ pub(in crate::store) fn find(files: &impl Files, select: &Select) -> Result<Desc
         }
     }
     if distinct.len() > 1 && *select == Select::Any {
-        // Referrers of older tools do not say in index.json that they are none.
+        // Referrers written by older tools do not declare their type in index.json.
         distinct.retain(|entry| !is_artifact(files, entry));
     }
     let path = || files.path().to_owned();
@@ -85,7 +85,7 @@ pub(in crate::store) fn find(files: &impl Files, select: &Select) -> Result<Desc
             Err(LayoutError::NoSuchImage { path: path(), wanted: format!("{tag:?}"), there: labels(&entries) })
         }
         ([], _) => Err(LayoutError::NoImage { path: path() }),
-        // One image whose platforms were listed in index.json itself, which is an image index after all.
+        // One image whose platforms are listed in index.json itself, which is an image index too.
         (several, Select::Any) if several.iter().all(|entry| entry.platform.is_some() && name_of(entry).is_none()) => {
             Ok(Descriptor::of(OCI_INDEX, &index_json))
         }
@@ -105,7 +105,7 @@ fn is_manifest(entry: &Descriptor) -> bool {
     is_image(&bare)
 }
 
-/// The images in index.json, but for the lists of referrers that regctl keeps.
+/// The images in index.json, without the lists of referrers that regctl keeps.
 pub(super) fn images(files: &impl Files) -> Result<Vec<(String, Digest)>, LayoutError> {
     let mut entries = entries(files, &files.index_json()?)?;
     let is_list = |entry: &Descriptor| name_of(entry).is_some_and(is_referrers_tag);
@@ -124,7 +124,7 @@ fn by_digest(files: &impl Files, entries: &[Descriptor], digest: &Digest) -> Res
     Ok(Descriptor::new(document.media_type, document.digest, document.bytes.len() as u64))
 }
 
-/// The manifest or index that `target` names, its digest checked.
+/// The manifest or index that `target` names, with a verified digest.
 pub(in crate::store) fn manifest(files: &impl Files, target: &Target) -> Result<Document, LayoutError> {
     match target {
         Target::Tag(tag) => {
@@ -134,7 +134,7 @@ pub(in crate::store) fn manifest(files: &impl Files, target: &Target) -> Result<
         Target::Digest(digest) => {
             let index_json = files.index_json()?;
             if Digest::of(digest.algorithm(), &index_json) == *digest {
-                // What `find` answers when index.json is the image's index.
+                // `find` returns this digest if index.json is the image's index.
                 return Ok(Document { media_type: OCI_INDEX.to_owned(), digest: *digest, bytes: index_json.into() });
             }
             let entries = entries(files, &index_json)?;
@@ -158,7 +158,8 @@ fn document(files: &impl Files, digest: &Digest, entry: Option<&Descriptor>) -> 
     Ok(Document { media_type, digest: *digest, bytes })
 }
 
-/// What a manifest says it is, or what it looks like. Whether it is sound is for its parser to say.
+/// The media type that a manifest states or appears to have. Its parser decides whether it is
+/// valid.
 fn media_type_of(bytes: &[u8]) -> String {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -173,14 +174,14 @@ fn media_type_of(bytes: &[u8]) -> String {
     }
 }
 
-/// A reader of a blob of which index or manifest said the size.
+/// A reader for a blob whose size is known from an index or manifest.
 pub(in crate::store) fn blob(files: &impl Files, blob: &Descriptor) -> Result<BlobReader, LayoutError> {
     let extent = extent(files, &blob.digest)?;
     check_size(files, blob, extent.size)?;
     Ok(BlobReader::new(extent))
 }
 
-/// The bytes of a part of such a blob.
+/// The bytes of a range of such a blob.
 pub(in crate::store) fn blob_range(
     files: &impl Files,
     blob: &Descriptor,
@@ -200,8 +201,8 @@ pub(in crate::store) fn blob_bytes(files: &impl Files, blob: &Descriptor, limit:
     whole(files, &blob.digest, extent, limit)
 }
 
-/// The manifests of which `subject` is the subject: entries of index.json, as oras lists them, and
-/// those in the index tagged `sha256-…`, as regctl keeps them.
+/// The manifests with this `subject`: entries of index.json, as listed by oras, and those in the
+/// index tagged `sha256-…`, as kept by regctl.
 pub(in crate::store) fn referrers(
     files: &impl Files,
     subject: &Digest,
@@ -244,7 +245,8 @@ struct Referring {
     annotations: std::collections::BTreeMap<String, String>,
 }
 
-/// `candidate` with artifact type and annotations, if its manifest is there, sound, and refers to `subject`.
+/// `candidate` with artifact type and annotations, if its manifest exists, is valid, and refers to
+/// `subject`.
 fn as_referrer(
     files: &impl Files,
     candidate: &Descriptor,
@@ -265,8 +267,8 @@ fn referring(files: &impl Files, candidate: &Descriptor) -> Result<Option<Referr
     Ok(document.and_then(|document| json::parse(&document.bytes, MAX_DOCUMENT, &[]).ok()))
 }
 
-/// A document that is missing or damaged is passed over. One that could not be read may be sound: without it a list
-/// would not be complete.
+/// Skips a document that is missing or damaged. One that could not be read may be valid, so the
+/// list would be incomplete without it.
 fn sound(document: Result<Document, LayoutError>) -> Result<Option<Document>, LayoutError> {
     match document {
         Err(error @ LayoutError::Io { .. }) => Err(error),
@@ -274,7 +276,7 @@ fn sound(document: Result<Document, LayoutError>) -> Result<Option<Document>, La
     }
 }
 
-/// Whether a manifest is certainly no image: it is an artifact, or refers to another manifest.
+/// Whether a manifest is certainly not an image: it is an artifact, or refers to another manifest.
 fn is_artifact(files: &impl Files, entry: &Descriptor) -> bool {
     let Ok(document) = document(files, &entry.digest, Some(entry)) else { return false };
     match manifest::parse(Some(&document.media_type), &document.bytes) {
@@ -284,7 +286,7 @@ fn is_artifact(files: &impl Files, entry: &Descriptor) -> bool {
     }
 }
 
-/// Whether a manifest's config is certainly not an image's.
+/// Whether a manifest certainly has a config that is not an image's.
 fn has_other_config(files: &impl Files, entry: &Descriptor) -> bool {
     document(files, &entry.digest, Some(entry)).is_ok_and(|document| {
         let parsed = manifest::parse(Some(&document.media_type), &document.bytes);
@@ -322,12 +324,12 @@ fn whole(files: &impl Files, digest: &Digest, extent: Extent, limit: u64) -> Res
     Ok(bytes.into())
 }
 
-/// The tag of the index that regctl keeps a manifest's referrers in.
+/// The tag of the index in which regctl keeps a manifest's referrers.
 pub(super) fn fallback_tag(subject: &Digest) -> String {
     format!("{}-{}", subject.algorithm().name(), subject.hex())
 }
 
-/// Whether `typed` names the entry: by its whole name, or by the tag that a full name ends with.
+/// Whether `typed` names the entry: by its complete name, or by the tag at the end of a full name.
 pub(super) fn is_named(entry: &Descriptor, typed: &str) -> bool {
     let tag_of = |name: &str| name.rsplit_once(':').is_some_and(|(_, tag)| tag == typed);
     [REF_NAME, IMAGE_NAME]
@@ -340,13 +342,13 @@ pub(super) fn name_of(entry: &Descriptor) -> Option<&str> {
     [REF_NAME, IMAGE_NAME].iter().find_map(|key| entry.annotations.get(*key)).map(String::as_str)
 }
 
-/// The tag by which an entry of index.json is named, or that its full name ends with.
+/// The tag of an entry of index.json, possibly at the end of its full name.
 pub fn tag_of(entry: &Descriptor) -> Option<&str> {
     let name = name_of(entry)?;
     Some(name.rsplit_once(':').map_or(name, |(_, tag)| tag)).filter(|tag| is_tag(tag))
 }
 
-/// How a person would choose the entry.
+/// The text with which a user would select the entry.
 fn label(entry: &Descriptor) -> String {
     match name_of(entry) {
         Some(name) => format!("{:?}", name.chars().take(100).collect::<String>()),

@@ -1,4 +1,4 @@
-//! Writing into a layout directory so that nothing is ever there by half.
+//! Writes into a layout directory, and never leaves partial files there.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
@@ -18,10 +18,11 @@ use crate::image::select::Child;
 use crate::image::{Descriptor, JsonError};
 use crate::store::blob::Target;
 
-/// What image-spec's image-layout.md puts into every layout.
+/// The marker that image-spec (image-layout.md) requires in every layout.
 const OCI_LAYOUT: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
 
-/// Makes `dir` an empty layout unless it is one. A directory that holds anything else stays as it is.
+/// Creates an empty layout in `dir` unless it is one. A directory with other content is left
+/// unchanged.
 pub(super) fn create(dir: &Path) -> Result<(), LayoutError> {
     fs::create_dir_all(dir).map_err(|source| io_error("create", dir, source))?;
     let _lock = lock(dir)?;
@@ -29,7 +30,8 @@ pub(super) fn create(dir: &Path) -> Result<(), LayoutError> {
         return Ok(());
     }
     let mut listing = fs::read_dir(dir).map_err(|source| io_error("list", dir, source))?;
-    // `blobs` and index.json may be what a creator that was killed left behind: oci-layout is written last.
+    // `blobs` and index.json may remain from a creator that was killed, because oci-layout is
+    // written last.
     let foreign = listing.any(|entry| {
         entry.is_ok_and(|e| {
             let name = e.file_name();
@@ -49,14 +51,15 @@ pub(super) fn create(dir: &Path) -> Result<(), LayoutError> {
     replace(dir, &dir.join("oci-layout"), OCI_LAYOUT)
 }
 
-/// Writes a blob under its digest unless it is there, whole. True: it was written.
+/// Writes a blob under its digest unless it already exists and is complete. Returns whether it was
+/// written.
 pub(super) fn blob(layout: &Layout, digest: &Digest, content: &[u8]) -> Result<bool, LayoutError> {
     let actual = Digest::of(digest.algorithm(), content);
     if actual != *digest {
         return Err(LayoutError::Content { expected: *digest, actual });
     }
     let path = layout.blob_path(digest);
-    // What lies there under the name is believed only when it is the same.
+    // An existing file is only trusted if its content is the same.
     if super::open_regular(&path).and_then(|file| same(file, content)).unwrap_or(false) {
         return Ok(false);
     }
@@ -67,7 +70,7 @@ pub(super) fn blob(layout: &Layout, digest: &Digest, content: &[u8]) -> Result<b
     Ok(true)
 }
 
-/// Writes a blob from chunks; what is not whole in the end is taken away.
+/// Writes a blob from chunks, and removes it if it is incomplete in the end.
 pub(super) fn chunks(
     layout: &Layout,
     blob: &Descriptor,
@@ -98,7 +101,7 @@ pub(super) fn chunks(
     persist(file, &path, parent).map_err(failed)
 }
 
-/// Gives an image a name in index.json.
+/// Names an image in index.json.
 pub(super) fn name(
     layout: &Layout,
     image: &Descriptor,
@@ -149,13 +152,14 @@ fn same(file: File, content: &[u8]) -> io::Result<bool> {
     Ok(there == content)
 }
 
-/// Puts `entry` into index.json, in the place of the first of `replaces` and without the others.
-/// Fields and entries of other tools stay as they are.
+/// Adds `entry` to index.json, replacing the first of `replaces` and removing the others. Fields
+/// and entries of other tools are left unchanged.
 pub(super) fn entry(layout: &Layout, entry: &Descriptor, replaces: &[Digest]) -> Result<(), LayoutError> {
     amend(layout, |manifests| {
         let new = value(layout, entry)?;
         let goes: Vec<Digest> = replaces.iter().chain([&entry.digest]).copied().collect();
-        // An entry of the same digest is the same manifest: another tool's tag on it survives.
+        // An entry with the same digest is the same manifest, so a tag that another tool gave it is
+        // kept.
         let kept = manifests.iter().find(|m| m["digest"] == new["digest"]).cloned();
         let place = manifests.iter().position(|m| is_one_of(m, &goes)).unwrap_or(manifests.len());
         manifests.retain(|m| !is_one_of(m, &goes));
@@ -164,7 +168,7 @@ pub(super) fn entry(layout: &Layout, entry: &Descriptor, replaces: &[Digest]) ->
     })
 }
 
-/// Takes `goes` out of index.json, and out of the list of `subject`'s referrers that regctl keeps.
+/// Removes `goes` from index.json, and from the list of `subject`'s referrers that regctl keeps.
 pub(super) fn unlist(layout: &Layout, subject: &Digest, goes: &[Digest]) -> Result<(), LayoutError> {
     let fallback = super::read::fallback_tag(subject);
     amend(layout, |manifests| {
@@ -199,13 +203,13 @@ fn value(layout: &Layout, entry: &Descriptor) -> Result<Value, LayoutError> {
     serde_json::to_value(entry).map_err(|e| document_error(layout, "index.json", JsonError::Json(e)))
 }
 
-/// Changes the list of index.json while other processes are kept from it.
+/// Changes the list in index.json while other processes are locked out.
 fn amend(layout: &Layout, change: impl FnOnce(&mut Vec<Value>) -> Result<(), LayoutError>) -> Result<(), LayoutError> {
     let dir = layout.path();
     let _lock = lock(dir)?;
     let bytes = layout.index_json()?;
     let unsound = |e| document_error(layout, "index.json", JsonError::Json(e));
-    // Checks what the plain reading below would let pass, such as a key that stands twice.
+    // Rejects what the lenient parsing below would accept, such as duplicate keys.
     super::read::strict_entries(layout, &bytes)?;
     let mut index: serde_json::Map<String, Value> = serde_json::from_slice(&bytes).map_err(unsound)?;
     let mut manifests = match index.remove("manifests") {
@@ -225,7 +229,7 @@ fn amend(layout: &Layout, change: impl FnOnce(&mut Vec<Value>) -> Result<(), Lay
     replace(dir, &dir.join("index.json"), &text)
 }
 
-/// `new` with the annotations that only `kept` has.
+/// `new`, with additional annotations from `kept`.
 fn merged(mut new: Value, kept: Option<Value>) -> Value {
     if let Some(Value::Object(old)) = kept.and_then(|mut kept| kept.get_mut("annotations").map(Value::take)) {
         let Some(new) = new.as_object_mut() else { return new };
@@ -241,7 +245,8 @@ fn merged(mut new: Value, kept: Option<Value>) -> Value {
 
 const TEMPORARY: &str = ".ociseek-";
 
-/// Writes a file of the layout: a temporary file beside the layout's own, on disk before it gets its name.
+/// Writes a file of the layout: first a temporary file next to it, which is synced to disk before
+/// it is renamed.
 fn replace(dir: &Path, path: &Path, content: &[u8]) -> Result<(), LayoutError> {
     let failed = |source| io_error("write", path, source);
     let mut file = temporary(dir).map_err(failed)?;
@@ -251,20 +256,20 @@ fn replace(dir: &Path, path: &Path, content: &[u8]) -> Result<(), LayoutError> {
 
 fn temporary(dir: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
-    // Modes of others' tools: readable by all, as far as the umask allows.
+    // The mode that other tools use: readable by all, as far as the umask allows.
     builder.prefix(TEMPORARY).permissions(Permissions::from_mode(0o644)).tempfile_in(dir)
 }
 
-/// Gives a file its name once it is on disk.
+/// Renames a file after syncing it to disk.
 fn persist(file: NamedTempFile, path: &Path, parent: &Path) -> io::Result<()> {
     file.as_file().sync_all()?;
     file.persist(path).map_err(|e| e.error)?;
     File::open(parent)?.sync_all()
 }
 
-/// Keeps other processes from index.json for as long as the answer lives; they hold it for
-/// milliseconds. Where the file system knows no such locks (some NFS mounts) there is none: the
-/// lock is between processes of this tool anyway.
+/// Locks index.json against other processes until the result is dropped, usually for milliseconds.
+/// File systems without such locks (some NFS mounts) are used without one, because the lock only
+/// coordinates processes of this tool.
 fn lock(dir: &Path) -> Result<File, LayoutError> {
     let directory = File::open(dir).map_err(|source| io_error("open", dir, source))?;
     match directory.lock() {

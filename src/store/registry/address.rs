@@ -1,14 +1,15 @@
-//! Where we may go: which hosts are this machine, which nobody may send us to, and how a registry's name becomes a URL.
+//! Decides which hosts a client may contact: which of them are this machine, and which no server
+//! may redirect to. Also turns a registry's name into a URL.
 
 use std::net::IpAddr;
 
 use url::{Host, Url};
 
-/// This is not a registry's host; at most 300 characters of it are kept.
+/// The text is not a registry's host. At most 300 characters of it are kept.
 #[derive(Debug)]
 pub(super) struct NotAHost(pub String);
 
-/// Hosts that docker treats as "this machine": `localhost` and loopback addresses.
+/// Whether docker treats the host as this machine: `localhost` and loopback addresses.
 pub(super) fn is_loopback(url: &Url) -> bool {
     match url.host() {
         Some(Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
@@ -18,7 +19,8 @@ pub(super) fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// Link-local addresses are where clouds keep the credentials of a machine (169.254.169.254, fd00:ec2::254).
+/// Link-local addresses, where clouds serve the credentials of a machine (169.254.169.254,
+/// fd00:ec2::254).
 pub(super) fn is_link_local(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => ip.is_link_local(),
@@ -30,7 +32,8 @@ pub(super) fn same_origin(a: &Url, b: &Url) -> bool {
     a.scheme() == b.scheme() && a.host() == b.host() && a.port_or_known_default() == b.port_or_known_default()
 }
 
-/// May something that was asked at `from` for `registry` send us on to `to`? Why not, if not.
+/// Why a request for `registry` that was sent to `from` must not be redirected to `to`; None if it
+/// may.
 pub(super) fn refuse_detour(registry: &Url, from: &Url, to: &Url) -> Option<&'static str> {
     let literal = match to.host() {
         Some(Host::Ipv4(ip)) => Some(IpAddr::V4(ip)),
@@ -58,7 +61,8 @@ pub(super) fn refuse_detour(registry: &Url, from: &Url, to: &Url) -> Option<&'st
     None
 }
 
-/// May credentials for `registry` go to its token service at `realm`? Why not, if not.
+/// Why credentials for `registry` must not be sent to its token service at `realm`; None if they
+/// may.
 pub(super) fn refuse_realm(registry: &Url, realm: &Url) -> Option<&'static str> {
     if realm.scheme() == "http" {
         let near = realm.host() == registry.host() || is_loopback(realm) && is_loopback(registry);
@@ -69,7 +73,7 @@ pub(super) fn refuse_realm(registry: &Url, realm: &Url) -> Option<&'static str> 
     refuse_detour(registry, registry, realm)
 }
 
-/// The registry's base URL for a scheme; its host must come out of the URL parser as it went in.
+/// The registry's base URL for a scheme. The URL parser must leave its host unchanged.
 pub(super) fn base_url(scheme: &str, registry: &str) -> Result<Url, NotAHost> {
     let wrong = || NotAHost(registry.chars().take(300).collect());
     let host = match registry {

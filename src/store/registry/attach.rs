@@ -1,4 +1,4 @@
-//! Making a manifest a referrer of another: push it, and see to it that it is listed.
+//! Attaches a manifest to another as a referrer: pushes it and makes sure that it is listed.
 
 use bytes::Bytes;
 
@@ -8,28 +8,28 @@ use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::store::blob::{Attached, Target};
 
-/// What became of [`Repository::attach`].
+/// The result of [`Repository::attach`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttachReport {
     /// Where it is listed now.
     pub attached: Attached,
-    /// Replaced manifests that the registry would not delete. With the referrers API they are still listed; by the tag
-    /// schema they are not.
+    /// Replaced manifests that the registry refused to delete. With the referrers API they are
+    /// still listed, with the tag schema they are not.
     pub not_deleted: Vec<Digest>,
 }
 
 impl Repository {
-    /// Pushes `manifest`, of which `index` is the descriptor and which names `subject`, and makes
-    /// it a referrer in the place of `replaces`, which are then deleted as far as the registry
-    /// allows it. All blobs that it names must be there. The caller has read each of `replaces`: a
-    /// list of referrers can name any manifest of the repository.
+    /// Pushes `manifest`, whose descriptor is `index` and which names `subject`, and makes it a
+    /// referrer that replaces `replaces`. Those are then deleted, if the registry allows it. All
+    /// blobs that the manifest names must exist. The caller must have read each of `replaces`,
+    /// because a list of referrers can name any manifest of the repository.
     ///
-    /// `index` carries artifact type and annotations for the list of the tag schema.
+    /// `index` has the artifact type and annotations for the list of the tag schema.
     ///
     /// # Errors
-    /// [`RegistryError::is_blob_unknown`] when the registry misses a blob;
-    /// [`RegistryError::FallbackTag`] when the manifest was pushed but cannot be listed; whatever
-    /// else the registry answers. A replaced manifest that cannot be deleted is no error.
+    /// [`RegistryError::is_blob_unknown`] if a blob is missing; [`RegistryError::FallbackTag`] if
+    /// the manifest was pushed but cannot be listed; other errors of the registry. A replaced
+    /// manifest that cannot be deleted is not an error.
     pub async fn attach(
         &self,
         index: &Descriptor,
@@ -63,13 +63,13 @@ impl Repository {
         Ok(AttachReport { attached, not_deleted })
     }
 
-    /// Takes manifests off the list of `subject`'s referrers, if there is one under the fallback
-    /// tag, and then deletes them, so that none is listed and not there. Gives what became of each,
-    /// in their order. None of them may be anything but a referrer of `subject` that was read: on
-    /// most registries a deleted manifest takes all of its tags with it.
+    /// Removes manifests from the list of `subject`'s referrers under the fallback tag, if there is
+    /// one, and then deletes them. In this order, no deleted manifest is ever listed. Returns a
+    /// result for each, in order. Each must be a referrer of `subject` that was read before: on
+    /// most registries, deleting a manifest also deletes all its tags.
     ///
     /// # Errors
-    /// When the list cannot be changed; then nothing is deleted.
+    /// If the list cannot be changed. Then nothing is deleted.
     pub async fn detach(
         &self,
         subject: &Digest,
@@ -83,24 +83,25 @@ impl Repository {
         Ok(deleted)
     }
 
-    /// The referrers of `subject` that are listed under the fallback tag, whatever the registry lists itself.
+    /// The referrers of `subject` that are listed under the fallback tag, whatever the registry's
+    /// own list has.
     ///
     /// # Errors
-    /// When the list cannot be read. That there is none is no error.
+    /// If the list cannot be read. A missing list is not an error.
     pub async fn listed_under_tag(&self, subject: &Digest) -> Result<Vec<Descriptor>, RegistryError> {
         self.tagged_referrers(subject).await
     }
 
-    /// Takes manifests off the list under the fallback tag. Nothing is deleted.
+    /// Removes manifests from the list under the fallback tag. Nothing is deleted.
     ///
     /// # Errors
-    /// When the list cannot be changed.
+    /// If the list cannot be changed.
     pub async fn unlist(&self, subject: &Digest, referrers: &[Digest]) -> Result<(), RegistryError> {
         self.unlist_under_tag(subject, referrers).await
     }
 
-    /// Whether a registry that did not say so (`OCI-Subject`) lists the referrer all the same. Any
-    /// doubt is a no: then the tag schema is used too, which does no harm.
+    /// Whether a registry that did not send `OCI-Subject` lists the referrer anyway. In doubt the
+    /// answer is no: then the tag schema is used as well, which does no harm.
     async fn api_lists(&self, index: &Descriptor, subject: &Digest) -> bool {
         let listed = self.api_referrers(subject, index.artifact_type.as_deref(), &mut self.budget.open()).await;
         matches!(listed, Ok(Some(listed)) if listed.iter().any(|found| found.digest == index.digest))

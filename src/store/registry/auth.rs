@@ -1,5 +1,6 @@
-//! Authorization: what a request to a registry must carry. One token for each repository and kind of access, shared by
-//! all that wait for it, renewed before it runs out, and once more when the registry says 401.
+//! Authorization of requests to a registry. There is one token for each repository and kind of
+//! access. All requests that wait for it share it. It is renewed before it expires, and once more
+//! if the registry answers 401.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,20 +27,22 @@ use super::retry::Retry;
 use crate::lock::Hold;
 use crate::progress::Event;
 
-/// A token service's answer; tokens that list many rights are long.
+/// The size limit of a token service's response in bytes. Tokens that list many rights are long.
 const ANSWER: u64 = 1 << 20;
-/// What a token without `expires_in` lasts, and the least that any does (docker's token specification).
+/// The lifetime of a token without `expires_in`, which is also the minimum (docker's token
+/// specification).
 const SHORTEST: Duration = Duration::from_secs(60);
-/// We do not believe in more. One registry writes nanoseconds where seconds should be.
+/// The longest lifetime that is trusted. One registry sends nanoseconds instead of seconds.
 const LONGEST: Duration = Duration::from_secs(3600);
-/// Credentials of this age are looked up again before a 401 is final: helpers give out ones that expire.
+/// Credentials older than this are looked up again before a 401 is final, because helpers return
+/// ones that expire.
 const STALE: Duration = Duration::from_secs(60);
 
-/// Scopes, and repositories, of which tokens and credentials are kept: those that were used last.
-/// Who walks a whole registry does not come back to the others soon.
+/// The number of scopes and repositories whose tokens and credentials are kept, the most recently
+/// used ones. A walk through a whole registry does not return to the others soon.
 const KEPT: usize = 256;
 
-/// What is to be done with a repository.
+/// The kind of access to a repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Access {
     Pull,
@@ -57,31 +60,33 @@ impl Access {
     }
 }
 
-/// A repository and what is to be done with it: a token is good for one of these.
+/// A repository and a kind of access, for which a token is valid.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Scope {
     pub repository: Arc<str>,
     pub access: Access,
 }
 
-/// What a request was sent with: when it is answered with 401, this tells whether something newer is at hand.
+/// The version of the authorization that a request carried. If the request gets a 401, it tells
+/// whether there is a newer one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Generation(u64);
 
-/// All that is known of how one registry wants to be asked.
+/// Everything known about the authorization at a registry.
 pub(super) struct Authorizer {
     registry: Arc<str>,
     source: CredentialSource,
-    /// The last challenge, without its scope: the first guess for scopes that have not been asked for yet.
+    /// The last challenge without its scope, as the first guess for new scopes.
     last: Mutex<Option<Challenge>>,
     slots: Mutex<Slots>,
     /// By repository.
     credentials: tokio::sync::Mutex<HashMap<Arc<str>, LookedUp>>,
-    /// That a token service elsewhere is shown them was told.
+    /// Whether the user was told about a token service on another host that receives the
+    /// credentials.
     told: AtomicBool,
 }
 
-/// What was found, and when.
+/// Credentials with the time when they were looked up.
 struct LookedUp {
     at: Instant,
     credential: Option<Credential>,
@@ -89,7 +94,7 @@ struct LookedUp {
 
 #[derive(Default)]
 struct Slots {
-    /// And when each was used last, in uses of all.
+    /// The state of each scope, with its last use as a count of all uses.
     by_scope: HashMap<Scope, (u64, Arc<tokio::sync::Mutex<Slot>>)>,
     uses: u64,
 }
@@ -98,7 +103,7 @@ impl Slots {
     fn slot(&mut self, scope: &Scope) -> Arc<tokio::sync::Mutex<Slot>> {
         self.uses += 1;
         if self.by_scope.len() >= KEPT && !self.by_scope.contains_key(scope) {
-            // What somebody is waiting for stays.
+            // Keep the scopes for which a request is waiting.
             let idle = self.by_scope.iter().filter(|(_, (_, slot))| Arc::strong_count(slot) == 1);
             let oldest = idle.min_by_key(|(_, (used, _))| *used).map(|(scope, _)| scope.clone());
             oldest.and_then(|scope| self.by_scope.remove(&scope));
@@ -109,7 +114,8 @@ impl Slots {
     }
 }
 
-/// One scope's state. Its lock is held while a token is fetched, so that the others wait for that one.
+/// The state of a scope. It stays locked while a token is fetched, so that other requests wait for
+/// that token.
 #[derive(Default)]
 struct Slot {
     challenge: Option<Challenge>,
@@ -120,7 +126,7 @@ struct Slot {
 struct Header {
     value: HeaderValue,
     renew_at: Option<Instant>,
-    /// Some request carried it.
+    /// Whether a request has used it.
     is_used: bool,
 }
 
@@ -144,7 +150,7 @@ impl Authorizer {
         self.last.hold()
     }
 
-    /// The `Authorization` for a request, as far as the registry has asked for any.
+    /// The `Authorization` header for a request, if the registry has asked for one.
     pub(super) async fn header(
         &self,
         http: &Arc<Http>,
@@ -168,7 +174,7 @@ impl Authorizer {
         Ok((shown, generation))
     }
 
-    /// After a 401: gets what it asks for. False: there is nothing new to show.
+    /// Renews the authorization after a 401. Returns false if there is nothing new to send.
     pub(super) async fn renew(
         &self,
         http: &Arc<Http>,
@@ -180,7 +186,7 @@ impl Authorizer {
         let Some(challenge) = challenge(answer) else { return Ok(false) };
         let slot = self.slot(scope);
         let mut slot = slot.lock().await;
-        // One that was forgotten since has nothing to show yet.
+        // A scope that was dropped in the meantime has no header yet.
         if Generation(slot.generation) != used && slot.generation > 0 {
             return Ok(slot.header.is_some());
         }
@@ -188,7 +194,7 @@ impl Authorizer {
         let before = slot.header.take();
         self.forget_stale(&scope.repository).await;
         self.fill(&mut slot, http, base, scope, challenge).await?;
-        // A password that was refused will be refused again; a token may have run out.
+        // A refused password stays refused, but a token may have expired.
         Ok(match (&before, &slot.header) {
             (_, None) => false,
             (Some(before), Some(now)) => before.value != now.value,
@@ -257,7 +263,7 @@ impl Authorizer {
         Ok(found)
     }
 
-    /// What a request of this scope that was answered with 401 carried.
+    /// The credentials that a request of this scope carried when it got a 401.
     pub(super) async fn shown(&self, scope: &Scope) -> Option<Shown> {
         let slot = self.slot(scope);
         let is_bearer = matches!(slot.lock().await.challenge.as_ref()?, Challenge::Bearer { .. });
@@ -268,7 +274,7 @@ impl Authorizer {
         }
     }
 
-    /// Where the credentials came from, if there are any.
+    /// The source of the credentials, if there are any.
     fn origin(&self) -> Shown {
         match self.source {
             CredentialSource::Ambient => Shown::Stored,
@@ -283,8 +289,8 @@ impl Authorizer {
         }
     }
 
-    /// By GET with a password or nothing (docker's token specification), by POST with a refresh
-    /// token (its OAuth2 form).
+    /// Uses GET with a password or anonymously (docker's token specification), and POST with a
+    /// refresh token (its OAuth2 form).
     fn token_request(
         &self,
         mut url: Url,
@@ -324,7 +330,7 @@ impl Authorizer {
         Ok(request.header(ACCEPT, HeaderValue::from_static("application/json")))
     }
 
-    /// Asks the token service.
+    /// Requests a token from the token service.
     async fn token(
         &self,
         http: &Arc<Http>,
@@ -371,7 +377,7 @@ impl Authorizer {
         shown: Option<Shown>,
         asked: Asked,
     ) -> Result<Header, RegistryError> {
-        // Redirects are not followed: the credentials are for this address only.
+        // Redirects are not followed, because the credentials are for this address only.
         let asked = asked.at_try(request.next_try());
         let mut response: Response = http.exchange(request, None, asked.clone()).await?;
         response.shown = shown;
@@ -383,7 +389,7 @@ impl Authorizer {
             access_token: Option<String>,
             expires_in: Option<serde_json::Value>,
         }
-        // The source of a JSON error may repeat what it read: not for an answer that holds a token.
+        // The source of a JSON error may repeat its input, which could be a token here.
         let wrong = |what: &str| RegistryError::Protocol { asked: asked.clone(), what: what.to_owned() };
         let answer: Answer =
             serde_json::from_slice(&body).map_err(|_| wrong("the token service's answer is not JSON with a token"))?;
@@ -400,7 +406,7 @@ impl Authorizer {
     }
 }
 
-/// The host of a token service that is not the registry's own.
+/// The host of a token service, if it is not the registry's own.
 fn elsewhere(base: &Url, realm: &str) -> Option<String> {
     let realm = Url::parse(realm).ok()?;
     (realm.host() != base.host()).then(|| realm.host_str().map(str::to_owned))?
@@ -410,16 +416,17 @@ fn basic(user: &str, password: &str) -> String {
     format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}")))
 }
 
-/// What to take a token's `expires_in` (seconds) for.
+/// The lifetime for a token's `expires_in` in seconds.
 fn lifetime(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds.clamp(SHORTEST.as_secs_f64(), LONGEST.as_secs_f64()))
 }
 
-/// What to ask a token for: what we need, and what the challenge asks for beyond that for the same
-/// repository. A challenge that names something else is taken at its word.
+/// The scope to request: our access, plus the access that the challenge requests for the same
+/// repository. If the challenge names something else, its scope is used.
 fn union(repository: &str, access: Access, asked: Option<&str>) -> String {
     if repository.is_empty() {
-        // The list of repositories (distribution's token specification, "Resource Class and Type").
+        // The scope for the list of repositories (distribution's token specification, "Resource
+        // Class and Type").
         return asked.unwrap_or("registry:catalog:*").to_owned();
     }
     let prefix = format!("repository:{repository}:");

@@ -1,12 +1,12 @@
-//! How many new tries there are for all requests together, and how long to wait before one.
+//! Limits the retries of all requests together, and computes how long to wait before each.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// What a run may spend on new tries: each costs one, each success gives one back. A registry that
-/// answers with nothing but failures is thus left alone soon, however many requests there are; for
-/// one that does not answer at all see [`super::outage`].
+/// The retries that a run may use: each costs one, and each success gives one back. So a registry
+/// that only fails is soon left alone, however many requests there are. For a registry that does
+/// not respond at all see [`super::outage`].
 pub(super) struct Budget {
     left: AtomicU32,
     full: u32,
@@ -17,24 +17,24 @@ impl Budget {
         Budget { left: AtomicU32::new(full), full }
     }
 
-    /// Takes a try, if one is left.
+    /// Takes a retry, if one is left.
     pub(super) fn spend(&self) -> bool {
         self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 
     pub(super) fn succeeded(&self) {
-        // Full is full: the error of the update says no more than that.
+        // The update fails only if the budget is full, which is fine.
         let _ = self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| (left < self.full).then(|| left + 1));
     }
 }
 
-/// Between half and one and a half of `wait`, at random.
+/// A random duration between half and one and a half of `wait`.
 pub(super) fn jitter(wait: Duration) -> Duration {
     let random = RandomState::new().hash_one(0u8) as f64 / u64::MAX as f64;
     wait.mul_f64(0.5 + random)
 }
 
-/// `Retry-After` (RFC 9110 section 10.2.3): seconds, or a date. A date that is over means now.
+/// Parses `Retry-After` (RFC 9110 section 10.2.3): seconds, or a date. A past date means now.
 pub(super) fn parse_retry_after(value: &str) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse() {

@@ -1,4 +1,4 @@
-//! Reading blobs: from the first byte to the last or a part of one, going on where a connection broke off.
+//! Reads blobs or parts of them, and resumes after a broken connection.
 
 use std::ops::Range;
 
@@ -15,24 +15,24 @@ use super::transport::TransportError;
 use crate::digest::{Digest, Hasher};
 use crate::image::Descriptor;
 
-/// What a new connection must bring before earlier failures are forgotten.
+/// After this many bytes from a new connection, earlier failures are forgotten.
 const PROGRESS: u64 = 64 << 10;
 
 impl Repository {
-    /// Begins to read a blob. It is an error here when the blob is not there, or is of another size.
+    /// Starts to read a blob. Fails at once if the blob does not exist or has another size.
     ///
     /// # Errors
-    /// What the registry answers, as [`RegistryError::Answer`]; transport errors after new tries.
+    /// [`RegistryError::Answer`] for the registry's response, or transport errors after retries.
     pub async fn blob(&self, blob: &Descriptor) -> Result<BlobStream, RegistryError> {
         BlobStream::new(self, blob, 0..blob.size).opened().await
     }
 
-    /// Begins to read the bytes of `range`, which lies within the blob, and no others. With `anew`
-    /// caches on the way are told to ask the registry. A host that cannot send a part sends what
-    /// comes before it as well, if that is not too much.
+    /// Starts to read only the bytes of `range`, which must be within the blob. With `anew`, caches
+    /// on the way must ask the registry. If the host cannot send a part, the bytes before it are
+    /// read too, unless they are too many.
     ///
     /// # Errors
-    /// As [`Repository::blob`], and when the answer is another part than the one that was asked for.
+    /// Those of [`Repository::blob`], or if the response is another part than requested.
     pub async fn blob_part(
         &self,
         blob: &Descriptor,
@@ -44,17 +44,19 @@ impl Repository {
         stream.opened().await
     }
 
-    /// A small blob, whole, its digest checked. One that says to be larger than `limit` bytes is not asked for.
+    /// A small blob with a verified digest. Not requested if its descriptor states more than
+    /// `limit` bytes.
     ///
     /// # Errors
-    /// As [`Repository::blob`], and when the content is not what the descriptor says.
+    /// Those of [`Repository::blob`], or if the content does not match the descriptor.
     pub async fn blob_bytes(&self, blob: &Descriptor, limit: u64) -> Result<Bytes, RegistryError> {
         if blob.size > limit {
             return Err(RegistryError::BlobTooLarge { digest: blob.digest, size: blob.size, limit });
         }
         let mut stream = self.blob(blob).await?;
         let mut hasher = Hasher::new(blob.digest.algorithm());
-        // Grown by doubling it would take up to three times as much for a moment; pages that are not written take none.
+        // Growing by doubling would briefly take up to three times as much memory. Reserved pages
+        // take none until they are written.
         let mut content = BytesMut::with_capacity(usize::try_from(blob.size).unwrap_or_default());
         while let Some(chunk) = stream.next().await? {
             hasher.update(&chunk);
@@ -71,7 +73,7 @@ impl Repository {
         Ok(content.freeze())
     }
 
-    /// Whether the registry says to have a blob.
+    /// Whether the registry claims to have a blob.
     pub async fn blob_exists(&self, digest: &Digest) -> Result<bool, RegistryError> {
         let request = self.request(Method::HEAD, &format!("blobs/{digest}")).await?;
         let response = self.registry.send(&request, &self.scope(Access::Pull)).await?;
@@ -82,28 +84,30 @@ impl Repository {
     }
 }
 
-/// A blob or a part of one on its way. It yields exactly as many bytes as the descriptor or the
-/// range says; whether they are the right ones is for the caller to tell, by their digest.
+/// A blob or a part of it as a stream. Yields exactly as many bytes as the descriptor or range
+/// states. The caller must verify their digest.
 pub struct BlobStream {
     repository: Repository,
     digest: Digest,
     size: u64,
     position: u64,
-    /// Where the part ends: `size` for a whole blob.
+    /// Where the part ends; `size` for a whole blob.
     end: u64,
-    /// Caches on the way are not to answer.
+    /// Whether caches on the way must not answer.
     anew: bool,
-    /// The first answer's to a request for the whole, if it is a strong one (RFC 9110 section 8.8.3).
+    /// The ETag in the first response to a request for the whole blob, if it is strong (RFC 9110
+    /// section 8.8.3).
     etag: Option<HeaderValue>,
     body: Option<Response>,
-    /// Where the body said that it would end. It is behind `end` where a part was asked for and the rest comes too.
+    /// The end of the body according to the response. Greater than `end` if the rest of the blob
+    /// follows a requested part.
     body_end: u64,
-    /// What came along with bytes that were there already.
+    /// New bytes that arrived together with known ones.
     pending: Option<Bytes>,
-    /// Until the server shows that it cannot send a part alone.
+    /// True until the server shows that it cannot send only a part.
     ranges: bool,
     retry: Retry,
-    /// Where the last failure was.
+    /// The position of the last failure.
     failed_at: u64,
     requests: u32,
     received: u64,
@@ -139,28 +143,29 @@ impl BlobStream {
         }
     }
 
-    /// Whether the answer to a request for a part is the whole blob; then all of it will be handed out.
+    /// Whether a request for a part was answered with the whole blob. If so, all of it is returned
+    /// from now on.
     pub(super) fn take_whole(&mut self) -> bool {
         let whole = self.body_end > self.end;
         self.end = self.end.max(self.body_end);
         whole
     }
 
-    /// Requests that were sent so far, redirects and renewed tokens not counted.
+    /// The number of requests so far, without redirects and renewed tokens.
     pub fn requests(&self) -> u32 {
         self.requests
     }
 
-    /// Bytes of bodies that came so far, those among them that were not asked for.
+    /// The number of body bytes received so far, including those that were not requested.
     pub fn received(&self) -> u64 {
         self.received
     }
 
-    /// The next bytes; `None` when all that was asked for was there. A broken connection is taken
-    /// up again where it broke, with a new token if need be.
+    /// The next bytes; None after all that was requested. Resumes after a broken connection, with a
+    /// new token if necessary.
     ///
     /// # Errors
-    /// When new tries do not help, and when the blob turns out to have more or fewer bytes than its descriptor says.
+    /// If retries do not help, or if the blob has more or fewer bytes than its descriptor states.
     pub async fn next(&mut self) -> Result<Option<Bytes>, RegistryError> {
         loop {
             match self.step().await {
@@ -172,7 +177,7 @@ impl BlobStream {
 
     async fn failed(&mut self, error: RegistryError) -> Result<(), RegistryError> {
         self.body = None;
-        // Perhaps the registry sends us elsewhere now.
+        // The registry may redirect elsewhere now.
         self.repository.registry.places.forget(&self.request().await?);
         if self.position - self.failed_at >= PROGRESS {
             self.retry.progressed();
@@ -183,7 +188,7 @@ impl BlobStream {
 
     async fn step(&mut self) -> Result<Option<Bytes>, RegistryError> {
         if self.position == self.end && (self.body.is_none() || self.body_end > self.end) {
-            // The rest of a body that goes on behind the part is not waited for.
+            // The rest of a body after the requested part is not read.
             self.body = None;
             return Ok(None);
         }
@@ -194,7 +199,7 @@ impl BlobStream {
         let next = match self.pending.take() {
             Some(pending) => Some(pending),
             None if left > 0 => self.chunk().await?,
-            // All is here; a connection that breaks now has nothing more to lose.
+            // Everything has arrived, so a connection that breaks now does not matter.
             None => self.chunk().await.unwrap_or_default(),
         };
         match next {
@@ -210,7 +215,7 @@ impl BlobStream {
             }
             None if left == 0 => {
                 self.body = None;
-                // A server may send less than was asked for (RFC 9110 section 14.2), and say so.
+                // A server may send less than requested (RFC 9110 section 14.2), and state that.
                 if self.position < self.end { Box::pin(self.step()).await } else { Ok(None) }
             }
             None => {
@@ -235,7 +240,7 @@ impl BlobStream {
         self.repository.request(Method::GET, &format!("blobs/{}", self.digest)).await
     }
 
-    /// Asks for the blob from where we are.
+    /// Requests the blob from the current position.
     async fn open(&mut self) -> Result<(), RegistryError> {
         let mut request = self.request().await?.after(self.requests);
         let part = self.position > 0 || self.end < self.size;
@@ -292,7 +297,7 @@ impl BlobStream {
         Ok(())
     }
 
-    /// Whether it is too much to read all that comes before where we are.
+    /// Fails if too many bytes before the current position would have to be read again.
     fn check_reread(&self, request: &Request) -> Result<(), RegistryError> {
         if self.position <= self.repository.registry.http.limits.reread {
             return Ok(());
@@ -302,7 +307,7 @@ impl BlobStream {
         Err(RegistryError::Protocol { asked: self.repository.asked(request), what })
     }
 
-    /// The server begins at the blob's first byte: reads on to where we are.
+    /// The server starts at the blob's first byte: reads up to the current position.
     async fn read_up(&mut self, mut response: Response) -> Result<(), RegistryError> {
         let mut before = self.position;
         while before > 0 {
@@ -320,7 +325,8 @@ impl BlobStream {
     }
 }
 
-/// Asks for a part of a blob. It names the last byte even of the rest: crane's registry knows no other ranges.
+/// Requests a part of a blob. The last byte is always stated, because crane's registry supports no
+/// other ranges.
 fn with_range(request: Request, range: Range<u64>) -> Request {
     match HeaderValue::try_from(format!("bytes={}-{}", range.start, range.end.saturating_sub(1))) {
         Ok(value) => request.header(RANGE, value),
@@ -328,8 +334,8 @@ fn with_range(request: Request, range: Range<u64>) -> Request {
     }
 }
 
-/// Where the part that `Content-Range` (RFC 9110 section 14.4) tells of ends, if it begins at
-/// `from`, ends at `end` or before it, and is one of content of `size` bytes.
+/// The end of the part in `Content-Range` (RFC 9110 section 14.4), if the part begins at `from`,
+/// ends at or before `end`, and belongs to content of `size` bytes.
 fn continues(range: &str, from: u64, end: u64, size: u64) -> Option<u64> {
     let (range, total) = range.trim().strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.trim().split_once('-')?;
