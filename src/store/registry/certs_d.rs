@@ -1,5 +1,5 @@
-//! Certificates as docker and podman keep them, in a folder for each registry:
-//! `certs.d/HOST[:PORT]/` with authorities in `*.crt` and a client's certificate and key in
+//! Certificates in the folders of docker and podman, with a subfolder for each registry:
+//! `certs.d/HOST[:PORT]/` has authorities in `*.crt`, and a client certificate and its key in
 //! `*.cert` and `*.key` (docker's "Verify repository client with certificates",
 //! containers-certs.d(5)).
 
@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 
 use super::error::RegistryError;
 
-/// What the folders of one registry hold.
+/// The content of a registry's folders.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Files with certificate authorities, of all folders.
+    /// The files with certificate authorities in all folders.
     pub authorities: Vec<PathBuf>,
-    /// Certificate and key, of the first folder that has a pair.
+    /// The certificate and key in the first folder that has both.
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
-/// The folders that hold one for each registry: the user's before the system's.
+/// The folders with subfolders for registries, the user's before the system's.
 pub(super) fn folders() -> Vec<PathBuf> {
     folders_of(|name| std::env::var_os(name))
 }
@@ -29,7 +29,7 @@ fn folders_of(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let config = folder("XDG_CONFIG_HOME").or_else(|| home.as_ref().map(|home| home.join(".config")));
     let of_user = [
         config.as_ref().map(|config| config.join("containers/certs.d")),
-        // Rootless dockerd, Docker Desktop.
+        // Rootless dockerd and Docker Desktop.
         config.as_ref().map(|config| config.join("docker/certs.d")),
         home.as_ref().map(|home| home.join(".docker/certs.d")),
     ];
@@ -37,13 +37,13 @@ fn folders_of(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     of_user.into_iter().chain(of_system).flatten().collect()
 }
 
-/// What `folders` hold for `registry`, as its user names it.
+/// Searches `folders` for the certificates of `registry`, under the name that the user typed.
 ///
 /// # Errors
-/// When a folder cannot be listed, or a certificate in it lacks its key.
+/// If a folder cannot be listed, or a certificate lacks its key.
 pub(super) fn find(folders: &[PathBuf], registry: &str) -> Result<Found, RegistryError> {
     let mut found = Found::default();
-    // It passed for a host, but `..` is one too.
+    // `..` is accepted as a host name elsewhere, so reject it here.
     if registry.starts_with('.') {
         return Ok(found);
     }
@@ -69,8 +69,8 @@ pub(super) fn find(folders: &[PathBuf], registry: &str) -> Result<Found, Registr
     Ok(found)
 }
 
-/// The files of a folder. One that is not there, or that is closed to this user, is empty: docker's
-/// may be root's alone.
+/// The files in a folder. A folder that is missing or not accessible counts as empty, because
+/// docker's may be readable only by root.
 fn list(folder: &Path) -> Result<Vec<PathBuf>, RegistryError> {
     use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
     let failed = |source| RegistryError::File { path: folder.to_owned(), source };

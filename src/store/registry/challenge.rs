@@ -1,4 +1,5 @@
-//! `WWW-Authenticate` (RFC 9110 section 11.6.1): what a registry wants to see before it answers.
+//! Parses `WWW-Authenticate` (RFC 9110 section 11.6.1), with which a registry requests
+//! authorization.
 
 use reqwest::header::{HeaderMap, WWW_AUTHENTICATE};
 
@@ -6,7 +7,7 @@ use reqwest::header::{HeaderMap, WWW_AUTHENTICATE};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Challenge {
     Basic,
-    /// A token of the service at `realm` (distribution spec's "token authentication").
+    /// A token from the service at `realm` (distribution spec's "token authentication").
     Bearer {
         realm: String,
         service: Option<String>,
@@ -15,7 +16,7 @@ pub(super) enum Challenge {
 }
 
 impl Challenge {
-    /// The same for any scope.
+    /// The same challenge for any scope.
     pub(super) fn without_scope(self) -> Challenge {
         match self {
             Challenge::Basic => Challenge::Basic,
@@ -24,7 +25,8 @@ impl Challenge {
     }
 }
 
-/// The best challenge of an answer: Bearer before Basic, whatever their order; `None` if there is none that we know.
+/// The best challenge in a response: Bearer before Basic, in any order. None if there is no known
+/// one.
 pub(super) fn challenge(headers: &HeaderMap) -> Option<Challenge> {
     let all: Vec<Challenge> = headers
         .get_all(WWW_AUTHENTICATE)
@@ -54,7 +56,8 @@ fn known(raw: Raw) -> Option<Challenge> {
     }
 }
 
-/// One header's challenges. Scheme and parameter names come out in lower case. What cannot be read ends the list.
+/// The challenges in a header, with scheme and parameter names in lower case. Parsing ends at the
+/// first error.
 fn parse(value: &str) -> Vec<Raw> {
     let mut found: Vec<Raw> = Vec::new();
     let mut rest = value;
@@ -66,8 +69,8 @@ fn parse(value: &str) -> Vec<Raw> {
         }
         let blank = after.trim_start_matches([' ', '\t']);
         match (blank.strip_prefix('='), found.last_mut()) {
-            // `name=value`: a parameter of the scheme before it. A `=` more would make it a
-            // token68, which has no meaning here.
+            // `name=value` is a parameter of the preceding scheme. With another `=` it would be a
+            // token68, which no scheme here uses.
             (Some(after), Some(challenge)) => {
                 let Some((text, after)) = text(after.trim_start_matches([' ', '\t'])) else { return found };
                 challenge.parameters.push((name.to_ascii_lowercase(), text));
@@ -87,7 +90,7 @@ fn token(text: &str) -> (&str, &str) {
     text.split_at(end)
 }
 
-/// A quoted string or a token; the latter leniently up to the next comma or blank.
+/// A quoted string or a token. A token extends to the next comma or space.
 fn text(from: &str) -> Option<(String, &str)> {
     let Some(quoted) = from.strip_prefix('"') else {
         let end = from.find([',', ' ', '\t']).unwrap_or(from.len());

@@ -1,4 +1,4 @@
-//! The client and its repositories: what callers hold.
+//! The client and its repositories, for callers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,11 +17,12 @@ use crate::image::is_repository;
 use crate::lock::Hold;
 use crate::store::Traffic;
 
-/// This fraction of an image's memory may be taken, on top of it, by parts of layers that were fetched ahead.
+/// The fraction of an image's memory budget that parts of layers fetched in advance may take in
+/// addition.
 const PARTS: u64 = 4;
 
-/// Speaks to registries; cheap to clone. What it learns about one (its tokens, above all) serves
-/// all of its repositories.
+/// A client for registries; cheap to clone. What it learns about a registry, such as tokens, is
+/// shared by all repositories of that registry.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -34,26 +35,28 @@ struct Shared {
     tags: TagLocks,
 }
 
-/// In one process, one at a time may amend a fallback tag; the key is registry, repository and tag.
+/// Locks that let only one task of the process change a fallback tag at a time, by registry,
+/// repository and tag.
 pub(super) type TagLocks = Arc<Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>>;
 
 impl Client {
-    /// A client; nothing is sent yet, and no credentials are looked up.
+    /// Creates a client. Sends nothing, and does not look up credentials yet.
     ///
     /// # Errors
-    /// When a certificate or key file cannot be read, or a certificate comes without its key.
+    /// If a certificate or key file cannot be read, or a certificate has no key.
     pub fn new(config: ClientConfig) -> Result<Client, RegistryError> {
         let common = Arc::new(Common::new(&config)?);
         let shared = Shared { config, common, registries: Mutex::default(), tags: TagLocks::default() };
         Ok(Client { shared: Arc::new(shared) })
     }
 
-    /// The repository `name` of `registry`: `HOST` or `HOST:PORT`, IPv6 addresses in brackets;
-    /// `docker.io` is known by that name. It comes with a budget of its own
-    /// ([`ClientConfig::max_memory`]): ask for one for each image.
+    /// The repository `name` of `registry`, which is `HOST` or `HOST:PORT`, with IPv6 addresses in
+    /// brackets. `docker.io` is known by that name. The repository has its own budget
+    /// ([`ClientConfig::max_memory`]), so call this for each image.
     ///
     /// # Errors
-    /// When `registry` is no host, or `name` is not of the distribution spec's grammar ("Pulling manifests").
+    /// If `registry` is not a host, or `name` does not match the distribution spec's grammar
+    /// ("Pulling manifests").
     pub fn repository(&self, registry: &str, name: &str) -> Result<Repository, RegistryError> {
         if !is_repository(name) {
             return Err(RegistryError::Name(name.chars().take(300).collect()));
@@ -79,19 +82,19 @@ impl Client {
     }
 }
 
-/// One repository of a registry; cheap to clone.
+/// A repository of a registry; cheap to clone.
 #[derive(Clone)]
 pub struct Repository {
     pub(super) registry: Arc<Registry>,
     pub(super) name: Arc<str>,
     pub(super) tags: TagLocks,
     pub(super) budget: Budget,
-    /// For the parts of layers that were fetched ahead, which must not make an image too large.
+    /// The budget for parts of layers that are fetched in advance.
     pub(super) parts: Budget,
 }
 
 impl Repository {
-    /// What the work on one image of it may take.
+    /// The memory budget for the work on an image.
     pub fn budget(&self) -> &Budget {
         &self.budget
     }
@@ -102,23 +105,23 @@ impl Repository {
         Repository { parts: budget.apart(PARTS), budget, ..self.clone() }
     }
 
-    /// The registry, as it was named.
+    /// The registry as the user named it.
     pub fn registry(&self) -> &str {
         &self.registry.name
     }
 
-    /// The repository's name, without its registry.
+    /// The name of the repository without its registry.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What the client has requested so far, of all its registries.
+    /// The traffic of the client so far, with all its registries.
     pub fn traffic(&self) -> Traffic {
         self.registry.http.traffic()
     }
 
-    /// From now on requests to all registries of its client are tried again for as long as their
-    /// callers wait: those have a limit of their own.
+    /// From now on, requests to all registries of the client are retried for as long as their
+    /// callers wait, because those have their own time limit.
     pub fn outlast_outages(&self) {
         self.registry.http.be_endless();
     }
@@ -127,7 +130,8 @@ impl Repository {
         Scope { repository: Arc::clone(&self.name), access }
     }
 
-    /// A request for `/v2/<name>/<path>`. The path must be made of digests, tags and our own words only.
+    /// A request for `/v2/<name>/<path>`. The path must only consist of digests, tags and our own
+    /// words.
     pub(super) async fn request(&self, method: Method, path: &str) -> Result<Request, RegistryError> {
         let mut url: Url = self.registry.base().await?.clone();
         url.set_path(&format!("/v2/{}/{path}", self.name));
@@ -138,7 +142,7 @@ impl Repository {
         self.registry.asked(&request.method, &request.url)
     }
 
-    /// A value of the caller's as a header's value.
+    /// Converts a value from the caller to the value of a header.
     pub(super) fn header_value(&self, request: &Request, value: &str) -> Result<HeaderValue, RegistryError> {
         HeaderValue::try_from(value).map_err(|_| RegistryError::Protocol {
             asked: self.asked(request),

@@ -1,4 +1,4 @@
-//! What a client is told before it speaks to any registry.
+//! The settings of a client.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,36 +9,37 @@ use super::gate::Reach;
 use crate::budget::DEFAULT_LIMIT;
 use crate::progress::{Progress, Silent};
 
-/// Settings of a [`Client`](super::Client). The default is what a user without flags gets.
+/// Settings of a [`Client`](super::Client). The defaults are those of the command line without
+/// options.
 #[derive(Clone)]
 pub struct ClientConfig {
-    /// As whom registries are asked.
+    /// The source of credentials.
     pub credentials: CredentialSource,
-    /// `Some(true)`: HTTP for every registry. `Some(false)`: HTTPS for every registry. `None`:
-    /// HTTPS, but for registries on this machine (`localhost`, 127.0.0.0/8, `::1`), which are
-    /// spoken to by HTTP; if any TLS setting below is given for them they are asked whether they
-    /// speak TLS first.
+    /// `Some(true)`: HTTP for every registry. `Some(false)`: HTTPS for every registry. None: HTTPS,
+    /// except for registries on this machine (`localhost`, 127.0.0.0/8, `::1`), which use HTTP. If
+    /// any TLS setting below is given, these are probed for TLS first.
     pub plain_http: Option<bool>,
-    /// PEM files of certificate authorities to trust beside the system's.
+    /// PEM files of certificate authorities to trust in addition to the system's.
     pub ca_files: Vec<PathBuf>,
-    /// PEM files of a client's certificate chain and of its key, for mutual TLS. Both or neither.
-    /// Registries are shown it, but not the hosts to which they redirect, and not token services
-    /// elsewhere.
+    /// PEM files of a client certificate chain and its key, for mutual TLS. Either both or neither.
+    /// Only registries receive the certificate, not the hosts to which they redirect, and not token
+    /// services elsewhere.
     pub client_cert: Option<PathBuf>,
     /// The key of `client_cert`.
     pub client_key: Option<PathBuf>,
-    /// Folders with one folder for each registry (`HOST[:PORT]`) in which its authorities and its
-    /// client certificate lie, as docker and podman have them. `None`: theirs.
+    /// Folders with a subfolder for each registry (`HOST[:PORT]`) that has its authorities and
+    /// client certificate. None for the folders of docker and podman.
     pub certs_d: Option<Vec<PathBuf>>,
-    /// Any certificate is as good as any other.
+    /// Accepts any certificate.
     pub insecure_skip_tls_verify: bool,
-    /// Where the client may go: registries, token services, and where these send it.
+    /// The hosts that the client may contact: registries, token services, and targets of redirects.
     pub reach: Reach,
-    /// How long to wait, and how often to try again.
+    /// Timeouts and limits for retries.
     pub limits: Limits,
-    /// Bytes of memory for each [`Repository`](super::Repository) that the client hands out, and so for each image.
+    /// The memory budget of each [`Repository`](super::Repository) that the client creates, and so
+    /// of each image, in bytes.
     pub max_memory: u64,
-    /// Takes the warnings of registries.
+    /// Receives the warnings of registries.
     pub progress: Arc<dyn Progress>,
 }
 
@@ -60,28 +61,30 @@ impl Default for ClientConfig {
     }
 }
 
-/// Where credentials come from. They are looked up when a registry first asks for them.
+/// The source of credentials. They are looked up when a registry first asks for them.
 #[derive(Clone, Default)]
 pub enum CredentialSource {
-    /// Nowhere: what the registry gives to everyone.
+    /// No credentials: only public content.
     Anonymous,
-    /// These, for this registry (as it is named to the client); the others are asked as anyone.
+    /// Credentials for a single registry, under the name with which the client uses it. Other
+    /// registries are accessed anonymously.
     Only {
         /// `HOST` or `HOST:PORT`.
         registry: String,
-        /// The user, or what the registry takes for one.
+        /// The user name.
         user: String,
-        /// The password, or a token in its place.
+        /// The password or a token.
         password: String,
     },
-    /// What docker and podman were told by `login`: `$DOCKER_CONFIG/config.json` or `~/.docker/config.json` with its
-    /// `credHelpers`, `credsStore` and `auths`; then `$REGISTRY_AUTH_FILE`, `$XDG_RUNTIME_DIR/containers/auth.json` and
+    /// The credentials stored by `docker login` and `podman login`: `$DOCKER_CONFIG/config.json` or
+    /// `~/.docker/config.json` with its `credHelpers`, `credsStore` and `auths`; then
+    /// `$REGISTRY_AUTH_FILE`, `$XDG_RUNTIME_DIR/containers/auth.json` and
     /// `$XDG_CONFIG_HOME/containers/auth.json` (`~/.config`).
     #[default]
     Ambient,
 }
 
-/// Says which, and no secret.
+/// Shows the kind, but no secrets.
 impl fmt::Debug for CredentialSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -92,44 +95,48 @@ impl fmt::Debug for CredentialSource {
     }
 }
 
-/// How long to wait for what, and how often to try again.
+/// Timeouts and limits for retries.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// To a connection, TLS included.
+    /// For establishing a connection, including TLS.
     pub connect: Duration,
-    /// From the end of a request to the header of its answer.
+    /// From the end of a request to the headers of the response.
     pub header: Duration,
-    /// Between two pieces of a body, either way.
+    /// Between two pieces of a body, in either direction.
     pub idle: Duration,
-    /// Bytes a second that a download must bring, measured over spans of `idle`.
+    /// The least speed of a download in bytes per second, measured over periods of `idle`.
     pub slowest: u64,
-    /// To the answer of a credential helper.
+    /// For the response of a credential helper.
     pub helper: Duration,
-    /// Before the second try; each further wait doubles, up to 30 s, give or take the half.
+    /// The wait before the second try. Each further wait doubles, up to 30 s, with a random
+    /// variation by half.
     pub first_wait: Duration,
-    /// All waits before new tries of one request together, unless `patience` is longer; a registry
-    /// that asks for more is not waited for.
+    /// The limit for all waits between tries of a request, unless `patience` is longer. If a
+    /// registry requests a longer wait, the request fails.
     pub longest_wait: Duration,
-    /// Tries of one request that the registry answers with failures, or does not answer at all, at least.
+    /// The minimum number of tries of a request, if the registry fails or does not respond.
     pub tries: u32,
-    /// For how long a registry is tried again that cannot be connected to, or that fails otherwise
-    /// and was tried often enough. `None`: until the caller does not want it any more.
+    /// How long to retry if a registry cannot be connected to, or if it fails in another way after
+    /// enough tries. None to retry for as long as the caller waits.
     pub patience: Option<Duration>,
-    /// Failures that a client may meet beyond its successes, over all requests, before it stops to try again.
+    /// How many more failures than successes a client may have over all requests before it stops
+    /// retrying.
     pub failures: u32,
-    /// Content of more bytes than this is uploaded in chunks, the last but one of `chunk` bytes each.
+    /// Larger content, in bytes, is uploaded in chunks of `chunk` bytes; only the last one may be
+    /// smaller.
     pub monolithic: u64,
-    /// Bytes of a chunk, unless the registry asks for larger ones.
+    /// The size of a chunk in bytes, unless the registry requests larger ones.
     pub chunk: u64,
-    /// Connections over which large blobs are read, all of them together.
+    /// The number of connections for reading large blobs, all blobs together.
     pub connections: usize,
-    /// Bytes of the parts in which a large blob is read, if there are at least four. Each
-    /// connection takes as much memory.
+    /// The size of the parts in which a large blob is read, in bytes, if it has at least four. Each
+    /// connection takes that much memory.
     pub part: u64,
-    /// Bytes of a blob that may be read again, when it broke off and the registry cannot send the rest alone.
+    /// How many bytes of a blob may be read again after a broken connection, if the registry cannot
+    /// send only the rest.
     pub reread: u64,
-    /// Before the fallback tag is read back for the first time after it was written; it is longer
-    /// where the registry is slow.
+    /// The wait before the fallback tag is first read back after writing. It is longer if the
+    /// registry is slow.
     pub settle: Duration,
 }
 

@@ -1,6 +1,6 @@
-//! Credentials as `docker login` and `podman login` leave them: the files, their keys, and their helpers.
+//! Credentials stored by `docker login` and `podman login`: the files, their keys, and helpers.
 //!
-//! The rules: docker's `cli/config` (config.json) and containers-auth.json(5).
+//! Follows docker's `cli/config` (config.json) and containers-auth.json(5).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,27 +18,27 @@ use super::TARGET;
 use super::config::CredentialSource;
 use super::helper::{self, HelperError};
 
-/// No credentials file is larger.
+/// The size limit of a credentials file in bytes.
 const FILE: u64 = 4 << 20;
-/// A variable that holds what else a file does.
+/// A variable with the content of a credentials file.
 const INLINE: &str = "DOCKER_AUTH_CONFIG";
-/// The name by which docker knows its own registry.
+/// Docker's name for its own registry.
 const DOCKER_HUB: &str = "https://index.docker.io/v1/";
 
-/// What a registry may be shown.
+/// Credentials for a registry.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Credential {
     Password {
         user: String,
         password: String,
     },
-    /// A refresh token: its token service gives tokens for it (RFC 6749 section 6).
+    /// A refresh token, which the token service exchanges for tokens (RFC 6749 section 6).
     Identity(String),
     /// A token for the registry itself.
     Registry(String),
 }
 
-/// Says which kind, and no secret.
+/// Shows the kind, but no secrets.
 impl fmt::Debug for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -49,7 +49,8 @@ impl fmt::Debug for Credential {
     }
 }
 
-/// Why the credentials that seem to be there cannot be had. Neither a file's content nor a helper's output is repeated.
+/// Why existing credentials cannot be used. Messages never include a file's content or a helper's
+/// output.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
@@ -66,7 +67,8 @@ pub enum CredentialError {
     Helper { name: String, source: HelperError },
 }
 
-/// The credentials for `repository` of `registry`; `None`: there are none, so it is asked as anyone.
+/// The credentials for `repository` of `registry`. None if there are none: then the access is
+/// anonymous.
 pub(super) async fn find(
     source: &CredentialSource,
     registry: &str,
@@ -87,13 +89,14 @@ pub(super) async fn find(
     }
 }
 
-/// What the environment says about credentials.
+/// The settings for credentials in the environment.
 struct Ambient {
-    /// What `$DOCKER_AUTH_CONFIG` holds: docker's CLI (since 28.3) and GitLab's runners put it before the files.
+    /// The value of `$DOCKER_AUTH_CONFIG`, which docker's CLI (since 28.3) and GitLab's runners
+    /// prefer to the files.
     inline: Option<OsString>,
-    /// The first that has an entry for the registry wins.
+    /// The first file with an entry for the registry is used.
     files: Vec<PathBuf>,
-    /// Where helpers are searched.
+    /// The search path for helpers.
     path: OsString,
 }
 
@@ -104,7 +107,7 @@ impl Ambient {
         let home = folder("HOME");
         let in_home = |below: &str| home.as_ref().map(|home| home.join(below));
         let docker = folder("DOCKER_CONFIG").or_else(|| in_home(".docker")).map(|d| d.join("config.json"));
-        // Where there is none, as for root, podman has a folder of the system for each user.
+        // Without `$XDG_RUNTIME_DIR`, as for root, podman uses a system folder for each user.
         let runtime = folder("XDG_RUNTIME_DIR").map(|d| d.join("containers/auth.json"));
         let runtime = runtime.or_else(|| Some(PathBuf::from(format!("/run/containers/{uid}/auth.json"))));
         let config = folder("XDG_CONFIG_HOME").or_else(|| in_home(".config")).map(|d| d.join("containers/auth.json"));
@@ -160,12 +163,13 @@ impl Ambient {
     }
 }
 
-/// Says where credentials were looked for; `within`: by which key, or what named the helper.
+/// Logs where credentials were looked for. `within` is the key, or the setting that named the
+/// helper.
 fn tell(registry: &str, source: &str, within: &str, found: bool) {
     debug!(name: "credentials", target: TARGET, registry, source, within, found);
 }
 
-/// The name by which helpers know a registry.
+/// The name of a registry for helpers.
 fn server(registry: &str) -> &str {
     if is_docker_hub(registry) { DOCKER_HUB } else { registry }
 }
@@ -174,7 +178,7 @@ fn is_docker_hub(host: &str) -> bool {
     matches!(host, "docker.io" | "index.docker.io" | "registry-1.docker.io")
 }
 
-/// `None`: there is no such file.
+/// None if the file does not exist.
 fn read(path: &Path) -> Result<Option<File>, CredentialError> {
     let failed = |source| CredentialError::File { path: path.to_owned(), source };
     let file = match std::fs::File::open(path) {
@@ -194,7 +198,7 @@ fn read(path: &Path) -> Result<Option<File>, CredentialError> {
 }
 
 fn parse(path: &Path, text: &[u8]) -> Result<File, CredentialError> {
-    // serde_json's own message may repeat a value of the file.
+    // serde_json's message may repeat a value from the file.
     let json =
         |e: serde_json::Error| CredentialError::Json { path: path.to_owned(), line: e.line(), column: e.column() };
     serde_json::from_slice(text).map_err(json)
@@ -228,7 +232,8 @@ impl File {
         Some(own.unwrap_or(&self.creds_store).as_str()).filter(|name| !name.is_empty())
     }
 
-    /// The entry for the registry: of podman's keys with a path, the longest that the repository lies below.
+    /// The entry for the registry. Among podman's keys with a path, the one with the longest path
+    /// that contains the repository.
     fn entry(&self, registry: &str, repository: &str) -> Option<(&str, &Entry)> {
         let matching = self.auths.iter().filter_map(|(key, entry)| {
             let path = matches(key, registry, repository)?;
@@ -238,11 +243,12 @@ impl File {
     }
 }
 
-/// How much of the repository's name the key of an entry says, in bytes; `None`: it is for something else.
+/// How many bytes of the repository's name an entry's key matches. None if the entry is for
+/// something else.
 fn matches(key: &str, registry: &str, repository: &str) -> Option<usize> {
     let same = |host: &str| host == registry || is_docker_hub(host) && is_docker_hub(registry);
     if key.contains("://") {
-        // docker's old form: a URL, of which the path is the version of an API.
+        // docker's old form: a URL whose path is the version of an API.
         return same(host(key)).then_some(0);
     }
     let (name, path) = key.split_once('/').unwrap_or((key, ""));

@@ -1,5 +1,5 @@
-//! Why a registry did not do what was asked. No message holds a secret: URLs are shown without their query, and what a
-//! registry writes is cut and escaped.
+//! Why a registry call failed. Messages contain no secrets: URLs are shown without their query, and
+//! text from a registry is cut and escaped.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -18,13 +18,13 @@ use crate::budget::OverBudget;
 use crate::digest::Digest;
 use crate::store::Cause;
 
-/// What was asked of whom: method and URL, without the URL's query and user.
+/// A request in messages: the method, and the URL without query and user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
-    /// The registry as its user names it, whatever host answered in its stead.
+    /// The registry as the user named it, whichever host responded.
     registry: Arc<str>,
     text: String,
-    /// Which try it is, counted from 1.
+    /// The number of the try, from 1.
     attempt: u32,
 }
 
@@ -41,7 +41,7 @@ impl Asked {
         self.attempt
     }
 
-    /// Method and URL, as they are shown.
+    /// The method and URL for messages.
     pub(super) fn parts(&self) -> (&str, &str) {
         self.text.split_once(' ').unwrap_or_default()
     }
@@ -57,19 +57,19 @@ impl fmt::Display for Asked {
     }
 }
 
-/// A URL for people: no user, no query (signed URLs carry their signature there), no fragment.
+/// A URL for messages: without user, query (which has the signature of signed URLs) and fragment.
 pub(super) fn shown(url: &Url) -> String {
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
     let path: String = url.path().chars().take(300).collect();
     format!("{}://{}{port}{path}", url.scheme(), url.host_str().unwrap_or_default())
 }
 
-/// The status of an HTTP answer. It is shown with its name: `404 Not Found`.
+/// The status of an HTTP response, shown with its name: `404 Not Found`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status(pub(crate) StatusCode);
 
 impl Status {
-    /// Its number.
+    /// The status code.
     pub fn code(self) -> u16 {
         self.0.as_u16()
     }
@@ -107,10 +107,10 @@ pub enum RegistryError {
 
     #[error("looking up credentials for {registry}")]
     Credentials { registry: Arc<str>, source: CredentialError },
-    /// `realm` is the host of the token service, where it is another one than the registry's.
+    /// `realm` is the host of the token service if it is not the registry's.
     #[error("cannot get a token for {registry}")]
     Token { registry: Arc<str>, realm: Option<String>, source: Box<RegistryError> },
-    /// The registry's answer points to a place where we do not go.
+    /// The registry redirects to a place that the client must not contact.
     #[error("{asked}: it points to {to}: {reason}")]
     Detour { asked: Asked, to: String, reason: &'static str },
 
@@ -122,7 +122,7 @@ pub enum RegistryError {
     Timeout { asked: Asked, awaited: &'static str, within: Duration },
     #[error("{asked}: slower than {slowest} bytes a second")]
     Slow { asked: Asked, slowest: u64 },
-    /// It was asked by plain HTTP.
+    /// The request used plain HTTP.
     #[error("{asked}: the server speaks TLS")]
     SpeaksTls { asked: Asked },
     #[error("{0}")]
@@ -130,7 +130,7 @@ pub enum RegistryError {
     #[error("gave up after {tries} tries")]
     GaveUp { tries: u32, source: Box<RegistryError> },
 
-    /// The registry said something that the distribution spec does not have.
+    /// The response violates the distribution spec.
     #[error("{asked}: {what}")]
     Protocol { asked: Asked, what: String },
     #[error("{asked}: the answer is not the expected JSON")]
@@ -141,10 +141,10 @@ pub enum RegistryError {
     Digest { asked: Asked, expected: Box<Digest>, found: Box<Digest> },
     #[error("{asked}: the content has {found} bytes, not {expected}")]
     Size { asked: Asked, expected: u64, found: u64 },
-    /// The content at hand is not what its descriptor says; nothing was sent.
+    /// The content does not match its descriptor. Nothing was sent.
     #[error("the content for {digest} ({expected} bytes) is something else ({found} bytes)")]
     Content { digest: Digest, expected: u64, found: u64 },
-    /// What was being uploaded is something else than its descriptor says; the registry was not told to keep it.
+    /// The uploaded content does not match its descriptor. The registry was not told to keep it.
     #[error("the content for {expected} is {found}")]
     Blob { expected: Box<Digest>, found: Box<Digest> },
     #[error("blob {digest} has {size} bytes; the limit is {limit}")]
@@ -156,7 +156,7 @@ pub enum RegistryError {
 }
 
 impl RegistryError {
-    /// The status of the registry's (or its token service's) answer, if it gave one.
+    /// The status of the registry's (or its token service's) response, if there was one.
     pub fn status(&self) -> Option<u16> {
         match self.root() {
             RegistryError::Answer(answer) => Some(answer.status.as_u16()),
@@ -164,7 +164,7 @@ impl RegistryError {
         }
     }
 
-    /// The registry, as its user named it.
+    /// The registry as the user named it.
     pub fn host(&self) -> Option<&str> {
         match self {
             RegistryError::Credentials { registry, .. } | RegistryError::Token { registry, .. } => Some(registry),
@@ -185,23 +185,23 @@ impl RegistryError {
         }
     }
 
-    /// The registry wants other credentials than it was given, or any at all (401).
+    /// The registry requires credentials, or rejected the given ones (401).
     pub fn is_unauthorized(&self) -> bool {
         self.status() == Some(401)
     }
 
-    /// What was asked for is not there (404).
+    /// The content does not exist (404).
     pub fn is_not_found(&self) -> bool {
         self.status() == Some(404)
     }
 
-    /// A manifest was refused since a blob that it names is not there: push it with
+    /// A manifest was refused because a blob that it names does not exist. Push the blob with
     /// [`push_blob_unchecked`](super::Repository::push_blob_unchecked) and try again.
     pub fn is_blob_unknown(&self) -> bool {
         self.has_code("MANIFEST_BLOB_UNKNOWN") || self.has_code("BLOB_UNKNOWN")
     }
 
-    /// Credentials were shown, and the registry or its token service does not take them (401).
+    /// The credentials that the registry or its token service rejected (401), if any were sent.
     pub fn rejected(&self) -> Option<Shown> {
         match self.root() {
             RegistryError::Answer(answer) if answer.status == StatusCode::UNAUTHORIZED => answer.shown,
@@ -209,7 +209,7 @@ impl RegistryError {
         }
     }
 
-    /// Another host than the registry answered, its token service's: that host.
+    /// The host of the token service, if another host than the registry's responded.
     pub fn token_service(&self) -> Option<&str> {
         match self {
             RegistryError::GaveUp { source, .. } | RegistryError::UploadLost { source, .. } => source.token_service(),
@@ -218,7 +218,7 @@ impl RegistryError {
         }
     }
 
-    /// Why the certificate of the registry is not to be trusted, if that is what is wrong.
+    /// Why the registry's certificate is not trusted, if that is the fault.
     pub fn untrusted(&self) -> Option<Untrusted> {
         match self.transport()?.kind {
             TransportKind::Certificate(why) => Some(why),
@@ -226,17 +226,17 @@ impl RegistryError {
         }
     }
 
-    /// The registry wants a client certificate, or another one than it was shown.
+    /// The registry requires a client certificate, or rejected the given one.
     pub fn wants_client_certificate(&self) -> bool {
         self.transport().is_some_and(|transport| transport.kind == TransportKind::ClientCertificate)
     }
 
-    /// What answers speaks something else than TLS: most likely plain HTTP.
+    /// The server does not use TLS, but most likely plain HTTP.
     pub fn is_not_tls(&self) -> bool {
         self.transport().is_some_and(|transport| transport.kind == TransportKind::NotTls)
     }
 
-    /// It was asked by plain HTTP, and what answered speaks TLS, or holds plain HTTP for a mistake (400).
+    /// The request used plain HTTP, and the server uses TLS or rejected plain HTTP (400).
     pub fn is_not_plain_http(&self) -> bool {
         match self.root() {
             RegistryError::SpeaksTls { .. } => true,
@@ -247,23 +247,23 @@ impl RegistryError {
         }
     }
 
-    /// No connection came about.
+    /// The connection could not be established.
     pub fn is_unreachable(&self) -> bool {
         self.root().is_connect()
     }
 
-    /// The proxy that the failed request went by, without its user and password, and the variable that names it.
+    /// The proxy of the failed request, without user and password, and the variable that names it.
     pub fn proxy(&self) -> Option<&str> {
         self.transport()?.proxy.as_deref()
     }
 
-    /// The proxy refused to pass the request on until it is shown a user and a password (407).
+    /// The proxy requires a user and a password (407).
     pub fn is_proxy_login(&self) -> bool {
         self.status() == Some(407)
             || self.transport().is_some_and(|transport| transport.kind == TransportKind::ProxyLogin)
     }
 
-    /// A variable of the environment names a proxy that cannot be used: that variable.
+    /// The environment variable that names a proxy that cannot be used.
     pub fn proxy_variable(&self) -> Option<&'static str> {
         match self.root() {
             RegistryError::Proxy { source, .. } => Some(source.variable),
@@ -278,7 +278,7 @@ impl RegistryError {
         }
     }
 
-    /// The credential helper that gave no credentials, by its name in docker's configuration.
+    /// The credential helper that failed, by its name in docker's configuration.
     pub fn helper(&self) -> Option<(&str, &HelperError)> {
         match self.root() {
             RegistryError::Credentials { source: CredentialError::Helper { name, source }, .. } => Some((name, source)),
@@ -286,12 +286,12 @@ impl RegistryError {
         }
     }
 
-    /// One of the error codes of the distribution spec is among the answer's.
+    /// Whether the response has this error code of the distribution spec.
     pub(super) fn has_code(&self, code: &str) -> bool {
         matches!(self.root(), RegistryError::Answer(answer) if answer.codes.iter().any(|c| c == code))
     }
 
-    /// Trying again may help.
+    /// Whether a retry may help.
     pub(super) fn calls_for_retry(&self) -> bool {
         match self {
             RegistryError::Timeout { .. } | RegistryError::Slow { .. } => true,
@@ -301,7 +301,7 @@ impl RegistryError {
         }
     }
 
-    /// What came is not what was asked for: another size or digest, or more than there should be.
+    /// The content is not what was requested: it has another size or digest, or is too long.
     pub fn is_other_content(&self) -> bool {
         matches!(
             self,
@@ -312,13 +312,13 @@ impl RegistryError {
         )
     }
 
-    /// The upload of a blob was begun `times` times, and came to nothing each time.
+    /// The upload of a blob was started `times` times and failed each time.
     pub(crate) fn upload_lost(digest: Digest, times: u32, source: RegistryError) -> RegistryError {
         RegistryError::UploadLost { digest, times, source: Box::new(source) }
     }
 
-    /// What failed may go well at another time: the registry was not reached, was busy, broke off,
-    /// or others were faster than us.
+    /// Whether the operation may succeed later: the registry was not reachable, was busy, or closed
+    /// the connection, or another client was faster.
     pub fn is_transient(&self) -> bool {
         match self {
             RegistryError::UploadLost { .. } | RegistryError::FallbackTag { .. } => true,
@@ -326,22 +326,22 @@ impl RegistryError {
         }
     }
 
-    /// No connection came about, so that nothing can have been done.
+    /// The connection could not be established, so the request had no effect.
     pub(super) fn is_connect(&self) -> bool {
         matches!(self, RegistryError::Transport { source, .. } if source.kind.is_lost())
     }
 
-    /// The host's name leads nowhere.
+    /// The host name cannot be resolved.
     pub(super) fn is_unresolved(&self) -> bool {
         matches!(self, RegistryError::Transport { source, .. } if source.kind == TransportKind::Unresolved)
     }
 
-    /// The connection ended before an answer came.
+    /// The connection ended before the response arrived.
     pub(super) fn is_broken(&self) -> bool {
         matches!(self, RegistryError::Transport { source, .. } if source.kind == TransportKind::Broken)
     }
 
-    /// What the registry asks to wait.
+    /// The wait that the registry requests.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         match self {
             RegistryError::Answer(answer) => answer.retry_after,
@@ -359,33 +359,34 @@ impl RegistryError {
     }
 }
 
-/// Statuses that pass: RFC 9110 section 15, RFC 6585 section 4, RFC 8470 section 5.2.
+/// Temporary statuses: RFC 9110 section 15, RFC 6585 section 4, RFC 8470 section 5.2.
 pub(super) fn is_transient_status(status: StatusCode) -> bool {
     matches!(status.as_u16(), 408 | 425 | 429 | 500 | 502 | 503 | 504)
 }
 
-/// A refusal: what the registry answered.
+/// An error response of the registry.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub(super) asked: Asked,
     pub(super) status: StatusCode,
-    /// The error codes of the distribution spec ("Error Codes"), as far as the answer has any.
+    /// The error codes of the distribution spec ("Error Codes") in the response.
     pub(super) codes: Vec<String>,
-    /// What the registry says for people: one line, cut and escaped; may be empty.
+    /// The registry's message: one line, cut and escaped; may be empty.
     pub(super) message: String,
     pub(super) retry_after: Option<Duration>,
     /// The credentials that the request carried.
     pub(super) shown: Option<Shown>,
 }
 
-/// Where credentials came from that a registry was shown.
+/// The source of the credentials that a registry received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
-    /// From whoever made the client.
+    /// The caller of the client.
     Given,
-    /// From what a login left.
+    /// A stored login.
     Stored,
-    /// Either; the token service took them, and gave a token for them that does not suffice.
+    /// Either of these. The token service accepted them and issued a token, which is not
+    /// sufficient.
     Granted,
 }
 

@@ -1,6 +1,6 @@
-//! The referrers tag schema (distribution spec, "Referrers Tag Schema"): where a registry keeps no
-//! list of referrers, its clients keep one, in an image index under a tag made of the subject's
-//! digest. Nothing protects that index from two writers at once but the writers' own care.
+//! The referrers tag schema (distribution spec, "Referrers Tag Schema"): for registries without a
+//! list of referrers, clients keep one in an image index under a tag derived from the subject's
+//! digest. Only the writers' own care protects that index from concurrent writes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,26 +22,26 @@ use crate::image::manifest::OCI_INDEX;
 use crate::lock::Hold;
 use crate::store::blob::Target;
 
-/// Times that we write before we give up against others who overwrite us.
+/// The number of writes before we give up because other clients overwrite ours.
 const WRITES: u32 = 32;
-/// Before each new write the wait doubles, up to this many times: writers that met once would meet
-/// again if they all came back at once.
+/// Before each new write the wait doubles, up to this many times. Otherwise, writers that collided
+/// would return at the same time and collide again.
 const DOUBLINGS: u32 = 4;
-/// Times in a row that our entry must be there when the index is read back.
+/// How many times in a row our entry must be found when the index is read back.
 const READINGS: u32 = 5;
-/// The waits between the readings, all together, are this many times as long as another writer may take between its
-/// reading and its writing, taking it to be as fast as us.
+/// The total wait between these readings, as a multiple of the time that another writer may take
+/// from reading to writing, assumed to be as fast as we are.
 const PATIENCE: u32 = 4;
-/// Tags of which the locks are kept; beyond that those that nobody holds are dropped.
+/// The number of tags whose locks are kept. If there are more, unused locks are dropped.
 const TAGS: usize = 256;
-/// No reading back waits longer than this before it.
+/// The longest wait before reading back.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// How the list of a subject's referrers is to be changed.
+/// A change to the list of a subject's referrers.
 struct Change<'a> {
-    /// What it is to have.
+    /// The entry to add.
     entry: Option<&'a Descriptor>,
-    /// What it is not to have any more.
+    /// The entries to remove.
     goes: &'a [Digest],
 }
 
@@ -51,11 +51,11 @@ impl Change<'_> {
     }
 }
 
-/// What stands under the tag.
+/// The content of the tag.
 enum UnderTag {
     Nothing,
     Referrers(Tagged),
-    /// Something that is not an index of referrers.
+    /// Something other than an index of referrers.
     Other {
         media_type: String,
     },
@@ -68,14 +68,14 @@ struct Tagged {
     bytes: Bytes,
 }
 
-/// `<algorithm>-<hex>`, of which at most 32 and 64 characters, so that it is a tag.
+/// `<algorithm>-<hex>`, with at most 32 and 64 characters, to be a valid tag.
 pub(super) fn tag(subject: &Digest) -> String {
     let hex = subject.hex();
     format!("{}-{}", subject.algorithm().name(), &hex[..hex.len().min(64)])
 }
 
 impl Repository {
-    /// The referrers that the fallback tag lists. What is no index of referrers lists none.
+    /// The referrers that the fallback tag lists. Empty if the tag has no index of referrers.
     pub(super) async fn tagged_referrers(&self, subject: &Digest) -> Result<Vec<Descriptor>, RegistryError> {
         match self.tagged(subject, Access::Pull).await? {
             UnderTag::Referrers(tagged) => {
@@ -86,8 +86,8 @@ impl Repository {
         }
     }
 
-    /// What stands under the tag. Some registries (GitLab) take such a tag for the digest itself,
-    /// and answer with the subject: that is no index.
+    /// The content of the tag. Some registries (GitLab) treat such a tag as the digest itself and
+    /// return the subject, which is not an index.
     async fn tagged(&self, subject: &Digest, access: Access) -> Result<UnderTag, RegistryError> {
         match self.document(&Target::Tag(tag(subject)), access).await {
             Ok((document, _)) if Digest::of(subject.algorithm(), &document.bytes) == *subject => Ok(UnderTag::Nothing),
@@ -102,8 +102,8 @@ impl Repository {
         }
     }
 
-    /// Lists `entry` under the fallback tag, in the place of `replaces`, and makes as sure as can
-    /// be that it stays there.
+    /// Lists `entry` under the fallback tag, replacing `replaces`, and makes sure, as far as
+    /// possible, that it stays listed.
     pub(super) async fn list_under_tag(
         &self,
         entry: &Descriptor,
@@ -113,19 +113,19 @@ impl Repository {
         self.change_list(&subject.digest, &Change { entry: Some(entry), goes: replaces }).await
     }
 
-    /// Takes `goes` off the list under the fallback tag, if there is one. The list stays, even when
-    /// nothing is left in it: deleting it could take with it what somebody else lists at that
+    /// Removes `goes` from the list under the fallback tag, if there is one. The list stays even if
+    /// it is empty, because deleting it could delete an entry that another client adds at that
     /// moment.
     pub(super) async fn unlist_under_tag(&self, subject: &Digest, goes: &[Digest]) -> Result<(), RegistryError> {
         self.change_list(subject, &Change { entry: None, goes }).await.map(|_| ())
     }
 
-    /// Makes a change to the list under the fallback tag, and makes as sure as can be that it lasts.
+    /// Changes the list under the fallback tag, and makes sure, as far as possible, that the change
+    /// lasts.
     ///
-    /// Registries offer no way to write only if nobody else did (where one honours If-Match, that
-    /// is used). So the index is read back several times, over a time that is longer than others
-    /// need from their reading to their writing; when our change is undone, it is made again to
-    /// what is there then.
+    /// Registries have no conditional writes (except those that honour If-Match, which is used
+    /// then). So the index is read back several times, over a period longer than other clients need
+    /// from reading to writing. If our change was undone, it is applied again to the current index.
     async fn change_list(&self, subject: &Digest, change: &Change<'_>) -> Result<String, RegistryError> {
         let tag = tag(subject);
         let failed = |reason: String| RegistryError::FallbackTag {
@@ -142,13 +142,14 @@ impl Repository {
         };
         let _one_at_a_time = lock.lock().await;
 
-        // A registry that refuses our condition without anything having changed does not mean it.
+        // A registry may reject our condition although nothing has changed. Such a rejection is
+        // ignored.
         let mut refused: Option<Option<Digest>> = None;
         let mut writes = 0;
         loop {
             let begun = Instant::now();
             let there = match self.tagged(subject, Access::Push).await? {
-                // Where there is no list, nothing needs to go from it.
+                // Without a list there is nothing to remove.
                 UnderTag::Nothing | UnderTag::Other { .. } if change.entry.is_none() => return Ok(tag),
                 UnderTag::Nothing => None,
                 UnderTag::Referrers(tagged) => Some(tagged),
@@ -179,7 +180,7 @@ impl Repository {
             let condition = if refused == Some(base) { None } else { condition(there.as_ref()) };
             match self.put_manifest(&Target::Tag(tag.clone()), OCI_INDEX, bytes, condition).await {
                 Ok(_) => {}
-                // Someone was faster.
+                // Another client was faster.
                 Err(error) if matches!(error.status(), Some(409 | 412)) => {
                     refused = Some(base);
                     self.wait_for_others(writes).await;
@@ -194,12 +195,13 @@ impl Repository {
         }
     }
 
-    /// Waits for other writers to come to an end, after so many `writes` of ours that did not last.
+    /// Waits for other writers to finish, after `writes` of our writes were undone.
     async fn wait_for_others(&self, writes: u32) {
         sleep(jitter(self.registry.http.limits.settle * (1 << writes.min(DOUBLINGS)))).await;
     }
 
-    /// Whether the list has the change in reading after reading. `window` is what our own reading and writing took.
+    /// Whether the list keeps the change in several readings. `window` is the time that our own
+    /// reading and writing took.
     async fn lasts(&self, change: &Change<'_>, subject: &Digest, window: Duration) -> Result<bool, RegistryError> {
         let pause = self.registry.http.limits.settle.max(window * PATIENCE / READINGS).min(LONGEST_PAUSE);
         for _ in 0..READINGS {
@@ -212,7 +214,7 @@ impl Repository {
     }
 }
 
-/// Writes only over what was read, where the registry knows how.
+/// The condition to overwrite only the content that was read, if the registry supports it.
 fn condition(there: Option<&Tagged>) -> Option<(HeaderName, HeaderValue)> {
     match there {
         None => Some((IF_NONE_MATCH, HeaderValue::from_static("*"))),
@@ -220,9 +222,9 @@ fn condition(there: Option<&Tagged>) -> Option<(HeaderName, HeaderValue)> {
     }
 }
 
-/// The changed index: without what goes, and with the new entry where the first of those (or an
-/// older form of itself) was, otherwise at the end: consumers take the first of their kind. All
-/// that others wrote stays, to the last unknown field.
+/// The changed index: without the removed entries, and with the new entry in place of the first of
+/// them or of its older form, otherwise at the end, because consumers take the first entry of a
+/// kind. All content of other clients stays, including unknown fields.
 fn amended(index: Option<&Value>, change: &Change<'_>) -> Option<Value> {
     let mut index = match index {
         Some(index) => index.clone(),
@@ -295,7 +297,7 @@ mod tests {
         assert_eq!(after, json!({"schemaVersion": 2, "x": 1, "manifests": [foreign, d]}));
         let after = listing(Some(&index), &d, &[]).unwrap();
         assert_eq!(after["manifests"][3], serde_json::to_value(&d).unwrap());
-        // Once listed, nothing changes any more.
+        // Listing the same entry again changes nothing.
         assert_eq!(listing(Some(&after), &d, &[]).unwrap(), after);
         // An entry of ours that lost its artifact type gets it back, in its place.
         let mut bare = serde_json::to_value(&b).unwrap();

@@ -1,5 +1,6 @@
-//! Which addresses a client may connect to. A name is resolved once: what was looked at is what is
-//! connected to, so that an answer that changes between the two (DNS rebinding) changes nothing.
+//! The addresses that a client may connect to. A name is resolved once, and the checked address is
+//! the one used for the connection, so a DNS answer that changes in between (DNS rebinding) has no
+//! effect.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -9,22 +10,22 @@ use url::{Host, Url};
 
 use super::address::is_link_local;
 
-/// Where a client may go.
+/// The hosts that a client may contact.
 #[derive(Debug, Clone, Default)]
 pub enum Reach {
-    /// To every address but link-local ones, which are where clouds keep the credentials of a machine.
+    /// All addresses except link-local ones, where clouds serve the credentials of a machine.
     #[default]
     Any,
-    /// To public addresses; and as [`Reach::Any`] to these hosts, `HOST:PORT` in lower case. No
-    /// proxy is used, since it would be the proxy that resolves names.
+    /// Public addresses, and for these hosts (`HOST:PORT` in lower case) all addresses that
+    /// [`Reach::Any`] allows. Proxies are not used, because they would resolve the names.
     Public {
-        /// Hosts that may be at private addresses all the same.
+        /// Hosts that may have private addresses.
         inside: Arc<[String]>,
     },
 }
 
 impl Reach {
-    /// Public addresses, and the registries `named` (`HOST` or `HOST:PORT`) wherever they are.
+    /// Public addresses, and the registries in `named` (`HOST` or `HOST:PORT`) at any address.
     pub fn public_and<'a>(named: impl Iterator<Item = &'a str>) -> Reach {
         let mut inside = Vec::new();
         for name in named.map(str::to_ascii_lowercase) {
@@ -40,7 +41,7 @@ impl Reach {
         matches!(self, Reach::Public { .. })
     }
 
-    /// Whether a URL's host is one of those that may be anywhere.
+    /// Whether a URL's host may have any address.
     pub(super) fn is_inside(&self, url: &Url) -> bool {
         let Reach::Public { inside } = self else { return true };
         let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else { return false };
@@ -48,7 +49,7 @@ impl Reach {
     }
 }
 
-/// Why a URL that names an address is not gone to: names are looked at when they are resolved.
+/// Why a URL that contains an address is refused. Names are checked when they are resolved.
 pub(super) fn refuse_address(reach: &Reach, url: &Url) -> Option<&'static str> {
     let ip = match url.host() {
         Some(Host::Ipv4(ip)) => IpAddr::V4(ip),
@@ -58,7 +59,7 @@ pub(super) fn refuse_address(reach: &Reach, url: &Url) -> Option<&'static str> {
     (!reach.is_inside(url) && !is_public(ip)).then_some("non-public addresses are refused")
 }
 
-/// A name led to addresses to which we do not go.
+/// The name resolved only to refused addresses.
 #[derive(Debug, thiserror::Error)]
 #[error("{name} leads to {kind} address, which is refused")]
 pub(super) struct Refused {
@@ -66,7 +67,7 @@ pub(super) struct Refused {
     kind: &'static str,
 }
 
-/// A name leads nowhere, or nobody was there to ask.
+/// The name cannot be resolved, or no resolver responded.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot resolve the name {name}")]
 pub(super) struct Unresolved {
@@ -74,7 +75,7 @@ pub(super) struct Unresolved {
     source: std::io::Error,
 }
 
-/// The system's resolver, but names that lead to where we do not go lead nowhere.
+/// The system's resolver, without refused addresses.
 pub(super) struct Resolver {
     pub public_only: bool,
 }
@@ -98,8 +99,8 @@ impl Resolve for Resolver {
     }
 }
 
-/// Whether an address is one of the internet's (IANA IPv4 and IPv6 Special-Purpose Address
-/// Registries). An IPv6 address that carries an IPv4 address is what that one is.
+/// Whether an address is public (IANA IPv4 and IPv6 Special-Purpose Address Registries). For an
+/// IPv6 address that embeds an IPv4 address, that one decides.
 fn is_public(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => is_public_v4(ip),
@@ -125,12 +126,12 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
     let [a, b, c, d, e, f, g, h] = ip.segments();
     let v4 = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
     match (a, b) {
-        // NAT64 (RFC 6052) and 6to4 (RFC 3056) lead to the IPv4 address in them.
+        // NAT64 (RFC 6052) and 6to4 (RFC 3056) embed an IPv4 address.
         (0x64, 0xff9b) => [c, d, e, f] == [0; 4] && is_public_v4(v4(g, h)),
         (0x2002, _) => is_public_v4(v4(b, c)),
         // Teredo and other protocol assignments, documentation, segment routing.
         (0x2001, 0..=0x1ff | 0xdb8) | (0x3fff, 0..=0xfff) => false,
-        // Only this block is given out.
+        // Only this block is assigned.
         _ => a & 0xe000 == 0x2000,
     }
 }
@@ -200,7 +201,7 @@ mod tests {
         }
         let refused = |url: &str| refuse_address(&reach, &Url::parse(url).unwrap()).is_some();
         assert!(refused("http://127.0.0.1:6379/") && refused("http://169.254.169.254/") && refused("http://[::1]/"));
-        // Other spellings of an address are that address to the URL's parser.
+        // URL parsers accept other spellings of an address.
         assert!(refused("http://2130706433/") && refused("http://0x7f.1/") && refused("http://0177.0.0.1/"));
         assert!(!refused("http://127.0.0.1:5000/") && !refused("https://8.8.8.8/") && !refused("https://name/"));
         assert!(refuse_address(&Reach::Any, &Url::parse("http://127.0.0.1/").unwrap()).is_none());

@@ -1,4 +1,5 @@
-//! Credential helpers: programs that hold docker's credentials (docker-credential-helpers' protocol, verb `get`).
+//! Credential helpers: programs that store docker's credentials (docker-credential-helpers'
+//! protocol, verb `get`).
 
 use std::ffi::OsStr;
 use std::io;
@@ -10,10 +11,10 @@ use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
-/// No helper has more to say.
+/// The size limit of a helper's output in bytes.
 const OUTPUT: u64 = 64 << 10;
 
-/// Why a helper gave no credentials. Its output is never repeated.
+/// Why a helper returned no credentials. Messages never include its output.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
@@ -32,7 +33,7 @@ pub enum HelperError {
     Answer,
 }
 
-/// User and secret that the helper has for `server`; `None`: it has none.
+/// The user and secret that the helper has for `server`. None if it has none.
 pub(super) async fn get(
     name: &str,
     server: &str,
@@ -43,7 +44,7 @@ pub(super) async fn get(
     let answer = tokio::time::timeout(limit, ask(program, server)).await;
     let (status, output) = answer.map_err(|_| HelperError::Hangs(limit))?.map_err(HelperError::Run)?;
     if !status.success() {
-        // The words by which docker itself knows this case.
+        // docker recognizes this case by the same words.
         let text = String::from_utf8_lossy(&output);
         let none = ["credentials not found", "no credentials server URL", "no credentials username"];
         return if none.iter().any(|words| text.contains(words)) { Ok(None) } else { Err(HelperError::Failed(status)) };
@@ -58,7 +59,8 @@ pub(super) async fn get(
     Ok(Some((answer.username, answer.secret)).filter(|(user, secret)| !user.is_empty() || !secret.is_empty()))
 }
 
-/// The program in `$PATH`. A name comes from a configuration file: it must not lead out of the folders.
+/// Finds the program in `$PATH`. The name comes from a configuration file, so it must not lead to
+/// another folder.
 fn find(name: &str, path: &OsStr) -> Result<PathBuf, HelperError> {
     if !name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) {
         return Err(HelperError::Name);
@@ -78,7 +80,7 @@ async fn ask(program: PathBuf, server: &str) -> io::Result<(ExitStatus, Vec<u8>)
         .spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
         match stdin.write_all(server.as_bytes()).await {
-            // It may know the answer without the question.
+            // The helper may answer without reading its input.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {}
             other => other?,
         }
@@ -101,8 +103,8 @@ pub(super) mod tests {
         use std::os::unix::fs::PermissionsExt;
         let (text, file) = (dir.join(format!("{name}.sh")), dir.join(format!("docker-credential-{name}")));
         std::fs::write(&text, format!("#!/bin/sh\n{body}\n")).unwrap();
-        // Copied by another process: had this one the file open, a child of another test could
-        // inherit that, and running the file would fail as "busy".
+        // Copied by another process: if this process had the file open for writing, a child of
+        // another test could inherit the descriptor, and running the file would fail as "busy".
         assert!(std::process::Command::new("cp").args([&text, &file]).status().unwrap().success());
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
     }

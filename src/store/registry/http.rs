@@ -1,5 +1,5 @@
-//! One HTTP request and its answer, with a limit to every wait. Who may be asked, with which
-//! authorization, and whether to try again is decided elsewhere.
+//! Sends a single HTTP request and receives its response, with a limit for every wait. Other
+//! modules decide which hosts to contact, with which authorization, and whether to retry.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -29,28 +29,28 @@ use super::transport::{Context, TransportError};
 use crate::progress::{Event, Progress, causes};
 use crate::store::Traffic;
 
-/// What may stand in an error answer's body.
+/// The size limit of an error response's body in bytes.
 const ERROR_BODY: u64 = 64 << 10;
-/// Warnings of registries that are passed on in one run.
+/// How many warnings of registries are passed on in a run.
 const WARNINGS: usize = 16;
-/// A body is handed over in pieces of this many bytes, so that its progress can be seen.
+/// The size of the pieces in which a body is sent, in bytes, to observe its progress.
 const PIECE: usize = 64 << 10;
 
-/// A request that can be sent as often as needed.
+/// A request that can be sent several times.
 #[derive(Clone)]
 pub(super) struct Request {
     pub method: Method,
     pub url: Url,
     pub headers: HeaderMap,
     pub body: Bytes,
-    /// How often it was sent. Clones count together.
+    /// How many times it was sent, counting its clones.
     tries: Arc<AtomicU32>,
 }
 
-/// What a request carries to show who asks.
+/// The authorization that a request carries.
 pub(super) struct Authorization {
     pub value: HeaderValue,
-    /// No request before this one has carried it.
+    /// Whether this is the first request that carries it.
     pub is_new: bool,
 }
 
@@ -59,12 +59,12 @@ impl Request {
         Request { method, url, headers: HeaderMap::new(), body: Bytes::new(), tries: Arc::default() }
     }
 
-    /// Which try the next one is, counted from 1. It is taken to be made.
+    /// The number of the next try, from 1. Counts it as made.
     pub(super) fn next_try(&self) -> u32 {
         self.tries.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// The same was asked before, so many times.
+    /// Counts `tries` earlier requests for the same content.
     pub(super) fn after(self, tries: u32) -> Request {
         self.tries.store(tries, Ordering::Relaxed);
         self
@@ -81,19 +81,19 @@ impl Request {
     }
 }
 
-/// What all registries of a client have in common.
+/// The state that all registries of a client share.
 pub(super) struct Common {
     tls: Tls,
-    /// For every host for which nothing else is said.
+    /// For every host without its own settings.
     connections: Connections,
     proxies: Proxies,
     reach: Reach,
     limits: Limits,
-    /// Requests are tried again for as long as their callers wait.
+    /// Whether requests are retried for as long as their callers wait.
     endless: AtomicBool,
     budget: Budget,
     outages: Outages,
-    /// The connections over which large blobs may be read.
+    /// Limits the connections for reading large blobs.
     slots: Arc<Semaphore>,
     progress: Arc<dyn Progress>,
     warned: Mutex<HashSet<String>>,
@@ -101,20 +101,21 @@ pub(super) struct Common {
     received: Arc<AtomicU64>,
 }
 
-/// The connections by one TLS configuration; clones share them.
+/// The connections with one TLS configuration. Clones share them.
 #[derive(Clone)]
 struct Connections {
-    /// Where only public addresses are gone to, those alone, and by no proxy.
+    /// For hosts outside. If only public addresses are allowed, limited to those, and without a
+    /// proxy.
     outside: reqwest::Client,
-    /// To hosts that may be anywhere.
+    /// For hosts that may have any address.
     inside: reqwest::Client,
 }
 
-/// How one registry, and the hosts to which it leads, are spoken to.
+/// The connections to a registry and to the hosts to which it redirects.
 pub(super) struct Http {
     pub limits: Limits,
     common: Arc<Common>,
-    /// The only place where the client's certificate may be shown.
+    /// The only host that may receive the client certificate.
     origin: Url,
     home: Connections,
     away: Connections,
@@ -134,15 +135,16 @@ fn builder(limits: &Limits, tls: rustls::ClientConfig, public_only: bool) -> req
 }
 
 fn by_proxy(builder: reqwest::ClientBuilder, proxies: Proxies) -> reqwest::ClientBuilder {
-    // A proxy that cannot be used is an error before the request gets here.
+    // A proxy that cannot be used was already reported as an error.
     builder.proxy(reqwest::Proxy::custom(move |url| proxies.of(url).ok().flatten().map(|proxy| proxy.url.clone())))
 }
 
-/// What speaks to `host`, which is no registry, with the same trust. It follows no redirects, tries
-/// nothing twice, and waits for an answer as long as its caller does.
+/// A client for `host`, which is not a registry, with the same TLS settings. It follows no
+/// redirects, does not retry, and waits for a response as long as its caller does.
 ///
 /// # Errors
-/// As [`Client::new`](super::Client::new), and when the environment names a proxy for `host` that cannot be used.
+/// Those of [`Client::new`](super::Client::new), and if the environment names a proxy for `host`
+/// that cannot be used.
 #[cfg(feature = "lambda")]
 pub(crate) fn http_client(config: &ClientConfig, host: &Url) -> Result<reqwest::Client, RegistryError> {
     let proxies = Proxies::of_environment();
@@ -194,7 +196,7 @@ impl Connections {
 }
 
 impl Http {
-    /// For the registry `name`.
+    /// The connections for the registry `name`.
     pub(super) fn new(common: &Arc<Common>, name: &str) -> Result<Http, RegistryError> {
         let connections = |tls| Connections::new(&common.limits, &common.reach, &common.proxies, tls);
         let (home, away, own_authorities) = match common.tls.own(name)? {
@@ -205,7 +207,7 @@ impl Http {
         Ok(Http { limits: common.limits.clone(), common, origin, home, away, own_authorities })
     }
 
-    /// The user gave certificate authorities for this registry.
+    /// Whether the user gave certificate authorities for this registry.
     pub(super) fn has_own_authorities(&self) -> bool {
         self.own_authorities
     }
@@ -218,13 +220,13 @@ impl Http {
         &self.common.outages
     }
 
-    /// What was requested so far, of all registries of the client.
+    /// The traffic so far, with all registries of the client.
     pub(super) fn traffic(&self) -> Traffic {
         let Common { requests, received, .. } = &*self.common;
         Traffic { requests: requests.load(Ordering::Relaxed), bytes: received.load(Ordering::Relaxed) }
     }
 
-    /// One for each connection over which large blobs may be read.
+    /// A permit for each connection over which large blobs may be read.
     pub(super) fn slots(&self) -> &Arc<Semaphore> {
         &self.common.slots
     }
@@ -233,17 +235,18 @@ impl Http {
         &self.common.progress
     }
 
-    /// For how long what failed is tried again; `None`: as long as its caller waits.
+    /// How long failures are retried. None for as long as the caller waits.
     pub(super) fn patience(&self) -> Option<Duration> {
         self.limits.patience.filter(|_| !self.common.endless.load(Ordering::Relaxed))
     }
 
-    /// From now on all registries of the client are tried again for as long as callers wait.
+    /// From now on, requests to all registries of the client are retried for as long as their
+    /// callers wait.
     pub(super) fn be_endless(&self) {
         self.common.endless.store(true, Ordering::Relaxed);
     }
 
-    /// Word from a registry.
+    /// Records a response from a registry, which ends an outage.
     pub(super) fn answered(&self, registry: &str) {
         self.common.budget.succeeded();
         if self.common.outages.answered(registry) {
@@ -251,7 +254,7 @@ impl Http {
         }
     }
 
-    /// Sends a request and takes the header of the answer, whatever its status.
+    /// Sends a request and receives the headers of the response, whatever its status.
     pub(super) async fn exchange(
         &self,
         request: &Request,
@@ -285,7 +288,7 @@ impl Http {
         }
         let proxy = match proxies.of(&request.url) {
             Ok(proxy) => proxy.filter(|_| !reach.is_public_only()),
-            // Where no proxy is used, none can be wrong.
+            // If proxies are not used, an invalid one does not matter.
             Err(_) if reach.is_public_only() => None,
             Err(source) => return Err(RegistryError::Proxy { asked, source }),
         };
@@ -327,7 +330,8 @@ impl Http {
         }
     }
 
-    /// Registries may warn (distribution spec, "Warnings"): each warning is said once, and not too many of them.
+    /// Registries may send warnings (distribution spec, "Warnings"). Each is reported once, up to a
+    /// limit.
     fn pass_on_warnings(&self, asked: &Asked, headers: &HeaderMap) {
         for value in headers.get_all(header::WARNING) {
             let Some(text) = value.to_str().ok().and_then(|v| v.strip_prefix("299 - ")) else { continue };
@@ -340,7 +344,7 @@ impl Http {
     }
 }
 
-/// `body` as a stream that counts in `taken` what the connection has accepted.
+/// `body` as a stream. `taken` counts the bytes that the connection has accepted.
 fn pieces(body: &Bytes, taken: &Arc<AtomicU64>) -> reqwest::Body {
     let (body, taken) = (body.clone(), Arc::clone(taken));
     let offsets = (0..body.len()).step_by(PIECE);
@@ -351,16 +355,16 @@ fn pieces(body: &Bytes, taken: &Arc<AtomicU64>) -> reqwest::Body {
     })))
 }
 
-/// What is told of a request when it is over: when its answer was read, or nobody wants it any more.
+/// Logs a request when it is over: when its response was read or dropped.
 struct Trail {
     asked: Asked,
     begun: Instant,
-    /// `basic` or `bearer`, if it shows who asks.
+    /// `basic` or `bearer`, if it carries authorization.
     auth: Option<&'static str>,
-    /// What it shows was shown before.
+    /// Whether its authorization was used before.
     reused: Option<bool>,
     status: Option<u16>,
-    /// Bytes of its body, and of the answer's as far as they came.
+    /// The number of bytes in its body, and of those received in the response.
     sent: u64,
     received: u64,
     error: Option<String>,
@@ -399,19 +403,19 @@ impl Drop for Trail {
     }
 }
 
-/// An answer of which the header is here.
+/// A response whose headers have arrived.
 pub(super) struct Response {
     /// Where it came from, after redirects.
     pub url: Url,
     pub asked: Asked,
-    /// The credentials that the request carried, if this answer may be about them.
+    /// The credentials that the request carried, if this response may be about them.
     pub shown: Option<Shown>,
     inner: reqwest::Response,
     pace: Pace,
     idle: Duration,
     context: Context,
     trail: Trail,
-    /// Bytes of all answers.
+    /// The number of bytes in all responses.
     all: Arc<AtomicU64>,
 }
 
@@ -424,7 +428,7 @@ impl Response {
         self.inner.headers()
     }
 
-    /// A header's value, if it is there and text.
+    /// The value of a header, if it exists and is text.
     pub(super) fn text(&self, name: impl header::AsHeaderName) -> Option<&str> {
         self.headers().get(name).and_then(|value| value.to_str().ok())
     }
@@ -433,7 +437,7 @@ impl Response {
         self.text(header::CONTENT_LENGTH).and_then(|length| length.trim().parse().ok())
     }
 
-    /// The media type without its parameters, in lower case; empty when there is none.
+    /// The media type without its parameters, in lower case. Empty if there is none.
     pub(super) fn media_type(&self) -> String {
         let value = self.text(header::CONTENT_TYPE).unwrap_or_default();
         value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
@@ -468,7 +472,7 @@ impl Response {
         Ok(chunk)
     }
 
-    /// The whole body, if it has no more than `limit` bytes; not more than that is read.
+    /// The whole body, if it has at most `limit` bytes. No more than that is read.
     pub(super) async fn bytes(mut self, limit: u64) -> Result<Bytes, RegistryError> {
         let too_large = |asked: &Asked| RegistryError::TooLarge { asked: asked.clone(), limit };
         if self.content_length().is_some_and(|length| length > limit) {
@@ -484,13 +488,13 @@ impl Response {
         Ok(body.freeze())
     }
 
-    /// This answer, if it has one of the statuses; otherwise the error that it is.
+    /// Returns this response if it has one of the statuses, otherwise an error.
     pub(super) async fn expect(self, statuses: &[u16]) -> Result<Response, RegistryError> {
         if statuses.contains(&self.status().as_u16()) { Ok(self) } else { Err(self.refusal().await) }
     }
 
-    /// This answer, unless it is a web page: proxies and sign-in pages answer anything with 200 and HTML.
-    /// Some registries call an empty body HTML.
+    /// Returns this response unless it is a web page: proxies and sign-in pages answer everything
+    /// with 200 and HTML. An empty body is accepted, because some registries declare it as HTML.
     pub(super) fn no_web_page(self, instead_of: &str) -> Result<Response, RegistryError> {
         if self.status() == 200 && self.media_type() == "text/html" && self.content_length() != Some(0) {
             let what = format!("a web page came instead of {instead_of}");
@@ -499,7 +503,8 @@ impl Response {
         Ok(self)
     }
 
-    /// This answer as an error: its codes and message are read, as far as they come.
+    /// Converts this response to an error, with the codes and message in its body as far as it
+    /// arrives.
     pub(super) async fn refusal(mut self) -> RegistryError {
         let retry_after = self.text(header::RETRY_AFTER).and_then(super::backoff::parse_retry_after);
         let (asked, status) = (self.asked.clone(), self.status());
@@ -517,7 +522,8 @@ impl Response {
     }
 }
 
-/// Codes and message of an error body: the distribution spec's JSON, a token service's, or anything else's first line.
+/// The codes and message in an error body: the distribution spec's JSON, a token service's JSON, or
+/// the first line of anything else.
 fn explain(body: &[u8]) -> (Vec<String>, String) {
     #[derive(serde::Deserialize)]
     struct Body {
@@ -543,7 +549,7 @@ fn explain(body: &[u8]) -> (Vec<String>, String) {
     (codes, one_line(message, 200))
 }
 
-/// Finds bodies that come too slowly, counting only the time in which we waited for them.
+/// Detects bodies that arrive too slowly. Only the time spent waiting for them counts.
 struct Pace {
     slowest: u64,
     over: Duration,

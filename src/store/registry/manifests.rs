@@ -1,4 +1,5 @@
-//! Manifests and indexes: read whole, within a limit, their digest checked; pushed by digest or tag; deleted by digest.
+//! Manifests and indexes: read as a whole, within a limit, with a verified digest; pushed by digest
+//! or tag; deleted by digest.
 
 use bytes::Bytes;
 use reqwest::Method;
@@ -14,10 +15,10 @@ use crate::image::is_tag;
 use crate::image::manifest::{MAX_DOCUMENT, is_vague};
 use crate::store::blob::{Document, Target};
 
-/// The distribution spec lets registries refuse manifests beyond this many bytes, and so do we.
+/// The size limit of a manifest in bytes. The distribution spec lets registries refuse larger ones.
 pub(super) const MANIFEST: u64 = MAX_DOCUMENT as u64;
 
-/// What we can read. Schema 1 is among them, so that it can be refused by name rather than as "not found".
+/// The media types that we read. Includes schema 1, to refuse it by name instead of as "not found".
 const ACCEPTED: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json, \
     application/vnd.docker.distribution.manifest.v1+prettyjws;q=0.1, */*;q=0.05";
@@ -25,16 +26,17 @@ const ACCEPTED: &str = "application/vnd.oci.image.index.v1+json, application/vnd
 const CONTENT_DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
 
 impl Repository {
-    /// The manifest or index that `target` names. Its bytes have its digest: the one that was asked for, or, for a tag,
-    /// the one that the registry says it has. At most 4 MiB are read.
+    /// The manifest or index that `target` names. Its bytes match the requested digest, or, for a
+    /// tag, the digest that the registry states. At most 4 MiB are read.
     ///
     /// # Errors
-    /// [`RegistryError::is_not_found`] when there is none; [`RegistryError::Digest`] when it is something else.
+    /// [`RegistryError::is_not_found`] if it does not exist; [`RegistryError::Digest`] if it does
+    /// not match its digest.
     pub async fn manifest(&self, target: &Target) -> Result<Document, RegistryError> {
         self.document(target, Access::Pull).await.map(|(document, _)| document)
     }
 
-    /// The same with its ETag.
+    /// Like `manifest`, with the ETag.
     pub(super) async fn document(
         &self,
         target: &Target,
@@ -87,7 +89,8 @@ impl Repository {
         Ok((Document { media_type, digest, bytes }, etag))
     }
 
-    /// Pushes a manifest. A registry that names another digest in its answer took something else.
+    /// Pushes a manifest. If the response states another digest, the registry stored something
+    /// else.
     pub(super) async fn put_manifest(
         &self,
         target: &Target,
@@ -116,10 +119,10 @@ impl Repository {
         Ok(response)
     }
 
-    /// Pushes a manifest or index, of which all parts are there, by its digest or under a tag.
+    /// Pushes a manifest or index, whose parts all exist, by its digest or under a tag.
     ///
     /// # Errors
-    /// [`RegistryError::is_blob_unknown`] when the registry misses a part; whatever else it answers.
+    /// [`RegistryError::is_blob_unknown`] if a part is missing; other errors of the registry.
     pub async fn push_manifest(&self, target: &Target, media_type: &str, bytes: Bytes) -> Result<(), RegistryError> {
         if let Target::Tag(tag) = target
             && !is_tag(tag)
@@ -129,7 +132,7 @@ impl Repository {
         self.put_manifest(target, media_type, bytes, None).await.map(drop)
     }
 
-    /// Deletes a manifest; one that is not there is as good as deleted.
+    /// Deletes a manifest. A missing manifest counts as deleted.
     pub(super) async fn delete_manifest(&self, digest: &Digest) -> Result<(), RegistryError> {
         let request = self.request(Method::DELETE, &format!("manifests/{digest}")).await?;
         let response = self.registry.send(&request, &self.scope(Access::Delete)).await?;
@@ -137,7 +140,8 @@ impl Repository {
     }
 }
 
-/// What the registry says that the content's digest is. One by an algorithm that we do not know says nothing to us.
+/// The digest of the content according to the registry. Digests with unknown algorithms are
+/// ignored.
 fn content_digest(response: &Response) -> Result<Option<Digest>, RegistryError> {
     let Some(told) = response.text(CONTENT_DIGEST).map(str::trim).filter(|told| !told.is_empty()) else {
         return Ok(None);

@@ -11,13 +11,12 @@
 //! | `tls`, `certs_d`, `verifier` | whom to trust, and as whom to speak |
 //! | `config`, `error`, `transport` | what goes in, and what may come out |
 //!
-//! Rules that hold everywhere: `Authorization` and the client's certificate go to the registry
-//! itself and to nobody else (a password also to the token service that the registry names); a
-//! place that an answer names (redirect, upload location, token service, next page) is looked at
-//! before anything is sent there; every wait has an end, and every body a limit; errors hold no
-//! secret.
+//! Rules that always hold: `Authorization` and the client certificate are only sent to the registry
+//! itself (a password also to the token service that the registry names). Every URL in a response
+//! (redirect, upload location, token service, next page) is checked before anything is sent there.
+//! Every wait and every body has a limit. Errors contain no secrets.
 
-/// The target of the events of `tracing`.
+/// The `tracing` target of these modules.
 const TARGET: &str = "ociseek::registry";
 
 mod address;

@@ -1,5 +1,5 @@
-//! What a registry has: its repositories (distribution, "Listing Repositories") and their tags
-//! (distribution spec, "Listing Tags"). Both lists come in pages, of which any may be wrong.
+//! Lists the repositories of a registry (distribution, "Listing Repositories") and their tags
+//! (distribution spec, "Listing Tags"). Both lists arrive in pages, any of which may be invalid.
 
 use std::collections::VecDeque;
 
@@ -15,18 +15,19 @@ use super::referrers::next_link;
 use super::session::Registry;
 use crate::image::{is_repository, is_tag};
 
-/// Names that are asked for at a time.
+/// The number of names requested for each page.
 const PAGE: &str = "100";
-/// The largest page that is read, in bytes: some registries give all names at once, whatever they are asked for.
+/// The size limit of a page in bytes. Some registries return all names at once.
 const BODY: u64 = 64 << 20;
-/// Pages of one list. A registry of ten million repositories has as many.
+/// The limit for the pages of a list: enough for a registry of ten million repositories.
 const PAGES: usize = 100_000;
-/// Pages in a row that may hold no name, as where a registry leaves out what its user may not see.
+/// The limit for consecutive pages without names, which occur if a registry hides names from the
+/// user.
 const EMPTY: usize = 1000;
-/// Pages that are remembered, so that a list that leads back to itself is found out.
+/// The number of pages that are remembered, to detect lists with a loop.
 const SEEN: usize = 16;
 
-/// A list of names that comes page by page.
+/// A list of names that arrives in pages.
 pub struct Names {
     registry: std::sync::Arc<Registry>,
     scope: Scope,
@@ -34,7 +35,7 @@ pub struct Names {
     next: Option<Request>,
     seen: VecDeque<url::Url>,
     pages: usize,
-    /// Pages without any name since the last one that had some.
+    /// The number of pages without names since the last page with names.
     empty: usize,
 }
 
@@ -47,31 +48,31 @@ enum Kind {
 /// A page of a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page {
-    /// Those of the grammar of the distribution spec.
+    /// The names that match the grammar of the distribution spec.
     pub names: Vec<String>,
-    /// How many were none.
+    /// The number of other names.
     pub refused: usize,
 }
 
 impl Client {
-    /// The repositories of a registry, as far as it tells.
+    /// The repositories that a registry lists.
     ///
     /// # Errors
-    /// When `registry` is no host.
+    /// If `registry` is not a host.
     pub async fn repositories(&self, registry: &str) -> Result<Names, RegistryError> {
         let registry = self.registry(registry)?;
-        // There is no repository of that name: this is the scope of the catalog.
+        // Not a repository, but the scope of the catalog.
         let scope = Scope { repository: "".into(), access: Access::Pull };
         Names::new(registry, scope, Kind::Repositories, "/v2/_catalog").await
     }
 }
 
 impl Repository {
-    /// The tags of the repository; with `after` those that follow it in the registry's order, if
-    /// the registry can do that.
+    /// The tags of the repository. With `after`, those that follow it in the registry's order, if
+    /// the registry supports that.
     ///
     /// # Errors
-    /// When the registry has no address.
+    /// If the registry has no address.
     pub async fn tags(&self, after: Option<&str>) -> Result<Names, RegistryError> {
         let path = format!("/v2/{}/tags/list", self.name);
         let mut names = Names::new(self.registry.clone(), self.scope(Access::Pull), Kind::Tags, &path).await?;
@@ -96,16 +97,16 @@ impl Names {
         Ok(Names { registry, scope, kind, next: Some(request), seen: VecDeque::new(), pages: 0, empty: 0 })
     }
 
-    /// Whether all pages were taken.
+    /// Whether all pages were returned.
     pub fn is_over(&self) -> bool {
         self.next.is_none()
     }
 
-    /// The next page; `None` at the end.
+    /// The next page; None at the end.
     ///
     /// # Errors
-    /// When it cannot be had, is no list, or lies elsewhere than at the registry.
-    /// [`RegistryError::is_not_found`] for a repository that is not there.
+    /// If it cannot be fetched, is not a list, or is not at the registry.
+    /// [`RegistryError::is_not_found`] if the repository does not exist.
     pub async fn next_page(&mut self) -> Result<Option<Page>, RegistryError> {
         let Some(mut request) = self.next.take() else { return Ok(None) };
         let asked = self.registry.asked(&request.method, &request.url);
@@ -139,7 +140,7 @@ impl Names {
 fn parse(body: &[u8], kind: Kind) -> serde_json::Result<Page> {
     #[derive(Deserialize)]
     struct List {
-        // Go writes an empty list as null, where nobody took care.
+        // Go encodes an empty list as null unless the program prevents it.
         #[serde(default)]
         repositories: Option<Vec<String>>,
         #[serde(default)]

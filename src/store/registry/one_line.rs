@@ -1,6 +1,6 @@
-//! What strangers wrote, fit for a terminal.
+//! Makes untrusted text safe for a terminal.
 
-/// The first line of what a stranger wrote, escaped, and not more than `limit` characters of it.
+/// The first line of untrusted text, escaped, with at most `limit` characters.
 pub(super) fn one_line(text: &str, limit: usize) -> String {
     let line = text.trim_start().lines().next().unwrap_or_default().trim_end();
     let mut cut: String = line.chars().take(limit).flat_map(escaped).collect();
@@ -10,7 +10,8 @@ pub(super) fn one_line(text: &str, limit: usize) -> String {
     cut
 }
 
-/// Control characters, and those that turn the direction of a line, must not reach a terminal.
+/// Escapes control characters and those that change the direction of text, which must not reach a
+/// terminal.
 fn escaped(c: char) -> Box<dyn Iterator<Item = char>> {
     let hostile =
         c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

@@ -1,5 +1,5 @@
-//! Registries that cannot be connected to. An outage is the registry's, not one request's: once it
-//! has lasted too long, no request waits for its end any more, however many there are.
+//! Tracks registries that cannot be connected to. An outage affects the registry, not a single
+//! request: after it has lasted too long, no request waits for its end.
 
 use crate::lock::Hold;
 use std::collections::HashMap;
@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What was not seen to fail for this long may have been well in between.
+/// After this time without a failure, the registry may have been available in between.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
-/// The registries of a client, by the name that the user gave them.
+/// The registries of a client, by the user's names for them.
 #[derive(Default)]
 pub(super) struct Outages(Mutex<HashMap<Box<str>, Seen>>);
 
 #[derive(Default)]
 struct Seen {
-    /// It has answered before: its name is right.
+    /// Whether it has ever responded, so its name is right.
     known: bool,
     outage: Option<Outage>,
 }
@@ -28,10 +28,10 @@ struct Outage {
     told: bool,
 }
 
-/// What one more failure says.
+/// The state of a registry after a failure.
 pub(super) struct Failure {
     pub known: bool,
-    /// How long nobody has got through.
+    /// How long the registry has been unreachable.
     pub lasts: Duration,
 }
 
@@ -54,19 +54,19 @@ impl Outages {
         })
     }
 
-    /// Whether the registry has ever answered.
+    /// Whether the registry has ever responded.
     pub(super) fn is_known(&self, registry: &str) -> bool {
         self.with(registry, |seen| seen.known)
     }
 
-    /// Whether the outage is to be told of: once.
+    /// Whether the outage should be reported. True only once.
     pub(super) fn is_news(&self, registry: &str) -> bool {
         self.with(registry, |seen| {
             seen.outage.as_mut().is_some_and(|outage| !std::mem::replace(&mut outage.told, true))
         })
     }
 
-    /// It answered. True: that ends an outage that was told of.
+    /// Records a response. Returns true if it ends an outage that was reported.
     pub(super) fn answered(&self, registry: &str) -> bool {
         self.with(registry, |seen| {
             seen.known = true;
@@ -93,7 +93,7 @@ mod tests {
         let again = outages.failed("r", later);
         assert!(again.known && again.lasts.is_zero());
         assert!(outages.is_news("r"));
-        // Nobody asked for long: what fails now is another outage.
+        // After a long time without requests, a failure is a new outage.
         let much_later = later + FORGOTTEN;
         assert!(outages.failed("r", much_later).lasts.is_zero() && outages.is_news("r"));
     }

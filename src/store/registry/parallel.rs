@@ -1,10 +1,11 @@
-//! A large blob over several connections: its parts are fetched side by side and handed out in order.
+//! Reads a large blob over several connections: its parts are fetched in parallel and returned in
+//! order.
 //!
-//! Registries, and the object stores behind them, commonly give one connection 60 to 90 MB/s,
-//! whatever the link could carry.
+//! Registries, and the object stores behind them, commonly give a connection 60 to 90 MB/s, however
+//! fast the network is.
 //!
-//! The first request asks for the first part. If the answer is the whole blob, that answer is read
-//! and nothing else is asked for.
+//! The first request asks for the first part. If the response is the whole blob, it is read to the
+//! end and nothing else is requested.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,17 +24,17 @@ use super::transport::TransportError;
 use crate::budget::Charge;
 use crate::image::Descriptor;
 
-/// A blob of fewer parts comes over one connection.
+/// Blobs with fewer parts use a single connection.
 const FEWEST_PARTS: u64 = 4;
-/// Bytes that a connection hands over at once: a part that waits is taken in few steps.
+/// How many bytes a connection passes on at a time, so that a finished part is read in few steps.
 const BATCH: usize = 256 << 10;
 
-/// A whole blob on its way, over one connection or several. It yields exactly as many bytes as the
-/// descriptor says; their digest is for the reader to check.
+/// A whole blob as a stream, over one connection or several. Yields exactly as many bytes as the
+/// descriptor states. The reader must verify their digest.
 pub struct LayerStream(Connections);
 
 enum Connections {
-    /// A large blob holds its place among the connections for such blobs until it is dropped.
+    /// A large blob keeps its connection permit until it is dropped.
     One {
         stream: Box<BlobStream>,
         _slot: Option<OwnedSemaphorePermit>,
@@ -41,47 +42,47 @@ enum Connections {
     Several(Box<Parts>),
 }
 
-/// The parts of a blob, each with a task that fetches it.
+/// The parts of a blob. A task fetches each of them.
 struct Parts {
     repository: Repository,
     blob: Descriptor,
-    /// Bytes of a part, but for the last.
+    /// The size of each part but the last, in bytes.
     part: u64,
-    /// Where the parts that are being fetched end.
+    /// The end of the parts that are being fetched.
     next: u64,
     ahead: VecDeque<Part>,
-    /// What of the first part has been taken out of its channel.
+    /// Chunks of the first part that were taken out of its channel.
     batch: vec::IntoIter<Bytes>,
-    /// They end when this is dropped.
+    /// The tasks end when this is dropped.
     tasks: JoinSet<()>,
 }
 
 struct Part {
     batches: Receiver<Result<Vec<Bytes>, RegistryError>>,
-    /// Bytes that have not come out of `batches`.
+    /// The number of bytes that have not come out of `batches`.
     left: u64,
     _hold: Hold,
 }
 
-/// A connection, and the memory for what it brings: given back once that is handed out.
+/// A connection permit and the memory for a part, released when the part was returned.
 struct Hold {
     _slot: Option<OwnedSemaphorePermit>,
     _charge: Option<Charge>,
 }
 
 impl Repository {
-    /// Begins to read a whole blob. A large one is read over as many connections as
+    /// Starts to read a whole blob. Large ones are read over as many connections as
     /// [`Limits::connections`](super::Limits::connections) and the memory for parts allow.
     ///
     /// # Errors
-    /// As [`Repository::blob`].
+    /// Those of [`Repository::blob`].
     pub async fn layer(&self, blob: &Descriptor) -> Result<LayerStream, RegistryError> {
         let part = self.registry.http.limits.part.max(1);
         let one = |stream, slot| LayerStream(Connections::One { stream: Box::new(stream), _slot: slot });
         if blob.size / part < FEWEST_PARTS {
             return Ok(one(self.blob(blob).await?, None));
         }
-        // This fails only when the semaphore is closed, which nobody does.
+        // Fails only if the semaphore is closed, which never happens.
         let slot = Arc::clone(self.slots()).acquire_owned().await.ok();
         let several = self.registry.http.limits.connections > 1 && self.registry.ranges.may_ask();
         let Some(charge) = self.charge_part(part).filter(|_| several) else {
@@ -108,17 +109,17 @@ impl Repository {
         self.registry.http.slots()
     }
 
-    /// `None`: the image has no memory left for another part.
+    /// None if the image has no memory left for another part.
     fn charge_part(&self, part: u64) -> Option<Charge> {
         self.parts.charge(part, || "a part of a layer".to_owned()).ok()
     }
 }
 
 impl LayerStream {
-    /// The next bytes; `None` at the blob's end.
+    /// The next bytes; None at the end of the blob.
     ///
     /// # Errors
-    /// As [`BlobStream::next`].
+    /// Those of [`BlobStream::next`].
     pub async fn next(&mut self) -> Result<Option<Bytes>, RegistryError> {
         match &mut self.0 {
             Connections::One { stream, .. } => stream.next().await,
@@ -147,8 +148,8 @@ impl Parts {
         }
     }
 
-    /// Begins to fetch as many parts as there are connections and memory for. The one that is needed
-    /// now waits for a connection, and is fetched whatever is left of the memory.
+    /// Starts to fetch as many parts as connections and memory allow. The part that is needed now
+    /// waits for a connection, and is fetched even if no memory is left.
     async fn fetch_ahead(&mut self) {
         while self.tasks.try_join_next().is_some() {}
         while self.next < self.blob.size {
@@ -167,12 +168,12 @@ impl Parts {
         self.repository.registry.ranges.may_ask()
     }
 
-    /// Fetches the next part, of which `opened` is the answer if there is one already. If the
-    /// registry has stopped sending parts alone, it is all that is left.
+    /// Starts to fetch the next part. `opened` is its response if there already is one. If the
+    /// registry has stopped sending parts, this fetches the whole rest.
     fn begin(&mut self, hold: Hold, opened: Option<BlobStream>) {
         let length = if opened.is_some() || self.sends_parts() { self.part } else { self.blob.size };
         let range = self.next..self.next.saturating_add(length).min(self.blob.size);
-        // Enough for a part, so that none waits for those before it.
+        // Room for a whole part, which then never waits for earlier parts.
         let (batches, received) = channel(self.part as usize / BATCH + 2);
         self.next = range.end;
         self.ahead.push_back(Part { batches: received, left: range.end - range.start, _hold: hold });
@@ -183,13 +184,13 @@ impl Parts {
                 None => repository.blob_part(&blob, range, false).await,
             };
             if let Err(error) = fetch(stream, &batches).await {
-                // If this fails, nobody waits for the part any more.
+                // Fails if nobody waits for the part any more.
                 let _ = batches.send(Err(error)).await;
             }
         });
     }
 
-    /// A task ended without its part or an error.
+    /// The error when a task ended without its part or an error.
     async fn ended_early(&self) -> Result<RegistryError, RegistryError> {
         let request = self.repository.request(Method::GET, &format!("blobs/{}", self.blob.digest)).await?;
         let source = TransportError::broken("the body ended early");
@@ -197,7 +198,7 @@ impl Parts {
     }
 }
 
-/// Hands over what comes, until it ends or nobody takes it.
+/// Passes on the chunks of a part until it ends or its receiver is gone.
 async fn fetch(
     stream: Result<BlobStream, RegistryError>,
     batches: &Sender<Result<Vec<Bytes>, RegistryError>>,

@@ -1,5 +1,6 @@
-//! Where a registry sends those who ask for a blob: mostly a signed URL of an object store. It is
-//! good for many requests, so that not every part of a blob costs a round trip to the registry.
+//! Remembers where a registry redirects requests for blobs, usually to a signed URL of an object
+//! store. The URL is valid for many requests, so most parts of a blob need no round trip to the
+//! registry.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -12,24 +13,24 @@ use url::Url;
 use super::http::Request;
 use crate::lock::Hold;
 
-/// Blobs whose place is remembered.
+/// The number of blobs whose place is remembered.
 const MOST: usize = 64;
-/// Registries sign URLs for 10 minutes and longer. One that has run out is noticed all the same.
+/// Registries sign URLs for 10 minutes and longer. If one expires earlier, that is detected.
 const LIFETIME: Duration = Duration::from_secs(300);
 
-/// The last places, the newest first.
+/// The most recent places, newest first.
 #[derive(Default)]
 pub(super) struct Places(Mutex<VecDeque<Place>>);
 
 struct Place {
-    /// Of the blob at the registry, with its repository.
+    /// The path of the blob at the registry, including the repository.
     path: String,
     target: Url,
     since: Instant,
 }
 
 impl Places {
-    /// Where `request` was last sent, if it reads a blob and has nothing against answers from memory.
+    /// The last place of a blob, unless `request` is of another kind or refuses cached responses.
     pub(super) fn of(&self, request: &Request) -> Option<Url> {
         if !is_remembered(request) || request.headers.contains_key(CACHE_CONTROL) {
             return None;
@@ -39,7 +40,7 @@ impl Places {
         (place.since.elapsed() < LIFETIME).then(|| place.target.clone())
     }
 
-    /// It was answered with success at `target`.
+    /// Records a successful response from `target`.
     pub(super) fn remember(&self, request: &Request, target: &Url) {
         if !is_remembered(request) {
             return;

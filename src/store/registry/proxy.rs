@@ -1,6 +1,7 @@
-//! The proxies that the environment names, with the rules of curl and of Go's net/http.
+//! The proxies in the environment, with the rules of curl and of Go's net/http.
 //!
-//! A proxy that cannot be used is an error: whoever set one does not want direct connections.
+//! A proxy that cannot be used is an error, because a user who sets one does not want direct
+//! connections.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -13,7 +14,7 @@ use super::address::is_loopback;
 
 const SCHEMES: [&str; 6] = ["http", "https", "socks4", "socks4a", "socks5", "socks5h"];
 
-/// The settings of the environment. Cheap to clone.
+/// The proxy settings in the environment. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Proxies {
     inner: Arc<Inner>,
@@ -26,7 +27,7 @@ struct Inner {
     direct: Vec<Rule>,
 }
 
-/// A proxy and where it was set. `Display` shows neither its user nor its password.
+/// A proxy and the variable that names it. `Display` shows neither its user nor its password.
 #[derive(Clone)]
 pub(super) struct Proxy {
     pub url: Url,
@@ -40,7 +41,8 @@ impl fmt::Display for Proxy {
     }
 }
 
-/// A variable does not hold a proxy. Its value is not repeated: it may hold a password.
+/// A variable does not contain a valid proxy. Messages do not include its value, which may contain
+/// a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the proxy in ${variable} cannot be used: {reason}")]
 pub struct ProxyError {
@@ -60,7 +62,8 @@ impl Proxies {
             names.iter().find_map(set)
         };
         let proxy = |names: &[&'static str]| first(names).map(|(name, value)| Proxy::parse(name, &value));
-        // A CGI program gets the header `Proxy` of a stranger as HTTP_PROXY (CVE-2016-5385).
+        // In a CGI program, HTTP_PROXY has the untrusted header `Proxy` of a request
+        // (CVE-2016-5385).
         let cgi = variable("REQUEST_METHOD").is_some();
         let http = if cgi { &["http_proxy"][..] } else { &["HTTP_PROXY", "http_proxy"] };
         let all = || proxy(&["ALL_PROXY", "all_proxy"]);
@@ -73,7 +76,7 @@ impl Proxies {
         Proxies { inner: Arc::new(inner) }
     }
 
-    /// The proxy for `url`; `None`: it is asked directly, as hosts on this machine always are.
+    /// The proxy for `url`. None for a direct connection, which hosts on this machine always get.
     pub(super) fn of(&self, url: &Url) -> Result<Option<&Proxy>, ProxyError> {
         let proxy = if url.scheme() == "http" { &self.inner.http } else { &self.inner.https };
         match proxy {
@@ -100,7 +103,7 @@ impl Proxy {
         if !SCHEMES.contains(&url.scheme()) {
             return Err(wrong("its scheme is not http, https, socks4, socks4a, socks5 or socks5h"));
         }
-        // The HTTP client goes without a proxy where its own parser is stricter than this one.
+        // If its own parser is stricter than this one, the HTTP client would use no proxy.
         let known = url.as_str().parse::<hyper::Uri>().is_ok_and(|uri| uri.authority().is_some());
         if known && url.host_str().is_some_and(|host| !host.is_empty()) {
             Ok(Proxy { url, variable })
@@ -120,16 +123,16 @@ struct Rule {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Hosts {
     All,
-    /// Addresses that begin with the same `bits` bits.
+    /// Addresses that share the first `bits` bits.
     Network {
         address: IpAddr,
         bits: u32,
     },
-    /// A name and those below it, in lower case.
+    /// A name and its subdomains, in lower case.
     Domain(String),
 }
 
-/// Entries that make no sense match nothing, as everywhere.
+/// Invalid entries match nothing, as in other programs.
 fn rules(list: &str) -> Vec<Rule> {
     list.split(|c: char| c == ',' || c.is_whitespace()).filter(|entry| !entry.is_empty()).filter_map(rule).collect()
 }
@@ -181,7 +184,7 @@ impl Rule {
     }
 }
 
-/// Whether two addresses of the same family begin with the same bits.
+/// Whether two addresses of the same family share the first bits.
 fn shares(a: IpAddr, b: IpAddr, bits: u32) -> bool {
     let differ = match (a, b) {
         (IpAddr::V4(a), IpAddr::V4(b)) => u128::from(a.to_bits() ^ b.to_bits()) << 96,
@@ -245,7 +248,7 @@ mod tests {
             assert!(proxies.of(&Url::parse("http://r.example/").unwrap()).is_ok(), "it is not for this one");
             assert!(proxies.of(&Url::parse("https://localhost/").unwrap()).is_ok(), "{value}");
         }
-        // An @ in a password, as people type it.
+        // An unescaped @ in a password, as users type it.
         assert_eq!(of(&[("HTTP_PROXY", "http://u:p@x@h:1")], "http://r/").as_deref(), Some("http://h:1 ($HTTP_PROXY)"));
     }
 

@@ -1,5 +1,5 @@
-//! Referrers of a manifest (distribution spec, "Listing Referrers"): by the API, or by the tag
-//! schema where there is none.
+//! The referrers of a manifest (distribution spec, "Listing Referrers"): from the API, or from the
+//! tag schema if there is no API.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,18 +24,18 @@ use crate::image::Descriptor;
 use crate::image::manifest::OCI_INDEX;
 use crate::store::blob::Referrers;
 
-/// Pages that are read of one list, and referrers in it: far beyond what any image has.
+/// The limits for the pages of a list and the referrers in it, far beyond any real image.
 const PAGES: usize = 200;
 const REFERRERS: usize = 20_000;
-/// How long an answer that is not needed may take, so that its connection can be used again.
+/// How long to wait for a response that is no longer needed, to reuse its connection.
 const UNNEEDED: Duration = Duration::from_secs(5);
 
-/// Whether a registry is known to have the referrers API. That it has none is not remembered: the
-/// answer may have come from one of several servers, and asking again costs no time.
+/// Whether a registry is known to have the referrers API. The opposite is not remembered: it may be
+/// true of only one of several servers, and asking again costs no time.
 #[derive(Default)]
 pub(super) struct ReferrersApi(AtomicBool);
 
-/// The list under the fallback tag, asked for in the background. Dropped, it is no longer asked for.
+/// The list under the fallback tag, requested in the background. Dropping it cancels the request.
 struct Tagged(Option<JoinHandle<Result<Vec<Descriptor>, RegistryError>>>);
 
 impl Drop for Tagged {
@@ -47,7 +47,7 @@ impl Drop for Tagged {
 }
 
 impl Tagged {
-    /// It is not needed: its connection is kept if the answer comes soon.
+    /// The list is not needed. Keeps the connection if the response arrives soon.
     fn forget(mut self) {
         let Some(asking) = self.0.take() else { return };
         tokio::spawn(async move {
@@ -59,18 +59,19 @@ impl Tagged {
     }
 }
 
-/// One page of a list.
+/// A page of a list.
 struct Page {
     bytes: Bytes,
     next: Option<String>,
 }
 
 impl Repository {
-    /// The referrers of a manifest, in the registry's order, of one artifact type if one is given. None is no error.
-    /// A registry that is not known to have the API is asked for the fallback tag at the same time.
+    /// The referrers of a manifest in the registry's order, optionally of one artifact type. May be
+    /// empty. Unless the registry is known to have the API, the fallback tag is requested at the
+    /// same time.
     ///
     /// # Errors
-    /// What the registry answers beyond "no such API"; a list that is broken, or has no end.
+    /// Errors of the registry other than "no such API"; a list that is invalid or endless.
     pub async fn referrers(&self, subject: &Digest, artifact_type: Option<&str>) -> Result<Referrers, RegistryError> {
         let mut charge = self.budget.open();
         let known = &self.registry.referrers;
@@ -99,13 +100,14 @@ impl Repository {
         Ok(Referrers { descriptors, api })
     }
 
-    /// Asks for the list under the fallback tag in the background.
+    /// Requests the list under the fallback tag in the background.
     fn tagged_beside(&self, subject: Digest) -> Tagged {
         let repository = self.clone();
         Tagged(Some(tokio::spawn(async move { repository.tagged_referrers(&subject).await })))
     }
 
-    /// Those of one artifact type, if one is given, and what they take. `None`: the registry has no such API.
+    /// The referrers, optionally of one artifact type, with their memory charge. None if the
+    /// registry has no such API.
     pub(super) async fn api_referrers(
         &self,
         subject: &Digest,
@@ -127,7 +129,7 @@ impl Repository {
                 return Err(endless("the pages of the list form a loop"));
             }
             let Some(page) = self.page(&request).await? else {
-                // A list that breaks off is no list.
+                // An incomplete list is not usable.
                 return if seen.len() == 1 { Ok(None) } else { Err(endless("a further page of the list is missing")) };
             };
             let mut on_page = descriptors(&page.bytes, &asked)?;
@@ -157,7 +159,7 @@ impl Repository {
         let response = self.registry.once(request, &self.scope(Access::Pull)).await?;
         match response.status().as_u16() {
             200 if response.media_type() == OCI_INDEX => {}
-            // A login page, or whatever a registry says to a path that it does not know.
+            // A sign-in page, or the response of a registry to an unknown path.
             200 | 400 | 404 | 405 | 501 => return Ok(None),
             _ => return Err(response.refusal().await),
         }
@@ -165,7 +167,7 @@ impl Repository {
         Ok(Some(Page { bytes: response.bytes(MANIFEST).await?, next }))
     }
 
-    /// Where the next page is: at the registry, as all of its pages.
+    /// The URL of the next page, which must be at the registry.
     async fn next_page(&self, request: &Request, asked: &Asked, link: &str) -> Result<url::Url, RegistryError> {
         let base = self.registry.base().await?;
         let url = request.url.join(link).ok().filter(|url| super::address::same_origin(base, url));
@@ -176,7 +178,7 @@ impl Repository {
     }
 }
 
-/// Drops what is not of the artifact type: the registry may have filtered the list, or not.
+/// Drops referrers of other artifact types. The registry may or may not have filtered the list.
 fn keep_wanted(descriptors: &mut Vec<Descriptor>, artifact_type: Option<&str>) {
     if let Some(wanted) = artifact_type {
         descriptors.retain(|descriptor| descriptor.artifact_type.as_deref() == Some(wanted));
@@ -193,7 +195,7 @@ fn charge_list(charge: &mut Charge, subject: &Digest, list: &[Descriptor]) -> Re
 pub(super) fn descriptors(index: &[u8], asked: &Asked) -> Result<Vec<Descriptor>, RegistryError> {
     #[derive(Deserialize)]
     struct Index {
-        // Go writes an empty list as null, where nobody took care.
+        // Go encodes an empty list as null unless the program prevents it.
         manifests: Option<Vec<Descriptor>>,
     }
     let index: Index =

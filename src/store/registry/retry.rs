@@ -1,4 +1,4 @@
-//! Trying again: how long to wait, how often, and when to let it be.
+//! Retries: how long to wait, how many times, and when to give up.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,19 +12,21 @@ use super::error::RegistryError;
 use super::http::Http;
 use crate::progress::{Event, causes};
 
-/// No wait between two tries is longer, unless the registry asks for it.
+/// The longest wait between two tries, unless the registry requests more.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
-/// The same where nobody listens: to knock costs little, and the registry may be back at any time.
+/// The longest wait if the registry cannot be connected to: trying costs little, and it may return
+/// at any time.
 const LONGEST_KNOCK: Duration = Duration::from_secs(2);
-/// Tries of a name that cannot be resolved and under which nobody has answered yet: it is mistyped more often than not.
+/// The number of tries for a name that cannot be resolved and never responded, because it is
+/// usually misspelled.
 const NAME_TRIES: u32 = 3;
 
-/// The tries of one request.
+/// The tries of a request.
 pub(super) struct Retry {
     http: Arc<Http>,
     tries: u32,
     waited: Duration,
-    /// When the first of them failed.
+    /// When the first try failed.
     since: Option<Instant>,
 }
 
@@ -33,7 +35,8 @@ impl Retry {
         Retry { http: Arc::clone(http), tries: 0, waited: Duration::ZERO, since: None }
     }
 
-    /// After a try failed: returns when it is time for the next, or with the error when there will be none.
+    /// Call this after a failed try. Returns when it is time for the next one, or the error if
+    /// there will be none.
     pub(super) async fn again(&mut self, error: RegistryError) -> Result<(), RegistryError> {
         self.tries += 1;
         if !error.calls_for_retry() {
@@ -42,7 +45,8 @@ impl Retry {
         let now = Instant::now();
         let failing = now - *self.since.get_or_insert(now);
         let is_lost = error.is_connect();
-        // Where there is no limit somebody waits for the answer, such as the reader of a mounted file.
+        // Without a time limit a caller waits for the response, such as the reader of a mounted
+        // file.
         let soon = is_lost || self.http.patience().is_none();
         let wait = self.wait(error.retry_after(), if soon { LONGEST_KNOCK } else { LONGEST_BACKOFF });
         let goes_on =
@@ -65,7 +69,7 @@ impl Retry {
         Ok(())
     }
 
-    /// Whether a registry that cannot be connected to is tried again. That it is waited for is said once.
+    /// Whether to retry a registry that cannot be connected to. Reports the wait once.
     fn knocks_on(&self, error: &RegistryError, now: Instant, failing: Duration) -> bool {
         let registry = error.host().unwrap_or_default();
         let failure = self.http.outages().failed(registry, now);
@@ -82,7 +86,7 @@ impl Retry {
         goes_on
     }
 
-    /// Whether a registry that failed otherwise is asked again.
+    /// Whether to retry a registry that failed in another way.
     fn asks_on(&self, error: &RegistryError, now: Instant, failing: Duration, wait: Duration) -> bool {
         let limits = &self.http.limits;
         let Some(patience) = self.http.patience() else {
@@ -98,7 +102,7 @@ impl Retry {
             && self.http.budget().spend()
     }
 
-    /// Says once what a registry that is waited for does.
+    /// Reports once what a registry that is retried does.
     fn tell(&self, registry: &str, what: &str) {
         if self.http.outages().is_news(registry) {
             let until = match self.http.patience() {
@@ -109,7 +113,7 @@ impl Retry {
         }
     }
 
-    /// It went on: what failed before counts no more.
+    /// The request made progress, so earlier failures no longer count.
     pub(super) fn progressed(&mut self) {
         self.tries = 0;
         self.waited = Duration::ZERO;
@@ -120,7 +124,7 @@ impl Retry {
         let doubled = self.http.limits.first_wait.saturating_mul(1 << self.tries.saturating_sub(1).min(16));
         let backoff = jitter(doubled.min(longest));
         match asked {
-            // All that were sent away together should not come back together.
+            // Clients that were turned away together should not return at the same time.
             Some(asked) => asked.max(backoff).saturating_add(jitter(self.http.limits.first_wait)),
             None => backoff,
         }

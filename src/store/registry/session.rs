@@ -1,4 +1,5 @@
-//! One registry: requests to it with authorization, redirects and new tries. Everything above speaks through here.
+//! The connection to a registry: sends requests with authorization, redirects and retries. The
+//! modules above use only this one.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -20,15 +21,15 @@ use super::referrers::ReferrersApi;
 use super::retry::Retry;
 use super::transport::TransportKind;
 
-/// Redirects that are followed for one request.
+/// The maximum number of redirects for a request.
 const HOPS: usize = 10;
-/// How long a registry is believed that it cannot send parts of blobs: it may have been one of many
+/// How long to remember that a registry cannot send parts of blobs. It may have been one of many
 /// servers behind its name.
 const NO_RANGES: Duration = Duration::from_secs(60);
 
 pub(super) struct Registry {
     pub http: Arc<Http>,
-    /// As its user names it.
+    /// The registry as the user named it.
     pub name: Arc<str>,
     pub ranges: Ranges,
     pub places: Places,
@@ -36,18 +37,19 @@ pub(super) struct Registry {
     auth: Authorizer,
     scheme: Scheme,
     base: OnceCell<Url>,
-    /// Whether what is asked by plain HTTP, and hung up on that, speaks TLS.
+    /// Whether a server that closed a plain HTTP connection uses TLS.
     is_tls_after_all: OnceCell<bool>,
 }
 
 enum Scheme {
     Http,
     Https,
-    /// A registry on this machine, and the user gave settings for TLS: that may mean this registry, or another one.
+    /// A registry on this machine, with TLS settings from the user, which may be meant for this
+    /// registry or for another one.
     Ask,
 }
 
-/// Whether a registry is to be asked for parts of blobs.
+/// Whether to request parts of blobs from a registry.
 #[derive(Default)]
 pub(super) struct Ranges(Mutex<Option<Instant>>);
 
@@ -56,7 +58,7 @@ impl Ranges {
         self.0.lock().ok().and_then(|refused| *refused).is_none_or(|refused| refused.elapsed() > NO_RANGES)
     }
 
-    /// It sent the whole instead.
+    /// The registry sent the whole blob instead of a part.
     pub(super) fn refused(&self) {
         if let Ok(mut refused) = self.0.lock() {
             *refused = Some(Instant::now());
@@ -107,7 +109,7 @@ impl Registry {
             .await
     }
 
-    /// Whether TLS is spoken at `base`. One that cannot be reached is tried again: it may say at its next start.
+    /// Whether the server at `base` uses TLS. If it cannot be reached, the next call tries again.
     async fn speaks_tls(&self, base: &Url) -> Result<bool, RegistryError> {
         let request = Request::new(Method::HEAD, base.clone());
         let mut retry = Retry::new(&self.http);
@@ -119,7 +121,8 @@ impl Registry {
                     TransportKind::Connect | TransportKind::Unresolved => {
                         retry.again(RegistryError::Transport { asked, source }).await?;
                     }
-                    // What breaks after the handshake, such as over a client's certificate, is no sign of plain HTTP.
+                    // A failure after the handshake, for example because of a client certificate,
+                    // does not indicate plain HTTP.
                     _ => return Ok(true),
                 },
                 Err(_) => return Ok(true),
@@ -127,7 +130,8 @@ impl Registry {
         }
     }
 
-    /// A server that speaks TLS may hang up on plain HTTP without a word: one handshake shows it.
+    /// Whether a server that silently closed a plain HTTP connection uses TLS, tested with a TLS
+    /// handshake.
     async fn is_tls_after_all(&self, asked: &Url) -> bool {
         if asked.scheme() != "http" || self.http.outages().is_known(&self.name) {
             return false;
@@ -151,7 +155,7 @@ impl Registry {
         Asked::new(&self.name, method, url)
     }
 
-    /// Sends a request until it gets an answer that is not temporary.
+    /// Sends a request until it gets a response that is not temporary.
     pub(super) async fn send(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
         let mut retry = Retry::new(&self.http);
         loop {
@@ -162,7 +166,8 @@ impl Registry {
         }
     }
 
-    /// One try: adds authorization, renews it once at 401, follows redirects. A status that may pass is an error.
+    /// Makes one try: adds authorization, renews it once after 401, follows redirects. A temporary
+    /// status is an error.
     pub(super) async fn once(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
         let response = match self.follow(request, scope, request.next_try()).await {
             Err(error) if error.is_broken() && self.is_tls_after_all(&request.url).await => {
@@ -212,7 +217,7 @@ impl Registry {
                         return Ok(response);
                     }
                 }
-                // A signed URL may have run out on the way.
+                // A signed URL may have expired.
                 (status, None) if hops > 0 && !asked_again && has_run_out(status, request, remembered.is_some()) => {
                     asked_again = true;
                     remembered = None;
@@ -235,7 +240,7 @@ impl Registry {
         }
     }
 
-    /// Where a redirect leads.
+    /// The target of a redirect.
     fn target(&self, base: &Url, response: &Response, hops: usize) -> Result<Url, RegistryError> {
         let protocol = |what: String| RegistryError::Protocol { asked: response.asked.clone(), what };
         if hops > HOPS {
@@ -245,7 +250,7 @@ impl Registry {
         self.resolve(base, response, location)
     }
 
-    /// A URL that an answer names, as far as we may go there. It keeps its query to the letter.
+    /// A URL in a response, if the client may contact it. Its query is left unchanged.
     pub(super) fn resolve(&self, base: &Url, response: &Response, location: &str) -> Result<Url, RegistryError> {
         let asked = || response.asked.clone();
         let mut url = response.url.join(location).map_err(|_| RegistryError::Protocol {
@@ -260,8 +265,8 @@ impl Registry {
     }
 }
 
-/// Requests that only read follow every redirect, those that write only the ones that keep method and body (RFC 9110
-/// section 15.4).
+/// Requests that only read follow every redirect. Requests that write only follow those that keep
+/// method and body (RFC 9110 section 15.4).
 fn is_redirect(status: StatusCode, method: &Method) -> bool {
     match status.as_u16() {
         307 | 308 => true,
@@ -270,8 +275,8 @@ fn is_redirect(status: StatusCode, method: &Method) -> bool {
     }
 }
 
-/// Object stores answer 403 to a URL that is no longer valid. To one that was valid before, they
-/// have other answers too.
+/// Object stores answer 403 to an expired URL, and with other statuses too if the URL was valid
+/// before.
 fn has_run_out(status: StatusCode, request: &Request, remembered: bool) -> bool {
     let refused = remembered && status.is_client_error() && !is_transient_status(status);
     is_read(&request.method) && (refused || status == StatusCode::FORBIDDEN)

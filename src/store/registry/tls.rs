@@ -1,5 +1,5 @@
-//! Whom to trust, and as whom to speak: the system's certificate authorities, those of the user,
-//! the client's own certificate.
+//! TLS settings: the system's certificate authorities, those of the user, and the client
+//! certificate.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use super::config::ClientConfig;
 use super::error::RegistryError;
 use super::verifier::{Pinned, TrustAnyone};
 
-/// What the registries of a client have in common. A machine without any system certificates is no
-/// error here: it can still speak to registries whose authority is given, and by plain HTTP.
+/// The settings that the registries of a client share. A machine without system certificates is not
+/// an error here: it can still use plain HTTP, and registries with a given authority.
 pub(super) struct Tls {
     provider: Arc<CryptoProvider>,
     anyone: bool,
@@ -28,23 +28,23 @@ pub(super) struct Tls {
 #[derive(Clone)]
 struct Authorities {
     roots: RootCertStore,
-    /// Those among them that the user gave.
+    /// The authorities that the user gave.
     given: Vec<CertificateDer<'static>>,
 }
 
-/// A client's certificate chain and its key.
+/// A client certificate chain and its key.
 struct Identity {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 }
 
-/// How one registry is spoken to, where that is not as everything else is.
+/// The settings of a registry that differ from the common ones.
 pub(super) struct OwnTls {
-    /// For the registry itself: with the client's certificate.
+    /// For the registry itself, with the client certificate.
     pub home: TlsConfig,
-    /// For the hosts to which it leads, by redirects and as its token service.
+    /// For the hosts to which it redirects and its token service.
     pub away: TlsConfig,
-    /// The user gave authorities for it.
+    /// Whether the user gave authorities for it.
     pub own_authorities: bool,
 }
 
@@ -62,22 +62,22 @@ impl Tls {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let folders = config.certs_d.clone().unwrap_or_else(certs_d::folders);
         let tls = Tls { provider, anyone: config.insecure_skip_tls_verify, authorities, identity, folders };
-        // A certificate and a key that do not fit are told of before anything is sent.
+        // Reports a certificate and key that do not match before anything is sent.
         tls.build(&tls.authorities, tls.identity.as_ref())?;
         Ok(tls)
     }
 
-    /// The user gave authorities for every registry.
+    /// Whether the user gave authorities for every registry.
     pub(super) fn has_own_authorities(&self) -> bool {
         !self.authorities.given.is_empty()
     }
 
-    /// For every host for which nothing else is said. Nobody is shown the client's certificate.
+    /// For every host without its own settings. Does not send the client certificate.
     pub(super) fn common(&self) -> Result<TlsConfig, RegistryError> {
         self.build(&self.authorities, None)
     }
 
-    /// For a registry with a folder of certificates, or one that is shown the client's certificate.
+    /// For a registry with a folder of certificates or with a client certificate.
     pub(super) fn own(&self, registry: &str) -> Result<Option<OwnTls>, RegistryError> {
         let found = certs_d::find(&self.folders, registry)?;
         let of_folder = match (&self.identity, &found.client) {
@@ -118,8 +118,8 @@ impl Tls {
                 .map_err(|error| RegistryError::Tls(error.into()))?,
             None => builder.with_no_client_auth(),
         };
-        // Not HTTP/2: its frames of 16 KiB and its windows are for many small answers. Indexing
-        // took a fifth longer by it, and more CPU.
+        // Not HTTP/2: its frames of 16 KiB and its windows suit many small responses. With it,
+        // indexing took a fifth longer, and more CPU time.
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(tls)
     }

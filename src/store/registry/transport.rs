@@ -1,4 +1,4 @@
-//! Why a request got no answer: the kind of the failure, and its cause in words.
+//! Why a request got no response: the kind of failure, and its cause in words.
 
 use std::io;
 use std::sync::Arc;
@@ -8,75 +8,75 @@ use rustls::{AlertDescription, CertificateError};
 
 use super::one_line::one_line;
 
-/// Why no answer came, or not all of it.
+/// Why there was no response, or only a part of it.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{}{text}", .proxy.as_ref().map(|proxy| format!("via the proxy {proxy}: ")).unwrap_or_default())]
 pub struct TransportError {
     pub(super) kind: TransportKind,
     text: String,
-    /// What the request went by, without its user and password.
+    /// The proxy of the request, without user and password.
     pub(super) proxy: Option<Arc<str>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TransportKind {
     Connect,
-    /// The host's name leads nowhere.
+    /// The host name cannot be resolved.
     Unresolved,
-    /// The other side hung up while TLS was agreed on.
+    /// The server closed the connection during the TLS handshake.
     Dropped,
-    /// The other side could not prove to be who it should be.
+    /// The server's certificate is not trusted.
     Certificate(Untrusted),
-    /// The other side wants a client certificate, or another one.
+    /// The server requires a client certificate, or rejected the given one.
     ClientCertificate,
-    /// The two sides did not agree.
+    /// The TLS handshake failed.
     Tls,
-    /// It speaks something else than TLS.
+    /// The server does not use TLS.
     NotTls,
-    /// Its name leads to an address to which we do not go.
+    /// The name resolves to an address that the client must not contact.
     Refused,
-    /// The proxy wants a user and a password.
+    /// The proxy requires a user and a password.
     ProxyLogin,
     Broken,
 }
 
 impl TransportKind {
-    /// There was no connection, so that nothing can have been done.
+    /// There was no connection, so the request had no effect.
     pub(super) fn is_lost(self) -> bool {
         matches!(self, TransportKind::Connect | TransportKind::Unresolved | TransportKind::Dropped)
     }
 }
 
-/// Why a server's certificate is not to be trusted.
+/// Why a server's certificate is not trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Untrusted {
-    /// It was valid once.
+    /// It has expired.
     Expired,
-    /// It will be valid some day, or this machine's clock is wrong.
+    /// It is not valid yet, or this machine's clock is wrong.
     NotYetValid,
     /// It is for other hosts.
     Name,
-    /// No authority that is trusted has signed it.
+    /// It was not signed by a trusted authority.
     Issuer {
-        /// Not even one that the user gave for this registry.
+        /// Whether the user gave authorities for this registry.
         given: bool,
     },
-    /// It is an authority's own certificate, and none that the user gave.
+    /// It is an authority's own certificate, and not one that the user gave.
     Authority,
-    /// For another reason.
+    /// Another reason.
     Other,
 }
 
-/// What else is to be known of a request that failed.
+/// Further facts about a failed request.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Context {
     pub proxy: Option<Arc<str>>,
-    /// The user gave certificate authorities for this registry.
+    /// Whether the user gave certificate authorities for this registry.
     pub own_authorities: bool,
 }
 
 impl TransportError {
-    /// The causes in one line, without the outer ones that say nothing, and without any URL.
+    /// Joins the causes on one line, without outer ones that add nothing, and without URLs.
     pub(super) fn new(error: reqwest::Error, context: &Context) -> TransportError {
         let error = error.without_url();
         let mut kind = if error.is_connect() { TransportKind::Connect } else { TransportKind::Broken };
@@ -88,7 +88,7 @@ impl TransportError {
             }
             if cause.is::<super::gate::Unresolved>() {
                 kind = TransportKind::Unresolved;
-                // "dns error: error resolving DNS" says no more.
+                // "dns error: error resolving DNS" adds nothing.
                 causes.clear();
             }
             if kind == TransportKind::Connect && cause.downcast_ref().is_some_and(is_hang_up) {
@@ -117,13 +117,14 @@ impl TransportError {
     }
 }
 
-/// What a peer that does not like our first bytes does, or one that goes away at that moment.
+/// Errors of a server that rejects our first bytes, or that goes away at that moment.
 fn is_hang_up(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
-/// The TLS error in an error: an io::Error hides what it wraps from `source()`, and may wrap another one.
+/// The TLS error in an error. An io::Error hides the error it wraps from `source()`, and may wrap
+/// another one.
 fn rustls_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
     match error.downcast_ref::<io::Error>() {
         Some(io) => io.get_ref().and_then(|inner| rustls_error(inner)),
@@ -131,7 +132,7 @@ fn rustls_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a 
     }
 }
 
-/// rustls writes its errors for programmers.
+/// Rephrases rustls's errors, which are written for programmers.
 fn of_tls(error: &rustls::Error, context: &Context) -> (TransportKind, String) {
     use rustls::Error;
     match error {
@@ -152,7 +153,7 @@ fn of_alert(alert: AlertDescription) -> (TransportKind, String) {
     use AlertDescription as Alert;
     match alert {
         Alert::CertificateRequired => (TransportKind::ClientCertificate, "it requires a client certificate".to_owned()),
-        // By TLS 1.2 there is no other word for a certificate that is missing.
+        // TLS 1.2 has no other alert for a missing certificate.
         Alert::BadCertificate
         | Alert::UnsupportedCertificate
         | Alert::CertificateRevoked
@@ -200,7 +201,8 @@ fn of_certificate(error: &CertificateError, context: &Context) -> (Untrusted, St
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
             (Untrusted::Other, "its certificate is not a server certificate".to_owned())
         }
-        // What webpki says of a CA certificate that a server shows as its own; its error type is not ours to name.
+        // webpki's error for a CA certificate that a server presents as its own. Its type is not
+        // public.
         CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
             (Untrusted::Authority, "its certificate is that of a certificate authority (CA:TRUE)".to_owned())
         }
@@ -209,7 +211,7 @@ fn of_certificate(error: &CertificateError, context: &Context) -> (Untrusted, St
     }
 }
 
-/// `DnsName("x")` is how webpki writes the name x, and `IpAddress(x)` the address x.
+/// webpki writes the name x as `DnsName("x")`, and the address x as `IpAddress(x)`.
 fn plain_name(presented: &str) -> &str {
     let inner = presented.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
     inner.unwrap_or(presented).trim_matches('"')

@@ -1,4 +1,4 @@
-//! Uploading blobs (distribution spec, "Push"): in one request, or in chunks.
+//! Uploads blobs (distribution spec, "Push"), in one request or in chunks.
 
 use bytes::{Bytes, BytesMut};
 use reqwest::Method;
@@ -13,33 +13,34 @@ use super::retry::Retry;
 use crate::digest::{Digest, Hasher};
 use crate::image::Descriptor;
 
-/// Upload sessions that are begun for one blob, when registries lose them.
+/// The number of upload sessions for a blob, in case the registry loses them.
 const SESSIONS: u32 = 3;
-/// A chunk's size is the registry's to choose (`OCI-Chunk-Min-Length`), within reason.
+/// The limit for the chunk size that a registry may request (`OCI-Chunk-Min-Length`), in bytes.
 const LARGEST_CHUNK: u64 = 1 << 30;
-/// Chunks are cut to this where a larger body was too large for someone on the way (413).
+/// The chunk size after a larger body was too large for a server on the way (413), in bytes.
 const SMALL_CHUNK: u64 = 4 << 20;
-/// What is held in memory of a blob that is copied, in bytes, however large the chunks are that the registry asks for.
+/// The limit for the memory of a blob that is copied, in bytes, however large the chunks that the
+/// registry requests.
 const LARGEST_BUFFER: u64 = 64 << 20;
 
-/// Times in a row that a chunk may be sent without anything of it being taken.
+/// How many times in a row a chunk may be sent without any of it being accepted.
 const STALLS: u32 = 3;
 
-/// How far an upload has come.
+/// The state of an upload.
 enum Progress {
     Done,
-    /// The registry knows nothing of the session any more, or of what it holds.
+    /// The registry no longer knows the session or its content.
     Lost(RegistryError),
     /// A body was too large (413).
     TooLarge(RegistryError),
 }
 
 impl Repository {
-    /// Uploads a blob unless the registry says that it is there. True: it was uploaded.
+    /// Uploads a blob unless the registry already has it. Returns whether it was uploaded.
     ///
     /// # Errors
-    /// [`RegistryError::Content`] when `content` does not have the descriptor's size; what the
-    /// registry answers; transport errors after new tries.
+    /// [`RegistryError::Content`] if `content` does not have the descriptor's size; errors of the
+    /// registry; transport errors after retries.
     pub async fn push_blob(&self, blob: &Descriptor, content: Bytes) -> Result<bool, RegistryError> {
         if self.is_there(blob).await? {
             return Ok(false);
@@ -47,10 +48,10 @@ impl Repository {
         self.push_blob_unchecked(blob, content).await.map(|()| true)
     }
 
-    /// Uploads a blob without asking whether it is there: for registries that said so, and then did not find it.
+    /// Uploads a blob without asking whether it exists, for registries that claimed so wrongly.
     ///
     /// # Errors
-    /// As [`Repository::push_blob`].
+    /// Those of [`Repository::push_blob`].
     pub async fn push_blob_unchecked(&self, blob: &Descriptor, content: Bytes) -> Result<(), RegistryError> {
         let found = content.len() as u64;
         if found != blob.size {
@@ -79,7 +80,7 @@ impl Repository {
                 },
                 Err(error) => {
                     retry.again(error).await?;
-                    // The answer may have been lost, not the upload.
+                    // The response may have been lost after the upload succeeded.
                     if self.is_there(blob).await? {
                         return Ok(());
                     }
@@ -88,10 +89,10 @@ impl Repository {
         }
     }
 
-    /// Whether the registry has the blob, whole, for one who may push. What it does not say for sure is a no.
+    /// Whether the registry has the complete blob, asked with push access. False in doubt.
     ///
     /// # Errors
-    /// When it cannot be reached, or refuses the credentials.
+    /// If the registry cannot be reached, or rejects the credentials.
     pub async fn is_there(&self, blob: &Descriptor) -> Result<bool, RegistryError> {
         let request = self.request(Method::HEAD, &format!("blobs/{}", blob.digest)).await?;
         let response = self.registry.send(&request, &self.scope(Access::Push)).await?;
@@ -102,8 +103,8 @@ impl Repository {
         }
     }
 
-    /// One session, from its beginning to the blob. A request that fails is not sent again within
-    /// it: the registry may have taken a part of its body.
+    /// Runs a session from its start to the complete blob. A failed request is not repeated within
+    /// a session, because the registry may have accepted a part of its body.
     async fn session(&self, digest: &Digest, content: &Bytes, chunk: Option<u64>) -> Result<Progress, RegistryError> {
         let (mut session, least) = self.begin().await?;
         let outcome = match chunk {
@@ -114,7 +115,7 @@ impl Repository {
         outcome
     }
 
-    /// Begins a session; also the least size of a chunk that the registry asks for.
+    /// Starts a session. Also returns the minimum chunk size that the registry requests.
     async fn begin(&self) -> Result<(Session<'_>, u64), RegistryError> {
         let scope = self.scope(Access::Push);
         let request = self.request(Method::POST, "blobs/uploads/").await?;
@@ -153,7 +154,8 @@ impl Repository {
         }
     }
 
-    /// Sends chunk after chunk of a piece that begins at `from` of the blob, each from where the registry says to be.
+    /// Sends a piece that begins at `from` in the blob, chunk by chunk, each from the position that
+    /// the registry reports.
     async fn piece(
         &self,
         session: &mut Session<'_>,
@@ -176,7 +178,7 @@ impl Repository {
             let status = Request::new(Method::GET, at);
             let response = match self.unless_busy(&patch.header(CONTENT_RANGE, range), scope).await {
                 Ok(response) if response.status() != 416 => response,
-                // It is somewhere else than we believe: where?
+                // Its position is not the expected one: ask for it.
                 Ok(_) => self.registry.send(&status, scope).await?,
                 Err(error) => {
                     retry.again(error).await?;
@@ -185,7 +187,7 @@ impl Repository {
             };
             let taken = match (response.status().as_u16(), response.text(RANGE)) {
                 (202 | 204, Some(range)) => taken(range, end),
-                // No word about it: then it took the chunk.
+                // Without a position, the registry has accepted the chunk.
                 (202, None) => Some(end),
                 (204, None) => None,
                 _ => return interrupted(response).await,
@@ -209,7 +211,8 @@ impl Repository {
         Ok(Progress::Done)
     }
 
-    /// Sends a part of an upload once; again only where the registry was too busy to look at it.
+    /// Sends a part of an upload once. It is only repeated if the registry was too busy to look at
+    /// it.
     async fn unless_busy(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
         let mut retry = Retry::new(&self.registry.http);
         loop {
@@ -229,33 +232,34 @@ impl Repository {
     }
 }
 
-/// A blob on its way to a registry that is not held in memory as a whole: at most a chunk of it is.
+/// An upload of a blob to a registry that holds at most a chunk in memory.
 pub struct Upload<'a> {
     repository: &'a Repository,
     session: Session<'a>,
     blob: Descriptor,
-    /// Bytes of a chunk.
+    /// The size of a chunk in bytes.
     size: usize,
-    /// Bytes that the registry has.
+    /// The number of bytes that the registry has.
     sent: u64,
     waiting: BytesMut,
     hasher: Hasher,
 }
 
-/// How an upload went.
+/// The result of an upload.
 pub enum Uploaded {
     /// The registry has the blob.
     Done,
-    /// The registry lost it, or takes smaller chunks only (`SMALL_CHUNK`): it is to be begun anew.
+    /// The registry lost it, or only accepts smaller chunks (`SMALL_CHUNK`). The upload must be
+    /// restarted.
     Again(RegistryError),
 }
 
 impl Repository {
-    /// Has the registry take over a blob of another of its repositories. False: it does not, and
-    /// the blob is to be uploaded.
+    /// Asks the registry to mount a blob from another of its repositories. Returns false if it does
+    /// not, and the blob must be uploaded.
     ///
     /// # Errors
-    /// When the registry cannot be reached.
+    /// If the registry cannot be reached.
     pub async fn mount_blob(&self, digest: &Digest, from: &Repository) -> Result<bool, RegistryError> {
         let scope = self.scope(Access::Push);
         let mut request = self.request(Method::POST, "blobs/uploads/").await?;
@@ -264,16 +268,16 @@ impl Repository {
         if response.status() == 202
             && let Some(at) = self.location(&response).await?
         {
-            // It began an upload instead.
+            // It started an upload instead.
             cancel(self, at, &scope).await;
         }
         Ok(response.status() == 201)
     }
 
-    /// Begins the upload of a blob. With `small` chunks are of a size that every proxy lets pass.
+    /// Starts the upload of a blob. With `small`, the chunks are small enough for every proxy.
     ///
     /// # Errors
-    /// What the registry answers.
+    /// Those of the registry.
     pub async fn upload(&self, blob: &Descriptor, small: bool) -> Result<Upload<'_>, RegistryError> {
         let (session, least) = self.begin().await?;
         let size = if small { SMALL_CHUNK } else { self.registry.http.limits.chunk };
@@ -293,7 +297,7 @@ impl Upload<'_> {
     /// Takes the next bytes of the blob.
     ///
     /// # Errors
-    /// What the registry answers; transport errors after new tries.
+    /// Those of the registry; transport errors after retries.
     pub async fn push(&mut self, chunk: &[u8]) -> Result<Uploaded, RegistryError> {
         self.hasher.update(chunk);
         self.waiting.extend_from_slice(chunk);
@@ -308,11 +312,11 @@ impl Upload<'_> {
         Ok(Uploaded::Done)
     }
 
-    /// Ends the upload with what was not sent yet.
+    /// Ends the upload with the bytes that were not sent yet.
     ///
     /// # Errors
-    /// [`RegistryError::Content`] and [`RegistryError::Blob`] when the bytes were not those of the
-    /// blob, which then is not there; else as [`Upload::push`].
+    /// [`RegistryError::Content`] and [`RegistryError::Blob`] if the bytes were not those of the
+    /// blob, which then does not exist in the registry; otherwise those of [`Upload::push`].
     pub async fn finish(mut self) -> Result<Uploaded, RegistryError> {
         let found = self.sent + self.waiting.len() as u64;
         let Descriptor { digest, size, .. } = self.blob;
@@ -338,17 +342,18 @@ impl Upload<'_> {
     }
 }
 
-/// An upload that has begun. Dropped before its end, as when the user interrupts the program, it is cancelled.
+/// An upload session. If it is dropped before its end, as when the user interrupts the program, it
+/// is cancelled.
 struct Session<'a> {
     repository: &'a Repository,
     scope: Scope,
-    /// Where the registry wants what comes next.
+    /// The URL for the next request.
     at: Url,
     open: bool,
 }
 
 impl Session<'_> {
-    /// The session came to an end; where the registry does not know that, it is told.
+    /// Ends the session, and tells the registry unless it knows.
     async fn close(&mut self, outcome: &Result<Progress, RegistryError>) {
         self.open = false;
         if matches!(outcome, Ok(Progress::TooLarge(_)) | Err(RegistryError::Answer(_))) {
@@ -363,18 +368,18 @@ impl Drop for Session<'_> {
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let (repository, at, scope) = (self.repository.clone(), self.at.clone(), self.scope.clone());
-            // Whoever drops it decides how long to wait for this.
+            // The caller that drops it decides how long to wait for this.
             drop(runtime.spawn(async move { cancel(&repository, at, &scope).await }));
         }
     }
 }
 
-/// Only tidiness: the registry throws the session away some day anyway.
+/// Cancels a session. Only to be polite: the registry deletes it eventually.
 async fn cancel(repository: &Repository, at: Url, scope: &Scope) {
     let _ = repository.registry.once(&Request::new(Method::DELETE, at), scope).await;
 }
 
-/// An answer in the middle of an upload that is not the one that was hoped for.
+/// Handles an unexpected response during an upload.
 async fn interrupted(response: Response) -> Result<Progress, RegistryError> {
     let status = response.status().as_u16();
     let refusal = response.refusal().await;
@@ -385,8 +390,8 @@ async fn interrupted(response: Response) -> Result<Progress, RegistryError> {
     }
 }
 
-/// How many bytes the registry has by its `Range: 0-LAST`, after a chunk up to `end`. There is no
-/// way to write that it has none: distribution writes `0-0` then, as for one byte.
+/// The number of bytes that the registry has, according to its `Range: 0-LAST` after a chunk up to
+/// `end`. The format cannot express zero bytes: distribution sends `0-0` then, as for one byte.
 fn taken(range: &str, end: u64) -> Option<u64> {
     let range = range.trim();
     let last = range.strip_prefix("bytes=").unwrap_or(range).strip_prefix("0-")?.parse::<u64>().ok()?;

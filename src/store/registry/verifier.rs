@@ -1,4 +1,4 @@
-//! How a server's certificate is judged where the user says more than "by the authorities that I trust".
+//! Verifies a server's certificate with rules beyond trusted authorities.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
-/// As usual, and beyond that a server may show a certificate that the user gave as an authority, to
-/// the byte: docker's own recipe for a registry makes one that is both (`openssl req -x509`), and
-/// Go takes it.
+/// The usual verification, but a server may also present exactly a certificate that the user gave
+/// as an authority. docker's own recipe for a registry makes such a certificate (`openssl req
+/// -x509`), and Go accepts it.
 #[derive(Debug)]
 pub(super) struct Pinned {
     pub inner: Arc<WebPkiServerVerifier>,
@@ -28,9 +28,9 @@ impl ServerCertVerifier for Pinned {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         match self.inner.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
-            // webpki judges the dates of the certificate first
-            // (`a_pinned_certificate_that_expired`), then that it is a CA's, then who signed it. So
-            // it is valid now, and who signed it need not be asked; the name was not looked at.
+            // webpki checks the dates of the certificate first
+            // (`a_pinned_certificate_that_expired`), then whether it is a CA's, then who signed it.
+            // So it is valid now, and its signer does not matter, but its name was not checked yet.
             Err(Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::Other(_)))
                 if self.given.iter().any(|given| given.as_ref() == end_entity.as_ref()) =>
             {
@@ -64,7 +64,7 @@ impl ServerCertVerifier for Pinned {
     }
 }
 
-/// What `--insecure-skip-tls-verify` asks for: signatures must be sound, but anyone may have made them.
+/// For `--insecure-skip-tls-verify`: signatures must be valid, but anyone may have made them.
 #[derive(Debug)]
 pub(super) struct TrustAnyone(pub Arc<CryptoProvider>);
 
