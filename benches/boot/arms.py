@@ -5,36 +5,46 @@ RANGE = 8 << 20
 
 
 class Started:
-    """What one start took: seconds until READY, from there to DONE, bytes over the link until READY and in all."""
+    """What one start took.
 
-    def __init__(self, ready, work, at_ready, in_all):
+    Seconds until READY and from there to DONE, bytes over the link until READY and in all, seconds until the image was
+    mounted, and the time of READY in seconds since 1970.
+    """
+
+    def __init__(self, ready, work, at_ready, in_all, mounted, at):
         self.ready, self.work, self.at_ready, self.in_all = ready, work, at_ready, in_all
+        self.mounted, self.at = mounted, at
 
 
-def contain(bundle, link, began, before):
-    """Runs a bundle to its end and times its lines."""
-    runc = subprocess.Popen(['runc', 'run', '-b', bundle, f'boot-{os.getpid()}'], stdout=subprocess.PIPE, text=True)
-    ready = at_ready = done = None
+def contain(bundle, link, began, before, to_end=True):
+    """Runs a bundle to its end, or to READY and then kills it, and times its lines."""
+    mounted = time.monotonic() - began
+    name = f'boot-{os.getpid()}'
+    runc = subprocess.Popen(['runc', 'run', '-b', bundle, name], stdout=subprocess.PIPE, text=True)
+    ready = at_ready = at = done = None
     said = []
     for line in runc.stdout:
         said.append(line)
         if line.strip() == 'READY':
-            ready, at_ready = time.monotonic(), link.received()
+            ready, at_ready, at = time.monotonic(), link.received(), time.time()
+            if not to_end:
+                done = ready
+                subprocess.run(['runc', 'kill', name, 'KILL'], check=True)
         elif line.strip() == 'DONE':
             done = time.monotonic()
-    if runc.wait() or not ready or not done:
+    if runc.wait() and to_end or not ready or not done:
         raise RuntimeError(f'the container failed with {runc.returncode}: {"".join(said)}')
-    return Started(ready - began, done - ready, at_ready - before, link.received() - before)
+    return Started(ready - began, done - ready, at_ready - before, link.received() - before, mounted, at)
 
 
-def lazy(ociseek, link, image, scratch, cache, *options):
+def lazy(ociseek, link, image, scratch, cache, *options, to_end=True):
     """Mounts the image, then runs it; its bytes come when they are read."""
     bundle = f'{scratch}/bundle'
     before, began = link.received(), time.monotonic()
     subprocess.run([ociseek, 'bundle', '--detach', '--plain-http', '--cache-dir', cache, *options,
                    f'{link.host}/{image}', bundle], check=True, stderr=subprocess.DEVNULL)
     try:
-        return contain(bundle, link, began, before)
+        return contain(bundle, link, began, before, to_end)
     finally:
         subprocess.run([ociseek, 'bundle', '--rm', bundle], check=True, stderr=subprocess.DEVNULL)
 
@@ -101,21 +111,19 @@ def parallel(_ociseek, link, image, scratch, config):
     return overlaid(scratch, len(found), config, link, began, before)
 
 
-def overlaid(scratch, count, config, link, began, before):
-    """A container over the unpacked layers."""
+def overlay(scratch, count, unpacked=''):
+    """Mounts the unpacked layers, which are in `scratch` or in the folder `unpacked/`, with a writable one on top."""
     for folder in ('upper', 'work', 'bundle/rootfs'):
         os.makedirs(f'{scratch}/{folder}')
+    lower = ':'.join(f'{unpacked}layer{number}' for number in reversed(range(count)))
+    options = f'lowerdir={lower},upperdir=upper,workdir=work'
+    subprocess.run(['mount', '-t', 'overlay', 'overlay', '-o', options, 'bundle/rootfs'], check=True, cwd=scratch)
+
+
+def overlaid(scratch, count, config, link, began, before, unpacked=''):
+    """A container over the unpacked layers."""
+    overlay(scratch, count, unpacked)
     shutil.copy(config, f'{scratch}/bundle/config.json')
-    lower = ':'.join(f'layer{number}' for number in reversed(range(count)))
-    subprocess.run(['mount',
-    '-t',
-    'overlay',
-    'overlay',
-    '-o',
-    f'lowerdir={lower},upperdir=upper,workdir=work',
-    'bundle/rootfs'],
-    check=True,
-     cwd=scratch)
     try:
         return contain(f'{scratch}/bundle', link, began, before)
     finally:

@@ -48,7 +48,9 @@ class Link:
 
     def limit(self, megabits):
         """From now on the registry sends no more than this."""
-        inside('tc', 'qdisc', 'replace', 'dev', THERE, 'root', 'tbf', 'rate', f'{megabits}mbit', 'burst', '128kb',
+        # The bucket holds what the link carries in 8 ms: it is not filled more often than every 4 ms.
+        burst = f'{max(megabits, 128)}kb'
+        inside('tc', 'qdisc', 'replace', 'dev', THERE, 'root', 'tbf', 'rate', f'{megabits}mbit', 'burst', burst,
                'latency', '100ms')
 
     def received(self):

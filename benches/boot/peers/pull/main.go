@@ -1,0 +1,49 @@
+// pull ADDRESS IMAGE TARGET: pulls an image with the snapshotter `lazy` of the containerd at ADDRESS, as its CRI plugin
+// does, and mounts it writable at TARGET. One process, so that no arm pays for starting a second one.
+package main
+
+import (
+	"context"
+	"log"
+	"os"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/containerd/v2/pkg/snapshotters"
+	"github.com/opencontainers/image-spec/identity"
+)
+
+const snapshotter = "lazy"
+
+func main() {
+	if len(os.Args) != 4 {
+		log.Fatal("pull ADDRESS IMAGE TARGET")
+	}
+	address, name, target := os.Args[1], os.Args[2], os.Args[3]
+	daemon, err := client.New(address)
+	must(err)
+	ctx := namespaces.WithNamespace(context.Background(), "default")
+	// The lease keeps what it finds until the daemon's folder is removed.
+	ctx, _, err = daemon.WithLease(ctx)
+	must(err)
+	hosts := docker.ConfigureDefaultRegistries(docker.WithPlainHTTP(docker.MatchAllHosts))
+	image, err := daemon.Pull(ctx, name,
+		client.WithResolver(docker.NewResolver(docker.ResolverOptions{Hosts: hosts})),
+		client.WithPullUnpack,
+		client.WithPullSnapshotter(snapshotter),
+		client.WithImageHandlerWrapper(snapshotters.AppendInfoHandlerWrapper(name)))
+	must(err)
+	layers, err := image.RootFS(ctx)
+	must(err)
+	mounts, err := daemon.SnapshotService(snapshotter).Prepare(ctx, target, identity.ChainID(layers).String())
+	must(err)
+	must(mount.All(mounts, target))
+}
+
+func must(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,68 @@
+"""The images of the boot benchmarks in their registry: as they are, and with what each arm wants."""
+import hashlib, os, shutil, subprocess
+import arms, estargz
+
+CORPUS = os.environ.get('CORPUS') or os.path.expanduser('~/.cache/ociseek-corpus')
+BOOT = f'{CORPUS}/boot'
+
+
+def fresh(name):
+    path = remove(name)
+    os.makedirs(path)
+    return path
+
+
+def remove(name):
+    path = f'{CORPUS}/work/boot-run/{name}'
+    shutil.rmtree(path, ignore_errors=True)
+    return path
+
+
+def push(link, layout, repository):
+    to = f'{link.host}/{repository}:v1'
+    subprocess.run(['skopeo', 'copy', '--quiet', '--dest-tls-verify=false', f'oci:{layout}:v1', f'docker://{to}'],
+                   check=True)
+    return to
+
+
+def ours(ociseek, link, name):
+    """Pushes and indexes an image while the link is fast, as NAME, NAME-fine and NAME-start.
+
+    Returns its size in bytes, a runtime configuration for all arms, and the record of a start. That is kept, since two
+    starts do not read quite alike, and an index or image made with another one would have to be made again.
+    """
+    with open(f'{BOOT}/{name}/index.json', 'rb') as file:
+        record = f'{CORPUS}/work/records/{name}-{hashlib.sha256(file.read()).hexdigest()[:12]}.jsonl'
+
+    def index(repository, *options):
+        to = push(link, f'{BOOT}/{name}', repository)
+        subprocess.run([ociseek, 'index', '--quiet', '--plain-http', '--min-layer-size', '0', *options, to],
+                       check=True, stdout=subprocess.DEVNULL)
+
+    index(name)
+    index(f'{name}-fine', '--fine')
+    if not os.path.exists(record):
+        os.makedirs(os.path.dirname(record), exist_ok=True)
+        arms.lazy(ociseek, link, f'{name}-fine:v1', fresh('scratch'), fresh('cache'), '--record', f'{record}.new',
+                  to_end=False)
+        os.rename(f'{record}.new', record)
+    index(f'{name}-start', '--fine', '--profile', record)
+    bundle = fresh('prepare') + '/bundle'
+    subprocess.run([ociseek, 'bundle', '--detach', '--plain-http', f'{link.host}/{name}:v1', bundle], check=True,
+                   stderr=subprocess.DEVNULL)
+    config = f'{CORPUS}/work/boot-run/{name}.json'
+    shutil.copy(f'{bundle}/config.json', config)
+    subprocess.run([ociseek, 'bundle', '--rm', bundle], check=True, stderr=subprocess.DEVNULL)
+    return sum(size for _, size in arms.layers(link, f'{name}:v1')), config, record
+
+
+def theirs(ociseek, link, name, record, programs):
+    """Pushes an image as soci-snapshotter and stargz-snapshotter want it, without the record and with it."""
+    for repository, options in {f'{name}-soci': (), f'{name}-soci-start': ('--profile', record)}.items():
+        subprocess.run([ociseek, 'convert', '--quiet', '--plain-http', '--min-layer-size', '0', *options,
+                        f'oci:{BOOT}/{name}:v1', f'{link.host}/{repository}:v1'],
+                       check=True, stdout=subprocess.DEVNULL)
+    for repository, files in {f'{name}-stargz': (), f'{name}-stargz-start': estargz.recorded_files(record)}.items():
+        layout = f'{CORPUS}/work/estargz/{repository}'
+        estargz.converted(f'{programs}/estargz', f'{BOOT}/{name}', layout, files)
+        push(link, layout, repository)

@@ -1,0 +1,99 @@
+"""containerd with soci-snapshotter or stargz-snapshotter: their images mounted lazily, and started as ours are."""
+import os, shutil, subprocess, time
+import arms
+
+CONSUMER = os.environ.get('OCISEEK_CONSUMER') or os.path.expanduser('~/.cache/ociseek-consumer')
+BIN = f'{CONSUMER}/bin/ctd2'
+DISABLED = ['cri.v1.images', 'cri.v1.runtime', 'grpc.v1.cri', 'snapshotter.v1.btrfs', 'snapshotter.v1.devmapper',
+            'snapshotter.v1.zfs', 'snapshotter.v1.blockfile', 'snapshotter.v1.erofs', 'nri.v1.nri',
+            'tracing.processor.v1.otlp']
+CONTAINERD = '''version = 3
+root = "{folder}/root"
+state = "{folder}/state"
+disabled_plugins = [{disabled}]
+[grpc]
+  address = "{folder}/containerd.sock"
+[ttrpc]
+  address = "{folder}/containerd.sock.ttrpc"
+[proxy_plugins.lazy]
+  type = "snapshot"
+  address = "{folder}/lazy.sock"
+  [proxy_plugins.lazy.exports]
+    root = "{folder}/lazy"
+    enable_remote_snapshot_annotations = "true"
+[plugins."io.containerd.transfer.v1.local"]
+  [[plugins."io.containerd.transfer.v1.local".unpack_config]]
+    platform = "linux/amd64"
+    snapshotter = "lazy"
+'''
+# Everything else has its default value.
+SOCI = '''no_prometheus = true
+[content_store]
+  type = "soci"
+  containerd_address = "{folder}/containerd.sock"
+[prefetch]
+  enable = {prefetch}
+'''
+
+
+class Snapshotter:
+    """A snapshotter and its containerd, both with nothing on their disks. Used with `with`."""
+
+    def __init__(self, kind, programs, folder, prefetch=False):
+        self.kind, self.programs, self.folder, self.prefetch = kind, programs, folder, prefetch
+
+    def __enter__(self):
+        os.makedirs(f'{self.folder}/lazy')
+        socket, root = f'{self.folder}/lazy.sock', f'{self.folder}/lazy'
+        self.write('containerd.toml', CONTAINERD, disabled=', '.join(f'"io.containerd.{name}"' for name in DISABLED))
+        self.write('soci.toml', SOCI, prefetch=str(self.prefetch).lower())
+        snapshotter = {'stargz': [f'{self.programs}/stargz', socket, root],
+                       'soci': [f'{CONSUMER}/bin/socisnap', '--address', socket, '--root', root,
+                                '--config', f'{self.folder}/soci.toml']}[self.kind]
+        version = [f'{BIN}/ctr', '-a', f'{self.folder}/containerd.sock', 'version']
+        self.processes = []
+        containerd = [f'{BIN}/containerd', '--config', f'{self.folder}/containerd.toml']
+        for name, command in {'lazy': snapshotter, 'containerd': containerd}.items():
+            log = open(f'{self.folder}/{name}.log', 'w')
+            self.processes.append(subprocess.Popen(command, stdout=log, stderr=log))
+        for _ in range(200):
+            if os.path.exists(socket) and subprocess.run(version, capture_output=True).returncode == 0:
+                return self
+            time.sleep(0.05)
+        self.__exit__()
+        raise SystemExit(f'{self.kind} does not start: see {self.folder}/lazy.log and containerd.log')
+
+    def __exit__(self, *_):
+        for process in reversed(self.processes):
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        with open('/proc/mounts') as file:
+            mounted = [line.split()[1] for line in file]
+        for path in sorted((path for path in mounted if path.startswith(f'{self.folder}/')), reverse=True):
+            subprocess.run(['umount', '-l', path], check=True)
+
+    def write(self, name, template, **values):
+        with open(f'{self.folder}/{name}', 'w') as file:
+            file.write(template.format(folder=self.folder, **values))
+
+    def start(self, relay, image, config):
+        """Pulls as containerd does with this snapshotter, mounts, and runs the container by runc until it is ready."""
+        bundle = f'{self.folder}/bundle'
+        os.makedirs(f'{bundle}/rootfs')
+        shutil.copy(config, f'{bundle}/config.json')
+        before, began = relay.received(), time.monotonic()
+        subprocess.run([f'{self.programs}/pull', f'{self.folder}/containerd.sock', f'{relay.host}/{image}',
+                        f'{bundle}/rootfs'], check=True)
+        try:
+            started = arms.contain(bundle, relay, began, before, to_end=False)
+            with open('/proc/mounts') as file:
+                lazily = sum(' fuse' in line and f'{self.folder}/' in line for line in file)
+            if not lazily:
+                raise RuntimeError(f'{self.kind} mounted no layer of {image} lazily: see {self.folder}/lazy.log')
+            return started
+        finally:
+            subprocess.run(['umount', f'{bundle}/rootfs'], check=True)
