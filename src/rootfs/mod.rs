@@ -1,4 +1,4 @@
-//! An indexed image as one file system.
+//! An indexed image as a single file system.
 
 pub mod cache;
 pub mod content;

@@ -1,8 +1,9 @@
-//! What was read first: the files and spans of an image in the order in which they were needed,
-//! which is what a list of things to fetch ahead is made from.
+//! Records which files and spans of an image are read first, and in which order. Lists of spans to
+//! fetch in advance are made from these records.
 //!
-//! A read is noted if it is the first of its file, or if some of its bytes were not read before, so
-//! that the notes depend neither on the spans of an index nor on what caches hold. As a line of JSON:
+//! A read is recorded if it is the first of its file, or if some of its bytes were not read before.
+//! So records depend neither on the spans of an index nor on the content of caches. A record is a
+//! line of JSON:
 //!
 //! | field | |
 //! |---|---|
@@ -29,13 +30,13 @@ use crate::offset::{LayerId, SpanId, Uncompressed};
 use crate::progress::{Event, Progress};
 use crate::tree::{NodeId, Tree};
 
-/// Reads that are kept for a report, at most; a file gets them all.
+/// The most reads that are kept for a report. An output file receives all of them.
 const MAX_KEPT: usize = 1_000_000;
 
 /// A read that touched something for the first time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Touch {
-    /// How long after the mount it was read.
+    /// The time since the mount.
     #[serde(rename = "ms", serialize_with = "serialize")]
     pub since_mount: Duration,
     /// The file's path in the image.
@@ -43,15 +44,15 @@ pub struct Touch {
     pub path: FilePath,
     /// The layer that holds the file's content.
     pub layer: Digest,
-    /// Where in the file the read began, in bytes.
+    /// The offset of the read in the file, in bytes.
     pub offset: u64,
-    /// How many bytes were read.
+    /// The size of the read in bytes.
     pub size: u64,
-    /// The spans of the layer that hold them.
+    /// The spans of the layer that hold these bytes.
     pub spans: Vec<u32>,
 }
 
-/// A path that JSON can state, whatever its bytes.
+/// A path that can be written as JSON, whatever its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilePath(pub Vec<u8>);
 
@@ -67,18 +68,18 @@ impl Serialize for FilePath {
     }
 }
 
-/// A read of a recorded start, as far as it can be used for another build of the image.
+/// A read of a recorded start, reduced to what other builds of the image can use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedRead {
-    /// Of the file, without a slash in front.
+    /// The path of the file without a leading slash.
     pub path: Vec<u8>,
-    /// In bytes of the file.
+    /// The offset in the file, in bytes.
     pub offset: u64,
-    /// How many bytes were read.
+    /// The size of the read in bytes.
     pub size: u64,
 }
 
-/// Why something is not a record of reads.
+/// Why a text is not a record of reads.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
@@ -101,10 +102,11 @@ struct Line {
     size: u64,
 }
 
-/// Reads what [`ReadRecorder`] wrote: its lines, or the JSON report of `ociseek trace`, which has them in `touches`.
+/// Parses the output of [`ReadRecorder`]: its lines, or the JSON report of `ociseek trace`, which
+/// has them in `touches`.
 ///
 /// # Errors
-/// When `text` is something else, or records no reads.
+/// If `text` is something else, or records no reads.
 pub fn parse(text: &[u8]) -> Result<Vec<RecordedRead>, RecordError> {
     #[derive(Deserialize)]
     struct Report {
@@ -139,17 +141,17 @@ fn milliseconds(duration: Duration) -> f64 {
 }
 
 impl Touch {
-    /// Milliseconds since the mount, to the microsecond.
+    /// Milliseconds since the mount, with microsecond precision.
     pub fn milliseconds(&self) -> f64 {
         milliseconds(self.since_mount)
     }
 }
 
-/// Takes notes of reads. Called from several threads at once.
+/// Records reads. Called from several threads at once.
 pub struct ReadRecorder {
     tree: Arc<Tree>,
     content: Content,
-    /// The layers' digests, lowest first.
+    /// The digests of the layers, lowest first.
     layers: Vec<Digest>,
     started: Instant,
     state: Mutex<State>,
@@ -157,18 +159,18 @@ pub struct ReadRecorder {
 }
 
 struct State {
-    /// What was read of each file.
+    /// The ranges read from each file.
     files: HashMap<NodeId, Ranges>,
     spans: HashSet<(LayerId, SpanId)>,
     notes: Notes,
 }
 
-/// Ranges that do not touch: the end of each by its start.
+/// Disjoint ranges, as a map from start to end.
 #[derive(Default)]
 struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
-    /// Adds a range. False: all of it was there.
+    /// Adds a range. Returns false if all of it was already there.
     fn add(&mut self, range: Range<u64>) -> bool {
         let (mut start, mut end) = (range.start, range.end);
         while let Some((&from, &to)) = self.0.range(..=end).next_back().filter(|(_, to)| **to >= start) {
@@ -187,12 +189,13 @@ impl Ranges {
 enum Notes {
     Kept(Vec<Touch>),
     Written(File),
-    /// The file could not be written.
+    /// Writing the file failed.
     Ended,
 }
 
 impl ReadRecorder {
-    /// Time counts from now on. With `output`, each touch is written there at once, as a line; else they are kept.
+    /// Starts the clock. With `output`, each touch is written there at once as a line; otherwise
+    /// touches are kept.
     pub fn new(
         tree: Arc<Tree>,
         content: Content,
@@ -205,8 +208,8 @@ impl ReadRecorder {
         ReadRecorder { tree, content, layers, started: Instant::now(), state: Mutex::new(state), progress }
     }
 
-    /// `size` bytes of a file's content are needed, from byte `offset` of the file, which is byte
-    /// `at` of its layer's tar.
+    /// Records a read of `size` bytes from byte `offset` of a file, which is byte `at` of its
+    /// layer's tar.
     pub fn touched(&self, node: NodeId, layer: LayerId, offset: u64, at: Uncompressed, size: u64) {
         let since_mount = self.started.elapsed();
         let Some(digest) = self.layers.get(layer.0 as usize) else { return };
@@ -234,7 +237,7 @@ impl ReadRecorder {
         }
     }
 
-    /// What was noted so far, in order; nothing if it goes into a file.
+    /// The touches so far, in order. Empty if they are written to a file.
     pub fn touches(&self) -> Vec<Touch> {
         match &self.state.lock().unwrap_or_else(PoisonError::into_inner).notes {
             Notes::Kept(touches) => touches.clone(),
@@ -246,7 +249,7 @@ impl ReadRecorder {
 /// Writes a touch as a line of JSON.
 ///
 /// # Errors
-/// When `out` does not take it.
+/// If writing to `out` fails.
 pub fn write_line(out: &mut impl Write, touch: &Touch) -> io::Result<()> {
     let mut line = serde_json::to_vec(touch)?;
     line.push(b'\n');

@@ -1,4 +1,5 @@
-//! An entry as a file: the digest of the head; the head: key, size, digests of the pieces; the pieces.
+//! The file of an entry: the digest of the head; the head with key, size, and digests of the
+//! pieces; the pieces.
 
 use std::fs::File;
 use std::io;
@@ -12,13 +13,13 @@ use tempfile::NamedTempFile;
 use super::SpanKey;
 use crate::digest::Digest;
 
-/// Bytes of a piece. It is what must be read and hashed to have a byte of it.
+/// The size of a piece in bytes. To get one byte, a whole piece must be read and hashed.
 pub const PIECE: usize = 64 << 10;
 const DIGEST: usize = 32;
-/// The head's own digest, the key, and the size.
+/// The size of the fixed part: the head's digest, the key, and the size.
 const FIXED: usize = 2 * DIGEST + 8;
 
-/// Where things are in the file of a span of so many bytes.
+/// The positions of the parts in the file of a span.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     size: u64,
@@ -26,7 +27,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// `None` for a span of more pieces than have numbers.
+    /// None if the span has too many pieces to number them.
     pub(super) fn new(size: u64) -> Option<Layout> {
         Some(Layout { size, pieces: u32::try_from(size.div_ceil(PIECE as u64)).ok()? })
     }
@@ -39,7 +40,7 @@ impl Layout {
         self.start() + self.size
     }
 
-    /// Where the first piece is.
+    /// The position of the first piece.
     fn start(&self) -> u64 {
         (FIXED + self.pieces as usize * DIGEST) as u64
     }
@@ -50,7 +51,7 @@ impl Layout {
     }
 }
 
-/// `None` for whatever was not written as the span of this key and layout.
+/// None if the file was not written for this key and layout.
 pub(super) fn read(file: &File, length: u64, key: &SpanKey, layout: &Layout, pieces: Range<u32>) -> Option<Vec<Bytes>> {
     if length != layout.file_size() {
         return None;
@@ -73,11 +74,11 @@ pub(super) fn read(file: &File, length: u64, key: &SpanKey, layout: &Layout, pie
         .collect()
 }
 
-/// Writes an entry piece by piece.
+/// Writes an entry, piece by piece.
 pub(super) struct Writer {
     file: NamedTempFile,
     layout: Layout,
-    /// All that stands before the pieces, as far as it is known.
+    /// Everything before the pieces, as far as it is known.
     head: Vec<u8>,
     written: u64,
 }
@@ -97,7 +98,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Gives the entry its name. Says how large the file is.
+    /// Renames the finished entry to `path`. Returns the size of the file in bytes.
     pub(super) fn finish(mut self, path: &Path) -> io::Result<u64> {
         if self.written != self.layout.size || self.head.len() as u64 != self.layout.start() {
             return Err(io::Error::other("a span of another size was written"));

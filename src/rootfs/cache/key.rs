@@ -1,21 +1,21 @@
-//! What a decoded span is named by.
+//! The keys of decoded spans.
 
 use crate::digest::{Algorithm, Digest, Hasher, hex};
 use crate::layer::span::{SpanTable, Spanned};
 use crate::offset::SpanId;
 use crate::ztoc::Checkpoint;
 
-/// Changes whenever a span decodes to something else, or an entry is laid out in another way.
+/// Must change whenever spans decode differently or the layout of entries changes.
 const FORMAT: &[u8] = b"ociseek span 1\n";
 
-/// The digest of all that decides what a span decodes to: the digest of its compressed bytes, the
-/// checkpoint's window and bits, and how many bytes are wanted of it. The layer itself need not be
-/// in it, and whoever altered a window gets an entry of his own.
+/// The digest of everything that determines the decoded bytes of a span: the digest of its
+/// compressed bytes, the checkpoint's window and bits, and the number of bytes. The layer is not
+/// included. If someone altered a window, their span has a key of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SpanKey([u8; 32]);
 
 impl SpanKey {
-    /// `span` is below the table's count.
+    /// `span` must be below the table's count.
     pub fn of<T: Spanned>(table: &SpanTable<T>, span: SpanId) -> SpanKey {
         let plain = table.plain_range(span);
         let size = plain.end - plain.start;
@@ -25,7 +25,8 @@ impl SpanKey {
         }
     }
 
-    /// The key of `size` bytes that are decoded from `checkpoint` on, out of compressed bytes with this digest.
+    /// The key of `size` bytes that are decoded from `checkpoint`. `digest` is that of the
+    /// compressed bytes.
     pub fn gzip(digest: &Digest, checkpoint: &Checkpoint, size: u64) -> SpanKey {
         let mut hasher = hasher(b"gzip", digest, size);
         hasher.update(&[checkpoint.bits]);

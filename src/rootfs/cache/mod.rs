@@ -1,10 +1,10 @@
-//! The local cache of decoded spans, which spares the next reader the network and the decoder: the
-//! next mount of the image, and any other process that reads the same layer.
+//! The local cache of decoded spans. It saves network traffic and decoding for the next mount of
+//! the image and for other processes that read the same layer.
 //!
-//! An entry is one file, named by its [`SpanKey`]: all that decides about its content. Every 64 KiB
-//! of it have a digest of their own, so that reading a little of a large span costs little. Nothing
-//! is locked and nothing synced: a file gets its name by a rename, and what is not exactly what was
-//! written does not match its digests and is dropped.
+//! An entry is a file named by its [`SpanKey`], which determines its content. Each 64 KiB have a
+//! separate digest, so reading a small part of a large span costs little. There are no locks, and
+//! nothing is synced: a file gets its name by renaming, and a damaged one does not match its
+//! digests and is dropped.
 
 mod entry;
 mod key;
@@ -29,20 +29,20 @@ use crate::store::cache::TARGET;
 use crate::store::entries::{drop_entry, evict, make_dir, open_entry, temporary};
 use entry::Layout;
 
-/// What all entries may take together unless the user says otherwise, in bytes: 4 GiB, a few large images.
+/// The default limit for all entries together, in bytes: 4 GiB, enough for a few large images.
 pub const DEFAULT_MAX: u64 = 4 << 30;
-/// The largest span that is kept, in bytes.
+/// The size limit of a span that is kept, in bytes.
 const MAX_SPAN: u64 = 1 << 30;
-/// What is kept ahead of any layer, however small its blob, in bytes; and for each byte of its
-/// blob. Layers of programs and their data are decoded to less than 20 times their size.
+/// How many bytes of a layer are kept in advance: this many for any layer, plus a multiple of the
+/// size of its blob. Layers with programs and their data decode to less than 20 times their size.
 const WORTH: u64 = 64 << 20;
 const WORTH_TIMES: u64 = 64;
-/// An entry's time of use is not written down again within this time.
+/// The time of use of an entry is not updated again within this time.
 const TOUCH: Duration = Duration::from_secs(1);
 
-/// Decoded spans, kept in a directory that any number of processes may share. It never fails: what
-/// cannot be read is not there, what cannot be written is not kept, and the first such trouble is
-/// reported as a warning. All calls block. Cheap to clone.
+/// Decoded spans, stored in a directory that any number of processes may share. It never fails:
+/// entries that cannot be read count as missing, entries that cannot be written are not stored, and
+/// the first such problem is reported as a warning. All calls block. Cheap to clone.
 #[derive(Clone)]
 pub struct SpanCache {
     inner: Arc<Inner>,
@@ -51,7 +51,8 @@ pub struct SpanCache {
 struct Inner {
     dir: Option<PathBuf>,
     max: u64,
-    /// What all entries took when they were last looked at; `u64::MAX` before that. Then what was written since.
+    /// The size of all entries when they were last listed, plus the bytes written since then.
+    /// `u64::MAX` before the first listing.
     total: AtomicU64,
     written: AtomicU64,
     warned: AtomicBool,
@@ -59,14 +60,14 @@ struct Inner {
 }
 
 impl SpanCache {
-    /// Where the entries lie, of the directory of all caches.
+    /// The cache's directory below the directory of all caches.
     pub fn dir_in(all: &Path) -> PathBuf {
         all.join("spans")
     }
 
-    /// A cache of at most `max_bytes` in `dir/spans`, made when it is missing; `None` is a cache
-    /// that keeps nothing. When the entries pass `max_bytes`, those that were not used for longest
-    /// go, down to 9/10.
+    /// A cache of at most `max_bytes` in `dir/spans`, which is created if it does not exist. With
+    /// None, nothing is stored. If the entries exceed `max_bytes`, the least recently used ones are
+    /// removed until they take 9/10 of it.
     pub fn open(dir: Option<&Path>, max_bytes: u64, progress: Arc<dyn Progress>) -> SpanCache {
         let dir = dir.filter(|_| max_bytes > 0).map(SpanCache::dir_in);
         let mut inner = Inner {
@@ -86,23 +87,24 @@ impl SpanCache {
         SpanCache { inner: Arc::new(inner) }
     }
 
-    /// Whether anything is kept at all.
+    /// Whether anything is stored at all.
     pub fn is_enabled(&self) -> bool {
         self.inner.dir.is_some()
     }
 
-    /// What all entries may take together, in bytes.
+    /// The limit for all entries together, in bytes.
     pub fn max_bytes(&self) -> u64 {
         self.inner.max
     }
 
-    /// Whether there is an entry that looks whole; reading it may still show that it is not.
+    /// Whether there is an entry that looks complete. It may still turn out to be damaged when it
+    /// is read.
     pub fn has(&self, key: &SpanKey, size: u64) -> bool {
         let (Some(path), Some(layout)) = (self.path(key), Layout::new(size)) else { return false };
         open_entry(&path, layout.file_size()).is_ok_and(|(_, length)| length == layout.file_size())
     }
 
-    /// The pieces of a span of `size` bytes with these numbers. A piece is [`PIECE`] bytes, the
+    /// The pieces with these numbers of a span of `size` bytes. A piece has [`PIECE`] bytes; the
     /// last one of a span may be shorter.
     pub fn read(&self, key: &SpanKey, size: u64, pieces: Range<u32>) -> Option<Vec<Bytes>> {
         let path = self.path(key)?;
@@ -121,7 +123,7 @@ impl SpanCache {
                 self.inner.warn(&e);
                 None
             }
-            // Not for want of file descriptors, say.
+            // The entry is not at fault, for example if there are no more file descriptors.
             Err(e) if !matches!(Errno::from_io_error(&e), None | Some(Errno::LOOP | Errno::NXIO)) => None,
             Err(_) => {
                 drop_entry(&path);
@@ -130,7 +132,7 @@ impl SpanCache {
         }
     }
 
-    /// Begins to keep a span of `size` bytes. `None` where it is not to be kept.
+    /// Starts to store a span of `size` bytes. None if it should not be stored.
     pub fn writer(&self, key: &SpanKey, size: u64) -> Option<Writer> {
         let (dir, path) = (self.inner.dir.as_ref()?, self.path(key)?);
         let layout = Layout::new(size).filter(|l| size <= MAX_SPAN && l.file_size() <= self.inner.max / 2)?;
@@ -144,15 +146,15 @@ impl SpanCache {
         }
     }
 
-    /// Keeps a whole span. False: it is not kept.
+    /// Stores a whole span. Returns false if it was not stored.
     pub fn put(&self, key: &SpanKey, span: &[u8]) -> bool {
         let Some(mut writer) = self.writer(key, span.len() as u64) else { return false };
         span.chunks(PIECE).all(|piece| writer.write(piece)) && writer.finish()
     }
 
-    /// How many bytes of a layer may be kept that nobody has asked for yet, where its blob has
-    /// `compressed` bytes. No layer may push out all others, and one that is fetched in no time is
-    /// not worth much room, however large it is when decoded.
+    /// How many bytes may be stored in advance of a layer whose blob has `compressed` bytes. No
+    /// layer may displace all others, and a layer that is quickly fetched is not worth much space,
+    /// however large it is when decoded.
     pub fn room_for(&self, compressed: u64) -> u64 {
         (self.inner.max / 10 * 8).min(WORTH.saturating_add(compressed.saturating_mul(WORTH_TIMES)))
     }
@@ -162,7 +164,7 @@ impl SpanCache {
     }
 }
 
-/// A span that is being kept. Dropped before its end, it leaves nothing.
+/// A span that is being stored. If it is dropped before it is complete, nothing is left.
 pub struct Writer {
     cache: SpanCache,
     path: PathBuf,
@@ -170,7 +172,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Takes the next piece. False: it could not be written, and no other needs to be.
+    /// Takes the next piece. Returns false if it could not be written; then the others are not
+    /// needed.
     #[must_use]
     pub fn write(&mut self, piece: &[u8]) -> bool {
         let written = self.entry.write(piece);
@@ -178,7 +181,7 @@ impl Writer {
         written.is_ok()
     }
 
-    /// All pieces are there: from now on the span is in the cache. False: it could not be kept.
+    /// Completes the span and adds it to the cache. Returns false if it could not be stored.
     pub fn finish(self) -> bool {
         let inner = &self.cache.inner;
         let finished = self.entry.finish(&self.path).and_then(|size| inner.make_room(size));
@@ -190,9 +193,9 @@ impl Writer {
 }
 
 impl Inner {
-    /// An entry of `size` bytes was added. The directory is looked through only when there may be
-    /// too much in it: this process knows what it wrote itself, and looks again after a 16th of
-    /// `max` for what others did.
+    /// Accounts for a new entry of `size` bytes. The directory is only listed if there may be too
+    /// much in it: this process knows how much it has written itself, and after each 16th of `max`
+    /// it lists the directory again to see what others wrote.
     fn make_room(&self, size: u64) -> io::Result<()> {
         let Some(dir) = &self.dir else { return Ok(()) };
         let written = self.written.fetch_add(size, Ordering::Relaxed).saturating_add(size);
@@ -214,7 +217,8 @@ impl Inner {
     }
 }
 
-/// Writes down that an entry was used: the age by which entries go. A cache that cannot be written serves all the same.
+/// Updates the time of use of an entry, by which entries are evicted. A cache that is read-only
+/// still works.
 fn touch(file: &File) {
     let now = SystemTime::now();
     let used = file.metadata().and_then(|m| m.modified());

@@ -1,4 +1,4 @@
-//! Fetching spans: neighbours in one request, each decoded as soon as its last byte is here.
+//! Fetches spans: neighbours in one request, each decoded as soon as its last byte has arrived.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -22,24 +22,24 @@ use crate::offset::SpanId;
 use crate::rootfs::layers::MAX_COMPRESSED;
 use crate::store::{Part, StoreError};
 
-/// Compressed bytes that one request brings, unless a single span has more.
+/// The most compressed bytes in a request, unless a single span has more.
 const REQUEST: u64 = 16 << 20;
 
-/// Why spans are fetched.
+/// The reason for fetching spans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
     /// A read waits for one of them.
     Asked,
-    /// Perhaps somebody will read them.
+    /// They may be read later.
     Ahead,
 }
 
-/// Whether the cache on disk may have a span that is to be fetched.
+/// Whether the cache on disk may have a span that should be fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Disk {
-    /// It is asked first.
+    /// Look there first.
     Ask,
-    /// It had the span, or said so, and it could not be read: it is fetched.
+    /// The cache has or claimed to have the span, but it could not be read, so fetch it.
     Distrust,
 }
 
@@ -85,7 +85,7 @@ impl OnLayer {
             %layer, first_span = first, spans = asked - group.len(), of = asked,
             ms = begun.elapsed().as_millis() as u64,
         );
-        // What is left in the group did not come.
+        // The spans left in the group did not arrive.
         for wanted in group {
             let span = wanted.flight.span();
             let error = match &received {
@@ -100,7 +100,7 @@ impl OnLayer {
         }
     }
 
-    /// Reads the bytes of the spans of `group`, and takes each out of it that is complete.
+    /// Reads the bytes of the spans in `group`, and removes each complete span from it.
     async fn receive(&self, group: &mut VecDeque<Wanted>, purpose: Purpose) -> Result<(), Failed> {
         let OnLayer { inner, layer, .. } = self;
         let (Some(first), Some(last)) = (group.front(), group.back()) else { return Ok(()) };
@@ -112,7 +112,7 @@ impl OnLayer {
         }
         let _line = inner.lines.acquire().await;
         let permit = Arc::new(inner.permit(end - position).await);
-        // The bytes of the first span of the group that is not complete. Neighbours may share a byte.
+        // The bytes of the first incomplete span in the group. Neighbours may share a byte.
         let mut bytes: Vec<u8> = Vec::new();
         let mut race = Race::new(self, position..end, purpose);
         while let Some(mut chunk) = race.next().await? {
@@ -135,7 +135,7 @@ impl OnLayer {
         Ok(())
     }
 
-    /// Decodes a span whose bytes are all here, and lands its flight.
+    /// Decodes a span whose bytes have all arrived, and ends its flight.
     async fn finish(self, wanted: Wanted, blob: Vec<u8>, purpose: Purpose, permit: Arc<Option<OwnedSemaphorePermit>>) {
         let (span, layer) = (wanted.flight.span(), self.layer.digest());
         let broken = |source| ReadError::Span { layer, source };
@@ -144,7 +144,7 @@ impl OnLayer {
             Err(error) => return wanted.flight.land(Err(error)),
         };
         let landed = match self.decode_off(span, &wanted.pieces, windows.clone(), blob).await {
-            // Whatever lies between us and the registry may have kept wrong bytes.
+            // A cache between us and the registry may have stored wrong bytes.
             Some(Err(SpanError::Digest { .. } | SpanError::Length { .. } | SpanError::Proof { .. })) => {
                 self.inner.counts.retries.add(1);
                 let deadline = self.inner.options.deadline;
@@ -178,7 +178,7 @@ impl OnLayer {
         Ok(bytes)
     }
 
-    /// Decodes on a thread that may block, as one of a few. `None` if the program is ending.
+    /// Decodes on a thread that may block, a few spans at a time. None if the program is ending.
     async fn decode_off(
         &self,
         span: SpanId,
@@ -195,7 +195,7 @@ impl OnLayer {
         decoded.await.ok()
     }
 
-    /// Lands the flights of those spans that the cache has after all.
+    /// Ends the flights of the spans that are in the cache after all, and returns the others.
     pub(super) async fn not_on_disk(&self, spans: Vec<Wanted>) -> Vec<Wanted> {
         if !self.keeps_on_disk() {
             return spans;
@@ -222,7 +222,7 @@ impl From<StoreError> for Failed {
     }
 }
 
-/// Neighbours that are fetched together. `spans` is in order.
+/// Groups neighbours that are fetched together. `spans` must be in order.
 fn groups(layer: &Layer, spans: Vec<Wanted>) -> Vec<VecDeque<Wanted>> {
     let mut groups: Vec<VecDeque<Wanted>> = Vec::new();
     for wanted in spans {
@@ -240,7 +240,7 @@ fn groups(layer: &Layer, spans: Vec<Wanted>) -> Vec<VecDeque<Wanted>> {
     groups
 }
 
-/// A part of a layer that counts what it costs, however its reading ends.
+/// A part of a layer that adds up its costs, however reading it ends.
 pub(super) struct CountedPart<'a> {
     part: Part,
     counts: &'a Counts,

@@ -1,4 +1,5 @@
-//! Spans on their way: one fetch serves all who wait for it. And those that did not come in time.
+//! Flights: fetches of spans in progress, each shared by all who wait for the span. Also remembers
+//! spans that missed the deadline.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,13 +14,14 @@ use super::model::ReadError;
 use super::pieces::Run;
 use crate::offset::SpanId;
 
-/// How long it is remembered that a span has missed the deadline.
+/// How long to remember that a span missed the deadline.
 const MISSED: Duration = Duration::from_secs(1);
 
-/// What came of a fetch. The run may hold less than a waiter wants: then it looks into the caches, or fetches itself.
+/// The result of a fetch. The run may hold less than a waiter wants, which then looks into the
+/// caches or fetches the span itself.
 pub(super) type Landed = Result<Arc<Run>, ReadError>;
 
-/// A span on its way, and why.
+/// A span in flight, and the reason.
 type Flying = (watch::Receiver<Option<Landed>>, Cause);
 
 #[derive(Clone, Default)]
@@ -27,22 +29,23 @@ pub(super) struct Flights {
     flying: Arc<Mutex<HashMap<SpanOf, Flying>>>,
 }
 
-/// What [`Flights::board`] found.
+/// The result of [`Flights::board`].
 pub(super) enum Boarding {
-    /// Somebody fetches the span already.
+    /// The span is already being fetched.
     Wait(Waiter),
-    /// Nobody did; now the holder of the flight does.
+    /// It was not; the holder of this flight must fetch it.
     Fetch(Flight, Waiter),
 }
 
 /// Waits for a span.
 pub(super) struct Waiter {
     landed: watch::Receiver<Option<Landed>>,
-    /// Somebody fetches it whom no read waits for but those that joined: if that fails, it says little.
+    /// Whether the span is fetched in advance, and only those that joined wait for it. If that
+    /// fails, it means little.
     pub is_joined_ahead: bool,
 }
 
-/// The duty to fetch a span. Dropped before [`Flight::land`], it fails for all who wait.
+/// The duty to fetch a span. If it is dropped before [`Flight::land`], all waiters fail.
 pub(super) struct Flight {
     of: SpanOf,
     flights: Flights,
@@ -52,12 +55,13 @@ pub(super) struct Flight {
 /// A span to be fetched.
 pub(super) struct Wanted {
     pub flight: Flight,
-    /// The pieces of it that are to be handed over at least; `None` where it is fetched for the cache on disk alone.
+    /// The pieces that must at least be passed on. None if the span is fetched only for the cache
+    /// on disk.
     pub pieces: Option<Range<u32>>,
 }
 
 impl Flights {
-    /// `cause`: why the span would be fetched.
+    /// `cause` is the reason if the span must be fetched.
     pub(super) fn board(&self, of: SpanOf, cause: Cause) -> Boarding {
         let mut flying = self.flying.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((landed, other)) = flying.get(&of) {
@@ -68,7 +72,7 @@ impl Flights {
         Boarding::Fetch(Flight { of, flights: self.clone(), sender }, Waiter { landed, is_joined_ahead: false })
     }
 
-    /// Whether somebody fetches the span.
+    /// Whether the span is being fetched.
     pub(super) fn has(&self, of: SpanOf) -> bool {
         self.flying.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&of)
     }
@@ -79,8 +83,8 @@ impl Flight {
         self.of.span
     }
 
-    /// The fetch is over. What belongs into the caches is there before this, so that whoever finds
-    /// no flight any more finds it there.
+    /// Ends the fetch. Its results must already be in the caches, because tasks that find no flight
+    /// look there.
     pub(super) fn land(self, landed: Landed) {
         self.leave();
         self.sender.send_replace(Some(landed));
@@ -100,14 +104,14 @@ impl Drop for Flight {
 }
 
 impl Waiter {
-    /// What came of the fetch; `None` if it was given up.
+    /// The result of the fetch. None if it was abandoned.
     pub(super) async fn landed(mut self) -> Option<Landed> {
         self.landed.wait_for(Option::is_some).await.ok()?.clone()
     }
 }
 
-/// Spans that have just missed the deadline. When the kernel's reading ahead fails it asks once
-/// more, for the very page that a program waits for: waiting for that too would take twice the
+/// Spans that recently missed the deadline. If the kernel's read-ahead fails, the kernel requests
+/// the page that a program waits for once more. Waiting for that as well would take twice the
 /// deadline.
 pub(super) struct Misses {
     window: Duration,
@@ -119,7 +123,7 @@ impl Misses {
         Misses { window: MISSED.min(deadline / 4), since: Mutex::default() }
     }
 
-    /// These did not come in time.
+    /// Records spans that did not arrive in time.
     pub(super) fn add(&self, spans: impl Iterator<Item = SpanOf>) {
         let now = Instant::now();
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);

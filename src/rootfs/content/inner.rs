@@ -1,4 +1,4 @@
-//! What all reads of an image share.
+//! The state that all reads of an image share.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,9 +21,9 @@ use crate::rootfs::cache::SpanCache;
 use crate::rootfs::layers::OpenLayer;
 use crate::store::Source;
 
-/// Different warnings that are given.
+/// The most different warnings that are reported.
 const WARNINGS: usize = 64;
-/// Compressed bytes that are in memory at a time, waiting for the rest of their span or for a
+/// The most compressed bytes in memory at a time, waiting for the rest of their span or for a
 /// decoder, in units of [`UNIT`].
 const UNITS: usize = (128 << 20) / UNIT as usize;
 const UNIT: u64 = 64 << 10;
@@ -32,7 +32,7 @@ const LINES: usize = 8;
 
 pub(super) struct Inner {
     pub source: Source,
-    /// The same layer twice is one of these.
+    /// Equal layers share one of these.
     pub layers: Vec<Arc<Layer>>,
     pub cache: SpanCache,
     pub options: ContentOptions,
@@ -41,20 +41,20 @@ pub(super) struct Inner {
     pub flights: Flights,
     pub misses: Misses,
     pub counts: Counts,
-    /// Room for compressed bytes.
+    /// Permits for compressed bytes.
     room: Arc<Semaphore>,
-    /// One for each request that may be under way.
+    /// A permit for each request in progress.
     pub lines: Semaphore,
-    /// One for each span that may be decoded at a time.
+    /// A permit for each span that is being decoded.
     pub decoders: Arc<Semaphore>,
-    /// Reads that wait for something.
+    /// The number of reads that are waiting.
     pub waiting: AtomicUsize,
-    /// Requests under way that a read waits for.
+    /// The number of requests in progress for which a read waits.
     pub asked: AtomicUsize,
     pub windows: WindowStore,
     pub start: Start,
     pub pace: Pace,
-    /// The warnings that were given.
+    /// The warnings reported so far.
     given: Mutex<BTreeSet<String>>,
 }
 
@@ -74,7 +74,8 @@ impl Inner {
             counts.requests.add(u64::from(layer.bytes_read > 0));
         }
         if let Source::Registry(repository) = &source {
-            // The deadline of a read is its only limit: a registry that restarts is no error to a file's reader.
+            // Reads are only limited by their deadline: a registry that restarts must not be an
+            // error to programs.
             repository.outlast_outages();
         }
         let windows = WindowStore::new(&layers);
@@ -107,29 +108,29 @@ impl Inner {
         }
     }
 
-    /// A layer, and all that serves to read it.
+    /// A layer with all that is needed to read it.
     pub(super) fn on(self: &Arc<Self>, layer: LayerId) -> Option<OnLayer> {
         OnLayer::new(self, layer)
     }
 
-    /// Room for so many compressed bytes; what is more than all room there is gets that.
+    /// A permit for `bytes` compressed bytes, limited to all permits that exist.
     pub(super) async fn permit(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
         let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(UNITS as u32);
         Arc::clone(&self.room).acquire_many_owned(units).await.ok()
     }
 
-    /// A read has failed.
+    /// Counts and reports a failed read.
     pub(super) fn failed(&self, error: &ReadError) {
         self.counts.errors.add(1);
         self.report(error);
     }
 
-    /// Says why something could not be had, once.
+    /// Reports once why data is not available.
     pub(super) fn report(&self, error: &ReadError) {
         self.warn(causes(error));
     }
 
-    /// Warns once.
+    /// Reports a warning once.
     pub(super) fn warn(&self, text: String) {
         let is_new = self.given.lock().is_ok_and(|mut given| given.len() < WARNINGS && given.insert(text.clone()));
         if is_new {
@@ -138,7 +139,7 @@ impl Inner {
     }
 }
 
-/// Counts something for as long as it lives.
+/// Increments a counter while it exists.
 pub(super) struct Counted<'a>(&'a AtomicUsize);
 
 impl<'a> Counted<'a> {

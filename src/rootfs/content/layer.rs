@@ -1,4 +1,4 @@
-//! One layer as its content is read.
+//! The state for reading a layer's content.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -16,24 +16,24 @@ use crate::store::Source;
 pub(super) struct Layer {
     pub open: OpenLayer,
     pub readers: Mutex<Readers>,
-    /// Held by whoever decodes the layer from its start: once is enough for all.
+    /// Held while the layer is decoded from its start, so only one task does that.
     pub unpacking: tokio::sync::Mutex<()>,
-    /// Held by whoever fetches pages of the layer's fine document.
+    /// Held while pages of the layer's fine document are fetched.
     pub paging: tokio::sync::Mutex<()>,
-    /// Hashing a checkpoint's window takes longer than looking a span up.
+    /// Kept because hashing a checkpoint's window takes longer than looking up a span.
     keys: Box<[OnceLock<SpanKey>]>,
 }
 
-/// A layer of the image, and all that serves to read it. Cheap to clone.
+/// A layer of the image, with all that is needed to read it. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct OnLayer {
     pub inner: Arc<Inner>,
     pub layer: Arc<Layer>,
-    /// Its place in the image.
+    /// The number of the layer in the image.
     id: LayerId,
 }
 
-/// A span of a layer of the image.
+/// A span of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct SpanOf {
     pub layer: LayerId,
@@ -52,7 +52,7 @@ impl Layer {
         self.open.descriptor.digest
     }
 
-    /// The bytes of tar that there are.
+    /// The end of the tar, as far as spans hold it.
     pub(super) fn end(&self) -> u64 {
         self.open.spans.plain_end().0
     }
@@ -62,20 +62,20 @@ impl Layer {
         self.keys.get(span.0 as usize).map_or_else(key, |known| *known.get_or_init(key))
     }
 
-    /// Bytes of tar in a span.
+    /// The size of a span in bytes of the tar.
     pub(super) fn size(&self, span: SpanId) -> u64 {
         let plain = self.open.spans.plain_range(span);
         plain.end - plain.start
     }
 
-    /// Where a span lies in the blob.
+    /// The range of a span in the blob.
     pub(super) fn blob_range(&self, span: SpanId) -> Range<u64> {
         let range = self.open.spans.blob_range(span);
         range.start.0..range.end.0
     }
 
-    /// The spans that hold bytes of `range`, each with the bytes of it, counted from its start.
-    /// `range` is within the tar.
+    /// The spans that hold bytes of `range`, each with its part of `range` relative to the start of
+    /// the span. `range` must be within the tar.
     pub(super) fn parts(&self, range: &Range<u64>) -> Vec<(SpanId, Range<u64>)> {
         let spans = self.open.spans.covering(Uncompressed(range.start)..Uncompressed(range.end));
         let part = |span: SpanId| {
@@ -89,7 +89,7 @@ impl Layer {
 }
 
 impl OnLayer {
-    /// `None` where the image has no such layer.
+    /// None if the image has no such layer.
     pub(super) fn new(inner: &Arc<Inner>, id: LayerId) -> Option<OnLayer> {
         let layer = Arc::clone(inner.layers.get(id.0 as usize)?);
         Some(OnLayer { inner: Arc::clone(inner), layer, id })
@@ -108,19 +108,20 @@ impl OnLayer {
         self.inner.cache.has(&self.layer.key(span), self.layer.size(span))
     }
 
-    /// Whether memory has the first and the last piece of a span.
+    /// Whether the first and the last piece of a span are in memory.
     pub(super) fn is_in_memory(&self, span: SpanId) -> bool {
         let last = (self.layer.size(span).saturating_sub(1) / PIECE as u64) as u32;
         [0, last].into_iter().all(|piece| self.inner.memory.get(self.piece(span, piece)).is_some())
     }
 
-    /// Whether spans go to the disk: not where they lie there as they are.
+    /// Whether spans are stored on disk. Not if the blob itself is on disk, uncompressed.
     pub(super) fn keeps_on_disk(&self) -> bool {
         let is_near = !matches!(self.inner.source, Source::Registry(_));
         self.inner.cache.is_enabled() && !(is_near && self.layer.open.map().is_plain())
     }
 
-    /// Whether all spans of a layer that is decoded whole go to the disk, also those that nobody has asked for.
+    /// Whether all spans of a layer that is decoded from its start are stored on disk, including
+    /// those that were not requested.
     pub(super) fn keeps_whole(&self) -> bool {
         self.keeps_on_disk() && self.layer.end() <= self.inner.cache.room_for(self.layer.open.descriptor.size)
     }

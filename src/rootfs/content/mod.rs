@@ -1,13 +1,14 @@
-//! The bytes of an image's layers, by ranges of their tars.
+//! Reads ranges of the tars of an image's layers.
 //!
-//! A read looks for its spans in memory (`pieces`, of 64 KiB), then in the cache on disk, then it
-//! boards their `flights`: of all who want a span, one fetches it (`fetch`), decodes it and fills both
-//! caches. A layer without places to start from is decoded from its start (`unpack`). Who
-//! reads on gets what comes next before asking (`readers`), `start` brings what a recorded start reads,
-//! and `prefetch` the rest. The `windows` of fine documents are fetched as spans need them.
+//! A read looks for its spans in memory (`pieces`, of 64 KiB), then in the cache on disk, and then
+//! joins their `flights`: one of the tasks that want a span fetches it (`fetch`), decodes it and
+//! adds it to both caches. A layer that cannot be decoded from a checkpoint is decoded from its
+//! start (`unpack`). For sequential readers, the following bytes are fetched in advance
+//! (`readers`). `start` fetches a recorded start, and `prefetch` fetches the rest. The `windows` of
+//! fine documents are fetched as spans need them.
 //!
-//! Fetches are tasks of their own: a reader that goes away takes nothing from the others. No error
-//! is kept: the next read tries again.
+//! Fetches are independent tasks, so a reader that disappears does not affect others. Errors are
+//! not remembered: the next read tries again.
 
 mod fetch;
 mod flights;
@@ -40,7 +41,7 @@ use crate::store::Source;
 use inner::Inner;
 use layer::OnLayer;
 
-/// Reads from the layers of one image. Cheap to clone.
+/// The content of an image's layers. Cheap to clone.
 #[derive(Clone)]
 pub struct Content {
     inner: Arc<Inner>,
@@ -58,28 +59,28 @@ impl Content {
         Content { inner: Arc::new(Inner::new(source, layers, cache, options, progress)) }
     }
 
-    /// Exactly `size` bytes of a layer's tar from `at` on; `size` should be some MiB at most. Needs
-    /// a tokio runtime with time and IO. The future may be dropped at any time.
+    /// Exactly `size` bytes of a layer's tar, starting at `at`; `size` should be at most a few MiB.
+    /// Needs a tokio runtime with time and IO. The future may be dropped at any time.
     ///
     /// # Errors
-    /// When they cannot be had within the deadline, or are not what the ztoc says. It is also
-    /// reported as a warning, once for each message. A span that has missed the deadline within the
-    /// last second is not waited for again.
+    /// If the bytes cannot be fetched within the deadline, or do not match the ztoc. Each error
+    /// message is also reported as a warning once. A read fails at once if its span missed the
+    /// deadline within the last second.
     pub async fn read(&self, layer: LayerId, at: Uncompressed, size: usize) -> Result<Bytes, ReadError> {
         let read = async { self.on(layer)?.read(at, size).await };
         read.await.inspect_err(|error| self.inner.failed(error))
     }
 
-    /// A read of a sparse file, which fails: a layer has of it what tar made of it.
+    /// Fails a read of a sparse file, because layers hold such files in tar's own encoding.
     ///
     /// # Errors
-    /// Always. It is also reported as a warning, once for each layer.
+    /// Always. Also reported as a warning, once for each layer.
     pub fn read_sparse(&self, layer: LayerId) -> Result<Bytes, ReadError> {
         let read = self.on(layer).and_then(|on| Err(ReadError::Sparse { layer: on.layer.digest() }));
         read.inspect_err(|error| self.inner.failed(error))
     }
 
-    /// The spans that hold bytes of `range` of a layer's tar; none for a layer that is not there.
+    /// The spans that hold bytes of `range` in a layer's tar. Empty if there is no such layer.
     pub fn spans(&self, layer: LayerId, range: Range<Uncompressed>) -> Range<SpanId> {
         self.inner.on(layer).map_or(SpanId(0)..SpanId(0), |on| on.layer.open.spans.covering(range))
     }
@@ -89,32 +90,33 @@ impl Content {
         self.inner.layers.iter().map(|layer| &layer.open)
     }
 
-    /// Fetches the spans that prefetch artifacts list, each for the layer of a number, into the
-    /// cache on disk. Without one it ends at once. To stop it, drop it.
+    /// Fetches the spans that prefetch artifacts list into the cache on disk. Each artifact comes
+    /// with the number of its layer. Without such a cache it ends at once. Drop the future to stop
+    /// it.
     pub async fn prefetch_listed(&self, artifacts: Vec<(LayerId, Descriptor)>) {
         prefetch::artifacts(&self.inner, artifacts).await;
     }
 
-    /// Fetches all spans that the cache on disk lacks, in order, letting reads go first. It ends
-    /// when that is done, when the cache is full, or when nothing more can be had; without a cache
-    /// on disk, at once. To stop it, drop it.
+    /// Fetches all spans that are missing in the cache on disk, in order, giving priority to reads.
+    /// Ends when all are fetched, when the cache is full, or when fetching fails; without a cache
+    /// on disk it ends at once. Drop the future to stop it.
     pub async fn prefetch(&self) {
         prefetch::prefetch(&self.inner).await;
     }
 
-    /// Fetches what the fine documents record of a start, letting reads go first: into memory as far as
-    /// half of it goes, and into the cache on disk. It ends when that is done, when nobody reads what it
-    /// fetched, or when nothing more can be had. To stop it, drop it.
+    /// Fetches the recorded starts of the fine documents, giving priority to reads: into up to half
+    /// of the memory, and into the cache on disk. Ends when all is fetched, when its spans are not
+    /// read, or when fetching fails. Drop the future to stop it.
     pub async fn fetch_start(&self) {
         start::bring(&self.inner).await;
     }
 
-    /// What became of the recorded start so far.
+    /// The progress of the recorded start.
     pub fn start_stats(&self) -> StartStats {
         self.inner.start.stats()
     }
 
-    /// What was done so far.
+    /// The statistics so far.
     pub fn stats(&self) -> ContentStats {
         self.inner.counts.stats()
     }

@@ -1,4 +1,4 @@
-//! How content is read, what was done for that, and why a read failed.
+//! The options and statistics of reading content, and its errors.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,16 +13,17 @@ use crate::offset::{LayerId, SpanId, Uncompressed};
 use crate::rootfs::layers::OpenError;
 use crate::store::StoreError;
 
-/// How layers are read.
+/// Options for reading layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContentOptions {
-    /// When a read is given up.
+    /// The time limit of a read.
     pub deadline: Duration,
-    /// Bytes of decoded content that are kept in memory.
+    /// How many bytes of decoded content are kept in memory.
     pub memory: u64,
-    /// Bytes of a file, at most, that are fetched ahead of someone who reads it from front to back; 0 for none.
+    /// The most bytes of a file that are fetched ahead of a sequential reader; 0 for none.
     pub read_ahead: u64,
-    /// Compressed bytes of a recorded start that may have been fetched and not read: with more, no more is fetched.
+    /// How many compressed bytes of a recorded start may have been fetched without being read.
+    /// Above this, no more are fetched.
     pub unread: u64,
 }
 
@@ -32,55 +33,55 @@ impl Default for ContentOptions {
     }
 }
 
-/// What was done since the image was opened.
+/// Statistics since the image was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ContentStats {
-    /// Requests for layers or parts of them. Redirects and tokens do not count.
+    /// The number of requests for layers or parts of them, without redirects and tokens.
     pub requests: u64,
-    /// Bytes of layers, and of the windows to decode them with, that came from the store.
+    /// The number of bytes of layers, and of windows for decoding them, that came from the store.
     pub bytes_fetched: u64,
-    /// Those of the requests that were for spans of the recorded start alone.
+    /// The number of these requests that were only for spans of the recorded start.
     pub start_requests: u64,
-    /// The bytes that those requests brought.
+    /// The number of bytes that these requests returned.
     pub start_bytes: u64,
     /// Spans that were decoded, in whatever way their bytes came.
     pub spans_decoded: u64,
-    /// Parts of spans that were served from memory, and from the cache on disk.
+    /// The number of parts of spans served from memory or from the cache on disk.
     pub memory_hits: u64,
-    /// Spans that the cache on disk had.
+    /// The number of spans found in the cache on disk.
     pub disk_hits: u64,
-    /// Requests that were repeated since they failed or brought wrong bytes.
+    /// The number of requests that were repeated because they failed or returned wrong bytes.
     pub retries: u64,
-    /// Reads that failed.
+    /// The number of failed reads.
     pub errors: u64,
-    /// The bytes of all layers as the store holds them.
+    /// The size of all layers in the store, in bytes.
     pub image_bytes: u64,
 }
 
-/// What became of the recorded start of the image's fine documents.
+/// The progress of the recorded start in the image's fine documents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StartStats {
-    /// Spans that were fetched before anybody asked for them.
+    /// The number of spans that were fetched before they were requested.
     pub spans: u64,
-    /// Compressed bytes of those spans that nobody has read yet.
+    /// The size of the compressed bytes of those spans that were not read yet.
     pub unread_bytes: u64,
-    /// It was given up: too much was not read, or could not be had.
+    /// Whether it was stopped, because too much was not read or could not be fetched.
     pub stopped: bool,
 }
 
-/// What bytes are fetched for.
+/// The purpose for which bytes are fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// The recorded start, whoever asks first.
+    /// The recorded start, whether or not a read requests it first.
     Start,
-    /// Whatever is read beside it.
+    /// Any other read.
     Reading,
 }
 
-/// [`ContentStats`] while they are counted.
+/// The counters for [`ContentStats`].
 #[derive(Default)]
 pub(super) struct Counts {
-    /// Second connections that were tried.
+    /// The number of second connections that were tried.
     pub(super) doubled: Count,
     pub(super) start_requests: Count,
     pub(super) start_bytes: Count,
@@ -124,7 +125,7 @@ impl Counts {
     }
 }
 
-/// A failed read. It says nothing of the next one: that tries again.
+/// A failed read. The next read tries again.
 #[derive(Debug, Clone, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]

@@ -1,5 +1,5 @@
-//! Decoded spans in pieces of [`PIECE`] bytes: how they are cut, those that were used last, and how a
-//! span comes into memory and onto the disk.
+//! Decoded spans in pieces of [`PIECE`] bytes: cuts spans into pieces, keeps the most recently used
+//! pieces, and puts spans into memory and on disk.
 
 use std::ops::{ControlFlow, Range};
 
@@ -12,13 +12,13 @@ use crate::layer::span::SpanError;
 use crate::offset::SpanId;
 use crate::rootfs::cache::{PIECE, Writer};
 
-/// The pieces that hold bytes of `range`, which is counted from the start of the span.
+/// The pieces that hold bytes of `range`, relative to the start of the span.
 pub(super) fn covering(range: &Range<u64>) -> Range<u32> {
     let number = |at: u64| u32::try_from(at).unwrap_or(u32::MAX);
     number(range.start / PIECE as u64)..number(range.end.div_ceil(PIECE as u64))
 }
 
-/// Pieces of one span that lie side by side.
+/// Adjacent pieces of a span.
 #[derive(Debug, Default)]
 pub(super) struct Run {
     pub first: u32,
@@ -26,8 +26,8 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// The bytes of `range`, counted from the start of the span, in as many parts as there are
-    /// pieces; `None` if some are missing.
+    /// The bytes of `range`, relative to the start of the span, in as many parts as there are
+    /// pieces. None if some are missing.
     pub(super) fn get(&self, range: &Range<u64>) -> Option<Vec<Bytes>> {
         let start = u64::from(self.first) * PIECE as u64;
         let mut parts = Vec::new();
@@ -56,7 +56,7 @@ impl Cutter {
         Cutter { piece: BytesMut::with_capacity(PIECE), number: 0 }
     }
 
-    /// Hands every piece that is whole by now to `out`, with its number.
+    /// Passes each complete piece to `out`, with its number.
     pub(super) fn push(&mut self, mut bytes: &[u8], out: &mut impl FnMut(u32, Bytes)) {
         while !bytes.is_empty() {
             let (taken, rest) = bytes.split_at(bytes.len().min(PIECE - self.piece.len()));
@@ -68,7 +68,7 @@ impl Cutter {
         }
     }
 
-    /// The span is at its end.
+    /// Ends the span.
     pub(super) fn finish(mut self, out: &mut impl FnMut(u32, Bytes)) {
         if !self.piece.is_empty() {
             self.cut(out);
@@ -89,14 +89,14 @@ pub(super) struct PieceId {
     pub number: u32,
 }
 
-/// The pieces that were used last.
+/// The most recently used pieces.
 pub(super) type Memory = Recent<PieceId, Bytes>;
 
-/// Spans of at most so many bytes are handed over whole. Of a larger one as much is, from where it
-/// is wanted on; the rest goes to the disk as it is decoded.
+/// Spans of up to this many bytes are passed on as a whole. Of a larger span, this many bytes are
+/// passed on, starting where it is wanted; the rest is written to disk as it is decoded.
 pub(super) const HANDED_OVER: u64 = 16 << 20;
 
-/// The pieces of a span of `size` bytes that are handed over to those who want `wanted` of it.
+/// The pieces of a span of `size` bytes that are passed on to tasks that want `wanted` of it.
 fn handed_over(size: u64, wanted: Option<&Range<u32>>) -> Range<u32> {
     let most = (HANDED_OVER / PIECE as u64) as u32;
     match wanted {
@@ -106,7 +106,7 @@ fn handed_over(size: u64, wanted: Option<&Range<u32>>) -> Range<u32> {
     }
 }
 
-/// Takes the plain bytes of a span, and hands them on.
+/// Takes the plain bytes of a span and passes them on.
 pub(super) struct Landing<'a> {
     on: &'a OnLayer,
     span: SpanId,
@@ -118,7 +118,7 @@ struct Keep {
     writer: Option<Writer>,
     over: Range<u32>,
     run: Run,
-    /// No piece behind this one is of use.
+    /// Whether further pieces are not needed.
     is_over: bool,
 }
 
@@ -133,7 +133,7 @@ impl Keep {
 }
 
 impl<'a> Landing<'a> {
-    /// Pieces of `wanted` are handed over at least.
+    /// At least the pieces of `wanted` are passed on.
     pub(super) fn new(on: &'a OnLayer, span: SpanId, wanted: Option<&Range<u32>>) -> Landing<'a> {
         let size = on.layer.size(span);
         let over = handed_over(size, wanted);
@@ -143,20 +143,20 @@ impl<'a> Landing<'a> {
         Landing { on, span, cutter: Cutter::new(), keep: Keep { writer, over, run, is_over } }
     }
 
-    /// The next bytes of the span; says whether more are of use.
+    /// Takes the next bytes of the span. Returns whether more are needed.
     pub(super) fn push(&mut self, bytes: &[u8]) -> ControlFlow<()> {
         let keep = &mut self.keep;
         self.cutter.push(bytes, &mut |number, piece| keep.take(number, piece));
         if self.keep.is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// Whether the cache on disk has taken all of it so far.
+    /// Whether the cache on disk has accepted everything so far.
     pub(super) fn is_kept(&self) -> bool {
         self.keep.writer.is_some()
     }
 
-    /// All bytes were right. They are in the caches after this; the second value tells whether the
-    /// one on disk has them.
+    /// Call this after all bytes were verified. Adds the span to the caches; the second value tells
+    /// whether the one on disk has it.
     pub(super) fn finish(mut self) -> (Run, bool) {
         let keep = &mut self.keep;
         if !keep.is_over {
@@ -172,8 +172,8 @@ impl<'a> Landing<'a> {
 }
 
 impl OnLayer {
-    /// Decodes a span of which `blob` are all bytes, and `windows` the page with its window if it is in
-    /// one. Blocks.
+    /// Decodes a span. `blob` has all its bytes, and `windows` is the page with its window, if
+    /// there is one. Blocks.
     pub(super) fn decode(
         &self,
         span: SpanId,

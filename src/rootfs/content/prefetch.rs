@@ -1,4 +1,4 @@
-//! Bringing in the background what a start is known to read, or the rest of an image.
+//! Fetches in the background what a start is known to read, or the rest of an image.
 
 use std::collections::BTreeSet;
 use std::future::ready;
@@ -21,19 +21,20 @@ use crate::image::prefetch::{MAX_PREFETCH, SpanRange, parse};
 use crate::offset::{LayerId, SpanId};
 use crate::progress::causes;
 
-/// Compressed bytes that are asked for at a time: a read that comes in between waits for no more.
+/// How many compressed bytes are requested at a time. A read that arrives in between does not wait
+/// longer than for this.
 const STEP: u64 = 4 << 20;
-/// How soon it is looked again whether reads are waiting.
+/// The interval of checks whether reads are waiting.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Fetches that may fail one after the other before it is given up.
+/// How many fetches may fail in a row before fetching stops.
 const FAILURES: u32 = 8;
 const TOO_SMALL: &str = "the cache is too small for the whole image: the rest is fetched on demand";
 
-/// Fetches of listed spans that are under way at a time.
+/// How many fetches of listed spans may be in progress.
 const AT_A_TIME: usize = 4;
 
-/// Brings the spans that prefetch artifacts list, each for a layer. An artifact that
-/// cannot be used is a warning.
+/// Fetches the spans that prefetch artifacts list. An artifact that cannot be used is reported as a
+/// warning.
 pub(super) async fn artifacts(inner: &Arc<Inner>, artifacts: Vec<(LayerId, Descriptor)>) {
     let mut all = Vec::new();
     for (layer, artifact) in artifacts {
@@ -49,9 +50,9 @@ pub(super) async fn artifacts(inner: &Arc<Inner>, artifacts: Vec<(LayerId, Descr
     listed(inner, all).await;
 }
 
-/// Brings the spans that are listed for each layer. What is listed and not there is passed over.
+/// Fetches the listed spans of each layer. Spans that do not exist are ignored.
 async fn listed(inner: &Arc<Inner>, listed: Vec<(LayerId, Vec<SpanRange>)>) {
-    // What this image takes may not push out itself.
+    // The spans of this image must not displace each other.
     let room = inner.cache.max_bytes() / 10 * 8;
     let mut steps = Vec::new();
     let mut planned = 0;
@@ -71,20 +72,20 @@ async fn listed(inner: &Arc<Inner>, listed: Vec<(LayerId, Vec<SpanRange>)>) {
         }
     }
     let bringing = stream::iter(steps).map(|(on, spans)| async move { on.bring(spans).await });
-    // A span that does not come is fetched again when it is read.
+    // A span that did not arrive is fetched again when it is read.
     bringing.buffer_unordered(AT_A_TIME).for_each(|_| ready(())).await;
 }
 
 pub(super) async fn prefetch(inner: &Arc<Inner>) {
     let mut failures = 0;
-    // What this image takes may not push out itself.
+    // The spans of this image must not displace each other.
     let mut room = inner.cache.max_bytes() / 10 * 8;
     let mut seen = BTreeSet::new();
     for on in (0..inner.layers.len() as u32).filter_map(|layer| inner.on(LayerId(layer))) {
         if !on.keeps_on_disk() || !seen.insert(on.layer.digest()) {
             continue;
         }
-        // Each step would decode it from its start.
+        // Each step would decode such a layer from its start.
         if on.layer.open.map().is_unpacked() && !on.keeps_whole() {
             inner.warn(TOO_SMALL.to_owned());
             continue;
@@ -120,13 +121,13 @@ fn step(layer: &Layer, first: SpanId) -> Range<SpanId> {
     first..SpanId(first.0 + 1 + more as u32)
 }
 
-/// Bytes of tar in spans.
+/// The size of spans in bytes of the tar.
 fn size(layer: &Layer, spans: &Range<SpanId>) -> u64 {
     SpanId::each(spans.clone()).map(|span| layer.size(span)).sum()
 }
 
 impl OnLayer {
-    /// Fetches those of `spans` that are not on disk. False: one of them did not come.
+    /// Fetches the spans that are not on disk. Returns false if one of them did not arrive.
     async fn bring(&self, spans: Range<SpanId>) -> bool {
         let on = self.clone();
         let missing = spawn_blocking(move || {

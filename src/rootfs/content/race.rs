@@ -1,5 +1,6 @@
-//! The bytes of a range of a blob, over one connection. Where that takes several times as long as is
-//! usual, whether it is silent or trickles, a second one is tried beside it, and the better one is kept.
+//! Fetches a range of a blob over one connection. If that takes several times as long as usual,
+//! because the connection is silent or slow, a second one is tried in addition, and the faster one
+//! is kept.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -16,38 +17,39 @@ use super::layer::OnLayer;
 use super::model::Purpose;
 use crate::store::StoreError;
 
-/// How often a silent connection is given up before the deadline.
+/// How many times a silent connection is given up before the deadline.
 const PATIENCE: u32 = 4;
-/// A request is slow when it takes so many times as long as is usual.
+/// A request is slow if it takes this many times as long as usual.
 const TIMES: f64 = 4.0;
-/// No request is slow before this.
+/// No request is slow before this time.
 const LEAST: Duration = Duration::from_secs(1);
-/// What is usual of a registry that is not known yet: seconds to the first byte, and bytes in a second.
+/// The assumed speed of an unknown registry: seconds to the first byte, and bytes per second.
 const UNKNOWN: (f64, f64) = (0.5, 262_144.0);
-/// Second connections that are tried however few requests there were; then one for so many of them.
+/// The number of second connections that are tried in any case, and then one for each so many
+/// requests.
 const FREE: u64 = 2;
 const ONE_IN: u64 = 8;
-/// What the slow one must bring after all to be kept.
+/// How many bytes the slow connection must deliver to be kept after all.
 const RECOVERED: u64 = 64 << 10;
-/// The share of the past that each request leaves of what is usual.
+/// The weight that remains for earlier requests after each new one.
 const DECAY: f64 = 0.8;
 
-/// How long requests take. Newer ones count more.
+/// The usual duration of requests. Newer ones have more weight.
 #[derive(Default)]
 pub(super) struct Pace(Mutex<Sums>);
 
 #[derive(Default)]
 struct Sums {
     requests: f64,
-    /// Seconds to the first byte, of all requests.
+    /// The sum of the seconds to the first byte.
     first: f64,
     bytes: f64,
-    /// Seconds from the first byte to the last.
+    /// The sum of the seconds from the first byte to the last.
     rest: f64,
 }
 
 impl Pace {
-    /// A request for `bytes` bytes took so long to its first and to its last byte.
+    /// Records a request for `bytes` bytes, with the times until its first and its last byte.
     fn note(&self, bytes: u64, first: Duration, all: Duration) {
         let mut sums = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let add = |sum: &mut f64, more: f64| *sum = *sum * DECAY + more;
@@ -57,7 +59,7 @@ impl Pace {
         add(&mut sums.rest, all.saturating_sub(first).as_secs_f64());
     }
 
-    /// After how long a request for `bytes` bytes is slow; `most` at most.
+    /// The time after which a request for `bytes` bytes is slow; at most `most`.
     fn patience(&self, bytes: u64, most: Duration) -> Duration {
         let sums = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (first, rate) = match sums.requests > 0.0 {
@@ -69,29 +71,29 @@ impl Pace {
     }
 }
 
-/// A connection that brings the range from some byte on.
+/// A connection that delivers the range from some byte on.
 struct Lane<'a> {
     chunks: BoxStream<'a, Result<Bytes, StoreError>>,
-    /// The next byte that it brings.
+    /// The position of the next byte that it delivers.
     position: u64,
 }
 
-/// A range on its way.
+/// A range that is being fetched.
 pub(super) struct Race<'a> {
     on: &'a OnLayer,
     purpose: Purpose,
-    /// The next byte, and the end.
+    /// The position of the next byte, and the end.
     range: Range<u64>,
-    /// The second one, if there is one, was tried since the first one is slow.
+    /// The second connection, if there is one, was added because the first one is slow.
     lanes: Vec<Lane<'a>>,
-    /// When the first one began, and when its first byte came.
+    /// When the first one started, and when its first byte arrived.
     begun: Instant,
     first: Option<Duration>,
-    /// When something came last.
+    /// When the last bytes arrived.
     heard: Instant,
-    /// When the range is slow, unless a second connection was tried.
+    /// When the range becomes slow, unless a second connection was tried.
     slow: Option<Instant>,
-    /// Where the range was when a second connection was tried.
+    /// The position when a second connection was tried.
     doubled_at: u64,
     /// How long a connection may be silent.
     stall: Duration,
@@ -117,7 +119,7 @@ impl<'a> Race<'a> {
         race
     }
 
-    /// The next bytes of the range; `None` at its end. It may be dropped at any time.
+    /// The next bytes of the range; None at its end. The future may be dropped at any time.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
         loop {
             if self.lanes.is_empty() {
@@ -136,7 +138,7 @@ impl<'a> Race<'a> {
                         return Ok(Some(chunk));
                     }
                 }
-                // The other one may do better.
+                // The other connection may do better.
                 Some(Err(error)) if self.lanes.len() == 1 => return Err(error),
                 Some(Err(_)) => drop(self.lanes.remove(number)),
                 None => {
@@ -147,7 +149,7 @@ impl<'a> Race<'a> {
         }
     }
 
-    /// What a lane brought, as far as it is new.
+    /// The new bytes among those that a connection delivered.
     fn take(&mut self, number: usize, mut chunk: Bytes) -> Option<Bytes> {
         self.heard = Instant::now();
         self.first.get_or_insert(self.heard - self.begun);
@@ -160,7 +162,8 @@ impl<'a> Race<'a> {
             return None;
         }
         self.range.start = position;
-        // The second one was behind, and is ahead now; or the first one was not slow after all.
+        // Either the second connection has overtaken the first, or the first was not slow after
+        // all.
         if self.lanes.len() > 1 && (number == 1 || position - self.doubled_at >= RECOVERED) {
             let best = self.lanes.swap_remove(number);
             self.lanes = vec![best];
@@ -168,7 +171,7 @@ impl<'a> Race<'a> {
         Some(chunk)
     }
 
-    /// Something took too long.
+    /// Reacts to a timeout.
     fn late(&mut self) {
         let now = Instant::now();
         let counts = &self.on.inner.counts;
@@ -183,14 +186,14 @@ impl<'a> Race<'a> {
             }
             return;
         }
-        // Nothing came for long: perhaps another connection does better.
+        // Nothing has arrived for long, so try another connection.
         counts.retries.add(1);
         self.lanes.clear();
         self.heard = now;
         self.add_lane();
     }
 
-    /// Requests what is missing over another connection.
+    /// Requests the missing bytes over another connection.
     fn add_lane(&mut self) {
         let (on, purpose, range) = (self.on, self.purpose, self.range.clone());
         let position = range.start;
@@ -205,7 +208,7 @@ impl<'a> Race<'a> {
         self.lanes.push(Lane { chunks: stream::once(open).try_flatten().boxed(), position });
     }
 
-    /// All of it is here: what is usual changes, unless this was not.
+    /// Records the duration of the complete request, unless a second connection was tried.
     fn note(&self) {
         if self.slow.is_some() {
             let bytes = self.range.end - self.doubled_at;
@@ -229,7 +232,7 @@ mod tests {
         }
         let soon = pace.patience(4 << 20, Duration::from_secs(60)).as_secs_f64();
         assert!((soon - 16.4).abs() < 0.1, "{soon}");
-        // What is new counts more.
+        // Newer requests have more weight.
         for _ in 0..20 {
             pace.note(1 << 20, Duration::from_millis(1), Duration::from_millis(11));
         }

@@ -1,4 +1,4 @@
-//! One read: where its bytes are, and waiting for those that are nowhere yet.
+//! A single read: finds its bytes, and waits for those that must be fetched.
 
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -17,14 +17,14 @@ use super::pieces::{HANDED_OVER, Run, covering};
 use crate::offset::{SpanId, Uncompressed};
 use crate::store::cache::TARGET;
 
-/// How often a read looks again for what was there and is gone: caches that lose their content
+/// How many times a read looks again for spans that disappeared. Caches that lose their content
 /// faster than it can be read are broken.
 const LOOKS: usize = 16;
 
-/// Bytes of one span that a read wants.
+/// The bytes of a span that a read wants.
 struct Part {
     span: SpanId,
-    /// Counted from the start of the span.
+    /// Relative to the start of the span.
     range: Range<u64>,
     found: Option<Vec<Bytes>>,
 }
@@ -87,8 +87,8 @@ impl OnLayer {
                 let is_joined_ahead = waiter.is_joined_ahead;
                 match waiter.landed().await {
                     Some(Err(_)) if is_joined_ahead => {}
-                    // It was somebody else's deadline, whose fetch began before ours would have:
-                    // our own is watched above.
+                    // Another task's deadline expired, whose fetch began before ours would have.
+                    // Our own deadline is checked above.
                     None | Some(Err(ReadError::Deadline { .. })) => {}
                     Some(landed) => part.found = landed?.get(&part.range),
                 }
@@ -108,7 +108,7 @@ impl OnLayer {
         Run { first: numbers.start, pieces: pieces? }.get(&part.range)
     }
 
-    /// Looks on the disk for what is missing, all at once.
+    /// Looks on disk for all missing parts at once.
     async fn look_on_disk(&self, parts: &mut [Part]) {
         if !self.keeps_on_disk() {
             return;
@@ -141,8 +141,8 @@ impl OnLayer {
         }
     }
 
-    /// Boards the flights of what is missing, and launches those that nobody had launched, and with
-    /// them those of what lies ahead. There is a waiter for each part that is missing after this.
+    /// Joins the flights of the missing parts. Launches those that no other task has launched,
+    /// together with the spans to read ahead. Returns a waiter for each part that is still missing.
     fn board(&self, parts: &mut [Part], ahead: Option<Range<u64>>, disk: Disk) -> Vec<Waiter> {
         let inner = &self.inner;
         let (mut waiters, mut wanted) = (Vec::new(), Vec::new());
@@ -150,7 +150,7 @@ impl OnLayer {
             match inner.flights.board(self.span(part.span), Cause::Asked) {
                 Boarding::Wait(waiter) => waiters.push(waiter),
                 Boarding::Fetch(flight, waiter) => {
-                    // It may have landed between our looking and our boarding.
+                    // It may have arrived after we looked and before we joined.
                     part.found = self.in_memory(part);
                     if part.found.is_none() {
                         wanted.push(Wanted { flight, pieces: Some(covering(&part.range)) });
@@ -162,7 +162,8 @@ impl OnLayer {
         let is_on_disk = self.keeps_on_disk();
         for (span, range) in ahead.map(|ahead| self.layer.parts(&ahead)).unwrap_or_default() {
             let size = self.layer.size(span);
-            // A span of which memory would keep a part only must be fetched by whoever wants that part.
+            // If memory would keep only a part of a span, the task that wants that part must fetch
+            // it.
             if (size > HANDED_OVER && !is_on_disk) || inner.flights.has(self.span(span)) || self.is_in_memory(span) {
                 continue;
             }

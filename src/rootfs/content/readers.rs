@@ -1,24 +1,24 @@
-//! Who reads a file from front to back is recognised, and what comes next is fetched before it is asked for.
+//! Recognises sequential readers of files, to fetch the following bytes in advance.
 
 use std::ops::Range;
 
 use crate::layer::LayerMap;
 
-/// Readers that are followed at a time, in one layer.
+/// How many readers of a layer are tracked at the same time.
 const STREAMS: usize = 16;
-/// What the first reading ahead comes to, in bytes; each further one is twice the last.
+/// The size of the first read-ahead in bytes. Each further one is twice as large.
 const FIRST: u64 = 1 << 20;
-/// How far a read may begin from where the last one ended and still go on from there: the kernel
-/// asks for several stretches at a time, and they come in any order.
+/// How far the start of a read may be from the end of the previous one to count as sequential, in
+/// bytes: the kernel requests several ranges at a time, which arrive in any order.
 const SLACK: u64 = 256 << 10;
-/// Reads that must have gone on from one another: two may do so by chance.
+/// How many sequential reads are needed, because two may be a coincidence.
 const IN_ORDER: u32 = 2;
 
-/// The readers of one layer.
+/// The readers of a layer.
 pub(super) struct Readers {
-    /// Where the files of the layer lie, in order.
+    /// The ranges of the layer's files, in order.
     files: Vec<Range<u64>>,
-    /// Those that went on last come last.
+    /// The most recently active ones are last.
     streams: Vec<Stream>,
     most: u64,
 }
@@ -26,11 +26,11 @@ pub(super) struct Readers {
 struct Stream {
     /// The end of the last read.
     next: u64,
-    /// Reads that went on from the one before.
+    /// The number of sequential reads.
     in_order: u32,
-    /// What to fetch ahead of it.
+    /// How many bytes to fetch in advance.
     window: u64,
-    /// Up to where it is fetched.
+    /// The end of the bytes that were fetched.
     fetched: u64,
 }
 
@@ -42,7 +42,8 @@ impl Readers {
         Readers { files, streams: Vec::new(), most }
     }
 
-    /// Takes note of a read, and says what is to be fetched beside it: bytes behind it, within the same file.
+    /// Records a read. Returns a range after it, within the same file, that should be fetched in
+    /// addition.
     pub(super) fn note(&mut self, read: Range<u64>) -> Option<Range<u64>> {
         if self.most == 0 {
             return None;
@@ -61,7 +62,7 @@ impl Readers {
         stream.next = stream.next.max(read.end);
         stream.fetched = stream.fetched.max(read.end);
         let mut ahead = None;
-        // New bytes are asked for when half of those that are ahead was read, and then as many that
+        // More bytes are requested when half of those fetched in advance were read, so that
         // requests stay large.
         if is_on && stream.in_order >= IN_ORDER && stream.fetched - stream.next <= stream.window / 2 {
             stream.window = (stream.window * 2).clamp(FIRST.min(self.most), self.most);
@@ -76,7 +77,7 @@ impl Readers {
         ahead
     }
 
-    /// Where the file ends that `at` lies in.
+    /// The end of the file that contains `at`.
     fn file_end(&self, at: u64) -> Option<u64> {
         let before = self.files.partition_point(|file| file.start <= at);
         self.files.get(before.checked_sub(1)?).filter(|file| file.contains(&at)).map(|file| file.end)

@@ -1,10 +1,10 @@
-//! What was used last, up to a number of bytes.
+//! A cache of recently used values with a limit in bytes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 
-/// Keeps values up to a number of bytes; those that were not used for longest go.
+/// Keeps values up to a number of bytes, and evicts the least recently used ones.
 pub(super) struct Recent<K, V> {
     max: u64,
     kept: Mutex<Kept<K, V>>,
@@ -15,7 +15,7 @@ struct Kept<K, V> {
     /// Counts uses.
     clock: u64,
     values: HashMap<K, Value<V>>,
-    /// By the time of their last use.
+    /// Keys by the time of their last use.
     order: BTreeMap<u64, K>,
 }
 
@@ -42,12 +42,12 @@ impl<K: Copy + Eq + Hash, V: Clone> Recent<K, V> {
         Some(found.value.clone())
     }
 
-    /// Whether it is there; that is no use of it.
+    /// Whether the value exists. Does not count as a use.
     pub(super) fn has(&self, key: K) -> bool {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).values.contains_key(&key)
     }
 
-    /// Keeps a value of `size` bytes.
+    /// Adds a value of `size` bytes.
     pub(super) fn put(&self, key: K, value: V, size: u64) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = &mut *kept;

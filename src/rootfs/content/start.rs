@@ -1,8 +1,8 @@
-//! The recorded start of the image's fine documents: what it is known to read is fetched at once, in
-//! its order, in few large requests, before and beside what is asked for.
+//! Fetches the recorded start of the image's fine documents: the spans that a start is known to
+//! read, in order, in few large requests, before and in parallel to requested reads.
 //!
-//! A read that is asked for goes first: while one is fetched, nothing but what is already under way is
-//! fetched ahead. Guesses that turn out wrong end it.
+//! Requested reads have priority: while one is fetched, nothing new is fetched in advance. It stops
+//! if the fetched spans are not read.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::ready;
@@ -24,29 +24,29 @@ use super::model::StartStats;
 use crate::offset::{LayerId, SpanId};
 use crate::rootfs::cache::PIECE;
 
-/// Compressed bytes of a request, unless a single span has more.
+/// The most compressed bytes in a request, unless a single span has more.
 const REQUEST: u64 = 1 << 20;
-/// Compressed bytes of the recorded start within which neighbours are fetched together, though others are
-/// read between them.
+/// Neighbours within this many compressed bytes of the recorded start are fetched together, even if
+/// other spans are read between them.
 const BATCH: u64 = 4 << 20;
-/// Requests under way at a time.
+/// How many requests may be in progress.
 const AT_A_TIME: usize = 4;
-/// Requests that may fail one after the other before it is given up.
+/// How many requests may fail in a row before fetching stops.
 const FAILURES: u32 = 8;
-/// How soon it is looked again whether a read is being fetched.
+/// The interval of checks whether a read is being fetched.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What became of the recorded start so far.
+/// The progress of the recorded start.
 #[derive(Default)]
 pub(super) struct Start {
-    /// The spans of it.
+    /// All its spans.
     planned: Mutex<HashSet<SpanOf>>,
-    /// Those that were fetched ahead and not read, with their compressed bytes.
+    /// The spans that were fetched in advance and not read, with their compressed size in bytes.
     unread: Mutex<HashMap<SpanOf, u64>>,
-    /// All their compressed bytes.
+    /// The sum of these sizes.
     unread_bytes: AtomicU64,
     spans: AtomicU64,
-    /// Bytes of tar that went into memory.
+    /// How many bytes of the tar were put into memory.
     in_memory: AtomicU64,
     under_way: AtomicUsize,
     failures: AtomicU32,
@@ -60,7 +60,7 @@ impl Start {
         !planned.is_empty() && spans.all(|span| planned.contains(&span))
     }
 
-    /// Somebody reads from these spans.
+    /// Records a read of these spans.
     pub(super) fn read(&self, spans: impl Iterator<Item = SpanOf>) {
         if self.unread_bytes.load(Ordering::Relaxed) == 0 {
             return;
@@ -87,7 +87,7 @@ impl Start {
     }
 }
 
-/// Brings the recorded start of all layers.
+/// Fetches the recorded start of all layers.
 pub(super) async fn bring(inner: &Arc<Inner>) {
     let steps = steps(inner);
     {
@@ -98,9 +98,9 @@ pub(super) async fn bring(inner: &Arc<Inner>) {
     bringing.buffer_unordered(AT_A_TIME).for_each(|()| ready(())).await;
 }
 
-/// The requests, in order: those of different layers in turns, since no document tells their order.
+/// The requests in order. Layers take turns, since no document states the order between them.
 fn steps(inner: &Arc<Inner>) -> Vec<(OnLayer, Range<SpanId>)> {
-    // A layer that the image has twice is read where it lies on top.
+    // A layer that occurs twice in the image is read at its upper position.
     let mut places: HashMap<_, u32> = HashMap::new();
     places.extend((0..).zip(&inner.layers).map(|(place, layer)| (layer.digest(), place)));
     let mut places: Vec<u32> = places.into_values().collect();
@@ -118,8 +118,8 @@ fn steps(inner: &Arc<Inner>) -> Vec<(OnLayer, Range<SpanId>)> {
     steps
 }
 
-/// The recorded start of a layer, in its order but for neighbours: those that are read soon after each
-/// other are fetched together, up to the size of a request.
+/// The requests for a layer's recorded start, in its order, except that neighbours that are read
+/// soon after each other are fetched together, up to the size of a request.
 fn requests(on: &OnLayer) -> VecDeque<Range<SpanId>> {
     let mut requests = VecDeque::new();
     let Some(head) = on.layer.open.map().fine() else { return requests };
@@ -137,7 +137,7 @@ fn requests(on: &OnLayer) -> VecDeque<Range<SpanId>> {
     requests
 }
 
-/// Merges neighbours. What has the span that is first in `spans` comes first, and so on.
+/// Merges neighbours. The ranges are ordered by their first span in `spans`.
 fn merged(on: &OnLayer, spans: &[SpanId]) -> Vec<Range<SpanId>> {
     let mut sorted: Vec<(SpanId, usize)> = spans.iter().copied().zip(0..).collect();
     sorted.sort_unstable();
@@ -160,7 +160,7 @@ fn merged(on: &OnLayer, spans: &[SpanId]) -> Vec<Range<SpanId>> {
 }
 
 impl OnLayer {
-    /// Fetches those of `spans` that are nowhere yet, when no read is in the way.
+    /// Fetches the spans that are in no cache yet, while no read needs the connection.
     async fn bring_start(&self, spans: Range<SpanId>) {
         let start = &self.inner.start;
         while self.inner.asked.load(Ordering::Relaxed) > 0 && start.under_way.load(Ordering::Relaxed) > 0 {
@@ -185,7 +185,7 @@ impl OnLayer {
         let (mut wanted, mut waiters) = (Vec::new(), Vec::new());
         for span in missing.await.unwrap_or_default() {
             let size = self.layer.size(span);
-            // What this image takes of the memory may not push out itself.
+            // The spans of this image must not displace each other in memory.
             let fits = start.in_memory.load(Ordering::Relaxed) + size <= self.inner.options.memory / 2;
             let pieces = fits.then(|| 0..u32::try_from(size.div_ceil(PIECE as u64)).unwrap_or(u32::MAX));
             if pieces.is_none() && !self.keeps_on_disk() {
@@ -203,7 +203,7 @@ impl OnLayer {
         self.launch(wanted, Disk::Distrust, Cause::Ahead);
         for waiter in waiters {
             match waiter.landed().await {
-                // Whoever reads the span tries again, and tells why it cannot be had.
+                // The next read of the span tries again and reports the error.
                 Some(Err(_)) => start.failures.fetch_add(1, Ordering::Relaxed),
                 Some(Ok(_)) => start.failures.swap(0, Ordering::Relaxed),
                 None => 0,

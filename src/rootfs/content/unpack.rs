@@ -1,6 +1,6 @@
-//! Layers in which no place can be decoded alone: what the cache on disk has no more is decoded
-//! again, from the layer's start. If there is room for the whole layer, the cache gets all that it
-//! lacks; else it ends with the last span that somebody waits for.
+//! Layers that can only be decoded from the start. Spans that are no longer in the cache on disk
+//! are decoded again from the start of the layer. If the cache has room for the whole layer, it
+//! receives all missing spans; otherwise decoding stops after the last span that is waited for.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,17 +17,17 @@ use crate::offset::SpanId;
 use crate::rootfs::layers::OpenError;
 use crate::store::feed::{Abandoned, Batches, FeedError, feed};
 
-/// The spans that are still to come, in order; shared by the thread that decodes them and the task
-/// that says why they did not come.
+/// The remaining spans in order, shared by the thread that decodes them and the task that reports
+/// why they did not arrive.
 type Queue = Arc<Mutex<VecDeque<Wanted>>>;
 
 impl OnLayer {
-    /// Lands the flights of spans of a layer that is decoded whole. `spans` is in order. It goes on
-    /// after that for the cache, as long as that keeps what it gets.
+    /// Ends the flights of spans of a layer that is decoded from its start. `spans` must be in
+    /// order. Afterwards it continues for the cache, as long as that accepts spans.
     pub(super) async fn unpack(&self, spans: Vec<Wanted>, disk: Disk) {
         let OnLayer { inner, layer, .. } = self;
         let _alone = layer.unpacking.lock().await;
-        // Whoever was before us has left it all there.
+        // The task before us has left all spans there.
         let spans = match disk {
             Disk::Ask => self.not_on_disk(spans).await,
             Disk::Distrust => spans,
@@ -59,7 +59,7 @@ impl OnLayer {
         }
     }
 
-    /// Whether all of the layer is kept. It says so once where the cache is too small for it.
+    /// Whether the whole layer is kept. Reports once if the cache is too small for it.
     fn fills_cache(&self) -> bool {
         let fits = self.keeps_whole();
         if !fits && self.inner.cache.is_enabled() {
@@ -73,7 +73,7 @@ impl OnLayer {
     }
 }
 
-/// The thread's body.
+/// The thread's function.
 fn run(on: &OnLayer, queue: &Queue, mut batches: Batches) -> Result<(), OpenError> {
     let layer = on.layer.digest();
     let broken = |source| OpenError::Zstd { layer, source };
@@ -110,15 +110,15 @@ struct Spans<'a> {
     queue: &'a Queue,
     next: SpanId,
     current: Option<Current<'a>>,
-    /// What nobody waits for is decoded too, for the cache.
+    /// Whether spans that nobody waits for are decoded too, for the cache.
     fills: bool,
 }
 
 struct Current<'a> {
     span: SpanId,
-    /// Bytes that it still lacks.
+    /// The number of bytes that the current span still lacks.
     left: u64,
-    /// `None` for a span that is of no use to anyone.
+    /// None for a span that is not needed.
     landing: Option<(Landing<'a>, Hasher)>,
 }
 
@@ -165,7 +165,7 @@ impl<'a> Spans<'a> {
             let landing = Landing::new(on, span, pieces.flatten().as_ref());
             (landing, Hasher::new(on.layer.open.spans.digest(span).algorithm()))
         });
-        // It would be decoded to its end for nothing.
+        // Otherwise the layer would be decoded to its end in vain.
         self.fills &= landing.as_ref().is_none_or(|(landing, _)| landing.is_kept());
         Ok(Current { span, left, landing })
     }

@@ -1,5 +1,5 @@
-//! The windows of fine documents, which come in pages: those of the recorded start with the head, the
-//! others when a span needs one. Neighbours are fetched together.
+//! The windows of fine documents, which are fetched in pages: those of the recorded start together
+//! with the head, the others when a span needs them. Neighbours are fetched together.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -17,16 +17,16 @@ use crate::offset::SpanId;
 use crate::rootfs::layers::{OpenDocument, OpenLayer};
 use crate::store::StoreError;
 
-/// Bytes of decoded windows that are kept, of all layers.
+/// How many bytes of decoded windows are kept, over all layers.
 const KEPT: u64 = 16 << 20;
-/// Bytes of pages that one request brings, unless a single page has more.
+/// The most bytes of pages in a request, unless a single page has more.
 const REQUEST: u64 = 1 << 20;
 
-/// The pages that were used last, by layer.
+/// The most recently used pages, by layer.
 pub(super) struct WindowStore(Recent<(Digest, PageId), Arc<Windows>>);
 
 impl WindowStore {
-    /// Begins with the pages that opening the layers brought.
+    /// Starts with the pages that were fetched when the layers were opened.
     pub(super) fn new(layers: &[OpenLayer]) -> WindowStore {
         let store = WindowStore(Recent::new(KEPT));
         for layer in layers {
@@ -47,20 +47,20 @@ impl OnLayer {
         Some((self.layer.open.map().fine()?, self.layer.open.document.as_ref()?))
     }
 
-    /// The pages that spans need and that are not here.
+    /// The missing pages that the spans need.
     fn missing(&self, spans: impl Iterator<Item = SpanId>) -> BTreeSet<PageId> {
         let Some((head, _)) = self.document() else { return BTreeSet::new() };
         let pages = spans.filter_map(|span| head.page_of(span));
         pages.filter(|page| !self.inner.windows.0.has((self.layer.digest(), *page))).collect()
     }
 
-    /// Brings the windows of spans in the background, while their bytes are on their way.
+    /// Fetches the windows of spans in the background, while the spans are being fetched.
     pub(super) fn bring_windows(&self, spans: impl Iterator<Item = SpanId> + Clone, purpose: Purpose) {
         if self.missing(spans.clone()).is_empty() {
             return;
         }
         let (on, spans) = (self.clone(), spans.collect::<Vec<SpanId>>());
-        // Whoever decodes one of the spans tries again what fails here, and tells it.
+        // The task that decodes one of the spans retries whatever fails here, and reports it.
         tokio::spawn(async move { on.load(spans.into_iter(), purpose).await.map(drop) });
     }
 
@@ -78,8 +78,8 @@ impl OnLayer {
         }
     }
 
-    /// Fetches the pages that spans need and that are not here, and gives those of the last one if they
-    /// are few. One task of a layer does at a time, so that no page is fetched twice.
+    /// Fetches the missing pages that the spans need. Returns those of the last request if they are
+    /// few. Only one task of a layer does this at a time, so no page is fetched twice.
     async fn load(
         &self,
         spans: impl Iterator<Item = SpanId> + Clone,
@@ -97,7 +97,7 @@ impl OnLayer {
             let mut bytes = self.part(document, range.clone(), false, purpose).await.map_err(fetched)?;
             let mut decoded = decode(head, &run, &bytes);
             if let Err(FineError::PageDigest { .. }) = decoded {
-                // Whatever lies between us and the registry may have kept wrong bytes.
+                // A cache between us and the registry may have stored wrong bytes.
                 self.inner.counts.retries.add(1);
                 bytes = self.part(document, range, true, purpose).await.map_err(fetched)?;
                 decoded = decode(head, &run, &bytes);
@@ -129,7 +129,7 @@ impl OnLayer {
     }
 }
 
-/// Pages that lie side by side, up to the size of a request.
+/// Adjacent pages, up to the size of a request.
 fn runs(head: &FineHead, pages: BTreeSet<PageId>) -> Vec<Vec<PageId>> {
     let mut runs: Vec<Vec<PageId>> = Vec::new();
     for page in pages {
@@ -147,7 +147,7 @@ fn runs(head: &FineHead, pages: BTreeSet<PageId>) -> Vec<Vec<PageId>> {
     runs
 }
 
-/// Decodes neighbouring pages.
+/// Decodes adjacent pages.
 fn decode(head: &FineHead, run: &[PageId], bytes: &[u8]) -> Result<Vec<(PageId, Arc<Windows>)>, FineError> {
     let start = run.first().map_or(0, |first| head.page_range(*first).start);
     let page = |page: &PageId| {

@@ -1,4 +1,4 @@
-//! What the kernel is told of a node.
+//! The attributes of nodes for the kernel.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,16 +7,17 @@ use fuser::{FileAttr, FileType, INodeNo};
 use crate::time::Time;
 use crate::tree::{Node, NodeId, NodeKind};
 
-/// What `stat` calls a block, and the block size that it advises; as on ext4.
+/// The size of a block for `stat`, and the block size that it recommends, as on ext4.
 const SECTOR: u64 = 512;
 pub(super) const BLOCK: u32 = 4096;
 
-/// The inode number of a node. 1 is the root, as the kernel wants it; 0 would mean that there is nothing.
+/// The inode number of a node. The kernel requires 1 for the root. 0 would mean that there is no
+/// file.
 pub(super) fn inode(node: NodeId) -> INodeNo {
     INodeNo(u64::from(node.0) + 1)
 }
 
-/// The node of an inode number that [`inode`] gave.
+/// The inverse of [`inode`].
 pub(super) fn node_id(inode: INodeNo) -> Option<NodeId> {
     Some(NodeId(u32::try_from(inode.0.checked_sub(1)?).ok()?))
 }
@@ -32,7 +33,7 @@ pub(super) fn file_type(kind: &NodeKind) -> FileType {
     }
 }
 
-/// Everything `stat` tells. A tar knows one time, so all three are the same.
+/// All fields of `stat`. A tar has a single time for each entry, which is used for all three.
 pub(super) fn attributes(id: NodeId, node: &Node) -> FileAttr {
     let (size, rdev) = match &node.kind {
         NodeKind::File(extent) => (extent.size, 0),
@@ -62,7 +63,7 @@ pub(super) fn attributes(id: NodeId, node: &Node) -> FileAttr {
     }
 }
 
-/// What stands for a name that does not exist, so that the kernel remembers that.
+/// The reply for a name that does not exist, which lets the kernel cache that.
 pub(super) fn nothing() -> FileAttr {
     let time = SystemTime::UNIX_EPOCH;
     FileAttr {
@@ -90,7 +91,8 @@ fn device(major: u32, minor: u32) -> u32 {
     (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & 0xf_ff00) << 12)
 }
 
-/// The same point in time, before 1970 too; what the system's clock cannot state is 1970.
+/// The same point in time, also before 1970. Becomes 1970 if the system's clock cannot represent
+/// it.
 fn system_time(time: Time) -> SystemTime {
     let whole = Duration::from_secs(time.seconds.unsigned_abs());
     let second = match time.seconds < 0 {

@@ -1,12 +1,12 @@
-//! The answers to the kernel's requests.
+//! Replies to the kernel's requests.
 //!
-//! All but file content comes from the tree in memory and is answered at once. Reads may wait for a
-//! registry: each becomes a task of its own, so that the threads that take requests never wait, and
-//! ends with the content's deadline at the latest. Since an image does not change, the kernel is
-//! told to keep what it learns for ever.
+//! Everything except file content comes from the tree in memory, at once. Reads may have to wait
+//! for a registry. Each runs as a separate task, so the threads that receive requests never wait,
+//! and ends at the latest at the content's deadline. An image does not change, so the kernel may
+//! cache everything without limit.
 //!
-//! Requests are not interrupted (fuser does not pass FUSE_INTERRUPT on), but who waits for a read
-//! waits for pages of the kernel's cache, and a signal that kills ends that wait at once.
+//! Requests are not interrupted (fuser does not pass on FUSE_INTERRUPT). But a program that reads
+//! waits for pages of the kernel's cache, and a fatal signal ends that wait at once.
 
 use std::ffi::OsStr;
 use std::io;
@@ -29,21 +29,22 @@ use crate::rootfs::content::Content;
 use crate::rootfs::record::ReadRecorder;
 use crate::tree::{Node, NodeId, NodeKind, Tree};
 
-/// "For ever": ten years. More would overflow nothing today, but the kernel counts in jiffies.
+/// Ten years stand for "without limit". More would not overflow today, but the kernel counts in
+/// jiffies.
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// An inode number never means another file.
+/// Inode numbers are never reused for other files.
 const GENERATION: Generation = Generation(0);
 
-/// How many reads ahead of the reader the kernel may send. Reads that wait for a slow registry do
-/// not hold up those that are served from the cache before that many wait.
+/// How many read-ahead requests the kernel may send. Reads served from the cache are only delayed
+/// by a slow registry when this many are waiting.
 const BACKGROUND: u16 = 128;
 
-/// The longest symbolic link that the kernel takes (PATH_MAX with its end).
+/// The maximum length of a symbolic link for the kernel (PATH_MAX without its NUL).
 const MAX_LINK: usize = 4095;
 
-/// The extended attributes by which overlayfs speaks to itself. In an image they are mere data, but
-/// under an overlay they would be obeyed.
+/// The prefix of overlayfs's own extended attributes. In an image they are only data, but an
+/// overlay on top would obey them.
 const OVERLAY: &[u8] = b"trusted.overlay.";
 
 /// POSIX access control lists.
@@ -55,15 +56,16 @@ pub(super) struct ImageFs {
     pub content: Content,
     pub runtime: Handle,
     pub recorder: Option<Arc<ReadRecorder>>,
-    /// The kernel checks the mode bits; only then does it heed access control lists.
+    /// Whether the kernel checks mode bits. It applies access control lists only then.
     pub checked: bool,
-    /// There will be an overlay on top.
+    /// Whether an overlay will be mounted on top.
     pub under_overlay: bool,
-    /// Bytes of all files, for `statfs`.
+    /// The size of all files in bytes, for `statfs`.
     pub bytes: u64,
-    /// Goes when the session ends, which tells those who wait for it.
+    /// Dropped when the session ends, which notifies those who wait for that.
     pub _alive: oneshot::Sender<()>,
-    /// The kernel can do without `open`, and without `opendir`: then it is told that there is no such request.
+    /// Whether the kernel can do without `open` and `opendir`. It is then told that they are not
+    /// implemented.
     pub no_open: bool,
     pub no_opendir: bool,
 }
@@ -74,8 +76,8 @@ impl ImageFs {
         Ok((id, self.tree.get(id).ok_or(Errno::ESTALE)?))
     }
 
-    /// The entries of a directory from the one numbered `from` on, each with the number of the
-    /// next; `.` and `..` first.
+    /// The entries of a directory from number `from` on, each with the number of the next. `.` and
+    /// `..` come first.
     fn entries(&self, inode: INodeNo, from: u64) -> Result<impl Iterator<Item = (u64, &OsStr, NodeId)>, Errno> {
         let (id, node) = self.node(inode)?;
         if !matches!(node.kind, NodeKind::Directory(..)) {
@@ -98,9 +100,9 @@ impl ImageFs {
     }
 }
 
-/// Answers a request for an extended attribute's value or for their names: first it is asked for
-/// the size (0), then for as much as the caller has room for. Where that passes 64 KiB the kernel
-/// makes E2BIG of our ERANGE.
+/// Replies to a request for the value of an extended attribute or the list of names. Callers first
+/// request the size (`room` is 0), then the data with enough room. Above 64 KiB the kernel turns
+/// ERANGE into E2BIG.
 fn give(value: Result<&[u8], Errno>, room: u32, reply: ReplyXattr) {
     match value {
         Err(error) => reply.error(error),
@@ -113,8 +115,8 @@ fn give(value: Result<&[u8], Errno>, room: u32, reply: ReplyXattr) {
     }
 }
 
-/// Requests that would change something. The kernel refuses them on a read-only mount itself, until someone remounts it
-/// writable.
+/// Requests that would change something. The kernel itself refuses them on a read-only mount,
+/// unless it is remounted writable.
 macro_rules! read_only {
     ($($name:ident($($type:ty),*) -> $reply:ty;)*) => {
         $(fn $name(&self, _: &Request, $(_: $type,)* reply: $reply) {
@@ -133,14 +135,15 @@ impl Filesystem for ImageFs {
             | InitFlags::FUSE_ASYNC_DIO
             | InitFlags::FUSE_NO_OPEN_SUPPORT
             | InitFlags::FUSE_NO_OPENDIR_SUPPORT;
-        // It costs a request for each file, so it is for images that have such lists.
+        // Access control lists cost a request for each file, so they are only enabled for images
+        // that have them.
         let lists = |id| self.tree.node(NodeId(id)).xattrs.iter().any(|(name, _)| name.starts_with(ACL));
         if self.checked && (0..self.tree.len() as u32).any(lists) {
             wanted |= InitFlags::FUSE_POSIX_ACL;
         }
         self.no_open = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         self.no_opendir = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
-        // An older kernel offers less, and does without.
+        // An older kernel has fewer capabilities, which is fine.
         let _ = config.add_capabilities(wanted & offered);
         let _ = config.set_max_background(BACKGROUND);
         Ok(())
@@ -194,7 +197,7 @@ impl Filesystem for ImageFs {
     ) {
         let (id, extent) = match self.node(ino) {
             Ok((id, Node { kind: NodeKind::File(extent), .. })) => (id, *extent),
-            // The content has told why, once.
+            // The content has already reported the reason.
             Ok((_, Node { kind: NodeKind::Sparse { layer, size }, .. })) if offset < *size => {
                 return match self.content.read_sparse(*layer) {
                     Ok(bytes) => reply.data(&bytes),
@@ -217,13 +220,13 @@ impl Filesystem for ImageFs {
             }
             match content.read(extent.layer, at, size as usize).await {
                 Ok(bytes) => reply.data(&bytes),
-                // The content has told why, once.
+                // The content has already reported the reason.
                 Err(_) => reply.error(Errno::EIO),
             }
         });
     }
 
-    /// Nothing is ever waiting to be written.
+    /// There is never anything to write.
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         reply.error(Errno::ENOSYS);
     }
@@ -288,7 +291,8 @@ impl Filesystem for ImageFs {
         give(names.as_deref().map_err(|error| *error), size, reply);
     }
 
-    /// Asked only where the kernel does not check itself, for the one user who mounted this: everything may be read.
+    /// Only called if the kernel does not check permissions itself: then only the user who mounted
+    /// has access, and may read everything.
     fn access(&self, _: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         match self.node(ino) {
             Ok(_) if mask.contains(AccessFlags::W_OK) => reply.error(Errno::EROFS),

@@ -1,13 +1,13 @@
-//! `fusermount3`, the setuid program of fuse3 that mounts and unmounts for users who may not.
+//! `fusermount3`, fuse3's setuid program that mounts and unmounts for unprivileged users.
 
 use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The names that it has.
+/// The names of the program.
 const NAMES: [&str; 2] = ["fusermount3", "fusermount"];
 
-/// Whether there is one.
+/// Whether the program exists.
 pub(super) fn is_there() -> bool {
     name().is_some()
 }
@@ -20,8 +20,8 @@ fn name() -> Option<&'static str> {
     NAMES.into_iter().find(runs)
 }
 
-/// Whether it mounts for other users than the one who asks. Where its settings cannot be read, it
-/// is taken to do so: then its refusal has another reason.
+/// Whether it allows mounts for other users. True if its settings cannot be read: then a refusal
+/// has another reason.
 pub(super) fn lets_others_in() -> bool {
     match std::fs::read("/etc/fuse.conf") {
         Ok(settings) => has_user_allow_other(&settings),
@@ -29,17 +29,17 @@ pub(super) fn lets_others_in() -> bool {
     }
 }
 
-/// As `fusermount3` reads a line: without a comment and white space around it (libfuse,
+/// Parses lines like `fusermount3`: without comments and surrounding white space (libfuse,
 /// util/fusermount.c, `read_conf`).
 fn has_user_allow_other(settings: &[u8]) -> bool {
     let mut lines = settings.split(|byte| *byte == b'\n');
     lines.any(|line| line.split(|byte| *byte == b'#').next().unwrap_or_default().trim_ascii() == b"user_allow_other")
 }
 
-/// Unmounts `point`; `lazy`: even while it is in use.
+/// Unmounts `point`. With `lazy`, also while it is in use.
 ///
 /// # Errors
-/// What the helper said, in one line.
+/// The message of the helper, on one line.
 pub(super) fn unmount(point: &Path, lazy: bool) -> Result<(), String> {
     let name = name().ok_or("unmounting as a user requires fusermount3, which is not installed")?;
     let mut command = Command::new(name);

@@ -1,7 +1,7 @@
-//! An image's files as a mounted file system, by FUSE.
+//! An image's files as a mounted FUSE file system.
 //!
-//! [`Mounted`] is the whole of it: made, the files are there; dropped, they are gone. Root mounts
-//! by the system call; other users by `fusermount3`. No C library is needed for either.
+//! [`Mounted`] represents the mount: creating it mounts the files, dropping it unmounts them. Root
+//! mounts with the system call, other users with `fusermount3`. Neither needs a C library.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ mod mounts;
 mod point;
 mod session;
 
-/// Why a file system is not mounted, or not unmounted.
+/// Why mounting or unmounting failed.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]

@@ -1,5 +1,5 @@
-//! What is mounted where, as the kernel lists it (proc_pid_mountinfo(5)): no file system is asked,
-//! so a dead one is no trouble.
+//! The mounts in the kernel's list (proc_pid_mountinfo(5)). Reading it accesses no file system, so
+//! dead ones do no harm.
 
 use std::ffi::OsString;
 use std::io;
@@ -9,28 +9,28 @@ use std::path::{Path, PathBuf};
 /// The type of our mounts in the kernel's list.
 pub const FS_TYPE: &str = "fuse.ociseek";
 
-/// One mount.
+/// A mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountInfo {
-    /// Major and minor number of the file system's device: what tells one FUSE session from another.
+    /// The major and minor number of the file system's device, which distinguish FUSE sessions.
     pub device: (u32, u32),
-    /// Where it is mounted.
+    /// The mount point.
     pub point: PathBuf,
     /// The type of the file system, such as `fuse.ociseek`.
     pub fs_type: String,
-    /// What it shows as its source; for ours, the image.
+    /// The source in the kernel's list; for our mounts, the image.
     pub source: String,
 }
 
-/// All mounts that this process sees, later ones last.
+/// All mounts that this process sees, in the order of mounting.
 ///
 /// # Errors
-/// When `/proc` is not there.
+/// If `/proc` is not mounted.
 pub fn mounts() -> io::Result<Vec<MountInfo>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
-/// The mount that is seen at `point`, which has no symbolic links: the last of those that were put there.
+/// The visible mount at `point`, which must not contain symbolic links: the last one mounted there.
 ///
 /// # Errors
 /// As [`mounts`].
@@ -48,13 +48,13 @@ fn parse_line(line: &[u8]) -> Option<MountInfo> {
     let device = String::from_utf8(words.nth(2)?).ok()?;
     let (major, minor) = device.split_once(':')?;
     let point = PathBuf::from(OsString::from_vec(words.nth(1)?));
-    // Any number of optional words stand before the dash.
+    // Any number of optional fields precede the dash.
     words.find(|word| word == b"-")?;
     let mut text = || Some(String::from_utf8_lossy(&words.next()?).into_owned());
     Some(MountInfo { device: (major.parse().ok()?, minor.parse().ok()?), point, fs_type: text()?, source: text()? })
 }
 
-/// Blanks, tabs, line ends and backslashes stand as `\040` and so on.
+/// Decodes `\040` and similar escapes for spaces, tabs, line ends and backslashes.
 fn unescape(word: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(word.len());
     let mut rest = word;

@@ -1,4 +1,4 @@
-//! Where a file system can be mounted: what may be wrong with the place, found out before anything is fetched.
+//! Checks mount points before anything is fetched.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,19 +8,19 @@ use rustix::mount::{UnmountFlags, unmount};
 use super::MountError;
 use super::mounts::{FS_TYPE, mounted_at};
 
-/// What to do with an ociseek mount that is there already.
+/// What to do with an existing ociseek mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
-    /// A mount that is there stays, and this one is refused.
+    /// Keep it and refuse the new mount.
     Refuse,
-    /// Unmount it; one whose process is gone even while it is in use.
+    /// Unmount it. A mount whose process is gone is unmounted even while it is in use.
     Replace,
 }
 
-/// Makes sure that something can be mounted on `dir`; gives its path without symbolic links.
+/// Checks that `dir` can be mounted on, and returns its path without symbolic links.
 ///
 /// # Errors
-/// The one of [`MountError`]'s kinds that says what is wrong with the place.
+/// The kind of [`MountError`] for the fault of the mount point.
 pub fn prepare(dir: &Path, existing: Existing) -> Result<PathBuf, MountError> {
     let point = match dir.metadata() {
         Ok(metadata) if metadata.is_dir() => dir.canonicalize().map_err(|source| inspect(dir, source))?,
@@ -49,7 +49,7 @@ pub(super) fn is_dead(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error())
 }
 
-/// A mount whose process is gone: taken away if it is ours to take.
+/// Handles a mount whose process is gone: unmounts it if it is ours.
 fn stale(dir: &Path, existing: Existing) -> Result<PathBuf, MountError> {
     let point = without_following(dir).map_err(|source| inspect(dir, source))?;
     let mount = mounted_at(&point).map_err(|source| inspect(dir, source))?;
@@ -61,13 +61,13 @@ fn stale(dir: &Path, existing: Existing) -> Result<PathBuf, MountError> {
     match point.metadata() {
         Ok(metadata) if metadata.is_dir() => Ok(point),
         Ok(_) => Err(MountError::NotADirectory(point)),
-        // Below it there was another one.
+        // There was another mount below it.
         Err(error) if is_dead(&error) => Err(MountError::Stale { point, ours: false }),
         Err(error) => Err(inspect(dir, error)),
     }
 }
 
-/// The path of a place that is not looked at itself: without symbolic links, unless its last name is one.
+/// A path without symbolic links, except that the last part is not followed.
 pub(crate) fn without_following(dir: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(dir)?;
     match (absolute.parent(), absolute.file_name()) {
@@ -76,10 +76,10 @@ pub(crate) fn without_following(dir: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Unmounts, if need be by the helper that may do it for those who may not.
+/// Unmounts, with the help of `fusermount3` if the user is unprivileged.
 ///
 /// # Errors
-/// When it stays mounted: [`MountError::Busy`] if it is in use.
+/// If it stays mounted; [`MountError::Busy`] if it is in use.
 pub(crate) fn take_down(point: &Path, flags: UnmountFlags) -> Result<(), MountError> {
     let failed = |source: io::Error| MountError::Unmount { point: point.to_owned(), source };
     match unmount(point, flags).map_err(io::Error::from) {

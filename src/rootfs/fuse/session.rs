@@ -1,4 +1,4 @@
-//! Mounting, serving, unmounting.
+//! Mounts, serves and unmounts.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -24,47 +24,47 @@ use crate::rootfs::content::Content;
 use crate::rootfs::record::ReadRecorder;
 use crate::tree::{NodeId, NodeKind, Tree};
 
-/// How far ahead of a reader the kernel reads, in KiB; it is also the largest read that it sends for
-/// one. It reads that much around a page of a program that is touched alone, so that more would fetch
-/// what nobody reads. For those who read a file from front to back, its content is fetched further
-/// ahead than any kernel would ask for.
+/// How far the kernel reads ahead, in KiB, which also limits the size of its read requests. The
+/// kernel also reads this much around a single page of a program, so a larger value would fetch
+/// bytes that nobody reads. For sequential readers, the content itself is fetched further ahead
+/// than any kernel would request.
 const READ_AHEAD: &[u8] = b"128";
 
-/// Threads that take requests. They do not wait for anything, so a few are plenty.
+/// The number of threads that receive requests. They never wait, so a few are enough.
 const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
 
-/// How an image is mounted.
+/// Options for mounting an image.
 #[derive(Clone, Default)]
 pub struct FuseOptions {
-    /// What the kernel's list of mounts shows as the source.
+    /// The source in the kernel's list of mounts.
     pub source: String,
-    /// Let other users than the one who mounts look into it; the kernel then checks their rights.
+    /// Allow other users to access the mount. The kernel then checks permissions.
     pub allow_other: bool,
-    /// Honour set-user-ID bits and file capabilities. For root only.
+    /// Apply set-user-ID bits and file capabilities. Only for root.
     pub suid: bool,
-    /// Let device nodes work. For root only.
+    /// Allow device nodes. Only for root.
     pub dev: bool,
-    /// An overlay will be put on top.
+    /// Whether an overlay will be mounted on top.
     pub under_overlay: bool,
-    /// Notes what is read, if anyone wants to know.
+    /// Records reads, if set.
     pub recorder: Option<Arc<ReadRecorder>>,
 }
 
 /// A mounted image. It is unmounted when this is dropped.
 pub struct Mounted {
     point: PathBuf,
-    /// Which of the mounts at `point` is this one.
+    /// The device number, which identifies this mount among others at `point`.
     device: Option<(u32, u32)>,
     session: Option<BackgroundSession>,
     alive: oneshot::Receiver<()>,
 }
 
 impl Mounted {
-    /// Mounts an image's files on `point`, a path that [`super::prepare`] gave. Reads run on
-    /// tokio's `runtime`. When this is done, the files are there. It blocks for a moment.
+    /// Mounts an image's files on `point`, a path returned by [`super::prepare`]. Reads run on
+    /// tokio's `runtime`. The files are available when this returns. Blocks briefly.
     ///
     /// # Errors
-    /// When it cannot be mounted.
+    /// If mounting fails.
     pub fn new(
         tree: Arc<Tree>,
         content: Content,
@@ -83,8 +83,8 @@ impl Mounted {
             content,
             runtime,
             recorder: options.recorder.clone(),
-            // A user who looks at an image alone may see all of it; where others look too, each
-            // sees what is his to see.
+            // A user who is the only one with access may see everything. With other users,
+            // permissions are checked.
             checked: options.allow_other,
             under_overlay: options.under_overlay,
             bytes,
@@ -98,7 +98,7 @@ impl Mounted {
                 let started =
                     Session::from_fd(filesystem, device, acl(options), config(options)).and_then(Session::spawn);
                 started.map_err(|source| {
-                    // The first error is the one to tell.
+                    // Report the first error.
                     let _ = take_down(point, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH);
                     refused(source)
                 })?
@@ -108,28 +108,28 @@ impl Mounted {
         let device =
             mounted_at(point).ok().flatten().filter(|mount| mount.fs_type == FS_TYPE).map(|mount| mount.device);
         if let Some((major, minor)) = device {
-            // Root may set it, others live with less.
+            // Only root may set it. Others do with less.
             let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), READ_AHEAD);
         }
         Ok(Mounted { point: point.to_owned(), device, session: Some(session), alive: gone })
     }
 
-    /// The directory on which it is mounted.
+    /// The mount point.
     pub fn point(&self) -> &Path {
         &self.point
     }
 
-    /// The device of the file system, as it stands in the kernel's list.
+    /// The device number of the file system in the kernel's list.
     pub fn device(&self) -> Option<(u32, u32)> {
         self.device
     }
 
-    /// Waits until someone else has unmounted it and nobody uses it any more.
+    /// Waits until another process has unmounted it and it is no longer in use.
     ///
     /// # Errors
-    /// When the session ended for another reason.
+    /// If the session ended for another reason.
     pub async fn ended(&mut self) -> Result<(), MountError> {
-        // Nothing is ever sent: the other end goes.
+        // Nothing is ever sent; the sender is dropped.
         let _ = (&mut self.alive).await;
         let Some(session) = self.session.take() else { return Ok(()) };
         let failed = |source| MountError::Session { point: self.point.clone(), source };
@@ -141,14 +141,15 @@ impl Mounted {
         self.unmount().map(|_| ())
     }
 
-    /// Unmounts. Where it is in use it is taken out of sight at once, and `true` tells that someone will miss it.
+    /// Unmounts. If the mount is in use, it is detached at once, and the result is true.
     ///
     /// # Errors
-    /// When it stays mounted.
+    /// If it stays mounted.
     pub fn unmount(&mut self) -> Result<bool, MountError> {
         let seen = |source| MountError::Inspect { point: self.point.clone(), source };
         let there = mounted_at(&self.point).map_err(seen)?;
-        // Once the session has ended another mount may have its device number; but then that one answers.
+        // After the session has ended, another mount may have its device number, but that one
+        // answers.
         let ended = matches!(self.alive.try_recv(), Err(TryRecvError::Closed));
         let ours = there.is_some_and(|there| Some(there.device) == self.device)
             && (!ended || self.point.metadata().is_err_and(|error| is_dead(&error)));
@@ -169,7 +170,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Who wants to know of a failure unmounts first.
+        // Callers that need to know about a failure unmount explicitly.
         let _ = self.unmount();
     }
 }
@@ -203,7 +204,8 @@ fn config(options: &FuseOptions) -> Config {
     config
 }
 
-/// The image's name in characters that mean nothing to `fusermount3` nor to those who read lists of mounts.
+/// The image's name, without characters that have a meaning for `fusermount3` or in lists of
+/// mounts.
 fn source_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._:/@+-".contains(c) { c } else { '_' };
     match name.chars().map(plain).collect::<String>() {
@@ -212,7 +214,7 @@ fn source_name(name: &str) -> String {
     }
 }
 
-/// Mounts by the system call. `None`: this user may not, but the helper may.
+/// Mounts with the system call. None if the user may not do that, but the helper may.
 fn kernel_mount(point: &Path, options: &FuseOptions) -> Result<Option<OwnedFd>, MountError> {
     let device = File::options().read(true).write(true).open("/dev/fuse").map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => MountError::DeviceRefused(error),
@@ -238,12 +240,12 @@ fn kernel_mount(point: &Path, options: &FuseOptions) -> Result<Option<OwnedFd>, 
     }
 }
 
-/// The directory to mount on. Whoever can write to a directory above it may have put a symbolic
-/// link in its way meanwhile, and root's mounts would follow that anywhere.
+/// Opens the directory to mount on. Users who can write to a parent directory may have inserted a
+/// symbolic link in the meantime, which a mount by root would follow anywhere.
 fn hold(point: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat2(CWD, point, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
-        // Kernels before 5.6, and containers that forbid what they do not know.
+        // Kernels before 5.6, and containers that forbid unknown system calls.
         Err(Errno::NOSYS | Errno::PERM) => Ok(openat(CWD, point, flags, Mode::empty())?),
         held => Ok(held?),
     }
@@ -253,7 +255,7 @@ fn helper_mount(filesystem: ImageFs, point: &Path, options: &FuseOptions) -> Res
     let session = Session::new(filesystem, point, &config(options)).and_then(Session::spawn);
     session.map_err(|source| match options.allow_other && !helper::lets_others_in() {
         true => MountError::AllowOther,
-        // The helper's own words come with a line end.
+        // The helper's message ends with a newline.
         false => MountError::Refused {
             point: point.to_owned(),
             source: io::Error::other(source.to_string().trim().to_owned()),

@@ -1,5 +1,5 @@
-//! The fine document of an image's fine index: whether it can be the layer's. As for a ztoc, whoever may push an
-//! index may say in it whatever it can say, so that what can be checked is.
+//! Checks whether the document in an image's fine index can belong to the layer. As with ztocs,
+//! anyone who may push an index can push any content, so everything that can be checked is checked.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use crate::layer::LayerMap;
 use crate::layer::span::{SpanError, SpanTable};
 use crate::offset::SpanId;
 
-/// The start of a fine document, as it was fetched: the head at least.
+/// The start of a fine document, as fetched: at least the head.
 #[derive(Debug, Clone)]
 pub struct FetchedDocument {
-    /// What the fine index says of the document.
+    /// The entry of the document in the fine index.
     pub reference: FineRef,
-    /// The head, and as much of the recorded start's pages as came with it.
+    /// The head, and those pages of the recorded start that were fetched with it.
     pub bytes: Bytes,
 }
 
@@ -29,7 +29,7 @@ pub struct FetchedDocument {
 pub(crate) struct OpenDocument {
     /// The document's blob.
     pub blob: Descriptor,
-    /// The pages that came with the head.
+    /// The pages that were fetched with the head.
     pub pages: Vec<(PageId, Arc<Windows>)>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) enum Unfit {
     Span(SpanId, u64),
 }
 
-/// The map of `layer` by a fine document that says to be its. `memory` grows by what it takes.
+/// The map of `layer`, from a fine document that claims to belong to it. Charged to `memory`.
 pub(crate) fn open(
     layer: &Descriptor,
     fetched: &FetchedDocument,

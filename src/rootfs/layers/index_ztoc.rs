@@ -1,5 +1,5 @@
-//! The ztoc of a SOCI index: whether it can be the layer's. Whoever may push an index may say in it
-//! whatever a ztoc can say, so that what can be checked is.
+//! Checks whether the ztoc in a SOCI index can belong to the layer. Anyone who may push an index
+//! can push any ztoc, so everything that can be checked is checked.
 
 use std::sync::Arc;
 
@@ -32,9 +32,9 @@ pub(super) enum Unfit {
     Overlap(usize),
 }
 
-/// The map of `layer` by a ztoc that says to be its.
+/// The map of `layer`, from a ztoc that claims to belong to it.
 ///
-/// `memory` grows by what they take.
+/// Charged to `memory`.
 pub(super) fn spans(layer: &Descriptor, bytes: &[u8], memory: &mut Charge) -> Result<SpanTable<LayerMap>, Unfit> {
     let ztoc = ztoc::decode_within(bytes, memory)?;
     if *ztoc.version != *ztoc::VERSION {

@@ -40,23 +40,25 @@ use crate::store::cache::{MapKey, ZtocCache};
 use crate::store::feed::{Abandoned, Batches, FeedError, feed};
 use crate::ztoc::ZtocError;
 
-/// Layers that are opened at a time.
+/// How many layers are opened at the same time.
 const SIDE_BY_SIDE: usize = 4;
-/// Fine documents of which the start is fetched at a time: they are small.
+/// How many fine documents are fetched at the same time. Their heads are small.
 const DOCUMENTS: usize = 16;
 /// Bytes of tar in a span of our own making, at least: a checkpoint of 32 KiB for each.
 const SPAN_SIZE: u64 = 2 << 20;
-/// A layer of this many bytes and more gets larger spans, so that its checkpoints do not grow past some 100 MiB.
+/// Layers of at least this many bytes get larger spans, which limits their checkpoints to some 100
+/// MiB.
 const LARGE_LAYER: u64 = 1 << 30;
-/// The most compressed bytes of a span: they are in memory together, since their digest comes before all.
+/// The limit for the compressed bytes of a span. They are in memory together, because their digest
+/// must be verified before they are used.
 pub(in crate::rootfs) const MAX_COMPRESSED: u64 = 128 << 20;
-/// Bytes in a span of a tar that is kept whole.
+/// The size of a span of an unpacked tar, in bytes.
 const WHOLE_SPAN_SIZE: u64 = 4 << 20;
 
-/// Bytes that a reader keeps for a span.
+/// The memory that a reader needs for a span, in bytes.
 const SPAN_KEY: u64 = 40;
 
-/// By what a layer is read.
+/// The kind of index by which a layer is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum How {
@@ -64,9 +66,9 @@ pub enum How {
     Fine,
     /// The ztoc of the image's SOCI index.
     Index,
-    /// A layer map that was made here, now or earlier.
+    /// A layer map that was built here, now or earlier.
     Local,
-    /// No place in the blob can be decoded alone: it is decoded from front to back, and its tar is cached.
+    /// Only the whole blob can be decoded, from its start; the decoded tar is cached.
     Whole,
 }
 
@@ -75,19 +77,19 @@ pub enum How {
 pub struct OpenLayer {
     /// The layer's blob.
     pub descriptor: Descriptor,
-    /// By what it is read.
+    /// The kind of index by which it is read.
     pub how: How,
-    /// Bytes of the blob that were read to open it.
+    /// How many bytes of the blob were read to open it.
     pub bytes_read: u64,
     pub(in crate::rootfs) spans: SpanTable<LayerMap>,
-    /// The fine document by which it is read.
+    /// The fine document by which it is read, if any.
     pub(in crate::rootfs) document: Option<Arc<OpenDocument>>,
-    /// What it takes. Held, and not read.
+    /// The memory charge for the layer.
     _memory: Arc<Charge>,
 }
 
 impl OpenLayer {
-    /// What it is read by.
+    /// The map by which it is read.
     pub fn map(&self) -> &Arc<LayerMap> {
         self.spans.map()
     }
@@ -98,21 +100,22 @@ impl OpenLayer {
     }
 }
 
-/// Where opened layers leave what the next one who opens them can use. Cheap to clone.
+/// The caches in which opened layers leave data for later. Cheap to clone.
 #[derive(Clone)]
 pub struct Caches {
-    /// The ztocs of layers that have none in an index.
+    /// The ztocs and maps of layers.
     pub ztocs: ZtocCache,
     /// The decoded spans, shared with other mounts and processes.
     pub spans: SpanCache,
 }
 
-/// Opens the layers of an image, some side by side, each of them once. `document` fetches the start
-/// of a layer's fine document, if there is any; `ztoc` a layer's ztoc from the image's index, encoded,
-/// if there is any: once for each layer that no fine document fits, when its turn has come.
+/// Opens the layers of an image, several at a time, equal ones only once. `document` fetches the
+/// start of a layer's fine document, if there is one. `ztoc` fetches a layer's encoded ztoc from
+/// the image's index, if there is one; it is called once for each layer without a matching fine
+/// document, when the layer's turn has come.
 ///
 /// # Errors
-/// Those of `ztoc` and of [`open_layer`]; the first one ends it.
+/// Those of `ztoc` and of [`open_layer`]. The first error ends the whole call.
 pub async fn open_layers<D, F>(
     source: &Source,
     layers: Vec<Descriptor>,
@@ -157,10 +160,11 @@ where
     Ok(places.into_iter().filter_map(|place| opened.get(place).cloned()).collect())
 }
 
-/// Opens a layer by a fine document. One that does not fit is a warning, and then it is `None`.
+/// Opens a layer by a fine document. Returns None, after a warning, if the document does not fit
+/// the layer.
 ///
 /// # Errors
-/// When it does not fit into memory: the layer would fit even less.
+/// If it does not fit into memory: a map of the layer would take even more.
 pub async fn open_document(
     source: &Source,
     layer: &Descriptor,
@@ -188,20 +192,21 @@ pub async fn open_document(
     }
 }
 
-/// Those of `layers`, each once, of which nothing is kept: without a ztoc they are read to be opened.
+/// The layers, without duplicates, about which nothing is cached. Without a ztoc, opening them
+/// reads them completely.
 pub fn unknown<'a>(layers: impl Iterator<Item = &'a Descriptor>, caches: &Caches) -> Vec<&'a Descriptor> {
     let mut seen = HashSet::new();
     let unknown = |layer: &&Descriptor| !caches.ztocs.has_map(map_key(layer, span_size(layer.size)));
     layers.filter(|layer| seen.insert(layer.digest)).filter(unknown).collect()
 }
 
-/// Opens a layer: by `ztoc`, the encoded ztoc from the image's index, if there is one that fits;
-/// else by the cache of ztocs; else the layer is read once, from front to back, and the caches keep
-/// what was learned. That is reported as [`Event::LayerStarted`] and those that belong to it; a
-/// ztoc that does not fit, as a warning.
+/// Opens a layer: by `ztoc`, the encoded ztoc from the image's index, if it fits; otherwise from
+/// the cache of ztocs; otherwise by reading the layer once from start to end and caching the
+/// result. Reading is reported as [`Event::LayerStarted`] and related events, a ztoc that does not
+/// fit as a warning.
 ///
 /// # Errors
-/// When the layer cannot be fetched, is broken, or is compressed in a way that is not read.
+/// If the layer cannot be fetched, is broken, or has an unsupported compression.
 pub async fn open_layer(
     source: &Source,
     layer: &Descriptor,
@@ -212,7 +217,7 @@ pub async fn open_layer(
     open_one_of(1, source, layer, ztoc, caches, progress).await
 }
 
-/// As one of so many layers that are opened at a time.
+/// Like [`open_layer`], when `side_by_side` layers are opened at the same time.
 async fn open_one_of(
     side_by_side: usize,
     source: &Source,
@@ -275,7 +280,7 @@ fn map_key(layer: &Descriptor, span_size: u64) -> MapKey<'_> {
     MapKey { layer: &layer.digest, size: layer.size, span_size }
 }
 
-/// What an earlier opening left of the layer in the cache.
+/// What an earlier opening left in the cache.
 fn from_cache(
     cache: &ZtocCache,
     layer: &Descriptor,
@@ -293,7 +298,7 @@ fn opened(
     bytes_read: u64,
     mut memory: Charge,
 ) -> Result<OpenLayer, OpenError> {
-    // Whoever reads from it keeps a key for each span.
+    // A reader keeps a key for each span.
     let keys = u64::from(spans.count()) * SPAN_KEY;
     let charged = memory.grow(keys, || format!("the keys of its {} spans", spans.count()));
     charged.map_err(|source| OpenError::Memory { layer: layer.digest, source })?;
@@ -304,7 +309,7 @@ fn span_size(layer: u64) -> u64 {
     SPAN_SIZE * (layer / LARGE_LAYER + 1)
 }
 
-/// Says what is odd about a layer.
+/// Reports oddities of a layer.
 fn tell(layer: &Descriptor, notes: &Notes, progress: &Arc<dyn Progress>) {
     for warning in &notes.warnings {
         progress.report(Event::Warning(format!("layer {}: {warning}", layer.digest)));
@@ -345,7 +350,7 @@ async fn read_through(
     let mut read = 0;
     let blob = source.blob(layer).await.map_err(|source| OpenError::Read { layer: digest, read, source })?;
     let (spans, memory) = (caches.spans.clone(), source.budget().open());
-    // Who is near enough reads plain tars where they are.
+    // Plain tars in local stores are read in place.
     let keeps_plain = matches!(source, Source::Registry(_));
     let (ztocs, wanted) = (caches.ztocs.clone(), layer.clone());
     let work = move |mut batches: Batches| {

@@ -1,11 +1,11 @@
-//! Plain bytes on their way into the span cache.
+//! Puts plain bytes into the span cache.
 
 use crate::digest::Digest;
 use crate::layer::KeepSpans;
 use crate::rootfs::cache::{SpanCache, SpanKey};
 use crate::ztoc::Checkpoint;
 
-/// Spans of one layer go into the cache through it, as long as there is room for them.
+/// Adds spans of a layer to the cache while there is room for them.
 pub(super) struct Shelf {
     cache: SpanCache,
     room: u64,
