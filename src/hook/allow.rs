@@ -1,5 +1,5 @@
-//! Which images events may ask for. An event is a stranger's word: without this list, whoever can
-//! send one could make us call any host that we can reach.
+//! Which images events may request. Events are untrusted: without this list, anyone who can send
+//! one could make us contact any host that we can reach.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,16 +9,17 @@ use crate::glob::matches;
 use crate::image::{Reference, is_registry};
 use crate::store::registry::Reach;
 
-/// `REGISTRY[/REPOSITORY-GLOB]`: a registry, `HOST[:PORT]` or `*.DOMAIN[:PORT]`, and which of its
-/// repositories: in the glob `*` is anything but a slash, `**` anything, `?` one character. Without
-/// a glob all of them.
+/// `REGISTRY[/REPOSITORY-GLOB]`: a registry, `HOST[:PORT]` or `*.DOMAIN[:PORT]`, and a glob for its
+/// repositories, where `*` matches anything but a slash, `**` anything, `?` one character. Without
+/// a glob, all repositories are allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allow {
     registry: String,
     repositories: Option<Glob>,
 }
 
-/// A pattern of names of repositories: `*` is anything but a slash, `**` anything, `?` one character but a slash.
+/// A pattern for names of repositories: `*` matches anything but a slash, `**` anything, `?` one
+/// character but not a slash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Glob(String);
 
@@ -41,7 +42,7 @@ impl Glob {
     }
 }
 
-/// Why a string is no [`Allow`].
+/// Why a text is not an [`Allow`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -78,7 +79,7 @@ impl fmt::Display for Allow {
 }
 
 impl Allow {
-    /// The registry, in lower case, unless it is a pattern.
+    /// The registry in lower case. None if it is a pattern.
     pub fn registry(&self) -> Option<&str> {
         Some(self.registry.as_str()).filter(|registry| !registry.starts_with('*'))
     }
@@ -93,7 +94,7 @@ impl Allow {
     }
 }
 
-/// All that is allowed. An empty list allows nothing.
+/// All rules. An empty list allows nothing.
 #[derive(Debug, Clone)]
 pub struct AllowList {
     allowed: Arc<[Allow]>,
@@ -101,19 +102,20 @@ pub struct AllowList {
 }
 
 impl AllowList {
-    /// With `private`, registries may be at private addresses even where the list does not name their very host.
+    /// With `private`, registries may have private addresses even if the list does not name their
+    /// exact host.
     pub fn new(allowed: Vec<Allow>, private: bool) -> AllowList {
         AllowList { allowed: allowed.into(), private }
     }
 
-    /// Whether one of the rules admits an image.
+    /// Whether one of the rules allows an image.
     pub fn admits(&self, image: &Reference) -> bool {
         self.allowed.iter().any(|allow| allow.admits(image))
     }
 
-    /// Where a client may go for these images. A host that is named in full may be at a private
-    /// address, since its operator says so; what a name pattern admits, and where answers point to,
-    /// must be public.
+    /// The addresses that a client may contact for these images. A host that is named in full may
+    /// have a private address, because the operator named it. Hosts that match a name pattern, and
+    /// targets of redirects, must have public addresses.
     pub fn reach(&self) -> Reach {
         if self.private {
             return Reach::Any;

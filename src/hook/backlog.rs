@@ -1,5 +1,5 @@
-//! The jobs that wait in this process: a bounded queue in which each image (or tag of it) stands once,
-//! and no repository before the others. No image is worked on twice at a time.
+//! The queue of jobs in this process. It is bounded, contains each image (or each tag of it) once,
+//! and takes turns between repositories. No image is processed twice at the same time.
 
 use crate::lock::Hold;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -12,30 +12,30 @@ use tokio::time::Instant;
 use super::job::{Job, Unit};
 use super::remembered::Remembered;
 
-/// A repository may fill this part of the queue.
+/// A repository may use at most this fraction of the queue.
 const SHARE: usize = 4;
 
 /// A job and its history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
-    /// What is to be done.
+    /// The job to do.
     pub job: Job,
-    /// How often it was begun.
+    /// How many times it was started.
     pub tries: u32,
 }
 
-/// What became of an offer.
+/// The result of an offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offer {
     /// It waits for its turn.
     Accepted,
-    /// It waits, is being done, or was done a moment ago.
+    /// It waits, is running, or was completed a moment ago.
     Duplicate,
-    /// There is no room; later there may be.
+    /// The queue is full for now.
     Full,
-    /// There is room, but not for more of this repository.
+    /// There is room, but not for more jobs of this repository.
     RepositoryFull,
-    /// No more is taken.
+    /// The queue accepts no more jobs.
     Closed,
 }
 
@@ -49,19 +49,19 @@ pub struct Backlog {
 
 #[derive(Default)]
 struct State {
-    /// By repository; none of them is empty.
+    /// By repository. No list is empty.
     waiting: HashMap<String, VecDeque<Item>>,
-    /// Those repositories, the one whose turn it is first.
+    /// The repositories in `waiting`, starting with the one whose turn it is.
     turns: VecDeque<String>,
-    /// To be tried again at a time; the number tells two of one time apart.
+    /// Jobs to be retried, by time. The number distinguishes jobs with the same time.
     later: BTreeMap<(Instant, u64), Item>,
     number: u64,
-    /// By repository, those of an image that is being worked on: another tag of it, or the same tag,
-    /// which may name another image when that has ended. None of them is empty.
+    /// By repository, the jobs for an image that is being processed: another tag of it, or the same
+    /// tag, which may name another image by the time the first job ends. No list is empty.
     behind: HashMap<String, VecDeque<Item>>,
-    /// Keys of all that wait, in any of these ways.
+    /// The keys of all waiting jobs.
     queued: HashSet<String>,
-    /// By the image.
+    /// By image.
     running: BTreeMap<String, Item>,
     done: Remembered,
     closed: bool,
@@ -104,7 +104,7 @@ impl State {
         }
     }
 
-    /// The first job that waits for the end of this one, which is no longer running, may go on.
+    /// Returns the first job that waits for the end of this one, which is no longer running.
     fn ended(&mut self, job: &Job) -> Option<Item> {
         let image = job.image_key();
         self.running.remove(&image);
@@ -119,14 +119,14 @@ impl State {
         next
     }
 
-    /// How many of a repository wait for their turn.
+    /// How many jobs of a repository wait for their turn.
     fn waiting_of(&self, repository: &str) -> usize {
         [&self.waiting, &self.behind].iter().map(|lines| lines.get(repository).map_or(0, VecDeque::len)).sum()
     }
 }
 
 impl Backlog {
-    /// Room for `capacity` jobs. What is the same job, `unit` says.
+    /// A queue for `capacity` jobs. `unit` decides which jobs are the same.
     pub fn new(capacity: usize, unit: Unit) -> Backlog {
         Backlog { state: Mutex::default(), changed: Notify::new(), capacity: capacity.max(1), unit }
     }
@@ -135,7 +135,8 @@ impl Backlog {
         self.state.hold()
     }
 
-    /// Takes a job, if it is new and there is room. `keep` writes it down first; if that fails it is not taken.
+    /// Adds a job if it is new and there is room. `keep` records it first; if that fails, the job
+    /// is not added.
     pub fn offer<E>(&self, item: Item, keep: impl FnOnce(&Item) -> Result<(), E>) -> Result<Offer, E> {
         let (key, image) = (item.job.key(self.unit), item.job.image_key());
         let now = Instant::now();
@@ -143,7 +144,7 @@ impl Backlog {
         if state.closed {
             return Ok(Offer::Closed);
         }
-        // What a tag names may be another image by now, even if it is being worked on.
+        // A tag may name another image by now, even while the job is running.
         let is_running = item.job.image.digest.is_some()
             && state.running.get(&image).is_some_and(|running| running.job.key(self.unit) == key);
         if state.queued.contains(&key) || is_running || state.done.knows(&key, now) {
@@ -167,7 +168,7 @@ impl Backlog {
         Ok(Offer::Accepted)
     }
 
-    /// Takes a job that was accepted before, whether there is room or not.
+    /// Adds a job that was accepted earlier, even if there is no room.
     pub fn restore(&self, item: Item) {
         let mut state = self.state();
         if state.queued.insert(item.job.key(self.unit)) {
@@ -175,7 +176,8 @@ impl Backlog {
         }
     }
 
-    /// The next job, of the repository whose turn it is. None: it is closed, and nothing is left that is due.
+    /// The next job, from the repository whose turn it is. None if the queue is closed and no job
+    /// is due.
     pub async fn next(&self) -> Option<Item> {
         loop {
             let (due, closed) = {
@@ -189,7 +191,7 @@ impl Backlog {
                 (state.later.first_key_value().map(|((due, _), _)| *due), state.closed)
             };
             match due {
-                // What failed and waits for better times need not be waited for at the end.
+                // At the end, failed jobs that wait for a retry are not waited for.
                 _ if closed => {
                     self.changed.notify_one();
                     return None;
@@ -202,9 +204,9 @@ impl Backlog {
         }
     }
 
-    /// A job has come to its end. If it was `done`, the same image is not taken again for a while.
-    /// `note` writes that down, and which job waited behind it, before another of the same name can
-    /// be offered.
+    /// Ends a job. If it is `done`, the same image is not accepted again for a while. `note`
+    /// records that, together with the job that waited behind it, before another job for the same
+    /// name can be offered.
     pub fn finished(&self, item: &Item, done: bool, note: impl FnOnce(Option<&Item>)) {
         let key = item.job.key(self.unit);
         let mut state = self.state();
@@ -217,7 +219,8 @@ impl Backlog {
         self.changed.notify_one();
     }
 
-    /// A job that failed waits for another try. False: the same waits already, or there is no waiting any more.
+    /// Schedules a failed job for a retry. Returns false if the same job already waits, or the
+    /// queue no longer waits for jobs.
     pub fn again(&self, item: Item, wait: Duration) -> bool {
         let mut state = self.state();
         state.ended(&item.job);
@@ -232,13 +235,13 @@ impl Backlog {
         is_new
     }
 
-    /// No more is taken; what is there is still handed out.
+    /// Accepts no more jobs. Queued ones are still returned.
     pub fn close(&self) {
         self.state().closed = true;
         self.changed.notify_one();
     }
 
-    /// All that is not done: what is being worked on first, then what waits. Nothing of it is handed out any more.
+    /// Removes and returns all unfinished jobs: first the running ones, then those that wait.
     pub fn drain(&self) -> Vec<Item> {
         let mut state = self.state();
         let state = &mut *state;
@@ -251,13 +254,13 @@ impl Backlog {
         running.chain(waiting).chain(behind).chain(later).collect()
     }
 
-    /// How many wait, and how many are being done.
+    /// The number of waiting jobs and of running jobs.
     pub fn lengths(&self) -> (usize, usize) {
         let state = self.state();
         (state.queued.len(), state.running.len())
     }
 
-    /// Whether a job of a repository that has no others would be accepted.
+    /// Whether a job of a repository without other jobs would be accepted.
     pub fn has_room(&self) -> bool {
         let state = self.state();
         !state.closed && state.queued.len() < self.capacity
@@ -343,7 +346,7 @@ mod tests {
         assert_eq!(backlog.next().await.unwrap().job.image.repository, "b", "not two of one image");
         let nobody = tokio::time::timeout(Duration::from_millis(20), backlog.next()).await;
         assert!(nobody.is_err(), "{nobody:?}");
-        // Those that wait for another one count among their repository's.
+        // Jobs that wait for another one count for their repository.
         assert_eq!(backlog.lengths(), (2, 2));
         assert_eq!(offer(&backlog, tag("1", 2)), Offer::Accepted);
         assert_eq!(offer(&backlog, tag("2", 2)), Offer::RepositoryFull);
@@ -354,12 +357,12 @@ mod tests {
             last = backlog.next().await.unwrap();
             assert_eq!(last.job.image, tag(name, 1).job.image);
         }
-        // A tag that came back to an image is looked at again.
+        // A tag that names an earlier image again is processed again.
         assert_eq!(offer(&backlog, tag("1", 1)), Offer::Accepted);
         assert_eq!(backlog.drain().len(), 4);
     }
 
-    /// Or a crash would lose the newer one.
+    /// Otherwise a crash would lose the newer job.
     #[tokio::test]
     async fn the_end_of_a_job_is_written_down_before_the_same_is_accepted_again() {
         let backlog = Backlog::new(8, Unit::Image);

@@ -1,5 +1,5 @@
-//! The SOCI-enabled image (version 2) that a job makes beside or instead of an index, and what
-//! became of it.
+//! The SOCI-enabled image (version 2) that a job creates in addition to an index or instead of one,
+//! and the result.
 
 use serde_json::{Value, json};
 
@@ -10,36 +10,36 @@ use crate::image::{Reference, TagError};
 /// The SOCI-enabled image of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnabledImage {
-    /// By its tag. None: there is no tag for it.
+    /// The name with its tag. None if there is no tag for it.
     pub name: Option<Reference>,
-    /// What became of it.
+    /// The result.
     pub result: Enabling,
 }
 
-/// What became of the SOCI-enabled image of a job.
+/// The result for the SOCI-enabled image of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Enabling {
-    /// `replaced` is what the tag named before.
+    /// The image was written.
     Written {
         /// The digest of its image index.
         digest: Digest,
-        /// What the tag named before; none if the tag is new.
+        /// The digest that the tag named before. None if the tag is new.
         replaced: Option<Digest>,
     },
-    /// This very image was there under its tag: nothing was written.
+    /// Exactly this image already had its tag, so nothing was written.
     AlreadyThere(Digest),
-    /// There is none, since the job was skipped.
+    /// No image was made because the job was skipped.
     NothingToIndex(Skipped),
-    /// The time was up before all layers were indexed; this many are left.
+    /// The job ran out of time before all layers were indexed.
     OutOfTime {
-        /// How many layers are not indexed yet.
+        /// The number of layers that are not indexed yet.
         left: usize,
     },
-    /// There is none, for this reason.
+    /// No image was made for this reason.
     Skipped(NotEnabled),
 }
 
-/// Why no SOCI-enabled image is written, though nothing failed.
+/// Why no SOCI-enabled image was written although nothing failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -52,7 +52,7 @@ pub enum NotEnabled {
     Moved(String),
     #[error("the tag {0} is gone")]
     Untagged(String),
-    /// Of what the tag names now.
+    /// For the image that the tag names now.
     #[error("the tag names another image now: {0}")]
     Skipped(Box<Skipped>),
 }
@@ -84,7 +84,7 @@ impl EnabledImage {
         }
     }
 
-    /// The digest of the SOCI-enabled image, if there is one now.
+    /// The digest of the SOCI-enabled image, if it exists now.
     pub fn digest(&self) -> Option<Digest> {
         match &self.result {
             Enabling::Written { digest, .. } | Enabling::AlreadyThere(digest) => Some(*digest),
@@ -92,12 +92,12 @@ impl EnabledImage {
         }
     }
 
-    /// Its name with its digest, as far as there are any.
+    /// The name and digest of the image, as far as they are known.
     pub fn reference(&self) -> Option<Reference> {
         self.name.clone().map(|name| Reference { digest: self.digest(), ..name })
     }
 
-    /// Why there is none: a stable word, and a sentence.
+    /// Why the image does not exist: a stable word and a sentence.
     pub fn reason(&self) -> Option<(&'static str, String)> {
         match &self.result {
             Enabling::NothingToIndex(why) => Some((why.code(), why.to_string())),
@@ -106,8 +106,8 @@ impl EnabledImage {
         }
     }
 
-    /// For logs and answers: `image`, `digest` and `status`; `replaced`, `left`, or `reason` and
-    /// `message` where there are any.
+    /// For logs and responses: `image`, `digest` and `status`, and where applicable `replaced`,
+    /// `left`, or `reason` and `message`.
     pub fn to_json(&self) -> Value {
         let mut said = json!({
             "image": self.reference().map(|name| name.to_string()),

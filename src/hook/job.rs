@@ -1,4 +1,4 @@
-//! One image to be indexed, as an event names it, and what can become of it.
+//! A job: an image to be indexed, as named by an event, and the possible results.
 
 use std::collections::BTreeSet;
 
@@ -12,25 +12,25 @@ use crate::ops::versions::{MakeError, Versions};
 use crate::store::StoreError;
 use crate::store::blob::Target;
 
-/// An image that is to be indexed.
+/// An image to be indexed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Job {
-    /// Its name, with a tag, a digest or both.
+    /// Its name with a tag, a digest, or both.
     pub image: Reference,
 }
 
-/// What counts as one piece of work.
+/// What counts as one job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Unit {
-    /// An image of a repository, whatever its tags: an index is attached to a digest.
+    /// An image in a repository, whatever its tags, because an index is attached to a digest.
     #[default]
     Image,
-    /// Each tag of an image: each gets a SOCI-enabled image of its own name.
+    /// Each tag of an image, because each gets its own SOCI-enabled image.
     Tag,
 }
 
 impl Unit {
-    /// What counts as one piece of work where these versions of an index are made.
+    /// What counts as one job for these versions of the index.
     pub fn of(versions: &Versions) -> Unit {
         match versions.template().is_some_and(TagTemplate::needs_tag) {
             true => Unit::Tag,
@@ -39,38 +39,39 @@ impl Unit {
     }
 }
 
-/// What became of a job.
+/// The result of a job.
 #[derive(Debug, Clone)]
 pub enum Done {
     /// At least one platform got a new index, or the SOCI-enabled image was written.
     Indexed(Box<Products>),
-    /// The time was up: layers are left, and what was done by then is attached. The same job goes on from there.
+    /// The job ran out of time. The finished layers are attached; repeating the job continues with
+    /// the others.
     Sparse(Box<Products>),
-    /// All is there already.
+    /// Everything already exists.
     AlreadyIndexed(Box<Products>),
-    /// Nothing is made for this image; why.
+    /// Nothing is made for this image, with the reason.
     Skipped(Skipped),
-    /// The image is not there any more.
+    /// The image does not exist any more.
     Gone,
 }
 
-/// What an image has after a job.
+/// The outputs of a job.
 #[derive(Debug, Clone)]
 pub struct Products {
-    /// The manifest or image index that the job was about.
+    /// The manifest or image index of the job.
     pub digest: Digest,
-    /// If it was to be indexed.
+    /// The index, if one was requested.
     pub index: Option<IndexedImage>,
-    /// If there was to be one.
+    /// The SOCI-enabled image, if one was requested.
     pub enabled: Option<EnabledImage>,
-    /// Bytes of layers.
+    /// The number of bytes of layers read.
     pub bytes_read: u64,
-    /// Bytes of ztocs, manifests and configs that were pushed.
+    /// The number of bytes of ztocs, manifests and configs pushed.
     pub bytes_written: u64,
 }
 
 impl Done {
-    /// What there is now, if anything was to be done.
+    /// The outputs, if there was anything to do.
     pub fn products(&self) -> Option<&Products> {
         match self {
             Done::Indexed(products) | Done::Sparse(products) | Done::AlreadyIndexed(products) => Some(products),
@@ -89,7 +90,7 @@ impl Done {
         }
     }
 
-    /// The manifest or image index that the job was about, as far as it was found.
+    /// The manifest or image index of the job, if it was found.
     pub fn digest(&self) -> Option<Digest> {
         match self {
             Done::Skipped(Skipped::Subject(digest)) => Some(*digest),
@@ -98,7 +99,7 @@ impl Done {
     }
 }
 
-/// Why there is nothing to do for what was pushed.
+/// Why there is nothing to do for a pushed manifest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -115,10 +116,10 @@ pub enum Skipped {
     TooLarge { size: u64, limit: u64 },
     #[error("all of its layers are smaller than {least} bytes")]
     LayersTooSmall { least: u64 },
-    /// Why, by the stable words for each reason.
+    /// The stable words of the reasons.
     #[error("none of its layers can be served lazily ({})", .0.join(", "))]
     NotServable(Vec<&'static str>),
-    /// Only a SOCI-enabled image was to be made.
+    /// Only a SOCI-enabled image was requested.
     #[error("no SOCI-enabled image: {0}")]
     NotEnabled(NotEnabled),
 }
@@ -138,8 +139,8 @@ impl Skipped {
         }
     }
 
-    /// No layer is in the index, for these reasons. An image that only has small layers is as its
-    /// maker wants it; of another one the maker should hear.
+    /// The reason why the index has no layers. An image that only has small layers is normal, but
+    /// about other reasons its author should be told.
     pub(super) fn nothing_to_index<'a>(reasons: impl Iterator<Item = &'a LeftOut>) -> Skipped {
         let (mut codes, mut size) = (BTreeSet::new(), None);
         for reason in reasons {
@@ -167,7 +168,7 @@ pub enum JobError {
     Index(#[from] IndexError),
     #[error(transparent)]
     Tag(#[from] TagError),
-    /// The index, if there was to be one, is attached.
+    /// The index was attached, if one was requested.
     #[error("cannot write the SOCI-enabled image {name}")]
     Enabled { name: Reference, source: Box<ConvertError> },
     #[error("the tag {0} keeps changing")]
@@ -190,18 +191,18 @@ impl From<ResolveError> for JobError {
 }
 
 impl JobError {
-    /// Trying again may help: the registry was busy or not to be reached. What is wrong with the
-    /// image, or with our right to it, stays wrong.
+    /// Whether a retry may help, because the registry was busy or not reachable. Faults of the
+    /// image, or missing permissions, remain.
     pub fn is_transient(&self) -> bool {
         matches!(self, JobError::Restless(_)) || self.store().is_some_and(StoreError::is_transient)
     }
 
-    /// The registry did not take our word for who we are.
+    /// The registry rejected the credentials.
     pub fn is_unauthorized(&self) -> bool {
         matches!(self.store(), Some(StoreError::Registry(error)) if error.status() == Some(401))
     }
 
-    /// What a store did not do, if that is why.
+    /// The error of a store, if that is the cause.
     pub(super) fn store(&self) -> Option<&StoreError> {
         match self {
             JobError::Name(_) | JobError::Tag(_) | JobError::Restless(_) => None,
@@ -212,7 +213,7 @@ impl JobError {
 }
 
 impl Job {
-    /// What can be told by the name alone; no request is made.
+    /// Whether the name alone shows that there is nothing to do. Makes no requests.
     pub fn skipped_by_name(&self, versions: &Versions) -> Option<Skipped> {
         match (&self.image.tag, versions) {
             (Some(tag), _) if is_referrers_tag(tag) => Some(Skipped::ReferrersTag(tag.clone())),
@@ -221,19 +222,19 @@ impl Job {
         }
     }
 
-    /// Why there will be no SOCI-enabled image, though one is wanted of every image, as far as the
-    /// name alone tells.
+    /// Why there will be no SOCI-enabled image although one is requested for every image, if the
+    /// name alone shows it.
     pub fn not_enabled(&self, versions: &Versions) -> Option<NotEnabled> {
         let template = versions.template().filter(|template| template.needs_tag() && self.image.tag.is_none())?;
         Some(TagError::NoTag(template.clone()).into())
     }
 
-    /// The digest where it is known: a tag may have moved since the event.
+    /// The digest if it is known, because a tag may have moved since the event.
     pub fn target(&self) -> Target {
         Target::of(&self.image)
     }
 
-    /// Two jobs with the same key are the same work.
+    /// Jobs with the same key are the same.
     pub fn key(&self, unit: Unit) -> String {
         match (&self.image.tag, &self.image.digest, unit) {
             (Some(_), Some(_), Unit::Tag) => self.image.to_string(),
@@ -241,12 +242,12 @@ impl Job {
         }
     }
 
-    /// Jobs with the same one are about the same image, as far as their names tell.
+    /// Jobs with the same key are for the same image, according to their names.
     pub fn image_key(&self) -> String {
         format!("{}/{}@{}", self.image.registry, self.image.repository, self.target())
     }
 
-    /// Whether the job, once it is done, stays done: what a tag names may change, and change back.
+    /// Whether a completed job stays completed. A tag may move, and move back.
     pub fn stays_done(&self, unit: Unit) -> bool {
         self.image.digest.is_some() && (unit == Unit::Image || self.image.tag.is_none())
     }
@@ -318,7 +319,7 @@ mod tests {
         assert_ne!(one.key(Unit::Tag), two.key(Unit::Tag));
         assert_ne!(one.key(Unit::Tag), bare.key(Unit::Tag));
         assert_eq!(one.image_key(), two.image_key());
-        // A tag that comes back to an image names it anew.
+        // A tag that moves back to an image is a new job.
         assert!(!one.stays_done(Unit::Tag) && bare.stays_done(Unit::Tag));
         let unit = |template: &str| Unit::of(&Versions::Both(template.parse().unwrap()));
         assert_eq!(

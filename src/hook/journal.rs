@@ -1,10 +1,9 @@
-//! What was accepted and is not done, in a file: it outlives the process, however that ends. A line
-//! of JSON is written before an event is answered, when a job is begun, and when it is done; what
-//! the lines come to is read at the next start.
+//! A file with the accepted jobs that are not done, which survives the process, however that ends.
+//! A line of JSON is written before an event is answered, when a job is started, and when it is
+//! done. The next start reads the lines to find the remaining jobs.
 //!
-//! A line that is half written, as a crash may leave it, is the last one, and passed over. Lines
-//! are not forced to the disk one by one: they survive the process, and what a power failure may
-//! take is the last second's.
+//! A crash may leave an incomplete last line, which is ignored. Lines are not synced to disk one by
+//! one: they survive the process, but a power failure may lose the last second.
 
 use crate::lock::Hold;
 use std::collections::HashMap;
@@ -19,12 +18,12 @@ use serde::{Deserialize, Serialize};
 use super::backlog::Item;
 use super::job::{Job, Unit};
 
-/// The longest line that is read, in bytes.
+/// The size limit of a line that is read, in bytes.
 const MAX_LINE: u64 = 4096;
-/// The file is written anew when it has this many lines, and most of them are over.
+/// The file is rewritten when it has this many lines, most of them for jobs that are done.
 const COMPACT: usize = 4096;
 
-/// Why the journal cannot be kept.
+/// Why the journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("journal {path}: cannot be {what}", path = .path.display())]
 pub struct JournalError {
@@ -33,18 +32,18 @@ pub struct JournalError {
     source: io::Error,
 }
 
-/// One line.
+/// A line.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Line {
     Accepted(Job),
     Begun(Job),
-    /// It was begun, and its end was not its own fault.
+    /// The job was started, and did not end through a fault of its own.
     Released(Job),
     Done(Job),
 }
 
-/// The file in which a service's jobs outlive it.
+/// The file in which jobs survive the process.
 pub struct Journal {
     path: PathBuf,
     unit: Unit,
@@ -56,17 +55,18 @@ struct Inner {
     /// By the job's key.
     open: HashMap<String, Item>,
     lines: usize,
-    /// The last line may be half there, on a disk that was full.
+    /// The last line may be incomplete, because the disk was full.
     torn: bool,
-    /// Another process must not write here.
+    /// Prevents other processes from writing here.
     _lock: File,
 }
 
 impl Journal {
-    /// Opens or makes the file, and reads what is not done yet. What is the same job, `unit` says.
+    /// Opens or creates the file and reads the unfinished jobs. `unit` decides which jobs are the
+    /// same.
     ///
     /// # Errors
-    /// When it cannot be read or written, or is another process's.
+    /// If the file cannot be read or written, or another process uses it.
     pub fn open(path: &Path, unit: Unit) -> Result<(Journal, Vec<Item>), JournalError> {
         let failed = |what| move |source| JournalError { path: path.to_owned(), what, source };
         let lock = path.with_added_extension("lock");
@@ -88,28 +88,28 @@ impl Journal {
     }
 
     /// # Errors
-    /// When it could not be written: then the job must not be accepted.
+    /// If it could not be written. Then the job must not be accepted.
     pub fn accepted(&self, item: &Item) -> Result<(), JournalError> {
         self.write(&[Line::Accepted(item.job.clone())])
     }
 
     /// # Errors
-    /// When it could not be written.
+    /// If it could not be written.
     pub fn begun(&self, item: &Item) -> Result<(), JournalError> {
         self.write(&[Line::Begun(item.job.clone())])
     }
 
     /// # Errors
-    /// When it could not be written.
+    /// If it could not be written.
     pub fn released(&self, item: &Item) -> Result<(), JournalError> {
         self.write(&[Line::Released(item.job.clone())])
     }
 
-    /// A job has ended. `next` is one of the same name that was accepted in the meantime: both are
-    /// written in one go, so that a crash cannot come between them.
+    /// Records the end of a job. `next` is a job with the same name that was accepted in the
+    /// meantime. Both are written at once, so a crash cannot separate them.
     ///
     /// # Errors
-    /// When it could not be written: the job will be done again, which changes nothing.
+    /// If it could not be written. Then the job will be repeated, which changes nothing.
     pub fn done(&self, item: &Item, next: Option<&Item>) -> Result<(), JournalError> {
         let next = next.map(|next| Line::Accepted(next.job.clone()));
         let lines: Vec<Line> = std::iter::once(Line::Done(item.job.clone())).chain(next).collect();
@@ -132,7 +132,8 @@ impl Journal {
             apply(&mut inner.open, line, self.unit);
         }
         if inner.lines > COMPACT && inner.lines > 4 * inner.open.len() {
-            // Without room for another file, or descriptors, the old one is good for as many lines again.
+            // If there is no space for a new file, or no descriptor, the old file is used for as
+            // many lines again.
             if let Ok(file) = rewrite(&self.path, &inner.open) {
                 inner.file = file;
             }
@@ -142,7 +143,7 @@ impl Journal {
     }
 }
 
-/// What a line means for what is not done, by key.
+/// Applies a line to the unfinished jobs, which are stored by key.
 fn apply(open: &mut HashMap<String, Item>, line: &Line, unit: Unit) {
     match line {
         Line::Accepted(job) => {
@@ -160,7 +161,7 @@ fn apply(open: &mut HashMap<String, Item>, line: &Line, unit: Unit) {
     }
 }
 
-/// What is not done by key, and in which line each was accepted.
+/// The unfinished jobs by key, and the numbers of the lines in which they were accepted.
 fn read(file: File, unit: Unit) -> io::Result<(HashMap<String, Item>, HashMap<String, usize>)> {
     let mut reader = BufReader::new(file);
     let mut open: HashMap<String, Item> = HashMap::new();
@@ -171,7 +172,7 @@ fn read(file: File, unit: Unit) -> io::Result<(HashMap<String, Item>, HashMap<St
         if reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? == 0 {
             break;
         }
-        // What is no whole line was never answered for.
+        // Incomplete lines were never confirmed to anyone.
         let Ok(line) = serde_json::from_slice(&line) else { continue };
         match &line {
             Line::Accepted(job) | Line::Begun(job) => {
@@ -185,9 +186,8 @@ fn read(file: File, unit: Unit) -> io::Result<(HashMap<String, Item>, HashMap<St
     Ok((open, lines))
 }
 
-/// Writes a new file with what is open, and puts it in the place of the old one. More lines go to
-/// the descriptor by which it was written: to open the file by its name once more could fail, when
-/// the old one has no name any more.
+/// Writes a new file with the unfinished jobs and replaces the old one. Further lines use the same
+/// descriptor, because opening the new file by name could fail after the old one has lost its name.
 fn rewrite(path: &Path, open: &HashMap<String, Item>) -> io::Result<File> {
     let new = path.with_added_extension("new");
     let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(&new)?;
@@ -238,7 +238,7 @@ mod tests {
         drop(journal);
         let want = [("3".to_owned(), 0), ("1".to_owned(), 1), ("4".to_owned(), 0)];
         assert_eq!(reopened(&path), want);
-        // Nothing is forgotten by being read.
+        // Reading does not remove jobs.
         let mut again = reopened(&path);
         again.sort();
         let mut want = want.to_vec();

@@ -1,8 +1,8 @@
-//! What the services say of themselves: events that `hook serve`, `hook worker` and `hook lambda`
-//! have in common, and the JSON line that each becomes (docs/hook.md, "The log").
+//! The log of the services: the events that `hook serve`, `hook worker` and `hook lambda` share,
+//! and their form as lines of JSON (docs/hook.md, "The log").
 //!
-//! The names in them have passed their grammars, errors hold no secret, and nothing else of a
-//! request is written down.
+//! Names in events were checked against their grammars, errors contain no secrets, and no other
+//! part of a request is logged.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,10 +15,10 @@ use crate::ops::index::{IndexedManifest, ManifestResult};
 use crate::progress::{Event, Progress};
 use crate::time::Time;
 
-/// The target of the services' events.
+/// The `tracing` target of the services' events.
 pub const TARGET: &str = "ociseek::hook";
 
-/// An event as a line of JSON, without the line's end.
+/// An event as a line of JSON, without the newline.
 pub fn json_line(line: &Line<'_>) -> String {
     let mut text = Map::new();
     text.insert("time".into(), now().into());
@@ -29,7 +29,8 @@ pub fn json_line(line: &Line<'_>) -> String {
     Value::Object(text).to_string()
 }
 
-/// Warnings of the registry client and of indexing, and to whom logins are shown.
+/// Logs the warnings of the registry client and of indexing, and which token services receive
+/// logins.
 pub struct LogProgress;
 
 impl Progress for LogProgress {
@@ -42,7 +43,7 @@ impl Progress for LogProgress {
     }
 }
 
-/// Logs what became of a job.
+/// Logs the result of a job.
 pub fn job(image: Option<&str>, done: &Done, took: Option<Duration>) {
     let products = done.products();
     let json = |value: Value| Some(value.to_string());
@@ -85,7 +86,8 @@ fn indexes(products: &Products) -> Value {
     indexes.collect()
 }
 
-/// Indexes that were replaced and are still there: we may not delete, or the registry does not.
+/// The replaced indexes that still exist, because we must not delete them or the registry does not
+/// support it.
 pub fn not_deleted(products: &Products) -> Vec<crate::digest::Digest> {
     let manifests = products.index.iter().flat_map(|image| &image.manifests);
     let stuck = manifests.flat_map(IndexedManifest::results).filter_map(|result| match result {
@@ -95,12 +97,12 @@ pub fn not_deleted(products: &Products) -> Vec<crate::digest::Digest> {
     stuck.flatten().copied().collect()
 }
 
-/// To the millisecond.
+/// Seconds, with millisecond precision.
 pub fn seconds(took: Duration) -> f64 {
     (took.as_secs_f64() * 1000.0).round() / 1000.0
 }
 
-/// RFC 3339, in UTC, to the millisecond.
+/// The current time in RFC 3339, in UTC, with millisecond precision.
 pub fn now() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let time = Time { seconds: since.as_secs() as i64, nanos: since.subsec_millis() * 1_000_000 };

@@ -6,23 +6,23 @@ use std::fmt::Write;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// Upper bounds of the histogram of jobs, in seconds.
+/// Upper bounds of the histogram buckets for the duration of jobs, in seconds.
 const BUCKETS: [f64; 9] = [0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0];
 
-/// What is counted. Labels come from closed sets, so that there is a bounded number of counters.
+/// A counter. Labels come from fixed sets, which limits the number of time series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Counter {
-    /// Requests by the status of their answer.
+    /// Requests, by status of the response.
     Requests,
-    /// Notifications by shape.
+    /// Notifications, by shape.
     Events,
-    /// Images in notifications, by what became of them.
+    /// Images in notifications, by result.
     Images,
-    /// Jobs by what became of them.
+    /// Jobs, by result.
     Jobs,
-    /// SOCI-enabled images by what became of them.
+    /// SOCI-enabled images, by result.
     Enabled,
-    /// Bytes of layers that were read.
+    /// The number of bytes of layers that were read.
     LayerBytes,
 }
 
@@ -39,7 +39,7 @@ impl Counter {
     }
 }
 
-/// What a service counts, for Prometheus.
+/// The counters of a service, for Prometheus.
 #[derive(Default)]
 pub struct Metrics(Mutex<Counts>);
 
@@ -63,7 +63,7 @@ impl Metrics {
         self.add(counter, label, 1);
     }
 
-    /// A job took this long.
+    /// Records the duration of a job.
     pub fn job(&self, took: Duration) {
         let mut counts = self.0.hold();
         let seconds = took.as_secs_f64();
@@ -74,7 +74,7 @@ impl Metrics {
         counts.seconds += seconds;
     }
 
-    /// All of it, with gauges that are known elsewhere: name, what it is, value.
+    /// All counters, together with `gauges` from elsewhere: name, description, value.
     pub fn text(&self, gauges: &[(&str, &str, u64)]) -> String {
         let counts = self.0.hold();
         let mut text = String::new();

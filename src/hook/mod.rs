@@ -1,4 +1,4 @@
-//! What indexes images as they are pushed.
+//! The services that index images as they are pushed.
 //!
 //! | module | what it does |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! A job as JSON, for files and queues. What is read back passes the same grammars as what comes from registries.
+//! Jobs as JSON, for files and queues. Parsed jobs are checked against the same grammars as data
+//! from registries.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +18,7 @@ struct Record {
     digest: Option<Digest>,
 }
 
-/// Why a record is no job.
+/// Why a record is not a valid job.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -35,7 +36,7 @@ impl Job {
     }
 
     /// # Errors
-    /// When `json` is not what [`Job::to_json`] writes.
+    /// If `json` was not written by [`Job::to_json`].
     pub fn from_json(json: &[u8]) -> Result<Job, RecordError> {
         Record::try_into(serde_json::from_slice(json)?)
     }

@@ -1,25 +1,25 @@
-//! The last things that happened: a short memory, bounded in number and time.
+//! A memory of recent events, limited in number and time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How many things are remembered, and how long: about as long as registries send an event again.
+/// How many keys are remembered, and how long: about as long as registries repeat an event.
 const REMEMBERED: usize = 10_000;
 const MEMORY: Duration = Duration::from_secs(600);
 
-/// The last things that happened, for a while.
+/// Recently added keys.
 #[derive(Default)]
 pub struct Remembered {
-    /// By name, and since when.
+    /// The keys, with the times when they were added.
     known: BTreeMap<String, Instant>,
-    /// In the order in which they happened. What was forgotten since may still stand here.
+    /// The keys in the order in which they were added. May include forgotten ones.
     order: VecDeque<(Instant, String)>,
 }
 
 impl Remembered {
-    /// Whether `key` was added, and not forgotten by `now`.
+    /// Whether `key` was added and not yet forgotten at `now`.
     pub fn knows(&mut self, key: &str, now: Instant) -> bool {
         while let Some((at, _)) = self.order.front()
             && (self.order.len() > REMEMBERED || now.saturating_duration_since(*at) > MEMORY)
@@ -32,7 +32,7 @@ impl Remembered {
         self.known.contains_key(key)
     }
 
-    /// Adds `key`, unless it is known already.
+    /// Adds `key`, unless it is known.
     pub fn add(&mut self, key: String, now: Instant) {
         if !self.knows(&key, now) {
             self.known.insert(key.clone(), now);
@@ -40,7 +40,7 @@ impl Remembered {
         }
     }
 
-    /// Forgets everything whose name begins with `prefix`.
+    /// Forgets all keys with this `prefix`.
     pub fn forget(&mut self, prefix: &str) {
         let names: Vec<String> = (self.known.range(prefix.to_owned()..))
             .map(|(name, _)| name.clone())
@@ -79,7 +79,7 @@ mod tests {
         let known =
             |remembered: &mut Remembered, at| ["a 1", "a 2", "ab 1", "b 1"].map(|name| remembered.knows(name, at));
         assert_eq!(known(&mut remembered, now), [false, false, true, true]);
-        // Its second time counts from then on.
+        // When it is added a second time, its time starts again.
         remembered.add("a 1".into(), now + MEMORY);
         assert_eq!(known(&mut remembered, now + MEMORY + Duration::from_secs(1)), [true, false, false, false]);
     }

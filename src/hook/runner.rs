@@ -1,4 +1,4 @@
-//! Runs jobs and tells what became of them: the half that a service's own queue and JetStream's have in common.
+//! Runs jobs and reports their results: the part that a service's own queue and JetStream share.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -21,25 +21,25 @@ use crate::ops::discover::causes;
 use crate::ops::versions::Versions;
 use crate::store::registry::{Client, ClientConfig, RegistryError};
 
-/// How often a job is tried.
+/// How many times a job is tried.
 pub const TRIES: u32 = 3;
-/// A client learns tokens and credentials for each repository; a new one, now and then, has
-/// forgotten those of long ago.
+/// A client remembers tokens and credentials for each repository. It is replaced after this many
+/// jobs, to forget old ones.
 const JOBS_OF_A_CLIENT: u32 = 500;
 
-/// What became of one try.
+/// The result of a try.
 pub enum JobOutcome {
     /// There is nothing left to do.
     Done(Done),
-    /// Another try may help, after this long.
+    /// A retry may help, after this time.
     Again(Duration),
-    /// No other try is worth it, for this reason.
+    /// Retries are useless, for this reason.
     Dead(String),
 }
 
-/// Does jobs with what they have in common, and counts and logs what became of them.
+/// Runs jobs, and counts and logs the results.
 pub struct Runner {
-    /// What was counted so far.
+    /// The counters so far.
     pub metrics: Metrics,
     allow: AllowList,
     context: Context,
@@ -50,11 +50,12 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// What is not on the `allow` list is not gone to, whatever `config` says. `context.client` is replaced. A job that
-    /// failed is tried again after `retry_wait`, and six times as long after its second try.
+    /// Hosts that are not on the `allow` list are never contacted, whatever `config` says.
+    /// `context.client` is replaced. A failed job is retried after `retry_wait`, and after its
+    /// second try when six times as long has passed.
     ///
     /// # Errors
-    /// When no client can be made of `config`.
+    /// If no client can be created from `config`.
     pub fn new(
         mut config: ClientConfig,
         context: impl FnOnce(Client) -> Context,
@@ -76,12 +77,12 @@ impl Runner {
         })
     }
 
-    /// Whether the image of a job is allowed to be indexed.
+    /// Whether the image of a job may be indexed.
     pub fn admits(&self, job: &Job) -> bool {
         self.allow.admits(&job.image)
     }
 
-    /// Which versions of an index are made of each image.
+    /// The versions of the index that are made for each image.
     pub fn versions(&self) -> &Versions {
         &self.context.versions
     }
@@ -95,7 +96,7 @@ impl Runner {
         let mut uses = self.uses.hold();
         uses.1 += 1;
         if uses.1 > JOBS_OF_A_CLIENT {
-            // Where certificates cannot be read again, those that were are good enough.
+            // If certificates cannot be read again, the earlier ones are used.
             match Client::new(self.config.clone()) {
                 Ok(client) => *uses = (client, 1),
                 Err(error) => warn!(name: "client", target: TARGET, error = causes(&error)),
@@ -104,8 +105,8 @@ impl Runner {
         Context { client: uses.0.clone(), ..self.context.clone() }
     }
 
-    /// One try, the `tries`th. What comes of it is logged and counted, unless the job is dead: that
-    /// is for [`Runner::give_up`]. A bug that an image brings to light ends its job, not the service.
+    /// Makes try number `tries` of a job. Logs and counts the result, except for dead jobs, which
+    /// [`Runner::give_up`] handles. A panic that an image causes ends its job, but not the service.
     pub async fn run(&self, job: &Job, tries: u32) -> JobOutcome {
         let outcome = AssertUnwindSafe(self.work(job, tries)).catch_unwind().await;
         outcome.unwrap_or_else(|_| JobOutcome::Dead("ociseek panicked".to_owned()))
@@ -113,7 +114,7 @@ impl Runner {
 
     async fn work(&self, job: &Job, tries: u32) -> JobOutcome {
         if !self.admits(job) {
-            // It was accepted by other rules than ours.
+            // It was accepted under other rules than the current ones.
             return JobOutcome::Dead("not allowed by --allow".to_owned());
         }
         let (begun, image) = (Instant::now(), job.image.to_string());
@@ -135,7 +136,7 @@ impl Runner {
                 JobOutcome::Done(done)
             }
             Err(error) if error.is_transient() && tries < TRIES => {
-                // By default a registry that restarts is back by the third try.
+                // With the default wait, a registry that restarts is available by the third try.
                 let wait = self.retry_wait.saturating_mul(if tries > 1 { 6 } else { 1 });
                 self.metrics.count(Counter::Jobs, "retried");
                 let again_in = wait.as_secs_f64();
@@ -146,7 +147,7 @@ impl Runner {
         }
     }
 
-    /// Writes down that a job will not be done.
+    /// Records that a job will not be completed.
     pub fn give_up(&self, job: &Job, tries: u32, reason: &str) {
         self.metrics.count(Counter::Jobs, "dead");
         let image = job.image.to_string();
@@ -161,10 +162,10 @@ impl Runner {
     }
 }
 
-/// Opens the file of dead letters, to which lines are added.
+/// Opens the file of dead letters for appending.
 ///
 /// # Errors
-/// When it cannot be written.
+/// If it cannot be written.
 pub fn dead_letters(path: &Path) -> std::io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)

@@ -1,5 +1,5 @@
-//! Who may send events: those who know a secret, shown in one of the ways in which registries can
-//! show one. Every comparison takes the same time whatever is shown (Harbor CVE-2023-20902).
+//! Authenticates senders of events by a secret, in any of the ways that registries support. Every
+//! comparison takes the same time whatever the input (Harbor CVE-2023-20902).
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -7,16 +7,16 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConstantTimeEq as _};
 
-/// The least that a secret may have, in bytes. What is shorter can be guessed.
+/// The minimum length of a secret in bytes. Shorter ones can be guessed.
 const SHORTEST: usize = 16;
-/// More than anyone needs while secrets are changed.
+/// The maximum number of secrets, more than a rotation needs.
 const MOST: usize = 16;
 
-/// The secrets that are good. Several, so that one can be changed without losing an event.
+/// The valid secrets. There can be several, so that secrets can be rotated without losing events.
 #[derive(Clone)]
 pub struct Secrets(Vec<Vec<u8>>);
 
-/// Why a text holds no secrets.
+/// Why a text contains no valid secrets.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -29,33 +29,33 @@ pub enum SecretError {
     TooMany,
 }
 
-/// What a request shows before its body was read.
+/// The credentials in a request, before its body is read.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Shown<'a> {
     /// The header `Authorization`.
     pub authorization: Option<&'a str>,
     /// `X-Hub-Signature-256`: `sha256=` and the hex of the body's HMAC (GitHub docs, "Validating webhook deliveries").
     pub signature: Option<&'a str>,
-    /// The query's `token`, for registries that can be told a URL and nothing else.
+    /// The `token` parameter of the query, for registries that can only be configured with a URL.
     pub token: Option<&'a str>,
 }
 
-/// What a request is worth.
+/// The decision about a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It shows a secret.
+    /// It has a valid secret.
     Good,
-    /// It depends on the body: [`Secrets::signed`].
+    /// It depends on the body: call [`Secrets::signed`].
     Signature,
-    /// It shows none, or a wrong one.
+    /// It has no secret, or a wrong one.
     Bad,
 }
 
 impl Secrets {
-    /// One secret a line; empty lines are passed over, and so is white space around a secret.
+    /// Parses one secret per line. Empty lines and surrounding white space are ignored.
     ///
     /// # Errors
-    /// When there is none, or one is too short to be one.
+    /// If there is no secret, or one is too short.
     pub fn parse(text: &str) -> Result<Secrets, SecretError> {
         let secrets: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         match secrets.iter().find(|secret| secret.len() < SHORTEST) {
@@ -66,7 +66,7 @@ impl Secrets {
         }
     }
 
-    /// Judges what was shown. A request that shows several things is judged by one of them: the
+    /// Checks the credentials of a request. If there are several, only one is checked: the
     /// signature, then the header, then the token.
     pub fn judge(&self, shown: &Shown) -> Verdict {
         let good = match shown {
@@ -78,17 +78,18 @@ impl Secrets {
         if good { Verdict::Good } else { Verdict::Bad }
     }
 
-    /// Whether `signature` is the body's by one of the secrets.
+    /// Whether `signature` is the body's signature with one of the secrets.
     pub fn signed(&self, signature: &str, body: &[u8]) -> bool {
         let Some(hex) = signature.strip_prefix("sha256=").and_then(unhex) else { return false };
         let by = |secret: &Vec<u8>| {
-            // A key may have any length.
+            // HMAC accepts keys of any length.
             Hmac::<Sha256>::new_from_slice(secret).is_ok_and(|mac| mac.chain_update(body).verify_slice(&hex).is_ok())
         };
         self.0.iter().fold(false, |good, secret| by(secret) | good)
     }
 
-    /// `Bearer SECRET`, `Basic` with the secret as password, or the bare secret, as Harbor sends it.
+    /// Accepts `Bearer SECRET`, `Basic` with the secret as password, or only the secret, as sent by
+    /// Harbor.
     fn is_in_header(&self, value: &str) -> bool {
         let scheme = |name: &str| {
             let (scheme, rest) = value.split_once(' ')?;
@@ -105,7 +106,7 @@ impl Secrets {
         self.is_one(value.trim().as_bytes())
     }
 
-    /// Hashes are compared, so that the time does not tell the length either.
+    /// Compares hashes, so that the time does not depend on the length either.
     fn is_one(&self, shown: &[u8]) -> bool {
         let shown = Sha256::digest(shown);
         let equal = |secret: &Vec<u8>| Sha256::digest(secret).as_slice().ct_eq(shown.as_slice());
@@ -155,12 +156,12 @@ mod tests {
         assert_eq!(judge(Shown { token: Some(SECRET), ..Shown::default() }), Verdict::Good);
         assert_eq!(judge(Shown { token: Some(""), ..Shown::default() }), Verdict::Bad);
         assert_eq!(judge(Shown::default()), Verdict::Bad);
-        // A signature is not made good by something else beside it.
+        // A valid token does not make up for a wrong signature.
         let both = Shown { signature: Some("x"), token: Some(SECRET), ..Shown::default() };
         assert_eq!(judge(both), Verdict::Signature);
     }
 
-    /// The example of GitHub's documentation.
+    /// The example in GitHub's documentation.
     #[test]
     fn signatures() {
         let secrets = Secrets::parse("It's a Secret to Everybody").unwrap();

@@ -1,15 +1,15 @@
-//! The work on one image: its index, its SOCI-enabled image, or both.
+//! Processes an image: creates its index, its SOCI-enabled image, or both.
 //!
-//! What is pushed raises events of its own: the index, the tag under which registries without the
-//! referrers API list it, and each manifest of a SOCI-enabled image. Such an event must end here, or
-//! the work would never end: what is not an image with layers is skipped, at the latest when its
-//! manifest has been read, with one request. A SOCI-enabled image has layers, and so has each of the
-//! manifests that it is made of: they are known by the SOCI indexes that they list or name, whoever
-//! made them and whatever their tags.
+//! Pushes by this process raise events too: for the index, for the tag under which registries
+//! without the referrers API list it, and for each manifest of a SOCI-enabled image. Such events
+//! must end here, or the work would never end. Manifests that are not images with layers are
+//! skipped, at the latest after one request for the manifest. A SOCI-enabled image and its
+//! manifests do have layers; they are recognized by the SOCI indexes that they list or name,
+//! whoever created them and whatever their tags.
 //!
-//! An index belongs to a digest, but a SOCI-enabled image follows a tag, which may move while the
-//! work is under way, so that the older image would be written last. So it is made of what the tag
-//! names now, and the tag is looked at again after it was written.
+//! An index belongs to a digest, but a SOCI-enabled image follows a tag. If the tag moves during
+//! the work, the older image could be written last. So the image is made from what the tag names
+//! now, and the tag is checked again after writing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,30 +31,31 @@ use crate::store::cache::ZtocCache;
 use crate::store::registry::{Client, Repository};
 use crate::store::{Destination, Source, StoreError};
 
-/// How often the work begins anew within one try, for a tag that moved meanwhile.
+/// How many times the work starts again within a try because the tag moved.
 const MOVES: usize = 3;
 
-/// What all jobs have in common.
+/// The settings that all jobs share.
 #[derive(Clone)]
 pub struct Context {
-    /// How registries are accessed.
+    /// The client for registries.
     pub client: Client,
-    /// Where ztocs are kept from one job to the next, if anywhere.
+    /// The cache of ztocs between jobs, if any.
     pub cache: Option<ZtocCache>,
-    /// How images are indexed.
+    /// The options for indexing.
     pub options: IndexOptions,
-    /// Which versions of an index are made of each image.
+    /// The versions of the index that are made for each image.
     pub versions: Versions,
-    /// Images whose layers have more bytes together, as their manifests say, are left alone.
+    /// The size limit for images, in bytes: those whose layers are larger together, according to
+    /// their manifests, are skipped.
     pub max_image_size: Option<u64>,
-    /// Images whose indexes may have ztocs of any of the images.
+    /// Images whose indexes may have ztocs of layers of any image.
     pub reuse_from: Vec<Reference>,
-    /// What is told what happens.
+    /// Receives progress events.
     pub progress: Arc<dyn Progress>,
 }
 
 impl Context {
-    /// The options for the image of one job.
+    /// The options for the image of a job.
     fn options(&self, image: &Reference) -> IndexOptions {
         let mut options = self.options.clone();
         options.reuse.tag = image.tag.clone();
@@ -75,11 +76,11 @@ impl Context {
     }
 }
 
-/// Indexes the image of a job, unless that is done or there is nothing to index.
+/// Indexes the image of a job, unless it already has everything or there is nothing to index.
 ///
 /// # Errors
-/// When the image cannot be read, is broken, or does not get its index. [`JobError::is_transient`] says
-/// whether to try again.
+/// If the image cannot be read, is broken, or cannot get its index. [`JobError::is_transient`]
+/// tells whether a retry may help.
 pub async fn run(job: &Job, context: &Context) -> Result<Done, JobError> {
     if let Some(skipped) = job.skipped_by_name(&context.versions) {
         return Ok(Done::Skipped(skipped));
@@ -89,7 +90,7 @@ pub async fn run(job: &Job, context: &Context) -> Result<Done, JobError> {
     let source = Source::Registry(repository.clone());
     let Some(document) = fetch(job, &source).await? else { return Ok(Done::Gone) };
     match run_document(job, &document, &source, repository, context).await {
-        // Deleted in the meantime, or broken from the start: its manifest tells.
+        // It was deleted in the meantime, or was broken before. Its manifest shows which.
         Err(error) if error.store().is_some_and(StoreError::is_not_found) => {
             match source.manifest(&Target::Digest(document.digest)).await {
                 Err(gone) if gone.is_not_found() => Ok(Done::Gone),
@@ -100,7 +101,7 @@ pub async fn run(job: &Job, context: &Context) -> Result<Done, JobError> {
     }
 }
 
-/// `None`: it is not there any more.
+/// None if the image does not exist any more.
 pub(super) async fn fetch(job: &Job, source: &Source) -> Result<Option<Document>, JobError> {
     match source.manifest(&job.target()).await {
         Ok(document) => Ok(Some(document)),
@@ -126,14 +127,14 @@ async fn run_document(
     Ok(judged(Box::new(products)))
 }
 
-/// What converting an image would come to.
+/// The prospect of converting an image.
 pub(super) struct EnabledOutlook {
-    /// The SOCI-enabled image by its tag. None: there is no tag for it.
+    /// The name of the SOCI-enabled image with its tag. None if there is no tag for it.
     pub name: Option<Reference>,
     pub outlook: Result<Outlook, NotEnabled>,
 }
 
-/// What converting the image of a job would come to. None: no SOCI-enabled image is wanted.
+/// The prospect of converting the image of a job. None if no SOCI-enabled image is requested.
 pub(super) async fn enabled_outlook(
     image: &Reference,
     digest: Digest,
@@ -152,7 +153,7 @@ pub(super) async fn enabled_outlook(
     let outlook = match outlook(&from, &to, context.cache.as_ref(), &place.options, &context.progress).await {
         Ok(Outlook::Complete(_)) if place.options.existing == Existing::Replace => Ok(Outlook::Pending),
         Ok(outlook) => Ok(outlook),
-        // Its tag is made to follow.
+        // The conversion would update its tag.
         Err(ConvertError::Moved { .. }) => Ok(Outlook::Pending),
         Err(error) => match not_enabled(error) {
             Ok(why) => Err(why),
@@ -162,7 +163,7 @@ pub(super) async fn enabled_outlook(
     Ok(Some(EnabledOutlook { name: Some(name), outlook }))
 }
 
-/// Where the image of a job is, and how it is worked on.
+/// The repository of a job's image, and how it is processed.
 struct Place<'a> {
     image: &'a Reference,
     source: &'a Source,
@@ -177,7 +178,7 @@ impl<'a> Place<'a> {
         Place { image, source, destination, options: context.options(image), context }
     }
 
-    /// The name of a SOCI-enabled image of this tag.
+    /// The name of a SOCI-enabled image with this tag.
     fn name(&self, tag: &str) -> Reference {
         Reference { tag: Some(tag.to_owned()), digest: None, ..self.image.clone() }
     }
@@ -192,7 +193,7 @@ impl<'a> Place<'a> {
         (self.from(digest), Destined { destination, tag: Some(tag), replace_tag: false, guard })
     }
 
-    /// Makes what `versions` say of an image, except what is there already.
+    /// Creates what `versions` requests for an image, except what already exists.
     async fn make(&self, image: Resolved, versions: &Versions) -> Result<Products, JobError> {
         let Context { cache, progress, .. } = self.context;
         let mut products =
@@ -239,8 +240,8 @@ impl<'a> Place<'a> {
         Ok(products)
     }
 
-    /// The SOCI-enabled image, if it is there already or must not be written. What else is wrong
-    /// will be found again when it is made.
+    /// The SOCI-enabled image, if it already exists or must not be written. Other faults are found
+    /// again when it is made.
     async fn known(&self, digest: Digest, tag: String) -> Option<EnabledImage> {
         let Context { cache, progress, .. } = self.context;
         if self.options.existing == Existing::Replace {
@@ -254,8 +255,8 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Makes the SOCI-enabled image of what the tag names now, if that is another image than the
-    /// one that was worked on.
+    /// Creates the SOCI-enabled image for the image that the tag names now, if that is not the one
+    /// that was processed.
     async fn follow(&self, products: &mut Products) -> Result<(), JobError> {
         let Some(template) = self.context.versions.template().filter(|template| template.needs_tag()) else {
             return Ok(());
@@ -301,7 +302,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Why the SOCI-enabled image must not be written, if it is that and no failure.
+/// Why the SOCI-enabled image must not be written, if that is the reason instead of a failure.
 fn not_enabled(error: ConvertError) -> Result<NotEnabled, Box<ConvertError>> {
     match error {
         ConvertError::Occupied { digest } => Ok(NotEnabled::Occupied(digest)),
@@ -330,14 +331,14 @@ fn nothing_to_index<'a>(layers: impl IntoIterator<Item = &'a LayerReport>) -> Sk
     }))
 }
 
-/// What a document is to this work.
+/// The kind of a document for this work.
 pub(super) enum Judged {
     Image(Resolved),
     /// There is nothing to do for it.
     Skipped(Skipped),
 }
 
-/// The image that a document is, or why there is nothing to do for it.
+/// The image in a document, or why there is nothing to do for it.
 pub(super) async fn resolved(document: &Document, source: &Source, context: &Context) -> Result<Judged, JobError> {
     let Context { options, max_image_size, progress, .. } = context;
     let manifest = match parse(document) {
@@ -376,7 +377,7 @@ pub(super) async fn resolved(document: &Document, source: &Source, context: &Con
     Ok(Judged::Image(image))
 }
 
-/// Bytes of all layers, each blob once.
+/// The size of all layers in bytes, without duplicates.
 fn declared_size(image: &Resolved) -> u64 {
     let layers = image.manifests.iter().flat_map(|manifest| &manifest.layers);
     let blobs: BTreeSet<_> = layers.map(|layer| (layer.digest, layer.size)).collect();

@@ -39,7 +39,7 @@ pub struct Touch {
     /// The time since the mount.
     #[serde(rename = "ms", serialize_with = "serialize")]
     pub since_mount: Duration,
-    /// The file's path in the image.
+    /// The path of the file in the image.
     #[serde(flatten)]
     pub path: FilePath,
     /// The layer that holds the file's content.

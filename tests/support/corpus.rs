@@ -1,4 +1,4 @@
-//! Images of one real layer each, out of the corpus that tests/corpus/make makes.
+//! Images with one real layer each, from the corpus that tests/corpus/make creates.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -11,7 +11,8 @@ use ociseek::image::manifest::{OCI_CONFIG, OCI_MANIFEST};
 use ociseek::image::soci::{CONFIG, INDEX_V1, SociIndex, ZTOC, ZtocRef};
 use ociseek::store::layout::Layout;
 
-/// The layers of a Debian image by many compressors, `debian-rootfs.*`. None after a line that says so.
+/// The layers of a Debian image by many compressors, `debian-rootfs.*`. If they are missing, prints
+/// a line and returns None.
 pub fn debian_layers() -> Option<PathBuf> {
     let cache = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/ociseek-corpus"));
     let corpus = std::env::var_os("OCISEEK_CORPUS").map(PathBuf::from).or_else(cache);
@@ -23,7 +24,7 @@ pub fn debian_layers() -> Option<PathBuf> {
     layers
 }
 
-/// An image of one layer in a layout, under the tag `v1`.
+/// An image with one layer in a layout, under the tag `v1`.
 pub struct Image {
     pub dir: tempfile::TempDir,
     pub layout: Arc<Layout>,
@@ -61,12 +62,12 @@ impl Image {
         Image { dir, layout: Arc::new(layout), layer: descriptor, manifest }
     }
 
-    /// How commands call it.
+    /// The name for commands.
     pub fn name(&self) -> String {
         format!("oci:{}:v1", self.dir.path().join("image").display())
     }
 
-    /// Gives the image an index of one ztoc, in the place of the one that it has.
+    /// Replaces the image's index by one with a single ztoc.
     pub fn index(&self, ztoc: &[u8], span_size: u64, tool: &str, replaces: &[Digest]) -> Digest {
         let ztoc = put(&self.layout, ZTOC, ztoc);
         put(&self.layout, INDEX_V1, CONFIG);
@@ -99,7 +100,7 @@ fn diff_id(layer: &Path) -> Digest {
     hasher.finish()
 }
 
-/// A layer's tar by decoders that are not ours.
+/// A layer's tar, decoded by decoders other than ours.
 pub fn plain(layer: &Path) -> Box<dyn Read> {
     let file = File::open(layer).unwrap();
     match magic(layer) {
@@ -112,14 +113,14 @@ pub fn plain(layer: &Path) -> Box<dyn Read> {
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 2] = [0x28, 0xb5];
 
-/// What a layer is by its first bytes: the corpus' names tell the compressor, not the format.
+/// The first bytes of a layer, because the corpus' names tell the compressor instead of the format.
 fn magic(layer: &Path) -> [u8; 2] {
     let mut magic = [0; 2];
     File::open(layer).unwrap().read_exact(&mut magic).unwrap();
     magic
 }
 
-/// Hands all of `from` over in pieces; how many bytes there were.
+/// Passes on all of `from` in pieces. Returns the number of bytes.
 pub fn copy(from: &mut dyn Read, mut to: impl FnMut(&[u8])) -> u64 {
     let mut buffer = vec![0; 1 << 20];
     let mut size = 0;

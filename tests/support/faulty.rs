@@ -1,6 +1,6 @@
-//! A small registry of our own, in memory, that tells the truth unless a test makes it lie.
+//! A small registry in memory that behaves correctly unless a test makes it lie.
 //!
-//! A test gives it a lie: a function that sees each request first, and may answer in the registry's stead.
+//! The lie is a function that sees each request first, and may answer it instead of the registry.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 #[derive(Debug, Clone)]
 pub struct Seen {
     pub method: Method,
-    /// With its query.
+    /// Including the query.
     pub path: String,
     pub headers: HeaderMap,
     pub body: Bytes,
@@ -42,37 +42,37 @@ impl Seen {
 
 type Lie = Box<dyn Fn(&Seen, &Faulty) -> Option<Response<Body>> + Send + Sync>;
 
-/// What the registry is, lies aside.
+/// The properties of the registry, apart from lies.
 #[derive(Default, Clone)]
 pub struct Nature {
-    /// It has the referrers API, and says `OCI-Subject`.
+    /// Whether it has the referrers API and sends `OCI-Subject`.
     pub referrers: bool,
-    /// It wants tokens of its own `/token`, which gives them to everyone, or to this user alone.
+    /// Requires tokens from its own `/token`, which gives them to everyone, or only to this user.
     pub bearer: Option<Option<(String, String)>>,
-    /// It wants this user and password.
+    /// Requires this user and password.
     pub basic: Option<(String, String)>,
-    /// It honours If-Match and If-None-Match on tags.
+    /// Whether it honours If-Match and If-None-Match for tags.
     pub conditions: bool,
-    /// Before each answer to a manifest PUT and after each manifest GET.
+    /// The delay before each response to a manifest PUT and after each manifest GET.
     pub slow_manifests: Duration,
-    /// Before each answer to a blob GET.
+    /// The delay before each response to a blob GET.
     pub slow_blobs: Duration,
 }
 
 #[derive(Default, Clone)]
 struct Content {
     blobs: HashMap<String, Bytes>,
-    /// By digest and by tag; the media type and the bytes.
+    /// The media type and bytes, by digest and by tag.
     manifests: BTreeMap<String, (String, Bytes)>,
     uploads: HashMap<String, Vec<u8>>,
-    /// Tokens, each with the repository that it is for.
+    /// Tokens, each with its repository.
     tokens: HashMap<String, String>,
     issued: usize,
     next_upload: usize,
     seen: Vec<Seen>,
 }
 
-/// A running registry. Clones are the same one. It ends with the test's runtime.
+/// A running registry. Clones share it. It ends with the test's runtime.
 #[derive(Clone)]
 pub struct Faulty {
     pub address: SocketAddr,
@@ -110,7 +110,7 @@ impl Faulty {
         faulty
     }
 
-    /// Another one with the same nature and content, which nobody has asked for anything.
+    /// Another registry with the same properties and content, and no requests yet.
     pub async fn copy(&self, lie: impl Fn(&Seen, &Faulty) -> Option<Response<Body>> + Send + Sync + 'static) -> Faulty {
         let copy = Faulty::start((*self.nature).clone(), lie).await;
         let content = Content { seen: Vec::new(), ..self.content.lock().unwrap().clone() };
@@ -130,7 +130,8 @@ impl Faulty {
         digest
     }
 
-    /// An image without an index, of one layer with the tar `layer`; the digest of the layer's blob.
+    /// Adds an image without an index, with one layer whose tar is `layer`. Returns the digest of
+    /// the layer's blob.
     pub fn add_image(&self, tag: &str, layer: &[u8]) -> Digest {
         let config = json!({
             "os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": [Digest::sha256(layer)]},
@@ -190,7 +191,7 @@ impl Faulty {
         self.content.lock().unwrap().seen.clone()
     }
 
-    /// Those of a method with `part` in their path or query.
+    /// The requests with this method and with `part` in their path or query.
     pub fn saw(&self, method: &str, part: &str) -> Vec<Seen> {
         self.seen().into_iter().filter(|seen| seen.is(method, part)).collect()
     }
@@ -209,12 +210,12 @@ async fn handle(State(faulty): State<Faulty>, request: Request<Body>) -> Respons
 }
 
 impl Faulty {
-    /// What an honest registry answers, for lies that begin with it. (Not for one with slow manifests.)
+    /// The correct response, for lies that modify it. Not for registries with slow manifests.
     pub fn truth_now(&self, seen: &Seen) -> Response<Body> {
         futures_util::FutureExt::now_or_never(self.truth(seen)).unwrap()
     }
 
-    /// What an honest registry answers.
+    /// The correct response.
     pub async fn truth(&self, seen: &Seen) -> Response<Body> {
         let (path, query) = seen.path.split_once('?').unwrap_or((&seen.path, ""));
         if path == "/token" {
@@ -403,7 +404,7 @@ impl Faulty {
         answer.body(Body::empty()).unwrap()
     }
 
-    /// A page of tags, in the order of their characters.
+    /// A page of tags, in byte order.
     fn tags(&self, query: &str) -> Response<Body> {
         let asked = |key: &str| query.split('&').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
         let (count, last) = (asked("n").map_or(usize::MAX, |n| n.parse().unwrap()), asked("last").unwrap_or_default());
@@ -444,7 +445,8 @@ fn split(path: &str) -> Option<(&str, &str, &str)> {
     Some((name.strip_suffix("/blobs").unwrap_or(name), what, reference))
 }
 
-/// No pause is none at all: then a lie can have the truth without waiting for it.
+/// Without a delay this is ready at once, which lets a lie use the correct response without
+/// waiting.
 async fn pause(time: Duration) {
     if !time.is_zero() {
         tokio::time::sleep(time).await;
@@ -492,11 +494,11 @@ pub fn redirect(status: u16, to: &str) -> Response<Body> {
     Response::builder().status(status).header(header::LOCATION, to).body(Body::empty()).unwrap()
 }
 
-/// The whole answer is announced, but the connection breaks after `kept` bytes of it.
+/// Announces the whole response, but breaks the connection after `kept` bytes of it.
 pub fn cut(answer: Response<Body>, content: &Bytes, kept: usize) -> Response<Body> {
     let (mut head, _) = answer.into_parts();
     head.headers.insert(header::CONTENT_LENGTH, content.len().into());
-    // In two pieces, and late, so that the first is on its way before the connection breaks.
+    // In two pieces with a delay, so that the first is sent before the connection breaks.
     let pieces = vec![Ok(content.slice(..kept)), Err(std::io::Error::other("cut"))];
     let body = stream::unfold(pieces.into_iter(), |mut pieces| async move {
         let piece = pieces.next()?;
@@ -508,7 +510,7 @@ pub fn cut(answer: Response<Body>, content: &Bytes, kept: usize) -> Response<Bod
     Response::from_parts(head, Body::from_stream(body))
 }
 
-/// A body without end: `piece` again and again, with a pause between.
+/// An endless body: repeats `piece` with a pause in between.
 pub fn endless(media_type: &str, piece: Bytes, pause: Duration) -> Response<Body> {
     let body = stream::unfold((), move |()| {
         let piece = piece.clone();
@@ -520,7 +522,7 @@ pub fn endless(media_type: &str, piece: Bytes, pause: Duration) -> Response<Body
     Response::builder().header(header::CONTENT_TYPE, media_type).body(Body::from_stream(body)).unwrap()
 }
 
-/// `content` with a beginning, and then silence.
+/// The start of `content`, followed by silence.
 pub fn stalls(content: &Bytes, kept: usize) -> Response<Body> {
     let head = content.slice(..kept);
     let body = stream::unfold(Some(head), |head| async move {
@@ -532,7 +534,7 @@ pub fn stalls(content: &Bytes, kept: usize) -> Response<Body> {
     Response::builder().header(header::CONTENT_LENGTH, content.len()).body(Body::from_stream(body)).unwrap()
 }
 
-/// The first `n` times true.
+/// True for the first `n` calls.
 pub fn first(n: usize) -> impl Fn() -> bool + Send + Sync {
     let left = std::sync::atomic::AtomicUsize::new(n);
     move || {

@@ -1,4 +1,4 @@
-//! Fine documents of layers, made of their ztocs, and fine indexes of them in a registry of our own.
+//! Fine documents made from the ztocs of layers, and fine indexes of them in a faulty registry.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use ociseek::ztoc::{self, Checkpoint, Checkpoints};
 
 use super::faulty::Faulty;
 
-/// What a ztoc says of the blob as a fine layer, whose windows are whole.
+/// The layer of a ztoc as a fine layer with complete windows.
 pub fn layer(blob: &[u8], ztoc: &[u8]) -> FineLayer {
     let ztoc = ztoc::decode(ztoc).unwrap();
     let (codec, span_size, checkpoints) = match ztoc.checkpoints {
@@ -55,8 +55,8 @@ pub fn layer(blob: &[u8], ztoc: &[u8]) -> FineLayer {
     FineLayer::new(ztoc.files, FineSpans::new(parts).unwrap(), windows).unwrap()
 }
 
-/// Adds a fine index of the image `manifest` to the registry: of each layer, and of the start that is
-/// recorded of it.
+/// Adds a fine index for the image `manifest` to the registry, with the given layers and their
+/// recorded starts.
 pub fn attach(registry: &Faulty, manifest: &[u8], layers: &[(FineLayer, Vec<Range<SpanId>>)]) -> FineIndex {
     let layers = layers.iter().map(|(layer, start)| {
         let encoded = layer.encode(start).unwrap();

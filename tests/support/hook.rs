@@ -1,4 +1,5 @@
-//! `ociseek hook` as a process of its own, its log, and requests to it that no well-behaved client would send.
+//! Runs `ociseek hook` as a process, reads its log, and sends requests that no well-behaved client
+//! would send.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,11 +14,11 @@ use serde_json::{Value, json};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
 use crate::support::servers::Server;
 
-/// How long anything may take on a machine that is busy with other tests.
+/// The time limit for any step, on a machine that is busy with other tests.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const SECRET: &str = "correct-horse-battery-staple";
 
-/// A running `ociseek hook serve` or `worker`; killed when this is dropped.
+/// A running `ociseek hook serve` or `worker`. Killed when this is dropped.
 pub struct Hook {
     pub child: Child,
     log: Arc<Mutex<Vec<Value>>>,
@@ -31,7 +32,7 @@ impl Drop for Hook {
 }
 
 impl Hook {
-    /// `ociseek hook` with `args`, and small layers not left out.
+    /// `ociseek hook` with `args`, and without a minimum layer size.
     pub fn start(sandbox: &Sandbox, args: &[&str]) -> Hook {
         let all = [&["hook"], args, &["--min-layer-size=0", "--span-size=16KiB"]].concat();
         let mut command = sandbox.command(&all);
@@ -60,12 +61,12 @@ impl Hook {
         self.log.lock().unwrap().clone()
     }
 
-    /// The lines of one event.
+    /// The log lines of one event.
     pub fn events(&self, event: &str) -> Vec<Value> {
         self.log().into_iter().filter(|line| line["event"] == event).collect()
     }
 
-    /// How many jobs came to which end.
+    /// The number of jobs with each result.
     pub fn results(&self) -> BTreeMap<String, usize> {
         let mut results = BTreeMap::new();
         for line in self.events("job") {
@@ -78,7 +79,7 @@ impl Hook {
         self.results().get("indexed").copied().unwrap_or_default()
     }
 
-    /// Waits until the log is as it should be.
+    /// Waits until the log satisfies a condition.
     pub fn until(&self, what: &str, mut holds: impl FnMut(&Hook) -> bool) {
         let begun = Instant::now();
         while !holds(self) {
@@ -87,7 +88,7 @@ impl Hook {
         }
     }
 
-    /// `IP:PORT`, once it listens.
+    /// `IP:PORT`, after it has started to listen.
     pub fn address(&self) -> String {
         self.until("listening", |hook| !hook.events("listening").is_empty());
         self.events("listening")[0]["address"].as_str().unwrap().to_owned()
@@ -102,7 +103,7 @@ impl Hook {
         let begun = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
-                // What it wrote last is still on its way.
+                // Its last output may not have arrived yet.
                 std::thread::sleep(Duration::from_millis(100));
                 return status;
             }
@@ -111,7 +112,7 @@ impl Hook {
         }
     }
 
-    /// The most memory that the process had, in bytes (proc(5), VmHWM).
+    /// The peak memory of the process in bytes (proc(5), VmHWM).
     pub fn peak_memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -123,13 +124,14 @@ impl Hook {
         exchange(&self.address(), request.as_bytes())
     }
 
-    /// A notification with the secret.
+    /// Sends a notification with the secret.
     pub fn post(&self, body: &str) -> (u16, String) {
         post(&self.address(), "/", &[("Authorization", &format!("Bearer {SECRET}"))], body.as_bytes())
     }
 }
 
-/// Every event and every field of these lines is in the tables of docs/hook.md, "The log".
+/// Checks that the tables in docs/hook.md, "The log", have every event and every field of these
+/// lines.
 pub fn assert_documented(lines: &[Value]) {
     let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/hook.md")).unwrap();
     let (_, section) = docs.split_once("\n### The log\n").unwrap();
@@ -146,7 +148,7 @@ pub fn assert_documented(lines: &[Value]) {
     }
 }
 
-/// A POST; status, and the rest of the answer with its header.
+/// Sends a POST. Returns the status, and the rest of the response including its header.
 pub fn post(address: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> (u16, String) {
     let mut request =
         format!("POST {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
@@ -157,7 +159,7 @@ pub fn post(address: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) ->
     exchange(address, &[request.as_bytes(), body].concat())
 }
 
-/// Sends bytes as they are. That the other side takes not all of them is no error.
+/// Sends bytes unchanged. The server need not accept all of them.
 pub fn exchange(address: &str, bytes: &[u8]) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -173,7 +175,7 @@ pub fn answer(mut stream: TcpStream) -> (u16, String) {
     (status.unwrap_or_default(), text)
 }
 
-/// The event of distribution for an image that was pushed.
+/// distribution's event for a pushed image.
 pub fn pushed(id: &str, host: &str, repository: &str, digest: &Digest) -> String {
     json!({"events": [{
         "id": id, "action": "push", "request": {"host": host},
@@ -182,7 +184,8 @@ pub fn pushed(id: &str, host: &str, repository: &str, digest: &Digest) -> String
     .to_string()
 }
 
-/// `count` small images in a registry, which differ in an annotation: repository and digest. Nobody is told of them.
+/// Creates `count` small images in a registry, which differ in an annotation, without sending
+/// events. Returns their repositories and digests.
 pub fn images(server: &Server, repositories: usize, count: usize) -> Vec<(String, Digest)> {
     let layer = gzip(&tar(7, 2, 20_000));
     let config =
@@ -209,7 +212,7 @@ pub fn images(server: &Server, repositories: usize, count: usize) -> Vec<(String
     (0..count).map(push).collect()
 }
 
-/// A blob, by nobody's client.
+/// Uploads a blob without a client.
 pub fn put_blob(host: &str, repository: &str, content: &[u8]) {
     let begin = format!(
         "POST /v2/{repository}/blobs/uploads/ HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\nConnection: \
@@ -234,13 +237,13 @@ pub fn put_blob(host: &str, repository: &str, content: &[u8]) {
     assert_eq!(status, 201, "{text}");
 }
 
-/// How many SOCI indexes an image has.
+/// The number of SOCI indexes of an image.
 pub fn indexes(sandbox: &Sandbox, image: &str) -> usize {
     let inspected = sandbox.json(0, &["inspect", "--format=json", image]);
     inspected["manifests"][0]["indexes"].as_array().unwrap().len()
 }
 
-/// A registry of which one layer never comes.
+/// A registry that never sends one of the layers.
 pub fn stalling() -> String {
     let layer = json!({"mediaType": GZIP, "digest": Digest::sha256(b"layer"), "size": 50_000_000});
     let config = json!({"mediaType": OCI_CONFIG, "digest": Digest::sha256(b"{}"), "size": 2});

@@ -10,7 +10,7 @@ use crate::support::tarball::{end, entry, file, pax};
 
 pub const SPAN: u64 = 16 << 10;
 
-/// Text that compresses to about a third, with no regularity that hides a mistake.
+/// Text that compresses to about a third, without regularities that could hide a mistake.
 pub fn text(seed: u64, size: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     std::iter::repeat_with(|| {
@@ -23,7 +23,7 @@ pub fn text(seed: u64, size: usize) -> Vec<u8> {
     .collect()
 }
 
-/// A tar of files, directories, links and attributes; 10 files lie in its 20 spans.
+/// A tar with files, directories, links and attributes. Its 20 spans hold 10 files.
 pub fn tar() -> Vec<u8> {
     let mut tar = entry(b'5', "dir/", "");
     for number in 0..8 {
@@ -50,7 +50,7 @@ pub fn gzip(tar: &[u8], level: u32) -> Vec<u8> {
     encoder.finish().expect("memory")
 }
 
-/// The ztoc that we build.
+/// The ztoc that ociseek builds.
 pub fn ztoc(layer: &[u8], span_size: u64) -> Ztoc {
     let options = LayerOptions { span_size, build_tool_identifier: "test".into(), fine: false };
     let mut indexer = LayerIndexer::new(options, None);

@@ -1,4 +1,4 @@
-//! What the test programs share.
+//! Helpers that the test programs share.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -19,8 +19,8 @@ pub mod tarball;
 pub mod terminal;
 pub mod throttle;
 
-/// A process of its own that runs the test `child_writer` of the module, on the cache `dir`: for as
-/// long as it lives, or a little.
+/// Starts a process that runs the test `child_writer` of the module on the cache `dir`, until it is
+/// killed or for a short time.
 pub fn writer(module: &str, dir: &Path, forever: bool) -> Child {
     let mut command = this_test(module, "child_writer");
     command.env("OCISEEK_TEST_CACHE", dir).stdout(Stdio::null());
@@ -30,14 +30,14 @@ pub fn writer(module: &str, dir: &Path, forever: bool) -> Child {
     command.spawn().unwrap()
 }
 
-/// In such a process: the cache, and how many rounds to write.
+/// In such a process: the cache, and the range of rounds to write.
 pub fn written_by_this_process() -> Option<(PathBuf, RangeInclusive<u64>)> {
     let dir = std::env::var_os("OCISEEK_TEST_CACHE")?;
     let forever = std::env::var_os("OCISEEK_TEST_FOREVER").is_some();
     Some((dir.into(), 0..=if forever { u64::MAX } else { 10 }))
 }
 
-/// This test program, told to run one test of the module (`module_path!()`) and no other.
+/// This test program, started for a single test of the module (`module_path!()`).
 pub fn this_test(module: &str, test: &str) -> Command {
     let (_program, module) = module.split_once("::").expect("a module of a test program");
     let mut command = Command::new(std::env::current_exe().unwrap());

@@ -1,5 +1,5 @@
-//! Mounts for tests: images made of directories, the program that serves them, and comparing what
-//! is seen with what was packed.
+//! Mounts for tests: creates images from directories, runs the program that serves them, and
+//! compares the mounted files with the packed ones.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -17,10 +17,10 @@ use serde_json::{Value, json};
 use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox};
 use crate::support::servers::skip;
 
-/// How long anything here may take on a busy machine.
+/// The time limit for any step, on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whether this test can mount; if not, that was said.
+/// Whether this test can mount. Prints a line if not.
 pub fn can_mount() -> bool {
     let can = rustix::process::geteuid().is_root() && std::fs::File::open("/dev/fuse").is_ok();
     if !can {
@@ -29,7 +29,7 @@ pub fn can_mount() -> bool {
     can
 }
 
-/// Whether all these programs are here; if not, that was said.
+/// Whether all these programs are installed. Prints a line if not.
 pub fn have(programs: &[&str]) -> bool {
     programs.iter().all(|program| crate::support::servers::tool(program).is_some())
 }
@@ -52,7 +52,7 @@ pub fn mounts_below(dir: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Runs a program of the system and wants it to succeed.
+/// Runs a program of the system, which must succeed.
 pub fn system(program: &str, args: &[&OsStr]) -> String {
     let output = Command::new(program).args(args).stdin(Stdio::null()).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -60,7 +60,7 @@ pub fn system(program: &str, args: &[&OsStr]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// All below `dir` as a tar, packed by GNU tar with everything it can keep.
+/// Everything below `dir` as a tar, packed by GNU tar with all attributes that it supports.
 pub fn packed(dir: &Path) -> Vec<u8> {
     let output = Command::new("tar")
         .args(["--create", "--format=pax", "--xattrs", "--xattrs-include=*", "--numeric-owner", "--sort=name", "-C"])
@@ -72,7 +72,7 @@ pub fn packed(dir: &Path) -> Vec<u8> {
     output.stdout
 }
 
-/// A gzip that compresses, so that its spans lie unlike its content.
+/// Compresses `content`, so that the spans of the blob do not coincide with the content.
 pub fn compressed(content: &[u8]) -> Vec<u8> {
     use std::io::Write;
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(6));
@@ -80,7 +80,7 @@ pub fn compressed(content: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// What the image of these layers is made of: the config with `run` as its part for the runtime.
+/// The config of an image with these layers, where `run` is the runtime part.
 pub fn config(tars: &[Vec<u8>], run: &Value) -> Vec<u8> {
     let diff_ids: Vec<String> = tars.iter().map(|tar| Digest::sha256(tar).to_string()).collect();
     let rootfs = json!({"type": "layers", "diff_ids": diff_ids});
@@ -91,7 +91,8 @@ pub fn architecture() -> &'static str {
     if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }
 }
 
-/// An image of these layers in the layout `name` of the sandbox under the tag `v1`, indexed with small spans.
+/// An image with these layers in the layout `name` of the sandbox under the tag `v1`, indexed with
+/// small spans.
 pub fn image(sandbox: &Sandbox, name: &str, tars: &[Vec<u8>], run: &Value) {
     let mut layout = Layout::new(&sandbox.path(name));
     let layers: Vec<Value> = tars.iter().map(|tar| layout.blob(GZIP, &compressed(tar))).collect();
@@ -108,7 +109,7 @@ pub fn index(sandbox: &Sandbox, image: &str) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The program in the foreground, serving. It is stopped when this is dropped.
+/// The program serving in the foreground. It is stopped when this is dropped.
 pub struct Serving {
     child: Child,
     stderr: Arc<Mutex<String>>,
@@ -116,7 +117,7 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Starts it and waits until it says that the files are there.
+    /// Starts it and waits until it reports that it has mounted.
     pub fn start(sandbox: &Sandbox, args: &[&str]) -> Serving {
         let mut child =
             sandbox.command_that_hangs_up(args).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -139,7 +140,7 @@ impl Serving {
         serving
     }
 
-    /// What it said so far.
+    /// Its error output so far.
     pub fn stderr(&self) -> String {
         self.stderr.lock().unwrap().clone()
     }
@@ -153,7 +154,7 @@ impl Serving {
         system("kill", &[OsStr::new("-s"), OsStr::new(name), OsStr::new(&self.id().to_string())]);
     }
 
-    /// Waits for its end.
+    /// Waits until it exits.
     pub fn end(&mut self) -> ExitStatus {
         let begun = Instant::now();
         loop {
@@ -178,7 +179,7 @@ impl Drop for Serving {
     }
 }
 
-/// Unmounts what a failed test left, so that its directory can be removed.
+/// Unmounts the mounts that a failed test left, so that its directory can be removed.
 pub struct Clean<'a>(pub &'a Sandbox);
 
 impl Drop for Clean<'_> {
@@ -189,7 +190,7 @@ impl Drop for Clean<'_> {
     }
 }
 
-/// All that can be seen of a file.
+/// The visible attributes of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     pub mode: u32,
@@ -198,13 +199,13 @@ pub struct Seen {
     pub device: u64,
     pub time: Option<(i64, i64)>,
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Of a file its digest, of a link its target.
+    /// The digest of a file, or the target of a link.
     pub content: String,
-    /// The first of the paths that are the same file.
+    /// The first of the paths with the same inode.
     pub same_as: PathBuf,
 }
 
-/// Everything below `root`, by its path. `directory_times`: whether those of directories count.
+/// Everything below `root`, by path. `directory_times` includes the times of directories.
 pub fn seen(root: &Path, directory_times: bool) -> BTreeMap<PathBuf, Seen> {
     let (mut all, mut inodes) = (BTreeMap::new(), BTreeMap::new());
     let mut paths = vec![root.to_owned()];

@@ -1,4 +1,4 @@
-//! Images for `ociseek report`, good and hostile.
+//! Images for `ociseek report`, valid and hostile ones.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::sandbox::{Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN};
 use super::tarball::{end, file, pax};
 
-/// Names that would do something if they were taken for markup.
+/// Names that would have an effect if they were interpreted as markup.
 pub const NAMES: [&str; 9] = [
     "<script>document.title='ran'</script>",
     "\"onmouseover=\"document.title='ran'\"",
@@ -21,18 +21,18 @@ pub const NAMES: [&str; 9] = [
     "right\u{202e}gpj.exe",
 ];
 
-/// An image of one platform, linux/amd64.
+/// An image for one platform, linux/amd64.
 pub struct Image<'a> {
     /// Media types and blobs.
     pub layers: &'a [(&'a str, Vec<u8>)],
-    /// What the blobs hold.
+    /// The contents of the blobs.
     pub tars: &'a [Vec<u8>],
-    /// Of the config.
+    /// The history in the config.
     pub history: Value,
 }
 
 impl Image<'_> {
-    /// In the layout `dir` under the tag `v1`.
+    /// Writes it to the layout `dir` under the tag `v1`.
     pub fn write(&self, dir: &Path) {
         let mut layout = Layout::new(dir);
         let layers: Vec<Value> = self.layers.iter().map(|(kind, blob)| layout.blob(kind, blob)).collect();
@@ -45,7 +45,8 @@ impl Image<'_> {
         layout.tag(manifest, "v1");
     }
 
-    /// A layer of files with [`NAMES`] and one that is not UTF-8, made by a command that is one of them too.
+    /// A layer with files named [`NAMES`] and one whose name is not UTF-8, created by a command
+    /// with such a name.
     pub fn hostile(dir: &Path) {
         let mut tar = Vec::new();
         for (number, name) in NAMES.iter().enumerate() {

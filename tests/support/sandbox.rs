@@ -1,5 +1,5 @@
-//! The program in a directory of its own, small images to index, and its output with what differs
-//! from run to run masked.
+//! Runs the program in a temporary directory, creates small images to index, and masks the parts of
+//! its output that differ between runs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -30,14 +30,15 @@ impl Sandbox {
         self.dir.path().join(name)
     }
 
-    /// The program, knowing nothing of the user's environment.
+    /// The program without the user's environment.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ociseek"));
         command.args(args).current_dir(self.dir.path()).env_clear().env("HOME", self.dir.path()).env("TERM", "xterm");
         command
     }
 
-    /// The program as one that a hangup ends, even where these tests run under `nohup`, which is inherited.
+    /// The program with the default handling of SIGHUP, even if these tests run under `nohup`,
+    /// which is inherited.
     pub fn command_that_hangs_up(&self, args: &[&str]) -> Command {
         let inner = self.command(args);
         let mut command = Command::new("env");
@@ -47,12 +48,12 @@ impl Sandbox {
         command
     }
 
-    /// Standard output, standard error and status, in one text.
+    /// Standard output, standard error and status in one text.
     pub fn run(&self, args: &[&str]) -> String {
         shown(&mut self.command(args))
     }
 
-    /// The JSON document of a run that must end with `status`. It is as docs/schema says.
+    /// The JSON document of a run that must end with `status`. Checked against docs/schema.
     pub fn json(&self, status: i32, args: &[&str]) -> Value {
         let output = self.command(args).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -62,7 +63,7 @@ impl Sandbox {
         document
     }
 
-    /// All files below `name`, with their content.
+    /// All files below `name` with their content.
     pub fn files(&self, name: &str) -> Vec<(PathBuf, Vec<u8>)> {
         let mut files = Vec::new();
         let mut dirs = vec![self.path(name)];
@@ -79,7 +80,8 @@ impl Sandbox {
     }
 }
 
-/// The program as it ships, where `OCISEEK_SHIPPED` names it, else as the tests build it.
+/// The program that is shipped, if `OCISEEK_SHIPPED` names it, otherwise the one that the tests
+/// build.
 pub fn shipped() -> std::ffi::OsString {
     std::env::var_os("OCISEEK_SHIPPED").unwrap_or_else(|| env!("CARGO_BIN_EXE_ociseek").into())
 }
@@ -91,7 +93,7 @@ pub fn shown(command: &mut Command) -> String {
     format!("{}--- stderr ---\n{}--- status {status} ---", text(&output.stdout), text(&output.stderr))
 }
 
-/// Times, speeds and the version of the program, which differ from run to run, are masked.
+/// Masks times, speeds and the version of the program, which differ between runs.
 pub fn masked(text: &str) -> String {
     let text = text.replace(concat!("ociseek v", env!("CARGO_PKG_VERSION")), "ociseek vX");
     let text = text.replace(concat!("ociseek ", env!("CARGO_PKG_VERSION")), "ociseek X");
@@ -101,7 +103,7 @@ pub fn masked(text: &str) -> String {
         if let Some(at) = line.find("\"seconds\": ").filter(|_| !line.contains("null")) {
             line.replace_range(at.., "\"seconds\": …");
         }
-        // Their distance from the column before depends on the speeds above and below.
+        // The distance from the previous column depends on the speeds above and below.
         for remark in ["from the cache", "duplicate of another layer"] {
             if let Some(before) = line.strip_suffix(remark) {
                 line = format!("{}  {remark}", before.trim_end());
@@ -121,7 +123,8 @@ pub fn masked(text: &str) -> String {
     masked
 }
 
-/// A tar of `files` files of `size` bytes of text that compresses somewhat; `seed` makes it another.
+/// A tar of `files` files of `size` bytes of text that compresses somewhat. Each `seed` gives
+/// another one.
 pub fn tar(seed: u64, files: usize, size: usize) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -143,8 +146,8 @@ pub fn tar(seed: u64, files: usize, size: usize) -> Vec<u8> {
     builder.into_inner().unwrap()
 }
 
-/// A gzip of stored blocks: the same bytes whatever compressor the test is built with, so that
-/// digests can stand in snapshots.
+/// A gzip of stored blocks: its bytes do not depend on the compressor that the tests are built
+/// with, so snapshots can contain digests.
 pub fn gzip(content: &[u8]) -> Vec<u8> {
     let mut gzip = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
     let blocks: Vec<&[u8]> = content.chunks(8000).collect();
@@ -160,7 +163,7 @@ pub fn gzip(content: &[u8]) -> Vec<u8> {
     gzip
 }
 
-/// An OCI image layout in the making.
+/// An OCI image layout under construction.
 pub struct Layout {
     dir: PathBuf,
     index: Vec<Value>,
@@ -179,7 +182,7 @@ impl Layout {
         json!({"mediaType": media_type, "digest": digest, "size": content.len()})
     }
 
-    /// The manifest of an image for `linux/{architecture}`.
+    /// Adds the manifest of an image for `linux/{architecture}`.
     pub fn image(&self, architecture: &str, layers: &[Value]) -> Value {
         let config = json!({"os": "linux", "architecture": architecture, "rootfs": {"type": "layers", "diff_ids": []}});
         let config = self.blob(OCI_CONFIG, config.to_string().as_bytes());
@@ -192,7 +195,7 @@ impl Layout {
         self.blob(OCI_INDEX, index.to_string().as_bytes())
     }
 
-    /// Lists a manifest in index.json.
+    /// Adds a manifest to index.json.
     pub fn tag(&mut self, mut descriptor: Value, tag: &str) {
         descriptor["annotations"] = json!({"org.opencontainers.image.ref.name": tag});
         self.index.push(descriptor);
@@ -201,13 +204,14 @@ impl Layout {
     }
 }
 
-/// A manifest's descriptor for an image index.
+/// The descriptor of a manifest in an image index.
 pub fn for_platform(mut descriptor: Value, architecture: &str) -> Value {
     descriptor["platform"] = json!({"os": "linux", "architecture": architecture});
     descriptor
 }
 
-/// An image of one platform in the layout `dir` under the tag `v1`: a gzip layer, a plain one, a zstd one, a tiny one.
+/// An image for one platform in the layout `dir` under the tag `v1`, with a gzip layer, a plain
+/// one, a zstd one and a tiny one.
 pub fn small_image(dir: &Path) {
     let mut layout = Layout::new(dir);
     let layers = [
@@ -233,7 +237,8 @@ pub fn two_platforms(dir: &Path) {
     layout.tag(index, "v1");
 }
 
-/// The options that make output the same at every version: a tool identifier, small sizes, and no cache.
+/// Options that make the output the same in every version: a tool identifier, small sizes, and no
+/// cache.
 pub const SMALL: [&str; 5] =
     ["--build-tool-identifier=test", "--span-size=16KiB", "--min-layer-size=1KiB", "--no-cache", "--jobs=2"];
 
@@ -242,7 +247,7 @@ pub fn index<'a>(args: &[&'a str]) -> Vec<&'a str> {
     ["index"].into_iter().chain(SMALL).chain(args.iter().copied()).collect()
 }
 
-/// The image of `oci:img` as soci makes a SOCI-enabled image of it, in the layout `enabled`.
+/// Converts the image `oci:img` like soci, to a SOCI-enabled image in the layout `enabled`.
 pub fn enabled(sandbox: &Sandbox) {
     let blobs = |dir: &str| sandbox.path(dir).join("blobs/sha256");
     let read = |digest: &str| std::fs::read(blobs("img").join(&digest["sha256:".len()..])).unwrap();

@@ -1,8 +1,8 @@
-//! Whether a document is as the JSON Schema in `docs/schema` says: the few keywords that our schemas use.
+//! Checks documents against the JSON Schemas in `docs/schema`, with the few keywords that they use.
 
 use serde_json::Value;
 
-/// Panics with what is wrong in `document`, which `ociseek ARGS` printed.
+/// Panics with the fault of `document`, which `ociseek ARGS` printed.
 pub fn check(args: &[&str], document: &Value) {
     let has = |option: &str| args.iter().any(|arg| *arg == option || arg.starts_with(&format!("{option}=")));
     let name = match (args[0], args.get(1)) {
@@ -53,7 +53,7 @@ fn matches(root: &Value, schema: &Value, value: &Value, place: &str) -> Result<(
                 return wrong(format!("more than {wanted}"));
             }
             "minimum" | "maximum" => {}
-            // There is one: that of digests.
+            // There is only one pattern: that of digests.
             "pattern" => {
                 assert_eq!(wanted, "^sha256:[0-9a-f]{64}$");
                 let hex = value.as_str().and_then(|text| text.strip_prefix("sha256:"));
@@ -83,7 +83,8 @@ fn matches(root: &Value, schema: &Value, value: &Value, place: &str) -> Result<(
                 for (name, value) in object {
                     match wanted.get(name) {
                         Some(schema) => matches(root, schema, value, &format!("{place}/{name}"))?,
-                        // Readers have to put up with new fields; we say which there are.
+                        // Readers must accept new fields, but the schemas must describe all of
+                        // them.
                         None => return wrong(format!("{name} is not described")),
                     }
                 }

@@ -1,7 +1,9 @@
-//! Real registries and real clients for tests: found, started on a free port of this machine, and stopped at the end.
+//! Real registries and clients for tests: found, started on a free port of this machine, and
+//! stopped at the end.
 //!
-//! Tools are searched in `$OCISEEK_TEST_TOOLS` (default `~/.cache/ociseek-tools/bin`), then in `$PATH`. What is missing
-//! skips a test with a line that says so; where `CI` is set, it fails it.
+//! Tools are searched in `$OCISEEK_TEST_TOOLS` (default `~/.cache/ociseek-tools/bin`), then in
+//! `$PATH`. If one is missing, the test is skipped with a line that says so; if `CI` is set, it
+//! fails.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -12,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// How long a server may take to listen, on a machine that is busy with other tests.
+/// The time limit for a server to start listening, on a machine that is busy with other tests.
 const START: Duration = Duration::from_secs(30);
 
-/// The tool's path; `None` after a line that says what is skipped.
+/// The path of a tool. If it is missing, prints what is skipped and returns None.
 pub fn tool(name: &str) -> Option<PathBuf> {
     let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache/ociseek-tools/bin"));
     let tools = std::env::var_os("OCISEEK_TEST_TOOLS").map(PathBuf::from).or_else(home);
@@ -33,11 +35,11 @@ pub fn skip(why: &str) {
     println!("SKIP: {why}");
 }
 
-/// A running server; it is killed when this is dropped.
+/// A running server. It is killed when this is dropped.
 pub struct Server {
     /// `127.0.0.1:PORT`, or `[::1]:PORT`.
     pub host: String,
-    /// Its files: configuration, passwords, certificates.
+    /// The folder of its files: configuration, passwords, certificates.
     pub dir: TempDir,
     child: Child,
 }
@@ -54,18 +56,19 @@ impl Server {
         self.host.rsplit(':').next().unwrap().parse().unwrap()
     }
 
-    /// The distribution registry (no referrers API) in memory. `sections` gives more of its
-    /// configuration, from a folder where it may put files.
+    /// The distribution registry (without the referrers API) in memory. `sections` returns
+    /// additional configuration, given a folder where it may put files.
     pub fn distribution(address: &str, sections: impl FnOnce(&Path) -> String) -> Option<Server> {
         Server::distribution_by("docker-registry", address, sections)
     }
 
-    /// The same by another `program`: `distribution3` is its third major version.
+    /// Like [`Server::distribution`], with another `program`: `distribution3` is its third major
+    /// version.
     pub fn distribution_by(program: &str, address: &str, sections: impl FnOnce(&Path) -> String) -> Option<Server> {
         Server::distribution_from(program, address, true, sections)
     }
 
-    /// The same without deletion, as it is unless its configuration allows it.
+    /// Like [`Server::distribution`], without deletion, which is the default of its configuration.
     pub fn distribution_that_keeps() -> Option<Server> {
         Server::distribution_from("docker-registry", "127.0.0.1:0", false, |_| String::new())
     }
@@ -105,7 +108,7 @@ impl Server {
             }
             told += &line;
         };
-        // Its log must be read on, or it stops when the pipe is full.
+        // Its log must be read, or it stops when the pipe is full.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
         Some(Server { host, dir, child })
     }
@@ -150,7 +153,7 @@ impl Server {
         server
     }
 
-    /// A plain PUT of a manifest, by nobody's client.
+    /// A plain PUT of a manifest, without a client.
     pub fn put_manifest(&self, repository: &str, reference: &str, media_type: &str, body: &[u8]) {
         let mut stream = TcpStream::connect(&self.host).unwrap();
         let head = format!(
@@ -167,9 +170,9 @@ impl Server {
     }
 }
 
-/// A port on which nobody listens, below those that the system hands out for port 0. It is not
-/// tried by binding it: another thread that starts a program at that moment would inherit the
-/// socket and go on listening for a while.
+/// A port without a listener, below the ports that the system assigns for port 0. It is not tested
+/// by binding it: if another thread starts a program at that moment, that would inherit the socket
+/// and keep it open for a while.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = 10_000 + (std::process::id() % 200) as u16 * 100;
@@ -179,7 +182,7 @@ pub fn free_port() -> u16 {
         .expect("one of a hundred ports is free")
 }
 
-/// Runs a program to its end; its standard output. It finds no configuration of this machine's user.
+/// Runs a program and returns its standard output. It does not see the user's configuration.
 pub fn run(program: &Path, arguments: &[&str]) -> String {
     let home = tempfile::tempdir().unwrap();
     let output = Command::new(program)
@@ -194,7 +197,8 @@ pub fn run(program: &Path, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A private authority in `dir`: `ca.pem`; `cert.pem` and `key.pem` for servers on this machine and for clients.
+/// Creates a private authority in `dir`: `ca.pem`, and `cert.pem` and `key.pem` for servers on this
+/// machine and for clients.
 pub fn private_ca(dir: &Path) -> Option<()> {
     let openssl = tool("openssl")?;
     let extensions = "subjectAltName=DNS:localhost,IP:127.0.0.1,IP:::1\nbasicConstraints=CA:FALSE\n\

@@ -13,16 +13,16 @@ use ociseek::layer::parallel::{ChunksError, Threads, index_chunks};
 use ociseek::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
 use ociseek::ztoc::decode;
 
-/// What soci's own command writes into a ztoc.
+/// The tool name that soci's own command writes into a ztoc.
 pub const TOOL: &str = "AWS SOCI CLI v0.2";
 
-/// Says that a test cannot run here; where CI is set that is a failure.
+/// Reports that a test cannot run here. If `CI` is set, that is a failure.
 pub fn skip(why: &str) {
     assert!(std::env::var_os("CI").is_none(), "in CI nothing may be skipped: {why}");
     println!("SKIP: {why}");
 }
 
-/// The oracle's binary, built by .ci/tools. None is said on one line.
+/// The oracle's program, built by .ci/tools. If it is missing, prints a line and returns None.
 pub fn oracle_binary() -> Option<PathBuf> {
     let found = tools().map(|dir| dir.join("ociseek-oracle")).filter(|file| file.is_file());
     if found.is_none() {
@@ -31,15 +31,14 @@ pub fn oracle_binary() -> Option<PathBuf> {
     found
 }
 
-/// Where .ci/tools puts what it builds.
+/// The folder of the tools that .ci/tools builds.
 pub fn tools() -> Option<PathBuf> {
     let cache = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/ociseek-tools/bin"));
     std::env::var_os("OCISEEK_TEST_TOOLS").map(PathBuf::from).or_else(cache)
 }
 
-/// Indexes a blob in a file, as any caller does: on one thread, and on several for one, two and
-/// seven cores, the last of them with the ztoc that came out before as their guide. All must give
-/// the same.
+/// Indexes a blob in a file, as callers do: on one thread, and on several for one, two and seven
+/// cores, the last time guided by the earlier ztoc. All results must be equal.
 pub fn index(layer: &Path, span_size: u64, tool: &str) -> Result<IndexedLayer, LayerError> {
     let options = LayerOptions { span_size, build_tool_identifier: tool.into(), fine: false };
     let straight = straight(layer, options.clone());
@@ -77,7 +76,7 @@ fn chunks(layer: &Path) -> impl Iterator<Item = Bytes> + use<> {
     })
 }
 
-/// The compression that soci is told, which it does not find out for itself.
+/// The compression, which soci does not detect itself.
 pub fn algorithm(layer: &Path) -> &'static str {
     let mut head = [0; 2];
     let read = File::open(layer).and_then(|mut f| f.read(&mut head));
@@ -88,9 +87,9 @@ pub fn algorithm(layer: &Path) -> &'static str {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     Ok(String),
-    /// soci gives an error, panics or hangs.
+    /// soci fails, panics or hangs.
     Refused(String),
-    /// soci reads the ztoc, and serves something else than the layer holds.
+    /// soci reads the ztoc, but serves something else than the layer's content.
     Bad(String),
 }
 
@@ -105,7 +104,7 @@ impl Verdict {
     }
 }
 
-/// One command of the oracle, as a process that answers job after job.
+/// A command of the oracle, as a process that handles one job after another.
 pub struct Oracle {
     binary: PathBuf,
     command: &'static str,
@@ -117,7 +116,8 @@ impl Oracle {
         Oracle { binary: binary.into(), command, running: None }
     }
 
-    /// Gives the oracle one job. A job that kills it is refused; the next one gets a new process.
+    /// Passes a job to the oracle. A job that kills it counts as refused; the next one gets a new
+    /// process.
     pub fn ask(&mut self, fields: &[&str]) -> Verdict {
         let (_, stdin, stdout) = self.running.get_or_insert_with(|| start(&self.binary, self.command));
         let mut answer = String::new();
@@ -143,13 +143,13 @@ impl Oracle {
         }
     }
 
-    /// The ztoc that soci builds, left at `out`.
+    /// Has soci build a ztoc and write it to `out`.
     pub fn build(&mut self, span_size: u64, tool: &str, layer: &Path, out: &Path) -> Verdict {
         let _ = std::fs::remove_file(out);
         self.ask(&[&span_size.to_string(), tool, algorithm(layer), text(layer), text(out)])
     }
 
-    /// What the consumer would serve from a ztoc, compared with the layer.
+    /// Compares the files that the consumer would serve from a ztoc with the layer.
     pub fn verify(&mut self, ztoc: &Path, layer: &Path) -> Verdict {
         self.ask(&[text(ztoc), text(layer)])
     }
@@ -165,7 +165,7 @@ impl Drop for Oracle {
 }
 
 fn start(binary: &Path, command: &str) -> (Child, ChildStdin, BufReader<ChildStdout>) {
-    // The oracle's metadata store syncs its file for each entry: memory spares the disk that.
+    // The oracle's metadata store syncs its file for each entry, so keep it in memory.
     let memory = Path::new("/dev/shm");
     let scratch = if memory.is_dir() { memory.into() } else { std::env::temp_dir() };
     let mut child = Command::new(binary)

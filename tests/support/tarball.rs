@@ -1,5 +1,5 @@
-//! Tars made by hand, field by field, for what well-behaved writers never write.
-/// One header block; fields that are not set hold what a plain file has.
+//! Tars made by hand, field by field, with content that well-behaved writers never produce.
+/// A header block. Unset fields have the values of a plain file.
 pub struct Block {
     pub name: Vec<u8>,
     pub flag: u8,
@@ -49,7 +49,7 @@ impl Block {
     }
 }
 
-/// Octal where it fits, else base-256.
+/// Octal if the number fits, otherwise base-256.
 fn number(value: i64, width: usize) -> Vec<u8> {
     if value >= 0 && value < 1 << (3 * (width - 1)) {
         return format!("{value:0digits$o}\0", digits = width - 1).into_bytes();
@@ -62,7 +62,7 @@ fn number(value: i64, width: usize) -> Vec<u8> {
     bytes
 }
 
-/// Data and the padding behind them.
+/// Data with padding.
 pub fn padded(data: &[u8]) -> Vec<u8> {
     let mut bytes = data.to_vec();
     bytes.resize(data.len().next_multiple_of(512), 0);

@@ -1,8 +1,8 @@
-//! The program on a terminal, and what it draws there.
+//! Runs the program on a terminal, and parses what it draws.
 
 use std::process::{Command, Stdio};
 
-/// What `command` writes to a terminal of 80 columns, standard output and error alike, and whether it succeeded.
+/// The output and errors of `command` on a terminal of 80 columns, and whether it succeeded.
 pub fn on_terminal(command: &Command) -> (String, bool) {
     let quoted = |text: &std::ffi::OsStr| format!("'{}'", text.to_str().unwrap().replace('\'', r"'\''"));
     let mut line = "stty cols 80 rows 24; exec env -i".to_owned();
@@ -12,7 +12,7 @@ pub fn on_terminal(command: &Command) -> (String, bool) {
     for word in std::iter::once(command.get_program()).chain(command.get_args()) {
         line += &format!(" {}", quoted(word));
     }
-    // `script` of util-linux has a terminal to give.
+    // util-linux's `script` provides a terminal.
     let mut script = Command::new("script");
     script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
     script.current_dir(command.get_current_dir().unwrap()).stdin(Stdio::null());
@@ -20,15 +20,15 @@ pub fn on_terminal(command: &Command) -> (String, bool) {
     (String::from_utf8(output.stdout).unwrap(), output.status.success())
 }
 
-/// The lines that were on the terminal for a while or for good, in order, without colours and blanks around them. Bars
-/// that stand below each other are one line: blanks fill each row.
+/// The lines that the terminal showed, even if only for a while, in order, without colours and
+/// surrounding spaces. Progress bars below each other are one line, because spaces fill each row.
 pub fn lines(drawn: &str) -> Vec<String> {
     let mut plain = String::new();
     let mut rest = drawn;
     while let Some((before, sequence)) = rest.split_once("\x1b[") {
         plain += before;
         let end = sequence.find(|c: char| ('@'..='~').contains(&c)).unwrap();
-        // Whatever moves the cursor ends a line.
+        // Every movement of the cursor ends a line.
         plain.push_str(if &sequence[end..=end] == "m" { "" } else { "\n" });
         rest = &sequence[end + 1..];
     }

@@ -1,5 +1,5 @@
-//! A TCP proxy that passes on no more than so many bytes a second, all connections together, from
-//! the server to its clients.
+//! A TCP proxy that limits the rate at which the server's bytes are passed to clients, all
+//! connections together.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What is sent at a time.
+/// How many bytes are sent at a time.
 const PIECE: usize = 16 << 10;
 
-/// Where the proxy listens, `127.0.0.1:PORT`. It runs until the process ends.
+/// Starts the proxy and returns its address, `127.0.0.1:PORT`. It runs until the process ends.
 pub fn throttled(server: &str, bytes_per_second: u64) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let server = server.to_owned();
-    // When the link is free again.
+    // When the connection is free again.
     let free = Arc::new(Mutex::new(Instant::now()));
     thread::spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {

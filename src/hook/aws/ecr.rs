@@ -1,5 +1,5 @@
-//! The one call to Amazon ECR that its registry has no counterpart for: for the token that the
-//! registry wants (Amazon ECR API Reference, GetAuthorizationToken).
+//! Calls the API of Amazon ECR for the token that the registry requires, for which the registry
+//! itself has no call (Amazon ECR API Reference, GetAuthorizationToken).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,20 +16,20 @@ use crate::image::ecr::EcrRegistry;
 use crate::store::Cause;
 use crate::store::registry::{ClientConfig, RegistryError, Status, http_client};
 
-/// It asks for the caller's own registry.
+/// Requests a token for the caller's own registry.
 const BODY: &str = "{}";
-/// The largest answer that is read, in bytes. Tokens are some kilobytes long.
+/// The size limit of the response in bytes. Tokens are some kilobytes long.
 const ANSWER: usize = 256 << 10;
-/// What a call may take altogether.
+/// The time limit for a call, including retries.
 const CALL: Duration = Duration::from_secs(10);
-/// Calls, before it is an error, and the wait after the first.
+/// The number of calls before giving up, and the wait after the first.
 const TRIES: u32 = 3;
 const WAIT: Duration = Duration::from_millis(200);
-/// A token that is good for less than this is not begun with; they last 12 hours, and a function
-/// runs for a quarter of one.
+/// Tokens that expire sooner are not used for new work. They are valid for 12 hours, and a function
+/// runs for at most 15 minutes.
 const LEAST_LEFT: Duration = Duration::from_secs(3600);
 
-/// Why ECR's own API did not do what was asked. No token and no signature stands in it.
+/// Why a call of ECR's API failed. Messages contain no tokens or signatures.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -49,7 +49,7 @@ pub enum EcrError {
 }
 
 impl EcrError {
-    /// Another try may go better.
+    /// Whether a retry may help.
     pub fn is_transient(&self) -> bool {
         match self {
             EcrError::Transport { .. } => true,
@@ -61,12 +61,12 @@ impl EcrError {
     }
 }
 
-/// What a registry of ECR is shown: user and password.
+/// The user and password for a registry of ECR.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    /// The name for basic authentication; ECR's is always `AWS`.
+    /// The user for basic authentication, in ECR always `AWS`.
     pub user: String,
-    /// The password for basic authentication. It is not in what `Debug` writes.
+    /// The password for basic authentication. Not included in the output of `Debug`.
     pub password: String,
     expires: SystemTime,
 }
@@ -77,22 +77,23 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// ECR's own API. Tokens are asked for once and kept until an hour before they run out.
+/// ECR's API. Tokens are kept until an hour before they expire.
 pub struct Ecr {
     credentials: Credentials,
-    /// All calls go here, rather than to the service of the registry's region.
+    /// If set, all calls go here instead of to the service in the registry's region.
     endpoint: Option<Url>,
-    /// By the registry that they are for: a token is good for all that the caller may see, and is shown to one alone.
+    /// Tokens by registry: a token is valid for everything that the caller can access, but is only
+    /// sent to one registry.
     tokens: Mutex<BTreeMap<EcrRegistry, Token>>,
 }
 
 impl Ecr {
-    /// With the credentials and the endpoint of the environment, as AWS's own programs read it:
+    /// Uses the credentials and the endpoint in the environment, like AWS's own programs:
     /// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`; `AWS_ENDPOINT_URL_ECR`,
     /// `AWS_ENDPOINT_URL` (AWS SDKs and Tools Reference Guide, "Service-specific endpoints").
     ///
     /// # Errors
-    /// When there are no credentials, or the endpoint is no URL.
+    /// If there are no credentials, or the endpoint is not a URL.
     pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Ecr, EcrError> {
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
         let needed = |name: &'static str| variable(name).ok_or(EcrError::NoCredentials(name));
@@ -106,10 +107,10 @@ impl Ecr {
         Ok(Ecr { credentials, endpoint, tokens: Mutex::default() })
     }
 
-    /// The token for a registry, which nobody else may see.
+    /// The token for a registry, to be kept secret.
     ///
     /// # Errors
-    /// When the service does not give one.
+    /// If the service does not return one.
     pub async fn token(&self, registry: &EcrRegistry) -> Result<Token, EcrError> {
         let mut tokens = self.tokens.lock().await;
         if let Some(token) = tokens.get(registry)
@@ -122,7 +123,7 @@ impl Ecr {
         Ok(token)
     }
 
-    /// A token that was refused is not shown again.
+    /// Forgets a token that was rejected.
     pub async fn forget(&self, registry: &EcrRegistry) {
         self.tokens.lock().await.remove(registry);
     }
@@ -133,8 +134,8 @@ impl Ecr {
         struct Answer {
             authorization_data: Option<AuthorizationData>,
         }
-        /// A list in the answer for private registries, of which one is asked for, and a single one
-        /// in that for the public one.
+        /// The response for private registries has a list, of which one element is requested. The
+        /// response for the public registry has a single object.
         #[derive(Deserialize)]
         #[serde(untagged)]
         enum AuthorizationData {
@@ -150,7 +151,7 @@ impl Ecr {
         }
         let (answer, host) = self.call(registry).await?;
         let wrong = |what| EcrError::Answer { host: host.clone(), what };
-        // What serde says of an answer may repeat it, and this one holds a secret.
+        // serde's error message may repeat the input, which contains a secret here.
         let answer: Answer =
             serde_json::from_slice(&answer).map_err(|_| wrong("it is not in the documented format"))?;
         let authorization = match answer.authorization_data {
@@ -168,7 +169,7 @@ impl Ecr {
         Ok(Token { user: user.to_owned(), password: password.to_owned(), expires })
     }
 
-    /// The answer's body, and the host that it is from. What may pass is tried again.
+    /// The body of the response, and the host that sent it. Temporary errors are retried.
     async fn call(&self, registry: &EcrRegistry) -> Result<(Vec<u8>, String), EcrError> {
         let url = match &self.endpoint {
             Some(endpoint) => endpoint.clone(),
@@ -203,7 +204,7 @@ impl Ecr {
         for (name, value) in headers {
             sent = sent.header(name, value);
         }
-        // Without the URL: it says nothing that the host does not.
+        // Without the URL, which adds nothing to the host.
         let failed =
             |error: reqwest::Error| EcrError::Transport { host: host.clone(), source: error.without_url().into() };
         let mut answer = sent.body(BODY).send().await.map_err(failed)?;
@@ -229,13 +230,13 @@ fn parse_endpoint(text: &str) -> Result<Url, EcrError> {
     if sound && url.password().is_none() && url.path() == "/" && url.query().is_none() { Ok(url) } else { Err(wrong()) }
 }
 
-/// As it stands in the header `Host`: with the port, unless it is the scheme's own.
+/// The value of the header `Host`: with the port, unless it is the scheme's default.
 fn host(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
-/// What an error of the service says: its type and its message, in one line.
+/// The message for an error of the service: its type and its message, on one line.
 fn told(body: &[u8]) -> String {
     #[derive(Default, Deserialize)]
     struct Told {

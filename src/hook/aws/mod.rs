@@ -1,7 +1,8 @@
-//! What indexing in Amazon ECR needs of AWS, and no more of it: the tokens of its registries, and signatures.
+//! The parts of AWS that indexing in Amazon ECR needs: the tokens of its registries, and
+//! signatures.
 //!
-//! The SDK does all of this and much more: aws-sdk-ecr alone brings some hundred crates. One call
-//! and its signature are these files.
+//! The AWS SDK includes all of this, but aws-sdk-ecr alone has some hundred crates as dependencies.
+//! These files implement a single call and its signature.
 
 mod ecr;
 mod sigv4;

@@ -1,5 +1,5 @@
-//! Signature Version 4 (AWS IAM User Guide, "AWS Signature Version 4 for API requests"), as far as
-//! our calls need it: a POST of JSON to the root of a service, without a query.
+//! Signature Version 4 (AWS IAM User Guide, "AWS Signature Version 4 for API requests"), only for
+//! the requests made here: a POST of JSON to the root of a service, without a query.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,23 +10,23 @@ use sha2::{Digest as _, Sha256};
 use crate::digest::hex;
 use crate::time::Time;
 
-/// What a caller proves to be itself by. In a function, its environment holds them.
+/// The caller's credentials. In a function, they are in the environment.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Credentials {
     pub access_key_id: String,
     pub secret_access_key: String,
-    /// Temporary credentials have one.
+    /// Present in temporary credentials.
     pub session_token: Option<String>,
 }
 
-/// Says whose, and no secret.
+/// Shows the key id, but no secrets.
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Credentials({})", self.access_key_id)
     }
 }
 
-/// What a signature holds for: this service in this region, on this day.
+/// The scope of a signature: this service in this region, on this day.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scope<'a> {
     pub region: &'a str,
@@ -37,15 +37,15 @@ pub(super) struct Scope<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request<'a> {
     pub method: &'a str,
-    /// With its port, if it is not the scheme's own.
+    /// With the port, unless it is the scheme's default.
     pub host: &'a str,
-    /// Names in lower case and sorted, `host` and `x-amz-*` of the signature itself not among them.
+    /// Names in lower case and sorted, without `host` and the signature's own `x-amz-*` headers.
     pub headers: &'a [(&'a str, &'a str)],
     pub body: &'a [u8],
 }
 
-/// The headers that make a signed request of it: `x-amz-date`, `authorization`, and
-/// `x-amz-security-token` if there is one.
+/// The headers of the signed request: `x-amz-date`, `authorization`, and `x-amz-security-token` if
+/// there is a session token.
 pub(super) fn sign(
     request: &Request,
     scope: Scope,
@@ -90,17 +90,17 @@ fn key(credentials: &Credentials, day: &str, scope: Scope) -> [u8; 32] {
 }
 
 fn mac(key: &[u8], text: &str) -> [u8; 32] {
-    // An HMAC takes keys of any length (RFC 2104, section 2): there is always one.
+    // HMAC accepts keys of any length (RFC 2104, section 2), so this never fails.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return [0; 32] };
     mac.update(text.as_bytes());
     mac.finalize().into_bytes().into()
 }
 
-/// `YYYYMMDDTHHMMSSZ`; a clock before 1970 says 1970.
+/// `YYYYMMDDTHHMMSSZ`. Times before 1970 become 1970.
 fn timestamp(now: SystemTime) -> String {
     let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let time = Time { seconds: i64::try_from(seconds).unwrap_or_default(), nanos: 0 };
-    // No clock is past the year 9999.
+    // Times after the year 9999 do not occur.
     time.to_rfc3339().unwrap_or_default().replace(['-', ':'], "")
 }
 
@@ -128,7 +128,7 @@ mod tests {
         headers.into_iter().find(|(name, _)| *name == "authorization").unwrap().1
     }
 
-    /// The cases of AWS's "Signature Version 4 test suite" that are of our kind.
+    /// The relevant cases of AWS's "Signature Version 4 test suite".
     #[test]
     fn aws_test_suite() {
         let request = |method, headers, body| Request { method, host: "example.amazonaws.com", headers, body };
@@ -159,7 +159,8 @@ mod tests {
         }
     }
 
-    /// What botocore 1.44.5 makes of the call that we make: the suite has no case with a session token that is signed.
+    /// botocore 1.44.5's signature for the same call. The suite has no case with a signed session
+    /// token.
     #[test]
     fn as_botocore() {
         let target = "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken";
@@ -175,7 +176,8 @@ mod tests {
         );
     }
 
-    /// The example of a signing key in the AWS documentation ("Examples of how to derive a signing key").
+    /// The example of a signing key in the AWS documentation ("Examples of how to derive a signing
+    /// key").
     #[test]
     fn the_documented_key() {
         let key = key(&example(), "20150830", Scope { region: "us-east-1", service: "iam" });

@@ -1,9 +1,10 @@
-//! Images that were pushed before anyone listened: walks what registries have, and indexes what has no index.
+//! Backfills images that were pushed before the service ran: walks registries and indexes images
+//! without an index.
 //!
-//! Nothing is kept of what was walked but the digests of the repositories at hand, no more than
-//! `AHEAD` names are read ahead, and the client forgets their tokens, so that memory does not
-//! grow with the registry. A run that is broken off is begun again: what has an index costs a few
-//! small requests, and with a state file ([`State`]) one.
+//! Memory does not grow with the registry: only the digests in current repositories are kept, at
+//! most `AHEAD` names are read in advance, and the client forgets old tokens. An interrupted run
+//! can be restarted. Images that have an index then cost a few small requests, or one with a state
+//! file ([`State`]).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -35,10 +36,10 @@ mod walk;
 pub use state::{State, StateError};
 use walk::{Found, walk};
 
-/// Images that are listed before their turn comes.
+/// How many images may be listed in advance.
 const AHEAD: usize = 10_000;
 
-/// What is walked: a registry with all that it lists, or a repository.
+/// A place to walk: a registry with everything it lists, or a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// A registry, `HOST[:PORT]`.
@@ -47,13 +48,13 @@ pub enum Place {
     Repository {
         /// `HOST[:PORT]`.
         registry: String,
-        /// Its name in the registry.
+        /// The name in the registry.
         repository: String,
     },
 }
 
 impl Place {
-    /// Its registry, `HOST[:PORT]`.
+    /// The registry, `HOST[:PORT]`.
     pub fn registry(&self) -> &str {
         match self {
             Place::Registry(registry) | Place::Repository { registry, .. } => registry,
@@ -64,15 +65,15 @@ impl Place {
 impl std::str::FromStr for Place {
     type Err = String;
 
-    /// `HOST`, `HOST:PORT`, or a repository as the command line names images, without tag and
-    /// digest. A name without a slash is a registry if it can be one by its dots or its port.
+    /// `HOST`, `HOST:PORT`, or a repository as on the command line, without tag and digest. A name
+    /// without a slash is a registry if it contains a dot or a port.
     fn from_str(text: &str) -> Result<Place, String> {
         let like_a_host = text.contains('.') || text.contains(':') || text == "localhost";
         if !text.contains('/') && like_a_host && is_registry(text) {
             return Ok(Place::Registry(text.to_ascii_lowercase()));
         }
         let named: Reference = text.parse().map_err(|error| format!("{error}"))?;
-        // The tag that a name without one stands for is not written in it.
+        // The default tag of a name without one does not appear in the text.
         if named.digest.is_some() || text.rsplit('/').next().is_some_and(|last| last.contains(':')) {
             return Err("want a registry or a repository: all of its tags are looked at".into());
         }
@@ -80,56 +81,56 @@ impl std::str::FromStr for Place {
     }
 }
 
-/// How it is gone about.
+/// Options for a walk.
 pub struct Options {
-    /// How images are indexed.
+    /// The settings for indexing.
     pub context: Context,
-    /// Names of repositories, one of which must match; empty means all.
+    /// Patterns for repositories, one of which must match. Empty for all repositories.
     pub filters: Vec<Glob>,
-    /// Images that are older are passed over, in seconds since 1970; one that does not say how old it is is not.
+    /// Images created earlier are skipped, in seconds since 1970. Images without a creation time
+    /// are included.
     pub since: Option<i64>,
-    /// Images that are looked at side by side; at least 1.
+    /// How many images are processed at the same time; at least 1.
     pub jobs: usize,
-    /// Say what has no index, and index nothing.
+    /// Only report what has no index.
     pub dry_run: bool,
-    /// Images that have no index are put into this queue, rather than indexed here.
+    /// Images without an index are put into this queue instead of being indexed here.
     #[cfg(feature = "nats")]
     pub queue: Option<Queue>,
 }
 
-/// What became of an image, or of a list.
+/// The result for an image or a list.
 #[derive(Debug)]
 pub struct Report {
-    /// The image, or the repository or registry of which there is no list.
+    /// The image, or the repository or registry whose list failed.
     pub name: String,
     /// The image's manifest or image index, if it was found.
     pub digest: Option<Digest>,
-    /// What became of it.
+    /// The result.
     pub result: Result<ImageOutcome, BackfillError>,
-    /// How long the work on it took, in seconds.
+    /// How long it took, in seconds.
     pub seconds: f64,
 }
 
-/// What became of an image that could be looked at.
+/// The result for an image that could be read.
 #[derive(Debug)]
 pub enum ImageOutcome {
-    /// It was indexed, passed over, or complete already.
+    /// It was indexed, skipped, or already complete.
     Done(Done),
-    /// It lacks an index or a SOCI-enabled image, and this is a dry run. `enabled` names the
-    /// SOCI-enabled image, if that is to be written.
+    /// It lacks an index or a SOCI-enabled image, and this is a dry run.
     Pending {
-        /// The SOCI-enabled image that is to be written, if any.
+        /// The SOCI-enabled image that would be written, if any.
         enabled: Option<Reference>,
     },
-    /// It lacks one of them, and was put into the queue.
+    /// It lacks an index or a SOCI-enabled image, and was put into the queue.
     Queued,
-    /// It has all that it is to have, and nothing is indexed here.
+    /// It is complete; nothing is indexed here.
     Complete,
-    /// Made before the time that was asked for.
+    /// It was created before the requested time.
     Old,
-    /// The state file says so.
+    /// The state file lists it as done.
     DoneBefore,
-    /// Another tag of the repository names the same.
+    /// Another tag of the repository names the same image.
     SameAsBefore,
 }
 
@@ -148,7 +149,7 @@ impl ImageOutcome {
     }
 }
 
-/// Why an image was not indexed, or not even found.
+/// Why an image was not indexed, or not found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -169,24 +170,24 @@ pub enum BackfillError {
 }
 
 impl BackfillError {
-    /// It is about a list of repositories or tags, rather than about an image.
+    /// Whether the error is about a list of repositories or tags instead of an image.
     pub fn is_list(&self) -> bool {
         matches!(self, BackfillError::Repositories(_) | BackfillError::Tags(_) | BackfillError::Names(_))
     }
 }
 
-/// Who follows a walk.
+/// Observes a walk.
 pub trait Watch: Sync {
-    /// One more image is listed.
+    /// Another image was listed.
     fn found(&self);
-    /// All images are.
+    /// All images were listed.
     fn listed(&self);
-    /// What became of an image, or of a list.
+    /// The result for an image or a list.
     fn done(&self, report: Report);
 }
 
-/// Walks `places` and indexes what has no index. Lists are read ahead of the work, so that it is
-/// known soon how much there is.
+/// Walks `places` and indexes images without an index. Lists are read in advance, so that the total
+/// is known early.
 pub async fn run(places: &[Place], options: &Options, state: Option<State>, watch: &dyn Watch) {
     let state = state.map(Mutex::new);
     let (ahead, found) = channel(AHEAD);
@@ -196,7 +197,7 @@ pub async fn run(places: &[Place], options: &Options, state: Option<State>, watc
             if matches!(found, Found::Image { .. }) {
                 watch.found();
             }
-            // The receiver lives as long as this.
+            // The receiver exists as long as this task.
             let _ = ahead.send(found).await;
         }
         watch.listed();
@@ -218,11 +219,11 @@ pub async fn run(places: &[Place], options: &Options, state: Option<State>, watc
     tokio::join!(listing, work.buffer_unordered(options.jobs.max(1)).collect::<()>());
 }
 
-/// What the tags of one repository name. It goes with the last of them.
+/// The images that the tags of a repository name. Dropped with the last of them.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<HashMap<Digest, Turn>>>);
 
-/// Whoever works on an image holds it.
+/// Held while an image is being processed.
 type Turn = Arc<tokio::sync::Mutex<()>>;
 
 impl Seen {
@@ -256,7 +257,7 @@ async fn one(
         Err(error) => return (None, Err(error.into())),
     };
     let digest = document.digest;
-    // The tag may move while the image is worked on.
+    // The tag may move while the image is being processed.
     job.image.digest = Some(digest);
     let name = job.key(unit);
     let lock = |state: &'_ Mutex<State>| state.hold().has(&name);
@@ -267,7 +268,7 @@ async fn one(
     if !is_new && unit == Unit::Image {
         return (Some(digest), Ok(ImageOutcome::SameAsBefore));
     }
-    // What one tag of an image has had read, the next one need not read again.
+    // An image that was read for one tag need not be read again for the next.
     let _turn = turn.lock().await;
     let work = async {
         let outcome = match passed_over(&job, &document, &source, repository, options).await? {
@@ -291,14 +292,14 @@ async fn one(
 async fn done(job: &Job, options: &Options) -> Result<ImageOutcome, BackfillError> {
     #[cfg(feature = "nats")]
     if let Some(queue) = &options.queue {
-        // Now it stands in the queue, whether it stood there before or not.
+        // The job is in the queue now, whether or not it was there before.
         queue.publish(job).await?;
         return Ok(ImageOutcome::Queued);
     }
     Ok(ImageOutcome::Done(work::run(job, &options.context).await?))
 }
 
-/// What can be told before any layer is read, where it matters; `None`: there is work to do.
+/// The result that is known before any layer is read. None if there is work to do.
 async fn passed_over(
     job: &Job,
     document: &Document,
@@ -341,8 +342,7 @@ async fn passed_over(
     })
 }
 
-/// What is to be done for an image, by what is to be done for its index and for its SOCI-enabled
-/// image, as far as they are wanted.
+/// Combines the results for the index and the SOCI-enabled image, as far as they are requested.
 fn verdict(index: Option<Outlook>, enabled: Option<EnabledOutlook>) -> ImageOutcome {
     let (name, enabled) = enabled.map_or((None, None), |enabled| (enabled.name, Some(enabled.outlook)));
     let is_pending = matches!(enabled, Some(Ok(Enabling::Pending)));
@@ -362,7 +362,8 @@ fn verdict(index: Option<Outlook>, enabled: Option<EnabledOutlook>) -> ImageOutc
     ImageOutcome::Done(Done::Skipped(skipped))
 }
 
-/// When the newest of an image's platforms was made, in seconds since 1970; None if none of them says so.
+/// The creation time of the newest of an image's platforms, in seconds since 1970. None if no
+/// platform states one.
 async fn made(source: &Source, image: &Resolved) -> Option<i64> {
     let mut newest = None;
     for manifest in &image.manifests {

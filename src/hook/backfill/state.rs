@@ -1,5 +1,5 @@
-//! The file that says which images are done, so that a run that was broken off goes on from there.
-//! Lines are only ever added, and one that was cut is as good as none.
+//! A file that lists the finished images, to continue an interrupted run. Lines are only ever
+//! appended, and an incomplete one is ignored.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use crate::ops::index::{Existing, IndexOptions, Kinds};
 use crate::ops::versions::Versions;
 
-/// The longest line that is read, in bytes: a registry, a repository and a digest are shorter.
+/// The size limit of a line that is read, in bytes: a registry, a repository and a digest are
+/// shorter.
 const LINE: u64 = 4096;
 
 /// Why a state file cannot be used.
@@ -23,15 +24,15 @@ pub enum StateError {
     Other { path: PathBuf },
 }
 
-/// Which images are done.
+/// The finished images.
 pub struct State {
     path: PathBuf,
     file: File,
     done: Done,
 }
 
-/// What is done, by what it was done for: an image of a repository, or a tag with the image that it
-/// named last.
+/// The finished work by subject: an image of a repository, or a tag with the image that it last
+/// named.
 #[derive(Default)]
 struct Done(HashMap<String, String>);
 
@@ -47,7 +48,8 @@ impl Done {
     }
 }
 
-/// `REPOSITORY:TAG` and the digest; what has no tag is all name, and has an empty digest.
+/// Splits a key into `REPOSITORY:TAG` and the digest. A key without a tag is returned whole, with
+/// an empty digest.
 fn split(key: &str) -> (&str, &str) {
     let (name, digest) = key.split_once('@').unwrap_or((key, ""));
     match name.rsplit('/').next().is_some_and(|last| last.contains(':')) {
@@ -57,10 +59,10 @@ fn split(key: &str) -> (&str, &str) {
 }
 
 impl State {
-    /// Opens or makes the file.
+    /// Opens or creates the file.
     ///
     /// # Errors
-    /// When it cannot be read and written, or was written for other options.
+    /// If it cannot be read and written, or was written for other options.
     pub fn open(path: &Path, options: &IndexOptions, versions: &Versions) -> Result<State, StateError> {
         let failed = |source| StateError::Io { path: path.to_owned(), source };
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(failed)?;
@@ -69,7 +71,7 @@ impl State {
         let (mut done, mut ends_well) = (Done::default(), true);
         match lines.next().map_err(failed)? {
             None => file.write_all(format!("{head}\n").as_bytes()).map_err(failed)?,
-            // The process that made the file ended before its first line was whole.
+            // The process that created the file ended before its first line was complete.
             Some((first, false)) if head.as_bytes().starts_with(&first) => {
                 file.set_len(0).and_then(|()| file.write_all(format!("{head}\n").as_bytes())).map_err(failed)?;
             }
@@ -89,15 +91,15 @@ impl State {
         Ok(State { path: path.to_owned(), file, done })
     }
 
-    /// `key` is the [key](crate::hook::job::Job::key) of a job that names a digest.
+    /// `key` is the [key](crate::hook::job::Job::key) of a job with a digest.
     pub fn has(&self, key: &str) -> bool {
         self.done.has(key)
     }
 
-    /// Writes down that a job is done.
+    /// Records that a job is done.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn add(&mut self, key: &str) -> Result<(), StateError> {
         let written = self.file.write_all(format!("{key}\n").as_bytes());
         written.map_err(|source| StateError::Io { path: self.path.clone(), source })?;
@@ -106,7 +108,8 @@ impl State {
     }
 }
 
-/// The first line: what decides about an index. With other options nothing is done.
+/// The first line: the options that determine an index. With other options, no image counts as
+/// done.
 fn header(options: &IndexOptions, versions: &Versions) -> String {
     let platforms: Vec<String> = options.platforms.iter().map(ToString::to_string).collect();
     let IndexOptions { layer, min_layer_size, .. } = options;
@@ -136,7 +139,8 @@ fn header(options: &IndexOptions, versions: &Versions) -> String {
 struct Lines<R>(R);
 
 impl<R: BufRead> Lines<R> {
-    /// A line, and whether it is whole. One that is too long is read in parts, none of which is whole.
+    /// A line, and whether it is complete. A line that is too long is returned in parts, none of
+    /// which is complete.
     fn next(&mut self) -> io::Result<Option<(Vec<u8>, bool)>> {
         let mut line = Vec::new();
         if io::Read::take(&mut self.0, LINE).read_until(b'\n', &mut line)? == 0 {

@@ -1,4 +1,5 @@
-//! From places to images: page by page, and no page before the images of the last one are taken.
+//! Lists the images of places, page by page. A page is only requested after the images of the
+//! previous one were taken.
 
 use std::collections::VecDeque;
 
@@ -15,22 +16,22 @@ pub(super) enum Found {
         image: Reference,
         seen: Seen,
     },
-    /// A list that cannot be had.
+    /// A list failed.
     Failed {
         name: String,
         error: BackfillError,
     },
 }
 
-/// Where the walk is.
+/// The state of the walk.
 struct Walk<'a> {
     options: &'a Options,
     places: VecDeque<Place>,
-    /// The list of repositories that is being read, and its registry.
+    /// The current list of repositories, and its registry.
     catalog: Option<(String, Names)>,
-    /// What it gave last.
+    /// The repositories of its last page.
     repositories: VecDeque<(String, String)>,
-    /// The list of tags that is being read, and of which repository.
+    /// The current list of tags, and its repository.
     tags: Option<Tags>,
     found: VecDeque<Found>,
 }
@@ -43,7 +44,7 @@ struct Tags {
 }
 
 impl Tags {
-    /// The image of a tag, unless it is the list of an image's referrers.
+    /// The image of a tag. None for tags of lists of referrers.
     fn image(&self, tag: String, versions: &Versions) -> Option<Found> {
         let (registry, repository) = (self.registry.clone(), self.repository.clone());
         let job = Job { image: Reference { registry, repository, tag: Some(tag), digest: None } };
@@ -54,7 +55,7 @@ impl Tags {
     }
 }
 
-/// All images of `places`. What a registry lists twice comes twice.
+/// All images of `places`. An image that a registry lists twice is returned twice.
 pub(super) fn walk<'a>(places: &[Place], options: &'a Options) -> impl Stream<Item = Found> + 'a {
     let walk = Walk {
         options,
@@ -77,7 +78,7 @@ pub(super) fn walk<'a>(places: &[Place], options: &'a Options) -> impl Stream<It
 }
 
 impl Walk<'_> {
-    /// One list further. False: that was all.
+    /// Reads a further page. Returns false at the end.
     async fn step(&mut self) -> bool {
         if let Some(mut tags) = self.tags.take() {
             let name = format!("{}/{}", tags.registry, tags.repository);
@@ -89,7 +90,7 @@ impl Walk<'_> {
                     self.tags = Some(tags);
                 }
                 Ok(None) => {}
-                // Listed, but all of its images are gone.
+                // The repository is listed, but all its images were deleted.
                 Err(error) if error.is_not_found() && self.catalog.is_some() => {}
                 Err(error) => self.failed(name, BackfillError::Tags(error)),
             }

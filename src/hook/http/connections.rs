@@ -1,4 +1,5 @@
-//! Connections: how many at a time and of one peer, how long each lasts, and the end of those whose peer does nothing.
+//! Limits connections: their number in total and for each peer, their duration, and how long a peer
+//! may do nothing.
 
 use std::collections::HashMap;
 use std::io;
@@ -25,25 +26,26 @@ use tracing::warn;
 use crate::hook::log::TARGET;
 use crate::lock::Hold;
 
-/// Connections at a time; more wait in the listener's queue.
+/// The maximum number of connections. Further ones wait in the listener's queue.
 const CONNECTIONS: usize = 512;
-/// Those of one peer; more are closed at once. A proxy in front of the service is one peer.
+/// The maximum number for a peer. Further ones are closed at once. A proxy in front of the service
+/// counts as one peer.
 const OF_A_PEER: usize = CONNECTIONS / 2;
-/// Requests that one connection is answered.
+/// The maximum number of requests on a connection.
 const REQUESTS: usize = 100;
-/// How long a connection lasts, in times of the patience with its peer.
+/// The maximum duration of a connection, as a multiple of the patience with its peer.
 const LIFETIME: u32 = 8;
-/// How long requests that are being answered may take at the end.
+/// How long running requests may take after the service was stopped.
 const LAST_REQUESTS: Duration = Duration::from_secs(5);
 
-/// Who is at the other end.
+/// The address of the client.
 #[derive(Clone, Copy)]
 pub struct Peer(pub IpAddr);
 
-/// Serves `router` until `stop`; then requests that have begun are answered.
+/// Serves `router` until `stop`; then completes running requests.
 ///
-/// `patience` is the time that a peer has to send a header, and to take some of an answer; after eight times as long a
-/// connection ends with the request at hand.
+/// `patience` is how long a peer may take to send a header, and to accept some of a response. After
+/// eight times this long, a connection ends with its current request.
 pub(crate) async fn accept(listener: TcpListener, router: Router, patience: Duration, stop: impl Future<Output = ()>) {
     let (last, ending) = watch::channel(());
     let mut connections = JoinSet::new();
@@ -68,7 +70,8 @@ pub(crate) async fn accept(listener: TcpListener, router: Router, patience: Dura
                         connection(stream, peer, router, patience, ending).await;
                     });
                 }
-                // Out of file descriptors, say: connections that end give some back.
+                // For example, there are no more file descriptors. Connections that end will free
+                // some.
                 Err(error) => {
                     warn!(name: "accept", target: TARGET, error = error.to_string());
                     sleep(Duration::from_millis(200)).await;
@@ -103,7 +106,7 @@ async fn connection(
     builder.timer(TokioTimer::new()).header_read_timeout(patience).max_buf_size(64 << 10);
     let stream = TokioIo::new(Impatient { stream, patience, waits: None });
     let mut connection = std::pin::pin!(builder.serve_connection(stream, TowerToHyperService::new(router)));
-    // How a connection ends is its peer's affair.
+    // How a connection ends only concerns its peer.
     tokio::select! {
         _ = connection.as_mut() => return,
         _ = ending.changed() => {}
@@ -113,18 +116,18 @@ async fn connection(
     let _ = timeout(patience * 2, connection).await;
 }
 
-/// How many connections each peer has.
+/// The number of connections of each peer.
 #[derive(Clone, Default)]
 struct Peers(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
-/// One connection of a peer.
+/// A connection of a peer.
 struct Place {
     peers: Peers,
     peer: IpAddr,
 }
 
 impl Peers {
-    /// None: it has as many as it may.
+    /// None if the peer has as many connections as it may have.
     fn enter(&self, peer: IpAddr) -> Option<Place> {
         let peer = network(peer);
         let mut peers = self.0.hold();
@@ -149,7 +152,8 @@ impl Drop for Place {
     }
 }
 
-/// An IPv4 address, or the 64 bits of an IPv6 address behind which one host can have as many as it likes.
+/// An IPv4 address, or the first 64 bits of an IPv6 address, because a host can have any number of
+/// addresses in that network.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
@@ -157,7 +161,7 @@ fn network(peer: IpAddr) -> IpAddr {
     }
 }
 
-/// A stream that fails when its peer takes nothing of what is written for longer than `patience`.
+/// A stream that fails if its peer accepts none of the written bytes for longer than `patience`.
 struct Impatient {
     stream: TcpStream,
     patience: Duration,
@@ -234,7 +238,7 @@ mod tests {
 
     const LONG: usize = 16 << 20;
 
-    /// A client that asked for a long answer.
+    /// A client that requested a long response.
     async fn asked(patience: Duration) -> TcpStream {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -280,7 +284,7 @@ mod tests {
         let requests = "GET / HTTP/1.1\r\nHost: h\r\n\r\n".repeat(REQUESTS + 50);
         client.write_all(requests.as_bytes()).await.unwrap();
         let mut answers = Vec::new();
-        // What was asked for beyond that was not read, which TCP tells as a reset.
+        // The further requests were not read, so TCP resets the connection.
         let _ = client.read_to_end(&mut answers).await;
         let answers = String::from_utf8(answers).unwrap();
         assert!((1..=REQUESTS).contains(&answers.matches("HTTP/1.1 200").count()), "{answers}");

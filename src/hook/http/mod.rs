@@ -1,4 +1,4 @@
-//! What the services have in common of HTTP: connections within bounds, and the answers about a service's own state.
+//! HTTP for all services: limited connections, and endpoints for a service's own state.
 
 mod connections;
 mod monitor;
@@ -8,5 +8,5 @@ pub(crate) use connections::accept;
 pub(crate) use monitor::router as monitor_router;
 pub use monitor::{Monitored, monitor};
 
-/// How many seconds a service waits for a client that sends or takes nothing, unless it is told otherwise.
+/// The default for how long a service waits for a client that sends or accepts nothing, in seconds.
 pub const PATIENCE: u32 = 15;

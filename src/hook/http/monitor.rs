@@ -1,4 +1,4 @@
-//! What a service says of itself by HTTP: that it lives, whether it takes work, and what it has counted.
+//! The endpoints for a service's state: whether it runs, whether it accepts work, and its counters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,25 +13,25 @@ use tokio::net::TcpListener;
 use super::connections::accept;
 use crate::hook::runner::Runner;
 
-/// A service that can be asked how it does.
+/// A service with health and metrics endpoints.
 pub trait Monitored: Send + Sync + 'static {
-    /// What does its jobs and counts them.
+    /// The runner of its jobs, which has the counters.
     fn runner(&self) -> &Runner;
 
-    /// Whether it takes work.
+    /// Whether it accepts work.
     fn is_ready(&self) -> bool;
 
-    /// What is measured rather than counted: name, what it is, value.
+    /// The current values of gauges: name, description, value.
     fn gauges(&self) -> Vec<(&'static str, &'static str, u64)>;
 }
 
-/// Answers `GET /healthz`, `/readyz` and `/metrics` at `listener`, to whoever asks, for as long as this is
-/// polled. `patience` as of the service itself.
+/// Serves `GET /healthz`, `/readyz` and `/metrics` on `listener`, without authentication, for as
+/// long as this is polled. `patience` is that of the service.
 pub async fn monitor(listener: TcpListener, service: Arc<impl Monitored>, patience: Duration) {
     accept(listener, router(service), patience, std::future::pending()).await;
 }
 
-/// Those answers, to be served with others.
+/// The routes of these endpoints, to be served together with others.
 pub(crate) fn router<M: Monitored>(service: Arc<M>) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok\n"))

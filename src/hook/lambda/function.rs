@@ -1,4 +1,5 @@
-//! What a function does with an event: which images it may touch, how long it may take, and what it answers.
+//! Handles the events of a function: which images it may access, how long it may take, and what it
+//! returns.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -25,22 +26,22 @@ use crate::ops::versions::Versions;
 use crate::progress::{Progress, causes};
 use crate::store::registry::{Client, ClientConfig, CredentialSource, RegistryError};
 
-/// Time that is kept for attaching what is done and for answering.
+/// The time reserved for attaching finished layers and for the response.
 const MARGIN: Duration = Duration::from_secs(30);
 
-/// How a function is set up.
+/// The settings of a function.
 pub struct Settings {
-    /// How images are indexed.
+    /// The options for indexing.
     pub options: IndexOptions,
-    /// Which versions of an index are made.
+    /// The versions of the index that are made.
     pub versions: Versions,
-    /// Images whose indexes may have ztocs of any of the images.
+    /// Images whose indexes may have ztocs of layers of any image.
     pub reuse_from: Vec<Reference>,
-    /// Accounts whose registries are indexed, beside the function's own.
+    /// Accounts whose registries are indexed, in addition to the function's own.
     pub accounts: Vec<String>,
-    /// `HOST[:PORT]` that stands for every registry of ECR, in tests.
+    /// In tests: a `HOST[:PORT]` that replaces every ECR registry.
     pub registry: Option<String>,
-    /// Bytes of memory that the work on one image may take.
+    /// The memory limit for the work on an image, in bytes.
     pub max_memory: u64,
 }
 
@@ -49,7 +50,7 @@ pub struct Function {
     settings: Settings,
     ecr: Ecr,
     progress: Arc<dyn Progress>,
-    /// By registry, with the token that each of them shows.
+    /// Clients by registry, with their tokens.
     clients: Mutex<BTreeMap<EcrRegistry, (Token, Client)>>,
 }
 
@@ -80,36 +81,36 @@ impl From<JobError> for ImageError {
     }
 }
 
-/// When an invocation does what.
+/// The time limits of an invocation.
 #[derive(Debug, Clone, Copy)]
 struct Time {
-    /// Nothing is begun and nothing is read any more.
+    /// After this, nothing is started or read.
     stop: Instant,
-    /// Nothing is waited for any more.
+    /// After this, nothing is waited for.
     end: Instant,
 }
 
 impl Time {
-    /// 30 seconds before the deadline reading ends, or when two thirds of a shorter time are over.
+    /// Reading ends 30 seconds before the deadline, or after two thirds of a shorter time.
     fn of(now: Instant, deadline: Instant) -> Time {
         let margin = MARGIN.min(deadline.saturating_duration_since(now) / 3);
         Time { stop: deadline - margin, end: deadline - margin / 6 }
     }
 }
 
-/// What became of all images of one event.
+/// The results for all images of an event.
 #[derive(Default)]
 struct CallOutcome {
-    /// One JSON object for each image or what else the event said.
+    /// A JSON object for each image or other part of the event.
     images: Vec<Value>,
     failed: Vec<String>,
-    /// Layers that are left, over all images.
+    /// The number of unfinished layers in all images.
     left: usize,
-    /// Another call like this one gets no further, for this reason.
+    /// The reason why repeating the call would not help.
     stuck: Option<Stuck>,
 }
 
-/// What is said of an image, or of something else in an event.
+/// The log entry for an image, or for another part of an event.
 struct Entry {
     image: Option<String>,
     took: Option<Duration>,
@@ -118,7 +119,7 @@ struct Entry {
 
 enum What {
     Ignored(String),
-    /// `may_pass`: another try may help; None for an event that cannot be read.
+    /// `may_pass` tells whether a retry may help. None for an event that cannot be parsed.
     Failed {
         error: String,
         may_pass: Option<bool>,
@@ -184,9 +185,9 @@ impl CallOutcome {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stuck {
-    /// No layer of an image was done in time.
+    /// No layer of an image was finished in time.
     Layer,
-    /// Nothing is kept of a SOCI-enabled image that is not whole.
+    /// An unfinished SOCI-enabled image keeps nothing for the next call.
     Enabled,
 }
 
@@ -201,16 +202,16 @@ impl Stuck {
 }
 
 impl Function {
-    /// A function that logs in to registries by `ecr`, and reports what it does to `progress`.
+    /// A function that logs in to registries with `ecr`, and reports progress to `progress`.
     pub fn new(settings: Settings, ecr: Ecr, progress: Arc<dyn Progress>) -> Function {
         Function { settings, ecr, progress, clients: Mutex::default() }
     }
 
-    /// Handles an event to its end.
+    /// Handles an event completely.
     ///
     /// # Errors
-    /// What Lambda is told instead of an answer; then it calls again, as far as it was called
-    /// without waiting for an answer.
+    /// The failure to report to Lambda instead of a response. Lambda then repeats asynchronous
+    /// calls.
     pub async fn handle(&self, invocation: &Invocation) -> Result<Value, Failure> {
         let time = Time::of(Instant::now(), invocation.deadline);
         let account = invocation.account.as_deref();
@@ -231,7 +232,8 @@ impl Function {
                 if !outcome.failed.is_empty() {
                     return failure("ImageFailed", outcome.failed.join("; "));
                 }
-                // Who calls with an image reads the answer; nobody reads one to EventBridge's event.
+                // A caller that passes an image reads the response. Nobody reads a response to
+                // EventBridge's event.
                 if outcome.left > 0 && shape != Some(Shape::Direct) {
                     return failure("TimeWasUp", time_was_up(outcome.left, outcome.stuck));
                 }
@@ -253,7 +255,7 @@ impl Function {
             outcome.add(&Entry::ignored(ignored));
         }
         for push in &events.pushes {
-            // Other registries' events say nothing about ECR, whatever host they name.
+            // Events of other registries have no meaning for ECR, whatever host they name.
             if !matches!(events.shape, Shape::Ecr | Shape::Direct) {
                 let what = Ignored::NotAPush(format!("{} event", events.shape));
                 outcome.add(&Entry::ignored(&what));
@@ -297,18 +299,19 @@ impl Function {
         if let Err(ImageError::Job(error)) = &result
             && error.is_unauthorized()
         {
-            // What was good an hour ago need not be so now.
+            // The login may have become invalid.
             self.clients.lock().await.remove(&registry);
             self.ecr.forget(&registry).await;
         }
         result
     }
 
-    /// The registry that a host stands for, if this function is to index images there.
+    /// The registry with this host, if this function should index images there.
     fn registry(&self, host: &str, own: Option<&str>) -> Result<EcrRegistry, ImageError> {
         let not_ecr = || ImageError::NotEcr(host.to_owned());
         if self.settings.registry.as_deref() == Some(host) {
-            // The stand-in for all registries may be named by its own name, and is nobody's in particular.
+            // The replacement for all registries may also be used under its own name. It belongs to
+            // no account.
             return EcrRegistry::private(own.unwrap_or("000000000000"), "us-east-1").ok_or_else(not_ecr);
         }
         let found = EcrRegistry::of_host(host).ok_or_else(not_ecr)?;
@@ -322,7 +325,7 @@ impl Function {
         }
     }
 
-    /// A client that shows the registry's token to `host`, and to nobody else.
+    /// A client that sends the registry's token only to `host`.
     async fn client(&self, registry: &EcrRegistry, host: &str) -> Result<Client, ImageError> {
         let token = self.ecr.token(registry).await?;
         let mut clients = self.clients.lock().await;
@@ -341,7 +344,7 @@ impl Function {
     }
 }
 
-/// Layers for which the time did not suffice.
+/// The number of layers that were not finished in time.
 fn left(products: &Products) -> usize {
     let index = products.index.as_ref().map_or(0, |index| index.left.len());
     let enabled = match products.enabled.as_ref().map(|enabled| &enabled.result) {
@@ -397,7 +400,7 @@ fn done_image(done: &Done) -> Value {
     said
 }
 
-/// What failed and why, for the log.
+/// An error and its causes, for the log.
 fn in_one_line(error: &dyn Error) -> String {
     causes(error).chars().filter(|c| !c.is_control()).take(2000).collect()
 }

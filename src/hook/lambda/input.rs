@@ -1,18 +1,19 @@
-//! What a function is called with: a batch of messages of a queue, or an event itself.
+//! The input of a function: a batch of messages from a queue, or an event itself.
 
 use serde::Deserialize;
 
-/// A batch has at most 10,000 messages (AWS Lambda Developer Guide, "Using Lambda with Amazon SQS").
+/// The maximum number of messages in a batch (AWS Lambda Developer Guide, "Using Lambda with Amazon
+/// SQS").
 const MESSAGES: usize = 10_000;
 
 #[derive(Debug)]
 pub(super) enum Input {
-    /// To be answered with those that failed, by their ids.
+    /// The response lists the ids of the failed messages.
     Batch(Vec<Message>),
     Event,
 }
 
-/// A message of an SQS queue.
+/// A message from an SQS queue.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Message {
@@ -24,7 +25,7 @@ pub(super) struct Message {
 }
 
 impl Input {
-    /// What is no batch is an event, for its own parser to judge.
+    /// Anything that is not a batch is treated as an event, and left to its parser.
     pub(super) fn of(body: &[u8]) -> Input {
         #[derive(Deserialize)]
         struct Batch {
@@ -32,7 +33,8 @@ impl Input {
             messages: Vec<Message>,
         }
         match serde_json::from_slice(body) {
-            // A message without an id could not be answered for, and has failed to be one by now.
+            // A message without an id cannot be reported as failed, so parsing the batch has failed
+            // already.
             Ok(Batch { messages })
                 if messages.len() <= MESSAGES && messages.iter().all(|m| m.event_source == "aws:sqs") =>
             {

@@ -6,9 +6,9 @@
 //! | a batch of an SQS queue with such events | the messages that shall come again, `{"batchItemFailures": [...]}` |
 //! | `{"image": "..."}` | what was done, and what is `left`; an error if the image failed |
 //!
-//! An invocation ends in time: a while before Lambda would end it nothing more is read, and what is
-//! done is attached. Nothing is kept between invocations but the registries' tokens, and nothing is
-//! written to any disk.
+//! An invocation ends in time: a while before Lambda would end it, it stops reading and attaches
+//! what is finished. Between invocations only the registries' tokens are kept, and nothing is
+//! written to disk.
 
 mod function;
 mod input;
@@ -17,10 +17,10 @@ mod runtime;
 pub use function::{Function, Settings};
 pub use runtime::{Failure, Invocation, Runtime, RuntimeApiError};
 
-/// Handles events until the Runtime API gives no more. Each image is an event of `tracing`.
+/// Handles events until the Runtime API has no more. Logs a `tracing` event for each image.
 ///
 /// # Errors
-/// When the Runtime API cannot be spoken to any more.
+/// If the Runtime API is not available any more.
 pub async fn serve(runtime: &Runtime, function: &Function) -> Result<(), RuntimeApiError> {
     loop {
         let invocation = runtime.next().await?;

@@ -1,8 +1,8 @@
 //! The Runtime API of AWS Lambda, version 2018-06-01 (AWS Lambda Developer Guide, "Using the Lambda
-//! runtime API for custom runtimes"): ask for an event, answer it, ask again.
+//! runtime API for custom runtimes"): request an event, respond, and repeat.
 //!
-//! By hand: it is four requests to an address on this machine. The crate lambda_runtime (1.5)
-//! brings 14 crates for them, and this program speaks HTTP anyway.
+//! Implemented here because it has only four requests to an address on this machine. The crate
+//! lambda_runtime (1.5) would add 14 crates, and this program has an HTTP client anyway.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -15,20 +15,22 @@ use url::Url;
 use crate::store::Cause;
 use crate::store::registry::{ClientConfig, RegistryError, Status, http_client};
 
-/// Events have at most 6 MB (Lambda quotas).
+/// The size limit of an event in bytes. Lambda's own limit is 6 MB (Lambda quotas).
 const EVENT: usize = 8 << 20;
-/// Until our answer is taken.
+/// The time limit for sending our response.
 const ANSWER: Duration = Duration::from_secs(10);
 const REQUEST_ID: &str = "lambda-runtime-aws-request-id";
 const DEADLINE: &str = "lambda-runtime-deadline-ms";
 const ARN: &str = "lambda-runtime-invoked-function-arn";
 const ERROR_TYPE: &str = "lambda-runtime-function-error-type";
-/// A deadline of the year 2001, in milliseconds since 1970: before Lambda's time, and longer than it lets anything run.
+/// A time in the year 2001, in milliseconds since 1970: earlier than Lambda itself, but longer than
+/// any function may run.
 const EARLIEST: u64 = 1_000_000_000_000;
-/// A function that is given no time limit, which no real one is.
+/// The time limit if the header is missing, which does not happen in Lambda itself.
 const NO_DEADLINE: Duration = Duration::from_secs(900);
 
-/// Why the Runtime API cannot be spoken to any more. The function's process ends then, and Lambda starts another one.
+/// Why the Runtime API is not available. The process of the function ends then, and Lambda starts
+/// another.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -45,39 +47,40 @@ pub enum RuntimeApiError {
     Event(&'static str),
 }
 
-/// An event to be handled.
+/// An event to handle.
 #[derive(Debug, Clone)]
 pub struct Invocation {
     id: String,
-    /// When Lambda ends it, whatever it is at.
+    /// When Lambda ends the invocation.
     pub deadline: Instant,
-    /// The account that the function belongs to.
+    /// The account that owns the function.
     pub account: Option<String>,
     /// The JSON of the event.
     pub body: Bytes,
 }
 
-/// What Lambda shows of an invocation that failed.
+/// Lambda's report of a failed invocation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
     /// A stable word for the kind of error.
     pub error_type: &'static str,
-    /// What went wrong, with its causes.
+    /// The error message with its causes.
     pub error_message: String,
 }
 
-/// A client of the Runtime API, by which Lambda hands events to a function.
+/// A client of the Runtime API, through which Lambda passes events to a function.
 pub struct Runtime {
     http: reqwest::Client,
     base: Url,
 }
 
 impl Runtime {
-    /// `address` is what `AWS_LAMBDA_RUNTIME_API` has: `HOST:PORT`, or a whole URL, as cargo-lambda names it.
+    /// `address` is the value of `AWS_LAMBDA_RUNTIME_API`: `HOST:PORT`, or a whole URL in
+    /// cargo-lambda.
     ///
     /// # Errors
-    /// When it is none.
+    /// If it is not an address.
     pub fn new(address: &str) -> Result<Runtime, RuntimeApiError> {
         let wrong = || RuntimeApiError::Address(address.chars().take(150).collect());
         let place = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
@@ -88,10 +91,10 @@ impl Runtime {
         Ok(Runtime { http: http_client(&ClientConfig::default(), &base)?, base })
     }
 
-    /// The next event. It waits for one for as long as it takes; the function may be frozen meanwhile.
+    /// Waits for the next event, without a time limit. The function may be frozen in the meantime.
     ///
     /// # Errors
-    /// When the Runtime API has none to give.
+    /// If the Runtime API returns none.
     pub async fn next(&self) -> Result<Invocation, RuntimeApiError> {
         let answer = self.http.get(self.url("invocation/next")?).send().await.map_err(transport)?;
         let mut answer = accepted(answer)?;
@@ -115,10 +118,10 @@ impl Runtime {
         Ok(Invocation { id: id.to_owned(), deadline, account, body: body.freeze() })
     }
 
-    /// What came of an event: its answer, or why there is none.
+    /// Sends the response to an event, or its failure.
     ///
     /// # Errors
-    /// When the Runtime API does not take it.
+    /// If the Runtime API does not accept it.
     pub async fn answer<T: Serialize>(
         &self,
         invocation: &Invocation,
@@ -129,15 +132,15 @@ impl Runtime {
             Err(failure) => ("error", serde_json::to_vec(failure)),
         };
         let path = format!("invocation/{}/{path}", invocation.id);
-        // Our own answers are strings and numbers in lists.
+        // Our own responses only have strings, numbers and lists, so encoding cannot fail.
         let body = body.unwrap_or_default();
         self.post(&path, result.as_ref().err().map(|failure| failure.error_type), body).await
     }
 
-    /// The function cannot handle anything.
+    /// Reports that the function cannot handle events.
     ///
     /// # Errors
-    /// When the Runtime API does not take even that.
+    /// If the Runtime API does not accept the report.
     pub async fn cannot_start(&self, failure: &Failure) -> Result<(), RuntimeApiError> {
         let body = serde_json::to_vec(failure).unwrap_or_default();
         self.post("init/error", Some(failure.error_type), body).await
@@ -167,8 +170,8 @@ fn accepted(answer: Response) -> Result<Response, RuntimeApiError> {
     if answer.status().is_success() { Ok(answer) } else { Err(RuntimeApiError::Refused(Status(answer.status()))) }
 }
 
-/// From `now` to the deadline, which Lambda gives in milliseconds since 1970. One that is over
-/// leaves no time. cargo-lambda gives how long it is to the deadline instead.
+/// The time from `now` to the deadline, which Lambda states in milliseconds since 1970. Zero if it
+/// has passed. cargo-lambda states the remaining time instead.
 fn time_left(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let deadline: u64 = headers.get(DEADLINE)?.to_str().ok()?.parse().ok()?;
     if deadline < EARLIEST {

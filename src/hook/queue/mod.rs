@@ -1,10 +1,12 @@
-//! A queue that many share: a work queue of NATS JetStream (NATS docs, "JetStream", "Streams", "Consumers").
+//! A queue that many processes share: a work queue of NATS JetStream (NATS docs, "JetStream",
+//! "Streams", "Consumers").
 //!
-//! There are two streams, which are made if they are not there. `NAME` holds the jobs (subject
-//! `NAME.jobs`): each is removed when its index is attached and that was acknowledged.
-//! `NAME-parked` holds those that were given up (subject `NAME.parked`) with the reason, for people
-//! to look at. Delivery is at least once; that an image is indexed once is its digest's doing, and
-//! the `Nats-Msg-Id`, by which the server drops what stands in the queue already.
+//! It uses two streams, which are created if they do not exist. `NAME` holds the jobs (subject
+//! `NAME.jobs`); each is removed after its index was attached and the job acknowledged.
+//! `NAME-parked` holds the jobs that were given up (subject `NAME.parked`), with the reason, for
+//! people to examine. Messages are delivered at least once. An image is nevertheless indexed only
+//! once, because of its digest and because of the `Nats-Msg-Id`, by which the server drops jobs
+//! that are already in the queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,19 +27,19 @@ mod work;
 pub use url::{QueueUrl, QueueUrlError};
 pub use work::Worker;
 
-/// For how long the server knows what was published, and tells it when it comes again.
+/// How long the server remembers published messages to detect duplicates.
 const DUPLICATES: Duration = Duration::from_secs(600);
-/// How often one image can be published, come to an end, and be published again, while the server knows it.
+/// How many times an image can be published and completed while the server remembers it.
 const TIMES_KNOWN: usize = 20;
-/// Jobs that may wait. What comes on top is refused, which whoever sends it is told.
+/// The maximum number of waiting jobs. Further ones are refused, and their senders are told.
 const WAITING: i64 = 1_000_000;
-/// How many parked jobs are kept, and how long.
+/// The maximum number of parked jobs.
 const PARKED: i64 = 100_000;
 const PARKED_AGE: Duration = Duration::from_secs(30 * 86_400);
-/// To a connection, and to the answer of a call.
+/// The time limit for connecting, and for the response to a call.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// Why the queue did not do what was asked. No message holds a password.
+/// Why a call of the queue failed. Messages contain no password.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -46,7 +48,8 @@ pub enum QueueError {
     Connect { server: String, source: Cause },
     #[error("cannot get the queue's {what} {name}")]
     Setup { what: &'static str, name: String, source: Cause },
-    /// What were sent now would be sent when the connection is back, although its sender was told that it failed.
+    /// A message sent now would be delivered after the connection is back, although its sender was
+    /// told that it failed.
     #[error("the connection to the queue is broken")]
     Away,
     #[error("the queue did not accept the job")]
@@ -55,19 +58,19 @@ pub enum QueueError {
     Look(#[source] Cause),
 }
 
-/// What became of a job that was published.
+/// The result of publishing a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Published {
     /// It waits for a worker.
     New,
-    /// The same image stands in the queue, and is not done.
+    /// The same image is in the queue and not done.
     Duplicate,
 }
 
-/// What happens to a connection after it was made.
+/// A change of an established connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// It was lost; the client tries to connect again.
+    /// It was lost; the client tries to reconnect.
     Lost,
     /// It works again.
     Back,
@@ -82,22 +85,22 @@ impl std::fmt::Display for Change {
     }
 }
 
-/// A connection to the queue; cheap to clone. It is made anew when it breaks.
+/// A connection to the queue; cheap to clone. Reconnects automatically.
 #[derive(Clone)]
 pub struct Queue {
     jetstream: Context,
     name: String,
     unit: Unit,
-    /// How often the connection was lost.
+    /// How many times the connection was lost.
     losses: Arc<AtomicU64>,
 }
 
 impl Queue {
-    /// Connects, and makes the streams if they are not there. `tell` is told when the connection is lost, and
-    /// when it is back.
+    /// Connects, and creates the streams if they do not exist. `tell` is called when the connection
+    /// is lost and when it is back.
     ///
     /// # Errors
-    /// When nobody answers there, or the streams cannot be made.
+    /// If the server does not respond, or the streams cannot be created.
     pub async fn connect(url: &QueueUrl, tell: impl Fn(Change) + Send + Sync + 'static) -> Result<Queue, QueueError> {
         let losses = Arc::new(AtomicU64::new(0));
         let (counted, is_lost) = (Arc::clone(&losses), AtomicBool::new(false));
@@ -149,16 +152,17 @@ impl Queue {
         Ok(queue)
     }
 
-    /// The same queue, for whom `unit` says what is the same job.
+    /// The same queue. `unit` decides which jobs are the same.
     #[must_use]
     pub fn by(self, unit: Unit) -> Queue {
         Queue { unit, ..self }
     }
 
-    /// Puts a job into the queue, unless it stands there. Returns when the server has it on its disk.
+    /// Adds a job to the queue, unless it is already there. Returns after the server has stored it
+    /// on disk.
     ///
     /// # Errors
-    /// When the server is not there, or has no room: then the job is not in the queue.
+    /// If the server is not reachable or has no space. Then the job is not in the queue.
     pub async fn publish(&self, job: &Job) -> Result<Published, QueueError> {
         if !self.is_connected() {
             return Err(QueueError::Away);
@@ -174,15 +178,16 @@ impl Queue {
                 if self.holds(sequence).await? {
                     return Ok(Published::Duplicate);
                 }
-                // The server knows it still, but it came to its end; perhaps a bad one, and somebody wants it
-                // tried again. Whoever else finds that out now makes the same name of it.
+                // The server still remembers it, but it was completed, perhaps with a failure, and
+                // should be tried again. Other publishers that notice this derive the same id.
                 id = format!("{key} after {sequence}");
             }
         }
         self.send(message()).await.map(|_| Published::New)
     }
 
-    /// Sends a message to the jobs. Gives the place of one with the same id, if the server dropped this one for it.
+    /// Sends a message to the jobs. Returns the sequence number of an earlier message with the same
+    /// id, if the server dropped this one.
     async fn send(&self, message: PublishMessage) -> Result<Option<u64>, QueueError> {
         let failed = |error: jetstream::context::PublishError| QueueError::Publish(error.into());
         let sent = self.jetstream.send_publish(self.jobs(), message).await.map_err(failed)?;
@@ -190,7 +195,7 @@ impl Queue {
         Ok(acknowledged.duplicate.then_some(acknowledged.sequence))
     }
 
-    /// Whether the job at this place in the queue is not done.
+    /// Whether the job with this sequence number is not done.
     async fn holds(&self, sequence: u64) -> Result<bool, QueueError> {
         let stream = self.jetstream.get_stream_no_info(&self.name).await;
         let stream = stream.map_err(|error| QueueError::Look(error.into()))?;
@@ -201,7 +206,7 @@ impl Queue {
         }
     }
 
-    /// Whether the server is there.
+    /// Whether the server is connected.
     pub fn is_connected(&self) -> bool {
         self.jetstream.client().connection_state() == async_nats::connection::State::Connected
     }

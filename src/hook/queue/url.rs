@@ -1,4 +1,4 @@
-//! Where a queue is.
+//! The URL of a queue.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,12 +12,13 @@ pub struct QueueUrl {
     /// Scheme, host and port.
     pub(super) server: String,
     pub(super) tls: bool,
-    /// User and password, or a token alone.
+    /// User and password, or only a token.
     pub(super) login: Option<(String, Option<String>)>,
     pub(super) stream: String,
 }
 
-/// Why a text is no [`QueueUrl`]. The text is not in it: it may hold a password.
+/// Why a text is not a [`QueueUrl`]. Messages do not include the text, which may contain a
+/// password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -60,7 +61,7 @@ impl FromStr for QueueUrl {
     }
 }
 
-/// Without the login.
+/// Omits the login.
 impl fmt::Display for QueueUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.server, self.stream)

@@ -1,4 +1,5 @@
-//! Taking jobs out of the queue: one at a time for each slot, acknowledged when all is done.
+//! Takes jobs out of the queue, one at a time for each slot, and acknowledges them after they are
+//! done.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,58 +23,59 @@ use crate::hook::log::{TARGET, now};
 use crate::hook::runner::{JobOutcome, Runner};
 use crate::ops::discover::causes;
 
-/// The workers' name to the server: they share one consumer, and a job goes to one of them.
+/// The name of the workers for the server. They share a consumer, so each job goes to only one of
+/// them.
 const CONSUMER: &str = "workers";
-/// How often a job is handed out before it is parked unseen: workers that die of it must come to an end.
+/// How many times a job is delivered before it is parked untried, in case it kills the workers.
 const DELIVERIES: u32 = 5;
-/// The header of a job that was handed back: how often it was tried before.
+/// The header of a returned job: how many times it was tried.
 const TRIES: &str = "Ociseek-Tries";
-/// Jobs that all workers together may have in hand.
+/// The maximum number of jobs in progress, all workers together.
 const IN_HAND: i64 = 10_000;
-/// How long the server is asked for a job before it is asked anew.
+/// How long to wait for a job in one request to the server.
 const ASK: Duration = Duration::from_secs(20);
-/// How long jobs that are not done may take to go back to the queue.
+/// How long returning unfinished jobs to the queue may take.
 const LAST_WORDS: Duration = Duration::from_secs(3);
-/// Before a job that could not be parked is handed out again.
+/// The wait before a job that could not be parked is delivered again.
 const NOT_PARKED: Duration = Duration::from_secs(30);
-/// Before the server is asked again when it could not be.
+/// The wait before the server is asked again after a failure.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Where a worker is between being told to stop and stopping.
+/// The phases of stopping a worker.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Working,
-    /// No new job.
+    /// Start no new jobs.
     Ending,
-    /// Jobs in hand go back.
+    /// Return running jobs.
     Over,
 }
 
-/// A process that does the jobs of a queue.
+/// A process that runs the jobs of a queue.
 pub struct Worker {
     queue: Queue,
     consumer: Consumer<pull::Config>,
     runner: Arc<Runner>,
     running: AtomicU64,
     stopping: AtomicBool,
-    /// The server was asked for jobs in vain, and that was told.
+    /// Whether a failure to get jobs was reported.
     failing: AtomicBool,
 }
 
 impl Worker {
-    /// Where this is the first worker of the queue, any worker that was silent for `silence` is taken for dead, and its
-    /// job goes to another.
+    /// If this is the first worker of the queue, `silence` is set for all workers: one that is
+    /// silent for so long counts as dead, and its job is delivered to another.
     ///
     /// # Errors
-    /// When the consumer cannot be made.
+    /// If the consumer cannot be created.
     pub async fn new(queue: Queue, runner: Arc<Runner>, silence: Duration) -> Result<Worker, QueueError> {
         let consumer = queue.consumer(silence).await?;
         let [stopping, failing] = [false, false].map(AtomicBool::new);
         Ok(Worker { queue, consumer, runner, running: AtomicU64::new(0), stopping, failing })
     }
 
-    /// Works on jobs, `slots` at a time, until `stop`; then ends those in hand, or hands them back after `drain`.
-    /// It ends whether the server is there or not.
+    /// Runs jobs, `slots` at a time, until `stop`. Then waits up to `drain` for running ones, and
+    /// returns the rest to the queue. Ends even if the server is not reachable.
     pub async fn work(self: &Arc<Self>, slots: usize, drain: Duration, stop: impl Future<Output = ()>) {
         let heartbeat = self.consumer.cached_info().config.ack_wait / 3;
         let (phase, phases) = watch::channel(Phase::Working);
@@ -91,7 +93,8 @@ impl Worker {
             phase.send_replace(Phase::Over);
             let _ = timeout(LAST_WORDS, all).await;
         }
-        // What was said last must have been sent. Without a connection that would wait for one.
+        // The last messages must be sent before the process ends. Without a connection this would
+        // wait for one.
         if self.queue.is_connected() {
             let _ = timeout(LAST_WORDS, self.queue.jetstream.client().flush()).await;
         }
@@ -125,7 +128,7 @@ impl Queue {
             durable_name: Some(CONSUMER.to_owned()),
             ack_policy: AckPolicy::Explicit,
             ack_wait: silence,
-            // We count for ourselves, so that nothing is dropped unseen.
+            // Attempts are counted here, so that no job is dropped unseen.
             max_deliver: -1,
             max_ack_pending: IN_HAND,
             ..pull::Config::default()
@@ -133,7 +136,8 @@ impl Queue {
         stream.get_or_create_consumer(CONSUMER, config).await.map_err(|error| setup(error.into()))
     }
 
-    /// Keeps what was given up for people to look at. True: the server has it.
+    /// Stores a job that was given up, for people to examine. Returns whether the server has stored
+    /// it.
     async fn park(&self, record: &Value) -> bool {
         let sent = self.jetstream.publish(self.parked(), Bytes::from(record.to_string())).await;
         match sent {
@@ -146,7 +150,7 @@ impl Queue {
 struct Slot {
     worker: Arc<Worker>,
     phases: watch::Receiver<Phase>,
-    /// How often it says that it is busy.
+    /// How often to report that the job is in progress.
     heartbeat: Duration,
 }
 
@@ -166,7 +170,7 @@ impl Slot {
         }
     }
 
-    /// One job, if there is one before long.
+    /// The next job, if one arrives soon.
     async fn next(&self) -> Option<Message> {
         let Worker { queue, consumer, failing, .. } = &*self.worker;
         let losses = queue.losses.load(Ordering::SeqCst);
@@ -177,7 +181,7 @@ impl Slot {
             }
             Err(error) => {
                 tokio::time::sleep(PAUSE).await;
-                // That the connection is lost is told where it is noticed; that others fail too need not be told again.
+                // A lost connection is reported elsewhere, so consequential failures are not.
                 let is_lost = !queue.is_connected() || queue.losses.load(Ordering::SeqCst) != losses;
                 if !is_lost && !failing.swap(true, Ordering::SeqCst) {
                     warn!(name: "queue", target: TARGET, error = format!("cannot get a job: {}", plain(&error)));
@@ -222,7 +226,8 @@ impl Slot {
         }
     }
 
-    /// Does the job, and lets the server know that somebody is at it. None: there was no time to end it.
+    /// Runs a job and reports to the server that it is in progress. None if it was stopped before
+    /// its end.
     async fn work(&self, message: &Message, job: &Job, tries: u32) -> Option<JobOutcome> {
         let Worker { runner, .. } = &*self.worker;
         let mut run = std::pin::pin!(runner.run(job, tries));
@@ -236,26 +241,26 @@ impl Slot {
         }
     }
 
-    /// Puts a job whose try does not count back into the queue, with the number of those that do. The server counts
-    /// how often it hands a message out and nothing else: so this is a new message, and the old one leaves. The
-    /// job goes to the end of the queue.
+    /// Returns a job to the queue if its try does not count, with the number of those that do. The
+    /// server only counts deliveries, so this publishes a new message and acknowledges the old one.
+    /// The job moves to the end of the queue.
     async fn hand_back(&self, message: &Message, tries: u32) {
         let Worker { queue, .. } = &*self.worker;
         debug!(name: "handed-back", target: TARGET, tries);
-        // Without a connection the server notices the silence.
+        // Without a connection, the server notices the silence.
         if !queue.is_connected() {
             return;
         }
         let again = PublishMessage::build().payload(message.payload.clone()).header(TRIES, tries.to_string().as_str());
         match queue.send(again).await {
             Ok(_) => self.settle(message, None).await,
-            // The queue is full, say: then the try counts.
+            // If the queue is full, for example, the try counts.
             Err(_) => self.say(message, AckKind::Nak(None)).await,
         }
     }
 
-    /// The job leaves the queue; where there is a record it is parked first. If the server cannot
-    /// be told, it comes again.
+    /// Removes a job from the queue; if there is a record, it is parked first. If the server cannot
+    /// be reached, the job is delivered again.
     async fn settle(&self, message: &Message, parked: Option<&Value>) {
         if let Some(record) = parked
             && !self.worker.queue.park(record).await
@@ -277,7 +282,7 @@ impl Slot {
 }
 
 async fn reached(mut phases: watch::Receiver<Phase>, phase: Phase) {
-    // The sender lives as long as there are workers.
+    // The sender exists as long as there are workers.
     let _ = phases.wait_for(|now| *now >= phase).await;
 }
 
@@ -286,8 +291,8 @@ async fn fetch(consumer: &Consumer<pull::Config>) -> Result<Option<Message>, asy
     batch.next().await.transpose()
 }
 
-/// What the client says of an error; the server's own words stand in it as Rust writes them:
-/// `409, Some("Server Shutdown")`.
+/// The client's error message. It includes the server's text in Rust's debug format: `409,
+/// Some("Server Shutdown")`.
 fn plain(error: &async_nats::Error) -> String {
     error.to_string().replace(", Some(\"", " ").replace("\")", "").replace(", None", "")
 }

@@ -1,4 +1,4 @@
-//! How much, how fast, how long.
+//! Limits for the size, rate and duration of requests.
 
 use crate::lock::Hold;
 use std::sync::Mutex;
@@ -8,7 +8,7 @@ use axum::body::Body;
 use bytes::BytesMut;
 use futures_util::StreamExt;
 
-/// A token bucket: `rate` a second on average, and a number of seconds' worth at once.
+/// A token bucket: `rate` per second on average, with bursts of several seconds' worth.
 pub(super) struct Bucket {
     rate: f64,
     full: f64,
@@ -21,7 +21,7 @@ impl Bucket {
         Bucket { rate: rate.into(), full, state: Mutex::new((full, Instant::now())) }
     }
 
-    /// Takes one, if there is one.
+    /// Takes a token, if there is one.
     pub(super) fn take(&self) -> bool {
         self.take_at(Instant::now())
     }
@@ -43,7 +43,7 @@ pub(super) enum BodyError {
     Broken,
 }
 
-/// A body of at most `limit` bytes, if it is there within `patience`.
+/// Reads a body of at most `limit` bytes that arrives within `patience`.
 pub(super) async fn read(body: Body, limit: usize, patience: Duration) -> Result<BytesMut, BodyError> {
     let read = async {
         let mut chunks = body.into_data_stream();

@@ -7,10 +7,10 @@
 //! | `GET /readyz` | 200 while it takes notifications, else 503 |
 //! | `GET /metrics` | counters for Prometheus, for those who show the secret if there is one |
 //!
-//! Everything has a bound: connections, of one peer too, and how long they last; the time for a
-//! header, for a body, and for taking an answer; a body's bytes, bodies in memory at a time;
-//! notifications a second, jobs that wait. An event is answered with success only when it is in the
-//! queue, and in the journal if there is one.
+//! Everything is limited: the number and duration of connections, in total and for each peer; the
+//! time to send a header or a body, and to accept a response; the size of a body, and the number of
+//! bodies in memory; notifications per second, and waiting jobs. An event is only confirmed after
+//! its jobs are in the queue, and in the journal if there is one.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -42,30 +42,32 @@ mod notify;
 pub mod sink;
 mod work;
 
-/// Bodies that are read at a time of senders who have shown the secret: as many MiB at most.
+/// How many bodies of authenticated senders are read at the same time. Each takes up to a MiB of
+/// memory.
 const BODIES: usize = 24;
-/// The same of senders whose secret must be judged by the body: strangers may be among them.
+/// How many bodies are read at the same time if the body is needed to authenticate the sender.
 const UNPROVEN_BODIES: usize = 8;
 
-/// How a service behaves.
+/// The settings of a service.
 pub struct ServerConfig {
-    /// None: whoever can reach the service may notify it.
+    /// None to accept notifications without authentication.
     pub secrets: Option<Secrets>,
-    /// Maximum notifications per second on average; bursts of ten seconds' worth are allowed.
+    /// The maximum number of notifications per second on average, with bursts of ten seconds'
+    /// worth.
     pub rate: NonZeroU32,
-    /// Jobs that are done side by side, where they are done here.
+    /// How many jobs run at the same time, unless a shared queue is used.
     pub workers: usize,
-    /// How long a client may take to send a header, or a body, and to take some of an answer.
+    /// How long a client may take to send a header or a body, and to accept some of a response.
     pub patience: Duration,
-    /// How long work goes on after the service was told to stop.
+    /// How long jobs may continue after the service was stopped.
     pub drain: Duration,
 }
 
-/// Where a service is reached.
+/// The sockets of a service.
 pub struct Listeners {
-    /// Where notifications are taken.
+    /// For notifications.
     pub notifications: TcpListener,
-    /// Where health and metrics are told to whoever asks, beside where notifications are taken.
+    /// For health and metrics without authentication, in addition to the first socket.
     pub monitor: Option<TcpListener>,
 }
 
@@ -80,26 +82,26 @@ pub enum ServeError {
     Listen { address: SocketAddr, source: std::io::Error },
 }
 
-/// What all requests share.
+/// The state that all requests share.
 struct App {
     runner: Arc<Runner>,
     sink: Sink,
     config: ServerConfig,
     rate: Bucket,
-    /// Refusals that are logged a second: strangers must not fill the disk.
+    /// Limits how many refusals are logged per second, so that clients cannot fill the disk.
     complaints: Bucket,
     bodies: Semaphore,
     unproven_bodies: Semaphore,
-    /// Events that were answered with success, and whose jobs did not fail: [`notify::events_of`]
-    /// their job, then their ids.
+    /// Events that were confirmed and whose jobs did not fail. Keys begin with the prefix of their
+    /// job ([`notify::events_of`]), followed by the event's id.
     seen: Mutex<Remembered>,
     stopping: AtomicBool,
 }
 
-/// Listens on `address` for notifications, and refuses to do so for the whole network without a secret.
+/// Listens on `address` for notifications. Refuses to listen on the network without a secret.
 ///
 /// # Errors
-/// When there is no secret, or the address cannot be had.
+/// If there is no secret, or the address is not available.
 pub async fn listen(address: SocketAddr, config: &ServerConfig) -> Result<TcpListener, ServeError> {
     if config.secrets.is_none() && !address.ip().to_canonical().is_loopback() {
         return Err(ServeError::NoSecret(address));
@@ -107,17 +109,17 @@ pub async fn listen(address: SocketAddr, config: &ServerConfig) -> Result<TcpLis
     listen_to_all(address).await
 }
 
-/// Listens on `address` for what everyone may ask: [`monitor`].
+/// Listens on `address` for the unauthenticated endpoints of [`monitor`].
 ///
 /// # Errors
-/// When the address cannot be had.
+/// If the address is not available.
 pub async fn listen_to_all(address: SocketAddr) -> Result<TcpListener, ServeError> {
     TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })
 }
 
-/// Serves until `stop`, then ends in good order: no more connections, requests that have begun are
-/// answered, jobs go on for [`ServerConfig::drain`], and what is left by then is in the journal or
-/// among the dead letters.
+/// Serves until `stop`, and then ends gracefully: accepts no more connections, completes running
+/// requests, and lets jobs continue for [`ServerConfig::drain`]. The remaining jobs are in the
+/// journal or among the dead letters.
 pub async fn serve(
     listeners: Listeners,
     runner: Arc<Runner>,
@@ -173,7 +175,8 @@ fn router(app: &Arc<App>) -> Router {
         .layer(map_response(count))
 }
 
-/// With a secret, strangers may be able to reach the service; they must not see its metrics.
+/// If there is a secret, the service may be reachable by clients without it, who must not see its
+/// metrics.
 async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     match request.uri().path() == "/metrics" && !notify::shows_secret(&app, request.headers(), request.uri()) {
         true => notify::unauthorized(),
@@ -190,7 +193,7 @@ impl Monitored for App {
         !self.stopping.load(Ordering::Relaxed) && self.sink.has_room()
     }
 
-    /// A queue that many share is measured where it is.
+    /// A shared queue has metrics of its own.
     fn gauges(&self) -> Vec<(&'static str, &'static str, u64)> {
         let Some(here) = self.sink.here() else { return Vec::new() };
         let (waiting, running) = here.backlog.lengths();

@@ -1,4 +1,5 @@
-//! One notification: who sends it, what it says, and what becomes of each image in it.
+//! Handles a notification: authenticates its sender, parses it, and offers each of its images as a
+//! job.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,16 +26,16 @@ use crate::hook::secret::{Shown, Verdict};
 use crate::image::is_registry;
 use crate::ops::discover::causes;
 
-/// How long a request waits for its turn to have its body read.
+/// How long a request waits for permission to have its body read.
 const TURN: Duration = Duration::from_secs(5);
-/// Reasons that an answer gives, of all that an event was not taken for.
+/// The maximum number of reasons in a response for rejected events.
 const REASONS: usize = 10;
 
-/// An answer that is no success.
+/// A response other than success.
 struct Refusal {
     status: StatusCode,
     reason: String,
-    /// Seconds.
+    /// In seconds.
     retry_after: Option<u64>,
 }
 
@@ -63,8 +64,8 @@ fn answer(status: StatusCode, body: &Value) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], format!("{body}\n")).into_response()
 }
 
-/// `OPTIONS`: a sender of CloudEvents asks whether it may (CloudEvents, "HTTP 1.1 Web Hooks", 4).
-/// Whoever knows the secret may.
+/// `OPTIONS`: a sender of CloudEvents asks for permission (CloudEvents, "HTTP 1.1 Web Hooks", 4),
+/// which needs the secret.
 pub(super) async fn may_i(headers: HeaderMap) -> Response {
     let origin = headers.get("webhook-request-origin").cloned();
     let mut response = StatusCode::OK.into_response();
@@ -81,12 +82,12 @@ fn no_secret() -> Refusal {
     Refusal::new(StatusCode::UNAUTHORIZED, "the secret is missing or wrong")
 }
 
-/// The answer to whoever does not know the secret.
+/// The response to clients without the secret.
 pub(super) fn unauthorized() -> Response {
     no_secret().answer()
 }
 
-/// Whether a request without a body shows the secret, if there is one.
+/// Whether a request without a body has the secret, if one is required.
 pub(super) fn shows_secret(app: &App, headers: &HeaderMap, uri: &Uri) -> bool {
     let query = Query::of(uri);
     app.config.secrets.as_ref().is_none_or(|secrets| secrets.judge(&shown(headers, &query)) == Verdict::Good)
@@ -126,15 +127,16 @@ async fn take(app: &App, request: Request) -> Result<Response, Refusal> {
     let text = |name: header::HeaderName| parts.headers.get(name).and_then(|value| value.to_str().ok());
     let named = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
 
-    // Whatever can be judged by the header is, so that strangers cost no body.
+    // Checks as much as possible by the header, so that unauthenticated clients cost no memory for
+    // a body.
     let shown = shown(&parts.headers, &query);
     let secrets = app.config.secrets.as_ref();
     let verdict = secrets.map_or(Verdict::Good, |secrets| secrets.judge(&shown));
     if verdict == Verdict::Bad {
         return Err(no_secret());
     }
-    // Without a secret any web page could have a browser on this machine send something. Browsers
-    // say so, registries do not.
+    // Without a secret, any web page could make a browser on this machine send a request. Browsers
+    // add these headers, registries do not.
     if secrets.is_none() && ["origin", "sec-fetch-site"].iter().any(|name| parts.headers.contains_key(*name)) {
         return Err(Refusal::new(StatusCode::FORBIDDEN, "requests from web pages are refused"));
     }
@@ -177,7 +179,7 @@ async fn take(app: &App, request: Request) -> Result<Response, Refusal> {
     enqueue(app, events, query.registry.as_deref()).await
 }
 
-/// What became of the images of one body.
+/// The results for the images in a body.
 #[derive(Default)]
 struct Taken {
     accepted: usize,
@@ -205,8 +207,8 @@ async fn enqueue(app: &App, events: Events, registry: Option<&str>) -> Result<Re
     for ignored in &events.ignored {
         taken.ignore(app, "ignored", ignored.to_string());
     }
-    // All of them are looked at: those for which there is no room are sent again with the others,
-    // which then are duplicates.
+    // All images are offered even if there is no room: the sender repeats the whole body, and the
+    // others are duplicates then.
     let mut full = None;
     for push in events.pushes {
         let Some(image) = push.image(registry) else {
@@ -216,7 +218,8 @@ async fn enqueue(app: &App, events: Events, registry: Option<&str>) -> Result<Re
             continue;
         };
         let job = Job { image };
-        // What became of a job that others do, they alone know: a shared queue tells by itself what it has already.
+        // Only a process that runs a job knows its result. A shared queue detects duplicates
+        // itself.
         let id = app.sink.here().and(push.id.as_ref());
         let id = id.map(|id| format!("{}{} {id}", events_of(app, &job), events.shape));
         if let Some(id) = &id {
@@ -226,7 +229,7 @@ async fn enqueue(app: &App, events: Events, registry: Option<&str>) -> Result<Re
                 taken.duplicates += 1;
                 continue;
             }
-            // Before the job is there: it may fail, and its events be forgotten, at once.
+            // Added before the job, which may fail at once and make its events be forgotten.
             seen.add(id.clone(), Instant::now());
         }
         if let Err(refusal) = one(app, job, &mut taken).await {
@@ -246,7 +249,7 @@ async fn enqueue(app: &App, events: Events, registry: Option<&str>) -> Result<Re
     Ok(answer(status, &body))
 }
 
-/// What the names begin with of all events that asked for a job.
+/// The common prefix of the keys of all events that requested a job.
 pub(super) fn events_of(app: &App, job: &Job) -> String {
     format!("{} ", job.key(app.runner.unit()))
 }
@@ -294,7 +297,7 @@ async fn one(app: &App, job: Job, taken: &mut Taken) -> Result<(), Refusal> {
     }
 }
 
-/// What the URL says.
+/// The parameters in the URL.
 #[derive(Default)]
 struct Query {
     token: Option<String>,

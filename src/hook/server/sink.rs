@@ -1,4 +1,4 @@
-//! Where accepted jobs go.
+//! The destinations of accepted jobs.
 
 use std::path::Path;
 
@@ -8,44 +8,44 @@ use crate::hook::journal::{Journal, JournalError};
 #[cfg(feature = "nats")]
 use crate::hook::queue::{Published, Queue, QueueError};
 
-/// The queue of this process, or that of others.
+/// The queue of this process, or a shared one.
 #[allow(clippy::large_enum_variant, reason = "there is one of them at a time")]
 pub enum Sink {
     /// The queue of this process.
     Here(Here),
-    /// A queue that services share.
+    /// A queue that several services share.
     #[cfg(feature = "nats")]
     Queue(Queue),
 }
 
-/// A queue in memory, and the journal that outlives it.
+/// A queue in memory, with a journal that survives the process.
 pub struct Here {
-    /// The jobs that wait and run.
+    /// The waiting and running jobs.
     pub backlog: Backlog,
-    /// The file in which they outlive the process, if there is one.
+    /// The file in which they survive the process, if there is one.
     pub journal: Option<Journal>,
 }
 
 impl Here {
-    /// A queue for `capacity` jobs, which count by `unit`. With a journal, what is left in it from
-    /// before stands in the queue already.
+    /// A queue for `capacity` jobs, counted by `unit`. The remaining jobs of the journal are
+    /// already in the queue.
     ///
     /// # Errors
-    /// When the journal cannot be read or written.
+    /// If the journal cannot be read or written.
     pub fn new(capacity: usize, unit: Unit, journal: Option<&Path>) -> Result<Here, JournalError> {
         let backlog = Backlog::new(capacity, unit);
         let Some(path) = journal else { return Ok(Here { backlog, journal: None }) };
         let (journal, left) = Journal::open(path, unit)?;
         let here = Here { backlog, journal: Some(journal) };
         for item in left {
-            // Accepted is accepted: what was taken before does not ask for room.
+            // These were accepted before, so they need no room.
             here.backlog.restore(item);
         }
         Ok(here)
     }
 }
 
-/// Why a job could not be taken.
+/// Why a job could not be accepted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -59,7 +59,7 @@ pub enum SinkError {
 
 impl Sink {
     /// # Errors
-    /// When it could not be written down where it must be: then it is not taken.
+    /// If a job could not be recorded. Then it is not accepted.
     pub async fn offer(&self, job: Job) -> Result<Offer, SinkError> {
         match self {
             #[cfg(feature = "nats")]
@@ -83,7 +83,7 @@ impl Sink {
         }
     }
 
-    /// Whether a job would be taken, as far as that can be said.
+    /// Whether a job would probably be accepted.
     pub fn has_room(&self) -> bool {
         match self {
             Sink::Here(here) => here.backlog.has_room(),

@@ -1,4 +1,4 @@
-//! The jobs of a service that does them itself.
+//! Runs the jobs of a service with its own queue.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(super) fn start(app: &Arc<App>) -> JoinSet<()> {
 async fn work(app: &App) {
     let Some(here) = app.sink.here() else { return };
     while let Some(item) = here.backlog.next().await {
-        // In the journal of a process that died with it, time after time.
+        // The job may have killed the process each time, and remained in the journal.
         if item.tries > TRIES {
             app.runner.give_up(&item.job, item.tries - 1, "the process died each time it worked on this job");
             end(app, here, &item, false).await;
@@ -42,7 +42,7 @@ async fn work(app: &App) {
                 app.runner.give_up(&item.job, item.tries, &reason);
                 end(app, here, &item, false).await;
             }
-            // False: the same waits already, and stands in the journal.
+            // False if the same job already waits. Then it is in the journal.
             JobOutcome::Again(wait) => drop(here.backlog.again(item, wait)),
         }
     }
@@ -51,19 +51,20 @@ async fn work(app: &App) {
 async fn end(app: &App, here: &Here, item: &Item, done: bool) {
     here.backlog.finished(item, done, |next| note(here, |journal| journal.done(item, next)));
     if !done {
-        // Whoever sends the event again wants it tried again.
+        // If the sender repeats the event, it wants the job to be tried again.
         app.seen.lock().await.forget(&events_of(app, &item.job));
     }
 }
 
-/// What was accepted stands in the journal; that the rest cannot be written costs doing a job again.
+/// Accepted jobs are in the journal. If other lines cannot be written, a job may be repeated, which
+/// is harmless.
 fn note(here: &Here, write: impl FnOnce(&Journal) -> Result<(), JournalError>) {
     if let Some(Err(error)) = here.journal.as_ref().map(write) {
         error!(name: "journal", target: TARGET, error = causes(&error));
     }
 }
 
-/// Lets jobs go on for as long as they may, and says how many are left.
+/// Lets jobs continue for as long as they may, and returns how many are left.
 pub(super) async fn finish(app: &App, mut workers: JoinSet<()>) -> usize {
     let Some(here) = app.sink.here() else { return 0 };
     here.backlog.close();

@@ -44,7 +44,7 @@ pub struct ContentStats {
     pub start_requests: u64,
     /// The number of bytes that these requests returned.
     pub start_bytes: u64,
-    /// Spans that were decoded, in whatever way their bytes came.
+    /// The number of decoded spans, whatever the source of their bytes.
     pub spans_decoded: u64,
     /// The number of parts of spans served from memory or from the cache on disk.
     pub memory_hits: u64,

@@ -44,7 +44,8 @@ use crate::ztoc::ZtocError;
 const SIDE_BY_SIDE: usize = 4;
 /// How many fine documents are fetched at the same time. Their heads are small.
 const DOCUMENTS: usize = 16;
-/// Bytes of tar in a span of our own making, at least: a checkpoint of 32 KiB for each.
+/// The least size of a span for maps that are made here, in bytes of the tar. Each span needs a
+/// checkpoint of 32 KiB.
 const SPAN_SIZE: u64 = 2 << 20;
 /// Layers of at least this many bytes get larger spans, which limits their checkpoints to some 100
 /// MiB.
