@@ -12,7 +12,7 @@ use tracing::{info, warn};
 use super::job::{Done, Products};
 use crate::logging::{Line, level_word};
 use crate::ops::index::{IndexedManifest, ManifestResult};
-use crate::progress::{Event, Progress};
+use crate::progress::{Progress, ProgressEvent};
 use crate::time::Time;
 
 /// The `tracing` target of the services' events.
@@ -34,10 +34,12 @@ pub fn json_line(line: &Line<'_>) -> String {
 pub struct LogProgress;
 
 impl Progress for LogProgress {
-    fn report(&self, event: Event) {
+    fn report(&self, event: ProgressEvent) {
         match event {
-            Event::Warning(message) => warn!(name: "warning", target: TARGET, message),
-            Event::TokenService { registry, host } => info!(name: "token-service", target: TARGET, registry, host),
+            ProgressEvent::Warning(message) => warn!(name: "warning", target: TARGET, message),
+            ProgressEvent::TokenService { registry, host } => {
+                info!(name: "token-service", target: TARGET, registry, host)
+            }
             _ => {}
         }
     }

@@ -22,7 +22,7 @@ struct Record {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
-pub enum RecordError {
+pub enum JobRecordError {
     #[error("it is not the JSON of a job")]
     Json(#[from] serde_json::Error),
     #[error("it has an invalid {0}")]
@@ -37,7 +37,7 @@ impl Job {
 
     /// # Errors
     /// If `json` was not written by [`Job::to_json`].
-    pub fn from_json(json: &[u8]) -> Result<Job, RecordError> {
+    pub fn from_json(json: &[u8]) -> Result<Job, JobRecordError> {
         Record::try_into(serde_json::from_slice(json)?)
     }
 }
@@ -56,9 +56,9 @@ impl<'de> Deserialize<'de> for Job {
 }
 
 impl TryFrom<Record> for Job {
-    type Error = RecordError;
+    type Error = JobRecordError;
 
-    fn try_from(record: Record) -> Result<Job, RecordError> {
+    fn try_from(record: Record) -> Result<Job, JobRecordError> {
         let Record { registry, repository, tag, digest } = record;
         let named = tag.is_some() || digest.is_some();
         let checks = [
@@ -67,7 +67,7 @@ impl TryFrom<Record> for Job {
             (tag.as_deref().is_none_or(is_tag) && named, "tag"),
         ];
         match checks.iter().find(|(good, _)| !good) {
-            Some((_, what)) => Err(RecordError::Name(what)),
+            Some((_, what)) => Err(JobRecordError::Name(what)),
             None => Ok(Job { image: Reference { registry, repository, tag, digest } }),
         }
     }

@@ -31,7 +31,7 @@ pub enum SecretError {
 
 /// The credentials in a request, before its body is read.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Shown<'a> {
+pub struct RequestCredentials<'a> {
     /// The header `Authorization`.
     pub authorization: Option<&'a str>,
     /// `X-Hub-Signature-256`: `sha256=` and the hex of the body's HMAC (GitHub docs, "Validating webhook deliveries").
@@ -42,7 +42,7 @@ pub struct Shown<'a> {
 
 /// The decision about a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SecretCheck {
     /// It has a valid secret.
     Good,
     /// It depends on the body: call [`Secrets::signed`].
@@ -68,14 +68,14 @@ impl Secrets {
 
     /// Checks the credentials of a request. If there are several, only one is checked: the
     /// signature, then the header, then the token.
-    pub fn judge(&self, shown: &Shown) -> Verdict {
+    pub fn judge(&self, shown: &RequestCredentials) -> SecretCheck {
         let good = match shown {
-            Shown { signature: Some(_), .. } => return Verdict::Signature,
-            Shown { authorization: Some(authorization), .. } => self.is_in_header(authorization),
-            Shown { token: Some(token), .. } => self.is_one(token.as_bytes()),
+            RequestCredentials { signature: Some(_), .. } => return SecretCheck::Signature,
+            RequestCredentials { authorization: Some(authorization), .. } => self.is_in_header(authorization),
+            RequestCredentials { token: Some(token), .. } => self.is_one(token.as_bytes()),
             _ => false,
         };
-        if good { Verdict::Good } else { Verdict::Bad }
+        if good { SecretCheck::Good } else { SecretCheck::Bad }
     }
 
     /// Whether `signature` is the body's signature with one of the secrets.
@@ -129,7 +129,7 @@ mod tests {
 
     const SECRET: &str = "correct horse battery";
 
-    fn judge(shown: Shown) -> Verdict {
+    fn judge(shown: RequestCredentials) -> SecretCheck {
         Secrets::parse(&format!("the other secret one\n\n {SECRET} \r\n")).unwrap().judge(&shown)
     }
 
@@ -137,28 +137,35 @@ mod tests {
     fn each_way_to_show_it() {
         let basic = |text: &str| format!("basic {}", BASE64_STANDARD.encode(text));
         for (authorization, want) in [
-            (format!("Bearer {SECRET}"), Verdict::Good),
-            (format!("bearer  {SECRET}"), Verdict::Good),
-            (SECRET.to_owned(), Verdict::Good),
-            ("the other secret one".to_owned(), Verdict::Good),
-            (basic(&format!("hook:{SECRET}")), Verdict::Good),
-            (basic(SECRET), Verdict::Bad),
-            (basic(&format!("{SECRET}:x")), Verdict::Bad),
-            ("Basic !".to_owned(), Verdict::Bad),
-            (format!("Bearer {SECRET}x"), Verdict::Bad),
-            (format!("Bearer {}", &SECRET[1..]), Verdict::Bad),
-            ("Bearer ".to_owned(), Verdict::Bad),
-            (String::new(), Verdict::Bad),
+            (format!("Bearer {SECRET}"), SecretCheck::Good),
+            (format!("bearer  {SECRET}"), SecretCheck::Good),
+            (SECRET.to_owned(), SecretCheck::Good),
+            ("the other secret one".to_owned(), SecretCheck::Good),
+            (basic(&format!("hook:{SECRET}")), SecretCheck::Good),
+            (basic(SECRET), SecretCheck::Bad),
+            (basic(&format!("{SECRET}:x")), SecretCheck::Bad),
+            ("Basic !".to_owned(), SecretCheck::Bad),
+            (format!("Bearer {SECRET}x"), SecretCheck::Bad),
+            (format!("Bearer {}", &SECRET[1..]), SecretCheck::Bad),
+            ("Bearer ".to_owned(), SecretCheck::Bad),
+            (String::new(), SecretCheck::Bad),
         ] {
-            let shown = Shown { authorization: Some(&authorization), token: Some(SECRET), ..Shown::default() };
+            let shown = RequestCredentials {
+                authorization: Some(&authorization),
+                token: Some(SECRET),
+                ..RequestCredentials::default()
+            };
             assert_eq!(judge(shown), want, "{authorization}");
         }
-        assert_eq!(judge(Shown { token: Some(SECRET), ..Shown::default() }), Verdict::Good);
-        assert_eq!(judge(Shown { token: Some(""), ..Shown::default() }), Verdict::Bad);
-        assert_eq!(judge(Shown::default()), Verdict::Bad);
+        assert_eq!(
+            judge(RequestCredentials { token: Some(SECRET), ..RequestCredentials::default() }),
+            SecretCheck::Good
+        );
+        assert_eq!(judge(RequestCredentials { token: Some(""), ..RequestCredentials::default() }), SecretCheck::Bad);
+        assert_eq!(judge(RequestCredentials::default()), SecretCheck::Bad);
         // A valid token does not make up for a wrong signature.
-        let both = Shown { signature: Some("x"), token: Some(SECRET), ..Shown::default() };
-        assert_eq!(judge(both), Verdict::Signature);
+        let both = RequestCredentials { signature: Some("x"), token: Some(SECRET), ..RequestCredentials::default() };
+        assert_eq!(judge(both), SecretCheck::Signature);
     }
 
     /// The example in GitHub's documentation.

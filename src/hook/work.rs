@@ -18,14 +18,14 @@ use super::enabled::{EnabledImage, Enabling, NotEnabled};
 use super::job::{Done, Job, JobError, Products, Skipped};
 use crate::digest::Digest;
 use crate::image::{Manifest, ManifestError, Reference};
-use crate::ops::convert::{ConvertError, ConvertStatus, Destined, Outlook, SourceImage, outlook, up_to_date};
+use crate::ops::convert::{ConvertError, ConvertOutlook, ConvertStatus, Destined, SourceImage, outlook, up_to_date};
 use crate::ops::discover::causes;
 use crate::ops::index::{
     Elsewhere, Existing, IndexOptions, IndexedManifest, LayerOutcome, LayerReport, ManifestResult,
 };
-use crate::ops::resolve::{ResolveError, Resolved, parse, resolve_document};
+use crate::ops::resolve::{ResolveError, ResolvedImage, parse, resolve_document};
 use crate::ops::versions::{EnabledResult, Made, Subject, Versions, is_enabled, make};
-use crate::progress::{Event, Progress};
+use crate::progress::{Progress, ProgressEvent};
 use crate::store::blob::{Document, Target};
 use crate::store::cache::ZtocCache;
 use crate::store::registry::{Client, Repository};
@@ -68,7 +68,7 @@ impl Context {
                 }),
                 Err(error) => {
                     let why = format!("cannot reuse anything from {from}: {}", causes(&error));
-                    self.progress.report(Event::Warning(why));
+                    self.progress.report(ProgressEvent::Warning(why));
                 }
             }
         }
@@ -131,7 +131,7 @@ async fn run_document(
 pub(super) struct EnabledOutlook {
     /// The name of the SOCI-enabled image with its tag. None if there is no tag for it.
     pub name: Option<Reference>,
-    pub outlook: Result<Outlook, NotEnabled>,
+    pub outlook: Result<ConvertOutlook, NotEnabled>,
 }
 
 /// The prospect of converting the image of a job. None if no SOCI-enabled image is requested.
@@ -151,10 +151,10 @@ pub(super) async fn enabled_outlook(
     let name = place.name(&tag);
     let (from, to) = place.conversion(digest, tag);
     let outlook = match outlook(&from, &to, context.cache.as_ref(), &place.options, &context.progress).await {
-        Ok(Outlook::Complete(_)) if place.options.existing == Existing::Replace => Ok(Outlook::Pending),
+        Ok(ConvertOutlook::Complete(_)) if place.options.existing == Existing::Replace => Ok(ConvertOutlook::Pending),
         Ok(outlook) => Ok(outlook),
         // The conversion would update its tag.
-        Err(ConvertError::Moved { .. }) => Ok(Outlook::Pending),
+        Err(ConvertError::Moved { .. }) => Ok(ConvertOutlook::Pending),
         Err(error) => match not_enabled(error) {
             Ok(why) => Err(why),
             Err(source) => return Err(JobError::Enabled { name, source }),
@@ -194,7 +194,7 @@ impl<'a> Place<'a> {
     }
 
     /// Creates what `versions` requests for an image, except what already exists.
-    async fn make(&self, image: Resolved, versions: &Versions) -> Result<Products, JobError> {
+    async fn make(&self, image: ResolvedImage, versions: &Versions) -> Result<Products, JobError> {
         let Context { cache, progress, .. } = self.context;
         let mut products =
             Products { digest: image.digest, index: None, enabled: None, bytes_read: 0, bytes_written: 0 };
@@ -333,7 +333,7 @@ fn nothing_to_index<'a>(layers: impl IntoIterator<Item = &'a LayerReport>) -> Sk
 
 /// The kind of a document for this work.
 pub(super) enum Judged {
-    Image(Resolved),
+    Image(ResolvedImage),
     /// There is nothing to do for it.
     Skipped(Skipped),
 }
@@ -378,7 +378,7 @@ pub(super) async fn resolved(document: &Document, source: &Source, context: &Con
 }
 
 /// The size of all layers in bytes, without duplicates.
-fn declared_size(image: &Resolved) -> u64 {
+fn declared_size(image: &ResolvedImage) -> u64 {
     let layers = image.manifests.iter().flat_map(|manifest| &manifest.layers);
     let blobs: BTreeSet<_> = layers.map(|layer| (layer.digest, layer.size)).collect();
     blobs.iter().fold(0, |sum, (_, size)| sum.saturating_add(*size))

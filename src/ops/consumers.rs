@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::discover::{Discovered, FoundIndexRef, Via};
 use crate::digest::Digest;
 use crate::image::Coverage;
-use crate::image::consumer::{Defect, Facts, Place, Verdicts};
+use crate::image::consumer::{Defect, Facts, IndexLookup, Verdicts};
 
 /// What is known beyond the documents.
 #[derive(Debug, Default)]
@@ -37,16 +37,16 @@ pub struct BrokenZtoc {
 
 /// What each consumer makes of an image, as far as its pieces are known.
 pub fn verdicts(image: &Discovered, pieces: &Pieces) -> Verdicts {
-    let index = |found: &FoundIndexRef| Place::Index(found.digest, covered(found, image, pieces));
+    let index = |found: &FoundIndexRef| IndexLookup::Index(found.digest, covered(found, image, pieces));
     let first = |is_there: fn(&Via) -> bool| image.indexes.iter().find(|found| is_there(&found.via)).map(index);
     // An annotation without a value is none (fs/fs.go, findSociIndexDescAnnotation).
     let named = match first(|via| *via == Via::Annotation) {
-        None if image.odd_annotation.as_ref().is_some_and(|odd| !odd.is_empty()) => Place::Unreadable,
-        found => found.unwrap_or(Place::Empty),
+        None if image.odd_annotation.as_ref().is_some_and(|odd| !odd.is_empty()) => IndexLookup::Unreadable,
+        found => found.unwrap_or(IndexLookup::Empty),
     };
     let listed = match first(|via| matches!(via, Via::Api | Via::TagSchema | Via::Layout)) {
-        None if image.listing.is_err() => Place::Unreadable,
-        found => found.unwrap_or(Place::Empty),
+        None if image.listing.is_err() => IndexLookup::Unreadable,
+        found => found.unwrap_or(IndexLookup::Empty),
     };
     Verdicts::of(&Facts {
         platform: image.platform.as_ref(),

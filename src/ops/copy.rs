@@ -15,7 +15,7 @@ use super::discover::causes;
 use crate::digest::Digest;
 use crate::image::manifest::MAX_DOCUMENT;
 use crate::image::{Descriptor, JsonError, LayerKind, json};
-use crate::progress::{Event, Progress};
+use crate::progress::{Progress, ProgressEvent};
 use crate::store::blob::{Document, Target};
 use crate::store::copy::Copied;
 use crate::store::feed::reported;
@@ -237,7 +237,9 @@ impl Graph {
         while let Some((descriptor, subject, document)) = fetched.next().await {
             let digest = descriptor.digest;
             let warn = |why: &str| {
-                progress.report(Event::Warning(format!("{digest} is listed as a referrer but was not copied: {why}")));
+                progress.report(ProgressEvent::Warning(format!(
+                    "{digest} is listed as a referrer but was not copied: {why}"
+                )));
             };
             let document = match document {
                 Ok(document) => document,
@@ -326,7 +328,7 @@ async fn blobs(
     let copied: Vec<(u64, Copied)> = stream::iter(blobs)
         .map(|blob| async move {
             let layer = blob.digest;
-            let sent = |bytes| progress.report(Event::LayerRead { layer, bytes });
+            let sent = |bytes| progress.report(ProgressEvent::LayerRead { layer, bytes });
             let copied = reported(progress, blob, to.copy_blob(blob, from, &sent)).await;
             copied.map(|copied| (blob.size, copied)).map_err(|source| CopyError::Blob { digest: layer, source })
         })

@@ -21,7 +21,7 @@ const MOST: usize = 1000;
 
 /// One thing in which A and B differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub struct DocumentChange {
     /// A stable word for programs.
     pub code: &'static str,
     /// For people.
@@ -36,7 +36,7 @@ pub struct Change {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Those that are listed, in the order of the documents.
-    pub list: Vec<Change>,
+    pub list: Vec<DocumentChange>,
     /// Found beyond those listed.
     pub more: u64,
 }
@@ -49,7 +49,7 @@ impl Changes {
 
     fn add(&mut self, code: &'static str, text: impl FnOnce() -> String, span: Option<u32>, entry: Option<&[u8]>) {
         if self.list.len() < MOST {
-            self.list.push(Change { code, text: text(), span, entry: entry.map(Into::into) });
+            self.list.push(DocumentChange { code, text: text(), span, entry: entry.map(Into::into) });
         } else {
             self.more += 1;
         }

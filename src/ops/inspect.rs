@@ -46,7 +46,7 @@ impl Inspected {
 #[derive(Debug)]
 pub struct InspectedLayer {
     /// Its ztoc in the index that a reader takes, and what that holds.
-    pub ztoc: Option<(ZtocRef, Result<ZtocFacts, ZtocFailure>)>,
+    pub ztoc: Option<(ZtocRef, Result<ZtocSummary, ZtocFailure>)>,
     /// What that index says to prefetch of it.
     pub prefetch: Option<InspectedList>,
 }
@@ -62,7 +62,7 @@ pub struct InspectedList {
 
 /// What a ztoc holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ZtocFacts {
+pub struct ZtocSummary {
     /// Whether the layer is gzip; else its bytes are the tar's.
     pub is_gzip: bool,
     /// How many spans the layer is cut into.
@@ -98,7 +98,7 @@ pub async fn inspect(
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<Inspected>, DiscoverError> {
     let mut all = Vec::new();
-    let mut known: BTreeMap<(Digest, Option<Digest>), (ZtocFacts, Option<InspectedList>)> = BTreeMap::new();
+    let mut known: BTreeMap<(Digest, Option<Digest>), (ZtocSummary, Option<InspectedList>)> = BTreeMap::new();
     for image in discover_all(source, root, wanted, asked, progress).await? {
         let mut layers = Vec::with_capacity(image.layers.len());
         let lists = image.index().map(|(_, content)| prefetch_lists(&content.index.others)).unwrap_or_default();
@@ -167,10 +167,10 @@ async fn fetch_facts(
     source: &Source,
     reference: &ZtocRef,
     artifact: Option<&Descriptor>,
-) -> (Result<ZtocFacts, ZtocFailure>, Option<InspectedList>) {
+) -> (Result<ZtocSummary, ZtocFailure>, Option<InspectedList>) {
     let mut memory = source.budget().open();
     let read = read(source, reference, &mut memory).await.map(|(_, ztoc)| ztoc);
-    let facts = |ztoc: &Ztoc| ZtocFacts {
+    let facts = |ztoc: &Ztoc| ZtocSummary {
         is_gzip: matches!(ztoc.checkpoints, Checkpoints::Gzip { .. }),
         spans: ztoc.checkpoints.spans(),
         entries: ztoc.files.len() as u64,

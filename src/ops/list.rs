@@ -27,7 +27,7 @@ use crate::time::Time;
 
 /// An image to look at.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct NamedTarget {
     /// How a person would name it: a tag, or a digest.
     pub name: String,
     /// Its tag or digest in the store.
@@ -116,12 +116,12 @@ impl ListError {
 ///
 /// # Errors
 /// When the registry does not list them.
-pub async fn tags(repository: &Repository) -> Result<Vec<Place>, StoreError> {
+pub async fn tags(repository: &Repository) -> Result<Vec<NamedTarget>, StoreError> {
     let mut names = repository.tags(None).await?;
     let mut places = Vec::new();
     while let Some(page) = names.next_page().await? {
         let tags = page.names.into_iter().filter(|tag| !is_referrers_tag(tag));
-        places.extend(tags.map(|tag| Place { target: Target::Tag(tag.clone()), name: tag }));
+        places.extend(tags.map(|tag| NamedTarget { target: Target::Tag(tag.clone()), name: tag }));
     }
     Ok(places)
 }
@@ -129,15 +129,15 @@ pub async fn tags(repository: &Repository) -> Result<Vec<Place>, StoreError> {
 /// Looks at images, `jobs` of them side by side, each with a budget of its own; they come in the order of `places`.
 pub fn list<'a>(
     source: &'a Source,
-    places: Vec<Place>,
+    places: Vec<NamedTarget>,
     jobs: usize,
     progress: &'a Arc<dyn Progress>,
 ) -> impl Stream<Item = ListedImage> + 'a {
     let known = Arc::new(Known::default());
-    let look = move |place: Place| {
+    let look = move |place: NamedTarget| {
         let known = Arc::clone(&known);
         async move {
-            let (Place { name, target }, source) = (place, source.with_budget(source.budget().apart(1)));
+            let (NamedTarget { name, target }, source) = (place, source.with_budget(source.budget().apart(1)));
             let digest = match (&target, source.manifest(&target).await) {
                 (Target::Digest(digest), _) => *digest,
                 (Target::Tag(_), Ok(document)) => document.digest,

@@ -15,7 +15,7 @@ use crate::image::soci::{ZtocRef, prefetch_lists};
 use crate::image::{Descriptor, NotIndexed, Platform};
 use crate::layer::LayerMap;
 use crate::offset::LayerId;
-use crate::progress::{Event, Progress, Why};
+use crate::progress::{Progress, ProgressEvent, ReadAllReason};
 use crate::rootfs::content::{Content, ContentOptions};
 use crate::rootfs::layers::{self, Caches, FetchedDocument, How, OpenLayer};
 use crate::store::blob::Target;
@@ -220,7 +220,11 @@ pub fn announce(
         Source::Registry(_) | Source::Layout(_) if found.index().is_none() => indexable.map(|layer| layer.size).sum(),
         _ => 0,
     };
-    progress.report(Event::Reading { layers: unknown.len(), bytes, why: Why::Unindexed { indexable } });
+    progress.report(ProgressEvent::Reading {
+        layers: unknown.len(),
+        bytes,
+        why: ReadAllReason::Unindexed { indexable },
+    });
 }
 
 /// The prefetch artifacts of the index that is used.
@@ -243,7 +247,7 @@ async fn flatten(layers: &[LayerFacts], progress: &Arc<dyn Progress>) -> Result<
     let flattened = spawn_blocking(move || Tree::flatten(maps.iter().map(|map| &**map)));
     let tree = flattened.await.map_err(|_| OpenImageError::Ending)??;
     for warning in tree.warnings() {
-        progress.report(Event::Warning(warning.clone()));
+        progress.report(ProgressEvent::Warning(warning.clone()));
     }
     Ok(tree)
 }
@@ -290,7 +294,7 @@ async fn fetch_document_of(
         Ok(bytes) => Some(FetchedDocument { reference: reference.clone(), bytes }),
         Err(error) => {
             let (layer, why) = (reference.layer, discover::causes(&error));
-            progress.report(Event::Warning(format!("reading layer {layer} without its fine document: {why}")));
+            progress.report(ProgressEvent::Warning(format!("reading layer {layer} without its fine document: {why}")));
             None
         }
     }
@@ -342,7 +346,7 @@ async fn fetch_ztoc_of(
         }
         Err(error) => {
             let why = discover::causes(&error);
-            progress.report(Event::Warning(format!("reading layer {layer} without its ztoc: {why}")));
+            progress.report(ProgressEvent::Warning(format!("reading layer {layer} without its ztoc: {why}")));
             Ok(None)
         }
     }

@@ -39,7 +39,7 @@ enum Wish {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
-pub enum ListError {
+pub enum PathListError {
     #[error("not a JSON array of paths")]
     Json(#[source] serde_json::Error),
     #[error("not a list of paths: it is not UTF-8")]
@@ -54,7 +54,7 @@ pub enum ListError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
-pub enum PrefetchError {
+pub enum PathLookupError {
     #[error("the files to prefetch cannot be looked up: the layers do not form a file system")]
     Tree(#[from] TreeError),
     #[error("the files to prefetch cannot be looked up: the ztoc of layer {layer} cannot be read")]
@@ -63,7 +63,7 @@ pub enum PrefetchError {
 
 /// What came of a list.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Resolved {
+pub struct PrefetchSpans {
     /// For each layer that was given, in the same order; [merged](merge), empty for most.
     pub spans: Vec<Vec<SpanRange>>,
     /// For each layer: the bytes of its blob that these spans hold.
@@ -97,17 +97,17 @@ impl PrefetchList {
     ///
     /// # Errors
     /// When it is neither, or empty.
-    pub fn add_list(&mut self, text: &[u8]) -> Result<(), ListError> {
+    pub fn add_list(&mut self, text: &[u8]) -> Result<(), PathListError> {
         let paths: Vec<String> = match text.trim_ascii_start().first() {
-            Some(b'[') => serde_json::from_slice(text).map_err(ListError::Json)?,
-            _ => std::str::from_utf8(text).map_err(ListError::Utf8)?.lines().map(str::to_owned).collect(),
+            Some(b'[') => serde_json::from_slice(text).map_err(PathListError::Json)?,
+            _ => std::str::from_utf8(text).map_err(PathListError::Utf8)?.lines().map(str::to_owned).collect(),
         };
         let before = self.wishes.len();
         // As soci trims them.
         paths.iter().map(|path| path.trim()).filter(|path| !path.is_empty()).for_each(|path| self.add_path(path));
         match self.wishes.len() > before {
             true => Ok(()),
-            false => Err(ListError::Empty),
+            false => Err(PathListError::Empty),
         }
     }
 
@@ -115,7 +115,7 @@ impl PrefetchList {
     ///
     /// # Errors
     /// When it is something else.
-    pub fn add_profile(&mut self, text: &[u8]) -> Result<(), ListError> {
+    pub fn add_profile(&mut self, text: &[u8]) -> Result<(), PathListError> {
         let reads = record::parse(text)?.into_iter();
         self.wishes.extend(reads.map(|read| Wish::Part { path: read.path, offset: read.offset, size: read.size }));
         Ok(())
@@ -146,12 +146,12 @@ impl PrefetchList {
 ///
 /// # Errors
 /// When the layers do not fit together.
-pub fn resolve(list: &PrefetchList, layers: &[(Digest, Arc<Ztoc>)]) -> Result<Resolved, PrefetchError> {
+pub fn resolve(list: &PrefetchList, layers: &[(Digest, Arc<Ztoc>)]) -> Result<PrefetchSpans, PathLookupError> {
     let tree = Tree::flatten(layers.iter().map(|(_, ztoc)| &ztoc.files[..]))?;
     let mut tables = Vec::with_capacity(layers.len());
     for (layer, ztoc) in layers {
         let table = SpanTable::new(Arc::clone(ztoc));
-        tables.push(table.map_err(|source| PrefetchError::Spans { layer: *layer, source })?);
+        tables.push(table.map_err(|source| PathLookupError::Spans { layer: *layer, source })?);
     }
     let (parts, missing) = find(list, &tree);
     // One blob may be several layers of an image; its spans are the same for each.
@@ -166,11 +166,11 @@ pub fn resolve(list: &PrefetchList, layers: &[(Digest, Arc<Ztoc>)]) -> Result<Re
     by_layer.values_mut().for_each(|spans| *spans = merge(std::mem::take(spans)));
     let spans: Vec<_> = layers.iter().map(|(layer, _)| by_layer.get(layer).cloned().unwrap_or_default()).collect();
     let bytes = tables.iter().zip(&spans).map(|(table, spans)| bytes(table, spans)).collect();
-    Ok(Resolved { spans, bytes, missing })
+    Ok(PrefetchSpans { spans, bytes, missing })
 }
 
 /// What comes first in fine documents: by layer, spans in the order of first use.
-pub type Starts = BTreeMap<Digest, Vec<Range<SpanId>>>;
+pub type LayerStarts = BTreeMap<Digest, Vec<Range<SpanId>>>;
 
 /// The spans of fine documents that hold what is on the list, by layer, in the list's order; and what
 /// on the list stands for nothing. `layers` are the lowest first.
@@ -180,10 +180,10 @@ pub type Starts = BTreeMap<Digest, Vec<Range<SpanId>>>;
 pub fn starts(
     list: &PrefetchList,
     layers: &[(Digest, Arc<FineLayer>)],
-) -> Result<(Starts, Vec<Missing>), PrefetchError> {
+) -> Result<(LayerStarts, Vec<Missing>), PathLookupError> {
     let tree = Tree::flatten(layers.iter().map(|(_, layer)| layer.entries()))?;
     let (parts, missing) = find(list, &tree);
-    let mut starts = Starts::new();
+    let mut starts = LayerStarts::new();
     for (layer, bytes) in parts {
         let Some((digest, layer)) = layers.get(layer) else { continue };
         starts.entry(*digest).or_default().push(layer.spans_of(bytes));

@@ -53,14 +53,14 @@ pub struct Waste {
     /// What its maker calls itself; none if it does not say, or was not read.
     pub tool: Option<String>,
     /// Why it is waste.
-    pub why: Why,
+    pub why: WasteReason,
     /// What became of it; None: nothing was removed, as it was not asked for.
     pub removed: Option<Result<(), StoreError>>,
 }
 
 /// Why an index, or an entry of a list, is waste.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub enum WasteReason {
     /// The image that it is for is not there any more.
     ImageGone,
     /// A later version of ours made another one of the same kind, which covers the same layers.
@@ -196,7 +196,7 @@ impl Pruner<'_> {
                 digest,
                 kind: Some(index.kind),
                 tool: index.tool.clone(),
-                why: Why::Superseded { by },
+                why: WasteReason::Superseded { by },
                 removed: removed.next(),
             }));
         }
@@ -233,7 +233,7 @@ impl Pruner<'_> {
                 digest,
                 kind: Some(index.kind),
                 tool: index.tool,
-                why: Why::ImageGone,
+                why: WasteReason::ImageGone,
                 removed: removed.next(),
             }));
         }
@@ -248,7 +248,7 @@ impl Pruner<'_> {
             digest,
             kind: None,
             tool: None,
-            why: Why::NotThere,
+            why: WasteReason::NotThere,
             removed: removed(),
         }));
         Ok(waste)

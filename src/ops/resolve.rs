@@ -10,7 +10,7 @@ use crate::image::config::{self, ConfigError, MAX_CONFIG};
 use crate::image::manifest::{self, MAX_DESCRIPTORS, Manifest, ManifestError};
 use crate::image::select::{Child, Chosen, MAX_NESTING, Next, Selector};
 use crate::image::{Descriptor, ImageIndex, ImageManifest, Platform};
-use crate::progress::{Event, Progress};
+use crate::progress::{Progress, ProgressEvent};
 use crate::store::blob::{Document, Target};
 use crate::store::{Source, StoreError};
 
@@ -64,7 +64,7 @@ pub enum Wanted<'a> {
 
 /// What an image's name stands for.
 #[derive(Debug)]
-pub struct Resolved {
+pub struct ResolvedImage {
     /// Of the manifest or image index.
     pub digest: Digest,
     /// In the order of the image index; at least one.
@@ -97,7 +97,7 @@ pub async fn resolve(
     root: &Target,
     wanted: Wanted<'_>,
     progress: &Arc<dyn Progress>,
-) -> Result<Resolved, ResolveError> {
+) -> Result<ResolvedImage, ResolveError> {
     let document = source.manifest(root).await.map_err(ResolveError::Find)?;
     let manifest = parse(&document)?;
     resolve_document(source, &document, manifest, wanted, progress).await
@@ -113,13 +113,13 @@ pub async fn resolve_document(
     manifest: Manifest,
     wanted: Wanted<'_>,
     progress: &Arc<dyn Progress>,
-) -> Result<Resolved, ResolveError> {
+) -> Result<ResolvedImage, ResolveError> {
     let digest = document.digest;
     let (manifests, artifacts) = match manifest {
         Manifest::Image(image) => (vec![alone(source, document, image, wanted).await?], Vec::new()),
         Manifest::Index(index) => of_index(source, digest, index, wanted, progress).await?,
     };
-    Ok(Resolved { digest, manifests, artifacts })
+    Ok(ResolvedImage { digest, manifests, artifacts })
 }
 
 /// What a document is.
@@ -227,7 +227,7 @@ async fn of_index(
     };
     let used = |platform: &Platform| chosen.iter().any(|c| c.platform.normalized() == platform.normalized());
     for image in selection.shadowed.iter().filter(|image| used(&image.platform)) {
-        progress.report(Event::Warning(format!(
+        progress.report(ProgressEvent::Warning(format!(
             "{} lists a second manifest, {}, for {}: only a platform's first manifest is used, as in containerd",
             root, image.manifest.digest, image.platform
         )));
@@ -244,7 +244,7 @@ async fn of_index(
             Ok(Manifest::Index(_)) => return Err(ResolveError::NotAManifest(descriptor.digest)),
             // An artifact among the images of an index does not keep the images from being used.
             Err(ResolveError::NotAnImage { digest, source: error @ ManifestError::NotAnImage { .. } }) => {
-                progress.report(Event::Warning(format!("skipping {digest} in {root}: {error}")));
+                progress.report(ProgressEvent::Warning(format!("skipping {digest} in {root}: {error}")));
                 refused = Some(ResolveError::NotAnImage { digest, source: error });
             }
             Err(error) => return Err(error),

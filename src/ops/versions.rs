@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::convert::{ConvertError, Converted, Destined, Guard, SourceImage, convert_built};
 use super::index::{IndexError, IndexOptions, IndexedImage, LayerReport, index_keeping};
-use super::resolve::{ResolveError, Resolved, resolve};
+use super::resolve::{ResolveError, ResolvedImage, resolve};
 use crate::digest::Digest;
 use crate::image::{Manifest, TagError, TagTemplate, enabled};
 use crate::progress::Progress;
@@ -32,7 +32,7 @@ pub struct Subject {
     /// The tag by which it is named.
     pub tag: Option<String>,
     /// If it was looked up already, with [`IndexOptions::wanted`].
-    pub resolved: Option<Resolved>,
+    pub resolved: Option<ResolvedImage>,
     /// Nobody named it by hand: the SOCI-enabled image is written only over another one, and only as
     /// long as `tag` names the image.
     pub is_unattended: bool,
@@ -44,14 +44,14 @@ pub struct Made {
     /// The index of version 1, if there was to be one.
     pub index: Option<IndexedImage>,
     /// The SOCI-enabled image, if there was to be one.
-    pub enabled: Option<Enabled>,
+    pub enabled: Option<EnabledReport>,
     /// Why there is no SOCI-enabled image. The index, if there was to be one, is attached.
     pub failed: Option<ConvertError>,
 }
 
 /// A SOCI-enabled image.
 #[derive(Debug)]
-pub struct Enabled {
+pub struct EnabledReport {
     /// The tag that the template made.
     pub tag: String,
     /// What became of it.
@@ -185,5 +185,5 @@ pub async fn make(
             Err(error) => return Ok(Made { index, enabled: None, failed: Some(error) }),
         }
     };
-    Ok(Made { index, enabled: Some(Enabled { tag, result }), failed: None })
+    Ok(Made { index, enabled: Some(EnabledReport { tag, result }), failed: None })
 }

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::content::Content;
 use crate::digest::Digest;
 use crate::offset::{LayerId, SpanId, Uncompressed};
-use crate::progress::{Event, Progress};
+use crate::progress::{Progress, ProgressEvent};
 use crate::tree::{NodeId, Tree};
 
 /// The most reads that are kept for a report. An output file receives all of them.
@@ -231,7 +231,7 @@ impl ReadRecorder {
                 if let Err(error) = write_line(file, &touch) {
                     state.notes = Notes::Ended;
                     let text = format!("cannot write the record of reads any further: {error}");
-                    self.progress.report(Event::Warning(text));
+                    self.progress.report(ProgressEvent::Warning(text));
                 }
             }
         }

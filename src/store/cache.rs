@@ -24,7 +24,7 @@ use crate::digest::{Algorithm, Digest, Hasher};
 use crate::fine;
 use crate::layer::record::{self, RECORD_VERSION};
 use crate::layer::{BlobForm, BuiltZtoc, LayerMap, Notes, Outcome, Unservable, UnservableCode};
-use crate::progress::{Event, Progress};
+use crate::progress::{Progress, ProgressEvent};
 
 /// Must change whenever another outcome becomes correct for the same layer and options. Entries of
 /// other versions are ignored.
@@ -309,7 +309,7 @@ impl Inner {
     fn warn(&self, path: &Path, error: &io::Error) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             let what = format!("cannot use the cache at {}: {error}", path.display());
-            self.progress.report(Event::Warning(what));
+            self.progress.report(ProgressEvent::Warning(what));
         }
     }
 }

@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 
 use super::{Blob, StoreError};
 use crate::image::Descriptor;
-use crate::progress::{Event, Progress};
+use crate::progress::{Progress, ProgressEvent};
 
 /// The least size of a batch in bytes. Only the last one of a blob may be smaller.
 const BATCH: usize = 256 << 10;
@@ -31,9 +31,13 @@ pub async fn reported<T, E>(
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
     let (layer, bytes) = (layer.digest, layer.size);
-    progress.report(Event::LayerStarted { layer, bytes });
+    progress.report(ProgressEvent::LayerStarted { layer, bytes });
     let result = work.await;
-    progress.report(if result.is_ok() { Event::LayerDone { layer } } else { Event::LayerFailed { layer } });
+    progress.report(if result.is_ok() {
+        ProgressEvent::LayerDone { layer }
+    } else {
+        ProgressEvent::LayerFailed { layer }
+    });
     result
 }
 

@@ -16,7 +16,7 @@ use ociseek::image::soci::SociIndex;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek::offset::{LayerId, SpanId, Uncompressed};
 use ociseek::ops::open::{OpenOptions, RootFs, open};
-use ociseek::progress::{Event, Progress, Recorder};
+use ociseek::progress::{Progress, ProgressEvent, Recorder};
 use ociseek::rootfs::cache::SpanCache;
 use ociseek::rootfs::content::ContentOptions;
 use ociseek::rootfs::layers::{Caches, How};
@@ -117,7 +117,7 @@ impl Reader {
 
     fn warnings(&self) -> Vec<String> {
         let warning = |event| match event {
-            Event::Warning(text) => Some(text),
+            ProgressEvent::Warning(text) => Some(text),
             _ => None,
         };
         self.recorder.events().into_iter().filter_map(warning).collect()

@@ -12,7 +12,7 @@ use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
-use ociseek::progress::{Event, Recorder};
+use ociseek::progress::{ProgressEvent, Recorder};
 use ociseek::store::blob::{Attached, Target};
 use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits, RegistryError, Repository, Untrusted};
 use serde_json::{Value, json};
@@ -429,7 +429,7 @@ async fn olareg_that_warns() {
     let Some(server) = Server::olareg(|_, _| vec!["--warning=moving away".into()]) else { return };
     let recorder = Arc::new(Recorder::default());
     round(&server.host, ClientConfig { progress: recorder.clone(), ..config() }).await;
-    assert_eq!(recorder.events(), [Event::Warning(format!("{} says: moving away", server.host))]);
+    assert_eq!(recorder.events(), [ProgressEvent::Warning(format!("{} says: moving away", server.host))]);
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use ociseek::ops::TOOL_IDENTIFIER;
 use ociseek::ops::index::{
     Elsewhere, Existing, IndexOptions, IndexedImage, LayerOutcome, ManifestResult, Origin, Reuse, index,
 };
-use ociseek::progress::{Event, Recorder};
+use ociseek::progress::{ProgressEvent, Recorder};
 use ociseek::store::blob::Target;
 use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Repository};
 use ociseek::store::{Destination, Source};
@@ -70,7 +70,7 @@ impl Setting {
 
     fn warnings(&self) -> Vec<String> {
         let warning = |event| match event {
-            Event::Warning(text) => Some(text),
+            ProgressEvent::Warning(text) => Some(text),
             _ => None,
         };
         self.said.events().into_iter().filter_map(warning).collect()

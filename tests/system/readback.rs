@@ -14,7 +14,7 @@ use ociseek::digest::{Algorithm, Digest, Hasher};
 use ociseek::layer::Outcome;
 use ociseek::offset::Uncompressed;
 use ociseek::ops::open::{OpenOptions, RootFs, open};
-use ociseek::progress::{Event, Progress, Recorder};
+use ociseek::progress::{Progress, ProgressEvent, Recorder};
 use ociseek::rootfs::cache::SpanCache;
 use ociseek::rootfs::layers::{Caches, How};
 use ociseek::store::Source;
@@ -41,7 +41,7 @@ async fn opened(image: &Image) -> RootFs {
     let target = Target::Digest(image.manifest.digest);
     let opened = open(&source, &target, &OpenOptions::default(), &caches, &progress).await.unwrap();
     let mut told = recorder.events();
-    told.retain(|event| matches!(event, Event::Warning(_)));
+    told.retain(|event| matches!(event, ProgressEvent::Warning(_)));
     assert_eq!(told, []);
     opened
 }

@@ -6,7 +6,7 @@ use crate::digest::Digest;
 
 /// An event of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum ProgressEvent {
     /// An image manifest of one platform is about to be indexed.
     Image {
         /// The image manifest.
@@ -25,7 +25,7 @@ pub enum Event {
         /// The size of their blobs in bytes.
         bytes: u64,
         /// The reason.
-        why: Why,
+        why: ReadAllReason,
     },
     /// A layer is being read.
     LayerStarted {
@@ -71,7 +71,7 @@ pub enum Event {
 
 /// Why layers are read completely where only parts of them are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub enum ReadAllReason {
     /// A `docker save` archive does not contain the digests of compressed layers.
     Undigested,
     /// No index says where their files are.
@@ -85,29 +85,29 @@ pub enum Why {
 /// Receives events. Called from several threads at once, and must not block for long.
 pub trait Progress: Send + Sync {
     /// Takes one event.
-    fn report(&self, event: Event);
+    fn report(&self, event: ProgressEvent);
 }
 
 /// Ignores all events.
 pub struct Silent;
 
 impl Progress for Silent {
-    fn report(&self, _: Event) {}
+    fn report(&self, _: ProgressEvent) {}
 }
 
 /// Records all events, for tests.
 #[derive(Default)]
-pub struct Recorder(Mutex<Vec<Event>>);
+pub struct Recorder(Mutex<Vec<ProgressEvent>>);
 
 impl Recorder {
     /// The events so far, in order.
-    pub fn events(&self) -> Vec<Event> {
+    pub fn events(&self) -> Vec<ProgressEvent> {
         self.0.lock().map(|events| events.clone()).unwrap_or_default()
     }
 }
 
 impl Progress for Recorder {
-    fn report(&self, event: Event) {
+    fn report(&self, event: ProgressEvent) {
         if let Ok(mut events) = self.0.lock() {
             events.push(event);
         }

@@ -13,7 +13,7 @@ use crate::cli::shared::parse;
 use crate::cli::shared::reuse::HookReuseArgs;
 use crate::cli::shared::versions::HookVersionsArgs;
 use crate::hook::allow::Glob;
-use crate::hook::backfill::Place;
+use crate::hook::backfill::WalkRoot;
 #[cfg(feature = "nats")]
 use crate::hook::queue::QueueUrl;
 
@@ -54,7 +54,7 @@ Exit status: 0 success, 1 an image or a list failed, 2 usage error, 130 or 143 i
 pub(crate) struct BackfillArgs {
     /// Registries (HOST[:PORT]) and repositories ([REGISTRY/]REPOSITORY)
     #[arg(value_name = "REGISTRY|REPOSITORY", required = true)]
-    pub places: Vec<Place>,
+    pub places: Vec<WalkRoot>,
 
     /// Only repositories whose name matches this glob: * matches anything but a slash, ** anything; can be repeated
     #[arg(long, value_name = "GLOB", help_heading = "Selection")]

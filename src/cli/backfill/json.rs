@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::cli::shared::json::{Coded, DigestText, Failure, digests, milliseconds};
-use crate::hook::backfill::{ImageOutcome, Report};
+use crate::hook::backfill::{ImageOutcome, ImageReport};
 use crate::hook::enabled::{EnabledImage, Enabling};
 use crate::hook::job::{Done, Products};
 
@@ -70,7 +70,7 @@ impl Enabled {
 }
 
 impl<'a> Line<'a> {
-    pub(crate) fn of(code: &'static str, report: &'a Report, products: Option<&Products>) -> Line<'a> {
+    pub(crate) fn of(code: &'static str, report: &'a ImageReport, products: Option<&Products>) -> Line<'a> {
         let left = products.and_then(|products| products.index.as_ref()).map(|image| &image.left);
         Line {
             status: code,

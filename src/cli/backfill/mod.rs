@@ -16,22 +16,22 @@ use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::source::{Registries, client_config};
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{Stdout, safe};
-use crate::hook::backfill::{ImageOutcome, Options, Place, Report, State, Watch, run as walk};
+use crate::hook::backfill::{ImageOutcome, ImageReport, Options, State, WalkRoot, Watch, run as walk};
 use crate::hook::enabled::EnabledImage;
 #[cfg(feature = "nats")]
 use crate::hook::job::Unit;
 use crate::hook::job::{Done, Products};
 #[cfg(feature = "nats")]
-use crate::hook::queue::Change;
+use crate::hook::queue::ConnectionChange;
 #[cfg(feature = "nats")]
 use crate::hook::queue::Queue;
 use crate::hook::work::Context;
 use crate::layer::parallel::cores;
 use crate::lock::Hold;
 use crate::ops::index::IndexOptions;
-#[cfg(feature = "nats")]
-use crate::progress::Event;
 use crate::progress::Progress;
+#[cfg(feature = "nats")]
+use crate::progress::ProgressEvent;
 use crate::store::StoreError;
 use crate::store::registry::Client;
 use args::BackfillArgs;
@@ -48,7 +48,7 @@ pub(super) async fn run(args: BackfillArgs, talk: TalkArgs) -> Result<(), CliErr
     let progress: Arc<dyn Progress> = Arc::new(Warnings);
     let cores = cores();
     let jobs = args.jobs.map_or(cores, usize::from);
-    let places = args.places.iter().map(Place::registry);
+    let places = args.places.iter().map(WalkRoot::registry);
     let registries = Registries::of(places.chain(args.reuse.reuse_from.iter().map(|image| image.registry.as_str())));
     let client = Client::new(client_config(args.registry, registries, &progress).await?).map_err(StoreError::from)?;
     let versions = args.versions.versions()?;
@@ -71,7 +71,7 @@ pub(super) async fn run(args: BackfillArgs, talk: TalkArgs) -> Result<(), CliErr
     #[cfg(feature = "nats")]
     let told = {
         let progress = Arc::clone(&progress);
-        move |change: Change| progress.report(Event::Warning(change.to_string()))
+        move |change: ConnectionChange| progress.report(ProgressEvent::Warning(change.to_string()))
     };
     let options = Options {
         context: Context {
@@ -116,7 +116,7 @@ impl Watch for Watcher {
         self.tally.listed();
     }
 
-    fn done(&self, report: Report) {
+    fn done(&self, report: ImageReport) {
         let mut summary = self.summary.hold();
         summary.add(&report);
         let bytes = summary.bytes_read;
@@ -148,7 +148,7 @@ impl Summary {
         Summary { format, stdout, lost: None, counts: BTreeMap::new(), lists: 0, hint: None, bytes_read: 0 }
     }
 
-    fn add(&mut self, report: &Report) {
+    fn add(&mut self, report: &ImageReport) {
         let code = report.result.as_ref().map_or("failed", ImageOutcome::code);
         match &report.result {
             Err(error) if error.is_list() => self.lists += 1,
@@ -209,7 +209,7 @@ fn products(outcome: &ImageOutcome) -> Option<&Products> {
     }
 }
 
-fn text(code: &str, report: &Report, products: Option<&Products>) -> String {
+fn text(code: &str, report: &ImageReport, products: Option<&Products>) -> String {
     let name = match &report.digest {
         Some(digest) => format!("{}@{digest}", safe(&report.name)),
         None => safe(&report.name),

@@ -27,7 +27,7 @@ use crate::hook::log::LogProgress;
 #[cfg(feature = "nats")]
 use crate::hook::log::TARGET;
 #[cfg(feature = "nats")]
-use crate::hook::queue::{Change, Queue, QueueUrl};
+use crate::hook::queue::{ConnectionChange, Queue, QueueUrl};
 use crate::hook::runner::{Runner, dead_letters};
 use crate::hook::work::Context;
 use crate::progress::Progress;
@@ -139,9 +139,9 @@ pub(super) async fn runner(args: JobArgs) -> Result<Runner, CliError> {
 /// The queue. That its connection is lost, and is back, is a line in the log.
 #[cfg(feature = "nats")]
 pub(super) async fn connect(url: &QueueUrl) -> Result<Queue, CliError> {
-    let tell = |change: Change| match change {
-        Change::Lost => warn!(name: "queue", target: TARGET, error = change.to_string()),
-        Change::Back => info!(name: "queue", target: TARGET, message = change.to_string()),
+    let tell = |change: ConnectionChange| match change {
+        ConnectionChange::Lost => warn!(name: "queue", target: TARGET, error = change.to_string()),
+        ConnectionChange::Back => info!(name: "queue", target: TARGET, message = change.to_string()),
     };
     Ok(Queue::connect(url, tell).await.map_err(HookError::from)?)
 }

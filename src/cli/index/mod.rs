@@ -16,7 +16,7 @@ use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
 use crate::image::{ImageName, Reference, Select};
 use crate::ops::index::{Gate, IndexError, IndexOptions, Refused};
-use crate::ops::versions::{Enabled, Made, Subject, Versions, make};
+use crate::ops::versions::{EnabledReport, Made, Subject, Versions, make};
 use crate::progress::Progress;
 use crate::store::cache::ZtocCache;
 use crate::store::layout::{Layout, tag_of};
@@ -71,7 +71,7 @@ pub(super) async fn run(args: IndexArgs, talk: TalkArgs) -> Result<(), CliError>
                     if let Some(index) = &made.index {
                         text = text::report(&image, work.target().as_deref(), index, seconds, stdout.style);
                     }
-                    if let Some((name, Enabled { result, .. })) = &enabled {
+                    if let Some((name, EnabledReport { result, .. })) = &enabled {
                         let with_layers = made.index.is_none();
                         text.push_str(&convert::text::made(&image, name, result, with_layers, stdout.style));
                     }

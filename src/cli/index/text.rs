@@ -10,7 +10,7 @@ use crate::image::fine::FineRef;
 use crate::ops::index::{
     IndexedFine, IndexedImage, IndexedManifest, LayerOutcome, LayerReport, LeftOut, ManifestResult, OtherIndex, Refused,
 };
-use crate::ops::versions::{Enabled, EnabledResult, Made};
+use crate::ops::versions::{EnabledReport, EnabledResult, Made};
 use crate::store::blob::Attached;
 
 const READERS: &str =
@@ -67,7 +67,7 @@ pub(super) fn digests(made: &Made) -> String {
             let _ = writeln!(text, "{digest}");
         }
     }
-    if let Some(Enabled { result: EnabledResult::Converted(done), .. }) = &made.enabled {
+    if let Some(EnabledReport { result: EnabledResult::Converted(done), .. }) = &made.enabled {
         let _ = writeln!(text, "{}", done.digest);
     }
     text

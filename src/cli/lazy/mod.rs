@@ -22,7 +22,7 @@ use crate::image::ImageName;
 use crate::ops::bundle::RunOptions;
 use crate::ops::mount::LiveMount;
 use crate::ops::open::{OpenOptions, RootFs, open};
-use crate::progress::{Event, Progress};
+use crate::progress::{Progress, ProgressEvent};
 use crate::rootfs::content::ContentOptions;
 use args::{ContainerArgs, LazyArgs, NetArg};
 use error::LazyError;
@@ -107,7 +107,7 @@ impl Opened {
 
     /// Says what is worth a warning unless nothing is to be said.
     pub(super) fn warn(&self, text: &str) {
-        self.progress.report(Event::Warning(text.to_owned()));
+        self.progress.report(ProgressEvent::Warning(text.to_owned()));
     }
 
     /// Writes the figures where the user wants them.

@@ -17,7 +17,7 @@ use crate::cli::shared::terminal::{Stdout, Style, safe};
 use crate::image::soci::Version;
 use crate::image::{Coverage, ImageName, Select};
 use crate::ops::discover::FineSummary;
-use crate::ops::list::{ListedImage, ListedIndex, ListedManifest, Place, list, tags};
+use crate::ops::list::{ListedImage, ListedIndex, ListedManifest, NamedTarget, list, tags};
 use crate::progress::Progress;
 use crate::store::Source;
 use args::ListArgs;
@@ -56,7 +56,7 @@ pub(super) async fn run(args: ListArgs) -> Result<(), CliError> {
 }
 
 /// What is to be looked at, and where it is.
-async fn places(images: &Images, place: &ListPlace) -> Result<(Source, Vec<Place>), CliError> {
+async fn places(images: &Images, place: &ListPlace) -> Result<(Source, Vec<NamedTarget>), CliError> {
     match place {
         ListPlace::Repository { registry, repository } => {
             let repository = images.repository_at(registry, repository)?;
@@ -69,7 +69,7 @@ async fn places(images: &Images, place: &ListPlace) -> Result<(Source, Vec<Place
         }
         ListPlace::Image(name) => {
             let (source, target) = images.open(name).await?;
-            Ok((source, vec![Place { name: target.to_string(), target }]))
+            Ok((source, vec![NamedTarget { name: target.to_string(), target }]))
         }
     }
 }
@@ -83,7 +83,7 @@ struct Table {
 }
 
 impl Table {
-    fn new(places: &[Place]) -> Table {
+    fn new(places: &[NamedTarget]) -> Table {
         let longest = places.iter().map(|place| place.name.len().min(40)).max().unwrap_or(0).max(5);
         Table { name: longest, style: Stdout::new().style, now: SystemTime::now() }
     }

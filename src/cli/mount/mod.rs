@@ -11,7 +11,7 @@ use crate::cli::shared::report::CliError;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::talk::TalkArgs;
 use crate::ops::mount::{LiveMount, MountOptions, Record, mount};
-use crate::rootfs::fuse::{Existing, FuseOptions, prepare};
+use crate::rootfs::fuse::{ExistingMount, FuseOptions, prepare};
 use args::MountArgs;
 
 pub(super) mod args;
@@ -27,7 +27,7 @@ pub(super) async fn run(
     }
     let log = serve.detached.then(|| Log::open(serve.log.as_deref())).transpose()?;
     let record = serve.record.as_deref().map(lazy::create).transpose()?;
-    let existing = if args.replace { Existing::Replace } else { Existing::Refuse };
+    let existing = if args.replace { ExistingMount::Replace } else { ExistingMount::Refuse };
     let (dir, name) = (args.dir, args.image);
     let (mut opened, mut live) = until(interrupted, async {
         let prepared = spawn_blocking(move || prepare(&dir, existing)).await;

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::cli::shared::json::{DigestText, Failure, Kind};
-use crate::ops::prune::{self, Pruned, Why};
+use crate::ops::prune::{self, Pruned, WasteReason};
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -78,9 +78,9 @@ impl Pruning {
 impl Waste {
     fn of(waste: &prune::Waste) -> Waste {
         let (reason, newer) = match &waste.why {
-            Why::ImageGone => (Reason::ImageGone, None),
-            Why::Superseded { by } => (Reason::Superseded, Some(by.into())),
-            Why::NotThere => (Reason::NotThere, None),
+            WasteReason::ImageGone => (Reason::ImageGone, None),
+            WasteReason::Superseded { by } => (Reason::Superseded, Some(by.into())),
+            WasteReason::NotThere => (Reason::NotThere, None),
         };
         let (status, error) = match &waste.removed {
             None => (Status::WouldRemove, None),

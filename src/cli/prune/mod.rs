@@ -13,7 +13,7 @@ use crate::cli::shared::size::counted;
 use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::{Stdout, Style, safe};
 use crate::ops::discover::IndexKind;
-use crate::ops::prune::{PruneOptions, Pruned, Waste, Why, prune};
+use crate::ops::prune::{PruneOptions, Pruned, Waste, WasteReason, prune};
 use crate::progress::Progress;
 use crate::store::StoreError;
 use args::PruneArgs;
@@ -57,9 +57,9 @@ fn text(name: &str, pruned: &Pruned, delete: bool, style: Style) -> String {
             None => "entry",
         };
         let why = match why {
-            Why::ImageGone => "its image is gone".to_owned(),
-            Why::Superseded { by } => format!("{} is newer", by.short()),
-            Why::NotThere => "no such manifest".to_owned(),
+            WasteReason::ImageGone => "its image is gone".to_owned(),
+            WasteReason::Superseded { by } => format!("{} is newer", by.short()),
+            WasteReason::NotThere => "no such manifest".to_owned(),
         };
         let done = match removed {
             None => "would remove".to_owned(),

@@ -233,7 +233,7 @@ impl Shadowed {
 }
 
 impl<'a> Layer<'a> {
-    fn of(layer: &'a facts::LayerReport) -> Layer<'a> {
+    fn of(layer: &'a facts::LayerBreakdown) -> Layer<'a> {
         Layer {
             number: layer.number,
             media_type: &layer.descriptor.media_type,

@@ -10,7 +10,7 @@ use crate::image::{ImageName, Platform};
 use crate::layer::LayerOptions;
 use crate::ops::discover::causes;
 use crate::ops::index::{Elsewhere, Existing, IndexOptions, Kinds};
-use crate::progress::{Event, Progress};
+use crate::progress::{Progress, ProgressEvent};
 
 pub(crate) fn layer_options(build: &BuildArgs) -> LayerOptions {
     LayerOptions {
@@ -28,7 +28,7 @@ pub(crate) async fn named(images: &Images, names: &[ImageName], progress: &Arc<d
             Ok((source, target)) => found.push(Elsewhere { name: name.to_string().into(), source, target }),
             Err(error) => {
                 let why = format!("cannot reuse anything from {name}: {}", causes(&error));
-                progress.report(Event::Warning(why));
+                progress.report(ProgressEvent::Warning(why));
             }
         }
     }

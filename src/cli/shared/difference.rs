@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::json::utf8;
 use crate::layer::prove::Difference;
-use crate::ops::diff::Change;
+use crate::ops::diff::DocumentChange;
 
 // Without a description of its own: the documents describe the field.
 #[derive(Serialize)]
@@ -60,8 +60,8 @@ impl From<&Difference> for DifferenceJson {
     }
 }
 
-impl From<&Change> for DifferenceJson {
-    fn from(change: &Change) -> DifferenceJson {
+impl From<&DocumentChange> for DifferenceJson {
+    fn from(change: &DocumentChange) -> DifferenceJson {
         let (name, name_b64) = change.entry.as_deref().map_or((None, None), utf8);
         DifferenceJson {
             code: change.code,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::Args;
 
 use super::report::CliError;
-use crate::ops::prefetch::{ListError, PrefetchList};
+use crate::ops::prefetch::{PathListError, PrefetchList};
 
 /// What goes into a prefetch list.
 #[derive(Debug, Clone, Default, Args)]
@@ -38,7 +38,7 @@ impl PrefetchArgs {
     pub(crate) fn list(&self) -> Result<Option<Arc<PrefetchList>>, CliError> {
         let mut list = PrefetchList::default();
         self.prefetch_file.iter().for_each(|path| list.add_path(path));
-        let mut add = |path: &PathBuf, add: fn(&mut PrefetchList, &[u8]) -> Result<(), ListError>| {
+        let mut add = |path: &PathBuf, add: fn(&mut PrefetchList, &[u8]) -> Result<(), PathListError>| {
             let text = std::fs::read(path).map_err(|source| CliError::Read { path: path.clone(), source })?;
             add(&mut list, &text).map_err(|source| CliError::Prefetch { path: path.clone(), source })
         };

@@ -16,7 +16,7 @@ use super::talk::{ProgressStyle, TalkArgs};
 use super::terminal::{Style, complain, safe};
 use crate::digest::Digest;
 use crate::lock::Hold;
-use crate::progress::{Event, Progress, Why};
+use crate::progress::{Progress, ProgressEvent, ReadAllReason};
 
 /// Between two plain lines.
 const EVERY: Duration = Duration::from_secs(5);
@@ -93,9 +93,9 @@ impl Display {
 }
 
 impl Progress for Display {
-    fn report(&self, event: Event) {
+    fn report(&self, event: ProgressEvent) {
         match (self, event) {
-            (_, Event::Warning(text)) => warn(&text),
+            (_, ProgressEvent::Warning(text)) => warn(&text),
             (Display::Bars(bars), event) => bars.report(event),
             (Display::Plain(plain), event) => plain.report(event),
             (Display::Quiet, _) => {}
@@ -107,8 +107,8 @@ impl Progress for Display {
 pub(crate) struct Warnings;
 
 impl Progress for Warnings {
-    fn report(&self, event: Event) {
-        if let Event::Warning(text) = event {
+    fn report(&self, event: ProgressEvent) {
+        if let ProgressEvent::Warning(text) = event {
             warn(&text);
         }
     }
@@ -200,22 +200,22 @@ impl Bars {
         }
     }
 
-    fn report(&self, event: Event) {
+    fn report(&self, event: ProgressEvent) {
         let mut state = self.lock();
         if state.image.is_empty() {
             return;
         }
         match event {
-            Event::Image { bytes, .. } => self.expect(&mut state, bytes),
-            Event::Reading { bytes, why, .. } => {
-                if let Why::Unindexed { indexable: 1.. } = why {
+            ProgressEvent::Image { bytes, .. } => self.expect(&mut state, bytes),
+            ProgressEvent::Reading { bytes, why, .. } => {
+                if let ReadAllReason::Unindexed { indexable: 1.. } = why {
                     note_unindexed(&state.image, bytes);
                 }
                 // What was read before was read for something else.
                 self.remove(state.whole.take());
                 self.expect(&mut state, bytes);
             }
-            Event::LayerStarted { layer, bytes } => {
+            ProgressEvent::LayerStarted { layer, bytes } => {
                 let bar = ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::hidden());
                 let bar = bar.with_style(bar_style("{rate:>9}")).with_message(layer.short());
                 let bar = match &state.whole {
@@ -225,7 +225,7 @@ impl Bars {
                 bar.tick();
                 state.layers.insert(layer, bar);
             }
-            Event::LayerRead { layer, bytes } => {
+            ProgressEvent::LayerRead { layer, bytes } => {
                 if let Some(bar) = state.layers.get(&layer) {
                     bar.inc(bytes);
                 }
@@ -233,16 +233,16 @@ impl Bars {
                     whole.inc(bytes);
                 }
             }
-            Event::LayerDone { layer } | Event::LayerFailed { layer } => {
+            ProgressEvent::LayerDone { layer } | ProgressEvent::LayerFailed { layer } => {
                 self.remove(state.layers.remove(&layer));
             }
-            Event::Attaching { .. } => {
+            ProgressEvent::Attaching { .. } => {
                 if let Some(whole) = &state.whole {
                     whole.set_style(BarStyle::default_spinner());
                     whole.set_message("attaching");
                 }
             }
-            Event::TokenService { .. } | Event::Warning(_) => {}
+            ProgressEvent::TokenService { .. } | ProgressEvent::Warning(_) => {}
         }
     }
 }
@@ -342,22 +342,22 @@ impl Plain {
         self.state.hold()
     }
 
-    fn report(&self, event: Event) {
+    fn report(&self, event: ProgressEvent) {
         let mut state = self.lock();
         match event {
-            Event::Image { layers, bytes, .. } => state.expect(layers, bytes),
-            Event::Reading { layers, bytes, why } => {
-                if let Why::Unindexed { indexable: 1.. } = why {
+            ProgressEvent::Image { layers, bytes, .. } => state.expect(layers, bytes),
+            ProgressEvent::Reading { layers, bytes, why } => {
+                if let ReadAllReason::Unindexed { indexable: 1.. } = why {
                     note_unindexed(&state.image, bytes);
                 }
                 // What was read before was read for something else.
                 (state.layers, state.layers_done, state.bytes, state.bytes_read) = (0, 0, 0, 0);
                 state.expect(layers, bytes);
             }
-            Event::LayerStarted { .. } | Event::TokenService { .. } | Event::Warning(_) => {}
-            Event::LayerRead { bytes, .. } => state.bytes_read += bytes,
-            Event::LayerDone { .. } | Event::LayerFailed { .. } => state.layers_done += 1,
-            Event::Attaching { .. } => state.phase = "attaching the index",
+            ProgressEvent::LayerStarted { .. } | ProgressEvent::TokenService { .. } | ProgressEvent::Warning(_) => {}
+            ProgressEvent::LayerRead { bytes, .. } => state.bytes_read += bytes,
+            ProgressEvent::LayerDone { .. } | ProgressEvent::LayerFailed { .. } => state.layers_done += 1,
+            ProgressEvent::Attaching { .. } => state.phase = "attaching the index",
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::progress::Progress;
 use crate::rootfs::layers::Caches;
 use crate::store::Source;
 use crate::store::blob::Target;
-use crate::tree::ResolveError;
+use crate::tree::PathError;
 
 /// How an image is read.
 #[derive(Debug, Args)]
@@ -85,7 +85,6 @@ pub(crate) fn tell_stats(rootfs: &RootFs) {
 /// Says that one of several paths failed; the others are still done.
 pub(crate) fn tell_path(path: &[u8], error: &CliError) {
     let name = path.strip_prefix(b"/").unwrap_or(path);
-    let says_it =
-        matches!(error, CliError::Path(ResolveError::NotFound(at) | ResolveError::NotDirectory(at)) if at == name);
+    let says_it = matches!(error, CliError::Path(PathError::NotFound(at) | PathError::NotDirectory(at)) if at == name);
     report::tell((!says_it).then(|| quoted(path)).as_deref(), error);
 }

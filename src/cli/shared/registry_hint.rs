@@ -1,7 +1,7 @@
 //! What the user can do about a registry that did not do what was asked.
 
 use crate::image::ecr;
-use crate::store::registry::{HelperError, RegistryError, Shown, Untrusted};
+use crate::store::registry::{CredentialOrigin, HelperError, RegistryError, Untrusted};
 
 pub(crate) fn registry_hint(error: &RegistryError) -> Option<String> {
     match error {
@@ -50,16 +50,16 @@ fn login(host: &str) -> String {
 fn answer_hint(error: &RegistryError, host: &str) -> Option<String> {
     let login = login(host);
     Some(match (error.status()?, error.rejected()) {
-        (401, Some(Shown::Given)) => {
+        (401, Some(CredentialOrigin::Given)) => {
             format!("401 from {host}: the user name or password in --creds was rejected")
         }
-        (401, Some(Shown::Stored)) if ecr::region(host).is_some() => {
+        (401, Some(CredentialOrigin::Stored)) if ecr::region(host).is_some() => {
             format!("401 from {host}: the stored login was rejected; ECR passwords expire after 12 hours: {login}")
         }
-        (401, Some(Shown::Stored)) => {
+        (401, Some(CredentialOrigin::Stored)) => {
             format!("401 from {host}: the stored login was rejected: run {login} again, or use --creds USER:PASSWORD")
         }
-        (401, Some(Shown::Granted)) => {
+        (401, Some(CredentialOrigin::Granted)) => {
             format!(
                 "401 from {host}: this login lacks the permission: use another, with {login} or --creds USER:PASSWORD"
             )

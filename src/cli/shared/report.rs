@@ -29,7 +29,7 @@ use crate::ops::extract::ExtractError;
 use crate::ops::index::{IndexError, Refused, RefusedManifest};
 use crate::ops::inspect::ZtocFailure;
 use crate::ops::open::OpenImageError;
-use crate::ops::prefetch::ListError;
+use crate::ops::prefetch::PathListError;
 use crate::ops::prune::PruneError;
 use crate::ops::remove::RemoveError;
 use crate::ops::report::ReportError;
@@ -90,7 +90,7 @@ pub(crate) enum CliError {
     #[error(transparent)]
     Open(Box<OpenImageError>),
     #[error(transparent)]
-    Path(#[from] tree::ResolveError),
+    Path(#[from] tree::PathError),
     #[error(transparent)]
     Content(#[from] ReadError),
     #[error("is {0}, not a file")]
@@ -141,7 +141,7 @@ pub(crate) enum CliError {
     #[error("{}: not the profile of a start", path.display())]
     Profile { path: PathBuf, source: RecordError },
     #[error("{}: not a prefetch list", path.display())]
-    Prefetch { path: PathBuf, source: ListError },
+    Prefetch { path: PathBuf, source: PathListError },
     #[error("{}: the policy cannot be used", path.display())]
     Policy { path: PathBuf, source: PolicyError },
     #[error("{}: not a usable key or certificate", path.display())]

@@ -11,7 +11,7 @@ use crate::budget::Budget;
 use crate::image::{ImageName, LayerKind, Reference, Select};
 use crate::ops::convert::SourceImage;
 use crate::ops::discover::DiscoverError;
-use crate::ops::list::Place;
+use crate::ops::list::NamedTarget;
 use crate::ops::resolve::{Wanted, resolve};
 use crate::progress::Progress;
 use crate::store::archive::Archive;
@@ -172,14 +172,14 @@ impl<'a> Registries<'a> {
 }
 
 /// A layout, and all of its images.
-pub(crate) async fn layout_images(dir: PathBuf) -> Result<(Arc<Layout>, Vec<Place>), CliError> {
+pub(crate) async fn layout_images(dir: PathBuf) -> Result<(Arc<Layout>, Vec<NamedTarget>), CliError> {
     let opened = blocking(move || {
         let layout = Layout::open(&dir)?;
         let images = layout.images()?;
         Ok((Arc::new(layout), images))
     });
     let (layout, images) = opened.await?;
-    let place = |(name, digest)| Place { name, target: Target::Digest(digest) };
+    let place = |(name, digest)| NamedTarget { name, target: Target::Digest(digest) };
     Ok((layout, images.into_iter().map(place).collect()))
 }
 

@@ -6,7 +6,7 @@ use crate::cli::shared::difference::Status;
 use crate::cli::shared::json::{DigestText, Manifest as ManifestRef};
 use crate::ops::verify::policy::Ruling;
 use crate::ops::verify::{
-    Depth, Finding, Verified, VerifiedDocument, VerifiedFine, VerifiedIndex, VerifiedLayer, VerifiedManifest,
+    Depth, Problem, Verified, VerifiedDocument, VerifiedFine, VerifiedIndex, VerifiedLayer, VerifiedManifest,
 };
 
 #[derive(Serialize)]
@@ -272,8 +272,8 @@ impl FineLayer {
     }
 }
 
-fn findings(findings: &[Finding]) -> Vec<Difference> {
-    let difference = |finding: &Finding| Difference {
+fn findings(findings: &[Problem]) -> Vec<Difference> {
+    let difference = |finding: &Problem| Difference {
         code: finding.code.word(),
         text: finding.text.clone(),
         next: super::advice(finding.code),

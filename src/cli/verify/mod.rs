@@ -16,8 +16,8 @@ use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{Stdout, Style, safe};
 use crate::code::Code;
 use crate::ops::verify::policy::Ruling;
-use crate::ops::verify::{Depth, Finding, MAX_SAMPLE, Proven, Verified, VerifiedManifest, VerifyOptions, verify};
-use crate::progress::{Event, Progress};
+use crate::ops::verify::{Depth, MAX_SAMPLE, Problem, Proven, Verified, VerifiedManifest, VerifyOptions, verify};
+use crate::progress::{Progress, ProgressEvent};
 use args::VerifyArgs;
 
 pub(super) mod args;
@@ -46,7 +46,7 @@ pub(super) async fn run(args: VerifyArgs, talk: TalkArgs) -> Result<(), CliError
     display.end();
     let verified = verified?;
     for warning in verified.manifests.iter().flat_map(|manifest| &manifest.warnings) {
-        progress.report(Event::Warning(warning.clone()));
+        progress.report(ProgressEvent::Warning(warning.clone()));
     }
     let mut stdout = Stdout::new();
     let text = match args.format.get() {
@@ -187,7 +187,7 @@ fn advice(code: Code) -> Option<&'static str> {
     }
 }
 
-fn findings(text: &mut String, findings: &[Finding], style: Style) {
+fn findings(text: &mut String, findings: &[Problem], style: Style) {
     for (code, found) in difference::shown(findings.iter().map(|one| (one.code.word(), one.text.clone()))) {
         let _ = writeln!(text, "    {} {}", style.yellow(&format!("{code}:")), safe(&found));
     }

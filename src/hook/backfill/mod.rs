@@ -22,9 +22,9 @@ use crate::hook::work::{self, Context, EnabledOutlook, Judged};
 use crate::image::config::{self, MAX_CONFIG};
 use crate::image::{Reference, is_registry};
 use crate::lock::Hold;
-use crate::ops::convert::Outlook as Enabling;
+use crate::ops::convert::ConvertOutlook;
 use crate::ops::index::{Outlook, outlook};
-use crate::ops::resolve::Resolved;
+use crate::ops::resolve::ResolvedImage;
 use crate::ops::versions::Versions;
 use crate::store::blob::Document;
 use crate::store::registry::{RegistryError, Repository};
@@ -41,7 +41,7 @@ const AHEAD: usize = 10_000;
 
 /// A place to walk: a registry with everything it lists, or a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum WalkRoot {
     /// A registry, `HOST[:PORT]`.
     Registry(String),
     /// A repository of a registry.
@@ -53,31 +53,31 @@ pub enum Place {
     },
 }
 
-impl Place {
+impl WalkRoot {
     /// The registry, `HOST[:PORT]`.
     pub fn registry(&self) -> &str {
         match self {
-            Place::Registry(registry) | Place::Repository { registry, .. } => registry,
+            WalkRoot::Registry(registry) | WalkRoot::Repository { registry, .. } => registry,
         }
     }
 }
 
-impl std::str::FromStr for Place {
+impl std::str::FromStr for WalkRoot {
     type Err = String;
 
     /// `HOST`, `HOST:PORT`, or a repository as on the command line, without tag and digest. A name
     /// without a slash is a registry if it contains a dot or a port.
-    fn from_str(text: &str) -> Result<Place, String> {
+    fn from_str(text: &str) -> Result<WalkRoot, String> {
         let like_a_host = text.contains('.') || text.contains(':') || text == "localhost";
         if !text.contains('/') && like_a_host && is_registry(text) {
-            return Ok(Place::Registry(text.to_ascii_lowercase()));
+            return Ok(WalkRoot::Registry(text.to_ascii_lowercase()));
         }
         let named: Reference = text.parse().map_err(|error| format!("{error}"))?;
         // The default tag of a name without one does not appear in the text.
         if named.digest.is_some() || text.rsplit('/').next().is_some_and(|last| last.contains(':')) {
             return Err("want a registry or a repository: all of its tags are looked at".into());
         }
-        Ok(Place::Repository { registry: named.registry, repository: named.repository })
+        Ok(WalkRoot::Repository { registry: named.registry, repository: named.repository })
     }
 }
 
@@ -101,7 +101,7 @@ pub struct Options {
 
 /// The result for an image or a list.
 #[derive(Debug)]
-pub struct Report {
+pub struct ImageReport {
     /// The image, or the repository or registry whose list failed.
     pub name: String,
     /// The image's manifest or image index, if it was found.
@@ -183,12 +183,12 @@ pub trait Watch: Sync {
     /// All images were listed.
     fn listed(&self);
     /// The result for an image or a list.
-    fn done(&self, report: Report);
+    fn done(&self, report: ImageReport);
 }
 
 /// Walks `places` and indexes images without an index. Lists are read in advance, so that the total
 /// is known early.
-pub async fn run(places: &[Place], options: &Options, state: Option<State>, watch: &dyn Watch) {
+pub async fn run(places: &[WalkRoot], options: &Options, state: Option<State>, watch: &dyn Watch) {
     let state = state.map(Mutex::new);
     let (ahead, found) = channel(AHEAD);
     let listing = async move {
@@ -209,10 +209,10 @@ pub async fn run(places: &[Place], options: &Options, state: Option<State>, watc
                 let begun = Instant::now();
                 let name = image.to_string();
                 let (digest, result) = one(Job { image }, options, state.as_ref(), &seen).await;
-                watch.done(Report { name, digest, result, seconds: begun.elapsed().as_secs_f64() });
+                watch.done(ImageReport { name, digest, result, seconds: begun.elapsed().as_secs_f64() });
             }
             Found::Failed { name, error } => {
-                watch.done(Report { name, digest: None, result: Err(error), seconds: 0.0 });
+                watch.done(ImageReport { name, digest: None, result: Err(error), seconds: 0.0 });
             }
         }
     });
@@ -345,16 +345,16 @@ async fn passed_over(
 /// Combines the results for the index and the SOCI-enabled image, as far as they are requested.
 fn verdict(index: Option<Outlook>, enabled: Option<EnabledOutlook>) -> ImageOutcome {
     let (name, enabled) = enabled.map_or((None, None), |enabled| (enabled.name, Some(enabled.outlook)));
-    let is_pending = matches!(enabled, Some(Ok(Enabling::Pending)));
+    let is_pending = matches!(enabled, Some(Ok(ConvertOutlook::Pending)));
     if is_pending || matches!(index, Some(Outlook::Pending)) {
         return ImageOutcome::Pending { enabled: name.filter(|_| is_pending) };
     }
-    if matches!(index, Some(Outlook::Complete)) || matches!(enabled, Some(Ok(Enabling::Complete(_)))) {
+    if matches!(index, Some(Outlook::Complete)) || matches!(enabled, Some(Ok(ConvertOutlook::Complete(_)))) {
         return ImageOutcome::Complete;
     }
     let skipped = match (index, enabled) {
         (None, Some(Err(why))) => Skipped::NotEnabled(why),
-        (Some(Outlook::NothingToIndex(reasons)), _) | (_, Some(Ok(Enabling::NothingToIndex(reasons)))) => {
+        (Some(Outlook::NothingToIndex(reasons)), _) | (_, Some(Ok(ConvertOutlook::NothingToIndex(reasons)))) => {
             Skipped::nothing_to_index(reasons.iter())
         }
         _ => Skipped::nothing_to_index(std::iter::empty()),
@@ -364,7 +364,7 @@ fn verdict(index: Option<Outlook>, enabled: Option<EnabledOutlook>) -> ImageOutc
 
 /// The creation time of the newest of an image's platforms, in seconds since 1970. None if no
 /// platform states one.
-async fn made(source: &Source, image: &Resolved) -> Option<i64> {
+async fn made(source: &Source, image: &ResolvedImage) -> Option<i64> {
     let mut newest = None;
     for manifest in &image.manifests {
         let config = source.blob_bytes(&manifest.config, MAX_CONFIG as u64).await.ok()?;
@@ -380,12 +380,12 @@ mod tests {
 
     #[test]
     fn places() {
-        let place = |text: &str| text.parse::<Place>();
+        let place = |text: &str| text.parse::<WalkRoot>();
         for registry in ["ghcr.io", "localhost", "localhost:5000", "127.0.0.1:5000", "[::1]:5000", "registry:5000"] {
-            assert_eq!(place(registry), Ok(Place::Registry(registry.into())));
+            assert_eq!(place(registry), Ok(WalkRoot::Registry(registry.into())));
         }
         let repository = |registry: &str, repository: &str| {
-            Ok(Place::Repository { registry: registry.into(), repository: repository.into() })
+            Ok(WalkRoot::Repository { registry: registry.into(), repository: repository.into() })
         };
         assert_eq!(place("ghcr.io/a/b"), repository("ghcr.io", "a/b"));
         assert_eq!(place("localhost:5000/a"), repository("localhost:5000", "a"));

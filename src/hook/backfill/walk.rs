@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use futures_util::stream::{self, Stream};
 
-use super::{BackfillError, Options, Place, Seen};
+use super::{BackfillError, Options, Seen, WalkRoot};
 use crate::hook::job::{Job, Skipped};
 use crate::image::Reference;
 use crate::ops::versions::Versions;
@@ -26,7 +26,7 @@ pub(super) enum Found {
 /// The state of the walk.
 struct Walk<'a> {
     options: &'a Options,
-    places: VecDeque<Place>,
+    places: VecDeque<WalkRoot>,
     /// The current list of repositories, and its registry.
     catalog: Option<(String, Names)>,
     /// The repositories of its last page.
@@ -56,7 +56,7 @@ impl Tags {
 }
 
 /// All images of `places`. An image that a registry lists twice is returned twice.
-pub(super) fn walk<'a>(places: &[Place], options: &'a Options) -> impl Stream<Item = Found> + 'a {
+pub(super) fn walk<'a>(places: &[WalkRoot], options: &'a Options) -> impl Stream<Item = Found> + 'a {
     let walk = Walk {
         options,
         places: places.iter().cloned().collect(),
@@ -113,11 +113,11 @@ impl Walk<'_> {
         } else {
             match self.places.pop_front() {
                 None => return false,
-                Some(Place::Repository { registry, repository }) if self.wants(&repository) => {
+                Some(WalkRoot::Repository { registry, repository }) if self.wants(&repository) => {
                     self.repositories.push_back((registry, repository));
                 }
-                Some(Place::Repository { .. }) => {}
-                Some(Place::Registry(registry)) => match self.options.context.client.repositories(&registry).await {
+                Some(WalkRoot::Repository { .. }) => {}
+                Some(WalkRoot::Registry(registry)) => match self.options.context.client.repositories(&registry).await {
                     Ok(names) => self.catalog = Some((registry, names)),
                     Err(error) => self.failed(registry, BackfillError::Repositories(error)),
                 },

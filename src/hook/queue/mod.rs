@@ -69,18 +69,18 @@ pub enum Published {
 
 /// A change of an established connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum ConnectionChange {
     /// It was lost; the client tries to reconnect.
     Lost,
     /// It works again.
     Back,
 }
 
-impl std::fmt::Display for Change {
+impl std::fmt::Display for ConnectionChange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Change::Lost => "lost the connection to the queue; reconnecting",
-            Change::Back => "reconnected to the queue",
+            ConnectionChange::Lost => "lost the connection to the queue; reconnecting",
+            ConnectionChange::Back => "reconnected to the queue",
         })
     }
 }
@@ -101,16 +101,19 @@ impl Queue {
     ///
     /// # Errors
     /// If the server does not respond, or the streams cannot be created.
-    pub async fn connect(url: &QueueUrl, tell: impl Fn(Change) + Send + Sync + 'static) -> Result<Queue, QueueError> {
+    pub async fn connect(
+        url: &QueueUrl,
+        tell: impl Fn(ConnectionChange) + Send + Sync + 'static,
+    ) -> Result<Queue, QueueError> {
         let losses = Arc::new(AtomicU64::new(0));
         let (counted, is_lost) = (Arc::clone(&losses), AtomicBool::new(false));
         let changed = move |event| {
             match event {
                 Event::Disconnected if !is_lost.swap(true, Ordering::SeqCst) => {
                     counted.fetch_add(1, Ordering::SeqCst);
-                    tell(Change::Lost);
+                    tell(ConnectionChange::Lost);
                 }
-                Event::Connected if is_lost.swap(false, Ordering::SeqCst) => tell(Change::Back),
+                Event::Connected if is_lost.swap(false, Ordering::SeqCst) => tell(ConnectionChange::Back),
                 _ => {}
             }
             std::future::ready(())

@@ -35,7 +35,7 @@ use super::remembered::Remembered;
 use super::runner::Runner;
 use super::secret::Secrets;
 use bounds::Bucket;
-use sink::Sink;
+use sink::JobQueue;
 
 mod bounds;
 mod notify;
@@ -85,7 +85,7 @@ pub enum ServeError {
 /// The state that all requests share.
 struct App {
     runner: Arc<Runner>,
-    sink: Sink,
+    sink: JobQueue,
     config: ServerConfig,
     rate: Bucket,
     /// Limits how many refusals are logged per second, so that clients cannot fill the disk.
@@ -123,7 +123,7 @@ pub async fn listen_to_all(address: SocketAddr) -> Result<TcpListener, ServeErro
 pub async fn serve(
     listeners: Listeners,
     runner: Arc<Runner>,
-    sink: Sink,
+    sink: JobQueue,
     config: ServerConfig,
     stop: impl Future<Output = ()>,
 ) {

@@ -22,7 +22,7 @@ use crate::hook::http::Peer;
 use crate::hook::job::Job;
 use crate::hook::log::TARGET;
 use crate::hook::metrics::Counter;
-use crate::hook::secret::{Shown, Verdict};
+use crate::hook::secret::{RequestCredentials, SecretCheck};
 use crate::image::is_registry;
 use crate::ops::discover::causes;
 
@@ -90,12 +90,12 @@ pub(super) fn unauthorized() -> Response {
 /// Whether a request without a body has the secret, if one is required.
 pub(super) fn shows_secret(app: &App, headers: &HeaderMap, uri: &Uri) -> bool {
     let query = Query::of(uri);
-    app.config.secrets.as_ref().is_none_or(|secrets| secrets.judge(&shown(headers, &query)) == Verdict::Good)
+    app.config.secrets.as_ref().is_none_or(|secrets| secrets.judge(&shown(headers, &query)) == SecretCheck::Good)
 }
 
-fn shown<'a>(headers: &'a HeaderMap, query: &'a Query) -> Shown<'a> {
+fn shown<'a>(headers: &'a HeaderMap, query: &'a Query) -> RequestCredentials<'a> {
     let named = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    Shown {
+    RequestCredentials {
         authorization: named("authorization"),
         signature: named("x-hub-signature-256"),
         token: query.token.as_deref(),
@@ -131,8 +131,8 @@ async fn take(app: &App, request: Request) -> Result<Response, Refusal> {
     // a body.
     let shown = shown(&parts.headers, &query);
     let secrets = app.config.secrets.as_ref();
-    let verdict = secrets.map_or(Verdict::Good, |secrets| secrets.judge(&shown));
-    if verdict == Verdict::Bad {
+    let verdict = secrets.map_or(SecretCheck::Good, |secrets| secrets.judge(&shown));
+    if verdict == SecretCheck::Bad {
         return Err(no_secret());
     }
     // Without a secret, any web page could make a browser on this machine send a request. Browsers
@@ -153,14 +153,14 @@ async fn take(app: &App, request: Request) -> Result<Response, Refusal> {
         return Err(too_large());
     }
     let busy = |_| Refusal::later(StatusCode::SERVICE_UNAVAILABLE, 5, "too many notifications at once");
-    let bodies = if verdict == Verdict::Signature { &app.unproven_bodies } else { &app.bodies };
+    let bodies = if verdict == SecretCheck::Signature { &app.unproven_bodies } else { &app.bodies };
     let turn = tokio::time::timeout(TURN, bodies.acquire()).await.map_err(busy)?;
     let body = read(body, MAX_BODY, app.config.patience).await.map_err(|error| match error {
         BodyError::TooLarge => too_large(),
         BodyError::TooSlow => Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
         BodyError::Broken => Refusal::new(StatusCode::BAD_REQUEST, "the body is incomplete"),
     })?;
-    if verdict == Verdict::Signature {
+    if verdict == SecretCheck::Signature {
         let signed = |(secrets, signature): (&crate::hook::secret::Secrets, &str)| secrets.signed(signature, &body);
         if !secrets.zip(shown.signature).is_some_and(signed) {
             return Err(no_secret());

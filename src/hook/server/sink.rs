@@ -10,7 +10,7 @@ use crate::hook::queue::{Published, Queue, QueueError};
 
 /// The queue of this process, or a shared one.
 #[allow(clippy::large_enum_variant, reason = "there is one of them at a time")]
-pub enum Sink {
+pub enum JobQueue {
     /// The queue of this process.
     Here(Here),
     /// A queue that several services share.
@@ -57,17 +57,17 @@ pub enum SinkError {
     Queue(#[from] QueueError),
 }
 
-impl Sink {
+impl JobQueue {
     /// # Errors
     /// If a job could not be recorded. Then it is not accepted.
     pub async fn offer(&self, job: Job) -> Result<Offer, SinkError> {
         match self {
             #[cfg(feature = "nats")]
-            Sink::Queue(queue) => Ok(match queue.publish(&job).await? {
+            JobQueue::Queue(queue) => Ok(match queue.publish(&job).await? {
                 Published::New => Offer::Accepted,
                 Published::Duplicate => Offer::Duplicate,
             }),
-            Sink::Here(Here { backlog, journal }) => {
+            JobQueue::Here(Here { backlog, journal }) => {
                 let keep = |item: &Item| journal.as_ref().map_or(Ok(()), |journal| journal.accepted(item));
                 Ok(backlog.offer(Item { job, tries: 0 }, keep)?)
             }
@@ -77,18 +77,18 @@ impl Sink {
     /// The queue of this process, if it has one.
     pub fn here(&self) -> Option<&Here> {
         match self {
-            Sink::Here(here) => Some(here),
+            JobQueue::Here(here) => Some(here),
             #[cfg(feature = "nats")]
-            Sink::Queue(_) => None,
+            JobQueue::Queue(_) => None,
         }
     }
 
     /// Whether a job would probably be accepted.
     pub fn has_room(&self) -> bool {
         match self {
-            Sink::Here(here) => here.backlog.has_room(),
+            JobQueue::Here(here) => here.backlog.has_room(),
             #[cfg(feature = "nats")]
-            Sink::Queue(queue) => queue.is_connected(),
+            JobQueue::Queue(queue) => queue.is_connected(),
         }
     }
 }

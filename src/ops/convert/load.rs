@@ -11,14 +11,14 @@ use super::error::ConvertError;
 use super::model::SourceImage;
 use crate::digest::Digest;
 use crate::image::config::MAX_CONFIG;
-use crate::image::enabled::{Content, Original, Target as Image, is_runnable};
-use crate::image::go::{GoError, Manifest, decode_index, decode_manifest, decode_platform};
+use crate::image::enabled::{EntryContent, IndexTarget, Original, is_runnable};
+use crate::image::go::{GoError, GoManifest, decode_index, decode_manifest, decode_platform};
 use crate::image::manifest::{DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST};
 use crate::image::select::MAX_NESTING;
 use crate::image::{Descriptor, Platform};
 use crate::ops::discover::causes;
 use crate::ops::resolve::PlatformManifest;
-use crate::progress::{Event, Progress};
+use crate::progress::{Progress, ProgressEvent};
 use crate::store::Source;
 use crate::store::blob::Target;
 
@@ -83,7 +83,8 @@ pub(super) async fn load(from: &SourceImage, progress: &Arc<dyn Progress>) -> Re
         }
     }
     for digest in &missing {
-        progress.report(Event::Warning(format!("{digest} is not in the layout, so the converted image omits it")));
+        progress
+            .report(ProgressEvent::Warning(format!("{digest} is not in the layout, so the converted image omits it")));
     }
     index.manifests.retain(|entry| !missing.contains(&entry.digest));
     match &index.manifests[..] {
@@ -107,7 +108,7 @@ pub(super) async fn load(from: &SourceImage, progress: &Arc<dyn Progress>) -> Re
 
 impl Loaded {
     /// The image of a target, as the search for its ztocs takes it.
-    pub(super) fn image(&self, target: &Image) -> Option<PlatformManifest> {
+    pub(super) fn image(&self, target: &IndexTarget) -> Option<PlatformManifest> {
         let listed = self.original.index.manifests.get(target.entry)?;
         let manifest = self.original.contents.get(target.entry)?.image()?;
         Some(PlatformManifest {
@@ -135,10 +136,10 @@ impl Loader<'_> {
         self,
         root: Digest,
         mut descriptor: Descriptor,
-        manifest: Manifest,
+        manifest: GoManifest,
     ) -> Result<Loaded, ConvertError> {
-        let content = Content::of(manifest.clone());
-        if content == Content::Kept {
+        let content = EntryContent::of(manifest.clone());
+        if content == EntryContent::Kept {
             return Err(ConvertError::NotAnImage { digest: root });
         }
         if descriptor.platform.is_none() {
@@ -152,22 +153,22 @@ impl Loader<'_> {
         &mut self,
         entry: &Descriptor,
         progress: &Arc<dyn Progress>,
-    ) -> Result<(Content, Option<Platform>), ConvertError> {
+    ) -> Result<(EntryContent, Option<Platform>), ConvertError> {
         let mut platform = None;
         let content = if is_manifest(&entry.media_type) {
-            Content::of(self.manifest(entry).await?)
+            EntryContent::of(self.manifest(entry).await?)
         } else if is_index(&entry.media_type) {
             match self.first(entry, progress).await? {
                 Some(first) => {
                     platform.clone_from(&first.platform);
-                    Content::of(self.manifest(&first).await?)
+                    EntryContent::of(self.manifest(&first).await?)
                 }
-                None => Content::Kept,
+                None => EntryContent::Kept,
             }
         } else {
-            Content::Kept
+            EntryContent::Kept
         };
-        if content == Content::Kept && !self.kept.contains_key(&entry.digest) {
+        if content == EntryContent::Kept && !self.kept.contains_key(&entry.digest) {
             // What is neither a manifest nor an index may be of a kind that the store does not hand out.
             match self.fetch(entry, "manifest").await {
                 Ok(bytes) => drop(self.kept.insert(entry.digest, bytes)),
@@ -175,14 +176,14 @@ impl Loader<'_> {
                 Err(_) => {}
             }
         }
-        let Content::Image(manifest) = &content else { return Ok((content, None)) };
+        let EntryContent::Image(manifest) = &content else { return Ok((content, None)) };
         if entry.platform.is_some() || !is_runnable(entry, &content) {
             return Ok((content, None));
         }
         if platform.is_none() {
             match self.config_platform(manifest).await {
                 Ok(found) => platform = Some(found),
-                Err(error) => progress.report(Event::Warning(format!(
+                Err(error) => progress.report(ProgressEvent::Warning(format!(
                     "{} was not indexed: neither it nor its config states a platform: {}",
                     entry.digest,
                     causes(&error)
@@ -222,7 +223,7 @@ impl Loader<'_> {
             }
         }
         if let Some(first) = first.as_ref().filter(|_| others > 0) {
-            progress.report(Event::Warning(format!(
+            progress.report(ProgressEvent::Warning(format!(
                 "the nested image index {} is replaced by its first manifest, {}; others in it: {others}",
                 entry.digest, first.digest
             )));
@@ -230,7 +231,7 @@ impl Loader<'_> {
         Ok(first)
     }
 
-    async fn manifest(&mut self, descriptor: &Descriptor) -> Result<Manifest, ConvertError> {
+    async fn manifest(&mut self, descriptor: &Descriptor) -> Result<GoManifest, ConvertError> {
         let bytes = self.fetch(descriptor, "manifest").await?;
         unsound(descriptor.digest, decode_manifest(&bytes))
     }
@@ -269,7 +270,7 @@ impl Loader<'_> {
     }
 
     /// The platform that an image's config states, as containerd reads it.
-    async fn config_platform(&self, manifest: &Manifest) -> Result<Platform, ConvertError> {
+    async fn config_platform(&self, manifest: &GoManifest) -> Result<Platform, ConvertError> {
         let config = &manifest.config;
         let bytes = self.source.blob_bytes(config, MAX_CONFIG as u64).await;
         let failed = |source| ConvertError::Document { what: "config", digest: config.digest, source };

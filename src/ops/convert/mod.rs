@@ -17,14 +17,14 @@ use std::sync::Arc;
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::coverage::Coverage;
-use crate::image::enabled::{Enabled, Indexed};
+use crate::image::enabled::{EnabledDocuments, Indexed};
 use crate::image::soci::ZtocRef;
 use crate::ops::index::{
     IndexOptions, LayerOutcome, LayerReport, Layers, LeftOut, Own, Prefetched, Supply, Wanted, Ztoc, assemble,
     prefetch_artifacts, ztocs,
 };
 use crate::ops::resolve::PlatformManifest;
-use crate::progress::{Event, Progress};
+use crate::progress::{Progress, ProgressEvent};
 use crate::store::cache::ZtocCache;
 
 mod error;
@@ -38,7 +38,7 @@ mod publish;
 pub use error::ConvertError;
 pub use load::{MAX_DOCUMENTS, MAX_MANIFESTS};
 pub use model::{ConvertStatus, Converted, ConvertedImage, Destined, Guard, SourceImage};
-pub use outlook::{Outlook, outlook, up_to_date};
+pub use outlook::{ConvertOutlook, outlook, up_to_date};
 
 use load::Loaded;
 use old::{OldIndex, old_indexes};
@@ -102,7 +102,7 @@ pub(in crate::ops) async fn convert_built(
     let announce = |unread: &[Descriptor]| {
         let bytes = unread.iter().map(|layer| layer.size).sum();
         let platform = String::new();
-        progress.report(Event::Image { manifest: loaded.root, platform, layers: unread.len(), bytes });
+        progress.report(ProgressEvent::Image { manifest: loaded.root, platform, layers: unread.len(), bytes });
     };
     let layers = ztocs(wanted, built, &supply, options, announce, progress).await?;
 
@@ -162,7 +162,7 @@ pub(in crate::ops) async fn convert_built(
     }
     to.admit(now.as_ref(), &from.source, &loaded.root).await?;
     let blobs = BTreeSet::from_iter(all_ztocs.iter().map(Ztoc::digest)).len();
-    progress.report(Event::Attaching { index: enabled.digest, blobs });
+    progress.report(ProgressEvent::Attaching { index: enabled.digest, blobs });
     let written = publish::publish(
         &loaded,
         &enabled,
@@ -183,7 +183,7 @@ pub(in crate::ops) async fn convert_built(
 /// What became of each image that was to be indexed.
 fn report(
     loaded: &Loaded,
-    enabled: &Enabled,
+    enabled: &EnabledDocuments,
     indexed: &[Indexed],
     reports: Vec<(Vec<LayerReport>, Option<Prefetched>)>,
 ) -> Vec<ConvertedImage> {

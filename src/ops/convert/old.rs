@@ -2,7 +2,7 @@
 
 use super::load::Loaded;
 use super::plan::{found, soci_indexes};
-use crate::image::enabled::Target as Image;
+use crate::image::enabled::IndexTarget;
 use crate::image::soci::{self, FoundIndex, ZtocRef};
 use crate::image::{Descriptor, Platform};
 use crate::ops::index::{Offer, OldList, Origin, old_lists};
@@ -25,7 +25,7 @@ impl OldIndex {
         OldIndex { store: store.clone(), platform, tool, ztocs: index.ztocs, lists }
     }
 
-    pub(super) fn is_for(&self, target: &Image) -> bool {
+    pub(super) fn is_for(&self, target: &IndexTarget) -> bool {
         self.platform.as_ref().is_some_and(|platform| platform.matches(&target.platform))
     }
 

@@ -17,7 +17,7 @@ use crate::store::cache::ZtocCache;
 
 /// Whether an image has the SOCI-enabled image that it would be converted to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outlook {
+pub enum ConvertOutlook {
     /// The SOCI-enabled image is not there, or is another one.
     Pending,
     /// This very image is there.
@@ -40,7 +40,7 @@ pub async fn outlook(
     cache: Option<&ZtocCache>,
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
-) -> Result<Outlook, ConvertError> {
+) -> Result<ConvertOutlook, ConvertError> {
     let there = to.there().await?;
     compare(from, to, there, cache, options, progress).await
 }
@@ -59,8 +59,8 @@ pub async fn up_to_date(
 ) -> Result<Option<Digest>, ConvertError> {
     let Some(there) = to.there().await? else { return Ok(None) };
     match compare(from, to, Some(there), cache, options, progress).await? {
-        Outlook::Complete(digest) => Ok(Some(digest)),
-        Outlook::Pending | Outlook::NothingToIndex(_) => Ok(None),
+        ConvertOutlook::Complete(digest) => Ok(Some(digest)),
+        ConvertOutlook::Pending | ConvertOutlook::NothingToIndex(_) => Ok(None),
     }
 }
 
@@ -71,7 +71,7 @@ async fn compare(
     cache: Option<&ZtocCache>,
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
-) -> Result<Outlook, ConvertError> {
+) -> Result<ConvertOutlook, ConvertError> {
     let loaded = load(from, progress).await?;
     to.admit(there.as_ref(), &from.source, &loaded.root).await?;
     let targets = choose(&loaded, &options.platforms, progress)?;
@@ -91,7 +91,7 @@ async fn compare(
                 None => match (listed(), unservable(cache, &layer, options).await) {
                     (Some(ztoc), _) => ztocs.push(ztoc),
                     (None, Some(why)) => reasons.push(why),
-                    (None, None) => return Ok(Outlook::Pending),
+                    (None, None) => return Ok(ConvertOutlook::Pending),
                 },
             }
         }
@@ -99,12 +99,12 @@ async fn compare(
         indexed.push(Indexed { target, ztocs, prefetch });
     }
     if indexed.iter().all(|indexed| indexed.ztocs.is_empty()) {
-        return Ok(Outlook::NothingToIndex(reasons));
+        return Ok(ConvertOutlook::NothingToIndex(reasons));
     }
     let enabled = loaded.original.enable(&indexed, &options.layer.build_tool_identifier);
     Ok(match there.is_some_and(|there| there.digest == enabled.digest) {
-        true => Outlook::Complete(enabled.digest),
-        false => Outlook::Pending,
+        true => ConvertOutlook::Complete(enabled.digest),
+        false => ConvertOutlook::Pending,
     })
 }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use super::error::ConvertError;
 use super::load::Loaded;
 use super::model::SourceImage;
-use crate::image::enabled::Target as Image;
+use crate::image::enabled::IndexTarget;
 use crate::image::soci::{self, FoundIndex};
 use crate::image::{Descriptor, LayerKind, Platform};
 use crate::ops::index::{IndexOptions, LeftOut, left_out};
-use crate::progress::{Event, Progress};
+use crate::progress::{Progress, ProgressEvent};
 use crate::store::Source;
 use crate::store::blob::Target;
 
@@ -21,7 +21,7 @@ pub(super) fn choose(
     loaded: &Loaded,
     platforms: &[Platform],
     progress: &Arc<dyn Progress>,
-) -> Result<Vec<Image>, ConvertError> {
+) -> Result<Vec<IndexTarget>, ConvertError> {
     let chosen = loaded.original.targets(platforms);
     let entries = &loaded.original.index.manifests;
     if !chosen.missing.is_empty() || chosen.targets.is_empty() {
@@ -36,7 +36,7 @@ pub(super) fn choose(
     }
     for shadowed in chosen.shadowed.iter().filter_map(|entry| entries.get(*entry)) {
         let platform = shadowed.platform.as_ref().map(Platform::to_string).unwrap_or_default();
-        progress.report(Event::Warning(format!(
+        progress.report(ProgressEvent::Warning(format!(
             "{} is a second manifest for {platform}: only the first is indexed, since consumers use that one",
             shadowed.digest
         )));
@@ -50,7 +50,7 @@ pub(super) type Planned = (Descriptor, Option<LeftOut>);
 /// The layers of each target.
 pub(super) async fn plan(
     loaded: &Loaded,
-    targets: &[Image],
+    targets: &[IndexTarget],
     from: &SourceImage,
     options: &IndexOptions,
 ) -> Result<Vec<Vec<Planned>>, ConvertError> {

@@ -11,13 +11,13 @@ use super::error::ConvertError;
 use super::load::Loaded;
 use super::model::Destined;
 use crate::digest::Digest;
-use crate::image::enabled::{Content, Enabled};
-use crate::image::go::{Manifest, decode_manifest};
+use crate::image::enabled::{EnabledDocuments, EntryContent};
+use crate::image::go::{GoManifest, decode_manifest};
 use crate::image::manifest::{OCI_INDEX, OCI_MANIFEST};
 use crate::image::soci::{CONFIG, INDEX_V2, ZTOC};
 use crate::image::{Descriptor, LayerKind};
 use crate::ops::index::{Artifact, Ztoc};
-use crate::progress::{Event, Progress};
+use crate::progress::{Progress, ProgressEvent};
 use crate::store::copy::Copied;
 use crate::store::feed::reported;
 use crate::store::{Destination, Source, blocking};
@@ -34,7 +34,7 @@ pub(super) struct Written {
 #[allow(clippy::too_many_arguments, reason = "each is another thing, and there is one caller")]
 pub(super) async fn publish(
     loaded: &Loaded,
-    enabled: &Enabled,
+    enabled: &EnabledDocuments,
     (ztocs, prefetch): (&[Ztoc<'_>], &[Artifact]),
     source: &Source,
     destination: &Destination,
@@ -76,11 +76,11 @@ async fn copy(
     progress: &Arc<dyn Progress>,
 ) -> Result<u64, ConvertError> {
     let mut blobs: BTreeMap<Digest, Descriptor> = BTreeMap::new();
-    let images = loaded.original.contents.iter().filter_map(Content::image).cloned();
+    let images = loaded.original.contents.iter().filter_map(EntryContent::image).cloned();
     // What is no manifest has no parts that are known.
     let kept = loaded.kept.values().filter_map(|bytes| decode_manifest(bytes).ok());
     for manifest in images.chain(kept) {
-        let Manifest { config, layers, .. } = manifest;
+        let GoManifest { config, layers, .. } = manifest;
         for blob in layers.into_iter().flatten().chain([config]) {
             blobs.entry(blob.digest).or_insert(blob);
         }
@@ -91,7 +91,7 @@ async fn copy(
         .try_for_each_concurrent(jobs.clamp(1, 8), async |blob: Descriptor| {
             let layer = blob.digest;
             let sent = |bytes| {
-                progress.report(Event::LayerRead { layer, bytes });
+                progress.report(ProgressEvent::LayerRead { layer, bytes });
             };
             let copy = async {
                 match destination.copy_blob(&blob, source, &sent).await {
@@ -143,7 +143,7 @@ async fn blobs(
 /// The documents of the converted image.
 struct Manifests<'a> {
     loaded: &'a Loaded,
-    enabled: &'a Enabled,
+    enabled: &'a EnabledDocuments,
     destination: &'a Destination,
     /// The destination may lack what the source has.
     elsewhere: bool,
@@ -152,7 +152,7 @@ struct Manifests<'a> {
 impl Manifests<'_> {
     /// Writes all of them, the image index last. Gives their bytes.
     async fn push(&self, to: &Destined) -> Result<u64, ConvertError> {
-        let Enabled { manifests, indexes, index, bytes, digest } = self.enabled;
+        let EnabledDocuments { manifests, indexes, index, bytes, digest } = self.enabled;
         let mut written = 0;
         if self.elsewhere {
             for entry in &index.manifests {

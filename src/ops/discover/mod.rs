@@ -20,7 +20,7 @@ use crate::image::manifest::{Manifest, OCI_MANIFEST};
 use crate::image::soci::{Version, ZTOC, ZtocRef};
 use crate::image::{Descriptor, Platform};
 pub(crate) use crate::progress::causes;
-use crate::progress::{Event, Progress};
+use crate::progress::{Progress, ProgressEvent};
 use crate::store::blob::{Document, Target};
 use crate::store::{Source, StoreError};
 use crate::ztoc::MAX_ENCODED;
@@ -476,7 +476,7 @@ fn check(document: &Document, expected: Option<u64>) -> Result<(), Unusable> {
 
 /// What a reader passes over, and why.
 fn warn(discovered: &Discovered, progress: &Arc<dyn Progress>) {
-    let warn = |text: String| progress.report(Event::Warning(text));
+    let warn = |text: String| progress.report(ProgressEvent::Warning(text));
     if let Err(error) = &discovered.listing {
         warn(format!("cannot list the SOCI indexes of {}: {}", discovered.manifest.digest, causes(error)));
     }

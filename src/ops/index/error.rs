@@ -6,7 +6,7 @@ use crate::digest::Digest;
 use crate::fine::FineError;
 use crate::image::Descriptor;
 use crate::layer::LayerError;
-use crate::ops::prefetch::PrefetchError;
+use crate::ops::prefetch::PathLookupError;
 use crate::ops::resolve::ResolveError;
 use crate::store::StoreError;
 use crate::ztoc::ZtocError;
@@ -36,7 +36,7 @@ pub enum IndexError {
     #[error(transparent)]
     Refused(#[from] Box<Refused>),
     #[error(transparent)]
-    Prefetch(#[from] PrefetchError),
+    Prefetch(#[from] PathLookupError),
     #[error("cannot make the fine document of layer {layer}")]
     Fine { layer: Digest, source: FineError },
     #[error("cannot reread the ztoc of layer {layer}")]

@@ -16,16 +16,16 @@ use crate::ops::maker;
 
 /// What the destination lists as a SOCI index (v1) of the image.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct DestinationIndex {
     pub descriptor: Descriptor,
     /// An error if it was not read or is not a SOCI index of the image. Whoever may push can list any manifest of the
     /// repository here, so such a manifest is never replaced: replacing deletes.
-    pub content: Result<Content, Unusable>,
+    pub content: Result<DestinationContent, Unusable>,
 }
 
 /// What an index says of itself.
 #[derive(Debug, Clone)]
-pub(super) struct Content {
+pub(super) struct DestinationContent {
     pub tool: Option<String>,
     pub ztocs: Vec<ZtocRef>,
     /// What it lists beside its ztocs: prefetch artifacts, if it is usual.
@@ -74,7 +74,7 @@ pub(super) struct Seen<'a> {
     pub is_same: bool,
 }
 
-pub(super) fn decide(found: &[Found], want: &Want) -> Decision {
+pub(super) fn decide(found: &[DestinationIndex], want: &Want) -> Decision {
     let seen = found.iter().map(|f| Seen {
         digest: f.descriptor.digest,
         usable: f.content.is_ok(),
@@ -111,7 +111,7 @@ pub(super) fn decide_seen(found: &[Seen], rule: Existing, asked: &str) -> Decisi
 /// Which of `replaces` an index of `layers` alone may take the place of, the time having been up
 /// before the others were done: what covers more is of more use than it, and stays until the
 /// complete one is there.
-pub(super) fn outdone(found: &[Found], replaces: &[Digest], layers: &BTreeSet<Digest>) -> Vec<Digest> {
+pub(super) fn outdone(found: &[DestinationIndex], replaces: &[Digest], layers: &BTreeSet<Digest>) -> Vec<Digest> {
     let covered = |digest: &Digest| {
         let content = found.iter().find(|f| f.descriptor.digest == *digest).and_then(|f| f.content.as_ref().ok());
         content.is_none_or(|content| content.ztocs.iter().all(|ztoc| layers.contains(&ztoc.layer)))
@@ -120,9 +120,14 @@ pub(super) fn outdone(found: &[Found], replaces: &[Digest], layers: &BTreeSet<Di
 }
 
 /// The place in the list of one of the same options that covers all of `layers`.
-pub(super) fn outdoes(found: &[Found], tool: &str, span_size: u64, layers: &BTreeSet<Digest>) -> Option<usize> {
+pub(super) fn outdoes(
+    found: &[DestinationIndex],
+    tool: &str,
+    span_size: u64,
+    layers: &BTreeSet<Digest>,
+) -> Option<usize> {
     found.iter().position(|f| {
-        let same = |content: &&Content| {
+        let same = |content: &&DestinationContent| {
             content.usual
                 && content.tool.as_deref() == Some(tool)
                 && content.ztocs.iter().all(|ztoc| ztoc.span_size == span_size)
@@ -135,7 +140,7 @@ pub(super) fn outdoes(found: &[Found], tool: &str, span_size: u64, layers: &BTre
 }
 
 /// Those that stay beside `index` when `replaced` are gone.
-pub(super) fn others(found: &[Found], index: &Digest, replaced: &[Digest]) -> Vec<OtherIndex> {
+pub(super) fn others(found: &[DestinationIndex], index: &Digest, replaced: &[Digest]) -> Vec<OtherIndex> {
     // A new index is listed where the destination likes; the first place is only ours for sure if it is there already.
     let ours = found.iter().position(|f| f.descriptor.digest == *index).unwrap_or(usize::MAX);
     (found.iter().enumerate())
@@ -149,7 +154,7 @@ pub(super) fn others(found: &[Found], index: &Digest, replaced: &[Digest]) -> Ve
         .collect()
 }
 
-impl Found {
+impl DestinationIndex {
     pub(super) fn tool(&self) -> Option<&str> {
         self.content.as_ref().ok()?.tool.as_deref()
     }
@@ -229,7 +234,7 @@ mod tests {
         Digest::sha256(&[n])
     }
 
-    fn index(n: u8, tool: Option<&str>, span_size: u64, layers: &[u8]) -> Found {
+    fn index(n: u8, tool: Option<&str>, span_size: u64, layers: &[u8]) -> DestinationIndex {
         let ztocs = (layers.iter())
             .map(|&l| ZtocRef {
                 ztoc: Digest::sha256(&[l, 9]),
@@ -239,13 +244,13 @@ mod tests {
                 span_size,
             })
             .collect();
-        Found {
+        DestinationIndex {
             descriptor: Descriptor::of("application/vnd.oci.image.manifest.v1+json", &[n, 0, 0]),
-            content: Ok(Content { tool: tool.map(str::to_owned), ztocs, others: Vec::new(), usual: true }),
+            content: Ok(DestinationContent { tool: tool.map(str::to_owned), ztocs, others: Vec::new(), usual: true }),
         }
     }
 
-    fn unusual(mut found: Found) -> Found {
+    fn unusual(mut found: DestinationIndex) -> DestinationIndex {
         found.content.iter_mut().for_each(|content| content.usual = false);
         found
     }
@@ -254,11 +259,11 @@ mod tests {
         layers.iter().map(|&(l, unservable)| Wanted { layer: layer(l), unservable }).collect()
     }
 
-    fn decided(rule: Existing, found: &[Found], layers: &[(u8, bool)]) -> Decision {
+    fn decided(rule: Existing, found: &[DestinationIndex], layers: &[(u8, bool)]) -> Decision {
         decide(found, &Want { rule, tool: TOOL, span_size: 4096, prefetch: false, layers: &wanted(layers) })
     }
 
-    fn replaces(found: &[&Found]) -> Decision {
+    fn replaces(found: &[&DestinationIndex]) -> Decision {
         Decision::Build { replaces: found.iter().map(|f| f.descriptor.digest).collect() }
     }
 
@@ -314,7 +319,7 @@ mod tests {
 
     #[test]
     fn what_is_no_index_of_the_image_is_never_replaced_nor_kept() {
-        let stranger = |n, why| Found { content: Err(why), ..index(n, None, 0, &[]) };
+        let stranger = |n, why| DestinationIndex { content: Err(why), ..index(n, None, 0, &[]) };
         let image = stranger(1, Unusable::Subject(layer(1)));
         let unread = stranger(2, Unusable::Unread(32));
         let soci = index(3, Some("AWS SOCI CLI v0.2"), 4096, &[1]);

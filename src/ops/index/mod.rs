@@ -20,7 +20,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::resolve::{Resolved, resolve};
+use super::resolve::{ResolvedImage, resolve};
 use crate::image::Descriptor;
 use crate::progress::Progress;
 use crate::store::blob::Target;
@@ -78,7 +78,7 @@ pub enum Outlook {
 /// # Errors
 /// When what is attached to it cannot be looked up.
 pub async fn outlook(
-    image: Resolved,
+    image: ResolvedImage,
     destination: &Destination,
     cache: Option<&ZtocCache>,
     options: &IndexOptions,
@@ -129,7 +129,7 @@ pub async fn index(
 /// As [`index`].
 pub async fn index_resolved(
     source: &Source,
-    image: Resolved,
+    image: ResolvedImage,
     destination: Option<&Destination>,
     cache: Option<&ZtocCache>,
     options: &IndexOptions,
@@ -141,13 +141,13 @@ pub async fn index_resolved(
 /// The same, for whoever has a use for what was built.
 pub(in crate::ops) async fn index_keeping(
     source: &Source,
-    image: Resolved,
+    image: ResolvedImage,
     destination: Option<&Destination>,
     cache: Option<&ZtocCache>,
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
 ) -> Result<(IndexedImage, Layers), IndexError> {
-    let Resolved { digest, manifests, artifacts } = image;
+    let ResolvedImage { digest, manifests, artifacts } = image;
     let mut plans = Plans::make(manifests, destination, cache, options).await?;
     let wanted = plans.wanted();
     let supply = plans.supply(digest, &artifacts, source, destination, cache);

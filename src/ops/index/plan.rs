@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::build;
 use super::error::IndexError;
-use super::existing::{Content, Decision, Found, Want, Wanted, decide};
+use super::existing::{Decision, DestinationContent, DestinationIndex, Want, Wanted, decide};
 use super::fine::FinePlan;
 use super::left_out::{left_out, mislabelled};
 use super::model::{Existing, IndexOptions, LeftOut, Origin};
@@ -16,7 +16,7 @@ use crate::image::soci::{CONFIG, INDEX_V1, PREFETCH, Version};
 use crate::layer::Outcome;
 use crate::ops::discover::{Unusable, parse_index, to_read};
 use crate::ops::resolve::PlatformManifest;
-use crate::progress::{Event, Progress};
+use crate::progress::{Progress, ProgressEvent};
 use crate::store::cache::ZtocCache;
 use crate::store::{Destination, Source, StoreError};
 
@@ -78,7 +78,12 @@ impl Plans {
             let reads = unread.iter().filter(|layer| first.contains(&(layer.digest, layer.size)));
             let (layers, bytes) = reads.fold((0, 0), |(count, bytes), layer| (count + 1, bytes + layer.size));
             let platform = plan.manifest.platform.as_ref().map_or_else(String::new, ToString::to_string);
-            progress.report(Event::Image { manifest: plan.manifest.descriptor.digest, platform, layers, bytes });
+            progress.report(ProgressEvent::Image {
+                manifest: plan.manifest.descriptor.digest,
+                platform,
+                layers,
+                bytes,
+            });
         }
     }
 }
@@ -88,7 +93,7 @@ pub(super) struct Plan {
     /// For each layer of the manifest: why it will not be in the index, as far as that is known without reading it.
     pub left_out: Vec<Option<LeftOut>>,
     /// What the destination lists as SOCI indexes (v1), in its order.
-    pub(super) found: Vec<Found>,
+    pub(super) found: Vec<DestinationIndex>,
     pub(super) decision: Decision,
     /// What is to be done for the fine index, if one is asked for.
     pub(super) fine: Option<FinePlan>,
@@ -216,11 +221,11 @@ pub(in crate::ops) async fn unservable(
 }
 
 /// What is listed as SOCI indexes (v1) of `manifest`, and what it says.
-async fn find(destination: &Destination, manifest: &Descriptor) -> Result<Vec<Found>, IndexError> {
+async fn find(destination: &Destination, manifest: &Descriptor) -> Result<Vec<DestinationIndex>, IndexError> {
     let subject = manifest.digest;
     let unlisted = |source| IndexError::Referrers { subject, source };
     let listed = destination.referrers(&subject, INDEX_V1).await.map_err(unlisted)?;
-    let mut found: Vec<Found> = Vec::with_capacity(listed.descriptors.len());
+    let mut found: Vec<DestinationIndex> = Vec::with_capacity(listed.descriptors.len());
     for (descriptor, unread) in to_read(listed.descriptors) {
         let content = match unread {
             Some(why) => Err(why),
@@ -231,20 +236,20 @@ async fn find(destination: &Destination, manifest: &Descriptor) -> Result<Vec<Fo
                 Err(error) => Err(Unusable::Fetch(error)),
             },
         };
-        found.push(Found { descriptor, content });
+        found.push(DestinationIndex { descriptor, content });
     }
     Ok(found)
 }
 
 /// What an index says of itself.
-fn content(manifest: &[u8], subject: &Digest) -> Result<Content, Unusable> {
+fn content(manifest: &[u8], subject: &Digest) -> Result<DestinationContent, Unusable> {
     let index = parse_index(manifest, Some(Version::V1), subject)?;
     let usual = index.canonical && index.others.iter().all(|other| other.media_type == PREFETCH);
-    Ok(Content { tool: index.build_tool_identifier, ztocs: index.ztocs, others: index.others, usual })
+    Ok(DestinationContent { tool: index.build_tool_identifier, ztocs: index.ztocs, others: index.others, usual })
 }
 
 /// Whether all that an index names is there.
-pub(super) async fn is_whole(destination: &Destination, found: &Found) -> Result<bool, IndexError> {
+pub(super) async fn is_whole(destination: &Destination, found: &DestinationIndex) -> Result<bool, IndexError> {
     let Ok(content) = &found.content else { return Ok(false) };
     let blobs = content.ztocs.iter().map(|ztoc| ztoc.ztoc).chain(content.others.iter().map(|other| other.digest));
     are_there(destination, blobs.chain([Digest::sha256(CONFIG)])).await

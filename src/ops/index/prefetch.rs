@@ -18,8 +18,8 @@ use crate::image::soci::{LAYER_DIGEST, PREFETCH, ZtocRef, prefetch_lists};
 use crate::layer::span::SpanTable;
 use crate::ops::discover::{causes, fetch_ztoc};
 use crate::ops::open::charge_tree;
-use crate::ops::prefetch::{self, PrefetchList, Resolved, resolve};
-use crate::progress::{Event, Progress};
+use crate::ops::prefetch::{self, PrefetchList, PrefetchSpans, resolve};
+use crate::progress::{Progress, ProgressEvent};
 use crate::store::Source;
 use crate::ztoc;
 
@@ -67,8 +67,8 @@ pub(in crate::ops) async fn prefetch_artifacts(
         None if old.is_empty() => return Ok((Vec::new(), None)),
         None => (carried(old, ztocs, budget, progress).await?, true),
     };
-    let Resolved { spans, bytes, missing } = resolved;
-    missing.iter().for_each(|missing| progress.report(Event::Warning(missing.to_string())));
+    let PrefetchSpans { spans, bytes, missing } = resolved;
+    missing.iter().for_each(|missing| progress.report(ProgressEvent::Warning(missing.to_string())));
     let (mut artifacts, mut layers, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
     for ((ztoc, spans), bytes) in ztocs.iter().zip(spans).zip(bytes).filter(|((_, spans), _)| !spans.is_empty()) {
         let layer = ztoc.layer.digest;
@@ -84,7 +84,7 @@ pub(in crate::ops) async fn prefetch_artifacts(
 }
 
 /// What a list comes to in these layers.
-async fn looked_up(list: &Arc<PrefetchList>, ztocs: &[Ztoc<'_>], budget: &Budget) -> Result<Resolved, IndexError> {
+async fn looked_up(list: &Arc<PrefetchList>, ztocs: &[Ztoc<'_>], budget: &Budget) -> Result<PrefetchSpans, IndexError> {
     let list = Arc::clone(list);
     let encoded: Vec<(Digest, Digest, Bytes)> =
         ztocs.iter().map(|ztoc| (ztoc.layer.digest, ztoc.digest(), ztoc.content())).collect();
@@ -115,8 +115,8 @@ async fn carried(
     ztocs: &[Ztoc<'_>],
     budget: &Budget,
     progress: &Arc<dyn Progress>,
-) -> Result<Resolved, IndexError> {
-    let mut resolved = Resolved::default();
+) -> Result<PrefetchSpans, IndexError> {
+    let mut resolved = PrefetchSpans::default();
     let mut known: BTreeMap<Digest, (Vec<SpanRange>, u64)> = BTreeMap::new();
     for ztoc in ztocs {
         let layer = ztoc.layer.digest;
@@ -127,11 +127,11 @@ async fn carried(
                 let mut memory = budget.open();
                 let unsound = |source| IndexError::OwnZtoc { layer, source };
                 let new = ztoc::decode_within(&ztoc.content(), &mut memory).map_err(unsound)?;
-                let unsound = |source| IndexError::from(prefetch::PrefetchError::Spans { layer, source });
+                let unsound = |source| IndexError::from(prefetch::PathLookupError::Spans { layer, source });
                 let new = SpanTable::new(Arc::new(new)).map_err(unsound)?;
                 let spans = list.spans(ztoc.digest(), &new, budget).await.unwrap_or_else(|why| {
                     let why = format!("the prefetch list of layer {layer} is not carried over: {why}");
-                    progress.report(Event::Warning(why));
+                    progress.report(ProgressEvent::Warning(why));
                     Vec::new()
                 });
                 let bytes = prefetch::bytes(&new, &spans);
@@ -146,7 +146,7 @@ async fn carried(
     for list in lost {
         let why = "the new index has no ztoc for it";
         let text = format!("the prefetch list of layer {} is not carried over: {why}", list.ztoc.layer);
-        progress.report(Event::Warning(text));
+        progress.report(ProgressEvent::Warning(text));
     }
     Ok(resolved)
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::assemble::{Ztoc, assemble};
 use super::error::IndexError;
-use super::existing::{Decision, Found, others, outdoes, outdone};
+use super::existing::{Decision, DestinationIndex, others, outdoes, outdone};
 use super::model::{
     IndexOptions, IndexedManifest, LayerOutcome, LayerReport, LeftOut, ManifestResult, OtherIndex, Prefetched,
 };
@@ -20,7 +20,7 @@ use crate::image::Descriptor;
 use crate::image::coverage::Coverage;
 use crate::image::soci::{CONFIG, EncodedIndex, INDEX_V1, SociIndex, ZTOC};
 use crate::layer::LayerOptions;
-use crate::progress::{Event, Progress};
+use crate::progress::{Progress, ProgressEvent};
 use crate::store::{AttachReport, Destination, StoreError};
 
 /// Attaches the indexes of an image's platforms, one after the other.
@@ -51,7 +51,11 @@ impl Settled {
     }
 
     /// An index that was there stays, and nothing was written.
-    fn stays(found: &[Found], place: usize, result: impl FnOnce(&Found) -> ManifestResult) -> Settled {
+    fn stays(
+        found: &[DestinationIndex],
+        place: usize,
+        result: impl FnOnce(&DestinationIndex) -> ManifestResult,
+    ) -> Settled {
         let stays = &found[place];
         let others = others(found, &stays.descriptor.digest, &[]);
         Settled { result: result(stays), covered: stays.covered(), others, prefetch: None, bytes_written: 0 }
@@ -106,7 +110,7 @@ impl Publisher<'_> {
     async fn settle(
         &self,
         subject: &Descriptor,
-        found: &[Found],
+        found: &[DestinationIndex],
         (replaces, old): (&[Digest], &[OldList]),
         layers: &[LayerReport],
         ztocs: &[Ztoc<'_>],
@@ -157,7 +161,7 @@ impl Publisher<'_> {
     }
 
     /// Whether all that an index names is at the destination.
-    async fn is_whole(&self, found: &Found) -> Result<bool, IndexError> {
+    async fn is_whole(&self, found: &DestinationIndex) -> Result<bool, IndexError> {
         match self.destination {
             Some(destination) => is_whole(destination, found).await,
             None => Ok(false),
@@ -193,7 +197,7 @@ impl Publisher<'_> {
         others: Vec<OtherIndex>,
     ) -> Result<Settled, IndexError> {
         let blobs = index.ztocs.len() + index.prefetch.len() + 1;
-        self.progress.report(Event::Attaching { index: index.descriptor.digest, blobs });
+        self.progress.report(ProgressEvent::Attaching { index: index.descriptor.digest, blobs });
         let push = Push { destination, index: &index, subject };
         let (AttachReport { attached: how, not_deleted }, bytes_written) = push.run(&replaces).await?;
         let Assembled { covered, prefetched: prefetch, descriptor: index, .. } = index;
@@ -203,11 +207,11 @@ impl Publisher<'_> {
     }
 }
 
-fn already_there(built: bool) -> impl FnOnce(&Found) -> ManifestResult {
+fn already_there(built: bool) -> impl FnOnce(&DestinationIndex) -> ManifestResult {
     move |found| ManifestResult::AlreadyThere { index: found.descriptor.clone(), built }
 }
 
-fn kept(found: &Found) -> ManifestResult {
+fn kept(found: &DestinationIndex) -> ManifestResult {
     ManifestResult::Kept { index: found.descriptor.digest, tool: found.tool().map(str::to_owned) }
 }
 

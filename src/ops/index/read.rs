@@ -7,7 +7,7 @@ use super::error::IndexError;
 use crate::image::Descriptor;
 use crate::layer::parallel::{ChunksError, Threads, index_chunks};
 use crate::layer::{IndexedLayer, LayerError, LayerOptions};
-use crate::progress::{Event, Progress};
+use crate::progress::{Progress, ProgressEvent};
 use crate::store::Source;
 use crate::store::feed::{Abandoned, FeedError, feed, reported};
 use crate::ztoc::Ztoc;
@@ -51,7 +51,7 @@ async fn index(
     let budget = source.budget().clone();
     let on_chunk = |bytes| {
         read += bytes;
-        progress.report(Event::LayerRead { layer: layer.digest, bytes });
+        progress.report(ProgressEvent::LayerRead { layer: layer.digest, bytes });
     };
     let indexed = feed(blob, jobs, on_chunk, move |mut batches| {
         index_chunks(options, Some(expected), threads, &budget, || batches.receive())

@@ -21,7 +21,7 @@ const LEAST_GROUPS: u32 = 12;
 
 /// One layer.
 #[derive(Debug, Clone)]
-pub struct LayerReport {
+pub struct LayerBreakdown {
     /// Counted from 0 at the bottom.
     pub number: usize,
     /// Media type, digest and size of the layer's blob.
@@ -122,7 +122,7 @@ pub(super) fn layers(
     same: &[usize],
     shown: &BTreeSet<usize>,
     reads: Option<&Reads>,
-) -> Vec<LayerReport> {
+) -> Vec<LayerBreakdown> {
     let created_by = created_by(image);
     let bytes: u64 = image.layers.iter().map(|layer| layer.descriptor.size).fold(0, u64::saturating_add);
     let opened = image.content.layers().zip(&image.layers).zip(same).enumerate();
@@ -134,7 +134,7 @@ pub(super) fn layers(
         let share = u128::from(facts.descriptor.size) * u128::from(GROUPS) / u128::from(bytes.max(1));
         let most = u32::try_from(share).unwrap_or(GROUPS).clamp(LEAST_GROUPS, MOST_GROUPS);
         let range = |span: &u32| table.blob_range(SpanId(*span));
-        LayerReport {
+        LayerBreakdown {
             number,
             descriptor: facts.descriptor.clone(),
             same_as: (!is_first).then_some(*first),

@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use groups::{Group, GroupFile};
-pub use layers::{LayerReport, Lazy, Shadowed, SpansRead, Uncovered};
+pub use layers::{LayerBreakdown, Lazy, Shadowed, SpansRead, Uncovered};
 pub use sizes::Fetch;
 pub use start::{Start, StartError};
 
@@ -47,7 +47,7 @@ pub struct Report {
     /// Sums over all layers.
     pub totals: Totals,
     /// From the bottom up.
-    pub layers: Vec<LayerReport>,
+    pub layers: Vec<LayerBreakdown>,
     /// How many layers are not among them: smaller than those that are.
     pub layers_left_out: usize,
     /// The largest first.
@@ -125,7 +125,7 @@ impl Report {
         let largest = largest(image, &same, reads.as_ref());
         let start = reads.map(|reads| reads.start(&sizes));
         let shown = shown(image);
-        let layers: Vec<LayerReport> = layers.into_iter().filter(|layer| shown.contains(&layer.number)).collect();
+        let layers: Vec<LayerBreakdown> = layers.into_iter().filter(|layer| shown.contains(&layer.number)).collect();
         let layers_left_out = image.layers.len() - layers.len();
         Ok(Report {
             manifest: image.manifest.clone(),

@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use super::layers::{LayerReport, Lazy, Uncovered};
+use super::layers::{LayerBreakdown, Lazy, Uncovered};
 use super::once;
 use super::start::Reads;
 use crate::codec::WINDOW;
@@ -52,9 +52,9 @@ impl Fetch {
 
 /// With the spans as they are, then for each of [`SIZES`]. Without an index, the layers that one
 /// would cover are taken to be in it for the latter.
-pub(super) fn sizes(image: &RootFs, layers: &[LayerReport], same: &[usize], reads: &Reads) -> Vec<Fetch> {
+pub(super) fn sizes(image: &RootFs, layers: &[LayerBreakdown], same: &[usize], reads: &Reads) -> Vec<Fetch> {
     let opened: Vec<_> = image.content.layers().collect();
-    let tables = |is_lazy: &dyn Fn(&LayerReport) -> bool| -> Vec<(usize, Option<&SpanTable<LayerMap>>, u64)> {
+    let tables = |is_lazy: &dyn Fn(&LayerBreakdown) -> bool| -> Vec<(usize, Option<&SpanTable<LayerMap>>, u64)> {
         let each = once(same).filter_map(|n| Some((n, opened.get(n)?, layers.get(n)?)));
         each.map(|(n, open, layer)| (n, is_lazy(layer).then(|| open.spans()), layer.descriptor.size)).collect()
     };

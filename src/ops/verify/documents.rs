@@ -1,7 +1,7 @@
 //! What is wrong with an index as a document, and with the image that it is found on.
 
 use super::causes;
-use super::model::{Finding, VerifyError};
+use super::model::{Problem, VerifyError};
 use crate::code::Code;
 use crate::image::fine::FineRef;
 use crate::image::soci::ZtocRef;
@@ -67,7 +67,7 @@ impl Damage {
 ///
 /// # Errors
 /// When it could not be looked at.
-pub(super) fn of_index(found: FoundIndexRef) -> Result<(Vec<Finding>, Option<IndexContent>), VerifyError> {
+pub(super) fn of_index(found: FoundIndexRef) -> Result<(Vec<Problem>, Option<IndexContent>), VerifyError> {
     let digest = found.digest;
     let content = match found.content {
         Ok(content) => content,
@@ -76,11 +76,11 @@ pub(super) fn of_index(found: FoundIndexRef) -> Result<(Vec<Finding>, Option<Ind
         }
         Err(why) => {
             let text = format!("index {digest} cannot be used: {}", causes(&why));
-            return Ok((vec![Finding::new(of_unusable(&why), text)], None));
+            return Ok((vec![Problem::new(of_unusable(&why), text)], None));
         }
     };
     let wrong = content.notes.iter().filter(|note| !note.is_harmless());
-    let wrong = wrong.map(|note| Finding::new(note.code(), format!("index {digest}: {note}"))).collect();
+    let wrong = wrong.map(|note| Problem::new(note.code(), format!("index {digest}: {note}"))).collect();
     Ok((wrong, Some(content)))
 }
 
@@ -88,7 +88,7 @@ pub(super) fn of_index(found: FoundIndexRef) -> Result<(Vec<Finding>, Option<Ind
 ///
 /// # Errors
 /// As [`of_index`].
-pub(super) fn of_fine(found: FoundFineRef) -> Result<(Vec<Finding>, Option<FineContent>), VerifyError> {
+pub(super) fn of_fine(found: FoundFineRef) -> Result<(Vec<Problem>, Option<FineContent>), VerifyError> {
     let digest = found.digest;
     let content = match found.content {
         Ok(content) => content,
@@ -97,13 +97,13 @@ pub(super) fn of_fine(found: FoundFineRef) -> Result<(Vec<Finding>, Option<FineC
         }
         Err(why) => {
             let text = format!("fine index {digest} cannot be used: {}", causes(&why));
-            return Ok((vec![Finding::new(of_unusable(&why), text)], None));
+            return Ok((vec![Problem::new(of_unusable(&why), text)], None));
         }
     };
     let strange = content.index.layers.iter().filter(|document| !content.documents.contains_key(&document.layer));
     let strange = strange.map(|FineRef { document, layer, .. }| {
         let text = format!("fine document {document} is for layer {layer}, which the image does not have");
-        Finding::new(Code::LayerNotInImage, text)
+        Problem::new(Code::LayerNotInImage, text)
     });
     Ok((strange.collect(), Some(content)))
 }
@@ -138,17 +138,17 @@ pub(super) fn warnings(image: &Discovered) -> Vec<String> {
 }
 
 /// What the index says of a ztoc, against the ztoc.
-pub(super) fn of_annotations(ztoc: &Ztoc, reference: &ZtocRef) -> Option<Finding> {
+pub(super) fn of_annotations(ztoc: &Ztoc, reference: &ZtocRef) -> Option<Problem> {
     let (stated, found) = (reference.span_size, ztoc.checkpoints.span_size());
     let text = || format!("the index says that spans have {stated} bytes, but the ztoc says {found}");
-    (stated != found).then(|| Finding::new(Code::SpanSizeAnnotation, text()))
+    (stated != found).then(|| Problem::new(Code::SpanSizeAnnotation, text()))
 }
 
 /// What a ztoc says of itself, against the layer's descriptor and what consumers take. The proof of
 /// the whole layer finds this too.
-pub(super) fn of_ztoc(ztoc: &Ztoc, layer_size: u64) -> Vec<Finding> {
+pub(super) fn of_ztoc(ztoc: &Ztoc, layer_size: u64) -> Vec<Problem> {
     let mut differences = Vec::new();
-    let mut differ = |code, text| differences.push(Finding::new(code, text));
+    let mut differ = |code, text| differences.push(Problem::new(code, text));
     if *ztoc.version != *VERSION {
         differ(Code::Version, Difference::Version(ztoc.version.clone()).to_string());
     }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::documents::{self, Damage};
 use super::full::{self, Against};
-use super::model::{Depth, Done, Finding, VerifiedDocument, VerifiedFine, VerifyError};
+use super::model::{Depth, Done, Problem, VerifiedDocument, VerifiedFine, VerifyError};
 use super::{causes, sample};
 use crate::budget::{Charge, OverBudget};
 use crate::code::Code;
@@ -168,7 +168,7 @@ impl FineJob {
 
     fn differ(&self, done: &mut Done, code: Code, why: &dyn std::error::Error) {
         let text = format!("fine document {}: {}", self.document.document, causes(why));
-        done.differences.push(Finding::new(code, text));
+        done.differences.push(Problem::new(code, text));
     }
 
     fn too_large(&self, source: OverBudget) -> VerifyError {

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use super::causes;
 use super::documents::Damage;
-use super::model::{Done, Finding, VerifyError};
+use super::model::{Done, Problem, VerifyError};
 use crate::code::Code;
 use crate::digest::{Algorithm, Digest};
 use crate::fine::FineLayer;
 use crate::image::Descriptor;
 use crate::layer::prove::{Difference, LayerProof, Proof};
-use crate::progress::{Event, Progress};
+use crate::progress::{Progress, ProgressEvent};
 use crate::store::Source;
 use crate::store::feed::{Abandoned, FeedError, feed, reported};
 use crate::ztoc::Ztoc;
@@ -40,28 +40,28 @@ pub(super) async fn prove(
         Err(FeedError::Lost | FeedError::Work(Abandoned)) => return Err(VerifyError::Thread { layer }),
         Err(FeedError::Store(error)) => {
             let Some(how) = Damage::of(&error) else { return Err(VerifyError::Layer { layer, source: error }) };
-            done.differences.push(Finding::new(how.of_layer(), format!("the layer: {}", causes(&error))));
+            done.differences.push(Problem::new(how.of_layer(), format!("the layer: {}", causes(&error))));
             return Ok(None);
         }
     };
     if proof.digest != layer {
         let text = format!("the blob's digest is {}, but the manifest says {layer}", proof.digest);
-        done.differences.push(Finding::new(Code::LayerDigest, text));
+        done.differences.push(Problem::new(Code::LayerDigest, text));
     }
     done.differences.extend(diff_id.and_then(|stated| other_tar(&stated, &proof)));
     for difference in &proof.differences {
-        done.differences.push(Finding::new(difference.code(), tell(difference)));
+        done.differences.push(Problem::new(difference.code(), tell(difference)));
     }
     if proof.more > 0 {
-        done.differences.push(Finding::new(Code::More, format!("and {} more differences", proof.more)));
+        done.differences.push(Problem::new(Code::More, format!("and {} more differences", proof.more)));
     }
     Ok(Some(proof))
 }
 
 /// That the config says another digest of the layer's tar.
-pub(super) fn other_tar(stated: &Digest, proof: &Proof) -> Option<Finding> {
+pub(super) fn other_tar(stated: &Digest, proof: &Proof) -> Option<Problem> {
     let actual = proof.diff_id.filter(|actual| actual != stated)?;
-    Some(Finding::new(Code::DiffId, format!("the tar's digest is {actual}, but the image's config says {stated}")))
+    Some(Problem::new(Code::DiffId, format!("the tar's digest is {actual}, but the image's config says {stated}")))
 }
 
 /// Reads a layer once.
@@ -77,7 +77,7 @@ pub(super) async fn read_layer(
     let proof = LayerProof::with_fine(ztoc, fine, digest.algorithm(), diff_id);
     let on_chunk = |bytes| {
         *bytes_read += bytes;
-        progress.report(Event::LayerRead { layer: digest, bytes });
+        progress.report(ProgressEvent::LayerRead { layer: digest, bytes });
     };
     let read = async {
         let blob = source.blob(layer).await?;

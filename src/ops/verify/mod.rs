@@ -10,7 +10,7 @@
 //!
 //! In an archive that `docker save` wrote there is no index: `saved` reads its layers all the same.
 //!
-//! What is wrong is a [`Finding`] and ends nothing; what cannot be looked at is an error and ends it all.
+//! What is wrong is a [`Problem`] and ends nothing; what cannot be looked at is an error and ends it all.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::image::Descriptor;
 use crate::image::config::{self, MAX_CONFIG};
 use crate::image::fine::FineRef;
 use crate::image::soci::ZtocRef;
-use crate::progress::{Event, Progress};
+use crate::progress::{Progress, ProgressEvent};
 use crate::store::Source;
 use crate::store::blob::Target;
 
@@ -41,7 +41,7 @@ pub mod signature;
 mod ztocs;
 
 pub use model::{
-    Content, Depth, Finding, Proven, Verified, VerifiedDocument, VerifiedFine, VerifiedIndex, VerifiedLayer,
+    Depth, Problem, Proven, UnindexedLayers, Verified, VerifiedDocument, VerifiedFine, VerifiedIndex, VerifiedLayer,
     VerifiedManifest, VerifyError, VerifyOptions,
 };
 pub use sample::MAX_SAMPLE;
@@ -145,12 +145,12 @@ impl Plan {
             match options.policy.is_empty() {
                 true if image.fine.is_empty() => warnings.push(text),
                 true => {}
-                false => differences.push(Finding::new(Code::NoIndex, text)),
+                false => differences.push(Problem::new(Code::NoIndex, text)),
             }
         }
         if let Some(odd) = &image.odd_annotation {
             let text = format!("{manifest} names a SOCI index by {odd:?}, which is not a digest");
-            differences.push(Finding::new(Code::Annotation, text));
+            differences.push(Problem::new(Code::Annotation, text));
         }
         let (diff_ids, wrong) = diff_ids(source, &image).await?;
         differences.extend(wrong);
@@ -261,9 +261,9 @@ impl Plan {
 }
 
 /// The diff IDs that the image's config states, and what is wrong with that.
-async fn diff_ids(source: &Source, image: &Discovered) -> Result<(Vec<Digest>, Option<Finding>), VerifyError> {
+async fn diff_ids(source: &Source, image: &Discovered) -> Result<(Vec<Digest>, Option<Problem>), VerifyError> {
     let digest = image.config.digest;
-    let wrong = |text: String| Ok((Vec::new(), Some(Finding::new(Code::Config, format!("config {digest}: {text}")))));
+    let wrong = |text: String| Ok((Vec::new(), Some(Problem::new(Code::Config, format!("config {digest}: {text}")))));
     let bytes = match source.blob_bytes(&image.config, MAX_CONFIG as u64).await {
         Ok(bytes) => bytes,
         Err(error) if documents::Damage::of(&error).is_some() => return wrong(causes(&error)),
@@ -289,5 +289,5 @@ fn announce(plans: &[Plan], sizes: &[u64], options: &VerifyOptions, progress: &A
     let Some(plan) = plans.first().filter(|_| options.depth == Depth::Full) else { return };
     let platform = plan.verified.platform.as_ref().map_or_else(String::new, ToString::to_string);
     let (layers, bytes) = (sizes.len(), sizes.iter().sum());
-    progress.report(Event::Image { manifest: plan.verified.manifest.digest, platform, layers, bytes });
+    progress.report(ProgressEvent::Image { manifest: plan.verified.manifest.digest, platform, layers, bytes });
 }

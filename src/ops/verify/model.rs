@@ -61,7 +61,7 @@ pub struct Verified {
 
 impl Verified {
     /// Everything that was found wrong.
-    pub fn differences(&self) -> impl Iterator<Item = &Finding> {
+    pub fn differences(&self) -> impl Iterator<Item = &Problem> {
         self.manifests.iter().flat_map(VerifiedManifest::differences)
     }
 }
@@ -80,16 +80,16 @@ pub struct VerifiedManifest {
     /// Its fine indexes, in the store's order.
     pub fine: Vec<VerifiedFine>,
     /// What was compared with the config alone, in an archive that `docker save` wrote.
-    pub content: Option<Content>,
+    pub content: Option<UnindexedLayers>,
     /// What is wrong with the image itself.
-    pub differences: Vec<Finding>,
+    pub differences: Vec<Problem>,
     /// What is not wrong, but may come as a surprise.
     pub warnings: Vec<String>,
 }
 
 impl VerifiedManifest {
     /// Everything that was found wrong with it.
-    pub fn differences(&self) -> impl Iterator<Item = &Finding> {
+    pub fn differences(&self) -> impl Iterator<Item = &Problem> {
         let layers = || self.indexes.iter().flat_map(|index| &index.layers);
         let rulings = self.indexes.iter().flat_map(|index| &index.rulings);
         self.differences
@@ -104,7 +104,7 @@ impl VerifiedManifest {
 
 /// Layers that were read without an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Content {
+pub struct UnindexedLayers {
     /// Distinct ones.
     pub layers: usize,
     /// Of their tars.
@@ -121,7 +121,7 @@ pub struct VerifiedIndex {
     /// What built it, if it says.
     pub tool: Option<String>,
     /// What is wrong with the index as a document.
-    pub differences: Vec<Finding>,
+    pub differences: Vec<Problem>,
     /// Each layer that it covers, in the image's order.
     pub layers: Vec<VerifiedLayer>,
     /// How it stands to each rule of the policy; empty if it cannot be used.
@@ -140,7 +140,7 @@ pub struct VerifiedLayer {
     /// How much of it was read.
     pub proven: Proven,
     /// What is wrong with it; empty if nothing is.
-    pub differences: Vec<Finding>,
+    pub differences: Vec<Problem>,
 }
 
 /// What was found out about one fine index.
@@ -151,7 +151,7 @@ pub struct VerifiedFine {
     /// What built it, if it says.
     pub tool: Option<String>,
     /// What is wrong with the index itself.
-    pub differences: Vec<Finding>,
+    pub differences: Vec<Problem>,
     /// Each layer that it covers, in the image's order.
     pub layers: Vec<VerifiedDocument>,
 }
@@ -166,7 +166,7 @@ pub struct VerifiedDocument {
     /// How much of it was read.
     pub proven: Proven,
     /// What is wrong with it; empty if nothing is.
-    pub differences: Vec<Finding>,
+    pub differences: Vec<Problem>,
 }
 
 /// What was compared.
@@ -197,7 +197,7 @@ pub(super) struct Job {
 #[derive(Default)]
 pub(in crate::ops) struct Done {
     pub proven: Proven,
-    pub differences: Vec<Finding>,
+    pub differences: Vec<Problem>,
     pub bytes_read: u64,
     /// The tool identifier in the ztoc.
     pub tool: Option<Box<[u8]>>,
@@ -205,16 +205,16 @@ pub(in crate::ops) struct Done {
 
 /// Something that is not as the index, the manifest or the config says, or that no consumer would take.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub struct Problem {
     /// A stable word for programs.
     pub code: Code,
     /// For people, in one line.
     pub text: String,
 }
 
-impl Finding {
-    pub(super) fn new(code: Code, text: impl Into<String>) -> Finding {
-        Finding { code, text: text.into() }
+impl Problem {
+    pub(super) fn new(code: Code, text: impl Into<String>) -> Problem {
+        Problem { code, text: text.into() }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::causes;
 use super::documents::Damage;
-use super::model::{Finding, VerifyError};
+use super::model::{Problem, VerifyError};
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::image::Descriptor;
@@ -19,7 +19,7 @@ pub(super) struct Lists {
     /// By layer: the list, and the last span that it names.
     last: BTreeMap<Digest, (Digest, u32)>,
     /// What is wrong with them, as far as that can be told without the layers' ztocs.
-    pub differences: Vec<Finding>,
+    pub differences: Vec<Problem>,
     /// What is not wrong, but may come as a surprise.
     pub warnings: Vec<String>,
 }
@@ -85,14 +85,14 @@ impl Lists {
     }
 
     fn differ(&mut self, code: Code, text: String) {
-        self.differences.push(Finding::new(code, text));
+        self.differences.push(Problem::new(code, text));
     }
 
     /// What is wrong with the list of a layer that has so many spans.
-    pub(super) fn of_layer(&self, layer: &Digest, spans: u64) -> Option<Finding> {
+    pub(super) fn of_layer(&self, layer: &Digest, spans: u64) -> Option<Problem> {
         let (digest, last) = self.last.get(layer)?;
         let text = || format!("prefetch list {digest} names span {last}, but layer {layer} has {spans} spans");
-        (u64::from(*last) >= spans).then(|| Finding::new(Code::PrefetchRange, text()))
+        (u64::from(*last) >= spans).then(|| Problem::new(Code::PrefetchRange, text()))
     }
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::causes;
 use super::documents::Damage;
-use super::model::{Done, Finding, VerifyError};
+use super::model::{Done, Problem, VerifyError};
 use crate::code::Code;
 use crate::codec::WINDOW;
 use crate::fine::decode_page;
@@ -92,7 +92,7 @@ async fn read<T: Spanned + Send + Sync + 'static>(
     layer: &Descriptor,
     spans: &SpanTable<T>,
     numbers: impl Iterator<Item = SpanId>,
-    check: impl Fn(&SpanTable<T>, SpanId, &Bytes) -> Vec<Finding> + Clone + Send + 'static,
+    check: impl Fn(&SpanTable<T>, SpanId, &Bytes) -> Vec<Problem> + Clone + Send + 'static,
     done: &mut Done,
 ) -> Result<(), VerifyError> {
     for span in numbers {
@@ -104,7 +104,7 @@ async fn read<T: Spanned + Send + Sync + 'static>(
         }
         if end > layer.size {
             let text = format!("span {span} is bytes {start}..{end}, but the blob has {} bytes", layer.size);
-            done.differences.push(Finding::new(Code::SpanRange, text));
+            done.differences.push(Problem::new(Code::SpanRange, text));
             continue;
         }
         let bytes = match source.blob_range(layer, start..end).await {
@@ -113,7 +113,7 @@ async fn read<T: Spanned + Send + Sync + 'static>(
                 let Some(how) = Damage::of(&error) else {
                     return Err(VerifyError::Layer { layer: layer.digest, source: error });
                 };
-                done.differences.push(Finding::new(how.of_layer(), format!("the layer: {}", causes(&error))));
+                done.differences.push(Problem::new(how.of_layer(), format!("the layer: {}", causes(&error))));
                 return Ok(());
             }
         };
@@ -132,7 +132,7 @@ async fn read<T: Spanned + Send + Sync + 'static>(
 /// Decodes one span. What stands before it and what it holds must end in the window of the next
 /// checkpoint: no digest is over the windows, and a wrong one gives wrong bytes. The tar headers in
 /// it must be those of the ztoc's entries.
-fn check(spans: &SpanTable, span: SpanId, bytes: &Bytes) -> Vec<Finding> {
+fn check(spans: &SpanTable, span: SpanId, bytes: &Bytes) -> Vec<Problem> {
     let ztoc = spans.ztoc();
     let list = match &ztoc.checkpoints {
         Checkpoints::Gzip { list, .. } => &list[..],
@@ -150,22 +150,22 @@ fn check(spans: &SpanTable, span: SpanId, bytes: &Bytes) -> Vec<Finding> {
             SpanError::Digest { .. } => Code::SpanDigest,
             _ => Code::SpanContent,
         };
-        return vec![Finding::new(code, causes(&error))];
+        return vec![Problem::new(code, causes(&error))];
     }
     let entries = headers.finish();
-    let of = |difference: &Difference| Finding::new(difference.code(), difference.to_string());
-    let mut wrong: Vec<Finding> = entries.iter().take(MOST_ENTRIES).map(of).collect();
+    let of = |difference: &Difference| Problem::new(difference.code(), difference.to_string());
+    let mut wrong: Vec<Problem> = entries.iter().take(MOST_ENTRIES).map(of).collect();
     let next = list.get(span.0 as usize + 1);
     if next.is_some_and(|next| !tail.bytes().eq(next.window.iter().copied())) {
         let text = format!("the window of span {} is not what span {span} decodes to", span.0 + 1);
-        wrong.push(Finding::new(Code::CheckpointWindow, text));
+        wrong.push(Problem::new(Code::CheckpointWindow, text));
     }
     wrong
 }
 
 /// Proves one span by the fine document and decodes it with the window in its page. The tar headers in
 /// it must be those of the document's entries.
-fn check_fine(spans: &SpanTable<LayerMap>, document: &Bytes, span: SpanId, bytes: &Bytes) -> Vec<Finding> {
+fn check_fine(spans: &SpanTable<LayerMap>, document: &Bytes, span: SpanId, bytes: &Bytes) -> Vec<Problem> {
     let Some(head) = spans.map().fine() else { return Vec::new() };
     let windows = head.page_of(span).map(|page| {
         let range = head.page_range(page);
@@ -174,7 +174,7 @@ fn check_fine(spans: &SpanTable<LayerMap>, document: &Bytes, span: SpanId, bytes
     });
     let windows = match windows.transpose() {
         Ok(windows) => windows,
-        Err(error) => return vec![Finding::new(Code::DocumentMalformed, causes(&error))],
+        Err(error) => return vec![Problem::new(Code::DocumentMalformed, causes(&error))],
     };
     let mut headers = SpanHeaders::new(&spans.map().files, &spans.plain_range(span));
     let decoded =
@@ -187,9 +187,9 @@ fn check_fine(spans: &SpanTable<LayerMap>, document: &Bytes, span: SpanId, bytes
             SpanError::Proof { .. } => Code::SpanDigest,
             _ => Code::SpanContent,
         };
-        return vec![Finding::new(code, causes(&error))];
+        return vec![Problem::new(code, causes(&error))];
     }
-    let of = |difference: &Difference| Finding::new(difference.code(), difference.of_document());
+    let of = |difference: &Difference| Problem::new(difference.code(), difference.of_document());
     headers.finish().iter().take(MOST_ENTRIES).map(of).collect()
 }
 

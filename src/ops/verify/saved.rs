@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::full::{Against, other_tar, read_layer};
-use super::model::{Content, Finding, Verified, VerifiedManifest, VerifyError, VerifyOptions};
+use super::model::{Problem, UnindexedLayers, Verified, VerifiedManifest, VerifyError, VerifyOptions};
 use super::{Discovered, diff_ids};
 use crate::progress::Progress;
 use crate::store::Source;
@@ -36,7 +36,7 @@ pub(super) async fn verify(
         let mut layers: Vec<_> = image.layers.into_iter().zip(diff_ids).collect();
         layers.sort_by_key(|(layer, _)| layer.digest);
         layers.dedup_by_key(|(layer, _)| layer.digest);
-        let mut content = Content { layers: layers.len(), bytes: 0 };
+        let mut content = UnindexedLayers { layers: layers.len(), bytes: 0 };
         let mut proofs = stream::iter(layers)
             .map(async |(layer, diff_id)| {
                 let digest = layer.digest;
@@ -51,7 +51,7 @@ pub(super) async fn verify(
             })
             .buffered(side_by_side);
         while let Some((layer, wrong, bytes, read)) = proofs.try_next().await? {
-            let wrong = wrong.map(|Finding { code, text }| Finding::new(code, format!("layer {layer}: {text}")));
+            let wrong = wrong.map(|Problem { code, text }| Problem::new(code, format!("layer {layer}: {text}")));
             manifest.differences.extend(wrong);
             content.bytes += bytes;
             verified.bytes_read += read;

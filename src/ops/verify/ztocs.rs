@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::documents::{self, Damage};
 use super::full::{self, Against};
-use super::model::{Depth, Done, Finding, Job, VerifyError};
+use super::model::{Depth, Done, Job, Problem, VerifyError};
 use super::{causes, sample};
 use crate::budget::Charge;
 use crate::code::Code;
@@ -56,7 +56,7 @@ impl Job {
         const COMPARED: u64 = 96;
         let ZtocRef { ztoc: digest, layer, .. } = self.ztoc;
         let too_large = |source| VerifyError::Memory { ztoc: digest, layer, source };
-        let mut differ = |code: Code, text: String| done.differences.push(Finding::new(code, text));
+        let mut differ = |code: Code, text: String| done.differences.push(Problem::new(code, text));
         let bytes = match fetch_ztoc(source, &self.ztoc).await {
             Ok(bytes) => bytes,
             Err(DiscoverError::Ztoc { ztoc, layer, source }) => match Damage::of(&source) {
@@ -88,7 +88,7 @@ impl Job {
             Ok(spans) => Ok(Some(spans)),
             Err(error) => {
                 let text = format!("ztoc {digest}: {}", causes(&error));
-                done.differences.push(Finding::new(Code::Spans, text));
+                done.differences.push(Problem::new(Code::Spans, text));
                 Ok(None)
             }
         }

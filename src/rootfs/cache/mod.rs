@@ -24,7 +24,7 @@ use tracing::trace;
 pub use entry::PIECE;
 pub use key::SpanKey;
 
-use crate::progress::{Event, Progress};
+use crate::progress::{Progress, ProgressEvent};
 use crate::store::cache::TARGET;
 use crate::store::entries::{drop_entry, evict, make_dir, open_entry, temporary};
 use entry::Layout;
@@ -212,7 +212,7 @@ impl Inner {
         let Some(dir) = &self.dir else { return };
         if !self.warned.swap(true, Ordering::Relaxed) {
             let what = format!("cannot use the cache at {}: {error}", dir.display());
-            self.progress.report(Event::Warning(what));
+            self.progress.report(ProgressEvent::Warning(what));
         }
     }
 }

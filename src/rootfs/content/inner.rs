@@ -16,7 +16,7 @@ use super::windows::WindowStore;
 use crate::digest::Digest;
 use crate::layer::parallel::cores;
 use crate::offset::LayerId;
-use crate::progress::{Event, Progress, causes};
+use crate::progress::{Progress, ProgressEvent, causes};
 use crate::rootfs::cache::SpanCache;
 use crate::rootfs::layers::OpenLayer;
 use crate::store::Source;
@@ -134,7 +134,7 @@ impl Inner {
     pub(super) fn warn(&self, text: String) {
         let is_new = self.given.lock().is_ok_and(|mut given| given.len() < WARNINGS && given.insert(text.clone()));
         if is_new {
-            self.progress.report(Event::Warning(text));
+            self.progress.report(ProgressEvent::Warning(text));
         }
     }
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub use mounts::{FS_TYPE, MountInfo, mounted_at, mounts};
 pub(crate) use point::take_down;
 pub(crate) use point::without_following;
-pub use point::{Existing, prepare};
+pub use point::{ExistingMount, prepare};
 pub use session::{FuseOptions, Mounted};
 
 mod attr;

@@ -10,7 +10,7 @@ use super::mounts::{FS_TYPE, mounted_at};
 
 /// What to do with an existing ociseek mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Existing {
+pub enum ExistingMount {
     /// Keep it and refuse the new mount.
     Refuse,
     /// Unmount it. A mount whose process is gone is unmounted even while it is in use.
@@ -21,7 +21,7 @@ pub enum Existing {
 ///
 /// # Errors
 /// The kind of [`MountError`] for the fault of the mount point.
-pub fn prepare(dir: &Path, existing: Existing) -> Result<PathBuf, MountError> {
+pub fn prepare(dir: &Path, existing: ExistingMount) -> Result<PathBuf, MountError> {
     let point = match dir.metadata() {
         Ok(metadata) if metadata.is_dir() => dir.canonicalize().map_err(|source| inspect(dir, source))?,
         Ok(_) => return Err(MountError::NotADirectory(dir.to_owned())),
@@ -32,7 +32,7 @@ pub fn prepare(dir: &Path, existing: Existing) -> Result<PathBuf, MountError> {
     if let Some(mount) = mounted_at(&point).map_err(|source| inspect(dir, source))?
         && mount.fs_type == FS_TYPE
     {
-        if existing == Existing::Refuse {
+        if existing == ExistingMount::Refuse {
             return Err(MountError::Occupied { point, source_name: mount.source });
         }
         take_down(&point, UnmountFlags::NOFOLLOW)?;
@@ -50,11 +50,11 @@ pub(super) fn is_dead(error: &io::Error) -> bool {
 }
 
 /// Handles a mount whose process is gone: unmounts it if it is ours.
-fn stale(dir: &Path, existing: Existing) -> Result<PathBuf, MountError> {
+fn stale(dir: &Path, existing: ExistingMount) -> Result<PathBuf, MountError> {
     let point = without_following(dir).map_err(|source| inspect(dir, source))?;
     let mount = mounted_at(&point).map_err(|source| inspect(dir, source))?;
     let ours = mount.is_some_and(|mount| mount.fs_type == FS_TYPE);
-    if !ours || existing == Existing::Refuse {
+    if !ours || existing == ExistingMount::Refuse {
         return Err(MountError::Stale { point, ours });
     }
     take_down(&point, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?;

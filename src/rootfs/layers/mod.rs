@@ -33,7 +33,7 @@ use crate::image::{Descriptor, LayerKind};
 use crate::layer::parallel::{ChunksError, Threads, read_chunks};
 use crate::layer::span::{SpanError, SpanTable};
 use crate::layer::{LayerMap, MappedLayer, Notes, ReadOptions};
-use crate::progress::{Event, Progress, causes};
+use crate::progress::{Progress, ProgressEvent, causes};
 use crate::rootfs::cache::SpanCache;
 use crate::store::Source;
 use crate::store::cache::{MapKey, ZtocCache};
@@ -186,7 +186,7 @@ pub async fn open_document(
         Ok(Err(document::Unfit::Fine(FineError::Memory(source)))) => Err(OpenError::Memory { layer: digest, source }),
         Ok(Err(unfit)) => {
             let what = format!("ignoring the fine document of layer {digest}: {}", causes(&unfit));
-            progress.report(Event::Warning(what));
+            progress.report(ProgressEvent::Warning(what));
             Ok(None)
         }
         Err(_) => Err(OpenError::Ending { layer: digest }),
@@ -237,7 +237,7 @@ async fn open_one_of(
             Ok(Err(Unfit::Ztoc(ZtocError::Memory(source)))) => return Err(OpenError::Memory { layer: digest, source }),
             Ok(Err(unfit)) => {
                 let what = format!("ignoring the index's ztoc for layer {digest}: {}", causes(&unfit));
-                progress.report(Event::Warning(what));
+                progress.report(ProgressEvent::Warning(what));
             }
             Err(_) => return Err(OpenError::Ending { layer: digest }),
         }
@@ -313,11 +313,11 @@ fn span_size(layer: u64) -> u64 {
 /// Reports oddities of a layer.
 fn tell(layer: &Descriptor, notes: &Notes, progress: &Arc<dyn Progress>) {
     for warning in &notes.warnings {
-        progress.report(Event::Warning(format!("layer {}: {warning}", layer.digest)));
+        progress.report(ProgressEvent::Warning(format!("layer {}: {warning}", layer.digest)));
     }
     if notes.more_warnings > 0 {
         let more = notes.more_warnings;
-        progress.report(Event::Warning(format!("layer {}: {more} more warnings of this kind", layer.digest)));
+        progress.report(ProgressEvent::Warning(format!("layer {}: {more} more warnings of this kind", layer.digest)));
     }
 }
 
@@ -330,11 +330,11 @@ async fn read(
     caches: &Caches,
     progress: &Arc<dyn Progress>,
 ) -> Result<Spans, OpenError> {
-    progress.report(Event::LayerStarted { layer: layer.digest, bytes: layer.size });
+    progress.report(ProgressEvent::LayerStarted { layer: layer.digest, bytes: layer.size });
     let result = read_through(side_by_side, source, layer, span_size, caches, progress).await;
     progress.report(match result {
-        Ok(_) => Event::LayerDone { layer: layer.digest },
-        Err(_) => Event::LayerFailed { layer: layer.digest },
+        Ok(_) => ProgressEvent::LayerDone { layer: layer.digest },
+        Err(_) => ProgressEvent::LayerFailed { layer: layer.digest },
     });
     result
 }
@@ -369,7 +369,7 @@ async fn read_through(
     };
     let on_chunk = |bytes| {
         read += bytes;
-        progress.report(Event::LayerRead { layer: digest, bytes });
+        progress.report(ProgressEvent::LayerRead { layer: digest, bytes });
     };
     feed(blob, side_by_side, on_chunk, work).await.map_err(|error| match error {
         FeedError::Store(source) => OpenError::Read { layer: digest, read, source },

@@ -21,12 +21,12 @@ use crate::codec::sniff::Format;
 use crate::digest::{Algorithm, Digest, Hasher};
 use crate::image::config::{self, MAX_CONFIG};
 use crate::image::descriptor::null_is_default;
-use crate::image::go::Manifest;
+use crate::image::go::GoManifest;
 use crate::image::json::{self, Level};
 use crate::image::manifest::{MAX_DESCRIPTORS, MAX_DOCUMENT, OCI_CONFIG, OCI_MANIFEST};
 use crate::image::{Descriptor, OCI_LAYER, Reference, SelectSaved, is_tag};
 use crate::layer::format;
-use crate::progress::{Event, Progress, Why};
+use crate::progress::{Progress, ProgressEvent, ReadAllReason};
 use crate::store::layout::{BlobReader, LayoutError};
 use crate::tar::{BLOCK, Entry, Kind};
 
@@ -91,7 +91,7 @@ pub(super) fn open(opened: &Opened, select: &SelectSaved, progress: &dyn Progres
     let compressed = || found.iter().filter(|layer: &&Layer| layer.compression.is_some());
     if compressed().count() > 0 {
         let bytes = compressed().map(|layer| layer.place.size).sum();
-        progress.report(Event::Reading { layers: compressed().count(), bytes, why: Why::Undigested });
+        progress.report(ProgressEvent::Reading { layers: compressed().count(), bytes, why: ReadAllReason::Undigested });
     }
     let mut known: HashMap<Digest, Descriptor> = HashMap::new();
     for layer in found {
@@ -100,7 +100,7 @@ pub(super) fn open(opened: &Opened, select: &SelectSaved, progress: &dyn Progres
         known.insert(layer.diff_id, descriptor);
     }
     let layers = diff_ids.iter().filter_map(|diff_id| known.get(diff_id).cloned()).collect();
-    let manifest = Manifest {
+    let manifest = GoManifest {
         schema_version: 2,
         media_type: OCI_MANIFEST.to_owned(),
         artifact_type: String::new(),
@@ -308,11 +308,11 @@ impl Layer<'_> {
         let Some(compression) = &self.compression else {
             return Ok(Descriptor::new(OCI_LAYER, diff_id, place.size));
         };
-        progress.report(Event::LayerStarted { layer: diff_id, bytes: place.size });
+        progress.report(ProgressEvent::LayerStarted { layer: diff_id, bytes: place.size });
         let measured = measure(opened.reader(place), compression, &diff_id, progress);
         progress.report(match measured {
-            Ok(_) => Event::LayerDone { layer: diff_id },
-            Err(_) => Event::LayerFailed { layer: diff_id },
+            Ok(_) => ProgressEvent::LayerDone { layer: diff_id },
+            Err(_) => ProgressEvent::LayerFailed { layer: diff_id },
         });
         let path = || opened.path.to_owned();
         let (digest, actual) =
@@ -335,7 +335,7 @@ fn measure(
     diff_id: &Digest,
     progress: &dyn Progress,
 ) -> io::Result<(Digest, Digest)> {
-    let count = |bytes| progress.report(Event::LayerRead { layer: *diff_id, bytes });
+    let count = |bytes| progress.report(ProgressEvent::LayerRead { layer: *diff_id, bytes });
     let mut blob = Hashed { reader: blob, hasher: Hasher::new(Algorithm::Sha256), count };
     let tar = match compression {
         Compression::Gzip => digest(MultiGzDecoder::new(&mut blob), diff_id.algorithm())?,

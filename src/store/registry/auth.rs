@@ -21,11 +21,11 @@ use super::address::{base_url, refuse_realm};
 use super::challenge::{Challenge, challenge};
 use super::config::CredentialSource;
 use super::credentials::{self, Credential};
-use super::error::{Asked, RegistryError, Shown, shown};
+use super::error::{Asked, CredentialOrigin, RegistryError, shown};
 use super::http::{Authorization, Http, Request, Response};
 use super::retry::Retry;
 use crate::lock::Hold;
-use crate::progress::Event;
+use crate::progress::ProgressEvent;
 
 /// The size limit of a token service's response in bytes. Tokens that list many rights are long.
 const ANSWER: u64 = 1 << 20;
@@ -264,21 +264,21 @@ impl Authorizer {
     }
 
     /// The credentials that a request of this scope carried when it got a 401.
-    pub(super) async fn shown(&self, scope: &Scope) -> Option<Shown> {
+    pub(super) async fn shown(&self, scope: &Scope) -> Option<CredentialOrigin> {
         let slot = self.slot(scope);
         let is_bearer = matches!(slot.lock().await.challenge.as_ref()?, Challenge::Bearer { .. });
         let known = self.credentials.lock().await;
         match known.get(&scope.repository)?.credential.as_ref()? {
-            Credential::Password { .. } | Credential::Identity(_) if is_bearer => Some(Shown::Granted),
+            Credential::Password { .. } | Credential::Identity(_) if is_bearer => Some(CredentialOrigin::Granted),
             _ => Some(self.origin()),
         }
     }
 
     /// The source of the credentials, if there are any.
-    fn origin(&self) -> Shown {
+    fn origin(&self) -> CredentialOrigin {
         match self.source {
-            CredentialSource::Ambient => Shown::Stored,
-            CredentialSource::Anonymous | CredentialSource::Only { .. } => Shown::Given,
+            CredentialSource::Ambient => CredentialOrigin::Stored,
+            CredentialSource::Anonymous | CredentialSource::Only { .. } => CredentialOrigin::Given,
         }
     }
 
@@ -354,7 +354,7 @@ impl Authorizer {
         if let Some(host) = elsewhere(base, realm).filter(|_| shown.is_some())
             && !self.told.swap(true, Ordering::Relaxed)
         {
-            http.progress().report(Event::TokenService { registry: self.registry.to_string(), host });
+            http.progress().report(ProgressEvent::TokenService { registry: self.registry.to_string(), host });
         }
 
         let request = self.token_request(url, service, scope, credential)?;
@@ -374,7 +374,7 @@ impl Authorizer {
         &self,
         http: &Arc<Http>,
         request: &Request,
-        shown: Option<Shown>,
+        shown: Option<CredentialOrigin>,
         asked: Asked,
     ) -> Result<Header, RegistryError> {
         // Redirects are not followed, because the credentials are for this address only.

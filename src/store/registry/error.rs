@@ -202,7 +202,7 @@ impl RegistryError {
     }
 
     /// The credentials that the registry or its token service rejected (401), if any were sent.
-    pub fn rejected(&self) -> Option<Shown> {
+    pub fn rejected(&self) -> Option<CredentialOrigin> {
         match self.root() {
             RegistryError::Answer(answer) if answer.status == StatusCode::UNAUTHORIZED => answer.shown,
             _ => None,
@@ -375,12 +375,12 @@ pub struct Answer {
     pub(super) message: String,
     pub(super) retry_after: Option<Duration>,
     /// The credentials that the request carried.
-    pub(super) shown: Option<Shown>,
+    pub(super) shown: Option<CredentialOrigin>,
 }
 
 /// The source of the credentials that a registry received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shown {
+pub enum CredentialOrigin {
     /// The caller of the client.
     Given,
     /// A stored login.

@@ -19,14 +19,14 @@ use super::TARGET;
 use super::address::{base_url, same_origin};
 use super::backoff::Budget;
 use super::config::{ClientConfig, Limits};
-use super::error::{Answer, Asked, RegistryError, Shown, shown};
+use super::error::{Answer, Asked, CredentialOrigin, RegistryError, shown};
 use super::gate::{Reach, Resolver, refuse_address};
 use super::one_line::one_line;
 use super::outage::Outages;
 use super::proxy::Proxies;
 use super::tls::Tls;
 use super::transport::{Context, TransportError};
-use crate::progress::{Event, Progress, causes};
+use crate::progress::{Progress, ProgressEvent, causes};
 use crate::store::Traffic;
 
 /// The size limit of an error response's body in bytes.
@@ -250,7 +250,7 @@ impl Http {
     pub(super) fn answered(&self, registry: &str) {
         self.common.budget.succeeded();
         if self.common.outages.answered(registry) {
-            self.progress().report(Event::Warning(format!("{registry} is reachable again")));
+            self.progress().report(ProgressEvent::Warning(format!("{registry} is reachable again")));
         }
     }
 
@@ -338,7 +338,7 @@ impl Http {
             let text = one_line(text.trim().trim_matches('"'), 300);
             let Ok(mut warned) = self.common.warned.lock() else { continue };
             if warned.len() < WARNINGS && warned.insert(text.clone()) {
-                self.progress().report(Event::Warning(format!("{} says: {text}", asked.registry())));
+                self.progress().report(ProgressEvent::Warning(format!("{} says: {text}", asked.registry())));
             }
         }
     }
@@ -409,7 +409,7 @@ pub(super) struct Response {
     pub url: Url,
     pub asked: Asked,
     /// The credentials that the request carried, if this response may be about them.
-    pub shown: Option<Shown>,
+    pub shown: Option<CredentialOrigin>,
     inner: reqwest::Response,
     pace: Pace,
     idle: Duration,

@@ -10,7 +10,7 @@ use super::TARGET;
 use super::backoff::jitter;
 use super::error::RegistryError;
 use super::http::Http;
-use crate::progress::{Event, causes};
+use crate::progress::{ProgressEvent, causes};
 
 /// The longest wait between two tries, unless the registry requests more.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
@@ -109,7 +109,7 @@ impl Retry {
                 Some(patience) => format!("for {} s", patience.as_secs_f32()),
                 None => "as long as a read waits for it".to_owned(),
             };
-            self.http.progress().report(Event::Warning(format!("{what}; trying again {until}")));
+            self.http.progress().report(ProgressEvent::Warning(format!("{what}; trying again {until}")));
         }
     }
 

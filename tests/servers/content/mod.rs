@@ -17,7 +17,7 @@ use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek::offset::{LayerId, SpanId, Uncompressed};
-use ociseek::progress::{Event, Progress, Recorder, Silent};
+use ociseek::progress::{Progress, ProgressEvent, Recorder, Silent};
 use ociseek::rootfs::cache::{SpanCache, SpanKey};
 use ociseek::rootfs::content::{Content, ContentOptions, ReadError};
 use ociseek::rootfs::layers::{Caches, How, OpenError, OpenLayer, open_layer};
@@ -123,7 +123,7 @@ impl Desk {
 
     fn warnings(&self) -> Vec<String> {
         let warning = |event| match event {
-            Event::Warning(text) => Some(text),
+            ProgressEvent::Warning(text) => Some(text),
             _ => None,
         };
         self.recorder.events().into_iter().filter_map(warning).collect()

@@ -137,7 +137,7 @@ async fn passwords_go_to_the_token_service_and_a_wrong_one_is_told() {
     let error = repository(&faulty, with_password(&faulty, "u", "hunter2")).blob_bytes(&blob, 1).await.unwrap_err();
     assert!(error.is_unauthorized(), "{error:?}");
     assert_eq!(error.to_string(), format!("cannot get a token for {}", faulty.host()));
-    assert_eq!((error.rejected(), error.token_service()), (Some(Shown::Given), None));
+    assert_eq!((error.rejected(), error.token_service()), (Some(CredentialOrigin::Given), None));
     let all = everything(&error);
     assert!(
         all.contains("wrong password") && !all.contains("hunter2") && !all.contains(&basic("u", "hunter2")),
@@ -161,7 +161,7 @@ async fn basic_authorization_is_shown_when_it_is_asked_for() {
         let error = repository(&faulty, config).blob_bytes(&blob, 1).await.unwrap_err();
         assert!(error.is_unauthorized(), "{error:?}");
         assert!(error.to_string().contains("UNAUTHORIZED: authentication required"), "{error}");
-        assert_eq!(error.rejected(), (requests == 2).then_some(Shown::Given), "{error:?}");
+        assert_eq!(error.rejected(), (requests == 2).then_some(CredentialOrigin::Given), "{error:?}");
         assert_eq!(faulty.seen().len() - before, requests);
     }
 }
@@ -229,7 +229,7 @@ async fn a_token_service_elsewhere_that_is_shown_a_password_is_told_once() {
         Some(answer.body(Body::empty()).unwrap())
     })
     .await;
-    for (password, rejected) in [("p", Shown::Granted), ("hunter2", Shown::Given)] {
+    for (password, rejected) in [("p", CredentialOrigin::Granted), ("hunter2", CredentialOrigin::Given)] {
         let recorder = Arc::new(Recorder::default());
         let config = ClientConfig { progress: recorder.clone(), ..with_password(&faulty, "u", password) };
         let client = Client::new(config).unwrap();
@@ -237,10 +237,10 @@ async fn a_token_service_elsewhere_that_is_shown_a_password_is_told_once() {
             let repository = client.repository(&faulty.host(), name).unwrap();
             let error = repository.manifest(&Target::Tag("t".into())).await.unwrap_err();
             assert_eq!(error.rejected(), Some(rejected), "{error:?}");
-            let service = (rejected == Shown::Given).then_some("localhost");
+            let service = (rejected == CredentialOrigin::Given).then_some("localhost");
             assert_eq!(error.token_service(), service, "{error:?}");
         }
-        let told = Event::TokenService { registry: faulty.host(), host: "localhost".into() };
+        let told = ProgressEvent::TokenService { registry: faulty.host(), host: "localhost".into() };
         assert_eq!(recorder.events(), [told]);
     }
     // Who has no password shows none.

@@ -101,5 +101,5 @@ async fn warnings_are_passed_on_once() {
     for _ in 0..3 {
         repository.manifest(&Target::Tag("t".into())).await.unwrap();
     }
-    assert_eq!(recorder.events(), [Event::Warning(format!("{} says: moving away", faulty.host()))]);
+    assert_eq!(recorder.events(), [ProgressEvent::Warning(format!("{} says: moving away", faulty.host()))]);
 }

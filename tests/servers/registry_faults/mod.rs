@@ -24,11 +24,12 @@ use bytes::Bytes;
 use futures_util::stream;
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
-use ociseek::progress::{Event, Recorder};
+use ociseek::progress::{ProgressEvent, Recorder};
 use ociseek::store::Source;
 use ociseek::store::blob::{Attached, Target};
 use ociseek::store::registry::{
-    AttachReport, Client, ClientConfig, CredentialSource, Limits, RegistryError, Repository, Shown, Untrusted,
+    AttachReport, Client, ClientConfig, CredentialOrigin, CredentialSource, Limits, RegistryError, Repository,
+    Untrusted,
 };
 use serde_json::json;
 

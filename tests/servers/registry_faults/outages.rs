@@ -14,7 +14,7 @@ fn patient(patience: Duration, recorder: &Arc<Recorder>) -> ClientConfig {
 
 fn warnings(recorder: &Recorder) -> Vec<String> {
     let text = |event| match event {
-        Event::Warning(text) => Some(text),
+        ProgressEvent::Warning(text) => Some(text),
         _ => None,
     };
     recorder.events().into_iter().filter_map(text).collect()

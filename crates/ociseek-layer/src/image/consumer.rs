@@ -224,14 +224,14 @@ pub struct Facts<'a> {
     /// in a registry.
     pub in_ecr: Option<bool>,
     /// The version 2 index that the image manifest names.
-    pub named: Place,
+    pub named: IndexLookup,
     /// The first version 1 index that the registry lists.
-    pub listed: Place,
+    pub listed: IndexLookup,
 }
 
 /// What a consumer finds where it looks for an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum IndexLookup {
     /// No index.
     Empty,
     /// The manifest names something other than an index, or the lookup failed.
@@ -241,7 +241,7 @@ pub enum Place {
 }
 
 impl Facts<'_> {
-    fn place(&self, version: Version) -> Place {
+    fn place(&self, version: Version) -> IndexLookup {
         match version {
             Version::V1 => self.listed,
             Version::V2 => self.named,
@@ -286,17 +286,17 @@ fn judge(consumer: Consumer, facts: &Facts<'_>) -> Verdict {
     // anything, and otherwise uses no index at all (fs/artifact_fetcher.go, FetchSociArtifacts).
     for &version in wants {
         return match facts.place(version) {
-            Place::Empty => continue,
-            Place::Unreadable if version == Version::V2 => Verdict::Whole(Reason::OddAnnotation),
-            Place::Unreadable => Verdict::Whole(Reason::Unlisted),
-            Place::Index(index, Err(defect)) => Verdict::Whole(Reason::Defect(index, defect)),
-            Place::Index(index, Ok(Coverage { layers: 0, .. })) => {
+            IndexLookup::Empty => continue,
+            IndexLookup::Unreadable if version == Version::V2 => Verdict::Whole(Reason::OddAnnotation),
+            IndexLookup::Unreadable => Verdict::Whole(Reason::Unlisted),
+            IndexLookup::Index(index, Err(defect)) => Verdict::Whole(Reason::Defect(index, defect)),
+            IndexLookup::Index(index, Ok(Coverage { layers: 0, .. })) => {
                 Verdict::Whole(Reason::Defect(index, Defect::CoversNothing))
             }
-            Place::Index(index, Ok(coverage)) => Verdict::Lazy { index, version, coverage },
+            IndexLookup::Index(index, Ok(coverage)) => Verdict::Lazy { index, version, coverage },
         };
     }
-    let other = [facts.named, facts.listed].iter().any(|place| matches!(place, Place::Index(..)));
+    let other = [facts.named, facts.listed].iter().any(|place| matches!(place, IndexLookup::Index(..)));
     Verdict::Whole(Reason::NoIndex { wants, other })
 }
 
@@ -335,20 +335,20 @@ mod tests {
         let layers = [Descriptor::of("application/vnd.oci.image.layer.v1.tar+gzip", b"layer")];
         let zstd = [Descriptor::of("application/vnd.oci.image.layer.v1.tar+zstd", b"layer")];
         let covered = Coverage::of(&layers, |_| true);
-        let index = |n: u8| Place::Index(Digest::sha256(&[n]), Ok(covered));
-        let defect = |defect| Place::Index(Digest::sha256(&[2]), Err(defect));
+        let index = |n: u8| IndexLookup::Index(Digest::sha256(&[n]), Ok(covered));
+        let defect = |defect| IndexLookup::Index(Digest::sha256(&[2]), Err(defect));
         let none = Facts {
             platform: None,
             layers: &layers,
             missing: None,
             in_ecr: Some(true),
-            named: Place::Empty,
-            listed: Place::Empty,
+            named: IndexLookup::Empty,
+            listed: IndexLookup::Empty,
         };
         let (v1, v2) = (Facts { listed: index(1), ..none.clone() }, Facts { named: index(2), ..none.clone() });
         let both = Facts { named: index(2), ..v1.clone() };
         let windows: Platform = "windows/amd64".parse().unwrap();
-        let uncovered = Place::Index(Digest::sha256(&[1]), Ok(Coverage { layers: 0, ..covered }));
+        let uncovered = IndexLookup::Index(Digest::sha256(&[1]), Ok(Coverage { layers: 0, ..covered }));
         let parallel = "reads-no-index";
         for (name, facts, [soci, soci_v1, old, fargate, earlier, studio]) in [
             ("none", none.clone(), ["no-index"; 6]),
@@ -363,17 +363,17 @@ mod tests {
             ),
             (
                 "not a digest",
-                Facts { named: Place::Unreadable, ..v1.clone() },
+                Facts { named: IndexLookup::Unreadable, ..v1.clone() },
                 ["odd-annotation", "odd-annotation", "v1", "odd-annotation", "odd-annotation", "odd-annotation"],
             ),
             (
                 "unlisted",
-                Facts { listed: Place::Unreadable, ..v2.clone() },
+                Facts { listed: IndexLookup::Unreadable, ..v2.clone() },
                 ["v2", "v2", "not-listed", "v2", "v2", "v2"],
             ),
             (
                 "unlisted alone",
-                Facts { listed: Place::Unreadable, ..none.clone() },
+                Facts { listed: IndexLookup::Unreadable, ..none.clone() },
                 ["no-index", "not-listed", "not-listed", "no-index", "not-listed", "no-index"],
             ),
             (

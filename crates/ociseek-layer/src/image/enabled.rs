@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::go::{Index, Manifest};
+use super::go::{GoManifest, Index};
 use super::layer_kind::LayerKind;
 use super::manifest::{DOCKER_CONFIG, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
 use super::select::is_marked_attestation;
@@ -29,24 +29,24 @@ pub struct Original {
     /// The image index: the image's own, or one that was made for its only manifest.
     pub index: Index,
     /// The content of each of the index's manifests, in its order.
-    pub contents: Vec<Content>,
+    pub contents: Vec<EntryContent>,
     /// The platforms of entries that do not state one, by entry number.
     pub found: BTreeMap<usize, Platform>,
 }
 
 /// The content of an entry of an image index.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Content {
+pub enum EntryContent {
     /// The manifest of an image or attestation, which is rewritten. For a nested index, the first
     /// manifest in it.
-    Image(Box<Manifest>),
+    Image(Box<GoManifest>),
     /// Anything else, which is left unchanged.
     Kept,
 }
 
 /// An image to be indexed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct IndexTarget {
     /// Its entry number in the image index.
     pub entry: usize,
     /// The platform for which its SOCI index is listed.
@@ -57,7 +57,7 @@ pub struct Target {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Indexed {
     /// The image that the SOCI index is for.
-    pub target: Target,
+    pub target: IndexTarget,
     /// In the order of the image's layers. If empty, there is no index.
     pub ztocs: Vec<ZtocRef>,
     /// Prefetch artifacts.
@@ -68,7 +68,7 @@ pub struct Indexed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Targets {
     /// The manifests to be indexed, in the order of the image index.
-    pub targets: Vec<Target>,
+    pub targets: Vec<IndexTarget>,
     /// Entry numbers of images that are not indexed, because consumers take an earlier one of the
     /// same platform.
     pub shadowed: Vec<usize>,
@@ -78,7 +78,7 @@ pub struct Targets {
 
 /// A SOCI-enabled image: its documents and what they replace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Enabled {
+pub struct EnabledDocuments {
     /// The rewritten manifests in the order of the index, including those whose bytes did not
     /// change.
     pub manifests: Vec<Rewritten>,
@@ -105,31 +105,31 @@ pub struct Rewritten {
     pub bytes: Vec<u8>,
 }
 
-impl Content {
+impl EntryContent {
     /// How a manifest is handled. An artifact, whose config is not an image's, is left unchanged: a
     /// new config type would turn it into an image.
-    pub fn of(manifest: Manifest) -> Content {
+    pub fn of(manifest: GoManifest) -> EntryContent {
         // Docker before 1.10 pushed configs as octet-stream.
         let image = ["", OCI_CONFIG, DOCKER_CONFIG, "application/octet-stream"];
         match image.contains(&manifest.config.media_type.as_str()) {
-            true => Content::Image(Box::new(manifest)),
-            false => Content::Kept,
+            true => EntryContent::Image(Box::new(manifest)),
+            false => EntryContent::Kept,
         }
     }
 
     /// The manifest, if it is an image's and not an index.
-    pub fn image(&self) -> Option<&Manifest> {
+    pub fn image(&self) -> Option<&GoManifest> {
         match self {
-            Content::Image(manifest) => Some(manifest),
-            Content::Kept => None,
+            EntryContent::Image(manifest) => Some(manifest),
+            EntryContent::Kept => None,
         }
     }
 }
 
 /// Whether an entry is an image that a consumer could run, for which the platform matters.
 /// Attestations and signatures are not.
-pub fn is_runnable(descriptor: &Descriptor, content: &Content) -> bool {
-    let Content::Image(manifest) = content else { return false };
+pub fn is_runnable(descriptor: &Descriptor, content: &EntryContent) -> bool {
+    let EntryContent::Image(manifest) = content else { return false };
     let layers = manifest.layers();
     let layered = layers.is_empty() || layers.iter().any(|l| LayerKind::of(&l.media_type) != LayerKind::NotALayer);
     layered && !is_attestation(descriptor)
@@ -137,7 +137,7 @@ pub fn is_runnable(descriptor: &Descriptor, content: &Content) -> bool {
 
 impl Original {
     /// An image with a single manifest, whose descriptor has the platform.
-    pub fn single(descriptor: Descriptor, manifest: Manifest) -> Original {
+    pub fn single(descriptor: Descriptor, manifest: GoManifest) -> Original {
         let index = Index {
             schema_version: 2,
             media_type: OCI_INDEX.to_owned(),
@@ -146,7 +146,7 @@ impl Original {
             subject: None,
             annotations: BTreeMap::new(),
         };
-        Original { index, contents: vec![Content::Image(Box::new(manifest))], found: BTreeMap::new() }
+        Original { index, contents: vec![EntryContent::Image(Box::new(manifest))], found: BTreeMap::new() }
     }
 
     /// The images for the platforms in `asked`, or all images if it is empty. Images without a
@@ -164,7 +164,7 @@ impl Original {
         if asked.is_empty() {
             for (entry, platform) in images {
                 match seen.insert(Key::of(platform)) {
-                    true => targets.push(Target { entry, platform: platform.clone() }),
+                    true => targets.push(IndexTarget { entry, platform: platform.clone() }),
                     false => shadowed.push(entry),
                 }
             }
@@ -184,7 +184,7 @@ impl Original {
                 if seen.insert(if windows { Key::of(platform) } else { Key::of(wanted) }) {
                     let exact = windows || !platform.os_features.is_empty();
                     let platform = if exact { platform.clone() } else { wanted.clone() };
-                    targets.push(Target { entry, platform });
+                    targets.push(IndexTarget { entry, platform });
                 }
             }
         }
@@ -192,7 +192,7 @@ impl Original {
     }
 
     /// The converted image.
-    pub fn enable(self, indexed: &[Indexed], tool: &str) -> Enabled {
+    pub fn enable(self, indexed: &[Indexed], tool: &str) -> EnabledDocuments {
         let Original { mut index, contents, found } = self;
         let digests: Vec<Digest> = index.manifests.iter().map(|descriptor| descriptor.digest).collect();
         let indexed: Vec<&Indexed> = indexed.iter().filter(|indexed| !indexed.ztocs.is_empty()).collect();
@@ -208,7 +208,7 @@ impl Original {
         let mut manifests = Vec::new();
         let mut renamed = BTreeMap::new();
         for (entry, content) in contents.into_iter().enumerate() {
-            let (Content::Image(manifest), Some(descriptor)) = (content, index.manifests.get_mut(entry)) else {
+            let (EntryContent::Image(manifest), Some(descriptor)) = (content, index.manifests.get_mut(entry)) else {
                 continue;
             };
             // A manifest that is listed for two platforms names the index of the first one.
@@ -243,7 +243,7 @@ impl Original {
         OCI_INDEX.clone_into(&mut index.media_type);
         let bytes = index.encode();
         let digest = Digest::sha256(&bytes);
-        Enabled { manifests, indexes, index, bytes, digest }
+        EnabledDocuments { manifests, indexes, index, bytes, digest }
     }
 }
 
@@ -254,7 +254,7 @@ fn is_attestation(descriptor: &Descriptor) -> bool {
 
 /// Rewrites a manifest and its descriptor with OCI's media types, and adds the name of the SOCI
 /// index, if any.
-fn rewrite(entry: usize, mut manifest: Manifest, descriptor: &mut Descriptor, index: Option<Digest>) -> Rewritten {
+fn rewrite(entry: usize, mut manifest: GoManifest, descriptor: &mut Descriptor, index: Option<Digest>) -> Rewritten {
     OCI_MANIFEST.clone_into(&mut manifest.media_type);
     OCI_CONFIG.clone_into(&mut manifest.config.media_type);
     if let Some(index) = index {
@@ -333,8 +333,8 @@ mod tests {
 
     const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
-    fn manifest(content: &str) -> Manifest {
-        Manifest {
+    fn manifest(content: &str) -> GoManifest {
+        GoManifest {
             schema_version: 2,
             media_type: "application/vnd.docker.distribution.manifest.v2+json".to_owned(),
             artifact_type: String::new(),
@@ -355,7 +355,8 @@ mod tests {
 
     /// An image index of images, named by their platforms and distinguished by content.
     fn original(entries: &[(&str, &str)]) -> Original {
-        let contents: Vec<Content> = entries.iter().map(|(_, content)| Content::of(manifest(content))).collect();
+        let contents: Vec<EntryContent> =
+            entries.iter().map(|(_, content)| EntryContent::of(manifest(content))).collect();
         let manifests = entries.iter().zip(&contents).map(|((name, _), content)| {
             let mut descriptor = Descriptor::of(OCI_MANIFEST, &content.image().unwrap().encode());
             descriptor.platform = Some(platform(name)).filter(|p| !p.os.is_empty());
@@ -377,7 +378,7 @@ mod tests {
         }
     }
 
-    fn convert(original: Original, asked: &[&str]) -> Enabled {
+    fn convert(original: Original, asked: &[&str]) -> EnabledDocuments {
         let asked: Vec<Platform> = asked.iter().map(|name| platform(name)).collect();
         let targets = original.targets(&asked);
         assert_eq!(targets.missing, []);
@@ -393,19 +394,24 @@ mod tests {
     }
 
     /// Parses the converted image.
-    fn read(enabled: &Enabled, before: &Original) -> Original {
+    fn read(enabled: &EnabledDocuments, before: &Original) -> Original {
         let index = decode_index(&enabled.bytes).unwrap();
         let contents = index.manifests.iter().enumerate().map(|(entry, descriptor)| {
             let new = enabled.manifests.iter().find(|m| m.digest == descriptor.digest);
             match new {
-                Some(new) => Content::of(decode_manifest(&new.bytes).unwrap()),
-                None => before.contents.get(entry).filter(|c| **c == Content::Kept).cloned().unwrap_or(Content::Kept),
+                Some(new) => EntryContent::of(decode_manifest(&new.bytes).unwrap()),
+                None => before
+                    .contents
+                    .get(entry)
+                    .filter(|c| **c == EntryContent::Kept)
+                    .cloned()
+                    .unwrap_or(EntryContent::Kept),
             }
         });
         Original { contents: contents.collect(), index, found: BTreeMap::new() }
     }
 
-    fn platforms(enabled: &Enabled) -> Vec<String> {
+    fn platforms(enabled: &EnabledDocuments) -> Vec<String> {
         listed(&enabled.index.manifests)
             .map(|d| {
                 let platform = d.platform.as_ref().unwrap();
@@ -482,7 +488,7 @@ mod tests {
         let mut entry = Descriptor::of(OCI_MANIFEST, &chart.encode());
         entry.annotations.insert("own".to_owned(), "1".to_owned());
         original.index.manifests.push(entry.clone());
-        original.contents.push(Content::of(chart));
+        original.contents.push(EntryContent::of(chart));
         let enabled = convert(original, &[]);
         let entries = &enabled.index.manifests;
         assert_ne!(entries[0].digest, image);

@@ -4,10 +4,10 @@
 use super::error::{TreeError, TreeFault};
 use super::inode::{Inode, What, bounded, device};
 use super::lookup::{Lookup, Seen, Written};
-use super::model::{Extent, Origin};
+use super::model::{EntryId, Extent};
 use super::paths::{NAME_MAX, PATH_MAX, PathId, Paths, ROOT};
 use super::warnings::Warnings;
-use super::xattrs::{self, Verdict};
+use super::xattrs::{self, XattrRule};
 use crate::layer::map::Entries;
 use crate::offset::LayerId;
 use crate::ztoc::{FileKind, FileMetadata};
@@ -226,18 +226,18 @@ impl<'a> Applier<'a> {
             }
             let Some((name, value)) = xattrs::of(record) else { continue };
             match xattrs::judge(name, value, is_plain) {
-                Verdict::Set => {
+                XattrRule::Set => {
                     inode.xattrs.insert(name, value);
                 }
-                Verdict::Ignore(why) => warnings.xattr_ignored(layer, file, name, why),
-                Verdict::Refuse(why) => return Err(TreeFault::Xattr { name: name.into(), why }),
+                XattrRule::Ignore(why) => warnings.xattr_ignored(layer, file, name, why),
+                XattrRule::Refuse(why) => return Err(TreeFault::Xattr { name: name.into(), why }),
             }
         }
         if !matches!(inode.what, What::Symlink(_)) {
             inode.mode = file.mode as u32 & 0o7777;
         }
         inode.mtime = bounded(file.mtime);
-        inode.origin = Some(Origin { layer, entry: number });
+        inode.origin = Some(EntryId { layer, entry: number });
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::model::{Extent, Origin};
+use super::model::{EntryId, Extent};
 use super::xattrs::CAPABILITY;
 use crate::offset::LayerId;
 use crate::time::Time;
@@ -16,7 +16,7 @@ pub(super) struct Inode<'a> {
     pub xattrs: BTreeMap<&'a [u8], &'a [u8]>,
     /// The number of paths that lead to it.
     pub links: u32,
-    pub origin: Option<Origin>,
+    pub origin: Option<EntryId>,
 }
 
 pub(super) enum What<'a> {

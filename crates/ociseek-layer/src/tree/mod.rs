@@ -20,8 +20,8 @@ mod warnings;
 mod xattrs;
 
 pub use error::{TreeError, TreeFault};
-pub use model::{Directory, Extent, Node, NodeId, NodeKind, Origin, Xattr};
-pub use resolve::ResolveError;
+pub use model::{Directory, EntryId, Extent, Node, NodeId, NodeKind, Xattr};
+pub use resolve::PathError;
 
 use crate::layer::map::Entries;
 use crate::offset::LayerId;

@@ -26,7 +26,7 @@ pub struct Node {
     pub xattrs: Box<[Xattr]>,
     /// The entry that the attributes come from. None for the root and for directories without an
     /// entry.
-    pub origin: Option<Origin>,
+    pub origin: Option<EntryId>,
 }
 
 /// The name and value of an extended attribute.
@@ -88,7 +88,7 @@ pub struct Extent {
 
 /// An entry of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Origin {
+pub struct EntryId {
     /// The layer of the entry.
     pub layer: LayerId,
     /// Counted from 0 in the order of the layer's tar.

@@ -12,7 +12,7 @@ const PATH_MAX: usize = 4095;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
-pub enum ResolveError {
+pub enum PathError {
     #[error("no such file or directory: {}", shown(.0))]
     NotFound(Vec<u8>),
     #[error("not a directory: {}", shown(.0))]
@@ -33,9 +33,9 @@ impl Tree {
     ///
     /// # Errors
     /// If a part does not exist or is not a directory, and after 40 links.
-    pub fn resolve(&self, path: &[u8], follow_last: bool) -> Result<NodeId, ResolveError> {
+    pub fn resolve(&self, path: &[u8], follow_last: bool) -> Result<NodeId, PathError> {
         if path.len() > PATH_MAX {
-            return Err(ResolveError::TooLong);
+            return Err(PathError::TooLong);
         }
         let follow_last = follow_last || path.ends_with(b"/");
         let must_be_directory = path.ends_with(b"/") || path.ends_with(b"/.");
@@ -47,7 +47,7 @@ impl Tree {
         let mut links = 0;
         while let Some(part) = ahead.pop() {
             if !self.node(here).kind.is_directory() {
-                return Err(ResolveError::NotDirectory(self.path(here)));
+                return Err(PathError::NotDirectory(self.path(here)));
             }
             let below = |name: &[u8]| {
                 [&self.path(here)[..], name].iter().filter(|p| !p.is_empty()).copied().collect::<Vec<_>>().join(&b'/')
@@ -59,12 +59,12 @@ impl Tree {
                     continue;
                 }
                 name => {
-                    let child = self.child(here, name).ok_or_else(|| ResolveError::NotFound(below(name)))?;
+                    let child = self.child(here, name).ok_or_else(|| PathError::NotFound(below(name)))?;
                     match &self.node(child).kind {
                         NodeKind::Symlink(target) if !ahead.is_empty() || follow_last => {
                             links += 1;
                             if links > MAX_LINKS {
-                                return Err(ResolveError::TooManyLinks(below(name)));
+                                return Err(PathError::TooManyLinks(below(name)));
                             }
                             if target.first() == Some(&b'/') {
                                 here = Tree::ROOT;
@@ -77,7 +77,7 @@ impl Tree {
             }
         }
         if must_be_directory && !self.node(here).kind.is_directory() {
-            return Err(ResolveError::NotDirectory(self.path(here)));
+            return Err(PathError::NotDirectory(self.path(here)));
         }
         Ok(here)
     }

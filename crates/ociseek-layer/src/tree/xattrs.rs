@@ -9,7 +9,7 @@ const PREFIX: &[u8] = b"SCHILY.xattr.";
 const NAME_MAX: usize = 255;
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
-pub(super) enum Verdict {
+pub(super) enum XattrRule {
     Set,
     /// containerd continues without it.
     Ignore(&'static str),
@@ -27,30 +27,30 @@ pub(super) fn of(record: &PaxRecord) -> Option<(&[u8], &[u8])> {
 ///
 /// One outcome differs: Linux refuses values of more than 64 KiB. They are kept here, because the
 /// kernel also refuses to read them.
-pub(super) fn judge(name: &[u8], value: &[u8], is_plain: bool) -> Verdict {
+pub(super) fn judge(name: &[u8], value: &[u8], is_plain: bool) -> XattrRule {
     let (namespace, rest) = match name.iter().position(|&b| b == b'.') {
         Some(dot) => (&name[..dot], &name[dot + 1..]),
         None => (name, &[][..]),
     };
     if name.starts_with(b"trusted.") {
-        return Verdict::Ignore("is trusted");
+        return XattrRule::Ignore("is trusted");
     }
     if name.is_empty() || name.len() > NAME_MAX {
-        return Verdict::Refuse("whose name is empty or longer than 255 bytes");
+        return XattrRule::Refuse("whose name is empty or longer than 255 bytes");
     }
     if name.contains(&0) {
-        return Verdict::Refuse("whose name contains a NUL");
+        return XattrRule::Refuse("whose name contains a NUL");
     }
     match namespace {
-        b"user" | b"security" if rest.is_empty() && name.ends_with(b".") => Verdict::Refuse("whose name ends early"),
-        b"user" if !rest.is_empty() && is_plain => Verdict::Set,
-        b"user" if !rest.is_empty() => Verdict::Ignore("is for files and directories only"),
+        b"user" | b"security" if rest.is_empty() && name.ends_with(b".") => XattrRule::Refuse("whose name ends early"),
+        b"user" if !rest.is_empty() && is_plain => XattrRule::Set,
+        b"user" if !rest.is_empty() => XattrRule::Ignore("is for files and directories only"),
         b"security" if name == CAPABILITY && !is_capability(value) => {
-            Verdict::Refuse("whose value is not a capability set")
+            XattrRule::Refuse("whose value is not a capability set")
         }
-        b"security" if !rest.is_empty() => Verdict::Set,
-        b"system" if matches!(rest, b"posix_acl_access" | b"posix_acl_default") => Verdict::Set,
-        _ => Verdict::Ignore("has a namespace unknown to Linux"),
+        b"security" if !rest.is_empty() => XattrRule::Set,
+        b"system" if matches!(rest, b"posix_acl_access" | b"posix_acl_default") => XattrRule::Set,
+        _ => XattrRule::Ignore("has a namespace unknown to Linux"),
     }
 }
 

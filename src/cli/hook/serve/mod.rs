@@ -16,7 +16,7 @@ use crate::cli::shared::report::CliError;
 use crate::cli::shared::signals::Interrupt;
 use crate::hook::log::TARGET;
 use crate::hook::secret::Secrets;
-use crate::hook::server::sink::{Here, Sink};
+use crate::hook::server::sink::{Here, JobQueue};
 use crate::hook::server::{Listeners, ServerConfig, listen, listen_to_all, serve};
 use crate::ops::TOOL_IDENTIFIER;
 use args::HookServeArgs;
@@ -45,11 +45,11 @@ pub(crate) async fn run(args: HookServeArgs, interrupted: &mut oneshot::Receiver
     let runner = Arc::new(runner(args.jobs).await?);
     let here = || {
         let here = Here::new(args.queue_size as usize, runner.unit(), args.journal.as_deref());
-        here.map(Sink::Here).map_err(HookError::from)
+        here.map(JobQueue::Here).map_err(HookError::from)
     };
     #[cfg(feature = "nats")]
     let sink = match args.queue.as_ref().or(args.hook_queue.as_ref()) {
-        Some(url) => Sink::Queue(connect(url).await?.by(runner.unit())),
+        Some(url) => JobQueue::Queue(connect(url).await?.by(runner.unit())),
         None => here()?,
     };
     #[cfg(not(feature = "nats"))]

@@ -5,7 +5,7 @@ use std::fmt;
 use super::{Shade, counted_grouped, grouped, parts, share};
 use crate::cli::report::markup::{Text, name, plain_name};
 use crate::cli::shared::size::{counted, human};
-use crate::ops::report::{Group, GroupFile, LayerReport, Lazy, Report};
+use crate::ops::report::{Group, GroupFile, LayerBreakdown, Lazy, Report};
 
 /// The longest command that is written, in characters.
 const COMMAND: usize = 240;
@@ -39,8 +39,8 @@ pub(super) fn section(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Resul
     writeln!(f, "</section>")
 }
 
-fn article(f: &mut fmt::Formatter<'_>, report: &Report, layer: &LayerReport) -> fmt::Result {
-    let LayerReport { number, descriptor, same_as, lazy, created_by, plain, spans, files, shadowed, .. } = layer;
+fn article(f: &mut fmt::Formatter<'_>, report: &Report, layer: &LayerBreakdown) -> fmt::Result {
+    let LayerBreakdown { number, descriptor, same_as, lazy, created_by, plain, spans, files, shadowed, .. } = layer;
     writeln!(
         f,
         "<article>\n<h3>Layer {number} <code title=\"{}\">{}</code></h3>",
@@ -88,7 +88,7 @@ fn article(f: &mut fmt::Formatter<'_>, report: &Report, layer: &LayerReport) -> 
     writeln!(f, "</article>")
 }
 
-fn shade(layer: &LayerReport, group: &Group) -> Shade {
+fn shade(layer: &LayerBreakdown, group: &Group) -> Shade {
     match group.read {
         _ if layer.lazy != Lazy::Yes => Shade::Whole,
         0 => Shade::Lazy,
@@ -97,7 +97,7 @@ fn shade(layer: &LayerReport, group: &Group) -> Shade {
     }
 }
 
-fn bar(f: &mut fmt::Formatter<'_>, layer: &LayerReport) -> fmt::Result {
+fn bar(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown) -> fmt::Result {
     let all: u64 = layer.groups.iter().map(|group| group.bytes).fold(0, u64::saturating_add);
     if all == 0 {
         return Ok(());
@@ -115,7 +115,7 @@ fn bar(f: &mut fmt::Formatter<'_>, layer: &LayerReport) -> fmt::Result {
 }
 
 /// A line for the group, and one for each of its largest files: a name of any direction stays in its line.
-fn tooltip(f: &mut fmt::Formatter<'_>, layer: &LayerReport, group: &Group) -> fmt::Result {
+fn tooltip(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown, group: &Group) -> fmt::Result {
     write!(f, "{}: {}, {} unpacked", spans(group), human(group.bytes), human(group.plain))?;
     if layer.read.is_some() && layer.lazy == Lazy::Yes {
         write!(f, "; {} read", counted(u64::from(group.read), "span", "spans"))?;
@@ -138,7 +138,7 @@ fn spans(group: &Group) -> String {
 }
 
 /// The same for those who have no pointer.
-fn table(f: &mut fmt::Formatter<'_>, layer: &LayerReport) -> fmt::Result {
+fn table(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown) -> fmt::Result {
     let each = layer.groups.first().map_or(1, |group| group.spans.end - group.spans.start);
     let together = match each {
         1 => String::new(),

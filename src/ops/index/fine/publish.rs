@@ -18,7 +18,7 @@ use crate::ops::index::existing::Decision;
 use crate::ops::index::left_out::mislabelled;
 use crate::ops::index::model::{IndexOptions, IndexedFine, ManifestResult};
 use crate::ops::index::publish::{Publisher, push_blob};
-use crate::progress::Event;
+use crate::progress::ProgressEvent;
 use crate::store::{AttachReport, Destination};
 
 /// The fine index that a platform has in the end.
@@ -110,7 +110,9 @@ impl Publisher<'_> {
                 let (documents, missing) = with_list(list, documents, self.budget).await?;
                 if !self.options.kinds.has_soci() {
                     // Otherwise the SOCI index's list told it.
-                    missing.iter().for_each(|missing| self.progress.report(Event::Warning(missing.to_string())));
+                    missing
+                        .iter()
+                        .for_each(|missing| self.progress.report(ProgressEvent::Warning(missing.to_string())));
                 }
                 (documents, profile)
             }
@@ -151,7 +153,7 @@ impl Publisher<'_> {
     ) -> Result<(ManifestResult, u64), IndexError> {
         let EncodedIndex { bytes, descriptor } = index;
         let manifest = Bytes::from(bytes);
-        self.progress.report(Event::Attaching { index: descriptor.digest, blobs: documents.len() + 1 });
+        self.progress.report(ProgressEvent::Attaching { index: descriptor.digest, blobs: documents.len() + 1 });
         let push = Push { destination, documents };
         let mut written = push.blobs(false).await?;
         let attach = || destination.attach(&descriptor, manifest.clone(), subject, &replaces);

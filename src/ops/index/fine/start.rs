@@ -15,8 +15,8 @@ use crate::offset::SpanId;
 use crate::ops::discover::causes;
 use crate::ops::index::error::IndexError;
 use crate::ops::open::charge_tree;
-use crate::ops::prefetch::{Missing, PrefetchList, Starts, starts};
-use crate::progress::{Event, Progress};
+use crate::ops::prefetch::{LayerStarts, Missing, PrefetchList, starts};
+use crate::progress::{Progress, ProgressEvent};
 use crate::store::Source;
 
 /// A layer's document.
@@ -62,13 +62,13 @@ pub(super) async fn with_old(
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<Document>, IndexError> {
     let Ok(old) = &old.content else { return Ok(documents) };
-    let mut starts = Starts::new();
+    let mut starts = LayerStarts::new();
     for document in &old.layers {
         match start_of(store, document).await {
             Ok(start) => drop(starts.insert(document.layer, start)),
             Err(why) => {
                 let text = format!("the recorded start of layer {} is not carried over: {why}", document.layer);
-                progress.report(Event::Warning(text));
+                progress.report(ProgressEvent::Warning(text));
             }
         }
     }

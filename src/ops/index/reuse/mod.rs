@@ -24,7 +24,7 @@ use crate::image::soci::{ZTOC, ZtocRef};
 use crate::layer::{BuiltZtoc, Outcome};
 use crate::ops::discover::{MAX_ZTOC, causes};
 use crate::ops::verify::probe;
-use crate::progress::{Event, Progress};
+use crate::progress::{Progress, ProgressEvent};
 use check::Unfit;
 use places::Places;
 
@@ -138,7 +138,7 @@ impl Work<'_> {
                 Err(Unfit::Other) => {}
                 Err(Unfit::Wrong(why)) => {
                     let text = format!("ztoc {} of layer {} is not reused: {why}", ztoc.ztoc, layer.digest);
-                    self.progress.report(Event::Warning(text));
+                    self.progress.report(ProgressEvent::Warning(text));
                 }
             }
         }

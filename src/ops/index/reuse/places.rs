@@ -18,7 +18,7 @@ use crate::image::soci::INDEX_V2;
 use crate::image::{DEFAULT_TAG, Descriptor, ImageIndex, Manifest};
 use crate::ops::discover::{self, causes};
 use crate::ops::resolve::{PlatformManifest, ResolveError, parse};
-use crate::progress::{Event, Progress};
+use crate::progress::{Progress, ProgressEvent};
 use crate::store::blob::{Document, Target};
 use crate::store::registry::Repository;
 use crate::store::{Source, StoreError};
@@ -99,7 +99,7 @@ impl<'a> Places<'a> {
                 Ok(images) => found.extend(images),
                 Err(error) => {
                     let text = format!("cannot reuse anything from {}: {}", place.name, causes(&error));
-                    self.progress.report(Event::Warning(text));
+                    self.progress.report(ProgressEvent::Warning(text));
                 }
             }
         }

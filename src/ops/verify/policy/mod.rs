@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::model::Finding;
+use super::model::Problem;
 use super::signature::{Signatures, Trust};
 use crate::code::Code;
 use crate::image::Descriptor;
@@ -53,7 +53,7 @@ pub struct Ruling {
     /// What the index has.
     pub found: String,
     /// Empty: the rule is kept.
-    pub violations: Vec<Finding>,
+    pub violations: Vec<Problem>,
 }
 
 impl Policy {
@@ -109,7 +109,7 @@ fn coverage(subject: &Subject<'_>, least: Share, min_layer_size: u64) -> Ruling 
         is.bytes,
         is.of_bytes
     );
-    let violation = || Finding::new(Code::Coverage, format!("the index covers {found}; at least {least} is required"));
+    let violation = || Problem::new(Code::Coverage, format!("the index covers {found}; at least {least} is required"));
     let violations = (!is.reaches(least)).then(violation).into_iter().collect();
     Ruling { rule: Rule::MinCoverage, wanted: format!("at least {least}"), found, violations }
 }
@@ -128,7 +128,7 @@ fn ratio(subject: &Subject<'_>, most: Share) -> Ruling {
             layer.size,
             layer.digest
         );
-        Finding::new(Code::ZtocRatio, text)
+        Problem::new(Code::ZtocRatio, text)
     };
     let violations = violations.map(violation).collect();
     let largest = ratios().map(|(ratio, ..)| ratio).max();
@@ -143,15 +143,15 @@ fn tool(subject: &Subject<'_>, tools: &[ToolPattern]) -> Ruling {
     match of_index {
         Some(tool) if is_allowed(tool) => {}
         Some(tool) => {
-            violations.push(Finding::new(Code::Tool, format!("the index was made by {:?}", cut(tool))));
+            violations.push(Problem::new(Code::Tool, format!("the index was made by {:?}", cut(tool))));
         }
-        None => violations.push(Finding::new(Code::Tool, "the index does not say which tool made it")),
+        None => violations.push(Problem::new(Code::Tool, "the index does not say which tool made it")),
     }
     for (_, ztoc, tool) in &subject.covered {
         let Some(tool) = tool else { continue };
         if !std::str::from_utf8(tool).is_ok_and(is_allowed) {
             let tool = String::from_utf8_lossy(tool);
-            violations.push(Finding::new(Code::ZtocTool, format!("ztoc {} was made by {:?}", ztoc.ztoc, cut(&tool))));
+            violations.push(Problem::new(Code::ZtocTool, format!("ztoc {} was made by {:?}", ztoc.ztoc, cut(&tool))));
         }
     }
     let found = of_index.map_or_else(|| "none stated".to_owned(), |tool| format!("{:?}", cut(tool)));
@@ -166,12 +166,12 @@ fn signature(trust: &Trust, signatures: &Signatures) -> Ruling {
         Signatures::None { subjects } => {
             let subjects: Vec<String> = subjects.iter().map(ToString::to_string).collect();
             let text = format!("no signature was found for {}", subjects.join(" or "));
-            ("none".to_owned(), vec![Finding::new(Code::SignatureMissing, text)])
+            ("none".to_owned(), vec![Problem::new(Code::SignatureMissing, text)])
         }
         Signatures::Untrusted { reasons, count } => {
             let text = format!("no signature is valid: {}", reasons.join("; "));
             let found = format!("{count}, none valid");
-            (found, vec![Finding::new(Code::SignatureUntrusted, text)])
+            (found, vec![Problem::new(Code::SignatureUntrusted, text)])
         }
     };
     Ruling { rule: Rule::Signature, wanted, found, violations }

@@ -34,7 +34,7 @@ pub enum GoError {
 /// An image manifest with all fields of Go's `ocispec.Manifest`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Manifest {
+pub struct GoManifest {
     /// The version of the document's format, always 2 in practice.
     pub schema_version: i64,
     /// The stated media type; empty if there is none.
@@ -77,7 +77,7 @@ pub struct Index {
     pub annotations: BTreeMap<String, String>,
 }
 
-impl Manifest {
+impl GoManifest {
     /// The bytes that Go writes.
     pub fn encode(&self) -> Vec<u8> {
         encode(self)
@@ -101,14 +101,14 @@ impl Index {
 /// # Errors
 /// If it is too large, not JSON, another kind of document, or has a descriptor with an invalid
 /// digest or size.
-pub fn decode_manifest(bytes: &[u8]) -> Result<Manifest, GoError> {
+pub fn decode_manifest(bytes: &[u8]) -> Result<GoManifest, GoError> {
     let raw: RawManifest = decode(bytes, MAX_DOCUMENT)?;
     // As in containerd (core/images): a document that could be read as a manifest or as an index is
     // refused.
     if raw.fs_layers.0 || raw.manifests.0 || matches!(raw.media_type.as_str(), OCI_INDEX | DOCKER_LIST) {
         return Err(GoError::NotAManifest);
     }
-    Ok(Manifest {
+    Ok(GoManifest {
         schema_version: raw.schema_version,
         media_type: raw.media_type,
         artifact_type: raw.artifact_type,

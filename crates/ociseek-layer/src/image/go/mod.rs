@@ -9,5 +9,5 @@ mod encode;
 mod merge;
 mod text;
 
-pub use document::{GoError, Index, Manifest, decode_index, decode_manifest, decode_platform};
+pub use document::{GoError, GoManifest, Index, decode_index, decode_manifest, decode_platform};
 pub(super) use encode::encode;
