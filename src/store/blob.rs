@@ -28,6 +28,16 @@ pub enum Attached {
     Layout,
 }
 
+/// The result of attaching an index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttachReport {
+    /// Where the index is listed now.
+    pub attached: Attached,
+    /// Replaced manifests that the registry refused to delete. With the referrers API they are
+    /// still listed, with the tag schema they are not.
+    pub not_deleted: Vec<Digest>,
+}
+
 /// The referrers of a manifest, and how they were found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Referrers {

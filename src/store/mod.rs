@@ -19,7 +19,7 @@ use crate::image::Descriptor;
 pub use buffers::Buffers;
 
 use archive::Archive;
-use blob::{Attached, Document, Referrers, Target};
+use blob::{AttachReport, Document, Referrers, Target};
 use layout::{BlobReader, Layout, LayoutError};
 use registry::{BlobStream, LayerStream, RegistryError, Repository};
 
@@ -326,15 +326,6 @@ pub enum Destination {
     Layout(Arc<Layout>),
 }
 
-/// The result of attaching an index.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AttachReport {
-    /// Where it is listed now.
-    pub attached: Attached,
-    /// Replaced indexes that the registry refused to delete.
-    pub not_deleted: Vec<Digest>,
-}
-
 impl Destination {
     /// The referrers of `subject` with this `artifact_type`, in the order of the destination.
     ///
@@ -489,10 +480,7 @@ impl Destination {
         replaces: &[Digest],
     ) -> Result<AttachReport, StoreError> {
         match self {
-            Destination::Registry(repository) => {
-                let report = repository.attach(index, manifest, subject, replaces).await?;
-                Ok(AttachReport { attached: report.attached, not_deleted: report.not_deleted })
-            }
+            Destination::Registry(repository) => Ok(repository.attach(index, manifest, subject, replaces).await?),
             Destination::Layout(layout) => {
                 let (index, subject, replaces) = (index.clone(), subject.clone(), replaces.to_vec());
                 let attached = local(layout, move |l| l.attach(&index, &manifest, &subject, &replaces)).await?;

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::blob::{Document, Referrers, Target};
-use super::{AttachReport, Traffic};
+use super::Traffic;
+use super::blob::{AttachReport, Document, Referrers, Target};
 use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::image::Descriptor;

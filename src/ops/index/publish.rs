@@ -21,7 +21,8 @@ use crate::image::coverage::Coverage;
 use crate::image::soci::{CONFIG, EncodedIndex, INDEX_V1, SociIndex, ZTOC};
 use crate::layer::LayerOptions;
 use crate::progress::{Progress, ProgressEvent};
-use crate::store::{AttachReport, Destination, StoreError};
+use crate::store::blob::AttachReport;
+use crate::store::{Destination, StoreError};
 
 /// Attaches the indexes of an image's platforms, one after the other.
 pub(super) struct Publisher<'a> {

@@ -6,17 +6,7 @@ use super::client::Repository;
 use super::error::RegistryError;
 use crate::digest::Digest;
 use crate::image::Descriptor;
-use crate::store::blob::{Attached, Target};
-
-/// The result of [`Repository::attach`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AttachReport {
-    /// Where it is listed now.
-    pub attached: Attached,
-    /// Replaced manifests that the registry refused to delete. With the referrers API they are
-    /// still listed, with the tag schema they are not.
-    pub not_deleted: Vec<Digest>,
-}
+use crate::store::blob::{AttachReport, Attached, Target};
 
 impl Repository {
     /// Pushes `manifest`, whose descriptor is `index` and which names `subject`, and makes it a

@@ -49,7 +49,6 @@ mod transport;
 mod uploads;
 mod verifier;
 
-pub use attach::AttachReport;
 pub use blobs::BlobStream;
 pub use client::{Client, Repository};
 pub use config::{ClientConfig, CredentialSource, Limits};

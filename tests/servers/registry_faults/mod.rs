@@ -26,10 +26,9 @@ use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 use ociseek::progress::{ProgressEvent, Recorder};
 use ociseek::store::Source;
-use ociseek::store::blob::{Attached, Target};
+use ociseek::store::blob::{AttachReport, Attached, Target};
 use ociseek::store::registry::{
-    AttachReport, Client, ClientConfig, CredentialOrigin, CredentialSource, Limits, RegistryError, Repository,
-    Untrusted,
+    Client, ClientConfig, CredentialOrigin, CredentialSource, Limits, RegistryError, Repository, Untrusted,
 };
 use serde_json::json;
 

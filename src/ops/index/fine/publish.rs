@@ -19,7 +19,8 @@ use crate::ops::index::left_out::mislabelled;
 use crate::ops::index::model::{IndexOptions, IndexedFine, ManifestResult};
 use crate::ops::index::publish::{Publisher, push_blob};
 use crate::progress::ProgressEvent;
-use crate::store::{AttachReport, Destination};
+use crate::store::Destination;
+use crate::store::blob::AttachReport;
 
 /// The fine index that a platform has in the end.
 struct Settled {
