@@ -1,4 +1,4 @@
-//! How a command runs, and how it ends when a signal comes.
+//! Runs a command, and ends it on signals.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use tokio::sync::oneshot;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::signals::Interrupt;
 
-/// How long a registry may take, after a signal, to answer that an upload is cancelled.
+/// How long registries may take to answer the cancellation of uploads after a signal.
 const LAST_REQUESTS: Duration = Duration::from_secs(2);
 
-/// After an interruption, lets uploads that it cancelled end.
+/// After an interruption, waits for the cancellation of uploads.
 pub(super) async fn settled(result: Result<(), CliError>) -> Result<(), CliError> {
     if matches!(result, Err(CliError::Interrupted(_))) {
         settle().await;
@@ -18,7 +18,7 @@ pub(super) async fn settled(result: Result<(), CliError>) -> Result<(), CliError
     result
 }
 
-/// Waits, but not for long, for what a dropped piece of work still has to send: uploads that it cancels.
+/// Waits briefly for requests of dropped work: cancellations of uploads.
 async fn settle() {
     let metrics = tokio::runtime::Handle::current().metrics();
     let idle = async {
@@ -45,7 +45,7 @@ pub(super) async fn blocking(work: impl FnOnce() -> Result<(), CliError> + Send 
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) => match error.try_into_panic() {
-            // Our own bug: it goes on as if there had been no thread.
+            // A panic on the thread continues on this one.
             Ok(panic) => std::panic::resume_unwind(panic),
             Err(error) => Err(CliError::Start(error.into())),
         },

@@ -1,4 +1,4 @@
-//! What an image and its indexes are to each consumer, from what was found out about them.
+//! What each consumer does with an image and its indexes, from known facts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,39 +7,41 @@ use crate::digest::Digest;
 use crate::image::Coverage;
 use crate::image::consumer::{Defect, Facts, IndexLookup, Verdicts};
 
-/// What is known beyond the documents.
+/// Facts beyond the documents.
 #[derive(Debug, Default)]
 pub struct Pieces {
-    /// By index: blobs that it names and the store does not have.
+    /// By index: the blobs that it names but the store does not have.
     pub lost: BTreeMap<Digest, BTreeSet<Digest>>,
     /// Layers of the image that the store does not have.
     pub layers: BTreeSet<Digest>,
     /// The image's config, if the store does not have it.
     pub config: Option<Digest>,
-    /// What is wrong with ztocs of the index that a reader takes, though they are there.
+    /// Faulty ztocs in the index that a reader takes. Missing ones are in `lost`.
     pub broken: Vec<BrokenZtoc>,
-    /// Indexes that refer to the image index instead of the manifest of a platform, where no consumer looks.
+    /// Indexes that refer to the image index instead of a platform's manifest. No consumer looks
+    /// there.
     pub on_image_index: Vec<Digest>,
-    /// The registry is of a kind that the managed consumers read from. None: the image is in no registry.
+    /// Whether the managed consumers read from the image's registry. None if the image is not in a
+    /// registry.
     pub in_ecr: Option<bool>,
 }
 
-/// A ztoc that cannot be its layer's.
+/// A ztoc that cannot belong to its layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokenZtoc {
     /// The ztoc's blob.
     pub ztoc: Digest,
-    /// The layer that the index says it is for.
+    /// The layer according to the index.
     pub layer: Digest,
-    /// For people.
+    /// The reason, for people.
     pub why: String,
 }
 
-/// What each consumer makes of an image, as far as its pieces are known.
+/// The verdict of each consumer about an image, as far as the facts are known.
 pub fn verdicts(image: &Discovered, pieces: &Pieces) -> Verdicts {
     let index = |found: &FoundIndexRef| IndexLookup::Index(found.digest, covered(found, image, pieces));
     let first = |is_there: fn(&Via) -> bool| image.indexes.iter().find(|found| is_there(&found.via)).map(index);
-    // An annotation without a value is none (fs/fs.go, findSociIndexDescAnnotation).
+    // An annotation without a value counts as missing (fs/fs.go, findSociIndexDescAnnotation).
     let named = match first(|via| *via == Via::Annotation) {
         None if image.odd_annotation.as_ref().is_some_and(|odd| !odd.is_empty()) => IndexLookup::Unreadable,
         found => found.unwrap_or(IndexLookup::Empty),
@@ -58,7 +60,7 @@ pub fn verdicts(image: &Discovered, pieces: &Pieces) -> Verdicts {
     })
 }
 
-/// How much of the image an index covers, if a consumer can use it.
+/// The coverage of the image by an index, if a consumer can use it.
 fn covered(index: &FoundIndexRef, image: &Discovered, pieces: &Pieces) -> Result<Coverage, Defect> {
     let Ok(content) = &index.content else { return Err(Defect::Unusable) };
     if !content.index.canonical {

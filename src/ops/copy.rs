@@ -1,8 +1,9 @@
-//! `copy`: an image with all that refers to it, digest by digest, from one store to another.
+//! `copy`: copies an image and everything that refers to it, with their digests, from one store to
+//! another.
 //!
-//! Documents are read first and held to their digests; then blobs go over, then manifests, children
-//! before those that list them and images before what refers to them, and the tag comes last. So
-//! whoever finds the tag finds all of it, and a copy that was broken off is simply begun again.
+//! Documents are read first, and their digests verified. Then blobs are copied, then manifests
+//! (those listed by an index before the index, images before their referrers), and finally the tag.
+//! So when the tag exists, the copy is complete, and an interrupted copy can simply be restarted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,41 +22,41 @@ use crate::store::copy::Copied;
 use crate::store::feed::reported;
 use crate::store::{Destination, Source, StoreError};
 
-/// Manifests and indexes that are copied at most, referrers counted.
+/// The maximum number of manifests and indexes that are copied, including referrers.
 const MAX_MANIFESTS: usize = 10_000;
 
-/// Fields of documents that decide what is copied.
+/// The fields of documents that determine what is copied.
 const KEYS: [&str; 8] =
     ["config", "layers", "blobs", "manifests", "subject", "artifactType", "annotations", "fsLayers"];
 
-/// What is copied, and under which name.
+/// What to copy, and the new name.
 #[derive(Debug, Clone)]
 pub struct CopyOptions {
-    /// The tag that the copy gets.
+    /// The tag of the copy.
     pub tag: String,
-    /// What refers to the image goes with it.
+    /// Whether referrers of the image are copied too.
     pub referrers: bool,
-    /// Blobs that are on their way side by side; at least 1.
+    /// How many blobs are copied at the same time; at least 1.
     pub jobs: usize,
 }
 
-/// What was copied.
+/// The result of copying.
 #[derive(Debug)]
 pub struct CopyReport {
-    /// The copy's manifest or image index; the same as the original's.
+    /// The copy's manifest or image index, the same as the original's.
     pub digest: Digest,
-    /// Manifests and image indexes, referrers not counted.
+    /// The number of manifests and image indexes, without referrers.
     pub manifests: usize,
-    /// What refers to the image or its platforms, and was copied.
+    /// The copied referrers of the image and its platforms.
     pub referrers: Vec<CopiedReferrer>,
-    /// Blobs, each counted once.
+    /// The copied blobs, without duplicates.
     pub blobs: BlobCounts,
 }
 
 /// A referrer that was copied.
 #[derive(Debug)]
 pub struct CopiedReferrer {
-    /// Its manifest.
+    /// The digest of its manifest.
     pub digest: Digest,
     /// The manifest that it refers to.
     pub subject: Digest,
@@ -63,16 +64,16 @@ pub struct CopiedReferrer {
     pub artifact_type: Option<String>,
 }
 
-/// How the blobs came over.
+/// How the blobs were copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BlobCounts {
-    /// Those that the destination had.
+    /// The number that the destination already had.
     pub there: usize,
-    /// Those that the registry took over from another of its repositories.
+    /// The number that the registry mounted from another of its repositories.
     pub mounted: usize,
-    /// Those that were downloaded and uploaded.
+    /// The number that were downloaded and uploaded.
     pub streamed: usize,
-    /// Of those that were streamed.
+    /// The size of the streamed blobs in bytes.
     pub bytes: u64,
 }
 
@@ -103,14 +104,14 @@ pub enum CopyError {
     Tag { tag: String, source: StoreError },
 }
 
-/// A manifest or image index of any kind, as far as it names other things.
+/// A manifest or image index of any kind, reduced to the fields that name other content.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Named {
     artifact_type: Option<String>,
     config: Option<Descriptor>,
     layers: Option<Vec<Descriptor>>,
-    /// Of an artifact manifest, which OCI had for a while.
+    /// In OCI artifact manifests, which existed for a while.
     blobs: Option<Vec<Descriptor>>,
     manifests: Option<Vec<Descriptor>>,
     subject: Option<Descriptor>,
@@ -119,9 +120,9 @@ struct Named {
     annotations: BTreeMap<String, String>,
 }
 
-/// A document, and what it names.
+/// A document with the content that it names.
 struct Node {
-    /// With artifact type and annotations, as lists of referrers show it.
+    /// With the artifact type and annotations, as lists of referrers show it.
     descriptor: Descriptor,
     bytes: Bytes,
     children: Vec<Descriptor>,
@@ -133,15 +134,16 @@ struct Node {
 #[derive(Default)]
 struct Graph {
     nodes: BTreeMap<Digest, Node>,
-    /// In the order in which they were found: the image, then what refers to it or to one of them.
+    /// In the order in which they were found: the image, then referrers of the image or of each
+    /// other.
     roots: Vec<Digest>,
     referrers: BTreeSet<Digest>,
 }
 
-/// Copies the image `root` of `from`, with its digests.
+/// Copies the image `root` of `from` with its digests.
 ///
 /// # Errors
-/// When a part of it cannot be read or is not taken. Then the destination has no new tag.
+/// If a part of it cannot be read or is refused. Then the destination has no new tag.
 pub async fn copy(
     from: &Source,
     root: &Target,
@@ -218,8 +220,8 @@ impl Graph {
         Ok(graph)
     }
 
-    /// Reads documents; those that were new. A referrer that is listed and not there, or refers to
-    /// something else, is passed over.
+    /// Reads documents and returns those that are new. A referrer that is listed but missing, or
+    /// refers to something else, is ignored.
     async fn fetch(
         &mut self,
         from: &Source,
@@ -272,7 +274,7 @@ impl Graph {
         self.nodes.insert(node.descriptor.digest, node);
     }
 
-    /// All documents, each after those that it lists, and referrers after what they refer to.
+    /// All documents. Each follows those that it lists, and referrers follow their subjects.
     fn order(&self) -> Vec<&Node> {
         let mut order = Vec::with_capacity(self.nodes.len());
         let mut begun = BTreeSet::new();
@@ -292,7 +294,7 @@ impl Graph {
     }
 }
 
-/// What a document names.
+/// Parses a document to find the content that it names.
 fn node(document: Document) -> Result<Node, CopyError> {
     let Document { media_type, digest, bytes } = document;
     let named: Named = json::parse(&bytes, MAX_DOCUMENT, &KEYS).map_err(|source| CopyError::Json { digest, source })?;
@@ -308,13 +310,13 @@ fn node(document: Document) -> Result<Node, CopyError> {
         descriptor,
         bytes,
         children: named.manifests.unwrap_or_default(),
-        // A foreign layer is had from elsewhere: no registry needs to hold it.
+        // Foreign layers are downloaded from elsewhere, so registries need not have them.
         blobs: blobs.filter(|blob| LayerKind::of(&blob.media_type) != LayerKind::Foreign).collect(),
         subject: named.subject,
     })
 }
 
-/// Copies the blobs that the documents name, each once.
+/// Copies the blobs that the documents name, without duplicates.
 async fn blobs(
     graph: &Graph,
     from: &Source,

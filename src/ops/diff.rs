@@ -16,28 +16,28 @@ use crate::store::Source;
 use crate::store::blob::Target;
 use crate::ztoc::{self, Checkpoints, FileMetadata, Ztoc, ZtocError};
 
-/// Changes that are listed of one ztoc; the rest is counted.
+/// The maximum number of changes that are listed for a ztoc. Further ones are only counted.
 const MOST: usize = 1000;
 
-/// One thing in which A and B differ.
+/// A difference between A and B.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DocumentChange {
     /// A stable word for programs.
     pub code: &'static str,
-    /// For people.
+    /// The description for people.
     pub text: String,
-    /// The span that it is about.
+    /// The span that changed, if it is about one.
     pub span: Option<u32>,
-    /// The name of the entry that it is about.
+    /// The name of the entry that changed, if it is about one.
     pub entry: Option<Box<[u8]>>,
 }
 
-/// In what two documents differ.
+/// The differences between two documents.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Those that are listed, in the order of the documents.
+    /// The listed ones, in the order of the documents.
     pub list: Vec<DocumentChange>,
-    /// Found beyond those listed.
+    /// The number of further differences.
     pub more: u64,
 }
 
@@ -55,7 +55,7 @@ impl Changes {
         }
     }
 
-    /// A value that both state, if they differ in it.
+    /// Compares a value that both documents have.
     fn value<T: PartialEq + std::fmt::Display>(&mut self, code: &'static str, what: &str, a: T, b: T) {
         if a != b {
             self.add(code, || format!("{what}: {a} in A, {b} in B"), None, None);
@@ -63,7 +63,7 @@ impl Changes {
     }
 }
 
-/// In what two ztocs differ.
+/// The differences between two ztocs.
 pub fn ztocs(a: &Ztoc, b: &Ztoc) -> Changes {
     let mut changes = Changes::default();
     let quoted = |text: &[u8]| format!("\"{}\"", text.escape_ascii());
@@ -121,7 +121,7 @@ fn spans(a: &Ztoc, b: &Ztoc, changes: &mut Changes) {
     }
 }
 
-/// Entries of the same name are compared in their order: a tar may have a name twice.
+/// Entries with the same name are compared in order, because a tar may contain a name twice.
 fn entries(a: &[FileMetadata], b: &[FileMetadata], changes: &mut Changes) {
     if a == b {
         return;
@@ -153,35 +153,34 @@ fn entries(a: &[FileMetadata], b: &[FileMetadata], changes: &mut Changes) {
     }
 }
 
-/// A SOCI index, and where its ztocs are.
+/// A SOCI index and the store of its ztocs.
 pub struct Side {
     source: Source,
     /// The digest of its manifest.
     pub digest: Digest,
-    /// What its manifest holds.
+    /// The parsed manifest.
     pub index: FoundIndex,
 }
 
-/// In what two indexes differ.
+/// The differences between two indexes.
 #[derive(Debug)]
 pub struct IndexDiff {
-    /// Of the indexes themselves.
+    /// Differences between the indexes themselves.
     pub changes: Changes,
-    /// For each layer that either has a ztoc for, in the order of A, then of B: those that differ,
-    /// and those that are equal.
+    /// For each layer with a ztoc in A or B, in the order of A and then of B: whether they differ.
     pub layers: Vec<LayerDiff>,
 }
 
-/// The ztocs of one layer in A and in B.
+/// The ztocs of a layer in A and B.
 #[derive(Debug)]
 pub struct LayerDiff {
     /// The digest of the layer's blob.
     pub layer: Digest,
-    /// The ztoc in A and in B.
+    /// The ztoc in A.
     pub a: Option<Digest>,
     /// The ztoc in B.
     pub b: Option<Digest>,
-    /// In what the two ztocs differ. Empty if only one has one.
+    /// The differences between the ztocs. Empty if only one index has a ztoc.
     pub changes: Changes,
 }
 
@@ -205,10 +204,11 @@ pub enum DiffError {
     Ztoc { ztoc: Digest, source: ZtocError },
 }
 
-/// The index that `root` names by its digest, or that a reader takes of the image of one platform.
+/// The index that `root` names by digest, or the one that a reader takes for the image of one
+/// platform.
 ///
 /// # Errors
-/// When it cannot be read, or the image has none.
+/// If it cannot be read, or the image has none.
 pub async fn side(
     source: &Source,
     root: &Target,
@@ -227,10 +227,10 @@ pub async fn side(
     Ok(Side { source: source.clone(), digest: found.digest, index })
 }
 
-/// Compares two indexes. Ztocs that have another digest are fetched and compared.
+/// Compares two indexes. Ztocs with different digests are fetched and compared.
 ///
 /// # Errors
-/// When a ztoc cannot be read.
+/// If a ztoc cannot be read.
 pub async fn indexes(a: &Side, b: &Side) -> Result<IndexDiff, DiffError> {
     let mut changes = Changes::default();
     let none = || "none".to_owned();

@@ -1,4 +1,4 @@
-//! `inspect`: what is known of an image's indexes without reading a layer.
+//! `inspect`: examines an image's indexes without reading any layer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,33 +21,33 @@ use crate::store::Source;
 use crate::store::blob::Target;
 use crate::ztoc::{self, Checkpoints, Ztoc, ZtocError};
 
-/// How many of its first digits name a ztoc, at least.
+/// The least number of digits in the abbreviated digest of a ztoc.
 pub const LEAST_DIGITS: usize = 6;
 
-/// The image of one platform, its indexes, and the ztocs of the one that a reader takes.
+/// The image of one platform, its indexes, and the ztocs of the index that a reader takes.
 #[derive(Debug)]
 pub struct Inspected {
-    /// The image's documents, and its indexes.
+    /// The image's documents and indexes.
     pub image: Discovered,
-    /// One for each layer of the image, in its order.
+    /// The layers of the image, in its order.
     pub layers: Vec<InspectedLayer>,
-    /// What consumers need to know of ztocs and blobs.
+    /// Facts about ztocs and blobs for consumers.
     pub pieces: Pieces,
 }
 
 impl Inspected {
-    /// What each consumer makes of the image.
+    /// The verdict of each consumer about the image.
     pub fn verdicts(&self) -> Verdicts {
         verdicts(&self.image, &self.pieces)
     }
 }
 
-/// A layer, as the index that a reader takes has it.
+/// A layer with its data in the index that a reader takes.
 #[derive(Debug)]
 pub struct InspectedLayer {
-    /// Its ztoc in the index that a reader takes, and what that holds.
+    /// Its ztoc, with the facts from it.
     pub ztoc: Option<(ZtocRef, Result<ZtocSummary, ZtocFailure>)>,
-    /// What that index says to prefetch of it.
+    /// Its prefetch list.
     pub prefetch: Option<InspectedList>,
 }
 
@@ -56,26 +56,26 @@ pub struct InspectedLayer {
 pub struct InspectedList {
     /// The prefetch artifact.
     pub artifact: Descriptor,
-    /// The spans and the bytes of the layer's blob that they hold, or why that is not known.
+    /// The spans, and their size in the layer's blob in bytes, or why they are not known.
     pub spans: Result<(Vec<SpanRange>, u64), String>,
 }
 
-/// What a ztoc holds.
+/// Facts from a ztoc.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ZtocSummary {
-    /// Whether the layer is gzip; else its bytes are the tar's.
+    /// Whether the layer is gzip. Otherwise it is a plain tar.
     pub is_gzip: bool,
-    /// How many spans the layer is cut into.
+    /// The number of spans.
     pub spans: u64,
-    /// Entries of the tar, of every type.
+    /// The number of tar entries of any type.
     pub entries: u64,
-    /// Bytes of the layer's blob that it is for.
+    /// The size of the layer's blob in bytes.
     pub compressed_size: u64,
     /// Size of the tar in bytes, up to where its reader stops.
     pub uncompressed_size: u64,
 }
 
-/// Why nothing is known of a ztoc.
+/// Why the facts of a ztoc are not known.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -86,10 +86,10 @@ pub enum ZtocFailure {
     Decode { ztoc: Digest, layer: Digest, source: ZtocError },
 }
 
-/// Looks at the image `root` of `source`, at each of the `wanted` platforms.
+/// Examines the image `root` of `source` for each of the `wanted` platforms.
 ///
 /// # Errors
-/// When the image cannot be found or read. A ztoc that cannot be read is told with its layer.
+/// If the image cannot be found or read. A ztoc that cannot be read is reported with its layer.
 pub async fn inspect(
     source: &Source,
     root: &Target,
@@ -124,13 +124,13 @@ pub async fn inspect(
     Ok(all)
 }
 
-/// Finds the one ztoc that `wanted` names among those of all indexes of the image, and reads it.
+/// Finds and reads the only ztoc named by `wanted` in any index of the image.
 ///
-/// `wanted` is the digest of a ztoc or of the layer that it is for, or its first [`LEAST_DIGITS`]
-/// digits or more. None: there is no such ztoc, or more than one.
+/// `wanted` is the digest of a ztoc or of its layer, or at least the first [`LEAST_DIGITS`] digits.
+/// None if there is no such ztoc, or more than one.
 ///
 /// # Errors
-/// When the image or the ztoc cannot be read.
+/// If the image or the ztoc cannot be read.
 pub async fn find_ztoc(
     source: &Source,
     root: &Target,
@@ -154,7 +154,7 @@ pub async fn find_ztoc(
     Ok(Some(found))
 }
 
-/// A ztoc, fetched and decoded.
+/// Fetches and decodes a ztoc.
 async fn read(source: &Source, reference: &ZtocRef, memory: &mut Charge) -> Result<(Bytes, Ztoc), ZtocFailure> {
     let bytes = fetch_ztoc(source, reference).await?;
     let ZtocRef { ztoc, layer, .. } = *reference;
@@ -162,7 +162,7 @@ async fn read(source: &Source, reference: &ZtocRef, memory: &mut Charge) -> Resu
     Ok((bytes, decoded))
 }
 
-/// What a ztoc holds, and what the prefetch artifact of its layer says.
+/// The facts from a ztoc and from the prefetch artifact of its layer.
 async fn fetch_facts(
     source: &Source,
     reference: &ZtocRef,
@@ -197,7 +197,7 @@ async fn listed(source: &Source, artifact: &Descriptor, ztoc: Option<Ztoc>) -> R
     Ok((spans, bytes))
 }
 
-/// What reading the ztocs of the index that a reader takes tells of it.
+/// The facts from reading the ztocs of the index that a reader takes.
 fn pieces(source: &Source, image: &Discovered, layers: &[InspectedLayer]) -> Pieces {
     let in_ecr = match source {
         Source::Registry(repository) => Some(ecr::region(repository.registry()).is_some()),

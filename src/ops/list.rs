@@ -1,8 +1,8 @@
-//! `list`: which images have which indexes. No ztoc and no layer is read.
+//! `list`: lists images and their indexes without reading ztocs or layers.
 //!
-//! For each image that costs one request, and for each of its platforms one for the manifest, one
-//! for the config, one for the list of referrers, and one for each index; tags of the same image
-//! are looked at once.
+//! Each image costs one request, and each of its platforms one for the manifest, one for the
+//! config, one for the list of referrers, and one for each index. Tags of the same image are
+//! examined once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -25,40 +25,40 @@ use crate::store::registry::Repository;
 use crate::store::{Source, StoreError};
 use crate::time::Time;
 
-/// An image to look at.
+/// An image to examine.
 #[derive(Debug, Clone)]
 pub struct NamedTarget {
-    /// How a person would name it: a tag, or a digest.
+    /// The name for people: a tag or a digest.
     pub name: String,
     /// Its tag or digest in the store.
     pub target: Target,
 }
 
-/// What was found out about an image.
+/// The result for an image.
 #[derive(Debug, Clone)]
 pub struct ListedImage {
-    /// How a person would name it: a tag, or a digest.
+    /// The name for people: a tag or a digest.
     pub name: String,
-    /// Of its manifest or image index.
+    /// The digest of its manifest or image index.
     pub digest: Option<Digest>,
-    /// Its platforms; images with the same digest share them.
+    /// Its platforms. Images with the same digest share them.
     pub manifests: Arc<Result<Vec<ListedManifest>, ListError>>,
 }
 
 /// The image of one platform.
 #[derive(Debug)]
 pub struct ListedManifest {
-    /// None if the image does not say.
+    /// None if the image does not state it.
     pub platform: Option<Platform>,
     /// The digest of its manifest.
     pub manifest: Digest,
-    /// When the image was made, as far as its config says so. An index does not say when it was made.
+    /// The creation time of the image according to its config. Indexes have no creation time.
     pub created: Option<Time>,
-    /// Why indexes of version 1 and fine indexes cannot be listed, if they cannot.
+    /// Why indexes of version 1 and fine indexes cannot be listed, if that failed.
     pub unlisted: Option<String>,
-    /// That of version 2 first, then those of version 1 in the store's order.
+    /// The index of version 2 first, then those of version 1 in the order of the store.
     pub indexes: Vec<ListedIndex>,
-    /// In the store's order.
+    /// In the order of the store.
     pub fine: Vec<FineSummary>,
 }
 
@@ -67,28 +67,28 @@ pub struct ListedManifest {
 pub struct ListedIndex {
     /// The digest of its manifest.
     pub digest: Digest,
-    /// Which version of the format it is.
+    /// Its version.
     pub version: Version,
     /// How it was found.
     pub via: Via,
-    /// A reader takes this one.
+    /// Whether a reader takes this one.
     pub chosen: bool,
-    /// What it holds, or why it cannot be used.
+    /// Its content, or why it cannot be used.
     pub content: Result<ListedContent, String>,
 }
 
-/// What a SOCI index holds.
+/// The content of a SOCI index.
 #[derive(Debug)]
 pub struct ListedContent {
-    /// What its maker calls itself; none if it does not say.
+    /// The tool that built it, if it names one.
     pub tool: Option<String>,
-    /// How much of the image's layers it covers.
+    /// The coverage of the image's layers.
     pub coverage: Coverage,
-    /// Bytes of the ztocs that a reader takes.
+    /// The size of the ztocs that a reader takes, in bytes.
     pub ztoc_bytes: u64,
 }
 
-/// Why nothing is known of an image.
+/// Why an image could not be examined.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -100,7 +100,8 @@ pub enum ListError {
 }
 
 impl ListError {
-    /// What the tag names is sound and not an image: a chart, a signature, an index of version 1.
+    /// Whether the tag names a valid document that is not an image: a chart, a signature, an index
+    /// of version 1.
     pub fn is_not_an_image(&self) -> bool {
         matches!(
             self,
@@ -112,10 +113,10 @@ impl ListError {
     }
 }
 
-/// All tags of a repository, but for those that stand for lists of referrers.
+/// All tags of a repository, without those of referrers lists.
 ///
 /// # Errors
-/// When the registry does not list them.
+/// If the registry does not list them.
 pub async fn tags(repository: &Repository) -> Result<Vec<NamedTarget>, StoreError> {
     let mut names = repository.tags(None).await?;
     let mut places = Vec::new();
@@ -126,7 +127,8 @@ pub async fn tags(repository: &Repository) -> Result<Vec<NamedTarget>, StoreErro
     Ok(places)
 }
 
-/// Looks at images, `jobs` of them side by side, each with a budget of its own; they come in the order of `places`.
+/// Examines images, `jobs` at a time, each with its own budget. The results are in the order of
+/// `places`.
 pub fn list<'a>(
     source: &'a Source,
     places: Vec<NamedTarget>,
@@ -157,7 +159,7 @@ pub fn list<'a>(
 
 type Looked = Arc<Result<Vec<ListedManifest>, ListError>>;
 
-/// What is known, or being found out, by the digest of manifest or image index.
+/// Results, also those in progress, by the digest of a manifest or image index.
 #[derive(Default)]
 struct Known(Mutex<HashMap<Digest, Arc<OnceCell<Looked>>>>);
 

@@ -1,15 +1,15 @@
-//! Who made an index, by the name that stands in it.
+//! Identifies the tool that made an index, by its name in the index.
 
-/// How the name of each version of this program begins.
+/// The prefix of our name in every version of this program.
 const OURS: &str = "ociseek v";
 
-/// Made by some version of this program.
+/// Whether some version of this program made it.
 pub fn is_ours(tool: &str) -> bool {
     tool.starts_with(OURS)
 }
 
-/// The version of this program that made it: major, minor, patch. What follows them is not looked
-/// at. None: it is another tool's, or the version cannot be told.
+/// The version of this program that made it: major, minor, patch; the rest is ignored. None if
+/// another tool made it, or the version is not valid.
 pub fn version(tool: &str) -> Option<[u64; 3]> {
     numbers(tool.strip_prefix(OURS)?)
 }

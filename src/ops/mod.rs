@@ -1,7 +1,8 @@
-//! The verbs. Each is a function from options to a typed result; it reports progress as events and prints nothing.
+//! The operations. Each is a function from options to a typed result. It reports progress as events
+//! and prints nothing.
 //!
-//! An operation stops when its future is dropped: requests are given up, and the threads that own
-//! the layers' indexers end with their channels.
+//! An operation stops when its future is dropped: its requests are cancelled, and the threads that
+//! index layers end when their channels close.
 
 #[cfg(mounts)]
 pub mod bundle;

@@ -1,4 +1,4 @@
-//! Mounting an opened image.
+//! Mounts an opened image.
 
 use std::fs::File;
 use std::path::Path;
@@ -15,31 +15,31 @@ use crate::rootfs::fuse::{FuseOptions, MountError, Mounted};
 use crate::rootfs::record::{ReadRecorder, Touch};
 use crate::tree::{NodeKind, Tree};
 
-/// What is done beside mounting.
+/// Options for mounting and for the work in the background.
 #[derive(Default)]
 pub struct MountOptions {
-    /// How the kernel is told to mount it.
+    /// Options for the kernel.
     pub fuse: FuseOptions,
-    /// What is read first is noted.
+    /// Whether first reads are recorded, and where.
     pub record: Option<Record>,
-    /// What is fetched before it is read.
+    /// What to fetch before it is read.
     pub prefetch: Prefetch,
 }
 
-/// What is fetched in the background before anybody reads it.
+/// What to fetch in the background before it is read.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Prefetch {
-    /// Not even what the index lists.
+    /// Do not even fetch the lists in the index.
     pub ignore_lists: bool,
-    /// In the end, everything.
+    /// Finally fetch everything.
     pub all: bool,
 }
 
-/// Where the notes go.
+/// The destination of the records.
 pub enum Record {
-    /// A line at once for each.
+    /// A file, in which each line is written at once.
     File(File),
-    /// [`LiveMount::touches`] has them.
+    /// Memory, for [`LiveMount::touches`].
     Kept,
 }
 
@@ -52,11 +52,11 @@ pub struct LiveMount {
     since: Instant,
 }
 
-/// Mounts `image` on `point`, a path that [`crate::rootfs::fuse::prepare`] gave. Reads run on the
-/// tokio runtime of the caller.
+/// Mounts `image` on `point`, a path returned by [`crate::rootfs::fuse::prepare`]. Reads run on the
+/// caller's tokio runtime.
 ///
 /// # Errors
-/// When it cannot be mounted.
+/// If mounting fails.
 pub async fn mount(
     image: &RootFs,
     point: &Path,
@@ -90,17 +90,17 @@ pub async fn mount(
 }
 
 impl LiveMount {
-    /// How long it has been mounted.
+    /// The time since mounting.
     pub fn since(&self) -> Duration {
         self.since.elapsed()
     }
 
-    /// What was read first, if the notes are kept.
+    /// The recorded reads, if they are kept in memory.
     pub fn touches(&self) -> Vec<Touch> {
         self.recorder.as_ref().map(|recorder| recorder.touches()).unwrap_or_default()
     }
 
-    /// Notes the read of a file that was not read through the mount, if reads are noted.
+    /// Records the read of a file that did not go through the mount, if reads are recorded.
     pub fn note(&self, tree: &Tree, path: &str) {
         if let (Some(recorder), Ok(id)) = (&self.recorder, tree.resolve(path.as_bytes(), true))
             && let NodeKind::File(extent) = &tree.node(id).kind
@@ -109,10 +109,10 @@ impl LiveMount {
         }
     }
 
-    /// As [`Mounted::unmount`].
+    /// Like [`Mounted::unmount`].
     ///
     /// # Errors
-    /// When it stays mounted.
+    /// If it stays mounted.
     pub async fn unmount(mut self) -> Result<bool, MountError> {
         let point = self.mounted.point().to_owned();
         let unmounted = spawn_blocking(move || self.mounted.unmount()).await;

@@ -1,4 +1,4 @@
-//! Opening an image to read from it: its index, its layers, their tree.
+//! Opens an image for reading: its index, its layers, and their tree.
 
 use std::sync::Arc;
 
@@ -23,54 +23,54 @@ use crate::store::{Source, StoreError, Traffic, charged};
 use crate::tree::{Tree, TreeError};
 use crate::ztoc::FileMetadata;
 
-/// Pages of a recorded start that are fetched with a head, in bytes, at most. More of them are fetched
-/// as they are needed.
+/// The most bytes of a recorded start's pages that are fetched together with a head. The others are
+/// fetched on demand.
 const MAX_START: u64 = 16 << 20;
 
-/// What is opened of an image, and how it is read.
+/// What to open of an image, and how to read it.
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
-    /// None: this machine's, or the only one.
+    /// None for this machine's platform, or the only one.
     pub platform: Option<Platform>,
-    /// This SOCI index instead of the one that a reader would take.
+    /// Use this SOCI index instead of the one that a reader would take.
     pub index: Option<Digest>,
-    /// Only this layer, counted from 0 at the bottom, as if it were the image.
+    /// Open only this layer as if it were the image. Counted from 0 at the bottom.
     pub layer: Option<usize>,
-    /// By SOCI indexes, whatever fine indexes there are.
+    /// Use only SOCI indexes, and ignore fine indexes.
     pub soci_only: bool,
-    /// Whether what its fine index records of a start is fetched at once, in the background.
+    /// Whether to fetch the start recorded in the fine index at once, in the background.
     pub start: bool,
-    /// How its files are read.
+    /// Options for reading files.
     pub content: ContentOptions,
 }
 
-/// An image as one file system.
+/// An image as a file system.
 pub struct RootFs {
     /// The image manifest.
     pub manifest: Descriptor,
-    /// The platform that it is for, if that is known.
+    /// Its platform, if known.
     pub platform: Option<Platform>,
     /// The image's config, as JSON.
     pub config: Bytes,
-    /// The SOCI index that is used, if there is any.
+    /// The SOCI index that is used, if any.
     pub index: Option<FoundIndexRef>,
-    /// The fine index that is used, if there is any.
+    /// The fine index that is used, if any.
     pub fine: Option<Digest>,
     /// The opened layers, from the bottom up.
     pub layers: Vec<LayerFacts>,
-    /// The index's prefetch artifacts, each with the number of its layer.
+    /// The prefetch artifacts of the index, each with the number of its layer.
     pub prefetch: Vec<(LayerId, Descriptor)>,
     /// Its files, without their content.
     pub tree: Arc<Tree>,
-    /// Their content, which is fetched as it is read.
+    /// The content of the files, fetched on demand.
     pub content: Content,
-    /// Where it is read from.
+    /// The store that it is read from.
     pub source: Source,
-    /// What was requested to open it, by the client of its registry.
+    /// The traffic for opening it, by its registry's client.
     pub opening: Traffic,
-    /// What the tree takes. Held, and not read.
+    /// The memory charge for the tree.
     _memory: Charge,
-    /// What fetches the recorded start. It ends with this.
+    /// The task that fetches the recorded start, which ends with this.
     _start: Option<Fetching>,
 }
 
@@ -88,11 +88,11 @@ impl Drop for Fetching {
 pub struct LayerFacts {
     /// The layer, as the image manifest lists it.
     pub descriptor: Descriptor,
-    /// By what it is read.
+    /// The kind of index by which it is read.
     pub how: How,
     /// Its files and spans.
     pub map: Arc<LayerMap>,
-    /// Bytes of the blob that were read to open it.
+    /// How many bytes of the blob were read to open it.
     pub bytes_read: u64,
 }
 
@@ -121,11 +121,11 @@ pub enum OpenImageError {
     Ending,
 }
 
-/// Opens the image `root` of `source`. What it cannot use of an index is reported as a warning, and
-/// then those layers are read without it.
+/// Opens the image `root` of `source`. Parts of an index that cannot be used are reported as
+/// warnings, and their layers are read without them.
 ///
 /// # Errors
-/// When the image or one of its layers cannot be read, or when its layers do not fit together.
+/// If the image or one of its layers cannot be read, or its layers cannot be combined.
 pub async fn open(
     source: &Source,
     root: &Target,
@@ -179,11 +179,11 @@ pub async fn open(
     })
 }
 
-/// Opens `layers`, which are of the image `found`, by what its indexes have for them. With `start` the
-/// windows of a recorded start come too.
+/// Opens `layers` of the image `found`, by what its indexes have for them. With `start`, also
+/// fetches the windows of a recorded start.
 ///
 /// # Errors
-/// When one of them cannot be read.
+/// If one of them cannot be read.
 pub async fn open_layers_of(
     source: &Source,
     found: &Discovered,
@@ -197,7 +197,8 @@ pub async fn open_layers_of(
     layers::open_layers(source, layers, document, ztoc, caches, progress).await
 }
 
-/// Reports what will be read of `layers`, which are of the image `found`, for want of a ztoc.
+/// Reports which of the `layers` of the image `found` will be read completely because they have no
+/// ztoc.
 pub fn announce(
     source: &Source,
     found: &Discovered,
@@ -215,7 +216,7 @@ pub fn announce(
     let bytes = unknown.iter().map(|layer| layer.size).sum();
     let is_indexable = |layer: &&&Descriptor| NotIndexed::of(layer, NotIndexed::MIN_LAYER_SIZE).is_none();
     let indexable = unknown.iter().filter(is_indexable);
-    // An archive is only read.
+    // Archives cannot be written to, so no index can be added.
     let indexable = match source {
         Source::Registry(_) | Source::Layout(_) if found.index().is_none() => indexable.map(|layer| layer.size).sum(),
         _ => 0,
@@ -252,7 +253,7 @@ async fn flatten(layers: &[LayerFacts], progress: &Arc<dyn Progress>) -> Result<
     Ok(tree)
 }
 
-/// The config, which lists as many layers as the manifest.
+/// The config, which must list as many layers as the manifest.
 async fn read_config(source: &Source, found: &mut Discovered) -> Result<Bytes, OpenImageError> {
     let digest = found.config.digest;
     let bytes = match found.config_read.take() {
@@ -268,20 +269,20 @@ async fn read_config(source: &Source, found: &mut Discovered) -> Result<Bytes, O
     }
 }
 
-/// Charges what flattening the layers makes, beside the lists of their files.
+/// Charges the memory for flattening the layers, in addition to the lists of their files.
 pub(in crate::ops) fn charge_tree<'a>(
     budget: &Budget,
     layers: impl Iterator<Item = &'a [FileMetadata]> + Clone,
 ) -> Result<Charge, OverBudget> {
-    /// A node, its name, and its places in the tables by which it is found.
+    /// A node, its name, and its entries in lookup tables.
     const NODE: u64 = 256;
     let files = || layers.clone().flatten();
     let bytes = files().map(|file| NODE + file.name.len() as u64 + file.linkname.len() as u64).sum();
     budget.charge(bytes, || format!("the tree of {} files", files().count()))
 }
 
-/// The start of a fine document, if there is one and it can be had: its head, and with `start` the pages
-/// of the recorded start.
+/// The start of a fine document, if there is one and it can be fetched: its head, and with `start`
+/// the pages of the recorded start.
 async fn fetch_document_of(
     source: &Source,
     reference: Option<&FineRef>,
@@ -307,7 +308,7 @@ async fn fetch_document(
     caches: &Caches,
 ) -> Result<Bytes, StoreError> {
     let FineRef { document, head_size, head_digest, start_size, .. } = *reference;
-    // What is in the cache of spans needs no window.
+    // Spans in the cache need no windows.
     let cache = caches.ztocs.clone();
     let kept = spawn_blocking(move || cache.get_head(&head_digest)).await.ok().flatten();
     let size = match start && start_size - head_size <= MAX_START {
@@ -323,14 +324,14 @@ async fn fetch_document(
     let head = bytes.slice(..bytes.len().min(usize::try_from(head_size).unwrap_or(usize::MAX)));
     if Digest::sha256(&head) == head_digest {
         let cache = caches.ztocs.clone();
-        // Whether it is kept makes no difference to this image, and nobody waits for it.
+        // The image does not depend on caching, so do not wait for it.
         spawn_blocking(move || cache.put_head(&head_digest, &head));
     }
     Ok(charged(bytes, charge))
 }
 
-/// A ztoc, if there is one and it can be had. One that does not fit into memory is an error: the
-/// layer would fit even less.
+/// A ztoc, if there is one and it can be fetched. It is an error if it does not fit into memory,
+/// because a map of the layer would take even more.
 async fn fetch_ztoc_of(
     source: &Source,
     ztoc: Option<&ZtocRef>,
@@ -363,7 +364,7 @@ async fn fetch_ztoc(source: &Source, ztoc: &ZtocRef, caches: &Caches) -> Result<
     drop(charge);
     let bytes = discover::fetch_ztoc(source, ztoc).await?;
     let (cache, kept) = (caches.ztocs.clone(), bytes.clone());
-    // Whether it is kept makes no difference to this image, and nobody waits for it.
+    // The image does not depend on caching, so do not wait for it.
     spawn_blocking(move || cache.put_ztoc(&digest, &kept));
     Ok(bytes)
 }

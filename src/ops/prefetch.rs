@@ -1,10 +1,10 @@
-//! What a container reads when it starts, as spans of its layers: the list that a SOCI index
-//! carries for those who prefetch.
+//! Finds the spans of layers that a container reads when it starts, for the prefetch list in a SOCI
+//! index.
 //!
 //! Paths are resolved in the flattened image, through whiteouts and links, to the layer that holds
-//! the file's bytes. Only layers with a ztoc count: consumers pull the others whole. The spans of a
-//! whole file are soci's: it counts the byte behind the file too (soci-snapshotter v0.15.0,
-//! soci/soci_index.go, `buildPrefetchLayer`).
+//! the file's bytes. Only layers with a ztoc matter, because consumers pull the others completely.
+//! The spans of a whole file are chosen like soci's, which also counts the byte after the file
+//! (soci-snapshotter v0.15.0, soci/soci_index.go, `buildPrefetchLayer`).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,7 +21,7 @@ use crate::rootfs::record::{self, RecordError};
 use crate::tree::{Extent, NodeId, NodeKind, Tree, TreeError};
 use crate::ztoc::Ztoc;
 
-/// What is to be prefetched, as users state it.
+/// The files to prefetch, as specified by the user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PrefetchList {
     wishes: Vec<Wish>,
@@ -29,13 +29,13 @@ pub struct PrefetchList {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Wish {
-    /// A whole file, or all files that a glob matches.
+    /// A whole file, or all files that match a glob.
     File(Vec<u8>),
     /// A part of a file, in bytes.
     Part { path: Vec<u8>, offset: u64, size: u64 },
 }
 
-/// Why a list cannot be read.
+/// Why a list cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -61,23 +61,23 @@ pub enum PathLookupError {
     Spans { layer: Digest, source: SpanError },
 }
 
-/// What came of a list.
+/// The result of resolving a list.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct PrefetchSpans {
-    /// For each layer that was given, in the same order; [merged](merge), empty for most.
+    /// For each given layer, in order: its [merged](merge) spans, empty for most layers.
     pub spans: Vec<Vec<SpanRange>>,
-    /// For each layer: the bytes of its blob that these spans hold.
+    /// For each layer: the size of these spans in its blob, in bytes.
     pub bytes: Vec<u64>,
-    /// Paths that stand for nothing, in the order in which they were given.
+    /// Paths that match no file, in the given order.
     pub missing: Vec<Missing>,
 }
 
-/// A path that stands for nothing.
+/// A path that matches no file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// Quoted, if it has anything odd in it.
+    /// Quoted if it contains unusual characters.
     pub path: String,
-    /// Why, for people.
+    /// The reason, for people.
     pub reason: String,
 }
 
@@ -88,22 +88,23 @@ impl fmt::Display for Missing {
 }
 
 impl PrefetchList {
-    /// A path or a glob, from the root of the image whether it begins with a slash or not.
+    /// Adds a path or a glob. It starts at the root of the image, with or without a leading slash.
     pub fn add_path(&mut self, path: &str) {
         self.wishes.push(Wish::File(path.as_bytes().to_vec()));
     }
 
-    /// A file of paths: a JSON array of strings, as soci's `--prefetch-files-json` takes it, or a path a line.
+    /// Adds a file of paths: a JSON array of strings, as for soci's `--prefetch-files-json`, or one
+    /// path per line.
     ///
     /// # Errors
-    /// When it is neither, or empty.
+    /// If it is neither, or empty.
     pub fn add_list(&mut self, text: &[u8]) -> Result<(), PathListError> {
         let paths: Vec<String> = match text.trim_ascii_start().first() {
             Some(b'[') => serde_json::from_slice(text).map_err(PathListError::Json)?,
             _ => std::str::from_utf8(text).map_err(PathListError::Utf8)?.lines().map(str::to_owned).collect(),
         };
         let before = self.wishes.len();
-        // As soci trims them.
+        // soci trims them too.
         paths.iter().map(|path| path.trim()).filter(|path| !path.is_empty()).for_each(|path| self.add_path(path));
         match self.wishes.len() > before {
             true => Ok(()),
@@ -111,17 +112,17 @@ impl PrefetchList {
         }
     }
 
-    /// A recorded start ([`record::parse`]).
+    /// Adds a recorded start ([`record::parse`]).
     ///
     /// # Errors
-    /// When it is something else.
+    /// If it is something else.
     pub fn add_profile(&mut self, text: &[u8]) -> Result<(), PathListError> {
         let reads = record::parse(text)?.into_iter();
         self.wishes.extend(reads.map(|read| Wish::Part { path: read.path, offset: read.offset, size: read.size }));
         Ok(())
     }
 
-    /// Tells this list from others: SHA-256 of all that is on it, in its order.
+    /// Identifies this list: the SHA-256 of all its entries, in order.
     pub fn digest(&self) -> Digest {
         let mut text = Vec::new();
         for wish in &self.wishes {
@@ -129,23 +130,23 @@ impl PrefetchList {
                 Wish::File(path) => (path, 0, None),
                 Wish::Part { path, offset, size } => (path, *offset, Some(*size)),
             };
-            // The length of the path, so that no two lists have the same text.
+            // The length of the path makes the text unambiguous.
             text.extend_from_slice(format!("{} {offset} {size:?} ", path.len()).as_bytes());
             text.extend_from_slice(path);
         }
         Digest::sha256(&text)
     }
 
-    /// Whether nothing is to be prefetched.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.wishes.is_empty()
     }
 }
 
-/// The spans of `layers`, the lowest first, that hold what is on the list.
+/// The spans of `layers`, lowest first, that hold the files on the list.
 ///
 /// # Errors
-/// When the layers do not fit together.
+/// If the layers cannot be combined.
 pub fn resolve(list: &PrefetchList, layers: &[(Digest, Arc<Ztoc>)]) -> Result<PrefetchSpans, PathLookupError> {
     let tree = Tree::flatten(layers.iter().map(|(_, ztoc)| &ztoc.files[..]))?;
     let mut tables = Vec::with_capacity(layers.len());
@@ -154,7 +155,7 @@ pub fn resolve(list: &PrefetchList, layers: &[(Digest, Arc<Ztoc>)]) -> Result<Pr
         tables.push(table.map_err(|source| PathLookupError::Spans { layer: *layer, source })?);
     }
     let (parts, missing) = find(list, &tree);
-    // One blob may be several layers of an image; its spans are the same for each.
+    // A blob may be several layers of an image. Its spans are the same for each.
     let mut by_layer: BTreeMap<Digest, Vec<SpanRange>> = BTreeMap::new();
     for (layer, bytes) in parts {
         let (Some((digest, _)), Some(table)) = (layers.get(layer), tables.get(layer)) else { continue };
@@ -169,14 +170,14 @@ pub fn resolve(list: &PrefetchList, layers: &[(Digest, Arc<Ztoc>)]) -> Result<Pr
     Ok(PrefetchSpans { spans, bytes, missing })
 }
 
-/// What comes first in fine documents: by layer, spans in the order of first use.
+/// The recorded starts of fine documents: by layer, the spans in the order of first use.
 pub type LayerStarts = BTreeMap<Digest, Vec<Range<SpanId>>>;
 
-/// The spans of fine documents that hold what is on the list, by layer, in the list's order; and what
-/// on the list stands for nothing. `layers` are the lowest first.
+/// The spans of fine documents that hold the files on the list, by layer, in the order of the list.
+/// Also returns entries that match no file. `layers` starts with the lowest.
 ///
 /// # Errors
-/// When the layers do not fit together.
+/// If the layers cannot be combined.
 pub fn starts(
     list: &PrefetchList,
     layers: &[(Digest, Arc<FineLayer>)],
@@ -191,14 +192,14 @@ pub fn starts(
     Ok((starts, missing))
 }
 
-/// The place of a layer among those of a tree, and a part of its tar.
+/// The index of a layer in a tree, and a range of its tar.
 type Part = (usize, Range<Uncompressed>);
 
-/// Where the parts of files on the list lie, in its order, and what on it stands for nothing.
+/// The locations of the listed parts of files, in order, and the entries that match no file.
 fn find(list: &PrefetchList, tree: &Tree) -> (Vec<Part>, Vec<Missing>) {
     let mut found = Parts { tree, parts: Vec::new() };
     let mut missing = Vec::new();
-    // Of each file that was recorded and is not there, once.
+    // Recorded files that do not exist are reported once.
     let mut unread = BTreeMap::new();
     for wish in &list.wishes {
         match wish {
@@ -222,7 +223,7 @@ fn find(list: &PrefetchList, tree: &Tree) -> (Vec<Part>, Vec<Missing>) {
     (found.parts, missing)
 }
 
-/// The bytes of the layer's blob that spans hold. Spans that the layer does not have hold none.
+/// The size of spans in the layer's blob, in bytes. Spans that do not exist count as empty.
 pub fn bytes(table: &SpanTable, spans: &[SpanRange]) -> u64 {
     let range = |spans: Range<u32>| {
         let last = spans.end.min(table.count()).checked_sub(1).filter(|last| *last >= spans.start)?;
@@ -231,7 +232,8 @@ pub fn bytes(table: &SpanTable, spans: &[SpanRange]) -> u64 {
     spans.iter().filter_map(|spans| range(*spans.start()..spans.end().saturating_add(1))).sum()
 }
 
-/// The spans of `new` that hold what `spans` of `old` hold, [merged](merge). Both are tables of the same layer.
+/// The [merged](merge) spans of `new` that hold the content of `spans` of `old`. Both tables must
+/// be of the same layer.
 pub fn remap(old: &SpanTable, spans: &[SpanRange], new: &SpanTable) -> Vec<SpanRange> {
     let mut mapped = Vec::with_capacity(spans.len());
     for range in spans {
@@ -248,10 +250,10 @@ pub fn remap(old: &SpanTable, spans: &[SpanRange], new: &SpanTable) -> Vec<SpanR
     merge(mapped)
 }
 
-/// Where the file lies that `path` leads to, through links.
+/// The location of the file at `path`, following links.
 ///
 /// # Errors
-/// Why it leads to no regular file, for people.
+/// Why the path leads to no regular file, for people.
 pub fn extent_of(tree: &Tree, path: &[u8]) -> Result<Extent, String> {
     let node: NodeId = tree.resolve(path, true).map_err(|error| error.to_string())?;
     match &tree.node(node).kind {
@@ -261,7 +263,8 @@ pub fn extent_of(tree: &Tree, path: &[u8]) -> Result<Extent, String> {
     }
 }
 
-/// The bytes of the layer's tar that hold a part of a file; None if nothing of it lies inside the file.
+/// The range of the layer's tar that holds a part of a file. None if the part lies outside the
+/// file.
 pub fn part(extent: &Extent, offset: u64, size: u64) -> Option<Range<Uncompressed>> {
     let size = size.min(extent.size.saturating_sub(offset));
     let start = Uncompressed(extent.offset.0.saturating_add(offset));
@@ -274,7 +277,7 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// A file by its path; else all files that the path matches as a glob.
+    /// Adds the file at a path, or else all files that match the path as a glob.
     fn add_files(&mut self, path: &[u8]) -> Result<(), String> {
         let why = match extent_of(self.tree, path) {
             Ok(extent) => {
@@ -289,7 +292,7 @@ impl Parts<'_> {
         let pattern = path.strip_prefix(b"./").unwrap_or(path);
         let pattern = pattern.strip_prefix(b"/").unwrap_or(pattern);
         let mut matched = false;
-        // A file of several names matches by any of them.
+        // A file with several names matches by any of them.
         let mut directories = vec![(Tree::ROOT, Vec::new())];
         while let Some((directory, above)) = directories.pop() {
             for (name, node) in self.tree.children(directory) {
@@ -312,7 +315,7 @@ impl Parts<'_> {
         }
     }
 
-    /// The whole file, and as soci counts it, the byte behind it.
+    /// Adds the whole file and, like soci, the byte after it.
     fn add_whole(&mut self, extent: Extent) {
         let end = Uncompressed(extent.offset.0.saturating_add(extent.size).saturating_add(1));
         self.parts.push((extent.layer.0 as usize, extent.offset..end));
@@ -331,8 +334,8 @@ mod tests {
 
     const SPAN: u64 = 4096;
 
-    /// A plain layer of these entries: name, link target, size. A size makes a file, a target that
-    /// begins with `=` a hard link.
+    /// A plain layer with these entries: name, link target, size. A size makes a file; a target
+    /// that begins with `=` makes a hard link.
     fn layer(entries: &[(&str, &str, u64)]) -> (Digest, Arc<Ztoc>) {
         layer_of(entries, SPAN)
     }
@@ -392,7 +395,7 @@ mod tests {
             ("/lib/a", vec![0..=2], vec![]),
             ("./lib//a", vec![0..=2], vec![]),
             ("abs", vec![0..=2], vec![]),
-            // 1,024 to 8,704; the byte behind it lies in the same span.
+            // 1,024 to 8,704; the byte after it is in the same span.
             ("lib/c", vec![], vec![0..=2]),
             ("lib/hard", vec![], vec![0..=2]),
             ("lib/*", vec![0..=2], vec![0..=2]),
@@ -429,7 +432,8 @@ mod tests {
         let mut list = PrefetchList::default();
         list.add_profile(profile.join("\n").as_bytes()).unwrap();
         let found = resolve(&list, &image()).unwrap();
-        // Bytes 8,536 to 9,536 of the lower tar; what lies behind the end of a file that was larger once is nothing.
+        // Bytes 8,536 to 9,536 of the lower tar. A part after the end of a file that used to be
+        // larger gives nothing.
         assert_eq!(found.spans, [vec![2..=2], vec![]]);
         assert_eq!(found.missing.len(), 1, "{:?}", found.missing);
     }
@@ -447,7 +451,7 @@ mod tests {
             let all = 0..=table.count() - 1;
             let same = remap(table, std::slice::from_ref(&all), table);
             assert_eq!(same.as_slice(), std::slice::from_ref(&all));
-            // What goes past the end is cut, and what lies behind it is gone.
+            // Spans are cut at the end, and those after the end are dropped.
             assert_eq!(remap(table, &[0..=u32::MAX, 99..=u32::MAX], table), [all]);
         }
     }

@@ -1,8 +1,8 @@
-//! `prune`: removes the obsolete indexes of a repository: those whose image is gone, older ones of
-//! ours beside a newer one, and entries of referrers lists that name nothing.
+//! `prune`: removes obsolete indexes of a repository: indexes of deleted images, older indexes of
+//! ours next to a newer one, and entries of referrers lists for manifests that do not exist.
 //!
-//! An index is read before it is removed, and whether its image is gone is asked again right before
-//! that: an image that is pushed and indexed meanwhile keeps its index.
+//! An index is read before it is removed, and right before that its image is checked once more, so
+//! the index of an image that is pushed in the meantime is kept.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -21,17 +21,17 @@ use crate::store::blob::Target;
 use crate::store::registry::{RegistryError, Repository};
 use crate::store::{Source, StoreError};
 
-/// Entries of one list of referrers that are looked at.
+/// The maximum number of entries that are examined in a list of referrers.
 const MAX_ENTRIES: usize = 1000;
 
-/// What is looked for, and whether it goes. By default nothing does.
+/// Options for finding and removing. By default nothing is removed.
 #[derive(Debug, Clone)]
 pub struct PruneOptions {
-    /// Remove what is found, rather than only say so.
+    /// Remove the findings instead of only reporting them.
     pub delete: bool,
-    /// Of images that are gone, remove the indexes of every tool, not only ours.
+    /// For deleted images, remove the indexes of every tool instead of only ours.
     pub all: bool,
-    /// Images that are looked at side by side; at least 1.
+    /// How many images are examined at the same time; at least 1.
     pub jobs: usize,
 }
 
@@ -41,47 +41,47 @@ impl Default for PruneOptions {
     }
 }
 
-/// Something obsolete.
+/// An obsolete index or entry.
 #[derive(Debug)]
 pub struct Waste {
     /// The image manifest that it refers to.
     pub subject: Digest,
-    /// The index, or what an entry of a list names.
+    /// The index, or the manifest that an entry of a list names.
     pub digest: Digest,
-    /// Which kind of index it is; none for an entry that names nothing.
+    /// The kind of index. None for an entry whose manifest does not exist.
     pub kind: Option<IndexKind>,
-    /// What its maker calls itself; none if it does not say, or was not read.
+    /// The tool that built it. None if it names none or was not read.
     pub tool: Option<String>,
-    /// Why it is waste.
+    /// Why it is obsolete.
     pub why: WasteReason,
-    /// What became of it; None: nothing was removed, as it was not asked for.
+    /// The result of removing it. None if removal was not requested.
     pub removed: Option<Result<(), StoreError>>,
 }
 
-/// Why an index, or an entry of a list, is waste.
+/// Why an index or an entry of a list is obsolete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WasteReason {
-    /// The image that it is for is not there any more.
+    /// The image of the index does not exist any more.
     ImageGone,
-    /// A later version of ours made another one of the same kind, which covers the same layers.
+    /// A later version of ours made another index of the same kind that covers the same layers.
     Superseded {
         /// The later index.
         by: Digest,
     },
-    /// It is listed, and no such manifest.
+    /// The listed manifest does not exist.
     NotThere,
 }
 
-/// Something that could not be looked at.
+/// Something that could not be examined.
 #[derive(Debug)]
 pub struct Unseen {
     /// A tag.
     pub name: String,
-    /// What went wrong.
+    /// The error.
     pub error: PruneError,
 }
 
-/// Why a repository, or an image in it, cannot be looked at.
+/// Why a repository, or an image in it, cannot be examined.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -98,21 +98,21 @@ pub enum PruneError {
     Unlist { subject: Digest, source: StoreError },
 }
 
-/// What was found in a repository.
+/// The findings in a repository.
 #[derive(Debug, Default)]
 pub struct Pruned {
-    /// What can be removed, or was.
+    /// The obsolete indexes and entries, whether removed or not.
     pub waste: Vec<Waste>,
-    /// What could not be looked at.
+    /// What could not be examined.
     pub unseen: Vec<Unseen>,
-    /// Image manifests that were looked at.
+    /// The number of image manifests that were examined.
     pub images: usize,
 }
 
-/// Looks through the tags of a repository, with a budget of its own for each image.
+/// Examines the tags of a repository, with a separate budget for each image.
 ///
 /// # Errors
-/// When the tags cannot be listed. What else cannot be looked at is told with the rest.
+/// If the tags cannot be listed. Other failures are part of the result.
 pub async fn prune(
     repository: &Repository,
     options: &PruneOptions,
@@ -129,7 +129,7 @@ pub async fn prune(
         async move {
             let found = match subject_of(&tag) {
                 Some(subject) => pruner.list(subject).await,
-                // What else begins so is cosign's.
+                // Other tags with this prefix belong to cosign.
                 None if is_referrers_tag(&tag) => Ok(Vec::new()),
                 None => pruner.image(&tag, progress).await,
             };
@@ -148,7 +148,7 @@ pub async fn prune(
     Ok(pruned)
 }
 
-/// The image manifest whose referrers are listed under a tag.
+/// The image manifest whose referrers a tag lists.
 fn subject_of(tag: &str) -> Option<Digest> {
     let (algorithm, hex) = tag.split_once('-')?;
     format!("{algorithm}:{hex}").parse().ok()
@@ -157,17 +157,17 @@ fn subject_of(tag: &str) -> Option<Digest> {
 struct Pruner<'a> {
     repository: Repository,
     options: &'a PruneOptions,
-    /// Image manifests whose indexes were looked at.
+    /// Image manifests whose indexes were examined.
     seen: &'a Mutex<BTreeSet<Digest>>,
 }
 
 impl Pruner<'_> {
-    /// Older indexes of ours beside a newer one, on each platform of an image.
+    /// Finds older indexes of ours next to newer ones, for each platform of an image.
     async fn image(&self, tag: &str, progress: &Arc<dyn Progress>) -> Result<Vec<Waste>, PruneError> {
         let source = Source::Registry(self.repository.clone());
         let image = match resolve(&source, &Target::Tag(tag.to_owned()), Wanted::All, progress).await {
             Ok(image) => image,
-            // Charts, signatures and the like; and what was deleted meanwhile.
+            // Charts, signatures and the like, and images that were deleted in the meantime.
             Err(ResolveError::NotAnImage { source: ManifestError::NotAnImage { .. }, .. }) => return Ok(Vec::new()),
             Err(ResolveError::Find(error)) if error.is_not_found() => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),
@@ -203,7 +203,8 @@ impl Pruner<'_> {
         Ok(waste)
     }
 
-    /// What a list of referrers under a tag names: nothing, or an index of an image that is gone.
+    /// Finds entries for missing manifests, and indexes of deleted images, in a list of referrers
+    /// under a tag.
     async fn list(&self, subject: Digest) -> Result<Vec<Waste>, PruneError> {
         let unlisted = |source: RegistryError| PruneError::List { subject, source: source.into() };
         let entries = self.repository.listed_under_tag(&subject).await.map_err(unlisted)?;
@@ -222,7 +223,7 @@ impl Pruner<'_> {
         }
         let mut waste = Vec::new();
         if !orphans.is_empty() {
-            // It may have been pushed again, and be indexed already.
+            // It may have been pushed and indexed again.
             if self.options.delete && !self.is_gone(&subject).await? {
                 orphans.clear();
             }
@@ -238,7 +239,7 @@ impl Pruner<'_> {
             }));
         }
         if self.options.delete && !dangling.is_empty() {
-            // Nothing is deleted: what is not there now may be pushed at this moment.
+            // Nothing is deleted, because a missing manifest may be pushed at this moment.
             let unlisted = self.repository.unlist(&subject, &dangling).await;
             unlisted.map_err(|source| PruneError::Unlist { subject, source: source.into() })?;
         }
@@ -254,7 +255,7 @@ impl Pruner<'_> {
         Ok(waste)
     }
 
-    /// None: no such manifest. The inner error: it is not an index of the subject.
+    /// None if the manifest does not exist. The inner error: it is not an index of the subject.
     async fn read(
         &self,
         entry: &Descriptor,
@@ -276,7 +277,7 @@ impl Pruner<'_> {
         }
     }
 
-    /// Removes indexes, if that was asked for.
+    /// Removes indexes, if that was requested.
     async fn detach(&self, subject: &Digest, goes: &[Digest]) -> Result<Vec<Result<(), StoreError>>, PruneError> {
         if !self.options.delete || goes.is_empty() {
             return Ok(Vec::new());
@@ -287,8 +288,8 @@ impl Pruner<'_> {
     }
 }
 
-/// Of the indexes of one image, those of ours beside one of the same kind that a later version of
-/// ours made and that covers all of their layers: the index, what it is, and that one.
+/// Among the indexes of an image, those of ours for which a later version of ours made one of the
+/// same kind that covers at least the same layers. Returns the index, its kind, and the later one.
 fn superseded(indexes: &[(Digest, Referring)]) -> Vec<(Digest, &Referring, Digest)> {
     let made = |index: &Referring| index.tool.as_deref().and_then(version);
     let best = |kind| {
@@ -327,7 +328,7 @@ mod tests {
         assert_eq!(old(std::slice::from_ref(&first)), []);
         assert_eq!(old(&[first.clone(), later.clone(), more, soci.clone(), unnamed]), [first.0]);
         assert_eq!(old(&[first.clone(), soci]), []);
-        // Of one version with other options nobody knows which is newer.
+        // For indexes of the same version with different options, it is unknown which is newer.
         assert_eq!(old(&[first.clone(), index(6, Some("ociseek v0.1.0"), &[1])]), []);
         let (digest, mut odd) = later;
         odd.canonical = false;

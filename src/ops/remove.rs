@@ -1,8 +1,9 @@
-//! `rm`: removes SOCI indexes (v1) and fine indexes of an image. The image stays as it is.
+//! `rm`: removes SOCI indexes (version 1) and fine indexes of an image. The image is left
+//! unchanged.
 //!
-//! Whoever may push decides what a registry lists as an image's indexes, so nothing is deleted on
-//! the word of a list: only a manifest that was read, is a SOCI index of version 1 or a fine index,
-//! and names this image as its subject.
+//! Anyone who may push can add entries to a registry's list of an image's indexes. So nothing is
+//! deleted just because it is listed: the manifest is read, and must be a SOCI index of version 1
+//! or a fine index with this image as its subject.
 
 use std::sync::Arc;
 
@@ -17,59 +18,60 @@ use crate::progress::Progress;
 use crate::store::blob::{Document, Referrers, Target};
 use crate::store::{Destination, StoreError};
 
-/// Which indexes go.
+/// Which indexes to remove.
 #[derive(Debug, Clone, Default)]
 pub struct RemoveOptions {
-    /// Of these platforms of the image; empty means all.
+    /// Only those of these platforms. Empty for all.
     pub platforms: Vec<Platform>,
-    /// Those of every maker, not only ours.
+    /// Those of every tool instead of only ours.
     pub all: bool,
-    /// Remove nothing.
+    /// Only report what would be removed.
     pub dry_run: bool,
 }
 
-/// The indexes of one image manifest, and what became of them.
+/// The indexes of an image manifest, and the results.
 #[derive(Debug)]
 pub struct Cleared {
     /// The digest of the image manifest.
     pub manifest: Digest,
-    /// None if the image does not say, or is not there any more.
+    /// None if the image does not state it, or does not exist any more.
     pub platform: Option<Platform>,
-    /// In the store's order.
+    /// In the order of the store.
     pub indexes: Vec<Removal>,
-    /// The index of version 2 that the image manifest names. It is a part of the image, and stays.
+    /// The index of version 2 that the image manifest names. It is a part of the image, and is not
+    /// removed.
     pub version_2: Option<String>,
 }
 
-/// An index, and what became of it.
+/// An index, and the result for it.
 #[derive(Debug)]
 pub struct Removal {
     /// The digest of its manifest.
     pub index: Digest,
-    /// Which kind of index it is.
+    /// The kind of index.
     pub kind: IndexKind,
-    /// What its maker calls itself; None if it does not say, or was not read.
+    /// The tool that built it. None if it names none or was not read.
     pub tool: Option<String>,
-    /// What became of it.
+    /// The result.
     pub fate: Fate,
 }
 
-/// What became of an index that was to be removed.
+/// The result for an index that was to be removed.
 #[derive(Debug)]
 pub enum Fate {
     /// It was deleted.
     Removed,
-    /// It would be removed, but for the dry run.
+    /// It would be removed without the dry run.
     WouldRemove,
-    /// It is another tool's, and only ours were asked for.
+    /// Another tool built it, and only ours were requested.
     OfAnother,
-    /// It is listed as an index of the image, and is none that can be removed.
+    /// It is listed as an index of the image, but is not one that can be removed.
     NotAnIndex(Unusable),
-    /// The store did not delete it.
+    /// The store refused to delete it.
     Failed {
-        /// Why not.
+        /// The reason.
         source: StoreError,
-        /// Nor is it listed any more, so that no consumer finds it.
+        /// Whether it was at least removed from the list, so that no consumer finds it.
         unlisted: bool,
     },
 }
@@ -91,12 +93,12 @@ pub enum RemoveError {
     Version2(Digest),
 }
 
-/// Removes indexes of the image `root`, or the one index that `root` names by its digest, whoever
-/// made it. An image that is not there any more can be named by its digest.
+/// Removes indexes of the image `root`, or the single index that `root` names by digest, whichever
+/// tool built it. An image that does not exist any more can be named by its digest.
 ///
 /// # Errors
-/// When the image cannot be read or its indexes cannot be listed. That one cannot be deleted is
-/// told with it ([`Fate::Failed`]).
+/// If the image cannot be read or its indexes cannot be listed. An index that cannot be deleted is
+/// part of the result ([`Fate::Failed`]).
 pub async fn remove(
     store: &Destination,
     root: &Target,
@@ -106,7 +108,7 @@ pub async fn remove(
     let source = store.as_source();
     let document = match (source.manifest(root).await, root) {
         (Ok(document), _) => document,
-        // What refers to an image may outlive it.
+        // Referrers may outlive their image.
         (Err(error), Target::Digest(subject)) if error.is_not_found() => {
             let left = Cleared { manifest: *subject, platform: None, indexes: Vec::new(), version_2: None };
             let cleared = clear(store, left, options).await?;
@@ -117,7 +119,8 @@ pub async fn remove(
     if let Some((subject, kind, tool)) = index_in(&document)? {
         let chosen = vec![Choice { index: document.digest, kind, tool, stays: None }];
         let named = Cleared { manifest: subject, platform: None, indexes: Vec::new(), version_2: None };
-        // Whether the list is the registry's own or the fallback tag's only matters to what is said when it refuses.
+        // Whether the list is the registry's own or the fallback tag's only matters for the message
+        // if deletion is refused.
         let api = list(store, &subject).await.is_ok_and(|listed| listed.api);
         return Ok(vec![take(store, named, chosen, api, options.dry_run).await?]);
     }
@@ -132,10 +135,10 @@ pub async fn remove(
     Ok(cleared)
 }
 
-/// If a manifest is an index that can be removed: the image manifest that it is of, and its maker.
+/// If a manifest is an index that can be removed: its image manifest, kind and tool.
 ///
 /// # Errors
-/// When it is a SOCI index of version 2.
+/// If it is a SOCI index of version 2.
 fn index_in(document: &Document) -> Result<Option<(Digest, IndexKind, Option<String>)>, RemoveError> {
     if let Ok(index) = fine::parse(&document.bytes) {
         return Ok(Some((index.subject.digest, IndexKind::Fine, index.build_tool)));
@@ -151,7 +154,7 @@ async fn list(store: &Destination, subject: &Digest) -> Result<Referrers, StoreE
     store.as_source().referrers_of(subject, &IndexKind::ARTIFACT_TYPES).await
 }
 
-/// An index, its maker, and why it stays, if it does.
+/// An index, its tool, and why it is not removed, if so.
 struct Choice {
     index: Digest,
     kind: IndexKind,
@@ -159,7 +162,7 @@ struct Choice {
     stays: Option<Fate>,
 }
 
-/// Removes the indexes of one manifest.
+/// Removes the indexes of an image manifest.
 async fn clear(store: &Destination, of: Cleared, options: &RemoveOptions) -> Result<Cleared, RemoveError> {
     let subject = of.manifest;
     let listed = list(store, &subject).await.map_err(|source| RemoveError::List { subject, source })?;
@@ -196,7 +199,8 @@ async fn choose(
     })
 }
 
-/// Removes what has no other fate. `api`: the registry lists referrers itself.
+/// Removes the indexes that have no result yet. `api` tells whether the registry lists referrers
+/// itself.
 async fn take(
     store: &Destination,
     mut of: Cleared,

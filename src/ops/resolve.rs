@@ -1,4 +1,4 @@
-//! From an image's name to the manifests of its platforms.
+//! Resolves an image's name to the manifests of its platforms.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::progress::{Progress, ProgressEvent};
 use crate::store::blob::{Document, Target};
 use crate::store::{Source, StoreError};
 
-/// Why a name does not lead to the manifests that are wanted.
+/// Why a name cannot be resolved to the wanted manifests.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -42,7 +42,7 @@ pub enum ResolveError {
 }
 
 impl ResolveError {
-    /// What a store did not do, if that is why.
+    /// The error of a store, if that is the cause.
     pub fn store(&self) -> Option<&StoreError> {
         match self {
             ResolveError::Find(source) | ResolveError::Document { source, .. } => Some(source),
@@ -51,47 +51,47 @@ impl ResolveError {
     }
 }
 
-/// Which of an image's platforms are meant.
+/// Which of an image's platforms to use.
 #[derive(Debug, Clone, Copy)]
 pub enum Wanted<'a> {
-    /// All that the image has.
+    /// All platforms of the image.
     All,
-    /// These; each must be there.
+    /// These platforms, which must all exist.
     Each(&'a [Platform]),
-    /// The one that would run here, or the only one that there is.
+    /// The platform that would run here, or the only one.
     Host,
 }
 
-/// What an image's name stands for.
+/// The content of an image's name.
 #[derive(Debug)]
 pub struct ResolvedImage {
-    /// Of the manifest or image index.
+    /// The digest of the manifest or image index.
     pub digest: Digest,
-    /// In the order of the image index; at least one.
+    /// The manifests in the order of the image index; at least one.
     pub manifests: Vec<PlatformManifest>,
-    /// Artifacts that the image index lists beside its images.
+    /// Artifacts that the image index lists in addition to its images.
     pub artifacts: Vec<Descriptor>,
 }
 
 /// The manifest of one platform.
 #[derive(Debug)]
 pub struct PlatformManifest {
-    /// Media type, digest and size, and nothing else.
+    /// Only media type, digest and size.
     pub descriptor: Descriptor,
-    /// None if neither image index nor config tell.
+    /// None if neither image index nor config states it.
     pub platform: Option<Platform>,
     /// The image's config.
     pub config: Descriptor,
-    /// From the bottom up.
+    /// The layers from the bottom up.
     pub layers: Vec<Descriptor>,
-    /// The manifest's own.
+    /// The annotations of the manifest.
     pub annotations: BTreeMap<String, String>,
 }
 
 /// Fetches the documents between `root` and the manifests of the `wanted` platforms.
 ///
 /// # Errors
-/// When one of them cannot be had or is no sound image, or a wanted platform is not there.
+/// If one of them cannot be fetched or is not valid, or a wanted platform does not exist.
 pub async fn resolve(
     source: &Source,
     root: &Target,
@@ -103,7 +103,7 @@ pub async fn resolve(
     resolve_document(source, &document, manifest, wanted, progress).await
 }
 
-/// The same from a document that is here already, and what it was found to be.
+/// Like [`resolve`], from a document that was already fetched and parsed.
 ///
 /// # Errors
 /// As [`resolve`].
@@ -122,16 +122,17 @@ pub async fn resolve_document(
     Ok(ResolvedImage { digest, manifests, artifacts })
 }
 
-/// What a document is.
+/// Parses a document.
 ///
 /// # Errors
-/// When it is no sound image ([`ResolveError::NotAnImage`]).
+/// If it is not a valid image ([`ResolveError::NotAnImage`]).
 pub fn parse(document: &Document) -> Result<Manifest, ResolveError> {
     manifest::parse(Some(&document.media_type), &document.bytes)
         .map_err(|source| ResolveError::NotAnImage { digest: document.digest, source })
 }
 
-/// An image without an index around it: only its config tells its platform, and only who asks for one needs it.
+/// An image without an image index. Only its config states its platform, which is only needed if
+/// one was requested.
 async fn alone(
     source: &Source,
     document: &Document,
@@ -142,7 +143,7 @@ async fn alone(
     Ok(PlatformManifest { platform, ..PlatformManifest::alone(document, image) })
 }
 
-/// The platform of an image without an index around it, which must be the wanted one if any is.
+/// The platform of an image without an image index. It must be the wanted one, if any.
 pub(super) fn checked(
     platform: Result<Platform, ResolveError>,
     wanted: Wanted<'_>,
@@ -153,7 +154,7 @@ pub(super) fn checked(
     };
     let platform = match platform {
         Ok(platform) => platform,
-        // A config that is missing or odd does not keep the layers from being read.
+        // Layers can be read even if the config is missing or not valid.
         Err(_) if wanted.is_empty() => return Ok(None),
         Err(error) => return Err(error),
     };
@@ -169,10 +170,11 @@ impl PlatformManifest {
         PlatformManifest { descriptor, platform, config, layers, annotations }
     }
 
-    /// Of an image without an index around it; its config, which tells its platform, was not read.
+    /// For an image without an image index, whose config was not read for its platform.
     pub(super) fn alone(document: &Document, image: ImageManifest) -> PlatformManifest {
         let size = document.bytes.len() as u64;
-        // As containerd makes the descriptor of a manifest that a tag names: by the served type.
+        // containerd builds the descriptor of a tagged manifest in the same way, with the media
+        // type from the response.
         let descriptor = Descriptor::new(image.media_type, document.digest, size);
         PlatformManifest::new(descriptor, None, image)
     }
@@ -186,22 +188,22 @@ async fn platform(source: &Source, image: &ImageManifest) -> Result<Platform, Re
 /// The config of an image.
 ///
 /// # Errors
-/// When it cannot be had, or is larger than a config may be.
+/// If it cannot be fetched, or exceeds the size limit of configs.
 pub(super) async fn config(source: &Source, config: &Descriptor) -> Result<Bytes, StoreError> {
     source.blob_bytes(config, MAX_CONFIG as u64).await
 }
 
-/// The platform that the bytes of a config state.
+/// The platform that a config states.
 pub(super) fn platform_in(config: &Descriptor, bytes: &[u8]) -> Result<Platform, ResolveError> {
     config::platform(bytes).map_err(|source| ResolveError::Config { digest: config.digest, source })
 }
 
-/// Why a config was not read.
+/// The error for a config that was not read.
 pub(super) fn unread(config: &Descriptor, source: StoreError) -> ResolveError {
     ResolveError::Document { what: "config", digest: config.digest, source }
 }
 
-/// The manifests of an image index, and of those nested in it; and the artifacts beside them.
+/// The manifests of an image index and of nested indexes, and the artifacts that they list.
 async fn of_index(
     source: &Source,
     root: Digest,
@@ -237,12 +239,12 @@ async fn of_index(
     for Chosen { manifest: descriptor, platform } in chosen {
         match parse(&fetch(source, &descriptor, "manifest").await?) {
             Ok(Manifest::Image(image)) => {
-                // As soci names the subject: the three fields, as the index states them.
+                // soci writes the subject with these three fields, as the index states them.
                 let descriptor = Descriptor::new(descriptor.media_type, descriptor.digest, descriptor.size);
                 manifests.push(PlatformManifest::new(descriptor, Some(platform), image));
             }
             Ok(Manifest::Index(_)) => return Err(ResolveError::NotAManifest(descriptor.digest)),
-            // An artifact among the images of an index does not keep the images from being used.
+            // An artifact among the images of an index does not make the images unusable.
             Err(ResolveError::NotAnImage { digest, source: error @ ManifestError::NotAnImage { .. } }) => {
                 progress.report(ProgressEvent::Warning(format!("skipping {digest} in {root}: {error}")));
                 refused = Some(ResolveError::NotAnImage { digest, source: error });
@@ -256,9 +258,9 @@ async fn of_index(
     Ok((manifests, artifacts))
 }
 
-/// The image that would run on this machine: a Linux image of its architecture, since containers
-/// are Linux on other systems too; else one of its own system. The variant matters to those who run
-/// it, and they can ask for it.
+/// The image that would run on this machine: a Linux image for its architecture, because containers
+/// are Linux on other systems too; otherwise one for its own system. The variant only matters for
+/// running it, and can be requested.
 fn for_host(images: Vec<Chosen>) -> Result<Chosen, ResolveError> {
     let architecture = match std::env::consts::ARCH {
         "x86" => "386",
@@ -292,7 +294,7 @@ fn for_host(images: Vec<Chosen>) -> Result<Chosen, ResolveError> {
     }
 }
 
-/// Offers every image manifest at or below `index` to the selector, outer ones first.
+/// Offers every image manifest in `index` and nested indexes to the selector, outer ones first.
 async fn walk(source: &Source, root: Digest, index: ImageIndex, selector: &mut Selector) -> Result<(), ResolveError> {
     let mut level = selector.index(&index);
     let mut seen = BTreeSet::from([root]);
@@ -305,7 +307,8 @@ async fn walk(source: &Source, root: Digest, index: ImageIndex, selector: &mut S
                     let document = fetch(source, &descriptor, "manifest").await?;
                     if let Manifest::Image(image) = parse(&document)? {
                         let platform = match platform(source, &image).await {
-                            // No runtime takes it for its machine's; its files can be read all the same.
+                            // No runtime would choose it for its machine, but its files can be
+                            // read.
                             Err(ResolveError::Config { source: ConfigError::Missing(_), .. }) => Platform {
                                 os: "linux".to_owned(),
                                 architecture: "unknown".to_owned(),
@@ -323,7 +326,8 @@ async fn walk(source: &Source, root: Digest, index: ImageIndex, selector: &mut S
                     if depth >= MAX_NESTING {
                         return Err(ResolveError::TooDeep { digest, limit: MAX_NESTING });
                     }
-                    // What is listed twice is walked once; a digest cannot contain itself, but a hostile store can try.
+                    // Indexes that are listed twice are walked once. A digest cannot contain
+                    // itself, but a hostile store can try.
                     if !seen.insert(digest) {
                         continue;
                     }
@@ -345,7 +349,7 @@ async fn walk(source: &Source, root: Digest, index: ImageIndex, selector: &mut S
     Ok(())
 }
 
-/// A document that a descriptor names, which is as large as it says.
+/// Fetches the document of a descriptor. It must have the stated size.
 async fn fetch(source: &Source, descriptor: &Descriptor, what: &'static str) -> Result<Document, ResolveError> {
     let digest = descriptor.digest;
     let target = Target::Digest(digest);

@@ -1,4 +1,4 @@
-//! Running a container from a bundle with an OCI runtime, to see what it reads.
+//! Runs a container from a bundle with an OCI runtime, to see what it reads.
 
 use std::ffi::OsString;
 use std::io;
@@ -7,7 +7,7 @@ use std::process::{ExitStatus, Stdio};
 
 use tokio::process::{Child, Command};
 
-/// Why a container does not run.
+/// Why a container could not be run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -18,8 +18,8 @@ pub enum OciRuntimeError {
     Run { runtime: PathBuf, source: io::Error },
 }
 
-/// A container of an OCI runtime (runc, crun, ...) in the foreground. Dropped, it is killed and
-/// forgotten by the runtime.
+/// A container of an OCI runtime (runc, crun, ...) in the foreground. When this is dropped, it is
+/// killed and deleted from the runtime.
 pub struct Container {
     runtime: PathBuf,
     name: OsString,
@@ -31,7 +31,7 @@ impl Container {
     /// Runs the bundle in `dir`. The container's standard output goes to `stdout`.
     ///
     /// # Errors
-    /// When the runtime is not there.
+    /// If the runtime cannot be started.
     pub fn run(runtime: &Path, dir: &Path, name: &str, stdout: Stdio) -> Result<Container, OciRuntimeError> {
         let mut command = Command::new(runtime);
         command.arg("run").arg("--bundle").arg(dir).arg(name).stdout(stdout);
@@ -42,22 +42,23 @@ impl Container {
         Ok(Container { runtime: runtime.to_owned(), name: name.into(), child, ended: false })
     }
 
-    /// Waits for its end. The status is the container's, or the runtime's own if it could not start it.
+    /// Waits for the container to exit. The status is the container's, or the runtime's own if it
+    /// could not start the container.
     ///
     /// # Errors
-    /// When the runtime cannot be waited for.
+    /// If waiting for the runtime fails.
     pub async fn wait(&mut self) -> Result<ExitStatus, OciRuntimeError> {
         let status = self.child.wait().await;
         self.ended = status.is_ok();
         status.map_err(|source| OciRuntimeError::Run { runtime: self.runtime.clone(), source })
     }
 
-    /// Kills all that runs in it. It blocks for a moment.
+    /// Kills all processes in it. Blocks briefly.
     fn kill(&mut self) {
         for (verb, option, signal) in [("kill", "--all", Some("KILL")), ("delete", "--force", None)] {
             let mut command = std::process::Command::new(&self.runtime);
             command.args([verb, option]).arg(&self.name).args(signal);
-            // One that never came to life is no failure.
+            // This may fail for a container that was never started.
             let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
         }
         let _ = self.child.start_kill();

@@ -1,5 +1,5 @@
-//! The versions of an image's index: the one that is attached (version 1), the SOCI-enabled image
-//! (version 2), or both from one reading of the layers.
+//! The versions of an image's index: an attached index (version 1), a SOCI-enabled image (version
+//! 2), or both from a single reading of the layers.
 
 use std::sync::Arc;
 
@@ -13,64 +13,64 @@ use crate::store::Destination;
 use crate::store::blob::Target;
 use crate::store::cache::ZtocCache;
 
-/// What is made of an image.
+/// What to make for an image.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Versions {
-    /// An index that is attached.
+    /// An attached index.
     #[default]
     V1,
-    /// A SOCI-enabled image, under the tag that the template makes.
+    /// A SOCI-enabled image, with a tag from the template.
     V2(TagTemplate),
-    /// Both: an index that is attached, and a SOCI-enabled image.
+    /// An attached index and a SOCI-enabled image.
     Both(TagTemplate),
 }
 
-/// An image of which they are made.
+/// The image to make them for.
 pub struct Subject {
     /// The image itself.
     pub from: SourceImage,
-    /// The tag by which it is named.
+    /// Its tag, if it is named by one.
     pub tag: Option<String>,
-    /// If it was looked up already, with [`IndexOptions::wanted`].
+    /// If it was already resolved, with [`IndexOptions::wanted`].
     pub resolved: Option<ResolvedImage>,
-    /// Nobody named it by hand: the SOCI-enabled image is written only over another one, and only as
-    /// long as `tag` names the image.
+    /// Nobody requested this image explicitly: the SOCI-enabled image may only overwrite another
+    /// SOCI-enabled image, and only while `tag` names the image.
     pub is_unattended: bool,
 }
 
-/// What was made.
+/// The results.
 #[derive(Debug)]
 pub struct Made {
-    /// The index of version 1, if there was to be one.
+    /// The index of version 1, if requested.
     pub index: Option<IndexedImage>,
-    /// The SOCI-enabled image, if there was to be one.
+    /// The SOCI-enabled image, if requested.
     pub enabled: Option<EnabledReport>,
-    /// Why there is no SOCI-enabled image. The index, if there was to be one, is attached.
+    /// Why there is no SOCI-enabled image. The index is attached, if requested.
     pub failed: Option<ConvertError>,
 }
 
 /// A SOCI-enabled image.
 #[derive(Debug)]
 pub struct EnabledReport {
-    /// The tag that the template made.
+    /// The tag from the template.
     pub tag: String,
-    /// What became of it.
+    /// The result.
     pub result: EnabledResult,
 }
 
-/// What became of a SOCI-enabled image.
+/// The result for a SOCI-enabled image.
 #[derive(Debug)]
 pub enum EnabledResult {
-    /// It was written, or was there already.
+    /// It was written, or already existed.
     Converted(Box<Converted>),
-    /// There is none, since no layer can be indexed.
+    /// It was not made, because no layer can be indexed.
     NothingToIndex {
-        /// One for each layer, from the bottom up: why it is not indexed.
+        /// For each layer, from the bottom up: why it is not indexed.
         layers: Vec<LayerReport>,
     },
-    /// There is none yet, since timed out before all layers were indexed.
+    /// It was not made, because time ran out before all layers were indexed.
     OutOfTime {
-        /// How many layers are not indexed yet.
+        /// The number of layers that are not indexed yet.
         left: usize,
     },
 }
@@ -99,23 +99,24 @@ impl From<ResolveError> for MakeError {
 }
 
 impl Versions {
-    /// The tag of the SOCI-enabled image of an image that has the tag `own`, if there is to be one.
+    /// The tag of the SOCI-enabled image for an image with the tag `own`. None if none is
+    /// requested.
     ///
     /// # Errors
-    /// When the template makes none, or the image's own.
+    /// If the template gives no valid tag, or the image's own.
     pub fn tag(&self, own: Option<&str>, digest: &Digest) -> Result<Option<String>, TagError> {
         let Some(template) = self.template() else { return Ok(None) };
         let made = template.fill(own, digest)?;
         if own == Some(&made) { Err(TagError::Own(made)) } else { Ok(Some(made)) }
     }
 
-    /// The guard of an image that nobody named by hand, whose tag is `own`.
+    /// The guard for an image that nobody requested explicitly, with the tag `own`.
     pub fn guard(&self, own: Option<String>) -> Guard {
-        // A tag that is made of the digest alone stays right wherever the image's own tag goes.
+        // A tag that is derived only from the digest stays valid when the image's own tag moves.
         Guard { source_tag: own.filter(|_| self.template().is_some_and(TagTemplate::needs_tag)) }
     }
 
-    /// What makes the tags of SOCI-enabled images, if any are made.
+    /// The template for the tags of SOCI-enabled images, if any are made.
     pub fn template(&self) -> Option<&TagTemplate> {
         match self {
             Versions::V1 => None,
@@ -124,7 +125,7 @@ impl Versions {
     }
 }
 
-/// Whether a manifest or image index is a SOCI-enabled image, or belongs to one.
+/// Whether a manifest or image index is or belongs to a SOCI-enabled image.
 pub fn is_enabled(manifest: &Manifest) -> bool {
     match manifest {
         Manifest::Image(image) => image.annotations.contains_key(enabled::INDEX_DIGEST),
@@ -132,12 +133,12 @@ pub fn is_enabled(manifest: &Manifest) -> bool {
     }
 }
 
-/// Makes what `versions` say of an image, at `destination`; without one (a dry run) nothing is
-/// looked up or written there.
+/// Makes what `versions` requests for an image at `destination`. Without a destination (a dry run),
+/// nothing is looked up or written there.
 ///
 /// # Errors
-/// When there is no tag for the SOCI-enabled image, or the image cannot be indexed; then there is
-/// no SOCI-enabled image either.
+/// If there is no tag for the SOCI-enabled image, or the image cannot be indexed. Then there is no
+/// SOCI-enabled image either.
 pub async fn make(
     subject: Subject,
     destination: Option<&Destination>,
@@ -149,7 +150,7 @@ pub async fn make(
     let Subject { mut from, tag: own, resolved, is_unattended } = subject;
     let mut tag = None;
     if versions.template().is_some() {
-        // The tag may move from here on: both are made of the same image.
+        // The tag may move from now on, so both are made from the same digest.
         let digest = match (&resolved, &from.root) {
             (Some(resolved), _) => resolved.digest,
             (None, Target::Digest(digest)) => *digest,

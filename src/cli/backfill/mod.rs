@@ -41,10 +41,10 @@ pub(super) mod args;
 pub(super) mod json;
 mod tally;
 
-/// Walks the places; each image gets its line when it is done.
+/// Walks the places and prints a line for each image when it is done.
 pub(super) async fn run(args: BackfillArgs, talk: TalkArgs) -> Result<(), CliError> {
     let started = Instant::now();
-    // What goes on within images that are worked on side by side is not shown.
+    // Progress inside images that are processed at the same time is not shown.
     let progress: Arc<dyn Progress> = Arc::new(Warnings);
     let cores = cores();
     let jobs = args.jobs.map_or(cores, usize::from);
@@ -53,7 +53,7 @@ pub(super) async fn run(args: BackfillArgs, talk: TalkArgs) -> Result<(), CliErr
     let client = Client::new(client_config(args.registry, registries, &progress).await?).map_err(StoreError::from)?;
     let versions = args.versions.versions()?;
     let kinds = args.kinds.kinds(&versions)?;
-    // What is not used for other images is for the layers of one.
+    // The memory that other images do not use is available for the layers of one.
     let index = unattended(
         args.platforms.platform,
         &args.build,
@@ -101,7 +101,7 @@ pub(super) async fn run(args: BackfillArgs, talk: TalkArgs) -> Result<(), CliErr
     summary.end(started.elapsed().as_secs_f64())
 }
 
-/// Prints what became of each image, and shows how far the walk is.
+/// Prints the result for each image, and shows the progress of the walk.
 struct Watcher {
     summary: Mutex<Summary>,
     tally: Tally,
@@ -127,17 +127,17 @@ impl Watch for Watcher {
     }
 }
 
-/// What was printed, and what is left to be printed at the end.
+/// The summary to print at the end.
 struct Summary {
     format: Format,
     stdout: Stdout,
-    /// The first time that standard output took nothing.
+    /// The first error of writing to standard output.
     lost: Option<std::io::Error>,
-    /// Images, by what became of them.
+    /// The number of images by result.
     counts: BTreeMap<&'static str, usize>,
-    /// Lists that could not be had.
+    /// The number of lists that failed.
     lists: usize,
-    /// What helps against the first failure for which something is known to help.
+    /// The hint for the first failure that has one.
     hint: Option<String>,
     bytes_read: u64,
 }

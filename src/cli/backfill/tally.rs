@@ -1,4 +1,4 @@
-//! How far a walk is: `37 of 120 images`, on standard error.
+//! Shows the progress of a walk on standard error: `37 of 120 images`.
 
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,7 +12,7 @@ use crate::cli::shared::size::{about, human};
 use crate::cli::shared::talk::{ProgressStyle, TalkArgs};
 use crate::lock::Hold;
 
-/// As many images, and as much time, must be behind us before the time left is told.
+/// How many images and how much time are needed before the remaining time is estimated.
 const ENOUGH: (u64, Duration) = (3, Duration::from_secs(2));
 
 pub(super) struct Tally {
@@ -59,7 +59,7 @@ impl Tally {
             ProgressStyle::None => Shown::Nothing,
             ProgressStyle::Auto if std::io::stderr().is_terminal() => {
                 let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
-                // The blanks at the end leave room for the ^C that a terminal echoes.
+                // The spaces at the end leave room for the ^C that a terminal echoes.
                 let style = BarStyle::with_template("[{bar:20}] {msg}   ").unwrap_or_else(|_| BarStyle::default_bar());
                 Shown::Bar { all: MultiProgress::new(), bar: bar.with_style(style.progress_chars("=> ")) }
             }
@@ -94,7 +94,7 @@ impl Tally {
         self.draw(&state);
     }
 
-    /// One more image is done; `bytes`: of the layers of all that were read.
+    /// Records another finished image. `bytes` counts the layers that were read so far.
     pub(super) fn done(&self, bytes: u64) {
         let mut state = self.lock();
         state.done += 1;

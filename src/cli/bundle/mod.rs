@@ -62,7 +62,7 @@ pub(super) async fn run(
     let mounted = live.since();
     let ended = match end {
         Ok(End::Asked) => Made { bundle, live }.take_down(&opened).await,
-        // Who unmounted it clears up too.
+        // The process that unmounted it also removes the bundle.
         Ok(End::Unmounted) => {
             bundle.leave();
             Ok(())

@@ -17,7 +17,7 @@ use args::{CacheClearArgs, CacheCommand, CacheLsArgs, WhichCache};
 pub(super) mod args;
 pub(super) mod json;
 
-/// The caches, in the order in which they are shown: what they are called, and where in the directory of all they lie.
+/// The caches in display order: their names, and their directories inside the common one.
 fn all(dir: &Path) -> [(WhichCache, PathBuf); 2] {
     [(WhichCache::Ztocs, ZtocCache::dir_in(dir)), (WhichCache::Spans, SpanCache::dir_in(dir))]
 }

@@ -15,10 +15,10 @@ use args::CatArgs;
 
 pub(super) mod args;
 
-/// Bytes that are read at a time.
+/// How many bytes are read at a time.
 const PIECE: u64 = 1 << 20;
 
-/// Writes the files one after the other; those that fail do not keep the others from it.
+/// Writes the files one after the other, and continues after failures.
 pub(super) async fn run(args: CatArgs, talk: TalkArgs) -> Result<(), CliError> {
     let display = Arc::new(Display::new(talk));
     let opening = async { Named::new(&args.image, &args.read, display.clone()).await?.open(&args.read, false).await };
@@ -56,7 +56,7 @@ async fn write(rootfs: &RootFs, path: &[u8], stdout: &mut Stdout) -> Result<(), 
         NodeKind::Fifo => return Err(CliError::NoContent("a FIFO")),
     };
     let mut done = 0;
-    // Nobody fetches the rest of a file for a reader that has gone away.
+    // If the reader has gone away, the rest of the file is not fetched.
     while done < file.size && !stdout.is_gone() {
         let size = PIECE.min(file.size - done);
         let at = Uncompressed(file.offset.0 + done);

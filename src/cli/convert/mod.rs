@@ -76,7 +76,7 @@ pub(super) async fn run(args: ConvertArgs, talk: TalkArgs) -> Result<(), CliErro
     stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)
 }
 
-/// What clap cannot see for itself.
+/// Checks that clap cannot express.
 fn check(args: &ConvertArgs) -> Result<(), CliError> {
     match (&args.source, &args.destination) {
         (_, ImageName::Archive { .. } | ImageName::Saved { .. }) => {
@@ -102,7 +102,7 @@ fn is_same(a: &Path, b: &Path) -> bool {
     real(a) == real(b)
 }
 
-/// Where the image goes. A dry run makes no layout that is not there.
+/// The destination of the image. A dry run does not create a missing layout.
 async fn destination(
     images: &Images,
     name: &ImageName,
@@ -126,7 +126,7 @@ async fn destination(
             let open = move || if dry_run { Layout::open(&dir) } else { Layout::open_or_create(&dir) };
             (Some(Destination::Layout(Arc::new(blocking(open).await?))), tag)
         }
-        // Refused before.
+        // Already refused.
         ImageName::Archive { .. } | ImageName::Saved { .. } => (None, None),
     };
     Ok(Destined { destination, tag, replace_tag, guard: None })

@@ -1,4 +1,4 @@
-//! What `ociseek convert` prints for people.
+//! The output of `ociseek convert` for people.
 
 use std::fmt::Write;
 
@@ -21,8 +21,8 @@ pub(crate) fn report(source: &str, name: &ImageName, done: &Converted, seconds: 
     text
 }
 
-/// The SOCI-enabled image that `ociseek index` made of `source`: with its layers, unless the report
-/// on an index has them.
+/// The SOCI-enabled image that `ociseek index` made from `source`. `with_layers` includes the
+/// layers, unless the report on an index already has them.
 pub(crate) fn made(source: &str, name: &ImageName, result: &EnabledResult, with_layers: bool, style: Style) -> String {
     let mut text = String::new();
     match result {
@@ -72,7 +72,7 @@ fn enabled(text: &mut String, name: &ImageName, done: &Converted, style: Style) 
     }
 }
 
-/// How signing tools name the new image.
+/// The name of the new image for signing tools.
 fn to_sign(name: &ImageName, done: &Converted) -> String {
     match name {
         ImageName::Registry(r) => format!("{}/{}@{}", r.registry, r.repository, done.digest),
@@ -97,7 +97,7 @@ fn one(text: &mut String, source: &str, image: &ConvertedImage, style: Style) {
     members(text, &image.layers, style);
 }
 
-/// What it cost.
+/// The totals of bytes and time.
 fn totals(done: &Converted, seconds: f64) -> String {
     let part = |what: &str, bytes: u64| if bytes == 0 { String::new() } else { format!(", {what} {}", human(bytes)) };
     let (copied, written) = (part("copied", done.bytes_copied), part("wrote", done.bytes_written));

@@ -57,7 +57,7 @@ pub(super) async fn run(args: CopyArgs, talk: TalkArgs) -> Result<(), CliError> 
     Stdout::new().write_whole(text.as_bytes()).map_err(CliError::Stdout)
 }
 
-/// The tag that the copy gets: the one that is typed, else the source's.
+/// The tag of the copy: the typed one, or else the source's.
 fn tag(source: &ImageName, destination: &ListPlace) -> Result<String, CliError> {
     let own = match source {
         ImageName::Registry(image) => image.tag.clone().filter(|_| image.digest.is_none()),

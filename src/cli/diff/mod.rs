@@ -22,7 +22,7 @@ use args::DiffArgs;
 pub(super) mod args;
 pub(super) mod json;
 
-/// What is typed: a file that is there, or an image.
+/// An argument: an existing file, or else an image.
 enum Typed {
     File(PathBuf),
     Image(ImageName),

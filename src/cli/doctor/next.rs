@@ -9,7 +9,7 @@ pub(super) fn platform(found: &Diagnosis) -> String {
     found.inspected.image.platform.as_ref().map_or_else(|| "unknown platform".to_owned(), ToString::to_string)
 }
 
-/// What to run about it.
+/// The command that would help.
 pub(super) fn next(finding: &Finding, image: &str, platform: &str) -> Option<String> {
     let is_saved = matches!(image.parse(), Ok(ImageName::Saved { .. }));
     let image = quoted(image.as_bytes());

@@ -1,4 +1,4 @@
-//! What `ociseek doctor` prints for people.
+//! The output of `ociseek doctor` for people.
 
 use std::fmt::Write as _;
 

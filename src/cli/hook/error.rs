@@ -1,4 +1,4 @@
-//! What can go wrong in hooks and in `backfill` alone, and what helps.
+//! The errors of hooks and `backfill`, with hints.
 
 use std::path::PathBuf;
 
@@ -10,10 +10,10 @@ use crate::hook::journal::JournalError;
 use crate::hook::secret::SecretError;
 use crate::hook::server::ServeError;
 
-/// Why a service, or a walk through registries, ended without doing what was asked.
+/// Why a service or a walk through registries failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HookError {
-    /// Some images or lists failed; each was listed on standard output, among all the others.
+    /// Some images or lists failed. Each was reported on standard output.
     #[error("{what}")]
     Backfill { what: String, hint: Option<String> },
     #[error(transparent)]
@@ -65,7 +65,7 @@ impl HookError {
     }
 }
 
-/// What helps against what `backfill` tells among other things.
+/// The hint for a failure that `backfill` reports.
 pub(crate) fn backfill_hint(error: &BackfillError) -> Option<String> {
     match error {
         BackfillError::Repositories(error) if !matches!(error.status(), Some(403..=405)) => registry_hint(error),

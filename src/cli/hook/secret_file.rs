@@ -1,4 +1,4 @@
-//! Files that hold the secret of a service, and who else may read them.
+//! Reads the files with the secrets of a service, and checks who else can read them.
 
 use std::fs::File;
 use std::io;
@@ -11,16 +11,16 @@ use crate::cli::hook::error::HookError;
 use crate::cli::shared::report::CliError;
 use crate::hook::secret::Secrets;
 
-/// Where container runtimes put secrets. Whoever else gets into the container may read them, by the runtime's choice.
+/// Where container runtimes mount secrets. They decide who else in the container may read them.
 const MOUNTED: [&str; 2] = ["/run/secrets", "/var/run/secrets"];
 
 /// The secrets in a file.
 ///
-/// Its group may read it. Everyone may only where its modes are not the user's to choose: below
-/// [`MOUNTED`], and on a file system that is mounted read-only, as Kubernetes mounts a secret.
+/// The file's group may read it. Everyone may read it only if the user cannot choose its mode:
+/// below [`MOUNTED`], and on a read-only file system, as used by Kubernetes.
 ///
 /// # Errors
-/// When it cannot be read, can be read or written by others, or holds no secret.
+/// If it cannot be read, others can read or write it, or it contains no secret.
 pub(super) fn secrets(path: &Path) -> Result<Secrets, CliError> {
     let unreadable = |source| CliError::Read { path: path.to_owned(), source };
     let file = File::open(path).map_err(unreadable)?;
@@ -32,7 +32,7 @@ pub(super) fn secrets(path: &Path) -> Result<Secrets, CliError> {
     Ok(Secrets::parse(&text).map_err(|source| HookError::SecretFile { path: path.to_owned(), source })?)
 }
 
-/// What others can do with a file of this mode that they should not.
+/// The access that a file's mode wrongly gives to others.
 fn open_to_others(mode: u32, is_mounted: impl Fn() -> bool) -> Option<&'static str> {
     match mode {
         mode if mode & 0o022 != 0 => Some("write"),
@@ -43,7 +43,7 @@ fn open_to_others(mode: u32, is_mounted: impl Fn() -> bool) -> Option<&'static s
 
 fn is_mounted(path: &Path, file: &File) -> bool {
     let is_read_only = fstatvfs(file).is_ok_and(|system| system.f_flag.contains(StatVfsMountFlags::RDONLY));
-    // The path may lead there by a symbolic link, or out of there.
+    // The path may contain symbolic links.
     is_read_only || path.canonicalize().is_ok_and(|path| MOUNTED.iter().any(|mounted| path.starts_with(mounted)))
 }
 

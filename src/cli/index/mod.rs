@@ -28,7 +28,7 @@ pub(super) mod json;
 mod step;
 mod text;
 
-/// Indexes all images, one after the other; those that fail do not keep the others from it.
+/// Indexes all images one after the other, and continues after failures.
 pub(super) async fn run(args: IndexArgs, talk: TalkArgs) -> Result<(), CliError> {
     let started = Instant::now();
     check(&args)?;
@@ -110,7 +110,7 @@ pub(super) async fn run(args: IndexArgs, talk: TalkArgs) -> Result<(), CliError>
     }
 }
 
-/// What an image falls short of, if that is why it failed.
+/// The refusal, if the index fell short of a gate.
 fn refused(error: &CliError) -> Option<&Refused> {
     match error {
         CliError::Index(error) => match &**error {
@@ -121,7 +121,7 @@ fn refused(error: &CliError) -> Option<&Refused> {
     }
 }
 
-/// What clap cannot see for itself.
+/// Checks that clap cannot express.
 fn check(args: &IndexArgs) -> Result<(), CliError> {
     if let Some(saved) = args.images.iter().find(|image| matches!(image, ImageName::Saved { .. })) {
         return Err(CliError::IndexSaved(saved.to_string()));
@@ -166,7 +166,7 @@ fn options(args: &IndexArgs, versions: &Versions, started: Instant) -> Result<In
     })
 }
 
-/// What all images have in common.
+/// The settings that all images share.
 struct Work {
     options: IndexOptions,
     versions: Versions,
@@ -186,7 +186,7 @@ impl Work {
         };
         let mut options = self.options.clone();
         options.reuse.tag.clone_from(&tag);
-        // index.json knows the name of an image that is the only one, or that was named by its digest.
+        // index.json has the name of an image that is the only one, or that was named by digest.
         let tag = tag.or_else(|| from.descriptor.as_ref().and_then(tag_of).map(str::to_owned));
         let subject = Subject { from, tag, resolved: None, is_unattended: false };
         let (cache, versions) = (self.cache.as_ref(), &self.versions);
@@ -208,7 +208,8 @@ impl Work {
         }
     }
 
-    /// Where the index goes. A dry run makes no layout that is not there: then it is as if nothing were in it.
+    /// The destination of the index. A dry run does not create a missing layout, and treats it as
+    /// empty.
     async fn destination(&self, source: &Source) -> Result<Option<Destination>, CliError> {
         let Some(dir) = self.output.clone() else { return Ok(home(source)) };
         if self.options.dry_run && !dir.exists() {

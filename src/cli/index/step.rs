@@ -1,6 +1,6 @@
-//! What a CI step leaves behind: outputs for the steps after it, and a summary for people, both
-//! appended to files that the CI system names (`$GITHUB_OUTPUT` and `$GITHUB_STEP_SUMMARY`; a
-//! dotenv report in GitLab).
+//! Files for the next steps of a CI job: outputs, and a summary for people. Both are appended to
+//! files that the CI system names (`$GITHUB_OUTPUT` and `$GITHUB_STEP_SUMMARY`; a dotenv report in
+//! GitLab).
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -14,7 +14,7 @@ use crate::cli::shared::report::CliError;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::safe;
 
-/// Where they go.
+/// The paths of the files.
 pub(super) struct Files {
     pub outputs: Option<PathBuf>,
     pub summary: Option<PathBuf>,
@@ -22,7 +22,7 @@ pub(super) struct Files {
 
 impl Files {
     /// # Errors
-    /// When a file cannot be appended to.
+    /// If appending to a file fails.
     pub(super) fn write(&self, document: &Indexing) -> Result<(), CliError> {
         for (file, text) in [(&self.outputs, outputs as fn(&Indexing) -> String), (&self.summary, summary)] {
             if let Some(file) = file {
@@ -39,8 +39,8 @@ fn append(file: &Path, text: &str) -> Result<(), CliError> {
     written.map_err(|source| CliError::Write { path: file.to_owned(), source })
 }
 
-/// NAME=VALUE lines. Values are digests, figures and fixed words: nothing that an image or a
-/// registry says can add a line.
+/// NAME=VALUE lines. Values are digests, numbers and fixed words, so untrusted text cannot add
+/// lines.
 fn outputs(document: &Indexing) -> String {
     let manifests = || document.images.iter().flat_map(|image| &image.manifests);
     let indexes: Vec<String> = manifests().filter_map(|m| m.index.as_ref()).map(|i| i.digest.to_string()).collect();
@@ -48,7 +48,7 @@ fn outputs(document: &Indexing) -> String {
     let enabled = || document.images.iter().filter_map(|image| image.enabled.as_ref());
     let of_enabled = enabled().flat_map(|enabled| &enabled.manifests).map(|image| image.coverage.percent);
     let coverages = manifests().map(|m| m.coverage.percent).chain(of_enabled);
-    // The least: each platform must reach a gate.
+    // The smallest, because each platform must pass a gate.
     let coverage = coverages.min_by(f64::total_cmp).map(|percent| percent.to_string());
     let enabled = enabled().find_map(|enabled| enabled.digest).map(|digest| digest.to_string());
     let failed = document.images.iter().any(|image| image.error.is_some());
@@ -63,7 +63,8 @@ fn outputs(document: &Indexing) -> String {
     )
 }
 
-/// A Markdown table with a line for each platform, then what was left out, then what failed.
+/// A Markdown table with a line for each platform, followed by the layers that were left out and
+/// the failures.
 fn summary(document: &Indexing) -> String {
     let mut text =
         "### SOCI index\n\n| image | platform | index | covered | left out |\n|---|---|---|---|---|\n".to_owned();
@@ -125,7 +126,7 @@ fn row(text: &mut String, image: &Image, manifest: &Manifest) {
     );
 }
 
-/// Small layers are no news.
+/// Small layers are not worth mentioning.
 fn left_out(text: &mut String, manifest: &Manifest) {
     let reason =
         |layer: &Layer| layer.reason.as_ref().filter(|reason| reason.code != "too-small").map(|r| plain(&r.text));
@@ -139,7 +140,7 @@ fn platform(manifest: &Manifest) -> String {
     manifest.platform.as_deref().map_or_else(|| "unknown platform".to_owned(), plain)
 }
 
-/// Text that came from an image or a registry as what it is: neither markup nor the end of a table's cell.
+/// Escapes text from an image or a registry: it can neither become markup nor end a table cell.
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for c in safe(text).chars() {
@@ -153,7 +154,7 @@ fn plain(text: &str) -> String {
     plain
 }
 
-/// As code. A backtick would end it and has no escape.
+/// Formats text as code. Backticks are removed because they cannot be escaped.
 fn code(text: &str) -> String {
     format!("`{}`", safe(text).replace('`', "'").replace('|', "\\|"))
 }

@@ -1,4 +1,4 @@
-//! What `ociseek index` prints for people.
+//! The output of `ociseek index` for people.
 
 use std::fmt::Write;
 
@@ -16,11 +16,11 @@ use crate::store::blob::Attached;
 const READERS: &str =
     "read by soci-snapshotter with [pull_modes.soci_v1] enable = true, or when given this index digest";
 
-/// Other SOCI indexes that are named; the rest are counted.
+/// How many other SOCI indexes are named. The rest are counted.
 const MOST_OTHERS: usize = 16;
 
-/// The report on one image that was indexed in `seconds`. `target` says where the index was
-/// written, if not to the image.
+/// The report on an image that was indexed in `seconds`. `target` names the destination, unless it
+/// is the image itself.
 pub(super) fn report(image: &str, target: Option<&str>, done: &IndexedImage, seconds: f64, style: Style) -> String {
     let mut text = String::new();
     let mut attached = None;
@@ -43,7 +43,7 @@ pub(super) fn report(image: &str, target: Option<&str>, done: &IndexedImage, sec
     text
 }
 
-/// The report on an image that falls short of what was asked for.
+/// The report on an image that falls short of the gate.
 pub(super) fn refused(image: &str, refused: &Refused, style: Style) -> String {
     let mut text = String::new();
     for manifest in &refused.manifests {
@@ -58,7 +58,7 @@ pub(super) fn refused(image: &str, refused: &Refused, style: Style) -> String {
     text
 }
 
-/// Only the digests of indexes, and of the SOCI-enabled image, one a line.
+/// Only the digests of indexes and of the SOCI-enabled image, one per line.
 pub(super) fn digests(made: &Made) -> String {
     let mut text = String::new();
     for manifest in made.index.iter().flat_map(|index| &index.manifests) {
@@ -73,7 +73,7 @@ pub(super) fn digests(made: &Made) -> String {
     text
 }
 
-/// The SOCI index, and who reads it, once for all platforms.
+/// The SOCI indexes, and once for all platforms who reads them.
 fn soci<'a>(
     text: &mut String,
     target: Option<&str>,
@@ -96,7 +96,7 @@ fn soci<'a>(
     }
 }
 
-/// The fine index.
+/// The fine indexes.
 fn fine<'a>(
     text: &mut String,
     target: Option<&str>,
@@ -120,7 +120,8 @@ fn fine<'a>(
     }
 }
 
-/// An index, and how it was attached, unless there is none. True: attached in another way than the one before.
+/// A line for an index, and how it was attached. Returns whether that differs from the previous
+/// index.
 fn result<'a>(
     text: &mut String,
     word: &str,
@@ -178,7 +179,7 @@ fn result<'a>(
     false
 }
 
-/// What another run would do.
+/// A note about the layers that another run would index.
 pub(super) fn left(text: &mut String, manifest: &IndexedManifest, style: Style) {
     let (layers, bytes) = manifest.left().fold((0, 0), |(layers, bytes), layer| (layers + 1, bytes + layer.size));
     let is_stuck =
@@ -204,7 +205,7 @@ fn others(text: &mut String, manifest: &IndexedManifest, style: Style) {
     for OtherIndex { digest, tool, listed_first, unusable } in others.iter().take(MOST_OTHERS) {
         let first = if *listed_first { " and is listed first" } else { "" };
         let line = match unusable {
-            // We have no index to replace it with.
+            // There is no index of ours to replace it with.
             None if has_none => {
                 format!("SOCI index {digest} by {} exists and was left unchanged", maker(tool.as_deref()))
             }
@@ -228,7 +229,7 @@ fn maker(tool: Option<&str>) -> String {
     tool.map_or_else(|| "an unknown tool".to_owned(), |tool| format!("\"{}\"", safe(tool)))
 }
 
-/// What it cost.
+/// The totals of bytes and time.
 fn totals(done: &IndexedImage, seconds: f64) -> String {
     let written = match done.bytes_written {
         0 => String::new(),

@@ -1,16 +1,16 @@
-//! What the index that a reader takes covers.
+//! The coverage of the index that a reader takes.
 
 use std::collections::BTreeSet;
 
 use crate::image::coverage::Coverage;
 use crate::ops::discover::Discovered;
 
-/// How much of an image the index that a reader takes covers.
+/// The coverage of an image by the index that a reader takes.
 pub(super) fn covered(image: &Discovered) -> Coverage {
     Coverage::of(&image.layers, |layer| image.ztoc_for(&layer.digest).is_some())
 }
 
-/// Bytes of the ztocs that a reader takes.
+/// The size of the ztocs that a reader takes, in bytes.
 pub(super) fn ztoc_bytes(image: &Discovered) -> u64 {
     let layers: BTreeSet<_> = image.layers.iter().map(|layer| layer.digest).collect();
     layers.iter().filter_map(|layer| image.ztoc_for(layer)).map(|ztoc| ztoc.size).sum()

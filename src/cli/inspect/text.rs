@@ -1,4 +1,4 @@
-//! What `ociseek inspect` prints for people.
+//! The output of `ociseek inspect` for people.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -41,7 +41,7 @@ pub(super) fn text(name: &str, inspected: &Inspected, style: Style) -> String {
         coverage(&mut text, inspected);
         prefetch(&mut text, inspected, style);
     }
-    // `doctor` tells about the others.
+    // `doctor` reports the others.
     for (consumer, verdict) in inspected.verdicts().iter() {
         if matches!(consumer, Consumer::Soci | Consumer::SociV1) {
             let _ = writeln!(text, "  {}", style.dim(&format!("{}: {}", consumer.name(), outcome(&verdict))));
@@ -50,7 +50,7 @@ pub(super) fn text(name: &str, inspected: &Inspected, style: Style) -> String {
     text
 }
 
-/// An index, and what is wrong with it.
+/// An index with its faults.
 fn index(text: &mut String, image: &Discovered, found: &FoundIndexRef, is_chosen: bool, style: Style) {
     let digest = found.digest.to_string();
     let digest = if is_chosen { style.green(&digest) } else { digest };
@@ -83,7 +83,7 @@ fn maker(tool: Option<&str>) -> String {
     tool.map_or("of an unknown tool".to_owned(), |tool| format!("by \"{}\"", safe(tool)))
 }
 
-/// A fine index, or why it cannot be used.
+/// A fine index with its fault, if any.
 fn fine(text: &mut String, image: &Discovered, found: &FineSummary, style: Style) {
     let digest = found.digest.to_string();
     let digest = if found.chosen { style.green(&digest) } else { digest };
@@ -169,7 +169,7 @@ fn coverage(text: &mut String, inspected: &Inspected) {
     );
 }
 
-/// What the index says to prefetch, if it has lists.
+/// The prefetch lists of the index, if it has any.
 fn prefetch(text: &mut String, inspected: &Inspected, style: Style) {
     let mut seen = BTreeSet::new();
     let layers = inspected.image.layers.iter().zip(&inspected.layers);
@@ -198,7 +198,7 @@ fn outcome(verdict: &Verdict) -> String {
     }
 }
 
-/// Why a layer has no ztoc, as far as its type tells.
+/// Why a layer has no ztoc, as far as its media type shows.
 fn without_ztoc(media_type: &str) -> String {
     let code = LayerKind::of(media_type).code();
     code.map_or_else(|| "no ztoc".to_owned(), |code| format!("no ztoc: {}", code.replace('-', " ")))

@@ -1,4 +1,5 @@
-//! `--detach`: the program starts itself once more, and ends when that one says that the files are there.
+//! `--detach`: the program starts a second process of itself, and exits when that reports that the
+//! image is mounted.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -16,14 +17,15 @@ use crate::cli::shared::report::CliError;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::terminal::Stdout;
 
-/// What the process that stays says when the files are there.
+/// The message of the background process after mounting.
 const READY: &str = "ready\n";
 
 /// Starts this program again with the same arguments and `--detached`, and waits until it is ready.
-/// Its errors are told by it.
+/// The background process reports its own errors.
 pub(crate) async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
     let mut arguments: Vec<OsString> = std::env::args_os().collect();
-    // Behind the name of the command; a `--` may come later. What may stand before it takes no values.
+    // After the name of the command, because a `--` may follow. Options before the name have no
+    // values.
     let command = arguments.iter().skip(1).position(|typed| !typed.as_encoded_bytes().starts_with(b"-"));
     let behind = command.map_or(arguments.len(), |at| at + 2);
     arguments.insert(behind, "--detached".into());
@@ -40,7 +42,7 @@ pub(crate) async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Res
             biased;
             Ok(signal) = interrupted => {
                 stop(child.id(), signal);
-                // It tells that it was interrupted, and takes down what it made.
+                // It reports the interruption itself, and removes what it created.
                 let _ = child.wait().await;
                 return Err(CliError::Exit(signal.exit_code()));
             }
@@ -52,21 +54,21 @@ pub(crate) async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Res
         return Ok(());
     }
     let status = child.wait().await.map_err(CliError::Start)?;
-    // One that ended by a signal has told nothing.
+    // A process that was killed by a signal has reported nothing.
     let failed = || CliError::Start(io::Error::other(format!("the background process exited ({status})")));
     let code = status.code().ok_or_else(failed)?;
     Err(CliError::Exit(u8::try_from(code).unwrap_or(crate::cli::shared::report::FAILED)))
 }
 
-/// What the process that stays wrote to its standard output.
+/// The standard output of the background process.
 #[derive(Default)]
 struct Heard {
-    /// For programs: what is there, or why nothing is. Empty unless they asked.
+    /// The JSON document about the mount or its failure. Empty unless requested.
     document: String,
     is_ready: bool,
 }
 
-/// Reads until it is ready, or has ended.
+/// Reads until the process is ready or has exited.
 async fn hear(mut stdout: impl AsyncBufRead + Unpin) -> io::Result<Heard> {
     let mut document = String::new();
     loop {
@@ -89,26 +91,26 @@ fn stop(child: Option<u32>, signal: Interrupt) {
         Interrupt::Hup => Signal::HUP,
     };
     if let Some(pid) = child.and_then(|id| Pid::from_raw(id.cast_signed())) {
-        // It may have ended by itself.
+        // It may already have exited.
         let _ = kill_process(pid, signal);
     }
 }
 
-/// Where the process that stays writes once nobody listens.
+/// The log of the background process, for the time after nobody listens to its output.
 pub(crate) struct Log(File);
 
 impl Log {
-    /// `None`: nowhere.
+    /// None for no log.
     pub(crate) fn open(path: Option<&Path>) -> Result<Log, CliError> {
         let path = path.map_or_else(|| PathBuf::from("/dev/null"), Path::to_owned);
         let opened = OpenOptions::new().append(true).create(true).open(&path);
         Ok(Log(opened.map_err(|source| CliError::Write { path, source })?))
     }
 
-    /// Leaves the session of the one who started it, and says that the files are there.
+    /// Leaves the session of the parent process, and reports that the image is mounted.
     ///
     /// # Errors
-    /// When nobody waits for that any more.
+    /// If the parent process no longer waits for the report.
     pub(crate) fn ready(self) -> Result<(), CliError> {
         let leave = || -> io::Result<()> {
             let null = File::open("/dev/null")?;

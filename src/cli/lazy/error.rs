@@ -1,10 +1,10 @@
-//! What can go wrong with mounts alone, and what helps.
+//! The errors of mounts, with hints.
 
 use crate::ops::bundle::BundleError;
 use crate::ops::trace::OciRuntimeError;
 use crate::rootfs::fuse::MountError;
 
-/// Why an image is not mounted, or its container did not run.
+/// Why mounting an image or running its container failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LazyError {
     #[error(transparent)]

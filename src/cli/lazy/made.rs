@@ -1,4 +1,4 @@
-//! A bundle of an image that is not there, for `bundle` and `trace`.
+//! Creates a bundle for an image that was not pulled, for `bundle` and `trace`.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::ops::bundle::{ACCOUNTS, Bundle, BundleError, RunOptions, plan};
 use crate::ops::mount::{LiveMount, MountOptions, Prefetch, Record, mount};
 use crate::rootfs::fuse::FuseOptions;
 
-/// A bundle that a runtime can start. The overlay goes before the mount below it.
+/// A bundle that a runtime can start. The overlay is unmounted before the image below it.
 pub(crate) struct Made {
     pub bundle: Bundle,
     pub live: LiveMount,
@@ -28,14 +28,15 @@ pub(crate) async fn make(
     let image = &opened.image;
     let fuse = FuseOptions {
         source: opened.name.clone(),
-        // The container's users are not the one who mounts; the directory is closed to all others.
+        // The container's users differ from the user who mounts. The directory is not accessible to
+        // others.
         allow_other: true,
         under_overlay: true,
         ..FuseOptions::default()
     };
     let options = MountOptions { fuse, record, prefetch };
     let point = bundle.image_point();
-    // The image's list of users may have to be fetched: that happens while it is mounted.
+    // The image's list of users may have to be fetched, which happens during mounting.
     let (config, live) = tokio::join!(
         plan(&image.manifest.digest, &image.config, &image.tree, &image.content, run),
         mount(image, &point, options, &opened.progress),

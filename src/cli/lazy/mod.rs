@@ -1,5 +1,5 @@
-//! What `mount`, `bundle` and `trace` share: opening the image, serving it until someone has
-//! enough, the figures at the end.
+//! Shared by `mount`, `bundle` and `trace`: opens the image, serves it until it should end, and
+//! writes the statistics.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub(super) mod error;
 pub(super) mod json;
 pub(super) mod made;
 
-/// An image that can be mounted, and what is said about it.
+/// An opened image with the settings for its output.
 pub(super) struct Opened {
     pub image: RootFs,
     pub name: String,
@@ -43,7 +43,7 @@ pub(super) struct Opened {
     quiet: bool,
 }
 
-/// Opens the image; `layer`: only that one of its layers.
+/// Opens the image. `layer` selects a single layer of it.
 pub(super) async fn open_image(
     name: &ImageName,
     layer: Option<usize>,
@@ -51,7 +51,7 @@ pub(super) async fn open_image(
     talk: TalkArgs,
 ) -> Result<Opened, CliError> {
     let started = Instant::now();
-    // What cannot be written is known before anything is fetched.
+    // Detects that the file cannot be written before anything is fetched.
     let stats = args.stats.map(|path| create(&path).map(|file| (path, file))).transpose()?;
     let display = Arc::new(Display::new(talk));
     let progress: Arc<dyn Progress> = display.clone();
@@ -75,13 +75,13 @@ pub(super) async fn open_image(
     Ok(Opened { image, name, progress, started, stats, quiet: talk.quiet })
 }
 
-/// A new file, whatever was there.
+/// Creates a file, or truncates an existing one.
 pub(super) fn create(path: &Path) -> Result<File, CliError> {
     File::create(path).map_err(|source| CliError::Write { path: path.to_owned(), source })
 }
 
 impl Opened {
-    /// Says that the files are there, directories and links among them. `what` tells where, and how they go away again.
+    /// Reports that the image is mounted. `what` tells where, and how to unmount it.
     pub(super) fn tell_ready(&self, what: &str) {
         if self.quiet {
             return;
@@ -94,7 +94,7 @@ impl Opened {
         complain(&safe(&text));
     }
 
-    /// The same as [`tell_ready`](Opened::tell_ready), for programs and on standard output.
+    /// Like [`tell_ready`](Opened::tell_ready), as JSON on standard output.
     pub(super) fn print_ready(&self, dir: &Path) -> Result<(), CliError> {
         let ready = Ready {
             dir: dir.display().to_string(),
@@ -105,12 +105,12 @@ impl Opened {
         Stdout::new().write_whole(text.as_bytes()).map_err(CliError::Stdout)
     }
 
-    /// Says what is worth a warning unless nothing is to be said.
+    /// Prints a warning unless the output is quiet.
     pub(super) fn warn(&self, text: &str) {
         self.progress.report(ProgressEvent::Warning(text.to_owned()));
     }
 
-    /// Writes the figures where the user wants them.
+    /// Writes the statistics to the file that the user named, if any.
     pub(super) fn write_stats(&mut self, mounted: Duration) -> Result<(), CliError> {
         let stats = Stats {
             figures: Figures::of(self),
@@ -122,7 +122,8 @@ impl Opened {
     }
 }
 
-/// An error after the document was printed: it is told on standard error alone, and decides the exit status.
+/// Handles an error after the document was printed: reports it only on standard error, and sets the
+/// exit status.
 pub(super) fn too_late(error: &CliError) -> CliError {
     if !error.was_told() {
         tell(None, error);
@@ -130,15 +131,15 @@ pub(super) fn too_late(error: &CliError) -> CliError {
     CliError::Exit(error.exit_code())
 }
 
-/// Why a mount is to end.
+/// Why a mount ends.
 pub(super) enum End {
-    /// Someone asked this process to stop.
+    /// This process was asked to stop.
     Asked,
-    /// Someone else unmounted it.
+    /// Another process unmounted it.
     Unmounted,
 }
 
-/// Serves until it is enough.
+/// Serves until the mount should end.
 pub(super) async fn serve(
     mount: &mut LiveMount,
     interrupted: &mut oneshot::Receiver<Interrupt>,
@@ -150,7 +151,7 @@ pub(super) async fn serve(
     }
 }
 
-/// What was typed about the container.
+/// The options of the container.
 pub(super) fn run_options(args: ContainerArgs, command: Vec<String>) -> RunOptions {
     RunOptions {
         command: (!command.is_empty()).then_some(command),

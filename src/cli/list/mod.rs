@@ -41,7 +41,7 @@ pub(super) async fn run(args: ListArgs) -> Result<(), CliError> {
     while let Some(image) = looked.next().await {
         failed += usize::from(image.manifests.as_ref().as_ref().is_err_and(|error| !error.is_not_an_image()));
         match args.format.get() {
-            // A row is printed as soon as it is known: that is the progress.
+            // A row is printed as soon as it is known, which also shows the progress.
             Format::Text => print(table.rows(&image, args.all))?,
             Format::Json => listed.push(image),
         }
@@ -55,7 +55,7 @@ pub(super) async fn run(args: ListArgs) -> Result<(), CliError> {
     }
 }
 
-/// What is to be looked at, and where it is.
+/// The store, and the images to list.
 async fn places(images: &Images, place: &ListPlace) -> Result<(Source, Vec<NamedTarget>), CliError> {
     match place {
         ListPlace::Repository { registry, repository } => {
@@ -74,8 +74,8 @@ async fn places(images: &Images, place: &ListPlace) -> Result<(Source, Vec<Named
     }
 }
 
-/// Columns that fit most rows. A row is printed before the next one is known, so a longer cell
-/// pushes its row to the right.
+/// Columns wide enough for most rows. A row is printed before the next one is known, so a longer
+/// cell shifts the rest of its row.
 struct Table {
     name: usize,
     style: Style,
@@ -159,7 +159,8 @@ impl Table {
         self.content(name, platform, "fine", age, content)
     }
 
-    /// The line of an index, whose coverage, size and maker are known, or else why it cannot be used.
+    /// The columns for the content of an index: its coverage, size and tool, or why it cannot be
+    /// used.
     fn content(
         &self,
         name: &str,
@@ -180,8 +181,8 @@ impl Table {
     }
 }
 
-/// How long ago a time, in seconds since 1970, was; None if it is still to come, or none that a
-/// build wrote down: reproducible builds say 1970 or 1980.
+/// The age of an image that was created at this time, in seconds since 1970. None if the time is in
+/// the future or was not set by a build: reproducible builds use 1970 or 1980.
 fn age(now: SystemTime, then: i64) -> Option<String> {
     const DAY: u64 = 24 * 60 * 60;
     const YEAR_1981: i64 = 347_155_200;

@@ -1,22 +1,22 @@
-//! What is listed of an image's tree.
+//! Selects the entries of an image's tree to list.
 
 use super::args::LsArgs;
 use crate::cli::shared::report::CliError;
 use crate::ops::open::RootFs;
 use crate::tree::{NodeId, Tree};
 
-/// What is listed of the tree.
+/// The selected part of the tree.
 pub(crate) enum Listing {
-    /// One file, as it was named.
+    /// A single file with the name that was typed.
     File { name: Vec<u8>, node: NodeId },
-    /// Directories, each with the path that it is shown by; one, unless all below it are listed too.
+    /// Directories with their displayed paths. Only one, unless `recursive` is set.
     Directories { list: Vec<(Vec<u8>, NodeId)>, recursive: bool },
 }
 
 impl Listing {
     pub(crate) fn of(rootfs: &RootFs, path: &[u8], args: &LsArgs) -> Result<Listing, CliError> {
         let tree = &rootfs.tree;
-        // As with ls: -l and -d show a link itself.
+        // Like ls: -l and -d show a link itself.
         let node = tree.resolve(path, !args.long && !args.directory)?;
         if args.directory || !tree.node(node).kind.is_directory() {
             return Ok(Listing::File { name: path.to_vec(), node });
@@ -29,8 +29,8 @@ impl Listing {
     }
 }
 
-/// A directory and all below it, parents before their children, in the order of their names.
-/// Nothing recurses: a tree may be deep.
+/// A directory and all directories below it, parents first, in the order of their names. Not
+/// recursive, because a tree may be deep.
 fn below(tree: &Tree, path: &[u8], root: NodeId) -> Vec<(Vec<u8>, NodeId)> {
     let mut found = Vec::new();
     let mut ahead = vec![(path.to_vec(), root)];
@@ -43,7 +43,7 @@ fn below(tree: &Tree, path: &[u8], root: NodeId) -> Vec<(Vec<u8>, NodeId)> {
     found
 }
 
-/// A name below a directory, as ls writes it.
+/// A path below a directory, as ls writes it.
 pub(super) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     match directory.last() {
         None | Some(b'/') => [directory, name].concat(),

@@ -65,7 +65,7 @@ pub(super) async fn run(args: LsArgs, talk: TalkArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// One layer, which need not make a file system alone.
+/// Opens a single layer, which need not be a complete file system.
 async fn open_one(named: &Named, args: &LsArgs, number: usize) -> Result<(Descriptor, OpenLayer), CliError> {
     let Named { source, root, caches, progress } = named;
     let read = &args.read;
@@ -79,7 +79,8 @@ async fn open_one(named: &Named, args: &LsArgs, number: usize) -> Result<(Descri
     Ok((layer, open))
 }
 
-/// The entries at or below `path`, by their cleaned names sorted as bytes; those of one name in the tar's order.
+/// The entries at or below `path`, sorted by their cleaned names as bytes. Entries with the same
+/// name are in the tar's order.
 fn entries<'a>(files: &'a [FileMetadata], path: &[u8]) -> Vec<&'a FileMetadata> {
     let wanted = clean(path);
     let mut found: Vec<(Vec<&[u8]>, &FileMetadata)> =

@@ -1,4 +1,4 @@
-//! What `ociseek ls` prints for people.
+//! The output of `ociseek ls` for people.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -10,12 +10,12 @@ use crate::time::Time;
 use crate::tree::{Node, NodeId, NodeKind, Tree};
 use crate::ztoc::{FileKind, FileMetadata};
 
-/// How names are written.
+/// How names are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Names {
-    /// As they are, byte for byte.
+    /// Unchanged, byte for byte.
     Raw,
-    /// As a terminal can show them.
+    /// Quoted, so that a terminal can show them.
     Quoted,
 }
 
@@ -28,7 +28,7 @@ impl Names {
     }
 }
 
-/// How much of a file is shown.
+/// How much is shown about a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Detail {
     Name,
@@ -91,7 +91,7 @@ fn rows(list: &[(&[u8], NodeId)], tree: &Tree, detail: Detail, names: Names, out
     Ok(())
 }
 
-/// The entries of one layer, as its tar has them.
+/// The entries of a layer, as stored in its tar.
 pub(super) fn layer(entries: &[&FileMetadata], detail: Detail, names: Names, mut out: impl Write) -> io::Result<()> {
     let columns: Vec<Columns> = match detail {
         Detail::Name => Vec::new(),
@@ -115,13 +115,13 @@ pub(super) fn layer(entries: &[&FileMetadata], detail: Detail, names: Names, mut
     out.flush()
 }
 
-/// Everything of a line of `ls -l` but the name.
+/// A line of `ls -l` without the name.
 struct Columns {
     mode: String,
     links: String,
     uid: String,
     gid: String,
-    /// A device's numbers instead of a size.
+    /// For devices, their numbers instead of the size.
     size: String,
     mtime: String,
 }
@@ -138,7 +138,7 @@ impl Columns {
             NodeKind::Fifo => ('p', "0".to_owned()),
         };
         Columns {
-            // As ls marks files that have more than a mode.
+            // ls marks files with additional access attributes in the same way.
             mode: permissions(kind, node.mode) + if node.xattrs.is_empty() { "" } else { "+" },
             links: node.nlink.to_string(),
             uid: node.uid.to_string(),
@@ -171,7 +171,7 @@ impl Columns {
     }
 }
 
-/// Of the columns that are as wide as what is in them.
+/// The widths of the columns, as needed for their content.
 struct Widths([usize; 5]);
 
 impl Widths {
@@ -205,7 +205,7 @@ impl Widths {
     }
 }
 
-/// `drwxr-xr-x`, with setuid, setgid and sticky as ls shows them.
+/// `drwxr-xr-x`, with setuid, setgid and sticky bits like ls.
 fn permissions(kind: char, mode: u32) -> String {
     let mut text = String::from(kind);
     for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
@@ -222,7 +222,7 @@ fn permissions(kind: char, mode: u32) -> String {
     text
 }
 
-/// In UTC, whole seconds.
+/// The time in UTC, in whole seconds.
 fn time(time: Option<Time>) -> String {
     let seconds = time.and_then(|time| Time { nanos: 0, ..time }.to_rfc3339());
     seconds.unwrap_or_else(|| "-                   ".to_owned())

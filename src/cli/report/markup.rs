@@ -1,10 +1,11 @@
-//! Text from images as HTML: nothing in it can become markup, and nothing in it can turn or hide what stands around it.
+//! Escapes text from images for HTML, so that it cannot become markup, or reorder or hide the text
+//! around it.
 
 use std::fmt;
 
 use crate::cli::shared::terminal::is_hostile;
 
-/// The longest file name that is written, in characters; of a longer one the middle is left out.
+/// The longest file name that is printed, in characters. Longer ones are shortened in the middle.
 const LONGEST: usize = 160;
 
 /// Text between tags or in a quoted attribute.
@@ -25,7 +26,7 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// A file name in an attribute or another place where tags mean nothing.
+/// A file name in an attribute or another place without markup.
 pub(super) fn plain_name(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for chunk in path.utf8_chunks() {
@@ -41,7 +42,8 @@ pub(super) fn plain_name(path: &[u8]) -> String {
     Text(&text).to_string()
 }
 
-/// A file name with a direction of its own, so that one from right to left stays inside its place.
+/// A file name with its own text direction, so that a right-to-left name does not affect the text
+/// around it.
 pub(super) fn name(path: &[u8]) -> String {
     format!("<bdi>{}</bdi>", plain_name(path))
 }

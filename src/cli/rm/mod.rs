@@ -42,7 +42,7 @@ pub(super) async fn run(args: RmArgs) -> Result<(), CliError> {
     }
 }
 
-/// What stands before the digest of an index that is not a SOCI index.
+/// The prefix of the digest, unless the index is a SOCI index.
 fn prefix(kind: IndexKind) -> &'static str {
     match kind {
         IndexKind::Soci => "",

@@ -1,4 +1,4 @@
-//! From the options that shape an index to what the library takes.
+//! Converts options for building an index to those of the library.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(crate) fn layer_options(build: &BuildArgs) -> LayerOptions {
     }
 }
 
-/// The images of --reuse-from; those that cannot be opened are warned of.
+/// The images of --reuse-from. Prints a warning for each image that cannot be opened.
 pub(crate) async fn named(images: &Images, names: &[ImageName], progress: &Arc<dyn Progress>) -> Vec<Elsewhere> {
     let mut found = Vec::with_capacity(names.len());
     for name in names {
@@ -35,7 +35,7 @@ pub(crate) async fn named(images: &Images, names: &[ImageName], progress: &Arc<d
     found
 }
 
-/// What is done for images that nobody names by hand: hooks and backfill.
+/// The options for images that were not requested explicitly, by hooks and backfill.
 pub(crate) fn unattended(
     platforms: Vec<Platform>,
     build: &BuildArgs,

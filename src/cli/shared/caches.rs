@@ -1,4 +1,4 @@
-//! The local caches, where the user wants them or where caches are.
+//! Opens the local caches, in the directory from the user or the default one.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::rootfs::cache::SpanCache;
 use crate::rootfs::layers::Caches;
 use crate::store::cache::ZtocCache;
 
-/// The directory of all caches; None if there is no place for one.
+/// The directory of all caches. None if there is no suitable directory.
 pub(crate) fn dir(args: &CacheDirArgs) -> Option<PathBuf> {
     let var = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     args.cache_dir
@@ -19,7 +19,7 @@ pub(crate) fn dir(args: &CacheDirArgs) -> Option<PathBuf> {
         .or_else(|| var("HOME").map(|home| home.join(".cache/ociseek")))
 }
 
-/// The caches of those who read from images: of ztocs, and of what spans hold.
+/// The caches for reading images: of ztocs and of decoded spans.
 pub(crate) async fn reading(args: &ReadCacheArgs, progress: &Arc<dyn Progress>) -> Result<Caches, CliError> {
     let dir = if args.cache.no_cache { None } else { dir(&args.cache.dir) };
     let (max, ztocs, progress) = (args.cache_size.0, args.cache.ztoc_cache_size.0, Arc::clone(progress));
@@ -30,7 +30,7 @@ pub(crate) async fn reading(args: &ReadCacheArgs, progress: &Arc<dyn Progress>) 
     opened.await.map_err(|error| CliError::Start(error.into()))
 }
 
-/// The cache of ztocs; None if the user wants none.
+/// The cache of ztocs. None if the user disabled it.
 pub(crate) async fn ztocs(args: &CacheArgs, progress: &Arc<dyn Progress>) -> Option<ZtocCache> {
     if args.no_cache {
         return None;

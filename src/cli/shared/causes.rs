@@ -1,11 +1,11 @@
-//! What failed, and why.
+//! Errors and their causes.
 
 use std::error::Error;
 
 use super::terminal::safe;
 use crate::progress::chain;
 
-/// What failed, then why, then why that ...; each once, fit for a terminal.
+/// The error followed by its causes, without duplicates, with characters escaped for terminals.
 pub(crate) fn causes(error: &dyn Error) -> Vec<String> {
     chain(error).iter().map(|text| safe(text)).collect()
 }

@@ -1,4 +1,4 @@
-//! What several commands need.
+//! Helpers that several commands share.
 
 pub(super) mod args;
 pub(super) mod brief;

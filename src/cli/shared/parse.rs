@@ -1,4 +1,4 @@
-//! Values whose rules are narrower than their types.
+//! Parses option values with stricter rules than their types.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,7 +11,7 @@ use crate::image::{Platform, is_registry};
 use crate::ops::inspect::LEAST_DIGITS;
 use crate::time::Time;
 
-/// Whether registries are spoken to without TLS.
+/// Whether registries are accessed without TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PlainHttp {
     Always,
@@ -20,7 +20,8 @@ pub(crate) enum PlainHttp {
     Local,
 }
 
-/// A span size: at least 1 byte, at most 1 TiB (it stands in signed 64-bit fields, and no layer is that large).
+/// A span size: at least 1 byte, at most 1 TiB, because it is stored in signed 64-bit fields and no
+/// layer is larger.
 pub(crate) fn span_size(text: &str) -> Result<ByteSize, String> {
     match text.parse::<ByteSize>().map_err(|e| e.to_string())? {
         ByteSize(0) => Err("must be more than 0".into()),
@@ -29,7 +30,8 @@ pub(crate) fn span_size(text: &str) -> Result<ByteSize, String> {
     }
 }
 
-/// A tool identifier: it stands in every ztoc and in a manifest annotation, and is printed, so: one line, not endless.
+/// A tool identifier: a single line of limited length, because it is stored in every ztoc and in a
+/// manifest annotation, and is printed.
 pub(crate) fn tool_identifier(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > 256 || text.chars().any(char::is_control) {
         return Err("expected 1 to 256 bytes without control characters".into());
@@ -37,7 +39,8 @@ pub(crate) fn tool_identifier(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// A yes or no in the words that the variables of other options take; an empty variable says nothing.
+/// A yes or no in the words that the variables of other options accept. An empty variable counts as
+/// unset.
 pub(crate) fn plain_http(text: &str) -> Result<PlainHttp, String> {
     match text.to_ascii_lowercase().as_str() {
         "" => Ok(PlainHttp::Local),
@@ -47,7 +50,7 @@ pub(crate) fn plain_http(text: &str) -> Result<PlainHttp, String> {
     }
 }
 
-/// A whole number and one of the units s, m, h and d; at least a second.
+/// A whole number with one of the units s, m, h and d; at least a second.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || "expected a number and a unit (s, m, h or d), such as 90s or 10m".to_owned();
     let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
@@ -68,7 +71,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A day (in UTC), a time in RFC 3339, or how long ago; in seconds since 1970.
+/// A day (in UTC), a time in RFC 3339, or a duration before now; in seconds since 1970.
 pub(crate) fn since(text: &str) -> Result<i64, String> {
     if let Ok(ago) = duration(text) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -84,12 +87,12 @@ pub(crate) fn aws_account(text: &str) -> Result<String, String> {
     if is_account(text) { Ok(text.to_owned()) } else { Err("expected a 12-digit account ID".into()) }
 }
 
-/// A registry, without any repository.
+/// A registry without a repository.
 pub(crate) fn registry(text: &str) -> Result<String, String> {
     if is_registry(text) { Ok(text.to_ascii_lowercase()) } else { Err("expected HOST or HOST:PORT".into()) }
 }
 
-/// A percentage of at most two decimals, such as `80%`, `99.5%` or `80`.
+/// A percentage with at most two decimals, such as `80%`, `99.5%` or `80`.
 pub(crate) fn share(text: &str) -> Result<Share, String> {
     const WANT: &str = "expected a percentage from 0% to 100%, such as 80% or 99.5%";
     let number = text.trim().strip_suffix('%').unwrap_or(text.trim());
@@ -98,7 +101,7 @@ pub(crate) fn share(text: &str) -> Result<Share, String> {
     if !digits(whole) || !digits(part) || part.len() > 2 || whole.len() > 3 {
         return Err(WANT.into());
     }
-    // Someone who writes 0.8 means four fifths.
+    // A user who types 0.8 probably means 80%.
     if whole == "0" && part.bytes().any(|b| b != b'0') && !text.contains('%') {
         return Err(format!("{WANT}; add a percent sign to {text} if you mean less than one percent"));
     }
@@ -108,7 +111,8 @@ pub(crate) fn share(text: &str) -> Result<Share, String> {
     all.and_then(Share::new).ok_or_else(|| WANT.into())
 }
 
-/// One platform, for what reads one image. The variable that gives it may hold a list, for `ociseek index`.
+/// A platform, for commands on a single image. Its variable may contain a list, which is meant for
+/// `ociseek index`.
 pub(crate) fn one_platform(text: &str) -> Result<Platform, String> {
     if text.contains(',') {
         return Err("several platforms, but this command takes one: use --platform OS/ARCH, which overrides \
@@ -118,7 +122,7 @@ pub(crate) fn one_platform(text: &str) -> Result<Platform, String> {
     text.parse::<Platform>().map_err(|error| error.to_string())
 }
 
-/// A digest, or enough of its first digits.
+/// A digest, or the first digits of one.
 pub(crate) fn start_of_digest(text: &str) -> Result<String, String> {
     let is_digits = text.len() >= LEAST_DIGITS && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     match is_digits || text.parse::<Digest>().is_ok() {

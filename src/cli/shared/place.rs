@@ -1,11 +1,11 @@
-//! A repository, a layout or an image, for the commands that take either.
+//! A repository, a layout or an image, for commands that accept all of these.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::image::{ImageName, ImageNameError};
 
-/// One image, or all of a repository or layout.
+/// An image, or all images of a repository or layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ListPlace {
     Repository { registry: String, repository: String },
@@ -13,7 +13,7 @@ pub(crate) enum ListPlace {
 }
 
 impl ListPlace {
-    /// The registry that it is in, if it is in one.
+    /// The registry, if it is in one.
     pub(crate) fn registry(&self) -> Option<&str> {
         match self {
             ListPlace::Repository { registry, .. } => Some(registry),
@@ -27,7 +27,7 @@ impl FromStr for ListPlace {
 
     fn from_str(typed: &str) -> Result<ListPlace, ImageNameError> {
         Ok(match typed.parse()? {
-            // The tag that a name without one stands for is not written in it.
+            // The default tag of a name without one does not appear in the text.
             ImageName::Registry(image)
                 if image.digest.is_none() && !typed.rsplit('/').next().is_some_and(|last| last.contains(':')) =>
             {

@@ -1,4 +1,4 @@
-//! Progress on standard error: bars on a terminal, else a line every few seconds.
+//! Shows progress on standard error: bars on a terminal, otherwise a line every few seconds.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,16 +18,16 @@ use crate::digest::Digest;
 use crate::lock::Hold;
 use crate::progress::{Progress, ProgressEvent, ReadAllReason};
 
-/// Between two plain lines.
+/// The interval of plain lines.
 const EVERY: Duration = Duration::from_secs(5);
-/// What takes no longer than this shows no progress.
+/// Operations that are faster show no progress.
 const MOMENT: Duration = Duration::from_millis(300);
-/// How often bars are drawn.
+/// The interval of drawing bars.
 pub(crate) const TICK: Duration = Duration::from_millis(120);
-/// After this time a rate says something.
+/// The time after which a rate is meaningful.
 const MEASURED: Duration = Duration::from_secs(1);
 
-/// What the user sees while images are read.
+/// The display of progress while images are read.
 pub(crate) enum Display {
     Bars(Bars),
     Plain(Plain),
@@ -45,7 +45,7 @@ impl Display {
         }
     }
 
-    /// Shows what `work` does, which is about `image`, if it takes more than a moment.
+    /// Shows the progress of `work` on `image`, if it takes more than a moment.
     pub(crate) async fn during<T>(&self, image: &str, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
         self.name(image);
@@ -61,7 +61,7 @@ impl Display {
         done
     }
 
-    /// The image that events are about from now on.
+    /// Sets the image for the following events.
     pub(crate) fn begin(&self, image: &str) {
         self.name(image);
         self.wait();
@@ -75,14 +75,14 @@ impl Display {
         }
     }
 
-    /// Shows that something goes on of which nothing can be told yet.
+    /// Shows activity before any progress is known.
     fn wait(&self) {
         if let Display::Bars(bars) = self {
             bars.wait();
         }
     }
 
-    /// Takes everything off the screen.
+    /// Clears the display.
     pub(crate) fn end(&self) {
         match self {
             Display::Bars(bars) => bars.end(),
@@ -103,7 +103,7 @@ impl Progress for Display {
     }
 }
 
-/// Only warnings.
+/// Shows only warnings.
 pub(crate) struct Warnings;
 
 impl Progress for Warnings {
@@ -118,7 +118,7 @@ fn warn(text: &str) {
     complain(&format!("{} {}", Style::stderr().yellow("warning:"), safe(text)));
 }
 
-/// Says that `image` is read whole for want of an index, and what would help.
+/// Reports that `image` is read completely because it has no index, and how to change that.
 fn note_unindexed(image: &str, bytes: u64) {
     let (note, bytes, image) = (Style::stderr().dim("note:"), human(bytes), quoted(image.as_bytes()));
     complain(&format!(
@@ -126,7 +126,7 @@ fn note_unindexed(image: &str, bytes: u64) {
     ));
 }
 
-/// A bar for each layer in flight and one for the whole.
+/// A bar for each layer in progress, and one for the total.
 pub(crate) struct Bars {
     all: MultiProgress,
     state: Mutex<BarsState>,
@@ -134,7 +134,7 @@ pub(crate) struct Bars {
 
 #[derive(Default)]
 struct BarsState {
-    /// What it is about; empty: nothing is shown.
+    /// The current image. If empty, nothing is shown.
     image: String,
     whole: Option<ProgressBar>,
     layers: HashMap<Digest, ProgressBar>,
@@ -164,7 +164,8 @@ impl Bars {
         }
     }
 
-    /// Puts the bar of the whole on the screen. It has its style and figures: what is drawn first is true.
+    /// Adds the bar for the total. Its style and figures are set before, so that the first drawing
+    /// is correct.
     fn show(&self, bar: ProgressBar) -> ProgressBar {
         let bar = self.all.add(bar);
         bar.enable_steady_tick(TICK);
@@ -187,7 +188,7 @@ impl Bars {
         }
     }
 
-    /// `bytes` more are to be read.
+    /// Adds `bytes` more to the total.
     fn expect(&self, state: &mut BarsState, bytes: u64) {
         match &state.whole {
             Some(whole) if whole.length().is_some() => whole.inc_length(bytes),
@@ -211,7 +212,7 @@ impl Bars {
                 if let ReadAllReason::Unindexed { indexable: 1.. } = why {
                     note_unindexed(&state.image, bytes);
                 }
-                // What was read before was read for something else.
+                // Earlier bytes were read for another purpose.
                 self.remove(state.whole.take());
                 self.expect(&mut state, bytes);
             }
@@ -248,17 +249,18 @@ impl Bars {
 }
 
 impl Drop for Bars {
-    /// An interrupted run leaves no bars behind.
+    /// Clears the bars even after an interruption.
     fn drop(&mut self) {
         self.end();
     }
 }
 
-/// A bar of bytes with `figures` behind them; as wide as the terminal allows. Rate and time left are blank until
-/// something was measured.
+/// A bar for bytes, followed by `figures`, as wide as the terminal allows. The rate and remaining
+/// time are blank until they are known.
 fn bar_style(figures: &str) -> BarStyle {
     let known = |state: &ProgressState| state.pos() > 0 && state.elapsed() >= MEASURED;
-    // The blanks at the end leave room for the ^C that a terminal echoes: a line that wraps could not be cleared.
+    // The spaces at the end leave room for the ^C that a terminal echoes. A wrapped line could not
+    // be cleared.
     BarStyle::with_template(&format!("{{msg:12}} [{{wide_bar}}] {{bytes:>10}}/{{total_bytes:10}} {figures}   "))
         .unwrap_or_else(|_| BarStyle::default_bar())
         .with_key("rate", move |state: &ProgressState, to: &mut dyn fmt::Write| {
@@ -271,7 +273,7 @@ fn bar_style(figures: &str) -> BarStyle {
         .progress_chars("=> ")
 }
 
-/// A line every few seconds, none at the start or end: what is done within them needs none.
+/// A line every few seconds, but none at the start or end, so that short operations print none.
 pub(crate) struct Plain {
     state: Arc<Mutex<PlainState>>,
     _ticker: Ticker,
@@ -350,7 +352,7 @@ impl Plain {
                 if let ReadAllReason::Unindexed { indexable: 1.. } = why {
                     note_unindexed(&state.image, bytes);
                 }
-                // What was read before was read for something else.
+                // Earlier bytes were read for another purpose.
                 (state.layers, state.layers_done, state.bytes, state.bytes_read) = (0, 0, 0, 0);
                 state.expect(layers, bytes);
             }
@@ -362,7 +364,7 @@ impl Plain {
     }
 }
 
-/// Writes a line every few seconds, none at the start or end.
+/// Prints a line every few seconds, but none at the start or end.
 pub(crate) struct Ticker {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -376,7 +378,7 @@ impl Ticker {
                 line().iter().for_each(|line| complain(line));
             }
         });
-        // If the thread cannot start, no lines are printed; nothing else depends on it.
+        // If the thread cannot start, no lines are printed. Nothing else depends on it.
         Ticker { stop: Some(stop), thread: thread.ok() }
     }
 }

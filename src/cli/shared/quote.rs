@@ -1,9 +1,10 @@
-//! Names of files as a terminal can show them, quoted as GNU ls quotes them: what is shown can be typed into a shell.
+//! Quotes file names like GNU ls, so that a terminal can show them and the output can be typed into
+//! a shell.
 
 use super::terminal::is_hostile;
 
-/// `bytes` as they are where a shell takes them so, in quotes where it does not, and `$'\033'` for
-/// what a terminal must not see.
+/// `bytes` unchanged if a shell accepts them, otherwise in quotes, with `$'\033'` for characters
+/// that must not reach a terminal.
 pub(crate) fn quoted(bytes: &[u8]) -> String {
     let mut pieces: Vec<(bool, String)> = Vec::new();
     let mut add = |is_plain: bool, text: &str| match pieces.last_mut() {
@@ -47,7 +48,7 @@ fn octal(bytes: &[u8]) -> String {
     bytes.iter().map(escape).collect()
 }
 
-/// Whether a shell would take something in it for its own.
+/// Whether the text contains characters that are special to a shell.
 fn needs_quotes(text: &str) -> bool {
     text.starts_with(['~', '#'])
         || text

@@ -1,4 +1,4 @@
-//! What the user can do about a registry that did not do what was asked.
+//! Hints for failures of registries.
 
 use crate::image::ecr;
 use crate::store::registry::{CredentialOrigin, HelperError, RegistryError, Untrusted};
@@ -38,7 +38,8 @@ fn helper_hint(host: &str, name: &str, why: &HelperError) -> String {
 fn login(host: &str) -> String {
     match (host, ecr::region(host)) {
         ("docker.io", _) => "docker login".to_owned(),
-        // Its passwords last 12 hours (Amazon ECR User Guide, "Private registry authentication").
+        // ECR passwords are valid for 12 hours (Amazon ECR User Guide, "Private registry
+        // authentication").
         (_, Some(region)) => format!(
             "aws ecr get-login-password --region {region} | docker login --username AWS --password-stdin {host}"
         ),
@@ -46,7 +47,7 @@ fn login(host: &str) -> String {
     }
 }
 
-/// By the status of an answer.
+/// The hint for the status of a response.
 fn answer_hint(error: &RegistryError, host: &str) -> Option<String> {
     let login = login(host);
     Some(match (error.status()?, error.rejected()) {
@@ -81,7 +82,7 @@ fn answer_hint(error: &RegistryError, host: &str) -> Option<String> {
     })
 }
 
-/// By what went wrong before there was an answer, or instead of one.
+/// The hint for a failure without a usable response.
 fn connection_hint(error: &RegistryError, host: &str) -> Option<String> {
     if error.is_proxy_login() {
         return Some(

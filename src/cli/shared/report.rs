@@ -1,4 +1,5 @@
-//! The one place where errors become text, hints and exit codes. The library knows no flag; hints name them.
+//! The single place that converts errors to text, hints and exit codes. The library does not know
+//! options; hints name them.
 
 use std::error::Error;
 use std::io;
@@ -52,7 +53,7 @@ pub(crate) const USAGE: u8 = 2;
 /// Verification found differences, or no consumer uses an index.
 pub(crate) const DIFFERENT: u8 = 3;
 
-/// Why a command ended without doing what was asked.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
     #[error("{0}")]
@@ -66,18 +67,18 @@ pub(crate) enum CliError {
     IndexSaved(String),
     #[error("{0} is not pushed: its layers are not compressed, and registries store layers as they get them")]
     PushSaved(String),
-    /// Some images failed; each was reported when it did.
+    /// Some images failed. Each failure was already reported.
     #[error("{failed} of {all} images failed")]
     Images { failed: usize, all: usize },
-    /// Verification found something; it was listed.
+    /// Verification found differences, which were listed.
     #[error("verification found differences")]
     Differs,
-    /// No consumer uses an index of the image; why was told.
+    /// No consumer uses an index of the image. The reasons were listed.
     #[error("no consumer uses an index of the image")]
     Unused,
     #[error("interrupted")]
     Interrupted(Interrupt),
-    /// Another process ended so, and has said why.
+    /// The exit status of another process, which has reported its error.
     #[error("exit status {0}")]
     Exit(u8),
 
@@ -97,7 +98,7 @@ pub(crate) enum CliError {
     NoContent(&'static str),
     #[error("the layer has no entry at or below {0}")]
     NoEntry(String),
-    /// Some paths failed; each was reported when it did.
+    /// Some paths failed. Each failure was already reported.
     #[error("{failed} of {all} paths failed")]
     Paths { failed: usize, all: usize },
     #[error(transparent)]
@@ -118,12 +119,12 @@ pub(crate) enum CliError {
     Prune(Box<PruneError>),
     #[error(transparent)]
     Remove(#[from] RemoveError),
-    /// Some images could not be looked at; each was listed with the reason.
+    /// Some images could not be examined. Each was listed with the reason.
     #[error("{failed} of {all} images could not be read")]
     Listed { failed: usize, all: usize },
     #[error("no cache directory: neither $XDG_CACHE_HOME nor $HOME is set")]
     NoCacheDir,
-    /// Some indexes could not be removed; each was listed with the reason.
+    /// Some indexes could not be removed. Each was listed with the reason.
     #[error("{failed} of {all} indexes could not be removed")]
     NotRemoved { failed: usize, all: usize, source: StoreError },
     #[error(transparent)]
@@ -178,7 +179,7 @@ pub(crate) enum CliError {
     Start(#[source] io::Error),
 }
 
-/// Errors that hold much are kept out of the way of those that are returned.
+/// Boxes large errors, to keep results small.
 macro_rules! boxed {
     ($($error:ident => $variant:ident),*) => {
         $(impl From<$error> for CliError {
@@ -204,7 +205,7 @@ impl From<MakeError> for CliError {
 }
 
 impl CliError {
-    /// The one image or path that there was failed, which has been said.
+    /// The only image or path failed, and the failure was already reported.
     pub(crate) fn was_told(&self) -> bool {
         matches!(
             self,
@@ -216,7 +217,7 @@ impl CliError {
         )
     }
 
-    /// The command printed its JSON document, or cannot print one any more.
+    /// The command printed its JSON document, or can no longer print one.
     pub(crate) fn is_in_document(&self) -> bool {
         match self {
             CliError::Images { .. }
@@ -250,7 +251,7 @@ impl CliError {
     }
 }
 
-/// Tells the user on standard error. `about` is the image that it is about.
+/// Reports an error on standard error. `about` is the affected image.
 pub(crate) fn tell(about: Option<&str>, error: &CliError) {
     let style = Style::stderr();
     let what = match about {
@@ -264,7 +265,7 @@ pub(crate) fn tell(about: Option<&str>, error: &CliError) {
     }
 }
 
-/// What an error is about, where that is several things.
+/// The parts of an error about several things.
 fn details(error: &CliError) -> Vec<String> {
     match error {
         CliError::Index(error) => match &**error {
@@ -275,22 +276,22 @@ fn details(error: &CliError) -> Vec<String> {
     }
 }
 
-/// The same for programs.
+/// The error for programs.
 pub(crate) fn failure(error: &CliError) -> Failure {
     Failure { message: message(error), causes: causes(error), hint: hint(error) }
 }
 
-/// All causes in one line.
+/// All causes on one line.
 fn message(error: &CliError) -> String {
     in_one_line(error)
 }
 
-/// An error that is told among other things.
+/// The message of an error within other output.
 pub(crate) fn in_one_line(error: &dyn Error) -> String {
     causes(error).join(": ")
 }
 
-/// What the user can do about it, where we know.
+/// What the user can do about it, if known.
 fn hint(error: &CliError) -> Option<String> {
     if is_over_budget(error) {
         return Some("raise --max-memory (OCISEEK_MAX_MEMORY) if you trust the image".into());
@@ -363,7 +364,7 @@ fn hint(error: &CliError) -> Option<String> {
     }
 }
 
-/// The memory that one image may take was not enough.
+/// Whether the memory limit for an image was exceeded.
 fn is_over_budget(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(cause) = next {
@@ -412,7 +413,7 @@ pub(crate) fn convert_hint(error: &ConvertError) -> Option<String> {
     }
 }
 
-/// An index that is there is measured as it is.
+/// An existing index is checked as it is.
 fn refused_hint(refused: &Refused) -> Option<String> {
     let stays = |m: &RefusedManifest| m.stays.is_some() && !m.shortfalls.is_empty();
     refused.manifests.iter().any(stays).then(|| "--existing replace rebuilds the existing index".into())
@@ -451,7 +452,7 @@ fn remove_hint(error: &RemoveError) -> Option<String> {
     }
 }
 
-/// Many registries do not delete manifests unless they are told to.
+/// Many registries do not delete manifests unless they are configured to.
 fn delete_hint(error: &StoreError) -> Option<String> {
     match error {
         StoreError::Registry(error) if matches!(error.status(), Some(405 | 501)) => Some(format!(

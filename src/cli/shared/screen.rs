@@ -1,4 +1,4 @@
-//! Bars at the bottom of the terminal, and text that is written while they are there.
+//! The bars at the bottom of the terminal, and printing above them.
 
 use std::sync::Mutex;
 
@@ -6,15 +6,15 @@ use indicatif::MultiProgress;
 
 use crate::lock::Hold;
 
-/// The bars that are drawn now. There is one terminal.
+/// The current bars. There is only one terminal.
 static BARS: Mutex<Option<MultiProgress>> = Mutex::new(None);
 
-/// From now on text goes above `bars`; `None`: there are no bars any more.
+/// From now on, text is printed above `bars`. None if there are no bars any more.
 pub(crate) fn set_bars(bars: Option<MultiProgress>) {
     *BARS.hold() = bars;
 }
 
-/// Takes the bars off the screen while `write` writes.
+/// Hides the bars while `write` prints.
 pub(crate) fn aside<T>(write: impl FnOnce() -> T) -> T {
     let bars = BARS.hold().clone();
     match bars {

@@ -1,4 +1,4 @@
-//! SIGINT, SIGTERM and SIGHUP: the first ends the work in good order, the second at once.
+//! SIGINT, SIGTERM and SIGHUP: the first ends the work gracefully, the second at once.
 
 use std::io;
 use std::sync::Arc;
@@ -6,17 +6,17 @@ use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
-/// A signal that asks to stop.
+/// A signal that requests the program to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Interrupt {
     Int,
     Term,
-    /// The terminal is gone.
+    /// The terminal was closed.
     Hup,
 }
 
 impl Interrupt {
-    /// 128 + the signal's number, as shells count.
+    /// 128 plus the signal's number, as in shells.
     pub(crate) fn exit_code(self) -> u8 {
         match self {
             Interrupt::Int => 130,
@@ -26,11 +26,11 @@ impl Interrupt {
     }
 }
 
-/// Waits for the signals from now on, on a thread of its own, so that a second one ends the process
-/// whatever the rest of it does. The receiver gets the first.
+/// Waits for signals from now on, on a separate thread, so that a second one ends the process
+/// whatever else it does. The receiver gets the first one.
 ///
 /// # Errors
-/// When the system refuses a signal handler or a thread.
+/// If the system refuses a signal handler or a thread.
 pub(crate) fn listen() -> io::Result<oneshot::Receiver<Interrupt>> {
     let (first, received) = oneshot::channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
@@ -52,8 +52,8 @@ pub(crate) fn listen() -> io::Result<oneshot::Receiver<Interrupt>> {
     Ok(received)
 }
 
-/// Two ends for work on a thread, which no signal can drop: while the first one is there, the
-/// second says that it shall go on.
+/// Controls work on a thread, which signals cannot drop. The closure returns true while the first
+/// value exists, and then false to stop the work.
 pub(crate) fn wanted() -> (Arc<()>, impl Fn() -> bool + Send + 'static) {
     let wanted = Arc::new(());
     let seen = Arc::downgrade(&wanted);
@@ -82,10 +82,10 @@ impl Signals {
     }
 }
 
-/// Whether this was started to survive its terminal, as by nohup(1).
+/// Whether this program was started to survive its terminal, for example by nohup(1).
 fn hangup_is_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
-    // The first bit stands for signal 1, which it is.
+    // The first bit is for signal 1, SIGHUP.
     mask.is_some_and(|mask| mask & 1 == 1)
 }

@@ -1,11 +1,12 @@
-//! Sizes as people write them and read them.
+//! Parses and prints sizes.
 
 use std::fmt;
 use std::str::FromStr;
 
 const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 
-/// What is read, but not written. A bare letter is a power of 1024, as for ls, dd and docker.
+/// Units that are accepted but never printed. A single letter is a power of 1024, as in ls, dd and
+/// docker.
 const ALSO_READ: [(&str, u64); 6] =
     [("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1000), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
 
@@ -13,7 +14,7 @@ const ALSO_READ: [(&str, u64); 6] =
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ByteSize(pub u64);
 
-/// Why a text is no size.
+/// Why a text is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SizeError {
     #[error("want a number of bytes, such as 4MiB, 64KiB or 4194304")]
@@ -59,7 +60,7 @@ impl fmt::Display for ByteSize {
     }
 }
 
-/// `bytes` in three digits or so: `17.3 MiB`.
+/// `bytes` with about three digits: `17.3 MiB`.
 pub(crate) fn human(bytes: u64) -> String {
     for (name, factor) in UNITS {
         if bytes >= factor {
@@ -69,7 +70,8 @@ pub(crate) fn human(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// A rate in megabytes (10^6) a second, as networks and disks are rated; empty when too little time passed to tell.
+/// A rate in megabytes (10^6) per second, as usual for networks and disks. Empty if the time is too
+/// short to tell.
 pub(crate) fn rate(bytes: u64, seconds: f64) -> String {
     if seconds < 0.001 {
         return String::new();
@@ -78,7 +80,7 @@ pub(crate) fn rate(bytes: u64, seconds: f64) -> String {
     if rate < 10.0 { format!("{rate:.1} MB/s") } else { format!("{rate:.0} MB/s") }
 }
 
-/// A time span as people say it.
+/// A duration for people.
 pub(crate) fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 1.0 => format!("{:.0} ms", s * 1000.0),
@@ -87,7 +89,7 @@ pub(crate) fn duration(seconds: f64) -> String {
     }
 }
 
-/// How long something will take, as far as that can be told: whole seconds, minutes or hours.
+/// An estimated duration: whole seconds, minutes or hours.
 pub(crate) fn about(seconds: f64) -> String {
     match seconds.ceil() as u64 {
         s if s < 120 => format!("{s} s"),
@@ -96,7 +98,7 @@ pub(crate) fn about(seconds: f64) -> String {
     }
 }
 
-/// A number with its noun.
+/// A number with its noun in singular or plural.
 pub(crate) fn counted(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }

@@ -1,4 +1,4 @@
-//! From the name of an image, as typed, to where it can be read.
+//! Opens images by the names that users type.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::store::layout::{Layout, LayoutError};
 use crate::store::registry::{Client, ClientConfig, CredentialSource, Limits, Repository};
 use crate::store::{Destination, Source, StoreError, blocking};
 
-/// The archive in the working directory whose name was taken for that of an image of Docker Hub.
+/// An archive in the working directory whose name was understood as an image on Docker Hub.
 fn archive_here(name: &ImageName) -> Option<String> {
     let ImageName::Registry(image) = name else { return None };
     let file = image.repository.strip_prefix("library/").unwrap_or(&image.repository);
@@ -28,7 +28,7 @@ fn archive_here(name: &ImageName) -> Option<String> {
     (image.registry == "docker.io" && is_archive && Path::new(file).is_file()).then(|| file.to_owned())
 }
 
-/// Opens images. What is learned about a registry serves all images that are there.
+/// Opens images. Clients are shared by all images.
 pub(crate) struct Images {
     client: Client,
     progress: Arc<dyn Progress>,
@@ -37,7 +37,8 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// For `images` and no others. Reads a password, if it is to come from standard input; nothing is sent yet.
+    /// For these `images` and no others. Reads a password from standard input if requested. Sends
+    /// nothing yet.
     pub(crate) async fn new<'a>(
         args: RegistryArgs,
         images: impl IntoIterator<Item = &'a ImageName>,
@@ -50,7 +51,7 @@ impl Images {
         Images::at(args, images.into_iter().filter_map(registry), progress).await
     }
 
-    /// For images in these registries, and local ones.
+    /// For images in these registries, and for local ones.
     pub(crate) async fn at<'a>(
         args: RegistryArgs,
         registries: impl Iterator<Item = &'a str>,
@@ -62,12 +63,12 @@ impl Images {
         Ok(Images { client, progress: Arc::clone(progress), max_memory })
     }
 
-    /// A repository of a registry, by their names.
+    /// A repository, by its name and its registry's name.
     pub(crate) fn repository_at(&self, registry: &str, repository: &str) -> Result<Repository, CliError> {
         Ok(self.client.repository(registry, repository).map_err(StoreError::from)?)
     }
 
-    /// Where the image is, and which one it is there.
+    /// The store of the image, and its tag or digest there.
     pub(crate) async fn open(&self, name: &ImageName) -> Result<(Source, Target), CliError> {
         let SourceImage { source, root, .. } = self.open_root(name).await?;
         Ok((source, root))
@@ -78,7 +79,7 @@ impl Images {
         Ok(self.client.repository(&reference.registry, &reference.repository).map_err(StoreError::from)?)
     }
 
-    /// The same as [`Images::open`], with what a layout's index.json says of the image.
+    /// Like [`Images::open`], with the image's entry in a layout's index.json.
     pub(crate) async fn open_root(&self, name: &ImageName) -> Result<SourceImage, CliError> {
         Ok(match name {
             ImageName::Registry(reference) => {
@@ -125,10 +126,10 @@ impl Images {
     }
 }
 
-/// Keeps layers that lie uncompressed in what `docker save` wrote out of registries.
+/// Refuses to push uncompressed layers of a `docker save` archive to registries.
 ///
 /// # Errors
-/// When the image has such a layer, or cannot be read.
+/// If the image has such a layer, or cannot be read.
 pub(crate) async fn refuse_plain_layers(
     name: &ImageName,
     source: &Source,
@@ -146,7 +147,7 @@ pub(crate) async fn refuse_plain_layers(
     }
 }
 
-/// The registry that an image is in, if it is in one.
+/// The registry of an image, if it is in one.
 pub(crate) fn registry(image: &ImageName) -> Option<&str> {
     match image {
         ImageName::Registry(reference) => Some(&reference.registry),
@@ -154,7 +155,7 @@ pub(crate) fn registry(image: &ImageName) -> Option<&str> {
     }
 }
 
-/// The registries that a command may be told to go to.
+/// The registries that a command may access.
 pub(crate) enum Registries<'a> {
     None,
     One(&'a str),
@@ -171,7 +172,7 @@ impl<'a> Registries<'a> {
     }
 }
 
-/// A layout, and all of its images.
+/// A layout, with all its images.
 pub(crate) async fn layout_images(dir: PathBuf) -> Result<(Arc<Layout>, Vec<NamedTarget>), CliError> {
     let opened = blocking(move || {
         let layout = Layout::open(&dir)?;
@@ -183,7 +184,8 @@ pub(crate) async fn layout_images(dir: PathBuf) -> Result<(Arc<Layout>, Vec<Name
     Ok((layout, images.into_iter().map(place).collect()))
 }
 
-/// Where an image's index goes unless the user says otherwise: to the image. An archive is only read.
+/// The default destination of an image's index: the store of the image. None for archives, which
+/// cannot be written.
 pub(crate) fn home(source: &Source) -> Option<Destination> {
     match source {
         Source::Registry(repository) => Some(Destination::Registry(repository.clone())),
@@ -192,7 +194,7 @@ pub(crate) fn home(source: &Source) -> Option<Destination> {
     }
 }
 
-/// What clap cannot see for itself.
+/// Checks that clap cannot express.
 fn check(args: &RegistryArgs, registries: &Registries<'_>) -> Result<(), CliError> {
     let password = args.creds.as_deref().is_some_and(|creds| creds.contains(':'));
     if password && args.password_stdin {
@@ -202,7 +204,7 @@ fn check(args: &RegistryArgs, registries: &Registries<'_>) -> Result<(), CliErro
         return Err(CliError::Usage("--creds expects USER:PASSWORD, or USER with --password-stdin"));
     }
     match registries {
-        // One registry must not see the secrets of another.
+        // Credentials must not be sent to a registry that they are not meant for.
         Registries::Several if args.creds.is_some() => Err(CliError::Usage(
             "--creds works for one registry, but the command names several: use docker login, or run the command \
              once for each",
@@ -215,7 +217,7 @@ fn check(args: &RegistryArgs, registries: &Registries<'_>) -> Result<(), CliErro
     }
 }
 
-/// How `registries` are spoken to. Reads a password, if it is to come from standard input.
+/// The client settings for `registries`. Reads a password from standard input if requested.
 pub(crate) async fn client_config(
     args: RegistryArgs,
     registries: Registries<'_>,
@@ -224,7 +226,7 @@ pub(crate) async fn client_config(
     check(&args, &registries)?;
     Ok(ClientConfig {
         credentials: credentials(args.creds, registries).await?,
-        // Without the flag, registries on this machine are spoken to by HTTP all the same.
+        // Without the option, registries on this machine are still accessed by HTTP.
         plain_http: match args.plain_http {
             Some(PlainHttp::Always) => Some(true),
             Some(PlainHttp::Never) => Some(false),
@@ -247,13 +249,13 @@ async fn credentials(creds: Option<String>, registries: Registries<'_>) -> Resul
     if let Some((user, password)) = creds.split_once(':') {
         return Ok(CredentialSource::Only { registry, user: user.to_owned(), password: password.to_owned() });
     }
-    // On another thread, so that a signal ends the wait for someone who does not type.
+    // On another thread, so that a signal can end the wait for input.
     let read = tokio::task::spawn_blocking(password_from_stdin).await;
     let password = read.map_err(|error| CliError::Stdin(error.into()))??;
     Ok(CredentialSource::Only { registry, user: creds, password })
 }
 
-/// One line of at most 64 KiB, without its end.
+/// A line of at most 64 KiB, without the newline.
 fn password_from_stdin() -> Result<String, CliError> {
     let mut password = String::new();
     io::stdin().lock().take(64 << 10).read_to_string(&mut password).map_err(CliError::Stdin)?;

@@ -1,10 +1,12 @@
-//! Standard output and error as the program uses them: a closed pipe is no failure, and colour is for terminals only.
+//! Standard output and error with the rules of this program: a closed pipe is not a failure, and
+//! colours are only for terminals.
 
 use std::io::{self, IsTerminal, Write};
 
 use super::screen::aside;
 
-/// Standard output. Once its reader has gone away, what is written is dropped without a word, and the work goes on.
+/// Standard output. After its reader has gone away, output is silently dropped and the work
+/// continues.
 pub(crate) struct Stdout {
     gone: bool,
     is_terminal: bool,
@@ -17,7 +19,7 @@ impl Stdout {
         Stdout { gone: false, is_terminal, style: Style::of(is_terminal) }
     }
 
-    /// Nobody reads it any more.
+    /// Whether its reader has gone away.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone
     }
@@ -25,7 +27,8 @@ impl Stdout {
     /// Writes all of `text` and flushes it.
     ///
     /// # Errors
-    /// When it cannot be written for another reason than that nobody reads it: a full disk, say.
+    /// If writing fails for another reason than a reader that has gone away, for example a full
+    /// disk.
     pub(crate) fn write_whole(&mut self, text: &[u8]) -> io::Result<()> {
         if self.gone {
             return Ok(());
@@ -44,9 +47,9 @@ impl Stdout {
     }
 }
 
-/// Writes a line to standard error; if that is impossible there is nobody left to tell.
+/// Writes a line to standard error. If that fails, there is nobody to report it to.
 pub(crate) fn complain(line: &str) {
-    // In one piece, so that lines of several processes do not mix.
+    // In a single write, so that lines of several processes do not mix.
     let _ = aside(|| io::stderr().lock().write_all(format!("{line}\n").as_bytes()));
 }
 
@@ -57,7 +60,8 @@ pub(crate) struct Style {
 }
 
 impl Style {
-    /// For a stream that is a terminal or not. `NO_COLOR` (no-color.org: set and not empty) and `TERM=dumb` are heeded.
+    /// The style for a stream, depending on whether it is a terminal. Obeys `NO_COLOR`
+    /// (no-color.org: set and not empty) and `TERM=dumb`.
     pub(crate) fn of(is_terminal: bool) -> Style {
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
@@ -93,8 +97,8 @@ impl Style {
     }
 }
 
-/// `text` in one line that a terminal shows as it is: control characters, and those that turn or
-/// hide parts of a line, are escaped. For whatever images and registries say.
+/// Untrusted `text` on one line, with control characters and those that reorder or hide text
+/// escaped.
 pub(crate) fn safe(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut safe, c| {
         if is_hostile(c) {
@@ -106,14 +110,14 @@ pub(crate) fn safe(text: &str) -> String {
     })
 }
 
-/// A control character, or one that is not seen but changes how the rest of its line is.
+/// Whether a character is a control character, or invisible with an effect on the rest of its line.
 pub(crate) fn is_hostile(c: char) -> bool {
     c.is_control()
         || c == '\u{61c}'
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
-/// Whole writes, as [`Stdout::write_whole`] does them, for those who want a writer.
+/// Complete writes like [`Stdout::write_whole`], for callers that need a writer.
 impl Write for Stdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_whole(bytes).map(|()| bytes.len())

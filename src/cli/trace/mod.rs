@@ -34,7 +34,7 @@ use args::{TraceArgs, TraceFormat};
 pub(super) mod args;
 pub(super) mod json;
 
-/// What became of the container.
+/// The result of running the container.
 struct Run {
     status: ExitStatus,
     took: Duration,
@@ -48,7 +48,7 @@ pub(super) async fn run(
 ) -> Result<(), CliError> {
     let wants_json = args.wants_json();
     let mut output = args.output.as_deref().map(lazy::create).transpose()?;
-    // Dropped last: a directory with a mount in it must not be cleared.
+    // Dropped last: a directory that contains a mount must not be deleted.
     let mut temporary = tempfile::Builder::new();
     temporary.prefix("ociseek-trace-").permissions(Permissions::from_mode(0o700));
     let temporary = temporary.tempdir().map_err(CliError::Start)?;
@@ -64,7 +64,7 @@ pub(super) async fn run(
     })
     .await?;
     let started = Instant::now();
-    // Its standard output must not be mixed with ours.
+    // The container's standard output must not be mixed with ours.
     let stdout = if output.is_some() { Stdio::inherit() } else { std::io::stderr().into() };
     let ran = until(interrupted, async {
         let ran = async { Container::run(&args.runtime, made.bundle.dir(), &container_name(), stdout)?.wait().await };
@@ -75,7 +75,7 @@ pub(super) async fn run(
     let touches = made.live.touches();
     let mounted = made.live.since();
     if let Err(error) = made.take_down(&opened).await {
-        // What is still mounted there must not be cleared.
+        // A directory with a remaining mount must not be deleted.
         let _ = temporary.keep();
         return Err(error);
     }
@@ -111,7 +111,7 @@ fn container_name() -> String {
     format!("ociseek-trace-{}", std::process::id())
 }
 
-/// As a shell has it.
+/// The exit status like in a shell.
 fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED)

@@ -28,7 +28,7 @@ pub(super) async fn run(args: VerifyArgs, talk: TalkArgs) -> Result<(), CliError
     let display = Arc::new(Display::new(talk));
     let progress: Arc<dyn Progress> = display.clone();
     let images = Images::new(args.registry, [&args.image], &progress).await?;
-    // What a standard library without randomness of its own has to offer: keys that the system chose.
+    // The standard library has no random numbers, but its hash keys are chosen by the system.
     let seed = args.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
     let options = VerifyOptions {
         platforms: args.platforms.platform,
@@ -57,7 +57,7 @@ pub(super) async fn run(args: VerifyArgs, talk: TalkArgs) -> Result<(), CliError
     if verified.differences().next().is_some() { Err(CliError::Differs) } else { Ok(()) }
 }
 
-/// A line for each index, and one for each thing that is wrong.
+/// A line for each index and for each finding.
 fn text(name: &str, verified: &Verified, depth: Depth, style: Style) -> String {
     let mut text = String::new();
     for manifest in &verified.manifests {
@@ -125,7 +125,7 @@ fn verdict(wrong: usize, broken: usize, style: Style) -> String {
     }
 }
 
-/// The line of an index that begins with `head`: how much of the image's `layers` it covers, and
+/// The line for an index that begins with `head`: how many of the image's `layers` it covers, and
 /// what was compared.
 fn covered(text: &mut String, head: &str, proven: &[Proven], layers: usize, depth: Depth, style: Style) {
     let all = proven.iter().fold(Proven::default(), |a, b| Proven {
@@ -155,7 +155,7 @@ fn covered(text: &mut String, head: &str, proven: &[Proven], layers: usize, dept
     }
 }
 
-/// A rule of the policy, what was found, and what to do if it is broken.
+/// A rule of the policy, with the actual value, and a hint if it is violated.
 fn rule(text: &mut String, ruling: &Ruling, style: Style) {
     let Ruling { rule, wanted, found, violations } = ruling;
     let verdict = if violations.is_empty() { style.green("ok") } else { style.red("violated") };
@@ -163,7 +163,7 @@ fn rule(text: &mut String, ruling: &Ruling, style: Style) {
     findings(text, violations, style);
 }
 
-/// What to do about a broken rule. There is no more to say of what is simply wrong: index the image again.
+/// The hint for a violated rule. Other findings need no hint: the image must be indexed again.
 fn advice(code: Code) -> Option<&'static str> {
     match code {
         Code::NoIndex => Some("create one with ociseek index, or select the platforms to check with --platform"),

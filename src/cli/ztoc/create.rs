@@ -18,7 +18,7 @@ use crate::layer::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome};
 use crate::store::Buffers;
 use crate::ztoc::Ztoc;
 
-/// Builds the ztoc of one layer blob, and writes it only when it is whole.
+/// Builds the ztoc of a layer blob, and writes it only after it is complete.
 pub(crate) fn create(args: &ZtocCreateArgs, talk: TalkArgs, stdout: &mut Stdout) -> Result<(), CliError> {
     let started = std::time::Instant::now();
     let keeps = !args.force && !is_std(&args.output) && args.output.metadata().is_ok_and(|there| there.is_file());
@@ -82,14 +82,14 @@ fn summary(ztoc: &BuiltZtoc, layer_size: u64, seconds: f64) -> String {
     .to_owned()
 }
 
-/// Writes `bytes` under `path`, or nothing: a temporary file beside it is renamed when it is
-/// complete. What is no regular file (a pipe, /dev/null) is written straight. One that came in the
-/// meantime is replaced with `force` alone.
+/// Writes `bytes` to `path` completely or not at all: a temporary file next to it is renamed when
+/// it is complete. Special files (a pipe, /dev/null) are written directly. A regular file that
+/// appears in the meantime is only replaced with `force`.
 fn write_whole(path: &Path, bytes: &[u8], force: bool) -> io::Result<()> {
     if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
         return File::options().write(true).open(path)?.write_all(bytes);
     }
-    // Through a symbolic link the file it points to is written, not the link.
+    // If the path is a symbolic link, its target is written instead of the link.
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let dir = match path.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
@@ -99,10 +99,10 @@ fn write_whole(path: &Path, bytes: &[u8], force: bool) -> io::Result<()> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        // As for any new file, the umask takes its part of it.
+        // The umask reduces this mode, as for any new file.
         builder.permissions(std::fs::Permissions::from_mode(0o666));
     }
-    // The name of the temporary file, which the error names, is nothing to the user.
+    // The error would name the temporary file, which means nothing to the user.
     let mut file = builder.prefix(".ociseek-").tempfile_in(dir).map_err(|error| io::Error::from(error.kind()))?;
     file.write_all(bytes)?;
     if force { file.persist(path) } else { file.persist_noclobber(path) }?;

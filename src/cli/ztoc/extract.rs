@@ -11,7 +11,7 @@ use crate::cli::shared::terminal::{Stdout, Style, complain, safe};
 use crate::layer::span::SpanTable;
 use crate::ops::extract::{ExtractError, Output, extract};
 
-/// Extracts, until `still_wanted` says that nobody waits any more.
+/// Extracts until `still_wanted` returns false.
 pub(crate) fn run(
     args: &ZtocExtractArgs,
     stdout: &mut Stdout,

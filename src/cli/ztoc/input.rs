@@ -1,4 +1,4 @@
-//! The files that the commands about ztocs read.
+//! Reads the input files of commands about ztocs.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,14 +7,14 @@ use std::path::Path;
 use crate::cli::shared::report::CliError;
 use crate::ztoc::{MAX_ENCODED, Ztoc, decode};
 
-/// Reads a ztoc, of which no more is read than a ztoc may be long.
+/// Reads a ztoc, up to the size limit of ztocs.
 pub(crate) fn read_ztoc(path: &Path) -> Result<(Vec<u8>, Ztoc), CliError> {
     let bytes = read_ztoc_bytes(path)?;
     let ztoc = decode(&bytes).map_err(|source| CliError::Ztoc { path: path.to_owned(), source })?;
     Ok((bytes, ztoc))
 }
 
-/// The same without decoding it.
+/// Reads a ztoc without decoding it.
 pub(crate) fn read_ztoc_bytes(path: &Path) -> Result<Vec<u8>, CliError> {
     let limit = MAX_ENCODED as u64;
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! `ociseek ztoc`: what is done with the ztoc of one layer.
+//! `ociseek ztoc`: commands about the ztoc of a layer.
 
 pub(super) mod args;
 pub(super) mod create;

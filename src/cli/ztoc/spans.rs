@@ -1,4 +1,4 @@
-//! The spans of a ztoc, one by one, for those who print them.
+//! The spans of a ztoc in a form for printing.
 
 use std::ops::Range;
 
@@ -8,14 +8,15 @@ use crate::ztoc::{Checkpoints, Ztoc};
 
 pub(super) struct Span {
     pub number: u32,
-    /// The bytes of the blob that the digest is over.
+    /// The start of the bytes that the digest covers.
     pub start: Compressed,
     pub end: Compressed,
     pub uncompressed: Range<Uncompressed>,
     pub digest: Digest,
-    /// Of a gzip layer: the high bits of the byte at `start` that belong to the span; 0 means all of it.
+    /// For gzip layers: the number of high bits of the byte at `start` that belong to the span; 0
+    /// means the whole byte.
     pub bits: Option<u8>,
-    /// Of a gzip layer: the SHA-256 of the window.
+    /// For gzip layers: the SHA-256 of the window.
     pub window: Option<Digest>,
 }
 
@@ -24,7 +25,7 @@ pub(super) fn spans(ztoc: &Ztoc) -> impl Iterator<Item = Span> {
         let (start, from) = ztoc.checkpoints.start(SpanId(number))?;
         let last = (ztoc.compressed_size, ztoc.uncompressed_size);
         let (end, to) = match &ztoc.checkpoints {
-            // Neighbours share a byte where the border lies within it.
+            // Neighbours share a byte if the border is inside it.
             Checkpoints::Gzip { list, .. } => {
                 list.get(number as usize + 1).map_or(last, |next| (next.input, next.output))
             }

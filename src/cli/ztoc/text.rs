@@ -1,4 +1,4 @@
-//! What `ociseek ztoc show` prints for people.
+//! The output of `ociseek ztoc show` for people.
 
 use std::io::{self, BufWriter, Write};
 
@@ -9,7 +9,7 @@ use crate::cli::shared::terminal::{Stdout, is_hostile};
 use crate::digest::Digest;
 use crate::ztoc::{FileKind, FileMetadata, Ztoc};
 
-/// Writes the ztoc `ztoc`, which `bytes` encode.
+/// Prints `ztoc`, which was decoded from `bytes`.
 pub(crate) fn write(bytes: &[u8], ztoc: &Ztoc, stdout: &mut Stdout) -> io::Result<()> {
     let style = stdout.style;
     let out = &mut BufWriter::with_capacity(64 << 10, stdout);
@@ -46,7 +46,7 @@ pub(crate) fn write(bytes: &[u8], ztoc: &Ztoc, stdout: &mut Stdout) -> io::Resul
     out.flush()
 }
 
-/// One line, as `ls -l` has it, and one for each PAX record.
+/// A line like that of `ls -l`, and one for each PAX record.
 fn entry(out: &mut impl Write, file: &FileMetadata) -> io::Result<()> {
     let mtime = file.mtime.and_then(|time| time.to_rfc3339()).unwrap_or_else(|| "-".to_owned());
     let owner = |name: &[u8], id: u32| if name.is_empty() { id.to_string() } else { format!("{}({id})", shown(name)) };
@@ -67,8 +67,8 @@ fn entry(out: &mut impl Write, file: &FileMetadata) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes as text in one line from which they can be had back: `\` is `\\`, what is not printable or
-/// not UTF-8 is `\xNN`.
+/// Bytes as text on one line, in a reversible form: `\` becomes `\\`, and bytes that are not
+/// printable or not UTF-8 become `\xNN`.
 fn shown(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

@@ -1,4 +1,4 @@
-//! Making a bundle.
+//! Creates bundles.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -21,17 +21,17 @@ use crate::rootfs::content::Content;
 use crate::rootfs::fuse::MountError;
 use crate::tree::{NodeKind, Tree};
 
-/// The largest `/etc/passwd` or `/etc/group` that is read, in bytes.
+/// The size limit of `/etc/passwd` and `/etc/group`, in bytes.
 const MAX_ACCOUNTS: u64 = 4 << 20;
 
 /// The image's lists of users and groups, which [`plan`] reads.
 pub const ACCOUNTS: [&str; 2] = ["/etc/passwd", "/etc/group"];
 
-/// The bundle's config.json: the image's config, `options`, and the image's own list of users,
+/// The bundle's config.json, from the image's config, `options`, and the image's own list of users,
 /// which is read from its content.
 ///
 /// # Errors
-/// When the config cannot be used, there is nothing to run, or the user cannot be told.
+/// If the config is not valid, there is no command to run, or the user is unknown.
 pub async fn plan(
     manifest: &Digest,
     config: &[u8],
@@ -53,14 +53,14 @@ pub async fn plan(
     let user = user.map_err(|source| BundleError::User { text: text.chars().take(80).collect(), source })?;
     let around = Surroundings {
         user,
-        // As docker names a container, by twelve digits.
+        // docker also names containers by twelve digits.
         hostname: manifest.hex().chars().take(12).collect(),
         unified_cgroups: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
     };
     Ok(spec::config_json(&image, options, &around))
 }
 
-/// One of the image's two lists; nothing if it has none.
+/// One of the image's two lists. Empty if it has none.
 async fn accounts(tree: &Tree, content: &Content, path: &'static str) -> Result<Vec<u8>, BundleError> {
     let Ok(id) = tree.resolve(path.as_bytes(), true) else { return Ok(Vec::new()) };
     let NodeKind::File(extent) = &tree.node(id).kind else { return Ok(Vec::new()) };
@@ -71,7 +71,7 @@ async fn accounts(tree: &Tree, content: &Content, path: &'static str) -> Result<
     Ok(bytes.map_err(|source| BundleError::Accounts { path, source })?.into())
 }
 
-/// A bundle's directory, before and after its files are mounted. It is taken down when this is dropped.
+/// A bundle's directory, before and after mounting. It is removed when this is dropped.
 pub struct Bundle {
     dir: PathBuf,
     made_directory: bool,
@@ -81,10 +81,11 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// Makes the directory for the image that people call `image`. It blocks.
+    /// Creates the directory for the image named `image`. Blocks.
     ///
     /// # Errors
-    /// When `dir` cannot be made, has something in it, or is within reach of other users; only root can.
+    /// If `dir` cannot be created, is not empty, or is accessible to other users, or if the caller
+    /// is not root.
     pub fn new(dir: &Path, image: &str) -> Result<Bundle, BundleError> {
         if !rustix::process::geteuid().is_root() {
             return Err(BundleError::NotRoot);
@@ -101,24 +102,24 @@ impl Bundle {
         Ok(bundle)
     }
 
-    /// The bundle's folder, which holds its `config.json`.
+    /// The bundle's folder, which contains its `config.json`.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Where the image is to be mounted.
+    /// The mount point for the image.
     pub fn image_point(&self) -> PathBuf {
         self.dir.join(IMAGE)
     }
 
-    /// Puts the overlay on top of the mounted image, and `config`, which [`plan`] made, beside it:
-    /// then a runtime can start. It blocks.
+    /// Mounts the overlay on top of the image and writes `config`, which [`plan`] returned. After
+    /// that a runtime can start. Blocks.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub fn complete(&self, tree: &Tree, config: &Value) -> Result<(), BundleError> {
         let [lower, upper, work, point] = [IMAGE, UPPER, WORK, ROOTFS].map(|name| self.dir.join(name));
-        // The overlay's root is the upper directory as far as anyone can see.
+        // The attributes of the overlay's root are those of the upper directory.
         let root = tree.node(Tree::ROOT);
         let like_root = || -> io::Result<()> {
             chown(&upper, Some(root.uid), Some(root.gid))?;
@@ -129,16 +130,17 @@ impl Bundle {
         write_json(&self.dir.join(CONFIG), config).map(|_| ())
     }
 
-    /// Takes everything down. If a process still runs in it (its number is given), it loses its files.
+    /// Unmounts and removes everything. If a process still runs in the bundle (its number is
+    /// returned), it loses its files.
     ///
     /// # Errors
-    /// When something cannot be unmounted or removed.
+    /// If something cannot be unmounted or removed.
     pub fn remove(mut self) -> Result<Option<u32>, BundleError> {
         self.removed = true;
         self.take_down()
     }
 
-    /// Leaves the directory to whoever unmounted the files.
+    /// Leaves the directory to the process that unmounted the files.
     pub fn leave(mut self) {
         self.removed = true;
     }
@@ -158,7 +160,7 @@ impl Bundle {
 impl Drop for Bundle {
     fn drop(&mut self) {
         if !self.removed {
-            // Who wants to know of a failure removes it first.
+            // Callers that need to know about a failure remove it explicitly.
             let _ = self.take_down();
         }
     }

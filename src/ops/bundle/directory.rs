@@ -1,6 +1,6 @@
-//! A bundle's directory: nobody but root can look into it, and nobody else can put another one in
-//! its place. The image's set-user-ID programs are as good as this machine's, and a runtime does as
-//! root what `config.json` says.
+//! A bundle's directory: only root can access it, and only root can replace it. The image's
+//! set-user-ID programs have the same rights as this machine's, and a runtime executes
+//! `config.json` as root.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -16,11 +16,12 @@ use crate::rootfs::fuse::without_following;
 const WRITABLE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-/// Makes `dir`, or takes it over if it is empty, and closes it to others. Returns its path without
-/// symbolic links, and whether it was made.
+/// Creates `dir`, or takes it over if it is empty, and denies access to others. Returns its path
+/// without symbolic links, and whether it was created.
 ///
 /// # Errors
-/// When it belongs to another user, has something in it, is a symbolic link, or lies where other users can replace it.
+/// If it belongs to another user, is not empty, is a symbolic link, or is where other users can
+/// replace it.
 pub(super) fn claim(dir: &Path) -> Result<(PathBuf, bool), BundleError> {
     let path = without_following(dir).map_err(made(dir))?;
     safe_above(&path)?;
@@ -44,10 +45,10 @@ pub(super) fn claim(dir: &Path) -> Result<(PathBuf, bool), BundleError> {
     Ok((path, is_new))
 }
 
-/// Makes sure of a bundle's directory that is there; `dir` is a path without symbolic links.
+/// Checks an existing directory of a bundle. `dir` must be a path without symbolic links.
 ///
 /// # Errors
-/// As those of [`claim`].
+/// Those of [`claim`].
 pub(super) fn check(dir: &Path) -> Result<(), BundleError> {
     safe_above(dir)?;
     ours(dir, fs::symlink_metadata(dir).map_err(made(dir))?.uid())
@@ -61,7 +62,8 @@ fn ours(dir: &Path, owner: u32) -> Result<(), BundleError> {
     if owner == caller() { Ok(()) } else { Err(BundleError::Foreign { dir: dir.to_owned(), owner }) }
 }
 
-/// Whoever can write to a directory can rename what is in it, unless that is sticky and the entry is not his.
+/// Users who can write to a directory can rename its entries, except other users' entries in a
+/// sticky directory.
 fn safe_above(dir: &Path) -> Result<(), BundleError> {
     for above in dir.ancestors().skip(1) {
         let found = fs::symlink_metadata(above).map_err(made(above))?;

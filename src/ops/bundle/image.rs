@@ -1,4 +1,4 @@
-//! What an image's config says of how its container runs (image-spec config.md, "config").
+//! The runtime configuration in an image's config (image-spec config.md, "config").
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,23 @@ use serde::Deserialize;
 use crate::image::config::MAX_CONFIG;
 use crate::image::json::{self, JsonError, Level};
 
-/// The parts of the config that a container is made from; what it does not state is empty.
+/// The parts of the config that determine the container. Missing ones are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ImageConfig {
-    /// As Go names it: `amd64`.
+    /// In Go's spelling: `amd64`.
     #[serde(deserialize_with = "or_empty")]
     pub architecture: String,
-    /// As Go names it: `linux`.
+    /// In Go's spelling: `linux`.
     #[serde(deserialize_with = "or_empty")]
     pub os: String,
-    /// Who made the image.
+    /// The author of the image.
     #[serde(deserialize_with = "or_empty")]
     pub author: String,
-    /// When the image was made, as the config says it.
+    /// The creation time of the image, as written in the config.
     #[serde(deserialize_with = "or_empty")]
     pub created: String,
-    /// How the image wants to be run.
+    /// The runtime configuration.
     #[serde(deserialize_with = "or_empty")]
     pub config: RunConfig,
 }
@@ -50,21 +50,21 @@ pub struct RunConfig {
     pub exposed_ports: BTreeMap<String, serde_json::Value>,
 }
 
-/// The keys of both, which Go's readers take in any spelling.
+/// The keys that are read on both levels. Go's parsers accept them in any spelling.
 const TOP: Level = Level {
     keys: &["architecture", "os", "author", "created", "config"],
     below: &[("config", Level { keys: RUN, below: &[] })],
 };
 const RUN: &[&str] = &["User", "Env", "Entrypoint", "Cmd", "WorkingDir", "Labels", "StopSignal", "ExposedPorts"];
 
-/// Go writes `null` for lists and maps that are empty.
+/// Go encodes empty lists and maps as `null`.
 fn or_empty<'de, D: serde::Deserializer<'de>, T: Default + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
     Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
 }
 
 impl ImageConfig {
     /// # Errors
-    /// When it is no JSON that all readers understand in the same way, or says it in other types.
+    /// If it is not JSON that all parsers understand in the same way, or has other types.
     pub fn parse(bytes: &[u8]) -> Result<ImageConfig, JsonError> {
         json::parse_levels(bytes, MAX_CONFIG, TOP)
     }

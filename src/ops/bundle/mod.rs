@@ -1,4 +1,4 @@
-//! An OCI runtime bundle whose root file system is an image that is not there yet: a writable
+//! An OCI runtime bundle for an image that was not pulled: its root file system is a writable
 //! overlay over a lazy mount.
 //!
 //! In the bundle's directory:
@@ -39,7 +39,7 @@ const UPPER: &str = "upper";
 const WORK: &str = "work";
 const MARK: &str = "ociseek.json";
 
-/// Why there is no bundle, or why it is still there.
+/// Why creating or removing a bundle failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]

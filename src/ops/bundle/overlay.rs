@@ -7,13 +7,15 @@ use std::path::Path;
 
 use rustix::mount::{MountFlags, mount};
 
-/// A file whose owner or mode is changed is not copied up, which would mean to fetch it; only what is written to is.
+/// With these options, changing a file's owner or mode does not copy the file, which would mean
+/// fetching it. Only writing does.
 const LAZY: &str = ",redirect_dir=on,metacopy=on";
 
-/// Mounts `lower` under `upper` on `point`; `work` is overlayfs' own scratch directory beside `upper`.
+/// Mounts an overlay of `lower` and `upper` on `point`. `work` is overlayfs' own scratch directory
+/// next to `upper`.
 ///
 /// # Errors
-/// When the kernel refuses; its log says why.
+/// If the kernel refuses. Its log has the reason.
 pub(super) fn mount_overlay(lower: &Path, upper: &Path, work: &Path, point: &Path) -> io::Result<()> {
     let mut data = Vec::new();
     for (option, path) in [("lowerdir=", lower), (",upperdir=", upper), (",workdir=", work)] {
@@ -25,13 +27,13 @@ pub(super) fn mount_overlay(lower: &Path, upper: &Path, work: &Path, point: &Pat
         mount("ociseek", point, "overlay", MountFlags::empty(), data.as_c_str()).map_err(io::Error::from)
     };
     match attempt([&data, LAZY.as_bytes()].concat()) {
-        // A kernel that cannot do the one may do the other.
+        // The kernel may not support these options.
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => attempt(data),
         result => result,
     }
 }
 
-/// A path among mount options: commas end an option and colons a lower directory unless a backslash stands before them.
+/// Escapes a path for mount options, where commas end an option and colons end a lower directory.
 fn escaped(path: &OsStr) -> Vec<u8> {
     let mut escaped = Vec::with_capacity(path.len());
     for byte in path.as_bytes() {

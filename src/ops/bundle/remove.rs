@@ -1,4 +1,4 @@
-//! Taking a bundle down: no mount is left, and of the directory only what was there before.
+//! Removes a bundle: all its mounts, and everything in its directory that did not exist before.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,24 +13,24 @@ use serde::{Deserialize, Serialize};
 use super::{BundleError, CONFIG, IMAGE, MARK, ROOTFS, UPPER, WORK, directory};
 use crate::rootfs::fuse::{MountError, mounted_at, take_down};
 
-/// How long the process behind the mount may take to end once its mount is gone.
+/// How long the process that serves the mount may take to exit after unmounting.
 const END: Duration = Duration::from_secs(10);
 
-/// What `ociseek.json` holds.
+/// The content of `ociseek.json`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Mark {
     pub tool: String,
     pub image: String,
-    /// The bundle's directory was made with it, and goes with it.
+    /// Whether the bundle's directory was created with it. If so, it is removed too.
     pub made_directory: bool,
 }
 
-/// Takes down the bundle in `dir`, whether the process behind it lives or not. What the container
-/// wrote is lost. It blocks.
+/// Removes the bundle in `dir`, whether or not the process that serves it still runs. Changes by
+/// the container are lost. Blocks.
 ///
 /// # Errors
-/// When there is no bundle of ours, other users can reach its directory, a container still runs in
-/// it, or something cannot be unmounted or removed; trying again goes on where it ended.
+/// If it is not a bundle of ours, other users can access its directory, a container still runs in
+/// it, or something cannot be unmounted or removed. Calling this again continues where it stopped.
 pub fn remove(dir: &Path) -> Result<(), BundleError> {
     let dir = dir.canonicalize().map_err(|_| BundleError::NotABundle(dir.to_owned()))?;
     let mark = read_mark(&dir)?;
@@ -61,7 +61,7 @@ pub(super) fn user_of(dir: &Path) -> Option<u32> {
         .find(|pid| fs::metadata(format!("/proc/{pid}/root")).is_ok_and(|root| root.dev() == device))
 }
 
-/// The overlay first, then what is below it.
+/// Unmounts the overlay first, then the image below it.
 pub(super) fn unmount(dir: &Path, flags: UnmountFlags) -> Result<(), MountError> {
     for name in [ROOTFS, IMAGE] {
         let point = dir.join(name);
@@ -73,7 +73,7 @@ pub(super) fn unmount(dir: &Path, flags: UnmountFlags) -> Result<(), MountError>
     Ok(())
 }
 
-/// The process behind the mount holds a lock for as long as it lives, and it ends with its mount.
+/// The process that serves the mount holds a lock until it exits, which it does after unmounting.
 fn wait_for_owner(dir: &Path) -> Result<(), BundleError> {
     let Ok(mark) = File::open(dir.join(MARK)) else { return Ok(()) };
     let begun = Instant::now();
@@ -86,12 +86,12 @@ fn wait_for_owner(dir: &Path) -> Result<(), BundleError> {
     Ok(())
 }
 
-/// Removes all that a bundle is made of; the mark last, so that this can be repeated.
+/// Removes all parts of a bundle. The mark is removed last, so that this can be repeated.
 pub(super) fn clear(dir: &Path, made_directory: bool) -> Result<(), BundleError> {
     for name in [UPPER, WORK] {
         gone(&dir.join(name), |path| fs::remove_dir_all(path))?;
     }
-    // Never recursively: should something be mounted there after all, it is none of our files.
+    // Never recursively: if something is still mounted there, its files are not ours.
     for name in [ROOTFS, IMAGE] {
         gone(&dir.join(name), |path| fs::remove_dir(path))?;
     }
@@ -100,7 +100,7 @@ pub(super) fn clear(dir: &Path, made_directory: bool) -> Result<(), BundleError>
     }
     if made_directory {
         match fs::remove_dir(dir) {
-            // Someone put something into it.
+            // Another process created files in it.
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
             result => gone(dir, |_| result)?,
         }

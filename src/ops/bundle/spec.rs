@@ -1,13 +1,13 @@
-//! The bundle's config.json (runtime-spec 1.0.2), from the image's config by the rules of
-//! image-spec conversion.md; what those leave open is as docker does it, but that there is no
-//! seccomp filter. Volumes need no mounts: what is written anywhere goes into the overlay.
+//! The bundle's config.json (runtime-spec 1.0.2), built from the image's config by the rules of
+//! image-spec conversion.md. Where these leave a choice, it follows docker, except that there is no
+//! seccomp filter. Volumes need no mounts, because all writes go into the overlay.
 
 use serde_json::{Map, Value, json};
 
 use super::image::ImageConfig;
 use super::user::User;
 
-/// The search path of an image that states none.
+/// The default search path, for images without one.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Docker's default capabilities.
@@ -44,36 +44,36 @@ const MASKED: [&str; 11] = [
 
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// What the one who runs the container decides.
+/// The choices of the user who runs the container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunOptions {
-    /// Takes the place of the image's command.
+    /// Replaces the image's command.
     pub command: Option<Vec<String>>,
-    /// Takes the place of the image's entrypoint, and of its command; empty: none.
+    /// Replaces the image's entrypoint and command. Empty for no entrypoint.
     pub entrypoint: Option<Vec<String>>,
-    /// The container's process has a terminal.
+    /// Whether the container's process has a terminal.
     pub terminal: bool,
-    /// The container has the network of this machine, its resolver and its hosts file; else it has
-    /// a network of its own, with nothing in it but the loopback.
+    /// Whether the container uses this machine's network, resolver and hosts file. Otherwise it has
+    /// a separate network with only a loopback interface.
     pub host_network: bool,
 }
 
-/// What else the document needs to know.
+/// Other inputs of the document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Surroundings {
     pub user: User,
     pub hostname: String,
-    /// The system has cgroups of version 2 only.
+    /// Whether the system only has cgroups of version 2.
     pub unified_cgroups: bool,
 }
 
-/// The arguments of the container's process: none if neither the image nor the caller says.
+/// The arguments of the container's process. Empty if neither the image nor the caller states them.
 pub(super) fn arguments(image: &ImageConfig, options: &RunOptions) -> Vec<String> {
     let config = &image.config;
     let entrypoint = options.entrypoint.as_ref().unwrap_or(&config.entrypoint);
     let command = match (&options.command, &options.entrypoint) {
         (Some(command), _) => command.as_slice(),
-        // The image's command was meant for the image's entrypoint.
+        // The image's command is only meant for the image's entrypoint.
         (None, Some(_)) => &[],
         (None, None) => &config.cmd,
     };
@@ -99,7 +99,7 @@ pub(super) fn config_json(image: &ImageConfig, options: &RunOptions, around: &Su
 }
 
 fn process(image: &ImageConfig, options: &RunOptions, user: &User) -> Value {
-    // An entry without a value sets nothing, and runc would refuse it.
+    // An entry without a value has no effect, and runc would refuse it.
     let mut env: Vec<String> = image.config.env.iter().filter(|entry| entry.contains('=')).cloned().collect();
     let has = |env: &[String], name: &str| env.iter().any(|e| e.split('=').next() == Some(name));
     if !has(&env, "PATH") {
@@ -112,7 +112,7 @@ fn process(image: &ImageConfig, options: &RunOptions, user: &User) -> Value {
         dir if dir.starts_with('/') => dir.to_owned(),
         dir => format!("/{dir}"),
     };
-    // Who is not root gets them back only from a file that grants them.
+    // For users other than root, only files that grant capabilities give them back.
     let held: &[&str] = if user.uid == 0 { &CAPABILITIES } else { &[] };
     json!({
         "terminal": options.terminal,
@@ -159,13 +159,13 @@ fn namespaces(options: &RunOptions, around: &Surroundings) -> Value {
     Value::Array(kinds.map(|kind| json!({"type": kind})).collect())
 }
 
-/// What labels may say: image-spec's own keys.
+/// The labels that are passed on: image-spec's own keys.
 const SAFE_LABELS: &str = "org.opencontainers.image.";
 
-/// The image's labels as far as they are safe, and what the config says elsewhere under the keys
-/// that conversion.md gives it; a label of that key wins. Runtimes obey other annotations, such as
-/// `org.systemd.property.*`, `org.criu.config` and `run.oci.*`, and whoever made the image is not
-/// to steer them.
+/// The image's safe labels, and other values of the config under the keys of conversion.md, where a
+/// label with such a key takes precedence. Runtimes obey other annotations, such as
+/// `org.systemd.property.*`, `org.criu.config` and `run.oci.*`, which the author of an image must
+/// not control.
 fn annotations(image: &ImageConfig) -> Value {
     let ports = image.config.exposed_ports.keys().map(String::as_str).collect::<Vec<_>>().join(",");
     let mut annotations = Map::new();
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn what_differs() {
-        // An entry without a value does not displace the default.
+        // An entry without a value does not replace the default.
         let image = image(r#"{"Cmd":["sh"],"Env":["PATH"]}"#);
         let options = RunOptions { terminal: true, host_network: true, ..RunOptions::default() };
         let spec = config_json(&image, &options, &Surroundings { unified_cgroups: true, ..around(1000) });

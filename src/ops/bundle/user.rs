@@ -1,11 +1,12 @@
-//! Who a container's process is: the config's `User` by the image's own `/etc/passwd` and
-//! `/etc/group`, as docker and runc look it up (opencontainers/runc, libcontainer/user): names
-//! first, then numbers; a number need not be listed.
+//! The user of a container's process: resolves the config's `User` with the image's own
+//! `/etc/passwd` and `/etc/group`, like docker and runc (opencontainers/runc, libcontainer/user):
+//! names first, then numbers. A number need not be listed.
 
-/// The largest user or group number that is taken: past it some readers wrap around to root (CVE-2024-40635).
+/// The largest user or group id that is accepted. Larger ones wrap around to root in some programs
+/// (CVE-2024-40635).
 const MAX_ID: u32 = i32::MAX as u32;
 
-/// The most supplementary groups that the kernel takes (`NGROUPS_MAX`).
+/// The kernel's limit for supplementary groups (`NGROUPS_MAX`).
 const MAX_GROUPS: usize = 65_536;
 
 /// A process's user.
@@ -17,7 +18,7 @@ pub(super) struct User {
     pub groups: Vec<u32>,
 }
 
-/// Why nobody is meant.
+/// Why a user cannot be resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -32,10 +33,11 @@ pub enum UserError {
     TooManyGroups(String, usize),
 }
 
-/// The user that `text` (`USER`, `USER:GROUP`, each a name or a number; empty: root) means.
+/// Resolves `text`: `USER` or `USER:GROUP`, each a name or a number; empty for root.
 ///
 /// # Errors
-/// When a name is not listed, a number is too large, or the user is in more groups than a process can have.
+/// If a name is not listed, a number is too large, or the user is in more groups than a process can
+/// have.
 pub(super) fn resolve(text: &str, passwd: &[u8], group: &[u8]) -> Result<User, UserError> {
     let (name, group_name) = text.split_once(':').unwrap_or((text, ""));
     let mut users = lines(passwd).filter_map(Account::parse);
@@ -55,7 +57,7 @@ pub(super) fn resolve(text: &str, passwd: &[u8], group: &[u8]) -> Result<User, U
         (None, None) => return Err(UserError::NoUser(shown(name))),
     };
     match group_name {
-        // A group that is stated is the only one.
+        // A stated group is the only group.
         "" => user.groups = found.map_or_else(Vec::new, |account| memberships(group, account.name)),
         stated => user.gid = group_id(stated, group)?,
     }
@@ -79,7 +81,7 @@ impl Account<'_> {
     }
 }
 
-/// The groups that list a user, `name:password:gid:user,user`.
+/// The groups that list a user, from lines `name:password:gid:user,user`.
 fn memberships(group: &[u8], user: &[u8]) -> Vec<u32> {
     let member = |line: &[u8]| {
         let mut fields = line.split(|byte| *byte == b':');
@@ -109,7 +111,7 @@ fn id(field: &[u8]) -> Option<u32> {
     std::str::from_utf8(field).ok()?.trim().parse().ok().filter(|id| *id <= MAX_ID)
 }
 
-/// The number that `text` is, if it is one.
+/// Parses `text` if it is a number.
 fn number(text: &str) -> Result<Option<u32>, UserError> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(None);
@@ -145,7 +147,7 @@ mod tests {
             ("web:root", user(33, 0, &[])),
             ("web:1234", user(33, 1234, &[])),
             ("web:", user(33, 34, &[4, 24, 44])),
-            // A name that looks like a number is a name first.
+            // A name that looks like a number is first tried as a name.
             ("1000", user(7, 8, &[])),
             ("5000", user(5000, 0, &[])),
             ("5000:www", user(5000, 34, &[])),

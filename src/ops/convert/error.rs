@@ -6,7 +6,7 @@ use crate::image::go::GoError;
 use crate::ops::index::{IndexError, LayerReport};
 use crate::store::StoreError;
 
-/// Why an image could not be converted. The destination's tag is what it was.
+/// Why an image could not be converted. The destination's tag is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -60,7 +60,7 @@ impl From<IndexError> for ConvertError {
 }
 
 impl ConvertError {
-    /// What a store did not do, if that is why.
+    /// The error of a store, if that is the cause.
     pub fn store(&self) -> Option<&StoreError> {
         match self {
             ConvertError::Find(source)

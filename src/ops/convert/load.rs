@@ -1,4 +1,4 @@
-//! The documents of an image that is to be converted, within limits.
+//! Loads the documents of an image to be converted, within limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,17 +22,18 @@ use crate::progress::{Progress, ProgressEvent};
 use crate::store::Source;
 use crate::store::blob::Target;
 
-/// The most manifests of an image index: each is fetched and written anew.
+/// The maximum number of manifests in an image index. Each is fetched and rewritten.
 pub const MAX_MANIFESTS: usize = 1000;
-/// The most bytes of an image's manifests together. All of them are held until the new ones are written.
+/// The limit for all manifests of an image together, in bytes. They are in memory until the new
+/// ones are written.
 pub const MAX_DOCUMENTS: u64 = 64 << 20;
 
 /// An image's documents.
 pub(super) struct Loaded {
-    /// Of the manifest or image index that the image's name stands for.
+    /// The digest of the manifest or image index that the image's name refers to.
     pub root: Digest,
     pub original: Original,
-    /// Manifests that stay as they are, by digest: what a store that lacks them needs.
+    /// Unchanged manifests by digest, for a store that lacks them.
     pub kept: BTreeMap<Digest, Bytes>,
 }
 
@@ -44,8 +45,8 @@ fn is_index(media_type: &str) -> bool {
     matches!(media_type, OCI_INDEX | DOCKER_LIST)
 }
 
-/// Fetches the documents. An image index with a single manifest, or of which a layout has only one,
-/// is converted as that manifest.
+/// Fetches the documents. An image index with a single manifest, or with only one that exists in a
+/// layout, is converted like that manifest.
 pub(super) async fn load(from: &SourceImage, progress: &Arc<dyn Progress>) -> Result<Loaded, ConvertError> {
     let mut loader =
         Loader { source: &from.source, read: 0, documents: BTreeMap::new(), root: None, kept: BTreeMap::new() };
@@ -107,7 +108,7 @@ pub(super) async fn load(from: &SourceImage, progress: &Arc<dyn Progress>) -> Re
 }
 
 impl Loaded {
-    /// The image of a target, as the search for its ztocs takes it.
+    /// The image of a target, in the form that the search for its ztocs uses.
     pub(super) fn image(&self, target: &IndexTarget) -> Option<PlatformManifest> {
         let listed = self.original.index.manifests.get(target.entry)?;
         let manifest = self.original.contents.get(target.entry)?.image()?;
@@ -123,9 +124,9 @@ impl Loaded {
 
 struct Loader<'a> {
     source: &'a Source,
-    /// Bytes of documents so far.
+    /// The size of the documents so far, in bytes.
     read: u64,
-    /// What is listed more than once is fetched once.
+    /// Documents that are listed several times are fetched once.
     documents: BTreeMap<Digest, Bytes>,
     root: Option<Digest>,
     kept: BTreeMap<Digest, Bytes>,
@@ -148,7 +149,8 @@ impl Loader<'_> {
         Ok(Loaded { root, original: Original::single(descriptor, manifest), kept: self.kept })
     }
 
-    /// What an entry of the image index stands for, and the platform of an image whose entry does not state it.
+    /// The content of an entry in the image index, and the platform of an image if its entry does
+    /// not state it.
     async fn content(
         &mut self,
         entry: &Descriptor,
@@ -169,7 +171,8 @@ impl Loader<'_> {
             EntryContent::Kept
         };
         if content == EntryContent::Kept && !self.kept.contains_key(&entry.digest) {
-            // What is neither a manifest nor an index may be of a kind that the store does not hand out.
+            // A document that is neither a manifest nor an index may be of a kind that the store
+            // does not return.
             match self.fetch(entry, "manifest").await {
                 Ok(bytes) => drop(self.kept.insert(entry.digest, bytes)),
                 Err(error) if is_manifest(&entry.media_type) || is_index(&entry.media_type) => return Err(error),
@@ -193,13 +196,13 @@ impl Loader<'_> {
         Ok((content, platform))
     }
 
-    /// The first manifest in an index that stands in the image index.
+    /// The first manifest in a nested index.
     async fn first(
         &mut self,
         entry: &Descriptor,
         progress: &Arc<dyn Progress>,
     ) -> Result<Option<Descriptor>, ConvertError> {
-        // What is to be looked at, the first one last.
+        // The entries to examine; the next one is last.
         let mut todo = vec![(entry.clone(), 1)];
         let mut seen = BTreeSet::from_iter(self.root);
         let (mut first, mut others) = (None, 0);
@@ -240,7 +243,7 @@ impl Loader<'_> {
         matches!(self.source.blob_exists(descriptor).await, Ok(false))
     }
 
-    /// A document that a descriptor names: of the size and the digest that it says.
+    /// Fetches the document of a descriptor, with the stated size and digest.
     async fn fetch(&mut self, descriptor: &Descriptor, what: &'static str) -> Result<Bytes, ConvertError> {
         let digest = descriptor.digest;
         let bytes = match self.documents.get(&digest) {
@@ -269,7 +272,7 @@ impl Loader<'_> {
         }
     }
 
-    /// The platform that an image's config states, as containerd reads it.
+    /// The platform in an image's config, parsed like containerd.
     async fn config_platform(&self, manifest: &GoManifest) -> Result<Platform, ConvertError> {
         let config = &manifest.config;
         let bytes = self.source.blob_bytes(config, MAX_CONFIG as u64).await;
@@ -284,7 +287,7 @@ impl Loader<'_> {
     }
 }
 
-/// What a descriptor holds itself of what it names.
+/// The content that is embedded in a descriptor.
 fn embedded(descriptor: &Descriptor) -> Option<Bytes> {
     let bytes = BASE64_STANDARD.decode(descriptor.data.as_ref()?).ok()?;
     (Digest::of(descriptor.digest.algorithm(), &bytes) == descriptor.digest).then(|| bytes.into())

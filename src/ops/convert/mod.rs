@@ -1,15 +1,15 @@
 //! `convert`: writes a SOCI-enabled image (version 2) under a new name.
 //!
-//! In steps, each of them complete before the next one begins:
+//! Each step completes before the next one begins:
 //!
 //! 1. `load`: the image's documents, within limits.
 //! 2. [`image::enabled`](crate::image::enabled) chooses the images to index.
-//! 3. Their ztocs come from where `index` has them too: the cache, indexes that list them, or the
+//! 3. Their ztocs come from the same sources as for `index`: the cache, indexes that list them, or the
 //!    layers, which are only read.
-//! 4. [`image::enabled`](crate::image::enabled) makes the new documents. If they are the ones that
-//!    are there, nothing is done.
+//! 4. [`image::enabled`](crate::image::enabled) makes the new documents. If they already exist, nothing
+//!    is done.
 //! 5. `publish`: blobs first, then manifests, then the image index under its tag. Until the last
-//!    request the tag stays what it was.
+//!    request the tag is unchanged.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -44,13 +44,13 @@ use load::Loaded;
 use old::{OldIndex, old_indexes};
 use plan::{choose, plan, soci_indexes};
 
-/// Converts an image. `options` says how layers are indexed and which platforms are; what it says
-/// of indexes that are there is not looked at.
+/// Converts an image. `options` determines how layers are indexed and which platforms are. Its
+/// options for existing indexes are ignored.
 ///
 /// # Errors
-/// When the image cannot be read, has an unsound document or a broken layer, has nothing to index,
-/// or the destination does not take it, or when the deadline passes before all layers are indexed.
-/// Whatever the error, the destination's tag is what it was.
+/// If the image cannot be read, has an invalid document or a broken layer, or has nothing to index,
+/// if the destination refuses it, or if the deadline passes before all layers are indexed. After
+/// any error, the destination's tag is unchanged.
 pub async fn convert(
     from: &SourceImage,
     to: &Destined,
@@ -61,7 +61,7 @@ pub async fn convert(
     convert_built(from, to, cache, None, options, progress).await
 }
 
-/// The same, with what was built already of the image's layers.
+/// Like [`convert`], with layers of the image that were already built.
 pub(in crate::ops) async fn convert_built(
     from: &SourceImage,
     to: &Destined,
@@ -180,7 +180,7 @@ pub(in crate::ops) async fn convert_built(
     Ok(converted)
 }
 
-/// What became of each image that was to be indexed.
+/// The result for each image that was to be indexed.
 fn report(
     loaded: &Loaded,
     enabled: &EnabledDocuments,
@@ -207,7 +207,7 @@ fn report(
     images
 }
 
-/// Whether all layers that are left out are small.
+/// Whether all layers that are not indexed are small.
 pub fn are_small(layers: &[LayerReport]) -> bool {
     !layers.is_empty()
         && layers.iter().all(|layer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::Small { .. })))

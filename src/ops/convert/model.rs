@@ -1,4 +1,4 @@
-//! What converting an image takes and what it yields.
+//! The inputs and results of a conversion.
 
 use super::ConvertError;
 use crate::digest::Digest;
@@ -11,40 +11,40 @@ use crate::ops::index::{LayerReport, Prefetched};
 use crate::store::blob::{Document, Target};
 use crate::store::{Destination, Source, StoreError, blocking};
 
-/// The image that is converted.
+/// The image to convert.
 pub struct SourceImage {
-    /// Where it is.
+    /// Its store.
     pub source: Source,
-    /// Its tag or digest there.
+    /// Its tag or digest in the store.
     pub root: Target,
-    /// What a layout's index.json says of it.
+    /// Its entry in a layout's index.json.
     pub descriptor: Option<Descriptor>,
 }
 
-/// Where the converted image goes.
+/// The destination of the converted image.
 pub struct Destined {
-    /// None: a dry run into a layout that is not there yet.
+    /// None for a dry run into a layout that does not exist yet.
     pub destination: Option<Destination>,
-    /// None: a layout lists it without a name.
+    /// None if a layout should list it without a name.
     pub tag: Option<String>,
-    /// The tag may be the one of the image that is converted.
+    /// Whether the tag may be that of the original image.
     pub replace_tag: bool,
-    /// What must hold before anything is written. None: the user named the tag.
+    /// A condition for writing. None if the user named the tag.
     pub guard: Option<Guard>,
 }
 
-/// Protects the images of a repository where nobody names the destination by hand: the tag must be
-/// free or name a SOCI-enabled image.
+/// Protects the images of a repository if the user did not name the destination explicitly: the tag
+/// must be free or name a SOCI-enabled image.
 #[derive(Debug, Clone, Default)]
 pub struct Guard {
-    /// A tag of the source, which must still name the image that is converted.
+    /// A tag of the source, which must still name the original image.
     pub source_tag: Option<String>,
 }
 
-/// What the destination's name stands for already.
+/// The existing content of the destination's name.
 pub(super) struct There {
     pub digest: Digest,
-    /// If it is an image index.
+    /// Its manifests, if it is an image index.
     pub manifests: Vec<Descriptor>,
 }
 
@@ -57,64 +57,64 @@ impl There {
 /// A converted image.
 #[derive(Debug, Clone)]
 pub struct Converted {
-    /// Of the image that was converted.
+    /// The digest of the original image.
     pub source: Digest,
-    /// Of the SOCI-enabled image.
+    /// The digest of the SOCI-enabled image.
     pub digest: Digest,
-    /// Bytes of its image index.
+    /// The size of its image index in bytes.
     pub size: u64,
-    /// The images in it that were to be indexed, in the order in which they were asked for, or of the image index.
+    /// The images that were to be indexed, in the order of the request, or of the image index.
     pub images: Vec<ConvertedImage>,
-    /// What became of it.
+    /// The result.
     pub outcome: ConvertStatus,
-    /// Bytes of layers that were read to index them.
+    /// How many bytes of layers were read to index them.
     pub bytes_read: u64,
-    /// Bytes of layers that were compared with ztocs to reuse.
+    /// How many bytes of layers were compared with reused ztocs.
     pub bytes_compared: u64,
-    /// Bytes of blobs that were copied from the source.
+    /// How many bytes of blobs were copied from the source.
     pub bytes_copied: u64,
-    /// Bytes of new blobs and manifests.
+    /// How many bytes of new blobs and manifests were written.
     pub bytes_written: u64,
 }
 
 /// The image of one platform.
 #[derive(Debug, Clone)]
 pub struct ConvertedImage {
-    /// As the image index says, or else the image's config.
+    /// As stated in the image index, or else in the image's config.
     pub platform: Platform,
-    /// Its manifest before, or the index that stood in its place.
+    /// The original manifest, or the nested index in its place.
     pub was: Digest,
-    /// Its manifest now, which names the SOCI index.
+    /// The new manifest, which names the SOCI index.
     pub manifest: Digest,
     /// None if no layer can be served lazily.
     pub index: Option<Descriptor>,
-    /// One for each layer, from the bottom up.
+    /// The layers from the bottom up.
     pub layers: Vec<LayerReport>,
-    /// How much of the layers the index covers.
+    /// The coverage of the layers by the index.
     pub coverage: Coverage,
-    /// What its SOCI index says to prefetch, if that has a list.
+    /// The prefetch list of its SOCI index, if it has one.
     pub prefetch: Option<Prefetched>,
 }
 
-/// What became of a SOCI-enabled image.
+/// The result for a SOCI-enabled image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConvertStatus {
     /// It was pushed.
     Written {
-        /// What the tag named before; it is still there under its digest.
+        /// What the tag named before. It still exists under its digest.
         replaced: Option<Digest>,
     },
-    /// The very image is there under its tag: nothing was written.
+    /// Exactly this image already had its tag, so nothing was written.
     AlreadyThere,
-    /// Nothing was written, since this is a dry run.
+    /// Nothing was written, because this is a dry run.
     DryRun {
-        /// What the tag names, and would not name any longer.
+        /// What the tag names and would be replaced.
         replaces: Option<Digest>,
     },
 }
 
 impl Destined {
-    /// What the name stands for now. What is not an image index is only known by its digest.
+    /// The existing content of the name. For anything but an image index, only the digest is known.
     pub(super) async fn there(&self) -> Result<Option<There>, ConvertError> {
         let Some(document) = self.document().await.map_err(ConvertError::Destination)? else { return Ok(None) };
         let is_index = matches!(document.media_type.as_str(), OCI_INDEX | DOCKER_LIST);
@@ -122,8 +122,7 @@ impl Destined {
         Ok(Some(There { digest: document.digest, manifests: index.map_or_else(Vec::new, |i: Index| i.manifests) }))
     }
 
-    /// Looks whether the guard, if there is one, lets the image `root` of `source` be written in the
-    /// place of what is `there`.
+    /// Checks the guard, if there is one, before the image `root` of `source` replaces `there`.
     pub(super) async fn admit(
         &self,
         there: Option<&There>,
@@ -155,7 +154,7 @@ impl Destined {
                 let select = tag.clone().map_or(Select::Any, Select::Tag);
                 let layout = std::sync::Arc::clone(layout);
                 blocking(move || {
-                    // There may be nothing by that name, or what it names may be damaged: then it is written.
+                    // The name may be free, or its content may be damaged. Then it is written.
                     let found = layout.find(&select).ok();
                     Ok(found.and_then(|found| layout.manifest(&Target::Digest(found.digest)).ok()))
                 })

@@ -1,4 +1,4 @@
-//! The SOCI indexes that an image has already: places to take ztocs and prefetch lists from.
+//! The existing SOCI indexes of an image, as sources of ztocs and prefetch lists.
 
 use super::load::Loaded;
 use super::plan::{found, soci_indexes};
@@ -8,7 +8,7 @@ use crate::image::{Descriptor, Platform};
 use crate::ops::index::{Offer, OldList, Origin, old_lists};
 use crate::store::Source;
 
-/// A SOCI index (v2) that an image index lists.
+/// A SOCI index (version 2) in an image index.
 #[derive(Clone)]
 pub(super) struct OldIndex {
     store: Source,
@@ -35,14 +35,14 @@ impl OldIndex {
     }
 }
 
-/// Those among the entries of an image index. What cannot be read is passed over.
+/// The SOCI indexes among the entries of an image index. Those that cannot be read are ignored.
 pub(super) async fn old_indexes(store: &Source, manifests: &[Descriptor]) -> Vec<OldIndex> {
     let found = found(store, manifests).await.into_iter();
     found.map(|(listed, index)| OldIndex::of(store, listed, index)).collect()
 }
 
 impl Loaded {
-    /// The SOCI indexes of the image that is converted.
+    /// The SOCI indexes of the original image.
     pub(super) fn old_indexes(&self, store: &Source) -> Vec<OldIndex> {
         let listed = soci_indexes(&self.original.index.manifests);
         let index = |listed: &Descriptor| soci::parse(self.kept.get(&listed.digest)?).ok();

@@ -1,5 +1,5 @@
-//! What converting an image would come to, as far as that can be told without reading its layers or
-//! fetching ztocs.
+//! Predicts the result of a conversion, as far as possible without reading layers or fetching
+//! ztocs.
 
 use std::sync::Arc;
 
@@ -15,25 +15,25 @@ use crate::ops::index::{IndexOptions, LeftOut, unservable};
 use crate::progress::Progress;
 use crate::store::cache::ZtocCache;
 
-/// Whether an image has the SOCI-enabled image that it would be converted to.
+/// Whether an image already has its SOCI-enabled image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConvertOutlook {
-    /// The SOCI-enabled image is not there, or is another one.
+    /// The SOCI-enabled image does not exist, or is a different one.
     Pending,
-    /// This very image is there.
+    /// Exactly this image exists.
     Complete(Digest),
     /// No layer can be indexed, for these reasons.
     NothingToIndex(Vec<LeftOut>),
 }
 
-/// Looks at what the destination's name stands for.
+/// Examines the content of the destination's name.
 ///
-/// An image whose SOCI indexes list prefetch artifacts counts as complete if `options` asks for no
+/// An image whose SOCI indexes list prefetch artifacts counts as complete if `options` requests no
 /// prefetch list.
 ///
 /// # Errors
-/// When the image cannot be read, holds nothing that could be converted, or the guard does not let
-/// it be written.
+/// If the image cannot be read, has nothing that could be converted, or the guard forbids writing
+/// it.
 pub async fn outlook(
     from: &SourceImage,
     to: &Destined,
@@ -45,8 +45,8 @@ pub async fn outlook(
     compare(from, to, there, cache, options, progress).await
 }
 
-/// The digest of the SOCI-enabled image, if the destination's name stands for it already. Where the
-/// name is free, one request tells.
+/// The digest of the SOCI-enabled image, if the destination's name already refers to it. If the
+/// name is free, this takes a single request.
 ///
 /// # Errors
 /// As [`outlook`].
@@ -108,13 +108,13 @@ async fn compare(
     })
 }
 
-/// The ztoc of a layer, of the options that are asked for.
+/// The ztoc of a layer for the requested options.
 fn ztoc(known: &[FoundIndex], layer: &Descriptor, options: &IndexOptions) -> Option<ZtocRef> {
     let mut ztocs = known.iter().flat_map(|index| &index.ztocs);
     ztocs.find(|ztoc| ztoc.layer == layer.digest && ztoc.span_size == options.layer.span_size).cloned()
 }
 
-/// The prefetch artifacts of the index that lists exactly these ztocs.
+/// The prefetch artifacts of the index with exactly these ztocs.
 fn prefetch(known: &[FoundIndex], ztocs: &[ZtocRef]) -> Vec<Descriptor> {
     let index = known.iter().find(|index| index.ztocs == ztocs);
     let artifacts = index.into_iter().flat_map(|index| &index.others);

@@ -1,4 +1,4 @@
-//! Which images are to be indexed, which of their layers, and which SOCI indexes there are.
+//! Determines which images to index, which of their layers, and which SOCI indexes exist.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::progress::{Progress, ProgressEvent};
 use crate::store::Source;
 use crate::store::blob::Target;
 
-/// How many SOCI indexes are read for the ztocs that they list.
+/// How many SOCI indexes are read to find ztocs.
 const MAX_OFFERS: usize = 64;
 
 /// The images to index; at least one.
@@ -44,7 +44,7 @@ pub(super) fn choose(
     Ok(chosen.targets)
 }
 
-/// A layer, and why it is not to be indexed, as far as that is known without reading it.
+/// A layer, and why it will not be indexed, if that is known without reading it.
 pub(super) type Planned = (Descriptor, Option<LeftOut>);
 
 /// The layers of each target.
@@ -60,7 +60,7 @@ pub(super) async fn plan(
         let mut layers = Vec::new();
         for layer in manifest.map(|manifest| manifest.layers()).unwrap_or_default() {
             let mut why = left_out(layer, options);
-            // soci indexes foreign gzip layers, and fails where they are elsewhere.
+            // soci indexes foreign gzip layers, and fails if they are stored elsewhere.
             let is_foreign = LayerKind::of(&layer.media_type) == LayerKind::Foreign;
             if is_foreign && LayerKind::is_gzip(&layer.media_type) && layer.size >= options.min_layer_size {
                 let exists = from.source.blob_exists(layer).await;
@@ -80,8 +80,8 @@ pub(super) fn soci_indexes(manifests: &[Descriptor]) -> impl Iterator<Item = &De
     crate::image::enabled::listed(manifests)
 }
 
-/// The SOCI indexes (v2) among the entries of an image index, each with its entry. What cannot be
-/// read is passed over.
+/// The SOCI indexes (version 2) among the entries of an image index, each with its entry. Those
+/// that cannot be read are ignored.
 pub(super) async fn found<'a>(store: &Source, manifests: &'a [Descriptor]) -> Vec<(&'a Descriptor, FoundIndex)> {
     let mut found = Vec::new();
     for listed in soci_indexes(manifests).take(MAX_OFFERS) {

@@ -1,4 +1,5 @@
-//! Brings the converted image to its destination: blobs, then manifests, then the image index under its tag.
+//! Writes the converted image to its destination: blobs, then manifests, then the image index under
+//! its tag.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,12 +23,12 @@ use crate::store::copy::Copied;
 use crate::store::feed::reported;
 use crate::store::{Destination, Source, blocking};
 
-/// Bytes that went to the destination.
+/// The number of bytes written to the destination.
 #[derive(Default)]
 pub(super) struct Written {
-    /// Of blobs of the source.
+    /// Of blobs copied from the source.
     pub copied: u64,
-    /// Of new blobs and of manifests.
+    /// Of new blobs and manifests.
     pub written: u64,
 }
 
@@ -50,7 +51,7 @@ pub(super) async fn publish(
     done.written += blobs(ztocs, prefetch, destination, false).await?;
     let manifests = Manifests { loaded, enabled, destination, elsewhere };
     match manifests.push(to).await {
-        // The registry said of a blob that it was there, and it is not: now it gets it.
+        // The registry claimed to have a blob that it does not have, so upload it now.
         Err(ConvertError::Push { source: error, .. }) if error.is_blob_unknown() => {
             done.written += blobs(ztocs, prefetch, destination, true).await?;
             done.written += manifests.push(to).await?;
@@ -67,7 +68,7 @@ pub(super) async fn publish(
     Ok(done)
 }
 
-/// Copies what the image consists of, as many blobs side by side as `jobs` says. Gives the bytes that were sent.
+/// Copies the parts of the image, `jobs` blobs at a time. Returns the number of bytes sent.
 async fn copy(
     loaded: &Loaded,
     source: &Source,
@@ -77,7 +78,7 @@ async fn copy(
 ) -> Result<u64, ConvertError> {
     let mut blobs: BTreeMap<Digest, Descriptor> = BTreeMap::new();
     let images = loaded.original.contents.iter().filter_map(EntryContent::image).cloned();
-    // What is no manifest has no parts that are known.
+    // Only manifests have known parts.
     let kept = loaded.kept.values().filter_map(|bytes| decode_manifest(bytes).ok());
     for manifest in images.chain(kept) {
         let GoManifest { config, layers, .. } = manifest;
@@ -97,7 +98,7 @@ async fn copy(
                 match destination.copy_blob(&blob, source, &sent).await {
                     Ok(Copied::Sent) => drop(copied.fetch_add(blob.size, Ordering::Relaxed)),
                     Ok(Copied::There | Copied::Mounted) => {}
-                    // A foreign layer lies elsewhere: the manifest says where.
+                    // A foreign layer is stored elsewhere, as its manifest states.
                     Err(error) if LayerKind::of(&blob.media_type) == LayerKind::Foreign && error.is_not_found() => {}
                     Err(source) => return Err(ConvertError::Copy { digest: layer, source }),
                 }
@@ -109,7 +110,7 @@ async fn copy(
     Ok(copied.load(Ordering::Relaxed))
 }
 
-/// Writes the ztocs, and the config of the SOCI indexes.
+/// Writes the ztocs and the config of the SOCI indexes.
 async fn blobs(
     ztocs: &[Ztoc<'_>],
     prefetch: &[Artifact],
@@ -127,7 +128,7 @@ async fn blobs(
     }
     let config = Descriptor::of(INDEX_V2, CONFIG);
     all.insert(config.digest, (config, "config", Bytes::from_static(CONFIG)));
-    // Collected first: a closure in the stream would keep the future of the whole work from being Send.
+    // Collected first, because a closure in the stream would prevent the future from being Send.
     let pushes: Vec<_> = all
         .into_values()
         .map(|(blob, what, content)| async move {
@@ -145,12 +146,12 @@ struct Manifests<'a> {
     loaded: &'a Loaded,
     enabled: &'a EnabledDocuments,
     destination: &'a Destination,
-    /// The destination may lack what the source has.
+    /// Whether the destination may lack content of the source.
     elsewhere: bool,
 }
 
 impl Manifests<'_> {
-    /// Writes all of them, the image index last. Gives their bytes.
+    /// Writes all documents, the image index last. Returns their size in bytes.
     async fn push(&self, to: &Destined) -> Result<u64, ConvertError> {
         let EnabledDocuments { manifests, indexes, index, bytes, digest } = self.enabled;
         let mut written = 0;

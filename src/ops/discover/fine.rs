@@ -1,41 +1,42 @@
-//! The fine indexes of an image, in short.
+//! Summaries of an image's fine indexes.
 
 use super::{Discovered, FoundFineRef, Via, causes};
 use crate::digest::Digest;
 use crate::image::Coverage;
 
-/// A fine index, as lists show it.
+/// A fine index as shown in lists.
 #[derive(Debug, Clone)]
 pub struct FineSummary {
     /// The digest of its manifest.
     pub digest: Digest,
-    /// Bytes of its manifest; None if nobody says.
+    /// The size of its manifest in bytes, if known.
     pub size: Option<u64>,
     /// How it was found.
     pub via: Via,
-    /// A reader takes this one.
+    /// Whether a reader takes this one.
     pub chosen: bool,
-    /// What it holds, or why it cannot be used.
+    /// Its content, or why it cannot be used.
     pub content: Result<FineFacts, String>,
 }
 
-/// What a fine index holds.
+/// The content of a fine index.
 #[derive(Debug, Clone)]
 pub struct FineFacts {
-    /// What its maker calls itself; none if it does not say.
+    /// The tool that built it, if it names one.
     pub tool: Option<String>,
     /// How much of the image has documents.
     pub coverage: Coverage,
-    /// Bytes of the documents of the image's layers.
+    /// The size of the documents for the image's layers, in bytes.
     pub bytes: u64,
-    /// Of these, what one request for each layer brings: heads, and the pages that a start needs.
+    /// How many of these bytes a single request for each layer returns: heads, and the pages for a
+    /// start.
     pub start_bytes: u64,
-    /// The digest of the recorded reads that it was built with.
+    /// The digest of the recorded reads that it was built with, if any.
     pub profile: Option<Digest>,
 }
 
 impl Discovered {
-    /// Its fine indexes, in their order.
+    /// The fine indexes of the image, in order.
     pub fn fine_summaries(&self) -> Vec<FineSummary> {
         let fine = self.fine.iter().enumerate();
         fine.map(|(place, found)| FineSummary {

@@ -1,4 +1,4 @@
-//! What a SOCI index says of the image that it was found on. Decided here, without any I/O.
+//! Judges a SOCI index together with the image on which it was found. Does no I/O.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,27 +12,27 @@ use crate::image::soci::{self, FoundIndex, INDEX_V1, PREFETCH, SociIndexError, V
 use crate::image::{Descriptor, LayerKind};
 use crate::store::StoreError;
 
-/// An index that can be used.
+/// A usable index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexContent {
-    /// What its manifest holds.
+    /// The parsed manifest.
     pub index: FoundIndex,
-    /// By layer: the ztocs that a reader takes.
+    /// The ztocs that a reader takes, by layer.
     pub ztocs: BTreeMap<Digest, ZtocRef>,
-    /// What is not as it should be.
+    /// Faults of single entries.
     pub notes: Vec<Note>,
 }
 
-/// A fine index that can be used.
+/// A usable fine index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FineContent {
-    /// All that it says.
+    /// The parsed manifest.
     pub index: FineIndex,
-    /// By layer: the documents of layers that the image has.
+    /// The documents for layers of the image, by layer.
     pub documents: BTreeMap<Digest, FineRef>,
 }
 
-/// The kinds of index that refer to their image.
+/// The kinds of indexes that refer to their image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IndexKind {
     /// A SOCI index of version 1.
@@ -42,10 +42,11 @@ pub enum IndexKind {
 }
 
 impl IndexKind {
-    /// The artifact types of all of them.
+    /// The artifact types of all kinds.
     pub(in crate::ops) const ARTIFACT_TYPES: [&str; 2] = [INDEX_V1, FINE_INDEX];
 
-    /// Which kind a list of referrers says that an entry is. What is neither is judged as a SOCI index.
+    /// The kind of an entry in a list of referrers. Entries of other types are judged like SOCI
+    /// indexes.
     pub(in crate::ops) fn listed(entry: &Descriptor) -> IndexKind {
         match entry.artifact_type.as_deref() {
             Some(FINE_INDEX) => IndexKind::Fine,
@@ -62,22 +63,22 @@ impl IndexKind {
     }
 }
 
-/// An index of either kind, as far as all of them have it.
+/// An index of either kind, with the properties that both have.
 #[derive(Debug, Clone)]
 pub(in crate::ops) struct Referring {
     pub kind: IndexKind,
     pub tool: Option<String>,
     /// The layers that it covers.
     pub layers: BTreeSet<Digest>,
-    /// Its readers can use it.
+    /// Whether its readers can use it.
     pub canonical: bool,
 }
 
 impl Referring {
-    /// The index of this kind that a manifest is, if it belongs to the image manifest `subject`.
+    /// Parses the manifest as an index of this kind for the image manifest `subject`.
     ///
     /// # Errors
-    /// When the manifest is something else, or the index of another image.
+    /// If the manifest is something else, or the index of another image.
     pub(in crate::ops) fn parse(kind: IndexKind, bytes: &[u8], subject: &Digest) -> Result<Referring, Unusable> {
         Ok(match kind {
             IndexKind::Soci => {
@@ -117,23 +118,23 @@ pub enum Unusable {
     Unread(usize),
 }
 
-/// Something in an index that is not as it should be.
+/// A fault of an entry in an index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the variants say what their fields are")]
 pub enum Note {
-    /// Its JSON is not what Go's encoder writes, so soci-snapshotter ignores the whole index.
+    /// Its JSON differs from Go's encoding, so soci-snapshotter ignores the whole index.
     NotCanonical,
     /// A ztoc for a layer that the image does not have.
     NotInImage { ztoc: Digest, layer: Digest },
     /// A second ztoc for a layer.
     Second { ztoc: Digest, layer: Digest },
-    /// A ztoc of a size, in bytes, that no reader takes.
+    /// A ztoc with a size, in bytes, that no reader accepts.
     TooLarge { ztoc: Digest, layer: Digest, size: u64 },
-    /// A ztoc for a layer that, by its media type, has none.
+    /// A ztoc for a layer whose media type allows none.
     NotServable { ztoc: Digest, layer: Digest, media_type: String },
     /// The ztoc's annotation and the image manifest disagree on the layer's media type.
     MediaType { ztoc: Digest, layer: Digest, stated: String, found: String },
-    /// The image manifest names it, but the image index does not list it beside the image.
+    /// The image manifest names the index, but the image index does not list it.
     NotBeside,
     /// Neither a ztoc nor a list of spans to prefetch.
     Unknown { digest: Digest, media_type: String },
@@ -154,17 +155,17 @@ impl Note {
         }
     }
 
-    /// Nothing is wrong with what a consumer reads.
+    /// Whether consumers are not affected.
     pub fn is_harmless(&self) -> bool {
         matches!(self, Note::NotBeside | Note::Unknown { .. })
     }
 
-    /// A reader acts as if what it is about were not there.
+    /// Whether a reader ignores the entry.
     pub fn is_ignored(&self) -> bool {
         !matches!(self, Note::NotCanonical | Note::NotBeside | Note::MediaType { .. })
     }
 
-    /// The layer that it is about.
+    /// The layer of the entry.
     pub fn layer(&self) -> Option<&Digest> {
         match self {
             Note::NotCanonical | Note::NotBeside | Note::Unknown { .. } => None,
@@ -208,10 +209,10 @@ impl fmt::Display for Note {
     }
 }
 
-/// The SOCI index that a manifest is, if it is one of `version` and belongs to the image manifest `subject`.
+/// Parses the manifest as a SOCI index of `version` for the image manifest `subject`.
 ///
 /// # Errors
-/// When the manifest is something else, or the index of another image.
+/// If the manifest is something else, or the index of another image.
 pub(in crate::ops) fn parse(bytes: &[u8], version: Option<Version>, subject: &Digest) -> Result<FoundIndex, Unusable> {
     let index = soci::parse(bytes)?;
     if version.is_some_and(|version| version != index.version) {
@@ -223,10 +224,10 @@ pub(in crate::ops) fn parse(bytes: &[u8], version: Option<Version>, subject: &Di
     }
 }
 
-/// The fine index that a manifest is, if it belongs to the image manifest `subject`.
+/// Parses the manifest as a fine index for the image manifest `subject`.
 ///
 /// # Errors
-/// When the manifest is something else, or the index of another image.
+/// If the manifest is something else, or the index of another image.
 pub(in crate::ops) fn parse_fine(bytes: &[u8], subject: &Digest) -> Result<FineIndex, Unusable> {
     let index = fine::parse(bytes)?;
     match index.subject.digest == *subject {
@@ -244,8 +245,8 @@ pub(super) fn judge_fine(bytes: &[u8], manifest: &Descriptor, layers: &[Descript
     Ok(FineContent { index, documents })
 }
 
-/// Judges the manifest of an index that was found on the image `manifest` with these `layers`,
-/// where one of `version` belongs.
+/// Judges the manifest of an index of `version` that was found on the image `manifest` with these
+/// `layers`.
 pub(super) fn judge(
     bytes: &[u8],
     version: Option<Version>,
@@ -281,7 +282,7 @@ pub(super) fn judge(
                 }
                 free.insert(reference.clone());
             }
-            // A layer that the image has twice is listed twice.
+            // A layer that occurs twice in the image is listed twice.
             Entry::Occupied(taken) if taken.get().ztoc == ztoc => {}
             Entry::Occupied(_) => notes.push(Note::Second { ztoc, layer }),
         }
@@ -332,7 +333,7 @@ mod tests {
     #[test]
     fn a_usual_index() {
         let layers = [layer(GZIP, 1), layer(GZIP, 2), layer(GZIP, 1)];
-        // A layer that the image has twice is listed twice.
+        // A layer that occurs twice in the image is listed twice.
         let of_first = reference(&layers[0], 1, 10);
         let content = judged(&index(vec![of_first.clone(), of_first.clone()]), &layers).unwrap();
         assert_eq!(content.notes, []);

@@ -1,10 +1,10 @@
-//! Which SOCI indexes an image has, what they say, and which of them a reader takes.
+//! Finds the SOCI indexes of an image, parses them, and determines which of them a reader takes.
 //!
-//! An index of version 2 is named by an annotation of the image manifest, so that nobody can add
-//! one without changing the image. Those of version 1 are referrers, and consumers take the first
-//! that the registry lists (soci-snapshotter, fs/artifact_fetcher.go). So does this reader, but for
-//! those that it cannot use. Fine indexes are referrers too, of a type of their own, and the same
-//! list names them.
+//! An annotation of the image manifest names the index of version 2, so nobody can add one without
+//! changing the image. Those of version 1 are referrers, and consumers take the first that the
+//! registry lists (soci-snapshotter, fs/artifact_fetcher.go). This reader does the same, except
+//! that it skips those it cannot use. Fine indexes are referrers too, with a separate type, and are
+//! in the same list.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,15 +32,16 @@ pub use fine::{FineFacts, FineSummary};
 pub use judge::{FineContent, IndexContent, IndexKind, Note, Unusable};
 pub(super) use judge::{Referring, parse as parse_index, parse_fine};
 
-/// The largest ztoc that is read, in bytes. Where a layer's is larger, the layer is read as if it had none.
+/// The size limit of a ztoc that is read, in bytes. A layer with a larger one is read as if it had
+/// none.
 pub const MAX_ZTOC: u64 = MAX_ENCODED as u64;
-/// How many indexes of version 1, and how many fine indexes, are read of one image.
+/// How many indexes of version 1, and how many fine indexes, are read for an image.
 const MAX_INDEXES: usize = 32;
 
-/// Manifests of indexes that are read at a time: most images have one of each kind.
+/// How many manifests of indexes are read at the same time. Most images have one of each kind.
 const SIDE_BY_SIDE: usize = 4;
 
-/// Why it cannot be said which indexes an image has.
+/// Why the indexes of an image cannot be determined.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -58,57 +59,57 @@ pub enum DiscoverError {
 /// The image of one platform and its indexes.
 #[derive(Debug)]
 pub struct Discovered {
-    /// Of the manifest or image index that the image's name stands for.
+    /// The digest of the manifest or image index that the image's name refers to.
     pub root: Digest,
     /// Media type, digest and size of the image manifest.
     pub manifest: Descriptor,
-    /// None if the image does not say.
+    /// None if the image does not state it.
     pub platform: Option<Platform>,
     /// Media type, digest and size of the image's config.
     pub config: Descriptor,
-    /// What came of reading the config; none if it was not read.
+    /// The result of reading the config. None if it was not read.
     pub config_read: Option<Result<Bytes, StoreError>>,
-    /// From the bottom up.
+    /// The layers from the bottom up.
     pub layers: Vec<Descriptor>,
-    /// That of version 2 first, then those of version 1 in the store's order.
+    /// The index of version 2 first, then those of version 1 in the order of the store.
     pub indexes: Vec<FoundIndexRef>,
     /// How the store lists referrers, or why it does not.
     pub listing: Result<Via, StoreError>,
-    /// The image manifest's annotation for an index of version 2, if it is no digest.
+    /// The image manifest's annotation for an index of version 2, if it is not a digest.
     pub odd_annotation: Option<String>,
     /// Which of `indexes` a reader takes.
     pub chosen: Option<usize>,
-    /// The fine indexes, in the store's order.
+    /// The fine indexes, in the order of the store.
     pub fine: Vec<FoundFineRef>,
-    /// Which of `fine` a reader takes: none if another index was asked for.
+    /// Which of `fine` a reader takes. None if another index was requested.
     pub chosen_fine: Option<usize>,
 }
 
-/// A fine index, as it was found.
+/// A fine index that was found.
 #[derive(Debug)]
 pub struct FoundFineRef {
     /// The digest of its manifest.
     pub digest: Digest,
-    /// Bytes of its manifest; None if nobody says.
+    /// The size of its manifest in bytes, if known.
     pub size: Option<u64>,
     /// How it was found.
     pub via: Via,
-    /// What it holds, or why it cannot be used.
+    /// Its content, or why it cannot be used.
     pub content: Result<FineContent, Unusable>,
 }
 
-/// A SOCI index, as it was found.
+/// A SOCI index that was found.
 #[derive(Debug)]
 pub struct FoundIndexRef {
     /// The digest of its manifest.
     pub digest: Digest,
-    /// Bytes of its manifest; None if nobody says.
+    /// The size of its manifest in bytes, if known.
     pub size: Option<u64>,
-    /// What it should be by the way in which it was found.
+    /// The version that it must have, according to how it was found.
     pub version: Version,
     /// How it was found.
     pub via: Via,
-    /// What it holds, or why it cannot be used.
+    /// Its content, or why it cannot be used.
     pub content: Result<IndexContent, Unusable>,
 }
 
@@ -119,11 +120,11 @@ pub enum Via {
     Annotation,
     /// Listed by the registry's referrers API.
     Api,
-    /// Listed under the tag `sha256-…`, as registries without the API need it.
+    /// Listed under the tag `sha256-…`, for registries without the API.
     TagSchema,
     /// Listed in the layout's index.json.
     Layout,
-    /// Not listed, but asked for by its digest.
+    /// Not listed, but requested by its digest.
     Asked,
 }
 
@@ -164,16 +165,16 @@ impl Discovered {
     }
 }
 
-/// The image `root` of `source`, of one platform (none: this machine's, or the only one), and the indexes that it has.
-/// `config`: whether its config is wanted too; it is read beside the indexes.
+/// Finds the image `root` of `source` for one platform (None for this machine's, or the only one),
+/// and its indexes. With `config`, also reads its config at the same time.
 ///
-/// A reader takes the index that is `asked` for by its digest, listed or not; beside a fine index it
-/// takes the SOCI index that it would take anyway. What keeps it from others, and what it ignores in
-/// the one that it takes, is reported as a warning. That there is no index is no error, nor that the
-/// store does not list referrers: an image can be read without.
+/// A reader takes the index that is `asked` for by digest, whether or not it is listed. With a fine
+/// index, it also takes the SOCI index that it would take anyway. Warnings report why it does not
+/// take other indexes, and what it ignores in the one it takes. An image can be read without
+/// indexes, so neither a missing index nor a store that does not list referrers is an error.
 ///
 /// # Errors
-/// When the image cannot be found or read, or the index that was asked for cannot be used.
+/// If the image cannot be found or read, or the requested index cannot be used.
 pub async fn discover(
     source: &Source,
     root: &Target,
@@ -184,7 +185,7 @@ pub async fn discover(
 ) -> Result<Discovered, DiscoverError> {
     let wanted = platform.map_or(Wanted::Host, |platform| Wanted::Each(std::slice::from_ref(platform)));
     let document = source.manifest(root).await.map_err(ResolveError::Find)?;
-    // Only the config of an image without an index around it tells its platform.
+    // For an image without an image index, only the config states the platform.
     let (image, artifacts, is_alone) = match resolve::parse(&document)? {
         Manifest::Image(image) => (PlatformManifest::alone(&document, image), Vec::new(), true),
         manifest @ Manifest::Index(_) => {
@@ -205,7 +206,7 @@ pub async fn discover(
         _ => None,
     };
     let config_read = match config {
-        // The image may be one of another platform.
+        // The image may be for another platform.
         Some(Err(error)) if is_alone && platform.is_some() => return Err(resolve::unread(&descriptor, error).into()),
         config => config,
     };
@@ -216,7 +217,8 @@ pub async fn discover(
     Ok(found)
 }
 
-/// The same for each of the `wanted` platforms, at least one, without a warning.
+/// Like [`discover`] for each of the `wanted` platforms, which must not be empty, but without
+/// warnings.
 ///
 /// # Errors
 /// As [`discover`].
@@ -235,10 +237,10 @@ pub async fn discover_all(
     Ok(all)
 }
 
-/// The bytes of a ztoc: as many as the index says, and of the digest that it says.
+/// The bytes of a ztoc, with the size and digest that the index states.
 ///
 /// # Errors
-/// When it is too large ([`MAX_ZTOC`]) or cannot be had.
+/// If it is too large ([`MAX_ZTOC`]) or cannot be fetched.
 pub async fn fetch_ztoc(source: &Source, ztoc: &ZtocRef) -> Result<Bytes, DiscoverError> {
     let ZtocRef { ztoc: digest, layer, size, .. } = *ztoc;
     if size > MAX_ZTOC {
@@ -249,8 +251,8 @@ pub async fn fetch_ztoc(source: &Source, ztoc: &ZtocRef) -> Result<Bytes, Discov
     bytes.map_err(|source| DiscoverError::Ztoc { ztoc: digest, layer, source })
 }
 
-/// The manifests that a store lists as indexes, each once, and why it is not read, if so: only the first
-/// [`MAX_INDEXES`] of each kind are.
+/// The manifests that a store lists as indexes, without duplicates. Those beyond the first
+/// [`MAX_INDEXES`] of a kind come with the reason why they are not read.
 pub(super) fn to_read(listed: Vec<Descriptor>) -> impl Iterator<Item = (Descriptor, Option<Unusable>)> {
     let mut seen = BTreeSet::new();
     let (mut soci, mut fine) = (0, 0);
@@ -265,9 +267,8 @@ pub(super) fn to_read(listed: Vec<Descriptor>) -> impl Iterator<Item = (Descript
     })
 }
 
-/// The indexes of an image that can be used, by their digests: that of version 2, which its
-/// manifest names, and, if `listed`, those of version 1. Whatever cannot be had is as good as not
-/// there.
+/// The usable indexes of an image, by digest: that of version 2, which its manifest names, and with
+/// `listed` those of version 1. Indexes that cannot be fetched are ignored.
 pub(super) async fn usable(
     source: &Source,
     image: &PlatformManifest,
@@ -340,7 +341,7 @@ async fn indexes_of(
     })
 }
 
-/// Collects the indexes of one image.
+/// Collects the indexes of an image.
 struct Finder<'a> {
     source: &'a Source,
     manifest: &'a Descriptor,
@@ -354,7 +355,7 @@ impl<'a> Finder<'a> {
         Finder { source, manifest, layers, indexes: Vec::new(), fine: Vec::new() }
     }
 
-    /// The index of version 2 that the image manifest names.
+    /// Adds the index of version 2 that the image manifest names.
     async fn named(&mut self, digest: Digest, artifacts: &[Descriptor]) {
         let listed = artifacts.iter().find(|artifact| artifact.digest == digest);
         self.read(digest, listed.map(|artifact| artifact.size), Version::V2, Via::Annotation).await;
@@ -363,7 +364,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Those of version 1 and fine indexes, which are referrers.
+    /// Adds the indexes of version 1 and the fine indexes, which are referrers.
     async fn listed(&mut self) -> Result<Via, StoreError> {
         let listed = self.source.referrers_of(&self.manifest.digest, &IndexKind::ARTIFACT_TYPES).await?;
         let via = match (self.source, listed.api) {
@@ -390,7 +391,7 @@ impl<'a> Finder<'a> {
         Ok(via)
     }
 
-    /// The index of this digest, of whatever kind, unless it was found already.
+    /// Adds the index with this digest, of any kind, unless it was already found.
     async fn asked(&mut self, digest: Digest) {
         let found = self.indexes.iter().map(|index| index.digest).chain(self.fine.iter().map(|index| index.digest));
         if found.into_iter().any(|found| found == digest) {
@@ -444,7 +445,7 @@ impl<'a> Finder<'a> {
         via: Via,
     ) -> Result<IndexContent, Unusable> {
         check(document, expected)?;
-        // Who asks for an index by its digest may ask for either version.
+        // An index that is requested by digest may have either version.
         let version = (via != Via::Asked).then_some(version);
         judge::judge(&document.bytes, version, self.manifest, self.layers)
     }
@@ -462,7 +463,7 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// Whether a manifest is as large as the list says, and of the type that every index has.
+/// Whether a manifest has the listed size, and the media type of all indexes.
 fn check(document: &Document, expected: Option<u64>) -> Result<(), Unusable> {
     let found = document.bytes.len() as u64;
     if let Some(expected) = expected.filter(|&expected| expected != found) {
@@ -474,7 +475,7 @@ fn check(document: &Document, expected: Option<u64>) -> Result<(), Unusable> {
     }
 }
 
-/// What a reader passes over, and why.
+/// Warns about entries that a reader ignores.
 fn warn(discovered: &Discovered, progress: &Arc<dyn Progress>) {
     let warn = |text: String| progress.report(ProgressEvent::Warning(text));
     if let Err(error) = &discovered.listing {

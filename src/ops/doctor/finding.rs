@@ -1,4 +1,4 @@
-//! What is wrong, or worth a word, about an image's indexes. Decided without any I/O.
+//! The findings about an image's indexes: problems and noteworthy facts. Does no I/O.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,49 +12,50 @@ use crate::ops::discover::{Discovered, FoundIndexRef, Note, Via, causes};
 use crate::ops::inspect::Inspected;
 use crate::ops::maker;
 
-/// The least size of an image for which Fargate's documentation recommends lazy loading, in bytes: 250 MiB.
+/// The smallest size of an image for which Fargate's documentation recommends lazy loading, in
+/// bytes: 250 MiB.
 const WORTHWHILE: u64 = 250 << 20;
 
-/// One thing about an image.
+/// A finding about an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the variants say what their fields are")]
 pub enum Finding {
     /// No SOCI index is attached.
     NoIndex(NoIndex),
-    /// Referrers cannot be listed; why.
+    /// Referrers cannot be listed, with the reason.
     NotListed(String),
-    /// The manifest's annotation for an index of version 2 is no digest.
+    /// The manifest's annotation for an index of version 2 is not a digest.
     OddAnnotation(String),
-    /// Indexes of version 1, in the order in which they are listed.
+    /// Several indexes of version 1, in the listed order.
     Several(Vec<Digest>),
-    /// An index that nobody can use; why.
+    /// An index that nobody can use, with the reason.
     Unusable { index: Digest, version: Version, why: String },
-    /// Something in an index is not as it should be.
+    /// A fault of an entry in an index.
     Note { index: Digest, note: Note },
     /// An index names blobs that the store does not have.
     LostBlobs { index: Digest, blobs: Vec<Digest> },
-    /// A ztoc that a reader takes is damaged or another layer's.
+    /// A ztoc that a reader takes is damaged or belongs to another layer.
     BrokenZtoc(BrokenZtoc),
-    /// The image itself is not whole.
+    /// The store lacks a layer of the image.
     LostLayer(Digest),
-    /// The store does not have the image's config.
+    /// The store lacks the image's config.
     LostConfig(Digest),
     /// Indexes that refer to the image index, where no consumer looks.
     OnImageIndex(Vec<Digest>),
-    /// There is an index of version 1 and none of version 2.
+    /// There is an index of version 1, but none of version 2.
     OnlyV1,
-    /// Made by another version of this program.
+    /// The index was made by another version of this program.
     OtherVersion { index: Digest, tool: String },
-    /// Made by another tool; None: it does not say.
+    /// The index was made by another tool. None if it names none.
     Foreign { index: Digest, tool: Option<String> },
     /// A layer is not in the index that a reader takes.
     Uncovered {
         layer: Digest,
         size: u64,
-        /// None: by its content, or by its maker's options.
+        /// None if it depends on its content, or on the options with which the index was made.
         why: Option<NotIndexed>,
     },
-    /// The layers together have so few bytes that lazy loading gains little.
+    /// The layers are so small, all together in bytes, that lazy loading gains little.
     SmallImage(u64),
 }
 
@@ -63,9 +64,9 @@ pub enum Finding {
 pub enum NoIndex {
     /// It could have one.
     Possible,
-    /// All layers that could be in it are smaller than what the tools index unless told otherwise.
+    /// All layers that could be indexed are smaller than the default minimum size.
     Small,
-    /// No layer can be in one.
+    /// No layer can be indexed.
     Impossible,
 }
 
@@ -92,7 +93,7 @@ impl Finding {
         }
     }
 
-    /// It keeps consumers from what they could have; the others are only worth knowing.
+    /// Whether it prevents consumers from using an index. Other findings are only informative.
     pub fn is_problem(&self) -> bool {
         match self {
             Finding::Note { note, .. } => !note.is_harmless() || matches!(note, Note::NotBeside),
@@ -169,7 +170,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Everything about the image of one platform, problems first.
+/// All findings about the image of one platform, problems first.
 pub fn findings(inspected: &Inspected) -> Vec<Finding> {
     let Inspected { image, pieces, .. } = inspected;
     let mut all = Vec::new();
@@ -229,7 +230,8 @@ fn about(all: &mut Vec<Finding>, found: &FoundIndexRef, pieces: &Pieces) {
     }
 }
 
-/// The layers that the index which a reader takes does not cover; if there is none, only those that no index can cover.
+/// The layers that are not in the index which a reader takes; without an index, only those that
+/// cannot be indexed.
 fn uncovered(all: &mut Vec<Finding>, image: &Discovered) {
     let mut seen = BTreeSet::new();
     for layer in image.layers.iter().filter(|layer| image.ztoc_for(&layer.digest).is_none()) {
@@ -243,12 +245,13 @@ fn uncovered(all: &mut Vec<Finding>, image: &Discovered) {
     }
 }
 
-/// Why consumers pull a layer whole, as a stable word for programs. None: by its content, or by its maker's options.
+/// Why consumers pull a layer completely, as a stable word for programs. None if it depends on its
+/// content, or on the options with which the index was made.
 pub fn uncovered_code(why: Option<NotIndexed>) -> &'static str {
     why.map_or("layer-not-covered", NotIndexed::code)
 }
 
-/// The same for people.
+/// The same reason for people.
 pub fn uncovered_text(why: Option<NotIndexed>) -> &'static str {
     match why {
         Some(NotIndexed::Kind(LayerKind::Zstd)) => "it is zstd, but consumers support only gzip and plain tars",
@@ -260,7 +263,7 @@ pub fn uncovered_text(why: Option<NotIndexed>) -> &'static str {
     }
 }
 
-/// Why tools leave a layer out, as far as its media type and size tell.
+/// Why tools do not index a layer, according to its media type and size.
 pub fn why_not(layer: &Descriptor) -> Option<NotIndexed> {
     NotIndexed::of(layer, NotIndexed::MIN_LAYER_SIZE)
 }

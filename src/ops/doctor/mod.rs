@@ -1,4 +1,5 @@
-//! `doctor`: which consumer would use which index of an image, and what keeps the others from it. No layer is read.
+//! `doctor`: determines which consumer would use which index of an image, and why others would not.
+//! Reads no layers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ mod finding;
 
 pub use finding::{Finding, NoIndex, findings, uncovered_code, uncovered_text, why_not};
 
-/// The image of one platform: who reads it how, and what is wrong.
+/// The image of one platform, with the findings about it.
 #[derive(Debug)]
 pub struct Diagnosis {
     /// The image with its indexes and ztocs.
@@ -27,7 +28,7 @@ pub struct Diagnosis {
     pub findings: Vec<Finding>,
 }
 
-/// Why nothing can be said about an image.
+/// Why an image could not be diagnosed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -38,10 +39,10 @@ pub enum DoctorError {
     Blob { digest: Digest, source: StoreError },
 }
 
-/// Looks at the image `root` of `source`, at each of the `wanted` platforms.
+/// Examines the image `root` of `source` for each of the `wanted` platforms.
 ///
 /// # Errors
-/// When the image cannot be found or read, or the store does not say what it has.
+/// If the image cannot be found or read, or the store cannot be queried.
 pub async fn diagnose(
     source: &Source,
     root: &Target,
@@ -49,7 +50,7 @@ pub async fn diagnose(
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<Diagnosis>, DoctorError> {
     let document = source.manifest(root).await.map_err(|error| DiscoverError::from(ResolveError::Find(error)))?;
-    // By digest from here on: a tag that moves meanwhile would mix two images.
+    // Use the digest from here on: if the tag moves, two images would be mixed.
     let root = Target::Digest(document.digest);
     let mut all = Vec::new();
     for mut inspected in inspect(source, &root, wanted, None, progress).await? {
@@ -84,13 +85,13 @@ async fn look_for_pieces(
     if !is_there(source, &image.config, &mut known).await? {
         pieces.config = Some(image.config.digest);
     }
-    // A list that cannot be had was told with that of the manifest.
+    // A list that failed was already reported with the manifest's list.
     if *root != image.manifest.digest
         && let Ok(listed) = source.referrers(root, INDEX_V1).await
     {
         pieces.on_image_index = listed.descriptors.iter().map(|descriptor| descriptor.digest).collect();
     }
-    // What is gone is told with its index.
+    // Missing blobs are reported with their index.
     let lost: BTreeSet<&Digest> = pieces.lost.values().flatten().collect();
     pieces.broken.retain(|broken| !lost.contains(&broken.ztoc));
     Ok(())

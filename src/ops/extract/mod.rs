@@ -1,10 +1,10 @@
-//! The regular files of one layer, read through its ztoc into a directory.
+//! Extracts the regular files of a layer into a directory, reading through its ztoc.
 //!
-//! Only regular files are written, and their other names as hard links, in whatever directories
-//! that takes. Whiteouts are files like others. Where a file lies follows [`Tree::of_layer`]: the
-//! last entry of a name stands, names stay below the root, and an entry below a symbolic link goes
-//! where the link leads inside the layer. Each span is decoded once; one span's compressed bytes
-//! are the most that is held, besides the tree.
+//! Only regular files are written, with their other names as hard links, in the directories that
+//! this needs. Whiteouts are ordinary files. Names are resolved like in [`Tree::of_layer`]: the
+//! last entry for a name wins, names stay below the root, and an entry below a symbolic link goes
+//! where the link leads inside the layer. Each span is decoded once. Besides the tree, at most the
+//! compressed bytes of one span are in memory.
 
 mod output;
 
@@ -23,25 +23,25 @@ use crate::offset::{SpanId, Uncompressed};
 use crate::tree::{Extent, NodeId, NodeKind, Tree, TreeError};
 use crate::ztoc::{FileKind, FileMetadata, VERSION, Ztoc};
 
-/// The largest span that is read, in bytes of the blob: consumers cannot count further either.
+/// The largest span that is read, in bytes of the blob. Consumers have the same limit.
 const MAX_SPAN: u64 = i32::MAX as u64;
 
-/// What was written.
+/// The result of extracting.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Extracted {
-    /// Regular files.
+    /// The number of regular files.
     pub files: u64,
-    /// Bytes of their content.
+    /// The size of their content in bytes.
     pub bytes: u64,
-    /// Names beyond the first of files that have several.
+    /// The number of additional names of files that have several.
     pub hard_links: u64,
-    /// Symbolic links, devices and fifos, which are left out.
+    /// The number of symbolic links, devices and fifos, which are not written.
     pub left_out: u64,
-    /// What is not as it should be, for people.
+    /// Warnings for people.
     pub warnings: Vec<String>,
 }
 
-/// Why a layer's files cannot be written.
+/// Why a layer's files cannot be extracted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -88,20 +88,22 @@ pub enum ExtractError {
     Stopped,
 }
 
-/// One name of a regular file.
+/// A name of a regular file.
 #[derive(Clone, Copy)]
 struct Name {
     node: NodeId,
     directory: NodeId,
-    /// Which of the directory's names it is.
+    /// The index of the name in its directory.
     number: usize,
     extent: Extent,
 }
 
-/// Reads the layer in `blob` by the spans of `table` and writes its files into `output`. `go_on` is asked often.
+/// Reads the layer in `blob` by the spans of `table` and writes its files into `output`. `go_on` is
+/// called often, and stops the work by returning false.
 ///
 /// # Errors
-/// When anything is not as the ztoc says. The files that were written before stay; of the one at fault nothing does.
+/// If the layer does not match the ztoc. Files that were completed before remain; the one at fault
+/// is not written.
 pub fn extract(
     table: &SpanTable,
     blob: &File,
@@ -119,7 +121,8 @@ pub fn extract(
     check_extents(ztoc)?;
     let tree = Tree::of_layer(&ztoc.files[..])?;
     let (mut names, left_out) = regular_files(&tree);
-    // The first name of each file is written, in the order of the tar; the others are links to it.
+    // The first name of each file is written, in the order of the tar. The others become links to
+    // it.
     names.sort_by_key(|name| (name.extent.offset, name.node));
     let (mut files, mut links): (Vec<Name>, Vec<(Name, Name)>) = (Vec::new(), Vec::new());
     for name in names {
@@ -153,7 +156,7 @@ fn stop(go_on: &dyn Fn() -> bool) -> Result<(), ExtractError> {
     if go_on() { Ok(()) } else { Err(ExtractError::Stopped) }
 }
 
-/// All names of regular files, and how many nodes are neither those nor directories.
+/// All names of regular files, and the number of other nodes that are not directories.
 fn regular_files(tree: &Tree) -> (Vec<Name>, u64) {
     let (mut names, mut left_out) = (Vec::new(), 0);
     let mut directories = vec![Tree::ROOT];
@@ -169,10 +172,10 @@ fn regular_files(tree: &Tree) -> (Vec<Name>, u64) {
     (names, left_out)
 }
 
-/// Whether the files lie in the tar, each by itself.
+/// Checks that the files are inside the tar and do not overlap.
 ///
 /// # Errors
-/// With the first one that does not.
+/// The first file that does not comply.
 fn check_extents(ztoc: &Ztoc) -> Result<(), ExtractError> {
     let mut files: Vec<&FileMetadata> =
         ztoc.files.iter().filter(|file| file.kind == FileKind::Regular && file.size > 0).collect();
@@ -187,16 +190,16 @@ fn check_extents(ztoc: &Ztoc) -> Result<(), ExtractError> {
     }
 }
 
-/// The files on their way from the spans into the directory.
+/// The state of writing decoded spans to files.
 struct Reading<'a> {
     table: &'a SpanTable,
     blob: &'a File,
     tree: &'a Tree,
     /// In the order of the tar.
     files: &'a [Name],
-    /// How many of them are written.
+    /// The number of files written so far.
     done: usize,
-    /// The next one, when some of it is written, and where in the tar its next byte lies.
+    /// The file that is being written, and the position of its next byte in the tar.
     open: Option<(Writing, u64)>,
     output: &'a mut Output,
     go_on: &'a dyn Fn() -> bool,
@@ -219,7 +222,7 @@ impl Reading<'_> {
             if size > MAX_SPAN {
                 return Err(ExtractError::SpanSize(span, size));
             }
-            // The blob is at least that long: its length was compared with the ztoc's.
+            // The blob is long enough: its length was compared with the ztoc's.
             blob.resize(size as usize, 0);
             self.blob.read_exact_at(&mut blob, range.start.0).map_err(ExtractError::Read)?;
             let mut position = self.table.plain_range(span).start.0;
@@ -244,7 +247,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Takes plain bytes that begin at `position` of the tar.
+    /// Takes plain bytes that begin at `position` in the tar.
     fn take(&mut self, position: u64, piece: &[u8]) -> Result<ControlFlow<()>, ExtractError> {
         stop(self.go_on)?;
         let end = position + piece.len() as u64;
@@ -273,7 +276,7 @@ impl Reading<'_> {
         Ok(self.open.insert(open))
     }
 
-    /// Gives the files their names that are complete now, empty ones among them.
+    /// Gives complete files their names, including empty ones.
     fn finish_complete(&mut self) -> Result<(), ExtractError> {
         while let Some(next) = self.files.get(self.done) {
             if next.extent.size > 0 && self.open.as_ref().is_none_or(|(_, at)| *at < next.end()) {

@@ -1,6 +1,5 @@
-//! The directory that files are extracted into. Nothing is followed and nothing escapes: each
-//! directory below it is opened by one name from the one above it, and never through a symbolic
-//! link.
+//! The directory into which files are extracted. No file can be written outside it: each directory
+//! below it is opened by a single name from its parent, and never through a symbolic link.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -15,20 +14,20 @@ use rustix::io::Errno;
 use super::ExtractError;
 use crate::tree::{Node, NodeId, Tree};
 
-/// Directories that are kept open.
+/// How many directories are kept open.
 const OPEN: usize = 32;
 
-/// Where files are written.
+/// The destination of extracted files.
 pub struct Output {
     root: Rc<OwnedFd>,
-    /// Those used last, the latest first.
+    /// The most recently used ones first.
     open: VecDeque<(NodeId, Rc<OwnedFd>)>,
     replaces: bool,
-    /// Temporary files so far.
+    /// The number of temporary files so far.
     count: u64,
 }
 
-/// A file that has no name of its own yet. Dropped before it has, it is gone.
+/// A file without its final name. It is deleted if it is dropped before it gets one.
 pub(super) struct Writing {
     file: Option<BufWriter<File>>,
     directory: Rc<OwnedFd>,
@@ -37,10 +36,11 @@ pub(super) struct Writing {
 }
 
 impl Output {
-    /// A directory, which is made if it is not there. What is there already is replaced only if `replaces` says so.
+    /// Opens a directory, and creates it if it does not exist. Existing files are only replaced if
+    /// `replaces` is set.
     ///
     /// # Errors
-    /// When it can neither be made nor opened.
+    /// If it can be neither created nor opened.
     pub fn new(path: &Path, replaces: bool) -> Result<Output, ExtractError> {
         let failed = |source| ExtractError::Output { path: path.to_owned(), source };
         match std::fs::create_dir(path) {
@@ -52,7 +52,7 @@ impl Output {
         Ok(Output { root: Rc::new(root), open: VecDeque::new(), replaces, count: 0 })
     }
 
-    /// A new file, to be called `name` in a directory of the tree.
+    /// Creates a file that will be called `name` in a directory of the tree.
     pub(super) fn create(&mut self, tree: &Tree, directory: NodeId, name: &[u8]) -> Result<Writing, ExtractError> {
         let failed = |error: Errno| ExtractError::Write { name: name.into(), source: error.into() };
         let directory = self.directory(tree, directory).map_err(failed)?;
@@ -68,14 +68,15 @@ impl Output {
                     let file = Some(BufWriter::with_capacity(64 << 10, File::from(file)));
                     return Ok(Writing { file, directory, temporary, name: name.into() });
                 }
-                // A layer may have such a name, or an ociseek that was killed.
+                // The layer may have such a name, or a killed process left it.
                 Err(Errno::EXIST) => {}
                 Err(error) => return Err(failed(error)),
             }
         }
     }
 
-    /// Another name for a file that was written. Both are a directory of the tree and a name in it.
+    /// Adds another name for a written file. Both names are given as a directory of the tree and a
+    /// name in it.
     pub(super) fn link(
         &mut self,
         tree: &Tree,
@@ -97,7 +98,7 @@ impl Output {
         rustix::fs::linkat(&*old_directory, old, &*directory, name, AtFlags::empty()).map_err(failed)
     }
 
-    /// Opens a directory, and makes it and those above it if need be.
+    /// Opens a directory, and creates it and its parents if they do not exist.
     fn directory(&mut self, tree: &Tree, id: NodeId) -> Result<Rc<OwnedFd>, Errno> {
         if id == Tree::ROOT {
             return Ok(self.root.clone());
@@ -130,7 +131,8 @@ impl Writing {
         written.map_err(|source| self.failed(source))
     }
 
-    /// The file is complete: it gets its permissions, without setuid and the like, its time, and its name.
+    /// Completes the file: sets its permissions (without setuid and similar bits), its time, and
+    /// its name.
     pub(super) fn finish(mut self, node: &Node, output: &Output) -> Result<(), ExtractError> {
         let named = self.name_it(node, output);
         match named {
@@ -158,7 +160,7 @@ impl Writing {
             return Ok(());
         }
         match rustix::fs::renameat_with(directory, temporary, directory, name, RenameFlags::NOREPLACE) {
-            // Not every file system can do that; a link never replaces either.
+            // Not every file system supports that. A link does not replace files either.
             Err(Errno::INVAL | Errno::NOSYS) => {
                 rustix::fs::linkat(directory, temporary, directory, name, AtFlags::empty())?;
                 rustix::fs::unlinkat(directory, temporary, AtFlags::empty())?;
@@ -176,7 +178,7 @@ impl Writing {
 impl Drop for Writing {
     fn drop(&mut self) {
         if !self.temporary.is_empty() {
-            // If it cannot be removed, there is nobody left to tell.
+            // If it cannot be removed, there is nobody to report that to.
             let _ = rustix::fs::unlinkat(&*self.directory, self.temporary.as_str(), AtFlags::empty());
         }
     }

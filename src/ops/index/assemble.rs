@@ -1,4 +1,4 @@
-//! The index of one platform, put together from its layers' ztocs.
+//! Assembles the index of one platform from the ztocs of its layers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::image::Descriptor;
 use crate::image::soci::ZtocRef;
 use crate::layer::{BuiltZtoc, Outcome};
 
-/// A ztoc that stands in the index.
+/// A ztoc in the index.
 pub(in crate::ops) struct Ztoc<'a> {
     pub layer: &'a Descriptor,
     built: &'a BuiltZtoc,
-    /// What holds `built`.
+    /// The outcome that owns `built`.
     outcome: &'a Arc<Outcome>,
 }
 
@@ -26,7 +26,7 @@ impl Ztoc<'_> {
         self.built.digest
     }
 
-    /// What the index says of it.
+    /// Its entry in the index.
     pub(crate) fn reference(&self, span_size: u64) -> ZtocRef {
         ZtocRef {
             ztoc: self.built.digest,
@@ -37,7 +37,7 @@ impl Ztoc<'_> {
         }
     }
 
-    /// Its bytes, not copied: ztocs are what takes memory.
+    /// Its bytes without copying, because ztocs take most of the memory.
     pub(crate) fn content(&self) -> Bytes {
         struct Shared(Arc<Outcome>);
         impl AsRef<[u8]> for Shared {
@@ -52,7 +52,7 @@ impl Ztoc<'_> {
     }
 }
 
-/// The report on each layer, and the ztocs for the index, in the manifest's order.
+/// The report for each layer, and the ztocs for the index, in the order of the manifest.
 pub(in crate::ops) fn assemble<'a>(
     planned: impl Iterator<Item = (&'a Descriptor, &'a Option<LeftOut>)>,
     layers: &'a Layers,
@@ -63,7 +63,7 @@ pub(in crate::ops) fn assemble<'a>(
     for (layer, left_out) in planned {
         let outcome = match (left_out, layers.get(layer)) {
             (Some(left_out), _) => LayerOutcome::LeftOut(left_out.clone()),
-            // Each layer that was not left out has been built, unless the time was up.
+            // Each layer that is not left out was built, unless time ran out.
             (None, None) => LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: layers.stuck }),
             (None, Some(built)) => match &*built.outcome {
                 Outcome::Unservable(verdict) => LayerOutcome::LeftOut(LeftOut::Unservable(verdict.clone())),

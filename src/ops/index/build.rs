@@ -1,5 +1,5 @@
-//! The ztocs of layers, from wherever they can be had: the cache, SOCI indexes that list them, and
-//! the layers themselves, each read once, as many side by side as was asked for.
+//! Gets the ztocs of layers from all sources: the cache, SOCI indexes that list them, and the
+//! layers themselves, each read once, several at a time.
 
 use std::collections::BTreeSet;
 use std::future::ready;
@@ -22,13 +22,13 @@ use crate::progress::Progress;
 use crate::store::cache::ZtocCache;
 use crate::ztoc::Ztoc;
 
-/// The ztocs of the `wanted` layers. Those that are among what was `built` before are taken as they
-/// are. `announce` gets the layers that will be read, before the first of them is.
+/// The ztocs of the `wanted` layers. Those that were `built` before are used again. `announce`
+/// receives the layers that will be read, before the first one is.
 ///
-/// A layer that the deadline left over is missing from the result.
+/// Layers that the deadline left unfinished are missing from the result.
 ///
 /// # Errors
-/// When a layer cannot be read, is broken, or does not fit into memory.
+/// If a layer cannot be read, is broken, or does not fit into memory.
 pub(in crate::ops) async fn ztocs(
     wanted: Wanted,
     built: Option<Layers>,
@@ -40,7 +40,7 @@ pub(in crate::ops) async fn ztocs(
     let documents = wanted.documents.clone();
     let is_wanted = |layer: &Descriptor| documents.contains(&(layer.digest, layer.size));
     let (mut layers, unread) = look_up(wanted, built, supply.cache, options, supply.source.budget()).await?;
-    // Another index spares reading a layer only where no fine document is wanted of it.
+    // Another index only replaces reading a layer if no fine document is wanted for it.
     let (mut unread, reusable): (Vec<_>, Vec<_>) = unread.into_iter().partition(is_wanted);
     unread.extend(reuse(&mut layers, reusable, supply, options, progress).await);
     sort(&mut unread, options);
@@ -51,26 +51,26 @@ pub(in crate::ops) async fn ztocs(
     Ok(layers)
 }
 
-/// Layers that are to be indexed, each once, in the order in which they came: what the cache has,
-/// and what must be read.
+/// Layers to be indexed, without duplicates, in the order in which they were added: either from the
+/// cache or by reading.
 #[derive(Default)]
 pub(in crate::ops) struct Wanted {
     layers: Vec<Descriptor>,
     known: BTreeSet<Blob>,
-    /// Those of them of which a ztoc is wanted.
+    /// Those whose ztoc is wanted.
     ztocs: BTreeSet<Blob>,
-    /// Those of them of which a fine document is wanted.
+    /// Those whose fine document is wanted.
     documents: BTreeSet<Blob>,
 }
 
 impl Wanted {
-    /// Adds a layer of which a ztoc is wanted. False: it is there already.
+    /// Adds a layer whose ztoc is wanted. Returns false if it was already added.
     pub(crate) fn add(&mut self, layer: &Descriptor) -> bool {
         self.ztocs.insert((layer.digest, layer.size));
         self.add_layer(layer)
     }
 
-    /// Adds a layer of which a fine document is wanted. False: it is there already.
+    /// Adds a layer whose fine document is wanted. Returns false if it was already added.
     pub(super) fn add_document(&mut self, layer: &Descriptor) -> bool {
         self.documents.insert((layer.digest, layer.size));
         self.add_layer(layer)
@@ -85,7 +85,7 @@ impl Wanted {
     }
 }
 
-/// Splits `wanted` into what the cache knows and what must be read, in the order in which that is done.
+/// Splits `wanted` into layers that the cache has and layers that must be read, in reading order.
 async fn look_up(
     wanted: Wanted,
     built: Option<Layers>,
@@ -101,7 +101,7 @@ async fn look_up(
         }
         let blob = (layer.digest, layer.size);
         let outcome = cached(cache, &layer, options).await;
-        // What no consumer can be served from has no fine document either.
+        // A layer that consumers cannot be served from has no fine document either.
         let is_unservable = matches!(outcome, Some(Outcome::Unservable(_)));
         let wants_document = wanted.documents.contains(&blob) && !is_unservable;
         let document = if wants_document { cached_document(cache, &layer, budget).await } else { None };
@@ -122,15 +122,15 @@ async fn look_up(
     Ok((layers, unread))
 }
 
-/// The order in which layers are read.
+/// Sorts layers into reading order.
 fn sort(unread: &mut [Descriptor], options: &IndexOptions) {
     match options.deadline {
-        // The longest work first, so that none of it is left over at the end for one thread alone.
+        // The longest work first, so that none of it is left for a single thread at the end.
         None => unread.sort_by_key(|layer| std::cmp::Reverse(layer.size)),
-        // The shortest first: whenever the time is up, no other order would have finished more
-        // layers. So each run gets an image on if any layer fits into its time, and the biggest is
-        // at last alone with the whole of it; begun first, it could use up the time of every run
-        // and keep the others from being done.
+        // The shortest first, which finishes the most layers before the deadline. So each run makes
+        // progress if any layer fits into its time, and the largest layer finally has all the time
+        // for itself. If it were first, it could use up the time of every run and prevent the
+        // others from being finished.
         Some(_) => unread.sort_by_key(|layer| layer.size),
     }
 }
@@ -139,23 +139,25 @@ fn sort(unread: &mut [Descriptor], options: &IndexOptions) {
 struct Reader<'a> {
     supply: &'a Supply<'a>,
     options: &'a IndexOptions,
-    /// The layers of which a fine document is wanted.
+    /// The layers whose fine document is wanted.
     documents: &'a BTreeSet<Blob>,
     progress: &'a Arc<dyn Progress>,
 }
 
-/// A layer that was read, and its fine document, if one is wanted and there can be one.
+/// A layer that was read, with its fine document if one is wanted and possible.
 type Read = (BuiltLayer, Option<Arc<EncodedFine>>);
 
 impl Reader<'_> {
-    /// Reads what the cache did not know, up to the deadline. The first layer that cannot be read or is broken ends it.
+    /// Reads the layers that the cache did not have, until the deadline. Stops at the first layer
+    /// that cannot be read or is broken.
     ///
-    /// Layers that are read side by side may not fit into memory together. One that does not is read again alone, after
-    /// the others: whether an image can be indexed must not depend on which of its layers was faster.
+    /// Layers that are read at the same time may not fit into memory together. One that does not
+    /// fit is read again alone after the others, so that the result does not depend on which layer
+    /// was faster.
     async fn read_all(&self, layers: &mut Layers, unread: Vec<Descriptor>, guides: Guides) -> Result<(), IndexError> {
         let options = self.options;
         let jobs = options.side_by_side(unread.len());
-        // Unless it is cleared below: by the first layer that is done.
+        // Cleared below when the first layer is done.
         layers.stuck = !unread.is_empty() && options.is_in_time();
         let mut alone = Vec::new();
         {
@@ -170,8 +172,8 @@ impl Reader<'_> {
                     }
                 })
                 .buffer_unordered(jobs);
-            // What is done is taken before the clock is looked at. Layers that are being read then are
-            // dropped with `reading`.
+            // Finished layers are taken before the clock is checked. Layers that are still being
+            // read then are dropped with `reading`.
             while let Some((layer, built)) = options.before_deadline(reading.try_next()).await.transpose()?.flatten() {
                 match built {
                     Some(read) => done(layers, &layer, read)?,
@@ -188,7 +190,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads a layer as one of `jobs` at a time, and keeps what comes of it in the cache.
+    /// Reads a layer as one of `jobs` at a time, and caches the result.
     async fn read_one(&self, layer: &Descriptor, jobs: usize, guide: Option<Arc<Ztoc>>) -> Result<Read, IndexError> {
         let Reader { supply, options, documents, progress } = *self;
         let fine = documents.contains(&(layer.digest, layer.size));
@@ -209,7 +211,7 @@ impl Reader<'_> {
     }
 }
 
-/// A fine document without a recorded start.
+/// Encodes a fine document without a recorded start.
 async fn encoded(layer: &Descriptor, fine: FineLayer) -> Result<EncodedFine, IndexError> {
     let layer = layer.digest;
     let encoded = spawn_blocking(move || fine.encode(&[])).await.map_err(|_| IndexError::LayerThread { layer })?;

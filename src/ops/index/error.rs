@@ -11,7 +11,8 @@ use crate::ops::resolve::ResolveError;
 use crate::store::StoreError;
 use crate::ztoc::ZtocError;
 
-/// Why an image could not be indexed. Nothing was attached for it, unless [`IndexError::Attach`] says otherwise.
+/// Why an image could not be indexed. Nothing was attached, unless [`IndexError::Attach`] says
+/// otherwise.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
@@ -32,7 +33,7 @@ pub enum IndexError {
     ReadLayer { layer: Digest, read: u64, source: StoreError },
     #[error("the thread indexing layer {layer} stopped unexpectedly")]
     LayerThread { layer: Digest },
-    /// It could be indexed, but not as far as was asked for ([`super::Gate`]).
+    /// It could be indexed, but falls short of the gate ([`super::Gate`]).
     #[error(transparent)]
     Refused(#[from] Box<Refused>),
     #[error(transparent)]
@@ -54,7 +55,7 @@ impl IndexError {
         IndexError::Memory { layer: layer.digest, source }
     }
 
-    /// What a store did not do, if that is why.
+    /// The error of a store, if that is the cause.
     pub fn store(&self) -> Option<&StoreError> {
         match self {
             IndexError::Resolve(error) => error.store(),

@@ -1,8 +1,8 @@
-//! What is to be done about SOCI indexes that are there already. Decided here, without any I/O.
+//! Decides what to do about existing SOCI indexes. Does no I/O.
 //!
 //! A consumer takes the first v1 index that the registry lists (soci-snapshotter,
-//! fs/artifact_fetcher.go), so a second one beside ours is worth a word, and one of ours that is
-//! out of date must give way.
+//! fs/artifact_fetcher.go). So a second index next to ours deserves a warning, and an outdated one
+//! of ours must be replaced.
 
 use std::collections::BTreeSet;
 
@@ -14,63 +14,65 @@ use crate::ops::TOOL_IDENTIFIER;
 use crate::ops::discover::{Unusable, causes};
 use crate::ops::maker;
 
-/// What the destination lists as a SOCI index (v1) of the image.
+/// A manifest that the destination lists as a SOCI index (version 1) of the image.
 #[derive(Debug)]
 pub(super) struct DestinationIndex {
     pub descriptor: Descriptor,
-    /// An error if it was not read or is not a SOCI index of the image. Whoever may push can list any manifest of the
-    /// repository here, so such a manifest is never replaced: replacing deletes.
+    /// An error if it was not read or is not a SOCI index of the image. Anyone who may push can
+    /// list any manifest of the repository here, so such a manifest is never replaced: replacing
+    /// deletes.
     pub content: Result<DestinationContent, Unusable>,
 }
 
-/// What an index says of itself.
+/// The content of an index.
 #[derive(Debug, Clone)]
 pub(super) struct DestinationContent {
     pub tool: Option<String>,
     pub ztocs: Vec<ZtocRef>,
-    /// What it lists beside its ztocs: prefetch artifacts, if it is usual.
+    /// The entries in addition to ztocs; only prefetch artifacts if the index is `usual`.
     pub others: Vec<Descriptor>,
-    /// It is such as we write: consumers ignore an index whose JSON is not Go's, and we add nothing else to the ztocs.
+    /// Whether it looks like our indexes: consumers ignore an index whose JSON differs from Go's,
+    /// and we add no other entries.
     pub usual: bool,
 }
 
-/// A layer that an index of the options at hand would cover, unless its content forbids it.
+/// A layer that an index with the current options would cover, unless its content prevents it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub layer: Digest,
-    /// It is known that no consumer could be served from its ztoc.
+    /// Whether it is known that consumers could not be served from its ztoc.
     pub unservable: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// This one, by its place in the list, is what would be built, if its blobs are all there.
+    /// The index at this position equals the one that would be built, if its blobs all exist.
     Done(usize),
-    /// This one stays, and nothing is built.
+    /// The index at this position is kept, and nothing is built.
     Keep(usize),
-    /// Build; what comes out takes the place of these, as far as it is another.
+    /// Build an index that replaces these, unless it is the same.
     Build { replaces: Vec<Digest> },
-    /// No index of this kind was asked for.
+    /// No index of this kind was requested.
     NotAsked,
 }
 
-/// The options that decide what an index holds.
+/// The options that determine the content of an index.
 pub(super) struct Want<'a> {
     pub rule: Existing,
     pub tool: &'a str,
     pub span_size: u64,
-    /// It is to have a prefetch list, which only building tells.
+    /// Whether it should have a prefetch list, which is only known after building.
     pub prefetch: bool,
     pub layers: &'a [Wanted],
 }
 
-/// An index that is there, as far as it matters which kind it is of.
+/// An existing index, reduced to the facts that do not depend on its kind.
 pub(super) struct Seen<'a> {
     pub digest: Digest,
-    /// It was read, and is an index of the image.
+    /// Whether it was read, and is an index of the image.
     pub usable: bool,
     pub tool: Option<&'a str>,
-    /// The same tool with the same options would build this very index.
+    /// Whether the same tool with the same options would build exactly this index.
     pub is_same: bool,
 }
 
@@ -84,7 +86,8 @@ pub(super) fn decide(found: &[DestinationIndex], want: &Want) -> Decision {
     decide_seen(&seen.collect::<Vec<_>>(), want.rule, want.tool)
 }
 
-/// What is to be done about indexes of one kind, if the name `asked` is built under.
+/// Decides what to do about indexes of one kind. `asked` is the tool name that is used for
+/// building.
 pub(super) fn decide_seen(found: &[Seen], rule: Existing, asked: &str) -> Decision {
     match rule {
         Existing::Keep => match found.iter().position(|f| f.usable) {
@@ -99,7 +102,7 @@ pub(super) fn decide_seen(found: &[Seen], rule: Existing, asked: &str) -> Decisi
             let done = found.iter().position(|f| f.is_same);
             let newer = found.iter().position(|f| f.tool.is_some_and(is_newer));
             match (done, newer) {
-                // An out-of-date one beside it may be listed first: building puts that right.
+                // An outdated index of ours next to it may be listed first. Building fixes that.
                 (Some(done), _) if found.iter().filter(ours).count() == 1 => Decision::Done(done),
                 (None, Some(newer)) => Decision::Keep(newer),
                 _ => Decision::Build { replaces: found.iter().filter(ours).map(|f| f.digest).collect() },
@@ -108,9 +111,9 @@ pub(super) fn decide_seen(found: &[Seen], rule: Existing, asked: &str) -> Decisi
     }
 }
 
-/// Which of `replaces` an index of `layers` alone may take the place of, the time having been up
-/// before the others were done: what covers more is of more use than it, and stays until the
-/// complete one is there.
+/// Which of `replaces` an index that covers only `layers` may replace, when time ran out before the
+/// others were done. An index that covers more is more useful, and stays until the complete one
+/// exists.
 pub(super) fn outdone(found: &[DestinationIndex], replaces: &[Digest], layers: &BTreeSet<Digest>) -> Vec<Digest> {
     let covered = |digest: &Digest| {
         let content = found.iter().find(|f| f.descriptor.digest == *digest).and_then(|f| f.content.as_ref().ok());
@@ -119,7 +122,7 @@ pub(super) fn outdone(found: &[DestinationIndex], replaces: &[Digest], layers: &
     replaces.iter().copied().filter(covered).collect()
 }
 
-/// The place in the list of one of the same options that covers all of `layers`.
+/// The position of an index with the same options that covers all of `layers`.
 pub(super) fn outdoes(
     found: &[DestinationIndex],
     tool: &str,
@@ -139,9 +142,9 @@ pub(super) fn outdoes(
     })
 }
 
-/// Those that stay beside `index` when `replaced` are gone.
+/// The indexes that remain next to `index` when `replaced` are gone.
 pub(super) fn others(found: &[DestinationIndex], index: &Digest, replaced: &[Digest]) -> Vec<OtherIndex> {
-    // A new index is listed where the destination likes; the first place is only ours for sure if it is there already.
+    // A new index may be listed anywhere. It is only known to be first if it is already listed.
     let ours = found.iter().position(|f| f.descriptor.digest == *index).unwrap_or(usize::MAX);
     (found.iter().enumerate())
         .filter(|(_, f)| f.descriptor.digest != *index && !replaced.contains(&f.descriptor.digest))
@@ -164,8 +167,8 @@ impl DestinationIndex {
         self.content.iter().flat_map(|content| &content.ztocs).map(|ztoc| ztoc.layer).collect()
     }
 
-    /// The image's layers as this index has them. Why it lacks one is known only of those that an
-    /// index of the options at hand would lack too.
+    /// The image's layers according to this index. Why a layer is missing is only known if an index
+    /// with the current options would lack it too.
     pub(super) fn layers<'a>(
         &self,
         layers: impl Iterator<Item = (&'a Descriptor, &'a Option<LeftOut>)>,
@@ -184,7 +187,7 @@ impl DestinationIndex {
             .collect()
     }
 
-    /// The same tool with the same options would build this very index.
+    /// Whether the same tool with the same options would build exactly this index.
     fn matches(&self, want: &Want) -> bool {
         let Ok(content) = &self.content else { return false };
         if content.tool.as_deref() != Some(want.tool) || !content.usual || want.prefetch {
@@ -195,30 +198,30 @@ impl DestinationIndex {
         if content.ztocs.iter().any(|z| z.span_size != want.span_size) || !indexed.is_subset(&wanted) {
             return false;
         }
-        // Why an index lacks a layer is not written down: it may have been too small for it, its
-        // content may have forbidden it, or the time may have been up. Only the second reason would
-        // be there again.
+        // An index does not state why it lacks a layer. The layer may have been too small, its
+        // content may prevent a ztoc, or time ran out. Only the second reason would apply again.
         !indexed.is_empty() && want.layers.iter().all(|w| indexed.contains(&w.layer) || w.unservable)
     }
 }
 
-/// The first version of this program that builds the ztocs that this one builds. It goes up with
-/// the cache's format version, whenever another ztoc for the same layer became right.
+/// The first version of this program that builds the same ztocs as this one. It must be raised
+/// together with the cache's format version, whenever another ztoc becomes correct for the same
+/// layer.
 const FIRST_ALIKE: [u64; 3] = [0, 0, 0];
 
-/// Made by some version of this program, or under the name that is asked for.
+/// Whether some version of this program made it, or it has the requested name.
 fn is_ours(tool: &str, asked: &str) -> bool {
     tool == asked || maker::is_ours(tool)
 }
 
-/// Made by a later version of this program than this one is.
+/// Whether a later version of this program made it.
 fn is_newer(tool: &str) -> bool {
     maker::version(tool) > maker::version(TOOL_IDENTIFIER)
 }
 
-/// Whether the ztocs of `tool` are those that are built under the name `asked`, but for the name:
-/// those of the same name, and of versions of this program up to this one. What another tool would
-/// do with the layer is not known.
+/// Whether `tool` builds the same ztocs as this program under the name `asked`, except for the
+/// name. That is true of the same name, and of versions of this program up to this one. For other
+/// tools it is unknown.
 pub(super) fn builds_alike(tool: &str, asked: &str) -> bool {
     let alike = |found: [u64; 3]| FIRST_ALIKE <= found && Some(found) <= maker::version(TOOL_IDENTIFIER);
     tool == asked || maker::version(tool).is_some_and(alike)
@@ -345,9 +348,9 @@ mod tests {
     #[test]
     fn a_missing_layer_needs_a_reason() {
         let partly = [index(1, Some(TOOL), 4096, &[1])];
-        // It may have been left out for its size, or for want of time.
+        // It may have been left out for its size, or because time ran out.
         assert_eq!(decided(Existing::Skip, &partly, &[(1, false), (2, false)]), replaces(&[&partly[0]]));
-        // It is known why.
+        // The reason is known.
         assert_eq!(decided(Existing::Skip, &partly, &[(1, false), (2, true)]), Decision::Done(0));
     }
 

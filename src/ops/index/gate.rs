@@ -1,6 +1,6 @@
-//! What an image's index must reach, for those who let a build depend on it. Looked at after all
-//! layers were read and before anything is written: an image that falls short is left as it was, on
-//! all its platforms.
+//! Requirements for an image's index, for builds that depend on it. Checked after all layers were
+//! read and before anything is written. An image that falls short is left unchanged on all its
+//! platforms.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use super::supply::Layers;
 use crate::digest::Digest;
 use crate::image::coverage::Coverage;
 
-/// Holds the indexes that would be there in the end against the gate.
+/// Checks the final indexes against the gate.
 pub(super) fn check(plans: &[Plan], layers: &Layers, options: &IndexOptions) -> Result<(), Refused> {
     if options.gate == Gate::default() {
         return Ok(());

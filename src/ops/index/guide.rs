@@ -1,4 +1,5 @@
-//! Ztocs of other options that layers have already: by their checkpoints several threads can decode one layer.
+//! Existing ztocs of layers with other options. Their checkpoints let several threads decode one
+//! layer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,17 +14,18 @@ use crate::layer::parallel::Threads;
 use crate::store::Source;
 use crate::ztoc::{self, Ztoc};
 
-/// Nothing is fetched for layers that take less than a moment.
+/// Smaller layers are read so quickly that fetching a ztoc does not pay.
 const SMALLEST_LAYER: u64 = 32 << 20;
-/// Nor what would take longer than it saves: a ztoc is a few hundredths of its layer.
+/// A larger ztoc would take longer to fetch than it saves: usually it is a few hundredths of its
+/// layer.
 const MOST_OF_LAYER: u64 = 8;
 const MOST: u64 = 128 << 20;
 
-/// The ztocs, by layer.
+/// The ztocs by layer.
 #[derive(Default)]
 pub(super) struct Guides {
     by_layer: BTreeMap<Digest, Arc<Ztoc>>,
-    /// What they take. Held, and not read.
+    /// The memory charge for the ztocs.
     _memory: Vec<Charge>,
 }
 
@@ -37,8 +39,8 @@ impl Guides {
     }
 }
 
-/// Fetches a ztoc for each layer of `unread` that has one and more than one core for itself. What
-/// cannot be had or decoded, or does not fit into memory, is passed over.
+/// Fetches a ztoc for each layer of `unread` that has one and can use more than one core. A ztoc
+/// that cannot be fetched or decoded, or does not fit into memory, is ignored.
 pub(super) async fn guides(offers: &[Offer], unread: &[Descriptor], options: &IndexOptions) -> Guides {
     let mut guides = Guides::default();
     if Threads::for_one_of(options.side_by_side(unread.len()), None).cores <= 1 {

@@ -1,10 +1,10 @@
-//! Why layers are left out of an index, by what their descriptors say of them.
+//! Why layers are left out of an index, according to their descriptors.
 
 use super::model::{IndexOptions, LeftOut};
 use crate::image::{Descriptor, LayerKind, NotIndexed};
 use crate::layer::{BlobForm, BuiltZtoc};
 
-/// Why a layer is not to be read at all.
+/// Why a layer is not read at all.
 pub(in crate::ops) fn left_out(layer: &Descriptor, options: &IndexOptions) -> Option<LeftOut> {
     let why = NotIndexed::of(layer, options.min_layer_size)?;
     let reason = match why {
@@ -19,7 +19,8 @@ pub(in crate::ops) fn left_out(layer: &Descriptor, options: &IndexOptions) -> Op
     Some(LeftOut::Kind { code: why.code(), reason })
 }
 
-/// soci reads an OCI layer as its media type says, and has no ztoc for one that is something else.
+/// soci reads an OCI layer according to its media type, and builds no ztoc if its content differs
+/// from that.
 pub(super) fn mislabelled(layer: &Descriptor, ztoc: &BuiltZtoc) -> Option<LeftOut> {
     let reason = match (LayerKind::of(&layer.media_type), ztoc.form) {
         (LayerKind::Gzip, BlobForm::Tar) => "its media type says gzip, but it is a plain tar",

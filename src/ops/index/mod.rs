@@ -62,21 +62,21 @@ use fine::FinePlan;
 use plan::{Plan, Plans};
 use publish::Publisher;
 
-/// What indexing an image would come to, as far as that can be told without reading its layers.
+/// The prospect of indexing an image, as far as it is known without reading its layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outlook {
-    /// It lacks an index of these options.
+    /// It lacks an index with these options.
     Pending,
-    /// It has what it can have.
+    /// It has everything it can have.
     Complete,
-    /// No layer would be in an index, for these reasons.
+    /// No layer would be indexed, for these reasons.
     NothingToIndex(Vec<LeftOut>),
 }
 
-/// Looks at what is attached to an image, and at what the cache knows of its layers.
+/// Examines the indexes attached to an image, and the cached outcomes of its layers.
 ///
 /// # Errors
-/// When what is attached to it cannot be looked up.
+/// If the attached indexes cannot be looked up.
 pub async fn outlook(
     image: ResolvedImage,
     destination: &Destination,
@@ -103,14 +103,14 @@ pub async fn outlook(
 
 /// Indexes the image `root` of `source` and attaches the indexes at `destination`.
 ///
-/// Without a destination (a dry run of an archive, say) nothing is looked up or written there. The
-/// cache, if any, is read, and written unless this is a dry run.
+/// Without a destination (for example in a dry run of an archive), nothing is looked up or written
+/// there. The cache, if any, is read, and also written unless this is a dry run.
 ///
 /// # Errors
-/// When the image or one of its layers cannot be read, a layer is broken, the index falls short of
-/// the gate ([`IndexError::Refused`]), or the destination does not take the index. With several
-/// platforms, [`IndexError::Push`] and [`IndexError::Attach`] can come after some of them got their
-/// index; any other error means that nothing was attached.
+/// If the image or one of its layers cannot be read, a layer is broken, the index falls short of
+/// the gate ([`IndexError::Refused`]), or the destination refuses the index. With several
+/// platforms, [`IndexError::Push`] and [`IndexError::Attach`] can occur after some of them got
+/// their index. After any other error, nothing was attached.
 pub async fn index(
     source: &Source,
     root: &Target,
@@ -123,7 +123,7 @@ pub async fn index(
     index_resolved(source, image, destination, cache, options, progress).await
 }
 
-/// The same for an image that was looked up already, with [`IndexOptions::wanted`].
+/// Like [`index`], for an image that was already resolved with [`IndexOptions::wanted`].
 ///
 /// # Errors
 /// As [`index`].
@@ -138,7 +138,7 @@ pub async fn index_resolved(
     Ok(index_keeping(source, image, destination, cache, options, progress).await?.0)
 }
 
-/// The same, for whoever has a use for what was built.
+/// Like [`index_resolved`], but also returns the built layers.
 pub(in crate::ops) async fn index_keeping(
     source: &Source,
     image: ResolvedImage,

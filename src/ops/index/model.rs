@@ -1,4 +1,4 @@
-//! What indexing an image takes and what it yields.
+//! The inputs and results of indexing an image.
 
 use std::fmt;
 use std::num::NonZero;
@@ -17,36 +17,37 @@ use crate::ops::resolve::Wanted;
 use crate::store::Source;
 use crate::store::blob::{Attached, Target};
 
-/// How an image is indexed. More fields may come: begin with the default.
+/// Options for indexing an image. Fields may be added, so start with the default.
 #[derive(Debug, Clone)]
 pub struct IndexOptions {
-    /// Which platforms of an image index; empty means all.
+    /// The platforms of an image index. Empty for all.
     pub platforms: Vec<Platform>,
-    /// Which kinds of index are made.
+    /// The kinds of index to make.
     pub kinds: Kinds,
-    /// How each layer is indexed.
+    /// Options for each layer.
     pub layer: LayerOptions,
-    /// Layers whose blobs have fewer bytes are left out.
+    /// Layers with smaller blobs are left out, in bytes.
     pub min_layer_size: u64,
-    /// What is done about indexes that are there.
+    /// What to do about existing indexes.
     pub existing: Existing,
-    /// How many layers are read side by side; at least 1.
+    /// How many layers are read at the same time; at least 1.
     pub jobs: usize,
-    /// Build and report only: neither the destination nor the cache is written.
+    /// Only build and report: write neither to the destination nor to the cache.
     pub dry_run: bool,
-    /// When reading layers ends: from then on no layer is begun, and those that are being read are
-    /// abandoned. What is done by then is attached, which takes a while longer.
+    /// When reading layers ends: no layer is started after that, and those that are being read are
+    /// abandoned. The finished ones are then attached, which takes a while longer.
     pub deadline: Option<Instant>,
-    /// What the index must reach to be attached.
+    /// The requirements that the index must meet to be attached.
     pub gate: Gate,
-    /// What consumers are told to prefetch, and the recorded start of a fine index. None: an index that is there with
-    /// such a list is as good as one without.
+    /// The files that consumers should prefetch, which are also the recorded start of a fine index.
+    /// None if an existing index is acceptable with or without such a list.
     pub prefetch: Option<Arc<PrefetchList>>,
-    /// Which ztocs that exist spare reading their layers.
+    /// Which existing ztocs replace reading their layers.
     pub reuse: Reuse,
 }
 
-/// All platforms, all layers of 10 MiB or more, one layer for each CPU at a time; what exists is left or reused.
+/// All platforms, all layers of at least 10 MiB, as many layers at a time as there are CPUs.
+/// Existing indexes are kept or reused.
 impl Default for IndexOptions {
     fn default() -> IndexOptions {
         IndexOptions {
@@ -65,15 +66,15 @@ impl Default for IndexOptions {
     }
 }
 
-/// Which kinds of index are made of an image.
+/// The kinds of index that are made for an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Kinds {
     /// A SOCI index.
     #[default]
     Soci,
-    /// A SOCI index, and a fine index beside it, from one reading of the layers.
+    /// A SOCI index and a fine index, from a single reading of the layers.
     Both,
-    /// A fine index alone.
+    /// Only a fine index.
     Fine,
 }
 
@@ -87,21 +88,21 @@ impl Kinds {
     }
 }
 
-/// Which ztocs that exist are used instead of reading their layers.
+/// Which existing ztocs are used instead of reading their layers.
 #[derive(Debug, Clone)]
 pub struct Reuse {
-    /// False: none but those in the cache.
+    /// False to use only those in the cache.
     pub indexes: bool,
-    /// Images that the user names: their indexes are looked at first.
+    /// Images named by the user, whose indexes are tried first.
     pub from: Vec<Elsewhere>,
-    /// Of how many other tags of the image's repository the manifests are looked at.
+    /// How many other tags of the image's repository are examined.
     pub tags: usize,
-    /// The image's own tag, if it has one: tags like it are looked at before others.
+    /// The image's own tag, if it has one. Similar tags are examined first.
     pub tag: Option<String>,
 }
 
 impl Reuse {
-    /// As many tags as are looked at unless the user says otherwise.
+    /// The default number of tags that are examined.
     pub const TAGS: usize = 8;
 }
 
@@ -114,11 +115,11 @@ impl Default for Reuse {
 /// An image whose indexes may have ztocs of another image's layers.
 #[derive(Clone)]
 pub struct Elsewhere {
-    /// As the user knows it.
+    /// The user's name for it.
     pub name: Arc<str>,
-    /// The store that has it.
+    /// Its store.
     pub source: Source,
-    /// What names it there.
+    /// Its tag or digest in the store.
     pub target: Target,
 }
 
@@ -129,7 +130,7 @@ impl fmt::Debug for Elsewhere {
 }
 
 impl IndexOptions {
-    /// How many of `layers` layers are read side by side.
+    /// How many of `layers` layers are read at the same time.
     pub(super) fn side_by_side(&self, layers: usize) -> usize {
         self.jobs.clamp(1, layers.max(1))
     }
@@ -138,7 +139,7 @@ impl IndexOptions {
         self.deadline.is_none_or(|deadline| Instant::now() < deadline)
     }
 
-    /// What `work` gives, unless the deadline passes before.
+    /// The result of `work`, or None if the deadline passes first.
     pub(super) async fn before_deadline<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         match self.deadline {
             None => Some(work.await),
@@ -146,65 +147,67 @@ impl IndexOptions {
         }
     }
 
-    /// The platforms, as [`resolve`](crate::ops::resolve::resolve) takes them.
+    /// The platforms in the form for [`resolve`](crate::ops::resolve::resolve).
     pub fn wanted(&self) -> Wanted<'_> {
         if self.platforms.is_empty() { Wanted::All } else { Wanted::Each(&self.platforms) }
     }
 }
 
-/// What is asked of the index of each platform's manifest. Nothing, by default.
+/// Requirements for the index of each platform's manifest. By default there are none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Gate {
-    /// No layer may be left out for another reason than its size: not by its media type, nor by its content.
+    /// No layer may be left out for its media type or its content, but only for its size.
     pub all_servable: bool,
-    /// The least share that the index covers of the bytes of all layers that are not smaller than
-    /// [`IndexOptions::min_layer_size`]. Layers that cannot be served count, as not covered.
+    /// The minimum share of bytes that the index covers, among the layers of at least
+    /// [`IndexOptions::min_layer_size`] bytes. Layers that cannot be served count as not covered.
     pub least_coverage: Option<Share>,
 }
 
-/// An image of which an index falls short of the [`Gate`]. Nothing was attached for any of its platforms.
+/// An image whose index falls short of the [`Gate`]. Nothing was attached for any of its platforms.
 #[derive(Debug)]
 pub struct Refused {
-    /// One for each platform's manifest, in the order of the image index, those that do not fall short too.
+    /// The manifest of each platform, in the order of the image index, including those that do not
+    /// fall short.
     pub manifests: Vec<RefusedManifest>,
-    /// Bytes of layer blobs that were read.
+    /// How many bytes of layer blobs were read.
     pub bytes_read: u64,
 }
 
-/// One platform of an image that falls short of the [`Gate`].
+/// A platform of an image that falls short of the [`Gate`].
 #[derive(Debug)]
 pub struct RefusedManifest {
-    /// None if the image does not say.
+    /// None if the image does not state it.
     pub platform: Option<String>,
     /// The image manifest of the platform.
     pub manifest: Descriptor,
-    /// Empty if the layers were not looked at, since an index is there.
+    /// Empty if the layers were not examined because an index exists.
     pub layers: Vec<LayerReport>,
-    /// An index that is there, and is held against the gate. None: one would have been attached.
+    /// The existing index that was checked against the gate. None if a new one would have been
+    /// attached.
     pub stays: Option<Digest>,
-    /// Of all layers.
+    /// The coverage of all layers.
     pub coverage: Coverage,
-    /// The demands that it does not meet; none if another platform is the reason.
+    /// The unmet requirements. Empty if another platform falls short.
     pub shortfalls: Vec<Shortfall>,
 }
 
-/// One demand that is not met.
+/// An unmet requirement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Shortfall {
     /// A layer is not in the index.
     LeftOut {
         /// The layer, as the image manifest lists it.
         layer: Box<Descriptor>,
-        /// Why it is not.
+        /// The reason.
         reason: LeftOut,
     },
     /// The index covers too little.
     Coverage {
-        /// Of the layers of at least `min_layer_size` bytes.
+        /// The coverage of the layers of at least `min_layer_size` bytes.
         is: Coverage,
-        /// What was asked for.
+        /// The requirement.
         least: Share,
-        /// In bytes; smaller layers do not count.
+        /// In bytes. Smaller layers do not count.
         min_layer_size: u64,
     },
 }
@@ -217,38 +220,39 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// What to do about SOCI indexes (v1) that the image has already.
+/// What to do about existing SOCI indexes (version 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
-    /// One of the same tool version and options is left as it is and nothing is read; an older one of ours is replaced;
-    /// another tool's is left where it is.
+    /// Keep an index by the same tool version with the same options, without reading anything.
+    /// Replace an older one of ours. Do not touch those of other tools.
     Skip,
-    /// All of them are replaced, whoever made them. What is listed as one of them and is not stays.
+    /// Replace all of them, whichever tool made them. Listed manifests that are not SOCI indexes
+    /// stay.
     Replace,
-    /// If there is any, nothing is done.
+    /// If there is any, do nothing.
     Keep,
 }
 
-/// What became of one image.
+/// The result for an image.
 #[derive(Debug, Clone)]
 pub struct IndexedImage {
     /// The manifest or image index that the image's name stands for.
     pub digest: Digest,
-    /// One for each platform's manifest, in the order of the image index.
+    /// The manifest of each platform, in the order of the image index.
     pub manifests: Vec<IndexedManifest>,
-    /// Bytes of layer blobs that were read.
+    /// How many bytes of layer blobs were read.
     pub bytes_read: u64,
-    /// Bytes of other layer blobs that were compared with ztocs before these were reused.
+    /// How many bytes of other layer blobs were compared with ztocs before reusing these.
     pub bytes_compared: u64,
-    /// What was uploaded or written for it; 0 if everything was there already.
+    /// How many bytes were uploaded or written; 0 if everything already existed.
     pub bytes_written: u64,
-    /// Layers for which the time did not suffice, each once. Another run with the same options goes
-    /// on with them, unless this one was [stuck](LeftOut::OutOfTime).
+    /// The layers that were not finished in time, without duplicates. Another run with the same
+    /// options continues with them, unless this one was [stuck](LeftOut::OutOfTime).
     pub left: Vec<Descriptor>,
 }
 
 impl IndexedImage {
-    /// No layer was done in the time that was given: another run needs more of it.
+    /// Whether no layer was finished in time, so another run needs more time.
     pub fn is_stuck(&self) -> bool {
         let layers = self.manifests.iter().flat_map(|manifest| &manifest.layers);
         let mut outcomes = layers.map(|layer| &layer.outcome);
@@ -256,71 +260,71 @@ impl IndexedImage {
     }
 }
 
-/// What became of one platform's manifest.
+/// The result for the manifest of one platform.
 #[derive(Debug, Clone)]
 pub struct IndexedManifest {
-    /// As people write it, such as `linux/arm64`; None if the image does not say.
+    /// In readable form, such as `linux/arm64`. None if the image does not state it.
     pub platform: Option<String>,
     /// The image manifest of the platform.
     pub manifest: Descriptor,
-    /// One for each of the manifest's layers, in its order. Of an index that stays, as it lists them.
+    /// The manifest's layers, in order. For an existing index, according to that index.
     pub layers: Vec<LayerReport>,
-    /// Which index it has now, and how that came.
+    /// The index that it has now, and how it got it.
     pub result: ManifestResult,
-    /// By the index of `result`.
+    /// The coverage by the index of `result`.
     pub coverage: Coverage,
-    /// What the index of `result` says to prefetch, if it was built and has a list.
+    /// The prefetch list of the index of `result`, if it was built and has one.
     pub prefetch: Option<Prefetched>,
-    /// What else stays listed as a SOCI index (v1) of the manifest beside the result, in the order of the list.
+    /// Other SOCI indexes (version 1) of the manifest that remain listed, in the listed order.
     pub others: Vec<OtherIndex>,
-    /// What became of its fine index, if one was asked for.
+    /// The result for its fine index, if one was requested.
     pub fine: Option<IndexedFine>,
 }
 
-/// What became of the fine index of one platform's manifest.
+/// The result for the fine index of a platform's manifest.
 #[derive(Debug, Clone)]
 pub struct IndexedFine {
-    /// Which fine index it has now, and how that came.
+    /// The fine index that it has now, and how it got it.
     pub result: ManifestResult,
     /// The documents of that index, in the image's order.
     pub documents: Vec<FineRef>,
-    /// How much of the image has a document.
+    /// How much of the image has documents.
     pub coverage: Coverage,
-    /// What that index says of its recorded start: the digest of the list that it was built with.
+    /// The digest of the list of recorded reads with which that index was built, if any.
     pub profile: Option<Digest>,
-    /// Layers for which the time did not suffice.
+    /// The layers that were not finished in time.
     pub left: Vec<Descriptor>,
 }
 
 impl IndexedManifest {
-    /// What became of its SOCI index, and of its fine index if one was asked for.
+    /// The result for its SOCI index, and for its fine index if one was requested.
     pub fn results(&self) -> impl Iterator<Item = &ManifestResult> {
         [&self.result].into_iter().chain(self.fine.as_ref().map(|fine| &fine.result))
     }
 
-    /// The layers for which the time did not suffice.
+    /// The layers that were not finished in time.
     pub fn left(&self) -> impl Iterator<Item = &Descriptor> {
         let left = |layer: &&LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { .. }));
         let listed = self.layers.iter().filter(left).map(|layer| &layer.descriptor);
         let is_listed = |layer: &Descriptor| self.layers.iter().any(|listed| listed.descriptor.digest == layer.digest);
-        // Without a SOCI index, layers are not reported one by one.
+        // Without a SOCI index, there are no reports for single layers.
         let fine = self.fine.iter().flat_map(|fine| &fine.left).filter(move |layer| !is_listed(layer));
         listed.chain(fine)
     }
 }
 
-/// What an index tells consumers to prefetch.
+/// The prefetch list of an index.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Prefetched {
-    /// The layers that are on the list, each once, from the bottom up.
+    /// The layers on the list, without duplicates, from the bottom up.
     pub layers: Vec<PrefetchedLayer>,
-    /// Paths of the list that stand for nothing.
+    /// Paths on the list that match no file.
     pub missing: Vec<Missing>,
-    /// The list is that of the index that was there before.
+    /// Whether the list was taken over from the previous index.
     pub carried_over: bool,
 }
 
-/// A layer of which consumers fetch some spans before anybody reads them.
+/// A layer with spans that consumers prefetch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrefetchedLayer {
     /// The layer's blob.
@@ -329,55 +333,55 @@ pub struct PrefetchedLayer {
     pub artifact: Digest,
     /// [Merged](crate::image::prefetch::merge).
     pub spans: Vec<SpanRange>,
-    /// Bytes of the layer's blob that the spans hold.
+    /// The size of the spans in the layer's blob, in bytes.
     pub bytes: u64,
 }
 
-/// Which index an image manifest has now, and how that came.
+/// The index that an image manifest has now, and how it got it.
 #[derive(Debug, Clone)]
 pub enum ManifestResult {
     /// A new index was attached.
     Attached {
         /// The index's manifest.
         index: Descriptor,
-        /// By which way it is found.
+        /// How it is found.
         how: Attached,
-        /// Indexes that it took the place of.
+        /// The indexes that it replaced.
         replaced: Vec<Digest>,
-        /// Those of them that the destination would not delete.
+        /// Those of them that the destination refused to delete.
         not_deleted: Vec<Digest>,
     },
-    /// It was built, and stands for what would have been attached.
+    /// The index was built, but not attached.
     DryRun {
         /// The index's manifest.
         index: Descriptor,
-        /// Indexes that it would take the place of.
+        /// The indexes that it would replace.
         replaces: Vec<Digest>,
     },
-    /// The very index is there already.
+    /// Exactly this index already exists.
     AlreadyThere {
         /// The index's manifest.
         index: Descriptor,
-        /// It was built to find that out.
+        /// Whether it was built to find that out.
         built: bool,
     },
-    /// An index that was there was left alone, as was asked for or since it is a newer version's.
+    /// An existing index was kept, as requested or because a newer version made it.
     Kept {
         /// The index's manifest.
         index: Digest,
-        /// What built it, if it says.
+        /// The tool that built it, if it names one.
         tool: Option<String>,
     },
-    /// No layer can be served lazily, so that an index would be empty.
+    /// No layer can be served lazily, so an index would be empty.
     NothingToIndex,
-    /// The time was up, and there is no layer to attach an index for.
+    /// Time ran out before there was a layer to attach an index for.
     OutOfTime,
-    /// No SOCI index was asked for. One that is there was left alone.
+    /// No SOCI index was requested. An existing one was not touched.
     NotAsked,
 }
 
 impl ManifestResult {
-    /// The index that the manifest has now; after a dry run, that which it would have.
+    /// The index that the manifest has now, or would have without the dry run.
     pub fn index(&self) -> Option<Digest> {
         match self {
             ManifestResult::Attached { index, .. }
@@ -389,20 +393,20 @@ impl ManifestResult {
     }
 }
 
-/// A SOCI index of someone else, or what is listed as one.
+/// A SOCI index of another tool, or a manifest that is listed as one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtherIndex {
-    /// Its manifest.
+    /// The digest of its manifest.
     pub digest: Digest,
-    /// What its maker calls itself; None if it does not say or cannot be read.
+    /// The tool that built it. None if it names none or cannot be read.
     pub tool: Option<String>,
-    /// The destination lists it before ours, so that consumers take it.
+    /// Whether it is listed before ours, so consumers take it.
     pub listed_first: bool,
-    /// Why it is not a SOCI index of the image, or was not read. It is left in place whatever was asked for.
+    /// Why it is not a SOCI index of the image, or was not read. Such a manifest is never touched.
     pub unusable: Option<String>,
 }
 
-/// What became of one layer.
+/// The result for a layer.
 #[derive(Debug, Clone)]
 pub struct LayerReport {
     /// The layer, as the image manifest lists it.
@@ -416,78 +420,80 @@ pub struct LayerReport {
 pub enum LayerOutcome {
     /// It is, with this ztoc.
     Indexed(ZtocFacts),
-    /// The index that is there has this ztoc for it, of so many bytes. Neither was read.
+    /// The existing index has this ztoc for it. Neither the layer nor the ztoc was read.
     Listed {
         /// The ztoc.
         ztoc: Digest,
-        /// Bytes of the ztoc.
+        /// The size of the ztoc in bytes.
         size: u64,
     },
     /// It is not, for this reason.
     LeftOut(LeftOut),
 }
 
-/// What a layer's ztoc holds, and how it came to be.
+/// Facts from a layer's ztoc, and its source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ZtocFacts {
     /// The ztoc.
     pub digest: Digest,
-    /// Bytes of the ztoc.
+    /// The size of the ztoc in bytes.
     pub size: u64,
-    /// Spans of the layer, each of which can be fetched and decoded alone.
+    /// The number of spans, each of which can be fetched and decoded separately.
     pub spans: u32,
-    /// Entries of the tar, of every type.
+    /// The number of tar entries of any type.
     pub entries: u64,
-    /// Bytes of the tar, up to where its reader stops.
+    /// The size of the tar in bytes, up to where its reader stops.
     pub uncompressed_size: u64,
-    /// Members of the gzip stream; 0 for a plain tar. None if that is not known, as with a ztoc that was reused.
+    /// The number of members in the gzip stream; 0 for a plain tar. None if unknown, as with reused
+    /// ztocs.
     pub gzip_members: Option<u64>,
-    /// Where it is from.
+    /// The source of the ztoc.
     pub origin: Origin,
 }
 
-/// How the facts on a layer were come by.
+/// The source of a layer's ztoc.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Origin {
     /// The blob was read.
     Read {
-        /// How long that took.
+        /// How long that took, in seconds.
         seconds: f64,
     },
-    /// From the cache.
+    /// The cache.
     Cache,
-    /// From an index of the same options that the destination had, which lacked other layers.
+    /// An index with the same options at the destination, which lacked other layers.
     Destination,
-    /// From the index of another image, or from one of this image that is not at the destination: the image or index.
+    /// The index of another image, or an index of this image that is not at the destination. Holds
+    /// the name of the image or index.
     Reused(Arc<str>),
-    /// The same blob stands earlier in this image.
+    /// The same blob occurs earlier in this image.
     Repeated,
 }
 
 /// Why a layer is not in the index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeftOut {
-    /// It is smaller than the least size.
+    /// It is smaller than the minimum size.
     Small {
-        /// That size, in bytes.
+        /// The minimum size in bytes.
         least: u64,
     },
-    /// By its media type; it was not read.
+    /// Because of its media type. It was not read.
     Kind {
         /// A stable word for programs.
         code: &'static str,
-        /// The same for people.
+        /// The reason for people.
         reason: String,
     },
-    /// By its content.
+    /// Because of its content.
     Unservable(Unservable),
-    /// The time was up before it was read.
+    /// Time ran out before it was read.
     OutOfTime {
-        /// All the time went into layers of which none was done, so that another run with as much
-        /// time may get no further.
+        /// Whether no layer was finished although all the time was used. Another run with the same
+        /// time limit may make no progress either.
         stuck: bool,
     },
-    /// The index that is there has no ztoc for it, and does not say why.
+    /// The existing index has no ztoc for it, and does not state the reason.
     NotListed,
 }
 

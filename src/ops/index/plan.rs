@@ -1,4 +1,4 @@
-//! What is to be done for an image and for each platform's manifest, before any layer is read.
+//! Decides what to do for an image and for each platform's manifest, before any layer is read.
 
 use std::collections::BTreeSet;
 
@@ -20,11 +20,11 @@ use crate::progress::{Progress, ProgressEvent};
 use crate::store::cache::ZtocCache;
 use crate::store::{Destination, Source, StoreError};
 
-/// What is to be done for an image.
+/// The plan for an image.
 pub(super) struct Plans {
-    /// For each platform's manifest, in the order of the image index.
+    /// The plans for each platform's manifest, in the order of the image index.
     pub each: Vec<Plan>,
-    /// The layers that each plan is the first to need.
+    /// For each plan, the layers that it is the first to need.
     first: Vec<BTreeSet<Blob>>,
     wanted: build::Wanted,
 }
@@ -50,13 +50,13 @@ impl Plans {
         Ok(plans)
     }
 
-    /// The layers of all platforms, each once.
+    /// The layers of all platforms, without duplicates.
     pub(super) fn wanted(&mut self) -> build::Wanted {
         std::mem::take(&mut self.wanted)
     }
 
-    /// Where the ztocs of the image with this `digest` come from. `artifacts` is what its image
-    /// index lists beside its images.
+    /// The sources of ztocs for the image with this `digest`. `artifacts` are the entries of its
+    /// image index that are not images.
     pub(super) fn supply<'a>(
         &'a self,
         digest: Digest,
@@ -90,12 +90,13 @@ impl Plans {
 
 pub(super) struct Plan {
     pub manifest: PlatformManifest,
-    /// For each layer of the manifest: why it will not be in the index, as far as that is known without reading it.
+    /// For each layer of the manifest: why it will not be in the index, if that is known without
+    /// reading it.
     pub left_out: Vec<Option<LeftOut>>,
-    /// What the destination lists as SOCI indexes (v1), in its order.
+    /// The manifests that the destination lists as SOCI indexes (version 1), in its order.
     pub(super) found: Vec<DestinationIndex>,
     pub(super) decision: Decision,
-    /// What is to be done for the fine index, if one is asked for.
+    /// The plan for the fine index, if one is requested.
     pub(super) fine: Option<FinePlan>,
 }
 
@@ -121,9 +122,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Looks again at what is there, before anything is attached. Another run may have had more
-    /// time than this one, and an index that lacks layers must not come to stand beside a complete
-    /// one.
+    /// Examines the existing indexes again before anything is attached. Another run may have had
+    /// more time, and an incomplete index must not be attached next to a complete one.
     pub(super) async fn renew(
         &mut self,
         destination: Option<&Destination>,
@@ -140,13 +140,13 @@ impl Plan {
         Ok(())
     }
 
-    /// The layers that must be indexed for it: none, unless there is something to build.
+    /// The layers that must be indexed. Empty if there is nothing to build.
     pub(super) fn to_build(&self) -> impl Iterator<Item = &Descriptor> {
         let build = matches!(self.decision, Decision::Build { .. });
         self.servable().filter(move |_| build)
     }
 
-    /// The indexes that are there, as places to take ztocs from.
+    /// The existing indexes as sources of ztocs.
     pub(super) fn offers(&self, destination: &Destination) -> impl Iterator<Item = Offer> {
         let store = destination.as_source();
         self.found.iter().filter_map(|found| found.content.as_ref().ok()).map(move |content| Offer {
@@ -157,7 +157,7 @@ impl Plan {
         })
     }
 
-    /// The prefetch lists of the first index that gives way and has any.
+    /// The prefetch lists of the first replaced index that has any.
     pub(super) fn old_lists(&self, destination: Option<&Destination>) -> Vec<OldList> {
         let (Decision::Build { replaces }, Some(destination)) = (&self.decision, destination) else {
             return Vec::new();
@@ -191,7 +191,7 @@ impl Plan {
         };
         let mut decision = decided(&wanted);
         if options.existing == Existing::Skip && !self.found.is_empty() && matches!(decision, Decision::Build { .. }) {
-            // Perhaps the index that is there lacks a layer of which the cache knows why.
+            // The existing index may lack a layer because of its content, which the cache may know.
             for (wanted, layer) in wanted.iter_mut().zip(self.servable()) {
                 wanted.unservable = unservable(cache, layer, options).await.is_some();
             }
@@ -200,7 +200,8 @@ impl Plan {
         if let (Decision::Done(place), Some(destination)) = (&decision, destination)
             && !is_whole(destination, &self.found[*place]).await?
         {
-            // A registry's garbage collection may have taken blobs of an index: then it is built and pushed again.
+            // A registry's garbage collection may have deleted blobs of an index. Then it is built
+            // and pushed again.
             let replaces = vec![self.found[*place].descriptor.digest];
             return Ok(Decision::Build { replaces });
         }
@@ -208,7 +209,7 @@ impl Plan {
     }
 }
 
-/// Why a layer cannot be in an index, if its content was read before and the cache remembers.
+/// Why a layer cannot be indexed, if its content was read before and the result is cached.
 pub(in crate::ops) async fn unservable(
     cache: Option<&ZtocCache>,
     layer: &Descriptor,
@@ -220,7 +221,7 @@ pub(in crate::ops) async fn unservable(
     }
 }
 
-/// What is listed as SOCI indexes (v1) of `manifest`, and what it says.
+/// The manifests that are listed as SOCI indexes of `manifest`, with their content.
 async fn find(destination: &Destination, manifest: &Descriptor) -> Result<Vec<DestinationIndex>, IndexError> {
     let subject = manifest.digest;
     let unlisted = |source| IndexError::Referrers { subject, source };
@@ -232,7 +233,7 @@ async fn find(destination: &Destination, manifest: &Descriptor) -> Result<Vec<De
             None => match destination.manifest(&descriptor.digest).await {
                 Ok(document) => content(&document.bytes, &subject),
                 Err(StoreError::Registry(error)) if !error.is_not_found() => return Err(unlisted(error.into())),
-                // Listed, but gone or damaged: then nobody can read it.
+                // It is listed but missing or damaged, so nobody can read it.
                 Err(error) => Err(Unusable::Fetch(error)),
             },
         };
@@ -241,21 +242,21 @@ async fn find(destination: &Destination, manifest: &Descriptor) -> Result<Vec<De
     Ok(found)
 }
 
-/// What an index says of itself.
+/// The content of an index.
 fn content(manifest: &[u8], subject: &Digest) -> Result<DestinationContent, Unusable> {
     let index = parse_index(manifest, Some(Version::V1), subject)?;
     let usual = index.canonical && index.others.iter().all(|other| other.media_type == PREFETCH);
     Ok(DestinationContent { tool: index.build_tool_identifier, ztocs: index.ztocs, others: index.others, usual })
 }
 
-/// Whether all that an index names is there.
+/// Whether all blobs of an index exist.
 pub(super) async fn is_whole(destination: &Destination, found: &DestinationIndex) -> Result<bool, IndexError> {
     let Ok(content) = &found.content else { return Ok(false) };
     let blobs = content.ztocs.iter().map(|ztoc| ztoc.ztoc).chain(content.others.iter().map(|other| other.digest));
     are_there(destination, blobs.chain([Digest::sha256(CONFIG)])).await
 }
 
-/// Whether these blobs are there.
+/// Whether these blobs exist.
 pub(super) async fn are_there(
     destination: &Destination,
     blobs: impl Iterator<Item = Digest>,

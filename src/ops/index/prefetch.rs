@@ -1,5 +1,5 @@
-//! The prefetch artifacts of an index: which spans of its layers hold what is on the user's list, or
-//! what the list of the index that it replaces had.
+//! The prefetch artifacts of an index: the spans that hold the files on the user's list, or the
+//! lists of the index that it replaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,22 +23,22 @@ use crate::progress::{Progress, ProgressEvent};
 use crate::store::Source;
 use crate::ztoc;
 
-/// A prefetch artifact, and its descriptor as it stands in the index.
+/// A prefetch artifact, and its descriptor in the index.
 pub(in crate::ops) struct Artifact {
     pub descriptor: Descriptor,
     pub bytes: Bytes,
 }
 
-/// The prefetch list of a layer in an index that gives way to a new one.
+/// The prefetch list of a layer in an index that is replaced.
 #[derive(Clone)]
 pub(in crate::ops) struct OldList {
     store: Source,
-    /// In whose spans it is written.
+    /// The ztoc whose spans it refers to.
     ztoc: ZtocRef,
     artifact: Descriptor,
 }
 
-/// The prefetch lists of an index with these ztocs and what else it lists.
+/// The prefetch lists of an index, from its ztocs and its other entries.
 pub(in crate::ops) fn old_lists(store: &Source, ztocs: &[ZtocRef], others: &[Descriptor]) -> Vec<OldList> {
     let lists = prefetch_lists(others).into_iter();
     lists
@@ -49,12 +49,12 @@ pub(in crate::ops) fn old_lists(store: &Source, ztocs: &[ZtocRef], others: &[Des
         .collect()
 }
 
-/// The artifacts for the layers of `ztocs`, which are in the manifest's order, and what to tell of
-/// them: of `list`, or without one those of `old`. Paths that lead to nothing and old lists that
-/// cannot be carried over are reported.
+/// The artifacts for the layers of `ztocs`, which must be in the order of the manifest, with a
+/// summary for the report: from `list`, or without one from `old`. Paths that match no file, and
+/// old lists that cannot be carried over, are reported.
 ///
 /// # Errors
-/// When the layers do not form a file system in which paths could be looked up, or a ztoc does not fit into memory.
+/// If the layers cannot be combined to look up paths, or a ztoc does not fit into memory.
 pub(in crate::ops) async fn prefetch_artifacts(
     list: Option<&Arc<PrefetchList>>,
     old: &[OldList],
@@ -83,7 +83,7 @@ pub(in crate::ops) async fn prefetch_artifacts(
     Ok((artifacts, (!is_nothing).then_some(told)))
 }
 
-/// What a list comes to in these layers.
+/// Resolves a list in these layers.
 async fn looked_up(list: &Arc<PrefetchList>, ztocs: &[Ztoc<'_>], budget: &Budget) -> Result<PrefetchSpans, IndexError> {
     let list = Arc::clone(list);
     let encoded: Vec<(Digest, Digest, Bytes)> =
@@ -109,7 +109,7 @@ async fn looked_up(list: &Arc<PrefetchList>, ztocs: &[Ztoc<'_>], budget: &Budget
     resolved.await.map_err(|_| IndexError::PrefetchThread)?
 }
 
-/// What the lists of an older index come to in the spans of the new ztocs.
+/// Carries over the lists of an older index to the spans of the new ztocs.
 async fn carried(
     old: &[OldList],
     ztocs: &[Ztoc<'_>],
@@ -152,7 +152,8 @@ async fn carried(
 }
 
 impl OldList {
-    /// The list in spans of the table `new`, which is that of the ztoc `digest`. The error says why it cannot be had.
+    /// The list in spans of the table `new` of the ztoc `digest`. The error says why that is not
+    /// possible.
     async fn spans(&self, digest: Digest, new: &SpanTable, budget: &Budget) -> Result<Vec<SpanRange>, String> {
         let bytes = self.store.blob_bytes(&self.artifact, MAX_PREFETCH).await.map_err(|error| causes(&error))?;
         let spans = parse(&bytes).map_err(|error| causes(&error))?;

@@ -1,4 +1,5 @@
-//! The index of one platform: decided on once its layers are known, put together, and attached, blobs first.
+//! Publishes the index of one platform: after its layers are known, decides whether it is needed,
+//! assembles it, and attaches it, blobs first.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,17 +32,17 @@ pub(super) struct Publisher<'a> {
     pub budget: &'a Budget,
     pub options: &'a IndexOptions,
     pub progress: &'a Arc<dyn Progress>,
-    /// The layers that were reported already.
+    /// The layers that were already reported.
     pub seen: BTreeSet<Digest>,
 }
 
-/// What became of a platform's index.
+/// The result for a platform's index.
 struct Settled {
     result: ManifestResult,
     /// The layers that the index of `result` covers.
     covered: BTreeSet<Digest>,
     others: Vec<OtherIndex>,
-    /// If the index was built and has a list.
+    /// Present if the index was built and has a list.
     prefetch: Option<Prefetched>,
     bytes_written: u64,
 }
@@ -51,7 +52,7 @@ impl Settled {
         Settled { result, covered: BTreeSet::new(), others: Vec::new(), prefetch: None, bytes_written: 0 }
     }
 
-    /// An index that was there stays, and nothing was written.
+    /// An existing index is kept, and nothing was written.
     fn stays(
         found: &[DestinationIndex],
         place: usize,
@@ -63,19 +64,20 @@ impl Settled {
     }
 }
 
-/// An index that is put together and not attached.
+/// An assembled index that is not attached.
 struct Assembled<'a> {
     ztocs: &'a [Ztoc<'a>],
     covered: BTreeSet<Digest>,
     prefetch: Vec<Artifact>,
-    /// What is told of `prefetch`.
+    /// The summary of `prefetch` for the report.
     prefetched: Option<Prefetched>,
     manifest: Bytes,
     descriptor: Descriptor,
 }
 
 impl Publisher<'_> {
-    /// Attaches the plan's index, if there is anything to attach. Also gives the bytes that were written.
+    /// Attaches the plan's index, if there is anything to attach. Also returns the number of bytes
+    /// written.
     pub(super) async fn publish(&mut self, plan: Plan) -> Result<(IndexedManifest, u64), IndexError> {
         let Plan { manifest, left_out, found, decision, .. } = &plan;
         let listed = |place: usize| found[place].layers(manifest.layers.iter().zip(left_out));
@@ -106,7 +108,7 @@ impl Publisher<'_> {
         Ok((IndexedManifest { platform, manifest, layers, result, coverage, prefetch, others, fine }, bytes_written))
     }
 
-    /// Decides between what is there and an index of `ztocs`, which would take the place of `replaces`
+    /// Decides between the existing indexes and an index of `ztocs`, which would replace `replaces`
     /// and carry over the lists of `old`.
     async fn settle(
         &self,
@@ -161,7 +163,7 @@ impl Publisher<'_> {
         }
     }
 
-    /// Whether all that an index names is at the destination.
+    /// Whether all blobs of an index exist at the destination.
     async fn is_whole(&self, found: &DestinationIndex) -> Result<bool, IndexError> {
         match self.destination {
             Some(destination) => is_whole(destination, found).await,
@@ -216,8 +218,8 @@ fn kept(found: &DestinationIndex) -> ManifestResult {
     ManifestResult::Kept { index: found.descriptor.digest, tool: found.tool().map(str::to_owned) }
 }
 
-/// Looks where a new index came to stand among those of other makers: registries list referrers in
-/// an order of their own.
+/// Finds the position of a new index among those of other tools, because registries list referrers
+/// in an order of their own.
 async fn listed(
     destination: &Destination,
     subject: &Digest,
@@ -227,7 +229,7 @@ async fn listed(
     if others.is_empty() {
         return others;
     }
-    // It is attached by now: if the list cannot be had again, the guess stays.
+    // It was attached: if the list cannot be fetched again, the assumed order is reported.
     if let Ok(referrers) = destination.referrers(subject, INDEX_V1).await {
         let place = |digest: &Digest| referrers.descriptors.iter().position(|d| d.digest == *digest);
         if let Some(ours) = place(index) {
@@ -237,7 +239,7 @@ async fn listed(
     others
 }
 
-/// All that goes to the destination for one index.
+/// The content to push for an index.
 struct Push<'a> {
     destination: &'a Destination,
     index: &'a Assembled<'a>,
@@ -245,11 +247,11 @@ struct Push<'a> {
 }
 
 impl Push<'_> {
-    /// Ztocs, config, and the manifest last. Also gives the bytes that were written.
+    /// Pushes ztocs, config, and finally the manifest. Also returns the number of bytes written.
     async fn run(&self, replaces: &[Digest]) -> Result<(AttachReport, u64), IndexError> {
         let mut written = self.blobs(false).await?;
         let attached = match self.attach(replaces).await {
-            // The registry said of a blob that it was there, and it is not: now it gets it.
+            // The registry claimed to have a blob that it does not have, so upload it now.
             Err(error) if error.is_blob_unknown() => {
                 written += self.blobs(true).await?;
                 self.attach(replaces).await
@@ -282,8 +284,8 @@ impl Push<'_> {
     }
 }
 
-/// Writes a blob unless it is there; with `unchecked` even if the destination says so. Gives the bytes
-/// that were written.
+/// Writes a blob unless it exists. With `unchecked`, writes it even if the destination claims to
+/// have it. Returns the number of bytes written.
 pub(super) async fn push_blob(
     destination: &Destination,
     what: &'static str,

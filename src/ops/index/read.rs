@@ -1,4 +1,4 @@
-//! Reads one layer and indexes it on the way.
+//! Reads a layer and indexes it at the same time.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,16 +12,16 @@ use crate::store::Source;
 use crate::store::feed::{Abandoned, FeedError, feed, reported};
 use crate::ztoc::Ztoc;
 
-/// How long reading a layer took, and what came of it.
+/// The result of reading a layer, with the time it took.
 pub(super) struct ReadLayer {
     pub indexed: IndexedLayer,
     pub seconds: f64,
 }
 
-/// Reads a layer's blob to its end and indexes it, as one of `jobs` that do so at a time; a ztoc
-/// that it has already may be its guide.
+/// Reads a layer's blob to its end and indexes it, as one of `jobs` at a time. An existing ztoc may
+/// be its guide.
 ///
-/// When this future is dropped, the thread that indexes ends with the batch it is at.
+/// If this future is dropped, the indexing thread ends after its current batch.
 pub(super) async fn read(
     source: &Source,
     layer: &Descriptor,

@@ -1,4 +1,4 @@
-//! Where ztocs come from, and what is known of the layers once they were built.
+//! The sources of ztocs, and the results for layers that were built.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,52 +14,53 @@ use crate::ops::resolve::PlatformManifest;
 use crate::store::Source;
 use crate::store::cache::{CacheKey, ZtocCache};
 
-/// Where ztocs come from.
+/// The sources of ztocs.
 pub(in crate::ops) struct Supply<'a> {
-    /// Where the layers are.
+    /// The store of the layers.
     pub source: &'a Source,
     pub cache: Option<&'a ZtocCache>,
-    /// Indexes of the image itself, whose ztocs are reused before others are looked for.
+    /// Indexes of the image itself, whose ztocs are tried first.
     pub known: Vec<Offer>,
     pub own: Own<'a>,
 }
 
-/// The image whose layers these are.
+/// The image that the layers belong to.
 pub(in crate::ops) struct Own<'a> {
     pub digest: Digest,
     pub manifests: Vec<&'a PlatformManifest>,
-    /// What its image index lists beside its images.
+    /// The entries of its image index that are not images.
     pub artifacts: &'a [Descriptor],
-    /// The indexes of version 1 that `source` lists are among those that are known.
+    /// Whether `known` already includes the indexes of version 1 that `source` lists.
     pub is_listed: bool,
 }
 
 /// A SOCI index whose ztocs may be reused.
 #[derive(Clone)]
 pub(in crate::ops) struct Offer {
-    /// Where the ztocs are.
+    /// The store of the ztocs.
     pub store: Source,
-    /// What the index names as its maker.
+    /// The tool that the index names.
     pub tool: Option<String>,
     pub ztocs: Vec<ZtocRef>,
-    /// What is reported of layers whose ztocs come from here.
+    /// The origin to report for layers whose ztocs come from here.
     pub origin: Origin,
 }
 
-/// A layer's blob. What names the same digest with another size is another blob, and one of the two will not be found.
+/// A layer's blob. The same digest with another size counts as another blob, one of which does not
+/// exist.
 pub(super) type Blob = (Digest, u64);
 
-/// What is known of each layer after building.
+/// The results for each layer after building.
 pub(in crate::ops) struct Layers {
     by_blob: BTreeMap<Blob, BuiltLayer>,
     pub bytes_read: u64,
-    /// Bytes of layers that were compared with ztocs to reuse.
+    /// How many bytes of layers were compared with reused ztocs.
     pub bytes_compared: u64,
     /// Fine documents without a recorded start.
     documents: BTreeMap<Blob, Arc<EncodedFine>>,
-    /// Layers were read until the time was up, and none was done.
+    /// Whether no layer was finished before time ran out.
     pub stuck: bool,
-    /// What the ztocs take.
+    /// The memory charge for the ztocs.
     memory: Charge,
 }
 
@@ -69,13 +70,13 @@ pub(in crate::ops) struct BuiltLayer {
 }
 
 impl Layers {
-    /// None yet; their ztocs will be charged to `budget`.
+    /// Starts without layers. Their ztocs will be charged to `budget`.
     pub(super) fn new(budget: &Budget) -> Layers {
         let (by_blob, documents, memory) = (BTreeMap::new(), BTreeMap::new(), budget.open());
         Layers { by_blob, documents, bytes_read: 0, bytes_compared: 0, stuck: false, memory }
     }
 
-    /// The same layers for another build, which has read nothing so far.
+    /// The same layers for another build, with the statistics reset.
     pub(super) fn carried_over(self) -> Layers {
         Layers { bytes_read: 0, bytes_compared: 0, stuck: false, ..self }
     }
@@ -89,10 +90,10 @@ impl Layers {
         self.documents.get(&(layer.digest, layer.size))
     }
 
-    /// Adds a fine document, once it is charged.
+    /// Charges and adds a fine document.
     ///
     /// # Errors
-    /// When it does not fit.
+    /// If it does not fit into memory.
     pub(super) fn add_document(&mut self, layer: &Descriptor, document: Arc<EncodedFine>) -> Result<(), OverBudget> {
         let bytes = document.bytes.len() as u64;
         self.memory.grow(bytes, || format!("its fine document of {bytes} bytes"))?;
@@ -100,10 +101,10 @@ impl Layers {
         Ok(())
     }
 
-    /// Adds a layer, once its ztoc is charged.
+    /// Charges the ztoc of a layer and adds the layer.
     ///
     /// # Errors
-    /// When it does not fit.
+    /// If it does not fit into memory.
     pub(super) fn add(&mut self, layer: &Descriptor, built: BuiltLayer) -> Result<(), OverBudget> {
         if let Outcome::Ztoc(ztoc) = &*built.outcome {
             let bytes = ztoc.bytes.len() as u64;
@@ -114,7 +115,7 @@ impl Layers {
     }
 }
 
-/// The layer's fine document without a recorded start, if the cache has it.
+/// The layer's fine document without a recorded start, if it is cached.
 pub(super) async fn cached_document(
     cache: Option<&ZtocCache>,
     layer: &Descriptor,
@@ -126,28 +127,28 @@ pub(super) async fn cached_document(
         let is_its = document.spans().layer() == layer.digest && document.spans().blob_size() == layer.size;
         if is_its { document.encode(&[]).ok() } else { None }
     });
-    // A thread that panicked has found nothing.
+    // A thread that panicked counts as not found.
     found.await.ok().flatten().map(Arc::new)
 }
 
-/// Writes a document down.
+/// Caches a document.
 pub(super) async fn keep_document(cache: Option<&ZtocCache>, layer: &Descriptor, document: &Arc<EncodedFine>) {
     let Some(cache) = cache.cloned() else { return };
     let (layer, document) = (layer.digest, Arc::clone(document));
     let _ = tokio::task::spawn_blocking(move || cache.put_fine(&layer, &document.bytes)).await;
 }
 
-/// What the cache knows of a layer under these options.
+/// The cached outcome of a layer with these options.
 pub(super) async fn cached(cache: Option<&ZtocCache>, layer: &Descriptor, options: &IndexOptions) -> Option<Outcome> {
     let (cache, layer, options) = (cache?.clone(), layer.clone(), options.layer.clone());
     let found = tokio::task::spawn_blocking(move || {
         cache.get(key(&layer.digest, &options)).filter(|(size, _)| *size == layer.size)
     });
-    // A thread that panicked has found nothing.
+    // A thread that panicked counts as not found.
     found.await.ok().flatten().map(|(_, outcome)| outcome)
 }
 
-/// Writes an outcome down. The cache itself warns when it cannot.
+/// Caches an outcome. The cache itself warns about failures.
 pub(super) async fn keep(
     cache: Option<&ZtocCache>,
     layer: &Descriptor,

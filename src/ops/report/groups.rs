@@ -1,4 +1,5 @@
-//! The spans of a layer, adjacent ones together where there are many, and which files lie in them.
+//! Groups the spans of a layer, adjacent ones together if there are many, and finds the files in
+//! them.
 
 use std::ops::Range;
 
@@ -11,7 +12,8 @@ use crate::ztoc::FileMetadata;
 
 /// How many files of a group are named.
 const NAMED: usize = 6;
-/// The longest name that is listed, in bytes: a path that the kernel takes. Files with longer ones are only counted.
+/// The longest name that is listed, in bytes: the kernel's limit for a path. Files with longer ones
+/// are only counted.
 const LONGEST: usize = 4096;
 
 /// Adjacent spans of a layer.
@@ -19,33 +21,34 @@ const LONGEST: usize = 4096;
 pub struct Group {
     /// Their numbers.
     pub spans: Range<u32>,
-    /// Bytes of the layer's blob; of a layer that is decoded whole, of its tar.
+    /// The size in the layer's blob in bytes; for a layer that is decoded as a whole, in its tar.
     pub bytes: u64,
-    /// Bytes of the tar.
+    /// The size in the tar in bytes.
     pub plain: u64,
-    /// How many of the spans a recorded start needs; none without a record.
+    /// How many of the spans a recorded start needs. None without a record.
     pub read: u32,
-    /// Files of which at least a byte lies in it.
+    /// The number of files with at least one byte in the group.
     pub files: u64,
-    /// The largest of them; those first that a recorded start read.
+    /// The largest of these files; those that a recorded start read come first.
     pub largest: Vec<GroupFile>,
 }
 
 /// A file with content in a group of spans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupFile {
-    /// As the tar has it.
+    /// As written in the tar.
     pub path: Vec<u8>,
-    /// Bytes of its content.
+    /// The size of its content in bytes.
     pub size: u64,
-    /// A recorded start read of it.
+    /// Whether a recorded start read it.
     pub read: bool,
 }
 
 /// A file that may be named: read, size, number in the list of files.
 type Candidate = (bool, u64, std::cmp::Reverse<usize>);
 
-/// At most `most` groups of the spans of layer `number`, of which `read` are sorted and needed by a start.
+/// At most `most` groups of the spans of layer `number`. `read` are the spans that a start needs,
+/// sorted.
 pub(super) fn groups(
     table: &SpanTable<LayerMap>,
     number: u32,
@@ -97,7 +100,7 @@ pub(super) fn groups(
     groups
 }
 
-/// Keeps the greatest few, the greatest first.
+/// Keeps only the greatest few, the greatest first.
 fn add(named: &mut Vec<Candidate>, candidate: Candidate) {
     let place = named.partition_point(|other| *other > candidate);
     if place < NAMED {

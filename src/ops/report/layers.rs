@@ -1,4 +1,4 @@
-//! The layers of an image: how each is read, by which spans, and what of it counts for nothing.
+//! The layers of an image: how each is read, its spans, and the files in it that are not visible.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,38 +13,38 @@ use crate::ops::open::RootFs;
 use crate::rootfs::layers::How;
 use crate::ztoc::FileMetadata;
 
-/// How many groups of spans all layers together have, about.
+/// The approximate number of groups of spans for all layers together.
 const GROUPS: u32 = 1_500;
-/// How many a layer has at most, and how many it may have however small it is.
+/// The maximum number of groups of a layer, which even a small layer may have.
 const MOST_GROUPS: u32 = 200;
 const LEAST_GROUPS: u32 = 12;
 
-/// One layer.
+/// A layer.
 #[derive(Debug, Clone)]
 pub struct LayerBreakdown {
     /// Counted from 0 at the bottom.
     pub number: usize,
     /// Media type, digest and size of the layer's blob.
     pub descriptor: Descriptor,
-    /// The number of the layer below that is the same blob, with which it is shown.
+    /// The number of a lower layer with the same blob, which is shown instead.
     pub same_as: Option<usize>,
     /// Whether consumers of the index can read it lazily.
     pub lazy: Lazy,
-    /// The command that made it, if the image's config says so.
+    /// The command that created it, if the image's config states it.
     pub created_by: Option<String>,
-    /// Bytes of its tar.
+    /// The size of its tar in bytes.
     pub plain: u64,
-    /// Bytes of the tar in a span, at least.
+    /// The least size of a span in bytes of the tar.
     pub span_size: u64,
-    /// How many spans it has.
+    /// The number of spans.
     pub spans: u32,
-    /// Files with content, as the tar has them.
+    /// The number of files with content in the tar.
     pub files: u64,
-    /// Files of it that layers above replace or remove.
+    /// The files in it that upper layers replace or remove.
     pub shadowed: Shadowed,
-    /// What a recorded start needs of it; none without a record.
+    /// The spans that a recorded start needs. None without a record.
     pub read: Option<SpansRead>,
-    /// All its spans, in groups, from front to back.
+    /// All its spans in groups, in order.
     pub groups: Vec<Group>,
 }
 
@@ -53,41 +53,42 @@ pub struct LayerBreakdown {
 pub enum Lazy {
     /// They can.
     Yes,
-    /// They pull it whole.
+    /// They pull it completely.
     No(Uncovered),
 }
 
-/// Why a layer is pulled whole.
+/// Why a layer is pulled completely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Uncovered {
     /// The index has a ztoc for it that cannot be used.
     BadZtoc,
-    /// The index has none. None: by its content, or by its maker's options.
+    /// The index has no ztoc for it. None if that depends on its content, or on the options with
+    /// which the index was made.
     NotInIndex(Option<NotIndexed>),
-    /// The image has no index. None: one could cover it.
+    /// The image has no index. None if one could cover the layer.
     NoIndex(Option<NotIndexed>),
 }
 
-/// Files whose bytes nobody sees: layers above replace or remove them.
+/// Files that are not visible, because upper layers replace or remove them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Shadowed {
-    /// How many.
+    /// The number of files.
     pub files: u64,
-    /// Bytes of their content.
+    /// The size of their content in bytes.
     pub bytes: u64,
 }
 
 /// Spans that a recorded start needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SpansRead {
-    /// How many.
+    /// The number of spans.
     pub spans: u32,
-    /// Bytes of the layer's blob; of a layer that is decoded whole, of its tar.
+    /// The size in the layer's blob in bytes; for a layer that is decoded as a whole, in its tar.
     pub bytes: u64,
 }
 
 impl Shadowed {
-    /// The sums of both.
+    /// The sum of both.
     pub fn and(self, other: Shadowed) -> Shadowed {
         Shadowed { files: self.files + other.files, bytes: self.bytes.saturating_add(other.bytes) }
     }
@@ -114,8 +115,8 @@ impl fmt::Display for Uncovered {
     }
 }
 
-/// All layers, from the bottom up. `live` are the files of the flattened image; `same` says which
-/// layers are one blob. Only those that are `shown` have groups.
+/// All layers from the bottom up. `live` are the files of the flattened image, and `same` tells
+/// which layers share a blob. Only layers in `shown` have groups.
 pub(super) fn layers(
     image: &RootFs,
     live: &[(Place, u64)],
@@ -169,7 +170,7 @@ fn uncovered(image: &RootFs, layer: &Descriptor) -> Uncovered {
     }
 }
 
-/// The commands that made the layers; none if the config does not tell for each of them.
+/// The commands that created the layers. Empty if the config does not state one for each layer.
 fn created_by(image: &RootFs) -> Vec<String> {
     let commands = config::created_by(&image.config).unwrap_or_default();
     if commands.len() == image.layers.len() { commands } else { Vec::new() }

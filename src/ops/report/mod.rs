@@ -1,7 +1,8 @@
-//! `report`: what an image is made of, how much of it can be read lazily, and what a recorded start reads of it.
+//! `report`: the content of an image, how much of it can be read lazily, and what a recorded start
+//! reads of it.
 //!
-//! The facts are made from an opened image without any I/O. Their size is bounded, whatever the
-//! image has: adjacent spans are grouped, and of files and layers only the largest are listed.
+//! The facts are computed from an opened image without I/O. Their size is limited for any image:
+//! adjacent spans are grouped, and only the largest files and layers are listed.
 
 mod groups;
 mod layers;
@@ -30,31 +31,31 @@ use crate::tree::{Extent, NodeId, NodeKind};
 const LARGEST: usize = 25;
 /// How many layers are shown, the largest ones.
 const MAX_LAYERS: usize = 100;
-/// Memory that the facts take for each file of the image while they are made, in bytes.
+/// The memory for each file of the image while the facts are computed, in bytes.
 const FILE: u64 = 48;
 
-/// What an image is made of.
+/// The facts about an image.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// Media type, digest and size of the image manifest.
     pub manifest: Descriptor,
-    /// None if the image does not say.
+    /// None if the image does not state it.
     pub platform: Option<Platform>,
-    /// The SOCI index that is used, if there is any.
+    /// The SOCI index that is used, if any.
     pub index: Option<IndexFacts>,
-    /// What the index covers.
+    /// The coverage by the index.
     pub coverage: Coverage,
     /// Sums over all layers.
     pub totals: Totals,
-    /// From the bottom up.
+    /// The shown layers, from the bottom up.
     pub layers: Vec<LayerBreakdown>,
-    /// How many layers are not among them: smaller than those that are.
+    /// The number of smaller layers that are not shown.
     pub layers_left_out: usize,
-    /// The largest first.
+    /// The largest files first.
     pub largest: Vec<LargeFile>,
     /// What a recorded start reads.
     pub start: Option<Start>,
-    /// What such a start would fetch: with the spans as they are, then at other span sizes.
+    /// What such a start would fetch: with the actual spans, then with other span sizes.
     pub sizes: Vec<Fetch>,
 }
 
@@ -63,48 +64,48 @@ pub struct Report {
 pub struct IndexFacts {
     /// The digest of its manifest.
     pub digest: Digest,
-    /// Bytes of its manifest; None if nobody says.
+    /// The size of its manifest in bytes, if known.
     pub size: Option<u64>,
     /// 1 or 2.
     pub version: u8,
-    /// What its maker calls itself.
+    /// The tool that it names.
     pub tool: Option<String>,
 }
 
 /// Sums over the whole image.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Bytes of the layers' tars.
+    /// The size of the layers' tars in bytes.
     pub plain: u64,
-    /// Regular files of the flattened image, a file of several names once.
+    /// The number of regular files in the flattened image. A file with several names counts once.
     pub files: u64,
-    /// Bytes that they hold.
+    /// The size of their content in bytes.
     pub file_bytes: u64,
-    /// What layers hold for nothing.
+    /// The files that are not visible.
     pub shadowed: Shadowed,
 }
 
 /// A file of the flattened image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LargeFile {
-    /// From the root, without a slash in front.
+    /// From the root, without a leading slash.
     pub path: Vec<u8>,
-    /// Bytes of its content.
+    /// The size of its content in bytes.
     pub size: u64,
     /// The number of its layer, counted from 0 at the bottom.
     pub layer: u32,
-    /// The recorded start read of it; None without a record.
+    /// Whether the recorded start read it. None without a record.
     pub read: Option<bool>,
 }
 
-/// Where a file's bytes lie: the number of its layer, and the place in its tar.
+/// The location of a file's bytes: the number of its layer, and the offset in its tar.
 type Place = (u32, u64);
 
 impl Report {
-    /// The facts of an image, and what the recorded `reads` touch of it.
+    /// The facts about an image, with the parts that the recorded `reads` touch.
     ///
     /// # Errors
-    /// When there is not enough memory for it, or the reads are of another image.
+    /// If there is not enough memory for them, or the reads belong to another image.
     pub fn of(image: &RootFs, reads: Option<&[RecordedRead]>, budget: &Budget) -> Result<Report, ReportError> {
         let files: u64 = image.layers.iter().map(|layer| layer.map.files.len() as u64).sum();
         let _memory = budget.charge(files * FILE, || format!("a report of {files} files"))?;
@@ -147,7 +148,7 @@ impl Report {
     }
 }
 
-/// Why there are no facts.
+/// Why the facts cannot be computed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -158,8 +159,8 @@ pub enum ReportError {
     Start(#[from] StartError),
 }
 
-/// The places of all files of the flattened image, sorted, and their sizes. A blob that is several
-/// layers counts as the first.
+/// The places of all files in the flattened image, sorted, with their sizes. If several layers
+/// share a blob, the first one counts.
 fn live(image: &RootFs, same: &[usize]) -> Vec<(Place, u64)> {
     let mut live: Vec<_> = files(image).map(|(_, extent)| (place(same, &extent), extent.size)).collect();
     live.sort_unstable();
@@ -179,14 +180,15 @@ fn place(same: &[usize], extent: &Extent) -> Place {
     (same.get(extent.layer.0 as usize).map_or(extent.layer.0, |first| *first as u32), extent.offset.0)
 }
 
-/// For each layer the number of the first that is the same blob: an image may have a blob twice, and pulls it once.
+/// For each layer the number of the first one with the same blob, because an image may contain a
+/// blob twice but pulls it once.
 fn same(image: &RootFs) -> Vec<usize> {
     let mut first = BTreeMap::new();
     let layers = image.layers.iter().enumerate();
     layers.map(|(number, layer)| *first.entry(layer.descriptor.digest).or_insert(number)).collect()
 }
 
-/// The numbers of the layers, each blob once.
+/// The numbers of the layers, without duplicate blobs.
 fn once(same: &[usize]) -> impl Iterator<Item = usize> {
     same.iter().enumerate().filter(|(number, first)| number == *first).map(|(number, _)| number)
 }
@@ -209,7 +211,7 @@ fn largest(image: &RootFs, same: &[usize], reads: Option<&Reads>) -> Vec<LargeFi
     largest.into_iter().map(file).collect()
 }
 
-/// The numbers of the layers that are shown: the largest.
+/// The numbers of the layers that are shown, the largest ones.
 fn shown(image: &RootFs) -> BTreeSet<usize> {
     let sizes = image.layers.iter().map(|layer| Reverse(layer.descriptor.size)).zip(0..);
     let mut sizes: Vec<(Reverse<u64>, usize)> = sizes.collect();

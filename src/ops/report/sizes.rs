@@ -1,11 +1,11 @@
-//! What a recorded start would fetch if the layers had spans of another size.
+//! Estimates what a recorded start would fetch if the layers had spans of another size.
 //!
-//! Larger spans are made of the ones that are there, as the indexer would make them: a span ends at
-//! the first border that is as far away as its size. Smaller ones cannot be seen in a ztoc, which
-//! has no borders inside its spans: a span is taken to be cut evenly and compressed evenly. And a
-//! record does not say everything about them: of reads that need no new span only the first of each
-//! file was noted. So they come with an upper bound too, for which each file that was read was read
-//! to its end, as far as that lies in the spans that are known to be needed.
+//! Larger spans are combined from the actual ones, as the indexer would do: a span ends at the
+//! first border that is at least its size away. Smaller spans cannot be seen in a ztoc, which has
+//! no borders inside its spans, so spans are assumed to be cut and compressed evenly. Also, a
+//! record is incomplete for them: of the reads that need no new span, it only has the first of each
+//! file. So there is an upper bound too, which assumes that each file was read to its end, within
+//! the spans that are known to be needed.
 
 use std::ops::Range;
 
@@ -20,38 +20,39 @@ use crate::ops::open::RootFs;
 use crate::rootfs::layers::How;
 use crate::ztoc::Checkpoints;
 
-/// The sizes that are tried, in bytes.
+/// The sizes to estimate, in bytes.
 const SIZES: [u64; 4] = [256 << 10, 1 << 20, 4 << 20, 16 << 20];
 
 /// What a start fetches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Fetch {
-    /// Bytes of tar in a span; None: as the spans are.
+    /// The span size in bytes of the tar. None for the actual spans.
     pub span_size: Option<u64>,
-    /// All spans of the layers that are read lazily.
+    /// The number of spans in the layers that are read lazily.
     pub spans: u64,
-    /// Bytes of the checkpoints in their ztocs, which are fetched before anything is read.
+    /// The size of the checkpoints in their ztocs, which are fetched before anything is read, in
+    /// bytes.
     pub checkpoints: u64,
-    /// Spans that the start needs.
+    /// The number of spans that the start needs.
     pub read: u64,
-    /// Bytes of the layers' blobs in them.
+    /// The size of these spans in the layers' blobs, in bytes.
     pub bytes: u64,
-    /// The same if each file that was read at all was read to its end, as far as the spans go that
-    /// the start needs now; None where that makes no difference.
+    /// An upper bound for `bytes`: the size if each file was read to its end, within the actual
+    /// spans that the start needs. None if that makes no difference.
     pub at_most: Option<u64>,
-    /// Bytes of layers that are pulled whole.
+    /// The size of the layers that are pulled completely, in bytes.
     pub whole: u64,
 }
 
 impl Fetch {
-    /// All that is fetched before the start is done, in bytes, at most.
+    /// An upper bound for all that is fetched during the start, in bytes.
     pub fn total(&self) -> u64 {
         self.at_most.unwrap_or(self.bytes).saturating_add(self.whole).saturating_add(self.checkpoints)
     }
 }
 
-/// With the spans as they are, then for each of [`SIZES`]. Without an index, the layers that one
-/// would cover are taken to be in it for the latter.
+/// Estimates for the actual spans, and then for each of [`SIZES`]. Without an index, the latter
+/// assume one that covers all possible layers.
 pub(super) fn sizes(image: &RootFs, layers: &[LayerBreakdown], same: &[usize], reads: &Reads) -> Vec<Fetch> {
     let opened: Vec<_> = image.content.layers().collect();
     let tables = |is_lazy: &dyn Fn(&LayerBreakdown) -> bool| -> Vec<(usize, Option<&SpanTable<LayerMap>>, u64)> {
@@ -97,7 +98,7 @@ fn fetch(layers: &[(usize, Option<&SpanTable<LayerMap>>, u64)], span_size: Optio
     sum
 }
 
-/// What of `ranges` lies in `spans`; both are in order.
+/// The parts of `ranges` inside `spans`. Both must be in order.
 fn clipped(ranges: &[Range<u64>], table: &SpanTable<LayerMap>, spans: &[u32]) -> Vec<Range<u64>> {
     let mut clipped = Vec::new();
     let mut ahead = ranges;
@@ -117,17 +118,17 @@ fn clipped(ranges: &[Range<u64>], table: &SpanTable<LayerMap>, spans: &[u32]) ->
     clipped
 }
 
-/// What ranges of a tar need of a layer.
+/// The spans that ranges of a tar need.
 #[derive(Default)]
 struct Touched {
     all: u64,
     spans: u64,
     bytes: u64,
-    /// Spans were cut.
+    /// Whether spans were cut.
     is_cut: bool,
 }
 
-/// `ranges` are sorted and apart.
+/// `ranges` must be sorted and disjoint.
 fn touched(table: &SpanTable<LayerMap>, span_size: Option<u64>, ranges: &[Range<u64>]) -> Touched {
     let mut touched = Touched::default();
     let mut ahead = ranges;
@@ -159,7 +160,7 @@ fn touched(table: &SpanTable<LayerMap>, span_size: Option<u64>, ranges: &[Range<
     touched
 }
 
-/// A span, or one that is cut into equal parts.
+/// A span, possibly cut into equal parts.
 struct Piece {
     plain: Range<u64>,
     bytes: u64,
@@ -170,7 +171,7 @@ impl Touched {
     fn add(&mut self, piece: &Piece, ahead: &mut &[Range<u64>]) {
         self.all += piece.parts;
         let length = piece.plain.end.saturating_sub(piece.plain.start);
-        // Of the parts, those before this one are counted.
+        // The number of parts that were already counted.
         let mut counted = 0;
         while let Some(range) = ahead.first().filter(|range| range.start < piece.plain.end) {
             let within = range.start.max(piece.plain.start)..range.end.min(piece.plain.end);
@@ -206,7 +207,7 @@ mod tests {
     use crate::layer::{LayerIndexer, LayerOptions, Outcome};
     use crate::ztoc;
 
-    /// A plain layer of one file of `size` bytes, which begin at byte 512 of its tar.
+    /// A plain layer with one file of `size` bytes, which starts at byte 512 of its tar.
     fn table(size: usize, span_size: u64) -> SpanTable<LayerMap> {
         let mut tar = tar::Builder::new(Vec::new());
         let mut header = tar::Header::new_gnu();
@@ -225,7 +226,7 @@ mod tests {
         (touched.all, touched.spans, touched.bytes)
     }
 
-    /// Spans of a plain tar lie wherever their size puts them, so that an estimate of them is exact.
+    /// Spans of a plain tar only depend on the span size, so their estimate is exact.
     #[test]
     fn an_estimate_is_what_an_index_of_that_size_has() {
         const SIZE: usize = 64 * 1024 - 1536;

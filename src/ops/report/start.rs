@@ -1,4 +1,5 @@
-//! What a recorded start reads of an image: files by their paths, through links, to the bytes of the layers' tars.
+//! Resolves the reads of a recorded start in an image: from paths of files, following links, to
+//! ranges of the layers' tars.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -11,23 +12,24 @@ use crate::ops::open::RootFs;
 use crate::ops::prefetch::{extent_of, part};
 use crate::rootfs::record::RecordedRead;
 
-/// How many paths are named that the image does not have.
+/// How many missing paths are named.
 const NAMED: usize = 10;
 
-/// What a start needs, in sums.
+/// A summary of what a start needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Start {
-    /// Files of the image that it reads.
+    /// The number of files that it reads.
     pub files: u64,
-    /// Bytes of layers that it fetches with the spans as they are, and pulls whole.
+    /// How many bytes of layers it fetches, with the actual spans and including layers that are
+    /// pulled completely.
     pub bytes: u64,
-    /// Recorded files that this image does not have.
+    /// The number of recorded files that this image does not have.
     pub missing: u64,
-    /// Some of them, from the root, without a slash in front.
+    /// Some of their paths, from the root, without a leading slash.
     pub missing_paths: Vec<Vec<u8>>,
 }
 
-/// Why a record says nothing about an image.
+/// Why a record cannot be used for an image.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -38,9 +40,10 @@ pub enum StartError {
 
 /// The reads of a start, by layer.
 pub(super) struct Reads {
-    /// By the number of the first layer that is the same blob: the recorded bytes of its tar, sorted and apart.
+    /// By the number of the first layer with the same blob: the recorded ranges of its tar, sorted
+    /// and disjoint.
     recorded: BTreeMap<usize, Vec<Range<u64>>>,
-    /// The same as if each of the files had been read to its end.
+    /// The same, if each of the files had been read to its end.
     whole: BTreeMap<usize, Vec<Range<u64>>>,
     places: BTreeSet<Place>,
     missing: u64,
@@ -49,7 +52,7 @@ pub(super) struct Reads {
 
 impl Reads {
     /// # Errors
-    /// When not one of the recorded files is in the image.
+    /// If none of the recorded files is in the image.
     pub(super) fn of(image: &RootFs, reads: &[RecordedRead]) -> Result<Reads, StartError> {
         let same = same(image);
         let (mut recorded, mut whole): (BTreeMap<_, Vec<_>>, BTreeMap<_, Vec<_>>) = Default::default();
@@ -81,8 +84,7 @@ impl Reads {
         Ok(Reads { recorded, whole, places, missing: missing.len() as u64, missing_paths })
     }
 
-    /// Whether something was read of the file at `place`, of which the layer is the first of those
-    /// that are the same blob.
+    /// Whether the file at `place` was read. Its layer must be the first one with the same blob.
     pub(super) fn has(&self, place: Place) -> bool {
         self.places.contains(&place)
     }
@@ -104,7 +106,7 @@ impl Reads {
         spans
     }
 
-    /// The sums; `sizes` are what it fetches, with the spans as they are first.
+    /// The summary. `sizes` are the estimates, starting with the actual spans.
     pub(super) fn start(self, sizes: &[Fetch]) -> Start {
         let bytes = sizes.first().map_or(0, |fetch| fetch.bytes.saturating_add(fetch.whole));
         let Reads { places, missing, missing_paths, .. } = self;
@@ -112,7 +114,7 @@ impl Reads {
     }
 }
 
-/// Sorted, without empty ones, and those that touch joined.
+/// Sorts ranges, drops empty ones, and joins those that touch.
 fn apart(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_unstable_by_key(|range| range.start);
     let mut apart: Vec<Range<u64>> = Vec::with_capacity(ranges.len());

@@ -1,4 +1,4 @@
-//! What is wrong with an index as a document, and with the image that it is found on.
+//! Checks an index as a document, and against the image on which it was found.
 
 use super::causes;
 use super::model::{Problem, VerifyError};
@@ -11,17 +11,17 @@ use crate::store::StoreError;
 use crate::store::layout::LayoutError;
 use crate::ztoc::{FileKind, VERSION, Ztoc};
 
-/// Why a blob or manifest is not what its descriptor says.
+/// Why a blob or manifest does not match its descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Damage {
-    /// It is not there.
+    /// It does not exist.
     Missing,
     /// It has another size or digest.
     Damaged,
 }
 
 impl Damage {
-    /// None: it could not be looked at.
+    /// None if it could not be examined.
     pub(super) fn of(error: &StoreError) -> Option<Damage> {
         match error {
             StoreError::Local(LayoutError::Missing { .. }) => Some(Damage::Missing),
@@ -63,10 +63,10 @@ impl Damage {
     }
 }
 
-/// What is wrong with an index of this image; and what is in it, if it can be used.
+/// The faults of an index of this image, and its content if it can be used.
 ///
 /// # Errors
-/// When it could not be looked at.
+/// If it could not be examined.
 pub(super) fn of_index(found: FoundIndexRef) -> Result<(Vec<Problem>, Option<IndexContent>), VerifyError> {
     let digest = found.digest;
     let content = match found.content {
@@ -84,7 +84,7 @@ pub(super) fn of_index(found: FoundIndexRef) -> Result<(Vec<Problem>, Option<Ind
     Ok((wrong, Some(content)))
 }
 
-/// The same of a fine index.
+/// The faults of a fine index, and its content if it can be used.
 ///
 /// # Errors
 /// As [`of_index`].
@@ -118,7 +118,7 @@ fn of_unusable(why: &Unusable) -> Code {
     }
 }
 
-/// What is not wrong, but may come as a surprise.
+/// Facts that are not faults, but may be surprising.
 pub(super) fn warnings(image: &Discovered) -> Vec<String> {
     let mut warnings = Vec::new();
     let listed = |index: &&FoundIndexRef| matches!(index.via, Via::Api | Via::TagSchema | Via::Layout);
@@ -137,15 +137,15 @@ pub(super) fn warnings(image: &Discovered) -> Vec<String> {
     warnings
 }
 
-/// What the index says of a ztoc, against the ztoc.
+/// Compares the annotations of a ztoc in the index with the ztoc.
 pub(super) fn of_annotations(ztoc: &Ztoc, reference: &ZtocRef) -> Option<Problem> {
     let (stated, found) = (reference.span_size, ztoc.checkpoints.span_size());
     let text = || format!("the index says that spans have {stated} bytes, but the ztoc says {found}");
     (stated != found).then(|| Problem::new(Code::SpanSizeAnnotation, text()))
 }
 
-/// What a ztoc says of itself, against the layer's descriptor and what consumers take. The proof of
-/// the whole layer finds this too.
+/// Compares a ztoc with the layer's descriptor and with the rules of consumers. The proof of the
+/// whole layer finds these faults too.
 pub(super) fn of_ztoc(ztoc: &Ztoc, layer_size: u64) -> Vec<Problem> {
     let mut differences = Vec::new();
     let mut differ = |code, text| differences.push(Problem::new(code, text));
@@ -161,7 +161,7 @@ pub(super) fn of_ztoc(ztoc: &Ztoc, layer_size: u64) -> Vec<Problem> {
     }
     let mut end = 0;
     for (number, file) in ztoc.files.iter().enumerate() {
-        // A header of 512 bytes at least comes before the data.
+        // The data is preceded by a header of at least 512 bytes.
         let beyond = file.kind == FileKind::Regular && file.offset.0 + file.size > ztoc.uncompressed_size.0;
         if beyond || file.offset.0 < end + 512 {
             let name = crate::layer::shown(&file.name);

@@ -1,7 +1,8 @@
-//! The fine indexes of an image: each document that one lists, and the document against its layer.
+//! Verifies the fine indexes of an image: each document in them, and the document against its
+//! layer.
 //!
-//! The document is opened as a reader opens it, and then decoded with all of its pages. The layer is
-//! read for it alone, also if it has a ztoc.
+//! A document is opened like a reader does, and then decoded with all its pages. The layer is read
+//! separately for it, even if it has a ztoc.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use crate::progress::Progress;
 use crate::rootfs::layers::{FetchedDocument, UnfitDocument, fit_document};
 use crate::store::Source;
 
-/// What is to be proven of a fine index.
+/// The plan for a fine index.
 pub(super) struct FinePlan {
     verified: VerifiedFine,
     /// None if it cannot be used.
@@ -34,7 +35,7 @@ pub(super) struct FinePlan {
 
 impl FinePlan {
     /// # Errors
-    /// When the index could not be looked at.
+    /// If the index could not be examined.
     pub(super) fn make(found: FoundFineRef) -> Result<FinePlan, VerifyError> {
         let digest = found.digest;
         let (differences, content) = documents::of_fine(found)?;
@@ -42,7 +43,7 @@ impl FinePlan {
         Ok(FinePlan { verified: VerifiedFine { digest, tool, differences, layers: Vec::new() }, content })
     }
 
-    /// Its documents with the image's `layers`.
+    /// Its documents with the matching layers of `layers`.
     pub(super) fn jobs(&self, layers: &[Descriptor], diff_ids: &[Digest]) -> BTreeMap<FineRef, FineJob> {
         let job = |(at, layer): (usize, &Descriptor)| {
             let document = self.content.as_ref()?.documents.get(&layer.digest)?.clone();
@@ -53,7 +54,7 @@ impl FinePlan {
 
     pub(super) fn finish(self, layers: &[Descriptor], results: &BTreeMap<FineRef, Done>) -> VerifiedFine {
         let mut documents = self.content.map_or_else(BTreeMap::new, |content| content.documents);
-        // A layer that the image has twice is told of once.
+        // A layer that occurs twice in the image is reported once.
         let layers = layers.iter().filter_map(|layer| documents.remove(&layer.digest)).filter_map(|document| {
             let Done { proven, differences, .. } = results.get(&document)?;
             let FineRef { layer, document, .. } = document;
@@ -63,16 +64,16 @@ impl FinePlan {
     }
 }
 
-/// A layer and the fine document that is said to be its.
+/// A layer, and the fine document that the index lists for it.
 pub(super) struct FineJob {
     pub layer: Descriptor,
     document: FineRef,
-    /// What the image's config says of the layer's plain tar.
+    /// The digest of the layer's plain tar according to the image's config.
     diff_id: Option<Digest>,
 }
 
 impl FineJob {
-    /// As one of `side_by_side` documents that are proven at a time.
+    /// Verifies the document, as one of `side_by_side` at a time.
     pub(super) async fn run(
         self,
         source: &Source,
@@ -81,7 +82,8 @@ impl FineJob {
         progress: &Arc<dyn Progress>,
     ) -> Result<Done, VerifyError> {
         let mut done = Done::default();
-        // The list of entries is in memory twice, also once `spans` is gone: comparing has its own.
+        // The list of entries is in memory twice, even after `spans` is dropped, because the
+        // comparison has its own.
         let (mut memory, mut of_layer) = (source.budget().open(), source.budget().open());
         let Some(bytes) = self.fetch(source, &mut done).await? else { return Ok(done) };
         let Some(spans) = self.open(&bytes, &mut done, &mut memory)? else { return Ok(done) };
@@ -107,7 +109,7 @@ impl FineJob {
         Ok(done)
     }
 
-    /// The document's bytes, if they have its digest.
+    /// The document's bytes, if they have the right digest.
     async fn fetch(&self, source: &Source, done: &mut Done) -> Result<Option<Bytes>, VerifyError> {
         let FineRef { document, size, .. } = self.document;
         match source.blob_bytes(&self.document.blob(), size).await {
@@ -125,14 +127,14 @@ impl FineJob {
         }
     }
 
-    /// The head, held against what the index and the manifest say.
+    /// Opens the head, and compares it with the index and the manifest.
     fn open(
         &self,
         bytes: &Bytes,
         done: &mut Done,
         memory: &mut Charge,
     ) -> Result<Option<SpanTable<LayerMap>>, VerifyError> {
-        /// What comparing takes for an entry, where it must be searched.
+        /// The memory for comparing an entry that must be searched, in bytes.
         const COMPARED: u64 = 96;
         let head = usize::try_from(self.document.head_size).unwrap_or(usize::MAX).min(bytes.len());
         let fetched = FetchedDocument { reference: self.document.clone(), bytes: bytes.slice(..head) };
@@ -154,7 +156,7 @@ impl FineJob {
         Ok(Some(spans))
     }
 
-    /// All of the document, with its pages.
+    /// The whole document with its pages.
     fn decode(&self, bytes: &Bytes, done: &mut Done, memory: &mut Charge) -> Result<Option<FineLayer>, VerifyError> {
         match fine::decode(bytes, memory) {
             Ok(layer) => Ok(Some(layer)),

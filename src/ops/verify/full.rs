@@ -1,4 +1,4 @@
-//! A whole layer, from the store to the thread that proves it.
+//! Passes a whole layer from the store to the thread that verifies it.
 
 use std::sync::Arc;
 
@@ -15,17 +15,17 @@ use crate::store::Source;
 use crate::store::feed::{Abandoned, FeedError, feed, reported};
 use crate::ztoc::Ztoc;
 
-/// A layer, and what it is held against.
+/// A layer, and the documents to verify it against.
 pub(super) struct Against<'a> {
     pub layer: &'a Descriptor,
-    /// What the image's config says of the layer's plain tar.
+    /// The digest of the layer's plain tar according to the image's config.
     pub diff_id: Option<Digest>,
     pub ztoc: Option<Arc<Ztoc>>,
     pub fine: Option<Arc<FineLayer>>,
 }
 
-/// Reads the layer once, from front to back, as one of `side_by_side`, and adds what differs from
-/// its ztoc or fine document, from the manifest and from the config to `done`. None: it cannot be read.
+/// Reads the whole layer once, as one of `side_by_side`, and adds its differences from its ztoc or
+/// fine document, the manifest and the config to `done`. None if it cannot be read.
 pub(super) async fn prove(
     source: &Source,
     against: Against<'_>,
@@ -58,7 +58,7 @@ pub(super) async fn prove(
     Ok(Some(proof))
 }
 
-/// That the config says another digest of the layer's tar.
+/// The finding that the config states another digest for the layer's tar.
 pub(super) fn other_tar(stated: &Digest, proof: &Proof) -> Option<Problem> {
     let actual = proof.diff_id.filter(|actual| actual != stated)?;
     Some(Problem::new(Code::DiffId, format!("the tar's digest is {actual}, but the image's config says {stated}")))

@@ -1,16 +1,16 @@
-//! `verify`: proves an image's SOCI indexes and fine indexes against the image.
+//! `verify`: verifies an image's SOCI indexes and fine indexes against the image.
 //!
-//! 1. `documents`: what each index says of itself, and of the image that it is found on.
-//! 2. `ztocs`: each ztoc that it lists, as far as that can be told from the ztoc alone.
-//! 3. Each layer that has a ztoc: `full` reads it from front to back and has
-//!    [`prove`](crate::layer::prove) hold it against the ztoc; `sample` reads some spans of it, as
-//!    a consumer would.
+//! 1. `documents`: each index as a document, and against the image on which it was found.
+//! 2. `ztocs`: each ztoc in it, as far as the ztoc alone can show.
+//! 3. Each layer with a ztoc: `full` reads it completely, and [`prove`](crate::layer::prove)
+//!    compares it with the ztoc; `sample` reads some of its spans, as a consumer would.
 //! 4. `fine`: each fine document against its layer, in the same ways.
-//! 5. `policy`: what is asked of an index beside that, such as `signature`.
+//! 5. `policy`: further requirements for an index, such as `signature`.
 //!
-//! In an archive that `docker save` wrote there is no index: `saved` reads its layers all the same.
+//! An archive written by `docker save` has no index, but `saved` reads its layers anyway.
 //!
-//! What is wrong is a [`Problem`] and ends nothing; what cannot be looked at is an error and ends it all.
+//! A fault is a [`Problem`] and does not end the verification. If something cannot be examined, that
+//! is an error, which ends it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,10 +53,10 @@ use policy::Policy;
 use prefetch::Lists;
 use signature::Signatures;
 
-/// Proves the indexes of the image `root` of `source`.
+/// Verifies the indexes of the image `root` of `source`.
 ///
 /// # Errors
-/// When something cannot be looked at, or no platform that is wanted has an index.
+/// If something cannot be examined, or no wanted platform has an index.
 pub async fn verify(
     source: &Source,
     root: &Target,
@@ -65,7 +65,7 @@ pub async fn verify(
 ) -> Result<Verified, VerifyError> {
     let wanted = if options.platforms.is_empty() { Wanted::All } else { Wanted::Each(&options.platforms) };
     let images = discover_all(source, root, wanted, options.index.as_ref(), progress).await?;
-    // A policy is about an index, so that there is none is an error then.
+    // A policy requires an index, so a missing index is an error then.
     if options.policy.is_empty() && matches!(source, Source::Archive(archive) if archive.is_saved()) {
         return match (options.depth, &options.index) {
             (Depth::Full, None) => saved::verify(source, images, options, progress).await,
@@ -118,17 +118,17 @@ pub async fn verify(
     Ok(Verified { manifests, bytes_read })
 }
 
-/// What is to be proven of the image of one platform.
+/// The plan for the image of one platform.
 struct Plan {
     verified: VerifiedManifest,
     layers: Vec<Descriptor>,
-    /// Of each layer; fewer if the config has fewer.
+    /// For each layer; fewer if the config lists fewer.
     diff_ids: Vec<Digest>,
-    /// Of each index in `verified`; None if it cannot be used.
+    /// For each index in `verified`. None if it cannot be used.
     contents: Vec<Option<IndexContent>>,
-    /// Of each index: the manifests of which a signature vouches for it.
+    /// For each index: the manifests whose signature covers it.
     signed: Vec<Vec<Digest>>,
-    /// Of each index in `verified`.
+    /// For each index in `verified`.
     lists: Vec<Lists>,
     fine: Vec<FinePlan>,
 }
@@ -160,7 +160,7 @@ impl Plan {
         let (mut indexes, mut contents, mut signed, mut all_lists) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for found in image.indexes {
             signed.push(match found.via {
-                // The image manifest names the index, and the image index the manifest.
+                // The image manifest names the index, and the image index names the manifest.
                 Via::Annotation if image.root == manifest => vec![found.digest, manifest],
                 Via::Annotation => vec![found.digest, image.root, manifest],
                 _ => vec![found.digest],
@@ -192,7 +192,7 @@ impl Plan {
         Ok(Plan { verified, layers: image.layers, diff_ids, contents, signed, lists: all_lists, fine })
     }
 
-    /// The layers that the index covers, each once, in the image's order.
+    /// The layers that the index covers, without duplicates, in the order of the image.
     fn covered<'a>(
         &'a self,
         content: &'a IndexContent,
@@ -212,7 +212,7 @@ impl Plan {
         }
     }
 
-    /// The signatures of each index that can be used; none if the policy asks for none.
+    /// The signatures of each usable index. None if the policy requires none.
     async fn signatures(&self, source: &Source, policy: &Policy) -> Result<Vec<Option<Signatures>>, VerifyError> {
         let mut all = Vec::with_capacity(self.contents.len());
         for (content, signed) in self.contents.iter().zip(&self.signed) {
@@ -235,7 +235,7 @@ impl Plan {
             let layers = covered.filter_map(|(layer, ztoc, _)| {
                 let done = results.get(&(layer.digest, ztoc.ztoc))?;
                 let (proven, tool, mut differences) = (done.proven, done.tool.clone(), done.differences.clone());
-                // The spans of a ztoc that cannot be used are not known.
+                // The spans of an unusable ztoc are not known.
                 if proven.of_spans > 0 {
                     differences.extend(lists.of_layer(&layer.digest, proven.of_spans));
                 }
@@ -260,7 +260,7 @@ impl Plan {
     }
 }
 
-/// The diff IDs that the image's config states, and what is wrong with that.
+/// The diff IDs in the image's config, and a finding if they are not valid.
 async fn diff_ids(source: &Source, image: &Discovered) -> Result<(Vec<Digest>, Option<Problem>), VerifyError> {
     let digest = image.config.digest;
     let wrong = |text: String| Ok((Vec::new(), Some(Problem::new(Code::Config, format!("config {digest}: {text}")))));
@@ -279,12 +279,12 @@ async fn diff_ids(source: &Source, image: &Discovered) -> Result<(Vec<Digest>, O
     Ok((diff_ids, None))
 }
 
-/// It has nothing to verify.
+/// Whether it has nothing to verify.
 fn is_bare(image: &Discovered) -> bool {
     image.indexes.is_empty() && image.fine.is_empty()
 }
 
-/// Tells how much will be read: the sizes of the layers, one for each reading.
+/// Reports how much will be read. `sizes` has an entry for each reading of a layer.
 fn announce(plans: &[Plan], sizes: &[u64], options: &VerifyOptions, progress: &Arc<dyn Progress>) {
     let Some(plan) = plans.first().filter(|_| options.depth == Depth::Full) else { return };
     let platform = plan.verified.platform.as_ref().map_or_else(String::new, ToString::to_string);

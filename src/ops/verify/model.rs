@@ -1,4 +1,4 @@
-//! What verifying takes and what it yields.
+//! The inputs and results of verification.
 
 use std::num::NonZero;
 use std::thread;
@@ -12,22 +12,22 @@ use crate::image::soci::{Version, ZtocRef};
 use crate::image::{Descriptor, Platform};
 use crate::store::StoreError;
 
-/// How an image's indexes are proven.
+/// Options for verifying an image's indexes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifyOptions {
-    /// Which platforms of an image index; empty means all.
+    /// The platforms of an image index. Empty for all.
     pub platforms: Vec<Platform>,
-    /// Only this index, listed or not. None: all that are found.
+    /// Only this index, whether or not it is listed. None for all that are found.
     pub index: Option<Digest>,
     /// How much of the layers is read.
     pub depth: Depth,
-    /// How many layers are read side by side; at least 1.
+    /// How many layers are read at the same time; at least 1.
     pub jobs: usize,
-    /// What each index must be beside right.
+    /// Additional requirements for each index.
     pub policy: Policy,
 }
 
-/// Everything, one layer for each CPU at a time, without a policy.
+/// Verifies everything, as many layers at a time as there are CPUs, without a policy.
 impl Default for VerifyOptions {
     fn default() -> VerifyOptions {
         VerifyOptions {
@@ -44,51 +44,51 @@ impl Default for VerifyOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the variants say what their fields are")]
 pub enum Depth {
-    /// All layers that an index covers, each once, from front to back.
+    /// Each covered layer once, completely.
     Full,
-    /// No layer, but of each that is covered this many spans, which `seed` chooses.
+    /// No complete layer, but this many spans of each covered layer, chosen by `seed`.
     Quick { spans: u32, seed: u64 },
 }
 
-/// What was found out about an image.
+/// The result for an image.
 #[derive(Debug, Clone)]
 pub struct Verified {
-    /// One for each platform's manifest, in the order of the image index.
+    /// The manifest of each platform, in the order of the image index.
     pub manifests: Vec<VerifiedManifest>,
-    /// Bytes of layers, ztocs and fine documents that were read.
+    /// How many bytes of layers, ztocs and fine documents were read.
     pub bytes_read: u64,
 }
 
 impl Verified {
-    /// Everything that was found wrong.
+    /// All faults that were found.
     pub fn differences(&self) -> impl Iterator<Item = &Problem> {
         self.manifests.iter().flat_map(VerifiedManifest::differences)
     }
 }
 
-/// What was found out about one platform of an image.
+/// The result for a platform of an image.
 #[derive(Debug, Clone)]
 pub struct VerifiedManifest {
     /// The image manifest of the platform.
     pub manifest: Descriptor,
-    /// None if the image does not say.
+    /// None if the image does not state it.
     pub platform: Option<Platform>,
-    /// How many layers the image has.
+    /// The number of layers in the image.
     pub layers: usize,
-    /// In the order in which consumers look at them. Empty: there is nothing to prove but `content`.
+    /// In the order in which consumers look at them. If empty, only `content` was verified.
     pub indexes: Vec<VerifiedIndex>,
-    /// Its fine indexes, in the store's order.
+    /// Its fine indexes, in the order of the store.
     pub fine: Vec<VerifiedFine>,
-    /// What was compared with the config alone, in an archive that `docker save` wrote.
+    /// For an archive written by `docker save`: the layers that were compared only with the config.
     pub content: Option<UnindexedLayers>,
-    /// What is wrong with the image itself.
+    /// Faults of the image itself.
     pub differences: Vec<Problem>,
-    /// What is not wrong, but may come as a surprise.
+    /// Facts that are not faults, but may be surprising.
     pub warnings: Vec<String>,
 }
 
 impl VerifiedManifest {
-    /// Everything that was found wrong with it.
+    /// All faults that were found.
     pub fn differences(&self) -> impl Iterator<Item = &Problem> {
         let layers = || self.indexes.iter().flat_map(|index| &index.layers);
         let rulings = self.indexes.iter().flat_map(|index| &index.rulings);
@@ -105,26 +105,26 @@ impl VerifiedManifest {
 /// Layers that were read without an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnindexedLayers {
-    /// Distinct ones.
+    /// The number of distinct layers.
     pub layers: usize,
-    /// Of their tars.
+    /// The size of their tars in bytes.
     pub bytes: u64,
 }
 
-/// What was found out about one index.
+/// The result for an index.
 #[derive(Debug, Clone)]
 pub struct VerifiedIndex {
-    /// Its manifest.
+    /// The digest of its manifest.
     pub digest: Digest,
-    /// Which kind it is.
+    /// Its version.
     pub version: Version,
-    /// What built it, if it says.
+    /// The tool that built it, if it names one.
     pub tool: Option<String>,
-    /// What is wrong with the index as a document.
+    /// Faults of the index as a document.
     pub differences: Vec<Problem>,
-    /// Each layer that it covers, in the image's order.
+    /// Each layer that it covers, in the order of the image.
     pub layers: Vec<VerifiedLayer>,
-    /// How it stands to each rule of the policy; empty if it cannot be used.
+    /// The result for each rule of the policy. Empty if the index cannot be used.
     pub rulings: Vec<Ruling>,
 }
 
@@ -135,24 +135,24 @@ pub struct VerifiedLayer {
     pub layer: Digest,
     /// The ztoc that the index lists for it.
     pub ztoc: Digest,
-    /// The tool identifier in the ztoc; None if it could not be read.
+    /// The tool identifier in the ztoc. None if it could not be read.
     pub tool: Option<Box<[u8]>>,
-    /// How much of it was read.
+    /// How much of it was verified.
     pub proven: Proven,
-    /// What is wrong with it; empty if nothing is.
+    /// Its faults. Empty if there are none.
     pub differences: Vec<Problem>,
 }
 
-/// What was found out about one fine index.
+/// The result for a fine index.
 #[derive(Debug, Clone)]
 pub struct VerifiedFine {
-    /// Its manifest.
+    /// The digest of its manifest.
     pub digest: Digest,
-    /// What built it, if it says.
+    /// The tool that built it, if it names one.
     pub tool: Option<String>,
-    /// What is wrong with the index itself.
+    /// Faults of the index itself.
     pub differences: Vec<Problem>,
-    /// Each layer that it covers, in the image's order.
+    /// Each layer that it covers, in the order of the image.
     pub layers: Vec<VerifiedDocument>,
 }
 
@@ -163,37 +163,37 @@ pub struct VerifiedDocument {
     pub layer: Digest,
     /// The document that the fine index lists for it.
     pub document: Digest,
-    /// How much of it was read.
+    /// How much of it was verified.
     pub proven: Proven,
-    /// What is wrong with it; empty if nothing is.
+    /// Its faults. Empty if there are none.
     pub differences: Vec<Problem>,
 }
 
-/// What was compared.
+/// How much was compared.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Proven {
-    /// Spans that were compared.
+    /// The number of spans that were compared.
     pub spans: u64,
-    /// Spans that the layer has by its ztoc or fine document.
+    /// The number of spans of the layer, according to its ztoc or fine document.
     pub of_spans: u64,
-    /// Spans that were chosen for a quick look and not read, since they are larger than
-    /// [`MAX_SAMPLE`](super::MAX_SAMPLE).
+    /// The number of spans that were chosen for a quick check but not read, because they are larger
+    /// than [`MAX_SAMPLE`](super::MAX_SAMPLE).
     pub too_large: u64,
-    /// Entries of the tar that were compared, of every type.
+    /// The number of tar entries that were compared, of any type.
     pub entries: u64,
-    /// Bytes of the tar.
+    /// The size of the compared tar bytes.
     pub bytes: u64,
 }
 
-/// A layer and the ztoc that is said to be its.
+/// A layer, and the ztoc that the index lists for it.
 pub(super) struct Job {
     pub layer: Descriptor,
     pub ztoc: ZtocRef,
-    /// What the image's config says of the layer's plain tar.
+    /// The digest of the layer's plain tar according to the image's config.
     pub diff_id: Option<Digest>,
 }
 
-/// What came of it.
+/// The result of a job.
 #[derive(Default)]
 pub(in crate::ops) struct Done {
     pub proven: Proven,
@@ -203,12 +203,12 @@ pub(in crate::ops) struct Done {
     pub tool: Option<Box<[u8]>>,
 }
 
-/// Something that is not as the index, the manifest or the config says, or that no consumer would take.
+/// A difference from the index, the manifest or the config, or a fault that no consumer accepts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// A stable word for programs.
     pub code: Code,
-    /// For people, in one line.
+    /// The description for people, on one line.
     pub text: String,
 }
 
@@ -218,7 +218,7 @@ impl Problem {
     }
 }
 
-/// Why nothing can be said of an image's indexes.
+/// Why an image's indexes could not be verified.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]

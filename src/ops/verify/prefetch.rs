@@ -1,4 +1,4 @@
-//! The prefetch lists of an index: consumers fetch what they name before the container starts.
+//! The prefetch lists of an index. Consumers fetch the listed spans before the container starts.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +16,11 @@ use crate::store::Source;
 /// The lists of an index.
 #[derive(Default)]
 pub(super) struct Lists {
-    /// By layer: the list, and the last span that it names.
+    /// The list of each layer, and the last span on it.
     last: BTreeMap<Digest, (Digest, u32)>,
-    /// What is wrong with them, as far as that can be told without the layers' ztocs.
+    /// Their faults, as far as the lists show them without the layers' ztocs.
     pub differences: Vec<Problem>,
-    /// What is not wrong, but may come as a surprise.
+    /// Facts that are not faults, but may be surprising.
     pub warnings: Vec<String>,
 }
 
@@ -28,7 +28,7 @@ impl Lists {
     /// Reads the lists.
     ///
     /// # Errors
-    /// When one cannot be looked at.
+    /// If one cannot be examined.
     pub(super) async fn read(source: &Source, content: &IndexContent) -> Result<Lists, VerifyError> {
         let mut lists = Lists::default();
         for artifact in content.index.others.iter().filter(|other| other.media_type == PREFETCH) {
@@ -52,7 +52,7 @@ impl Lists {
             return Ok(());
         }
         match self.last.get(&layer) {
-            // A layer that the image has twice is listed twice.
+            // A layer that occurs twice in the image is listed twice.
             Some((known, _)) if *known == digest => return Ok(()),
             Some((known, _)) => {
                 let text = format!("prefetch list {digest} is a second one for layer {layer}: {known} is used");
@@ -88,7 +88,7 @@ impl Lists {
         self.differences.push(Problem::new(code, text));
     }
 
-    /// What is wrong with the list of a layer that has so many spans.
+    /// The fault of a layer's list, if the layer has only `spans` spans.
     pub(super) fn of_layer(&self, layer: &Digest, spans: u64) -> Option<Problem> {
         let (digest, last) = self.last.get(layer)?;
         let text = || format!("prefetch list {digest} names span {last}, but layer {layer} has {spans} spans");

@@ -1,4 +1,4 @@
-//! Some spans of a layer, chosen at random and read as a consumer reads them.
+//! Reads randomly chosen spans of a layer, like a consumer.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -19,14 +19,15 @@ use crate::offset::SpanId;
 use crate::store::Source;
 use crate::ztoc::Checkpoints;
 
-/// The largest span that is read, in bytes of the blob: it is held in memory. Larger ones are counted, not read.
+/// The largest span that is read, in bytes of the blob, because it is in memory. Larger ones are
+/// only counted.
 pub const MAX_SAMPLE: u64 = 64 << 20;
-/// How many entries are looked at for one whose headers lie in one span.
+/// How many entries are tried to find one whose headers are in a single span.
 const MOST_TRIED: usize = 16;
-/// How many wrong entries of one span are reported.
+/// How many wrong entries of a span are reported.
 const MOST_ENTRIES: usize = 10;
 
-/// Reads `count` spans (or all, if there are fewer) and adds what is wrong with them to `done`.
+/// Reads `count` spans (or all, if there are fewer) and adds their faults to `done`.
 pub(super) async fn sample(
     source: &Source,
     layer: &Descriptor,
@@ -38,7 +39,7 @@ pub(super) async fn sample(
     read(source, layer, spans, of_layer(layer, spans.count(), count, seed), check, done).await
 }
 
-/// The same by a fine document, of which `document` are the bytes.
+/// Like [`sample`], with a fine document whose bytes are `document`.
 pub(super) async fn sample_fine(
     source: &Source,
     layer: &Descriptor,
@@ -51,17 +52,17 @@ pub(super) async fn sample_fine(
     read(source, layer, spans, of_layer(layer, spans.count(), count, seed), check, done).await
 }
 
-/// The choice of a layer: its own, and the same one at any number of layers beside it.
+/// The choice for a layer, which does not depend on the other layers.
 fn of_layer(layer: &Descriptor, all: u32, count: u32, seed: u64) -> impl Iterator<Item = SpanId> + use<> {
     let salt = layer.digest.as_bytes().iter().take(8).fold(0, |salt, byte| salt << 8 | u64::from(*byte));
     chosen(all, count, seed ^ salt)
 }
 
-/// Reads the spans that hold the tar headers of `count` entries, which `seed` chooses, and the last
+/// Reads the spans that hold the tar headers of `count` entries chosen by `seed`, and the last
 /// span, which shows where layer and tar end.
 ///
 /// # Errors
-/// When the layer cannot be read for a reason that says nothing about the ztoc.
+/// If the layer cannot be read for a reason that does not concern the ztoc.
 pub(in crate::ops) async fn probe(
     source: &Source,
     layer: &Descriptor,
@@ -78,7 +79,8 @@ pub(in crate::ops) async fn probe(
     Ok(done)
 }
 
-/// The span that holds the headers of an entry, or those of the next entry whose headers lie in one span.
+/// The span that holds the headers of an entry, or of the next entry whose headers are in a single
+/// span.
 fn with_headers(spans: &SpanTable, entry: usize) -> SpanId {
     let files = &spans.ztoc().files;
     let span = |entry: usize| SpanId::each(spans.covering(headers_of(files, entry)));
@@ -129,9 +131,9 @@ async fn read<T: Spanned + Send + Sync + 'static>(
     Ok(())
 }
 
-/// Decodes one span. What stands before it and what it holds must end in the window of the next
-/// checkpoint: no digest is over the windows, and a wrong one gives wrong bytes. The tar headers in
-/// it must be those of the ztoc's entries.
+/// Decodes a span. Its window and content must end in the window of the next checkpoint: windows
+/// have no digest, and a wrong one gives wrong bytes. The tar headers in the span must match the
+/// ztoc's entries.
 fn check(spans: &SpanTable, span: SpanId, bytes: &Bytes) -> Vec<Problem> {
     let ztoc = spans.ztoc();
     let list = match &ztoc.checkpoints {
@@ -163,8 +165,8 @@ fn check(spans: &SpanTable, span: SpanId, bytes: &Bytes) -> Vec<Problem> {
     wrong
 }
 
-/// Proves one span by the fine document and decodes it with the window in its page. The tar headers in
-/// it must be those of the document's entries.
+/// Verifies a span by its proof in the fine document, and decodes it with the window in its page.
+/// The tar headers in it must match the document's entries.
 fn check_fine(spans: &SpanTable<LayerMap>, document: &Bytes, span: SpanId, bytes: &Bytes) -> Vec<Problem> {
     let Some(head) = spans.map().fine() else { return Vec::new() };
     let windows = head.page_of(span).map(|page| {
@@ -193,7 +195,7 @@ fn check_fine(spans: &SpanTable<LayerMap>, document: &Bytes, span: SpanId, bytes
     headers.finish().iter().take(MOST_ENTRIES).map(of).collect()
 }
 
-/// The last [`WINDOW`] bytes of what was pushed.
+/// The last [`WINDOW`] bytes that were pushed.
 struct Tail {
     kept: Vec<u8>,
 }
@@ -205,7 +207,7 @@ impl Tail {
 
     fn push(&mut self, piece: &[u8]) {
         self.kept.extend_from_slice(&piece[piece.len().saturating_sub(WINDOW)..]);
-        // Moved seldom, so that many small pieces do not cost a window each.
+        // Moved rarely, so that many small pieces do not cost a window each.
         if self.kept.len() > 4 * WINDOW {
             self.kept.drain(..self.kept.len() - WINDOW);
         }
@@ -216,7 +218,7 @@ impl Tail {
     }
 }
 
-/// `count` of `all` numbers, or all of them, in order. The same seed gives the same ones.
+/// `count` of `all` numbers, or all of them, in order. The same seed gives the same numbers.
 fn chosen(all: u32, count: u32, seed: u64) -> impl Iterator<Item = SpanId> {
     let mut numbers = BTreeSet::new();
     let mut state = seed;

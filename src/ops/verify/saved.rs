@@ -1,5 +1,5 @@
-//! An archive that `docker save` wrote has no index. What can be proven of its image is that the
-//! layers are those of the config.
+//! An archive written by `docker save` has no index. Its image can only be verified by comparing
+//! the layers with the config.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::progress::Progress;
 use crate::store::Source;
 use crate::store::feed::{Abandoned, FeedError};
 
-/// Reads the layers of the images, each once.
+/// Reads the layers of the images, without duplicates.
 pub(super) async fn verify(
     source: &Source,
     images: Vec<Discovered>,

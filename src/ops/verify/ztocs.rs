@@ -1,4 +1,4 @@
-//! One ztoc and its layer: fetched, looked at, and compared.
+//! Fetches a ztoc and verifies it against its layer.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::store::Source;
 use crate::ztoc::{self, ZtocError};
 
 impl Job {
-    /// As one of `side_by_side` ztocs that are proven at a time.
+    /// Verifies the ztoc, as one of `side_by_side` at a time.
     pub(super) async fn run(
         self,
         source: &Source,
@@ -44,7 +44,7 @@ impl Job {
         Ok(done)
     }
 
-    /// The ztoc's spans, if it is one to be used; what is wrong with it goes into `done`.
+    /// The ztoc's spans, if it is usable. Adds its faults to `done`.
     async fn spans(
         &self,
         source: &Source,
@@ -52,7 +52,7 @@ impl Job {
         done: &mut Done,
         memory: &mut Charge,
     ) -> Result<Option<SpanTable>, VerifyError> {
-        /// What comparing takes for an entry, where it must be searched.
+        /// The memory for comparing an entry that must be searched, in bytes.
         const COMPARED: u64 = 96;
         let ZtocRef { ztoc: digest, layer, .. } = self.ztoc;
         let too_large = |source| VerifyError::Memory { ztoc: digest, layer, source };

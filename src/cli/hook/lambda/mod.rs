@@ -1,4 +1,4 @@
-//! `ociseek hook lambda`, and what the program does when it is called `bootstrap`.
+//! `ociseek hook lambda`, which also runs if the program is called `bootstrap`.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -16,10 +16,10 @@ use args::HookLambdaArgs;
 
 pub(crate) mod args;
 
-/// Where Lambda says that its Runtime API is.
+/// The variable with the address of Lambda's Runtime API.
 const RUNTIME_API: &str = "AWS_LAMBDA_RUNTIME_API";
 
-/// Lambda calls a custom runtime by this name, without arguments.
+/// The arguments of the program. Lambda calls a custom runtime `bootstrap`, without arguments.
 pub(crate) fn arguments() -> Vec<OsString> {
     let mut arguments: Vec<OsString> = std::env::args_os().collect();
     let called = arguments.first().map(Path::new).and_then(Path::file_name);

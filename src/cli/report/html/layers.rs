@@ -1,4 +1,4 @@
-//! The layers, each as a bar of its spans, and the files in them.
+//! The layers, each with a bar for its spans, and the files in them.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use crate::cli::report::markup::{Text, name, plain_name};
 use crate::cli::shared::size::{counted, human};
 use crate::ops::report::{Group, GroupFile, LayerBreakdown, Lazy, Report};
 
-/// The longest command that is written, in characters.
+/// The maximum length of a command, in characters.
 const COMMAND: usize = 240;
-/// How many files of a group are named in the table; the bar names more.
+/// How many files of a group the table names. The bar names more.
 const NAMED: usize = 3;
 
 pub(super) fn section(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
@@ -114,7 +114,8 @@ fn bar(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown) -> fmt::Result {
     writeln!(f, "</svg>")
 }
 
-/// A line for the group, and one for each of its largest files: a name of any direction stays in its line.
+/// A line for the group and for each of its largest files. Names with another text direction stay
+/// on their line.
 fn tooltip(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown, group: &Group) -> fmt::Result {
     write!(f, "{}: {}, {} unpacked", spans(group), human(group.bytes), human(group.plain))?;
     if layer.read.is_some() && layer.lazy == Lazy::Yes {
@@ -137,7 +138,7 @@ fn spans(group: &Group) -> String {
     }
 }
 
-/// The same for those who have no pointer.
+/// The same data as text, for readers without a pointer.
 fn table(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown) -> fmt::Result {
     let each = layer.groups.first().map_or(1, |group| group.spans.end - group.spans.start);
     let together = match each {

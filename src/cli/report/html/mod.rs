@@ -1,4 +1,5 @@
-//! The page of `ociseek report`: one file without scripts, which loads nothing and says the same for the same facts.
+//! The page of `ociseek report`: a single file without scripts and external resources. The same
+//! facts give the same page.
 
 use std::fmt;
 
@@ -17,7 +18,7 @@ mod start;
 
 const STYLE: &str = include_str!("page.css");
 
-/// The page about `image`, as it was named.
+/// The page about the image named `image`.
 pub(super) fn page(image: &str, report: &Report) -> String {
     Page { image, report }.to_string()
 }
@@ -40,7 +41,8 @@ impl fmt::Display for Page<'_> {
 
 impl Page<'_> {
     fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Names in the page come from strangers. Should one ever become markup, it still cannot run or load anything.
+        // Names in the page are untrusted. Even if one became markup, it could not run or load
+        // anything.
         let hash = STANDARD.encode(Digest::sha256(STYLE.as_bytes()).as_bytes());
         let policy = format!("default-src 'none'; style-src 'sha256-{hash}'; base-uri 'none'; form-action 'none'");
         writeln!(f, "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">")?;
@@ -50,7 +52,7 @@ impl Page<'_> {
         writeln!(f, "<meta name=\"referrer\" content=\"no-referrer\">")?;
         writeln!(f, "<title>{} – ociseek report</title>", Text(self.image))?;
         writeln!(f, "<style>{STYLE}</style>\n</head>\n<body>")?;
-        // What fills the layers that are pulled whole.
+        // The pattern for layers that are pulled completely.
         f.write_str(
             "<svg class=\"defs\" aria-hidden=\"true\"><defs><pattern id=\"hatch\" width=\"6\" height=\"6\" \
              patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">\
@@ -178,13 +180,13 @@ impl Shade {
     }
 }
 
-/// How `part` is drawn where `whole` is 1,000 wide: to the tenth.
+/// The width of `part` if `whole` is 1,000 wide, with one decimal.
 fn parts(part: u64, whole: u64) -> String {
     let tenths = u128::from(part) * 10_000 / u128::from(whole.max(1));
     format!("{}.{}", tenths / 10, tenths % 10)
 }
 
-/// A percentage for people: only all is 100%, and only nothing is 0%.
+/// A percentage for people. Only the whole is 100%, and only nothing is 0%.
 fn share(part: u64, whole: u64) -> String {
     let tenths = (u128::from(part) * 1000).checked_div(u128::from(whole)).unwrap_or(0);
     match tenths {
@@ -211,7 +213,8 @@ fn counted_grouped(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", grouped(number), if number == 1 { one } else { many })
 }
 
-/// Bytes of the image that are read lazily, and those that are pulled whole; a blob that is there twice counts once.
+/// How many bytes of the image are read lazily, and how many are pulled completely. Duplicate blobs
+/// count once.
 fn lazy_and_whole(report: &Report) -> (u64, u64) {
     (report.coverage.bytes, report.coverage.of_bytes.saturating_sub(report.coverage.bytes))
 }

@@ -1,4 +1,4 @@
-//! What a start reads, and what it would fetch at other span sizes.
+//! The reads of a start, and what it would fetch at other span sizes.
 
 use std::fmt;
 

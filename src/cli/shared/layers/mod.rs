@@ -1,4 +1,4 @@
-//! What is said of the layers of an image that was indexed.
+//! The output for the layers of an indexed image.
 
 pub(crate) mod json;
 pub(crate) mod prefetched;

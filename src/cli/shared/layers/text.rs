@@ -1,4 +1,4 @@
-//! The layers of an image that was indexed, and what its index covers, for people.
+//! The output for the layers of an indexed image and their coverage, for people.
 
 use std::fmt::Write;
 
@@ -16,7 +16,7 @@ pub(crate) fn heading(text: &mut String, image: &str, platform: Option<&str>, ma
 
 /// A line for each layer, in columns.
 pub(crate) fn layers(text: &mut String, layers: &[LayerReport], style: Style) {
-    // Nothing was done with the layers of an index that stays.
+    // If an existing index was kept, the layers were not processed.
     if layers.iter().any(|layer| matches!(layer.outcome, LayerOutcome::Listed { .. })) {
         return;
     }
@@ -62,7 +62,7 @@ fn columns(layer: &LayerReport) -> Option<[String; 5]> {
     ])
 }
 
-/// What an index covers, where that is not all.
+/// The coverage of an index, if it is not complete.
 pub(crate) fn coverage(text: &mut String, coverage: &Coverage) {
     if coverage.layers < coverage.of_layers {
         let layers = counted(coverage.of_layers as u64, "layer", "layers");
@@ -71,7 +71,7 @@ pub(crate) fn coverage(text: &mut String, coverage: &Coverage) {
     }
 }
 
-/// soci-snapshotter before 0.14 took a gzip blob for one member.
+/// soci-snapshotter before 0.14 treats a gzip blob as a single member.
 pub(crate) fn members(text: &mut String, layers: &[LayerReport], style: Style) {
     let several = (layers.iter())
         .filter(
@@ -100,7 +100,7 @@ pub(crate) fn why_nothing(layers: &[LayerReport]) -> &'static str {
     }
 }
 
-/// The reason for people, in one line.
+/// The reason for people, on one line.
 pub(crate) fn reason(left_out: &LeftOut) -> String {
     match left_out {
         LeftOut::Small { least } => format!("smaller than {}", ByteSize(*least)),
@@ -112,7 +112,7 @@ pub(crate) fn reason(left_out: &LeftOut) -> String {
     }
 }
 
-/// A demand that is not met, for people, in one line.
+/// An unmet requirement for people, on one line.
 pub(crate) fn shortfall_text(shortfall: &Shortfall) -> String {
     match shortfall {
         Shortfall::LeftOut { layer, reason: left_out } => {
@@ -129,7 +129,7 @@ pub(crate) fn shortfall_text(shortfall: &Shortfall) -> String {
     }
 }
 
-/// What it falls short of, one thing a line.
+/// All unmet requirements, one per line.
 pub(crate) fn shortfalls(refused: &Refused) -> Vec<String> {
     let line = |platform: &Option<String>, shortfall: &Shortfall| {
         safe(&format!("{}: {}", platform.as_deref().unwrap_or("unknown platform"), shortfall_text(shortfall)))

@@ -1,9 +1,9 @@
-//! The fine index of one platform: what is there, and what is to be done about it. Its documents come
-//! from the same reading of the layers as the ztocs.
+//! The fine index of one platform: examines the existing ones and decides what to do. Its documents
+//! come from the same reading of the layers as the ztocs.
 //!
-//! A fine index is complete if it has a document of each layer that can have one, and was built under
-//! the same name with the same list of what a start reads. Its manifest says all of that, so nothing
-//! else is read to find out.
+//! A fine index is complete if it has a document for each layer that can have one, and was built
+//! under the same tool name with the same list of files that a start reads. Its manifest states all
+//! of that, so nothing else is read to check it.
 
 use std::collections::BTreeSet;
 
@@ -22,30 +22,31 @@ use crate::store::{Destination, StoreError};
 mod publish;
 mod start;
 
-/// What is to be done for the fine index of one platform.
+/// The plan for the fine index of one platform.
 pub(super) struct FinePlan {
-    /// The layers that may have a document, each once, in the image's order.
+    /// The layers that may have a document, without duplicates, in the order of the image.
     pub wanted: Vec<Descriptor>,
-    /// What the destination lists as fine indexes, in its order.
+    /// The manifests that the destination lists as fine indexes, in its order.
     pub found: Vec<FoundFine>,
     pub decision: Decision,
 }
 
-/// What the destination lists as a fine index of the image.
+/// A manifest that the destination lists as a fine index of the image.
 pub(super) struct FoundFine {
     pub descriptor: Descriptor,
-    /// An error if it was not read or is not a fine index of the image. Such a manifest is never replaced: replacing
-    /// deletes.
+    /// An error if it was not read or is not a fine index of the image. Such a manifest is never
+    /// replaced: replacing deletes.
     pub content: Result<FineIndex, Unusable>,
 }
 
 impl FoundFine {
-    /// The layers of which it has a document.
+    /// The layers for which it has a document.
     fn covered(&self) -> BTreeSet<Digest> {
         self.content.iter().flat_map(|index| &index.layers).map(|document| document.layer).collect()
     }
 
-    /// It was built under this name, with this list if there is one. Without one, any is as good as none.
+    /// Whether it was built under this tool name, with this list if there is one. Without a list,
+    /// any list is acceptable.
     fn is_alike(&self, tool: &str, profile: Option<&Digest>) -> bool {
         self.content.as_ref().is_ok_and(|index| {
             let has_list = profile.is_none_or(|profile| index.profile.as_ref() == Some(profile));
@@ -64,7 +65,7 @@ impl FinePlan {
         options: &IndexOptions,
     ) -> Result<FinePlan, IndexError> {
         let mut seen = BTreeSet::new();
-        // A document holds SHA-256 digests.
+        // A document refers to its layer by SHA-256.
         let wanted =
             servable.filter(|layer| layer.digest.algorithm() == Algorithm::Sha256 && seen.insert(layer.digest));
         let wanted: Vec<Descriptor> = wanted.cloned().collect();
@@ -77,7 +78,7 @@ impl FinePlan {
         Ok(plan)
     }
 
-    /// Looks again at what is there, before anything is attached.
+    /// Examines the existing indexes again before anything is attached.
     pub(super) async fn renew(
         &mut self,
         subject: &Descriptor,
@@ -92,7 +93,7 @@ impl FinePlan {
         Ok(())
     }
 
-    /// The layers of which a document must be had: none, unless there is something to build.
+    /// The layers whose document is needed. Empty if there is nothing to build.
     pub(super) fn to_build(&self) -> &[Descriptor] {
         match self.decision {
             Decision::Build { .. } => &self.wanted,
@@ -125,7 +126,7 @@ impl FinePlan {
         };
         let mut decision = decided(&needed);
         if options.existing == Existing::Skip && !self.found.is_empty() && matches!(decision, Decision::Build { .. }) {
-            // Perhaps the index that is there lacks a layer of which the cache knows why.
+            // The existing index may lack a layer because of its content, which the cache may know.
             for layer in &self.wanted {
                 if unservable(cache, layer, options).await.is_some() {
                     needed.remove(&layer.digest);
@@ -136,7 +137,8 @@ impl FinePlan {
         if let (Decision::Done(place), Some(destination)) = (&decision, destination)
             && !is_whole(destination, &self.found[*place]).await?
         {
-            // A registry's garbage collection may have taken documents: then the index is built and pushed again.
+            // A registry's garbage collection may have deleted documents. Then the index is built
+            // and pushed again.
             let replaces = vec![self.found[*place].descriptor.digest];
             return Ok(Decision::Build { replaces });
         }
@@ -144,7 +146,7 @@ impl FinePlan {
     }
 }
 
-/// What is listed as fine indexes of `subject`, and what they say.
+/// The manifests that are listed as fine indexes of `subject`, with their content.
 async fn find(destination: &Destination, subject: &Descriptor) -> Result<Vec<FoundFine>, IndexError> {
     let subject = subject.digest;
     let unlisted = |source| IndexError::Referrers { subject, source };
@@ -156,7 +158,7 @@ async fn find(destination: &Destination, subject: &Descriptor) -> Result<Vec<Fou
             None => match destination.manifest(&descriptor.digest).await {
                 Ok(document) => parse_fine(&document.bytes, &subject),
                 Err(StoreError::Registry(error)) if !error.is_not_found() => return Err(unlisted(error.into())),
-                // Listed, but gone or damaged: then nobody can read it.
+                // It is listed but missing or damaged, so nobody can read it.
                 Err(error) => Err(Unusable::Fetch(error)),
             },
         };
@@ -165,7 +167,7 @@ async fn find(destination: &Destination, subject: &Descriptor) -> Result<Vec<Fou
     Ok(found)
 }
 
-/// Whether all that an index names is there.
+/// Whether all blobs of an index exist.
 async fn is_whole(destination: &Destination, found: &FoundFine) -> Result<bool, IndexError> {
     let Ok(index) = &found.content else { return Ok(false) };
     let documents = index.layers.iter().map(|document| document.document);

@@ -22,7 +22,7 @@ use crate::progress::ProgressEvent;
 use crate::store::Destination;
 use crate::store::blob::AttachReport;
 
-/// The fine index that a platform has in the end.
+/// The final fine index of a platform.
 struct Settled {
     result: ManifestResult,
     documents: Vec<FineRef>,
@@ -31,8 +31,8 @@ struct Settled {
 }
 
 impl Publisher<'_> {
-    /// Attaches the plan's fine index, if there is anything to attach. `layers` are those of the image
-    /// manifest `subject`. Also gives the bytes that were written.
+    /// Attaches the plan's fine index, if there is anything to attach. `layers` are those of the
+    /// image manifest `subject`. Also returns the number of bytes written.
     pub(in crate::ops::index) async fn publish_fine(
         &self,
         subject: &Descriptor,
@@ -61,7 +61,8 @@ impl Publisher<'_> {
         Ok((IndexedFine { result, documents, coverage, profile, left }, bytes_written))
     }
 
-    /// The documents of `wanted` that were made. A layer that is not what its type says has none.
+    /// The documents of `wanted` that were made. A layer whose content differs from its type has
+    /// none.
     fn documents(&self, wanted: &[Descriptor]) -> Vec<Document> {
         let is_mislabelled = |layer: &Descriptor| match self.layers.get(layer).map(|built| &*built.outcome) {
             Some(Outcome::Ztoc(ztoc)) => mislabelled(layer, ztoc).is_some(),
@@ -83,7 +84,8 @@ impl Publisher<'_> {
         let (tool, list) = (&layer.build_tool_identifier, prefetch.as_ref());
         let profile = list.map(|list| list.digest());
         if is_partial {
-            // What covers more is of more use than this, and stays until the complete one is there.
+            // An index that covers more is more useful than this one, and stays until the complete
+            // one exists.
             let covered: BTreeSet<Digest> = documents.iter().map(|(layer, _)| layer.digest).collect();
             let covers_more = |digest: &Digest| {
                 found.iter().any(|found| found.descriptor.digest == *digest && !found.covered().is_subset(&covered))
@@ -110,7 +112,7 @@ impl Publisher<'_> {
             (Some(list), ..) => {
                 let (documents, missing) = with_list(list, documents, self.budget).await?;
                 if !self.options.kinds.has_soci() {
-                    // Otherwise the SOCI index's list told it.
+                    // Otherwise they were already reported for the SOCI index's list.
                     missing
                         .iter()
                         .for_each(|missing| self.progress.report(ProgressEvent::Warning(missing.to_string())));
@@ -159,7 +161,7 @@ impl Publisher<'_> {
         let mut written = push.blobs(false).await?;
         let attach = || destination.attach(&descriptor, manifest.clone(), subject, &replaces);
         let attached = match attach().await {
-            // The registry said of a blob that it was there, and it is not: now it gets it.
+            // The registry claimed to have a blob that it does not have, so upload it now.
             Err(error) if error.is_blob_unknown() => {
                 written += push.blobs(true).await?;
                 attach().await
@@ -179,7 +181,7 @@ impl Settled {
     }
 }
 
-/// An index that was there stays, and nothing was written.
+/// An existing index is kept, and nothing was written.
 fn stays(found: &FoundFine, result: impl FnOnce(&FoundFine) -> ManifestResult) -> Settled {
     let index = found.content.as_ref().ok();
     Settled {
@@ -205,14 +207,14 @@ fn reference(layer: &Descriptor, document: &EncodedFine) -> FineRef {
     }
 }
 
-/// The blobs that go to the destination for one index.
+/// The blobs to push for an index.
 struct Push<'a> {
     destination: &'a Destination,
     documents: &'a [Document],
 }
 
 impl Push<'_> {
-    /// Documents and config; gives the bytes that were written.
+    /// Pushes documents and config. Returns the number of bytes written.
     async fn blobs(&self, unchecked: bool) -> Result<u64, IndexError> {
         let mut written = 0;
         for (layer, document) in self.documents {
@@ -225,7 +227,7 @@ impl Push<'_> {
     }
 }
 
-/// A document's bytes, not copied.
+/// A document's bytes without copying.
 fn content(document: &Arc<EncodedFine>) -> Bytes {
     struct Shared(Arc<EncodedFine>);
     impl AsRef<[u8]> for Shared {

@@ -1,4 +1,4 @@
-//! The recorded start of each document: of the user's list, or that of the index that gives way.
+//! The recorded start of each document: from the user's list, or from the index that is replaced.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::ops::prefetch::{LayerStarts, Missing, PrefetchList, starts};
 use crate::progress::{Progress, ProgressEvent};
 use crate::store::Source;
 
-/// A layer's document.
+/// A layer with its document.
 pub(super) type Document = (Descriptor, Arc<EncodedFine>);
 
-/// The documents with the start that `list` names, and what on it stands for nothing. `documents` are
-/// those of the image's layers, the lowest first.
+/// The documents with the start that `list` specifies, and entries that match no file. `documents`
+/// are those of the image's layers, lowest first.
 ///
 /// # Errors
-/// When the layers do not form a file system, or a document does not fit into memory.
+/// If the layers cannot be combined, or a document does not fit into memory.
 pub(super) async fn with_list(
     list: &Arc<PrefetchList>,
     documents: Vec<Document>,
@@ -51,10 +51,10 @@ pub(super) async fn with_list(
     .await
 }
 
-/// The documents with the start that those of `old` have. A start that cannot be carried over is reported.
+/// The documents with the start of those in `old`. A start that cannot be carried over is reported.
 ///
 /// # Errors
-/// When a document does not fit into memory.
+/// If a document does not fit into memory.
 pub(super) async fn with_old(
     old: &FoundFine,
     store: &Source,
@@ -88,7 +88,7 @@ pub(super) async fn with_old(
     .await
 }
 
-/// The start that a document has; its head is read. The error says why it cannot be had.
+/// The start in a document, which takes reading its head. The error says why that is not possible.
 async fn start_of(store: &Source, document: &FineRef) -> Result<Vec<Range<SpanId>>, String> {
     if document.start_size == document.head_size {
         return Ok(Vec::new());

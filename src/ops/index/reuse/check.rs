@@ -1,4 +1,5 @@
-//! Whether bytes are the ztoc that would be built of a layer, as far as they tell by themselves.
+//! Checks whether bytes are the ztoc that would be built for a layer, as far as the ztoc alone can
+//! show.
 
 use std::sync::Arc;
 
@@ -10,39 +11,39 @@ use crate::layer::{BlobForm, BuiltZtoc, LayerOptions, are_chosen, servable};
 use crate::ops::discover::{MAX_ZTOC, causes};
 use crate::ztoc::{self, Checkpoints, MAX_ENCODED, Ztoc};
 
-/// What a ztoc of any layer may have, in bytes.
+/// The part of a ztoc's size that does not depend on the layer, in bytes.
 const SMALL: u64 = 1 << 20;
-/// A checkpoint and the digest of its span in a ztoc, in bytes.
+/// The size of a checkpoint and the digest of its span in a ztoc, in bytes.
 const CHECKPOINT: u64 = 33 << 10;
-/// The compression ratio up to which the checkpoints of a layer's ztoc are in proportion to the layer.
+/// The compression ratio up to which the size of a ztoc's checkpoints is reasonable.
 const RATIO: u64 = 8;
 
 /// Why a ztoc is not used.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unfit {
-    /// It may be right, but it is not what would be built.
+    /// It may be correct, but it is not the one that would be built.
     Other,
-    /// It is not what its index says that it is.
+    /// It differs from the claims of its index.
     Wrong(String),
 }
 
 /// The largest ztoc, in bytes, that is fetched for a layer of this size: [`SMALL`], half the layer
 /// for its entries, and the checkpoints of a layer that was compressed to an eighth. For most
-/// layers that is some hundredths of the layer. A larger ztoc may be right, but then reading its
-/// layer costs little more than fetching it.
+/// layers a ztoc is some hundredths of the layer. A larger one may be correct, but then reading its
+/// layer costs little more than fetching the ztoc.
 pub(super) fn in_proportion(layer_size: u64, span_size: u64) -> u64 {
     let checkpoints = layer_size.saturating_mul(RATIO).div_ceil(span_size.max(1)).saturating_mul(CHECKPOINT);
     (layer_size / 2).saturating_add(checkpoints).saturating_add(SMALL).min(MAX_ZTOC)
 }
 
-/// Decodes the ztoc of a layer of `layer_size` bytes. It bears the name of the tool that `options`
-/// ask for, whichever of those that build the same made it. Its root is judged before anything else
-/// is looked at.
+/// Decodes the ztoc of a layer of `layer_size` bytes. The result has the tool name that `options`
+/// request, whichever equivalent tool built it. The root is checked before everything else.
 ///
-/// `memory` grows by what it takes.
+/// Charged to `memory`.
 ///
 /// # Errors
-/// When it is not what would be built with `options`, or no consumer could be served from it.
+/// If it is not the ztoc that would be built with `options`, or consumers could not be served from
+/// it.
 pub(super) fn decoded(
     bytes: &[u8],
     layer_size: u64,
@@ -71,7 +72,7 @@ pub(super) fn decoded(
     SpanTable::new(Arc::new(ztoc)).map_err(|error| wrong(&error))
 }
 
-/// What a consumer does not mind, but our own ztocs always have.
+/// Checks properties that consumers do not require but all our ztocs have.
 fn is_as_built(ztoc: &Ztoc) -> bool {
     let chosen = match &ztoc.checkpoints {
         Checkpoints::Gzip { span_size, list } => are_chosen(list, *span_size),
@@ -83,7 +84,7 @@ fn is_as_built(ztoc: &Ztoc) -> bool {
         && ztoc::encoded_size_bound(&ztoc.files, &ztoc.checkpoints) <= MAX_ENCODED
 }
 
-/// The ztoc as we write it.
+/// The ztoc encoded by us.
 pub(super) fn encoded(spans: &SpanTable) -> BuiltZtoc {
     let ztoc = spans.ztoc();
     let bytes = ztoc::encode(ztoc);
@@ -112,7 +113,8 @@ mod tests {
     fn a_ztoc_is_in_proportion_to_its_layer() {
         const MIB: u64 = 1 << 20;
         assert_eq!(in_proportion(0, 4 * MIB), SMALL);
-        // Tiny spans make a ztoc that is larger than the layer, and yet what the layer's options lead to.
+        // With tiny spans, a ztoc is larger than the layer, but still correct for the layer's
+        // options.
         assert!(in_proportion(100 * MIB, 64 << 10) > 400 * CHECKPOINT);
         let usual = in_proportion(100 * MIB, 4 * MIB);
         assert!((50 * MIB..60 * MIB).contains(&usual), "{usual}");

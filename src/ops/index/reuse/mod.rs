@@ -1,12 +1,12 @@
-//! Ztocs that SOCI indexes list already: their layers are not read again.
+//! Reuses ztocs that SOCI indexes already list, instead of reading their layers.
 //!
-//! An index is trusted as far as whoever may push to the image's repository is, or whom the user
-//! names. Even so no ztoc is taken at its word: its size and its root are compared before anything
-//! is decoded, what it says is judged as a consumer would, and some of its spans are read from the
-//! layer and compared. A ztoc that fails is passed over with a warning, and the layer is read.
+//! An index is trusted as much as those who may push to the image's repository, or as an image that
+//! the user names. Still, no ztoc is accepted unchecked: its size and its root are compared before
+//! anything is decoded, its content is judged like a consumer would, and some of its spans are read
+//! from the layer and compared. A ztoc that fails is skipped with a warning, and the layer is read.
 //!
-//! What is reused does not go into the cache: the cache serves images of all repositories, and a
-//! ztoc that was checked in part is trusted in its own repository alone.
+//! Reused ztocs are not cached: the cache serves images of all repositories, but a ztoc that was
+//! only partly checked is trusted only in its own repository.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -34,15 +34,16 @@ mod tags;
 
 /// How many ztocs are tried for a layer before it is read.
 const TRIES: usize = 3;
-/// Bytes of memory that a byte of a ztoc takes while it is checked, beside what it decodes to: as
-/// it was fetched, and encoded again.
+/// How many bytes of memory a byte of a ztoc takes while it is checked, in addition to its decoded
+/// form: as fetched, and encoded again.
 const COST: u64 = 2;
-/// One span is read of each this many bytes of a layer, ...
+/// One span is read for each this many bytes of a layer, ...
 const PROBE_EVERY: u64 = 128 << 20;
-/// ... but of no layer more spans than these. The last span comes on top.
+/// ... but at most this many spans of a layer, plus its last span.
 const MOST_PROBES: u64 = 4;
 
-/// Gets ztocs for the layers of `unread` from indexes; what is left of `unread` must be read.
+/// Gets ztocs for the layers of `unread` from indexes. The layers that remain in `unread` must be
+/// read.
 pub(super) async fn reuse(
     layers: &mut Layers,
     unread: Vec<Descriptor>,
@@ -56,7 +57,7 @@ pub(super) async fn reuse(
     let work = Work { supply, options, progress, seed: RandomState::new().build_hasher().finish() };
     let mut places = Places::new(supply, options, progress);
     let mut missing = unread;
-    // Who has all indexes replaced wants no ztoc out of them, but may name other images.
+    // A user who replaces all indexes wants no ztocs from them, but may name other images.
     let anew = options.existing == Existing::Replace;
     if !anew {
         missing = work.take(layers, missing, &supply.known).await;
@@ -72,7 +73,7 @@ pub(super) async fn reuse(
     missing
 }
 
-/// Whether the ztocs of an index by `tool` may be what `options` lead to.
+/// Whether the ztocs of an index by `tool` may be those that `options` would give.
 fn may_fit(tool: Option<&str>, ztoc: &ZtocRef, options: &IndexOptions) -> bool {
     tool.is_some_and(|tool| builds_alike(tool, &options.layer.build_tool_identifier))
         && ztoc.span_size == options.layer.span_size
@@ -82,11 +83,11 @@ struct Work<'a> {
     supply: &'a Supply<'a>,
     options: &'a IndexOptions,
     progress: &'a Arc<dyn Progress>,
-    /// Chooses the spans that are compared, so that nobody knows them beforehand.
+    /// Chooses the spans that are compared, so that nobody can predict them.
     seed: u64,
 }
 
-/// A ztoc for a layer, or none, and how many bytes of the layer were read to find out.
+/// A ztoc for a layer, if one was found, and how many bytes of the layer were read for that.
 struct Tried {
     layer: Descriptor,
     found: Option<(BuiltZtoc, Origin)>,
@@ -94,7 +95,8 @@ struct Tried {
 }
 
 impl Work<'_> {
-    /// What is still `missing` when the ztocs of `offers` were taken, in the same order.
+    /// Takes ztocs from `offers`, and returns the layers of `missing` without one, in the same
+    /// order.
     async fn take(&self, layers: &mut Layers, missing: Vec<Descriptor>, offers: &[Offer]) -> Vec<Descriptor> {
         let ztocs = offers.iter().flat_map(|offer| offer.ztocs.iter().map(move |ztoc| (ztoc, offer)));
         let mut by_layer: BTreeMap<Digest, Vec<(&ZtocRef, &Offer)>> = BTreeMap::new();
@@ -112,7 +114,7 @@ impl Work<'_> {
                 let offered = by_layer.get(&layer.digest).map_or(&[][..], Vec::as_slice);
                 self.obtain(layer, offered)
             })
-            // In order, since that of reading is decided.
+            // In order, because the reading order is already decided.
             .buffered(self.options.jobs.max(1));
         let mut unread = Vec::new();
         while let Some(Tried { layer, found, read }) = self.options.before_deadline(trying.next()).await.flatten() {
@@ -170,7 +172,7 @@ impl Work<'_> {
         *read += probed.bytes_read;
         match probed.differences.first() {
             Some(difference) => Err(Unfit::Wrong(difference.text.clone())),
-            // All of the chosen ones are too large to be read at once.
+            // All of the chosen spans are too large to be read at once.
             None if probed.proven.spans == 0 => Err(Unfit::Other),
             None => spawn_blocking(move || check::encoded(&spans)).await.map_err(|_| Unfit::Other),
         }

@@ -1,6 +1,6 @@
-//! Where indexes are looked for that may list ztocs of an image's layers: the image itself, images
-//! that the user names, and other tags of the image's repository. Each search ends after a number
-//! of requests that does not depend on what is found.
+//! Finds indexes that may list ztocs of an image's layers: in the image itself, in images that the
+//! user names, and in other tags of the image's repository. Each search ends after a number of
+//! requests that does not depend on its results.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -23,26 +23,27 @@ use crate::store::blob::{Document, Target};
 use crate::store::registry::Repository;
 use crate::store::{Source, StoreError};
 
-/// Tags are looked at only for so many bytes of layers: less is read sooner than they are.
+/// Tags are only examined for at least this many bytes of layers, because less is read faster.
 const WORTH_A_SEARCH: u64 = 1 << 20;
-/// How many platforms of an image are looked at, those that are being indexed before others.
+/// How many platforms of an image are examined. Those that are being indexed come first.
 const PLATFORMS: usize = 4;
-/// The same for an image that the user names.
+/// How many platforms are examined for an image that the user names.
 const PLATFORMS_OF_NAMED: usize = 16;
-/// Of how many manifests the indexes are read in one search: those with the most bytes of layers in common.
+/// How many manifests have their indexes read in a search: those with the most bytes of layers in
+/// common.
 const MOST_LISTED: usize = 8;
-/// The budget of a search is this part of the image's.
+/// The fraction of the image's budget for a search.
 const PART_OF_BUDGET: u64 = 4;
-/// How many manifests are fetched side by side.
+/// How many manifests are fetched at the same time.
 const SIDE_BY_SIDE: usize = 4;
 
 /// An image of one platform that may have layers in common with the one that is indexed.
 struct Image {
     store: Source,
     manifest: PlatformManifest,
-    /// What stands beside it in its image index.
+    /// The other entries of its image index.
     artifacts: Vec<Descriptor>,
-    /// As it is reported.
+    /// The name in reports.
     name: Arc<str>,
 }
 
@@ -50,9 +51,9 @@ pub(super) struct Places<'a> {
     supply: &'a Supply<'a>,
     options: &'a IndexOptions,
     progress: &'a Arc<dyn Progress>,
-    /// Manifests of the image's repository of which the indexes were looked at.
+    /// Manifests of the image's repository whose indexes were examined.
     seen: BTreeSet<Digest>,
-    /// What the documents of other images may take, so that they leave the image's own budget alone.
+    /// The budget for the documents of other images, which do not use the image's own budget.
     budget: Budget,
 }
 
@@ -68,8 +69,8 @@ impl<'a> Places<'a> {
     }
 
     /// The indexes of the image itself that the destination does not list: those of version 2,
-    /// those that its source lists if that is another place, and those of platforms that are not
-    /// indexed now.
+    /// those that its source lists if that is another store, and those of platforms that are not
+    /// being indexed.
     pub(super) async fn own(&mut self, missing: &[Descriptor]) -> Vec<Offer> {
         let Own { digest, manifests, artifacts, is_listed } = &self.supply.own;
         let mut offers = Vec::new();
@@ -106,7 +107,7 @@ impl<'a> Places<'a> {
         self.offers_of(found, missing).await
     }
 
-    /// The indexes of other tags of the repository. That they cannot be had is nothing worth saying.
+    /// The indexes of other tags of the repository. Failures are not reported.
     pub(super) async fn tags(&mut self, missing: &[Descriptor]) -> Vec<Offer> {
         let bytes = missing.iter().fold(0u64, |sum, layer| sum.saturating_add(layer.size));
         let (most, own) = (self.options.reuse.tags, self.options.reuse.tag.as_deref());
@@ -127,7 +128,7 @@ impl<'a> Places<'a> {
         self.offers_of(images, missing).await
     }
 
-    /// Drops those that were looked at before.
+    /// Drops images that were examined before.
     fn keep_new(&mut self, images: &mut Vec<Image>) {
         images.retain(|image| self.seen.insert(image.manifest.descriptor.digest));
     }
@@ -137,7 +138,7 @@ impl<'a> Places<'a> {
         images(Elsewhere { source, ..place }, self.options, most).await
     }
 
-    /// The indexes of `images`, until all `missing` layers are listed in one of them.
+    /// The indexes of `images`, until each of the `missing` layers is listed in one of them.
     async fn offers_of(&self, mut images: Vec<Image>, missing: &[Descriptor]) -> Vec<Offer> {
         let mut missing = missing.to_vec();
         let mut offers = Vec::new();
@@ -169,14 +170,15 @@ fn offer(store: &Source, content: discover::IndexContent, name: Arc<str>) -> Off
     }
 }
 
-/// Bytes of the `missing` layers that an image has.
+/// The size of the `missing` layers that an image has, in bytes.
 fn in_common(image: &PlatformManifest, missing: &[Descriptor]) -> u64 {
     let there: BTreeSet<_> = image.layers.iter().map(|layer| (layer.digest, layer.size)).collect();
     let shared = missing.iter().filter(|layer| there.contains(&(layer.digest, layer.size)));
     shared.fold(0, |sum, layer| sum.saturating_add(layer.size))
 }
 
-/// Names of tags: a page, another one with those that are like `own` where there are more, and `latest` in any case.
+/// Names of tags: one page, another page with tags similar to `own` if there are more, and always
+/// `latest`.
 async fn listed(repository: &Repository, own: Option<&str>) -> Vec<String> {
     let mut names = Vec::new();
     let mut is_all = false;
@@ -198,7 +200,7 @@ async fn listed(repository: &Repository, own: Option<&str>) -> Vec<String> {
     names
 }
 
-/// The images of at most `most` platforms that a name stands for.
+/// The images of at most `most` platforms for a name.
 async fn images(place: Elsewhere, options: &IndexOptions, most: usize) -> Result<Vec<Image>, ResolveError> {
     let Elsewhere { name, source: store, target } = place;
     let document = store.manifest(&target).await.map_err(ResolveError::Find)?;
@@ -218,7 +220,7 @@ async fn images(place: Elsewhere, options: &IndexOptions, most: usize) -> Result
             Err(error) if may_be_missing(&error) => continue,
             Err(error) => return Err(ResolveError::Find(error)),
         };
-        // What is no image has no layers either.
+        // Manifests that are not images have no layers.
         if let Ok(Manifest::Image(found)) = parse(&document) {
             let descriptor = described(&document, found.media_type);
             let artifacts: Vec<Descriptor> = index.manifests.iter().filter(|d| is_soci(d)).cloned().collect();
@@ -228,7 +230,7 @@ async fn images(place: Elsewhere, options: &IndexOptions, most: usize) -> Result
     Ok(images)
 }
 
-/// A manifest that an image index lists may never have been pushed: sparse indexes are usual.
+/// An image index may list manifests that were never pushed, which is common for sparse indexes.
 fn may_be_missing(error: &StoreError) -> bool {
     error.is_not_found() || matches!(error, StoreError::Local(_))
 }
@@ -237,7 +239,7 @@ fn described(document: &Document, media_type: &str) -> Descriptor {
     Descriptor::new(media_type, document.digest, document.bytes.len() as u64)
 }
 
-/// The images that an image index lists, those of the platforms that are asked for first.
+/// The images in an image index, those of requested platforms first.
 fn children<'a>(index: &'a ImageIndex, options: &IndexOptions) -> Vec<&'a Descriptor> {
     let is_image = |child: &&Descriptor| {
         child.artifact_type.is_none() && child.platform.as_ref().is_none_or(|platform| platform.os != "unknown")

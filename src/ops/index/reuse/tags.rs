@@ -1,13 +1,13 @@
-//! Which tags of a repository are likely to name images with the same layers. Registries do not
-//! list tags by age, so their names must tell.
+//! Guesses which tags of a repository name images with the same layers. Registries do not list tags
+//! by age, so only the names can be used.
 
 use std::cmp::Reverse;
 
 use crate::image::{DEFAULT_TAG, is_referrers_tag};
 
-/// At most `most` of `names`: `latest`, then those that differ from the image's own tag in their
-/// numbers alone, nearest first, then those that begin like it. Tags that list referrers are left
-/// out, and so is the image's own.
+/// At most `most` of `names`: `latest`, then those that differ from the image's own tag only in
+/// their numbers, nearest first, then those with a common prefix. Leaves out tags of referrers
+/// lists, and the image's own.
 pub(super) fn nearest(own: Option<&str>, mut names: Vec<String>, most: usize) -> Vec<String> {
     names.retain(|name| Some(name.as_str()) != own && !is_referrers_tag(name));
     names.sort_by_cached_key(|name| rank(own.unwrap_or_default(), name));
@@ -16,10 +16,10 @@ pub(super) fn nearest(own: Option<&str>, mut names: Vec<String>, most: usize) ->
     names
 }
 
-/// Where to ask for more tags when there are more than a page: they are listed in the order of
-/// their characters, and those that are like `own` follow its beginning.
+/// Where to continue the list of tags if there is more than one page: tags are listed in byte
+/// order, so those similar to `own` follow its prefix.
 pub(super) fn before(own: &str) -> Option<&str> {
-    // Tags are ASCII. Two characters stand for some hundred neighbours, which is a page.
+    // Tags are ASCII. Removing two characters leaves some hundred neighbours, about a page.
     own.len().checked_sub(2).filter(|length| *length > 0).and_then(|length| own.get(..length))
 }
 
@@ -29,7 +29,7 @@ enum Part {
     Number(u64),
 }
 
-/// The smaller, the more likely.
+/// Smaller ranks are more likely.
 type Rank = (u8, Vec<u64>, bool, Reverse<usize>, Reverse<Vec<Part>>);
 
 fn rank(own: &str, name: &str) -> Rank {
@@ -41,13 +41,13 @@ fn rank(own: &str, name: &str) -> Rank {
         Some(_) => 1,
         None => 2,
     };
-    // Of two at the same distance the older one is more likely to be indexed.
+    // Of two tags at the same distance, the older one is more likely to be indexed.
     let newer = tier == 1 && other > mine;
     let distances = distances(&mine, &other).filter(|_| tier == 1).unwrap_or_default();
     (tier, distances, newer, Reverse(common), Reverse(other))
 }
 
-/// How far the numbers are from each other, if nothing else differs.
+/// The distances between the numbers, if nothing else differs.
 fn distances(mine: &[Part], other: &[Part]) -> Option<Vec<u64>> {
     let mut distances = Vec::new();
     if mine.len() != other.len() {
@@ -63,7 +63,7 @@ fn distances(mine: &[Part], other: &[Part]) -> Option<Vec<u64>> {
     Some(distances)
 }
 
-/// A tag's numbers and what stands between them.
+/// A tag's numbers and the text between them.
 fn parts(tag: &str) -> Vec<Part> {
     let mut parts = Vec::new();
     let mut rest = tag;

@@ -1,4 +1,5 @@
-//! What an index must be beside right: how much it covers, how large its ztocs are, who made it, who signed it.
+//! Additional requirements for an index: its coverage, the size of its ztocs, the tool that made
+//! it, and its signature.
 
 use std::fmt;
 
@@ -14,50 +15,50 @@ mod tool;
 
 pub use tool::{ToolPattern, ToolPatternError};
 
-/// What is asked of every index that is found. Nothing, by default.
+/// The requirements for every index that is found. By default there are none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Policy {
-    /// The least share that an index covers of the bytes of all layers that are not smaller than
-    /// `min_layer_size`: what [`Gate::least_coverage`](crate::ops::index::Gate) asks of a new index.
+    /// The minimum share of bytes that an index covers, among layers of at least `min_layer_size`
+    /// bytes. The same rule as [`Gate::least_coverage`](crate::ops::index::Gate) for a new index.
     pub least_coverage: Option<Share>,
     /// In bytes. Smaller layers do not count for `least_coverage`.
     pub min_layer_size: u64,
-    /// How large a ztoc may be beside its layer's blob.
+    /// The maximum size of a ztoc, as a share of its layer's blob.
     pub max_ztoc_ratio: Option<Share>,
-    /// Which tools may have made the index and its ztocs; empty: any.
+    /// The tools that may have made the index and its ztocs. Empty for any tool.
     pub tools: Vec<ToolPattern>,
-    /// By whom the index must be signed; empty: it need not be.
+    /// Who must have signed the index. Empty if it need not be signed.
     pub trust: Trust,
 }
 
-/// One demand of a policy.
+/// A requirement of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// The index covers at least so much of the layers' bytes.
+    /// The minimum share of the layers' bytes that the index covers.
     MinCoverage,
-    /// The ztocs together are at most so large, compared with their layers.
+    /// The maximum size of the ztocs, as a share of their layers.
     MaxZtocRatio,
-    /// The index was made by one of the tools that are listed.
+    /// The index must be made by one of the listed tools.
     AllowTool,
-    /// The index, or the image that names it, is signed by someone trusted.
+    /// The index, or the image that names it, must have a trusted signature.
     Signature,
 }
 
-/// How an index stands to one rule.
+/// The result for a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ruling {
-    /// The demand.
+    /// The rule.
     pub rule: Rule,
-    /// What the policy asks for.
+    /// The requirement in words.
     pub wanted: String,
-    /// What the index has.
+    /// The actual value in words.
     pub found: String,
-    /// Empty: the rule is kept.
+    /// Empty if the rule is met.
     pub violations: Vec<Problem>,
 }
 
 impl Policy {
-    /// Whether it demands nothing.
+    /// Whether the policy has no requirements.
     pub fn is_empty(&self) -> bool {
         self.least_coverage.is_none() && self.max_ztoc_ratio.is_none() && self.tools.is_empty() && self.trust.is_empty()
     }
@@ -75,18 +76,19 @@ impl fmt::Display for Rule {
     }
 }
 
-/// An index that is held against a policy.
+/// An index to be judged by a policy.
 pub(super) struct Subject<'a> {
     /// The image's layers.
     pub layers: &'a [Descriptor],
     pub content: &'a IndexContent,
-    /// Each layer that the index covers, its ztoc, and the tool identifier in that, if it could be read.
+    /// Each layer that the index covers, with its ztoc and the tool identifier in that, if it could
+    /// be read.
     pub covered: Vec<(&'a Descriptor, &'a ZtocRef, Option<&'a [u8]>)>,
-    /// None: no signature is asked for.
+    /// None if no signature is required.
     pub signatures: Option<&'a Signatures>,
 }
 
-/// One ruling for each rule of the policy.
+/// The result for each rule of the policy.
 pub(super) fn judge(policy: &Policy, subject: &Subject<'_>) -> Vec<Ruling> {
     let mut rulings = Vec::new();
     rulings.extend(policy.least_coverage.map(|least| coverage(subject, least, policy.min_layer_size)));
@@ -115,7 +117,7 @@ fn coverage(subject: &Subject<'_>, least: Share, min_layer_size: u64) -> Ruling 
 }
 
 fn ratio(subject: &Subject<'_>, most: Share) -> Ruling {
-    // Rounded up, so that what is shown is not within the bound if the ratio is not.
+    // Rounded up, so that a ratio above the limit is never shown as within it.
     let hundredths = |ztoc: u64, layer: u64| (u128::from(ztoc) * 10_000).div_ceil(u128::from(layer.max(1)));
     let ratios = || subject.covered.iter().map(|(layer, ztoc, _)| (hundredths(ztoc.size, layer.size), layer, ztoc));
     let violations = ratios().filter(|(_, layer, ztoc)| !most.bounds(ztoc.size, layer.size));

@@ -1,4 +1,4 @@
-//! Which tools may make indexes: `ociseek`, `ociseek >= 0.1, < 2`, `AWS SOCI *`.
+//! Patterns for the tools that may make indexes: `ociseek`, `ociseek >= 0.1, < 2`, `AWS SOCI *`.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -6,13 +6,13 @@ use std::str::FromStr;
 
 use crate::glob;
 
-/// The longest tool identifier that a pattern is held against, in bytes; a longer one is not allowed by any.
+/// The longest tool identifier that is compared with a pattern, in bytes. Longer ones never match.
 const MAX_IDENTIFIER: usize = 256;
 
-/// Describes tools by a glob for the name and bounds for the version.
+/// Matches tools by a glob for the name and bounds for the version.
 ///
-/// A tool identifier is a name, and a version if its last word is one: `ociseek v0.1.0`. A pattern
-/// without bounds is held against the name and against the whole identifier.
+/// A tool identifier is a name, followed by a version if the last word is one: `ociseek v0.1.0`. A
+/// pattern without bounds is compared with the name and with the whole identifier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolPattern {
     text: String,
@@ -29,14 +29,14 @@ enum Operator {
     LessThan,
 }
 
-/// A version as semantic versioning orders them; numbers that are left out are 0.
+/// A version, ordered as in semantic versioning. Missing numbers are 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Version {
     numbers: Vec<u64>,
     pre_release: Option<String>,
 }
 
-/// Why a text does not describe tools.
+/// Why a text is not a tool pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -48,7 +48,8 @@ pub enum ToolPatternError {
 }
 
 impl ToolPattern {
-    /// Whether the tool of this identifier is one of those. What states no version is within no bounds.
+    /// Whether the tool with this identifier matches. A tool without a version is never within
+    /// bounds.
     pub fn allows(&self, identifier: &str) -> bool {
         if identifier.len() > MAX_IDENTIFIER {
             return false;
@@ -102,7 +103,7 @@ fn bound(text: &str) -> Result<(Operator, Version), ToolPatternError> {
         .ok_or_else(|| ToolPatternError::Bound(text.to_owned()))
 }
 
-/// Name and version of a tool identifier.
+/// The name and version in a tool identifier.
 fn split(identifier: &str) -> (&str, Option<Version>) {
     let identifier = identifier.trim();
     match identifier.rsplit_once(char::is_whitespace).map(|(name, last)| (name, Version::parse(last))) {
@@ -124,7 +125,7 @@ impl Operator {
 }
 
 impl Version {
-    /// `v1.2.3-rc.1+build`; the `v` and what follows the first number may be left out.
+    /// Parses `v1.2.3-rc.1+build`. The `v`, and everything after the first number, is optional.
     fn parse(text: &str) -> Option<Version> {
         let text = text.strip_prefix('v').unwrap_or(text);
         let text = text.split_once('+').map_or(text, |(text, _)| text);
@@ -154,7 +155,7 @@ impl Version {
     }
 }
 
-/// Semantic versioning 2.0.0, section 11.4.
+/// Compares pre-releases (semantic versioning 2.0.0, section 11.4).
 fn pre_releases(a: &str, b: &str) -> Ordering {
     let of = |text: &str| text.split('.').map(|part| (part.parse::<u64>().ok(), part.to_owned())).collect::<Vec<_>>();
     let (a, b) = (of(a), of(b));
@@ -213,7 +214,7 @@ mod tests {
             ("ociseek >= 1.0.0-rc.2", "ociseek v1.0.0-rc", false),
             ("ociseek >= 1.0.0-alpha", "ociseek v1.0.0-1", false),
             ("* >= 0.2", "AWS SOCI CLI v0.2", true),
-            // What states no version is within no bounds.
+            // A tool without a version is never within bounds.
             ("ociseek >= 0", "ociseek", false),
             ("ociseek >= 0", "ociseek v1.x", false),
             ("ociseek >= 0", "ociseek v+1", false),

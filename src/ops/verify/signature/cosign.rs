@@ -1,6 +1,8 @@
-//! What cosign signs: "simple signing" payloads, and sigstore bundles (DSSE envelopes or plain messages).
+//! Signatures by cosign: "simple signing" payloads, and sigstore bundles (DSSE envelopes or plain
+//! messages).
 //!
-//! The signature is verified before what it is over is parsed, and what is signed must name the digest.
+//! The signature is verified before its content is parsed, and the signed content must name the
+//! digest.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,28 +13,28 @@ use super::keys::PublicKey;
 use crate::digest::Digest;
 use crate::image::json;
 
-/// The media type of a payload, which is the layer of a signature's manifest.
+/// The media type of a payload, which is a layer of a signature's manifest.
 pub(super) const SIMPLE_SIGNING: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
-/// The artifact type of such a manifest where it is a referrer.
+/// The artifact type of such a manifest if it is a referrer.
 pub(super) const ARTIFACT: &str = "application/vnd.dev.cosign.artifact.sig.v1+json";
-/// The annotation of such a layer that holds the signature, in base64.
+/// The annotation of such a layer with the signature, in base64.
 pub(super) const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
-/// What the media and artifact types of sigstore bundles begin with, whatever their version.
+/// The prefix of the media and artifact types of sigstore bundles, for all versions.
 pub(super) const BUNDLE: &str = "application/vnd.dev.sigstore.bundle.";
-/// The largest payload or bundle that is read, in bytes.
+/// The size limit of a payload or bundle in bytes.
 pub(super) const MAX_DOCUMENT: usize = 1 << 20;
 
 const PAYLOAD_TYPE: &str = "cosign container image signature";
 const IN_TOTO: &str = "application/vnd.in-toto+json";
-/// The predicate of `cosign sign`. Attestations are signed too, and say something else.
+/// The predicate of `cosign sign`. Attestations are signed too, with other predicates.
 const PREDICATE: &str = "https://sigstore.dev/cosign/sign/v1";
-/// How many signatures of one envelope are looked at.
+/// How many signatures of an envelope are tried.
 const MOST: usize = 16;
 
-/// Verifies a "simple signing" payload; gives the key.
+/// Verifies a "simple signing" payload, and returns the key.
 ///
 /// # Errors
-/// When no key made the signature, or it is over something else than the digest.
+/// If none of the keys made the signature, or the signature is for another digest.
 pub(super) fn simple<'a>(
     payload: &[u8],
     signature: &str,
@@ -50,11 +52,11 @@ pub(super) fn simple<'a>(
     }
 }
 
-/// A sigstore bundle, of which nothing is verified yet.
+/// A sigstore bundle that is not verified yet.
 pub(super) enum Bundle {
-    /// Signs a statement that names the digest.
+    /// A signed statement that names the digest.
     Dsse(Envelope),
-    /// Signs the bytes of the manifest.
+    /// A signature over the bytes of the manifest.
     Message { signature: String },
 }
 
@@ -94,7 +96,7 @@ struct EnvelopeSignature {
 }
 
 impl Envelope {
-    /// Verifies the envelope; gives the key.
+    /// Verifies the envelope, and returns the key.
     ///
     /// # Errors
     /// As [`simple`].
@@ -121,15 +123,15 @@ impl Envelope {
     }
 }
 
-/// Verifies a signature over the bytes of a manifest; gives the key.
+/// Verifies a signature over the bytes of a manifest, and returns the key.
 ///
 /// # Errors
-/// When no key made it.
+/// If none of the keys made it.
 pub(super) fn message<'a>(manifest: &[u8], signature: &str, keys: &'a [PublicKey]) -> Result<&'a PublicKey, Rejected> {
     signer(manifest, std::iter::once(signature), keys)
 }
 
-/// What a DSSE signature is over (protocol.md, "PAE").
+/// The content that a DSSE signature covers (protocol.md, "PAE").
 fn pre_authentication(payload_type: &str, payload: &[u8]) -> Vec<u8> {
     let mut message = format!("DSSEv1 {} {payload_type} {} ", payload_type.len(), payload.len()).into_bytes();
     message.extend_from_slice(payload);

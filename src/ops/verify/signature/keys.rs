@@ -1,4 +1,4 @@
-//! Whose signatures count: public keys for cosign, certificates for notation.
+//! The trusted signers: public keys for cosign, certificates for notation.
 
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, SignatureVerificationAlgorithm, SubjectPublicKeyInfoDer};
@@ -7,11 +7,11 @@ use webpki::ring::{ECDSA_P256_SHA256, ECDSA_P384_SHA256, ECDSA_P384_SHA384, ED25
 
 use crate::store::Cause;
 
-/// What cosign signs with, by the kind of key. Earlier versions hash with SHA-256 for P-384 too.
+/// cosign's signature algorithms, by kind of key. Earlier versions use SHA-256 with P-384 too.
 static ALGORITHMS: [&dyn SignatureVerificationAlgorithm; 5] =
     [ECDSA_P256_SHA256, ECDSA_P384_SHA256, ECDSA_P384_SHA384, ED25519, RSA_PKCS1_2048_8192_SHA256];
 
-/// The keys and certificates that count. Any one of them is enough.
+/// The trusted keys and certificates. Any one of them is sufficient.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Trust {
     /// Public keys, for signatures by cosign.
@@ -21,12 +21,12 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// Whether nothing is trusted.
+    /// Whether nobody is trusted.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty() && self.certificates.is_empty()
     }
 
-    /// For people, each once: a file may hold several.
+    /// The names for people, without duplicates, because a file may hold several keys.
     pub(in crate::ops::verify) fn names(&self) -> impl Iterator<Item = String> {
         let keys = self.keys.iter().map(|key| format!("key {}", key.name));
         let mut names: Vec<_> =
@@ -39,7 +39,7 @@ impl Trust {
 /// A public key of cosign.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicKey {
-    /// For people: the file that it is from.
+    /// The name for people: the file that it is from.
     pub name: String,
     /// SubjectPublicKeyInfo, in DER.
     spki: Vec<u8>,
@@ -48,12 +48,12 @@ pub struct PublicKey {
 /// A certificate of an authority, or of a signer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificate {
-    /// For people: the file that it is from.
+    /// The name for people: the file that it is from.
     pub name: String,
     pub(super) der: CertificateDer<'static>,
 }
 
-/// Why a file names nobody whose signatures could count.
+/// Why a file contains no usable keys or certificates.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -73,10 +73,10 @@ pub enum TrustError {
 }
 
 impl PublicKey {
-    /// All public keys in a PEM file, at least one.
+    /// Reads all public keys in a PEM file; at least one.
     ///
     /// # Errors
-    /// When there is none, or one cannot be used.
+    /// If there is none, or one cannot be used.
     pub fn read(name: &str, file: &[u8]) -> Result<Vec<PublicKey>, TrustError> {
         let mut keys = Vec::new();
         for spki in SubjectPublicKeyInfoDer::pem_slice_iter(file) {
@@ -91,7 +91,8 @@ impl PublicKey {
         if keys.is_empty() { Err(TrustError::NoKey) } else { Ok(keys) }
     }
 
-    /// Whether an algorithm is for keys of this kind. Any signature tells: it is looked at after the kind.
+    /// Whether one of the algorithms supports keys of this kind. Any signature will do, because it
+    /// is checked after the kind.
     fn is_known(&self) -> bool {
         ALGORITHMS.iter().any(|algorithm| {
             !matches!(
@@ -118,10 +119,10 @@ impl PublicKey {
 }
 
 impl Certificate {
-    /// All certificates in a PEM file, at least one.
+    /// Reads all certificates in a PEM file; at least one.
     ///
     /// # Errors
-    /// When there is none, or one cannot be used.
+    /// If there is none, or one cannot be used.
     pub fn read(name: &str, file: &[u8]) -> Result<Vec<Certificate>, TrustError> {
         let mut certificates = Vec::new();
         for der in CertificateDer::pem_slice_iter(file) {

@@ -1,8 +1,8 @@
-//! Who signed an index: signatures of cosign and notation, found beside it and verified with the keys
-//! and certificates that a policy trusts.
+//! The signatures of an index by cosign and notation, which are stored next to it and verified with
+//! the keys and certificates that a policy trusts.
 //!
-//! Whoever may push to a repository may put signatures there, so all that is read is bounded, and a
-//! signature that cannot be used is passed over with its reason. Signatures of Fulcio and Rekor
+//! Anyone who may push to a repository can add signatures, so all that is read is limited, and a
+//! signature that cannot be used is skipped with a reason. Signatures with Fulcio and Rekor
 //! (without a key) are not verified.
 
 use bytes::Bytes;
@@ -25,38 +25,38 @@ mod notation;
 
 pub use keys::{Certificate, PublicKey, Trust, TrustError};
 
-/// How many signatures of one manifest are read.
+/// How many signatures of a manifest are read.
 const MOST: usize = 100;
-/// How many reasons are kept why signatures were passed over.
+/// How many reasons for skipping signatures are kept.
 const REASONS: usize = 8;
 
-/// What was found of an index's signatures.
+/// The result of searching an index's signatures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Signatures {
-    /// One of them was made by someone trusted.
+    /// A trusted signer made one of them.
     Trusted {
-        /// The key or certificate, for people.
+        /// The name of the key or certificate for people.
         signer: String,
         /// `cosign` or `notation`.
         kind: &'static str,
-        /// The manifest that is signed: the index, or the SOCI-enabled image that names it.
+        /// The signed manifest: the index, or the SOCI-enabled image that names it.
         subject: Digest,
     },
-    /// There is none.
+    /// There are no signatures.
     None {
         /// The manifests that could be signed: the index, and the SOCI-enabled image that names it.
         subjects: Vec<Digest>,
     },
-    /// There are signatures, and none can be relied on.
+    /// There are signatures, but none is trusted.
     Untrusted {
-        /// Why they were passed over, each reason once.
+        /// Why they were skipped, without duplicates.
         reasons: Vec<String>,
-        /// How many signatures there are.
+        /// The number of signatures.
         count: usize,
     },
 }
 
-/// Why a signature does not count.
+/// Why a signature is rejected.
 #[derive(Debug, thiserror::Error)]
 enum Rejected {
     #[error("no trusted key or certificate matches it, or the signed content was changed")]
@@ -79,10 +79,10 @@ enum Rejected {
     Lost(#[source] StoreError),
 }
 
-/// Looks for a signature that counts on one of the manifests `subjects`.
+/// Searches for a trusted signature of one of the manifests `subjects`.
 ///
 /// # Errors
-/// When the store does not say which signatures there are, or does not hand one out that it has.
+/// If the store does not list signatures, or fails to return one.
 pub(super) async fn find(source: &Source, subjects: &[Digest], trust: &Trust) -> Result<Signatures, VerifyError> {
     let mut passed_over = Vec::new();
     for subject in subjects {
@@ -106,21 +106,21 @@ pub(super) async fn find(source: &Source, subjects: &[Digest], trust: &Trust) ->
     Ok(Signatures::Untrusted { reasons, count })
 }
 
-/// The signatures of one manifest.
+/// The search for signatures of a manifest.
 struct Search<'a> {
     source: &'a Source,
     subject: &'a Digest,
     trust: &'a Trust,
-    /// Why signatures were passed over, and how many for each reason.
+    /// The reasons for skipping signatures, and the number for each.
     passed_over: &'a mut Vec<(String, usize)>,
     /// How many more signatures are read.
     left: usize,
 }
 
-/// Who signed, and with what.
+/// The signer and the kind of signature.
 type Signer = (String, &'static str);
 
-/// What matters of a signature's manifest.
+/// The relevant fields of a signature's manifest.
 #[derive(Deserialize)]
 struct SignatureManifest {
     #[serde(default)]
@@ -172,14 +172,14 @@ impl Search<'_> {
         Ok(None)
     }
 
-    /// The layers of a manifest of cosign, each a payload with its signature.
+    /// Verifies the layers of a cosign manifest, each of which is a payload with its signature.
     async fn simple_signatures(&mut self, manifest: &[u8]) -> Result<Option<Signer>, StoreError> {
         let layers = match layers(manifest) {
             Ok(layers) => layers,
             Err(why) => return Ok(self.reject(why)),
         };
         let layers = layers.into_iter().filter(|layer| layer.media_type == cosign::SIMPLE_SIGNING);
-        // Payloads of one manifest are mostly the same blob.
+        // Several signatures in a manifest usually share the payload.
         let mut last: Option<(Digest, Bytes)> = None;
         for layer in layers {
             let Some(signature) = layer.annotations.get(cosign::SIGNATURE) else { continue };
@@ -207,7 +207,7 @@ impl Search<'_> {
         Ok(None)
     }
 
-    /// The first layer of such a media type, which is a bundle or an envelope.
+    /// Verifies the first layer with this media type, which is a bundle or an envelope.
     async fn one(&mut self, manifest: &[u8], media_type: &str, limit: usize) -> Result<Option<Signer>, StoreError> {
         self.left = self.left.saturating_sub(1);
         let layer = match layers(manifest) {
@@ -243,10 +243,10 @@ impl Search<'_> {
         }
     }
 
-    /// Passes over what is listed and is gone or damaged.
+    /// Skips a signature that is listed but missing or damaged.
     ///
     /// # Errors
-    /// When it may be there.
+    /// If it may exist.
     fn lost(&mut self, error: StoreError) -> Result<Option<Signer>, StoreError> {
         match Damage::of(&error) {
             Some(_) => Ok(self.reject(Rejected::Lost(error))),
@@ -272,7 +272,7 @@ fn layers(manifest: &[u8]) -> Result<Vec<Descriptor>, Rejected> {
     Ok(json::parse::<SignatureManifest>(manifest, MAX_DOCUMENT, &["layers"])?.layers)
 }
 
-/// There is nothing of that name.
+/// Whether the store has no such content.
 fn is_absent(error: &StoreError) -> bool {
     error.is_not_found() || matches!(error, StoreError::Local(LayoutError::NoSuchImage { .. }))
 }

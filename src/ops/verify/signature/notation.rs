@@ -1,9 +1,10 @@
-//! What notation signs: a JWS envelope over a payload that names the digest, with the signer's
-//! certificates (notaryproject/specifications, signature-envelope-jws.md and signature-specification.md).
+//! Signatures by notation: a JWS envelope with a payload that names the digest, and the signer's
+//! certificates (notaryproject/specifications, signature-envelope-jws.md and
+//! signature-specification.md).
 //!
-//! Verified are the signature, the attributes that are signed with it, the chain from the signer's
-//! certificate to a trusted one, when they are valid, and that they are for signing code, if they
-//! say what they are for. Revocation lists, countersigned times and plugins are not looked at.
+//! Verifies the signature, the attributes that it covers, the chain from the signer's certificate
+//! to a trusted one, the validity periods, and the key usage for code signing, if the certificates
+//! state one. Does not check revocation lists, countersigned times and plugins.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -23,16 +24,16 @@ use crate::time::Time;
 
 /// The artifact type of a signature's manifest.
 pub(super) const ARTIFACT: &str = "application/vnd.cncf.notary.signature";
-/// The media type of its layer, the envelope. COSE envelopes are not read.
+/// The media type of its layer, the envelope. COSE envelopes are not supported.
 pub(super) const JWS: &str = "application/jose+json";
-/// The largest envelope that is read, in bytes.
+/// The size limit of an envelope in bytes.
 pub(super) const MAX_ENVELOPE: usize = 1 << 20;
 
 const PAYLOAD: &str = "application/vnd.cncf.notary.payload.v1+json";
 const SCHEME: &str = "notary.x509";
-/// Attributes that a verifier must understand, and that this one does.
+/// Attributes that a verifier must understand and that this one supports.
 const UNDERSTOOD: [&str; 2] = ["io.cncf.notary.signingScheme", "io.cncf.notary.expiry"];
-/// Certificates of one chain.
+/// The maximum number of certificates in a chain.
 const MOST: usize = 16;
 /// id-kp-codeSigning, 1.3.6.1.5.5.7.3.3.
 const CODE_SIGNING: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 3];
@@ -72,10 +73,11 @@ struct Target {
     digest: String,
 }
 
-/// Verifies an envelope; gives the trusted certificate.
+/// Verifies an envelope, and returns the trusted certificate.
 ///
 /// # Errors
-/// When it is not signed, not by someone who is trusted, not valid now, or over something else than the digest.
+/// If it is not signed, its signer is not trusted, it is not valid now, or it is for another
+/// digest.
 pub(super) fn verify<'a>(
     envelope: &[u8],
     subject: &Digest,
@@ -109,7 +111,7 @@ pub(super) fn verify<'a>(
     }
 }
 
-/// The trusted certificate that vouches for the signer's, or is the signer's.
+/// The trusted certificate that issued the signer's, or is the signer's.
 fn trusted_by<'a>(
     end: &EndEntityCert<'_>,
     leaf: &CertificateDer<'_>,
@@ -124,8 +126,8 @@ fn trusted_by<'a>(
     };
     let mut reason = None;
     for certificate in trusted {
-        // A signer that is trusted itself: the one who issued its certificate (perhaps itself) need
-        // not be, but the certificate must be sound and valid.
+        // The signer itself is trusted. The issuer of its certificate (perhaps itself) need not be
+        // trusted, but the certificate must be correctly signed and valid.
         let anchor = if certificate.der == *leaf { rest.first().unwrap_or(leaf) } else { &certificate.der };
         match valid(anchor) {
             Ok(()) => return Ok(certificate),
@@ -156,7 +158,7 @@ fn attributes(protected: &Protected, now: UnixTime) -> Result<(), Rejected> {
     }
 }
 
-/// The algorithm of a JWS name (RFC 7518), and the signature as that takes it.
+/// The algorithm for a JWS name (RFC 7518), and the signature in its format.
 fn algorithm(
     name: &str,
     signature: Vec<u8>,
@@ -177,7 +179,8 @@ fn algorithm(
     })
 }
 
-/// An ECDSA signature of two numbers of `length` bytes (RFC 7518, 3.4) in DER (RFC 3279, 2.2.3).
+/// Converts an ECDSA signature of two numbers of `length` bytes (RFC 7518, 3.4) to DER (RFC 3279,
+/// 2.2.3).
 fn der(signature: &[u8], length: usize) -> Option<Vec<u8>> {
     if signature.len() != 2 * length {
         return None;
