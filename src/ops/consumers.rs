@@ -18,6 +18,8 @@ pub struct Pieces {
     pub config: Option<Digest>,
     /// Faulty ztocs in the index that a reader takes. Missing ones are in `lost`.
     pub broken: Vec<BrokenZtoc>,
+    /// Documents of the fine index that a reader takes, by which it cannot read their layers.
+    pub documents: Vec<BrokenDocument>,
     /// Indexes that refer to the image index instead of a platform's manifest. No consumer looks
     /// there.
     pub on_image_index: Vec<Digest>,
@@ -35,6 +37,31 @@ pub struct BrokenZtoc {
     pub layer: Digest,
     /// The reason, for people.
     pub why: String,
+    /// What consumers do about it.
+    pub effect: Effect,
+}
+
+/// A fine document by which its layer cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BrokenDocument {
+    /// The document's blob.
+    pub document: Digest,
+    /// The layer that the fine index says it is for.
+    pub layer: Digest,
+    /// For people.
+    pub why: String,
+}
+
+/// What soci-snapshotter v0.15.0 does about a ztoc that cannot be its layer's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// It uses no part of the index: it fetches all blobs of an index and checks their digests first
+    /// (fs/artifact_fetcher.go, FetchSociArtifacts).
+    DropsIndex,
+    /// It pulls this layer whole and mounts the others (fs/layer/layer.go, Resolve; snapshot/snapshot.go, Prepare).
+    PullsLayer,
+    /// It mounts the layer, and reads fail: what its spans hold does not have their digests (fs/span-manager).
+    FailsReads,
 }
 
 /// The verdict of each consumer about an image, as far as the facts are known.
@@ -69,8 +96,16 @@ fn covered(index: &FoundIndexRef, image: &Discovered, pieces: &Pieces) -> Result
     if pieces.lost.contains_key(&index.digest) {
         return Err(Defect::Incomplete);
     }
-    if !pieces.broken.is_empty() && image.index().is_some_and(|(chosen, _)| chosen.digest == index.digest) {
+    let is_chosen = image.index().is_some_and(|(chosen, _)| chosen.digest == index.digest);
+    let broken = if is_chosen { &pieces.broken[..] } else { &[] };
+    let is_any = |effect| broken.iter().any(|broken| broken.effect == effect);
+    if is_any(Effect::DropsIndex) {
         return Err(Defect::BrokenZtoc);
     }
-    Ok(Coverage::of(&image.layers, |layer| content.ztocs.contains_key(&layer.digest)))
+    if is_any(Effect::FailsReads) {
+        return Err(Defect::WrongZtoc);
+    }
+    let pulled: BTreeSet<&Digest> = broken.iter().map(|broken| &broken.layer).collect();
+    let is_covered = |layer: &Digest| content.ztocs.contains_key(layer) && !pulled.contains(layer);
+    Ok(Coverage::of(&image.layers, |layer| is_covered(&layer.digest)))
 }

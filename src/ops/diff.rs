@@ -6,8 +6,9 @@ use std::sync::Arc;
 use super::discover::{DiscoverError, discover, fetch_ztoc};
 use super::resolve::ResolveError;
 use crate::digest::Digest;
-use crate::image::Platform;
+use crate::image::manifest::OCI_MANIFEST;
 use crate::image::soci::{self, FoundIndex, ZtocRef};
+use crate::image::{Descriptor, Platform};
 use crate::layer::prove::differing;
 use crate::layer::shown;
 use crate::offset::SpanId;
@@ -156,8 +157,8 @@ fn entries(a: &[FileMetadata], b: &[FileMetadata], changes: &mut Changes) {
 /// A SOCI index and the store of its ztocs.
 pub struct Side {
     source: Source,
-    /// The digest of its manifest.
-    pub digest: Digest,
+    /// Its manifest.
+    pub manifest: Descriptor,
     /// The parsed manifest.
     pub index: FoundIndex,
 }
@@ -217,14 +218,17 @@ pub async fn side(
 ) -> Result<Side, DiffError> {
     let document = source.manifest(root).await.map_err(ResolveError::Find).map_err(DiscoverError::from)?;
     if let Ok(index) = soci::parse(&document.bytes) {
-        return Ok(Side { source: source.clone(), digest: document.digest, index });
+        let manifest = Descriptor::new(OCI_MANIFEST, document.digest, document.bytes.len() as u64);
+        return Ok(Side { source: source.clone(), manifest, index });
     }
     let mut image = discover(source, root, platform, None, false, progress).await?;
     let none = DiffError::NoIndex(image.manifest.digest);
     let Some(place) = image.chosen else { return Err(none) };
     let found = image.indexes.swap_remove(place);
-    let index = found.content.map_err(|_| none)?.index;
-    Ok(Side { source: source.clone(), digest: found.digest, index })
+    // One that was read has a size.
+    let (Ok(content), Some(size)) = (found.content, found.size) else { return Err(none) };
+    let manifest = Descriptor::new(OCI_MANIFEST, found.digest, size);
+    Ok(Side { source: source.clone(), manifest, index: content.index })
 }
 
 /// Compares two indexes. Ztocs with different digests are fetched and compared.
@@ -245,11 +249,11 @@ pub async fn indexes(a: &Side, b: &Side) -> Result<IndexDiff, DiffError> {
 
     let mut layers = Vec::new();
     let mut seen = BTreeSet::new();
+    let (ztocs_of_a, ztocs_of_b) = (a.index.by_layer(), b.index.by_layer());
     for layer in a.index.ztocs.iter().chain(&b.index.ztocs).map(|ztoc| ztoc.layer).filter(|layer| seen.insert(*layer)) {
-        let of = |side: &Side| side.index.ztocs.iter().find(|ztoc| ztoc.layer == layer).cloned();
-        let (in_a, in_b) = (of(a), of(b));
+        let (in_a, in_b) = (ztocs_of_a.get(&layer).copied(), ztocs_of_b.get(&layer).copied());
         let mut changes = Changes::default();
-        match (&in_a, &in_b) {
+        match (in_a, in_b) {
             (Some(in_a), Some(in_b)) => {
                 changes.value("media-type", "media type", &in_a.layer_media_type, &in_b.layer_media_type);
                 if in_a.ztoc != in_b.ztoc {
@@ -261,7 +265,7 @@ pub async fn indexes(a: &Side, b: &Side) -> Result<IndexDiff, DiffError> {
             (Some(_), None) => changes.add("ztoc-removed", || "A only has a ztoc for it".to_owned(), None, None),
             _ => changes.add("ztoc-added", || "B only has a ztoc for it".to_owned(), None, None),
         }
-        let digest = |ztoc: Option<ZtocRef>| ztoc.map(|ztoc| ztoc.ztoc);
+        let digest = |ztoc: Option<&ZtocRef>| ztoc.map(|ztoc| ztoc.ztoc);
         layers.push(LayerDiff { layer, a: digest(in_a), b: digest(in_b), changes });
     }
     Ok(IndexDiff { changes, layers })

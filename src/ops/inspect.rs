@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::consumers::{BrokenZtoc, Pieces, verdicts};
+use super::consumers::{BrokenZtoc, Effect, Pieces, verdicts};
 use super::discover::{DiscoverError, Discovered, causes, discover_all, fetch_ztoc};
 use super::prefetch;
 use super::resolve::Wanted;
@@ -206,20 +206,22 @@ fn pieces(source: &Source, image: &Discovered, layers: &[InspectedLayer]) -> Pie
     let mut pieces = Pieces { in_ecr, ..Pieces::default() };
     for (layer, inspected) in image.layers.iter().zip(layers) {
         let Some((reference, facts)) = &inspected.ztoc else { continue };
-        let why = match facts {
+        let (why, effect) = match facts {
             Ok(facts) if facts.compressed_size == layer.size => continue,
-            Ok(facts) => {
-                format!("it is for a layer of {} bytes, and this one has {}", facts.compressed_size, layer.size)
-            }
+            Ok(facts) => (
+                format!("it is for a layer of {} bytes, and this one has {}", facts.compressed_size, layer.size),
+                Effect::FailsReads,
+            ),
             Err(ZtocFailure::Fetch(DiscoverError::Ztoc { source, .. })) if source.is_not_found() => {
                 if let Some((index, _)) = image.index() {
                     pieces.lost.entry(index.digest).or_default().insert(reference.ztoc);
                 }
                 continue;
             }
-            Err(error) => causes(error),
+            Err(error @ ZtocFailure::Fetch(_)) => (causes(error), Effect::DropsIndex),
+            Err(error @ ZtocFailure::Decode { .. }) => (causes(error), Effect::PullsLayer),
         };
-        let broken = BrokenZtoc { ztoc: reference.ztoc, layer: layer.digest, why };
+        let broken = BrokenZtoc { ztoc: reference.ztoc, layer: layer.digest, why, effect };
         if !pieces.broken.contains(&broken) {
             pieces.broken.push(broken);
         }

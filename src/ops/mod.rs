@@ -13,6 +13,7 @@ pub mod diff;
 pub mod discover;
 pub mod doctor;
 pub mod extract;
+mod head;
 pub mod index;
 pub mod inspect;
 pub mod list;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::task::{AbortHandle, spawn_blocking};
 
-use super::discover::{self, DiscoverError, Discovered, FoundIndexRef, MAX_ZTOC};
+use super::discover::{self, DiscoverError, Discovered, FoundFineRef, FoundIndexRef, MAX_ZTOC};
 use super::resolve;
 use crate::budget::{Budget, Charge, OverBudget};
 use crate::digest::Digest;
@@ -54,8 +54,8 @@ pub struct RootFs {
     pub config: Bytes,
     /// The SOCI index that is used, if any.
     pub index: Option<FoundIndexRef>,
-    /// The fine index that is used, if any.
-    pub fine: Option<Digest>,
+    /// The fine index that a reader takes, if any. With `soci_only`, no layer is read through it.
+    pub fine: Option<FoundFineRef>,
     /// The opened layers, from the bottom up.
     pub layers: Vec<LayerFacts>,
     /// The prefetch artifacts of the index, each with the number of its layer.
@@ -135,6 +135,7 @@ pub async fn open(
 ) -> Result<RootFs, OpenImageError> {
     let (platform, index) = (options.platform.as_ref(), options.index.as_ref());
     let mut found = discover::discover(source, root, platform, index, true, progress).await?;
+    let chosen_fine = found.chosen_fine;
     if options.soci_only {
         found.chosen_fine = None;
     }
@@ -159,12 +160,10 @@ pub async fn open(
     });
     let tree = flatten(&facts, progress).await?;
     let prefetch = prefetch_artifacts(&found, &facts);
-    let is_fine = facts.iter().any(|layer| layer.how == How::Fine);
-    let fine = found.fine_index().filter(|_| is_fine).map(|(index, _)| index.digest);
-    let mut indexes = found.indexes;
+    let (mut indexes, mut fine) = (found.indexes, found.fine);
     Ok(RootFs {
         index: found.chosen.map(|chosen| indexes.swap_remove(chosen)),
-        fine,
+        fine: chosen_fine.map(|chosen| fine.swap_remove(chosen)),
         prefetch,
         manifest: found.manifest,
         platform: found.platform,

@@ -266,13 +266,16 @@ fn rules_for_what_is_there() {
     let soci = run(&["--build-tool-identifier=AWS SOCI CLI v0.2"]);
     assert_eq!(soci["status"], "attached");
     // Any index is enough.
-    assert_eq!(run(&["--existing=keep"])["status"], "kept");
+    let kept = run(&["--existing=keep"]);
+    assert_eq!(kept["status"], "kept");
+    assert!(kept["index"]["size"].is_u64() && kept["index"] == soci["index"], "{kept}");
     // Ours goes beside another tool's, which is said.
     let ours = run(&[]);
     assert_eq!(ours["status"], "attached");
     assert_eq!(ours["others"][0]["tool"], "AWS SOCI CLI v0.2");
     assert_eq!(ours["others"][0]["listed_first"], true);
-    assert_eq!(run(&[])["status"], "already-there");
+    let again = run(&[]);
+    assert_eq!((&again["status"], &again["index"]), (&"already-there".into(), &ours["index"]));
     // Ours of other options gives way; the other tool's stays.
     let smaller = run(&["--span-size=16KiB"]);
     assert_eq!(smaller["replaced"], Value::from(vec![ours["index"]["digest"].clone()]));

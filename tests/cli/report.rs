@@ -111,6 +111,41 @@ fn what_a_start_reads() {
     assert_eq!((&report["sizes"][1]["spans"], &report["sizes"][1]["read_spans"]), (&json!(3), &json!(2)));
 }
 
+#[test]
+fn what_a_start_fetches_by_a_fine_index() {
+    let sandbox = indexed_with_profile();
+    let with_profile = ["report", "--json", "--no-cache", "--profile=start.jsonl", "oci:img"];
+    let before = sandbox.json(0, &with_profile);
+    assert_eq!(before["fine"], Value::Null);
+    let made = sandbox.json(0, &index(&["--json", "--fine", "oci:img"]));
+    let made = &made["images"][0]["manifests"][0]["fine"];
+    let report = sandbox.json(0, &with_profile);
+    // The facts remain those of the SOCI index.
+    assert_eq!((&report["layers"], &report["sizes"]), (&before["layers"], &before["sizes"]));
+    let fine = &report["fine"];
+    assert_eq!((&fine["digest"], &fine["coverage"]["layers"]), (&made["index"]["digest"], &json!(3)));
+    let sum = |key: &str| made["documents"].as_array().unwrap().iter().map(|d| d[key].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((&fine["bytes"], &fine["start_bytes"]), (&json!(sum("size")), &json!(sum("start_size"))));
+    // Each layer is one span of 256 KiB; of the smallest nothing is read.
+    let size = |layer: usize| report["layers"][layer]["size"].as_u64().unwrap();
+    let fetch = &fine["fetch"];
+    assert_eq!((&fetch["read_spans"], &fetch["read_bytes"]), (&json!(2), &json!(size(0) + size(1))));
+    assert_eq!((&fetch["whole_bytes"], &fetch["checkpoint_bytes"]), (&json!(0), &fine["start_bytes"]));
+    let html = page(&sandbox, &["--profile=start.jsonl", "oci:img"]);
+    assert!(html.contains("<th>fine index</th>") && html.contains("<dt>Fine index</dt>"), "{html}");
+    let html = page(&sandbox, &["oci:img"]);
+    assert!(!html.contains("<th>fine index</th>") && html.contains("<dt>Fine index</dt>"), "{html}");
+    // A document that cannot be read is none.
+    let document = made["documents"][0]["digest"].as_str().unwrap();
+    std::fs::remove_file(sandbox.path("img/blobs/sha256").join(&document["sha256:".len()..])).unwrap();
+    let without = sandbox.json(0, &with_profile);
+    assert_eq!(without["fine"]["coverage"]["layers"], json!(2));
+    assert_eq!(
+        without["fine"]["fetch"]["read_spans"],
+        json!(1 + before["layers"][0]["read"]["spans"].as_u64().unwrap())
+    );
+}
+
 /// The bytes that a trace says it needs are those that the report says.
 #[test]
 fn without_an_index_the_layers_are_read() {

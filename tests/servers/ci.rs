@@ -144,6 +144,7 @@ fn an_index_that_is_there_is_measured_and_stays() {
     let json = sandbox.json(1, &[&args[..], &["--format=json"]].concat());
     let manifest = &json["images"][0]["manifests"][0];
     assert!(text.contains(manifest["index"]["digest"].as_str().unwrap()), "{text}");
+    assert!(manifest["index"]["size"].is_u64(), "{json}");
     assert_eq!(referrers(&sandbox), 1);
 }
 

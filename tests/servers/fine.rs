@@ -16,7 +16,7 @@ use ociseek::image::soci::SociIndex;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek::offset::{LayerId, SpanId, Uncompressed};
 use ociseek::ops::open::{OpenOptions, RootFs, open};
-use ociseek::progress::{Progress, ProgressEvent, Recorder};
+use ociseek::progress::{Progress, Recorder};
 use ociseek::rootfs::cache::SpanCache;
 use ociseek::rootfs::content::ContentOptions;
 use ociseek::rootfs::layers::{Caches, How};
@@ -26,6 +26,7 @@ use ociseek::store::cache::ZtocCache;
 use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits};
 use serde_json::json;
 
+use crate::content::options;
 use crate::support::faulty::{Faulty, Nature, Seen, problem, stalls, status};
 use crate::support::fine;
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, gzip, tar};
@@ -116,17 +117,8 @@ impl Reader {
     }
 
     fn warnings(&self) -> Vec<String> {
-        let warning = |event| match event {
-            ProgressEvent::Warning(text) => Some(text),
-            _ => None,
-        };
-        self.recorder.events().into_iter().filter_map(warning).collect()
+        self.recorder.warnings()
     }
-}
-
-/// Nothing is read ahead, so that requests can be counted.
-fn options() -> ContentOptions {
-    ContentOptions { deadline: Duration::from_secs(20), read_ahead: 0, ..ContentOptions::default() }
 }
 
 async fn read(image: &RootFs, layer: u32, range: Range<usize>) -> Bytes {
@@ -227,7 +219,7 @@ async fn indexes_are_read_side_by_side() {
     known.set([fine, soci.descriptor.digest].map(|digest| digest.to_string()).to_vec()).unwrap();
     let reader = Reader::new(&registry, None);
     let opened = reader.open(false, options()).await;
-    assert_eq!(opened.fine, Some(fine), "{:?}", reader.warnings());
+    assert_eq!(opened.fine.map(|found| found.digest), Some(fine), "{:?}", reader.warnings());
     assert_eq!(waiting.load(Ordering::SeqCst), 2);
 }
 

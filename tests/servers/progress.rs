@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::support::faulty::{Faulty, Nature, json_answer};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
 use crate::support::tarball::{end, file};
-use crate::support::terminal::{lines, on_terminal};
+use crate::support::terminal::{lines, on_closed_terminal, on_terminal};
 use crate::support::throttle::throttled;
 use ociseek::digest::Digest;
 
@@ -57,6 +57,19 @@ async fn an_image_without_an_index_is_read_with_a_bar_and_a_note() {
         let output = Sandbox::new().command(&["cat", &image, "/dir1/file0"]).output().unwrap();
         assert!(String::from_utf8(output.stderr).unwrap().starts_with(&format!("{note}\n")));
         assert_eq!(output.stdout.len(), 11 << 20);
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
+}
+
+/// What cannot be drawn any more is no reason to stop.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_that_is_closed() {
+    let (registry, _) = registry(4 << 20).await;
+    let slow = throttled(&registry.host(), 8 << 20);
+    let work = move || {
+        let image = format!("{slow}/a:v1");
+        let index = ["index", "-v", "--min-layer-size=0", "--no-cache", &image];
+        assert_eq!(on_closed_terminal(&Sandbox::new().command(&index)), Some(0));
     };
     tokio::task::spawn_blocking(work).await.unwrap();
 }

@@ -20,6 +20,28 @@ pub fn on_terminal(command: &Command) -> (String, bool) {
     (String::from_utf8(output.stdout).unwrap(), output.status.success())
 }
 
+/// The exit status of `command` where standard error is a terminal that is closed once something was drawn on it, and
+/// standard output is of no interest.
+pub fn on_closed_terminal(command: &Command) -> Option<i32> {
+    // In a session of its own it gets no SIGHUP.
+    const RUN: &str = "\
+import os, subprocess, sys
+master, terminal = os.openpty()
+child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=terminal,
+                         start_new_session=True)
+os.close(terminal)
+drawn = b''
+while b'[2K' not in drawn:
+    drawn += os.read(master, 4096)
+os.close(master)
+sys.exit(child.wait())";
+    let mut python = Command::new("python3");
+    python.args(["-c", RUN]).arg(command.get_program()).args(command.get_args());
+    python.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    python.current_dir(command.get_current_dir().unwrap());
+    python.status().unwrap().code()
+}
+
 /// The lines that the terminal showed, even if only for a while, in order, without colours and
 /// surrounding spaces. Progress bars below each other are one line, because spaces fill each row.
 pub fn lines(drawn: &str) -> Vec<String> {

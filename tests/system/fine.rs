@@ -63,6 +63,7 @@ async fn a_mount_by_a_fine_index_is_what_was_packed() {
     for stats in &runs {
         assert_eq!(stats["layers"][0]["how"], "fine", "{stats}");
         assert!(stats["fine_index"]["digest"].is_string() && stats["index"].is_null(), "{stats}");
+        assert!(stats["fine_index"]["size"].is_u64(), "{stats}");
         let (phases, first) = (&stats["phases"], &runs[0]["phases"]);
         // Stable from run to run.
         assert_eq!(phases["opening"], first["opening"]);

@@ -104,6 +104,15 @@ impl Recorder {
     pub fn events(&self) -> Vec<ProgressEvent> {
         self.0.lock().map(|events| events.clone()).unwrap_or_default()
     }
+
+    /// The texts of the warnings so far, in order.
+    pub fn warnings(&self) -> Vec<String> {
+        let warning = |event| match event {
+            ProgressEvent::Warning(text) => Some(text),
+            _ => None,
+        };
+        self.events().into_iter().filter_map(warning).collect()
+    }
 }
 
 impl Progress for Recorder {

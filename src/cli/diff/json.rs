@@ -73,8 +73,8 @@ impl Comparison {
     pub(crate) fn of_indexes(names: [&str; 2], [a, b]: [&Side; 2], diff: &IndexDiff) -> Comparison {
         Comparison {
             status: if diff.is_empty() { Status::Same } else { Status::Different },
-            index_a: Some(IndexRef::named(a.digest)),
-            index_b: Some(IndexRef::named(b.digest)),
+            index_a: Some(IndexRef::of(&a.manifest)),
+            index_b: Some(IndexRef::of(&b.manifest)),
             layers: Some(diff.layers.iter().map(Layer::of).collect()),
             ..Comparison::of_ztocs(names, &diff.changes)
         }

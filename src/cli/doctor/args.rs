@@ -11,7 +11,8 @@ version and settings, AWS Fargate, SageMaker Studio. It then lists problems (sev
 pieces, layers without a ztoc), each with the command to fix it.
 
 No layer is read. The ztocs that consumers would use are read, and their sizes compared with the layers; ociseek \
-verify checks them fully. The behaviour of consumers is taken from their sources and documentation, which --format \
+verify checks them fully. If the image has a fine index, doctor also says what ociseek mount and bundle read by it; \
+no other runtime reads fine indexes. The behaviour of consumers is taken from their sources and documentation, which --format \
 json names. IMAGE is as for ociseek index.";
 
 const AFTER_HELP: &str = "\
@@ -21,8 +22,8 @@ Examples:
 
 JSON: docs/json.md describes each field.
 
-Exit status: 0 at least one consumer uses an index on at least one platform, 1 failure, 2 usage error, 3 no consumer \
-uses one or the image is incomplete; 129, 130 or 143 on SIGHUP, SIGINT or SIGTERM.";
+Exit status: 0 at least one consumer uses a SOCI index on at least one platform, 1 failure, 2 usage error, 3 no \
+consumer uses one or the image is incomplete; 129, 130 or 143 on SIGHUP, SIGINT or SIGTERM.";
 
 /// Explain which runtimes will lazy-load an image, and why others will not
 #[derive(Debug, Args)]

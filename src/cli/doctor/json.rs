@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::next::{next, platform};
 use crate::cli::shared::consumer::Consumer;
+use crate::cli::shared::fine::Fine;
 use crate::cli::shared::json::Manifest as ManifestRef;
 use crate::ops::doctor::{self, Diagnosis};
 
@@ -25,6 +26,8 @@ struct Manifest {
     platform: Option<String>,
     manifest: ManifestRef,
     consumers: Vec<Consumer>,
+    /// The fine indexes that were found: none of the consumers reads them, but `ociseek mount` and `bundle` do.
+    fine: Vec<Fine>,
     findings: Vec<Finding>,
 }
 
@@ -64,6 +67,7 @@ impl Manifest {
             platform: image.platform.as_ref().map(ToString::to_string),
             manifest: ManifestRef::of(&image.manifest),
             consumers: Consumer::each(&found.inspected),
+            fine: Fine::each(&image.fine_summaries()),
             findings: found.findings.iter().map(finding).collect(),
         }
     }

@@ -46,6 +46,14 @@ pub(super) fn next(finding: &Finding, image: &str, platform: &str) -> Option<Str
                 .into(),
         ),
         Finding::Uncovered { why: None, .. } => index("--dry-run --existing replace "),
+        Finding::NoFine { .. } if is_saved => None,
+        // A SOCI index of another tool would get one beside it.
+        Finding::NoFine { is_indexed: true } | Finding::UnusableFine { .. } => index("--fine-only "),
+        Finding::NoFine { is_indexed: false } => index("--fine "),
+        Finding::BrokenDocument(_) => index("--fine-only --existing replace "),
+        Finding::NoStart(_) => Some(format!(
+            "ociseek trace {image} --output start.jsonl, then ociseek index --fine-only --profile start.jsonl {image}"
+        )),
         Finding::Foreign { .. } => Some(format!("ociseek verify --quick {image}")),
         Finding::NoIndex(NoIndex::Small | NoIndex::Impossible)
         | Finding::NotListed(_)

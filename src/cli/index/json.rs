@@ -267,7 +267,7 @@ impl Outcome {
             ManifestResult::Attached { index, .. } => (Status::Attached, Some(IndexRef::of(index))),
             ManifestResult::DryRun { index, .. } => (Status::DryRun, Some(IndexRef::of(index))),
             ManifestResult::AlreadyThere { index, .. } => (Status::AlreadyThere, Some(IndexRef::of(index))),
-            ManifestResult::Kept { index, .. } => (Status::Kept, Some(IndexRef::named(*index))),
+            ManifestResult::Kept { index, .. } => (Status::Kept, Some(IndexRef::of(index))),
             ManifestResult::NothingToIndex => (Status::NothingToIndex, None),
             ManifestResult::OutOfTime => (Status::OutOfTime, None),
             ManifestResult::NotAsked => (Status::NotAsked, None),
@@ -335,7 +335,7 @@ impl Manifest {
 
     fn refused(report: &RefusedManifest) -> Manifest {
         Manifest {
-            index: report.stays.map(IndexRef::named),
+            index: report.stays.as_ref().map(IndexRef::of),
             shortfalls: report.shortfalls.iter().map(Short::of).collect(),
             ..Manifest::new(Status::Refused, &report.platform, &report.manifest, &report.coverage, &report.layers)
         }

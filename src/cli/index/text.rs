@@ -49,8 +49,8 @@ pub(super) fn refused(image: &str, refused: &Refused, style: Style) -> String {
     for manifest in &refused.manifests {
         heading(&mut text, image, manifest.platform.as_deref(), &manifest.manifest.digest, style);
         layers(&mut text, &manifest.layers, style);
-        if let Some(index) = manifest.stays {
-            let _ = writeln!(text, "  index {index}\n  existed before and was kept");
+        if let Some(index) = &manifest.stays {
+            let _ = writeln!(text, "  index {}\n  existed before and was kept", index.digest);
         }
         coverage(&mut text, &manifest.coverage);
         let _ = writeln!(text, "  {} nothing was attached", style.yellow("refused:"));
@@ -85,15 +85,17 @@ fn soci<'a>(
     if is_new {
         let _ = writeln!(text, "  {}", style.dim(READERS));
     }
-    match &manifest.result {
-        ManifestResult::NothingToIndex => {
-            let _ = writeln!(text, "  {} {}", style.yellow("no index:"), why_nothing(&manifest.layers));
-        }
-        ManifestResult::OutOfTime => {
-            let _ = writeln!(text, "  {} timed out before any layer was done", style.yellow("no index:"));
-        }
-        _ => {}
-    }
+    none(text, "no index:", &manifest.result, why_nothing(&manifest.layers), style);
+}
+
+/// Why there is no index, if there is none. `nothing` is why no layer could be in one.
+fn none(text: &mut String, word: &str, result: &ManifestResult, nothing: &str, style: Style) {
+    let why = match result {
+        ManifestResult::NothingToIndex => nothing,
+        ManifestResult::OutOfTime => "timed out before any layer was done",
+        _ => return,
+    };
+    let _ = writeln!(text, "  {} {why}", style.yellow(word));
 }
 
 /// The fine indexes.
@@ -105,12 +107,7 @@ fn fine<'a>(
     style: Style,
 ) {
     result(text, "fine index", target, &made.result, attached, style);
-    let none = style.yellow("no fine index:");
-    let _ = match &made.result {
-        ManifestResult::NothingToIndex => writeln!(text, "  {none} no layer can be indexed"),
-        ManifestResult::OutOfTime => writeln!(text, "  {none} timed out before any layer was done"),
-        _ => Ok(()),
-    };
+    none(text, "no fine index:", &made.result, "no layer can be indexed", style);
     if made.result.index().is_some() {
         coverage(text, &made.coverage);
         let sum = |part: fn(&FineRef) -> u64| made.documents.iter().map(part).sum();
@@ -171,7 +168,7 @@ fn result<'a>(
             let _ = writeln!(text, "  {how}");
         }
         ManifestResult::Kept { index, tool } => {
-            line(text, word, &index.to_string());
+            line(text, word, &index.digest.to_string());
             let _ = writeln!(text, "  left unchanged; made by {}", maker(tool.as_deref()));
         }
         ManifestResult::NothingToIndex | ManifestResult::OutOfTime | ManifestResult::NotAsked => {}

@@ -157,11 +157,12 @@ impl Figures {
             bytes_read: layer.bytes_read,
         });
         let stats = image.content.stats();
+        let fine = image.fine.as_ref().filter(|_| image.layers.iter().any(|layer| layer.how == How::Fine));
         Figures {
             image: opened.name.clone(),
             manifest: Manifest::of(&image.manifest),
             index: image.index.as_ref().map(IndexRef::found),
-            fine_index: image.fine.map(IndexRef::named),
+            fine_index: fine.map(IndexRef::fine),
             layers: layers.collect(),
             content: Content {
                 requests: stats.requests,

@@ -7,8 +7,8 @@ use crate::cli::shared::place::ListPlace;
 
 const LIST_LONG_ABOUT: &str = "\
 Lists the indexes of images: the platform, the version of a SOCI index or `fine` for a fine index, how many layers and \
-how much of the image it covers, the size of its ztocs or documents, and the tool that made it. AGE is that of the \
-image, from its config; indexes have no date.
+how much of the image it covers, the size of its ztocs or documents, and the tool that made it. IMAGE AGE is that of \
+the image, from its config: indexes have no date, so that the same layers give the same index.
 
 A repository without a tag means all its tags, and oci:DIR all images of the layout. Layers and ztocs are not read: \
 each image costs a few small requests, and tags of the same image are read once. Tags of non-images (charts, \

@@ -89,7 +89,7 @@ impl Table {
     }
 
     fn header(&self) -> String {
-        let line = self.line("IMAGE", "PLATFORM", "VERSION", "LAYERS", "COVERED", "SIZE", "AGE", "TOOL");
+        let line = self.line("IMAGE", "PLATFORM", "VERSION", "LAYERS", "COVERED", "SIZE", "IMAGE AGE", "TOOL");
         self.style.dim(line.trim_end()) + "\n"
     }
 
@@ -106,7 +106,7 @@ impl Table {
         tool: &str,
     ) -> String {
         let width = self.name;
-        format!("{name:width$}  {os:14}  {version:7}  {layers:>7}  {covered:>7}  {size:>10}  {age:>6}  {tool}")
+        format!("{name:width$}  {os:14}  {version:7}  {layers:>7}  {covered:>7}  {size:>10}  {age:>9}  {tool}")
     }
 
     fn rows(&self, image: &ListedImage, all: bool) -> String {

@@ -17,7 +17,9 @@ pub(crate) struct Report<'a> {
     platform: Option<String>,
     /// The SOCI index that is used, or null.
     index: Option<Index<'a>>,
-    /// By that index.
+    /// The fine index, by which `ociseek mount` and `bundle` would read it, or null.
+    fine: Option<Fine<'a>>,
+    /// By the SOCI index.
     coverage: Coverage,
     totals: Totals,
     /// From the bottom up: the largest hundred.
@@ -43,6 +45,25 @@ struct Index<'a> {
     version: u8,
     /// What its maker calls itself, or null.
     made_by: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "ReportedFine"))]
+struct Fine<'a> {
+    digest: DigestText,
+    /// Bytes of its manifest; null if nobody says.
+    size: Option<u64>,
+    /// What its maker calls itself, or null.
+    made_by: Option<&'a str>,
+    coverage: Coverage,
+    /// Bytes of its documents.
+    bytes: u64,
+    /// Of these, what is fetched before a start.
+    start_bytes: u64,
+    /// The digest of the recorded reads that it was built with, or null.
+    profile: Option<DigestText>,
+    /// What the recorded start fetches by it; null without --profile. `checkpoint_bytes` are those of its documents.
+    fetch: Option<Fetch>,
 }
 
 #[derive(Serialize)]
@@ -205,6 +226,16 @@ pub(crate) fn text(image: &str, report: &facts::Report) -> io::Result<String> {
             size: index.size,
             version: index.version,
             made_by: index.tool.as_deref(),
+        }),
+        fine: report.fine.as_ref().map(|fine| Fine {
+            digest: fine.digest.into(),
+            size: fine.size,
+            made_by: fine.tool.as_deref(),
+            coverage: Coverage::of(&fine.coverage),
+            bytes: fine.bytes,
+            start_bytes: fine.start_bytes,
+            profile: fine.profile.map(DigestText::from),
+            fetch: fine.fetch.as_ref().map(Fetch::of),
         }),
         coverage: Coverage::of(&report.coverage),
         totals: Totals {

@@ -10,7 +10,7 @@ use crate::cli::shared::reading::{Named, tell_stats};
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
-use crate::ops::report::Report;
+use crate::ops::report::{FineDocuments, Report};
 use crate::rootfs::record::{self, RecordedRead};
 use args::ReportArgs;
 
@@ -28,11 +28,12 @@ pub(super) async fn run(args: ReportArgs, talk: TalkArgs) -> Result<(), CliError
     let opening = async {
         let named = Named::new(&args.image, &args.read, display.clone()).await?;
         let image = named.open(&args.read, true).await?;
-        Ok::<_, CliError>((named, image))
+        let documents = FineDocuments::of(&image).await;
+        Ok::<_, CliError>((named, image, documents))
     };
-    let (named, image) = display.during(&args.image.to_string(), opening).await?;
+    let (named, image, documents) = display.during(&args.image.to_string(), opening).await?;
     let budget = named.source.budget().clone();
-    let facts = spawn_blocking(move || (Report::of(&image, reads.as_deref(), &budget), image)).await;
+    let facts = spawn_blocking(move || (Report::of(&image, &documents, reads.as_deref(), &budget), image)).await;
     let (facts, image) = facts.map_err(|error| CliError::Start(error.into()))?;
     let (facts, name) = (facts?, args.image.to_string());
     let text = match args.wants_json() {

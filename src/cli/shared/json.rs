@@ -13,7 +13,7 @@ use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::coverage;
 use crate::ops::TOOL_IDENTIFIER;
-use crate::ops::discover::{FoundIndexRef, IndexKind};
+use crate::ops::discover::{FoundFineRef, FoundIndexRef, IndexKind};
 
 /// Rises when a field goes away or changes its meaning; new fields do not count.
 const SCHEMA_VERSION: u32 = 1;
@@ -176,7 +176,7 @@ impl Manifest {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct IndexRef {
     pub digest: DigestText,
-    /// Bytes of its manifest; null where only the digest is known.
+    /// Bytes of its manifest; null if it was not read and nobody says.
     size: Option<u64>,
 }
 
@@ -185,11 +185,11 @@ impl IndexRef {
         IndexRef { digest: index.digest.into(), size: Some(index.size) }
     }
 
-    pub(crate) fn named(digest: Digest) -> IndexRef {
-        IndexRef { digest: digest.into(), size: None }
+    pub(crate) fn found(index: &FoundIndexRef) -> IndexRef {
+        IndexRef { digest: index.digest.into(), size: index.size }
     }
 
-    pub(crate) fn found(index: &FoundIndexRef) -> IndexRef {
+    pub(crate) fn fine(index: &FoundFineRef) -> IndexRef {
         IndexRef { digest: index.digest.into(), size: index.size }
     }
 }

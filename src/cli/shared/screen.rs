@@ -1,5 +1,6 @@
 //! The bars at the bottom of the terminal, and printing above them.
 
+use std::io::{self, IsTerminal};
 use std::sync::Mutex;
 
 use indicatif::MultiProgress;
@@ -18,7 +19,8 @@ pub(crate) fn set_bars(bars: Option<MultiProgress>) {
 pub(crate) fn aside<T>(write: impl FnOnce() -> T) -> T {
     let bars = BARS.hold().clone();
     match bars {
-        Some(bars) => bars.suspend(write),
-        None => write(),
+        // A terminal that was closed is not one any more; `suspend` panics if it cannot draw.
+        Some(bars) if io::stderr().is_terminal() => bars.suspend(write),
+        _ => write(),
     }
 }

@@ -1,6 +1,5 @@
 //! Judges a SOCI index together with the image on which it was found. Does no I/O.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -126,7 +125,7 @@ pub enum Note {
     NotCanonical,
     /// A ztoc for a layer that the image does not have.
     NotInImage { ztoc: Digest, layer: Digest },
-    /// A second ztoc for a layer.
+    /// Not the ztoc that readers take for the layer: the index lists another one after it.
     Second { ztoc: Digest, layer: Digest },
     /// A ztoc with a size, in bytes, that no reader accepts.
     TooLarge { ztoc: Digest, layer: Digest, size: u64 },
@@ -188,7 +187,7 @@ impl fmt::Display for Note {
                 write!(f, "ztoc {ztoc} is for layer {layer}, which the image does not have")
             }
             Note::Second { ztoc, layer } => {
-                write!(f, "ztoc {ztoc} is a second one for layer {layer}: the first one is used")
+                write!(f, "ztoc {ztoc} is not used: the index lists another one for layer {layer} after it")
             }
             Note::TooLarge { ztoc, layer, size } => {
                 write!(f, "ztoc {ztoc} of layer {layer} has {size} bytes; the limit is {MAX_ZTOC}")
@@ -259,6 +258,7 @@ pub(super) fn judge(
         notes.push(Note::NotCanonical);
     }
     let by_digest: BTreeMap<Digest, &Descriptor> = layers.iter().map(|layer| (layer.digest, layer)).collect();
+    let taken = index.by_layer();
     let mut ztocs = BTreeMap::new();
     for reference in &index.ztocs {
         let ZtocRef { ztoc, layer, size, .. } = *reference;
@@ -266,6 +266,10 @@ pub(super) fn judge(
             notes.push(Note::NotInImage { ztoc, layer });
             continue;
         };
+        if taken.get(&layer).is_some_and(|taken| taken.ztoc != ztoc) {
+            notes.push(Note::Second { ztoc, layer });
+            continue;
+        }
         if size > MAX_ZTOC {
             notes.push(Note::TooLarge { ztoc, layer, size });
             continue;
@@ -274,17 +278,10 @@ pub(super) fn judge(
             notes.push(Note::NotServable { ztoc, layer, media_type: shown(&found.media_type) });
             continue;
         }
-        match ztocs.entry(layer) {
-            Entry::Vacant(free) => {
-                if reference.layer_media_type != found.media_type {
-                    let (stated, found) = (shown(&reference.layer_media_type), shown(&found.media_type));
-                    notes.push(Note::MediaType { ztoc, layer, stated, found });
-                }
-                free.insert(reference.clone());
-            }
-            // A layer that occurs twice in the image is listed twice.
-            Entry::Occupied(taken) if taken.get().ztoc == ztoc => {}
-            Entry::Occupied(_) => notes.push(Note::Second { ztoc, layer }),
+        // A layer that occurs twice in the image is listed twice.
+        if ztocs.insert(layer, reference.clone()).is_none() && reference.layer_media_type != found.media_type {
+            let (stated, found) = (shown(&reference.layer_media_type), shown(&found.media_type));
+            notes.push(Note::MediaType { ztoc, layer, stated, found });
         }
     }
     let unknown = index.others.iter().filter(|other| other.media_type != PREFETCH);
@@ -365,7 +362,8 @@ mod tests {
             ]
         );
         assert_eq!(content.ztocs.len(), 2);
-        assert_eq!(content.ztocs[&layers[0].digest].ztoc, Digest::sha256(&[1, 0]), "the first one is used");
+        assert_eq!(content.ztocs[&layers[0].digest].ztoc, Digest::sha256(&[2, 0]), "the last one is used, as by soci");
+        assert!(content.notes[0].to_string().starts_with(&format!("ztoc {} is not used", Digest::sha256(&[1, 0]))));
         let content = judged(&index(vec![reference(&layers[0], 1, MAX_ZTOC + 1)]), &layers).unwrap();
         assert_eq!((content.notes[0].code().word(), content.ztocs.len()), ("ztoc-too-large", 0));
     }

@@ -7,7 +7,7 @@ use crate::digest::Digest;
 use crate::image::soci::Version;
 use crate::image::{Descriptor, LayerKind, NotIndexed};
 use crate::ops::TOOL_IDENTIFIER;
-use crate::ops::consumers::{BrokenZtoc, Pieces};
+use crate::ops::consumers::{BrokenDocument, BrokenZtoc, Effect, Pieces};
 use crate::ops::discover::{Discovered, FoundIndexRef, Note, Via, causes};
 use crate::ops::inspect::Inspected;
 use crate::ops::maker;
@@ -57,6 +57,14 @@ pub enum Finding {
     },
     /// The layers are so small, all together in bytes, that lazy loading gains little.
     SmallImage(u64),
+    /// No fine index is attached, and there could be one. Whether there is a SOCI index.
+    NoFine { is_indexed: bool },
+    /// A fine index that nobody can use; why.
+    UnusableFine { index: Digest, why: String },
+    /// A document of the fine index that a reader takes is missing, damaged or another layer's.
+    BrokenDocument(BrokenDocument),
+    /// The fine index that a reader takes was built without a recorded start.
+    NoStart(Digest),
 }
 
 /// Whether an image without an index could have one.
@@ -90,6 +98,10 @@ impl Finding {
             Finding::Foreign { .. } => "foreign-index",
             Finding::Uncovered { why, .. } => uncovered_code(*why),
             Finding::SmallImage(_) => "small-image",
+            Finding::NoFine { .. } => "no-fine-index",
+            Finding::UnusableFine { .. } => "unusable-fine-index",
+            Finding::BrokenDocument(_) => "broken-fine-document",
+            Finding::NoStart(_) => "no-recorded-start",
         }
     }
 
@@ -106,12 +118,16 @@ impl Finding {
             | Finding::BrokenZtoc(_)
             | Finding::LostLayer(_)
             | Finding::LostConfig(_)
-            | Finding::OnImageIndex(_) => true,
+            | Finding::OnImageIndex(_)
+            | Finding::UnusableFine { .. }
+            | Finding::BrokenDocument(_) => true,
             Finding::OnlyV1
             | Finding::OtherVersion { .. }
             | Finding::Foreign { .. }
             | Finding::Uncovered { .. }
-            | Finding::SmallImage(_) => false,
+            | Finding::SmallImage(_)
+            | Finding::NoFine { .. }
+            | Finding::NoStart(_) => false,
         }
     }
 }
@@ -138,7 +154,14 @@ impl fmt::Display for Finding {
             Finding::LostBlobs { index, blobs } => {
                 write!(f, "index {index} names missing blobs, so consumers pull the image whole: {}", list(blobs))
             }
-            Finding::BrokenZtoc(BrokenZtoc { ztoc, layer, why }) => write!(f, "ztoc {ztoc} of layer {layer}: {why}"),
+            Finding::BrokenZtoc(BrokenZtoc { ztoc, layer, why, effect }) => {
+                let effect = match effect {
+                    Effect::DropsIndex => "consumers pull the image whole",
+                    Effect::PullsLayer => "consumers pull this layer whole",
+                    Effect::FailsReads => "consumers mount this layer, and reading its files fails",
+                };
+                write!(f, "ztoc {ztoc} of layer {layer} cannot be used, so {effect}: {why}")
+            }
             Finding::LostConfig(config) => {
                 write!(f, "the image's config {config} is missing: nobody can pull the image")
             }
@@ -165,6 +188,17 @@ impl fmt::Display for Finding {
                 f,
                 "the image has {:.1} MiB of layers; Fargate's documentation recommends lazy loading from 250 MiB on",
                 *bytes as f64 / f64::from(1 << 20)
+            ),
+            Finding::NoFine { .. } => {
+                f.write_str("the image has no fine index, with which ociseek mount and ociseek bundle start it sooner")
+            }
+            Finding::UnusableFine { index, why } => write!(f, "fine index {index} cannot be used: {why}"),
+            Finding::BrokenDocument(BrokenDocument { document, layer, why }) => {
+                write!(f, "fine document {document} cannot be used, so ociseek reads layer {layer} without it: {why}")
+            }
+            Finding::NoStart(index) => write!(
+                f,
+                "fine index {index} has no recorded start: what a start reads is fetched only when it is read"
             ),
         }
     }
@@ -205,8 +239,23 @@ pub fn findings(inspected: &Inspected) -> Vec<Finding> {
     if bytes < WORTHWHILE {
         all.push(Finding::SmallImage(bytes));
     }
+    fine(&mut all, image, pieces);
     all.sort_by_key(|finding| !finding.is_problem());
     all
+}
+
+fn fine(all: &mut Vec<Finding>, image: &Discovered, pieces: &Pieces) {
+    let unusable = image.fine.iter().filter_map(|found| Some((found.digest, found.content.as_ref().err()?)));
+    all.extend(unusable.map(|(index, why)| Finding::UnusableFine { index, why: causes(why) }));
+    all.extend(pieces.documents.iter().map(|broken| Finding::BrokenDocument(broken.clone())));
+    match image.fine_index() {
+        Some((found, content)) if content.index.profile.is_none() => all.push(Finding::NoStart(found.digest)),
+        Some(_) => {}
+        None if image.listing.is_ok() && image.layers.iter().any(|layer| why_not(layer).is_none()) => {
+            all.push(Finding::NoFine { is_indexed: !image.indexes.is_empty() });
+        }
+        None => {}
+    }
 }
 
 fn is_v1(index: &FoundIndexRef) -> bool {

@@ -4,13 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::consumers::Pieces;
-use super::discover::{DiscoverError, Discovered};
+use super::consumers::{BrokenDocument, Pieces};
+use super::discover::{DiscoverError, Discovered, causes};
+use super::head::fetch_head;
 use super::inspect::{Inspected, inspect};
 use super::resolve::{ResolveError, Wanted};
 use crate::digest::Digest;
-use crate::image::Descriptor;
 use crate::image::soci::{INDEX_V1, ZTOC};
+use crate::image::{Coverage, Descriptor};
 use crate::progress::Progress;
 use crate::store::blob::Target;
 use crate::store::{Source, StoreError};
@@ -26,6 +27,36 @@ pub struct Diagnosis {
     pub inspected: Inspected,
     /// Problems first.
     pub findings: Vec<Finding>,
+}
+
+/// What `ociseek mount` and `ociseek bundle` make of the fine index that they take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ByFine {
+    /// The digest of its manifest.
+    pub index: Digest,
+    /// The layers that they read by it.
+    pub coverage: Coverage,
+    /// Bytes of its documents that are fetched before a start.
+    pub start_bytes: u64,
+    /// It was built with a recorded start.
+    pub is_recorded: bool,
+}
+
+impl Diagnosis {
+    /// What the commands that read fine indexes make of the image's; None: it has no usable one.
+    pub fn by_fine(&self) -> Option<ByFine> {
+        let (found, content) = self.inspected.image.fine_index()?;
+        let broken: BTreeSet<&Digest> = self.inspected.pieces.documents.iter().map(|broken| &broken.layer).collect();
+        let sound = || content.documents.values().filter(|document| !broken.contains(&document.layer));
+        Some(ByFine {
+            index: found.digest,
+            coverage: Coverage::of(&self.inspected.image.layers, |layer| {
+                content.documents.contains_key(&layer.digest) && !broken.contains(&layer.digest)
+            }),
+            start_bytes: sound().map(|document| document.start_size).fold(0, u64::saturating_add),
+            is_recorded: content.index.profile.is_some(),
+        })
+    }
 }
 
 /// Why an image could not be diagnosed.
@@ -55,6 +86,7 @@ pub async fn diagnose(
     let mut all = Vec::new();
     for mut inspected in inspect(source, &root, wanted, None, progress).await? {
         look_for_pieces(source, &document.digest, &inspected.image, &mut inspected.pieces).await?;
+        inspected.pieces.documents = broken_documents(source, &inspected.image).await;
         let findings = findings(&inspected);
         all.push(Diagnosis { inspected, findings });
     }
@@ -95,6 +127,18 @@ async fn look_for_pieces(
     let lost: BTreeSet<&Digest> = pieces.lost.values().flatten().collect();
     pieces.broken.retain(|broken| !lost.contains(&broken.ztoc));
     Ok(())
+}
+
+/// The documents of the fine index that a reader takes by which it cannot read their layers, as far as the heads tell.
+async fn broken_documents(source: &Source, image: &Discovered) -> Vec<BrokenDocument> {
+    let (mut seen, mut broken) = (BTreeSet::new(), Vec::new());
+    for layer in &image.layers {
+        let Some(document) = image.document_for(&layer.digest).filter(|_| seen.insert(layer.digest)) else { continue };
+        if let Err(error) = fetch_head(source, layer, document, &mut source.budget().open()).await {
+            broken.push(BrokenDocument { document: document.document, layer: layer.digest, why: causes(&error) });
+        }
+    }
+    broken
 }
 
 async fn is_there(source: &Source, blob: &Descriptor, known: &mut BTreeMap<Digest, bool>) -> Result<bool, DoctorError> {

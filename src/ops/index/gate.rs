@@ -59,7 +59,7 @@ fn judge(plan: &Plan, layers: &Layers, options: &IndexOptions, seen: &mut BTreeS
     }
     let stays = match decision {
         Decision::Build { .. } | Decision::NotAsked => None,
-        Decision::Done(place) | Decision::Keep(place) => Some(found[*place].descriptor.digest),
+        Decision::Done(place) | Decision::Keep(place) => Some(found[*place].descriptor.clone()),
     };
     let platform = manifest.platform.as_ref().map(ToString::to_string);
     RefusedManifest { platform, manifest: manifest.descriptor.clone(), layers: outcomes, stays, coverage, shortfalls }

@@ -184,7 +184,7 @@ pub struct RefusedManifest {
     pub layers: Vec<LayerReport>,
     /// The existing index that was checked against the gate. None if a new one would have been
     /// attached.
-    pub stays: Option<Digest>,
+    pub stays: Option<Descriptor>,
     /// The coverage of all layers.
     pub coverage: Coverage,
     /// The unmet requirements. Empty if another platform falls short.
@@ -368,7 +368,7 @@ pub enum ManifestResult {
     /// An existing index was kept, as requested or because a newer version made it.
     Kept {
         /// The index's manifest.
-        index: Digest,
+        index: Descriptor,
         /// The tool that built it, if it names one.
         tool: Option<String>,
     },
@@ -386,8 +386,8 @@ impl ManifestResult {
         match self {
             ManifestResult::Attached { index, .. }
             | ManifestResult::DryRun { index, .. }
-            | ManifestResult::AlreadyThere { index, .. } => Some(index.digest),
-            ManifestResult::Kept { index, .. } => Some(*index),
+            | ManifestResult::AlreadyThere { index, .. }
+            | ManifestResult::Kept { index, .. } => Some(index.digest),
             ManifestResult::NothingToIndex | ManifestResult::OutOfTime | ManifestResult::NotAsked => None,
         }
     }

@@ -215,7 +215,7 @@ fn already_there(built: bool) -> impl FnOnce(&DestinationIndex) -> ManifestResul
 }
 
 fn kept(found: &DestinationIndex) -> ManifestResult {
-    ManifestResult::Kept { index: found.descriptor.digest, tool: found.tool().map(str::to_owned) }
+    ManifestResult::Kept { index: found.descriptor.clone(), tool: found.tool().map(str::to_owned) }
 }
 
 /// Finds the position of a new index among those of other tools, because registries list referrers

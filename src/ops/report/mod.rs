@@ -4,6 +4,7 @@
 //! The facts are computed from an opened image without I/O. Their size is limited for any image:
 //! adjacent spans are grouped, and only the largest files and layers are listed.
 
+mod fine;
 mod groups;
 mod layers;
 mod sizes;
@@ -12,6 +13,7 @@ mod start;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use fine::{FineDocuments, FineReport};
 pub use groups::{Group, GroupFile};
 pub use layers::{LayerBreakdown, Lazy, Shadowed, SpansRead, Uncovered};
 pub use sizes::Fetch;
@@ -43,7 +45,9 @@ pub struct Report {
     pub platform: Option<Platform>,
     /// The SOCI index that is used, if any.
     pub index: Option<IndexFacts>,
-    /// The coverage by the index.
+    /// The fine index that `ociseek mount` would take instead, if there is any.
+    pub fine: Option<FineReport>,
+    /// The coverage by the SOCI index.
     pub coverage: Coverage,
     /// Sums over all layers.
     pub totals: Totals,
@@ -102,11 +106,17 @@ pub struct LargeFile {
 type Place = (u32, u64);
 
 impl Report {
-    /// The facts about an image, with the parts that the recorded `reads` touch.
+    /// The facts about an image that was opened through its SOCI index, with the parts that the
+    /// recorded `reads` touch. `documents` are those of its fine index.
     ///
     /// # Errors
     /// If there is not enough memory for them, or the reads belong to another image.
-    pub fn of(image: &RootFs, reads: Option<&[RecordedRead]>, budget: &Budget) -> Result<Report, ReportError> {
+    pub fn of(
+        image: &RootFs,
+        documents: &FineDocuments,
+        reads: Option<&[RecordedRead]>,
+        budget: &Budget,
+    ) -> Result<Report, ReportError> {
         let files: u64 = image.layers.iter().map(|layer| layer.map.files.len() as u64).sum();
         let _memory = budget.charge(files * FILE, || format!("a report of {files} files"))?;
         let reads = reads.map(|reads| Reads::of(image, reads)).transpose()?;
@@ -123,6 +133,7 @@ impl Report {
             shadowed: layers.iter().map(|layer| layer.shadowed).fold(Shadowed::default(), Shadowed::and),
         };
         let sizes = reads.as_ref().map(|reads| sizes::sizes(image, &layers, &same, reads)).unwrap_or_default();
+        let by_fine = reads.as_ref().map(|reads| sizes::by_fine(image, &layers, &same, documents, reads));
         let largest = largest(image, &same, reads.as_ref());
         let start = reads.map(|reads| reads.start(&sizes));
         let shown = shown(image);
@@ -137,6 +148,7 @@ impl Report {
                 version: index.version.number(),
                 tool: index.content.as_ref().ok().and_then(|content| content.index.build_tool_identifier.clone()),
             }),
+            fine: documents.report(image, by_fine),
             coverage,
             totals,
             layers,

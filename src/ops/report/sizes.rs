@@ -7,15 +7,18 @@
 //! file. So there is an upper bound too, which assumes that each file was read to its end, within
 //! the spans that are known to be needed.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
+use super::fine::FineDocuments;
 use super::layers::{LayerBreakdown, Lazy, Uncovered};
 use super::once;
 use super::start::Reads;
 use crate::codec::WINDOW;
+use crate::fine::{FineHead, PageId};
 use crate::layer::span::SpanTable;
 use crate::layer::{LayerMap, Starts};
-use crate::offset::SpanId;
+use crate::offset::{SpanId, Uncompressed};
 use crate::ops::open::RootFs;
 use crate::rootfs::layers::How;
 use crate::ztoc::Checkpoints;
@@ -31,7 +34,7 @@ pub struct Fetch {
     /// The number of spans in the layers that are read lazily.
     pub spans: u64,
     /// The size of the checkpoints in their ztocs, which are fetched before anything is read, in
-    /// bytes.
+    /// bytes. By a fine index: of the parts of its documents that are fetched.
     pub checkpoints: u64,
     /// The number of spans that the start needs.
     pub read: u64,
@@ -55,9 +58,15 @@ impl Fetch {
 /// assume one that covers all possible layers.
 pub(super) fn sizes(image: &RootFs, layers: &[LayerBreakdown], same: &[usize], reads: &Reads) -> Vec<Fetch> {
     let opened: Vec<_> = image.content.layers().collect();
-    let tables = |is_lazy: &dyn Fn(&LayerBreakdown) -> bool| -> Vec<(usize, Option<&SpanTable<LayerMap>>, u64)> {
-        let each = once(same).filter_map(|n| Some((n, opened.get(n)?, layers.get(n)?)));
-        each.map(|(n, open, layer)| (n, is_lazy(layer).then(|| open.spans()), layer.descriptor.size)).collect()
+    let tables = |is_lazy: &dyn Fn(&LayerBreakdown) -> bool| -> Vec<Way<'_>> {
+        let each = once(same).filter_map(|n| Some((n, opened.get(n)?.spans(), layers.get(n)?)));
+        each.map(|(number, now, layer)| Way {
+            number,
+            now,
+            by: is_lazy(layer).then_some(now),
+            size: layer.descriptor.size,
+        })
+        .collect()
     };
     let now = tables(&|layer| layer.lazy == Lazy::Yes);
     let mut all = vec![fetch(&now, None, reads)];
@@ -66,8 +75,8 @@ pub(super) fn sizes(image: &RootFs, layers: &[LayerBreakdown], same: &[usize], r
         Lazy::No(Uncovered::NoIndex(None)) => image.layers.get(layer.number).is_some_and(|l| l.how == How::Local),
         Lazy::No(_) => false,
     });
-    if could.iter().any(|(_, table, _)| table.is_some()) {
-        let lazy = || could.iter().filter_map(|(_, table, _)| *table);
+    if could.iter().any(|way| way.by.is_some()) {
+        let lazy = || could.iter().filter_map(|way| way.by);
         let is_now = |size: u64| lazy().all(|table| table.map().span_size() == size);
         let others = SIZES.into_iter().filter(|size| image.index.is_none() || !is_now(*size));
         all.extend(others.map(|size| fetch(&could, Some(size), reads)));
@@ -75,11 +84,40 @@ pub(super) fn sizes(image: &RootFs, layers: &[LayerBreakdown], same: &[usize], r
     all
 }
 
-fn fetch(layers: &[(usize, Option<&SpanTable<LayerMap>>, u64)], span_size: Option<u64>, reads: &Reads) -> Fetch {
+/// With the documents of the fine index, and without one for the layers that have none.
+pub(super) fn by_fine(
+    image: &RootFs,
+    layers: &[LayerBreakdown],
+    same: &[usize],
+    documents: &FineDocuments,
+    reads: &Reads,
+) -> Fetch {
+    let opened: Vec<_> = image.content.layers().collect();
+    let each = once(same).filter_map(|n| Some((n, opened.get(n)?.spans(), layers.get(n)?)));
+    let ways = each.map(|(number, now, layer)| {
+        let without = (layer.lazy == Lazy::Yes).then_some(now);
+        let by = documents.spans.get(&layer.descriptor.digest).or(without);
+        Way { number, now, by, size: layer.descriptor.size }
+    });
+    fetch(&ways.collect::<Vec<_>>(), None, reads)
+}
+
+/// How a layer is read.
+struct Way<'a> {
+    number: usize,
+    /// The spans as they are.
+    now: &'a SpanTable<LayerMap>,
+    /// Those by which it is read; None: it is pulled whole.
+    by: Option<&'a SpanTable<LayerMap>>,
+    /// Bytes of its blob.
+    size: u64,
+}
+
+fn fetch(layers: &[Way<'_>], span_size: Option<u64>, reads: &Reads) -> Fetch {
     let mut sum = Fetch { span_size, ..Fetch::default() };
     let (mut at_most, mut is_cut) = (0u64, false);
-    for (number, table, size) in layers {
-        let Some(table) = table else {
+    for Way { number, now, by, size } in layers {
+        let Some(table) = by else {
             sum.whole = sum.whole.saturating_add(*size);
             continue;
         };
@@ -87,15 +125,35 @@ fn fetch(layers: &[(usize, Option<&SpanTable<LayerMap>>, u64)], span_size: Optio
         sum.spans += recorded.all;
         sum.read += recorded.spans;
         sum.bytes = sum.bytes.saturating_add(recorded.bytes);
-        let files = clipped(reads.whole(*number), table, &reads.spans(*number, table));
+        let files = clipped(reads.whole(*number), now, &reads.spans(*number, now));
         at_most = at_most.saturating_add(touched(table, span_size, &files).bytes);
         is_cut |= recorded.is_cut;
-        if matches!(table.map().starts, Starts::InBlob(Checkpoints::Gzip { .. })) {
-            sum.checkpoints = sum.checkpoints.saturating_add(recorded.all.saturating_mul(WINDOW as u64));
+        match &table.map().starts {
+            Starts::InBlob(Checkpoints::Gzip { .. }) => {
+                sum.checkpoints = sum.checkpoints.saturating_add(recorded.all.saturating_mul(WINDOW as u64));
+            }
+            Starts::Fine(head) => {
+                sum.checkpoints = sum.checkpoints.saturating_add(document(head, table, &files));
+                // Its spans are smaller than those that the reads were recorded with.
+                is_cut = true;
+            }
+            Starts::InBlob(Checkpoints::Uncompressed { .. }) | Starts::Unpacked { .. } => {}
         }
     }
     sum.at_most = is_cut.then_some(at_most);
     sum
+}
+
+/// The size of the parts of a fine document that are fetched to read `ranges` of the tar, in bytes:
+/// its head, the pages of its recorded start, and those with the windows of other spans.
+fn document(head: &FineHead, table: &SpanTable<LayerMap>, ranges: &[Range<u64>]) -> u64 {
+    let spans = ranges.iter().flat_map(|range| {
+        let spans = table.covering(Uncompressed(range.start)..Uncompressed(range.end));
+        (spans.start.0..spans.end.0).map(SpanId)
+    });
+    let pages: BTreeSet<PageId> = spans.filter_map(|span| head.page_of(span)).collect();
+    let pages = pages.into_iter().map(|page| head.page_range(page)).filter(|page| page.start >= head.start_size());
+    pages.map(|page| page.end - page.start).fold(head.start_size(), u64::saturating_add)
 }
 
 /// The parts of `ranges` inside `spans`. Both must be in order.

@@ -17,7 +17,7 @@ use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek::offset::{LayerId, SpanId, Uncompressed};
-use ociseek::progress::{Progress, ProgressEvent, Recorder, Silent};
+use ociseek::progress::{Progress, Recorder, Silent};
 use ociseek::rootfs::cache::{SpanCache, SpanKey};
 use ociseek::rootfs::content::{Content, ContentOptions, ReadError};
 use ociseek::rootfs::layers::{Caches, How, OpenError, OpenLayer, open_layer};
@@ -122,16 +122,12 @@ impl Desk {
     }
 
     fn warnings(&self) -> Vec<String> {
-        let warning = |event| match event {
-            ProgressEvent::Warning(text) => Some(text),
-            _ => None,
-        };
-        self.recorder.events().into_iter().filter_map(warning).collect()
+        self.recorder.warnings()
     }
 }
 
 /// Nothing is read ahead, so that requests can be counted.
-fn options() -> ContentOptions {
+pub fn options() -> ContentOptions {
     ContentOptions { deadline: Duration::from_secs(20), read_ahead: 0, ..ContentOptions::default() }
 }
 

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use ociseek::digest::Digest;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::push;
 use crate::support::sandbox::{Layout, OCI_INDEX, OCI_MANIFEST, Sandbox, enabled, index, small_image, two_platforms};
@@ -300,8 +300,77 @@ fn an_image_that_no_index_helps() {
     let image = layout.image("amd64", &[layer]);
     layout.tag(image, "v1");
     let found = diagnosis(&sandbox, 3, 0, "oci:big");
-    let no_index = found["findings"].as_array().unwrap().iter().find(|f| f["code"] == "no-index").unwrap();
-    assert_eq!(no_index["next"], "ociseek index --platform linux/amd64 oci:big");
+    let next = |code: &str| {
+        let finding = found["findings"].as_array().unwrap().iter().find(|f| f["code"] == code).unwrap();
+        finding["next"].clone()
+    };
+    assert_eq!(next("no-index"), "ociseek index --platform linux/amd64 oci:big");
+    assert_eq!(next("no-fine-index"), "ociseek index --fine oci:big");
+}
+
+/// What it says of the commands that read fine indexes.
+fn by_fine(sandbox: &Sandbox, image: &str) -> Option<String> {
+    let text = sandbox.run(&["doctor", image]);
+    text.lines().find(|line| line.starts_with("  ociseek mount, ociseek bundle ")).map(str::to_owned)
+}
+
+#[test]
+fn a_fine_index() {
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    assert_eq!(by_fine(&sandbox, "oci:img"), None);
+    sandbox.json(0, &index(&["--format=json", "--fine-only", "oci:img"]));
+    // It is nothing to the consumers of SOCI indexes.
+    let only = diagnosis(&sandbox, 3, 0, "oci:img");
+    assert_eq!((problems(&only), only["fine"][0]["chosen"].clone()), (vec!["no-index"], true.into()));
+    let report = sandbox.json(0, &index(&["--format=json", "--fine", "oci:img"]));
+    let found = diagnosis(&sandbox, 0, 0, "oci:img");
+    assert_eq!(problems(&found), Vec::<&str>::new());
+    assert!(notes(&found).contains(&"no-recorded-start"), "{found}");
+    let fine = &found["fine"][0];
+    assert_eq!(fine["coverage"], report["images"][0]["manifests"][0]["fine"]["coverage"]);
+    let layers = fine["coverage"]["layers"].as_u64().unwrap();
+    assert_eq!(layers, 3);
+    let line = by_fine(&sandbox, "oci:img").unwrap();
+    let digest = fine["digest"].as_str().unwrap();
+    assert!(line.contains(&format!("lazy   fine index {}: 3 of 4 layers", &digest[7..19])), "{line}");
+
+    // With a recorded start.
+    let read = json!({"ms": 1, "path": "dir1/file1", "layer": digest, "offset": 0, "size": 9, "spans": [0]});
+    std::fs::write(sandbox.path("start.jsonl"), format!("{read}\n")).unwrap();
+    let report = sandbox.json(0, &index(&["--format=json", "--fine-only", "--profile=start.jsonl", "oci:img"]));
+    assert!(!notes(&diagnosis(&sandbox, 0, 0, "oci:img")).contains(&"no-recorded-start"));
+    assert!(by_fine(&sandbox, "oci:img").unwrap().ends_with(" fetched first, with its recorded start"));
+
+    // A document that is damaged, and one that is gone: the layer is read without it.
+    let made = &report["images"][0]["manifests"][0]["fine"];
+    let blob = |digest: &Value| sandbox.path("img/blobs/sha256").join(&digest.as_str().unwrap()["sha256:".len()..]);
+    let document = blob(&made["documents"][0]["digest"]);
+    let good = std::fs::read(&document).unwrap();
+    std::fs::write(&document, vec![b'x'; good.len()]).unwrap();
+    assert_eq!(problems(&diagnosis(&sandbox, 0, 0, "oci:img")), ["broken-fine-document"]);
+    assert!(by_fine(&sandbox, "oci:img").unwrap().contains(": 2 of 4 layers"));
+    std::fs::remove_file(&document).unwrap();
+    let gone = diagnosis(&sandbox, 0, 0, "oci:img");
+    assert_eq!(problems(&gone), ["broken-fine-document"]);
+    follow(&sandbox, &gone, "broken-fine-document");
+    assert_eq!(problems(&diagnosis(&sandbox, 0, 0, "oci:img")), Vec::<&str>::new());
+
+    // One that is not valid.
+    let broken = std::fs::read_to_string(blob(&made["index"]["digest"])).unwrap();
+    let broken = broken.replacen("head-size\":\"", "head-size\":\"0", 1);
+    let mut other = Layout::new(&sandbox.path("other"));
+    for file in std::fs::read_dir(sandbox.path("img/blobs/sha256")).unwrap().map(Result::unwrap) {
+        std::fs::copy(file.path(), sandbox.path("other/blobs/sha256").join(file.file_name())).unwrap();
+    }
+    let image = other.blob(OCI_MANIFEST, &std::fs::read(blob(&found["manifest"]["digest"])).unwrap());
+    other.tag(image, "v1");
+    let mut index = other.blob(OCI_MANIFEST, broken.as_bytes());
+    index["artifactType"] = "application/vnd.ociseek.fine.v1+json".into();
+    other.tag(index, "index");
+    let found = diagnosis(&sandbox, 3, 0, "oci:other:v1");
+    assert_eq!(problems(&found), ["no-index", "unusable-fine-index"]);
+    assert_eq!(found["findings"][1]["next"], "ociseek index --fine-only oci:other:v1");
 }
 
 #[test]

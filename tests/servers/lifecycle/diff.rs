@@ -78,6 +78,7 @@ fn indexes_of_images() {
             (&report["index_a"]["digest"], &report["index_b"]["digest"]),
             (&theirs[0].clone().into(), &ours[0].clone().into())
         );
+        assert!(report["index_a"]["size"].is_u64() && report["index_b"]["size"].is_u64(), "{report}");
         assert_eq!(codes(&report["differences"]), ["tool"]);
         for layer in report["layers"].as_array().unwrap() {
             assert_eq!(codes(&layer["differences"]), ["tool"]);
@@ -86,6 +87,7 @@ fn indexes_of_images() {
         // Of an image, it is the index that a reader takes; the two platforms share a layer.
         let report = sandbox.json(3, &["diff", "--format=json", "--platform=linux/arm64", &image, &at(&theirs[0])]);
         assert_eq!(codes(&report["differences"]).last(), Some(&"subject"));
+        assert!(report["index_a"]["size"].is_u64(), "{report}");
         let layers = report["layers"].as_array().unwrap().iter();
         let all: Vec<_> = layers.flat_map(|layer| codes(&layer["differences"])).collect();
         assert!(all.contains(&"ztoc-removed") && all.contains(&"ztoc-added"), "{all:?}");

@@ -194,12 +194,45 @@ fn the_index_document() {
     let (first, second) = (image.layers[0].to_string(), image.layers[2].to_string());
     image.edit_index(&second, &first);
     found(&image, &["second-ztoc"], &["second-ztoc"]);
+    // The last one is used, as by soci-snapshotter. Here it is another layer's.
+    found(&image, &["size"], &["size"]);
+    assert_eq!(consumer(&image, 3)["reason"]["code"], "wrong-ztoc");
 
     // The ztoc of one layer under another one's name.
     let image = Image::new();
     let ztoc = image.read(&image.ztoc(2).0);
     image.replace_ztoc(0, &ztoc);
     found(&image, &["size", "span-digest"], &["size", "span-digest"]);
+}
+
+/// What `doctor` says of soci-snapshotter with version 1 enabled.
+fn consumer(image: &Image, status: i32) -> serde_json::Value {
+    let report = image.sandbox.json(status, &["doctor", "--format=json", "oci:img:v1"]);
+    report["manifests"][0]["consumers"][1].clone()
+}
+
+#[test]
+fn what_consumers_do_about_a_broken_ztoc() {
+    let layers = |consumer: &serde_json::Value| consumer["coverage"]["layers"].as_u64();
+    let text =
+        |image: &Image| String::from_utf8(image.sandbox.command(&["doctor", "oci:img:v1"]).output().unwrap().stdout);
+    let all = layers(&consumer(&Image::new(), 0)).unwrap();
+    assert!(all > 1);
+    // It has its digest but is not a ztoc: only its layer is pulled whole.
+    let image = Image::new();
+    image.replace_ztoc(0, b"not a ztoc, but its digest is right");
+    assert_eq!(layers(&consumer(&image, 0)), Some(all - 1));
+    assert!(text(&image).unwrap().contains("consumers pull this layer whole"));
+    // Nobody uses an index if one of its blobs does not have its digest.
+    let image = Image::new();
+    image.damage(&image.ztoc(0).0, |ztoc| ztoc[5000] ^= 1);
+    assert_eq!(consumer(&image, 3)["reason"]["code"], "broken-ztoc");
+    assert!(text(&image).unwrap().contains("consumers pull the image whole"));
+    // Another layer's is taken, and what is read through it is refused.
+    let image = Image::new();
+    image.edit_ztoc(0, |ztoc| ztoc.compressed_size.0 += 1);
+    assert_eq!(consumer(&image, 3)["reason"]["code"], "wrong-ztoc");
+    assert!(text(&image).unwrap().contains("  fails  index "));
 }
 
 #[test]

@@ -152,8 +152,10 @@ pub enum Defect {
     NotCanonical,
     /// A blob that it names is missing. Consumers need all of them.
     Incomplete,
-    /// A ztoc is damaged or belongs to another layer.
+    /// A ztoc is damaged.
     BrokenZtoc,
+    /// A ztoc belongs to another layer, so reads through it fail.
+    WrongZtoc,
     /// It covers no layer of the image.
     CoversNothing,
 }
@@ -172,6 +174,7 @@ impl Reason {
             Reason::Defect(_, Defect::NotCanonical) => "not-canonical",
             Reason::Defect(_, Defect::Incomplete) => "incomplete",
             Reason::Defect(_, Defect::BrokenZtoc) => "broken-ztoc",
+            Reason::Defect(_, Defect::WrongZtoc) => "wrong-ztoc",
             Reason::Defect(_, Defect::CoversNothing) => "covers-nothing",
             Reason::NotInEcr => "not-in-ecr",
             Reason::Zstd => "zstd",
@@ -200,7 +203,10 @@ impl fmt::Display for Reason {
                     Defect::Unusable => write!(f, "index {index} cannot be used, and it tries no other"),
                     Defect::NotCanonical => write!(f, "the JSON of index {index} is not what Go's encoder writes"),
                     Defect::Incomplete => write!(f, "index {index} names missing blobs"),
-                    Defect::BrokenZtoc => write!(f, "index {index} has a ztoc that cannot be used"),
+                    Defect::BrokenZtoc => write!(f, "index {index} has a damaged ztoc"),
+                    Defect::WrongZtoc => {
+                        write!(f, "index {index} has the ztoc of another layer, so reading files of that layer fails")
+                    }
                     Defect::CoversNothing => write!(f, "index {index} covers no layer of the image"),
                 }
             }

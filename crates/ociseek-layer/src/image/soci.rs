@@ -175,6 +175,14 @@ pub struct FoundIndex {
     pub canonical: bool,
 }
 
+impl FoundIndex {
+    /// The ztoc that a reader takes for each layer: the last one listed, as soci-snapshotter does
+    /// (v0.15.0, fs/fs.go, populateImageLayerToSociMapping).
+    pub fn by_layer(&self) -> BTreeMap<Digest, &ZtocRef> {
+        self.ztocs.iter().map(|ztoc| (ztoc.layer, ztoc)).collect()
+    }
+}
+
 /// Why a manifest is not a valid SOCI index.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]

@@ -62,7 +62,7 @@ impl Page<'_> {
     }
 
     fn summary(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { manifest, platform, index, coverage, totals, start, .. } = self.report;
+        let Report { manifest, platform, index, fine, coverage, totals, start, .. } = self.report;
         writeln!(f, "<header>\n<h1><bdi>{}</bdi></h1>\n<dl class=\"ids\">", Text(self.image))?;
         if let Some(platform) = platform {
             writeln!(f, "<div><dt>Platform</dt><dd>{}</dd></div>", Text(&platform.to_string()))?;
@@ -80,6 +80,18 @@ impl Page<'_> {
                 )?;
             }
             None => writeln!(f, "<div><dt>SOCI index</dt><dd>none</dd></div>")?,
+        }
+        if let Some(fine) = fine {
+            let layers = counted(fine.coverage.of_layers as u64, "layer", "layers");
+            let recorded = if fine.profile.is_some() { ", with a recorded start" } else { "" };
+            writeln!(
+                f,
+                "<div><dt>Fine index</dt><dd><code>{}</code> for ociseek mount and bundle: {} of {layers}, {} fetched \
+                 before a start{recorded}</dd></div>",
+                fine.digest,
+                fine.coverage.layers,
+                human(fine.start_bytes)
+            )?;
         }
         writeln!(f, "</dl>\n</header>\n<section class=\"cards\">")?;
         let layers = counted(coverage.of_layers as u64, "layer", "layers");

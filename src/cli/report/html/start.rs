@@ -31,7 +31,7 @@ pub(super) fn section(f: &mut fmt::Formatter<'_>, image: &str, report: &Report) 
         );
     };
     missing(f, start)?;
-    sizes(f, &report.sizes)?;
+    sizes(f, report)?;
     writeln!(f, "</section>")
 }
 
@@ -65,9 +65,16 @@ fn missing(f: &mut fmt::Formatter<'_>, start: &Start) -> fmt::Result {
     writeln!(f, "<p class=\"notice\">{files} not in this image: {}{more}.</p>", names.join(", "))
 }
 
-fn sizes(f: &mut fmt::Formatter<'_>, sizes: &[Fetch]) -> fmt::Result {
-    let Some(most) = sizes.iter().map(Fetch::total).max() else { return Ok(()) };
-    let least = sizes.iter().map(Fetch::total).min();
+fn sizes(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
+    let by_fine = report.fine.as_ref().and_then(|fine| fine.fetch.as_ref());
+    let size = |size: u64| human(size).replace(".0", "");
+    let mut sizes: Vec<(String, &Fetch)> =
+        (report.sizes.iter()).map(|fetch| (fetch.span_size.map_or_else(|| "now".to_owned(), size), fetch)).collect();
+    if let Some(fetch) = by_fine {
+        sizes.insert(sizes.len().min(1), ("fine index".to_owned(), fetch));
+    }
+    let totals = || sizes.iter().map(|(_, fetch)| fetch.total());
+    let (Some(most), least) = (totals().max(), totals().min()) else { return Ok(()) };
     writeln!(f, "<h3>What it would fetch at other span sizes</h3>\n<div class=\"scroll\"><table class=\"sizes\">")?;
     writeln!(
         f,
@@ -75,8 +82,7 @@ fn sizes(f: &mut fmt::Formatter<'_>, sizes: &[Fetch]) -> fmt::Result {
          <th class=\"n mid\">Read</th><th class=\"n mid\">Checkpoints</th><th class=\"n mid\">Pulled whole</th>\
          <th class=\"n\">In all</th><th class=\"chart\"></th></tr></thead>\n<tbody>"
     )?;
-    for fetch in sizes {
-        let size = fetch.span_size.map_or("now".to_owned(), |size| human(size).replace(".0", ""));
+    for (size, fetch) in &sizes {
         let range = |from: u64, to: u64| match from == to {
             true => human(from),
             false => format!("{} to {}", human(from), human(to)),
@@ -106,12 +112,20 @@ fn sizes(f: &mut fmt::Formatter<'_>, sizes: &[Fetch]) -> fmt::Result {
          checkpoints</li>"
     )?;
     Shade::Read.key(f, "spans read")?;
-    if sizes.iter().any(|fetch| fetch.at_most.is_some()) {
+    if sizes.iter().any(|(_, fetch)| fetch.at_most.is_some()) {
         Shade::PartlyRead.key(f, "at most")?;
+    }
+    writeln!(f, "</ul>")?;
+    if by_fine.is_some() {
+        writeln!(
+            f,
+            "<p class=\"soft\">The row <i>fine index</i> is what ociseek mount and ociseek bundle fetch instead; its \
+             checkpoints are those in the parts of its documents that the start needs.</p>"
+        )?;
     }
     writeln!(
         f,
-        "</ul>\n<p class=\"soft\">The first row is what a start fetches now. The others are estimates. Larger \
+        "<p class=\"soft\">The first row is what a start fetches now. The others are estimates. Larger \
          spans are \
          joined from those that are there, at the borders that they have. Smaller ones cannot be known without \
          reading the layers: they are cut evenly out of larger ones, and lie between what the profile recorded \

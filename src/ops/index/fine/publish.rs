@@ -44,7 +44,7 @@ impl Publisher<'_> {
         let settled = match decision {
             Decision::Done(place) => stays(&found[place], already_there(false)),
             Decision::Keep(place) => stays(&found[place], |found| ManifestResult::Kept {
-                index: found.descriptor.digest,
+                index: found.descriptor.clone(),
                 tool: found.content.as_ref().ok().and_then(|index| index.build_tool.clone()),
             }),
             Decision::Build { replaces } => {
