@@ -118,7 +118,7 @@ impl Archive {
 
     /// Opens one image of an archive in Docker's own format, written by `docker save` or another
     /// tool. Reads the headers of the tar, the config, and all compressed layers. Each of these is
-    /// reported as [`ProgressEvent::Reading`](crate::progress::Event::Reading), with the digest of its
+    /// reported as [`ProgressEvent::Reading`](crate::progress::ProgressEvent::Reading), with the digest of its
     /// uncompressed tar.
     ///
     /// # Errors
